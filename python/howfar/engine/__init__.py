@@ -1,0 +1,1 @@
+"""MEASURE: find the engine program, hand it a job, read its typed events. Start at `process.py`."""
