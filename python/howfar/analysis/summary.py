@@ -1,0 +1,145 @@
+"""The answer of a run as one value. Its JSON form is public (`howfar report RUN --json`, schema in `schema/report.json`)."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from howfar.results.records import ArmRole, FactorValue
+
+
+class Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Estimate(Part):
+    """A value with its 95 % confidence interval; `low` and `high` are None where too few trials allow one."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+class CpuPerQuery(Part):
+    """CPU microseconds a query, by who spent them. None: no such part on this path."""
+
+    client: Estimate
+    server: Estimate
+    forwarder: Estimate | None
+    link: Estimate | None
+    """The emulator's own cost: the instrument's, not the path's; in no ratio."""
+
+
+class LatencyMs(Part):
+    """Per transaction, closed loop (service time), from the merged histograms of the arm's trials."""
+
+    p50: float
+    p95: float
+    p99: float
+    max: float
+
+
+class BytesPerTxn(Part):
+    to_server: float
+    to_client: float
+
+
+class Resolution(StrEnum):
+    """What the interval of a ratio says, against the noise floor."""
+
+    SLOWER = "slower"
+    FASTER = "faster"
+    NOT_RESOLVED = "not resolved"
+    """The interval includes 1, or the effect is smaller than the noise floor. Never "no difference"."""
+    BASELINE = "baseline"
+
+
+class Warning(StrEnum):  # noqa: A001 - the field's word, and never mixed with the builtin here
+    """Everything that may be said beside a number. Closed: a report can explain each."""
+
+    CONTAMINATED_BLOCKS = "contaminated blocks"
+    """The t interval and the rank estimate disagree: some blocks were disturbed; the rank estimate is quoted."""
+    NOT_STEADY = "not steady"
+    CLIENT_LIMITED = "client limited"
+    BUSY_MACHINE = "busy machine"
+    WIDE_INTERVAL = "wide interval"
+    FEW_BLOCKS = "few blocks"
+    AA_EXCLUDES_ONE = "A/A excludes 1"
+    """The same path under two names came out different: the session is void."""
+    LINK_NOT_AS_ASKED = "link not as asked"
+
+
+class Published(Part):
+    """Another's figure for the same cell, with its source; never mixed with ours."""
+
+    ratio: float
+    qps: float
+    source: str
+
+
+class CellSummary(Part):
+    factors: dict[str, FactorValue]
+    arm: str
+    role: ArmRole
+    trials: int
+    void_trials: int
+    qps: Estimate
+    ratio: Estimate
+    """Queries a second of this arm over the baseline's, paired by block."""
+    rank_ratio: Estimate
+    """Hodges-Lehmann with signed-rank limits: the robust twin."""
+    block_ratios: tuple[float, ...]
+    resolution: Resolution
+    cpu_us_per_query: CpuPerQuery
+    cpu_ratio: Estimate
+    """Client + server + forwarder CPU a query over the baseline's, paired by block."""
+    latency_ms: LatencyMs
+    latency_ratio: Estimate
+    """Median transaction latency over the baseline's, paired by block."""
+    turns_per_txn: float
+    queries_per_txn: float
+    bytes_per_txn: BytesPerTxn
+    time_split_us: dict[str, float]
+    """Where a transaction's mean time goes, microseconds: client CPU, server CPU, forwarder CPU, waiting for a CPU, link (RTT x turns), rest. Adds up to the mean."""
+    receipt: dict[str, Any]
+    published: Published | None
+    warnings: tuple[Warning, ...]
+
+
+class Advice(Part):
+    """One thing to do, and its ground."""
+
+    action: str
+    because: str
+
+
+class Summary(Part):
+    """The whole answer."""
+
+    run: str
+    plan: str
+    quick: bool
+    howfar: str
+    created: str
+    """ISO 8601, UTC."""
+    command: str
+    server: dict[str, str]
+    """`kind`, `version`."""
+    workload: str
+    """One line."""
+    blocks: int
+    noise_floor: float | None
+    """Half-width of the A/A interval as a share (0.02: effects under 2 % are not resolved)."""
+    aa_ratio: Estimate | None
+    cpu_noise_floor: float | None
+    target_half_width: float
+    stop: str | None
+    void_trials: int
+    void_reasons: dict[str, int]
+    verdict: str
+    advice: tuple[Advice, ...]
+    cells: tuple[CellSummary, ...]
+    environment: dict[str, Any]
+    warnings: tuple[Warning, ...]

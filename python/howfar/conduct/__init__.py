@@ -1,0 +1,1 @@
+"""The conductor: blocks, random order, stopping rule, resume."""

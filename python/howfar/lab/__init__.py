@@ -1,0 +1,1 @@
+"""WHERE: sandbox, hosts, links, paths, servers."""

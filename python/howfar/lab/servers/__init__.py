@@ -1,0 +1,1 @@
+"""One file a server: find, initialise, start, ready, stop, receipt."""

@@ -1,0 +1,1 @@
+"""WHAT to ask: factors, levels, cells, blocks, workload, cost estimate. Pure."""

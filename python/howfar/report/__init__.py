@@ -1,0 +1,1 @@
+"""Pure renderers of a summary: terminal, HTML, Markdown, CSV, JSON."""

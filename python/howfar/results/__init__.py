@@ -1,0 +1,1 @@
+"""WHAT was seen: record types and the run file. Start at `records.py`, then `store.py`."""

@@ -1,0 +1,178 @@
+"""The records of a run: what was asked, what was seen, trial by trial. Raw first: every reported figure is computed from these.
+
+Not here: any statistic. Times are integers of nanoseconds, sizes bytes.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+FORMAT_VERSION = 1
+"""Of the run file. A reader upgrades older files and refuses newer ones."""
+
+FactorValue = str | int | float | bool
+
+
+class Record(BaseModel):
+    """Frozen and closed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ArmRole(StrEnum):
+    """What an arm is for in the comparison."""
+
+    BASELINE = "baseline"
+    DUPLICATE = "duplicate"
+    """The baseline's cell under another name: the A/A arm."""
+    CONTENDER = "contender"
+
+
+class Arm(Record):
+    """One column of the experiment: a cell (a combination of factor levels) under a name."""
+
+    name: str
+    role: ArmRole
+    factors: dict[str, FactorValue]
+    """Keys from the glossary: path, threads, placement, server, rtt_ns, rate_bps."""
+
+
+class TrialStatus(StrEnum):
+    OK = "ok"
+    VOID = "void"
+
+
+class CpuRecord(Record):
+    """CPU of one role (client, server, forwarder, link) over the measured window."""
+
+    role: str
+    cpu_ns: int
+    runnable_wait_ns: int
+    busiest_thread_ns: int
+    threads: int
+    voluntary_switches: int
+    involuntary_switches: int
+
+
+class HistogramRecord(Record):
+    """Latency of one kind; `data` is an HDR V2 deflate histogram in base64, unit 1 ns."""
+
+    kind: str
+    count: int
+    min_ns: int
+    mean_ns: float
+    p50_ns: int
+    p95_ns: int
+    p99_ns: int
+    max_ns: int
+    data: str
+
+
+class IntervalRecord(Record):
+    """One slice of the measured window, for the eye and for steadiness; never a sample for statistics."""
+
+    start_ns: int
+    length_ns: int
+    transactions: int
+    queries: int
+    errors: int
+    p50_ns: int
+    p95_ns: int
+    p99_ns: int
+    max_ns: int
+
+
+class Measured(Record):
+    """What the engine counted in the measured window."""
+
+    elapsed_ns: int
+    transactions: int
+    queries: int
+    turns: int
+    rows: int
+    bytes_to_server: int
+    bytes_to_client: int
+    errors: dict[str, int]
+    warmup_transactions: int
+    connect_ns: int
+    cpu: tuple[CpuRecord, ...]
+    intervals: tuple[IntervalRecord, ...]
+    histograms: tuple[HistogramRecord, ...]
+
+
+class MachineLoad(Record):
+    """What else the machine did during a trial. `None`: this kernel does not say."""
+
+    psi_cpu_some_share: float | None
+    """Share of the trial in which some runnable task waited for a CPU (pressure stall information)."""
+    psi_io_some_share: float | None
+    steal_share: float | None
+    load_average_1m: float
+
+
+class Trial(Record):
+    """One arm measured once. Void trials are kept, with the reason; they are never silently repeated into the figures."""
+
+    number: int
+    """From 0 in the order in which they ran."""
+    block: int
+    position: int
+    attempt: int = 0
+    """0, then one more each time the same place in the block was tried again after a void trial."""
+    arm: str
+    status: TrialStatus
+    void_reason: str | None = None
+    started_unix_ns: int
+    ended_unix_ns: int
+    measured: Measured | None = None
+    receipt: dict[str, Any] = Field(default_factory=dict)
+    """What was proven: sections `session` (the engine's), `server`, `forwarder`, `link`."""
+    load: MachineLoad | None = None
+    warnings: tuple[str, ...] = ()
+
+
+class StopReason(StrEnum):
+    """Why no further block was run."""
+
+    WIDTH = "width"
+    """Every headline ratio and the A/A arm reached the asked interval width."""
+    TIME = "time"
+    """The time budget was used."""
+    BLOCKS = "blocks"
+    """The cap on blocks was reached."""
+    INTERRUPTED = "interrupted"
+    """Ctrl-C; `howfar resume` goes on."""
+
+
+class RunInfo(Record):
+    """The head of a run file: enough to repeat the run."""
+
+    run_id: str
+    """UUID."""
+    created_unix_ns: int
+    howfar_version: str
+    command: tuple[str, ...]
+    """The exact command to repeat it."""
+    plan_name: str
+    quick: bool
+    plan_toml: str
+    plan: dict[str, Any]
+    """The resolved plan: after --quick and command line options."""
+    seed: int
+    arms: tuple[Arm, ...]
+    environment: dict[str, Any]
+    """Kernel, CPU model and count, memory, governor, versions, placement, congestion control, file system of the data."""
+    server_kind: str
+    server_version: str
+
+
+class Run(Record):
+    """A whole run as read back."""
+
+    info: RunInfo
+    trials: tuple[Trial, ...]
+    stop: StopReason | None
+    """None: the run ended without saying so (killed); `howfar resume` goes on."""
