@@ -56,7 +56,7 @@ class Resolution(StrEnum):
     BASELINE = "baseline"
 
 
-class Warning(StrEnum):  # noqa: A001 - the field's word, and never mixed with the builtin here
+class Warning(StrEnum):
     """Everything that may be said beside a number. Closed: a report can explain each."""
 
     CONTAMINATED_BLOCKS = "contaminated blocks"
@@ -102,7 +102,8 @@ class CellSummary(Part):
     queries_per_txn: float
     bytes_per_txn: BytesPerTxn
     time_split_us: dict[str, float]
-    """Where a transaction's mean time goes, microseconds: client CPU, server CPU, forwarder CPU, waiting for a CPU, link (RTT x turns), rest. Adds up to the mean."""
+    """Where a transaction's mean time goes, microseconds: client CPU, server CPU, forwarder CPU, waiting for a CPU,
+    link (RTT x turns), rest. Adds up to the mean."""
     receipt: dict[str, Any]
     published: Published | None
     warnings: tuple[Warning, ...]

@@ -218,7 +218,16 @@ class Failed(Message):
 
     event: Literal["failed"] = "failed"
     code: Literal[
-        "bad_job", "connect", "auth", "server_error", "protocol", "server_gone", "stalled", "not_permitted", "interface", "internal"
+        "bad_job",
+        "connect",
+        "auth",
+        "server_error",
+        "protocol",
+        "server_gone",
+        "stalled",
+        "not_permitted",
+        "interface",
+        "internal",
     ]
     message: str
     advice: str

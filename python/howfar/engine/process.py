@@ -1,0 +1,241 @@
+"""Start the engine program with a job and read its typed events. The program is found beside this package, never by PATH first.
+
+A job's password travels on stdin only. The engine is always a child that dies with us.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sysconfig
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+import howfar
+from howfar.engine.messages import (
+    PROTOCOL_VERSION,
+    Failed,
+    Finished,
+    GoodputResult,
+    Info,
+    Interval,
+    LinkReady,
+    LinkStats,
+    Listening,
+    LoadJob,
+    Measuring,
+    Message,
+    Ready,
+    RttResult,
+)
+from howfar.errors import EngineError, MissingError
+
+Event = (
+    Ready
+    | Measuring
+    | Interval
+    | Finished
+    | Failed
+    | LinkReady
+    | LinkStats
+    | Listening
+    | RttResult
+    | GoodputResult
+    | Info
+)
+_EVENT: TypeAdapter[Event] = TypeAdapter(Event)
+_STDERR_KEPT = 4000
+
+
+class EngineFailed(EngineError):
+    """The engine reported a failure; `code` is `Failed.code`."""
+
+    def __init__(self, failed: Failed) -> None:
+        super().__init__(failed.message, failed.advice)
+        self.code = failed.code
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """Where a process runs: a command prefix (namespace, CPUs) and the descriptors that it needs."""
+
+    prefix: tuple[str, ...] = ()
+    pass_fds: tuple[int, ...] = ()
+
+    def popen(self, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+        """Start `command` there."""
+        return subprocess.Popen([*self.prefix, *command], pass_fds=self.pass_fds, **options)
+
+
+@dataclass(frozen=True)
+class LoadOutcome:
+    """A load job that ended well."""
+
+    ready: Ready
+    measuring: Measuring
+    intervals: tuple[Interval, ...]
+    finished: Finished
+
+
+def find_engine() -> Path:
+    """The engine program: $HOWFAR_ENGINE, else beside the package, else the scripts directory, else PATH.
+
+    Raises MissingError.
+    """
+    named = os.environ.get("HOWFAR_ENGINE")
+    candidates = [Path(named)] if named else []
+    candidates.append(Path(howfar.__file__).parent.parent / "bin" / "howfar-engine")
+    candidates.append(Path(sysconfig.get_path("scripts")) / "howfar-engine")
+    for candidate in candidates:
+        if candidate.is_file() and os.access(candidate, os.X_OK):
+            return candidate
+    found = shutil.which("howfar-engine")
+    if found is None:
+        tried = ", ".join(str(candidate) for candidate in candidates)
+        raise MissingError(
+            f"the program howfar-engine was not found (tried {tried} and PATH)",
+            "Run ./setup, or reinstall the howfar wheel.",
+        )
+    return Path(found)
+
+
+@cache
+def engine_info() -> Info:
+    """The version handshake. Raises EngineError when the engine is of another version or was built for debugging."""
+    path = find_engine()
+    try:
+        answer = subprocess.run([path, "info"], capture_output=True, timeout=20, check=True).stdout
+        info = Info.model_validate_json(answer)
+    except (OSError, subprocess.SubprocessError, ValidationError) as error:
+        raise EngineError(f"{path} does not answer `info`: {error}", "Run ./setup again.") from error
+    if info.protocol != PROTOCOL_VERSION or info.version != howfar.__version__:
+        raise EngineError(
+            f"{path} is version {info.version} (contract {info.protocol}), this is howfar {howfar.__version__} (contract {PROTOCOL_VERSION})",
+            "Run ./setup again, or unset HOWFAR_ENGINE.",
+        )
+    return info
+
+
+class EngineProcess:
+    """One running engine. Use as a context manager: on leaving, its stdin ends, and it is killed if it does not follow."""
+
+    def __init__(self, job: Message, launcher: Launcher | None = None) -> None:
+        engine_info()
+        self._subcommand = str(getattr(job, "job"))  # noqa: B009 - every job message carries its discriminator
+        launcher = launcher or Launcher()
+        self._process = launcher.popen(
+            [str(find_engine()), self._subcommand],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.send(job)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send(self, message: Message) -> None:
+        """Write one message as a line. Raises EngineError when the engine is gone."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(message.model_dump_json() + "\n")
+            self._process.stdin.flush()
+        except OSError as error:
+            raise self._died() from error
+
+    def read(self) -> Event:
+        """The next event. Raises EngineFailed on a `failed` event, EngineError when the engine died or broke the contract."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise self._died()
+        try:
+            event = _EVENT.validate_json(line)
+        except ValidationError as error:
+            raise EngineError(
+                f"howfar-engine {self._subcommand} wrote what the contract does not know: {line[:200]!r}: {error}"
+            ) from error
+        if isinstance(event, Failed):
+            raise EngineFailed(event)
+        return event
+
+    def events(self) -> Iterator[Event]:
+        """Events until one that ends a job (`finished` or a result)."""
+        while True:
+            event = self.read()
+            yield event
+            if isinstance(event, Finished | RttResult | GoodputResult):
+                return
+
+    def close(self, patience_s: float = 5.0) -> None:
+        """End it: close stdin, wait, kill."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def _died(self) -> EngineError:
+        code = self._process.wait()
+        assert self._process.stderr is not None
+        said = self._process.stderr.read()[-_STDERR_KEPT:].strip()
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        return EngineError(
+            f"howfar-engine {self._subcommand} died ({how}){': ' + said if said else ''}",
+            "Please report this with the command you ran.",
+        )
+
+    def __enter__(self) -> EngineProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.kill()
+
+
+def run_load(job: LoadJob, launcher: Launcher, on_event: Callable[[Event], None] | None = None) -> LoadOutcome:
+    """Run a load job to its end. Raises EngineFailed, EngineError."""
+    ready: Ready | None = None
+    measuring: Measuring | None = None
+    intervals: list[Interval] = []
+    with EngineProcess(job, launcher) as engine:
+        for event in engine.events():
+            if on_event is not None:
+                on_event(event)
+            if isinstance(event, Ready):
+                ready = event
+            elif isinstance(event, Measuring):
+                measuring = event
+            elif isinstance(event, Interval):
+                intervals.append(event)
+            elif isinstance(event, Finished):
+                if ready is None or measuring is None:
+                    raise EngineError("howfar-engine load finished without having been ready", "Please report this.")
+                return LoadOutcome(ready, measuring, tuple(intervals), event)
+    raise EngineError("howfar-engine load ended without a result", "Please report this.")
+
+
+def run_probe(job: Message, launcher: Launcher) -> Event:
+    """Run a probe job (rtt, goodput) to its result. Raises EngineFailed, EngineError."""
+    with EngineProcess(job, launcher) as engine:
+        return next(engine.events())

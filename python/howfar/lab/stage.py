@@ -1,0 +1,55 @@
+"""The seam between the laboratory and who measures in it: a *stage* is one path to one server, complete, for one trial."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from howfar.engine.messages import Observed, Target
+from howfar.engine.process import Launcher
+from howfar.results.records import FactorValue
+
+
+@dataclass(frozen=True)
+class Obtained:
+    """What the laboratory can prove about a stage after the load, and what was not as asked."""
+
+    receipt: dict[str, Any]
+    """Sections `server`, `forwarder`, `link`, each present only where the path has that part."""
+    violations: tuple[str, ...] = ()
+    """Asked and obtained differ: each a sentence; any makes the trial void."""
+
+
+class Stage(Protocol):
+    """One path, ready to be used. Nothing about it is guessed: the server has answered a query on it."""
+
+    target: Target
+    user: str
+    password: str
+    database: str
+    client: Launcher
+    """Puts the engine on the right host and CPUs."""
+    observe: tuple[Observed, ...]
+    """Roles server, forwarder, link."""
+
+    def obtained(self, session: Mapping[str, Any]) -> Obtained:
+        """Asked after the load; `session` is the engine's receipt. Raises LabError when a part has died."""
+        ...
+
+
+class Laboratory(Protocol):
+    """Hosts, servers, data and links of one sandbox."""
+
+    def server(self) -> tuple[str, str]:
+        """Kind and version, as the server says it."""
+        ...
+
+    def environment(self) -> dict[str, Any]:
+        """Facts for the run file: hosts, CPUs, file system of the data, link and its calibration."""
+        ...
+
+    def stage(self, factors: Mapping[str, FactorValue]) -> AbstractContextManager[Stage]:
+        """A freshly started server with its data in memory, and the path of `factors["path"]` to it."""
+        ...

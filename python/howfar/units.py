@@ -1,0 +1,90 @@
+"""Quantities with units, as a user types and reads them: `10ms`, `1gbit`, `64KiB`. Inside, integers of ns, bit/s and bytes.
+
+Rates follow the network's habit (1gbit = 10^9 bit/s), sizes both habits (KiB = 1024, kB = 1000). A bare number is refused:
+`--rtt 10` has meant milliseconds in one tool and microseconds in another.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal, InvalidOperation
+
+from howfar.errors import QuantityError
+
+_DURATION = {
+    "ns": 1,
+    "us": 1_000,
+    "µs": 1_000,
+    "ms": 1_000_000,
+    "s": 1_000_000_000,
+    "min": 60_000_000_000,
+    "h": 3_600_000_000_000,
+}
+_RATE = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
+_SIZE = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_QUANTITY = re.compile(r"\s*([+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ/]+)\s*")
+
+
+def _parse(text: str, units: dict[str, int], what: str, example: str) -> int:
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise QuantityError(f"{text!r} is not a {what}", f"Write a number with its unit, like {example}.")
+    number, unit = match.groups()
+    if unit not in units:
+        raise QuantityError(
+            f"{text!r}: no {what} has the unit {unit!r}", f"Known units: {', '.join(units)}; for example {example}."
+        )
+    try:
+        value = Decimal(number) * units[unit]
+    except InvalidOperation as error:
+        raise QuantityError(f"{text!r} is not a {what}", f"Write a number with its unit, like {example}.") from error
+    if value < 0:
+        raise QuantityError(f"{text!r}: a {what} is never negative", f"Write for example {example}.")
+    if value > 2**62:
+        raise QuantityError(f"{text!r} is too large for a {what}", f"Write for example {example}.")
+    return int(value.to_integral_value())
+
+
+def parse_duration_ns(text: str) -> int:
+    """`0.2ms` -> 200000. Raises QuantityError."""
+    return _parse(text, _DURATION, "duration", "10ms")
+
+
+def parse_rate_bps(text: str) -> int:
+    """`1gbit` -> 10**9 bit/s. Raises QuantityError."""
+    rate = text.strip().lower().removesuffix("/s").removesuffix("ps")
+    value = _parse(rate, _RATE, "rate", "1gbit")
+    if value == 0:
+        raise QuantityError(f"{text!r}: a rate of zero carries nothing", "Write for example 1gbit.")
+    return value
+
+
+def parse_size_bytes(text: str) -> int:
+    """`64KiB` -> 65536. Raises QuantityError."""
+    return _parse(text, _SIZE, "size", "64KiB")
+
+
+def _shortest(value: float, steps: list[tuple[float, str]]) -> str:
+    for factor, unit in steps:
+        if value >= factor:
+            return f"{value / factor:.4g}{unit}"
+    factor, unit = steps[-1]
+    return f"{value / factor:.4g}{unit}"
+
+
+def format_duration_ns(value: float) -> str:
+    """200000 -> `0.2ms`; never loses the unit."""
+    for factor, unit, below in ((1, "ns", 1e3), (1e3, "us", 1e5), (1e6, "ms", 1e9)):
+        if value < below:
+            return f"{value / factor:.4g}{unit}"
+    return f"{value / 1e9:.4g}s"
+
+
+def format_rate_bps(value: float) -> str:
+    """10**9 -> `1gbit`."""
+    return _shortest(value, [(1e9, "gbit"), (1e6, "mbit"), (1e3, "kbit"), (1, "bit")])
+
+
+def format_size_bytes(value: float) -> str:
+    """65536 -> `64KiB`."""
+    return _shortest(value, [(2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")])
