@@ -1,4 +1,15 @@
-//! The Rust side of the contract with Python: jobs, events, histograms.
+//! The Rust side of the contract with Python: jobs come in, events go out, histograms travel inside them.
+//!
+//! Not here: what a job means. Start at [`jobs::LoadJob`] and [`events`]; [`emit`] writes an event, [`read_job`] reads a job.
+
+pub mod events;
+pub mod histogram;
+pub mod jobs;
+mod stream;
+
+pub use events::{FailCode, Failed};
+pub use histogram::Latency;
+pub use stream::{emit, parse_job, read_job};
 
 /// Raised when a message changes its meaning; a job of another version is refused.
 pub const PROTOCOL_VERSION: u32 = 1;

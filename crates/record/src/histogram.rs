@@ -1,0 +1,108 @@
+//! Latency histograms: nanoseconds, three significant digits, 1 ns to one hour.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use hdrhistogram::Histogram as Hdr;
+use hdrhistogram::serialization::{Serializer as _, V2DeflateSerializer};
+
+use crate::events::Histogram;
+
+const HIGHEST_NS: u64 = 3_600_000_000_000;
+const DIGITS: u8 = 3;
+
+/// One latency histogram. Recording allocates nothing; what is longer than an hour counts as an hour.
+#[derive(Debug, Clone)]
+pub struct Latency(Hdr<u64>);
+
+impl Default for Latency {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Latency {
+    pub fn new() -> Self {
+        Self(
+            Hdr::new_with_bounds(1, HIGHEST_NS, DIGITS)
+                .expect("the bounds are constants that HDR accepts"),
+        )
+    }
+
+    #[inline]
+    pub fn record(&mut self, ns: u64) {
+        self.0.saturating_record(ns);
+    }
+
+    /// Add all counts of `other`.
+    pub fn add(&mut self, other: &Self) {
+        self.0.add(&other.0).expect("both have the same bounds");
+    }
+
+    pub fn reset(&mut self) {
+        self.0.reset();
+    }
+
+    pub fn count(&self) -> u64 {
+        self.0.len()
+    }
+
+    /// The value at `quantile` (0..=1) in ns; 0 when nothing was recorded.
+    pub fn at(&self, quantile: f64) -> u64 {
+        self.0.value_at_quantile(quantile)
+    }
+
+    /// The highest value in ns, at the histogram's resolution; 0 when nothing was recorded.
+    pub fn max(&self) -> u64 {
+        self.0.max()
+    }
+
+    /// As it travels to Python.
+    pub fn event(&self, kind: &str) -> Histogram {
+        let mut packed = Vec::new();
+        V2DeflateSerializer::new()
+            .serialize(&self.0, &mut packed)
+            .expect("writing to memory cannot fail");
+        Histogram {
+            kind: kind.to_owned(),
+            count: self.count(),
+            min_ns: if self.0.is_empty() { 0 } else { self.0.min() },
+            mean_ns: self.0.mean(),
+            p50_ns: self.at(0.50),
+            p95_ns: self.at(0.95),
+            p99_ns: self.at(0.99),
+            max_ns: self.max(),
+            data: STANDARD.encode(packed),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hdrhistogram::serialization::Deserializer;
+
+    #[test]
+    fn what_travels_can_be_read_again() {
+        let mut latency = Latency::new();
+        for ns in [0, 900, 12_345, 40_000_000, u64::MAX] {
+            latency.record(ns);
+        }
+        let event = latency.event("transaction");
+        assert_eq!(event.count, 5);
+        let bytes = STANDARD.decode(event.data).expect("base64");
+        let back: Hdr<u64> = Deserializer::new()
+            .deserialize(&mut bytes.as_slice())
+            .expect("HDR");
+        assert_eq!(back.len(), 5);
+        assert_eq!(back.value_at_quantile(0.5), latency.at(0.5));
+    }
+
+    #[test]
+    fn an_empty_histogram_is_all_zero() {
+        let event = Latency::new().event("begin");
+        assert_eq!(
+            (event.count, event.min_ns, event.p99_ns, event.max_ns),
+            (0, 0, 0, 0)
+        );
+    }
+}

@@ -1,0 +1,62 @@
+//! JSON lines: the first line of stdin is the job, each line of stdout is one event.
+
+use std::io::{self, BufRead, Write};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::PROTOCOL_VERSION;
+use crate::events::{FailCode, Failed};
+
+const REINSTALL: &str = "Run ./setup again, so that howfar and its engine are of one version.";
+
+/// Write one event as a line on stdout and flush it.
+///
+/// The error is the reader's absence: nobody is left who could be told, so most callers just end.
+pub fn emit<T: Serialize>(event: &T) -> io::Result<()> {
+    let mut line = serde_json::to_vec(event)?;
+    line.push(b'\n');
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(&line)?;
+    stdout.flush()
+}
+
+/// Read the first line of stdin as a job of `kind`. Later input is left alone.
+pub fn read_job<T: DeserializeOwned>(kind: &str) -> Result<T, Failed> {
+    let mut line = String::new();
+    let read = io::stdin().lock().read_line(&mut line);
+    match read {
+        Err(error) => Err(bad(format!("the job on stdin could not be read: {error}"))),
+        Ok(0) => Err(bad("stdin ended before a job came".to_owned())),
+        Ok(_) => parse_job(kind, &line),
+    }
+}
+
+/// Parse a job of `kind`; its kind and version are judged before its fields, so that an older or newer
+/// partner is told about the version and not about a field.
+pub fn parse_job<T: DeserializeOwned>(kind: &str, line: &str) -> Result<T, Failed> {
+    let value: Value =
+        serde_json::from_str(line).map_err(|error| bad(format!("the job is not JSON: {error}")))?;
+    let named = value.get("job").and_then(Value::as_str);
+    if named != Some(kind) {
+        return Err(bad(format!(
+            "expected a job of kind `{kind}`, got {}",
+            named.unwrap_or("none")
+        )));
+    }
+    let version = value.get("version").and_then(Value::as_u64);
+    if version != Some(u64::from(PROTOCOL_VERSION)) {
+        let spoken = version.map_or_else(|| "none".to_owned(), |number| number.to_string());
+        return Err(bad(format!(
+            "the job speaks contract version {spoken}, this engine speaks {PROTOCOL_VERSION}"
+        )));
+    }
+    // From the text, not from the value: serde_json names line and column only then.
+    serde_json::from_str(line)
+        .map_err(|error| bad(format!("the job does not follow the contract: {error}")))
+}
+
+fn bad(message: String) -> Failed {
+    Failed::new(FailCode::BadJob, message, REINSTALL)
+}
