@@ -32,6 +32,13 @@ class CpuPerQuery(Part):
     """The emulator's own cost: the instrument's, not the path's; in no ratio."""
 
 
+class CurvePoint(Part):
+    """One point of a latency distribution: this share of transactions took at most this long."""
+
+    quantile: float
+    ms: float
+
+
 class LatencyMs(Part):
     """Per transaction, closed loop (service time), from the merged histograms of the arm's trials."""
 
@@ -77,6 +84,8 @@ class Published(Part):
     ratio: float
     qps: float
     source: str
+    setup: str
+    """What they measured, in one line: server, versions, link."""
 
 
 class CellSummary(Part):
@@ -86,24 +95,32 @@ class CellSummary(Part):
     trials: int
     void_trials: int
     qps: Estimate
-    ratio: Estimate
-    """Queries a second of this arm over the baseline's, paired by block."""
-    rank_ratio: Estimate
+    ratio: Estimate | None
+    """Queries a second of this arm over the baseline's, paired by block, as quoted: the t estimate, or the rank estimate
+    where CONTAMINATED_BLOCKS is set. None here and in every other ratio: no block in which both were measured."""
+    mean_ratio: Estimate | None
+    """exp(mean log ratio) with t limits."""
+    rank_ratio: Estimate | None
     """Hodges-Lehmann with signed-rank limits: the robust twin."""
     block_ratios: tuple[float, ...]
+    blocks_needed: int | None
+    """Blocks until the ratio is as narrow as asked, at the scatter seen. None: unknown, or out of reach."""
     resolution: Resolution
+    cpu_resolution: Resolution
+    """The same for `cpu_ratio`, against the A/A arm's CPU noise floor. FASTER reads: less CPU."""
     cpu_us_per_query: CpuPerQuery
-    cpu_ratio: Estimate
+    cpu_ratio: Estimate | None
     """Client + server + forwarder CPU a query over the baseline's, paired by block."""
     latency_ms: LatencyMs
-    latency_ratio: Estimate
+    latency_curve: tuple[CurvePoint, ...]
+    latency_ratio: Estimate | None
     """Median transaction latency over the baseline's, paired by block."""
     turns_per_txn: float
     queries_per_txn: float
     bytes_per_txn: BytesPerTxn
     time_split_us: dict[str, float]
-    """Where a transaction's mean time goes, microseconds: client CPU, server CPU, forwarder CPU, waiting for a CPU,
-    link (RTT x turns), rest. Adds up to the mean."""
+    """Where a transaction's mean time goes, microseconds; keys and their order in `budget.PARTS`. Adds up to the cycle
+    time of a connection: connections x elapsed / transactions."""
     receipt: dict[str, Any]
     published: Published | None
     warnings: tuple[Warning, ...]
@@ -114,6 +131,29 @@ class Advice(Part):
 
     action: str
     because: str
+    lines: tuple[str, ...] = ()
+    """Exact lines to type or to write into a file."""
+
+
+class Unmeasured(Part):
+    """An arm without one good trial: it has no figures, and is not forgotten."""
+
+    arm: str
+    factors: dict[str, FactorValue]
+    void_trials: int
+    reasons: dict[str, int]
+
+
+class TrialPoint(Part):
+    """One trial in the order in which they ran, for the eye; statistics are made of blocks."""
+
+    number: int
+    block: int
+    arm: str
+    qps: float | None
+    """None: void."""
+    cpu_pressure: float | None
+    """Share of the trial in which some task waited for a CPU."""
 
 
 class Summary(Part):
@@ -142,5 +182,7 @@ class Summary(Part):
     verdict: str
     advice: tuple[Advice, ...]
     cells: tuple[CellSummary, ...]
+    unmeasured: tuple[Unmeasured, ...]
+    trials: tuple[TrialPoint, ...]
     environment: dict[str, Any]
     warnings: tuple[Warning, ...]

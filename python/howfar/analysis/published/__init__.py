@@ -1,0 +1,59 @@
+"""Figures that others published, as data with their sources (`data/*.json`; `published/` at the root shows the same folder).
+
+They stand beside ours and are never mixed with them: another machine, another server, another link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+
+from pydantic import BaseModel, ConfigDict
+
+from howfar.analysis.summary import Published
+from howfar.results.records import FactorValue
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class PublishedCell(_Entry):
+    """One published row: the factor levels it was measured at, and its figures."""
+
+    factors: dict[str, FactorValue]
+    tps: float
+    qps: float
+    latency_ms: dict[str, float]
+
+
+class PublishedSet(_Entry):
+    """One published experiment."""
+
+    plan: str
+    """The plan that repeats it."""
+    source: str
+    setup: str
+    baseline: dict[str, FactorValue]
+    cells: tuple[PublishedCell, ...]
+
+
+@cache
+def published_sets() -> tuple[PublishedSet, ...]:
+    """All that is shipped, by file name."""
+    folder = files(__package__) / "data"
+    texts = sorted((entry.name, entry.read_text("utf-8")) for entry in folder.iterdir() if entry.name.endswith(".json"))
+    return tuple(PublishedSet.model_validate_json(text) for _, text in texts)
+
+
+def find_published(plan: str, factors: Mapping[str, FactorValue]) -> Published | None:
+    """What was published for a cell of `plan`: every factor of the published row has the same level in ours."""
+    for entry in published_sets():
+        base = next((cell for cell in entry.cells if cell.factors == entry.baseline), None)
+        if entry.plan != plan or base is None:
+            continue
+        for cell in entry.cells:
+            if all(factors.get(name) == level for name, level in cell.factors.items()):
+                return Published(ratio=cell.qps / base.qps, qps=cell.qps, source=entry.source, setup=entry.setup)
+    return None
