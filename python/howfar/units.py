@@ -7,7 +7,7 @@ Rates follow the network's habit (1gbit = 10^9 bit/s), sizes both habits (KiB = 
 from __future__ import annotations
 
 import re
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 
 from howfar.errors import QuantityError
 
@@ -23,6 +23,7 @@ _DURATION = {
 _RATE = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 _SIZE = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _QUANTITY = re.compile(r"\s*([+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ/]+)\s*")
+_SHARE = re.compile(r"\s*([+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*%\s*")
 
 
 def _parse(text: str, units: dict[str, int], what: str, example: str) -> int:
@@ -36,8 +37,8 @@ def _parse(text: str, units: dict[str, int], what: str, example: str) -> int:
         )
     try:
         value = Decimal(number) * units[unit]
-    except InvalidOperation as error:
-        raise QuantityError(f"{text!r} is not a {what}", f"Write a number with its unit, like {example}.") from error
+    except ArithmeticError as error:  # an exponent beyond what Decimal holds
+        raise QuantityError(f"{text!r} is too large for a {what}", f"Write for example {example}.") from error
     if value < 0:
         raise QuantityError(f"{text!r}: a {what} is never negative", f"Write for example {example}.")
     if value > 2**62:
@@ -64,6 +65,17 @@ def parse_size_bytes(text: str) -> int:
     return _parse(text, _SIZE, "size", "64KiB")
 
 
+def parse_share(text: str) -> float:
+    """`5%` -> 0.05. Raises QuantityError."""
+    match = _SHARE.fullmatch(text)
+    if match is None:
+        raise QuantityError(f"{text!r} is not a share", "Write a number with a percent sign, like 5%.")
+    value = float(match.group(1)) / 100
+    if not 0 <= value <= 1:
+        raise QuantityError(f"{text!r}: a share lies between 0% and 100%", "Write for example 5%.")
+    return value
+
+
 def _shortest(value: float, steps: list[tuple[float, str]]) -> str:
     for factor, unit in steps:
         if value >= factor:
@@ -88,3 +100,8 @@ def format_rate_bps(value: float) -> str:
 def format_size_bytes(value: float) -> str:
     """65536 -> `64KiB`."""
     return _shortest(value, [(2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")])
+
+
+def format_share(value: float) -> str:
+    """0.05 -> `5%`."""
+    return f"{value * 100:.4g}%"

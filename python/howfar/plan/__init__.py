@@ -1,1 +1,1 @@
-"""WHAT to ask: factors, levels, cells, blocks, workload, cost estimate. Pure."""
+"""WHAT to ask: factors, levels, cells, blocks, workload, cost estimate. Pure. Start at `types.py`, then `load.py`."""

@@ -1,0 +1,100 @@
+"""A plan as cells and blocks: which combinations are measured, under which names, in which order. Pure and repeatable."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from itertools import product
+from typing import Literal
+
+from howfar.errors import PlanError
+from howfar.plan.types import LOCAL_PATHS, Plan
+from howfar.units import format_duration_ns, format_rate_bps
+
+Level = str | int | float | bool
+Role = Literal["baseline", "duplicate", "contender"]
+
+AGAIN = " (again)"
+"""Ends the name of the duplicate of the baseline: the A/A arm."""
+
+_LINK_FACTORS = ("rtt_ns", "rate_bps")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination of factor levels under a name. Cells on local paths carry no link factors."""
+
+    name: str
+    role: Role
+    factors: dict[str, Level]
+
+
+def _combinations(plan: Plan) -> list[dict[str, Level]]:
+    """Every distinct combination, in the order of the plan."""
+    levels: dict[str, tuple[Level, ...]] = {
+        field: tuple(getattr(plan.factors, field)) for field in type(plan.factors).model_fields
+    }
+    found: list[dict[str, Level]] = []
+    for values in product(*levels.values()):
+        factors = dict(zip(levels, values, strict=True))
+        if factors["path"] in LOCAL_PATHS:
+            factors = {name: level for name, level in factors.items() if name not in _LINK_FACTORS}
+        if factors not in found:
+            found.append(factors)
+    return found
+
+
+def _show(factor: str, level: Level) -> str:
+    match factor:
+        case "threads":
+            return f"{level} thread{'' if level == 1 else 's'}"
+        case "rtt_ns":
+            return f"RTT {format_duration_ns(float(level))}"
+        case "rate_bps":
+            return format_rate_bps(float(level))
+        case _:
+            return str(level)
+
+
+def _name(factors: dict[str, Level], varied: list[str]) -> str:
+    """The path, then the level of every other factor that is varied."""
+    shown = ["path", *(factor for factor in varied if factor != "path")]
+    return ", ".join(_show(factor, factors[factor]) for factor in shown if factor in factors)
+
+
+def cells(plan: Plan) -> tuple[Cell, ...]:
+    """The baseline first, then its duplicate, then the contenders in the order of the plan. Raises PlanError."""
+    combinations = _combinations(plan)
+    varied = [name for name in type(plan.factors).model_fields if len(getattr(plan.factors, name)) > 1]
+    wanted = {name: level for name, level in plan.baseline.model_dump().items() if level is not None}
+    matching = [factors for factors in combinations if all(factors.get(key) == wanted[key] for key in wanted)]
+    if len(matching) != 1:
+        asked = ", ".join(f"{key} = {level!r}" for key, level in wanted.items()) or "nothing"
+        raise PlanError(
+            f"plan {plan.name}: baseline names {asked}, which {len(matching)} of its {len(combinations)} cells match",
+            "The baseline must single out one cell: name one level of each factor that has several"
+            f" ({', '.join(varied) or 'none here'}), among the levels that the plan lists.",
+        )
+    baseline = matching[0]
+    name = _name(baseline, varied)
+    contenders = [factors for factors in combinations if factors is not baseline]
+    return (
+        Cell(name, "baseline", baseline),
+        Cell(name + AGAIN, "duplicate", dict(baseline)),
+        *(Cell(_name(factors, varied), "contender", factors) for factors in contenders),
+    )
+
+
+def block_order(seed: int, block: int, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The random order of one block. Depends on nothing but seed, block number and names.
+
+    Sorts by `random()` draws: of Python's generator only that method promises the same sequence in every version.
+    """
+    rng = random.Random(f"howfar order of block {block} of seed {seed}")
+    return tuple(sorted(names, key={name: rng.random() for name in names}.__getitem__))
+
+
+def stream_seed(seed: int, block: int) -> int:
+    """Seed of the transaction stream: one for all arms of a block, so that every path runs the same transactions."""
+    rng = random.Random(f"howfar transactions of block {block} of seed {seed}")
+    return int(rng.random() * 2**52)

@@ -1,0 +1,177 @@
+"""Read a plan from TOML. Every refusal names the file, the line, the field and what is allowed there."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from howfar.errors import PlanError, UsageError
+from howfar.plan.cells import cells
+from howfar.plan.lines import line_of
+from howfar.plan.types import Plan
+
+MAX_PLAN_BYTES = 1_000_000
+_AT = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+
+
+@dataclass(frozen=True)
+class Override:
+    """A value from the command line that replaces one of the plan's."""
+
+    option: str
+    """As typed, for messages: `--rtt`."""
+    key: tuple[str, ...]
+    """Where it goes in the TOML: `("factors", "rtt")`."""
+    value: str | int
+
+
+@dataclass(frozen=True)
+class LoadedPlan:
+    """A plan and the text that it came from."""
+
+    plan: Plan
+    text: str
+    quick: bool
+
+
+def shipped_plans() -> tuple[str, ...]:
+    """Names of the plans that come with howfar."""
+    folder = resources.files("howfar.plan") / "shipped"
+    return tuple(sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml")))
+
+
+def load_plan(name_or_path: str, quick: bool = False, overrides: Sequence[Override] = ()) -> LoadedPlan:
+    """Read, merge `[quick]` and the overrides, check. Raises PlanError, UsageError."""
+    source, text = _read(name_or_path)
+    table = _parse(source, text)
+    short = table.pop("quick", None)
+    if quick and short is None:
+        raise PlanError(f"{source}: the plan has no [quick] table", "Leave out --quick, or add the table.")
+    if short is not None and not isinstance(short, dict):
+        raise PlanError(
+            f"{source}:{line_of(text, ('quick',))}: quick must be a table", "Write [quick.timing] and keys."
+        )
+    _validate(
+        source, text, table, (), quick=False
+    )  # a mistake in the long form is one also when the short is asked for
+    if short is not None:
+        merged = _merged(table, short)
+        _validate(source, text, merged, (), quick=True)
+        table = merged if quick else table
+    for override in overrides:
+        table = _merged(table, _nested(override.key, override.value))
+    return LoadedPlan(_validate(source, text, table, overrides, quick), text, quick)
+
+
+def _read(name_or_path: str) -> tuple[str, str]:
+    """The name to show and the text. A shipped plan by name, else a file ending in .toml or with a slash."""
+    if name_or_path in shipped_plans():
+        found = resources.files("howfar.plan") / "shipped" / f"{name_or_path}.toml"
+        return f"{name_or_path}.toml", found.read_text(encoding="utf-8")
+    path = Path(name_or_path)
+    if path.suffix != ".toml" and "/" not in name_or_path:
+        raise PlanError(
+            f"there is no plan {name_or_path!r}",
+            f"Known plans: {', '.join(shipped_plans())}. For a plan of your own give its file, ending in .toml.",
+        )
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_PLAN_BYTES + 1)
+        if len(data) > MAX_PLAN_BYTES:
+            raise PlanError(f"{path} is larger than {MAX_PLAN_BYTES} bytes", "That is no plan; check the name.")
+        return str(path), data.decode("utf-8")
+    except OSError as error:
+        raise PlanError(
+            f"cannot read the plan {path}: {error.strerror}",
+            "Check the name; `howfar plans` lists those that come along.",
+        ) from error
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise PlanError(f"{path}:{line}: not UTF-8 text", "Save the plan as UTF-8.") from error
+
+
+def _parse(source: str, text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        said = str(error)
+        at = _AT.search(said)
+        lines = text.splitlines()
+        number = int(at.group(1)) if at and at.group(1) else max(len(lines), 1)
+        column = f":{at.group(2)}" if at and at.group(2) else ""
+        shown = lines[number - 1].strip() if number <= len(lines) else ""
+        what = _AT.sub("", said)
+        raise PlanError(
+            f"{source}:{number}{column}: malformed TOML: {what[:1].lower()}{what[1:]}, in: {shown[:80] or '(end of file)'}",
+            'Text needs quotes, keys need a value: rtt = "0.2ms".',
+        ) from error
+
+
+def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    result = dict(base)
+    for key, value in over.items():
+        before = result.get(key)
+        result[key] = _merged(before, value) if isinstance(before, dict) and isinstance(value, dict) else value
+    return result
+
+
+def _nested(key: tuple[str, ...], value: str | int) -> dict[str, Any]:
+    nested: Any = value
+    for part in reversed(key):
+        nested = {part: nested}
+    assert isinstance(nested, dict), "an override has at least one key"
+    return nested
+
+
+def _validate(source: str, text: str, table: dict[str, Any], overrides: Sequence[Override], quick: bool) -> Plan:
+    try:
+        plan = Plan.model_validate(table)
+    except ValidationError as error:
+        raise _translated(source, text, error.errors()[0], overrides, quick) from error
+    try:
+        cells(plan)
+    except PlanError as error:
+        at = line_of(text, ("baseline",))
+        hint = f" Changed by {', '.join(override.option for override in overrides)}." if overrides else ""
+        raise PlanError(f"{source}:{at}: {error.message}", error.advice + hint) from error
+    return plan
+
+
+def _translated(
+    source: str, text: str, problem: ErrorDetails, overrides: Sequence[Override], quick: bool
+) -> UsageError:
+    """The first problem in the words of the plan's author, or of the option that brought it."""
+    where = tuple(part for part in problem["loc"] if isinstance(part, str))
+    field = ".".join(where) or "plan"
+    reason = problem["msg"]
+    for override in overrides:
+        if where[: len(override.key)] == override.key:
+            return UsageError(
+                f"{override.option} {override.value}: {reason}", f"`howfar run --help` explains {override.option}."
+            )
+    line = line_of(text, where, quick)
+    if problem["type"] == "extra_forbidden":
+        return PlanError(f"{source}:{line}: unknown field {field}", f"Known fields there: {_known(where[:-1])}.")
+    if problem["type"] == "missing":
+        return PlanError(f"{source}:{line}: the field {field} is missing", f"Known fields there: {_known(where[:-1])}.")
+    shown = "" if isinstance(problem["input"], dict) else f" = {problem['input']!r}"
+    return PlanError(
+        f"{source}:{line}: {field}{shown}: {reason}", "Correct that line; `howfar plans` shows plans that work."
+    )
+
+
+def _known(where: tuple[str, ...]) -> str:
+    """The fields of the table at `where`, as written in TOML."""
+    model: Any = Plan
+    for part in where:
+        by_name = {field.alias or name: field.annotation for name, field in model.model_fields.items()}
+        model = by_name[part]
+    return ", ".join(field.alias or name for name, field in model.model_fields.items())

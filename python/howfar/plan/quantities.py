@@ -1,0 +1,132 @@
+"""The quantities of a plan as pydantic types: text with a unit in TOML, integers of ns and bit/s inside.
+
+A bare number is refused in TOML and accepted only when a plan comes back from a run file (validation context `stored`).
+Each bound carries its reason, because a user who meets it wants to know why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, ValidationInfo
+from pydantic_core import PydanticCustomError
+
+from howfar.errors import QuantityError
+from howfar.units import (
+    format_duration_ns,
+    format_rate_bps,
+    format_share,
+    parse_duration_ns,
+    parse_rate_bps,
+    parse_share,
+)
+
+MS_NS = 1_000_000
+SECOND_NS = 1_000_000_000
+HOUR_NS = 3600 * SECOND_NS
+
+STORED = {"stored": True}
+"""Validation context of a plan read back from a run file: quantities are integers in base units."""
+
+
+def refuse(message: str) -> PydanticCustomError:
+    return PydanticCustomError("howfar", "{reason}", {"reason": message})
+
+
+def _quantity(
+    parse: Callable[[str], float],
+    show: Callable[[float], str],
+    low: float,
+    high: float,
+    why_low: str,
+    why_high: str,
+) -> BeforeValidator:
+    """Text with a unit to a number in [low, high]."""
+
+    def read(value: Any, info: ValidationInfo) -> Any:
+        stored = bool(info.context and info.context.get("stored"))
+        if stored and isinstance(value, int | float) and not isinstance(value, bool):
+            number: float = value
+        elif isinstance(value, str):
+            try:
+                number = parse(value)
+            except QuantityError as error:
+                raise refuse(f"{error.message}. {error.advice}") from error
+        else:
+            raise refuse(f"{value!r} has no unit. Write text such as {show(low)!r} to {show(high)!r}")
+        if number < low:
+            raise refuse(f"{value!r} is less than {show(low)}: {why_low}")
+        if number > high:
+            raise refuse(f"{value!r} is more than {show(high)}: {why_high}")
+        return number
+
+    return BeforeValidator(read)
+
+
+RttNs = Annotated[
+    int,
+    _quantity(
+        parse_duration_ns,
+        format_duration_ns,
+        0,
+        10 * SECOND_NS,
+        "a delay is never negative",
+        "no link on Earth is that long, and TCP gives up before a connection is made",
+    ),
+]
+RateBps = Annotated[
+    int,
+    _quantity(
+        parse_rate_bps,
+        format_rate_bps,
+        1e6,
+        1e11,
+        "the segments of one round trip would take longer than a trial",
+        "no machine that runs both hosts can carry it, so the link would not be what limits",
+    ),
+]
+WarmupNs = Annotated[
+    int,
+    _quantity(
+        parse_duration_ns,
+        format_duration_ns,
+        0,
+        600 * SECOND_NS,
+        "a time is never negative",
+        "the data are in memory before a trial starts; a longer warm-up warms nothing",
+    ),
+]
+MeasureNs = Annotated[
+    int,
+    _quantity(
+        parse_duration_ns,
+        format_duration_ns,
+        200 * MS_NS,
+        HOUR_NS,
+        "starting and stopping would weigh more than the load",
+        "many short blocks tell more than few long ones",
+    ),
+]
+BudgetNs = Annotated[
+    int,
+    _quantity(
+        parse_duration_ns,
+        format_duration_ns,
+        SECOND_NS,
+        7 * 24 * HOUR_NS,
+        "not one trial fits",
+        "a machine changes more in a week than a path does",
+    ),
+]
+HalfWidth = Annotated[
+    float,
+    _quantity(
+        parse_share,
+        format_share,
+        0.001,
+        0.5,
+        "no machine holds still enough; the run would always end at its time budget",
+        "an interval that wide decides nothing",
+    ),
+]

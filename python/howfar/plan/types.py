@@ -1,0 +1,154 @@
+"""A plan: one experiment as a frozen value. Read from TOML by `load.py`; cells and blocks are made of it by `cells.py`.
+
+The names in TOML (`rtt`, `measure`) carry their unit in the value; the fields here carry it in the name (`rtt_ns`, `measure_ns`).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from howfar.plan.quantities import STORED, BudgetNs, HalfWidth, MeasureNs, RateBps, RttNs, WarmupNs, refuse
+
+PathName = Literal["socket", "tcp", "remote", "forwarded-socket"]
+LOCAL_PATHS: frozenset[str] = frozenset({"socket", "tcp"})
+"""Paths that pass no link: a delay or a rate means nothing on them."""
+
+Placement = Literal["isolated", "machines"]
+
+MAX_THREADS = 4096
+
+
+class Part(BaseModel):
+    """Frozen and closed: a misspelt key is an error, never ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+def _levels(value: Any) -> Any:
+    """One level may be written without a list. Levels are distinct, in the order written."""
+    levels = list(value) if isinstance(value, list | tuple) else [value]
+    if not levels:
+        raise refuse("an empty list: a factor needs at least one level")
+    for index, level in enumerate(levels):
+        if level in levels[:index]:
+            raise refuse(f"{level!r} is there twice; a factor's levels are distinct")
+    return tuple(levels)
+
+
+_OneOrMore = BeforeValidator(_levels)
+
+
+def _threads(value: Any) -> Any:
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value < 1:
+            raise refuse(f"{value}: without at least one connection nothing is measured")
+        if value > MAX_THREADS:
+            raise refuse(f"{value} is more than {MAX_THREADS}: the server would measure its own queue")
+    return value
+
+
+Threads = Annotated[int, BeforeValidator(_threads), Field(strict=True)]
+ServerChoice = Annotated[str, Field(min_length=1)]
+
+
+class Factors(Part):
+    """What is varied, and what is held: every combination of levels is a cell."""
+
+    path: Annotated[tuple[PathName, ...], _OneOrMore]
+    threads: Annotated[tuple[Threads, ...], _OneOrMore] = (2,)
+    placement: Annotated[tuple[Placement, ...], _OneOrMore] = ("isolated",)
+    server: Annotated[tuple[ServerChoice, ...], _OneOrMore] = ("mariadb",)
+    """`mariadb`, `mysql`, or the path of a server program."""
+    rtt_ns: Annotated[tuple[RttNs, ...], _OneOrMore] = Field(default=(200_000,), alias="rtt")
+    rate_bps: Annotated[tuple[RateBps, ...], _OneOrMore] = Field(default=(10**9,), alias="rate")
+
+
+class Baseline(Part):
+    """Which cell every other one is compared with. Name as many factors as single it out."""
+
+    path: PathName | None = None
+    threads: int | None = None
+    placement: Placement | None = None
+    server: str | None = None
+    rtt_ns: RttNs | None = Field(default=None, alias="rtt")
+    rate_bps: RateBps | None = Field(default=None, alias="rate")
+
+
+class Data(Part):
+    """The tables, in sysbench's schema."""
+
+    tables: int = Field(default=10, ge=1, le=1000)
+    table_size: int = Field(default=1_000_000, ge=1, le=1_000_000_000)
+
+
+class Distribution(Part):
+    """How row ids are drawn; sysbench's names and meaning."""
+
+    kind: Literal["uniform", "pareto", "special", "gaussian", "zipfian"] = "special"
+    pareto_h: float = Field(default=0.2, gt=0, lt=1)
+    spec_iter: int = Field(default=12, ge=1)
+    spec_pct: int = Field(default=1, ge=1, le=100)
+    spec_res: int = Field(default=75, ge=1, le=99)
+    zipfian_exp: float = Field(default=0.8, ge=0)
+
+
+class Workload(Part):
+    """sysbench's oltp_read_only with sysbench's option names and 1.0 defaults; the tables are in `Data`."""
+
+    kind: Literal["oltp_read_only"] = "oltp_read_only"
+    range_size: int = Field(default=100, ge=1)
+    point_selects: int = Field(default=10, ge=0)
+    range_selects: bool = True
+    simple_ranges: int = Field(default=1, ge=0)
+    sum_ranges: int = Field(default=1, ge=0)
+    order_ranges: int = Field(default=1, ge=0)
+    distinct_ranges: int = Field(default=1, ge=0)
+    skip_trx: bool = False
+    db_ps_mode: Literal["auto", "disable"] = "auto"
+    distribution: Distribution = Distribution()
+
+    @model_validator(mode="after")
+    def _asks_something(self) -> Self:
+        ranges = self.simple_ranges + self.sum_ranges + self.order_ranges + self.distinct_ranges
+        if self.point_selects + (ranges if self.range_selects else 0) == 0:
+            raise refuse("a transaction without a query measures nothing; set point_selects or a range kind")
+        return self
+
+
+class Timing(Part):
+    """How long, how often, and when it is enough."""
+
+    warmup_ns: WarmupNs = Field(default=3_000_000_000, alias="warmup")
+    measure_ns: MeasureNs = Field(default=20_000_000_000, alias="measure")
+    min_blocks: int = Field(default=8, ge=2, le=1000)
+    max_blocks: int = Field(default=30, ge=2, le=1000)
+    target_half_width: HalfWidth = Field(default=0.02, alias="target")
+    """Of every headline ratio and of the A/A arm, as a share: the run ends when all are at most this wide."""
+    time_budget_ns: BudgetNs = Field(default=7_200_000_000_000, alias="time_budget")
+    """Of the whole command, laboratory and report included."""
+
+    @model_validator(mode="after")
+    def _blocks_in_order(self) -> Self:
+        if self.max_blocks < self.min_blocks:
+            raise refuse(f"max_blocks {self.max_blocks} is less than min_blocks {self.min_blocks}")
+        return self
+
+
+class Plan(Part):
+    """One experiment, resolved: after `[quick]` and command line options."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")
+    question: str = Field(min_length=1, max_length=200)
+    """One sentence: what the run answers."""
+    workload: Workload
+    data: Data = Data()
+    factors: Factors
+    baseline: Baseline
+    timing: Timing = Timing()
+
+
+def restore_plan(stored: dict[str, Any]) -> Plan:
+    """The plan as kept in a run file (`Plan.model_dump(mode="json")`)."""
+    return Plan.model_validate(stored, context=STORED, by_alias=False, by_name=True)
