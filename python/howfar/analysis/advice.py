@@ -1,0 +1,150 @@
+"""What to do. Every piece is a rule that looks at resolved figures of this run; where nothing is resolved, nothing is advised
+but how to resolve it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from howfar.analysis import budget
+from howfar.analysis.intervals import RatioJudgement, judge_ratio, noise_floor, resolve
+from howfar.analysis.summary import Advice, CellSummary, Resolution, Warning
+from howfar.analysis.trials import TrialTable, path_cpu_us, qps
+from howfar.analysis.verdict import interval_text
+from howfar.results.records import ArmRole
+
+LATENCY_BOUND_SHARE = 0.5
+"""Round trips take at least this share of a transaction: they are what to cut."""
+
+LINK_IDLE_SHARE = 0.5
+"""A link used less than this is not what holds anything back."""
+
+MAX_BLOCKS_ADVISED = 500
+
+
+@dataclass(frozen=True)
+class _Session:
+    cells: Sequence[CellSummary]
+    table: TrialTable
+
+    def by_path(self, path: str) -> CellSummary | None:
+        """The one cell of a path; None when there is none or several: a rule for one would not hold for all."""
+        found = [c for c in self.cells if c.factors.get("path") == path and c.role is not ArmRole.DUPLICATE]
+        return found[0] if len(found) == 1 else None
+
+    @property
+    def duplicate(self) -> CellSummary | None:
+        return next((cell for cell in self.cells if cell.role is ArmRole.DUPLICATE), None)
+
+
+def advise(cells: Sequence[CellSummary], table: TrialTable) -> tuple[Advice, ...]:
+    """In the order of what gains most."""
+    session = _Session(cells, table)
+    rules = (_use_the_socket, _cut_round_trips, _no_forwarding, _more_blocks)
+    return tuple(found for rule in rules if (found := rule(session)) is not None)
+
+
+def _use_the_socket(session: _Session) -> Advice | None:
+    socket, tcp = session.by_path("socket"), session.by_path("tcp")
+    if socket is None or tcp is None or tcp.ratio is None or socket.role is not ArmRole.BASELINE:
+        return None
+    grounds = []
+    if tcp.resolution is Resolution.SLOWER:
+        grounds.append(f"TCP on the same machine gives {interval_text(tcp.ratio)} of the socket's queries per second")
+    if tcp.cpu_resolution is Resolution.SLOWER and tcp.cpu_ratio:
+        grounds.append(f"a query costs {interval_text(tcp.cpu_ratio)} times the CPU over TCP")
+    if not grounds:
+        return None
+    path = socket.receipt.get("session", {}).get("peer_address") if socket.receipt else None
+    return Advice(
+        action="Where application and server share a machine, connect through the socket: write host=localhost, not 127.0.0.1.",
+        because=" and ".join(grounds) + ".",
+        lines=(
+            "[client]                                   # my.cnf: the mysql program and what reads option files",
+            "socket = /run/mysqld/mysqld.sock           # ask the server: SELECT @@socket",
+            "mysql:unix_socket=/run/mysqld/mysqld.sock;dbname=shop   # PHP PDO",
+        )
+        if path is None or path
+        else (),
+    )
+
+
+def _link_used_share(cell: CellSummary) -> float | None:
+    rate = cell.factors.get("rate_bps")
+    if not isinstance(rate, int | float) or not rate or not cell.queries_per_txn:
+        return None
+    busier = max(cell.bytes_per_txn.to_client, cell.bytes_per_txn.to_server)
+    return busier * 8 * cell.qps.value / cell.queries_per_txn / float(rate)
+
+
+def _cut_round_trips(session: _Session) -> Advice | None:
+    remote = session.by_path("remote")
+    if remote is None or remote.ratio is None or remote.resolution is not Resolution.SLOWER:
+        return None
+    cycle = sum(remote.time_split_us.values())
+    link = remote.time_split_us.get(budget.LINK, 0.0)
+    used = _link_used_share(remote)
+    if not cycle or link <= 0:
+        return None
+    ground = (
+        f"Over the network a transaction turns round {remote.turns_per_txn:.0f} times; these round trips take "
+        f"{link / 1e3:.2f} of its {cycle / 1e3:.2f} ms ({link / cycle:.0%})"
+    )
+    if used is not None and used < LINK_IDLE_SHARE:
+        ground += f", while its bytes use {used:.1%} of the link's rate"
+    if link / cycle < LATENCY_BOUND_SHARE:
+        return Advice(action="Look at CPU and server before the network: round trips are not the larger part.", because=ground + ".")
+    no_bandwidth = "; more bandwidth will not help" if used is not None and used < LINK_IDLE_SHARE else ""
+    return Advice(
+        action="With the server on another machine, cut round trips (one query with IN or JOIN for many, multi-row INSERT) "
+        f"or move the application next to its data{no_bandwidth}.",
+        because=ground + ".",
+    )
+
+
+def _contrast(session: _Session, arm: str, reference: str) -> tuple[RatioJudgement, RatioJudgement] | None:
+    speed = session.table.block_ratios(arm, reference, qps)
+    cpu = session.table.block_ratios(arm, reference, path_cpu_us)
+    return (judge_ratio(speed), judge_ratio(cpu)) if speed and cpu else None
+
+
+def _no_forwarding(session: _Session) -> Advice | None:
+    """A forwarded socket against plain TCP to the same machine: what the forwarders themselves cost."""
+    forwarded, remote, duplicate = session.by_path("forwarded-socket"), session.by_path("remote"), session.duplicate
+    if forwarded is None or remote is None or duplicate is None or duplicate.ratio is None:
+        return None
+    contrast = _contrast(session, forwarded.arm, remote.arm)
+    if contrast is None:
+        return None
+    speed, cpu = contrast
+    floor = noise_floor(duplicate.ratio)
+    cpu_floor = noise_floor(duplicate.cpu_ratio) if duplicate.cpu_ratio else None
+    grounds = []
+    if resolve(speed.quoted, floor) is Resolution.SLOWER:
+        grounds.append(f"it gives {interval_text(speed.quoted)} of the queries per second of plain TCP to the same machine")
+    if resolve(cpu.quoted, cpu_floor) is Resolution.FASTER:
+        grounds.append(f"each query costs {interval_text(cpu.quoted)} times the CPU")
+    if not grounds:
+        return None
+    return Advice(
+        action="Do not forward the socket to another machine for speed: what is on the way is a network, whatever it looks like.",
+        because=f"Against {remote.arm}, {forwarded.arm}: " + ", and ".join(grounds) + ".",
+    )
+
+
+def _more_blocks(session: _Session) -> Advice | None:
+    unclear = [
+        cell for cell in session.cells if cell.role is ArmRole.CONTENDER and cell.resolution is Resolution.NOT_RESOLVED
+    ]
+    if not unclear:
+        return None
+    names = ", ".join(cell.arm for cell in unclear)
+    contaminated = any(Warning.CONTAMINATED_BLOCKS in cell.warnings for cell in unclear)
+    needed = [cell.blocks_needed for cell in unclear]
+    known = [blocks for blocks in needed if blocks is not None]
+    if len(known) == len(needed) and known and max(known) <= MAX_BLOCKS_ADVISED:
+        because = f"At the scatter seen, about {max(known)} blocks give the width asked for ({names})."
+    else:
+        because = f"At the scatter seen no sensible number of blocks resolves the rest ({names}); CPU per query still may."
+    action = "Run longer (without --quick) or on a quieter machine to resolve the rest."
+    return Advice(action=action, because=because + (" Some blocks were disturbed." if contaminated else ""))

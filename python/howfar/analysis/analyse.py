@@ -1,0 +1,233 @@
+"""From a run's records to its answer: `summarise`. Pure: the same run gives the same summary, on any machine, at any time."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from howfar.analysis import histograms, signs
+from howfar.analysis.advice import advise
+from howfar.analysis.budget import time_split_us
+from howfar.analysis.intervals import (
+    RatioJudgement,
+    blocks_needed,
+    judge_ratio,
+    mean_interval,
+    noise_floor,
+    resolve,
+)
+from howfar.analysis.link_facts import link_facts
+from howfar.analysis.published import find_published
+from howfar.analysis.summary import (
+    BytesPerTxn,
+    CellSummary,
+    CpuPerQuery,
+    Estimate,
+    Resolution,
+    Summary,
+    TrialPoint,
+    Unmeasured,
+    Warning,
+)
+from howfar.analysis.trials import (
+    TrialTable,
+    Value,
+    median_latency_ns,
+    path_cpu_us,
+    qps,
+    role_cpu_us,
+    transaction_histogram,
+    trial_table,
+)
+from howfar.analysis.verdict import verdict
+from howfar.analysis.workload_line import workload_line
+from howfar.results.records import Arm, ArmRole, Measured, Run, TrialStatus
+
+DEFAULT_TARGET = 0.02
+"""Half-width asked for where a plan does not say."""
+
+IDENTITY = Estimate(value=1.0, low=1.0, high=1.0)
+"""The baseline over itself."""
+
+
+def summarise(run: Run) -> Summary:
+    """The whole answer. Arms without a good trial are in `unmeasured`; a run without any has no cells and says so."""
+    table = trial_table(run)
+    floors = _Floors(table)
+    cells = tuple(_cell(table, arm, floors) for arm in run.info.arms if table.measured(arm.name))
+    return Summary(
+        run=run.info.run_id,
+        plan=run.info.plan_name,
+        quick=run.info.quick,
+        howfar=run.info.howfar_version,
+        created=datetime.fromtimestamp(run.info.created_unix_ns / 1e9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        command=shlex.join(run.info.command),
+        server={"kind": run.info.server_kind, "version": run.info.server_version},
+        workload=workload_line(run.info.plan),
+        blocks=max((len(good) for good in table.good.values()), default=0),
+        noise_floor=floors.throughput,
+        aa_ratio=floors.aa,
+        cpu_noise_floor=floors.cpu,
+        target_half_width=floors.target,
+        stop=run.stop.value if run.stop else None,
+        void_trials=sum(trial.status is TrialStatus.VOID for trial in run.trials),
+        void_reasons=_reasons(run, None),
+        verdict=verdict(cells, floors.throughput, floors.aa),
+        advice=advise(cells, table),
+        cells=cells,
+        unmeasured=tuple(_unmeasured(table, arm) for arm in run.info.arms if not table.measured(arm.name)),
+        trials=_points(run),
+        environment=run.info.environment,
+        warnings=tuple(_session_warnings(run, floors.aa)),
+    )
+
+
+class _Floors:
+    """What the A/A arm says about this session, and the width asked for."""
+
+    def __init__(self, table: TrialTable) -> None:
+        self.aa = self._aa(table, qps)
+        aa_cpu = self._aa(table, path_cpu_us)
+        self.throughput = noise_floor(self.aa) if self.aa else None
+        self.cpu = noise_floor(aa_cpu) if aa_cpu else None
+        self.target = _target(table.run.info.plan)
+
+    @staticmethod
+    def _aa(table: TrialTable, value: Value) -> Estimate | None:
+        arm = next((arm for arm in table.run.info.arms if arm.role is ArmRole.DUPLICATE), None)
+        judged = _judged(table, arm.name, value) if arm else None
+        return judged.quoted if judged else None
+
+
+def _target(plan: Mapping[str, Any]) -> float:
+    timing = plan.get("timing")
+    target = timing.get("target_half_width") if isinstance(timing, Mapping) else None
+    return float(target) if isinstance(target, int | float) and target > 0 else DEFAULT_TARGET
+
+
+def _judged(table: TrialTable, arm: str, value: Value) -> RatioJudgement | None:
+    if table.baseline is None:
+        return None
+    ratios = table.block_ratios(arm, table.baseline.name, value)
+    return judge_ratio(ratios) if ratios else None
+
+
+def _quoted(table: TrialTable, arm: Arm, value: Value) -> Estimate | None:
+    if arm.role is ArmRole.BASELINE:
+        return IDENTITY
+    judged = _judged(table, arm.name, value)
+    return judged.quoted if judged else None
+
+
+def _cell(table: TrialTable, arm: Arm, floors: _Floors) -> CellSummary:
+    trials = table.measured(arm.name)
+    baseline = arm.role is ArmRole.BASELINE
+    judged = None if baseline else _judged(table, arm.name, qps)
+    cpu_ratio = _quoted(table, arm, path_cpu_us)
+    transactions = sum(trial.transactions for trial in trials)
+    records = [record for trial in trials if (record := transaction_histogram(trial))]
+    merged = histograms.merge(records)
+    receipts = [t.receipt for t in table.run.trials if t.arm == arm.name and t.status is TrialStatus.OK]
+    link = link_facts(arm.factors, receipts)
+    rest_rtt_us = link.rest_rtt_ns / 1e3 if link.rest_rtt_ns is not None else None
+    ratio = IDENTITY if baseline else judged.quoted if judged else None
+    warnings = signs.arm_warnings(trials, link) + (signs.ratio_warnings(judged, floors.target) if judged else [])
+    return CellSummary(
+        factors=arm.factors,
+        arm=arm.name,
+        role=arm.role,
+        trials=len(trials),
+        void_trials=len(table.void(arm.name)),
+        qps=mean_interval([value for trial in trials if (value := qps(trial)) is not None]),
+        ratio=ratio,
+        mean_ratio=IDENTITY if baseline else judged.mean if judged else None,
+        rank_ratio=IDENTITY if baseline else judged.rank if judged else None,
+        block_ratios=tuple(table.block_ratios(arm.name, table.baseline.name, qps)) if table.baseline else (),
+        blocks_needed=blocks_needed(judged.sd_log, floors.target) if judged and judged.sd_log is not None else None,
+        resolution=Resolution.BASELINE if baseline else resolve(ratio, floors.throughput),
+        cpu_resolution=Resolution.BASELINE if baseline else _cpu_resolution(cpu_ratio, floors.cpu),
+        cpu_us_per_query=_cpu(trials),
+        cpu_ratio=cpu_ratio,
+        latency_ms=histograms.latency_ms(merged, records),
+        latency_curve=histograms.curve(merged),
+        latency_ratio=_quoted(table, arm, median_latency_ns),
+        turns_per_txn=sum(trial.turns for trial in trials) / transactions,
+        queries_per_txn=sum(trial.queries for trial in trials) / transactions,
+        bytes_per_txn=BytesPerTxn(
+            to_server=sum(trial.bytes_to_server for trial in trials) / transactions,
+            to_client=sum(trial.bytes_to_client for trial in trials) / transactions,
+        ),
+        time_split_us=time_split_us(trials, threads_of(arm), rest_rtt_us),
+        receipt=receipts[-1] if receipts else {},
+        published=find_published(table.run.info.plan_name, arm.factors) if arm.role is not ArmRole.DUPLICATE else None,
+        warnings=tuple(warnings),
+    )
+
+
+def _cpu_resolution(cpu_ratio: Estimate | None, floor: float | None) -> Resolution:
+    """More CPU a query is slower."""
+    found = resolve(cpu_ratio, floor)
+    turned = {Resolution.FASTER: Resolution.SLOWER, Resolution.SLOWER: Resolution.FASTER}
+    return turned.get(found, found)
+
+
+def threads_of(arm: Arm) -> int:
+    """Connections of an arm; one where its factors do not say."""
+    threads = arm.factors.get("threads", 1)
+    return int(threads) if isinstance(threads, int | float) else 1
+
+
+def _cpu(trials: Sequence[Measured]) -> CpuPerQuery:
+    def role(name: str) -> Estimate | None:
+        values = [value for trial in trials if (value := role_cpu_us(trial, name)) is not None]
+        return mean_interval(values) if values else None
+
+    nothing = Estimate(value=0.0, low=None, high=None)
+    return CpuPerQuery(
+        client=role("client") or nothing,
+        server=role("server") or nothing,
+        forwarder=role("forwarder"),
+        link=role("link"),
+    )
+
+
+def _reasons(run: Run, arm: str | None) -> dict[str, int]:
+    found = Counter(
+        trial.void_reason or "no reason recorded"
+        for trial in run.trials
+        if trial.status is TrialStatus.VOID and arm in (None, trial.arm)
+    )
+    return dict(sorted(found.items()))
+
+
+def _unmeasured(table: TrialTable, arm: Arm) -> Unmeasured:
+    voids = len(table.void(arm.name))
+    return Unmeasured(arm=arm.name, factors=arm.factors, void_trials=voids, reasons=_reasons(table.run, arm.name))
+
+
+def _points(run: Run) -> tuple[TrialPoint, ...]:
+    points = []
+    for trial in sorted(run.trials, key=lambda t: t.number):
+        good = trial.status is TrialStatus.OK and trial.measured is not None
+        points.append(
+            TrialPoint(
+                number=trial.number,
+                block=trial.block,
+                arm=trial.arm,
+                qps=qps(trial.measured) if good and trial.measured else None,
+                cpu_pressure=trial.load.psi_cpu_some_share if trial.load else None,
+            )
+        )
+    return tuple(points)
+
+
+def _session_warnings(run: Run, aa: Estimate | None) -> list[Warning]:
+    loads = [trial.load for trial in run.trials if trial.load is not None]
+    cpus = next((v for k in ("cpu_count", "cpus") if isinstance(v := run.info.environment.get(k), int)), None)
+    threads = max((threads_of(arm) for arm in run.info.arms), default=1)
+    return signs.session_warnings(aa, loads, cpus, threads)
+
+

@@ -1,0 +1,117 @@
+"""Warnings: signs that a figure should be read with care, each with its threshold and the reason for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import median
+
+from howfar.analysis.intervals import RatioJudgement, excludes_one, half_width, judge_ratio
+from howfar.analysis.link_facts import LinkFacts
+from howfar.analysis.summary import Estimate, Warning
+from howfar.results.records import CpuRecord, MachineLoad, Measured
+
+FEW_BLOCKS = 8
+"""Below this the stopping rule never stops: intervals from fewer blocks missed the truth more often than 5 % in simulation."""
+
+CLIENT_BUSY_SHARE = 0.95
+"""A thread on a CPU for this share of the window had no time left: the figure is about the load generator."""
+
+STEAL_SHARE = 0.02
+"""Time that the hypervisor gave to others. More than this and our clock ran while our CPUs did not."""
+
+IO_PRESSURE_SHARE = 0.10
+"""The workloads are held in memory: waiting for a disk is somebody else's doing."""
+
+LOAD_PER_CPU = 2.0
+"""Load average per CPU above which more than our own load must be running."""
+
+DRIFT_SHARE = 0.03
+"""Mean change of throughput from the first to the second half of a trial that is worth a word."""
+
+MIN_INTERVALS = 4
+"""Fewer slices cannot show a drift."""
+
+
+def busy_machine(loads: Sequence[MachineLoad], cpus: int | None, connections: int) -> bool:
+    """True when the median trial shows others at work: time stolen, a disk waited for, or more runnable tasks than ours.
+
+    CPU pressure is shown and not judged here: our own client and server, put on the same CPU, make as much of it.
+    """
+    if not loads:
+        return False
+    steal = median(load.steal_share or 0.0 for load in loads)
+    io = median(load.psi_io_some_share or 0.0 for load in loads)
+    average = median(load.load_average_1m for load in loads)
+    # At most client, server and two forwarders are runnable for each connection, and one link thread each way.
+    others = cpus is not None and average > LOAD_PER_CPU * cpus + connections
+    return steal >= STEAL_SHARE or io >= IO_PRESSURE_SHARE or others
+
+
+def client_limited(trials: Sequence[Measured]) -> bool:
+    """The engine's busiest thread was on a CPU for all but 5 % of the median trial."""
+
+    def share(trial: Measured) -> float:
+        client: list[CpuRecord] = [cpu for cpu in trial.cpu if cpu.role == "client"]
+        return max((cpu.busiest_thread_ns for cpu in client), default=0) / trial.elapsed_ns
+
+    return bool(trials) and median(share(trial) for trial in trials) >= CLIENT_BUSY_SHARE
+
+
+def not_steady(trials: Sequence[Measured]) -> bool:
+    """Second half over first half of each trial, judged over trials: one trial's seconds prove nothing, eight trials' do."""
+    drifts = []
+    for trial in trials:
+        rates = [slice_.transactions / slice_.length_ns for slice_ in trial.intervals if slice_.length_ns]
+        middle = len(rates) // 2
+        if len(rates) >= MIN_INTERVALS and sum(rates[:middle]) and sum(rates[-middle:]):
+            drifts.append(sum(rates[-middle:]) / sum(rates[:middle]))
+    if len(drifts) < FEW_BLOCKS:
+        return False
+    drift = judge_ratio(drifts).quoted
+    return excludes_one(drift) and abs(math.log(drift.value)) > math.log1p(DRIFT_SHARE)
+
+
+def ratio_warnings(judged: RatioJudgement, target: float) -> list[Warning]:
+    width = half_width(judged.quoted)
+    found = []
+    if judged.contaminated:
+        found.append(Warning.CONTAMINATED_BLOCKS)
+    if width is not None and width > target:
+        found.append(Warning.WIDE_INTERVAL)
+    if judged.blocks < FEW_BLOCKS:
+        found.append(Warning.FEW_BLOCKS)
+    return found
+
+
+def arm_warnings(trials: Sequence[Measured], link: LinkFacts) -> list[Warning]:
+    found = []
+    if not_steady(trials):
+        found.append(Warning.NOT_STEADY)
+    if client_limited(trials):
+        found.append(Warning.CLIENT_LIMITED)
+    if not link.as_asked:
+        found.append(Warning.LINK_NOT_AS_ASKED)
+    return found
+
+
+def session_warnings(aa: Estimate | None, loads: Sequence[MachineLoad], cpus: int | None, threads: int) -> list[Warning]:
+    found = []
+    if aa is not None and excludes_one(aa):
+        found.append(Warning.AA_EXCLUDES_ONE)
+    if busy_machine(loads, cpus, threads):
+        found.append(Warning.BUSY_MACHINE)
+    return found
+
+
+MEANING = {
+    Warning.CONTAMINATED_BLOCKS: "mean and rank estimate disagree: some blocks were disturbed; the rank estimate is quoted",
+    Warning.NOT_STEADY: "throughput changed within the trials: a longer warm-up is needed",
+    Warning.CLIENT_LIMITED: "the load generator's busiest thread had no time left: the figure is about it, not about the path",
+    Warning.BUSY_MACHINE: "others used this machine during the run; trust the CPU ratios more than the clock",
+    Warning.WIDE_INTERVAL: "the interval is wider than asked; more blocks narrow it",
+    Warning.FEW_BLOCKS: f"fewer than {FEW_BLOCKS} blocks; intervals this early are too confident",
+    Warning.AA_EXCLUDES_ONE: "the same path under two names came out different: effects of that size are not claimed; run again",
+    Warning.LINK_NOT_AS_ASKED: "the link's measured RTT is not the one asked for",
+}
+"""One clause a warning, for every report."""

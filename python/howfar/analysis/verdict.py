@@ -1,0 +1,49 @@
+"""The answer in one sentence, with interval and noise floor. It claims what is resolved and names what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from howfar.analysis.intervals import excludes_one
+from howfar.analysis.summary import CellSummary, Estimate, Resolution
+from howfar.results.records import ArmRole
+
+MAX_NAMED = 6
+"""A sentence that lists more arms is no answer; the rest is in the table."""
+
+
+def interval_text(estimate: Estimate) -> str:
+    """`0.78 [0.76, 0.80]`; as many digits as the interval deserves."""
+    digits = 2 if estimate.value >= 0.1 else 3
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.value:.{digits}f} (no interval)"
+    if estimate.high - estimate.low < 0.02:
+        digits = 3
+    return f"{estimate.value:.{digits}f} [{estimate.low:.{digits}f}, {estimate.high:.{digits}f}]"
+
+
+def verdict(cells: Sequence[CellSummary], floor: float | None, aa: Estimate | None) -> str:
+    """One sentence on throughput against the baseline."""
+    base = next((cell for cell in cells if cell.role is ArmRole.BASELINE), None)
+    contenders = [cell for cell in cells if cell.role is ArmRole.CONTENDER and cell.ratio is not None]
+    if base is None or not contenders:
+        return "No verdict: there is no block in which both the baseline and another arm were measured."
+    resolved = [cell for cell in contenders if cell.resolution in (Resolution.SLOWER, Resolution.FASTER)]
+    open_ = [cell for cell in contenders if cell.resolution is Resolution.NOT_RESOLVED]
+    clauses = []
+    if resolved:
+        named = ", ".join(f"{cell.arm} {interval_text(cell.ratio)}" for cell in resolved[:MAX_NAMED] if cell.ratio)
+        clauses.append(f"Queries per second against {base.arm}: {named}")
+    if open_:
+        names = ", ".join(cell.arm for cell in open_[:MAX_NAMED])
+        clauses.append(f"{'not resolved' if resolved else 'Not resolved from ' + base.arm}: {names}")
+    return "; ".join(clauses) + _floor_clause(floor, aa) + "."
+
+
+def _floor_clause(floor: float | None, aa: Estimate | None) -> str:
+    if floor is None or aa is None:
+        return "; this session has no noise floor, so no difference is claimed"
+    if excludes_one(aa):
+        off = abs(aa.value - 1)
+        return f"; the same path under two names differed by {off:.1%}, so nothing under {floor:.1%} is claimed"
+    return f" (noise floor {floor:.1%})"
