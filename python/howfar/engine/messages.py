@@ -6,11 +6,11 @@ against the generated files. Times are integers of nanoseconds, sizes bytes, rat
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION: Final = 1
 """Raised when a message changes its meaning; the engine refuses a job of another version."""
 
 
@@ -81,7 +81,7 @@ class LoadJob(Message):
     """Closed loop: each of `connections` sends its next transaction when the last one is answered."""
 
     job: Literal["load"] = "load"
-    version: int = PROTOCOL_VERSION
+    version: Literal[1] = PROTOCOL_VERSION
     target: Target
     user: str
     password: str = Field(default="", repr=False)
@@ -184,7 +184,8 @@ class Histogram(Message):
     """Latency from the first byte sent to the last byte parsed; `data` is an HDR V2 deflate histogram in base64, unit 1 ns."""
 
     kind: str
-    """`transaction`, or a statement kind: `point_select`, `simple_range`, `sum_range`, `order_range`, `distinct_range`, `begin`, `commit`."""
+    """`transaction`, or a statement kind: `point_select`, `simple_range`, `sum_range`, `order_range`, `distinct_range`,
+    `begin`, `commit`."""
     count: int
     min_ns: int
     mean_ns: float
@@ -253,7 +254,7 @@ class LinkJob(Message):
     """Join two packet interfaces of the present network namespace. Lives until stdin ends."""
 
     job: Literal["link"] = "link"
-    version: int = PROTOCOL_VERSION
+    version: Literal[1] = PROTOCOL_VERSION
     client_interface: str
     server_interface: str
     to_server: Direction
@@ -326,7 +327,7 @@ class EchoJob(Message):
     """The far end of a probe: a TCP listener on `host`, port chosen by the kernel. Lives until stdin ends."""
 
     job: Literal["echo"] = "echo"
-    version: int = PROTOCOL_VERSION
+    version: Literal[1] = PROTOCOL_VERSION
     host: str
 
 
@@ -339,7 +340,7 @@ class RttJob(Message):
     """Ping-pong of one byte over one TCP connection (NODELAY) to an echo; the link is otherwise at rest."""
 
     job: Literal["rtt"] = "rtt"
-    version: int = PROTOCOL_VERSION
+    version: Literal[1] = PROTOCOL_VERSION
     host: str
     port: int
     count: int = Field(ge=1)
@@ -359,7 +360,7 @@ class GoodputJob(Message):
     """Bulk transfer over one TCP connection; `to_client` makes the echo send."""
 
     job: Literal["goodput"] = "goodput"
-    version: int = PROTOCOL_VERSION
+    version: Literal[1] = PROTOCOL_VERSION
     host: str
     port: int
     direction: Literal["to_server", "to_client"]

@@ -118,7 +118,8 @@ def engine_info() -> Info:
         raise EngineError(f"{path} does not answer `info`: {error}", "Run ./setup again.") from error
     if info.protocol != PROTOCOL_VERSION or info.version != howfar.__version__:
         raise EngineError(
-            f"{path} is version {info.version} (contract {info.protocol}), this is howfar {howfar.__version__} (contract {PROTOCOL_VERSION})",
+            f"{path} is version {info.version} (contract {info.protocol}), "
+            f"this is howfar {howfar.__version__} (contract {PROTOCOL_VERSION})",
             "Run ./setup again, or unset HOWFAR_ENGINE.",
         )
     return info

@@ -1,0 +1,63 @@
+"""The contract as programs: the real engine, given good and bad jobs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import howfar
+from howfar.engine.messages import PROTOCOL_VERSION, Failed, Info
+from howfar.engine.process import engine_info, find_engine
+
+SCHEMAS = Path(__file__).parents[2] / "schema"
+REFUSED = sorted((SCHEMAS / "examples" / "refused").glob("*.json"))
+PATIENCE_S = 60
+
+
+def engine(subcommand: str, stdin: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([find_engine(), subcommand], input=stdin, capture_output=True, text=True, timeout=PATIENCE_S)
+
+
+def only_event(done: subprocess.CompletedProcess[str]) -> Failed:
+    assert len(done.stdout.splitlines()) == 1, (done.stdout, done.stderr)
+    return Failed.model_validate_json(done.stdout)
+
+
+def test_handshake() -> None:
+    done = engine("info", "")
+    assert done.returncode == 0
+    info = Info.model_validate_json(done.stdout)
+    assert info == engine_info()
+    assert (info.version, info.protocol) == (howfar.__version__, PROTOCOL_VERSION)
+
+
+def test_unknown_subcommand_is_a_usage_error() -> None:
+    done = engine("dance", "")
+    assert done.returncode == 2
+    assert "usage" in done.stderr
+
+
+@pytest.mark.parametrize("example", REFUSED, ids=lambda path: path.stem)
+def test_bad_job_is_refused_with_a_reason(example: Path) -> None:
+    held = json.loads(example.read_text())
+    failed = only_event(engine(held["job"], json.dumps(held) + "\n"))
+    assert failed.code == "bad_job"
+    assert failed.message
+
+
+@pytest.mark.parametrize("subcommand", ["load", "link", "echo", "rtt", "goodput"])
+@pytest.mark.parametrize("text", ["", "\n", "{", "[]", "null", '{"job": "dance"}', "\x00\x01"], ids=repr)
+def test_what_is_no_job_is_refused(subcommand: str, text: str) -> None:
+    failed = only_event(engine(subcommand, text))
+    assert failed.code == "bad_job"
+    assert failed.message
+
+
+@pytest.mark.parametrize("subcommand", ["load", "link", "echo", "rtt", "goodput"])
+def test_a_job_of_another_kind_is_refused(subcommand: str) -> None:
+    other = "job.rtt.json" if subcommand != "rtt" else "job.echo.json"
+    job = json.loads((SCHEMAS / "examples" / other).read_text())
+    assert only_event(engine(subcommand, json.dumps(job) + "\n")).code == "bad_job"
