@@ -55,7 +55,6 @@ def _use_the_socket(session: _Session) -> Advice | None:
         grounds.append(f"a query costs {interval_text(tcp.cpu_ratio)} times the CPU over TCP")
     if not grounds:
         return None
-    path = socket.receipt.get("session", {}).get("peer_address") if socket.receipt else None
     return Advice(
         action="Where application and server share a machine, connect through the socket: write host=localhost, not 127.0.0.1.",
         because=" and ".join(grounds) + ".",
@@ -63,9 +62,7 @@ def _use_the_socket(session: _Session) -> Advice | None:
             "[client]                                   # my.cnf: the mysql program and what reads option files",
             "socket = /run/mysqld/mysqld.sock           # ask the server: SELECT @@socket",
             "mysql:unix_socket=/run/mysqld/mysqld.sock;dbname=shop   # PHP PDO",
-        )
-        if path is None or path
-        else (),
+        ),
     )
 
 
@@ -93,7 +90,10 @@ def _cut_round_trips(session: _Session) -> Advice | None:
     if used is not None and used < LINK_IDLE_SHARE:
         ground += f", while its bytes use {used:.1%} of the link's rate"
     if link / cycle < LATENCY_BOUND_SHARE:
-        return Advice(action="Look at CPU and server before the network: round trips are not the larger part.", because=ground + ".")
+        return Advice(
+            action="Look at CPU and server before the network: round trips are not the larger part.",
+            because=ground + ".",
+        )
     no_bandwidth = "; more bandwidth will not help" if used is not None and used < LINK_IDLE_SHARE else ""
     return Advice(
         action="With the server on another machine, cut round trips (one query with IN or JOIN for many, multi-row INSERT) "
@@ -121,7 +121,9 @@ def _no_forwarding(session: _Session) -> Advice | None:
     cpu_floor = noise_floor(duplicate.cpu_ratio) if duplicate.cpu_ratio else None
     grounds = []
     if resolve(speed.quoted, floor) is Resolution.SLOWER:
-        grounds.append(f"it gives {interval_text(speed.quoted)} of the queries per second of plain TCP to the same machine")
+        grounds.append(
+            f"it gives {interval_text(speed.quoted)} of the queries per second of plain TCP to the same machine"
+        )
     if resolve(cpu.quoted, cpu_floor) is Resolution.FASTER:
         grounds.append(f"each query costs {interval_text(cpu.quoted)} times the CPU")
     if not grounds:
@@ -145,6 +147,8 @@ def _more_blocks(session: _Session) -> Advice | None:
     if len(known) == len(needed) and known and max(known) <= MAX_BLOCKS_ADVISED:
         because = f"At the scatter seen, about {max(known)} blocks give the width asked for ({names})."
     else:
-        because = f"At the scatter seen no sensible number of blocks resolves the rest ({names}); CPU per query still may."
+        because = (
+            f"At the scatter seen no sensible number of blocks resolves the rest ({names}); CPU per query still may."
+        )
     action = "Run longer (without --quick) or on a quieter machine to resolve the rest."
     return Advice(action=action, because=because + (" Some blocks were disturbed." if contaminated else ""))

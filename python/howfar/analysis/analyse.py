@@ -229,5 +229,3 @@ def _session_warnings(run: Run, aa: Estimate | None) -> list[Warning]:
     cpus = next((v for k in ("cpu_count", "cpus") if isinstance(v := run.info.environment.get(k), int)), None)
     threads = max((threads_of(arm) for arm in run.info.arms), default=1)
     return signs.session_warnings(aa, loads, cpus, threads)
-
-

@@ -13,7 +13,13 @@ RTT_TOLERANCE_NS = 30_000
 RTT_TOLERANCE_SHARE = 0.03
 """The link holds its word while RTT at rest is within the larger of the two."""
 
-_REST_RTT = (("rtt_rest_p50_ns",), ("rtt_p50_ns",), ("rtt", "p50_ns"), ("rest_rtt", "p50_ns"), ("rtt_at_rest", "p50_ns"))
+_REST_RTT = (
+    ("rtt_rest_p50_ns",),
+    ("rtt_p50_ns",),
+    ("rtt", "p50_ns"),
+    ("rest_rtt", "p50_ns"),
+    ("rtt_at_rest", "p50_ns"),
+)
 """Where a link receipt keeps the measured RTT at rest."""
 
 

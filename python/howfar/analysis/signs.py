@@ -64,8 +64,9 @@ def not_steady(trials: Sequence[Measured]) -> bool:
     for trial in trials:
         rates = [slice_.transactions / slice_.length_ns for slice_ in trial.intervals if slice_.length_ns]
         middle = len(rates) // 2
-        if len(rates) >= MIN_INTERVALS and sum(rates[:middle]) and sum(rates[-middle:]):
-            drifts.append(sum(rates[-middle:]) / sum(rates[:middle]))
+        first, second = sum(rates[:middle]), sum(rates[-middle:])
+        if len(rates) >= MIN_INTERVALS and first > 0 and second > 0:
+            drifts.append(second / first)
     if len(drifts) < FEW_BLOCKS:
         return False
     drift = judge_ratio(drifts).quoted
@@ -95,7 +96,9 @@ def arm_warnings(trials: Sequence[Measured], link: LinkFacts) -> list[Warning]:
     return found
 
 
-def session_warnings(aa: Estimate | None, loads: Sequence[MachineLoad], cpus: int | None, threads: int) -> list[Warning]:
+def session_warnings(
+    aa: Estimate | None, loads: Sequence[MachineLoad], cpus: int | None, threads: int
+) -> list[Warning]:
     found = []
     if aa is not None and excludes_one(aa):
         found.append(Warning.AA_EXCLUDES_ONE)

@@ -1,0 +1,136 @@
+"""Two runs side by side: `compare(before, after)`. Separate runs are not interleaved, so this is weaker evidence than one run:
+whatever changed between the two sessions, the machine's mood included, is in the difference."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from howfar.analysis.intervals import excludes_one, welch_ratio
+from howfar.analysis.summary import Estimate
+from howfar.analysis.trials import TrialTable, Value, path_cpu_us, qps, trial_table
+from howfar.results.records import ArmRole, Measured, Run
+
+NOT_INTERLEAVED = (
+    "The two runs were not interleaved: a difference may come from the time between them. "
+    "For a firm answer measure both as arms of one run."
+)
+
+COMPARED_ENVIRONMENT = ("kernel", "cpu_model", "cpu_count", "governor", "placement", "congestion_control")
+"""Facts that change figures. Free memory, load and the like differ always and are not looked at."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A fact in which the two runs differ, as text; "unknown" where a run does not say."""
+
+    what: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class ArmComparison:
+    """One arm in both runs; ratios are after over before, unpaired."""
+
+    arm: str
+    qps: Estimate
+    cpu_per_query: Estimate | None
+    relative_to_baseline: Estimate | None
+    """After over before of (this arm over its own run's baseline, by block): what changed about the path rather than about
+    the machine. None for the baseline itself."""
+    same_cell: bool
+    """Factor levels are equal; when not, the two arms only share a name."""
+    trials: tuple[int, int]
+
+    @property
+    def qps_differs(self) -> bool:
+        return excludes_one(self.qps)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`comparable` is False when the runs asked different questions or ran on different ground; figures are given all the same."""
+
+    before: str
+    after: str
+    comparable: bool
+    differences: tuple[Difference, ...]
+    arms: tuple[ArmComparison, ...]
+    only_before: tuple[str, ...]
+    only_after: tuple[str, ...]
+    warning: str = NOT_INTERLEAVED
+
+
+def compare(before: Run, after: Run) -> Comparison:
+    """Arms are matched by name. Welch's interval on log values across blocks."""
+    old, new = trial_table(before), trial_table(after)
+    differences = _differences(before, after)
+    shared = [arm.name for arm in before.info.arms if old.measured(arm.name) and new.measured(arm.name)]
+    old_names = {arm.name for arm in before.info.arms if old.measured(arm.name)}
+    new_names = {arm.name for arm in after.info.arms if new.measured(arm.name)}
+    return Comparison(
+        before=before.info.run_id,
+        after=after.info.run_id,
+        comparable=not differences,
+        differences=differences,
+        arms=tuple(_arm(old, new, name) for name in shared),
+        only_before=tuple(sorted(old_names - new_names)),
+        only_after=tuple(sorted(new_names - old_names)),
+    )
+
+
+def _logs(trials: list[Measured], value: Value) -> list[float]:
+    return [math.log(found) for trial in trials if (found := value(trial))]
+
+
+def _arm(old: TrialTable, new: TrialTable, name: str) -> ArmComparison:
+    def ratio(value: Value) -> Estimate | None:
+        before, after = _logs(old.measured(name), value), _logs(new.measured(name), value)
+        return welch_ratio(after, before) if before and after else None
+
+    speed = ratio(qps)
+    assert speed is not None, "an arm with good trials has queries"
+    first, second = (next(a for a in run.info.arms if a.name == name) for run in (old.run, new.run))
+    relative = None if first.role is ArmRole.BASELINE else _relative(old, new, name)
+    return ArmComparison(
+        arm=name,
+        qps=speed,
+        cpu_per_query=ratio(path_cpu_us),
+        relative_to_baseline=relative,
+        same_cell=first.factors == second.factors,
+        trials=(len(old.measured(name)), len(new.measured(name))),
+    )
+
+
+def _relative(old: TrialTable, new: TrialTable, name: str) -> Estimate | None:
+    if old.baseline is None or new.baseline is None:
+        return None
+    before = [math.log(ratio) for ratio in old.block_ratios(name, old.baseline.name, qps)]
+    after = [math.log(ratio) for ratio in new.block_ratios(name, new.baseline.name, qps)]
+    return welch_ratio(after, before) if before and after else None
+
+
+def _differences(before: Run, after: Run) -> tuple[Difference, ...]:
+    def fact(key: str) -> Callable[[Run], Any]:
+        return lambda run: run.info.environment.get(key)
+
+    facts: list[tuple[str, Callable[[Run], Any]]] = [
+        ("plan", lambda run: run.info.plan_name),
+        ("workload", lambda run: run.info.plan.get("workload")),
+        ("data", lambda run: run.info.plan.get("data")),
+        ("server", lambda run: f"{run.info.server_kind} {run.info.server_version}"),
+        ("howfar", lambda run: run.info.howfar_version),
+        *((key, fact(key)) for key in COMPARED_ENVIRONMENT),
+    ]
+    return tuple(
+        Difference(what, _text(value(before)), _text(value(after)))
+        for what, value in facts
+        if value(before) != value(after)
+    )
+
+
+def _text(value: Any) -> str:
+    return "unknown" if value is None else str(value)

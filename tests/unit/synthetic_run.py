@@ -1,0 +1,245 @@
+"""A made-up run with realistic figures: four paths and the A/A arm, deterministic from a seed. For tests of analysis and report."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+from typing import Any
+
+from hdrh.histogram import HdrHistogram
+
+from howfar.results.records import (
+    Arm,
+    ArmRole,
+    CpuRecord,
+    HistogramRecord,
+    IntervalRecord,
+    MachineLoad,
+    Measured,
+    Run,
+    RunInfo,
+    StopReason,
+    Trial,
+    TrialStatus,
+)
+
+START_NS = 1_790_000_000_000_000_000
+QUERIES = 29
+ELAPSED_NS = 4_000_000_000
+
+
+@dataclass(frozen=True)
+class PathModel:
+    """One path: its transactions a second and CPU microseconds a query."""
+
+    path: str
+    role: ArmRole
+    tps: float
+    client_us: float
+    server_us: float
+    forwarder_us: float | None = None
+    link_us: float | None = None
+    name: str = ""
+
+    @property
+    def arm(self) -> str:
+        return self.name or self.path
+
+
+PATHS = (
+    PathModel("socket", ArmRole.BASELINE, 1000, 6.1, 22.4),
+    PathModel("socket", ArmRole.DUPLICATE, 1000, 6.1, 22.4, name="socket (again)"),
+    PathModel("tcp", ArmRole.CONTENDER, 815, 8.8, 26.0),
+    PathModel("remote", ArmRole.CONTENDER, 251, 9.9, 27.9, link_us=14.2),
+    PathModel("forwarded-socket", ArmRole.CONTENDER, 213, 8.2, 24.1, forwarder_us=31.5, link_us=14.6),
+)
+
+PLAN: dict[str, Any] = {
+    "name": "paths",
+    "workload": {
+        "kind": "oltp_read_only",
+        "range_size": 5,
+        "point_selects": 25,
+        "range_selects": True,
+        "simple_ranges": 1,
+        "sum_ranges": 1,
+        "order_ranges": 1,
+        "distinct_ranges": 1,
+        "skip_trx": True,
+        "distribution": {"kind": "pareto"},
+    },
+    "data": {"tables": 10, "table_size": 100_000},
+    "timing": {"target_half_width": 0.05, "min_blocks": 8},
+}
+
+ENVIRONMENT: dict[str, Any] = {
+    "kernel": "6.1.0-18-amd64",
+    "cpu_model": "Example CPU at 2.60 GHz",
+    "cpu_count": 2,
+    "memory_bytes": 8 * 2**30,
+    "governor": None,
+    "placement": "isolated",
+}
+
+
+def _histogram(rng: random.Random, kind: str, mean_ns: float, count: int) -> HistogramRecord:
+    histogram = HdrHistogram(1, 3_600_000_000_000, 3)
+    values = [int(mean_ns * 0.93 * math.exp(abs(rng.gauss(0, 0.16)) ** 1.3)) for _ in range(count)]
+    values[-1] = int(mean_ns * 11)
+    for value in values:
+        histogram.record_value(value)
+    values.sort()
+    return HistogramRecord(
+        kind=kind,
+        count=count,
+        min_ns=values[0],
+        mean_ns=sum(values) / count,
+        p50_ns=values[count // 2],
+        p95_ns=values[int(count * 0.95)],
+        p99_ns=values[int(count * 0.99)],
+        max_ns=values[-1],
+        data=histogram.encode().decode("ascii"),
+    )
+
+
+def _cpu(role: str, us_per_query: float, queries: int) -> CpuRecord:
+    cpu_ns = int(us_per_query * queries * 1000)
+    return CpuRecord(
+        role=role,
+        cpu_ns=cpu_ns,
+        runnable_wait_ns=cpu_ns // 9,
+        busiest_thread_ns=min(cpu_ns, int(ELAPSED_NS * 0.9)) * 2 // 3,
+        threads=2,
+        voluntary_switches=queries,
+        involuntary_switches=queries // 50,
+    )
+
+
+def measured(model: PathModel, rng: random.Random, slow: float, samples: int) -> Measured:
+    """`slow`: what this trial's rate is multiplied by."""
+    transactions = int(model.tps * slow * ELAPSED_NS / 1e9)
+    queries = transactions * QUERIES
+    noise = 1 + rng.gauss(0, 0.004)
+    roles = [("client", model.client_us), ("server", model.server_us)]
+    roles += [("forwarder", model.forwarder_us)] if model.forwarder_us else []
+    roles += [("link", model.link_us)] if model.link_us else []
+    mean_ns = 2 * ELAPSED_NS / transactions
+    slices = tuple(
+        IntervalRecord(
+            start_ns=second * 10**9,
+            length_ns=10**9,
+            transactions=(transactions // 4) + rng.randrange(-3, 4),
+            queries=queries // 4,
+            errors=0,
+            p50_ns=int(mean_ns * 0.97),
+            p95_ns=int(mean_ns * 1.3),
+            p99_ns=int(mean_ns * 1.6),
+            max_ns=int(mean_ns * 5),
+        )
+        for second in range(4)
+    )
+    return Measured(
+        elapsed_ns=ELAPSED_NS,
+        transactions=transactions,
+        queries=queries,
+        turns=queries,
+        rows=transactions * 41,
+        bytes_to_server=transactions * 812,
+        bytes_to_client=transactions * 8421,
+        errors={},
+        warmup_transactions=transactions // 4,
+        connect_ns=3_000_000,
+        cpu=tuple(_cpu(role, us * noise, queries) for role, us in roles if us),
+        intervals=slices,
+        histograms=(_histogram(rng, "transaction", mean_ns, samples),),
+    )
+
+
+def receipt(path: str) -> dict[str, Any]:
+    unix = path in ("socket", "forwarded-socket")
+    proof: dict[str, Any] = {
+        "session": {
+            "address_family": "unix" if unix else "inet",
+            "peer_address": "/run/howfar/mysqld.sock" if unix else "10.77.0.2:3306",
+            "server_version": "10.11.14-MariaDB-0+deb12u2",
+            "tls_version": None,
+            "compression": None,
+        },
+        "server": {"skip_networking": unix},
+    }
+    if path in ("remote", "forwarded-socket"):
+        proof["link"] = {"backend": "packet sockets", "rtt_p50_ns": 203_000, "rtt_p99_ns": 231_000}
+    return proof
+
+
+def arms(models: tuple[PathModel, ...] = PATHS) -> tuple[Arm, ...]:
+    found = []
+    for model in models:
+        factors: dict[str, Any] = {"path": model.path, "threads": 2, "placement": "isolated", "server": "mariadb"}
+        if model.path in ("remote", "forwarded-socket"):
+            factors |= {"rtt_ns": 200_000, "rate_bps": 10**9}
+        found.append(Arm(name=model.arm, role=model.role, factors=factors))
+    return tuple(found)
+
+
+def synthetic_run(
+    blocks: int = 10,
+    seed: int = 1,
+    scatter: float = 0.02,
+    models: tuple[PathModel, ...] = PATHS,
+    void_every: int = 17,
+    samples: int = 400,
+) -> Run:
+    """`scatter` is the standard deviation of a trial's log rate; each block also shares a disturbance of 10 %."""
+    rng = random.Random(seed)
+    trials: list[Trial] = []
+    for block in range(blocks):
+        order = list(models)
+        rng.shuffle(order)
+        shared = math.exp(rng.gauss(0, 0.1))
+        for position, model in enumerate(order):
+            if void_every and len(trials) % void_every == void_every - 1:
+                trials.append(_trial(len(trials), block, position, model, None))
+            slow = shared * math.exp(rng.gauss(0, scatter))
+            again = int(bool(trials) and trials[-1].status is TrialStatus.VOID)
+            trials.append(_trial(len(trials), block, position, model, measured(model, rng, slow, samples), again))
+    return Run(info=_info(seed, arms(models)), trials=tuple(trials), stop=StopReason.WIDTH)
+
+
+def _trial(number: int, block: int, position: int, model: PathModel, seen: Measured | None, attempt: int = 0) -> Trial:
+    started = START_NS + number * 6_000_000_000
+    return Trial(
+        number=number,
+        block=block,
+        position=position,
+        attempt=attempt,
+        arm=model.arm,
+        status=TrialStatus.OK if seen else TrialStatus.VOID,
+        void_reason=None if seen else "the link dropped 3 packets that no queue accounts for",
+        started_unix_ns=started,
+        ended_unix_ns=started + 5_400_000_000,
+        measured=seen,
+        receipt=receipt(model.path),
+        load=MachineLoad(
+            psi_cpu_some_share=0.1 + 0.01 * (number % 7), psi_io_some_share=0.0, steal_share=0.0, load_average_1m=1.4
+        ),
+    )
+
+
+def _info(seed: int, found: tuple[Arm, ...]) -> RunInfo:
+    return RunInfo(
+        run_id="00000000-0000-4000-8000-000000000001",
+        created_unix_ns=START_NS,
+        howfar_version="0.1.0",
+        command=("howfar", "run", "paths", "--quick", "--seed", str(seed)),
+        plan_name="paths",
+        quick=True,
+        plan_toml="",
+        plan=PLAN,
+        seed=seed,
+        arms=found,
+        environment=ENVIRONMENT,
+        server_kind="mariadb",
+        server_version="10.11.14-MariaDB-0+deb12u2",
+    )
