@@ -1,0 +1,313 @@
+//! Follows the answer to one query through a stream cut anywhere, without keeping it: this is what runs millions of times.
+//!
+//! Most packets are rows, and of a row only its header and its first byte matter here; the rest is handed to [`Work`] in
+//! whatever parts it comes. Only packets whose content counts (ends, errors, and everything when columns are decoded) are put
+//! together, in a buffer that stays as small as they are.
+
+use super::Malformed;
+use super::frame::{FULL, HEADER, header};
+use super::read::Fields;
+use super::reply::{self, ServerError};
+use super::row::Work;
+
+/// How an answer ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    Rows(u64),
+    Failed(ServerError),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// OK, error, or the number of columns.
+    First,
+    /// So many definitions, then an end packet.
+    Columns(u32),
+    Rows,
+    /// Bytes after this are nobody's.
+    Over,
+}
+
+/// Longest packet that is put together from parts.
+const LONGEST_KEPT: usize = 1 << 24;
+/// Columns of a result; the protocol's own bound.
+const MOST_COLUMNS: u64 = 4096;
+
+/// The state of one connection's present answer.
+#[derive(Debug)]
+#[allow(clippy::struct_excessive_bools)] // independent facts about one stream
+pub struct Answer {
+    phase: Phase,
+    sequence: u8,
+    binary: bool,
+    caches_metadata: bool,
+    /// The payload that ended was continued by the next packet.
+    continued: bool,
+    /// Bytes of a streamed payload still to come.
+    skip: usize,
+    /// The streamed payload is a row.
+    skip_row: bool,
+    rows: u64,
+    /// The part of a packet that came so far, header included.
+    kept: Vec<u8>,
+    /// Types of the columns, when their definitions came with this answer and are wanted.
+    types: Vec<u8>,
+}
+
+impl Answer {
+    /// `caches_metadata`: see [`super::handshake::Session::caches_metadata`].
+    pub fn new(caches_metadata: bool) -> Self {
+        Self {
+            phase: Phase::Over,
+            sequence: 0,
+            binary: false,
+            caches_metadata,
+            continued: false,
+            skip: 0,
+            skip_row: false,
+            rows: 0,
+            kept: Vec::new(),
+            types: Vec::new(),
+        }
+    }
+
+    /// A query was sent; `binary` when it was an execute.
+    #[inline]
+    pub fn begin(&mut self, binary: bool) {
+        debug_assert!(
+            self.kept.is_empty() && self.skip == 0,
+            "an answer was left half read"
+        );
+        self.phase = Phase::First;
+        self.sequence = 1;
+        self.binary = binary;
+        self.rows = 0;
+    }
+
+    /// Take the bytes of `input`, all of them, and say how the answer ended once it did. `known_types` are the columns' types
+    /// from the prepare, for answers that leave definitions out; empty unless columns are decoded.
+    #[inline]
+    pub fn feed(
+        &mut self,
+        mut input: &[u8],
+        known_types: &[u8],
+        work: &mut Work,
+    ) -> Result<Option<Outcome>, Malformed> {
+        while !input.is_empty() {
+            if self.skip > 0 {
+                input = self.stream(input, work);
+                continue;
+            }
+            if !self.kept.is_empty() || input.len() < HEADER {
+                if let Some(outcome) = self.piece(&mut input, known_types, work)? {
+                    return Self::end(outcome, input);
+                }
+                continue;
+            }
+            let (length, sequence) = header([input[0], input[1], input[2], input[3]]);
+            if input.len() < HEADER + length || length == FULL || self.continued {
+                if let Some(outcome) = self.piece(&mut input, known_types, work)? {
+                    return Self::end(outcome, input);
+                }
+                continue;
+            }
+            self.number(sequence)?;
+            let (packet, rest) = input.split_at(HEADER + length);
+            input = rest;
+            if let Some(outcome) = self.packet(&packet[HEADER..], known_types, work)? {
+                return Self::end(outcome, input);
+            }
+        }
+        Ok(None)
+    }
+
+    fn end(outcome: Outcome, rest: &[u8]) -> Result<Option<Outcome>, Malformed> {
+        if rest.is_empty() {
+            Ok(Some(outcome))
+        } else {
+            Err(Malformed::Unexpected("bytes follow the end of an answer"))
+        }
+    }
+
+    #[inline]
+    fn number(&mut self, got: u8) -> Result<(), Malformed> {
+        if got != self.sequence {
+            return Err(Malformed::Sequence {
+                expected: self.sequence,
+                got,
+            });
+        }
+        self.sequence = got.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Pass by what is streamed.
+    fn stream<'a>(&mut self, input: &'a [u8], work: &mut Work) -> &'a [u8] {
+        let (part, rest) = input.split_at(self.skip.min(input.len()));
+        if self.skip_row {
+            work.bytes(part);
+        }
+        self.skip -= part.len();
+        rest
+    }
+
+    /// Go on with a packet that is not whole in `input`.
+    fn piece(
+        &mut self,
+        input: &mut &[u8],
+        types: &[u8],
+        work: &mut Work,
+    ) -> Result<Option<Outcome>, Malformed> {
+        self.keep_up_to(HEADER, input);
+        let Some((&head, kept)) = self.kept.split_first_chunk::<HEADER>() else {
+            return Ok(None);
+        };
+        let (length, sequence) = header(head);
+        if kept.is_empty() && length > 0 && !self.continued {
+            // The first byte tells whether the rest can be streamed.
+            if input.is_empty() {
+                return Ok(None);
+            }
+            self.keep_up_to(HEADER + 1, input);
+        }
+        if self.continued || self.streams(length, work) {
+            self.number(sequence)?;
+            let row = if self.continued {
+                self.skip_row
+            } else {
+                self.phase == Phase::Rows
+            };
+            self.start_stream(length, row, work);
+            return Ok(None);
+        }
+        if length > LONGEST_KEPT - 1 || length == FULL {
+            return Err(Malformed::TooLong {
+                size: length,
+                limit: LONGEST_KEPT,
+            });
+        }
+        self.keep_up_to(HEADER + length, input);
+        if self.kept.len() < HEADER + length {
+            return Ok(None);
+        }
+        self.number(sequence)?;
+        let packet = std::mem::take(&mut self.kept);
+        let outcome = self.packet(&packet[HEADER..], types, work);
+        self.kept = packet;
+        self.kept.clear();
+        outcome
+    }
+
+    fn keep_up_to(&mut self, length: usize, input: &mut &[u8]) {
+        let (part, rest) = input.split_at(length.saturating_sub(self.kept.len()).min(input.len()));
+        self.kept.extend_from_slice(part);
+        *input = rest;
+    }
+
+    /// True when nothing but its existence matters of the packet of which `kept` holds the beginning.
+    fn streams(&self, length: usize, work: &Work) -> bool {
+        let first = self.kept.get(HEADER).copied().unwrap_or(0);
+        let ends = reply::is_eof(length, first) || first == reply::ERR;
+        !work.decodes() && !ends && matches!(self.phase, Phase::Rows | Phase::Columns(1..))
+    }
+
+    fn start_stream(&mut self, length: usize, row: bool, work: &mut Work) {
+        let part = &self.kept[HEADER..];
+        if row {
+            work.bytes(part);
+        }
+        self.skip = length - part.len();
+        self.skip_row = row;
+        if !self.continued {
+            match &mut self.phase {
+                Phase::Columns(left) => *left -= 1,
+                _ => self.rows += 1,
+            }
+        }
+        self.continued = length == FULL;
+        self.kept.clear();
+    }
+
+    /// A whole packet.
+    #[inline]
+    fn packet(
+        &mut self,
+        payload: &[u8],
+        known: &[u8],
+        work: &mut Work,
+    ) -> Result<Option<Outcome>, Malformed> {
+        let first = payload.first().copied();
+        if first == Some(reply::ERR) {
+            self.phase = Phase::Over;
+            return ServerError::parse(payload).map(|error| Some(Outcome::Failed(error)));
+        }
+        match self.phase {
+            Phase::Rows => {
+                if reply::is_eof(payload.len(), first.unwrap_or(0)) {
+                    return Ok(self.part_ended(reply::eof_status(payload)?));
+                }
+                self.rows += 1;
+                let types = if self.types.is_empty() {
+                    known
+                } else {
+                    &self.types
+                };
+                work.row(payload, self.binary, types)?;
+                Ok(None)
+            }
+            Phase::Columns(left) => self.definition(left, payload, work).map(|()| None),
+            Phase::First => self.first(payload),
+            Phase::Over => Err(Malformed::Unexpected(
+                "bytes came although nothing was asked",
+            )),
+        }
+    }
+
+    fn part_ended(&mut self, status: u16) -> Option<Outcome> {
+        if status & reply::MORE_RESULTS != 0 {
+            self.phase = Phase::First;
+            return None;
+        }
+        self.phase = Phase::Over;
+        Some(Outcome::Rows(self.rows))
+    }
+
+    fn definition(&mut self, left: u32, payload: &[u8], work: &Work) -> Result<(), Malformed> {
+        let is_end = reply::is_eof(payload.len(), payload.first().copied().unwrap_or(0));
+        self.phase = match (left, is_end) {
+            (0, true) => Phase::Rows,
+            (1.., false) => {
+                if work.decodes() {
+                    self.types.push(reply::column_type(payload)?);
+                }
+                Phase::Columns(left - 1)
+            }
+            _ => {
+                return Err(Malformed::Unexpected(
+                    "the number of columns is not the one announced",
+                ));
+            }
+        };
+        Ok(())
+    }
+
+    fn first(&mut self, payload: &[u8]) -> Result<Option<Outcome>, Malformed> {
+        match payload.first() {
+            None => return Err(Malformed::Short("answer")),
+            Some(&reply::OK) => return Ok(self.part_ended(reply::ok_status(payload)?)),
+            Some(&reply::LOCAL_INFILE) => {
+                return Err(Malformed::Unexpected("the server asks for a local file"));
+            }
+            Some(_) => {}
+        }
+        let mut fields = Fields(payload);
+        let columns = fields.length("number of columns")?.unwrap_or(0);
+        if columns == 0 || columns > MOST_COLUMNS {
+            return Err(Malformed::Unexpected("an impossible number of columns"));
+        }
+        let follow = !self.caches_metadata || fields.byte("metadata flag")? != 0;
+        self.types.clear();
+        self.phase = Phase::Columns(if follow { columns as u32 } else { 0 });
+        Ok(None)
+    }
+}

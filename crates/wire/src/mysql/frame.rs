@@ -1,0 +1,137 @@
+//! Packets: three bytes of length, one of sequence number, the payload. A payload of 16 MiB - 1 bytes or more goes in several.
+//!
+//! [`Framer`] takes bytes in any split and gives whole payloads. It is for login and prepare; the answers to queries, of
+//! which there are many, go through [`super::Answer`], which keeps almost nothing.
+
+use super::Malformed;
+
+/// Length of a packet's header.
+pub const HEADER: usize = 4;
+/// The longest payload of one packet; a packet of exactly this length is continued by the next.
+pub const FULL: usize = 0xFF_FFFF;
+
+/// Length and sequence number of a header.
+#[inline]
+pub fn header(bytes: [u8; HEADER]) -> (usize, u8) {
+    (
+        usize::from(bytes[0]) | usize::from(bytes[1]) << 8 | usize::from(bytes[2]) << 16,
+        bytes[3],
+    )
+}
+
+/// Append `payload` to `out` as packets, the first with number `sequence`; gives the number after the last.
+pub fn write_packet(out: &mut Vec<u8>, mut sequence: u8, payload: &[u8]) -> u8 {
+    let mut rest = payload;
+    loop {
+        let (part, tail) = rest.split_at(rest.len().min(FULL));
+        let length = (part.len() as u32).to_le_bytes();
+        out.extend_from_slice(&[length[0], length[1], length[2], sequence]);
+        out.extend_from_slice(part);
+        sequence = sequence.wrapping_add(1);
+        rest = tail;
+        if part.len() < FULL {
+            return sequence;
+        }
+    }
+}
+
+/// Collects whole payloads from a stream cut anywhere. Never holds more than `limit` payload bytes.
+#[derive(Debug)]
+pub struct Framer {
+    limit: usize,
+    head: [u8; HEADER],
+    head_len: usize,
+    /// Payload bytes of the present packet that are still to come; counts once the header is whole.
+    missing: usize,
+    continued: bool,
+    payload: Vec<u8>,
+    sequence: u8,
+}
+
+impl Framer {
+    /// A framer at the start of a stream that refuses payloads longer than `limit` bytes.
+    pub fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            head: [0; HEADER],
+            head_len: 0,
+            missing: 0,
+            continued: false,
+            payload: Vec::new(),
+            sequence: 0,
+        }
+    }
+
+    /// The next packet must carry this number: each command starts the count anew.
+    pub fn expect(&mut self, sequence: u8) {
+        self.sequence = sequence;
+    }
+
+    /// The number that the next packet, in either direction, carries.
+    pub fn sequence(&self) -> u8 {
+        self.sequence
+    }
+
+    /// Count a packet that was written by our side.
+    pub fn wrote(&mut self, next: u8) {
+        self.sequence = next;
+    }
+
+    /// True between packets: nothing half read.
+    pub fn is_idle(&self) -> bool {
+        self.head_len == 0 && !self.continued
+    }
+
+    /// Take bytes off the front of `input` until a payload is whole. `None`: `input` is used up, more must come.
+    pub fn next<'a>(&'a mut self, input: &mut &[u8]) -> Result<Option<&'a [u8]>, Malformed> {
+        if self.is_idle() {
+            self.payload.clear();
+        }
+        loop {
+            if self.head_len < HEADER && !self.take_header(input)? {
+                return Ok(None);
+            }
+            let part = self.missing.min(input.len());
+            self.payload.extend_from_slice(&input[..part]);
+            *input = &input[part..];
+            self.missing -= part;
+            if self.missing > 0 {
+                return Ok(None);
+            }
+            self.head_len = 0;
+            if !self.continued {
+                return Ok(Some(&self.payload));
+            }
+        }
+    }
+
+    /// True when the header is whole and was accepted.
+    fn take_header(&mut self, input: &mut &[u8]) -> Result<bool, Malformed> {
+        while self.head_len < HEADER {
+            let Some((&byte, rest)) = input.split_first() else {
+                return Ok(false);
+            };
+            self.head[self.head_len] = byte;
+            self.head_len += 1;
+            *input = rest;
+        }
+        let (length, sequence) = header(self.head);
+        if sequence != self.sequence {
+            return Err(Malformed::Sequence {
+                expected: self.sequence,
+                got: sequence,
+            });
+        }
+        let size = self.payload.len() + length;
+        if size > self.limit {
+            return Err(Malformed::TooLong {
+                size,
+                limit: self.limit,
+            });
+        }
+        self.sequence = sequence.wrapping_add(1);
+        self.missing = length;
+        self.continued = length == FULL;
+        Ok(true)
+    }
+}

@@ -1,0 +1,33 @@
+//! The client side of the MySQL and MariaDB protocol, version 4.1 and later, without TLS and without compression.
+//!
+//! [`frame`] cuts the byte stream into packets, [`handshake`] and [`auth`] log in, [`command`] encodes requests,
+//! [`reply`] decodes what answers a login or a prepare, [`answer`] follows the answer to a query at the lowest cost, and
+//! [`row`] decodes columns.
+
+pub mod answer;
+pub mod auth;
+pub mod command;
+pub mod frame;
+pub mod handshake;
+mod read;
+pub mod reply;
+pub mod row;
+
+pub use answer::{Answer, Outcome};
+pub use frame::Framer;
+pub use reply::ServerError;
+
+/// Bytes that do not follow the protocol. Nothing after them can be trusted: close the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    #[error("a packet ended before its field `{0}`")]
+    Short(&'static str),
+    #[error("a packet of {size} bytes, more than the {limit} accepted here")]
+    TooLong { size: usize, limit: usize },
+    #[error("packet number {got} came where {expected} was due")]
+    Sequence { expected: u8, got: u8 },
+    #[error("the server speaks protocol version {0}, not 10")]
+    Version(u8),
+    #[error("{0}")]
+    Unexpected(&'static str),
+}

@@ -1,0 +1,109 @@
+//! Single packets that a server sends outside of rows: OK, ERR, end of part, the head of a prepare, a column's definition.
+
+use super::Malformed;
+use super::read::Fields;
+
+pub const OK: u8 = 0x00;
+pub const LOCAL_INFILE: u8 = 0xFB;
+pub const EOF: u8 = 0xFE;
+pub const ERR: u8 = 0xFF;
+
+/// Status flag: another result follows this one.
+pub const MORE_RESULTS: u16 = 0x0008;
+
+/// What a server said instead of an answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("error {code} ({state}): {message}")]
+pub struct ServerError {
+    pub code: u16,
+    /// Five characters of SQLSTATE; empty before login, where servers leave it out.
+    pub state: String,
+    pub message: String,
+}
+
+impl ServerError {
+    /// `payload` is a whole ERR packet, its first byte included.
+    pub fn parse(payload: &[u8]) -> Result<Self, Malformed> {
+        let mut fields = Fields(payload);
+        fields.byte("error marker")?;
+        let code = fields.integer(2, "error code")? as u16;
+        let state = if fields.0.first() == Some(&b'#') {
+            &fields.take(6, "SQLSTATE")?[1..]
+        } else {
+            &[]
+        };
+        Ok(Self {
+            code,
+            state: lossy(state),
+            message: lossy(fields.0),
+        })
+    }
+}
+
+fn lossy(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The end of a part of a result set, as opposed to a row that begins with the same byte.
+#[inline]
+pub fn is_eof(payload_len: usize, first: u8) -> bool {
+    first == EOF && payload_len < 9
+}
+
+/// Status flags of a whole end-of-part packet.
+pub fn eof_status(payload: &[u8]) -> Result<u16, Malformed> {
+    let mut fields = Fields(payload);
+    fields.take(3, "warnings")?;
+    Ok(fields.integer(2, "status flags")? as u16)
+}
+
+/// Status flags of a whole OK packet.
+pub fn ok_status(payload: &[u8]) -> Result<u16, Malformed> {
+    let mut fields = Fields(payload);
+    fields.byte("OK marker")?;
+    fields.length("affected rows")?;
+    fields.length("last insert id")?;
+    Ok(fields.integer(2, "status flags")? as u16)
+}
+
+/// The head of the answer to a prepare; `parameters` and `columns` definitions follow, each list with an end packet unless empty.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Prepared {
+    pub statement: u32,
+    pub columns: u16,
+    pub parameters: u16,
+}
+
+impl Prepared {
+    pub fn parse(payload: &[u8]) -> Result<Self, Malformed> {
+        let mut fields = Fields(payload);
+        if fields.byte("prepare marker")? != OK {
+            return Err(Malformed::Unexpected(
+                "the answer to a prepare is neither OK nor an error",
+            ));
+        }
+        Ok(Self {
+            statement: fields.integer(4, "statement id")? as u32,
+            columns: fields.integer(2, "columns")? as u16,
+            parameters: fields.integer(2, "parameters")? as u16,
+        })
+    }
+}
+
+/// The type byte of a column definition.
+pub fn column_type(payload: &[u8]) -> Result<u8, Malformed> {
+    let mut fields = Fields(payload);
+    for name in [
+        "catalog",
+        "schema",
+        "table",
+        "original table",
+        "name",
+        "original name",
+    ] {
+        fields.string(name)?;
+    }
+    fields.length("fixed fields")?;
+    fields.take(2 + 4, "character set")?;
+    fields.byte("column type")
+}

@@ -1,0 +1,213 @@
+//! Columns of rows, and what a client does with a row: [`Work`].
+
+use std::hint::black_box;
+
+use super::Malformed;
+use super::read::Fields;
+
+/// One column's value. Decimals, dates and texts stay as the bytes that came.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Value<'a> {
+    Null,
+    Integer(i64),
+    Real(f64),
+    Bytes(&'a [u8]),
+}
+
+/// How the bytes of a value are laid out in a binary row, from the column's type byte.
+fn binary_value<'a>(kind: u8, fields: &mut Fields<'a>) -> Result<Value<'a>, Malformed> {
+    let signed = |raw: u64, bits: u32| (raw << (64 - bits)) as i64 >> (64 - bits);
+    Ok(match kind {
+        1 => Value::Integer(signed(fields.integer(1, "tiny")?, 8)),
+        2 | 13 => Value::Integer(signed(fields.integer(2, "short")?, 16)),
+        3 | 9 => Value::Integer(signed(fields.integer(4, "long")?, 32)),
+        8 => Value::Integer(fields.integer(8, "longlong")? as i64),
+        4 => Value::Real(f64::from(
+            f32::from_bits(fields.integer(4, "float")? as u32),
+        )),
+        5 => Value::Real(f64::from_bits(fields.integer(8, "double")?)),
+        6 => Value::Null,
+        7 | 10 | 11 | 12 | 14 | 17 | 18 | 19 => {
+            let length = usize::from(fields.byte("length of a time")?);
+            Value::Bytes(fields.take(length, "time")?)
+        }
+        _ => fields
+            .string("string column")?
+            .map_or(Value::Null, Value::Bytes),
+    })
+}
+
+/// Decode a binary row: `each` sees every value in order. `types` are the columns' type bytes.
+pub fn binary<'a>(
+    payload: &'a [u8],
+    types: &[u8],
+    mut each: impl FnMut(Value<'a>),
+) -> Result<(), Malformed> {
+    let mut fields = Fields(payload);
+    fields.byte("row marker")?;
+    // The first two bits are reserved.
+    let nulls = fields.take((types.len() + 2).div_ceil(8), "NULL bits")?;
+    for (column, &kind) in types.iter().enumerate() {
+        let bit = column + 2;
+        if nulls[bit / 8] >> (bit % 8) & 1 == 1 {
+            each(Value::Null);
+        } else {
+            each(binary_value(kind, &mut fields)?);
+        }
+    }
+    finished(fields)
+}
+
+/// Decode a text row of `columns` values.
+pub fn text<'a>(
+    payload: &'a [u8],
+    columns: usize,
+    mut each: impl FnMut(Value<'a>),
+) -> Result<(), Malformed> {
+    let mut fields = Fields(payload);
+    for _ in 0..columns {
+        each(
+            fields
+                .string("text column")?
+                .map_or(Value::Null, Value::Bytes),
+        );
+    }
+    finished(fields)
+}
+
+fn finished(fields: Fields<'_>) -> Result<(), Malformed> {
+    if fields.0.is_empty() {
+        Ok(())
+    } else {
+        Err(Malformed::Unexpected("a row is longer than its columns"))
+    }
+}
+
+/// The application's end of a value: without it the compiler would drop the decoding.
+fn use_up(value: Value<'_>) {
+    black_box(value);
+}
+
+/// What is done with the rows of an answer. A worker has one and lends it to each of its connections.
+#[derive(Debug)]
+pub enum Work {
+    /// Hop from packet to packet.
+    Skip,
+    /// Copy each row once, as a client library does that stores results and hands out none.
+    Touch(Scratch),
+    /// Decode each column of each row.
+    Decode,
+}
+
+impl Work {
+    pub fn touch() -> Self {
+        Self::Touch(Scratch {
+            bytes: vec![0; SCRATCH].into_boxed_slice(),
+            used: 0,
+        })
+    }
+
+    pub(super) fn decodes(&self) -> bool {
+        matches!(self, Self::Decode)
+    }
+
+    /// Bytes of a row, whole or in parts.
+    #[inline]
+    pub(super) fn bytes(&mut self, part: &[u8]) {
+        if let Self::Touch(scratch) = self {
+            scratch.copy(part);
+        }
+    }
+
+    /// A whole row.
+    #[inline]
+    pub(super) fn row(
+        &mut self,
+        payload: &[u8],
+        is_binary: bool,
+        types: &[u8],
+    ) -> Result<(), Malformed> {
+        match self {
+            Self::Skip => Ok(()),
+            Self::Touch(scratch) => {
+                scratch.copy(payload);
+                Ok(())
+            }
+            Self::Decode if is_binary => binary(payload, types, use_up),
+            Self::Decode => text(payload, types.len(), use_up),
+        }
+    }
+}
+
+/// Where rows are copied to: large enough for the usual result, reused for all, so that no answer allocates.
+#[derive(Debug)]
+pub struct Scratch {
+    bytes: Box<[u8]>,
+    used: usize,
+}
+
+const SCRATCH: usize = 64 * 1024;
+
+impl Scratch {
+    #[inline]
+    fn copy(&mut self, mut part: &[u8]) {
+        while !part.is_empty() {
+            if self.used == self.bytes.len() {
+                self.used = 0;
+            }
+            let fits = part.len().min(self.bytes.len() - self.used);
+            self.bytes[self.used..self.used + fits].copy_from_slice(&part[..fits]);
+            self.used += fits;
+            part = &part[fits..];
+        }
+        black_box(&mut self.bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all<'a>(payload: &'a [u8], types: &[u8]) -> Result<Vec<Value<'a>>, Malformed> {
+        let mut values = Vec::new();
+        binary(payload, types, |value| values.push(value))?;
+        Ok(values)
+    }
+
+    #[test]
+    fn binary_rows_decode_by_type() {
+        let payload = b"\0\x10\xFF\x05\0\0\0\x03abc";
+        assert_eq!(
+            all(payload, &[1, 3, 8, 254]),
+            Ok(vec![
+                Value::Integer(-1),
+                Value::Integer(5),
+                Value::Null,
+                Value::Bytes(b"abc")
+            ])
+        );
+        assert_eq!(
+            all(&payload[..9], &[1, 3, 8, 254]),
+            Err(Malformed::Short("string column"))
+        );
+        assert!(all(b"\0\0\x01\x02", &[1]).is_err());
+    }
+
+    #[test]
+    fn text_rows_decode_lengths_and_nulls() {
+        let mut values = Vec::new();
+        text(b"\xFB\x02hi", 2, |value| values.push(value)).expect("well formed");
+        assert_eq!(values, [Value::Null, Value::Bytes(b"hi")]);
+        assert!(text(b"\x05hi", 1, |_| ()).is_err());
+    }
+
+    #[test]
+    fn scratch_takes_more_than_it_holds() {
+        let mut work = Work::touch();
+        work.bytes(&[1; SCRATCH + 5]);
+        let Work::Touch(scratch) = &work else {
+            panic!("made above")
+        };
+        assert_eq!(scratch.used, 5);
+    }
+}
