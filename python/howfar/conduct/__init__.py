@@ -1,1 +1,1 @@
-"""The conductor: blocks, random order, stopping rule, resume."""
+"""The conductor: blocks, random order, stopping rule, resume. Start at `conductor.py`."""

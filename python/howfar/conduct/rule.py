@@ -1,0 +1,114 @@
+"""The stopping rule, pure: when is it enough? Never on a p value; only on interval width, time, or the cap on blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from howfar.analysis.intervals import blocks_needed, half_width, judge_ratio
+from howfar.analysis.summary import Estimate
+from howfar.analysis.trials import qps, trial_table
+from howfar.plan.estimate import REPORT_NS, TRIAL_OVERHEAD_NS
+from howfar.plan.types import Timing
+from howfar.results.records import ArmRole, Run, StopReason, Trial
+
+
+@dataclass(frozen=True)
+class ArmStanding:
+    """One arm so far."""
+
+    arm: str
+    role: ArmRole
+    qps: float | None
+    """Median of its good trials; queries a second."""
+    ratio: Estimate | None
+    """Over the baseline; None: no common block yet, or the baseline itself."""
+    half_width: float | None
+    """Of the ratio's interval, as a share; None: no interval yet."""
+    blocks_needed: int | None
+    """Until the target is reached at the present scatter; None: unknown or out of reach."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A run so far: what the live table shows and the rule decides on."""
+
+    arms: tuple[ArmStanding, ...]
+    blocks: int
+
+    def narrow_enough(self, target: float) -> bool:
+        """Every headline ratio and the A/A arm have an interval at most that wide."""
+        compared = [arm for arm in self.arms if arm.role is not ArmRole.BASELINE]
+        return all(arm.half_width is not None and arm.half_width <= target for arm in compared)
+
+    def blocks_expected(self, timing: Timing) -> int:
+        """Blocks in all, by the present scatter, before the time budget is thought of."""
+        wanted = [arm.blocks_needed for arm in self.arms if arm.role is not ArmRole.BASELINE]
+        if not wanted or any(count is None for count in wanted):
+            return timing.max_blocks
+        most = max(count for count in wanted if count is not None)
+        return min(timing.max_blocks, max(timing.min_blocks, most))
+
+
+def standing(run: Run, blocks: int, target: float) -> Standing:
+    """Where a run stands after `blocks` blocks."""
+    table = trial_table(run)
+    baseline = table.baseline
+    arms = []
+    for arm in run.info.arms:
+        rates = [rate for rate in (qps(measured) for measured in table.measured(arm.name)) if rate]
+        ratios = (
+            [] if baseline is None or arm.name == baseline.name else table.block_ratios(arm.name, baseline.name, qps)
+        )
+        judged = judge_ratio(ratios) if ratios else None
+        needed = None if judged is None or judged.sd_log is None else blocks_needed(judged.sd_log, target)
+        arms.append(
+            ArmStanding(
+                arm=arm.name,
+                role=arm.role,
+                qps=median(rates) if rates else None,
+                ratio=None if judged is None else judged.quoted,
+                half_width=None if judged is None else half_width(judged.quoted),
+                blocks_needed=needed,
+            )
+        )
+    return Standing(tuple(arms), blocks)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The time of a whole command. `used` counts from its start and includes what earlier sessions of the run measured."""
+
+    total_ns: int
+
+    @property
+    def measuring_ns(self) -> int:
+        """What is left when the report's time is kept free."""
+        return self.total_ns - min(REPORT_NS, self.total_ns // 10)
+
+    def is_over(self, used_ns: int) -> bool:
+        return used_ns >= self.measuring_ns
+
+    def allows(self, used_ns: int, more_ns: int) -> bool:
+        return used_ns + more_ns <= self.measuring_ns
+
+
+def block_cost_ns(timing: Timing, arms: int, trials: Sequence[Trial]) -> int:
+    """Forecast of one block: the median of the trials so far times its arms, or the plan's own figures before any trial."""
+    if trials:
+        trial_ns = int(median(trial.ended_unix_ns - trial.started_unix_ns for trial in trials))
+    else:
+        trial_ns = timing.warmup_ns + timing.measure_ns + TRIAL_OVERHEAD_NS
+    return arms * max(trial_ns, 0)
+
+
+def why_stop(timing: Timing, now: Standing, used_ns: int, next_block_ns: int) -> StopReason | None:
+    """Asked after each block. None: one more block. The first block is never refused for time."""
+    if now.blocks >= timing.min_blocks and now.narrow_enough(timing.target_half_width):
+        return StopReason.WIDTH
+    if now.blocks >= timing.max_blocks:
+        return StopReason.BLOCKS
+    if now.blocks >= 1 and not Budget(timing.time_budget_ns).allows(used_ns, next_block_ns):
+        return StopReason.TIME
+    return None

@@ -1,0 +1,61 @@
+"""What is to be measured next, as a pure function of the plan's arms, the seed and the trials so far.
+
+So a run that was cut off continues by the same reckoning: nothing else is remembered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from howfar.errors import NotARunFile
+from howfar.plan.cells import block_order
+from howfar.results.records import RunInfo, Trial, TrialStatus
+
+ATTEMPTS_PER_PLACE = 2
+"""A place in a block whose trial was void is tried once more; then the block goes on without it."""
+
+VOIDS_IN_A_ROW = 4
+"""So many void trials of one arm, without a good one between: what is wrong will not pass by itself."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """One arm's turn in a block."""
+
+    block: int
+    position: int
+    attempt: int
+    arm: str
+
+
+def places_left(info: RunInfo, trials: Sequence[Trial], block: int) -> Iterator[Place]:
+    """Places of `block` that have no good trial and attempts left, in the block's order. Raises NotARunFile."""
+    order = block_order(info.seed, block, tuple(arm.name for arm in info.arms))
+    for position, arm in enumerate(order):
+        tried = [trial for trial in trials if trial.block == block and trial.position == position]
+        if any(trial.arm != arm for trial in tried):
+            raise NotARunFile(
+                f"block {block} of the run file is not in the order that its seed gives",
+                "It was changed by hand or by another version; begin a new run.",
+            )
+        if len(tried) < ATTEMPTS_PER_PLACE and all(trial.status is TrialStatus.VOID for trial in tried):
+            yield Place(block, position, len(tried), arm)
+
+
+def blocks_done(info: RunInfo, trials: Sequence[Trial]) -> int:
+    """How many blocks, from the first, have nothing left to measure."""
+    done = 0
+    while any(trial.block == done for trial in trials) and not any(places_left(info, trials, done)):
+        done += 1
+    return done
+
+
+def voids_in_a_row(trials: Sequence[Trial], arm: str) -> int:
+    """Void trials of `arm` since its last good one."""
+    count = 0
+    for trial in reversed([trial for trial in trials if trial.arm == arm]):
+        if trial.status is TrialStatus.OK:
+            break
+        count += 1
+    return count

@@ -1,0 +1,160 @@
+"""One trial: stage the path, run the load, ask what was obtained. Whatever fails on the way makes it void, with the reason."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from howfar.conduct.schedule import Place
+from howfar.engine.messages import Finished, LoadJob, Measuring, OltpReadOnly
+from howfar.engine.process import Event, Launcher, LoadOutcome, run_load
+from howfar.errors import EngineError, LabError
+from howfar.lab.stage import Laboratory, Stage
+from howfar.plan.cells import stream_seed
+from howfar.plan.types import Plan
+from howfar.results.records import (
+    Arm,
+    CpuRecord,
+    HistogramRecord,
+    IntervalRecord,
+    MachineLoad,
+    Measured,
+    Trial,
+    TrialStatus,
+)
+
+REASON_KEPT = 500
+"""Characters of a void trial's reason; enough for a message, too few for a log."""
+
+
+class Watch(Protocol):
+    """Watches the machine from its making until asked."""
+
+    def finish(self) -> MachineLoad: ...
+
+
+Measure = Callable[[LoadJob, Launcher, Callable[[Event], None]], LoadOutcome]
+"""Runs a load job. Raises EngineError."""
+
+
+def _no_watch() -> Watch | None:
+    return None
+
+
+@dataclass(frozen=True)
+class Instruments:
+    """What touches the engine and the clocks; the real ones by default."""
+
+    measure: Measure = run_load
+    watch: Callable[[], Watch | None] = _no_watch
+    monotonic_ns: Callable[[], int] = time.monotonic_ns
+    unix_ns: Callable[[], int] = time.time_ns
+
+
+@dataclass
+class _Seen:
+    """What a trial has gathered when it ends, well or not."""
+
+    measured: Measured | None = None
+    receipt: dict[str, Any] = field(default_factory=dict)
+    load: MachineLoad | None = None
+    void_reason: str | None = None
+
+
+def run_trial(
+    number: int,
+    place: Place,
+    arm: Arm,
+    plan: Plan,
+    seed: int,
+    laboratory: Laboratory,
+    instruments: Instruments,
+    on_event: Callable[[Event], None],
+) -> Trial:
+    """Measure one arm once. LabError and EngineError make the trial void; every other error is the caller's."""
+    started = instruments.unix_ns()
+    seen = _Seen()
+    try:
+        with laboratory.stage(arm.factors) as stage:
+            job = load_job(plan, arm, stage, stream_seed(seed, place.block))
+            _measure(job, stage, instruments, on_event, seen)
+    except (LabError, EngineError) as error:
+        seen.void_reason = error.message
+    return Trial(
+        number=number,
+        block=place.block,
+        position=place.position,
+        attempt=place.attempt,
+        arm=arm.name,
+        status=TrialStatus.OK if seen.void_reason is None else TrialStatus.VOID,
+        void_reason=None if seen.void_reason is None else seen.void_reason[:REASON_KEPT],
+        started_unix_ns=started,
+        ended_unix_ns=instruments.unix_ns(),
+        measured=seen.measured,
+        receipt=seen.receipt,
+        load=seen.load,
+    )
+
+
+def _measure(
+    job: LoadJob, stage: Stage, instruments: Instruments, on_event: Callable[[Event], None], seen: _Seen
+) -> None:
+    watch: Watch | None = None
+
+    def hear(event: Event) -> None:
+        nonlocal watch
+        if isinstance(event, Measuring):
+            watch = instruments.watch()  # of the measured window only: starting a server is load too
+        elif isinstance(event, Finished) and watch is not None:
+            seen.load = watch.finish()
+        on_event(event)
+
+    outcome = instruments.measure(job, stage.client, hear)
+    session = outcome.ready.receipt.model_dump(mode="json")
+    seen.measured = measured(outcome)
+    seen.receipt = {"session": session}
+    obtained = stage.obtained(session)
+    seen.receipt |= obtained.receipt
+    if obtained.violations:
+        seen.void_reason = "; ".join(obtained.violations)
+    elif seen.measured.transactions == 0:
+        seen.void_reason = "not one transaction ended in the measured window"
+
+
+def load_job(plan: Plan, arm: Arm, stage: Stage, seed: int) -> LoadJob:
+    """The engine's job for one arm on a staged path."""
+    workload = OltpReadOnly.model_validate(plan.workload.model_dump() | plan.data.model_dump())
+    return LoadJob(
+        target=stage.target,
+        user=stage.user,
+        password=stage.password,
+        database=stage.database,
+        workload=workload,
+        connections=int(arm.factors["threads"]),
+        seed=seed,
+        warmup_ns=plan.timing.warmup_ns,
+        measure_ns=plan.timing.measure_ns,
+        observe=stage.observe,
+    )
+
+
+def measured(outcome: LoadOutcome) -> Measured:
+    """The engine's events as a record."""
+    finished = outcome.finished
+    return Measured(
+        elapsed_ns=finished.elapsed_ns,
+        transactions=finished.transactions,
+        queries=finished.queries,
+        turns=finished.turns,
+        rows=finished.rows,
+        bytes_to_server=finished.bytes.to_server,
+        bytes_to_client=finished.bytes.to_client,
+        errors=finished.errors,
+        warmup_transactions=outcome.measuring.warmup_transactions,
+        connect_ns=outcome.ready.connect_ns,
+        cpu=tuple(CpuRecord(**use.model_dump()) for use in finished.cpu),
+        intervals=tuple(IntervalRecord(**slice_.model_dump(exclude={"event"})) for slice_ in outcome.intervals),
+        histograms=tuple(HistogramRecord(**histogram.model_dump()) for histogram in finished.histograms),
+    )
