@@ -1,9 +1,104 @@
-//! The link emulator.
-use std::process::ExitCode;
+//! The link emulator: two packet interfaces joined with a rate, a delay and a queue in each direction.
+//!
+//! Packets pass through the middle of the laboratory, where no network stack touches them. `shaper` is the pure part and the
+//! place to start; `effects` are what it is made of; `packet` and `slicer` know super-packets; `pump` drives one direction;
+//! `port` and `sys` talk to the kernel. Not here: making interfaces, namespaces or addresses.
 
+use std::io::BufRead;
+use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+
+mod arena;
+mod clock;
+mod effects;
+mod event;
+mod job;
+mod link;
+mod packet;
+mod port;
 pub mod probe;
+mod pump;
+mod shaper;
+mod slicer;
+mod stats;
+mod sys;
+
+use event::{Event, Failure};
+use job::{Command, LinkJob};
+use link::Link;
+
+/// What the main thread waits for.
+#[derive(Debug)]
+enum News {
+    Line(String),
+    /// Stdin ended.
+    End,
+    /// A direction ended by itself.
+    Broken(Failure),
+}
 
 /// Read a link job on stdin, join the interfaces until stdin ends, write events on stdout.
 pub fn run() -> ExitCode {
-    ExitCode::from(1)
+    let (sender, news) = channel();
+    read_stdin(sender.clone());
+    match serve(&news, sender) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            Event::Failed(failure).emit();
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn read_stdin(sender: Sender<News>) {
+    thread::spawn(move || {
+        for line in std::io::stdin().lock().lines() {
+            let Ok(line) = line else { break };
+            if sender.send(News::Line(line)).is_err() {
+                return;
+            }
+        }
+        let _ = sender.send(News::End);
+    });
+}
+
+fn serve(news: &Receiver<News>, sender: Sender<News>) -> Result<(), Failure> {
+    let Ok(News::Line(line)) = news.recv() else {
+        return Err(Failure::bad_job("stdin ended before the job came"));
+    };
+    let job = LinkJob::parse(&line).map_err(Failure::bad_job)?;
+    let link = Link::start(&job, sender)?;
+    Event::LinkReady {
+        realtime: link.realtime(),
+        offload: true,
+    }
+    .emit();
+    let outcome = obey(&link, news);
+    link.stop();
+    outcome
+}
+
+fn obey(link: &Link, news: &Receiver<News>) -> Result<(), Failure> {
+    loop {
+        match news.recv() {
+            Ok(News::Line(line)) if line.trim().is_empty() => {}
+            Ok(News::Line(line)) => match Command::parse(&line).map_err(Failure::bad_job)? {
+                Command::Set {
+                    to_server,
+                    to_client,
+                } => link.set(&to_server, &to_client),
+                Command::Stats { reset } => {
+                    let (to_server, to_client) = link.stats(reset)?;
+                    Event::LinkStats {
+                        to_server,
+                        to_client,
+                    }
+                    .emit();
+                }
+            },
+            Ok(News::Broken(failure)) => return Err(failure),
+            Ok(News::End) | Err(_) => return Ok(()),
+        }
+    }
 }

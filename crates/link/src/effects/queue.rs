@@ -1,0 +1,38 @@
+//! The queue before the bottleneck: bounded in bytes, drops at its tail, decides on each segment by itself.
+
+/// Drop tail. The limit counts wire bytes, including what is left of the segment on the wire.
+#[derive(Debug)]
+pub(crate) struct DropTail {
+    limit: u64,
+}
+
+impl DropTail {
+    pub(crate) fn new(limit: u64) -> Self {
+        Self { limit }
+    }
+
+    pub(crate) fn set(&mut self, limit: u64) {
+        self.limit = limit;
+    }
+
+    /// May a segment of `wire` bytes join a queue that holds `backlog` bytes? An idle bottleneck takes any segment.
+    pub(crate) fn admits(&self, backlog: u64, wire: u64) -> bool {
+        backlog == 0 || backlog + wire <= self.limit
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_is_exact() {
+        let queue = DropTail::new(3_000);
+        assert!(queue.admits(1_500, 1_500));
+        assert!(!queue.admits(1_501, 1_500));
+        assert!(
+            queue.admits(0, 9_000),
+            "an idle line takes a segment larger than its queue"
+        );
+    }
+}

@@ -1,0 +1,219 @@
+//! What the link is asked to do: the job and the later commands, as they come on stdin.
+
+use std::num::NonZeroU64;
+
+use serde::Deserialize;
+
+use crate::effects::Nanos;
+
+/// One way of a link.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Direction {
+    /// Bits per second on the wire; None: unshaped.
+    #[serde(default)]
+    pub(crate) rate_bps: Option<NonZeroU64>,
+    /// The delay that was asked.
+    pub(crate) delay_ns: u64,
+    /// Taken off the delay: what the way costs without any.
+    #[serde(default)]
+    pub(crate) compensate_ns: i64,
+    /// Limit of the queue before the bottleneck, in wire bytes.
+    pub(crate) queue_bytes: u64,
+}
+
+/// Longer delays are mistakes of a unit, and their memory could not be had.
+const DELAY_MAX: u64 = 60_000_000_000;
+/// 1 Tb/s.
+const RATE_MAX: u64 = 1_000_000_000_000;
+const QUEUE_MAX: u64 = 64 << 30;
+
+impl Direction {
+    pub(crate) fn rate_bps(&self) -> Option<u64> {
+        self.rate_bps.map(NonZeroU64::get)
+    }
+
+    /// The delay after compensation, never below zero.
+    pub(crate) fn effective_delay(&self) -> Nanos {
+        let delay = i128::from(self.delay_ns) - i128::from(self.compensate_ns);
+        delay.clamp(0, i128::from(DELAY_MAX)) as u64
+    }
+
+    fn check(&self, name: &str) -> Result<(), String> {
+        if self.delay_ns > DELAY_MAX {
+            return Err(format!(
+                "{name}.delay_ns is {}, more than a minute",
+                self.delay_ns
+            ));
+        }
+        if self.rate_bps().is_some_and(|rate| rate > RATE_MAX) {
+            return Err(format!("{name}.rate_bps is above 1 Tb/s"));
+        }
+        if self.queue_bytes == 0 || self.queue_bytes > QUEUE_MAX {
+            return Err(format!(
+                "{name}.queue_bytes is {}, not in 1 .. 64 GiB",
+                self.queue_bytes
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Realtime {
+    /// A real-time class when permitted, else a short slice.
+    #[default]
+    Auto,
+    Off,
+}
+
+/// The job's name, as a type: any other name does not parse.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum LinkName {
+    Link,
+}
+
+/// Join two interfaces.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct LinkJob {
+    #[serde(rename = "job")]
+    _job: LinkName,
+    version: u32,
+    pub(crate) client_interface: String,
+    pub(crate) server_interface: String,
+    pub(crate) to_server: Direction,
+    pub(crate) to_client: Direction,
+    #[serde(default)]
+    pub(crate) realtime: Realtime,
+}
+
+impl LinkJob {
+    /// Parse and check one line. The error is a sentence.
+    pub(crate) fn parse(line: &str) -> Result<Self, String> {
+        let job: Self = serde_json::from_str(line)
+            .map_err(|error| format!("the link job does not parse: {error}"))?;
+        check_version(job.version)?;
+        job.to_server.check("to_server")?;
+        job.to_client.check("to_client")?;
+        if job.client_interface == job.server_interface {
+            return Err(format!(
+                "client_interface and server_interface are both {}",
+                job.client_interface
+            ));
+        }
+        Ok(job)
+    }
+}
+
+/// A later line on stdin.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "command", rename_all = "lowercase", deny_unknown_fields)]
+pub(crate) enum Command {
+    Set {
+        to_server: Direction,
+        to_client: Direction,
+    },
+    Stats {
+        #[serde(default)]
+        reset: bool,
+    },
+}
+
+impl Command {
+    /// Parse and check one line. The error is a sentence.
+    pub(crate) fn parse(line: &str) -> Result<Self, String> {
+        let command: Self = serde_json::from_str(line)
+            .map_err(|error| format!("the link command does not parse: {error}"))?;
+        if let Self::Set {
+            to_server,
+            to_client,
+        } = &command
+        {
+            to_server.check("to_server")?;
+            to_client.check("to_client")?;
+        }
+        Ok(command)
+    }
+}
+
+/// Refuse another contract.
+pub(crate) fn check_version(version: u32) -> Result<(), String> {
+    const SPOKEN: u32 = 1;
+    if version == SPOKEN {
+        return Ok(());
+    }
+    Err(format!(
+        "the job speaks contract {version}, this engine speaks {SPOKEN}"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WAY: &str =
+        r#"{"rate_bps":1000000000,"delay_ns":100000,"compensate_ns":7000,"queue_bytes":1250000}"#;
+
+    fn job(to_client: &str) -> String {
+        format!(
+            r#"{{"job":"link","version":1,"client_interface":"lc","server_interface":"ls","to_server":{WAY},"to_client":{to_client},"realtime":"auto"}}"#
+        )
+    }
+
+    #[test]
+    fn a_job_parses() {
+        let job = LinkJob::parse(&job(
+            r#"{"rate_bps":null,"delay_ns":5,"compensate_ns":9,"queue_bytes":1}"#,
+        ))
+        .expect("job");
+        assert_eq!(job.to_server.effective_delay(), 93_000);
+        assert_eq!(job.to_server.rate_bps(), Some(1_000_000_000));
+        assert_eq!(
+            (job.to_client.rate_bps(), job.to_client.effective_delay()),
+            (None, 0)
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        for (way, word) in [
+            (r#"{"rate_bps":0,"delay_ns":5,"queue_bytes":1}"#, "nonzero"),
+            (
+                r#"{"rate_bps":9,"delay_ns":5,"queue_bytes":0}"#,
+                "queue_bytes",
+            ),
+            (r#"{"rate_bps":9,"delay_ns":-5,"queue_bytes":9}"#, "parse"),
+            (
+                r#"{"rate_bps":9,"delay_ns":5,"queue_bytes":9,"loss":1}"#,
+                "loss",
+            ),
+            (
+                r#"{"rate_bps":9,"delay_ns":99999999999,"queue_bytes":9}"#,
+                "minute",
+            ),
+        ] {
+            let error = LinkJob::parse(&job(way)).expect_err(way);
+            assert!(error.contains(word), "{error}");
+        }
+        let other = job(WAY).replace(r#""version":1"#, r#""version":2"#);
+        assert!(
+            LinkJob::parse(&other)
+                .expect_err("version")
+                .contains("contract 2")
+        );
+    }
+
+    #[test]
+    fn commands_parse() {
+        assert!(matches!(
+            Command::parse(r#"{"command":"stats","reset":true}"#),
+            Ok(Command::Stats { reset: true })
+        ));
+        let set = format!(r#"{{"command":"set","to_server":{WAY},"to_client":{WAY}}}"#);
+        assert!(matches!(Command::parse(&set), Ok(Command::Set { .. })));
+        assert!(Command::parse(r#"{"command":"stop"}"#).is_err());
+    }
+}

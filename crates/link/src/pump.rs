@@ -1,0 +1,264 @@
+//! One direction of a link, driven: packets from one interface go through the shaper and out of another. One thread each.
+//!
+//! The loop sends what is due, then waits for the next due moment, a packet or an order. It sleeps while it waits; only the
+//! last few microseconds are spent looking at the clock.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver as Orders, Sender};
+
+use rustix::event::{PollFd, PollFlags, poll};
+
+use crate::arena::{Arena, PACKET_MAX, Place};
+use crate::clock::{moment_of, now, timespec};
+use crate::effects::Nanos;
+use crate::event::{DirectionStats, Failure};
+use crate::job::Direction;
+use crate::packet::{Layout, VNET};
+use crate::port::{Receiver, Transmitter, failure};
+use crate::shaper::{Shaper, Slice};
+use crate::slicer;
+use crate::stats::Counters;
+
+/// Packets handled before the other half of the work gets its turn.
+const BATCH: usize = 64;
+/// A shorter wait is not worth going to sleep for.
+const SPIN: Nanos = 3_000;
+/// Attempts to send a packet for which the kernel has no room, and the time between two.
+const ATTEMPTS: u32 = 50;
+const PAUSE: Nanos = 20_000;
+/// Memory beyond what rate, delay and queue need: what arrives while the thread does not run.
+const SLACK: u64 = 8 << 20;
+/// An unshaped direction keeps what this rate brings during its delay.
+const UNSHAPED_BPS: u64 = 20_000_000_000;
+
+/// What the main thread asks of a pump.
+#[derive(Debug)]
+pub(crate) enum Order {
+    Set(Direction),
+    Stats {
+        reset: bool,
+        answer: Sender<DirectionStats>,
+    },
+    Stop,
+}
+
+#[derive(Debug)]
+pub(crate) struct Pump {
+    names: (String, String),
+    receiver: Receiver,
+    transmitter: Transmitter,
+    orders: Orders<Order>,
+    wake: Arc<OwnedFd>,
+    shaper: Shaper<Place>,
+    arena: Arena,
+    counters: Counters,
+    scratch: Vec<u8>,
+}
+
+/// Bytes that a direction can hold at once.
+fn memory(direction: &Direction) -> u64 {
+    let rate = u128::from(direction.rate_bps().unwrap_or(UNSHAPED_BPS));
+    let line = rate * u128::from(direction.effective_delay()) / 8_000_000_000;
+    line as u64 + direction.queue_bytes + SLACK
+}
+
+impl Pump {
+    /// Make a pump in the thread that will run it. `names`: where packets come from and go to.
+    pub(crate) fn new(
+        names: (String, String),
+        ports: (Receiver, Transmitter),
+        direction: &Direction,
+        orders: Orders<Order>,
+        wake: Arc<OwnedFd>,
+    ) -> Self {
+        Self {
+            names,
+            receiver: ports.0,
+            transmitter: ports.1,
+            orders,
+            wake,
+            shaper: Shaper::new(direction),
+            arena: Arena::new(memory(direction)),
+            counters: Counters::new(),
+            scratch: vec![0; PACKET_MAX],
+        }
+    }
+
+    /// Until told to stop, or until an interface is gone.
+    pub(crate) fn run(mut self) -> Result<(), Failure> {
+        loop {
+            let (packets, ordered) = self.wait()?;
+            if ordered && self.obey() {
+                return Ok(());
+            }
+            self.transmit_due()?;
+            if packets {
+                self.receive()?;
+                self.transmit_due()?;
+            }
+        }
+    }
+
+    /// Until something is due, a packet is there (first) or an order is there (second).
+    fn wait(&self) -> Result<(bool, bool), Failure> {
+        let timeout = match self.shaper.next_due() {
+            None => None,
+            Some(due) => {
+                let left = due.saturating_sub(now());
+                if left > 0 && left < SPIN {
+                    while now() < due {
+                        std::hint::spin_loop();
+                    }
+                    return Ok((false, false));
+                }
+                Some(timespec(left))
+            }
+        };
+        let mut ends = [
+            PollFd::new(&self.receiver, PollFlags::IN),
+            PollFd::new(&self.wake, PollFlags::IN),
+        ];
+        match poll(&mut ends, timeout.as_ref()) {
+            Ok(_) => Ok((!ends[0].revents().is_empty(), !ends[1].revents().is_empty())),
+            Err(rustix::io::Errno::INTR) => Ok((false, false)),
+            Err(error) => Err(failure(&self.names.0, "wait for packets on", &error.into())),
+        }
+    }
+
+    /// Carry out what is ordered. True: stop.
+    fn obey(&mut self) -> bool {
+        // Read only to make it quiet; orders are counted by the channel.
+        let _ = rustix::io::read(self.wake.as_fd(), &mut [0_u8; 8]);
+        while let Ok(order) = self.orders.try_recv() {
+            match order {
+                Order::Stop => return true,
+                Order::Set(direction) => {
+                    self.arena.set_limit(memory(&direction));
+                    self.shaper.set(now(), &direction);
+                }
+                Order::Stats { reset, answer } => {
+                    let dropped = self.receiver.dropped();
+                    // An asker that has gone needs no answer.
+                    let _ = answer.send(self.counters.figures(dropped));
+                    if reset {
+                        self.counters.reset(dropped);
+                    }
+                }
+            }
+        }
+        false
+    }
+
+    fn receive(&mut self) -> Result<(), Failure> {
+        for _ in 0..BATCH {
+            let (room, kept) = match self.arena.room() {
+                Some(room) => (room, true),
+                None => (&mut self.scratch[..], false),
+            };
+            match self.receiver.receive(room) {
+                Ok(None) => return Ok(()),
+                Ok(Some(received)) => {
+                    let layout = Layout::of(&room[..received.length.min(room.len())]);
+                    match layout {
+                        Some(layout) if kept && !received.truncated => {
+                            self.accept(moment_of(received.stamp), received.length, &layout);
+                        }
+                        layout => {
+                            self.counters.drops.arena +=
+                                layout.map_or(1, |layout| u64::from(layout.segments))
+                        }
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // A packet of a kind that virtio-net headers cannot describe: the kernel has dropped it.
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                    self.counters.drops.socket += 1
+                }
+                Err(error) => return Err(failure(&self.names.0, "receive from", &error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Offer the packet that lies in the arena's room to the shaper.
+    fn accept(&mut self, arrival: Nanos, length: usize, layout: &Layout) {
+        let mut train = layout.train();
+        if !layout.sliceable() && train.segments > 1 {
+            // A super-packet of an unknown kind goes whole, at its true cost.
+            let bytes = train.wire * (train.segments - 1) + train.wire_last;
+            train = crate::shaper::Train {
+                segments: 1,
+                wire: bytes,
+                wire_last: bytes,
+            };
+        }
+        let place = self.arena.keep(length);
+        let admission = self.shaper.offer(arrival, train, place);
+        self.counters.drops.queue += u64::from(admission.dropped);
+        self.counters.queue_bytes_max = self.counters.queue_bytes_max.max(admission.queue_bytes);
+        if admission.admitted == 0 {
+            self.arena.forget(place);
+        }
+    }
+
+    fn transmit_due(&mut self) -> Result<(), Failure> {
+        for _ in 0..BATCH {
+            let moment = now();
+            let Some(slice) = self.shaper.take(moment) else {
+                return Ok(());
+            };
+            self.transmit(&slice)?;
+            self.counters.left(slice.due, moment);
+            if slice.last {
+                self.arena.release(slice.packet);
+            }
+        }
+        Ok(())
+    }
+
+    fn transmit(&mut self, slice: &Slice<Place>) -> Result<(), Failure> {
+        let packet = self.arena.get(slice.packet);
+        let sent = match Layout::of(packet) {
+            Some(layout) if layout.sliceable() && slice.count < layout.segments => {
+                let headers = slicer::headers(packet, &layout, slice.first, slice.count);
+                let payload = layout.payload_of(slice.first, slice.count);
+                self.push(
+                    headers.as_bytes(),
+                    &packet[VNET + payload.start..VNET + payload.end],
+                )?
+            }
+            _ => self.push(packet, &[])?,
+        };
+        if sent {
+            self.counters.packets += 1;
+            self.counters.segments += u64::from(slice.count);
+            self.counters.wire_bytes += slice.wire_bytes;
+        } else {
+            self.counters.drops.transmit += u64::from(slice.count);
+        }
+        Ok(())
+    }
+
+    /// Hand one packet to the kernel, again for a bounded time while it has no room. False: it was not taken.
+    fn push(&self, head: &[u8], body: &[u8]) -> Result<bool, Failure> {
+        for _ in 0..ATTEMPTS {
+            let Err(error) = self.transmitter.send(head, body) else {
+                return Ok(true);
+            };
+            match error.raw_os_error() {
+                Some(libc::EINTR) => {}
+                Some(libc::ENOBUFS | libc::EAGAIN | libc::ENOMEM) => {
+                    // Nothing else to wait for: the receiving host needs time to take what it has.
+                    let _ = poll(&mut [], Some(&timespec(PAUSE)));
+                }
+                Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => {
+                    return Err(failure(&self.names.1, "send to", &error));
+                }
+                _ => return Ok(false),
+            }
+        }
+        Ok(false)
+    }
+}

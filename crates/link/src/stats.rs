@@ -1,0 +1,80 @@
+//! Counters of one direction since the link began or since the last reset.
+
+use hdrhistogram::Histogram;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::effects::Nanos;
+use crate::event::{DirectionStats, Drops};
+
+/// Lateness above this is counted as this.
+const LATENESS_MAX: u64 = 60_000_000_000;
+
+#[derive(Debug)]
+pub(crate) struct Counters {
+    pub(crate) packets: u64,
+    pub(crate) segments: u64,
+    pub(crate) wire_bytes: u64,
+    pub(crate) drops: Drops,
+    pub(crate) queue_bytes_max: u64,
+    lateness: Histogram<u64>,
+    cpu_start: Nanos,
+    socket_start: u64,
+}
+
+impl Counters {
+    /// Begin to count, in the thread whose CPU time shall be counted.
+    pub(crate) fn new() -> Self {
+        Self {
+            packets: 0,
+            segments: 0,
+            wire_bytes: 0,
+            drops: Drops::default(),
+            queue_bytes_max: 0,
+            lateness: Histogram::new_with_bounds(1, LATENESS_MAX, 2).expect("the bounds are right"),
+            cpu_start: thread_cpu(),
+            socket_start: 0,
+        }
+    }
+
+    /// A slice left at `now` that was due at `due`.
+    pub(crate) fn left(&mut self, due: Nanos, now: Nanos) {
+        self.lateness.saturating_record(now.saturating_sub(due));
+    }
+
+    /// The figures, where `socket_drops` is the socket's total since it was opened.
+    pub(crate) fn figures(&self, socket_drops: u64) -> DirectionStats {
+        let quantile = |part| self.lateness.value_at_quantile(part);
+        DirectionStats {
+            packets: self.packets,
+            segments: self.segments,
+            wire_bytes: self.wire_bytes,
+            drops: Drops {
+                socket: self.drops.socket + socket_drops - self.socket_start,
+                ..self.drops
+            },
+            queue_bytes_max: self.queue_bytes_max,
+            lateness_p50_ns: quantile(0.5),
+            lateness_p99_ns: quantile(0.99),
+            lateness_p999_ns: quantile(0.999),
+            lateness_max_ns: self.lateness.max(),
+            cpu_ns: thread_cpu() - self.cpu_start,
+        }
+    }
+
+    /// Count anew.
+    pub(crate) fn reset(&mut self, socket_drops: u64) {
+        self.packets = 0;
+        self.segments = 0;
+        self.wire_bytes = 0;
+        self.drops = Drops::default();
+        self.queue_bytes_max = 0;
+        self.lateness.reset();
+        self.cpu_start = thread_cpu();
+        self.socket_start = socket_drops;
+    }
+}
+
+fn thread_cpu() -> Nanos {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
