@@ -1,1 +1,98 @@
-"""One file a server: find, initialise, start, ready, stop, receipt."""
+"""One file a server: find, initialise, load, start, ready, stop, receipt. Add one: a new file and a line in `KINDS`.
+
+What the rest of the laboratory knows of a server is in here: `ServerKind` finds and prepares, `Server` runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from howfar.errors import ServerMissing
+from howfar.lab.hosts import Cpus, Host
+
+DATABASE = "sbtest"
+USER = "howfar"
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The sysbench tables to be there; `count` 0: none."""
+
+    count: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Where a server may live: a directory for its data and sockets, its host, its CPUs, how many clients it must take."""
+
+    work: Path
+    host: Host
+    cpus: Cpus
+    connections: int
+    namespaced: bool
+
+
+class Server(Protocol):
+    """One running server."""
+
+    kind: str
+    version: str
+    pid: int
+    socket: Path
+    address: str | None
+    """Where it listens on TCP; None: nowhere."""
+    port: int | None
+
+    def snapshot(self) -> dict[str, int]:
+        """Counters now."""
+        ...
+
+    def receipt(self, before: Mapping[str, int]) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """Facts and counters since `before`, and what was not as asked. Raises ServerCrashed."""
+        ...
+
+    def session_view(self, connection: Mapping[str, Any], host: Host) -> dict[str, Any]:
+        """Connect once more from `host` with `connection` (socket, or address and port): how the server itself sees it."""
+        ...
+
+    def stop(self) -> None:
+        """At once; its data is thrown away."""
+        ...
+
+
+class Store(Protocol):
+    """A found server program with its prepared data: starts servers, one at a time."""
+
+    kind: str
+    version: str
+    password: str
+
+    def data_bytes(self) -> int:
+        """What the data takes on disk and again in memory."""
+        ...
+
+    def prepare(self, ground: Ground) -> dict[str, Any]:
+        """Put a loaded data directory in place. Returns facts for the environment. Raises LabError, ServerCrashed."""
+        ...
+
+    def start(self, *, networking: bool) -> Server:
+        """Start on the prepared data, wait until it answers and its data is in memory. Raises ServerCrashed."""
+        ...
+
+
+def find_store(server: str, tables: Tables) -> Store:
+    """`server`: a kind (`mariadb`) or a path to a server program. Raises ServerMissing."""
+    from howfar.lab.servers.mariadb import MariadbStore
+
+    kinds = {"mariadb": MariadbStore}
+    if server in kinds:
+        return kinds[server](None, tables)
+    if "/" in server:
+        return MariadbStore(Path(server), tables)
+    raise ServerMissing(
+        f"no server is called {server!r}", f"Known: {', '.join(kinds)}; or give the path of a server program."
+    )

@@ -1,0 +1,154 @@
+"""`howfar lab`: any program inside the laboratory, the server reachable and described in environment variables."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import ExitStack
+
+import click
+
+from howfar.engine.messages import UnixTarget
+from howfar.errors import HowfarError, SandboxForbidden
+from howfar.lab import sandbox
+from howfar.lab.hosts import Companion, Host
+from howfar.lab.laboratory import PLACEMENTS, Lab, LabRequest, open_laboratory
+from howfar.lab.network import SERVER_ADDRESS
+from howfar.lab.paths import PathKind, find_path, path_names
+from howfar.lab.servers import DATABASE
+from howfar.units import format_duration_ns, format_rate_bps, parse_duration_ns, parse_rate_bps
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("--path", "path_name", type=click.Choice(path_names()), default="socket", show_default=True)
+@click.option("--rtt", default="0.2ms", show_default=True, help="Round trip time of the link.")
+@click.option("--rate", default="1gbit", show_default=True, help="Rate of the link, each way; `none`: unshaped.")
+@click.option("--server", default="mariadb", show_default=True, help="Kind of server, path of a program, or `none`.")
+@click.option("--tables", type=click.IntRange(0, 1000), default=10, show_default=True)
+@click.option("--table-size", type=click.IntRange(1, 100_000_000), default=10_000, show_default=True)
+@click.option("--placement", type=click.Choice(PLACEMENTS), default="isolated", show_default=True)
+@click.option("--connections", type=click.IntRange(1, 10_000), default=256, show_default=True, help="Most at once.")
+@click.option("--on-server", metavar="CMD", help="A companion on the server's host, ended after CMD.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def lab(
+    path_name: str,
+    rtt: str,
+    rate: str,
+    server: str,
+    tables: int,
+    table_size: int,
+    placement: str,
+    connections: int,
+    on_server: str | None,
+    command: tuple[str, ...],
+) -> None:
+    """Run CMD (default: a shell) on the client's host of the laboratory; on local paths on the server's host.
+
+    CMD finds the server in HOWFAR_SOCKET, or HOWFAR_HOST and HOWFAR_PORT, with HOWFAR_USER, HOWFAR_PASSWORD_FILE and
+    HOWFAR_DATABASE. Its exit code is given back.
+    """
+    request = LabRequest(
+        server=server,
+        tables=tables,
+        table_size=table_size,
+        rtt_ns=parse_duration_ns(rtt),
+        rate_bps=None if rate == "none" else parse_rate_bps(rate),
+        placement=placement,
+        connections=connections,
+        paths=(path_name,),
+    )
+    path = find_path(path_name)
+    if not sandbox.inside():
+        try:
+            sys.exit(sandbox.run_inside())
+        except SandboxForbidden as forbidden:
+            if path.LINK:
+                raise
+            click.echo(f"howfar: no sandbox: {forbidden.message}", err=True)
+    with ExitStack() as ledger:
+        laboratory = ledger.enter_context(open_laboratory(request))
+        variables = _open_stage(laboratory, path, ledger)
+        _say(laboratory, path)
+        if on_server:
+            _start_companion(laboratory, on_server, variables, ledger)
+        host = laboratory.client_host_of(path)
+        code = _run(laboratory, path, host, command, variables)
+    sys.exit(code)
+
+
+def _open_stage(laboratory: Lab, path: PathKind, ledger: ExitStack) -> dict[str, str]:
+    """The variables for CMD; a server is running afterwards, if one was asked for."""
+    if laboratory.store is None:
+        return {} if path.LOCAL else {"HOWFAR_HOST": SERVER_ADDRESS}
+    stage = ledger.enter_context(laboratory.stage({"path": path.NAME}))
+    secret = laboratory.work / "password"
+    secret.touch(mode=0o600)
+    secret.write_text(stage.password)
+    variables = {"HOWFAR_USER": stage.user, "HOWFAR_PASSWORD_FILE": str(secret), "HOWFAR_DATABASE": DATABASE}
+    if isinstance(stage.target, UnixTarget):
+        return {**variables, "HOWFAR_SOCKET": stage.target.path}
+    return {**variables, "HOWFAR_HOST": stage.target.host, "HOWFAR_PORT": str(stage.target.port)}
+
+
+def _say(laboratory: Lab, path: PathKind) -> None:
+    kind, version = laboratory.server()
+    request = laboratory.request
+    parts = [f"path {path.NAME}"]
+    if laboratory.store is not None:
+        parts.append(f"{kind} {version} with {request.tables} x {request.table_size} rows")
+    link = laboratory.link
+    if link is not None:
+        rate = "unshaped" if request.rate_bps is None else format_rate_bps(request.rate_bps)
+        measured = link.calibrations[link.asked]["rtt_p50_ns"]
+        parts.append(f"link {rate}, RTT {format_duration_ns(request.rtt_ns)} (measured {format_duration_ns(measured)})")
+    click.echo(f"howfar: {', '.join(parts)}", err=True)
+    for warning in laboratory.warnings:
+        click.echo(f"howfar: {warning}", err=True)
+
+
+def _start_companion(laboratory: Lab, command: str, variables: dict[str, str], ledger: ExitStack) -> None:
+    launcher = laboratory.server_host.launcher(laboratory.shares.server)
+    companion = Companion(
+        launcher,
+        ["sh", "-c", command],
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr,
+        stderr=sys.stderr,
+        env={**os.environ, **variables},
+    )
+    ledger.callback(companion.end)
+
+
+def _run(laboratory: Lab, path: PathKind, host: Host, command: tuple[str, ...], variables: dict[str, str]) -> int:
+    launcher = host.launcher(laboratory.client_cpus(path, laboratory.request.placement), foreground=True)
+    words = list(command) or [os.environ.get("SHELL", "/bin/sh")]
+    if not command:
+        click.echo("howfar: a shell in the laboratory; leave it with exit", err=True)
+    process = launcher.popen(words, env={**os.environ, **variables})
+    while True:
+        try:
+            code = process.wait()
+            break
+        except KeyboardInterrupt:  # the command got it too and decides; then all is undone in order
+            continue
+    return code if code >= 0 else 128 - code
+
+
+def main() -> int:
+    """For `python -m howfar.cli.lab`."""
+    try:
+        lab.main(standalone_mode=False)
+    except HowfarError as error:
+        click.echo(f"howfar: {error.message}", err=True)
+        if error.advice:
+            click.echo(f"        {error.advice}", err=True)
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

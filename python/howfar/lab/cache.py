@@ -1,0 +1,138 @@
+"""Where things are kept: templates that outlive a run, and the work directory that does not.
+
+The work directory is a tmpfs which only the sandbox sees, mounted over one fixed empty directory: nothing is left after any
+death. When the data does not fit in memory, or there is no sandbox, it is a directory on the disk, held by a lock; the next
+start removes those whose lock is free.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from howfar.errors import LabError
+from howfar.lab import sandbox
+
+SOCKET_PATH_MAX = 107
+"""Bytes: `sun_path` has 108 with its final zero."""
+_MEMORY_SLACK = 512 * 2**20
+
+
+def cache_home() -> Path:
+    """`$XDG_CACHE_HOME/howfar`, made if needed. Raises LabError."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    home = Path(base) / "howfar"
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LabError(
+            f"the cache directory {home} cannot be made: {error.strerror}", "Set XDG_CACHE_HOME to one."
+        ) from error
+    return home
+
+
+def memory_available() -> int:
+    """MemAvailable of /proc/meminfo in bytes."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+@contextmanager
+def work_directory(data_bytes: int) -> Iterator[Path]:
+    """An empty directory for sockets and server data. `data_bytes` is what will be kept there *and* in a server's memory."""
+    home = cache_home()
+    _collect(home / "work")
+    available = memory_available()
+    if sandbox.inside() and 2 * data_bytes + _MEMORY_SLACK < available:
+        where = home / "sandbox"
+        where.mkdir(exist_ok=True)
+        _check_length(where)
+        sandbox.mount_memory(where, available)
+        yield where
+        return
+    with _locked_directory(home / "work") as where:
+        _check_length(where)
+        yield where
+
+
+def _check_length(where: Path) -> None:
+    longest = len(os.fsencode(where)) + len("/forward.sock")
+    if longest > SOCKET_PATH_MAX:
+        raise LabError(
+            f"a socket below {where} would have a path of {longest} bytes; a Unix socket allows {SOCKET_PATH_MAX}",
+            "Set XDG_CACHE_HOME to a directory with a shorter name.",
+        )
+
+
+@contextmanager
+def _locked_directory(parent: Path) -> Iterator[Path]:
+    parent.mkdir(exist_ok=True)
+    where = parent / f"{os.getpid()}-{secrets.token_hex(4)}"
+    with lock(parent.with_suffix(".lock"), exclusive=True):  # else a collector could see it before it is held
+        where.mkdir(mode=0o700)
+        descriptor = os.open(where, os.O_RDONLY)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        yield where
+    finally:
+        shutil.rmtree(where, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _collect(parent: Path) -> None:
+    """Remove work directories whose owner is gone."""
+    if not parent.is_dir():
+        return
+    with lock(parent.with_suffix(".lock"), exclusive=True):
+        for old in parent.iterdir():
+            with contextlib.suppress(OSError):
+                _remove_unless_held(old)
+
+
+def _remove_unless_held(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(directory, ignore_errors=True)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def lock(path: Path, *, exclusive: bool) -> Iterator[None]:
+    """Hold a lock file; waits for other howfars. Released by the kernel when we die."""
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+        yield
+
+
+def copy_tree(source: Path, target: Path) -> None:
+    """Copy a directory, holes kept. `target` must not exist. Raises LabError."""
+    tried = subprocess.run(
+        ["cp", "-a", "--sparse=always", "--reflink=auto", str(source), str(target)], capture_output=True, text=True
+    )
+    if tried.returncode != 0:
+        raise LabError(
+            f"copying {source} to {target} failed: {tried.stderr.strip()[-500:]}", "Is the disk full? See `df`."
+        )
+
+
+def file_system_of(path: Path) -> str:
+    """Type of the file system that holds `path`, as the kernel names it."""
+    best, kind = "", "unknown"
+    real = str(path.resolve())
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        left, _, right = line.partition(" - ")
+        point = left.split()[4].replace("\\040", " ")
+        if (real == point or real.startswith(point.rstrip("/") + "/")) and len(point) >= len(best):
+            best, kind = point, right.split()[0]
+    return kind

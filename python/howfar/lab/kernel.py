@@ -1,0 +1,65 @@
+"""The few calls to the kernel that the standard library of Python 3.11 lacks. Errors come back as OSError."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+_CLONE_NEWNET = 0x40000000
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+_Result = TypeVar("_Result")
+
+
+def _checked(result: int, call: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{call}: {os.strerror(number)}")
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when the thread that started it ends."""
+    _checked(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
+
+
+def _in_thread(function: Callable[[], _Result]) -> _Result:
+    """Run `function` in a thread of its own: a network namespace belongs to a thread, and ours must not wander."""
+    results: list[_Result] = []
+    errors: list[BaseException] = []
+
+    def body() -> None:
+        try:
+            results.append(function())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=body, name="network namespace")
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+def new_network_namespace() -> int:
+    """Make a network namespace; the descriptor returned is all that holds it."""
+
+    def make() -> int:
+        _checked(_libc.unshare(_CLONE_NEWNET), "unshare(CLONE_NEWNET)")
+        return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+
+    return _in_thread(make)
+
+
+def in_network_namespace(descriptor: int, function: Callable[[], _Result]) -> _Result:
+    """Run `function` with the network of `descriptor`: sockets it opens and /proc/sys/net it sees are of that namespace."""
+
+    def enter() -> _Result:
+        _checked(_libc.setns(descriptor, _CLONE_NEWNET), "setns")
+        return function()
+
+    return _in_thread(enter)

@@ -1,0 +1,234 @@
+"""The laboratory: work directory, hosts, link, server and its data, made in this order and undone in the other.
+
+`open_laboratory` builds what a request asks for; a stage is then one path to a freshly started server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from howfar.engine.messages import Observed, RttResult
+from howfar.engine.process import Launcher
+from howfar.errors import LabError, PlanError, SandboxForbidden
+from howfar.lab import sandbox
+from howfar.lab.cache import file_system_of, work_directory
+from howfar.lab.environment import machine_facts
+from howfar.lab.hosts import Cpus, Host, Shares, share_cpus, usable_cpus
+from howfar.lab.link import Link, LinkAsked, link_receipt, link_violations, open_link
+from howfar.lab.network import Network, build_network, size_buffers
+from howfar.lab.paths import PathKind, Terrain, Way, find_path, session_violations, view_violations
+from howfar.lab.servers import DATABASE, USER, Ground, Server, Store, Tables, find_store
+from howfar.lab.stage import Obtained
+from howfar.results.records import FactorValue
+
+PLACEMENTS = ("isolated", "machines")
+
+
+@dataclass(frozen=True)
+class LabRequest:
+    """What to build. `server` is a kind, a path to a program, or `none`; `paths` says what must be possible."""
+
+    server: str = "mariadb"
+    tables: int = 10
+    table_size: int = 100_000
+    rtt_ns: int = 200_000
+    rate_bps: int | None = 10**9
+    placement: str = "isolated"
+    connections: int = 64
+    """The most that the load will open at once."""
+    paths: tuple[str, ...] = ("socket", "tcp", "remote", "forwarded-socket")
+
+    @property
+    def needs_link(self) -> bool:
+        return any(find_path(name).LINK for name in self.paths)
+
+
+@dataclass
+class LabStage:
+    """See `stage.Stage`."""
+
+    target: Any
+    user: str
+    password: str
+    database: str
+    client: Launcher
+    observe: tuple[Observed, ...]
+    way: Way
+    running: Server
+    link: Link | None
+    at_rest: RttResult | None
+    view: dict[str, Any]
+    before: dict[str, int]
+
+    def obtained(self, session: Mapping[str, Any]) -> Obtained:
+        found = [*session_violations(self.way, session), *view_violations(self.way, self.view)]
+        facts, unlike = self.running.receipt(self.before)
+        found += unlike
+        receipt: dict[str, Any] = {"server": {**facts, "session_view": self.view}}
+        if self.way.forwarders:
+            receipt["forwarder"] = self.way.forwarder_facts
+            dead = [forwarder.pid for forwarder in self.way.forwarders if not forwarder.alive()]
+            if dead:
+                raise LabError(f"a forwarder (process {dead[0]}) died during the trial", "See if memory ran out.")
+        if self.link is not None and self.at_rest is not None:
+            stats = self.link.stats()
+            receipt["link"] = link_receipt(self.link, self.at_rest, stats)
+            found += link_violations(self.link.asked, self.at_rest, stats)
+        return Obtained(receipt, tuple(found))
+
+
+class Lab:
+    """See `stage.Laboratory`. Made by `open_laboratory`."""
+
+    def __init__(self, request: LabRequest, ledger: ExitStack) -> None:
+        self.request = request
+        self.warnings: list[str] = []
+        self.shares: Shares = share_cpus(usable_cpus())
+        if self.shares.shared:
+            self.warnings.append("one CPU only: client and server share it on every path")
+        self.store: Store | None = None
+        if request.server != "none":
+            self.store = find_store(request.server, Tables(request.tables, request.table_size))
+        data_bytes = self.store.data_bytes() if self.store else 0
+        self.work: Path = ledger.enter_context(work_directory(data_bytes))
+        self.network: Network | None = build_network(ledger) if sandbox.inside() else None
+        self.client_host = self.network.client if self.network else Host("client", None)
+        self.server_host = self.network.server if self.network else Host("server", None)
+        if self.network:
+            self.warnings += self.network.warnings
+        elif request.needs_link:
+            raise SandboxForbidden(
+                "the paths remote and forwarded-socket need namespaces, which this machine forbids",
+                "The paths socket and tcp work. " + sandbox.remedy(),
+            )
+        self._data: dict[str, Any] = {}
+        if self.store is not None:
+            self._data = self.store.prepare(self._ground())
+        self.link: Link | None = None
+        self._buffers: dict[str, int] = {}
+        if request.needs_link:
+            self.link = self._open_link(ledger)
+        self._version = self.store.version if self.store else ""
+
+    def _ground(self) -> Ground:
+        return Ground(
+            work=self.work,
+            host=self.server_host,
+            cpus=self.shares.server,
+            connections=self.request.connections,
+            namespaced=self.network is not None,
+        )
+
+    def _open_link(self, ledger: ExitStack) -> Link:
+        assert self.network is not None
+        asked = LinkAsked(self.request.rtt_ns, self.request.rate_bps)
+        self._buffers = size_buffers(self.network, asked.bdp_bytes)
+        return ledger.enter_context(
+            open_link(
+                self.network,
+                asked,
+                self.client_host.launcher(self.shares.client),
+                self.server_host.launcher(self.shares.server),
+            )
+        )
+
+    def server(self) -> tuple[str, str]:
+        return (self.store.kind, self._version) if self.store else ("none", "")
+
+    def environment(self) -> dict[str, Any]:
+        return {
+            **machine_facts(),
+            "sandbox": self.network is not None,
+            "placement": self.request.placement,
+            "client_cpus": list(self.shares.client),
+            "server_cpus": list(self.shares.server),
+            "work_file_system": file_system_of(self.work),
+            "data": self._data,
+            "tcp_buffers": self._buffers,
+            "link": next(iter(self.link.calibrations.values())) if self.link else None,
+            "warnings": list(self.warnings),
+        }
+
+    def client_cpus(self, path: PathKind, placement: str) -> Cpus:
+        """`machines`: a local client is on the server's machine, and so on its CPUs. `isolated`: the same on every path."""
+        if placement not in PLACEMENTS:
+            raise PlanError(f"no placement is called {placement!r}", f"Known: {', '.join(PLACEMENTS)}.")
+        return self.shares.server if path.LOCAL and placement == "machines" else self.shares.client
+
+    def client_host_of(self, path: PathKind) -> Host:
+        return self.server_host if path.LOCAL else self.client_host
+
+    @contextmanager
+    def stage(self, factors: Mapping[str, FactorValue]) -> Iterator[LabStage]:
+        path = find_path(str(factors["path"]))
+        placement = str(factors.get("placement", self.request.placement))
+        cpus = self.client_cpus(path, placement)
+        if self.store is None:
+            raise PlanError("a stage needs a server, this laboratory has none", "Ask for a server.")
+        link = self._shaped_link(factors) if path.LINK else None
+        client_host = self.client_host_of(path)
+        with ExitStack() as ledger:
+            running = self.store.start(networking=path.NETWORKING)
+            ledger.callback(running.stop)
+            self._version = running.version
+            terrain = Terrain(
+                work=self.work,
+                client=self.client_host.launcher(self.shares.client),
+                server=self.server_host.launcher(self.shares.server),
+                running=running,
+            )
+            way = path.open_way(terrain, ledger)
+            view = running.session_view(way.connection, client_host)
+            at_rest = link.ping() if link else None
+            if link:
+                link.stats(reset=True)
+            yield LabStage(
+                target=way.target,
+                user=USER,
+                password=self.store.password,
+                database=DATABASE,
+                client=client_host.launcher(cpus),
+                observe=_observed(running, way, link),
+                way=way,
+                running=running,
+                link=link,
+                at_rest=at_rest,
+                view=view,
+                before=running.snapshot(),
+            )
+
+    def _shaped_link(self, factors: Mapping[str, FactorValue]) -> Link:
+        if self.link is None or self.network is None:
+            raise SandboxForbidden(
+                f"the path {factors['path']} needs a link", "Ask for it when building the laboratory."
+            )
+        asked = LinkAsked(
+            int(factors.get("rtt_ns", self.request.rtt_ns)),
+            int(factors["rate_bps"]) if "rate_bps" in factors else self.request.rate_bps,
+        )
+        size_buffers(self.network, asked.bdp_bytes)
+        if asked != self.link.asked:
+            self.link.shape(asked)
+        return self.link
+
+
+def _observed(running: Server, way: Way, link: Link | None) -> tuple[Observed, ...]:
+    found = [Observed(role="server", pid=running.pid)]
+    found += [Observed(role="forwarder", pid=forwarder.pid) for forwarder in way.forwarders]
+    if link is not None:
+        found.append(Observed(role="link", pid=link.pid))
+    return tuple(found)
+
+
+@contextmanager
+def open_laboratory(request: LabRequest) -> Iterator[Lab]:
+    """Build what `request` asks for; call in the sandbox, or outside it for local paths only.
+
+    Raises SandboxForbidden, ServerMissing, ServerCrashed, LinkFailed, LabError, EngineError.
+    """
+    with ExitStack() as ledger:
+        yield Lab(request, ledger)

@@ -1,0 +1,120 @@
+"""How a client reaches a server: one file a path, registered in `PATHS`.
+
+A path is opened for one running server. The `Way` that comes back knows what a session on it must look like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from howfar.engine.messages import TcpTarget, UnixTarget
+from howfar.engine.process import Launcher
+from howfar.errors import PlanError
+from howfar.lab.hosts import Companion
+from howfar.lab.servers import Server
+
+
+@dataclass(frozen=True)
+class Way:
+    """An open path."""
+
+    target: UnixTarget | TcpTarget
+    connection: dict[str, Any]
+    """The same for a Python client: `socket`, or `host` and `port`."""
+    forwarders: tuple[Companion, ...]
+    peer_pid: int | None
+    """Who answers at the other end of a Unix socket; None for TCP, which cannot tell."""
+    seen_from: str
+    """The client's address as the server must see it, without port."""
+    forwarder_facts: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Terrain:
+    """What a path is built on."""
+
+    work: Path
+    client: Launcher
+    """Background processes on the client host."""
+    server: Launcher
+    running: Server
+
+
+class PathKind(Protocol):
+    """A path before it is open. Modules of this package are its implementations."""
+
+    NAME: str
+    LOCAL: bool
+    """The client runs on the server's host."""
+    NETWORKING: bool
+    """The server listens on TCP."""
+    LINK: bool
+    """Bytes cross the link; needs a sandbox."""
+
+    @staticmethod
+    def open_way(terrain: Terrain, ledger: ExitStack) -> Way:
+        """Whatever is started is entered in the ledger. Raises LabError."""
+        ...
+
+
+def session_violations(way: Way, session: Mapping[str, Any]) -> tuple[str, ...]:
+    """What the engine's session is not, though the path demands it. Unknown (None) is only accepted where it cannot be asked."""
+    found = []
+    family = session.get("address_family")
+    wanted = "unix" if isinstance(way.target, UnixTarget) else "inet"
+    if family != wanted:
+        found.append(f"the session was of address family {family}, the path wants {wanted}")
+    if isinstance(way.target, UnixTarget):
+        peer, peer_wanted = session.get("peer_address"), way.target.path
+        if session.get("peer_pid") != way.peer_pid:
+            found.append(f"process {session.get('peer_pid')} answered on the socket, not {way.peer_pid}")
+    else:
+        peer, peer_wanted = session.get("peer_address"), f"{way.target.host}:{way.target.port}"
+    if peer != peer_wanted:
+        found.append(f"the session's peer was {peer}, the path leads to {peer_wanted}")
+    if session.get("tls_version"):
+        found.append(f"the session was encrypted ({session['tls_version']})")
+    if session.get("compression"):
+        found.append(f"the session was compressed ({session['compression']})")
+    return tuple(found)
+
+
+def view_violations(way: Way, view: Mapping[str, Any]) -> tuple[str, ...]:
+    """The same from the server's side: a session's row in its process list, its TLS and compression."""
+    found = []
+    host = str(view.get("host", "")).partition(":")[0]
+    if host != way.seen_from:
+        found.append(f"the server sees its client at {host!r}, the path comes from {way.seen_from!r}")
+    if view.get("ssl_version"):
+        found.append(f"the server says the session is encrypted ({view['ssl_version']})")
+    if view.get("compression", "OFF") != "OFF":
+        found.append("the server says the session is compressed")
+    return tuple(found)
+
+
+def find_path(name: str) -> PathKind:
+    """Raises PlanError."""
+    paths = _paths()
+    if name not in paths:
+        raise PlanError(f"no path is called {name!r}", f"Known: {', '.join(paths)}.")
+    return paths[name]
+
+
+def path_names() -> tuple[str, ...]:
+    return tuple(_paths())
+
+
+def _paths() -> dict[str, PathKind]:
+    from howfar.lab.paths import forwarded_socket, remote, tcp, unix_socket
+
+    listed: tuple[Callable[[], PathKind], ...] = (
+        unix_socket.UnixSocketPath,
+        tcp.LoopbackPath,
+        remote.RemotePath,
+        forwarded_socket.ForwardedSocketPath,
+    )
+    return {kind.NAME: kind for kind in (make() for make in listed)}

@@ -1,0 +1,174 @@
+"""The sandbox: this program again, as the first process of its own PID, mount and network namespaces.
+
+Everything the laboratory makes lives in there. When that first process ends, however it ends, the kernel ends every process,
+mount and interface with it. Three ties hold it to the process outside: `unshare` dies with its parent, the inside dies with
+`unshare`, and a pipe (the lifeline) whose end closes with the outside covers the moments before those two are in force.
+Start at `run_inside`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from types import FrameType
+
+from howfar.errors import LabError, MissingError, SandboxForbidden
+from howfar.lab.kernel import die_with_parent
+
+_MARK = "HOWFAR_SANDBOX"
+_LIFELINE = "HOWFAR_SANDBOX_LIFELINE"
+_FLAGS = ("--pid", "--fork", "--kill-child", "--mount", "--net", "--mount-proc")
+_USER_FLAGS = ("--user", "--map-root-user")
+_SI_KERNEL = 0x80
+_SYSCTLS = (
+    ("kernel/unprivileged_userns_clone", "1"),
+    ("user/max_user_namespaces", "10000"),
+    ("kernel/apparmor_restrict_unprivileged_userns", "0"),
+)
+_armed = False
+
+
+def inside() -> bool:
+    """True in the sandbox. The first call there also ties this process to the one outside."""
+    if os.getpid() != 1 or os.environ.get(_MARK) != "1":
+        return False
+    _arm()
+    return True
+
+
+def _arm() -> None:
+    global _armed
+    if _armed:
+        return
+    _armed = True
+    die_with_parent()
+    descriptor = int(os.environ.pop(_LIFELINE, "-1"))
+    if descriptor >= 0:
+        os.set_inheritable(descriptor, False)
+        if _lifeline_cut(descriptor, 0):
+            os._exit(1)
+        threading.Thread(target=_watch_lifeline, args=(descriptor,), name="lifeline", daemon=True).start()
+    # The first process of a PID namespace gets only signals that it handles: without this, SIGTERM would be lost.
+    signal.signal(signal.SIGTERM, _interrupt)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _lifeline_cut(descriptor: int, timeout_ms: int | None) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(timeout_ms))
+
+
+def _watch_lifeline(descriptor: int) -> None:
+    _lifeline_cut(descriptor, None)
+    os._exit(1)
+
+
+def namespace_flags() -> tuple[str, ...]:
+    """What `unshare` must be told on this machine, found by really trying. Raises SandboxForbidden, MissingError."""
+    attempts = [_FLAGS, (*_FLAGS, *_USER_FLAGS)] if os.geteuid() == 0 else [(*_FLAGS, *_USER_FLAGS)]
+    said = ""
+    for flags in attempts:
+        try:
+            tried = subprocess.run(["unshare", *flags, "--", "true"], capture_output=True, text=True, timeout=20)
+        except FileNotFoundError as error:
+            raise MissingError("the program unshare was not found", "Install util-linux and iproute2.") from error
+        except subprocess.TimeoutExpired as error:
+            raise SandboxForbidden("unshare did not answer within 20 s", "Try again, or run as root.") from error
+        if tried.returncode == 0:
+            return flags
+        said = tried.stderr.strip() or f"exit code {tried.returncode}"
+    raise SandboxForbidden(f"this machine does not let howfar make namespaces; it said: {said}", remedy())
+
+
+def remedy() -> str:
+    """What to do where namespaces are forbidden, with the present values of the switches that exist."""
+    lines = []
+    for name, wanted in _SYSCTLS:
+        with contextlib.suppress(OSError):
+            value = Path("/proc/sys", name).read_text().strip()
+            lines.append(f"{name.replace('/', '.')} is {value} (wanted: {wanted})")
+    names = "; ".join(lines) or ", ".join(name.replace("/", ".") for name, _ in _SYSCTLS)
+    return (
+        f"Run as root, or allow user namespaces: {names}. "
+        "The paths socket and tcp work without namespaces; remote and forwarded-socket do not."
+    )
+
+
+def run_inside(argv: Sequence[str] | None = None) -> int:
+    """Run `argv` (default: this very command) in the sandbox and give back its exit code (128 + N for signal N).
+
+    Standard streams are shared. Raises SandboxForbidden, MissingError.
+    """
+    command = list(argv) if argv is not None else [sys.executable, *sys.orig_argv[1:]]
+    flags = namespace_flags()
+    read_end, write_end = os.pipe()
+    guarded = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, guarded)
+    try:
+        process = subprocess.Popen(
+            ["unshare", *flags, "--", *command],
+            env={**os.environ, _MARK: "1", _LIFELINE: str(read_end)},
+            pass_fds=(read_end,),
+            preexec_fn=partial(_tie, os.getpid(), before),
+        )
+        os.close(read_end)
+        code = _wait(process, guarded)
+    finally:
+        os.close(write_end)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return code if code >= 0 else 128 - code
+
+
+def _tie(parent: int, mask: set[int]) -> None:
+    die_with_parent()
+    if os.getppid() != parent:
+        os._exit(1)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _wait(process: subprocess.Popen[bytes], guarded: set[signal.Signals]) -> int:
+    """Until the sandbox ends. A signal from the terminal reached the inside already; one sent to us alone is handed on."""
+    while True:
+        code = process.poll()
+        if code is not None:
+            return code
+        got = signal.sigtimedwait(guarded, 1.0)
+        if got is None or got.si_signo == signal.SIGCHLD:
+            continue
+        if got.si_code != _SI_KERNEL:
+            number = signal.SIGINT if got.si_signo == signal.SIGINT else signal.SIGTERM
+            for child in children_of(process.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child, number)
+
+
+def children_of(pid: int) -> tuple[int, ...]:
+    """Present children of a process; none when it is gone."""
+    try:
+        return tuple(int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    except OSError:
+        return ()
+
+
+def mount_memory(where: Path, size_bytes: int) -> None:
+    """Mount a tmpfs over the empty directory `where`; only the sandbox sees it. Raises LabError."""
+    assert inside(), "a mount outside the sandbox would outlive us"
+    tried = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"mode=0700,size={size_bytes}", "howfar", str(where)],
+        capture_output=True,
+        text=True,
+    )
+    if tried.returncode != 0:
+        raise LabError(f"mounting a tmpfs on {where} failed: {tried.stderr.strip()}", "Run `howfar lab` as root.")

@@ -1,0 +1,317 @@
+"""One running MariaDB: command line, readiness, the buffer pool filled, counters, receipt, end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pymysql
+from pymysql.cursors import DictCursor
+
+from howfar.errors import LabError, ServerCrashed
+from howfar.lab.hosts import Companion, Host
+from howfar.lab.servers import DATABASE, USER, Ground
+from howfar.lab.sockets import free_port, listening_ports
+
+_READY_TIMEOUT_S = 60.0
+_SHUTDOWN_TIMEOUT_S = 300.0
+_POLL_S = 0.003
+_SPARE_CONNECTIONS = 16
+_LOG_LINES = 8
+_COUNTERS = (
+    "Bytes_received",
+    "Bytes_sent",
+    "Questions",
+    "Com_select",
+    "Com_stmt_prepare",
+    "Com_stmt_execute",
+    "Com_begin",
+    "Com_commit",
+    "Connections",
+    "Aborted_connects",
+    "Aborted_clients",
+    "Slow_queries",
+    "Innodb_buffer_pool_reads",
+    "Innodb_buffer_pool_read_requests",
+    "Innodb_data_reads",
+    "Innodb_rows_read",
+)
+_FACTS = (
+    "version",
+    "version_comment",
+    "max_connections",
+    "open_files_limit",
+    "skip_networking",
+    "have_ssl",
+    "innodb_buffer_pool_size",
+    "innodb_flush_log_at_trx_commit",
+    "sync_binlog",
+    "log_bin",
+    "performance_schema",
+    "thread_handling",
+    "character_set_server",
+    "max_prepared_stmt_count",
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to start one."""
+
+    program: Path
+    ground: Ground
+    password: str
+    pool_bytes: int
+    tables: int
+    networking: bool
+    loading: bool
+    """For a template: slower to end, allowed to read files."""
+
+
+def command_line(settings: Settings, port: int | None) -> list[str]:
+    """`--no-defaults` is obeyed only as the first argument. Buffer pool dump and load: the template's dump names every page
+    of the tables, and loading by that list is the fastest way to have them in memory."""
+    work = settings.ground.work
+    connections = settings.ground.connections + _SPARE_CONNECTIONS
+    command = [
+        str(settings.program),
+        "--no-defaults",
+        f"--datadir={work / 'data'}",
+        f"--socket={work / 's.sock'}",
+        f"--pid-file={work / 'server.pid'}",
+        f"--tmpdir={work / 'tmp'}",
+        f"--init-file={work / 'init.sql'}",
+        f"--max-connections={connections}",
+        "--max-prepared-stmt-count=1000000",
+        f"--table-open-cache={max(2000, connections * max(settings.tables, 1))}",
+        f"--open-files-limit={connections * (settings.tables + 2) + 4096}",
+        "--back-log=4096",
+        f"--innodb-buffer-pool-size={settings.pool_bytes}",
+        f"--innodb-buffer-pool-load-at-startup={'OFF' if settings.loading else 'ON'}",
+        f"--innodb-buffer-pool-dump-at-shutdown={'ON' if settings.loading else 'OFF'}",
+        "--innodb-buffer-pool-dump-pct=100",
+        "--character-set-server=utf8mb4",
+        "--collation-server=utf8mb4_general_ci",
+        "--skip-name-resolve",
+        "--skip-ssl",
+        "--performance-schema=OFF",
+        "--secure-file-priv=" + (str(work) if settings.loading else str(work / "tmp")),
+    ]
+    if port is None:
+        command.append("--skip-networking")
+    else:
+        command += [f"--port={port}", f"--bind-address={'0.0.0.0' if settings.ground.namespaced else '127.0.0.1'}"]
+    if os.geteuid() == 0:
+        command.append("--user=root")
+    return command
+
+
+def _init_sql(password: str) -> str:
+    """Accounts for this sandbox only. root gets the same secret: without a sandbox others could reach the port."""
+    assert "'" not in password and "\\" not in password
+    secret = f"IDENTIFIED VIA mysql_native_password USING PASSWORD('{password}')"
+    lines = [f"CREATE OR REPLACE USER '{USER}'@'{host}' {secret};" for host in ("%", "localhost")]
+    lines += [f"GRANT ALL PRIVILEGES ON *.* TO '{USER}'@'{host}';" for host in ("%", "localhost")]
+    lines.append(f"CREATE OR REPLACE USER 'root'@'localhost' {secret};")
+    lines.append("GRANT ALL PRIVILEGES ON *.* TO 'root'@'localhost' WITH GRANT OPTION;")
+    lines.append("DELETE FROM mysql.global_priv WHERE User IN ('root', '') AND Host <> 'localhost' OR User = '';")
+    lines.append(f"CREATE DATABASE IF NOT EXISTS {DATABASE};")
+    lines.append("FLUSH PRIVILEGES;")
+    return "\n".join(lines) + "\n"
+
+
+class MariadbServer:
+    """See `servers.Server`."""
+
+    kind = "mariadb"
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        work = settings.ground.work
+        self.socket = work / "s.sock"
+        self.port: int | None = None
+        self.address: str | None = None
+        if settings.networking:
+            self.port = 3306 if settings.ground.namespaced else free_port()
+            self.address = "0.0.0.0" if settings.ground.namespaced else "127.0.0.1"
+        self._log = work / "server.log"
+        init = work / "init.sql"
+        init.touch(mode=0o600)
+        init.write_text(_init_sql(settings.password))
+        self.socket.unlink(missing_ok=True)
+        with self._log.open("wb") as log:
+            self._companion = Companion(
+                settings.ground.host.launcher(settings.ground.cpus),
+                command_line(settings, self.port),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        self.pid = self._companion.pid
+        self.version = "unknown"
+        self._admin: pymysql.Connection[DictCursor] | None = None
+
+    def become_ready(self) -> None:
+        """Until it answers on its socket and its pages are in memory. Raises ServerCrashed."""
+        deadline = time.monotonic() + _READY_TIMEOUT_S
+        while not self._socket_accepts():
+            self._check_alive("at start")
+            if time.monotonic() > deadline:
+                raise ServerCrashed(
+                    f"{self._settings.program} did not listen on {self.socket} within {_READY_TIMEOUT_S:.0f} s"
+                    f"{self._said()}",
+                    "Is the machine overloaded?",
+                )
+            time.sleep(_POLL_S)
+        self._admin = self._connect({"socket": str(self.socket)})
+        self.version = str(self.query("SELECT VERSION() AS v")[0]["v"])
+        wanted = self._settings.ground.connections + _SPARE_CONNECTIONS
+        granted = int(self.query("SELECT @@max_connections AS n")[0]["n"])
+        if granted < wanted:
+            raise LabError(
+                f"the server allows {granted} connections where {wanted} are needed: it ran out of file descriptors",
+                "Raise the hard limit of open files (`ulimit -Hn`) or use fewer threads.",
+            )
+        if not self._settings.loading:
+            self._wait_warm(deadline)
+
+    def _socket_accepts(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as tried:
+            try:
+                tried.connect(str(self.socket))
+            except OSError:
+                return False
+        return True
+
+    def _wait_warm(self, deadline: float) -> None:
+        while (self._settings.ground.work / "data" / "ib_buffer_pool").exists():
+            status = self._status(("Innodb_buffer_pool_load_status",))["Innodb_buffer_pool_load_status"]
+            if "completed" in status:
+                return
+            if time.monotonic() > deadline:
+                raise LabError(f"reading the tables into memory took too long: {status}", "Is the machine overloaded?")
+            time.sleep(_POLL_S)
+
+    def _connect(self, connection: Mapping[str, Any]) -> pymysql.Connection[DictCursor]:
+        try:
+            return pymysql.connect(
+                unix_socket=connection.get("socket"),
+                host=connection.get("host"),
+                port=connection.get("port", 0),
+                user=USER,
+                password=self._settings.password,
+                database=DATABASE,
+                autocommit=True,
+                connect_timeout=10,
+                read_timeout=_SHUTDOWN_TIMEOUT_S,
+                ssl_disabled=True,
+                cursorclass=DictCursor,
+            )
+        except pymysql.Error as error:
+            self._check_alive("when asked for a connection")
+            raise LabError(f"connecting to the server by {dict(connection)} failed: {error}{self._said()}") from error
+
+    def query(self, sql: str) -> list[dict[str, Any]]:
+        """Ask over the socket. Raises ServerCrashed, LabError."""
+        assert self._admin is not None, "not ready yet"
+        try:
+            with self._admin.cursor() as cursor:
+                cursor.execute(sql)
+                return list(cursor.fetchall())
+        except pymysql.Error as error:
+            self._check_alive(f"during {sql[:60]!r}")
+            raise LabError(f"the server refused {sql[:200]!r}: {error}{self._said()}") from error
+
+    def _status(self, names: tuple[str, ...], *, what: str = "GLOBAL STATUS") -> dict[str, str]:
+        listed = ", ".join(f"'{name}'" for name in names)
+        rows = self.query(f"SHOW {what} WHERE Variable_name IN ({listed})")
+        return {str(row["Variable_name"]): str(row["Value"]) for row in rows}
+
+    def snapshot(self) -> dict[str, int]:
+        return {name: int(value) for name, value in self._status(_COUNTERS).items()}
+
+    def receipt(self, before: Mapping[str, int]) -> tuple[dict[str, Any], tuple[str, ...]]:
+        self._check_alive("during the trial")
+        after = self.snapshot()
+        counters = {name: after[name] - before.get(name, 0) for name in after}
+        facts = self._status(_FACTS, what="GLOBAL VARIABLES")
+        ports = self._settings.ground.host.within(lambda: listening_ports(self.pid))
+        found = []
+        if counters.get("Innodb_buffer_pool_reads", 0) > 0:
+            found.append(
+                f"the server read {counters['Innodb_buffer_pool_reads']} pages from files during the trial: "
+                "the data was not all in memory"
+            )
+        if not self._settings.networking and (facts.get("skip_networking") != "ON" or ports):
+            found.append(f"the server was to have no network but listens on TCP port {ports}")
+        return {
+            "kind": self.kind,
+            "pid": self.pid,
+            "facts": facts,
+            "counters": counters,
+            "tcp_ports": list(ports),
+        }, tuple(found)
+
+    def session_view(self, connection: Mapping[str, Any], host: Host) -> dict[str, Any]:
+        def ask() -> dict[str, Any]:
+            probe = self._connect(connection)
+            with probe, probe.cursor() as cursor:
+                cursor.execute("SELECT HOST AS host FROM information_schema.processlist WHERE ID = CONNECTION_ID()")
+                view: dict[str, Any] = dict(cursor.fetchone() or {})
+                cursor.execute(
+                    "SHOW SESSION STATUS WHERE Variable_name IN ('Ssl_version', 'Ssl_cipher', 'Compression')"
+                )
+                view.update({row["Variable_name"].lower(): row["Value"] for row in cursor.fetchall()})
+                return view
+
+        return host.within(ask)
+
+    def shut_down(self) -> None:
+        """Cleanly, so that the next start needs no recovery. Raises ServerCrashed."""
+        self._companion.process.send_signal(signal.SIGTERM)
+        try:
+            code = self._companion.process.wait(_SHUTDOWN_TIMEOUT_S)
+        except subprocess.TimeoutExpired as error:
+            raise ServerCrashed(f"the server did not shut down within {_SHUTDOWN_TIMEOUT_S:.0f} s") from error
+        if code != 0:
+            raise ServerCrashed(f"the server ended with exit code {code} on shutdown{self._said()}")
+
+    def stop(self) -> None:
+        if self._admin is not None:
+            with contextlib.suppress(pymysql.Error, OSError):
+                self._admin.close()
+            self._admin = None
+        self._companion.end()
+
+    def _check_alive(self, when: str) -> None:
+        code = self._companion.process.poll()
+        if code is None:
+            return
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        raise ServerCrashed(
+            f"{self._settings.program} ended {when} ({how}){self._said()}",
+            "Does this server program work outside howfar, started with --no-defaults?",
+        )
+
+    def _said(self) -> str:
+        lines = self._log.read_text(errors="replace").strip().splitlines()[-_LOG_LINES:]
+        return ". Its log ends with:\n  " + "\n  ".join(lines) if lines else ". It wrote no log."
+
+
+def start_server(settings: Settings) -> MariadbServer:
+    """Started, answering, warm. Raises ServerCrashed, LabError; nothing is left running then."""
+    server = MariadbServer(settings)
+    try:
+        server.become_ready()
+    except BaseException:
+        server.stop()
+        raise
+    return server

@@ -1,0 +1,58 @@
+"""Data directories kept for the next start: built once, complete before they get their name, copied for use.
+
+One shelf holds templates of one kind; a lock file on it lets two howfars share it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from howfar.lab.cache import copy_tree, lock
+
+SHELF_BYTES_MAX = 16 * 2**30
+"""Templates used longest ago go when a shelf holds more; the one just built stays."""
+
+
+def from_template(shelf: Path, name: str, target: Path, build: Callable[[Path], None]) -> bool:
+    """Make `target` (not there yet) a copy of the template `name`. A missing one is built in `target` and then kept.
+
+    Returns True when the template was there. Raises what `build` raises; nothing half-made is kept.
+    """
+    shelf.mkdir(parents=True, exist_ok=True)
+    lock_file = shelf / "lock"
+    template = shelf / name
+    with lock(lock_file, exclusive=False):
+        if template.is_dir():
+            os.utime(template)
+            copy_tree(template, target)
+            return True
+    with lock(lock_file, exclusive=True):
+        if template.is_dir():
+            copy_tree(template, target)
+            return True
+        for stale in shelf.glob("building-*"):  # nobody builds while we hold the lock
+            shutil.rmtree(stale, ignore_errors=True)
+        build(target)
+        unfinished = shelf / f"building-{os.getpid()}"
+        copy_tree(target, unfinished)
+        os.utime(unfinished)
+        unfinished.rename(template)
+        _collect(shelf, keep=template)
+    return False
+
+
+def _size(directory: Path) -> int:
+    return sum(file.stat().st_blocks * 512 for file in directory.rglob("*"))
+
+
+def _collect(shelf: Path, keep: Path) -> None:
+    oldest_first = sorted((item for item in shelf.iterdir() if item.is_dir()), key=lambda item: item.stat().st_mtime)
+    total = sum(_size(item) for item in oldest_first)
+    for item in oldest_first:
+        if total <= SHELF_BYTES_MAX or item == keep:
+            continue
+        total -= _size(item)
+        shutil.rmtree(item, ignore_errors=True)

@@ -1,0 +1,43 @@
+"""Facts about sockets that the kernel tells: who listens where. Call on the host in question (`Host.within`)."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+_LISTEN = "0A"
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that is free now."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+    return port
+
+
+def _inodes(pid: int) -> set[str]:
+    found = set()
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            target = str(entry.readlink())
+        except OSError:
+            continue
+        if target.startswith("socket:["):
+            found.add(target[len("socket:[") : -1])
+    return found
+
+
+def listening_ports(pid: int) -> tuple[int, ...]:
+    """TCP ports on which process `pid` listens in its own network, IPv4 and IPv6."""
+    inodes = _inodes(pid)
+    ports = set()
+    for table in ("tcp", "tcp6"):
+        file = Path(f"/proc/{pid}/net/{table}")
+        if not file.exists():
+            continue
+        for line in file.read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == _LISTEN and words[9] in inodes:
+                ports.add(int(words[1].rpartition(":")[2], 16))
+    return tuple(sorted(ports))
