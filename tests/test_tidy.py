@@ -1,0 +1,158 @@
+"""Style as a test: sizes, names, directions, words. An exception is listed here with its reason, and must still be one."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FILE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 60
+FOLDERS_NEVER = {"core", "common", "helpers", "utils"}
+
+LONG_FILES: dict[str, str] = {}
+"""Path: why it is longer than the limit."""
+LONG_FUNCTIONS: dict[str, str] = {}
+"""`path::function`: why it is longer than the limit."""
+
+UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX)\b")
+# Whose machine it was written on, and where packages came from, is no part of it. A lock file names the latter by nature.
+NEVER = re.compile(r"/work/|/root/|/home/\w")
+LOCKS = {"uv.lock", "Cargo.lock"}
+THIS = "tests/test_tidy.py"
+
+
+def tracked() -> list[Path]:
+    """What git keeps or would keep; outside of a checkout, what is there."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    if listed.returncode != 0:
+        pytest.skip(f"not a git checkout: {listed.stderr.strip()}")
+    return [path for name in sorted(listed.stdout.split("\0")) if name and (path := ROOT / name).is_file()]
+
+
+def texts(*suffixes: str) -> Iterator[tuple[str, str]]:
+    """Name and text of each kept file that is text (and has one of `suffixes`)."""
+    for path in tracked():
+        if suffixes and path.suffix not in suffixes:
+            continue
+        try:
+            yield str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+
+
+def python_functions(text: str) -> Iterator[tuple[str, int]]:
+    """Name and length in lines of every function, without its decorators."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def rust_functions(text: str) -> Iterator[tuple[str, int]]:
+    """The same for Rust, as rustfmt lays it out: a function ends at the first closing brace on its own indentation."""
+    lines = text.splitlines()
+    head = re.compile(r"^(\s*)(?:pub(?:\([^)]*\))? )?(?:const )?(?:async )?(?:unsafe )?(?:extern \"C\" )?fn (\w+)")
+    for number, line in enumerate(lines):
+        if (found := head.match(line)) is None:
+            continue
+        closing = found.group(1) + "}"
+        for end in range(number, len(lines)):
+            if lines[end] == closing or (lines[end].rstrip().endswith((";", "}")) and end == number):
+                yield found.group(2), end - number + 1
+                break
+            if lines[end].startswith(found.group(1) + ") ") and lines[end].endswith(";"):
+                break
+
+
+def too_long_functions() -> dict[str, int]:
+    found: dict[str, int] = {}
+    for name, text in texts(".py", ".rs"):
+        functions = python_functions if name.endswith(".py") else rust_functions
+        found |= {f"{name}::{what}": size for what, size in functions(text) if size > FUNCTION_LINES_MAX}
+    return found
+
+
+def test_the_scans_see_functions() -> None:
+    source = (
+        "impl X {\n    pub(crate) fn long(\n        a: u8,\n    ) -> u8 {\n        {\n        }\n        a\n    }\n}\n"
+        "trait T {\n    fn declared(&self);\n    fn short(&self) {}\n}\n"
+    )
+    assert list(rust_functions(source)) == [("long", 7), ("declared", 1), ("short", 1)]
+    assert list(python_functions("@x\ndef f():\n    def g():\n        pass\n")) == [("f", 3), ("g", 2)]
+
+
+def test_files_are_short() -> None:
+    long = {name: size for name, text in texts(".py", ".rs", ".sh", "") if (size := text.count("\n")) > FILE_LINES_MAX}
+    long.pop("LICENSE", None)
+    assert {name: size for name, size in long.items() if name not in LONG_FILES} == {}
+    stale = set(LONG_FILES) - set(long)
+    assert not stale, f"no exception any more: {stale}"
+
+
+def test_functions_are_short() -> None:
+    long = too_long_functions()
+    assert {name: size for name, size in long.items() if name not in LONG_FUNCTIONS} == {}
+    assert not set(LONG_FUNCTIONS) - set(long), "an exception that is none any more"
+
+
+def test_folders_have_names_that_mean_something() -> None:
+    folders = {part for path in tracked() for part in path.relative_to(ROOT).parts[:-1]}
+    assert folders & FOLDERS_NEVER == set()
+
+
+def test_nothing_is_left_unfinished() -> None:
+    assert [name for name, text in texts() if name != THIS and UNFINISHED.search(text)] == []
+
+
+def test_no_word_of_a_machine_or_a_registry() -> None:
+    found = {
+        f"{name}:{text.count(chr(10), 0, hit.start()) + 1}": hit.group()
+        for name, text in texts()
+        if name not in LOCKS and name != THIS
+        for hit in NEVER.finditer(text)
+    }
+    assert found == {}
+
+
+def test_examples_are_run_or_are_not_examples() -> None:
+    """A fence marked `ignore` or `no_run` shows code that nobody has ever executed."""
+    fence = re.compile(r"^\s*(?://[/!] ?)?```[\w, ]*\b(ignore|no_run|compile_fail)\b", re.MULTILINE)
+    assert [name for name, text in texts(".md", ".rs", ".py") if fence.search(text)] == []
+
+
+def test_imports_go_one_way() -> None:
+    done = subprocess.run(
+        [Path(sys.executable).parent / "lint-imports", "--no-cache"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_scripts_are_executable_posix_shell() -> None:
+    for name in ("setup", "run", "test", ".ci/run"):
+        script = ROOT / name
+        assert script.stat().st_mode & 0o111, f"{name} is not executable"
+        assert script.read_text().startswith("#!/bin/sh\n")
+        done = subprocess.run(["sh", "-n", script], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
+def test_unsafe_rust_is_fenced_in() -> None:
+    """Unsafe code needs its file's leave, a reason beside each block, and a small file."""
+    for name, text in texts(".rs"):
+        blocks = len(re.findall(r"\bunsafe (\{|impl|fn)", text))
+        if blocks == 0:
+            continue
+        assert "#![allow(unsafe_code)]" in text, f"{name}: unsafe without the file's own leave"
+        assert text.count("SAFETY:") >= blocks - text.count("unsafe fn"), f"{name}: an unsafe block without its reason"
+        assert text.count("\n") <= FILE_LINES_MAX
