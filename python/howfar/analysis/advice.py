@@ -59,9 +59,12 @@ def _use_the_socket(session: _Session) -> Advice | None:
         action="Where application and server share a machine, connect through the socket: write host=localhost, not 127.0.0.1.",
         because=" and ".join(grounds) + ".",
         lines=(
-            "[client]                                   # my.cnf: the mysql program and what reads option files",
-            "socket = /run/mysqld/mysqld.sock           # ask the server: SELECT @@socket",
-            "mysql:unix_socket=/run/mysqld/mysqld.sock;dbname=shop   # PHP PDO",
+            "# option file of MySQL clients; the server knows",
+            "# its socket: SELECT @@socket",
+            "[client]",
+            "socket = /run/mysqld/mysqld.sock",
+            "# PHP, PDO",
+            "mysql:unix_socket=/run/mysqld/mysqld.sock;dbname=shop",
         ),
     )
 
@@ -85,10 +88,10 @@ def _cut_round_trips(session: _Session) -> Advice | None:
         return None
     ground = (
         f"Over the network a transaction turns round {remote.turns_per_txn:.0f} times; these round trips take "
-        f"{link / 1e3:.2f} of its {cycle / 1e3:.2f} ms ({link / cycle:.0%})"
+        f"{link / 1e3:.2f} of its {cycle / 1e3:.2f} ms ({link / cycle * 100:.0f} %)"
     )
     if used is not None and used < LINK_IDLE_SHARE:
-        ground += f", while its bytes use {used:.1%} of the link's rate"
+        ground += f", while its bytes use {used * 100:.1f} % of the link's rate"
     if link / cycle < LATENCY_BOUND_SHARE:
         return Advice(
             action="Look at CPU and server before the network: round trips are not the larger part.",

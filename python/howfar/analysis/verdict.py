@@ -29,14 +29,17 @@ def verdict(cells: Sequence[CellSummary], floor: float | None, aa: Estimate | No
     if base is None or not contenders:
         return "No verdict: there is no block in which both the baseline and another arm were measured."
     resolved = [cell for cell in contenders if cell.resolution in (Resolution.SLOWER, Resolution.FASTER)]
-    open_ = [cell for cell in contenders if cell.resolution is Resolution.NOT_RESOLVED]
+    unresolved = [cell for cell in contenders if cell.resolution is Resolution.NOT_RESOLVED]
     clauses = []
     if resolved:
-        named = ", ".join(f"{cell.arm} {interval_text(cell.ratio)}" for cell in resolved[:MAX_NAMED] if cell.ratio)
-        clauses.append(f"Queries per second against {base.arm}: {named}")
-    if open_:
-        names = ", ".join(cell.arm for cell in open_[:MAX_NAMED])
-        clauses.append(f"{'not resolved' if resolved else 'Not resolved from ' + base.arm}: {names}")
+        named = ", ".join(
+            f"{cell.arm} answers {interval_text(cell.ratio)}" for cell in resolved[:MAX_NAMED] if cell.ratio
+        )
+        more = f" and {len(resolved) - MAX_NAMED} more" if len(resolved) > MAX_NAMED else ""
+        clauses.append(f"Of the queries that {base.arm} answers in a second, {named}{more}")
+    if unresolved:
+        names = ", ".join(cell.arm for cell in unresolved[:MAX_NAMED])
+        clauses.append(f"not resolved: {names}" if resolved else f"No difference from {base.arm} is resolved: {names}")
     return "; ".join(clauses) + _floor_clause(floor, aa) + "."
 
 
@@ -45,5 +48,5 @@ def _floor_clause(floor: float | None, aa: Estimate | None) -> str:
         return "; this session has no noise floor, so no difference is claimed"
     if excludes_one(aa):
         off = abs(aa.value - 1)
-        return f"; the same path under two names differed by {off:.1%}, so nothing under {floor:.1%} is claimed"
-    return f" (noise floor {floor:.1%})"
+        return f"; the same path under two names differed by {off * 100:.1f} %, so nothing under {floor * 100:.1f} % is claimed"
+    return f" (95 % intervals; noise floor {floor * 100:.1f} %)"

@@ -1,0 +1,57 @@
+"""One line a cell, for a spreadsheet. Factors come first, then figures with their limits; an empty field is unknown."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+from howfar.analysis.summary import CellSummary, Estimate, Summary
+
+
+def render(summary: Summary) -> str:
+    """CSV with a header line and `\\n` line ends."""
+    factors = sorted({name for cell in summary.cells for name in cell.factors})
+    rows = [_row(cell, factors) for cell in summary.cells]
+    out = io.StringIO()
+    if rows:
+        writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return out.getvalue()
+
+
+def _limits(name: str, estimate: Estimate | None) -> dict[str, object]:
+    if estimate is None:
+        return {name: "", f"{name}_low": "", f"{name}_high": ""}
+    return {name: _text(estimate.value), f"{name}_low": _text(estimate.low), f"{name}_high": _text(estimate.high)}
+
+
+def _text(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}"
+
+
+def _row(cell: CellSummary, factors: list[str]) -> dict[str, object]:
+    cpu, latency = cell.cpu_us_per_query, cell.latency_ms
+    return {
+        "arm": cell.arm,
+        "role": cell.role.value,
+        **{name: cell.factors.get(name, "") for name in factors},
+        "trials": cell.trials,
+        "void_trials": cell.void_trials,
+        **_limits("qps", cell.qps),
+        **_limits("ratio", cell.ratio),
+        "resolution": cell.resolution.value,
+        **_limits("client_cpu_us_per_query", cpu.client),
+        **_limits("server_cpu_us_per_query", cpu.server),
+        **_limits("forwarder_cpu_us_per_query", cpu.forwarder),
+        **_limits("cpu_ratio", cell.cpu_ratio),
+        **{f"{name}_ms": _text(getattr(latency, name)) for name in ("p50", "p95", "p99", "max")},
+        **_limits("latency_ratio", cell.latency_ratio),
+        "turns_per_txn": _text(cell.turns_per_txn),
+        "queries_per_txn": _text(cell.queries_per_txn),
+        "bytes_to_server_per_txn": _text(cell.bytes_per_txn.to_server),
+        "bytes_to_client_per_txn": _text(cell.bytes_per_txn.to_client),
+        "published_ratio": _text(cell.published.ratio if cell.published else None),
+        "published_qps": _text(cell.published.qps if cell.published else None),
+        "warnings": "; ".join(warning.value for warning in cell.warnings),
+    }

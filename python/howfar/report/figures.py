@@ -1,0 +1,156 @@
+"""Numbers and short phrases as every report writes them; one place, so that terminal, HTML and Markdown never disagree."""
+
+from __future__ import annotations
+
+from howfar.analysis.intervals import half_width
+from howfar.analysis.summary import CellSummary, Estimate, Resolution, Summary
+from howfar.analysis.verdict import interval_text
+from howfar.results.records import ArmRole
+
+UNKNOWN = "-"
+"""Not measured, or not on this path."""
+
+PATH_MEANING = {
+    "socket": "Unix socket, same machine",
+    "tcp": "TCP over loopback, same machine",
+    "remote": "TCP over a network, server on another machine",
+    "forwarded-socket": "a local socket that socat forwards over the network to the server's socket",
+}
+
+
+def number(value: float | None) -> str:
+    """Three to four significant digits, thousands grouped: `27,862`, `34.9`, `2.08`, `0.0412`."""
+    if value is None:
+        return UNKNOWN
+    size = abs(value)
+    if size >= 100:
+        return f"{value:,.0f}"
+    if size >= 10:
+        return f"{value:.1f}"
+    if size >= 1 or size == 0:
+        return f"{value:.2f}"
+    return f"{value:.3g}"
+
+
+def ratio(estimate: Estimate | None) -> str:
+    """`0.81 [0.80, 0.83]`; the baseline over itself is `1`."""
+    if estimate is None:
+        return UNKNOWN
+    if estimate.low == estimate.high == estimate.value == 1:
+        return "1"
+    return interval_text(estimate)
+
+
+def point(estimate: Estimate | None) -> str:
+    """The value of `ratio` alone."""
+    return ratio(estimate).split(" ", 1)[0]
+
+
+def limits(estimate: Estimate | None) -> str:
+    """The interval of `ratio` alone, in its brackets; empty for the baseline."""
+    return ratio(estimate).partition(" ")[2]
+
+
+def plus_minus(estimate: Estimate) -> str:
+    """Half the width of a symmetric interval, in the unit of the value: `± 1,191`."""
+    if estimate.low is None or estimate.high is None:
+        return "no interval"
+    return f"± {number((estimate.high - estimate.low) / 2)}"
+
+
+def share(value: float | None) -> str:
+    """`1.7 %`."""
+    return UNKNOWN if value is None else f"{value * 100:.1f} %"
+
+
+def size(count: float) -> str:
+    """Bytes, shortened: `812 B`, `8.4 kB`."""
+    return f"{count:,.0f} B" if count < 1000 else f"{count / 1000:.1f} kB" if count < 1e6 else f"{count / 1e6:.1f} MB"
+
+
+def cpu_total(cell: CellSummary) -> float:
+    """Microseconds a query of the whole path; the emulator's own cost is not in it."""
+    cpu = cell.cpu_us_per_query
+    return cpu.client.value + cpu.server.value + (cpu.forwarder.value if cpu.forwarder else 0.0)
+
+
+def cpu_parts(cell: CellSummary) -> str:
+    """`6.1+22.4`, and the forwarders' as a third."""
+    cpu = cell.cpu_us_per_query
+    parts = [cpu.client, cpu.server] + ([cpu.forwarder] if cpu.forwarder else [])
+    return "+".join(f"{part.value:.1f}" for part in parts)
+
+
+def reading(cell: CellSummary) -> str:
+    """What the ratio says, in words: colour is never the only carrier."""
+    if cell.resolution is Resolution.BASELINE:
+        return "reference"
+    return "no common block" if cell.ratio is None else cell.resolution.value
+
+
+def shown_cells(summary: Summary) -> list[CellSummary]:
+    """What a table lists: the A/A arm has its own line instead of a row."""
+    return [cell for cell in summary.cells if cell.role is not ArmRole.DUPLICATE]
+
+
+def baseline_name(summary: Summary) -> str:
+    return next((cell.arm for cell in summary.cells if cell.role is ArmRole.BASELINE), "baseline")
+
+
+def noise_line(summary: Summary) -> str:
+    """The noise floor in one or two sentences."""
+    base = baseline_name(summary)
+    if summary.aa_ratio is None or summary.noise_floor is None:
+        return "Noise floor: unknown. The second measurement of the baseline (A/A) has no interval, so nothing is resolved."
+    return (
+        f"Noise floor {share(summary.noise_floor)}: {base} measured twice under two names came out at "
+        f"{ratio(summary.aa_ratio)}. Smaller effects are not resolved"
+        + (f"; for CPU per query the floor is {share(summary.cpu_noise_floor)}." if summary.cpu_noise_floor else ".")
+    )
+
+
+STOPS = {
+    "width": "stopped because every interval was as narrow as asked",
+    "time": "stopped by the time budget",
+    "blocks": "stopped at the cap on blocks",
+    "interrupted": "interrupted",
+    None: "ended without saying why; `howfar resume` goes on",
+}
+
+
+def widest(summary: Summary) -> str:
+    """`widest interval ±2.3 % (asked ±5.0 %)`; empty without intervals."""
+    widths = [width for cell in shown_cells(summary) if cell.ratio and (width := half_width(cell.ratio)) is not None]
+    if not widths:
+        return ""
+    return f"widest interval ±{share(max(widths))} (asked ±{share(summary.target_half_width)})"
+
+
+def session_line(summary: Summary) -> str:
+    """Server, blocks and how it ended."""
+    trials = sum(cell.trials for cell in summary.cells)
+    server = f"{summary.server['kind']} {summary.server['version']}"
+    blocks = f"{summary.blocks} block{'' if summary.blocks == 1 else 's'} ({trials} trials)"
+    return "; ".join(part for part in (server, blocks, STOPS[summary.stop], widest(summary)) if part)
+
+
+def void_line(summary: Summary) -> str:
+    """How many trials were void and why; empty when none was."""
+    if not summary.void_trials:
+        return ""
+    reasons = "; ".join(f"{count} x {reason}" for reason, count in summary.void_reasons.items())
+    return f"{summary.void_trials} void trial{'' if summary.void_trials == 1 else 's'}, in no figure above: {reasons}."
+
+
+def published_sources(summary: Summary) -> list[str]:
+    """Whose figures stand beside ours, and what they measured; each once."""
+    found = {f"{cell.published.source}: {cell.published.setup}" for cell in summary.cells if cell.published}
+    return sorted(found)
+
+
+def unmeasured_lines(summary: Summary) -> list[str]:
+    lines = []
+    for arm in summary.unmeasured:
+        reasons = "; ".join(arm.reasons) or "it was never reached"
+        lines.append(f"{arm.arm}: no good trial ({arm.void_trials} void): {reasons}.")
+    return lines

@@ -1,0 +1,51 @@
+"""The report for programs. Names are public: a name is added, never renamed; `REPORT_VERSION` is raised when a meaning changes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from howfar.analysis.summary import CellSummary, Summary
+
+REPORT_VERSION = 1
+
+
+def document(summary: Summary) -> dict[str, Any]:
+    """The summary as plain values. CPU a query is a number there, its interval stands beside it."""
+    plain = summary.model_dump(mode="json")
+    plain["cells"] = [_cell(cell) for cell in summary.cells]
+    return {"report_version": REPORT_VERSION, **plain}
+
+
+def _cell(cell: CellSummary) -> dict[str, Any]:
+    plain = cell.model_dump(mode="json")
+    intervals = plain["cpu_us_per_query"]
+    plain["cpu_us_per_query"] = {role: found and found["value"] for role, found in intervals.items()}
+    plain["cpu_us_per_query_interval"] = intervals
+    return plain
+
+
+def render(summary: Summary) -> str:
+    """JSON text with a final newline; NaN and infinity cannot occur."""
+    return json.dumps(document(summary), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def schema() -> dict[str, Any]:
+    """JSON Schema (draft 2020-12) of `document`."""
+    found = Summary.model_json_schema(mode="serialization")
+    cell = found["$defs"]["CellSummary"]
+    cell["properties"]["cpu_us_per_query_interval"] = {"$ref": "#/$defs/CpuPerQuery"}
+    cell["properties"]["cpu_us_per_query"] = {"$ref": "#/$defs/CpuNumbers"}
+    cell["required"].append("cpu_us_per_query_interval")
+    numbers = dict.fromkeys(("client", "server"), {"type": "number"})
+    optional = dict.fromkeys(("forwarder", "link"), {"anyOf": [{"type": "number"}, {"type": "null"}]})
+    found["$defs"]["CpuNumbers"] = {
+        "type": "object",
+        "description": "CPU microseconds a query, by who spent them; null: no such part on this path.",
+        "properties": {**numbers, **optional},
+        "required": ["client", "server", "forwarder", "link"],
+        "additionalProperties": False,
+    }
+    found["properties"] = {"report_version": {"const": REPORT_VERSION}, **found["properties"]}
+    found["required"] = ["report_version", *found["required"]]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found, "title": "howfar report"}

@@ -1,0 +1,69 @@
+"""The report for an issue, a wiki or a mail: the same table and sentences in Markdown."""
+
+from __future__ import annotations
+
+from howfar.analysis.summary import Advice, CellSummary, Summary
+from howfar.report import figures
+from howfar.report.warnings import warning_lines
+
+
+def _escape(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def render(summary: Summary) -> str:
+    """Markdown with pipe tables, ending in a newline."""
+    blocks = [
+        f"# howfar: {summary.plan}",
+        f"**{summary.verdict}**",
+        f"{summary.workload}. {figures.session_line(summary)}.",
+        _table(summary),
+        figures.noise_line(summary),
+        *_published(summary),
+        "\n".join(f"- {line}" for line in warning_lines(summary)),
+        "## What to do" if summary.advice else "",
+        "\n".join(_advice(number, advice) for number, advice in enumerate(summary.advice, 1)),
+        figures.void_line(summary),
+        f"Repeat with:\n\n```\n{summary.command}\n```",
+    ]
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def _row(cells: list[str]) -> str:
+    return "| " + " | ".join(_escape(cell) for cell in cells) + " |"
+
+
+def _table(summary: Summary) -> str:
+    cells = figures.shown_cells(summary)
+    if not cells:
+        return ""
+    base = figures.baseline_name(summary)
+    head = ["path", "queries/s", f"of {base} [95 %]", "reads as", "p50 / p95 / p99 ms per transaction"]
+    head += ["CPU µs/query (client+server+forwarder)", "turns/txn", "bytes/txn out / in", "published"]
+    return "\n".join([_row(head), "|---|" + "---:|" * (len(head) - 1), *(_row(_cells(cell)) for cell in cells)])
+
+
+def _cells(cell: CellSummary) -> list[str]:
+    latency, size = cell.latency_ms, cell.bytes_per_txn
+    return [
+        cell.arm,
+        f"{figures.number(cell.qps.value)} {figures.plus_minus(cell.qps)}",
+        figures.ratio(cell.ratio),
+        figures.reading(cell),
+        " / ".join(figures.number(value) for value in (latency.p50, latency.p95, latency.p99)),
+        f"{figures.number(figures.cpu_total(cell))} ({figures.cpu_parts(cell)})",
+        f"{cell.turns_per_txn:.4g}",
+        f"{size.to_server:,.0f} / {size.to_client:,.0f}",
+        f"{cell.published.ratio:.2f} ({cell.published.qps:,.0f}/s)" if cell.published else figures.UNKNOWN,
+    ]
+
+
+def _published(summary: Summary) -> list[str]:
+    return [f"Published elsewhere: {text}. Not our measurement." for text in figures.published_sources(summary)]
+
+
+def _advice(number: int, advice: Advice) -> str:
+    text = f"{number}. **{advice.action}** {advice.because}"
+    if advice.lines:
+        text += "\n\n" + "\n".join(["   ```", *(f"   {line}" for line in advice.lines), "   ```"])
+    return text

@@ -1,0 +1,18 @@
+"""The warnings of a summary as lines: what, whose, and what it means."""
+
+from __future__ import annotations
+
+from howfar.analysis.signs import MEANING
+from howfar.analysis.summary import Summary
+from howfar.report.figures import unmeasured_lines
+
+
+def warning_lines(summary: Summary) -> list[str]:
+    """First those of the session, then those of arms (arms with the same warning together), then arms without figures."""
+    found = [f"{warning.value}: {MEANING[warning]}." for warning in summary.warnings]
+    arms: dict[str, list[str]] = {}
+    for cell in summary.cells:
+        for warning in cell.warnings:
+            arms.setdefault(f"{warning.value}: {MEANING[warning]}.", []).append(cell.arm)
+    found += [f"{', '.join(names)}: {text}" for text, names in arms.items()]
+    return found + unmeasured_lines(summary)
