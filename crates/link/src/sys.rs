@@ -212,3 +212,42 @@ pub(crate) fn set_short_slice(nanoseconds: u64) -> io::Result<()> {
     };
     check(result as c_int).map(drop)
 }
+
+/// What TCP knows of a connection.
+pub(crate) fn tcp_info(fd: BorrowedFd<'_>) -> io::Result<libc::tcp_info> {
+    // SAFETY: tcp_info is plain data, and its length is given; the kernel writes at most that much.
+    unsafe {
+        let mut info: libc::tcp_info = zeroed();
+        let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
+        check(libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            from_mut(&mut info).cast(),
+            &raw mut length,
+        ))?;
+        Ok(info)
+    }
+}
+
+/// The name of a connection's congestion control.
+pub(crate) fn congestion_control(fd: BorrowedFd<'_>) -> io::Result<String> {
+    let mut name = [0_u8; 16];
+    let mut length = name.len() as libc::socklen_t;
+    // SAFETY: the buffer is valid for the length that is given.
+    let result = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_CONGESTION,
+            name.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    check(result)?;
+    let end = name
+        .iter()
+        .position(|byte| *byte == 0)
+        .unwrap_or(name.len());
+    Ok(String::from_utf8_lossy(&name[..end]).into_owned())
+}

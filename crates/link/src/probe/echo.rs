@@ -1,0 +1,158 @@
+//! The far end of the probes: a listener that serves each connection in a thread of its own, until stdin ends.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::hello::{Figures, HELLO, Hello, Mode};
+use super::{tcp, window};
+use crate::clock::{now, timespec};
+use crate::event::{Code, Event, Failure};
+use crate::sys;
+
+/// Connections served at once; one more is closed.
+const CONNECTIONS: usize = 64;
+/// A ping-pong connection on which nothing comes for so long is closed.
+const IDLE: Duration = Duration::from_secs(60);
+/// A transfer ends by itself after this time, whatever the other end does.
+const TRANSFER: Duration = Duration::from_secs(600);
+/// Bytes that may wait unsent in the sender's socket: enough to keep it busy, little to drain at the end.
+const UNSENT: i32 = 512 << 10;
+
+static SERVED: AtomicUsize = AtomicUsize::new(0);
+
+/// Listen on `host` and serve until stdin ends.
+pub(super) fn serve(host: &str) -> Result<(), Failure> {
+    let address = tcp::address(host, 0)?;
+    let failed = |error: io::Error| {
+        Failure::new(
+            Code::Connect,
+            format!("cannot listen on {host}: {error}"),
+            "The address must belong to an interface of this host that is up.",
+        )
+    };
+    let listener = TcpListener::bind(address).map_err(failed)?;
+    let port = listener.local_addr().map_err(failed)?.port();
+    thread::spawn(move || accept(&listener));
+    Event::Listening { port }.emit();
+    // Whatever comes is ignored; the end ends the echo, with its threads.
+    let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
+    Ok(())
+}
+
+fn accept(listener: &TcpListener) {
+    for stream in listener.incoming() {
+        let Ok(stream) = stream else {
+            // Out of descriptors, say: connections that end give some back.
+            thread::sleep(Duration::from_millis(10));
+            continue;
+        };
+        if SERVED.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS {
+            SERVED.fetch_sub(1, Ordering::Relaxed);
+            continue;
+        }
+        thread::spawn(move || {
+            // A broken connection is seen and told by the other end, which asked for it.
+            let _ = answer(stream);
+            SERVED.fetch_sub(1, Ordering::Relaxed);
+        });
+    }
+}
+
+fn answer(mut stream: TcpStream) -> io::Result<()> {
+    tcp::prepare(&stream, tcp::PATIENCE)?;
+    let mut bytes = [0; HELLO];
+    stream.read_exact(&mut bytes)?;
+    let Some(hello) = Hello::decode(bytes) else {
+        return Ok(());
+    };
+    match hello.mode {
+        Mode::PingPong => bounce(&mut stream),
+        Mode::Sink => {
+            let window = window::receive(&stream, hello.warmup_ns, hello.measure_ns)?;
+            let figures = Figures {
+                bytes: window.bytes,
+                elapsed_ns: window.elapsed_ns,
+                retransmits: 0,
+            };
+            stream.write_all(&figures.encode())?;
+            // Take what is still on the way, so that closing does not reset the connection under the figures.
+            swallow(&mut stream)
+        }
+        Mode::Source => {
+            pour(&stream, TRANSFER)?;
+            let retransmits = tcp::retransmits(&stream)?;
+            stream.set_nonblocking(false)?;
+            stream.write_all(
+                &Figures {
+                    retransmits,
+                    ..Figures::default()
+                }
+                .encode(),
+            )
+        }
+    }
+}
+
+fn bounce(stream: &mut TcpStream) -> io::Result<()> {
+    stream.set_read_timeout(Some(IDLE))?;
+    let mut room = [0; 64];
+    loop {
+        let read = stream.read(&mut room)?;
+        if read == 0 {
+            return Ok(());
+        }
+        stream.write_all(&room[..read])?;
+    }
+}
+
+fn swallow(stream: &mut TcpStream) -> io::Result<()> {
+    let begin = now();
+    let mut room = vec![0; 1 << 18];
+    while Duration::from_nanos(now() - begin) < tcp::PATIENCE {
+        if stream.read(&mut room)? == 0 {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Send until the other end says or closes something, at most for `bound`. Leaves the stream non-blocking.
+pub(super) fn pour(stream: &TcpStream, bound: Duration) -> io::Result<()> {
+    sys::set_option(
+        stream.as_fd(),
+        libc::IPPROTO_TCP,
+        libc::TCP_NOTSENT_LOWAT,
+        UNSENT,
+    )?;
+    stream.set_nonblocking(true)?;
+    let begin = now();
+    let load = vec![0x5a_u8; 1 << 18];
+    let mut writer = stream;
+    while Duration::from_nanos(now() - begin) < bound {
+        let mut ends = [PollFd::new(stream, PollFlags::IN | PollFlags::OUT)];
+        let second = timespec(1_000_000_000);
+        poll(&mut ends, Some(&second))?;
+        let seen = ends[0].revents();
+        if seen.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
+            return Ok(());
+        }
+        if seen.contains(PollFlags::OUT) {
+            match writer.write(&load) {
+                Ok(_) => {}
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                    ) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Err(io::ErrorKind::TimedOut.into())
+}

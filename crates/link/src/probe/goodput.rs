@@ -1,0 +1,88 @@
+//! Goodput: payload bytes of one TCP connection per time, counted where they arrive.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use super::hello::{FIGURES, Figures, Hello, Mode};
+use super::window::{self, Window};
+use super::{echo, tcp};
+use crate::clock::now;
+use crate::event::{Event, Failure};
+use crate::sys;
+
+/// A source's last bytes are waited for this long after the window; then its retransmits stay unknown.
+const DRAIN: Duration = Duration::from_secs(3);
+
+/// One transfer: warm-up, then the measured window.
+pub(super) fn measure(peer: SocketAddr, hello: Hello) -> Result<Event, Failure> {
+    let mut stream = tcp::connect(peer, tcp::PATIENCE)?;
+    let run = |stream: &mut TcpStream| -> io::Result<Event> {
+        stream.write_all(&hello.encode())?;
+        let (window, retransmits) = match hello.mode {
+            Mode::Source => receive(stream, hello)?,
+            Mode::Sink | Mode::PingPong => send(stream, hello)?,
+        };
+        Ok(Event::Goodput {
+            bytes: window.bytes,
+            elapsed_ns: window.elapsed_ns,
+            bits_per_second: window.bytes as f64 * 8e9 / window.elapsed_ns.max(1) as f64,
+            retransmits,
+            congestion_control: sys::congestion_control(stream.as_fd())?,
+            mss: tcp::mss(stream)?,
+        })
+    };
+    run(&mut stream).map_err(|error| tcp::broken(peer, "transfer bytes with", &error))
+}
+
+/// The far end sends; this end counts.
+fn receive(stream: &mut TcpStream, hello: Hello) -> io::Result<(Window, Option<u64>)> {
+    let window = window::receive(stream, hello.warmup_ns, hello.measure_ns)?;
+    stream.shutdown(Shutdown::Write)?;
+    Ok((
+        window,
+        last_figures(stream).map(|figures| figures.retransmits),
+    ))
+}
+
+/// Read to the end of the stream and understand its last bytes; None when it does not end in time.
+fn last_figures(stream: &mut TcpStream) -> Option<Figures> {
+    let begin = now();
+    let mut room = vec![0_u8; 1 << 18];
+    let mut kept = 0;
+    loop {
+        let left = DRAIN
+            .checked_sub(Duration::from_nanos(now() - begin))
+            .filter(|left| !left.is_zero())?;
+        stream.set_read_timeout(Some(left)).ok()?;
+        let read = stream.read(&mut room[kept..]).ok()?;
+        let there = kept + read;
+        if read == 0 {
+            return room[..there]
+                .last_chunk::<FIGURES>()
+                .map(|bytes| Figures::decode(*bytes));
+        }
+        kept = there.min(FIGURES);
+        room.copy_within(there - kept..there, 0);
+    }
+}
+
+/// This end sends until the far end has counted enough and sent its figures.
+fn send(stream: &mut TcpStream, hello: Hello) -> io::Result<(Window, Option<u64>)> {
+    let bound = Duration::from_nanos(hello.warmup_ns.saturating_add(hello.measure_ns))
+        .saturating_add(tcp::PATIENCE);
+    echo::pour(stream, bound)?;
+    stream.set_nonblocking(false)?;
+    let mut bytes = [0; FIGURES];
+    stream.read_exact(&mut bytes)?;
+    let figures = Figures::decode(bytes);
+    let retransmits = tcp::retransmits(stream)?;
+    Ok((
+        Window {
+            bytes: figures.bytes,
+            elapsed_ns: figures.elapsed_ns,
+        },
+        Some(retransmits),
+    ))
+}

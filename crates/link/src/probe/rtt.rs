@@ -1,0 +1,102 @@
+//! Round trip time: one byte to and fro on one connection, one at a time.
+
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::hello::{Hello, Mode};
+use super::tcp;
+use crate::clock::now;
+use crate::event::{Code, Event, Failure};
+
+/// Round trips before those that count: they warm the caches and let both ends settle.
+const UNCOUNTED: u32 = 10;
+
+/// `count` round trips; all of them, with the connection, take at most `timeout_ns`.
+pub(super) fn measure(peer: SocketAddr, count: u32, timeout_ns: u64) -> Result<Event, Failure> {
+    let begin = now();
+    let patience = Duration::from_nanos(timeout_ns.max(1_000_000));
+    let mut stream = tcp::connect(peer, patience)?;
+    let broken = |error: &std::io::Error| tcp::broken(peer, "bounce a byte off", error);
+    let hello = Hello {
+        mode: Mode::PingPong,
+        warmup_ns: 0,
+        measure_ns: 0,
+    };
+    stream
+        .write_all(&hello.encode())
+        .map_err(|error| broken(&error))?;
+    let mut times = Vec::with_capacity(count as usize);
+    for round in 0..UNCOUNTED + count {
+        let sent = now();
+        if sent - begin > timeout_ns {
+            return Err(Failure::new(
+                Code::Stalled,
+                format!(
+                    "only {round} of {count} round trips to {peer} ended within {timeout_ns} ns"
+                ),
+                "Ask for fewer round trips or for more time.",
+            ));
+        }
+        let mut byte = [round as u8];
+        stream.write_all(&byte).map_err(|error| broken(&error))?;
+        stream
+            .read_exact(&mut byte)
+            .map_err(|error| broken(&error))?;
+        if byte[0] != round as u8 {
+            return Err(Failure::new(
+                Code::Protocol,
+                format!("{peer} answered with another byte than was sent"),
+                "Something else than howfar's echo listens there.",
+            ));
+        }
+        if round >= UNCOUNTED {
+            times.push(now() - sent);
+        }
+    }
+    Ok(summary(times))
+}
+
+fn summary(mut times: Vec<u64>) -> Event {
+    times.sort_unstable();
+    // Nearest rank.
+    let rank = |part: usize| times[(times.len() * part).div_ceil(100).max(1) - 1];
+    Event::Rtt {
+        count: times.len() as u64,
+        min_ns: times[0],
+        p50_ns: rank(50),
+        p99_ns: rank(99),
+        max_ns: times[times.len() - 1],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_nearest() {
+        let event = summary((1..=200).rev().collect());
+        assert_eq!(
+            event,
+            Event::Rtt {
+                count: 200,
+                min_ns: 1,
+                p50_ns: 100,
+                p99_ns: 198,
+                max_ns: 200
+            }
+        );
+        let one = summary(vec![7]);
+        assert_eq!(
+            one,
+            Event::Rtt {
+                count: 1,
+                min_ns: 7,
+                p50_ns: 7,
+                p99_ns: 7,
+                max_ns: 7
+            }
+        );
+    }
+}

@@ -1,0 +1,72 @@
+//! TCP connections of the probes: every wait is bounded.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use crate::event::{Code, Failure};
+use crate::sys;
+
+/// Bounds a connect, and a read or write of which nothing else is known.
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A numeric address.
+pub(super) fn address(host: &str, port: u16) -> Result<SocketAddr, Failure> {
+    let host: IpAddr = host.parse().map_err(|_| {
+        Failure::bad_job(format!(
+            "host {host:?} is no numeric address; names are resolved before a job is made"
+        ))
+    })?;
+    Ok(SocketAddr::new(host, port))
+}
+
+/// Connect without Nagle's delay.
+pub(super) fn connect(peer: SocketAddr, patience: Duration) -> Result<TcpStream, Failure> {
+    let stream = TcpStream::connect_timeout(&peer, patience).map_err(|error| {
+        Failure::new(
+            Code::Connect,
+            format!("cannot connect to the probe's far end {peer}: {error}"),
+            "The link must be up, with addresses, routes and neighbours on both hosts, and the echo listening.",
+        )
+    })?;
+    prepare(&stream, patience)
+        .map_err(|error| broken(peer, "prepare the connection to", &error))?;
+    Ok(stream)
+}
+
+/// No Nagle, bounded reads and writes.
+pub(super) fn prepare(stream: &TcpStream, patience: Duration) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))
+}
+
+/// Translate an error of an open connection.
+pub(super) fn broken(peer: SocketAddr, tried: &str, error: &io::Error) -> Failure {
+    let code = match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Code::Stalled,
+        io::ErrorKind::UnexpectedEof => Code::Protocol,
+        _ => Code::Connect,
+    };
+    let said = if code == Code::Stalled {
+        "no answer in time".to_owned()
+    } else {
+        error.to_string()
+    };
+    Failure::new(
+        code,
+        format!("cannot {tried} {peer}: {said}"),
+        "Ask the link for its statistics: drops or an interface that is down would explain it.",
+    )
+}
+
+/// Segments that were sent again on this connection so far.
+pub(super) fn retransmits(stream: &TcpStream) -> io::Result<u64> {
+    Ok(u64::from(sys::tcp_info(stream.as_fd())?.tcpi_total_retrans))
+}
+
+/// Payload bytes of a full segment that this end sends.
+pub(super) fn mss(stream: &TcpStream) -> io::Result<u32> {
+    Ok(sys::tcp_info(stream.as_fd())?.tcpi_snd_mss)
+}

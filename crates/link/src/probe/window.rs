@@ -1,0 +1,53 @@
+//! Counting what arrives within a measured window.
+
+use std::io;
+use std::net::TcpStream;
+use std::time::Duration;
+
+use rustix::net::{RecvFlags, recv};
+
+use crate::clock::now;
+
+/// Bytes taken from the socket at once.
+const GULP: usize = 1 << 20;
+/// A silent sender is noticed within this time.
+const TICK: Duration = Duration::from_millis(20);
+
+/// What arrived, and in what time: between the read that ended the warm-up and the read that ended the window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Window {
+    pub(super) bytes: u64,
+    pub(super) elapsed_ns: u64,
+}
+
+/// Receive for the warm-up and then for the window. Bytes are thrown away by the kernel without a copy. A sender that ends
+/// early is an error, a silent one is not: its window holds less.
+pub(super) fn receive(stream: &TcpStream, warmup_ns: u64, measure_ns: u64) -> io::Result<Window> {
+    let patience = stream.read_timeout()?;
+    stream.set_read_timeout(Some(TICK))?;
+    let begin = now();
+    let mut room = vec![0_u8; GULP];
+    let mut total = 0_u64;
+    let mut start = None;
+    loop {
+        // On TCP, TRUNC means: count the bytes and throw them away.
+        match recv(stream, &mut room[..], RecvFlags::TRUNC) {
+            Ok((_, 0)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok((_, bytes)) => total += bytes as u64,
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let moment = now();
+        match start {
+            None if moment - begin >= warmup_ns => start = Some((moment, total)),
+            Some((from, before)) if moment - from >= measure_ns => {
+                stream.set_read_timeout(patience)?;
+                return Ok(Window {
+                    bytes: total - before,
+                    elapsed_ns: moment - from,
+                });
+            }
+            _ => {}
+        }
+    }
+}
