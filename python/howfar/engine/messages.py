@@ -14,6 +14,10 @@ PROTOCOL_VERSION: Final = 1
 """Raised when a message changes its meaning; the engine refuses a job of another version."""
 
 
+LONGEST_NS = 86_400_000_000_000
+"""A day: no field names a longer time. What is longer is a mistake of a unit."""
+
+
 class Message(BaseModel):
     """Frozen, and closed: an unknown field is a contract broken, never ignored."""
 
@@ -46,7 +50,7 @@ class Distribution(Message):
 
     kind: Literal["uniform", "pareto", "special", "gaussian", "zipfian"] = "special"
     pareto_h: float = Field(default=0.2, gt=0, lt=1)
-    spec_iter: int = Field(default=12, ge=1)
+    spec_iter: int = Field(default=12, ge=1, le=10_000)
     spec_pct: int = Field(default=1, ge=1, le=100)
     spec_res: int = Field(default=75, ge=1, le=99)
     zipfian_exp: float = Field(default=0.8, ge=0)
@@ -56,9 +60,9 @@ class OltpReadOnly(Message):
     """sysbench's oltp_read_only with sysbench's option names and 1.0 defaults."""
 
     kind: Literal["oltp_read_only"] = "oltp_read_only"
-    tables: int = Field(default=1, ge=1)
-    table_size: int = Field(default=10_000, ge=1)
-    range_size: int = Field(default=100, ge=1)
+    tables: int = Field(default=1, ge=1, le=2**20)
+    table_size: int = Field(default=10_000, ge=1, lt=2**52)
+    range_size: int = Field(default=100, ge=1, lt=2**52)
     point_selects: int = Field(default=10, ge=0)
     range_selects: bool = True
     simple_ranges: int = Field(default=1, ge=0)
@@ -87,15 +91,15 @@ class LoadJob(Message):
     password: str = Field(default="", repr=False)
     database: str
     workload: OltpReadOnly
-    connections: int = Field(ge=1)
+    connections: int = Field(ge=1, le=65_536)
     seed: int = Field(ge=0, lt=2**63)
-    warmup_ns: int = Field(ge=0)
-    measure_ns: int = Field(gt=0)
+    warmup_ns: int = Field(ge=0, le=LONGEST_NS)
+    measure_ns: int = Field(gt=0, le=LONGEST_NS)
     interval_ns: int = Field(default=1_000_000_000, gt=0)
     client_work: Literal["skip", "touch", "decode"] = "touch"
     observe: tuple[Observed, ...] = ()
-    connect_timeout_ns: int = Field(default=10_000_000_000, gt=0)
-    stall_timeout_ns: int = Field(default=30_000_000_000, gt=0)
+    connect_timeout_ns: int = Field(default=10_000_000_000, gt=0, le=LONGEST_NS)
+    stall_timeout_ns: int = Field(default=30_000_000_000, gt=0, le=LONGEST_NS)
 
 
 # ---------------------------------------------------------------- load events
@@ -243,11 +247,11 @@ LoadEvent = Annotated[Ready | Measuring | Interval | Finished | Failed, Field(di
 class Direction(Message):
     """One way of a link. `delay_ns` is what the user asked (half the RTT); `compensate_ns` is taken off it by calibration."""
 
-    rate_bps: int | None = Field(default=None, gt=0)
+    rate_bps: int | None = Field(default=None, gt=0, le=1_000_000_000_000)
     """None: unshaped."""
-    delay_ns: int = Field(ge=0)
+    delay_ns: int = Field(ge=0, le=60_000_000_000)
     compensate_ns: int = 0
-    queue_bytes: int = Field(gt=0)
+    queue_bytes: int = Field(gt=0, le=64 * 2**30)
 
 
 class LinkJob(Message):
@@ -364,8 +368,8 @@ class GoodputJob(Message):
     host: str
     port: int
     direction: Literal["to_server", "to_client"]
-    warmup_ns: int = Field(ge=0)
-    measure_ns: int = Field(gt=0)
+    warmup_ns: int = Field(ge=0, le=LONGEST_NS)
+    measure_ns: int = Field(gt=0, le=LONGEST_NS)
 
 
 class GoodputResult(Message):

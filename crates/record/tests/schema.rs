@@ -1,0 +1,175 @@
+//! The contract's examples, which the Python side is tested against too: what it sends is read here, what is written here it knows.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use howfar_record::events::{
+    Bytes, CpuUse, Finished, Histogram, Interval, Measuring, Ready, Receipt,
+};
+use howfar_record::jobs::{LoadJob, Target};
+use howfar_record::{FailCode, Failed, parse_job};
+use serde::Serialize;
+use serde_json::Value;
+
+fn examples() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../schema/examples")
+}
+
+fn text(name: &str) -> String {
+    fs::read_to_string(examples().join(name)).expect("an example that is kept beside the schemas")
+}
+
+fn json(name: &str) -> Value {
+    serde_json::from_str(&text(name)).expect("JSON")
+}
+
+fn load_job(text: &str) -> Result<LoadJob, Failed> {
+    let job: LoadJob = parse_job("load", text)?;
+    job.check()?;
+    Ok(job)
+}
+
+/// One job a line: that is how it travels.
+fn names(directory: &Path, prefix: &str) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = fs::read_dir(directory)
+        .expect("the examples")
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|path| {
+            path.file_name()
+                .is_some_and(|name| name.to_string_lossy().starts_with(prefix))
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+#[test]
+fn load_jobs_are_read() {
+    let unix = load_job(&text("job.load.unix.json")).expect("a good job");
+    assert_eq!(unix.password, "a \"quoted\" pässword");
+    assert_eq!(unix.observe.len(), 3);
+    assert!(matches!(unix.target, Target::Unix { .. }));
+    let tcp = load_job(&text("job.load.tcp.json")).expect("a good job");
+    assert_eq!(tcp.seed, (1 << 63) - 1);
+    assert_eq!(tcp.connections, 1000);
+    assert!(matches!(tcp.target, Target::Tcp { port: 1, .. }));
+}
+
+#[test]
+fn bad_load_jobs_are_refused() {
+    let refused = names(&examples().join("refused"), "job.load.");
+    assert!(refused.len() >= 10, "only {} examples", refused.len());
+    for path in refused {
+        let text = fs::read_to_string(&path).expect("an example");
+        let failed = load_job(&text).expect_err(&path.to_string_lossy());
+        assert_eq!(failed.code, FailCode::BadJob, "{}", path.display());
+        assert!(!failed.message.is_empty());
+    }
+}
+
+fn written<T: Serialize>(event: &T) -> Value {
+    serde_json::to_value(event).expect("plain data")
+}
+
+fn receipt() -> Receipt {
+    Receipt {
+        address_family: "inet",
+        local_address: Some("127.0.0.1:50122".to_owned()),
+        peer_address: "127.0.0.1:3306".to_owned(),
+        peer_pid: None,
+        server_version: "10.11.19-MariaDB".to_owned(),
+        server_connection_id: 7,
+        auth_plugin: "mysql_native_password".to_owned(),
+        protocol_mode: "text",
+        tls_version: Some("TLSv1.3".to_owned()),
+        tls_cipher: Some("TLS_AES_256_GCM_SHA384".to_owned()),
+        compression: Some("zlib".to_owned()),
+        tcp_mss: Some(1448),
+        tcp_nodelay: Some(true),
+        congestion_control: Some("cubic".to_owned()),
+        client_threads: 2,
+        client_cpus: vec![0, 1],
+    }
+}
+
+#[test]
+fn events_are_written_as_the_contract_has_them() {
+    let ready = Ready {
+        receipt: receipt(),
+        connections: 1,
+        prepared_statements: 0,
+        connect_ns: 1_000_000,
+    };
+    assert_eq!(written(&ready), json("event.ready.tcp.json"));
+    let measuring = Measuring {
+        unix_time_ns: 1_795_000_000_123_456_789,
+        warmup_transactions: 321,
+    };
+    assert_eq!(written(&measuring), json("event.measuring.json"));
+    let interval = Interval {
+        start_ns: 0,
+        length_ns: 1_000_000_000,
+        transactions: 1500,
+        queries: 24_000,
+        errors: 0,
+        p50_ns: 1_200_000,
+        p95_ns: 1_900_000,
+        p99_ns: 2_600_000,
+        max_ns: 9_000_000,
+    };
+    assert_eq!(written(&interval), json("event.interval.json"));
+    let failed = Failed::new(
+        FailCode::Auth,
+        "the server refused user 'howfar': 1045 Access denied",
+        "Check the user and its password.",
+    );
+    assert_eq!(written(&failed), json("event.failed.json"));
+}
+
+/// The fields of the nested parts, taken from the example, must be all that this side writes and no more.
+#[test]
+fn a_finished_event_is_written_as_the_contract_has_it() {
+    let example = json("event.finished.json");
+    let number = |value: &Value| value.as_u64().expect("a count");
+    let cpu = |part: &Value| CpuUse {
+        role: part["role"].as_str().expect("a role").to_owned(),
+        cpu_ns: number(&part["cpu_ns"]),
+        runnable_wait_ns: number(&part["runnable_wait_ns"]),
+        busiest_thread_ns: number(&part["busiest_thread_ns"]),
+        threads: number(&part["threads"]) as u32,
+        voluntary_switches: number(&part["voluntary_switches"]),
+        involuntary_switches: number(&part["involuntary_switches"]),
+    };
+    let histogram = |part: &Value| Histogram {
+        kind: part["kind"].as_str().expect("a kind").to_owned(),
+        count: number(&part["count"]),
+        min_ns: number(&part["min_ns"]),
+        mean_ns: part["mean_ns"].as_f64().expect("a mean"),
+        p50_ns: number(&part["p50_ns"]),
+        p95_ns: number(&part["p95_ns"]),
+        p99_ns: number(&part["p99_ns"]),
+        max_ns: number(&part["max_ns"]),
+        data: part["data"].as_str().expect("base64").to_owned(),
+    };
+    let parts = |name: &str| example[name].as_array().expect("a list").clone();
+    let finished = Finished {
+        elapsed_ns: number(&example["elapsed_ns"]),
+        transactions: number(&example["transactions"]),
+        queries: number(&example["queries"]),
+        turns: number(&example["turns"]),
+        rows: number(&example["rows"]),
+        bytes: Bytes {
+            to_server: number(&example["bytes"]["to_server"]),
+            to_client: number(&example["bytes"]["to_client"]),
+        },
+        errors: example["errors"]
+            .as_object()
+            .expect("a map")
+            .iter()
+            .map(|(code, count)| (code.clone(), number(count)))
+            .collect(),
+        cpu: parts("cpu").iter().map(cpu).collect(),
+        histograms: parts("histograms").iter().map(histogram).collect(),
+    };
+    assert_eq!(written(&finished), example);
+}
