@@ -1,0 +1,135 @@
+//! The programs under test as processes: this same program, started with the name of a job.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::rig::{Host, SERVER};
+
+/// A job that runs; its stdin ends when this is dropped, and it is waited for.
+pub(crate) struct Job {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Job {
+    pub(crate) fn start(mut command: Command, job: &Value) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the job starts");
+        let stdout = BufReader::new(child.stdout.take().expect("piped"));
+        let mut job_itself = Self { stdin: child.stdin.take(), child, stdout };
+        job_itself.send(job);
+        job_itself
+    }
+
+    pub(crate) fn send(&mut self, line: &Value) {
+        writeln!(self.stdin.as_mut().expect("open"), "{line}").expect("the job reads");
+    }
+
+    /// The next event; the job's own bounds bound the wait.
+    pub(crate) fn event(&mut self) -> Value {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).expect("the job writes");
+        serde_json::from_str(&line).unwrap_or_else(|error| panic!("no event but {line:?}: {error}"))
+    }
+
+    /// End its stdin and wait; its exit code.
+    pub(crate) fn end(mut self) -> Option<i32> {
+        drop(self.stdin.take());
+        self.child.wait().expect("the job ends").code()
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        drop(self.stdin.take());
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn own(job: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("own path"));
+    command.arg(job);
+    command
+}
+
+fn own_on(host: &Host, job: &str) -> Command {
+    let mut command = host.command(std::env::current_exe().expect("own path").to_str().expect("a path in UTF-8"));
+    command.arg(job);
+    command
+}
+
+/// One way of a link: rate in bits per second (0: unshaped), round trip time and queue.
+pub(crate) fn way(rate: u64, rtt_ns: u64, queue_bytes: u64) -> Value {
+    json!({
+        "rate_bps": (rate > 0).then_some(rate),
+        "delay_ns": rtt_ns / 2,
+        "compensate_ns": 0,
+        "queue_bytes": queue_bytes,
+    })
+}
+
+/// Both ways alike, the queue one bandwidth-delay product and at least 10 ms.
+pub(crate) fn usual(rate: u64, rtt_ns: u64) -> Value {
+    let queue = u128::from(rate.max(100_000_000)) * u128::from(rtt_ns.max(10_000_000)) / 8_000_000_000;
+    way(rate, rtt_ns, queue as u64)
+}
+
+pub(crate) fn link(to_server: &Value, to_client: &Value) -> Job {
+    let job = json!({
+        "job": "link", "version": 1, "client_interface": "lc", "server_interface": "ls",
+        "to_server": to_server, "to_client": to_client,
+        "realtime": std::env::var("HOWFAR_LINK_REALTIME").unwrap_or_else(|_| "auto".to_owned()),
+    });
+    let mut link = Job::start(own("link"), &job);
+    let ready = link.event();
+    assert_eq!(ready["event"], "link_ready", "{ready}");
+    link
+}
+
+/// Change both ways.
+pub(crate) fn set(link: &mut Job, both: &Value) {
+    link.send(&json!({"command": "set", "to_server": both, "to_client": both}));
+}
+
+/// The link's figures since the last call.
+pub(crate) fn stats(link: &mut Job) -> Value {
+    link.send(&json!({"command": "stats", "reset": true}));
+    let stats = link.event();
+    assert_eq!(stats["event"], "link_stats", "{stats}");
+    stats
+}
+
+/// Drops that no property of the link explains.
+pub(crate) fn unmodelled(stats: &Value) -> u64 {
+    ["to_server", "to_client"]
+        .iter()
+        .flat_map(|way| ["arena", "socket", "transmit"].map(|cause| stats[*way]["drops"][cause].as_u64().expect("a count")))
+        .sum()
+}
+
+/// The far end of the probes, and its port.
+pub(crate) fn echo(server: &Host) -> (Job, u64) {
+    let mut echo = Job::start(own_on(server, "echo"), &json!({"job": "echo", "version": 1, "host": SERVER}));
+    let port = echo.event()["port"].as_u64().expect("a port");
+    (echo, port)
+}
+
+pub(crate) fn rtt(client: &Host, port: u64, count: u64) -> Value {
+    let job = json!({"job": "rtt", "version": 1, "host": SERVER, "port": port, "count": count, "timeout_ns": 30_000_000_000_u64});
+    let event = Job::start(own_on(client, "rtt"), &job).event();
+    assert_eq!(event["event"], "rtt", "{event}");
+    event
+}
+
+pub(crate) fn goodput(client: &Host, port: u64, direction: &str, warmup_ms: u64, measure_ms: u64) -> Value {
+    let job = json!({
+        "job": "goodput", "version": 1, "host": SERVER, "port": port, "direction": direction,
+        "warmup_ns": warmup_ms * 1_000_000, "measure_ns": measure_ms * 1_000_000,
+    });
+    let event = Job::start(own_on(client, "goodput"), &job).event();
+    assert_eq!(event["event"], "goodput", "{event}");
+    event
+}
