@@ -1,6 +1,8 @@
-"""One file a command; the only place with exit codes."""
+"""One file a command; the only place with exit codes. Start at `main.py`."""
 
 
 def main() -> int:
-    """Entry point of the `howfar` command."""
-    return 0
+    """Entry point of the `howfar` command. Gives back the exit code."""
+    from howfar.cli.main import run_command_line
+
+    return run_command_line()

@@ -43,9 +43,9 @@ _OneOrMore = BeforeValidator(_levels)
 def _threads(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         if value < 1:
-            raise refuse(f"{value}: without at least one connection nothing is measured")
+            raise refuse("without at least one connection nothing is measured")
         if value > MAX_THREADS:
-            raise refuse(f"{value} is more than {MAX_THREADS}: the server would measure its own queue")
+            raise refuse(f"more than {MAX_THREADS}: the server would measure its own queue")
     return value
 
 
@@ -152,3 +152,11 @@ class Plan(Part):
 def restore_plan(stored: dict[str, Any]) -> Plan:
     """The plan as kept in a run file (`Plan.model_dump(mode="json")`)."""
     return Plan.model_validate(stored, context=STORED, by_alias=False, by_name=True)
+
+
+def local_part(plan: Plan) -> Plan:
+    """The plan with only those of its paths that pass no link; without any, as it is."""
+    local = tuple(path for path in plan.factors.path if path in LOCAL_PATHS)
+    if not local:
+        return plan
+    return plan.model_copy(update={"factors": plan.factors.model_copy(update={"path": local})})

@@ -1,0 +1,70 @@
+"""`howfar compare`: two runs side by side."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from howfar.analysis.compare import ArmComparison, Comparison
+from howfar.analysis.compare import compare as compare_runs
+from howfar.analysis.summary import Estimate
+from howfar.cli.screen import has_colour, no_colour_option, width
+from howfar.results.store import read_run
+
+
+@click.command()
+@click.argument("before", type=click.Path(path_type=Path))
+@click.argument("after", type=click.Path(path_type=Path))
+@no_colour_option
+def compare(before: Path, after: Path, no_colour: bool) -> int:
+    """Set the runs in the files BEFORE and AFTER side by side; ratios are after over before."""
+    found = compare_runs(read_run(before), read_run(after))
+    console = Console(
+        file=sys.stdout, no_color=not has_colour(sys.stdout, no_colour), width=width(), highlight=False, soft_wrap=False
+    )
+    console.print(Text(f"{before} -> {after}"))
+    if found.arms:
+        console.print(_table(found))
+    else:
+        console.print(Text("The runs have no arm in common."))
+    for name, only in ((before, found.only_before), (after, found.only_after)):
+        if only:
+            console.print(Text(f"Only in {name}: {', '.join(only)}"))
+    for difference in found.differences:
+        console.print(Text(f"Differs: {difference.what}: {difference.before} -> {difference.after}"))
+    console.print(Text(found.warning))
+    return 0
+
+
+def _table(found: Comparison) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column("arm", overflow="fold")
+    for title in ("queries/s", "to baseline", "CPU a query"):
+        table.add_column(title, justify="right", overflow="fold")
+    table.add_column("verdict", overflow="fold")
+    for arm in found.arms:
+        table.add_row(
+            arm.arm, _ratio(arm.qps), _ratio(arm.relative_to_baseline), _ratio(arm.cpu_per_query), _verdict(arm)
+        )
+    return table
+
+
+def _ratio(estimate: Estimate | None) -> str:
+    if estimate is None:
+        return "-"
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.value:.3f}"
+    return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
+
+
+def _verdict(arm: ArmComparison) -> str:
+    if not arm.same_cell:
+        return "other factor levels"
+    if not arm.qps_differs:
+        return "not resolved"
+    return "faster" if arm.qps.value > 1 else "slower"

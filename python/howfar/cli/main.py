@@ -1,0 +1,116 @@
+"""The `howfar` command: its subcommands, each loaded only when asked for, and the one place where errors become exit codes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+
+import click
+
+import howfar
+from howfar.errors import HowfarError
+
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+BUG = 70
+
+_COMMANDS = {
+    "run": ("howfar.cli.run:run", "Run an experiment and report."),
+    "resume": ("howfar.cli.resume:resume", "Continue an interrupted run; repeats no finished trial."),
+    "report": ("howfar.cli.report:report", "Show a run again, or write it as HTML, Markdown, CSV or JSON."),
+    "compare": ("howfar.cli.compare:compare", "Set two runs side by side."),
+    "plans": ("howfar.cli.plans:plans", "List the experiments: what each answers, how long it takes."),
+    "lab": ("howfar.cli.lab:lab", "Run any program inside the laboratory."),
+}
+
+_EPILOG = """\b
+Exit codes:
+  0    done
+  2    asked for something that cannot be (option, plan, quantity)
+  3    this machine lacks something (server, permission)
+  4    the laboratory could not be built, or broke
+  5    the load engine failed
+  6    the run file cannot be read or written
+  70   a mistake in howfar itself
+  130  interrupted; the run file holds every finished trial
+"""
+
+
+class _Lazy(click.Group):
+    """Commands by name; a module is imported when its command is used, so that `howfar --help` is quick."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, attribute = _COMMANDS[cmd_name][0].split(":")
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command), f"{cmd_name} is a command"
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, short) for name, (_, short) in _COMMANDS.items()])
+
+
+@click.command(cls=_Lazy, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(howfar.__version__, message="howfar %(version)s")
+def cli() -> None:
+    """How far is your database? Measures, on real servers, what the way between an application and its data costs.
+
+    Begin with: howfar run paths --quick
+    """
+
+
+def run_command_line(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and give back its exit code. Never a traceback for a user's mistake."""
+    try:
+        result = cli.main(
+            args=None if arguments is None else list(arguments), prog_name="howfar", standalone_mode=False
+        )
+        sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except HowfarError as error:
+        _say(error.message, error.advice)
+        return error.exit_code
+    except click.ClickException as error:
+        command = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "howfar"
+        _say(error.format_message(), f"`{command} --help` shows what is possible.")
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        _say("interrupted", "")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has gone, as with `| head`. Nothing more may be written, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except Exception as error:
+        return _bug(error)
+
+
+def _say(message: str, advice: str) -> None:
+    with contextlib.suppress(OSError):
+        click.echo(f"howfar: {message}", err=True)
+        for line in advice.splitlines():
+            click.echo(f"  {line}", err=True)
+
+
+def _bug(error: Exception) -> int:
+    if os.environ.get("HOWFAR_DEBUG") == "1":
+        traceback.print_exc()
+        return BUG
+    where = "set HOWFAR_DEBUG=1 to see the trace"
+    with contextlib.suppress(OSError):
+        descriptor, name = tempfile.mkstemp(prefix="howfar-trace-", suffix=".txt")
+        with os.fdopen(descriptor, "w") as file:
+            traceback.print_exception(error, file=file)
+        where = f"the trace is in {name}"
+    _say(f"a mistake in howfar itself: {type(error).__name__}: {str(error)[:200]}; {where}", "Please report it.")
+    return BUG

@@ -1,0 +1,45 @@
+"""`howfar report`: a run in the terminal, or as a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from howfar.analysis.analyse import summarise
+from howfar.cli import pages
+from howfar.cli.screen import no_colour_option
+from howfar.errors import UsageError
+from howfar.results.store import read_run
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option(
+    "--html",
+    is_flag=False,
+    flag_value="",
+    metavar="[FILE]",
+    help="One self-contained page, beside the run file unless FILE is given (write --html=FILE).",
+)
+@click.option("--md", is_flag=True, help="Markdown on stdout.")
+@click.option("--csv", is_flag=True, help="CSV on stdout, one line an arm.")
+@click.option("--json", "json_", is_flag=True, help="JSON on stdout; its schema is schema/report.json.")
+@no_colour_option
+def report(run: Path, html: str | None, md: bool, csv: bool, json_: bool, no_colour: bool) -> int:
+    """Show the run in the file RUN, finished or not; also while it is being measured."""
+    asked = [form for form, wanted in (("md", md), ("csv", csv), ("json", json_)) if wanted]
+    if len(asked) + (html is not None) > 1:
+        raise UsageError("more than one format was asked for", "Choose one of --html, --md, --csv, --json.")
+    found = read_run(run)
+    if html is not None:
+        page = Path(html) if html else run.with_suffix(".html")
+        pages.write(page, pages.as_text(found, "html"))
+        click.echo(page)
+    elif asked:
+        click.echo(pages.as_text(found, asked[0]).rstrip("\n"))
+    else:
+        pages.show(summarise(found), no_colour)
+        if found.stop is None:
+            click.echo(f"\nThis run has not ended. If nothing is measuring it now: howfar resume {run}", err=True)
+    return 0

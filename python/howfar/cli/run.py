@@ -1,0 +1,111 @@
+"""`howfar run`: measure an experiment and report."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from howfar.cli import ground
+from howfar.cli.finish import finish
+from howfar.cli.observe import observer
+from howfar.cli.screen import no_colour_option
+from howfar.conduct.conductor import conduct
+from howfar.conduct.head import new_seed, run_info
+from howfar.errors import SandboxForbidden, UsageError
+from howfar.plan.cells import cells
+from howfar.plan.estimate import LABORATORY_NS, REPORT_NS, cost
+from howfar.plan.load import LoadedPlan, Override, load_plan
+from howfar.plan.types import LOCAL_PATHS, local_part
+from howfar.results.store import check_absent, create
+from howfar.units import format_duration_ns
+
+_OVERRIDES = {
+    "server": ("--server", ("factors", "server")),
+    "threads": ("--threads", ("factors", "threads")),
+    "placement": ("--placement", ("factors", "placement")),
+    "rtt": ("--rtt", ("factors", "rtt")),
+    "rate": ("--rate", ("factors", "rate")),
+    "target": ("--target", ("timing", "target")),
+    "time_budget": ("--time-budget", ("timing", "time_budget")),
+}
+
+
+@click.command()
+@click.argument("plan", default="paths")
+@click.option("--quick", is_flag=True, help="Smaller tables, shorter trials, wider intervals: minutes, not hours.")
+@click.option("--server", metavar="KIND|PATH", help="mariadb, mysql, or the path of a server program.")
+@click.option("--threads", type=int, metavar="N", help="Connections that work at the same time.")
+@click.option("--placement", type=click.Choice(["isolated", "machines"]), help="Which CPUs client and server get.")
+@click.option("--rtt", metavar="TIME", help="Round trip time of the link, like 0.2ms.")
+@click.option("--rate", metavar="RATE", help="Bandwidth of the link, like 1gbit.")
+@click.option("--target", metavar="SHARE", help="Stop when every interval is this narrow, like 5%.")
+@click.option("--time-budget", metavar="TIME", help="Of the whole command, like 5min.")
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), metavar="N", help="Repeat the random order of another run.")
+@click.option("--out", type=click.Path(path_type=Path), help="The run file; a new one here by default.")
+@click.option("--html", type=click.Path(path_type=Path), help="The HTML page; beside the run file by default.")
+@no_colour_option
+def run(
+    plan: str, quick: bool, seed: int | None, out: Path | None, html: Path | None, no_colour: bool, **asked: Any
+) -> int:
+    """Measure PLAN (a name from `howfar plans`, or a TOML file) and report.
+
+    Everything happens in a sandbox of the kernel that leaves nothing behind. Ctrl-C keeps what was measured.
+    """
+    began_ns = time.monotonic_ns()
+    overrides = [Override(*_OVERRIDES[name], value) for name, value in asked.items() if value is not None]
+    loaded = load_plan(plan, quick, overrides)
+    _check_budget(loaded)
+    path = out or ground.default_out(loaded.plan.name, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
+    check_absent(path)
+    ground.check_ground(loaded.plan)
+    try:
+        code = ground.enter_sandbox()
+    except SandboxForbidden as error:
+        loaded, code = _without_sandbox(loaded, error), None
+    if code is not None:
+        return code
+    seed = new_seed() if seed is None else seed
+    command = _command(plan, quick, seed, overrides)
+    with (
+        observer(no_colour) as watching,
+        ground.open_ground(loaded.plan) as laboratory,
+        create(path, run_info(loaded, seed, command, laboratory)) as file,
+    ):
+        conduct(file, laboratory, began_ns, ground.instruments(), watching)
+    return finish(path, html, no_colour)
+
+
+def _command(plan: str, quick: bool, seed: int, overrides: list[Override]) -> tuple[str, ...]:
+    """What repeats this run, for the run file and the report."""
+    words = ["howfar", "run", plan, *(["--quick"] if quick else [])]
+    for override in overrides:
+        words += [override.option, str(override.value)]
+    return (*words, "--seed", str(seed))
+
+
+def _without_sandbox(loaded: LoadedPlan, error: SandboxForbidden) -> LoadedPlan:
+    """What can be measured where namespaces are forbidden: the local paths. Raises `error` when there is none to compare."""
+    plan = local_part(loaded.plan)
+    local = [path for path in plan.factors.path if path in LOCAL_PATHS]
+    if len(local) < 2:
+        raise error
+    click.echo(f"howfar: {error.message}\n  {error.advice}\n  Measuring {' and '.join(local)} only.", err=True)
+    cells(plan)  # the baseline may have been on a path that is left out
+    return replace(loaded, plan=plan)
+
+
+def _check_budget(loaded: LoadedPlan) -> None:
+    """Refuse a budget in which no two blocks fit: an interval needs two. Raises UsageError."""
+    forecast = cost(loaded.plan)
+    needed = LABORATORY_NS + REPORT_NS + 2 * forecast.block_ns
+    budget = loaded.plan.timing.time_budget_ns
+    if budget < needed:
+        raise UsageError(
+            f"a time budget of {format_duration_ns(budget)} is too short: laboratory, report and two blocks of"
+            f" {forecast.arms} trials take about {format_duration_ns(needed)}",
+            f"Give at least --time-budget {needed // 10**9 + 1}s, or use --quick.",
+        )
