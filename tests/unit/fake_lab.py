@@ -1,0 +1,205 @@
+"""An exact laboratory and engine behind the real seams: no process, no clock but its own, every figure known beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from howfar.conduct.head import run_info
+from howfar.conduct.trial import Instruments
+from howfar.engine.messages import (
+    Bytes,
+    CpuUse,
+    Finished,
+    Histogram,
+    Interval,
+    LoadJob,
+    Measuring,
+    Observed,
+    Ready,
+    Receipt,
+    Target,
+    UnixTarget,
+)
+from howfar.engine.process import Event, Launcher, LoadOutcome
+from howfar.lab.stage import Obtained
+from howfar.plan.load import LoadedPlan, load_plan
+from howfar.results.records import FactorValue, RunInfo
+
+RATES = {"socket": 30_000, "tcp": 24_000, "remote": 9_000, "forwarded-socket": 7_500}
+"""Queries a second of each path, exact when `jitter` is 0."""
+
+QUERIES_A_TRANSACTION = 29
+
+
+class FakeClock:
+    """Time passes only when something is said to take time."""
+
+    def __init__(self) -> None:
+        self.now_ns = 1_000_000_000
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+    def unix_ns(self) -> int:
+        return 1_700_000_000_000_000_000 + self.now_ns
+
+
+@dataclass
+class FakeStage:
+    target: Target
+    violations: tuple[str, ...] = ()
+    user: str = "howfar"
+    password: str = "secret-of-the-fake"
+    database: str = "sbtest"
+    client: Launcher = field(default_factory=Launcher)
+    observe: tuple[Observed, ...] = ()
+
+    def obtained(self, session: Mapping[str, Any]) -> Obtained:
+        return Obtained({"server": {"networking": False}}, self.violations)
+
+
+@dataclass
+class FakeLaboratory:
+    """`trouble(path, trial number)` may raise, or give back violations."""
+
+    clock: FakeClock = field(default_factory=FakeClock)
+    trouble: Callable[[str, int], tuple[str, ...]] = lambda path, number: ()
+    staging_ns: int = 500_000_000
+    version: str = "10.11.6-fake"
+    staged: list[dict[str, FactorValue]] = field(default_factory=list)
+
+    def server(self) -> tuple[str, str]:
+        return ("mariadb", self.version)
+
+    def environment(self) -> dict[str, Any]:
+        return {"kernel": "fake", "cpu_count": 2}
+
+    @contextmanager
+    def stage(self, factors: Mapping[str, FactorValue]) -> Iterator[FakeStage]:
+        self.staged.append(dict(factors))
+        self.clock.now_ns += self.staging_ns
+        path = str(factors["path"])
+        violations = self.trouble(path, len(self.staged) - 1)
+        yield FakeStage(UnixTarget(path=f"/fake/{path}"), violations)
+
+
+@dataclass
+class FakeEngine:
+    """`measure` of the conductor. `jitter(job)` multiplies the rate; `before` may raise."""
+
+    clock: FakeClock
+    jitter: Callable[[LoadJob], float] = lambda job: 1.0
+    before: Callable[[LoadJob], None] = lambda job: None
+    jobs: list[LoadJob] = field(default_factory=list)
+
+    def __call__(self, job: LoadJob, launcher: Launcher, on_event: Callable[[Event], None]) -> LoadOutcome:
+        self.jobs.append(job)
+        self.before(job)
+        assert isinstance(job.target, UnixTarget)
+        rate = RATES[Path(job.target.path).name] * self.jitter(job)
+        ready = Ready(
+            receipt=receipt(job.target.path), connections=job.connections, prepared_statements=5, connect_ns=1
+        )
+        on_event(ready)
+        self.clock.now_ns += job.warmup_ns
+        measuring = Measuring(unix_time_ns=self.clock.unix_ns(), warmup_transactions=7)
+        on_event(measuring)
+        self.clock.now_ns += job.measure_ns
+        transactions = round(rate * job.measure_ns / 1e9 / QUERIES_A_TRANSACTION)
+        slice_ = interval(job.measure_ns, transactions)
+        on_event(slice_)
+        finished = finish(job.measure_ns, transactions)
+        on_event(finished)
+        return LoadOutcome(ready, measuring, (slice_,), finished)
+
+
+def receipt(path: str) -> Receipt:
+    return Receipt(
+        address_family="unix",
+        local_address=None,
+        peer_address=path,
+        peer_pid=1,
+        server_version="10.11.6-fake",
+        server_connection_id=3,
+        auth_plugin="mysql_native_password",
+        protocol_mode="prepared",
+        tls_version=None,
+        tls_cipher=None,
+        compression=None,
+        tcp_mss=None,
+        tcp_nodelay=None,
+        congestion_control=None,
+        client_threads=1,
+        client_cpus=(0,),
+    )
+
+
+def interval(length_ns: int, transactions: int) -> Interval:
+    return Interval(
+        start_ns=0,
+        length_ns=length_ns,
+        transactions=transactions,
+        queries=transactions * QUERIES_A_TRANSACTION,
+        errors=0,
+        p50_ns=1000,
+        p95_ns=2000,
+        p99_ns=3000,
+        max_ns=4000,
+    )
+
+
+def finish(elapsed_ns: int, transactions: int) -> Finished:
+    queries = transactions * QUERIES_A_TRANSACTION
+    use = {
+        "runnable_wait_ns": 5,
+        "busiest_thread_ns": 9,
+        "threads": 1,
+        "voluntary_switches": 2,
+        "involuntary_switches": 1,
+    }
+    return Finished(
+        elapsed_ns=elapsed_ns,
+        transactions=transactions,
+        queries=queries,
+        turns=queries,
+        rows=queries,
+        bytes=Bytes(to_server=queries * 24, to_client=queries * 150),
+        errors={"1213": 1},
+        cpu=(
+            CpuUse(role="client", cpu_ns=queries * 10_000, **use),
+            CpuUse(role="server", cpu_ns=queries * 20_000, **use),
+        ),
+        histograms=(
+            Histogram(
+                kind="transaction",
+                count=transactions,
+                min_ns=900,
+                mean_ns=1500.5,
+                p50_ns=1000,
+                p95_ns=2000,
+                p99_ns=3000,
+                max_ns=4000,
+                data="AAEC",
+            ),
+        ),
+    )
+
+
+def fake_info(laboratory: FakeLaboratory | None = None, seed: int = 42, loaded: LoadedPlan | None = None) -> RunInfo:
+    """The head of a quick run of `paths`."""
+    command = ("howfar", "run", "paths", "--quick", "--seed", str(seed))
+    return run_info(loaded or load_plan("paths", quick=True), seed, command, laboratory or FakeLaboratory())
+
+
+def fakes(
+    clock: FakeClock | None = None, jitter: Callable[[LoadJob], float] = lambda job: 1.0
+) -> tuple[FakeLaboratory, FakeEngine, Instruments]:
+    """A laboratory, an engine and instruments on one clock."""
+    clock = clock or FakeClock()
+    engine = FakeEngine(clock, jitter)
+    instruments = Instruments(measure=engine, monotonic_ns=clock, unix_ns=clock.unix_ns)
+    return FakeLaboratory(clock), engine, instruments

@@ -1,0 +1,227 @@
+"""The conductor on an exact laboratory: order, stopping, void trials, resuming."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from tests.unit.fake_lab import RATES, FakeClock, FakeLaboratory, fake_info, fakes
+
+from howfar.conduct.conductor import conduct
+from howfar.conduct.schedule import ATTEMPTS_PER_PLACE, VOIDS_IN_A_ROW
+from howfar.engine.messages import LoadJob
+from howfar.errors import EngineError, LabError, RunFileError
+from howfar.plan.load import Override, load_plan
+from howfar.results.records import StopReason, Trial, TrialStatus
+from howfar.results.store import RunFile, create, read_run
+
+ARMS = 5
+
+
+def noisy(job: LoadJob) -> float:
+    """±10 %, the same for the same job."""
+    return 1 + 0.2 * (random.Random(zlib.crc32(job.model_dump_json().encode())).random() - 0.5)
+
+
+def key(trial: Trial) -> tuple[int, int, str]:
+    return trial.block, trial.position, trial.arm
+
+
+def test_exact_paths_stop_by_width_after_the_least_blocks(tmp_path: Path) -> None:
+    laboratory, _engine, instruments = fakes()
+    with create(tmp_path / "a.howfar", fake_info()) as file:
+        assert conduct(file, laboratory, laboratory.clock(), instruments) is StopReason.WIDTH
+    run = read_run(tmp_path / "a.howfar")
+    assert run.stop is StopReason.WIDTH
+    assert len(run.trials) == 8 * ARMS
+    assert [trial.number for trial in run.trials] == list(range(40))
+    for trial in run.trials:
+        assert trial.measured is not None
+        path = trial.arm.removesuffix(" (again)")
+        assert trial.measured.queries == pytest.approx(RATES[path] * 4, rel=0.001)
+        assert trial.receipt["session"]["peer_address"] == f"/fake/{path}"
+        assert trial.receipt["server"] == {"networking": False}
+    assert Counter(trial.arm for trial in run.trials) == dict.fromkeys(
+        ["socket", "socket (again)", "tcp", "remote", "forwarded-socket"], 8
+    )
+
+
+def test_every_path_of_a_block_runs_the_same_transactions(tmp_path: Path) -> None:
+    laboratory, engine, instruments = fakes()
+    with create(tmp_path / "a.howfar", fake_info()) as file:
+        conduct(file, laboratory, laboratory.clock(), instruments)
+    seeds = [job.seed for job in engine.jobs]
+    assert all(len(set(seeds[block * ARMS : (block + 1) * ARMS])) == 1 for block in range(8))
+    assert len(set(seeds)) == 8
+
+
+def test_the_plan_reaches_the_engine_unchanged(tmp_path: Path) -> None:
+    laboratory, engine, instruments = fakes()
+    with create(tmp_path / "a.howfar", fake_info()) as file:
+        conduct(file, laboratory, laboratory.clock(), instruments)
+    job = engine.jobs[0]
+    assert (job.workload.tables, job.workload.table_size) == (10, 100_000)
+    assert (job.workload.point_selects, job.workload.range_size, job.workload.skip_trx) == (25, 5, True)
+    assert job.workload.distribution.kind == "pareto"
+    assert (job.connections, job.warmup_ns, job.measure_ns) == (2, 1_000_000_000, 4_000_000_000)
+    assert laboratory.staged[0].keys() >= {"path", "threads", "placement", "server"}
+
+
+def test_noise_runs_into_the_time_budget_and_not_over_it(tmp_path: Path) -> None:
+    laboratory, _engine, instruments = fakes(jitter=lambda job: noisy(job) ** 8)
+    began = laboratory.clock()
+    with create(tmp_path / "a.howfar", fake_info()) as file:
+        assert conduct(file, laboratory, began, instruments) is StopReason.TIME
+    assert laboratory.clock() - began <= 280_000_000_000
+    assert len(read_run(tmp_path / "a.howfar").trials) == 50  # 280 s / (5 x 5.5 s) = 10.2 blocks
+
+
+def test_slow_staging_ends_within_a_trial_of_the_budget(tmp_path: Path) -> None:
+    """Even when trials become slower than any forecast."""
+    laboratory, _engine, instruments = fakes()
+    laboratory.staging_ns = 60_000_000_000
+    began = laboratory.clock()
+    with create(tmp_path / "a.howfar", fake_info()) as file:
+        assert conduct(file, laboratory, began, instruments) is StopReason.TIME
+    assert laboratory.clock() - began <= (280 + 65) * 1_000_000_000
+
+
+def test_noise_runs_to_the_cap_on_blocks_when_time_allows(tmp_path: Path) -> None:
+    laboratory, _engine, instruments = fakes(jitter=noisy)
+    loaded = load_plan(
+        "paths",
+        quick=True,
+        overrides=[
+            Override("--time-budget", ("timing", "time_budget"), "10h"),
+            Override("--target", ("timing", "target"), "0.1%"),
+        ],
+    )
+    with create(tmp_path / "a.howfar", fake_info(loaded=loaded)) as file:
+        assert conduct(file, laboratory, laboratory.clock(), instruments) is StopReason.BLOCKS
+    assert len(read_run(tmp_path / "a.howfar").trials) == 30 * ARMS
+
+
+def test_a_void_trial_is_kept_and_tried_again_in_its_place(tmp_path: Path) -> None:
+    laboratory, _engine, instruments = fakes()
+    laboratory.trouble = lambda path, number: ("the server spoke TLS",) if number == 3 else ()
+    with create(tmp_path / "a.howfar", fake_info()) as file:
+        conduct(file, laboratory, laboratory.clock(), instruments)
+    run = read_run(tmp_path / "a.howfar")
+    void, again = run.trials[3], run.trials[4]
+    assert (void.status, void.void_reason) == (TrialStatus.VOID, "the server spoke TLS")
+    assert void.measured is not None, "raw data of a void trial are kept"
+    assert key(void) == key(again)
+    assert (void.attempt, again.attempt, again.status) == (0, 1, TrialStatus.OK)
+    assert len(run.trials) == 41
+
+
+@pytest.mark.parametrize("error", [LabError("the server died"), EngineError("the engine died")])
+def test_a_crash_makes_the_trial_void_and_the_run_goes_on(tmp_path: Path, error: Exception) -> None:
+    laboratory, engine, instruments = fakes()
+
+    def crash(job: LoadJob) -> None:
+        if len(engine.jobs) == 10:
+            raise error
+
+    engine.before = crash
+    with create(tmp_path / "a.howfar", fake_info()) as file:
+        assert conduct(file, laboratory, laboratory.clock(), instruments) is StopReason.WIDTH
+    run = read_run(tmp_path / "a.howfar")
+    assert [trial.void_reason for trial in run.trials if trial.status is TrialStatus.VOID] == [str(error)]
+
+
+def test_an_arm_that_stays_void_ends_the_run_and_keeps_everything(tmp_path: Path) -> None:
+    laboratory, _engine, instruments = fakes()
+    laboratory.trouble = lambda path, number: ("no socat",) if path == "forwarded-socket" else ()
+    with (
+        create(tmp_path / "a.howfar", fake_info()) as file,
+        pytest.raises(LabError, match="forwarded-socket: 4 trials in a row were void") as caught,
+    ):
+        conduct(file, laboratory, laboratory.clock(), instruments)
+    assert "howfar resume" in caught.value.advice
+    run = read_run(tmp_path / "a.howfar")
+    assert run.stop is None
+    voids = [trial for trial in run.trials if trial.status is TrialStatus.VOID]
+    assert len(voids) == VOIDS_IN_A_ROW
+    assert all(trial.attempt < ATTEMPTS_PER_PLACE for trial in voids)
+
+
+def test_a_trial_without_a_transaction_is_void(tmp_path: Path) -> None:
+    laboratory, _engine, instruments = fakes(jitter=lambda job: 0.0 if job.target.kind == "unix" else 1.0)
+    with create(tmp_path / "a.howfar", fake_info()) as file, pytest.raises(LabError, match="not one transaction"):
+        conduct(file, laboratory, laboratory.clock(), instruments)
+
+
+class Cut(BaseException):
+    """The process is gone."""
+
+
+SHORT = [
+    Override("", ("timing", "min_blocks"), 3),
+    Override("", ("timing", "max_blocks"), 3),
+]
+
+
+@pytest.mark.parametrize("cut_at", range(16))
+def test_resume_repeats_no_finished_trial(tmp_path: Path, cut_at: int) -> None:
+    """Cut at every trial boundary: the whole has the same trials in the same order as in one go."""
+    path = tmp_path / "a.howfar"
+    loaded = load_plan("paths", quick=True, overrides=SHORT)
+    laboratory, engine, instruments = fakes(jitter=noisy)
+
+    def cut(job: LoadJob) -> None:
+        if len(engine.jobs) == cut_at + 1:
+            raise Cut
+
+    engine.before = cut
+    file = create(path, fake_info(seed=7, loaded=loaded))
+    try:
+        conduct(file, laboratory, laboratory.clock(), instruments)
+    except Cut:
+        pass
+    finally:
+        file.close()
+    first = read_run(path).trials
+    assert len(first) == cut_at
+    laboratory, engine, instruments = fakes(FakeClock(), noisy)
+    with RunFile(path) as file:
+        conduct(file, laboratory, laboratory.clock(), instruments)
+    whole = read_run(path).trials
+    assert whole[: len(first)] == first
+    places = [key(trial) for trial in whole]
+    assert len(set(places)) == len(places), "no place was measured twice"
+    laboratory, engine, instruments = fakes(FakeClock(), noisy)
+    with create(tmp_path / "b.howfar", fake_info(seed=7, loaded=loaded)) as file:
+        conduct(file, laboratory, laboratory.clock(), instruments)
+    at_once = read_run(tmp_path / "b.howfar").trials
+    assert [key(trial) for trial in at_once] == places
+    assert [trial.measured for trial in at_once] == [trial.measured for trial in whole]
+
+
+def test_ctrl_c_is_recorded_and_resume_goes_on(tmp_path: Path) -> None:
+    laboratory, engine, instruments = fakes()
+
+    def interrupt(job: LoadJob) -> None:
+        if len(engine.jobs) == 13:
+            raise KeyboardInterrupt
+
+    engine.before = interrupt
+    path = tmp_path / "a.howfar"
+    with create(path, fake_info()) as file:
+        assert conduct(file, laboratory, laboratory.clock(), instruments) is StopReason.INTERRUPTED
+    assert (read_run(path).stop, len(read_run(path).trials)) == (StopReason.INTERRUPTED, 12)
+    with RunFile(path) as file:
+        assert conduct(file, laboratory, laboratory.clock(), instruments) is StopReason.WIDTH
+    assert len(read_run(path).trials) == 40
+
+
+def test_resume_on_another_server_version_is_refused(tmp_path: Path) -> None:
+    _laboratory, _engine, instruments = fakes()
+    with (
+        create(tmp_path / "a.howfar", fake_info()) as file,
+        pytest.raises(RunFileError, match=r"begun on mariadb 10\.11\.6-fake, this laboratory has mariadb 11"),
+    ):
+        conduct(file, FakeLaboratory(version="11"), 0, instruments)
