@@ -61,3 +61,20 @@ def test_a_job_of_another_kind_is_refused(subcommand: str) -> None:
     other = "job.rtt.json" if subcommand != "rtt" else "job.echo.json"
     job = json.loads((SCHEMAS / "examples" / other).read_text())
     assert only_event(engine(subcommand, json.dumps(job) + "\n")).code == "bad_job"
+
+
+GOOD = sorted((SCHEMAS / "examples").glob("job.*.json"))
+
+
+@pytest.mark.parametrize("example", GOOD, ids=lambda path: path.stem)
+def test_a_good_job_gets_past_the_reading(example: Path) -> None:
+    """The examples name what is not there: a port that nobody listens on, interfaces that do not exist."""
+    held = json.loads(example.read_text())
+    done = engine(held["job"], json.dumps(held) + "\n")
+    assert done.stdout, done.stderr
+    event = json.loads(done.stdout.splitlines()[0])
+    if held["job"] == "echo":
+        assert event["event"] == "listening"
+        assert done.returncode == 0, "it ends with its stdin"
+    else:
+        assert Failed.model_validate(event).code in {"connect", "interface", "not_permitted"}, event

@@ -1,0 +1,88 @@
+"""What a user installs: one wheel that holds the command, the engine and the shipped data, and needs no checkout."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import howfar
+from howfar.engine.messages import Info
+
+ROOT = Path(__file__).parents[2]
+UV = ROOT / ".boot" / "bin" / "uv"
+PATIENCE_S = 900
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not UV.exists(), reason="not set up by ./setup: .boot/bin/uv is not there"),
+]
+
+
+def must(*command: str | Path) -> str:
+    """Run from the checkout; its output."""
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bin directory of a fresh environment with nothing but the wheel and its locked dependencies."""
+    place = tmp_path_factory.mktemp("wheel")
+    maturin = Path(sys.executable).parent / "maturin"
+    must(maturin, "build", "--release", "--locked", "--quiet", "--out", place)
+    (wheel,) = place.glob("*.whl")
+    assert "-py3-none-" in wheel.name, "one wheel for every Python"
+    locked = place / "locked.txt"
+    locked.write_text(must(UV, "export", "-q", "--locked", "--no-dev", "--no-emit-project", "--no-hashes"))
+    must(UV, "venv", "-q", "--python", sys.executable, place / "venv")
+    must(UV, "pip", "install", "-q", "-p", place / "venv" / "bin" / "python", "-c", locked, wheel)
+    return place / "venv" / "bin"
+
+
+@pytest.fixture
+def run(installed: Path, tmp_path: Path) -> Run:
+    """Run a program of the installed wheel as a user would, elsewhere, with nothing of this checkout in the environment."""
+
+    def runs(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        clean = {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "HOME": str(tmp_path), "LANG": "C.UTF-8"}
+        return subprocess.run(
+            [installed / program, *arguments], cwd=tmp_path, env=clean, capture_output=True, text=True, timeout=60
+        )
+
+    return runs
+
+
+def test_the_command_is_there(run: Run) -> None:
+    done = run("howfar", "--version")
+    assert done.returncode == 0, done.stderr
+    assert howfar.__version__ in done.stdout
+
+
+def test_the_engine_is_there_and_is_built_for_speed(run: Run) -> None:
+    done = run("howfar-engine", "info")
+    assert Info.model_validate_json(done.stdout).debug is False
+
+
+def test_the_command_finds_its_own_engine_and_plans(run: Run, installed: Path) -> None:
+    done = run(
+        "python", "-c", "import howfar.engine.process as p; print(p.find_engine()); print(p.engine_info().version)"
+    )
+    assert done.stdout.split() == [str(installed / "howfar-engine"), howfar.__version__], done.stderr
+    done = run("howfar", "plans")
+    assert done.returncode == 0, done.stderr
+    assert "paths" in done.stdout
+
+
+def test_no_data_file_stayed_behind(installed: Path) -> None:
+    source = ROOT / "python" / "howfar"
+    (package,) = installed.parent.glob("lib/python3*/site-packages/howfar")
+    kept = {os.fspath(path.relative_to(source)) for path in source.rglob("*") if path.is_file()}
+    there = {os.fspath(path.relative_to(package)) for path in package.rglob("*") if path.is_file()}
+    assert {name for name in kept - there if "__pycache__" not in name} == set()
