@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -156,3 +157,26 @@ def test_unsafe_rust_is_fenced_in() -> None:
         assert "#![allow(unsafe_code)]" in text, f"{name}: unsafe without the file's own leave"
         assert text.count("SAFETY:") >= blocks - text.count("unsafe fn"), f"{name}: an unsafe block without its reason"
         assert text.count("\n") <= FILE_LINES_MAX
+
+
+def test_every_shipped_plan_loads() -> None:
+    from howfar.plan.load import load_plan, shipped_plans
+
+    assert "paths" in shipped_plans()
+    for name in shipped_plans():
+        assert load_plan(name).plan.name == name
+        assert load_plan(name, quick=True).plan.name == name, "every shipped plan has a short form"
+
+
+def test_every_command_explains_itself_and_is_in_the_readme() -> None:
+    from howfar.cli.main import cli
+
+    readme = (ROOT / "README.md").read_text()
+    context = click.Context(cli)
+    for name in cli.list_commands(context):
+        command = cli.get_command(context, name)
+        assert command is not None
+        assert command.help, f"howfar {name} has no help"
+        silent = [option.name for option in command.params if isinstance(option, click.Option) and not option.help]
+        assert not silent, f"howfar {name}: options without help: {silent}"
+        assert f"howfar {name}" in readme, f"README.md does not name `howfar {name}`"

@@ -1,0 +1,105 @@
+"""The documents keep their word: links lead somewhere, and what stands after a `$` in a console block runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md")])
+PATIENCE_S = 60
+
+ELSEWHERE: dict[str, str] = {
+    "./setup": "every run of ./test begins with it",
+    "./test": "that is this",
+    "./run": "minutes; tests/lab runs the same experiment shorter",
+}
+"""Commands by their first words: why a unit test does not run them, and what does."""
+
+
+@dataclass(frozen=True)
+class Example:
+    document: str
+    line: int
+    commands: tuple[str, ...]
+
+
+def examples() -> list[Example]:
+    """The console blocks that hold commands, in the order of the documents."""
+    found = []
+    for path in DOCUMENTS:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        start: int | None = None
+        for number, line in enumerate(lines, 1):
+            if line.strip() == "```console":
+                start = number
+            elif line.strip() == "```" and start is not None:
+                commands = tuple(
+                    text.strip()[2:] for text in lines[start : number - 1] if text.strip().startswith("$ ")
+                )
+                found.append(Example(str(path.relative_to(ROOT)), start, commands))
+                start = None
+    return found
+
+
+def elsewhere(command: str) -> str | None:
+    """The reason why this command is not run here."""
+    return next((why for words, why in ELSEWHERE.items() if (command + " ").startswith(words + " ")), None)
+
+
+@pytest.mark.parametrize("example", examples(), ids=lambda example: f"{example.document}:{example.line}")
+def test_console_example_runs(example: Example, tmp_path: Path) -> None:
+    assert example.commands, "a console block without a command; mark output as text"
+    scripts = Path(sys.executable).parent
+    environment = {**os.environ, "PATH": f"{scripts}:{os.environ['PATH']}", "HOME": str(tmp_path), "COLUMNS": "100"}
+    for command in example.commands:
+        if elsewhere(command) is not None:
+            continue
+        done = subprocess.run(
+            ["sh", "-c", command],
+            cwd=tmp_path,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+        )
+        assert done.returncode == 0, f"$ {command}\n{done.stdout}\n{done.stderr}"
+
+
+def test_every_exception_is_still_one() -> None:
+    commands = [command for example in examples() for command in example.commands]
+    stale = {words for words in ELSEWHERE if not any((command + " ").startswith(words + " ") for command in commands)}
+    assert stale == set(), "no document shows it any more"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(path: Path) -> None:
+    text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"https?:|mailto:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (path.parent / name).resolve() if name else path
+        if not file.exists() or (anchor and anchor not in anchors(file)):
+            broken.append(target)
+    assert broken == []
+
+
+def anchors(document: Path) -> set[str]:
+    """What a heading can be linked by: its words in small letters, joined by hyphens."""
+    headings = re.findall(r"^#+ (.*)$", document.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_that_a_document_names_exist(path: Path) -> None:
+    named = re.findall(r"`((?:python|crates|tests|docs|schema|plans|published|benches)/[\w./-]+)`", path.read_text())
+    assert [name for name in named if not (ROOT / name).exists()] == []
