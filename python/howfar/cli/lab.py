@@ -130,7 +130,9 @@ def _run(laboratory: Lab, path: PathKind, host: Host, command: tuple[str, ...], 
         try:
             code = process.wait()
             break
-        except KeyboardInterrupt:  # the command got it too and decides; then all is undone in order
+        except sandbox.Terminated:
+            process.terminate()
+        except KeyboardInterrupt:  # the command got it from the terminal too, and decides
             continue
     return code if code >= 0 else 128 - code
 

@@ -183,7 +183,7 @@ class Lab:
             )
             way = path.open_way(terrain, ledger)
             view = running.session_view(way.connection, client_host)
-            at_rest = link.ping() if link else None
+            at_rest = link.at_rest() if link else None
             if link:
                 link.stats(reset=True)
             yield LabStage(

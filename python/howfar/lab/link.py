@@ -75,6 +75,11 @@ class LinkAsked:
         return None if self.rate_bps is None else self.rate_bps * 1448 / 1538
 
 
+def rtt_tolerance_ns(rtt_ns: int) -> float:
+    """How far the RTT at rest may be from the asked one."""
+    return max(RTT_OFF_MAX_NS, RTT_OFF_MAX_SHARE * rtt_ns)
+
+
 def ping_count(rtt_ns: int) -> int:
     """As many pings as fit in about 0.2 s."""
     return min(max(_PROBE_NS // max(rtt_ns, 1), 10), 400)
@@ -90,6 +95,8 @@ class Link:
     echo_port: int
     ready: LinkReady
     asked: LinkAsked
+    compensate_ns: int = 0
+    """Taken off the delay of each direction now."""
     calibrations: dict[LinkAsked, dict[str, Any]] = field(default_factory=dict)
 
     @property
@@ -128,6 +135,20 @@ class Link:
             raise LinkFailed(f"the goodput probe answered {result.event!r} instead of a goodput")
         return result
 
+    def at_rest(self) -> RttResult:
+        """RTT before a load. When the machine has changed since the calibration, the link is tuned again, a few times at most."""
+        compensate = int(self.calibrations[self.asked]["compensate_ns"])
+        result = self.ping()
+        for _ in range(_ROUNDS):
+            excess = result.p50_ns - self.asked.rtt_ns
+            if abs(excess) <= rtt_tolerance_ns(self.asked.rtt_ns) / 2:
+                break
+            compensate = self._compensation(self.asked, compensate, excess)
+            self._set(self.asked, compensate)
+            result = self.ping()
+        self.compensate_ns = compensate
+        return result
+
     def stats(self, *, reset: bool = False) -> LinkStats:
         """Counters since the last reset."""
         self.engine.send(AskStats(reset=reset))
@@ -139,8 +160,13 @@ class Link:
     def _set(self, asked: LinkAsked, compensate_ns: int) -> None:
         direction = asked.direction(compensate_ns)
         self.engine.send(SetLink(to_server=direction, to_client=direction))
-        self.asked = asked
+        self.asked, self.compensate_ns = asked, compensate_ns
         self.stats()  # answered in order: the new parameters are in force
+
+    @staticmethod
+    def _compensation(asked: LinkAsked, present: int, excess_ns: int) -> int:
+        """Half of the excess each way; a delay is never negative."""
+        return min(max(present + excess_ns // 2, 0), asked.rtt_ns // 2)
 
     def _calibrate(self, asked: LinkAsked) -> dict[str, Any]:
         """Take off both ways half of what the RTT has too much, until it is right or nothing is left to take."""
@@ -151,7 +177,7 @@ class Link:
             at_rest = self.ping()
             rounds.append({"compensate_ns": compensate, "rtt_p50_ns": at_rest.p50_ns})
             excess = at_rest.p50_ns - asked.rtt_ns
-            better = min(max(compensate + excess // 2, 0), asked.rtt_ns // 2)
+            better = self._compensation(asked, compensate, excess)
             if better == compensate or abs(excess) < asked.rtt_ns // 200:
                 break
             compensate = better
@@ -186,6 +212,7 @@ def link_receipt(link: Link, at_rest: RttResult, stats: LinkStats) -> dict[str, 
             "p50": at_rest.p50_ns,
             "p99": at_rest.p99_ns,
         },
+        "compensate_ns": link.compensate_ns,
         "calibration": link.calibrations[link.asked],
         "counters": stats.model_dump(exclude={"event"}),
         "mtu": MTU,
@@ -199,7 +226,7 @@ def link_violations(asked: LinkAsked, at_rest: RttResult, stats: LinkStats) -> t
     """Where the link was not what was asked."""
     found = []
     off = at_rest.p50_ns - asked.rtt_ns
-    if abs(off) > max(RTT_OFF_MAX_NS, RTT_OFF_MAX_SHARE * asked.rtt_ns):
+    if abs(off) > rtt_tolerance_ns(asked.rtt_ns):
         found.append(
             f"the link's RTT at rest was {format_duration_ns(at_rest.p50_ns)}, asked {format_duration_ns(asked.rtt_ns)}"
         )

@@ -36,6 +36,10 @@ _SYSCTLS = (
 _armed = False
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM in the sandbox: as Ctrl-C, but nobody else was told."""
+
+
 def inside() -> bool:
     """True in the sandbox. The first call there also ties this process to the one outside."""
     if os.getpid() != 1 or os.environ.get(_MARK) != "1":
@@ -61,7 +65,7 @@ def _arm() -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+    raise Terminated
 
 
 def _lifeline_cut(descriptor: int, timeout_ms: int | None) -> bool:
@@ -139,7 +143,7 @@ def _tie(parent: int, mask: set[int]) -> None:
 
 
 def _wait(process: subprocess.Popen[bytes], guarded: set[signal.Signals]) -> int:
-    """Until the sandbox ends. A signal from the terminal reached the inside already; one sent to us alone is handed on."""
+    """Until the sandbox ends. A signal from the terminal reached the inside already; one sent to us alone goes on as SIGTERM."""
     while True:
         code = process.poll()
         if code is not None:
@@ -148,10 +152,9 @@ def _wait(process: subprocess.Popen[bytes], guarded: set[signal.Signals]) -> int
         if got is None or got.si_signo == signal.SIGCHLD:
             continue
         if got.si_code != _SI_KERNEL:
-            number = signal.SIGINT if got.si_signo == signal.SIGINT else signal.SIGTERM
             for child in children_of(process.pid):
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(child, number)
+                    os.kill(child, signal.SIGTERM)
 
 
 def children_of(pid: int) -> tuple[int, ...]:

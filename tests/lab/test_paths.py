@@ -1,0 +1,131 @@
+"""All four paths serve the engine, and each receipt proves its path: real server, real socat, real link."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab.sandboxes import PATIENCE_S, run_lab
+
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces", "mariadb")]
+_PATHS = ("socket", "tcp", "remote", "forwarded-socket")
+_TABLES, _SIZE = 2, 1000
+
+
+@pytest.fixture(scope="module")
+def seen(cache: Path) -> dict[str, Any]:
+    request = json.dumps({"tables": _TABLES, "table_size": _SIZE, "connections": 8})
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.lab.scenario", request, *_PATHS],
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE_S,
+        env={**os.environ, "XDG_CACHE_HOME": str(cache)},
+    )
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def _trials(seen: dict[str, Any], path: str) -> list[dict[str, Any]]:
+    found = [trial for trial in seen["trials"] if trial["path"] == path]
+    assert len(found) == 2
+    return found
+
+
+def _lasting(violations: list[str]) -> list[str]:
+    """Without those that a busy machine makes by itself."""
+    return [violation for violation in violations if "was late" not in violation and "RTT at rest" not in violation]
+
+
+@pytest.mark.parametrize("path", _PATHS)
+def test_path_works_and_is_what_was_asked(seen: dict[str, Any], path: str) -> None:
+    for trial in _trials(seen, path):
+        assert trial["transactions"] > 0
+        assert _lasting(trial["violations"]) == []
+        assert trial["receipt"]["server"]["counters"]["Innodb_buffer_pool_reads"] == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "family", "host", "roles"),
+    [
+        ("socket", "unix", "localhost", {"client", "server"}),
+        ("tcp", "inet", "127.0.0.1", {"client", "server"}),
+        ("remote", "inet", "10.77.0.1", {"client", "server", "link"}),
+        ("forwarded-socket", "unix", "localhost", {"client", "server", "forwarder", "link"}),
+    ],
+)
+def test_both_ends_tell_the_same(seen: dict[str, Any], path: str, family: str, host: str, roles: set[str]) -> None:
+    for trial in _trials(seen, path):
+        assert trial["session"]["address_family"] == family
+        assert trial["receipt"]["server"]["session_view"]["host"].partition(":")[0] == host
+        assert set(trial["roles"]) == roles
+
+
+def test_a_forwarded_server_has_no_network(seen: dict[str, Any]) -> None:
+    for trial in _trials(seen, "forwarded-socket"):
+        assert trial["receipt"]["server"]["facts"]["skip_networking"] == "ON"
+        assert trial["receipt"]["server"]["tcp_ports"] == []
+        assert trial["session"]["peer_pid"] != trial["receipt"]["server"]["pid"]
+    for trial in _trials(seen, "tcp"):
+        assert trial["receipt"]["server"]["tcp_ports"] == [3306]
+
+
+def test_only_paths_over_the_link_carry_its_receipt(seen: dict[str, Any]) -> None:
+    for trial in seen["trials"]:
+        linked = trial["path"] in ("remote", "forwarded-socket")
+        assert ("link" in trial["receipt"]) == linked
+        assert not linked or trial["receipt"]["link"]["counters"]["to_server"]["segments"] > 0
+
+
+def test_each_trial_has_a_fresh_server(seen: dict[str, Any]) -> None:
+    pids = [trial["receipt"]["server"]["pid"] for trial in seen["trials"]]
+    assert len(set(pids)) == len(pids)
+
+
+def test_every_tcp_session_uses_the_same_congestion_control(seen: dict[str, Any]) -> None:
+    for path in ("tcp", "remote"):
+        assert {trial["session"]["congestion_control"] for trial in _trials(seen, path)} == {"cubic"}
+
+
+def test_a_second_start_finds_the_loaded_tables(seen: dict[str, Any], cache: Path) -> None:
+    loaded = cache / "howfar" / "templates" / "loaded"
+    before = {item.name for item in loaded.iterdir()}
+    done = run_lab(
+        "--tables", str(_TABLES), "--table-size", str(_SIZE), "--", "true", env={"XDG_CACHE_HOME": str(cache)}
+    )
+    assert done.returncode == 0, done.stderr
+    assert {item.name for item in loaded.iterdir()} == before
+    assert not list(loaded.glob("building-*"))
+
+
+@pytest.mark.parametrize("path", _PATHS)
+def test_a_foreign_program_finds_the_server(path: str, cache: Path) -> None:
+    """A client that knows nothing of howfar reads the variables and the password file."""
+    script = (
+        "import os, pymysql; e = os.environ; "
+        "c = pymysql.connect(user=e['HOWFAR_USER'], password=open(e['HOWFAR_PASSWORD_FILE']).read(), "
+        "database=e['HOWFAR_DATABASE'], unix_socket=e.get('HOWFAR_SOCKET'), host=e.get('HOWFAR_HOST'), "
+        "port=int(e.get('HOWFAR_PORT', 0))).cursor(); "
+        f"c.execute('SELECT COUNT(*), MIN(LENGTH(c)), MAX(id) FROM sbtest{_TABLES}'); print(c.fetchone())"
+    )
+    arguments = ("--path", path, "--tables", str(_TABLES), "--table-size", str(_SIZE))
+    done = run_lab(*arguments, "--", sys.executable, "-c", script, env={"XDG_CACHE_HOME": str(cache)})
+    assert done.stdout.strip() == f"({_SIZE}, 119, {_SIZE})", done.stderr
+
+
+def test_a_companion_runs_on_the_servers_host() -> None:
+    script = (
+        "until socat -u OPEN:/dev/null TCP:$HOWFAR_HOST:7000 2>/dev/null; do :; done; socat -u TCP:$HOWFAR_HOST:7000 -"
+    )
+    companion = "socat TCP-LISTEN:7000,fork,reuseaddr 'SYSTEM:ip -brief address show s0'"
+    done = run_lab(
+        "--path", "remote", "--server", "none", "--on-server", companion, "--", "timeout", "20", "sh", "-c", script
+    )
+    assert "10.77.0.2/30" in done.stdout, done.stderr

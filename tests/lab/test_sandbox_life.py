@@ -1,0 +1,144 @@
+"""However a sandbox dies, nothing of it stays; while it lives, signals and exit codes pass as from a plain command."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.lab.sandboxes import Marked, lab_command, run_lab, state_of_machine, wait_until
+
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
+_SMALL = ("--tables", "1", "--table-size", "100")
+_UP = ("--", "sh", "-c", "echo up; exec sleep 600")
+
+
+def _gone(marked: Marked) -> None:
+    wait_until(lambda: not marked.pids(), f"the end of {marked.pids()}")
+
+
+def _victim(marked: Marked, parent: int, who: str) -> int:
+    if who == "parent":
+        return parent
+    if who == "unshare":
+        found = marked.pid_of("unshare")
+    elif who == "inside":
+        unshare = marked.pid_of("unshare")
+        assert unshare is not None
+        found = int(Path(f"/proc/{unshare}/task/{unshare}/children").read_text().split()[0])
+    else:
+        found = marked.pid_of(who)
+    assert found is not None, f"{who} is not among {marked.pids()}"
+    return found
+
+
+@pytest.mark.usefixtures("mariadb")
+@pytest.mark.parametrize("who", ["parent", "unshare", "inside", "mariadbd", "howfar-engine", "sleep"])
+def test_nothing_is_left_when_one_is_killed(who: str, cache: Path) -> None:
+    before = state_of_machine()
+    marked = Marked(("--path", "remote", *_SMALL, *_UP), cache)
+    process = marked.start()
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        os.kill(_victim(marked, process.pid, who), signal.SIGKILL)
+        if who in ("mariadbd", "howfar-engine"):  # the laboratory outlives a part, until its command ends
+            process.terminate()
+        code = process.wait(60)
+        assert code != 0
+        _gone(marked)
+    finally:
+        process.kill()
+        process.wait()
+    assert state_of_machine() == before
+    assert not any((cache / "howfar" / "sandbox").iterdir())
+
+
+@pytest.mark.usefixtures("mariadb")
+@pytest.mark.parametrize("living", [1, 2, 3, 4, 5, 6])
+@pytest.mark.parametrize("who", ["parent", "unshare"])
+def test_nothing_is_left_at_any_moment_of_the_start(who: str, living: int, cache: Path) -> None:
+    """Moments are counted in processes begun, not in seconds: the race of each is met on any machine."""
+    before = state_of_machine()
+    marked = Marked(("--path", "remote", *_SMALL, *_UP), cache)
+    process = marked.start()
+    try:
+        wait_until(lambda: len(marked.pids()) >= living, f"{living} processes")
+        unshare = marked.pid_of("unshare") if who == "unshare" else None
+        os.kill(process.pid if unshare is None else unshare, signal.SIGKILL)
+        process.wait(60)
+        _gone(marked)
+    finally:
+        process.kill()
+        process.wait()
+    assert state_of_machine() == before
+
+
+def test_the_exit_code_of_the_command_is_given_back() -> None:
+    assert run_lab("--server", "none", "--", "sh", "-c", "exit 7").returncode == 7
+    assert run_lab("--server", "none", "--", "sh", "-c", "kill -9 $$").returncode == 128 + 9
+
+
+def test_standard_streams_are_the_callers() -> None:
+    done = subprocess.run(
+        lab_command("--server", "none", "--", "cat"), input="through\n", capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "through\n"
+
+
+def test_ctrl_c_reaches_the_command_once() -> None:
+    master, slave = pty.openpty()
+    script = 'trap "echo got; exit 5" INT; echo up; while :; do sleep 0.1; done'
+    process = subprocess.Popen(
+        ["setsid", "--ctty", "--wait", *lab_command("--server", "none", "--", "sh", "-c", script)],
+        stdin=slave,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    os.close(slave)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        os.write(master, b"\x03")
+        assert process.stdout.read() == "got\n"
+        assert process.wait(60) == 5
+    finally:
+        process.kill()
+        process.wait()
+        os.close(master)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_outside_alone_ends_the_command(number: signal.Signals) -> None:
+    script = 'trap "echo told; exit 6" TERM; echo up; while :; do sleep 0.1; done'
+    process = subprocess.Popen(
+        lab_command("--server", "none", "--", "sh", "-c", script),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        process.send_signal(number)
+        assert process.stdout.read() == "told\n"
+        assert process.wait(60) == 6
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_the_inside_is_the_first_process_with_only_a_loopback_of_its_own() -> None:
+    script = (
+        "import os, sys; from howfar.lab import sandbox; "
+        "sys.exit(sandbox.run_inside()) if not sandbox.inside() else None; "
+        "print(os.getpid(), sorted(os.listdir('/proc/sys/net/ipv4/conf')))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "1 ['all', 'default', 'lo']", done.stderr
