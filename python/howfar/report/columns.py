@@ -69,11 +69,13 @@ def columns(summary: Summary) -> list[Column]:
         ),
         *_latency(maker),
         maker.column(
-            ("CPU µs/query", _cpu_head(maker.cells)),
-            _cpu,
+            ("CPU µs/query (x)", _cpu_head(maker.cells)),
+            lambda cell: f"{_cpu(cell)} ({point(cell.cpu_ratio)})",
             cpu_parts,
             ("CPU µs/query", _cpu),
             (f" {_cpu_head(maker.cells)}", cpu_parts),
+            (f"CPU x {base}", lambda cell: point(cell.cpu_ratio)),
+            ("  95 % interval", lambda cell: limits(cell.cpu_ratio)),
         ),
         maker.column(("turns", "/txn"), _turns, None, ("turns/txn", _turns)),
         maker.column(("bytes/txn", "out, in"), _out_comma, _in, ("bytes/txn out", _out), ("          in", _in)),
@@ -81,7 +83,7 @@ def columns(summary: Summary) -> list[Column]:
     if any(cell.published for cell in maker.cells):
         found.append(
             maker.column(
-                ("published", "elsewhere"),
+                ("published", ""),
                 _published,
                 _published_qps,
                 ("published", _published),

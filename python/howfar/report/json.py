@@ -37,8 +37,8 @@ def schema() -> dict[str, Any]:
     cell["properties"]["cpu_us_per_query_interval"] = {"$ref": "#/$defs/CpuPerQuery"}
     cell["properties"]["cpu_us_per_query"] = {"$ref": "#/$defs/CpuNumbers"}
     cell["required"].append("cpu_us_per_query_interval")
-    numbers = dict.fromkeys(("client", "server"), {"type": "number"})
-    optional = dict.fromkeys(("forwarder", "link"), {"anyOf": [{"type": "number"}, {"type": "null"}]})
+    numbers = {name: {"type": "number"} for name in ("client", "server")}
+    optional = {name: {"anyOf": [{"type": "number"}, {"type": "null"}]} for name in ("forwarder", "link")}
     found["$defs"]["CpuNumbers"] = {
         "type": "object",
         "description": "CPU microseconds a query, by who spent them; null: no such part on this path.",

@@ -1,0 +1,257 @@
+"""The charts of the HTML report, as Vega-Lite specifications written with Altair. What is drawn; how it becomes SVG is in
+`drawing.py`. Each function takes a summary and a width in pixels and returns a chart, or None where there is nothing to draw."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+
+from howfar.analysis.budget import PARTS
+from howfar.analysis.summary import CellSummary, Summary
+from howfar.report import palette
+from howfar.report.figures import baseline_name, shown_cells
+from howfar.results.records import ArmRole
+
+Drawable = Any
+"""An Altair chart, layered or not; Altair's own types do not say which."""
+
+ROW = 44
+"""Height of one arm's row, pixels."""
+
+PHONE = 420
+"""Narrower drawings than this leave out what would not be readable."""
+
+
+def _names(cells: Sequence[CellSummary]) -> list[str]:
+    return [cell.arm for cell in cells]
+
+
+def _pick(cycle: Sequence[Any], count: int) -> list[Any]:
+    return [cycle[index % len(cycle)] for index in range(count)]
+
+
+def _values(rows: list[dict[str, Any]]) -> alt.Data:
+    return alt.Data(values=rows)  # type: ignore[no-untyped-call]
+
+
+def _arm_axis(names: list[str]) -> alt.Y:
+    return alt.Y(
+        "arm:N", sort=names, title=None, axis=alt.Axis(labelLimit=130, ticks=False, domain=False, labelPadding=8)
+    )
+
+
+def _ratio_ticks(low: float, high: float) -> list[float]:
+    """Few round ratios inside the domain, always with 1."""
+    steps = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50)
+    fine = (0.8, 0.85, 0.9, 0.95, 0.98, 1.02, 1.05, 1.1, 1.2) if high / low < 1.6 else ()
+    return [tick for tick in sorted((*steps, *fine)) if low <= tick <= high]
+
+
+def ratios(summary: Summary, width: int) -> Drawable | None:
+    """Interval plot: block dots, interval, point; grey band of the A/A arm; diamond for the published ratio."""
+    cells = [cell for cell in summary.cells if cell.role is not ArmRole.BASELINE and cell.ratio is not None]
+    if not cells:
+        return None
+    names = _names(cells)
+    floor = summary.noise_floor or 0.0
+    everything = [r for cell in cells for r in cell.block_ratios] + [1 + floor, 1 / (1 + floor)]
+    everything += [cell.published.ratio for cell in cells if cell.published]
+    low, high = min(everything) / 1.08, max(everything) * 1.08
+    x_axis = alt.Axis(values=_ratio_ticks(low, high), format="~g", grid=True)
+    title = f"queries per second, of {baseline_name(summary)}'s (log scale)"
+    x = alt.X("ratio:Q", scale=alt.Scale(type="log", domain=[low, high], nice=False), axis=x_axis, title=title)
+    y = _arm_axis(names)
+    dots = [{"arm": cell.arm, "ratio": r, "lane": _lane(i)} for cell in cells for i, r in enumerate(cell.block_ratios)]
+    points = [
+        {
+            "arm": c.arm,
+            "ratio": c.ratio.value,
+            "low": c.ratio.low or c.ratio.value,
+            "high": c.ratio.high or c.ratio.value,
+        }
+        for c in cells
+        if c.ratio
+    ]
+    theirs = [{"arm": cell.arm, "ratio": cell.published.ratio} for cell in cells if cell.published]
+    layers: list[Any] = [
+        alt.Chart(_values([{"ratio": 1 / (1 + floor), "to": 1 + floor}]))
+        .mark_rect(color=palette.BAND)
+        .encode(x=x, x2="to:Q"),
+        alt.Chart(_values([{"ratio": 1.0}])).mark_rule(color=palette.MUTED, strokeDash=[4, 3]).encode(x=x),
+        alt.Chart(_values(dots))
+        .mark_point(color=palette.MUTED, opacity=0.55, size=22, strokeWidth=1.2)
+        .encode(x=x, y=y, yOffset=alt.YOffset("lane:Q", scale=alt.Scale(domain=[-1.6, 1.6]))),
+        alt.Chart(_values(points))
+        .mark_rule(color=palette.SERIES[0], strokeWidth=4)
+        .encode(x=alt.X("low:Q"), x2="high:Q", y=y),
+        alt.Chart(_values(points))
+        .mark_point(color=palette.SERIES[0], filled=True, size=110, opacity=1)
+        .encode(x=x, y=y),
+    ]
+    if theirs:
+        diamond = alt.Chart(_values(theirs)).mark_point(
+            shape="diamond", color=palette.SERIES[1], size=120, strokeWidth=2
+        )
+        layers.append(diamond.encode(x=x, y=y))
+    return alt.layer(*layers).properties(width=width, height=ROW * len(cells))
+
+
+def _lane(index: int) -> float:
+    """Dots of one arm are spread over five lanes by their place, so that equal ones are seen as two."""
+    return (index % 5 - 2) / 2
+
+
+def latency(summary: Summary, width: int) -> Drawable | None:
+    """Percentile plot: one line an arm, x is 1/(1-p) on a log axis, so that 99 % and 99.9 % have room."""
+    cells = shown_cells(summary)
+    names = _names(cells)
+    rows: list[dict[str, Any]] = [
+        {"arm": cell.arm, "tail": 1 / (1 - point.quantile), "ms": point.ms}
+        for cell in cells
+        for point in cell.latency_curve
+        if point.ms > 0 and point.quantile < 1
+    ]
+    if not rows:
+        return None
+    last = max(row["tail"] for row in rows)
+    ticks = [tail for tail in (1, 2, 10, 100, 1000, 10_000, 100_000) if tail <= last]
+    label = "datum.value <= 1 ? 'min' : format(100 * (1 - 1 / datum.value), '~r') + ' %'"
+    scale = alt.Scale(type="log", domain=[1, last], nice=False)
+    count = len(cells)
+    colour = alt.Color(
+        "arm:N", sort=names, scale=alt.Scale(domain=names, range=_pick(palette.SERIES, count)), legend=_legend(width)
+    )
+    dash = alt.StrokeDash(
+        "arm:N", sort=names, scale=alt.Scale(domain=names, range=_pick(palette.DASHES, count)), legend=_legend(width)
+    )
+    return (
+        alt.Chart(_values(rows))
+        .mark_line(strokeWidth=2.2)
+        .encode(
+            x=alt.X(
+                "tail:Q",
+                scale=scale,
+                axis=alt.Axis(values=ticks, labelExpr=label),
+                title="this share of transactions was faster",
+            ),
+            y=alt.Y(
+                "ms:Q",
+                scale=alt.Scale(type="log", nice=True),
+                axis=alt.Axis(tickCount=6, format="~g"),
+                title="ms a transaction",
+            ),
+            color=colour,
+            strokeDash=dash,
+        )
+        .properties(width=width, height=260)
+    )
+
+
+def _legend(width: int) -> alt.Legend:
+    return alt.Legend(orient="top", title=None, columns=2 if width < PHONE else 4, labelLimit=150, symbolStrokeWidth=2)
+
+
+def time_split(summary: Summary, width: int) -> Drawable | None:
+    """Where a transaction's mean time goes: one stacked bar an arm, the baseline first."""
+    cells = shown_cells(summary)
+    rows = [
+        {"arm": cell.arm, "part": part, "order": PARTS.index(part), "ms": us / 1000}
+        for cell in cells
+        for part, us in cell.time_split_us.items()
+        if us > 0
+    ]
+    return (
+        _stack(rows, _names(cells), list(PARTS), list(palette.PARTS), "ms", "ms a transaction (mean)", width)
+        if rows
+        else None
+    )
+
+
+def cpu(summary: Summary, width: int) -> Drawable | None:
+    """CPU microseconds a query by who spent them."""
+    rows = []
+    for cell in shown_cells(summary):
+        found = cell.cpu_us_per_query
+        for order, (role, part) in enumerate(
+            (("client", found.client), ("server", found.server), ("forwarder", found.forwarder))
+        ):
+            if part is not None:
+                rows.append({"arm": cell.arm, "part": f"{role} CPU", "order": order, "us": part.value})
+    names = _names(shown_cells(summary))
+    return (
+        _stack(rows, names, list(PARTS[:3]), list(palette.PARTS[:3]), "us", "CPU µs a query", width) if rows else None
+    )
+
+
+def _stack(
+    rows: list[dict[str, Any]],
+    names: list[str],
+    parts: list[str],
+    colours: list[str],
+    field: str,
+    title: str,
+    width: int,
+) -> Drawable:
+    present = [part for part in parts if any(row["part"] == part for row in rows)]
+    scale = alt.Scale(domain=present, range=[colours[parts.index(part)] for part in present])
+    legend = alt.Legend(
+        orient="top", title=None, columns=2 if width < PHONE else 6, labelLimit=150, symbolType="square"
+    )
+    return (
+        alt.Chart(_values(rows))
+        .mark_bar(size=22)
+        .encode(
+            x=alt.X(f"{field}:Q", title=title, axis=alt.Axis(tickCount=6, format="~g")),
+            y=_arm_axis(names),
+            color=alt.Color("part:N", sort=present, scale=scale, legend=legend),
+            order=alt.Order("order:Q"),
+        )
+        .properties(width=width, height=ROW * len(names) * 0.85)
+    )
+
+
+def throughput(summary: Summary, width: int) -> Drawable | None:
+    """Every good trial in the order in which they ran: was the machine quiet, did something drift?"""
+    names = _names(summary.cells)
+    rows: list[dict[str, Any]] = [
+        {"arm": t.arm, "trial": t.number, "block": t.block, "qps": t.qps} for t in summary.trials if t.qps
+    ]
+    if not rows:
+        return None
+    starts: dict[int, int] = {}
+    for trial in summary.trials:
+        starts.setdefault(trial.block, trial.number)
+    count = len(names)
+    legend = alt.Legend(orient="top", title=None, columns=2 if width < PHONE else 5, labelLimit=150)
+    x = alt.X(
+        "trial:Q",
+        title="trial, in the order in which they ran; lines part the blocks",
+        axis=alt.Axis(grid=False, format="d"),
+    )
+    lowest, highest = min(float(r["qps"]) for r in rows), max(float(r["qps"]) for r in rows)
+    domain = [10 ** (math.log10(lowest) - 0.08), 10 ** (math.log10(highest) + 0.08)]
+    y = alt.Y(
+        "qps:Q",
+        scale=alt.Scale(type="log", domain=domain),
+        axis=alt.Axis(tickCount=5, format="~s"),
+        title="queries per second",
+    )
+    scale = alt.Scale(domain=names, range=_pick(palette.SERIES, count))
+    shapes = alt.Scale(domain=names, range=_pick(palette.SHAPES, count))
+    points = (
+        alt.Chart(_values(rows))
+        .mark_point(filled=True, size=42, opacity=0.9)
+        .encode(
+            x=x,
+            y=y,
+            color=alt.Color("arm:N", sort=names, scale=scale, legend=legend),
+            shape=alt.Shape("arm:N", sort=names, scale=shapes, legend=legend),
+        )
+    )
+    blocks = _values([{"trial": number - 0.5} for number in starts.values()])
+    return alt.layer(alt.Chart(blocks).mark_rule(color=palette.GRID).encode(x=x), points).properties(
+        width=width, height=240
+    )

@@ -1,0 +1,74 @@
+"""From a chart to inline SVG: rendered by vl-convert, without a browser and without a network, once wide and once for a phone.
+CSS shows one of the two; both carry a title, and the page has the same figures as a table."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable
+from typing import Any
+
+import vl_convert
+
+from howfar.analysis.summary import Summary
+from howfar.report import palette
+
+WIDE, NARROW = 620, 230
+"""Width of the plotting area, pixels; labels and axes come on top."""
+
+VEGA_LITE = "6.4"
+"""Of vl-convert's grammars, the one that Altair's major version writes."""
+
+Maker = Callable[[Summary, int], Any]
+
+
+def _configured(chart: Any, width: int) -> dict[str, Any]:
+    small = width == NARROW
+    text = 11 if small else 13
+    configured = (
+        chart.configure(font="sans-serif", background="transparent", padding=4)
+        .configure_view(stroke=None)
+        .configure_axis(
+            labelColor=palette.MUTED,
+            titleColor=palette.INK,
+            gridColor=palette.GRID,
+            domainColor=palette.GRID,
+            tickColor=palette.GRID,
+            labelFontSize=text,
+            titleFontSize=text,
+            titleFontWeight="normal",
+            titlePadding=8,
+        )
+        .configure_axisY(labelColor=palette.INK, labelFontSize=text)
+        .configure_legend(labelColor=palette.INK, labelFontSize=text, symbolSize=90)
+    )
+    found: dict[str, Any] = configured.to_dict()
+    return found
+
+
+def _accessible(svg: str, title: str, kind: str, name: str) -> str:
+    """Scales with the page; named for who does not see it; ids do not clash with the next chart's."""
+    label = html.escape(title, quote=True)
+    size = re.search(r'viewBox="0 0 ([0-9.]+) ', svg)
+    assert size is not None, "vl-convert writes a viewBox"
+    head = f'<svg class="{kind}" role="img" aria-label="{label}" style="max-width:{float(size[1]):.0f}px"'
+    svg = re.sub(
+        r'<svg xmlns="[^"]*" xmlns:xlink="[^"]*" version="1.1" class="marks" width="[0-9.]+" height="[0-9.]+"',
+        head,
+        svg,
+        count=1,
+    )
+    svg = re.sub(r'\b(id="|url\(#|href="#)', rf"\g<1>{name}-{kind}-", svg)
+    return svg.replace(">", f"><title>{label}</title>", 1)
+
+
+def draw(make: Maker, summary: Summary, title: str, name: str) -> str:
+    """Both drawings of one chart; empty where there is nothing to draw. `name` is unique on the page."""
+    drawings = []
+    for kind, width in (("wide", WIDE), ("narrow", NARROW)):
+        chart = make(summary, width)
+        if chart is None:
+            return ""
+        svg = vl_convert.vegalite_to_svg(_configured(chart, width), vl_version=VEGA_LITE)
+        drawings.append(_accessible(svg, title, kind, name))
+    return "".join(drawings)

@@ -1,0 +1,48 @@
+"""Colours of charts. Charts are drawn in the light theme's colours; for the dark theme CSS rules replace each exact colour
+inside an SVG, because a style rule wins over a presentation attribute. So one drawing serves both themes, and a reader that
+knows no CSS still shows the light one.
+
+Arms differ in shape and dash as well: colour is never the only carrier.
+"""
+
+from __future__ import annotations
+
+INK, MUTED, GRID, BAND = "#22252b", "#5f6672", "#dfe2e8", "#e7e9ee"
+
+SERIES = ("#3b6fd4", "#c2591f", "#178a6b", "#8b4fc0", "#b08405", "#c03a62", "#4f7a1f", "#1f87a8")
+"""Arms, in the order of the run; used again from the start after eight."""
+
+SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "stroke")
+DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [1, 3], [10, 4], [4, 1], [3, 5])
+
+PARTS = ("#3b6fd5", "#178a6c", "#8b4fc1", "#c25920", "#b08406", "#b9bec8")
+"""Client CPU, server CPU, forwarder CPU, link, waiting for a CPU, rest; a shade off the series, so that each has a rule."""
+
+_DARK = {
+    INK: "#e8eaef",
+    MUTED: "#a3abb8",
+    GRID: "#363b45",
+    BAND: "#333844",
+    "#3b6fd4": "#7da6ff",
+    "#c2591f": "#ff9f68",
+    "#178a6b": "#4fd0a8",
+    "#8b4fc0": "#c79bf2",
+    "#b08405": "#e5bd4a",
+    "#c03a62": "#f58aa8",
+    "#4f7a1f": "#a5d16a",
+    "#1f87a8": "#6fcdea",
+    "#3b6fd5": "#7da6ff",
+    "#178a6c": "#4fd0a8",
+    "#8b4fc1": "#c79bf2",
+    "#c25920": "#ff9f68",
+    "#b08406": "#e5bd4a",
+    "#b9bec8": "#666d7a",
+}
+
+
+def dark_rules() -> str:
+    """CSS that recolours the charts; for the inside of a dark media query."""
+    rules = []
+    for light, dark in _DARK.items():
+        rules.append(f'svg [fill="{light}"]{{fill:{dark}}}svg [stroke="{light}"]{{stroke:{dark}}}')
+    return "\n".join(rules)

@@ -1,0 +1,89 @@
+"""What a sceptic attacks first, answered from the run's own figures; and the limits that no figure removes."""
+
+from __future__ import annotations
+
+from howfar.analysis.intervals import half_width
+from howfar.analysis.summary import Summary, Warning
+from howfar.report import figures
+
+RECEIPTS = (
+    "Each trial has a receipt, below: address family and peer as the kernel gives them, encryption and compression as the "
+    "server gives them. Where one differs from what was asked, the trial is void."
+)
+NETWORK = (
+    "Packets and TCP are the kernel's own. Rate and delay of the link between two network namespaces are made by an emulator, "
+    "whose RTT at rest is measured and stands in the receipt. A real network also has jitter, loss and neighbours."
+)
+LATENCIES = (
+    "Closed loop: each connection sends its next transaction when the last one is answered. They are service times at this many "
+    "connections, not the response times of users who arrive when they like."
+)
+LIMITS = (
+    "It is this workload with its data in memory, on this machine, at this many connections. Bigger results, more connections, "
+    "disks and other servers move the ratios; run the plan with your own figures."
+)
+
+
+def questions(summary: Summary) -> list[tuple[str, str]]:
+    """(question, answer) in the order in which they are asked."""
+    return [
+        ("Is it not just noise?", _noise(summary)),
+        ("Was the machine busy?", _busy(summary)),
+        ("Is it the load generator that is slow?", _client(summary)),
+        ("Were bad results thrown away?", _voids(summary)),
+        ("Is it really the path that is named?", RECEIPTS),
+        ("Is the network real?", NETWORK),
+        ("What do the latencies mean?", LATENCIES),
+        ("What does it not say?", LIMITS),
+    ]
+
+
+def _noise(summary: Summary) -> str:
+    design = (
+        f"In each of {summary.blocks} blocks every path was measured once, in random order; a ratio compares trials of the same "
+        "block, and its interval comes from the scatter between blocks, never from seconds within a trial. "
+    )
+    if summary.aa_ratio is None or summary.noise_floor is None:
+        return design + "There is no A/A interval, so nothing is called different."
+    check = (
+        f"The baseline also ran under a second name; the two came out at {figures.ratio(summary.aa_ratio)}. "
+        f"Effects under {figures.share(summary.noise_floor)} are called not resolved."
+    )
+    widths = [
+        width for cell in figures.shown_cells(summary) if cell.ratio and (width := half_width(cell.ratio)) is not None
+    ]
+    return design + check + (f" The widest interval is ±{figures.share(max(widths))}." if widths else "")
+
+
+def _busy(summary: Summary) -> str:
+    pressure = sorted(trial.cpu_pressure for trial in summary.trials if trial.cpu_pressure is not None)
+    known = (
+        f"In the median trial some task waited for a CPU {figures.share(pressure[len(pressure) // 2])} of the time, our own client "
+        "and server included. "
+        if pressure
+        else "This kernel does not say how long tasks waited for a CPU. "
+    )
+    if Warning.BUSY_MACHINE in summary.warnings:
+        return (
+            known
+            + "Others were at work as well: believe the CPU ratios before the clock, or repeat on a quieter machine."
+        )
+    return (
+        known + "Nothing points to others at work. CPU a query is given beside the clock because load hardly moves it."
+    )
+
+
+def _client(summary: Summary) -> str:
+    limited = [cell.arm for cell in summary.cells if Warning.CLIENT_LIMITED in cell.warnings]
+    if limited:
+        return f"On {', '.join(limited)} its busiest thread had no time left: there the figure is about the load generator."
+    return "No: its busiest thread had time left on every path. Its own CPU is in the table as the first summand."
+
+
+def _voids(summary: Summary) -> str:
+    if not summary.void_trials:
+        return "No trial was void, and none was left out."
+    return (
+        figures.void_line(summary).replace("in no figure above", "in no figure")
+        + " The rules were fixed before the run, and look at receipts and errors, never at speed."
+    )
