@@ -1,0 +1,205 @@
+"""Plans: what is refused and where it says so, cells, blocks, cost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from howfar.engine.messages import Distribution as EngineDistribution
+from howfar.engine.messages import OltpReadOnly
+from howfar.errors import PlanError, UsageError
+from howfar.plan.cells import block_order, cells, stream_seed
+from howfar.plan.estimate import LABORATORY_NS, cost
+from howfar.plan.load import Override, load_plan, shipped_plans
+from howfar.plan.types import Data, Distribution, Workload, local_part, restore_plan
+
+GOOD = """\
+name = "mine"
+question = "Which?"
+
+[workload]
+point_selects = 3
+
+[factors]
+path = ["socket", "tcp"]
+
+[baseline]
+path = "socket"
+
+[timing]
+measure = "5s"
+
+[quick.timing]
+measure = "1s"
+"""
+
+
+def write(folder: Path, text: str) -> str:
+    path = folder / "mine.toml"
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.parametrize("name", shipped_plans())
+@pytest.mark.parametrize("quick", [False, True])
+def test_shipped_plans_load_cost_and_come_back(name: str, quick: bool) -> None:
+    plan = load_plan(name, quick).plan
+    assert plan.name == name
+    forecast = cost(plan)
+    assert 0 < forecast.least_ns <= forecast.most_ns <= plan.timing.time_budget_ns
+    assert restore_plan(plan.model_dump(mode="json")) == plan
+
+
+def test_the_plan_paths_is_the_published_one() -> None:
+    plan = load_plan("paths").plan
+    assert plan.factors.path == ("socket", "tcp", "remote", "forwarded-socket")
+    assert (plan.factors.rtt_ns, plan.factors.rate_bps, plan.factors.threads) == ((200_000,), (10**9,), (2,))
+    assert (plan.data.tables, plan.data.table_size) == (10, 1_000_000)
+    assert (plan.timing.target_half_width, plan.timing.measure_ns) == (0.02, 20 * 10**9)
+    quick = load_plan("paths", quick=True).plan
+    assert (quick.data.table_size, quick.timing.target_half_width) == (100_000, 0.05)
+
+
+def test_quick_paths_fits_eight_blocks_in_five_minutes() -> None:
+    """25 s for a new laboratory, 10 s for the report: 300 - 35 s is what 40 trials may take."""
+    plan = load_plan("paths", quick=True).plan
+    assert plan.timing.time_budget_ns <= 295 * 10**9
+    assert 25 * 10**9 + cost(plan).least_ns - LABORATORY_NS <= 295 * 10**9
+
+
+def test_the_plan_knows_every_option_of_the_engine() -> None:
+    assert set(Workload.model_fields) | set(Data.model_fields) == set(OltpReadOnly.model_fields)
+    assert set(Distribution.model_fields) == set(EngineDistribution.model_fields)
+    defaults = OltpReadOnly()
+    for name, field in Workload.model_fields.items():
+        if name != "distribution":
+            assert field.default == getattr(defaults, name), name
+    assert Distribution().model_dump() == defaults.distribution.model_dump()
+
+
+def test_an_unknown_plan_lists_the_known_ones() -> None:
+    with pytest.raises(PlanError, match="there is no plan 'pahts'") as caught:
+        load_plan("pahts")
+    assert "paths" in caught.value.advice
+
+
+def test_a_missing_file_and_one_that_is_no_text(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="cannot read the plan"):
+        load_plan(str(tmp_path / "no.toml"))
+    (tmp_path / "b.toml").write_bytes(b'name = "x"\nquestion = "\xff"\n')
+    with pytest.raises(PlanError, match=r"b\.toml:2: not UTF-8"):
+        load_plan(str(tmp_path / "b.toml"))
+
+
+BAD = [
+    ('measure = "5s"', 'measure = "5"', "14: timing.measure = '5': '5' is not a duration"),
+    ('measure = "5s"', "measure = 5", "14: timing.measure = 5: 5 has no unit"),
+    ('measure = "5s"', "measure = nan", "14: timing.measure = nan: nan has no unit"),
+    ('measure = "5s"', 'measure = "-5s"', "14: timing.measure = '-5s': '-5s': a duration is never negative"),
+    ('measure = "5s"', 'mesure = "5s"', "14: unknown field timing.mesure"),
+    ('measure = "5s"', 'target = "0%"', "14: timing.target = '0%': '0%' is less than 0.1%: no machine holds still"),
+    ('measure = "5s"', "max_blocks = 3", "13: timing: max_blocks 3 is less than min_blocks 8"),
+    ("point_selects = 3", "point_selects = -1", "5: workload.point_selects = -1: Input should be greater"),
+    ("point_selects = 3", "point_selects = 0\nrange_selects = false", "4: workload: a transaction without a query"),
+    (
+        'path = ["socket", "tcp"]',
+        'path = ["socket", "pigeon"]',
+        "8: factors.path = 'pigeon': Input should be 'socket', 'tcp'",
+    ),
+    ('path = ["socket", "tcp"]', 'path = ["tcp", "tcp"]', "8: factors.path = ['tcp', 'tcp']: 'tcp' is there twice"),
+    ('path = ["socket", "tcp"]', "path = []", "8: factors.path = []: an empty list"),
+    (
+        'path = ["socket", "tcp"]',
+        'path = "tcp"\nthreads = 0',
+        "9: factors.threads = 0: without at least one connection",
+    ),
+    (
+        'path = ["socket", "tcp"]',
+        'path = "tcp"\nrate = "200gbit"',
+        "9: factors.rate = '200gbit': '200gbit' is more than 100gbit",
+    ),
+    ('path = ["socket", "tcp"]', 'path = "tcp"\nrtt = "11s"', "9: factors.rtt = '11s': '11s' is more than 10s"),
+    (
+        '[baseline]\npath = "socket"',
+        '[baseline]\npath = "remote"',
+        "10: plan mine: baseline names path = 'remote', which 0",
+    ),
+    ('[baseline]\npath = "socket"', "[baseline]", "10: plan mine: baseline names nothing, which 2 of its 2 cells"),
+    ('question = "Which?"', "", "1: the field question is missing"),
+    ('question = "Which?"', 'question = "Which?', "2:19: malformed TOML"),
+    ('question = "Which?"', "question = Which", "2:12: malformed TOML: invalid value, in: question = Which"),
+    ("[factors]", "[factors", "7:9: malformed TOML"),
+]
+
+
+@pytest.mark.parametrize(("good", "bad", "said"), BAD)
+def test_a_mistake_is_said_with_file_line_and_field(tmp_path: Path, good: str, bad: str, said: str) -> None:
+    assert GOOD.count(good) == 1
+    path = write(tmp_path, GOOD.replace(good, bad))
+    with pytest.raises(PlanError) as caught:
+        load_plan(path)
+    assert caught.value.message.startswith(f"{path}:{said}"), caught.value.message
+    assert caught.value.advice
+
+
+def test_a_mistake_in_quick_is_said_where_it_is_also_without_quick(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD.replace('measure = "1s"', 'measure = "1"'))
+    with pytest.raises(PlanError, match=r"mine\.toml:17: timing\.measure"):
+        load_plan(path)
+
+
+def test_quick_replaces_what_it_names_only(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD)
+    full, quick = load_plan(path).plan, load_plan(path, quick=True).plan
+    assert (full.timing.measure_ns, quick.timing.measure_ns) == (5 * 10**9, 10**9)
+    assert full.timing.model_copy(update={"measure_ns": 10**9}) == quick.timing
+    with pytest.raises(PlanError, match=r"no \[quick\] table"):
+        load_plan(write(tmp_path, GOOD.split("[quick")[0]), quick=True)
+
+
+def test_options_win_and_their_mistakes_name_the_option() -> None:
+    rtt = Override("--rtt", ("factors", "rtt"), "10ms")
+    assert load_plan("paths", overrides=[rtt]).plan.factors.rtt_ns == (10_000_000,)
+    for option, key, value in (
+        ("--rtt", ("factors", "rtt"), "10"),
+        ("--rate", ("factors", "rate"), "fast"),
+        ("--threads", ("factors", "threads"), 0),
+        ("--time-budget", ("timing", "time_budget"), "-1s"),
+        ("--target", ("timing", "target"), "nan"),
+    ):
+        with pytest.raises(UsageError, match=f"{option} {value}: "):
+            load_plan("paths", overrides=[Override(option, key, value)])
+
+
+def test_cells_leave_the_link_out_of_local_paths() -> None:
+    overrides = [Override("--rtt", ("factors", "rtt"), level) for level in ["1ms"]]
+    plan = load_plan("paths", overrides=overrides).plan
+    plan = plan.model_copy(
+        update={"factors": plan.factors.model_copy(update={"rtt_ns": (10**6, 10**7), "threads": (1, 2)})}
+    )
+    plan = plan.model_copy(update={"baseline": plan.baseline.model_copy(update={"threads": 1})})
+    found = cells(plan)
+    assert len(found) == 1 + 2 * (2 + 2 * 2), "threads x (two local paths + two others x RTT), and the A/A arm"
+    assert [cell.role for cell in found[:3]] == ["baseline", "duplicate", "contender"]
+    assert [cell.name for cell in found[:2]] == ["socket, 1 thread", "socket, 1 thread (again)"]
+    assert "remote, 2 threads, RTT 10ms" in [cell.name for cell in found]
+    assert all("rtt_ns" not in cell.factors for cell in found if cell.factors["path"] in ("socket", "tcp"))
+    assert len({cell.name for cell in found}) == len(found)
+
+
+def test_order_depends_on_seed_and_block_only() -> None:
+    names = tuple(cell.name for cell in cells(load_plan("paths").plan))
+    assert block_order(1, 0, names) == ("socket", "tcp", "remote", "forwarded-socket", "socket (again)")
+    assert block_order(1, 0, names) == block_order(1, 0, names)
+    assert len({block_order(1, block, names) for block in range(50)}) > 20
+    first = Counter(block_order(seed, 3, names)[0] for seed in range(1000))
+    assert all(140 < first[name] < 260 for name in names), "each arm is first in about a fifth of the blocks"
+    assert stream_seed(1, 0) != stream_seed(1, 1)
+
+
+def test_local_part() -> None:
+    plan = load_plan("paths").plan
+    assert local_part(plan).factors.path == ("socket", "tcp")
+    assert [cell.name for cell in cells(local_part(plan))] == ["socket", "socket (again)", "tcp"]

@@ -1,0 +1,308 @@
+"""The run file: nothing lost, nothing half written, nothing foreign read."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.unit.fake_lab import fake_info, fakes
+
+from howfar.conduct.conductor import conduct
+from howfar.errors import NewerRunFile, NotARunFile, RunFileError
+from howfar.results.records import MachineLoad, StopReason, Trial, TrialStatus
+from howfar.results.schema import APPLICATION_ID
+from howfar.results.store import RunFile, create, read_run
+
+
+def void_trial(number: int, reason: str = "because") -> Trial:
+    return Trial(
+        number=number,
+        block=number // 5,
+        position=number % 5,
+        arm="socket",
+        status=TrialStatus.VOID,
+        void_reason=reason,
+        started_unix_ns=number,
+        ended_unix_ns=number + 1,
+        receipt={"session": {"peer_address": "/s", "tls_version": None}},
+        load=MachineLoad(psi_cpu_some_share=0.5, psi_io_some_share=None, steal_share=0.0, load_average_1m=1.5),
+        warnings=("client limited",),
+    )
+
+
+def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "a.howfar"
+    laboratory, _, instruments = fakes()
+    info = fake_info()
+    with create(path, info) as file:
+        conduct(file, laboratory, laboratory.clock(), instruments)
+        while_open = file.read()
+    assert while_open.info == info
+    run = read_run(path)
+    assert run == while_open
+    assert run.trials[0].measured is not None
+    assert run.trials[0].measured.histograms[0].data == "AAEC"
+    assert run.trials[0].measured.errors == {"1213": 1}
+
+
+def test_void_trials_keep_load_and_receipt(tmp_path: Path) -> None:
+    with create(tmp_path / "a.howfar", fake_info()) as file:
+        file.append_trial(void_trial(0))
+    assert read_run(tmp_path / "a.howfar").trials == (void_trial(0),)
+
+
+def test_a_finished_file_is_one_plain_file(tmp_path: Path) -> None:
+    with create(tmp_path / "a.howfar", fake_info()) as file:
+        file.append_trial(void_trial(0))
+        assert (tmp_path / "a.howfar-wal").exists()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.howfar"]
+
+
+def test_plain_sql_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.howfar"
+    laboratory, _, instruments = fakes()
+    with create(path, fake_info()) as file:
+        conduct(file, laboratory, laboratory.clock(), instruments)
+    db = sqlite3.connect(path)
+    assert db.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
+    sql = (
+        "SELECT arm, count(*), avg(queries * 1e9 / elapsed_ns) FROM trial WHERE status = 'ok' GROUP BY arm ORDER BY arm"
+    )
+    found = db.execute(sql).fetchall()
+    assert [row[:2] for row in found][:2] == [("forwarded-socket", 8), ("remote", 8)]
+    assert found[0][2] == pytest.approx(7500, rel=0.001)
+    assert db.execute("SELECT count(*) FROM interval").fetchone() == (40,)
+    assert db.execute("SELECT data FROM histogram").fetchone() == (b"\x00\x01\x02",)
+    db.close()
+
+
+_COUNT = """
+import sys
+from pathlib import Path
+from howfar.results.store import read_run
+print(len(read_run(Path(sys.argv[1])).trials))
+"""
+
+
+def test_readers_and_a_writer_at_the_same_time(tmp_path: Path) -> None:
+    path = tmp_path / "a.howfar"
+    with create(path, fake_info()) as file:
+        for number in range(3):
+            file.append_trial(void_trial(number))
+            seen = subprocess.run(
+                [sys.executable, "-c", _COUNT, str(path)], capture_output=True, text=True, check=True
+            ).stdout
+            assert int(seen) == number + 1
+
+
+def test_a_second_writer_is_refused(tmp_path: Path) -> None:
+    with create(tmp_path / "a.howfar", fake_info()), pytest.raises(RunFileError, match="another howfar is writing"):
+        RunFile(tmp_path / "a.howfar")
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "a.howfar"
+    path.write_text("precious")
+    with pytest.raises(RunFileError, match="exists already") as caught:
+        create(path, fake_info())
+    assert "howfar resume" in caught.value.advice
+    assert path.read_text() == "precious"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.howfar"]
+
+
+def test_a_missing_directory_is_said(tmp_path: Path) -> None:
+    with pytest.raises(RunFileError, match="there is no directory"):
+        create(tmp_path / "no" / "a.howfar", fake_info())
+
+
+@pytest.mark.parametrize("content", [b"", b"text\n", b"SQLite format 3\x00" + b"\x07" * 4096, os.urandom(8192)])
+def test_not_a_run_file(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "a.howfar"
+    path.write_bytes(content)
+    with pytest.raises(NotARunFile):
+        read_run(path)
+    with pytest.raises(NotARunFile):
+        RunFile(path)
+    assert path.read_bytes() == content, "a foreign file is not touched"
+
+
+def test_a_directory_and_another_database_are_no_run_files(tmp_path: Path) -> None:
+    with pytest.raises(NotARunFile, match="directory"):
+        read_run(tmp_path)
+    db = sqlite3.connect(tmp_path / "other.db")
+    db.execute("CREATE TABLE t (x)")
+    db.close()
+    with pytest.raises(NotARunFile, match="no run file"):
+        read_run(tmp_path / "other.db")
+
+
+def test_a_missing_file_is_said(tmp_path: Path) -> None:
+    with pytest.raises(RunFileError, match="No such file"):
+        read_run(tmp_path / "a.howfar")
+
+
+def test_a_damaged_run_file_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "a.howfar"
+    create(path, fake_info()).close()
+    db = sqlite3.connect(path)
+    db.execute("UPDATE run SET plan = '{'")
+    db.commit()
+    db.close()
+    with pytest.raises(NotARunFile, match="damaged"):
+        read_run(path)
+    db = sqlite3.connect(path)
+    db.execute("DELETE FROM run")
+    db.commit()
+    db.close()
+    with pytest.raises(NotARunFile, match="damaged"):
+        read_run(path)
+
+
+def test_a_newer_format_is_refused_and_kept(tmp_path: Path) -> None:
+    path = tmp_path / "a.howfar"
+    create(path, fake_info()).close()
+    db = sqlite3.connect(path)
+    db.execute("PRAGMA user_version = 99")
+    db.close()
+    before = path.read_bytes()
+    for open_it in (read_run, RunFile):
+        with pytest.raises(NewerRunFile, match="format 99, this howfar reads up to 1") as caught:
+            open_it(path)
+        assert "newer howfar" in caught.value.advice
+    assert path.read_bytes() == before
+
+
+_WRITER = """
+import sys
+from pathlib import Path
+from tests.unit.fake_lab import fake_info
+from tests.unit.test_store import void_trial
+from howfar.results.store import create
+file = create(Path(sys.argv[1]), fake_info())
+for number in range(10**6):
+    file.append_trial(void_trial(number))
+    print(number, flush=True)
+"""
+
+
+@pytest.mark.parametrize("after", [1, 5, 17])
+def test_sigkill_loses_no_finished_trial(tmp_path: Path, after: int) -> None:
+    path = tmp_path / "a.howfar"
+    with subprocess.Popen([sys.executable, "-c", _WRITER, str(path)], stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        said = [int(writer.stdout.readline()) for _ in range(after)]
+        writer.send_signal(signal.SIGKILL)
+        said += [int(line) for line in writer.stdout]
+    run = read_run(path)
+    assert run.stop is None
+    numbers = [trial.number for trial in run.trials]
+    assert numbers == list(range(len(numbers)))
+    assert said[-1] + 1 <= len(numbers) <= said[-1] + 2, "all that were confirmed, at most one more"
+    with RunFile(path) as file:
+        file.append_trial(void_trial(len(numbers)))
+        file.set_stop(StopReason.TIME)
+    assert read_run(path).stop is StopReason.TIME
+
+
+_LIMITED = """
+import resource, sys
+from pathlib import Path
+from tests.unit.fake_lab import fake_info
+from tests.unit.test_store import void_trial
+from howfar.errors import DiskFull
+from howfar.results.store import create
+path, limit = Path(sys.argv[1]), int(sys.argv[2])
+done = 0
+try:
+    if limit < 100_000:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    with create(path, fake_info()) as file:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        for number in range(10_000):
+            file.append_trial(void_trial(number, "x" * 5000))
+            done += 1
+except DiskFull as error:
+    print(done, error.message.replace(chr(10), " "), "|", error.advice)
+"""
+
+
+def _limited(path: Path, limit: int) -> tuple[int, str]:
+    command = [sys.executable, "-c", _LIMITED, str(path), str(limit)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    done, _, message = said.partition(" ")
+    return int(done), message
+
+
+def test_a_size_limit_in_mid_run_keeps_the_finished_trials(tmp_path: Path) -> None:
+    path = tmp_path / "a.howfar"
+    done, message = _limited(path, 500_000)
+    assert done > 10
+    assert "disk full, quota or size limit" in message
+    assert "howfar resume" in message
+    assert len(read_run(path).trials) == done
+
+
+def test_a_size_limit_at_the_start_leaves_nothing(tmp_path: Path) -> None:
+    done, message = _limited(tmp_path / "a.howfar", 8192)
+    assert (done, "cannot create" in message) == (0, True)
+    assert list(tmp_path.iterdir()) == []
+
+
+_TINY = """
+import subprocess, sys
+from pathlib import Path
+from tests.unit.fake_lab import fake_info
+from tests.unit.test_store import void_trial
+from howfar.errors import DiskFull
+from howfar.results.store import create, read_run
+folder = Path(sys.argv[1])
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=" + sys.argv[2], "tiny", str(folder)], check=True)
+done = 0
+try:
+    with create(folder / "a.howfar", fake_info()) as file:
+        for number in range(10_000):
+            file.append_trial(void_trial(number, "x" * 5000))
+            done += 1
+except DiskFull as error:
+    print(error.message, "|", error.advice)
+left = sorted(entry.name for entry in folder.iterdir())
+kept = len(read_run(folder / "a.howfar").trials) if left else 0
+print(done, kept, left)
+"""
+
+
+def _on_tiny_disk(folder: Path, size: str) -> str:
+    flags = ["--mount"] if os.geteuid() == 0 else ["--mount", "--user", "--map-root-user"]
+    probe = subprocess.run(["unshare", *flags, "true"], capture_output=True, text=True)
+    if probe.returncode != 0:
+        pytest.skip(f"no private mounts here: {probe.stderr.strip()}")
+    command = ["unshare", *flags, sys.executable, "-c", _TINY, str(folder), size]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def test_a_full_disk_in_mid_run_keeps_the_finished_trials(tmp_path: Path) -> None:
+    message, figures = _on_tiny_disk(tmp_path, "512k").splitlines()
+    assert "cannot write a trial to" in message
+    done, kept, _ = figures.split(" ", 2)
+    assert int(done) == int(kept) > 10
+
+
+def test_a_full_disk_at_the_start_leaves_nothing(tmp_path: Path) -> None:
+    message, figures = _on_tiny_disk(tmp_path, "16k").splitlines()
+    assert "cannot create" in message
+    assert figures == "0 0 []"
+
+
+def test_no_password_is_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.howfar"
+    laboratory, _, instruments = fakes()
+    with create(path, fake_info()) as file:
+        conduct(file, laboratory, laboratory.clock(), instruments)
+    assert b"secret-of-the-fake" not in path.read_bytes()
