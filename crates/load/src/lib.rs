@@ -1,7 +1,52 @@
-//! The load engine.
+//! The load engine: one job in, its events out.
+//!
+//! [`workload`] says what is asked and [`distribution`] of which rows; a worker per CPU drives its connections in a closed
+//! loop and counts; the conductor opens, starts, tells the time and collects. Not here: protocols (`howfar-wire`), the contract
+//! (`howfar-record`).
+
+mod clock;
+mod conduct;
+mod connection;
+pub mod distribution;
+pub mod draws;
+mod failure;
+mod login;
+mod opening;
+mod receipt;
+mod socket;
+mod sockopt;
+mod statements;
+mod tally;
+mod usage;
+mod window;
+mod worker;
+pub mod workload;
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
+
+use howfar_record::{Failed, read_job};
 
 /// Read a load job on stdin, run it, write events on stdout.
 pub fn run() -> ExitCode {
-    ExitCode::from(1)
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        read_job("load").and_then(conduct::conduct)
+    }));
+    let failed: Failed = match outcome {
+        Ok(Ok(())) => return ExitCode::SUCCESS,
+        Ok(Err(failed)) => failed,
+        Err(panic) => login::internal(format!(
+            "the conductor panicked: {}",
+            panic_text(panic.as_ref())
+        )),
+    };
+    failed.report()
+}
+
+/// What a panic said.
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message")
 }

@@ -27,6 +27,19 @@ pub fn query(out: &mut Vec<u8>, sql: &[u8]) {
     command(out, QUERY, sql);
 }
 
+/// The same for SQL that `write` appends: no copy in between. The text must be shorter than a full packet.
+pub fn query_with(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+    let start = out.len();
+    out.extend_from_slice(&[0, 0, 0, 0, QUERY]);
+    write(out);
+    let length = out.len() - start - super::frame::HEADER;
+    assert!(
+        length < super::frame::FULL,
+        "queries of the workloads are short"
+    );
+    out[start..start + 3].copy_from_slice(&(length as u32).to_le_bytes()[..3]);
+}
+
 /// Prepare `sql`; the answer starts with [`super::reply::Prepared`].
 pub fn prepare(out: &mut Vec<u8>, sql: &[u8]) {
     command(out, PREPARE, sql);
@@ -142,6 +155,9 @@ mod tests {
         let mut out = Vec::new();
         query(&mut out, b"BEGIN");
         assert_eq!(out, b"\x06\0\0\0\x03BEGIN");
+        let mut same = Vec::new();
+        query_with(&mut same, |sql| sql.extend_from_slice(b"BEGIN"));
+        assert_eq!(same, out);
         out.clear();
         quit(&mut out);
         close(&mut out, 7);

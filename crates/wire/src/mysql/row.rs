@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn scratch_takes_more_than_it_holds() {
         let mut work = Work::touch();
-        work.bytes(&[1; SCRATCH + 5]);
+        work.bytes(&vec![1; SCRATCH + 5]);
         let Work::Touch(scratch) = &work else {
             panic!("made above")
         };

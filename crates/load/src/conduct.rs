@@ -1,0 +1,233 @@
+//! The conductor: opens, starts, tells the time, collects. It runs beside the workers and does nothing on their behalf.
+
+use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::Duration;
+
+use howfar_record::events::Ready;
+use howfar_record::jobs::{LoadJob, Workload};
+use howfar_record::{Failed, emit};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::thread::{CpuSet, sched_getaffinity};
+
+use crate::clock::now_ns;
+use crate::connection::Connection;
+use crate::login::internal;
+use crate::opening::open;
+use crate::receipt;
+use crate::socket::Address;
+use crate::tally::Window;
+use crate::window::Collected;
+use crate::worker::{self, Order, Plan, Report, Seat};
+use crate::workload::Program;
+
+/// Between the order and the first moment of the warm-up: time for all workers to take it.
+const LEAD_NS: u64 = 1_000_000;
+/// How long workers may take to say goodbye.
+const GOODBYE: Duration = Duration::from_secs(2);
+/// Longest time between two looks at stalled connections.
+const PATROL_NS: u64 = 1_000_000_000;
+
+/// Run a job to its end, emitting its events.
+pub(crate) fn conduct(job: LoadJob) -> Result<(), Failed> {
+    job.check()?;
+    let address = Address::parse(&job.target)?;
+    let Workload::OltpReadOnly(load) = &job.workload;
+    let program = Arc::new(Program::new(load, job.seed));
+    let plan = Arc::new(Plan {
+        job,
+        address,
+        program,
+    });
+    let cpus = own_cpus(plan.job.connections)?;
+
+    let began = now_ns();
+    let (first, receipt) = first_connection(&plan, &cpus)?;
+    let mut crew = Crew::hire(&plan, &cpus, first)?;
+    let prepared_statements = crew.opened()?;
+    tell(&Ready {
+        receipt,
+        connections: plan.job.connections,
+        prepared_statements,
+        connect_ns: now_ns() - began,
+    })?;
+
+    let start_ns = now_ns() + LEAD_NS + plan.job.warmup_ns;
+    let window = Window {
+        start_ns,
+        end_ns: start_ns + plan.job.measure_ns,
+        interval_ns: plan.job.interval_ns,
+    };
+    crew.order(Order::Start(window));
+    crew.attend(&plan.job, window)?;
+    crew.dismiss();
+    Ok(())
+}
+
+/// Write an event. Nobody may be left to read it; then the job ends.
+pub(crate) fn tell<T: serde::Serialize>(event: &T) -> Result<(), Failed> {
+    emit(event).map_err(|error| internal(format!("stdout is closed: {error}")))
+}
+
+/// The CPUs of the workers: those that this process may use, no more than connections.
+fn own_cpus(connections: u32) -> Result<Vec<u32>, Failed> {
+    let allowed = sched_getaffinity(None)
+        .map_err(|error| internal(format!("reading the CPU mask: {error}")))?;
+    let cpus = (0..CpuSet::MAX_CPU)
+        .filter(|&cpu| allowed.is_set(cpu))
+        .map(|cpu| cpu as u32);
+    Ok(cpus.take(connections as usize).collect())
+}
+
+fn first_connection(
+    plan: &Plan,
+    cpus: &[u32],
+) -> Result<(Connection, howfar_record::events::Receipt), Failed> {
+    let mut opened = None;
+    let limit_ns = plan.job.connect_timeout_ns;
+    open(
+        &plan.entry(),
+        &plan.address,
+        &mut std::iter::once(0),
+        limit_ns,
+        &mut |_, socket, session| {
+            opened = Some((socket, session));
+        },
+    )?;
+    let (socket, session) = opened.ok_or_else(|| internal("the first connection was lost"))?;
+    let receipt = receipt::take(plan, &socket, &session, cpus)?;
+    Ok((
+        Connection::new(socket, 0, session.answer, session.statements, &plan.program),
+        receipt,
+    ))
+}
+
+/// All workers, with their lines.
+struct Crew {
+    lines: Vec<(Sender<Order>, Arc<OwnedFd>)>,
+    reports: Receiver<Report>,
+}
+
+impl Crew {
+    /// Start one worker on each of `cpus`; connections are dealt round robin.
+    fn hire(plan: &Arc<Plan>, cpus: &[u32], first: Connection) -> Result<Self, Failed> {
+        let (to_conductor, reports) = mpsc::channel();
+        let mut open = vec![first];
+        let mut lines = Vec::with_capacity(cpus.len());
+        for (place, &cpu) in cpus.iter().enumerate() {
+            let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+                .map_err(|error| internal(format!("eventfd: {error}")))?;
+            let bell = Arc::new(bell);
+            let (line, orders) = mpsc::channel();
+            let ids = (place as u64..u64::from(plan.job.connections))
+                .step_by(cpus.len())
+                .skip(usize::from(place == 0));
+            let seat = Seat {
+                cpu,
+                ids: ids.collect(),
+                open: std::mem::take(&mut open),
+                orders,
+                bell: Arc::clone(&bell),
+                reports: to_conductor.clone(),
+            };
+            let plan = Arc::clone(plan);
+            thread::Builder::new()
+                .name(format!("load-{cpu}"))
+                .spawn(move || guarded(&plan, seat))
+                .map_err(|error| internal(format!("starting a thread: {error}")))?;
+            lines.push((line, bell));
+        }
+        Ok(Self { lines, reports })
+    }
+
+    fn order(&self, order: Order) {
+        for (line, _) in &self.lines {
+            // A worker that is gone has reported why.
+            let _ = line.send(order);
+        }
+        self.ring();
+    }
+
+    fn ring(&self) {
+        for (_, bell) in &self.lines {
+            let _ = rustix::io::write(&**bell, &1_u64.to_ne_bytes());
+        }
+    }
+
+    /// Wait until all have opened their connections; each has its own time limit. Gives the statements prepared.
+    fn opened(&mut self) -> Result<u32, Failed> {
+        let mut sum = 0;
+        for _ in 0..self.lines.len() {
+            match self.reports.recv() {
+                Ok(Report::Opened { prepared }) => sum += prepared,
+                Ok(Report::Failed(failed)) => return Err(failed),
+                other => {
+                    return Err(internal(format!(
+                        "a worker said {other:?} before it was asked to start"
+                    )));
+                }
+            }
+        }
+        Ok(sum)
+    }
+
+    /// From the order to start until all is told.
+    fn attend(&mut self, job: &LoadJob, window: Window) -> Result<(), Failed> {
+        let mut collected = Collected::new(job, window, self.lines.len());
+        let patrol_ns = PATROL_NS.min(job.stall_timeout_ns / 4 + 1);
+        let mut patrol = now_ns() + patrol_ns;
+        while !collected.is_complete() {
+            let now = now_ns();
+            let mark = collected.next_mark();
+            if now >= mark || now >= patrol {
+                collected.reach(now)?;
+                self.ring();
+                patrol = now + patrol_ns;
+            }
+            let wake = collected.next_mark().min(patrol);
+            match self
+                .reports
+                .recv_timeout(Duration::from_nanos(wake.saturating_sub(now_ns())))
+            {
+                Ok(Report::Passed(passed)) => collected.take(passed)?,
+                Ok(Report::Failed(failed)) => return Err(failed),
+                Ok(other) => return Err(internal(format!("a worker said {other:?} under load"))),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(internal("all workers are gone"));
+                }
+            }
+        }
+        collected.finish()
+    }
+
+    /// Let the workers end their sessions; what they cannot end in time ends with the process.
+    fn dismiss(&mut self) {
+        self.order(Order::Stop);
+        let mut left = self.lines.len();
+        while left > 0 {
+            match self.reports.recv_timeout(GOODBYE) {
+                Ok(Report::Stopped | Report::Failed(_)) => left -= 1,
+                Ok(_) => {}
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// A worker whose panic becomes a report.
+fn guarded(plan: &Plan, seat: Seat) {
+    let reports = seat.reports.clone();
+    let failed = match catch_unwind(AssertUnwindSafe(|| worker::run(plan, seat))) {
+        Ok(Ok(())) => return,
+        Ok(Err(failed)) => failed,
+        Err(panic) => internal(format!(
+            "a worker panicked: {}",
+            crate::panic_text(panic.as_ref())
+        )),
+    };
+    let _ = reports.send(Report::Failed(failed));
+}

@@ -1,0 +1,154 @@
+//! What can go wrong with a connection, translated once into the contract's failures.
+
+use std::io;
+
+use howfar_record::jobs::Target;
+use howfar_record::{FailCode, Failed};
+use howfar_wire::mysql::{Malformed, ServerError};
+
+/// A target in words.
+pub(crate) fn place(target: &Target) -> String {
+    match target {
+        Target::Unix { path } => format!("the socket {path}"),
+        Target::Tcp { host, port } if host.contains(':') => format!("[{host}]:{port}"),
+        Target::Tcp { host, port } => format!("{host}:{port}"),
+    }
+}
+
+pub(crate) fn refused(target: &Target, error: &io::Error) -> Failed {
+    let advice = match (error.kind(), target) {
+        (io::ErrorKind::NotFound, Target::Unix { .. }) => {
+            "Start the server, or name the socket that it listens on (SELECT @@socket)."
+        }
+        (io::ErrorKind::PermissionDenied, _) => {
+            "Run as a user who may write to the socket and enter every directory above it."
+        }
+        (io::ErrorKind::ConnectionRefused, _) => {
+            "Nothing listens there: start the server, or correct the address."
+        }
+        _ => "Check that the server runs and can be reached from here.",
+    };
+    Failed::new(
+        FailCode::Connect,
+        format!("connecting to {} failed: {error}", place(target)),
+        advice,
+    )
+}
+
+pub(crate) fn too_slow(target: &Target, doing: &str, limit_ns: u64) -> Failed {
+    Failed::new(
+        FailCode::Connect,
+        format!(
+            "{} did not finish {doing} within {:.1} s",
+            place(target),
+            limit_ns as f64 / 1e9
+        ),
+        "Check that the server runs and accepts logins, or allow more time to connect.",
+    )
+}
+
+pub(crate) fn malformed(target: &Target, error: Malformed) -> Failed {
+    Failed::new(
+        FailCode::Protocol,
+        format!(
+            "{} sent what is not the MySQL protocol: {error}",
+            place(target)
+        ),
+        "Check that the address is that of a MySQL or MariaDB server, and nothing between changes the bytes.",
+    )
+}
+
+pub(crate) fn gone(target: &Target, doing: &str) -> Failed {
+    Failed::new(
+        FailCode::ServerGone,
+        format!("{} closed the connection {doing}", place(target)),
+        "Look into the server's error log: it may have crashed, run out of memory, or ended the session.",
+    )
+}
+
+/// An I/O error on an open connection.
+pub(crate) fn broken(target: &Target, error: io::Error) -> Failed {
+    let mut failed = gone(target, "");
+    failed.message = format!("the connection to {} broke: {error}", place(target));
+    failed
+}
+
+pub(crate) fn stalled(target: &Target, connection: u64, kind: &str, limit_ns: u64) -> Failed {
+    Failed::new(
+        FailCode::Stalled,
+        format!(
+            "connection {connection} to {} waited more than {:.1} s for the answer to a {kind}",
+            place(target),
+            limit_ns as f64 / 1e9
+        ),
+        "Check the server and the link between for a hang, or allow a longer wait.",
+    )
+}
+
+/// An error that came instead of a login.
+pub(crate) fn login(target: &Target, user: &str, error: &ServerError) -> Failed {
+    let (code, advice) = match error.code {
+        1040 | 1203 | 1226 => (
+            FailCode::Connect,
+            "Raise the server's max_connections, or use fewer connections.",
+        ),
+        1129 | 1130 => (
+            FailCode::Connect,
+            "The server refuses this host: allow it, or run FLUSH HOSTS there.",
+        ),
+        1049 => (
+            FailCode::ServerError,
+            "Create the database, or name another.",
+        ),
+        _ => (
+            FailCode::Auth,
+            "Check user and password, and that the account may log in from here.",
+        ),
+    };
+    Failed::new(
+        code,
+        format!("{} refused the login of `{user}`: {error}", place(target)),
+        advice,
+    )
+}
+
+pub(crate) fn unknown_plugin(target: &Target, user: &str, plugin: &str) -> Failed {
+    Failed::new(
+        FailCode::Auth,
+        format!(
+            "{} wants `{user}` to log in by {plugin}, which is not spoken here",
+            place(target)
+        ),
+        "Use an account with mysql_native_password or caching_sha2_password.",
+    )
+}
+
+pub(crate) fn full_login_needs_channel(target: &Target, user: &str) -> Failed {
+    Failed::new(
+        FailCode::Auth,
+        format!(
+            "{} wants the password of `{user}` itself, because its digest is not in the server's cache, and the channel is not encrypted",
+            place(target)
+        ),
+        "Log in once by the Unix socket or over TLS with the same account, so that the server caches the digest; then try again.",
+    )
+}
+
+/// An error that came instead of an answer.
+pub(crate) fn server(target: &Target, doing: &str, error: &ServerError) -> Failed {
+    let advice = match error.code {
+        1146 => {
+            "Load the tables first (as `sysbench oltp_read_only prepare` does), with at least as many tables as asked for."
+        }
+        1461 => {
+            "Raise the server's max_prepared_stmt_count: connections times statements are needed."
+        }
+        1142 | 1044 => "Give the account the SELECT privilege on the tables.",
+        _ => "Look the error up in the server's documentation; its error log may say more.",
+    };
+    Failed::new(
+        FailCode::ServerError,
+        format!("{} answered {doing} with {error}", place(target)),
+        advice,
+    )
+}

@@ -1,0 +1,212 @@
+//! What the first connection really is: asked from the socket and from the server, never from the job.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use howfar_record::Failed;
+use howfar_record::events::Receipt;
+use howfar_record::jobs::Target;
+use howfar_wire::mysql::reply::{self, ServerError};
+use howfar_wire::mysql::row::{self, Value};
+use howfar_wire::mysql::{Framer, Malformed, command};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{self, RecvFlags, SocketAddrAny, sockopt};
+use rustix::time::Timespec;
+
+use crate::clock::now_ns;
+use crate::connection::send_some;
+use crate::failure;
+use crate::login::Session;
+use crate::socket::Address;
+use crate::sockopt::max_segment;
+use crate::worker::Plan;
+
+const QUESTION: &[u8] =
+    b"SHOW SESSION STATUS WHERE Variable_name IN ('Ssl_cipher','Ssl_version','Compression')";
+const LONGEST: usize = 1 << 16;
+const POLL_NS: i64 = 50_000_000;
+
+/// Ask the socket and the server.
+pub(crate) fn take(
+    plan: &Plan,
+    socket: &OwnedFd,
+    session: &Session,
+    cpus: &[u32],
+) -> Result<Receipt, Failed> {
+    let status = ask(plan, socket)?;
+    let said = |name: &str| {
+        status
+            .get(name)
+            .filter(|value| !value.is_empty() && *value != "OFF")
+            .cloned()
+    };
+    let tcp = matches!(plan.address, Address::Tcp(_));
+    let text =
+        |address: Option<SocketAddrAny>| address.and_then(|address| socket_address(&address));
+    let peer = text(net::getpeername(socket).ok().flatten());
+    let peer_pid = if tcp {
+        None
+    } else {
+        sockopt::socket_peercred(socket)
+            .ok()
+            .map(|peer| peer.pid.as_raw_nonzero().get() as u32)
+    };
+    Ok(Receipt {
+        address_family: plan.address.family(),
+        local_address: text(net::getsockname(socket).ok()),
+        peer_address: peer.unwrap_or_else(|| asked_for(&plan.job.target)),
+        peer_pid,
+        server_version: plain_version(&session.greeting.version).to_owned(),
+        server_connection_id: session.greeting.connection,
+        auth_plugin: session.plugin.clone(),
+        protocol_mode: if plan.program.is_prepared() {
+            "prepared"
+        } else {
+            "text"
+        },
+        tls_version: said("Ssl_version"),
+        tls_cipher: said("Ssl_cipher"),
+        compression: said("Compression"),
+        tcp_mss: if tcp { max_segment(socket) } else { None },
+        tcp_nodelay: if tcp {
+            sockopt::tcp_nodelay(socket).ok()
+        } else {
+            None
+        },
+        congestion_control: if tcp {
+            sockopt::tcp_congestion(socket).ok()
+        } else {
+            None
+        },
+        client_threads: cpus.len() as u32,
+        client_cpus: cpus.to_vec(),
+    })
+}
+
+/// MariaDB puts a fixed "5.5.5-" before its version, for old replicas only.
+fn plain_version(version: &str) -> &str {
+    version.strip_prefix("5.5.5-").unwrap_or(version)
+}
+
+/// The socket's path, or `host:port`; `None` for a Unix socket without a name.
+fn socket_address(address: &SocketAddrAny) -> Option<String> {
+    if let Ok(unix) = net::SocketAddrUnix::try_from(address.clone()) {
+        return unix
+            .path_bytes()
+            .map(|path| String::from_utf8_lossy(path).into_owned())
+            .filter(|path| !path.is_empty());
+    }
+    std::net::SocketAddr::try_from(address.clone())
+        .ok()
+        .map(|address| address.to_string())
+}
+
+fn asked_for(target: &Target) -> String {
+    match target {
+        Target::Unix { path } => Path::new(path).display().to_string(),
+        Target::Tcp { host, port } => format!("{host}:{port}"),
+    }
+}
+
+/// Status variables by name, over a connection on which nothing else is under way.
+fn ask(plan: &Plan, socket: &OwnedFd) -> Result<BTreeMap<String, String>, Failed> {
+    let target = &plan.job.target;
+    let limit_ns = plan.job.connect_timeout_ns;
+    let deadline = now_ns() + limit_ns;
+    let mut packet = Vec::new();
+    command::query(&mut packet, QUESTION);
+    let sent = send_some(socket, &packet).map_err(|error| failure::broken(target, error))?;
+    if sent < packet.len() {
+        return Err(failure::too_slow(target, "taking a query", limit_ns));
+    }
+    let mut table = Table::new();
+    let mut buffer = [0; 4096];
+    loop {
+        match net::recv(socket, &mut buffer[..], RecvFlags::DONTWAIT) {
+            Ok((0, _)) => return Err(failure::gone(target, "while its status was asked for")),
+            Ok((count, _)) => {
+                if table
+                    .feed(&buffer[..count])
+                    .map_err(|error| failure::malformed(target, error))?
+                {
+                    break;
+                }
+            }
+            Err(Errno::AGAIN | Errno::INTR) if now_ns() > deadline => {
+                return Err(failure::too_slow(
+                    target,
+                    "answering SHOW SESSION STATUS",
+                    limit_ns,
+                ));
+            }
+            Err(Errno::AGAIN | Errno::INTR) => {
+                let patience = Timespec {
+                    tv_sec: 0,
+                    tv_nsec: POLL_NS,
+                };
+                // Whatever it says, the next turn of the loop finds out.
+                let _ = poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&patience));
+            }
+            Err(error) => return Err(failure::broken(target, error.into())),
+        }
+    }
+    match table.error {
+        Some(error) => Err(failure::server(target, "SHOW SESSION STATUS", &error)),
+        None => Ok(table.values),
+    }
+}
+
+/// Collects a text result of two columns.
+struct Table {
+    framer: Framer,
+    ends: u32,
+    packets: u32,
+    values: BTreeMap<String, String>,
+    error: Option<ServerError>,
+}
+
+impl Table {
+    fn new() -> Self {
+        let mut framer = Framer::new(LONGEST);
+        framer.expect(1);
+        Self {
+            framer,
+            ends: 0,
+            packets: 0,
+            values: BTreeMap::new(),
+            error: None,
+        }
+    }
+
+    /// True when the result is whole.
+    fn feed(&mut self, mut input: &[u8]) -> Result<bool, Malformed> {
+        while let Some(payload) = self.framer.next(&mut input)? {
+            let first = payload.first().copied().unwrap_or(0);
+            self.packets += 1;
+            if first == reply::ERR {
+                self.error = Some(ServerError::parse(payload)?);
+                return Ok(true);
+            }
+            if self.packets > 1 && reply::is_eof(payload.len(), first) {
+                self.ends += 1;
+                if self.ends == 2 {
+                    return Ok(true);
+                }
+            } else if self.ends == 1 {
+                let mut columns = Vec::new();
+                row::text(payload, 2, |value| {
+                    columns.push(match value {
+                        Value::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+                        _ => String::new(),
+                    });
+                })?;
+                if let [name, value] = columns.as_slice() {
+                    self.values.insert(name.clone(), value.clone());
+                }
+            }
+        }
+        Ok(false)
+    }
+}

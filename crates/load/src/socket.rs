@@ -1,0 +1,92 @@
+//! Sockets: opened without blocking, by Unix path or numeric address.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+
+use howfar_record::jobs::Target;
+use howfar_record::{FailCode, Failed};
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
+
+/// Where to connect, understood once.
+#[derive(Debug, Clone)]
+pub(crate) enum Address {
+    Unix(net::SocketAddrUnix),
+    Tcp(SocketAddr),
+}
+
+/// How a connect without blocking began.
+pub(crate) enum Begun {
+    Connected(OwnedFd),
+    /// Writable once it is decided.
+    Pending(OwnedFd),
+    /// The server's queue of new connections is full (Unix sockets only): try again.
+    Busy,
+}
+
+impl Address {
+    pub(crate) fn parse(target: &Target) -> Result<Self, Failed> {
+        let bad = |message: String| {
+            Failed::new(
+                FailCode::BadJob,
+                message,
+                "Correct the address of the server.",
+            )
+        };
+        match target {
+            Target::Unix { path } => net::SocketAddrUnix::new(path.as_str())
+                .map(Self::Unix)
+                .map_err(|_| bad(format!("`{path}` is no path of a socket: it may have 1 to 107 bytes and no zero byte"))),
+            Target::Tcp { host, port } => host
+                .parse::<IpAddr>()
+                .map(|ip| Self::Tcp(SocketAddr::new(ip, *port)))
+                .map_err(|_| bad(format!("`{host}` is no numeric address"))),
+        }
+    }
+
+    pub(crate) fn family(&self) -> &'static str {
+        match self {
+            Self::Unix(_) => "unix",
+            Self::Tcp(SocketAddr::V4(_)) => "inet",
+            Self::Tcp(SocketAddr::V6(_)) => "inet6",
+        }
+    }
+
+    /// Begin to connect.
+    pub(crate) fn connect(&self) -> io::Result<Begun> {
+        let family = match self {
+            Self::Unix(_) => AddressFamily::UNIX,
+            Self::Tcp(SocketAddr::V4(_)) => AddressFamily::INET,
+            Self::Tcp(SocketAddr::V6(_)) => AddressFamily::INET6,
+        };
+        let socket = net::socket_with(
+            family,
+            SocketType::STREAM,
+            SocketFlags::NONBLOCK | SocketFlags::CLOEXEC,
+            None,
+        )?;
+        let answer = match self {
+            Self::Unix(address) => net::connect(&socket, address),
+            Self::Tcp(address) => {
+                // Each query is one small packet that must leave at once.
+                sockopt::set_tcp_nodelay(&socket, true)?;
+                net::connect(&socket, address)
+            }
+        };
+        match answer {
+            Ok(()) => Ok(Begun::Connected(socket)),
+            Err(Errno::INPROGRESS) => Ok(Begun::Pending(socket)),
+            Err(Errno::AGAIN) => Ok(Begun::Busy),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// How a pending connect ended.
+pub(crate) fn decided(socket: &OwnedFd) -> io::Result<()> {
+    match sockopt::socket_error(socket)? {
+        Ok(()) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}

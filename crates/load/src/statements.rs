@@ -1,0 +1,63 @@
+//! What one connection knows of its statements.
+
+use crate::workload::Program;
+
+/// One statement of one connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Slot {
+    /// Sent as text each time: prepared statements are off, or the server cannot prepare this one.
+    Text,
+    /// `used`: the server knows the parameters' types.
+    Prepared { id: u32, used: bool },
+}
+
+/// All of them, by [`Program::slot`].
+#[derive(Debug, Default)]
+pub(crate) struct Statements {
+    slots: Vec<Slot>,
+    /// Column types by slot; empty unless rows are decoded.
+    types: Vec<Vec<u8>>,
+}
+
+impl Statements {
+    pub(crate) fn new(program: &Program) -> Self {
+        let count = if program.is_prepared() {
+            program.slots().len()
+        } else {
+            0
+        };
+        Self {
+            slots: vec![Slot::Text; count],
+            types: Vec::new(),
+        }
+    }
+
+    pub(crate) fn set(&mut self, at: usize, slot: Slot) {
+        self.slots[at] = slot;
+    }
+
+    pub(crate) fn add_type(&mut self, at: usize, kind: u8) {
+        if self.types.is_empty() {
+            self.types = vec![Vec::new(); self.slots.len()];
+        }
+        self.types[at].push(kind);
+    }
+
+    /// Statements that the server holds for this connection.
+    pub(crate) fn prepared(&self) -> u32 {
+        self.slots
+            .iter()
+            .filter(|slot| matches!(slot, Slot::Prepared { .. }))
+            .count() as u32
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, at: usize) -> Option<&mut Slot> {
+        self.slots.get_mut(at)
+    }
+
+    #[inline]
+    pub(crate) fn types(&self, at: usize) -> &[u8] {
+        self.types.get(at).map_or(&[], Vec::as_slice)
+    }
+}
