@@ -15,6 +15,7 @@ mod effects;
 mod event;
 mod job;
 mod link;
+mod nap;
 mod packet;
 mod port;
 pub mod probe;

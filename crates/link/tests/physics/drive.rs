@@ -16,9 +16,17 @@ pub(crate) struct Job {
 
 impl Job {
     pub(crate) fn start(mut command: Command, job: &Value) -> Self {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the job starts");
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the job starts");
         let stdout = BufReader::new(child.stdout.take().expect("piped"));
-        let mut job_itself = Self { stdin: child.stdin.take(), child, stdout };
+        let mut job_itself = Self {
+            stdin: child.stdin.take(),
+            child,
+            stdout,
+        };
         job_itself.send(job);
         job_itself
     }
@@ -56,7 +64,12 @@ fn own(job: &str) -> Command {
 }
 
 fn own_on(host: &Host, job: &str) -> Command {
-    let mut command = host.command(std::env::current_exe().expect("own path").to_str().expect("a path in UTF-8"));
+    let mut command = host.command(
+        std::env::current_exe()
+            .expect("own path")
+            .to_str()
+            .expect("a path in UTF-8"),
+    );
     command.arg(job);
     command
 }
@@ -73,7 +86,8 @@ pub(crate) fn way(rate: u64, rtt_ns: u64, queue_bytes: u64) -> Value {
 
 /// Both ways alike, the queue one bandwidth-delay product and at least 10 ms.
 pub(crate) fn usual(rate: u64, rtt_ns: u64) -> Value {
-    let queue = u128::from(rate.max(100_000_000)) * u128::from(rtt_ns.max(10_000_000)) / 8_000_000_000;
+    let queue =
+        u128::from(rate.max(100_000_000)) * u128::from(rtt_ns.max(10_000_000)) / 8_000_000_000;
     way(rate, rtt_ns, queue as u64)
 }
 
@@ -106,13 +120,19 @@ pub(crate) fn stats(link: &mut Job) -> Value {
 pub(crate) fn unmodelled(stats: &Value) -> u64 {
     ["to_server", "to_client"]
         .iter()
-        .flat_map(|way| ["arena", "socket", "transmit"].map(|cause| stats[*way]["drops"][cause].as_u64().expect("a count")))
+        .flat_map(|way| {
+            ["arena", "socket", "transmit"]
+                .map(|cause| stats[*way]["drops"][cause].as_u64().expect("a count"))
+        })
         .sum()
 }
 
 /// The far end of the probes, and its port.
 pub(crate) fn echo(server: &Host) -> (Job, u64) {
-    let mut echo = Job::start(own_on(server, "echo"), &json!({"job": "echo", "version": 1, "host": SERVER}));
+    let mut echo = Job::start(
+        own_on(server, "echo"),
+        &json!({"job": "echo", "version": 1, "host": SERVER}),
+    );
     let port = echo.event()["port"].as_u64().expect("a port");
     (echo, port)
 }
@@ -124,7 +144,13 @@ pub(crate) fn rtt(client: &Host, port: u64, count: u64) -> Value {
     event
 }
 
-pub(crate) fn goodput(client: &Host, port: u64, direction: &str, warmup_ms: u64, measure_ms: u64) -> Value {
+pub(crate) fn goodput(
+    client: &Host,
+    port: u64,
+    direction: &str,
+    warmup_ms: u64,
+    measure_ms: u64,
+) -> Value {
     let job = json!({
         "job": "goodput", "version": 1, "host": SERVER, "port": port, "direction": direction,
         "warmup_ns": warmup_ms * 1_000_000, "measure_ns": measure_ms * 1_000_000,

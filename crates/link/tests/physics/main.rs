@@ -13,7 +13,10 @@ mod table;
 const INSIDE: &str = "HOWFAR_PHYSICS_INSIDE";
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
+    let arguments: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|argument| !argument.starts_with('-'))
+        .collect();
     let first = arguments.first().map(String::as_str);
     match first {
         Some("link") => return howfar_link::run(),
@@ -22,7 +25,9 @@ fn main() -> ExitCode {
     }
     if std::env::var_os(INSIDE).is_none() {
         if let Err(reason) = rig::permitted() {
-            println!("SKIPPED physics of the link: network namespaces or virtual cables are not permitted here: {reason}");
+            println!(
+                "SKIPPED physics of the link: network namespaces or virtual cables are not permitted here: {reason}"
+            );
             return ExitCode::SUCCESS;
         }
         println!("cannot enter namespaces: {}", rig::enter(INSIDE));

@@ -13,17 +13,35 @@ pub(crate) const SERVER: &str = "10.77.0.2";
 pub(crate) fn enter(inside: &str) -> io::Error {
     let mut command = Command::new("unshare");
     // Without root a user namespace gives the rights over the network namespaces made in it.
-    command.args(if is_root() { &["--net"][..] } else { &["--user", "--map-root-user", "--net"] });
+    command.args(if is_root() {
+        &["--net"][..]
+    } else {
+        &["--user", "--map-root-user", "--net"]
+    });
     match std::env::current_exe() {
-        Ok(own) => command.arg("--").arg(own).args(std::env::args().skip(1)).env(inside, "1").exec(),
+        Ok(own) => command
+            .arg("--")
+            .arg(own)
+            .args(std::env::args().skip(1))
+            .env(inside, "1")
+            .exec(),
         Err(error) => error,
     }
 }
 
 /// Can namespaces and packet interfaces be had here? The error says why not.
 pub(crate) fn permitted() -> Result<(), String> {
-    let kind: &[&str] = if is_root() { &["--net"] } else { &["--user", "--map-root-user", "--net"] };
-    let tried = Command::new("unshare").args(kind).args(["--", "ip", "link", "add", "dev", "v0", "type", "veth", "peer", "name", "v1"]).output();
+    let kind: &[&str] = if is_root() {
+        &["--net"]
+    } else {
+        &["--user", "--map-root-user", "--net"]
+    };
+    let tried = Command::new("unshare")
+        .args(kind)
+        .args([
+            "--", "ip", "link", "add", "dev", "v0", "type", "veth", "peer", "name", "v1",
+        ])
+        .output();
     match tried {
         Ok(output) if output.status.success() => Ok(()),
         Ok(output) => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
@@ -33,7 +51,9 @@ pub(crate) fn permitted() -> Result<(), String> {
 
 fn is_root() -> bool {
     fs::read_to_string("/proc/self/status").is_ok_and(|status| {
-        status.lines().any(|line| line.starts_with("Uid:") && line.split_whitespace().nth(2) == Some("0"))
+        status
+            .lines()
+            .any(|line| line.starts_with("Uid:") && line.split_whitespace().nth(2) == Some("0"))
     })
 }
 
@@ -45,11 +65,19 @@ pub(crate) struct Host {
 
 impl Host {
     fn make(cpu: &'static str) -> Self {
-        let holder = Command::new("unshare").args(["--net", "--", "cat"]).stdin(Stdio::piped()).spawn().expect("unshare starts");
+        let holder = Command::new("unshare")
+            .args(["--net", "--", "cat"])
+            .stdin(Stdio::piped())
+            .spawn()
+            .expect("unshare starts");
         let own = fs::read_link("/proc/self/ns/net").expect("own namespace");
         let begin = Instant::now();
-        while fs::read_link(format!("/proc/{}/ns/net", holder.id())).is_ok_and(|other| other == own) {
-            assert!(begin.elapsed() < Duration::from_secs(10), "the namespace of a host was not made");
+        while fs::read_link(format!("/proc/{}/ns/net", holder.id())).is_ok_and(|other| other == own)
+        {
+            assert!(
+                begin.elapsed() < Duration::from_secs(10),
+                "the namespace of a host was not made"
+            );
             std::thread::yield_now();
         }
         let host = Self { holder, cpu };
@@ -61,7 +89,10 @@ impl Host {
             // Every connection begins as if the host had never talked to that peer before.
             ("ipv4/tcp_no_metrics_save", "1"),
         ] {
-            done(host.command("sh").args(["-c", &format!("echo {value} > /proc/sys/net/{key}")]));
+            done(
+                host.command("sh")
+                    .args(["-c", &format!("echo {value} > /proc/sys/net/{key}")]),
+            );
         }
         host
     }
@@ -73,7 +104,16 @@ impl Host {
     /// A command that will run on this host.
     pub(crate) fn command(&self, program: &str) -> Command {
         let mut command = Command::new("taskset");
-        command.args(["-c", self.cpu, "nsenter", "--target", &self.id(), "--net", "--", program]);
+        command.args([
+            "-c",
+            self.cpu,
+            "nsenter",
+            "--target",
+            &self.id(),
+            "--net",
+            "--",
+            program,
+        ]);
         command
     }
 }
@@ -96,28 +136,65 @@ impl Rig {
         for key in ["all", "default"] {
             let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{key}/disable_ipv6"), "1");
         }
-        let last = if std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1) { "1" } else { "0" };
-        let rig = Self { client: Host::make("0"), server: Host::make(last) };
-        rig.join("lc", &rig.client, "c0", ("10.77.0.1", "02:00:00:00:00:01"), (SERVER, "02:00:00:00:00:02"));
-        rig.join("ls", &rig.server, "s0", (SERVER, "02:00:00:00:00:02"), ("10.77.0.1", "02:00:00:00:00:01"));
+        let last = if std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1) {
+            "1"
+        } else {
+            "0"
+        };
+        let rig = Self {
+            client: Host::make("0"),
+            server: Host::make(last),
+        };
+        rig.join(
+            "lc",
+            &rig.client,
+            "c0",
+            ("10.77.0.1", "02:00:00:00:00:01"),
+            (SERVER, "02:00:00:00:00:02"),
+        );
+        rig.join(
+            "ls",
+            &rig.server,
+            "s0",
+            (SERVER, "02:00:00:00:00:02"),
+            ("10.77.0.1", "02:00:00:00:00:01"),
+        );
         rig
     }
 
     fn join(&self, middle: &str, host: &Host, name: &str, own: (&str, &str), peer: (&str, &str)) {
         let ip = |args: &str| done(Command::new("ip").args(args.split_whitespace()));
         let inside = |args: String| done(host.command("ip").args(args.split_whitespace()));
-        ip(&format!("link add dev {middle} mtu 1500 type veth peer name {name} netns {}", host.id()));
+        ip(&format!(
+            "link add dev {middle} mtu 1500 type veth peer name {name} netns {}",
+            host.id()
+        ));
         ip(&format!("link set dev {middle} arp off up"));
-        inside(format!("link set dev {name} address {} mtu 1500 gso_max_size 65536", own.1));
+        inside(format!(
+            "link set dev {name} address {} mtu 1500 gso_max_size 65536",
+            own.1
+        ));
         inside(format!("link set dev {name} up"));
         inside(format!("address add {}/30 dev {name}", own.0));
-        inside(format!("neighbour add {} lladdr {} dev {name} nud permanent", peer.0, peer.1));
-        inside(format!("route change 10.77.0.0/30 dev {name} src {} congctl cubic", own.0));
+        inside(format!(
+            "neighbour add {} lladdr {} dev {name} nud permanent",
+            peer.0, peer.1
+        ));
+        inside(format!(
+            "route change 10.77.0.0/30 dev {name} src {} congctl cubic",
+            own.0
+        ));
     }
 }
 
 /// Run to the end; a failure is a fault of the rig.
 fn done(command: &mut Command) {
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let output = command
+        .output()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(
+        output.status.success(),
+        "{command:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }

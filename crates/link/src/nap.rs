@@ -1,0 +1,113 @@
+//! Sleeping until a moment and being there on time: pure arithmetic, fed with what the clock said.
+//!
+//! A sleeper wakes late, by an amount that depends on the machine (2 µs on bare metal, 50 µs on a virtual machine whose
+//! processors halt). So it asks to be woken earlier by what is usual, and spends the rest looking at the clock. That looking
+//! costs processor time, of which only a share is allowed; without it the sleeper is late, and its lateness is on record.
+
+use crate::effects::Nanos;
+
+/// Most that a sleeper asks to be woken early.
+const LEAD_MAX: Nanos = 60_000;
+/// A wait shorter than this is never slept: going to sleep costs more.
+const LEAD_MIN: Nanos = 3_000;
+/// How fast the lead follows: a late waking adds three steps, an early one takes one off. It rests where one waking in four is late.
+const STEP: Nanos = 250;
+/// One part in this many of the time may be spent looking at the clock,
+const SHARE: Nanos = 4;
+/// saved up for at most this much looking.
+const SAVED_MAX: Nanos = 2_000_000;
+
+/// What to do until a moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Until {
+    /// Look at the clock until it is time.
+    Watch,
+    /// Sleep until this moment, then ask again.
+    Sleep(Nanos),
+}
+
+#[derive(Debug)]
+pub(crate) struct Sleeper {
+    lead: Nanos,
+    saved: Nanos,
+    last: Nanos,
+}
+
+impl Sleeper {
+    pub(crate) fn new(now: Nanos) -> Self {
+        Self {
+            lead: LEAD_MIN,
+            saved: SAVED_MAX,
+            last: now,
+        }
+    }
+
+    /// What to do at `now` until `due`, which is later.
+    pub(crate) fn until(&mut self, now: Nanos, due: Nanos) -> Until {
+        self.saved = (self.saved + now.saturating_sub(self.last) / SHARE).min(SAVED_MAX);
+        self.last = now;
+        let lead = self.lead.min(self.saved).max(LEAD_MIN);
+        if due.saturating_sub(now) <= lead {
+            Until::Watch
+        } else {
+            Until::Sleep(due - lead)
+        }
+    }
+
+    /// The clock was watched for so long.
+    pub(crate) fn watched(&mut self, time: Nanos) {
+        self.saved = self.saved.saturating_sub(time);
+    }
+
+    /// A sleep that should have ended at `wanted` ended at `woken`.
+    pub(crate) fn slept(&mut self, wanted: Nanos, woken: Nanos) {
+        self.lead = if woken > wanted + self.lead {
+            (self.lead + 3 * STEP).min(LEAD_MAX)
+        } else {
+            (self.lead - STEP).max(LEAD_MIN)
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lead_follows_what_is_usual() {
+        let mut sleeper = Sleeper::new(0);
+        for round in 1..1_000 {
+            let now = round * 1_000_000;
+            let Until::Sleep(wanted) = sleeper.until(now, now + 500_000) else {
+                panic!("there is time to sleep")
+            };
+            sleeper.slept(wanted, wanted + 40_000);
+        }
+        assert!(
+            (39_000..=42_000).contains(&sleeper.lead),
+            "{}",
+            sleeper.lead
+        );
+        assert_eq!(sleeper.until(2_000_000_000, 2_000_030_000), Until::Watch);
+    }
+
+    #[test]
+    fn watching_is_rationed() {
+        let mut sleeper = Sleeper::new(0);
+        for _ in 0..100 {
+            sleeper.slept(0, 1_000_000);
+        }
+        assert_eq!(sleeper.until(0, 50_000), Until::Watch);
+        sleeper.watched(SAVED_MAX);
+        assert_eq!(
+            sleeper.until(0, 50_000),
+            Until::Sleep(47_000),
+            "nothing is saved, the least lead remains"
+        );
+        assert_eq!(
+            sleeper.until(400_000, 450_000),
+            Until::Watch,
+            "a quarter of the time since"
+        );
+    }
+}
