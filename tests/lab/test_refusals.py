@@ -9,10 +9,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import howfar
 import pydantic
 import pytest
 
+import howfar
 from tests.lab.sandboxes import PATIENCE_S, lab_command, run_lab
 
 pytestmark = pytest.mark.lab

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tests.lab.sandboxes import Marked, lab_command, run_lab, state_of_machine, wait_until
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]

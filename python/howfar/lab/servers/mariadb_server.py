@@ -48,6 +48,7 @@ _FACTS = (
     "version",
     "version_comment",
     "max_connections",
+    "table_open_cache",
     "open_files_limit",
     "skip_networking",
     "have_ssl",

@@ -1,0 +1,129 @@
+"""Templates, work directories, the network's text, machine facts: what needs no server and no namespace."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+import pytest
+
+from howfar.errors import LabError, PlanError
+from howfar.lab.cache import cache_home, file_system_of, work_directory
+from howfar.lab.environment import LoadWatch, machine_facts
+from howfar.lab.laboratory import LabRequest
+from howfar.lab.network import host_batch, middle_batch
+from howfar.lab.servers.templates import from_template
+
+
+def test_a_template_is_built_once(tmp_path: Path) -> None:
+    built: list[Path] = []
+
+    def build(where: Path) -> None:
+        built.append(where)
+        where.mkdir()
+        (where / "file").write_text("content")
+
+    assert not from_template(tmp_path / "shelf", "t", tmp_path / "a", build)
+    assert from_template(tmp_path / "shelf", "t", tmp_path / "b", build)
+    assert built == [tmp_path / "a"]
+    assert (tmp_path / "b" / "file").read_text() == "content"
+
+
+def test_a_failed_build_leaves_no_template(tmp_path: Path) -> None:
+    def build(where: Path) -> None:
+        where.mkdir()
+        raise LabError("broken")
+
+    with pytest.raises(LabError):
+        from_template(tmp_path / "shelf", "t", tmp_path / "a", build)
+    assert {item.name for item in (tmp_path / "shelf").iterdir()} == {"lock"}
+
+
+def test_half_made_templates_of_the_dead_are_removed(tmp_path: Path) -> None:
+    stale = tmp_path / "shelf" / "building-99"
+    stale.mkdir(parents=True)
+    from_template(tmp_path / "shelf", "t", tmp_path / "a", lambda where: where.mkdir())
+    assert not stale.exists()
+
+
+def test_holes_stay_holes(tmp_path: Path) -> None:
+    def build(where: Path) -> None:
+        where.mkdir()
+        with (where / "sparse").open("wb") as file:
+            file.truncate(64 * 2**20)
+
+    from_template(tmp_path / "shelf", "t", tmp_path / "a", build)
+    kept = (tmp_path / "shelf" / "t" / "sparse").stat()
+    assert kept.st_size == 64 * 2**20
+    assert kept.st_blocks * 512 < 2**20
+
+
+def test_the_work_directory_goes_and_those_of_the_dead_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    dead = cache_home() / "work" / "1-dead"
+    dead.mkdir(parents=True)
+    held = cache_home() / "work" / "2-held"
+    held.mkdir()
+    descriptor = os.open(held, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with work_directory(0) as where:
+        assert where.is_dir()
+        assert not dead.exists()
+        assert held.exists()
+    assert not where.exists()
+    os.close(descriptor)
+
+
+def test_a_socket_path_that_the_kernel_would_refuse_is_refused_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ("x" * 100)))
+    with pytest.raises(LabError, match="107"), work_directory(0):
+        pass
+
+
+def test_every_line_names_its_device_with_the_keyword() -> None:
+    """`ip` abbreviates keywords: an interface without `dev` before it may be read as one."""
+    lines = [*middle_batch(7, 8), *host_batch("client", "cubic"), *host_batch("server", None)]
+    for line in lines:
+        words = line.split()
+        for name in ("c0", "s0", "lc", "ls", "lo"):
+            for position, word in enumerate(words):
+                if word == name:
+                    assert words[position - 1] in ("dev", "name"), line
+
+
+def test_hosts_know_each_other_without_asking() -> None:
+    client, server = "\n".join(host_batch("client", "cubic")), "\n".join(host_batch("server", None))
+    assert "neigh replace 10.77.0.2 lladdr 02:00:0a:4d:00:02 dev c0 nud permanent" in client
+    assert "neigh replace 10.77.0.1 lladdr 02:00:0a:4d:00:01 dev s0 nud permanent" in server
+    assert client.count("congctl cubic") == 2
+    assert "congctl" not in server
+
+
+def test_middle_ends_keep_silent() -> None:
+    lines = middle_batch(7, 8)
+    assert "link set dev lc arp off up" in lines
+    assert "link set dev ls arp off up" in lines
+    assert "link set dev c0 netns /proc/self/fd/7" in lines
+
+
+def test_facts_and_load_are_read_from_this_kernel() -> None:
+    facts = machine_facts()
+    assert facts["cpu_count"] == os.cpu_count()
+    assert facts["kernel"] == os.uname().release
+    load = LoadWatch().finish()
+    assert load.load_average_1m >= 0
+    assert load.steal_share is None or load.steal_share >= 0
+
+
+def test_file_system_of_proc_is_proc() -> None:
+    assert file_system_of(Path("/proc")) == "proc"
+
+
+def test_a_request_knows_whether_it_needs_a_link() -> None:
+    assert LabRequest(paths=("socket", "remote")).needs_link
+    assert not LabRequest(paths=("socket", "tcp")).needs_link
+    with pytest.raises(PlanError):
+        _ = LabRequest(paths=("pigeon",)).needs_link

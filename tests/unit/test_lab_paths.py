@@ -1,0 +1,63 @@
+"""What a path accepts as its session: each thing that could be something else is looked at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from howfar.engine.messages import TcpTarget, UnixTarget
+from howfar.errors import PlanError
+from howfar.lab.paths import Way, find_path, path_names, session_violations, view_violations
+
+_SOCKET = Way(UnixTarget(path="/w/s.sock"), {"socket": "/w/s.sock"}, (), 77, "localhost", {})
+_REMOTE = Way(TcpTarget(host="10.77.0.2", port=3306), {}, (), None, "10.77.0.1", {})
+_PLAIN = {"tls_version": None, "compression": None}
+_GOOD_SOCKET = {**_PLAIN, "address_family": "unix", "peer_address": "/w/s.sock", "peer_pid": 77}
+_GOOD_REMOTE = {**_PLAIN, "address_family": "inet", "peer_address": "10.77.0.2:3306", "peer_pid": None}
+
+
+def test_the_session_of_the_path_is_accepted() -> None:
+    assert session_violations(_SOCKET, _GOOD_SOCKET) == ()
+    assert session_violations(_REMOTE, _GOOD_REMOTE) == ()
+
+
+@pytest.mark.parametrize(
+    ("way", "good", "change"),
+    [
+        (_SOCKET, _GOOD_SOCKET, {"address_family": "inet"}),
+        (_SOCKET, _GOOD_SOCKET, {"peer_pid": 78}),
+        (_SOCKET, _GOOD_SOCKET, {"peer_pid": None}),
+        (_SOCKET, _GOOD_SOCKET, {"peer_address": "/w/other.sock"}),
+        (_SOCKET, _GOOD_SOCKET, {"tls_version": "TLSv1.3"}),
+        (_REMOTE, _GOOD_REMOTE, {"compression": "zlib"}),
+        (_REMOTE, _GOOD_REMOTE, {"peer_address": "127.0.0.1:3306"}),
+        (_REMOTE, _GOOD_REMOTE, {"address_family": "unix"}),
+    ],
+)
+def test_any_other_session_is_a_violation(way: Way, good: dict[str, Any], change: dict[str, Any]) -> None:
+    assert len(session_violations(way, {**good, **change})) == 1
+
+
+def test_the_servers_own_view_is_compared_too() -> None:
+    good = {"host": "10.77.0.1:51234", "ssl_version": "", "ssl_cipher": "", "compression": "OFF"}
+    assert view_violations(_REMOTE, good) == ()
+    for change in ({"host": "localhost"}, {"ssl_version": "TLSv1.3"}, {"compression": "ON"}):
+        assert len(view_violations(_REMOTE, {**good, **change})) == 1
+
+
+def test_paths_are_found_by_name() -> None:
+    assert path_names() == ("socket", "tcp", "remote", "forwarded-socket")
+    assert all(name == find_path(name).NAME for name in path_names())
+    with pytest.raises(PlanError):
+        find_path("pigeon")
+
+
+def test_only_the_forwarded_server_has_no_network_and_only_remote_clients_cross_the_link() -> None:
+    facts = {name: (find_path(name).NETWORKING, find_path(name).LINK, find_path(name).LOCAL) for name in path_names()}
+    assert facts == {
+        "socket": (True, False, True),
+        "tcp": (True, False, True),
+        "remote": (True, True, False),
+        "forwarded-socket": (False, True, False),
+    }
