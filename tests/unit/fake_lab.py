@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hdrh.histogram import HdrHistogram
+
 from howfar.conduct.head import run_info
 from howfar.conduct.trial import Instruments
 from howfar.engine.messages import (
@@ -33,6 +35,17 @@ RATES = {"socket": 30_000, "tcp": 24_000, "remote": 9_000, "forwarded-socket": 7
 """Queries a second of each path, exact when `jitter` is 0."""
 
 QUERIES_A_TRANSACTION = 29
+
+
+def _histogram() -> str:
+    histogram = HdrHistogram(1, 3_600_000_000_000, 3)
+    for value in (900, 1000, 1000, 2000, 3000, 4000):
+        histogram.record_value(value * 1000)
+    encoded: bytes = histogram.encode()
+    return encoded.decode("ascii")
+
+
+HISTOGRAM = _histogram()
 
 
 class FakeClock:
@@ -177,13 +190,13 @@ def finish(elapsed_ns: int, transactions: int) -> Finished:
             Histogram(
                 kind="transaction",
                 count=transactions,
-                min_ns=900,
-                mean_ns=1500.5,
-                p50_ns=1000,
-                p95_ns=2000,
-                p99_ns=3000,
-                max_ns=4000,
-                data="AAEC",
+                min_ns=900_000,
+                mean_ns=1_500_000.5,
+                p50_ns=1_000_000,
+                p95_ns=2_000_000,
+                p99_ns=3_000_000,
+                max_ns=4_000_000,
+                data=HISTOGRAM,
             ),
         ),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import signal
 import sqlite3
@@ -10,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.unit.fake_lab import fake_info, fakes
+from tests.unit.fake_lab import HISTOGRAM, fake_info, fakes
 
 from howfar.conduct.conductor import conduct
 from howfar.errors import NewerRunFile, NotARunFile, RunFileError
@@ -46,7 +47,7 @@ def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
     run = read_run(path)
     assert run == while_open
     assert run.trials[0].measured is not None
-    assert run.trials[0].measured.histograms[0].data == "AAEC"
+    assert run.trials[0].measured.histograms[0].data == HISTOGRAM
     assert run.trials[0].measured.errors == {"1213": 1}
 
 
@@ -77,7 +78,7 @@ def test_plain_sql_reads_it(tmp_path: Path) -> None:
     assert [row[:2] for row in found][:2] == [("forwarded-socket", 8), ("remote", 8)]
     assert found[0][2] == pytest.approx(7500, rel=0.001)
     assert db.execute("SELECT count(*) FROM interval").fetchone() == (40,)
-    assert db.execute("SELECT data FROM histogram").fetchone() == (b"\x00\x01\x02",)
+    assert db.execute("SELECT data FROM histogram").fetchone() == (base64.b64decode(HISTOGRAM),)
     db.close()
 
 

@@ -26,7 +26,6 @@ def finish(path: Path, html: Path | None, no_colour: bool) -> int:
     page = html or path.with_suffix(".html")
     pages.write(page, pages.as_text(run, "html"))
     click.echo(f"\nRun file:  {path}\nHTML page: {page}")
-    click.echo(f"Again:     {shlex.join(run.info.command)}")
     if run.info.quick:
         full = [word for word in run.info.command if word != "--quick"]
         click.echo(f"Narrower:  {shlex.join(_without_seed(full))}")

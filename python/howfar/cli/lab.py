@@ -21,13 +21,28 @@ from howfar.units import format_duration_ns, format_rate_bps, parse_duration_ns,
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("--path", "path_name", type=click.Choice(path_names()), default="socket", show_default=True)
+@click.option(
+    "--path",
+    "path_name",
+    type=click.Choice(path_names()),
+    default="socket",
+    show_default=True,
+    help="How CMD reaches the server.",
+)
 @click.option("--rtt", default="0.2ms", show_default=True, help="Round trip time of the link.")
 @click.option("--rate", default="1gbit", show_default=True, help="Rate of the link, each way; `none`: unshaped.")
 @click.option("--server", default="mariadb", show_default=True, help="Kind of server, path of a program, or `none`.")
-@click.option("--tables", type=click.IntRange(0, 1000), default=10, show_default=True)
-@click.option("--table-size", type=click.IntRange(1, 100_000_000), default=10_000, show_default=True)
-@click.option("--placement", type=click.Choice(PLACEMENTS), default="isolated", show_default=True)
+@click.option("--tables", type=click.IntRange(0, 1000), default=10, show_default=True, help="How many sysbench tables.")
+@click.option(
+    "--table-size", type=click.IntRange(1, 100_000_000), default=10_000, show_default=True, help="Rows in each."
+)
+@click.option(
+    "--placement",
+    type=click.Choice(PLACEMENTS),
+    default="isolated",
+    show_default=True,
+    help="Which CPUs a local client gets.",
+)
 @click.option("--connections", type=click.IntRange(1, 10_000), default=256, show_default=True, help="Most at once.")
 @click.option("--on-server", metavar="CMD", help="A companion on the server's host, ended after CMD.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)

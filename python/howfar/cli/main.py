@@ -88,11 +88,19 @@ def run_command_line(arguments: Sequence[str] | None = None) -> int:
         _say("interrupted", "")
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output has gone, as with `| head`. Nothing more may be written, not even at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
+        return _reader_gone()
+    except SystemExit as asked:
+        if isinstance(asked.__context__, BrokenPipeError):  # click turns it into an exit code of its own
+            return _reader_gone()
+        raise
     except Exception as error:
         return _bug(error)
+
+
+def _reader_gone() -> int:
+    """As with `| head`. Nothing more may be written, not even by the interpreter at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return BROKEN_PIPE
 
 
 def _say(message: str, advice: str) -> None:

@@ -1,0 +1,302 @@
+"""The command line on the exact laboratory: exit codes, messages, files, widths. No process, no namespace."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.unit.fake_lab import FakeEngine, FakeLaboratory, fakes
+
+from howfar.cli import ground
+from howfar.cli.main import run_command_line
+from howfar.engine.messages import LoadJob
+from howfar.errors import MissingError, SandboxForbidden, ServerMissing
+from howfar.results.store import read_run
+
+Howfar = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def laboratory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[FakeLaboratory, FakeEngine]:
+    """Where runs happen in these tests; they begin in an empty directory."""
+    fake, engine, instruments = fakes()
+    from contextlib import nullcontext
+
+    monkeypatch.setattr(ground, "check_ground", lambda plan: None)
+    monkeypatch.setattr(ground, "enter_sandbox", lambda: None)
+    monkeypatch.setattr(ground, "open_ground", lambda plan: nullcontext(fake))
+    monkeypatch.setattr(ground, "instruments", lambda: instruments)
+    monkeypatch.setattr("time.monotonic_ns", fake.clock)
+    monkeypatch.chdir(tmp_path)
+    return fake, engine
+
+
+@pytest.fixture
+def howfar(capsys: pytest.CaptureFixture[str]) -> Howfar:
+    def call(*arguments: str) -> tuple[int, str, str]:
+        code = run_command_line(arguments)
+        said = capsys.readouterr()
+        assert "Traceback" not in said.out + said.err or os.environ.get("HOWFAR_DEBUG")
+        return code, said.out, said.err
+
+    return call
+
+
+Lab = tuple[FakeLaboratory, FakeEngine]
+
+
+def test_run_reports_and_leaves_two_files(laboratory: Lab, howfar: Howfar, tmp_path: Path) -> None:
+    code, out, err = howfar("run", "paths", "--quick", "--seed", "5")
+    assert code == 0, err
+    files = sorted(tmp_path.iterdir())
+    assert [path.suffix for path in files] == [".howfar", ".html"]
+    assert all(path.name.startswith("howfar-paths-") for path in files)
+    run = read_run(files[0])
+    assert (run.info.seed, run.info.command) == (5, ("howfar", "run", "paths", "--quick", "--seed", "5"))
+    for word in ("forwarded-socket", "0.25", files[0].name, files[1].name, "Narrower:  howfar run paths"):
+        assert word in out, word
+    assert "after block 8 of at most 30" in err
+    assert "ended: every interval is as narrow as asked" in err
+    assert "\x1b" not in out + err
+
+
+def test_options_reach_the_run(laboratory: Lab, howfar: Howfar, tmp_path: Path) -> None:
+    options = ["--rtt", "10ms", "--rate", "100mbit", "--threads", "4", "--placement", "machines", "--target", "8%"]
+    code, _, err = howfar("run", "--quick", *options, "--out", "x.howfar", "--html", "y.html")
+    assert code == 0, err
+    run = read_run(tmp_path / "x.howfar")
+    assert (tmp_path / "y.html").exists()
+    remote = next(arm for arm in run.info.arms if arm.name == "remote")
+    assert remote.factors == {
+        "path": "remote",
+        "threads": 4,
+        "placement": "machines",
+        "server": "mariadb",
+        "rtt_ns": 10_000_000,
+        "rate_bps": 100_000_000,
+    }
+    assert laboratory[1].jobs[0].connections == 4
+    assert run.info.plan["timing"]["target_half_width"] == 0.08
+    assert set(options) < set(run.info.command)
+
+
+BAD = [
+    (("run", "nope"), 2, "there is no plan 'nope'", "paths"),
+    (("run", "no.toml"), 2, "cannot read the plan no.toml", "howfar plans"),
+    (("run", "--rtt", "10"), 2, "--rtt 10: '10' is not a duration", "--rtt"),
+    (("run", "--rtt", "nan"), 2, "'nan' is not a duration", "--rtt"),
+    (("run", "--rtt=-1ms"), 2, "never negative", "--rtt"),
+    (("run", "--rtt", "1min"), 2, "more than 10s", "--rtt"),
+    (("run", "--rate", "fast"), 2, "--rate fast: 'fast' is not a rate", "--rate"),
+    (("run", "--rate", "0gbit"), 2, "a rate of zero carries nothing", "--rate"),
+    (("run", "--rate", "1kbit"), 2, "less than 1mbit", "--rate"),
+    (("run", "--threads", "0"), 2, "--threads 0: without at least one connection", "--threads"),
+    (("run", "--threads", "two"), 2, "'two' is not a valid integer", "--help"),
+    (("run", "--placement", "moon"), 2, "'moon' is not one of", "--help"),
+    (("run", "--seed=-1"), 2, "-1 is not in the range", "--help"),
+    (("run", "--time-budget", "20s", "--quick"), 2, "too short", "--time-budget"),
+    (("run", "--frobnicate"), 2, "No such option", "--help"),
+    (("frobnicate",), 2, "No such command", "--help"),
+    (("report",), 2, "Missing argument", "--help"),
+    (("report", "no.howfar"), 6, "No such file", "Check"),
+    (("resume", "no.howfar"), 6, "No such file", "Check"),
+    (("report", "text.howfar"), 6, "no run file", "howfar run"),
+    (("resume", "text.howfar"), 6, "no run file", "howfar run"),
+    (("compare", "text.howfar", "text.howfar"), 6, "no run file", "howfar run"),
+    (("report", "text.howfar", "--md", "--csv"), 2, "more than one format", "--md"),
+    (("run", "--out", "text.howfar"), 6, "exists already", "howfar resume"),
+    (("run", "--out", "no/where.howfar"), 6, "there is no directory", "--out"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "said", "advice"), BAD)
+def test_bad_input_is_answered_with_a_message(
+    laboratory: Lab, howfar: Howfar, tmp_path: Path, arguments: tuple[str, ...], code: int, said: str, advice: str
+) -> None:
+    (tmp_path / "text.howfar").write_text("no SQLite")
+    got, out, err = howfar(*arguments)
+    message, _, rest = err.partition("\n")
+    assert (got, out) == (code, "")
+    assert message.startswith("howfar: ")
+    assert said in message
+    assert advice in rest
+    assert laboratory[0].staged == [], "nothing is built before the arguments are understood"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["text.howfar"]
+
+
+def test_a_newer_run_file(laboratory: Lab, howfar: Howfar) -> None:
+    assert howfar("run", "--quick", "--out", "a.howfar")[0] == 0
+    with sqlite3.connect("a.howfar") as db:
+        db.execute("PRAGMA user_version = 7")
+    for command in ("report", "resume"):
+        code, out, err = howfar(command, "a.howfar")
+        assert (code, out) == (6, "")
+        assert "format 7" in err
+        assert "newer howfar" in err
+
+
+def test_ctrl_c_then_resume(laboratory: Lab, howfar: Howfar, tmp_path: Path) -> None:
+    _, engine = laboratory
+
+    def interrupt(job: LoadJob) -> None:
+        if len(engine.jobs) == 13:
+            raise KeyboardInterrupt
+
+    engine.before = interrupt
+    code, out, err = howfar("run", "--quick", "--out", "a.howfar")
+    assert (code, out) == (130, "")
+    assert "12 trials are kept in a.howfar" in err
+    assert "Go on with: howfar resume a.howfar" in err
+    code, out, err = howfar("resume", "a.howfar")
+    assert code == 0, err
+    assert "12 trials done before" in err
+    assert len(read_run(tmp_path / "a.howfar").trials) == 40
+    code, _, err = howfar("resume", "a.howfar")
+    assert (code, "Nothing to do: the run is complete" in err) == (0, True)
+    assert len(engine.jobs) == 41
+
+
+def test_an_arm_that_stays_void_is_an_error_of_the_laboratory(laboratory: Lab, howfar: Howfar) -> None:
+    laboratory[0].trouble = lambda path, number: ("TLS is on",) if path == "tcp" else ()
+    code, out, err = howfar("run", "--quick", "--out", "a.howfar")
+    assert (code, out) == (4, "")
+    assert "tcp: 4 trials in a row were void, the last because: TLS is on" in err
+    assert "howfar resume a.howfar" in err
+    code, out, _ = howfar("report", "a.howfar")
+    assert code == 0
+    assert "TLS is on" in out
+
+
+@pytest.mark.parametrize("error", [ServerMissing("no mariadbd", "apt"), MissingError("no engine", "setup")])
+def test_what_the_machine_lacks_is_exit_3(
+    laboratory: Lab, howfar: Howfar, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: MissingError
+) -> None:
+    def missing(plan: object) -> None:
+        raise error
+
+    monkeypatch.setattr(ground, "open_ground", missing)
+    code, out, err = howfar("run", "--quick")
+    assert (code, out, err) == (3, "", f"howfar: {error.message}\n  {error.advice}\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_namespaces_the_local_paths_are_measured(
+    laboratory: Lab, howfar: Howfar, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def forbidden() -> None:
+        raise SandboxForbidden("this machine does not let howfar make namespaces", "Run as root.")
+
+    monkeypatch.setattr(ground, "enter_sandbox", forbidden)
+    code, _, err = howfar("run", "--quick", "--out", "a.howfar")
+    assert code == 0
+    assert "does not let howfar make namespaces" in err
+    assert "Run as root." in err
+    assert "Measuring socket and tcp only." in err
+    assert [arm.name for arm in read_run(tmp_path / "a.howfar").info.arms] == ["socket", "socket (again)", "tcp"]
+
+
+def test_report_formats(laboratory: Lab, howfar: Howfar, tmp_path: Path) -> None:
+    assert howfar("run", "--quick", "--out", "a.howfar", "--html", "b.html")[0] == 0
+    document = json.loads(howfar("report", "a.howfar", "--json")[1])
+    assert next(cell["arm"] for cell in document["cells"]) == "socket"
+    rows = list(csv.DictReader(howfar("report", "a.howfar", "--csv")[1].splitlines()))
+    assert len(rows) == 5
+    assert howfar("report", "a.howfar", "--md")[1].startswith("# howfar: paths")
+    assert howfar("report", "a.howfar", "--html")[1] == "a.html\n"
+    assert howfar("report", "a.howfar", "--html=c.html")[1] == "c.html\n"
+    assert (tmp_path / "a.html").read_text() == (tmp_path / "c.html").read_text()
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_narrow_terminals_without_colour(
+    laboratory: Lab, howfar: Howfar, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert howfar("run", "--quick", "--out", "a.howfar")[0] == 0
+    for command in (
+        ("report", "a.howfar"),
+        ("report", "a.howfar", "--no-colour"),
+        ("compare", "a.howfar", "a.howfar"),
+        ("plans",),
+    ):
+        code, out, err = howfar(*command)
+        assert code == 0, err
+        assert "\x1b" not in out
+        too_long = [line for line in out.splitlines() if len(line) > columns]
+        assert not too_long, too_long
+
+
+def test_compare_says_what_differs(laboratory: Lab, howfar: Howfar) -> None:
+    assert howfar("run", "--quick", "--out", "a.howfar")[0] == 0
+    laboratory[1].jitter = lambda job: 0.5
+    assert howfar("run", "--quick", "--out", "b.howfar", "--threads", "4")[0] == 0
+    code, out, _ = howfar("compare", "a.howfar", "b.howfar")
+    assert code == 0
+    assert "0.500" in out
+    assert "other factor levels" in out
+    assert "not interleaved" in out
+
+
+def test_plans_lists_what_and_how_long(howfar: Howfar) -> None:
+    code, out, _ = howfar("plans")
+    assert code == 0
+    for word in ("paths", "socket, tcp, remote, forwarded-socket", "--quick", "min"):
+        assert word in out
+
+
+def test_a_bug_is_one_line_and_a_trace(
+    laboratory: Lab, howfar: Howfar, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def broken(plan: object) -> None:
+        raise ZeroDivisionError("oh")
+
+    monkeypatch.setattr(ground, "open_ground", broken)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    code, _, err = howfar("run", "--quick")
+    assert code == 70
+    assert "a mistake in howfar itself: ZeroDivisionError: oh; the trace is in" in err
+    (trace,) = tmp_path.glob("howfar-trace-*.txt")
+    assert "ZeroDivisionError" in trace.read_text()
+    monkeypatch.setenv("HOWFAR_DEBUG", "1")
+    assert "Traceback" in howfar("run", "--quick")[2]
+
+
+def test_help_names_the_exit_codes_and_loads_nothing_heavy() -> None:
+    script = (
+        "import sys; from howfar.cli.main import run_command_line as r; r(['--help']); "
+        "print([m for m in ('scipy', 'numpy', 'altair', 'pydantic', 'rich') if m in sys.modules])"
+    )
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert "130  interrupted" in said
+    assert said.endswith("[]\n")
+
+
+def test_validation_of_a_run_loads_no_scipy() -> None:
+    script = (
+        "import sys; from howfar.cli.main import run_command_line as r; r(['run', 'nope']); "
+        "print([m for m in ('scipy', 'altair', 'vl_convert') if m in sys.modules])"
+    )
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert said == "[]\n"
+
+
+def test_version(howfar: Howfar) -> None:
+    assert howfar("--version")[:2] == (0, "howfar 0.1.0\n")
+
+
+def test_a_reader_that_went_away_is_no_error_message() -> None:
+    script = "import sys; from howfar.cli import main; sys.argv = ['howfar', 'plans']; sys.exit(main())"
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    ran = subprocess.run([sys.executable, "-c", script], stdout=write_end, stderr=subprocess.PIPE, text=True)
+    os.close(write_end)
+    assert (ran.returncode, ran.stderr) == (141, "")
