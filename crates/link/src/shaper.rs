@@ -146,7 +146,7 @@ impl<T: Copy> Shaper<T> {
     /// How many of the train's segments fit behind a backlog of `before` bytes.
     fn room(&self, before: u64, train: Train) -> u32 {
         let whole = train.bytes(0, train.segments);
-        if self.bottleneck.bytes_in(QUANTUM).is_none() || self.queue.admits(before, whole) {
+        if self.bottleneck.bytes_in(QUANTUM).is_none() || self.queue.holds(before + whole) {
             return train.segments;
         }
         let mut backlog = before;
@@ -169,3 +169,7 @@ impl<T: Copy> Shaper<T> {
             .max(1)
     }
 }
+
+#[cfg(test)]
+#[path = "shaper_tests.rs"]
+mod tests;

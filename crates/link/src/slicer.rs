@@ -129,3 +129,7 @@ pub(crate) fn fold(mut sum: u64) -> u16 {
     }
     sum as u16
 }
+
+#[cfg(test)]
+#[path = "slicer_tests.rs"]
+mod tests;

@@ -35,11 +35,8 @@ impl Bottleneck {
     /// Bytes admitted and not yet sent at `now`, rounded up.
     pub(crate) fn backlog(&self, now: Nanos) -> u64 {
         let Some(rate) = self.rate else { return 0 };
-        let busy = u128::from(self.free.saturating_sub(now));
-        if busy == 0 {
-            return 0;
-        }
-        (busy * u128::from(rate) + u128::from(self.remainder)).div_ceil(NANOBITS) as u64
+        let Some(busy) = self.free.checked_sub(now) else { return 0 };
+        (u128::from(busy) * u128::from(rate) + u128::from(self.remainder)).div_ceil(NANOBITS) as u64
     }
 
     /// Send `wire` bytes that are there at `arrival`: the moment at which the last bit has left.

@@ -1,0 +1,173 @@
+//! Tests of the shaper: examples with the arithmetic written out, and properties against a model that sends segment by segment.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::job::Direction;
+
+fn way(rate: u64, delay_ns: u64, queue_bytes: u64) -> Direction {
+    let rate = if rate == 0 { "null".to_owned() } else { rate.to_string() };
+    serde_json::from_str(&format!(r#"{{"rate_bps":{rate},"delay_ns":{delay_ns},"queue_bytes":{queue_bytes}}}"#))
+        .expect("a direction")
+}
+
+fn one(wire: u32) -> Train {
+    Train { segments: 1, wire, wire_last: wire }
+}
+
+#[test]
+fn rate_and_delay_add() {
+    // 1538 bytes at 1 Gb/s take 12.304 µs; the second waits for the first.
+    let mut shaper = Shaper::new(&way(1_000_000_000, 100_000, 1_000_000));
+    shaper.offer(1_000, one(1538), 'a');
+    shaper.offer(1_000, one(1538), 'b');
+    assert_eq!(shaper.next_due(), Some(1_000 + 12_304 + 100_000));
+    assert_eq!(shaper.take(113_303), None);
+    assert_eq!(shaper.take(113_304).map(|slice| slice.packet), Some('a'));
+    assert_eq!(shaper.next_due(), Some(1_000 + 2 * 12_304 + 100_000));
+}
+
+#[test]
+fn a_super_packet_leaves_in_slices_of_at_most_100_us() {
+    // 44 segments at 1 Gb/s: 8 of 12.304 µs fit 100 µs; the last slice has the remaining 4.
+    let train = Train { segments: 44, wire: 1538, wire_last: 800 };
+    let mut shaper = Shaper::new(&way(1_000_000_000, 0, 1_000_000));
+    let admission = shaper.offer(0, train, ());
+    assert_eq!((admission.admitted, admission.dropped), (44, 0));
+    let mut seen = Vec::new();
+    while let Some(slice) = shaper.take(u64::MAX) {
+        seen.push((slice.first, slice.count, slice.due, slice.last));
+    }
+    assert_eq!(seen.len(), 6);
+    assert_eq!(seen[0], (0, 8, 8 * 12_304, false));
+    assert_eq!(seen[5], (40, 4, 43 * 12_304 + 6_400, true));
+}
+
+#[test]
+fn the_queue_cuts_a_super_packet_where_it_is_full() {
+    // Room for 10 full segments and a half: ten are admitted, in order.
+    let train = Train { segments: 44, wire: 1538, wire_last: 1538 };
+    let mut shaper = Shaper::new(&way(1_000_000, 0, 1538 * 10 + 700));
+    let admission = shaper.offer(0, train, ());
+    assert_eq!(admission, Admission { admitted: 10, dropped: 34, queue_bytes: 15_380 });
+    // One more has room as soon as 838 bytes have left: 1538 × 10 − 838 + 1538 = the limit.
+    let left = 838 * 8_000;
+    assert_eq!(shaper.offer(left - 8_000, one(1538), ()).admitted, 0);
+    assert_eq!(shaper.offer(left, one(1538), ()).admitted, 1);
+}
+
+#[test]
+fn without_rate_or_delay_everything_passes_at_once() {
+    let mut shaper = Shaper::new(&way(0, 0, 1));
+    let train = Train { segments: 44, wire: 1538, wire_last: 100 };
+    assert_eq!(shaper.offer(5, train, ()).admitted, 44);
+    let slice = shaper.take(5).expect("due");
+    assert_eq!((slice.first, slice.count, slice.last, slice.wire_bytes), (0, 44, true, 43 * 1538 + 100));
+}
+
+#[test]
+fn a_new_rate_moves_only_what_still_waits() {
+    // Three frames of 1 ms each at 12.304 Mb/s; after 1.5 ms the rate is ten times as high.
+    let mut shaper = Shaper::new(&way(12_304_000, 500_000, 1_000_000));
+    for name in ['a', 'b', 'c'] {
+        shaper.offer(0, one(1538), name);
+    }
+    shaper.set(1_500_000, &way(123_040_000, 0, 1));
+    // The first has left the bottleneck: 1 ms + 0.5 ms. The others are sent anew from 1 ms on, 0.1 ms each, and may not overtake.
+    let dues: Vec<_> = std::iter::from_fn(|| shaper.take(u64::MAX)).map(|slice| (slice.packet, slice.due)).collect();
+    assert_eq!(dues, [('a', 1_500_000), ('b', 1_500_000), ('c', 1_500_000)]);
+}
+
+/// A packet to offer: the pause before it, its segments, the wire bytes of each and of the last.
+fn packets() -> impl Strategy<Value = Vec<(u64, Train)>> {
+    let train = (1_u32..50, 84_u32..1539).prop_flat_map(|(segments, wire)| {
+        (84..=wire).prop_map(move |last| {
+            if segments == 1 { one(last) } else { Train { segments, wire, wire_last: last } }
+        })
+    });
+    prop::collection::vec((0_u64..300_000, train), 1..60)
+}
+
+proptest! {
+    /// Against a model of single segments with exact fractions: who is admitted, and when the last bit of each slice is there.
+    #[test]
+    fn it_does_what_a_line_of_single_segments_does(
+        offers in packets(), rate in 1_000_000_u64..20_000_000_000, delay in 0_u64..1_000_000, queue in 1_u64..400_000,
+    ) {
+        let mut shaper = Shaper::new(&way(rate, delay, queue));
+        // The moment at which the bottleneck is free, in 1/rate nanoseconds: no rounding at all.
+        let (mut free, mut now) = (0_u128, 0_u64);
+        let (rate_wide, mut expected, mut dropped) = (u128::from(rate), Vec::new(), 0);
+        for (index, (pause, train)) in offers.iter().enumerate() {
+            now += pause;
+            free = free.max(u128::from(now) * rate_wide);
+            let mut admitted = 0;
+            for segment in 0..train.segments {
+                let wire = if segment + 1 == train.segments { train.wire_last } else { train.wire };
+                let backlog = (free - u128::from(now) * rate_wide).div_ceil(8_000_000_000) as u64;
+                if backlog > 0 && backlog + u64::from(wire) > queue { break }
+                free += u128::from(wire) * 8_000_000_000;
+                expected.push((index, segment, (free / rate_wide) as u64 + delay));
+                admitted += 1;
+            }
+            let admission = shaper.offer(now, *train, index);
+            prop_assert_eq!(admission.admitted, admitted);
+            prop_assert_eq!(admission.admitted + admission.dropped, train.segments);
+            dropped += admission.dropped;
+        }
+        let mut segments = expected.into_iter();
+        let (mut last_due, mut left) = (0, 0);
+        while let Some(due) = shaper.next_due() {
+            prop_assert!(due == 0 || shaper.take(due - 1).is_none());
+            let slice = shaper.take(due).expect("due");
+            prop_assert!(due >= last_due, "in order");
+            last_due = due;
+            left += slice.count;
+            for segment in slice.first..slice.first + slice.count {
+                let (index, which, at) = segments.next().expect("a segment that was admitted");
+                prop_assert_eq!((slice.packet, segment), (index, which));
+                if segment + 1 == slice.first + slice.count {
+                    prop_assert!(due.abs_diff(at) <= 1, "{} against {}", due, at);
+                } else {
+                    prop_assert!(at <= due + 1 && due - at.min(due) <= QUANTUM);
+                }
+            }
+        }
+        prop_assert_eq!(segments.next(), None);
+        prop_assert_eq!(left + dropped, offers.iter().map(|(_, train)| train.segments).sum::<u32>());
+    }
+
+    /// Whatever is changed and whenever: nothing is lost, doubled or reordered.
+    #[test]
+    fn changes_lose_nothing(
+        offers in packets(), changes in prop::collection::vec((0_u64..2_000_000_000, 0_u64..500_000), 60), every in 1_usize..7,
+    ) {
+        let mut shaper = Shaper::new(&way(50_000_000, 100_000, 1 << 40));
+        let (mut now, mut due) = (0, 0);
+        let mut came = Vec::new();
+        for (index, (pause, train)) in offers.iter().enumerate() {
+            now += pause;
+            while let Some(slice) = shaper.take(now) {
+                prop_assert!(slice.due >= due);
+                due = slice.due;
+                came.push((slice.packet, slice.first, slice.count));
+            }
+            shaper.offer(now, *train, index);
+            if index % every == 0 {
+                let (rate, delay) = changes[index];
+                shaper.set(now, &way(rate, delay, 1 << 40));
+            }
+        }
+        while let Some(slice) = shaper.take(u64::MAX) {
+            prop_assert!(slice.due >= due);
+            due = slice.due;
+            came.push((slice.packet, slice.first, slice.count));
+        }
+        let mut next = (0, 0);
+        for (packet, first, count) in came {
+            prop_assert_eq!((packet, first), next);
+            next = if first + count == offers[packet].1.segments { (packet + 1, 0) } else { (packet, first + count) };
+        }
+        prop_assert_eq!(next, (offers.len(), 0));
+    }
+}
