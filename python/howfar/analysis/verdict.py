@@ -12,14 +12,18 @@ MAX_NAMED = 6
 """A sentence that lists more arms is no answer; the rest is in the table."""
 
 
+NARROW = 0.02
+"""Of an interval narrower than this, two decimals would show hardly more than one number."""
+
+
 def interval_text(estimate: Estimate) -> str:
-    """`0.78 [0.76, 0.80]`; as many digits as the interval deserves."""
-    digits = 2 if estimate.value >= 0.1 else 3
-    if estimate.low is None or estimate.high is None:
+    """`0.78 [0.76, 0.80]`: two decimals, three where two would hide the interval or leave one digit."""
+    low, high = estimate.low, estimate.high
+    narrow = low is not None and high is not None and high - low < NARROW and estimate.value < 1.1
+    digits = 3 if narrow or estimate.value < 0.1 else 2
+    if low is None or high is None:
         return f"{estimate.value:.{digits}f} (no interval)"
-    if estimate.high - estimate.low < 0.02:
-        digits = 3
-    return f"{estimate.value:.{digits}f} [{estimate.low:.{digits}f}, {estimate.high:.{digits}f}]"
+    return f"{estimate.value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
 def verdict(cells: Sequence[CellSummary], floor: float | None, aa: Estimate | None) -> str:

@@ -60,7 +60,7 @@ def ratios(summary: Summary, width: int) -> Drawable | None:
     everything = [r for cell in cells for r in cell.block_ratios] + [1 + floor, 1 / (1 + floor)]
     everything += [cell.published.ratio for cell in cells if cell.published]
     low, high = min(everything) / 1.08, max(everything) * 1.08
-    x_axis = alt.Axis(values=_ratio_ticks(low, high), format="~g", grid=True)
+    x_axis = alt.Axis(values=_ratio_ticks(low, high), format=".3~r", grid=True)
     title = f"queries per second, of {baseline_name(summary)}'s (log scale)"
     x = alt.X("ratio:Q", scale=alt.Scale(type="log", domain=[low, high], nice=False), axis=x_axis, title=title)
     y = _arm_axis(names)
@@ -140,7 +140,7 @@ def latency(summary: Summary, width: int) -> Drawable | None:
             y=alt.Y(
                 "ms:Q",
                 scale=alt.Scale(type="log", nice=True),
-                axis=alt.Axis(tickCount=6, format="~g"),
+                axis=alt.Axis(tickCount=6, format=".3~r"),
                 title="ms a transaction",
             ),
             color=colour,
@@ -204,7 +204,7 @@ def _stack(
         alt.Chart(_values(rows))
         .mark_bar(size=22)
         .encode(
-            x=alt.X(f"{field}:Q", title=title, axis=alt.Axis(tickCount=6, format="~g")),
+            x=alt.X(f"{field}:Q", title=title, axis=alt.Axis(tickCount=6, format=".3~r")),
             y=_arm_axis(names),
             color=alt.Color("part:N", sort=present, scale=scale, legend=legend),
             order=alt.Order("order:Q"),
@@ -229,7 +229,8 @@ def throughput(summary: Summary, width: int) -> Drawable | None:
     x = alt.X(
         "trial:Q",
         title="trial, in the order in which they ran; lines part the blocks",
-        axis=alt.Axis(grid=False, format="d"),
+        scale=alt.Scale(domain=[-1, len(summary.trials)], nice=False),
+        axis=alt.Axis(grid=False, format="d", tickMinStep=1),
     )
     lowest, highest = min(float(r["qps"]) for r in rows), max(float(r["qps"]) for r in rows)
     domain = [10 ** (math.log10(lowest) - 0.08), 10 ** (math.log10(highest) + 0.08)]

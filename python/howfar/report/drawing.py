@@ -13,7 +13,7 @@ import vl_convert
 from howfar.analysis.summary import Summary
 from howfar.report import palette
 
-WIDE, NARROW = 620, 230
+WIDE, NARROW = 680, 220
 """Width of the plotting area, pixels; labels and axes come on top."""
 
 VEGA_LITE = "6.4"
@@ -40,7 +40,7 @@ def _configured(chart: Any, width: int) -> dict[str, Any]:
             titlePadding=8,
         )
         .configure_axisY(labelColor=palette.INK, labelFontSize=text)
-        .configure_legend(labelColor=palette.INK, labelFontSize=text, symbolSize=90)
+        .configure_legend(labelColor=palette.INK, labelFontSize=text, symbolSize=90, columnPadding=24)
     )
     found: dict[str, Any] = configured.to_dict()
     return found

@@ -33,7 +33,7 @@ def _card(cell: CellSummary, base: str) -> str:
     else:
         said = f"of {base}'s queries per second: {cell.resolution.value}"
     published = f"published: {cell.published.ratio:.2f}" if cell.published else ""
-    cpu = f"CPU a query: {figures.point(cell.cpu_ratio)} times" if cell.cpu_ratio else ""
+    cpu = f"{figures.point(cell.cpu_ratio)} times the CPU a query" if cell.cpu_ratio else ""
     lines = "".join(f'<div class="muted">{text(line)}</div>' for line in (limits, cpu, published) if line)
     return f'<div class="answer"><span class="arm">{text(cell.arm)}</span><b>{text(value)}</b><div>{text(said)}</div>{lines}</div>'
 
@@ -61,7 +61,7 @@ def advice(summary: Summary) -> str:
 def main_table(summary: Summary) -> str:
     """The table of the terminal report. On a phone each row becomes a card, its cells labelled."""
     base = figures.baseline_name(summary)
-    heads = ["path", "queries/s", f"of {base} [95 %]", "ms/transaction p50, p95, p99", "CPU µs/query", "turns/txn"]
+    heads = ["path", "queries/s", f"of {base} [95 %]", "ms/txn p50, p95, p99", "CPU µs/query", "turns/txn"]
     heads += ["bytes/txn out, in", "published"]
     rows = "".join(_row(cell, heads) for cell in figures.shown_cells(summary))
     top = "".join(f'<th scope="col">{text(head)}</th>' for head in heads)
@@ -76,7 +76,7 @@ def main_table(summary: Summary) -> str:
 
 def _row(cell: CellSummary, heads: list[str]) -> str:
     latency, size = cell.latency_ms, cell.bytes_per_txn
-    cpu_ratio = f"; x {figures.ratio(cell.cpu_ratio)}" if cell.role is not ArmRole.BASELINE else ""
+    cpu_ratio = f" (x {figures.point(cell.cpu_ratio)})" if cell.role is not ArmRole.BASELINE else ""
     pairs = [
         (figures.number(cell.qps.value), figures.plus_minus(cell.qps)),
         (figures.ratio(cell.ratio), figures.reading(cell)),
@@ -84,7 +84,7 @@ def _row(cell: CellSummary, heads: list[str]) -> str:
             ", ".join(figures.number(value) for value in (latency.p50, latency.p95, latency.p99)),
             f"max {figures.number(latency.max)}",
         ),
-        (figures.number(figures.cpu_total(cell)), figures.cpu_parts(cell) + cpu_ratio),
+        (figures.number(figures.cpu_total(cell)) + cpu_ratio, figures.cpu_parts(cell)),
         (f"{cell.turns_per_txn:.4g}", ""),
         (f"{size.to_server:,.0f}, {size.to_client:,.0f}", ""),
         (f"{cell.published.ratio:.2f}", f"{cell.published.qps:,.0f}/s") if cell.published else (figures.UNKNOWN, ""),

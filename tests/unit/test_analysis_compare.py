@@ -1,0 +1,41 @@
+"""Two runs side by side."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.synthetic_run import PATHS, PathModel, synthetic_run
+
+from howfar.analysis.compare import compare
+from howfar.results.records import ArmRole
+
+
+def test_the_same_thing_twice_is_not_called_different() -> None:
+    found = compare(synthetic_run(seed=1, samples=5), synthetic_run(seed=2, samples=5))
+    assert found.comparable and found.differences == ()
+    assert not any(arm.qps_differs for arm in found.arms)
+    assert "not interleaved" in found.warning
+
+
+def test_a_faster_path_is_found_and_set_against_its_own_baseline() -> None:
+    models = (*PATHS[:2], PathModel("tcp", ArmRole.CONTENDER, 1630, 8.8, 26.0), *PATHS[3:])
+    found = compare(synthetic_run(seed=1, samples=5), synthetic_run(seed=2, samples=5, models=models))
+    tcp = next(arm for arm in found.arms if arm.arm == "tcp")
+    assert tcp.qps_differs
+    assert tcp.relative_to_baseline is not None
+    assert tcp.relative_to_baseline.value == pytest.approx(2.0, rel=0.05)
+    assert next(arm for arm in found.arms if arm.arm == "socket").relative_to_baseline is None
+
+
+def test_other_ground_is_named() -> None:
+    before, after = synthetic_run(samples=5), synthetic_run(samples=5)
+    environment = {**after.info.environment, "kernel": "6.12.1"}
+    info = after.info.model_copy(update={"environment": environment, "server_version": "11.4"})
+    found = compare(before, after.model_copy(update={"info": info}))
+    assert not found.comparable
+    assert {difference.what for difference in found.differences} == {"server", "kernel"}
+
+
+def test_arms_of_one_run_only_are_listed() -> None:
+    found = compare(synthetic_run(samples=5), synthetic_run(samples=5, models=PATHS[:3]))
+    assert found.only_before == ("forwarded-socket", "remote")
+    assert found.only_after == ()

@@ -1,0 +1,84 @@
+"""Reports against golden files that a human has read. `HOWFAR_GOLDEN=write pytest tests/unit/test_report_golden.py` writes them
+anew; read the difference before committing it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+from tests.unit.synthetic_run import PATHS, synthetic_run
+
+from howfar.analysis.analyse import summarise
+from howfar.analysis.summary import Summary
+from howfar.report import csv, json, markdown, terminal
+from howfar.results.records import StopReason
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+@cache
+def clear() -> Summary:
+    """Four paths, quiet machine: everything resolved."""
+    return summarise(synthetic_run(blocks=8, samples=120))
+
+
+@cache
+def murky() -> Summary:
+    """A noisy machine, few blocks, one path that never worked, ended at the time budget."""
+    run = synthetic_run(blocks=5, scatter=0.25, seed=5, samples=60)
+    trials = tuple(
+        t
+        if t.arm != "remote"
+        else t.model_copy(update={"measured": None, "status": "void", "void_reason": "the server closed"})
+        for t in run.trials
+    )
+    return summarise(run.model_copy(update={"trials": trials, "stop": StopReason.TIME}))
+
+
+FORMATS: dict[str, Callable[[], str]] = {
+    "terminal-60.txt": lambda: terminal.render(clear(), 60),
+    "terminal-80.txt": lambda: terminal.render(clear(), 80),
+    "terminal-120.txt": lambda: terminal.render(clear(), 120),
+    "terminal-80-ascii.txt": lambda: terminal.render(clear(), 80, unicode=False),
+    "terminal-80-murky.txt": lambda: terminal.render(murky(), 80),
+    "report.md": lambda: markdown.render(clear()),
+    "report.csv": lambda: csv.render(clear()),
+    "report.json": lambda: json.render(clear()),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_golden(name: str) -> None:
+    text = FORMATS[name]()
+    path = GOLDEN / name
+    if os.environ.get("HOWFAR_GOLDEN") == "write":
+        path.write_text(text, "utf-8")
+    assert text == path.read_text("utf-8"), f"{name} changed; see the module's docstring"
+
+
+@pytest.mark.parametrize("width", [60, 72, 80, 100, 120, 200])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    for summary in (clear(), murky()):
+        for line in terminal.render(summary, width).splitlines():
+            assert len(line) <= width
+
+
+def test_colour_adds_nothing_but_colour() -> None:
+    coloured = terminal.render(clear(), 80, colour=True)
+    assert "\x1b[" in coloured
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == terminal.render(clear(), 80)
+
+
+def test_ascii_is_ascii() -> None:
+    terminal.render(murky(), 80, unicode=False).encode("ascii")
+
+
+def test_a_run_without_trials_renders_everywhere() -> None:
+    empty = summarise(synthetic_run(blocks=0))
+    assert "No verdict" in terminal.render(empty, 80)
+    assert "No verdict" in markdown.render(empty)
+    assert csv.render(empty) == ""

@@ -1,0 +1,91 @@
+"""The HTML page: one file, nothing fetched, everything escaped, every chart named and with its figures."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+from tests.unit.synthetic_run import synthetic_run
+
+from howfar.analysis.analyse import summarise
+from howfar.report import html
+
+VOID_TAGS = {"meta", "br", "hr", "img", "input", "link"}
+
+
+class Balance(HTMLParser):
+    """Fails on a tag that is closed and was not opened last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+        if tag not in VOID_TAGS:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open and self.open[-1] == tag, f"</{tag}> closes {self.open[-3:]}"
+        self.open.pop()
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return html.render(summarise(synthetic_run(blocks=8, samples=120)))
+
+
+def test_it_is_one_small_file_that_fetches_nothing(page: str) -> None:
+    assert len(page.encode()) < 1_000_000
+    assert not re.search(r"<(script|link|img|iframe|object|embed)\b", page)
+    assert not re.search(r"(src|href)\s*=\s*[\"'](?!#)", page)
+    assert not re.search(r"url\((?!#)|@import", page)
+
+
+def test_it_is_well_formed(page: str) -> None:
+    balance = Balance()
+    balance.feed(page)
+    assert balance.open == []
+    assert balance.seen.count("svg") == 10, "five charts, each wide and narrow"
+    assert balance.seen.count("figure") == 5
+
+
+def test_every_chart_has_a_name_and_a_table(page: str) -> None:
+    for svg in re.findall(r"<svg[^>]*>", page):
+        assert 'role="img"' in svg and 'aria-label="' in svg
+    for figure in re.findall(r"<figure>.*?</figure>", page, re.DOTALL):
+        assert "<title>" in figure and "<table>" in figure
+
+
+def test_the_answer_comes_first(page: str) -> None:
+    places = [
+        page.index(text)
+        for text in ("Of the queries", "What to do", "The figures", "How sure", "sceptic", "Receipts", "Repeat it")
+    ]
+    assert places == sorted(places)
+
+
+def test_ids_are_unique(page: str) -> None:
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+
+
+def test_what_comes_from_data_is_escaped() -> None:
+    run = synthetic_run(blocks=2, samples=10)
+    evil = "<script>alert(1)</script>"
+    environment = {"cpu_model": evil, evil: {"x": evil}}
+    info = run.info.model_copy(update={"environment": environment, "server_version": evil, "command": (evil,)})
+    trials = tuple(t.model_copy(update={"receipt": {"session": {"peer_address": evil}}}) for t in run.trials)
+    assert "<script" not in html.render(summarise(run.model_copy(update={"info": info, "trials": trials})))
+
+
+@pytest.mark.parametrize("blocks", [0, 1])
+def test_little_data_makes_a_page_too(blocks: int) -> None:
+    balance = Balance()
+    balance.feed(html.render(summarise(synthetic_run(blocks=blocks, samples=5))))
+    assert balance.open == []
