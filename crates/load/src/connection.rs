@@ -217,9 +217,12 @@ impl Connection {
 fn write_query(packet: &mut Vec<u8>, statement: &Statement) {
     packet.clear();
     command::query_with(packet, |sql| {
-        statement
-            .kind
-            .write_sql(sql, statement.table, Some(statement.values))
+        let Statement {
+            kind,
+            table,
+            values,
+        } = *statement;
+        kind.write_sql(sql, table, Some(values));
     });
 }
 

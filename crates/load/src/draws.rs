@@ -6,7 +6,7 @@ const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 /// One in 2^52: draws have the 52 bits that sysbench's have.
 const UNIT: f64 = 1.0 / (1_u64 << 52) as f64;
 
-/// A counter whose values are mixed until no pattern is left (Steele, Lea and Flood 2014, "SplitMix").
+/// A counter whose values are mixed until no pattern is left (Steele, Lea and Flood 2014, "splitmix").
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Draws {
     state: u64,

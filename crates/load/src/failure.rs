@@ -67,7 +67,7 @@ pub(crate) fn gone(target: &Target, doing: &str) -> Failed {
 }
 
 /// An I/O error on an open connection.
-pub(crate) fn broken(target: &Target, error: io::Error) -> Failed {
+pub(crate) fn broken(target: &Target, error: &io::Error) -> Failed {
     let mut failed = gone(target, "");
     failed.message = format!("the connection to {} broke: {error}", place(target));
     failed

@@ -1,4 +1,4 @@
-//! Opens many connections at once, each from connect() to its last prepared statement.
+//! Opens many connections at once, each from `connect` to its last prepared statement.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -161,10 +161,10 @@ impl Door<'_> {
                     .feed(&buffer[..count], self.entry, &mut opening.unsent)?
             }
             Err(Errno::AGAIN | Errno::INTR) => None,
-            Err(error) => return Err(failure::broken(target, error.into())),
+            Err(error) => return Err(failure::broken(target, &error.into())),
         };
         let sent = send_some(&opening.socket, &opening.unsent)
-            .map_err(|error| failure::broken(target, error))?;
+            .map_err(|error| failure::broken(target, &error))?;
         opening.unsent.drain(..sent);
         let interest = if opening.unsent.is_empty() {
             EventFlags::IN

@@ -117,7 +117,7 @@ fn ask(plan: &Plan, socket: &OwnedFd) -> Result<BTreeMap<String, String>, Failed
     let deadline = now_ns() + limit_ns;
     let mut packet = Vec::new();
     command::query(&mut packet, QUESTION);
-    let sent = send_some(socket, &packet).map_err(|error| failure::broken(target, error))?;
+    let sent = send_some(socket, &packet).map_err(|error| failure::broken(target, &error))?;
     if sent < packet.len() {
         return Err(failure::too_slow(target, "taking a query", limit_ns));
     }
@@ -149,7 +149,7 @@ fn ask(plan: &Plan, socket: &OwnedFd) -> Result<BTreeMap<String, String>, Failed
                 // Whatever it says, the next turn of the loop finds out.
                 let _ = poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&patience));
             }
-            Err(error) => return Err(failure::broken(target, error.into())),
+            Err(error) => return Err(failure::broken(target, &error.into())),
         }
     }
     match table.error {

@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 
-/// TCP_MAXSEG: payload bytes of a full segment; `None` when the socket has none.
+/// `TCP_MAXSEG`: payload bytes of a full segment; `None` when the socket has none.
 pub(crate) fn max_segment(socket: impl AsFd) -> Option<u32> {
     let mut value: libc::c_int = 0;
     let mut length = size_of::<libc::c_int>() as libc::socklen_t;

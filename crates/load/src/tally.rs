@@ -8,6 +8,7 @@ use crate::workload::{KINDS, Kind};
 
 /// The measured window on the monotonic clock, and its slices.
 #[derive(Debug, Clone, Copy)]
+#[allow(clippy::struct_field_names)] // the unit belongs to the name
 pub(crate) struct Window {
     pub(crate) start_ns: u64,
     pub(crate) end_ns: u64,

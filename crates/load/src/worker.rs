@@ -135,6 +135,11 @@ pub(crate) fn run(plan: &Plan, seat: Seat) -> Result<(), Failed> {
     Ok(())
 }
 
+/// A conductor that is gone has told why; then there is nobody to report to.
+fn pass_on(reports: &Sender<Report>, passed: Passed) {
+    let _ = reports.send(Report::Passed(passed));
+}
+
 struct Worker<'a> {
     plan: &'a Plan,
     epoll: OwnedFd,
@@ -211,14 +216,12 @@ impl Worker<'_> {
             }
             Ok((count, _)) => count,
             Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
-            Err(error) => return Err(failure::broken(&self.plan.job.target, error.into())),
+            Err(error) => return Err(failure::broken(&self.plan.job.target, &error.into())),
         };
         let reports = &self.reports;
         let clock = |tally: &mut Tally| {
             let now = now_ns();
-            tally.advance(now, &mut |passed| {
-                drop(reports.send(Report::Passed(passed)))
-            });
+            tally.advance(now, &mut |passed| pass_on(reports, passed));
             now
         };
         match connection.received(&buffer[..count], &mut self.tools, clock) {
@@ -234,7 +237,7 @@ impl Worker<'_> {
 
     #[inline]
     fn after_send(&mut self, index: usize, sent: std::io::Result<()>) -> Result<(), Failed> {
-        sent.map_err(|error| failure::broken(&self.plan.job.target, error))?;
+        sent.map_err(|error| failure::broken(&self.plan.job.target, &error))?;
         if self.connections[index].unsent.is_empty() {
             Ok(())
         } else {
@@ -263,7 +266,7 @@ impl Worker<'_> {
     fn flush(&mut self, index: usize) -> Result<(), Failed> {
         let connection = &mut self.connections[index];
         let sent = send_some(&connection.socket, &connection.unsent)
-            .map_err(|error| failure::broken(&self.plan.job.target, error))?;
+            .map_err(|error| failure::broken(&self.plan.job.target, &error))?;
         connection.unsent.drain(..sent);
         self.interest(index)
     }
@@ -290,9 +293,9 @@ impl Worker<'_> {
         }
         let now = now_ns();
         let reports = &self.reports;
-        self.tools.tally.advance(now, &mut |passed| {
-            drop(reports.send(Report::Passed(passed)))
-        });
+        self.tools
+            .tally
+            .advance(now, &mut |passed| pass_on(reports, passed));
         let limit = self.plan.job.stall_timeout_ns;
         match self
             .connections
