@@ -112,7 +112,6 @@ class Lab:
         self._buffers: dict[str, int] = {}
         if request.needs_link:
             self.link = self._open_link(ledger)
-        self._version = self.store.version if self.store else ""
 
     def _ground(self) -> Ground:
         return Ground(
@@ -137,7 +136,7 @@ class Lab:
         )
 
     def server(self) -> tuple[str, str]:
-        return (self.store.kind, self._version) if self.store else ("none", "")
+        return (self.store.kind, self.store.version) if self.store else ("none", "")
 
     def environment(self) -> dict[str, Any]:
         return {
@@ -174,7 +173,6 @@ class Lab:
         with ExitStack() as ledger:
             running = self.store.start(networking=path.NETWORKING)
             ledger.callback(running.stop)
-            self._version = running.version
             terrain = Terrain(
                 work=self.work,
                 client=self.client_host.launcher(self.shares.client),
