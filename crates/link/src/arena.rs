@@ -169,7 +169,11 @@ mod tests {
         while let Some(place) = put(&mut arena, 1, 60_000) {
             places.push(place);
         }
-        assert_eq!(places.len(), 3 * 17, "three chunks of seventeen such packets");
+        assert_eq!(
+            places.len(),
+            3 * 17,
+            "three chunks of seventeen such packets"
+        );
         for place in places {
             arena.release(place);
         }

@@ -6,13 +6,23 @@ use super::*;
 use crate::job::Direction;
 
 fn way(rate: u64, delay_ns: u64, queue_bytes: u64) -> Direction {
-    let rate = if rate == 0 { "null".to_owned() } else { rate.to_string() };
-    serde_json::from_str(&format!(r#"{{"rate_bps":{rate},"delay_ns":{delay_ns},"queue_bytes":{queue_bytes}}}"#))
-        .expect("a direction")
+    let rate = if rate == 0 {
+        "null".to_owned()
+    } else {
+        rate.to_string()
+    };
+    serde_json::from_str(&format!(
+        r#"{{"rate_bps":{rate},"delay_ns":{delay_ns},"queue_bytes":{queue_bytes}}}"#
+    ))
+    .expect("a direction")
 }
 
 fn one(wire: u32) -> Train {
-    Train { segments: 1, wire, wire_last: wire }
+    Train {
+        segments: 1,
+        wire,
+        wire_last: wire,
+    }
 }
 
 #[test]
@@ -30,7 +40,11 @@ fn rate_and_delay_add() {
 #[test]
 fn a_super_packet_leaves_in_slices_of_at_most_100_us() {
     // 44 segments at 1 Gb/s: 8 of 12.304 µs fit 100 µs; the last slice has the remaining 4.
-    let train = Train { segments: 44, wire: 1538, wire_last: 800 };
+    let train = Train {
+        segments: 44,
+        wire: 1538,
+        wire_last: 800,
+    };
     let mut shaper = Shaper::new(&way(1_000_000_000, 0, 1_000_000));
     let admission = shaper.offer(0, train, ());
     assert_eq!((admission.admitted, admission.dropped), (44, 0));
@@ -46,10 +60,21 @@ fn a_super_packet_leaves_in_slices_of_at_most_100_us() {
 #[test]
 fn the_queue_cuts_a_super_packet_where_it_is_full() {
     // Room for 10 full segments and a half: ten are admitted, in order.
-    let train = Train { segments: 44, wire: 1538, wire_last: 1538 };
+    let train = Train {
+        segments: 44,
+        wire: 1538,
+        wire_last: 1538,
+    };
     let mut shaper = Shaper::new(&way(1_000_000, 0, 1538 * 10 + 700));
     let admission = shaper.offer(0, train, ());
-    assert_eq!(admission, Admission { admitted: 10, dropped: 34, queue_bytes: 15_380 });
+    assert_eq!(
+        admission,
+        Admission {
+            admitted: 10,
+            dropped: 34,
+            queue_bytes: 15_380
+        }
+    );
     // One more has room as soon as 838 bytes have left: 1538 × 10 − 838 + 1538 = the limit.
     let left = 838 * 8_000;
     assert_eq!(shaper.offer(left - 8_000, one(1538), ()).admitted, 0);
@@ -59,10 +84,17 @@ fn the_queue_cuts_a_super_packet_where_it_is_full() {
 #[test]
 fn without_rate_or_delay_everything_passes_at_once() {
     let mut shaper = Shaper::new(&way(0, 0, 1));
-    let train = Train { segments: 44, wire: 1538, wire_last: 100 };
+    let train = Train {
+        segments: 44,
+        wire: 1538,
+        wire_last: 100,
+    };
     assert_eq!(shaper.offer(5, train, ()).admitted, 44);
     let slice = shaper.take(5).expect("due");
-    assert_eq!((slice.first, slice.count, slice.last, slice.wire_bytes), (0, 44, true, 43 * 1538 + 100));
+    assert_eq!(
+        (slice.first, slice.count, slice.last, slice.wire_bytes),
+        (0, 44, true, 43 * 1538 + 100)
+    );
 }
 
 #[test]
@@ -74,7 +106,9 @@ fn a_new_rate_moves_only_what_still_waits() {
     }
     shaper.set(1_500_000, &way(123_040_000, 0, 1));
     // The first has left the bottleneck: 1 ms + 0.5 ms. The others are sent anew from 1 ms on, 0.1 ms each, and may not overtake.
-    let dues: Vec<_> = std::iter::from_fn(|| shaper.take(u64::MAX)).map(|slice| (slice.packet, slice.due)).collect();
+    let dues: Vec<_> = std::iter::from_fn(|| shaper.take(u64::MAX))
+        .map(|slice| (slice.packet, slice.due))
+        .collect();
     assert_eq!(dues, [('a', 1_500_000), ('b', 1_500_000), ('c', 1_500_000)]);
 }
 
@@ -82,7 +116,15 @@ fn a_new_rate_moves_only_what_still_waits() {
 fn packets() -> impl Strategy<Value = Vec<(u64, Train)>> {
     let train = (1_u32..50, 84_u32..1539).prop_flat_map(|(segments, wire)| {
         (84..=wire).prop_map(move |last| {
-            if segments == 1 { one(last) } else { Train { segments, wire, wire_last: last } }
+            if segments == 1 {
+                one(last)
+            } else {
+                Train {
+                    segments,
+                    wire,
+                    wire_last: last,
+                }
+            }
         })
     });
     prop::collection::vec((0_u64..300_000, train), 1..60)

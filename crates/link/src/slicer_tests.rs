@@ -30,7 +30,16 @@ fn super_packet(v6: bool, options: usize, gso_size: u16, payload: usize, flags: 
     let pseudo = pseudo_header_sum(&frame[ETHERNET..], tcp_bytes);
     frame.extend([0xc3, 0x50, 0x0c, 0xea]);
     frame.extend(SEQUENCE.to_be_bytes());
-    frame.extend([1, 2, 3, 4, ((20 + options) / 4 * 16) as u8, flags, 0xff, 0xff]);
+    frame.extend([
+        1,
+        2,
+        3,
+        4,
+        ((20 + options) / 4 * 16) as u8,
+        flags,
+        0xff,
+        0xff,
+    ]);
     frame.extend(pseudo.to_be_bytes());
     frame.extend([0, 0]);
     frame.extend(std::iter::repeat_n(1, options));
@@ -59,23 +68,40 @@ fn receive(packet: &[u8]) -> (u32, Vec<u8>, u8) {
     let ip = &frame[ETHERNET..tcp];
     let tcp_bytes = frame.len() - tcp;
     if ip[0] >> 4 == 4 {
-        assert_eq!(fold(sum_words(0, ip)), 0xffff, "the checksum of the IPv4 header");
-        assert_eq!(usize::from(u16::from_be_bytes([ip[2], ip[3]])), frame.len() - ETHERNET);
+        assert_eq!(
+            fold(sum_words(0, ip)),
+            0xffff,
+            "the checksum of the IPv4 header"
+        );
+        assert_eq!(
+            usize::from(u16::from_be_bytes([ip[2], ip[3]])),
+            frame.len() - ETHERNET
+        );
     } else {
         assert_eq!(usize::from(u16::from_be_bytes([ip[4], ip[5]])), tcp_bytes);
     }
     let field = u16::from_be_bytes([frame[tcp + 16], frame[tcp + 17]]);
-    assert_eq!(field, pseudo_header_sum(ip, tcp_bytes), "what is left to do starts from the pseudo-header");
+    assert_eq!(
+        field,
+        pseudo_header_sum(ip, tcp_bytes),
+        "what is left to do starts from the pseudo-header"
+    );
     let mut done = frame[tcp..].to_vec();
     let sum = !fold(sum_words(0, &done));
     done[16..18].copy_from_slice(&sum.to_be_bytes());
-    let verified = fold(sum_words(u64::from(pseudo_header_sum(ip, tcp_bytes)), &done));
+    let verified = fold(sum_words(
+        u64::from(pseudo_header_sum(ip, tcp_bytes)),
+        &done,
+    ));
     assert_eq!(verified, 0xffff, "the completed TCP checksum");
     let headers = usize::from(done[12] >> 4) * 4;
     if vnet.gso_type == GSO_NONE {
         assert_eq!(vnet.gso_size, 0);
     } else {
-        assert!(done.len() - headers > usize::from(vnet.gso_size), "only a train is called one");
+        assert!(
+            done.len() - headers > usize::from(vnet.gso_size),
+            "only a train is called one"
+        );
     }
     let sequence = u32::from_be_bytes([done[4], done[5], done[6], done[7]]);
     (sequence, done[headers..].to_vec(), done[13])
@@ -141,10 +167,17 @@ fn a_segment_costs_its_frame_and_24_bytes() {
     // 1448 bytes of payload, 32 of TCP, 20 of IP, 14 of Ethernet, 24 of framing: 1538; the last one has 552 less.
     let packet = super_packet(false, 12, 1448, 1448 * 9 + 896, 0x18);
     let train = Layout::of(&packet).expect("a packet").train();
-    assert_eq!((train.segments, train.wire, train.wire_last), (10, 1538, 986));
+    assert_eq!(
+        (train.segments, train.wire, train.wire_last),
+        (10, 1538, 986)
+    );
     // An acknowledgement of 66 bytes is 90 on the wire; a frame below 60 bytes is padded: 84.
-    let train = Layout::of(&super_packet(false, 12, 1448, 0, 0x10)).expect("a packet").train();
+    let train = Layout::of(&super_packet(false, 12, 1448, 0, 0x10))
+        .expect("a packet")
+        .train();
     assert_eq!((train.segments, train.wire), (1, 90));
-    let train = Layout::of(&super_packet(false, 0, 1448, 0, 0x10)).expect("a packet").train();
+    let train = Layout::of(&super_packet(false, 0, 1448, 0, 0x10))
+        .expect("a packet")
+        .train();
     assert_eq!((train.segments, train.wire), (1, 84));
 }

@@ -35,7 +35,9 @@ impl Bottleneck {
     /// Bytes admitted and not yet sent at `now`, rounded up.
     pub(crate) fn backlog(&self, now: Nanos) -> u64 {
         let Some(rate) = self.rate else { return 0 };
-        let Some(busy) = self.free.checked_sub(now) else { return 0 };
+        let Some(busy) = self.free.checked_sub(now) else {
+            return 0;
+        };
         (u128::from(busy) * u128::from(rate) + u128::from(self.remainder)).div_ceil(NANOBITS) as u64
     }
 

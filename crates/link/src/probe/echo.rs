@@ -101,7 +101,7 @@ fn answer(mut stream: TcpStream) -> io::Result<()> {
 
 fn bounce(stream: &mut TcpStream) -> io::Result<()> {
     stream.set_read_timeout(Some(IDLE))?;
-    let mut room = [0; 64];
+    let mut room = vec![0; 1 << 16];
     loop {
         let read = stream.read(&mut room)?;
         if read == 0 {

@@ -57,7 +57,7 @@ impl Drop for Job {
     }
 }
 
-fn own(job: &str) -> Command {
+pub(crate) fn own(job: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("own path"));
     command.arg(job);
     command

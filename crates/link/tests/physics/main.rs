@@ -4,9 +4,12 @@
 //! instead, which wants a quiet machine and a release build.
 #![allow(clippy::print_stdout)] // A program that prints its results.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
+mod checks;
 mod drive;
+mod mirror;
 mod rig;
 mod table;
 
@@ -21,6 +24,7 @@ fn main() -> ExitCode {
     match first {
         Some("link") => return howfar_link::run(),
         Some("echo" | "rtt" | "goodput") => return howfar_link::probe::run(),
+        Some("mirror") => return mirror::run(&arguments[1], &arguments[2]),
         _ => {}
     }
     if std::env::var_os(INSIDE).is_none() {
@@ -38,5 +42,24 @@ fn main() -> ExitCode {
         table::print(&rig, &arguments[1..]);
         return ExitCode::SUCCESS;
     }
-    ExitCode::SUCCESS
+    check(&rig, first.unwrap_or_default())
+}
+
+/// Run the checks whose name contains `filter`.
+fn check(rig: &rig::Rig, filter: &str) -> ExitCode {
+    let mut failed = 0;
+    for (name, run) in checks::ALL.iter().filter(|(name, _)| name.contains(filter)) {
+        let outcome = catch_unwind(AssertUnwindSafe(|| run(rig)));
+        println!(
+            "{} {name}",
+            if outcome.is_ok() { "ok    " } else { "FAILED" }
+        );
+        failed += usize::from(outcome.is_err());
+    }
+    println!("{failed} checks of the link's physics failed");
+    if failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }

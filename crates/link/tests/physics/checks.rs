@@ -1,0 +1,229 @@
+//! What must hold on any machine, however busy: lower bounds of times, upper bounds of rates, counts. How close the link comes
+//! is for the table, and for calibration before each use.
+
+use std::process::{Child, Command};
+
+use serde_json::{Value, json};
+
+use crate::drive::{self, Job, own, usual, way};
+use crate::rig::Rig;
+
+pub(crate) type Check = (&'static str, fn(&Rig));
+
+pub(crate) const ALL: &[Check] = &[
+    ("round trips take what was asked", round_trips),
+    ("a bottleneck carries its rate", rate),
+    ("a short queue drops, and nothing else does", short_queue),
+    ("bytes arrive as they were sent", integrity),
+    ("parameters change while bytes are on the way", live_change),
+    ("the directions are not confused", directions),
+    ("the link ends with its stdin", end_of_stdin),
+    ("what cannot be joined is refused", refusals),
+    ("an interface that vanishes ends the link", vanished),
+];
+
+fn count(value: &Value) -> u64 {
+    value
+        .as_u64()
+        .unwrap_or_else(|| panic!("{value} is no count"))
+}
+
+/// Half of the round trip time each way; the link is never early, and not late by more than a busy machine's hiccup at best.
+fn round_trips(rig: &Rig) {
+    let (_echo, port) = drive::echo(&rig.server);
+    let mut link = drive::link(&usual(0, 0), &usual(0, 0));
+    for (rtt, rounds) in [(1_000_000, 200), (10_000_000, 40), (40_000_000, 10)] {
+        drive::set(&mut link, &usual(1_000_000_000, rtt));
+        let seen = drive::rtt(&rig.client, port, rounds);
+        let least = count(&seen["min_ns"]);
+        assert!(least >= rtt, "{least} ns for {rtt} ns");
+        assert!(least <= rtt + 2_000_000, "{least} ns for {rtt} ns");
+        assert_eq!(count(&seen["count"]), rounds);
+        assert_eq!(drive::unmodelled(&drive::stats(&mut link)), 0);
+    }
+}
+
+/// 1448 bytes of payload in each 1538 on the wire: 94.15 % of the rate. The window's ends may cut a slice of 100 µs.
+fn rate(rig: &Rig) {
+    let (_echo, port) = drive::echo(&rig.server);
+    for (rate, direction) in [(50_000_000, "to_server"), (200_000_000, "to_client")] {
+        let mut link = drive::link(&usual(rate, 2_000_000), &usual(rate, 2_000_000));
+        let seen = drive::goodput(&rig.client, port, direction, 500, 1_500);
+        let share =
+            seen["bits_per_second"].as_f64().expect("a number") / (rate as f64 * 1448.0 / 1538.0);
+        assert!(
+            (0.95..1.02).contains(&share),
+            "{direction}: {share:.3} of the expected goodput: {seen}"
+        );
+        assert_eq!(seen["mss"], 1448);
+        let stats = drive::stats(&mut link);
+        assert_eq!(drive::unmodelled(&stats), 0, "{stats}");
+        // Segments of the transfer are full ones, but for a few.
+        let (segments, bytes) = (
+            count(&stats[direction]["segments"]),
+            count(&stats[direction]["wire_bytes"]),
+        );
+        assert!(
+            bytes <= segments * 1538 && bytes >= segments * 1530,
+            "{stats}"
+        );
+    }
+}
+
+/// Ten full frames: every lost segment is counted by the link and sent again by the sender.
+fn short_queue(rig: &Rig) {
+    const QUEUE: u64 = 15_380;
+    let (_echo, port) = drive::echo(&rig.server);
+    let mut link = drive::link(
+        &way(20_000_000, 1_000_000, QUEUE),
+        &usual(20_000_000, 1_000_000),
+    );
+    let seen = drive::goodput(&rig.client, port, "to_server", 300, 1_200);
+    let stats = drive::stats(&mut link);
+    let dropped = count(&stats["to_server"]["drops"]["queue"]);
+    assert!(dropped > 0, "{stats}");
+    assert!(
+        count(&stats["to_server"]["queue_bytes_max"]) <= QUEUE,
+        "{stats}"
+    );
+    assert!(count(&seen["retransmits"]) > 0, "{seen}");
+    assert_eq!(
+        count(&stats["to_client"]["drops"]["queue"]) + drive::unmodelled(&stats),
+        0,
+        "{stats}"
+    );
+}
+
+fn mirror(rig: &Rig, port: u64, length: u64) -> Child {
+    let own = std::env::current_exe().expect("own path");
+    let mut command = rig.client.command(own.to_str().expect("a path in UTF-8"));
+    command
+        .args(["mirror", &port.to_string(), &length.to_string()])
+        .spawn()
+        .expect("the mirror starts")
+}
+
+/// Whole super-packets, slices of them, and super-packets of which the queue took a part.
+fn integrity(rig: &Rig) {
+    let (_echo, port) = drive::echo(&rig.server);
+    for (both, length) in [
+        (usual(0, 0), 30_000_000),
+        (usual(500_000_000, 1_000_000), 20_000_000),
+        (way(100_000_000, 1_000_000, 60_000), 6_000_000),
+    ] {
+        let mut link = drive::link(&both, &both);
+        let code = mirror(rig, port, length).wait().expect("the mirror ends");
+        assert!(code.success(), "with {both}");
+        assert_eq!(drive::unmodelled(&drive::stats(&mut link)), 0);
+    }
+}
+
+/// With a queue that holds everything, no segment is lost by any change.
+fn live_change(rig: &Rig) {
+    let (_echo, port) = drive::echo(&rig.server);
+    let deep = |rate, rtt| way(rate, rtt, 1 << 28);
+    let mut link = drive::link(&deep(100_000_000, 1_000_000), &deep(100_000_000, 1_000_000));
+    let mut transfer = mirror(rig, port, 8_000_000);
+    let mut changes = 0;
+    while transfer.try_wait().expect("the mirror lives").is_none() {
+        let rate = [50_000_000, 1_000_000_000, 0, 200_000_000][changes % 4];
+        drive::set(&mut link, &deep(rate, [200_000, 5_000_000, 0][changes % 3]));
+        changes += 1;
+        std::thread::sleep(std::time::Duration::from_millis(3));
+    }
+    assert!(transfer.wait().expect("the mirror ends").success());
+    assert!(changes > 3, "the transfer was over before anything changed");
+    let stats = drive::stats(&mut link);
+    let modelled =
+        count(&stats["to_server"]["drops"]["queue"]) + count(&stats["to_client"]["drops"]["queue"]);
+    assert_eq!(modelled + drive::unmodelled(&stats), 0, "{stats}");
+    drive::set(&mut link, &deep(0, 30_000_000));
+    assert!(count(&drive::rtt(&rig.client, port, 5)["min_ns"]) >= 30_000_000);
+    drive::set(&mut link, &deep(0, 2_000_000));
+    assert!(count(&drive::rtt(&rig.client, port, 20)["min_ns"]) < 30_000_000);
+}
+
+/// Slow to the server, fast to the client: each transfer sees its own rate.
+fn directions(rig: &Rig) {
+    let (_echo, port) = drive::echo(&rig.server);
+    let _link = drive::link(
+        &usual(10_000_000, 1_000_000),
+        &usual(100_000_000, 1_000_000),
+    );
+    let bits = |direction| {
+        drive::goodput(&rig.client, port, direction, 300, 1_000)["bits_per_second"]
+            .as_f64()
+            .expect("a number")
+    };
+    let (up, down) = (bits("to_server"), bits("to_client"));
+    assert!(
+        up < 10_500_000.0 && down > 40_000_000.0,
+        "{up} up, {down} down"
+    );
+}
+
+fn end_of_stdin(_rig: &Rig) {
+    let link = drive::link(&usual(0, 0), &usual(0, 0));
+    assert_eq!(link.end(), Some(0));
+}
+
+fn refused(job: &Value, code: &str, word: &str) {
+    let mut link = Job::start(own("link"), job);
+    let event = link.event();
+    assert_eq!(
+        (&event["event"], &event["code"]),
+        (&json!("failed"), &json!(code)),
+        "{event}"
+    );
+    assert!(
+        event["message"]
+            .as_str()
+            .is_some_and(|message| message.contains(word)),
+        "{event}"
+    );
+    assert!(
+        event["advice"]
+            .as_str()
+            .is_some_and(|advice| !advice.is_empty()),
+        "{event}"
+    );
+    assert_eq!(link.end(), Some(1));
+}
+
+fn refusals(_rig: &Rig) {
+    let both = usual(0, 0);
+    let job = json!({"job": "link", "version": 1, "client_interface": "lc", "server_interface": "nowhere", "to_server": both, "to_client": both});
+    refused(&job, "interface", "nowhere");
+    let mut other = job.clone();
+    other["version"] = json!(7);
+    refused(&other, "bad_job", "contract 7");
+    let mut unknown = job;
+    unknown["loss"] = json!(0.1);
+    refused(&unknown, "bad_job", "loss");
+}
+
+/// Last among the checks: it takes an interface away, one that only this check uses.
+fn vanished(_rig: &Rig) {
+    let ip = |words: &str| {
+        let done = Command::new("ip")
+            .args(words.split_whitespace())
+            .status()
+            .expect("ip starts");
+        assert!(done.success(), "ip {words}");
+    };
+    ip("link add dev lx type veth peer name ly");
+    ip("link set dev lx up");
+    ip("link set dev ly up");
+    let both = usual(0, 0);
+    let job = json!({"job": "link", "version": 1, "client_interface": "lx", "server_interface": "ly", "to_server": both, "to_client": both});
+    let mut link = Job::start(own("link"), &job);
+    assert_eq!(link.event()["event"], "link_ready");
+    ip("link delete dev lx");
+    let event = link.event();
+    assert_eq!(
+        (&event["event"], &event["code"]),
+        (&json!("failed"), &json!("interface")),
+        "{event}"
+    );
+    assert_eq!(link.end(), Some(1));
+}

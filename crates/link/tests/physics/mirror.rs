@@ -1,0 +1,57 @@
+//! A stream of bytes over the link and back again, compared byte by byte.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::rig::SERVER;
+
+/// Byte `index` of the stream: no period that a lost or doubled segment could hide in.
+fn byte(index: u64) -> u8 {
+    (index.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+}
+
+/// Send `length` bytes to the echo on `port` and read them back. Run on the client host; success means that all were right.
+pub(crate) fn run(port: &str, length: &str) -> ExitCode {
+    let (port, length): (u16, u64) = (
+        port.parse().expect("a port"),
+        length.parse().expect("a length"),
+    );
+    let mut stream = TcpStream::connect((SERVER, port)).expect("the echo listens");
+    stream
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .expect("a timeout");
+    stream
+        .set_write_timeout(Some(Duration::from_secs(20)))
+        .expect("a timeout");
+    let mut hello = [0; 17];
+    hello[0] = b'P';
+    stream.write_all(&hello).expect("the echo reads");
+    let mut writer = stream.try_clone().expect("a second handle");
+    let sender = std::thread::spawn(move || {
+        let mut sent = 0;
+        while sent < length {
+            let end = (sent + 100_000).min(length);
+            let block: Vec<u8> = (sent..end).map(byte).collect();
+            writer.write_all(&block).expect("the echo reads");
+            sent = end;
+        }
+    });
+    let (mut seen, mut room) = (0, vec![0; 100_000]);
+    while seen < length {
+        let read = stream.read(&mut room).expect("the echo answers");
+        assert!(read > 0, "the stream ended after {seen} of {length} bytes");
+        for (offset, got) in room[..read].iter().enumerate() {
+            assert_eq!(
+                *got,
+                byte(seen + offset as u64),
+                "byte {} of the stream",
+                seen + offset as u64
+            );
+        }
+        seen += read as u64;
+    }
+    sender.join().expect("the sender ends");
+    ExitCode::SUCCESS
+}
