@@ -72,11 +72,13 @@ def cli() -> None:
 def run_command_line(arguments: Sequence[str] | None = None) -> int:
     """Run a command and give back its exit code. Never a traceback for a user's mistake."""
     try:
-        result = cli.main(
-            args=None if arguments is None else list(arguments), prog_name="howfar", standalone_mode=False
-        )
+        # Not `cli.main`: it answers a broken pipe by itself, with an exit code of its own.
+        with cli.make_context("howfar", list(sys.argv[1:] if arguments is None else arguments)) as context:
+            result = cli.invoke(context)
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
     except HowfarError as error:
         _say(error.message, error.advice)
         return error.exit_code
@@ -88,19 +90,11 @@ def run_command_line(arguments: Sequence[str] | None = None) -> int:
         _say("interrupted", "")
         return INTERRUPTED
     except BrokenPipeError:
-        return _reader_gone()
-    except SystemExit as asked:
-        if isinstance(asked.__context__, BrokenPipeError):  # click turns it into an exit code of its own
-            return _reader_gone()
-        raise
+        # The reader has gone, as with `| head`. Nothing more may be written, not even by the interpreter at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return BROKEN_PIPE
     except Exception as error:
         return _bug(error)
-
-
-def _reader_gone() -> int:
-    """As with `| head`. Nothing more may be written, not even by the interpreter at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    return BROKEN_PIPE
 
 
 def _say(message: str, advice: str) -> None:

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from howfar.cli import ground
-from howfar.cli.finish import finish
-from howfar.cli.observe import observer
 from howfar.cli.screen import no_colour_option
-from howfar.conduct.conductor import conduct
-from howfar.conduct.head import new_seed, run_info
 from howfar.errors import SandboxForbidden, UsageError
 from howfar.plan.cells import cells
 from howfar.plan.estimate import LABORATORY_NS, REPORT_NS, cost
 from howfar.plan.load import LoadedPlan, Override, load_plan
 from howfar.plan.types import LOCAL_PATHS, local_part
-from howfar.results.store import check_absent, create
 from howfar.units import format_duration_ns
 
 _OVERRIDES = {
@@ -59,6 +54,26 @@ def run(
     overrides = [Override(*_OVERRIDES[name], value) for name, value in asked.items() if value is not None]
     loaded = load_plan(plan, quick, overrides)
     _check_budget(loaded)
+    return _measure(loaded, seed, out, html, no_colour, began_ns, lambda seed: _command(plan, quick, seed, overrides))
+
+
+def _measure(
+    loaded: LoadedPlan,
+    seed: int | None,
+    out: Path | None,
+    html: Path | None,
+    no_colour: bool,
+    began_ns: int,
+    command: Callable[[int], tuple[str, ...]],
+) -> int:
+    """In the sandbox. What is imported here takes half a second that a mistyped option need not wait for."""
+    from howfar.cli import ground
+    from howfar.cli.finish import finish
+    from howfar.cli.observe import observer
+    from howfar.conduct.conductor import conduct
+    from howfar.conduct.head import new_seed, run_info
+    from howfar.results.store import check_absent, create
+
     path = out or ground.default_out(loaded.plan.name, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
     check_absent(path)
     ground.check_ground(loaded.plan)
@@ -69,11 +84,10 @@ def run(
     if code is not None:
         return code
     seed = new_seed() if seed is None else seed
-    command = _command(plan, quick, seed, overrides)
     with (
         observer(no_colour) as watching,
         ground.open_ground(loaded.plan) as laboratory,
-        create(path, run_info(loaded, seed, command, laboratory)) as file,
+        create(path, run_info(loaded, seed, command(seed), laboratory)) as file,
     ):
         conduct(file, laboratory, began_ns, ground.instruments(), watching)
     return finish(path, html, no_colour)
