@@ -10,12 +10,12 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from tests.unit.synthetic_run import PATHS, synthetic_run
+from tests.unit.synthetic_run import synthetic_run
 
 from howfar.analysis.analyse import summarise
 from howfar.analysis.summary import Summary
 from howfar.report import csv, json, markdown, terminal
-from howfar.results.records import StopReason
+from howfar.results.records import StopReason, TrialStatus
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -33,7 +33,7 @@ def murky() -> Summary:
     trials = tuple(
         t
         if t.arm != "remote"
-        else t.model_copy(update={"measured": None, "status": "void", "void_reason": "the server closed"})
+        else t.model_copy(update={"measured": None, "status": TrialStatus.VOID, "void_reason": "the server closed"})
         for t in run.trials
     )
     return summarise(run.model_copy(update={"trials": trials, "stop": StopReason.TIME}))

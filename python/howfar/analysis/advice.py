@@ -57,7 +57,7 @@ def _use_the_socket(session: _Session) -> Advice | None:
         return None
     return Advice(
         action="Where application and server share a machine, connect through the socket: write host=localhost, not 127.0.0.1.",
-        because=" and ".join(grounds) + ".",
+        because=_capital(" and ".join(grounds)) + ".",
         lines=(
             "# option file of MySQL clients; the server knows",
             "# its socket: SELECT @@socket",
@@ -67,6 +67,10 @@ def _use_the_socket(session: _Session) -> Advice | None:
             "mysql:unix_socket=/run/mysqld/mysqld.sock;dbname=shop",
         ),
     )
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _link_used_share(cell: CellSummary) -> float | None:

@@ -42,9 +42,16 @@ def verdict(cells: Sequence[CellSummary], floor: float | None, aa: Estimate | No
         more = f" and {len(resolved) - MAX_NAMED} more" if len(resolved) > MAX_NAMED else ""
         clauses.append(f"Of the queries that {base.arm} answers in a second, {named}{more}")
     if unresolved:
-        names = ", ".join(cell.arm for cell in unresolved[:MAX_NAMED])
+        names = ", ".join(_unresolved_name(cell) for cell in unresolved[:MAX_NAMED])
         clauses.append(f"not resolved: {names}" if resolved else f"No difference from {base.arm} is resolved: {names}")
     return "; ".join(clauses) + _floor_clause(floor, aa) + "."
+
+
+def _unresolved_name(cell: CellSummary) -> str:
+    """What the clock could not tell, CPU time often can."""
+    if cell.cpu_resolution is Resolution.NOT_RESOLVED or cell.cpu_ratio is None:
+        return cell.arm
+    return f"{cell.arm} (its CPU per query is: {interval_text(cell.cpu_ratio)} times)"
 
 
 def _floor_clause(floor: float | None, aa: Estimate | None) -> str:

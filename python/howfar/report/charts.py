@@ -116,6 +116,7 @@ def latency(summary: Summary, width: int) -> Drawable | None:
     ]
     if not rows:
         return None
+    lowest, highest = min(row["ms"] for row in rows) / 1.15, max(row["ms"] for row in rows) * 1.15
     last = max(row["tail"] for row in rows)
     ticks = [tail for tail in (1, 2, 10, 100, 1000, 10_000, 100_000) if tail <= last]
     label = "datum.value <= 1 ? 'min' : format(100 * (1 - 1 / datum.value), '~r') + ' %'"
@@ -139,8 +140,8 @@ def latency(summary: Summary, width: int) -> Drawable | None:
             ),
             y=alt.Y(
                 "ms:Q",
-                scale=alt.Scale(type="log", nice=True),
-                axis=alt.Axis(tickCount=6, format=".3~r"),
+                scale=alt.Scale(type="log", domain=[lowest, highest], nice=False),
+                axis=alt.Axis(values=_round_ticks(lowest, highest), format=".3~r"),
                 title="ms a transaction",
             ),
             color=colour,
@@ -148,6 +149,14 @@ def latency(summary: Summary, width: int) -> Drawable | None:
         )
         .properties(width=width, height=260)
     )
+
+
+def _round_ticks(low: float, high: float) -> list[float]:
+    """1, 2 and 5 in each decade; over more than two decades only the 1s."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    leading = (1, 2, 5) if high / low < 200 else (1,)
+    ticks = [lead * 10.0**decade for decade in decades for lead in leading]
+    return [tick for tick in ticks if low <= tick <= high]
 
 
 def _legend(width: int) -> alt.Legend:
