@@ -238,7 +238,7 @@ mod tests {
                 } => assert_eq!(warmup_transactions, 2),
                 Passed::Slice { index, slice } => slices.push((index, slice.transactions)),
                 Passed::End(end) => {
-                    totals = Some((end.transactions, end.used.queries, end.latency.count()))
+                    totals = Some((end.transactions, end.used.queries, end.latency.count()));
                 }
             }
         }
