@@ -169,7 +169,12 @@ def receipt(path: str) -> dict[str, Any]:
         "server": {"skip_networking": unix},
     }
     if path in ("remote", "forwarded-socket"):
-        proof["link"] = {"backend": "packet sockets", "rtt_p50_ns": 203_000, "rtt_p99_ns": 231_000}
+        goodput = {"to_server": 939_000_000.0, "to_client": 938_000_000.0}
+        proof["link"] = {
+            "asked": {"rtt_ns": 200_000, "rate_bps": 10**9, "queue_bytes": 250_000},
+            "rtt_at_rest_ns": {"count": 400, "min": 198_000, "p50": 203_000, "p99": 231_000},
+            "calibration": {"goodput_bps": goodput, "expected_goodput_bps": 941_482_444.7},
+        }
     return proof
 
 

@@ -11,6 +11,7 @@ from tests.unit.synthetic_run import PATHS, PathModel, measured, synthetic_run
 
 from howfar.analysis import budget
 from howfar.analysis.analyse import summarise
+from howfar.analysis.link_facts import link_facts
 from howfar.analysis.published import find_published, published_sets
 from howfar.analysis.summary import CellSummary, Resolution, Summary, Warning
 from howfar.results.records import ArmRole, CpuRecord, MachineLoad, Measured, Run, TrialStatus
@@ -181,11 +182,20 @@ def test_a_link_that_is_not_as_asked_is_seen() -> None:
     for trial in run.trials:
         receipt = {**trial.receipt}
         if "link" in receipt:
-            receipt["link"] = {**receipt["link"], "rtt_p50_ns": 290_000}
+            receipt["link"] = {**receipt["link"], "rtt_at_rest_ns": {"p50": 290_000}}
         trials.append(trial.model_copy(update={"receipt": receipt}))
     summary = summarise(run.model_copy(update={"trials": tuple(trials)}))
     assert Warning.LINK_NOT_AS_ASKED in cell(summary, "remote").warnings
     assert Warning.LINK_NOT_AS_ASKED not in cell(summary, "tcp").warnings
+
+
+def test_a_link_that_carries_less_than_its_rate_is_seen() -> None:
+    asked = {"rtt_ns": 200_000}
+    calibration = {"expected_goodput_bps": 941e6, "goodput_bps": {"to_server": 939e6, "to_client": 800e6}}
+    link = {"rtt_at_rest_ns": {"p50": 201_000}, "calibration": calibration}
+    assert not link_facts(asked, [{"link": link}]).as_asked
+    calibration["goodput_bps"] = {"to_server": 939e6, "to_client": 935e6}
+    assert link_facts(asked, [{"link": link}]).as_asked
 
 
 def test_a_client_without_time_left_is_seen() -> None:

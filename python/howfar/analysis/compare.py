@@ -18,7 +18,15 @@ NOT_INTERLEAVED = (
     "For a firm answer measure both as arms of one run."
 )
 
-COMPARED_ENVIRONMENT = ("kernel", "cpu_model", "cpu_count", "governor", "placement", "congestion_control")
+COMPARED_ENVIRONMENT = (
+    "kernel",
+    "cpu_model",
+    "cpu_count",
+    "governor",
+    "placement",
+    "congestion_control_default",
+    "virtual_machine",
+)
 """Facts that change figures. Free memory, load and the like differ always and are not looked at."""
 
 

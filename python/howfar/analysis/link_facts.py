@@ -13,14 +13,8 @@ RTT_TOLERANCE_NS = 30_000
 RTT_TOLERANCE_SHARE = 0.03
 """The link holds its word while RTT at rest is within the larger of the two."""
 
-_REST_RTT = (
-    ("rtt_rest_p50_ns",),
-    ("rtt_p50_ns",),
-    ("rtt", "p50_ns"),
-    ("rest_rtt", "p50_ns"),
-    ("rtt_at_rest", "p50_ns"),
-)
-"""Where a link receipt keeps the measured RTT at rest."""
+GOODPUT_TOLERANCE_SHARE = 0.05
+"""And while bulk transfer, measured when the link was calibrated, is within this of what its rate allows."""
 
 
 @dataclass(frozen=True)
@@ -30,33 +24,34 @@ class LinkFacts:
     asked_rtt_ns: int | None
     rest_rtt_ns: float | None
     """Measured by ping-pong while nothing else was on the link; median over trials."""
-    rate_bps: int | None
-
-    @property
-    def exists(self) -> bool:
-        return self.rest_rtt_ns is not None or self.asked_rtt_ns is not None
+    goodput_share: float | None
+    """Measured over expected bulk transfer, the worse direction; None: not measured, or no rate asked."""
 
     @property
     def as_asked(self) -> bool:
-        """False only when both are known and differ by more than the tolerance."""
+        """False only when asked and measured are both known and differ by more than the tolerance."""
+        if self.goodput_share is not None and abs(self.goodput_share - 1) > GOODPUT_TOLERANCE_SHARE:
+            return False
         if self.asked_rtt_ns is None or self.rest_rtt_ns is None:
             return True
         allowed = max(RTT_TOLERANCE_NS, RTT_TOLERANCE_SHARE * self.asked_rtt_ns)
         return abs(self.rest_rtt_ns - self.asked_rtt_ns) <= allowed
 
 
-def _number(receipt: Mapping[str, Any], path: Sequence[str]) -> float | None:
+def _number(receipt: Mapping[str, Any], *path: str) -> float | None:
     value: Any = receipt
     for key in path:
         value = value.get(key) if isinstance(value, Mapping) else None
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _rest_rtt_ns(receipt: Mapping[str, Any]) -> float | None:
-    link = receipt.get("link")
-    if not isinstance(link, Mapping):
+def _goodput_share(receipt: Mapping[str, Any]) -> float | None:
+    expected = _number(receipt, "link", "calibration", "expected_goodput_bps")
+    ways = [_number(receipt, "link", "calibration", "goodput_bps", way) for way in ("to_server", "to_client")]
+    known = [way for way in ways if way is not None]
+    if not expected or not known:
         return None
-    return next((found for path in _REST_RTT if (found := _number(link, path)) is not None), None)
+    return min((way / expected for way in known), key=lambda share: -abs(share - 1))
 
 
 def _level(factors: Mapping[str, FactorValue], name: str) -> int | None:
@@ -68,9 +63,9 @@ def link_facts(factors: Mapping[str, FactorValue], receipts: Sequence[Mapping[st
     """From an arm's factor levels and the receipts of its good trials. A path without a link section has no link."""
     if not any(receipt.get("link") for receipt in receipts):
         return LinkFacts(None, None, None)
-    measured = [rtt for receipt in receipts if (rtt := _rest_rtt_ns(receipt)) is not None]
+    measured = [rtt for receipt in receipts if (rtt := _number(receipt, "link", "rtt_at_rest_ns", "p50")) is not None]
     return LinkFacts(
         asked_rtt_ns=_level(factors, "rtt_ns"),
         rest_rtt_ns=median(measured) if measured else None,
-        rate_bps=_level(factors, "rate_bps"),
+        goodput_share=next((share for receipt in receipts if (share := _goodput_share(receipt)) is not None), None),
     )
