@@ -65,10 +65,10 @@ fn read_stdin(sender: Sender<News>) {
 }
 
 fn serve(news: &Receiver<News>, sender: Sender<News>) -> Result<(), Failure> {
-    let Ok(News::Line(line)) = news.recv() else {
+    let Ok(News::Line(text)) = news.recv() else {
         return Err(Failure::bad_job("stdin ended before the job came"));
     };
-    let job = LinkJob::parse(&line).map_err(Failure::bad_job)?;
+    let job = LinkJob::parse(&text).map_err(Failure::bad_job)?;
     let link = Link::start(&job, sender)?;
     Event::LinkReady {
         realtime: link.realtime(),
@@ -83,8 +83,8 @@ fn serve(news: &Receiver<News>, sender: Sender<News>) -> Result<(), Failure> {
 fn obey(link: &Link, news: &Receiver<News>) -> Result<(), Failure> {
     loop {
         match news.recv() {
-            Ok(News::Line(line)) if line.trim().is_empty() => {}
-            Ok(News::Line(line)) => match Command::parse(&line).map_err(Failure::bad_job)? {
+            Ok(News::Line(text)) if text.trim().is_empty() => {}
+            Ok(News::Line(text)) => match Command::parse(&text).map_err(Failure::bad_job)? {
                 Command::Set {
                     to_server,
                     to_client,

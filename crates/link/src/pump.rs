@@ -189,15 +189,15 @@ impl Pump {
                             self.accept(moment_of(received.stamp), received.length, &layout);
                         }
                         layout => {
-                            self.counters.drops.arena +=
-                                layout.map_or(1, |layout| u64::from(layout.segments))
+                            let segments = layout.map_or(1, |layout| u64::from(layout.segments));
+                            self.counters.drops.arena += segments;
                         }
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // A packet of a kind that virtio-net headers cannot describe: the kernel has dropped it.
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-                    self.counters.drops.socket += 1
+                    self.counters.drops.socket += 1;
                 }
                 Err(error) => return Err(failure(&self.names.0, "receive from", &error)),
             }

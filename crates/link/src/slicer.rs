@@ -10,6 +10,8 @@ use crate::packet::{ETHERNET, GSO_ECN, GSO_NONE, HEADERS_MAX, Layout, VNET};
 const FIN: u8 = 0x01;
 const PSH: u8 = 0x08;
 const CWR: u8 = 0x80;
+/// TCP's number in the pseudo-header.
+const TCP: u64 = 6;
 
 /// New virtio-net and frame headers of one slice.
 #[derive(Debug)]
@@ -106,7 +108,6 @@ pub(crate) fn pseudo_header_sum(ip: &[u8], tcp_bytes: usize) -> u16 {
     } else {
         &ip[12..20]
     };
-    const TCP: u64 = 6;
     fold(sum_words(TCP + tcp_bytes as u64, addresses))
 }
 

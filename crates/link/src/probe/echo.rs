@@ -130,6 +130,8 @@ pub(super) fn pour(stream: &TcpStream, bound: Duration) -> io::Result<()> {
         libc::TCP_NOTSENT_LOWAT,
         UNSENT,
     )?;
+    // Only full segments: the rate is a property of the link, not of how writes fall.
+    stream.set_nodelay(false)?;
     stream.set_nonblocking(true)?;
     let begin = now();
     let load = vec![0x5a_u8; 1 << 18];

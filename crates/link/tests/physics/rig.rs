@@ -145,14 +145,14 @@ impl Rig {
             client: Host::make("0"),
             server: Host::make(last),
         };
-        rig.join(
+        Self::join(
             "lc",
             &rig.client,
             "c0",
             ("10.77.0.1", "02:00:00:00:00:01"),
             (SERVER, "02:00:00:00:00:02"),
         );
-        rig.join(
+        Self::join(
             "ls",
             &rig.server,
             "s0",
@@ -162,7 +162,7 @@ impl Rig {
         rig
     }
 
-    fn join(&self, middle: &str, host: &Host, name: &str, own: (&str, &str), peer: (&str, &str)) {
+    fn join(middle: &str, host: &Host, name: &str, own: (&str, &str), peer: (&str, &str)) {
         let ip = |args: &str| done(Command::new("ip").args(args.split_whitespace()));
         let inside = |args: String| done(host.command("ip").args(args.split_whitespace()));
         ip(&format!(
