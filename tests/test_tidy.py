@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -10,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
-import pytest
 
 ROOT = Path(__file__).parents[1]
 FILE_LINES_MAX = 400
@@ -27,24 +27,24 @@ UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX)\b")
 NEVER = re.compile(r"/work/|/root/|/home/\w")
 LOCKS = {"uv.lock", "Cargo.lock"}
 THIS = "tests/test_tidy.py"
+MADE = {"target", "dist", "__pycache__"}
+MADE_FILES = (".howfar", ".howfar-wal", ".howfar-shm", ".pyc")
 
 
-def tracked() -> list[Path]:
-    """What git keeps or would keep; outside of a checkout, what is there."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    if listed.returncode != 0:
-        pytest.skip(f"not a git checkout: {listed.stderr.strip()}")
-    return [path for name in sorted(listed.stdout.split("\0")) if name and (path := ROOT / name).is_file()]
+def kept() -> list[Path]:
+    """What belongs to the project: what lies here, without what is built or fetched. Without git, which may not be there."""
+    found: list[Path] = []
+    for folder, folders, files in os.walk(ROOT):
+        folders[:] = sorted(
+            name for name in folders if name not in MADE and (name == ".ci" or not name.startswith("."))
+        )
+        found += [Path(folder, name) for name in sorted(files) if not name.endswith(MADE_FILES)]
+    return found
 
 
 def texts(*suffixes: str) -> Iterator[tuple[str, str]]:
     """Name and text of each kept file that is text (and has one of `suffixes`)."""
-    for path in tracked():
+    for path in kept():
         if suffixes and path.suffix not in suffixes:
             continue
         try:
@@ -108,7 +108,7 @@ def test_functions_are_short() -> None:
 
 
 def test_folders_have_names_that_mean_something() -> None:
-    folders = {part for path in tracked() for part in path.relative_to(ROOT).parts[:-1]}
+    folders = {part for path in kept() for part in path.relative_to(ROOT).parts[:-1]}
     assert folders & FOLDERS_NEVER == set()
 
 

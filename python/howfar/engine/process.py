@@ -122,6 +122,11 @@ def engine_info() -> Info:
             f"this is howfar {howfar.__version__} (contract {PROTOCOL_VERSION})",
             "Run ./setup again, or unset HOWFAR_ENGINE.",
         )
+    if info.debug:
+        raise EngineError(
+            f"{path} was built without optimisation; what it measures would be about itself",
+            "Build it with `cargo build --release`, or run ./setup again.",
+        )
     return info
 
 
