@@ -1,7 +1,7 @@
 //! One worker: a thread pinned to one CPU, its share of the connections, one epoll. It shares nothing that changes.
 //!
 //! After a send nothing is read before epoll says that there is something: one send and one receive a query, and a wait that
-//! serves all connections that are ready.
+//! serves all connections that are ready. With one connection there is no epoll: see [`crate::alone`].
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -27,8 +27,11 @@ use crate::workload::Program;
 
 const EVENTS: usize = 256;
 /// One for all connections of a worker: most answers come in one piece, and the server sends at most 16 KiB at once.
-const BUFFER: usize = 64 * 1024;
+pub(crate) const BUFFER: usize = 64 * 1024;
 const BELL: u64 = u64::MAX;
+/// Told once when bytes come, not again while they wait: spares epoll a second look at each socket. A receive that fills less
+/// than the buffer has emptied the socket; one that fills it is repeated.
+const INTEREST: EventFlags = EventFlags::IN.union(EventFlags::ET);
 
 /// What the conductor and all workers read.
 #[derive(Debug)]
@@ -129,8 +132,12 @@ pub(crate) fn run(plan: &Plan, seat: Seat) -> Result<(), Failed> {
         stopping: false,
         left: 0,
     };
-    worker.start()?;
-    worker.serve()?;
+    if worker.connections.len() == 1 {
+        worker.serve_one()?;
+    } else {
+        worker.start()?;
+        worker.serve()?;
+    }
     let _ = worker.reports.send(Report::Stopped);
     Ok(())
 }
@@ -140,17 +147,28 @@ fn pass_on(reports: &Sender<Report>, passed: Passed) {
     let _ = reports.send(Report::Passed(passed));
 }
 
-struct Worker<'a> {
-    plan: &'a Plan,
-    epoll: OwnedFd,
-    connections: Vec<Connection>,
-    tools: Tools,
-    orders: Receiver<Order>,
-    bell: Arc<OwnedFd>,
-    reports: Sender<Report>,
-    stopping: bool,
+/// What a receive brought.
+pub(crate) enum Received {
+    Nothing,
+    /// `full`: the buffer was, so there may be more.
+    Part {
+        full: bool,
+    },
+    /// An answer was whole at this moment.
+    Answer(u64),
+}
+
+pub(crate) struct Worker<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) epoll: OwnedFd,
+    pub(crate) connections: Vec<Connection>,
+    pub(crate) tools: Tools,
+    pub(crate) orders: Receiver<Order>,
+    pub(crate) bell: Arc<OwnedFd>,
+    pub(crate) reports: Sender<Report>,
+    pub(crate) stopping: bool,
     /// Connections that still wait for an answer.
-    left: usize,
+    pub(crate) left: usize,
 }
 
 impl Worker<'_> {
@@ -169,13 +187,8 @@ impl Worker<'_> {
     }
 
     fn watch(&self, socket: &OwnedFd, token: u64) -> Result<(), Failed> {
-        epoll::add(
-            &self.epoll,
-            socket,
-            EventData::new_u64(token),
-            EventFlags::IN,
-        )
-        .map_err(|error| internal(format!("epoll: {error}")))
+        epoll::add(&self.epoll, socket, EventData::new_u64(token), INTEREST)
+            .map_err(|error| internal(format!("epoll: {error}")))
     }
 
     fn serve(&mut self) -> Result<(), Failed> {
@@ -206,8 +219,23 @@ impl Worker<'_> {
         if flags.contains(EventFlags::OUT) {
             self.flush(index)?;
         }
+        // Another full buffer cannot follow for ever: an answer has an end, and nothing is sent before it.
+        while let Received::Part { full: true } =
+            self.receive(index, RecvFlags::DONTWAIT, buffer)?
+        {}
+        Ok(())
+    }
+
+    /// Take what came; after a whole answer send the next statement.
+    #[inline]
+    pub(crate) fn receive(
+        &mut self,
+        index: usize,
+        flags: RecvFlags,
+        buffer: &mut [u8],
+    ) -> Result<Received, Failed> {
         let connection = &mut self.connections[index];
-        let count = match net::recv(&connection.socket, &mut *buffer, RecvFlags::DONTWAIT) {
+        let count = match net::recv(&connection.socket, &mut *buffer, flags) {
             Ok((0, _)) => {
                 return Err(failure::gone(
                     &self.plan.job.target,
@@ -215,7 +243,7 @@ impl Worker<'_> {
                 ));
             }
             Ok((count, _)) => count,
-            Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(Received::Nothing),
             Err(error) => return Err(failure::broken(&self.plan.job.target, &error.into())),
         };
         let reports = &self.reports;
@@ -225,20 +253,30 @@ impl Worker<'_> {
             now
         };
         match connection.received(&buffer[..count], &mut self.tools, clock) {
-            Ok(None) => Ok(()),
-            Ok(Some(_)) if self.stopping => self.leave(index),
+            Ok(None) => Ok(Received::Part {
+                full: count == buffer.len(),
+            }),
+            Ok(Some(now)) if self.stopping => {
+                self.leave(index);
+                Ok(Received::Answer(now))
+            }
             Ok(Some(now)) => {
                 let sent = connection.send(now, &mut self.tools);
-                self.after_send(index, sent)
+                self.after_send(index, sent)?;
+                Ok(Received::Answer(now))
             }
             Err(broken) => Err(self.translate(broken)),
         }
     }
 
     #[inline]
-    fn after_send(&mut self, index: usize, sent: std::io::Result<()>) -> Result<(), Failed> {
+    pub(crate) fn after_send(
+        &mut self,
+        index: usize,
+        sent: std::io::Result<()>,
+    ) -> Result<(), Failed> {
         sent.map_err(|error| failure::broken(&self.plan.job.target, &error))?;
-        if self.connections[index].unsent.is_empty() {
+        if self.connections[index].unsent.is_empty() || self.is_alone() {
             Ok(())
         } else {
             self.interest(index)
@@ -249,9 +287,9 @@ impl Worker<'_> {
     fn interest(&self, index: usize) -> Result<(), Failed> {
         let connection = &self.connections[index];
         let flags = if connection.unsent.is_empty() {
-            EventFlags::IN
+            INTEREST
         } else {
-            EventFlags::IN | EventFlags::OUT
+            INTEREST | EventFlags::OUT
         };
         epoll::modify(
             &self.epoll,
@@ -272,20 +310,20 @@ impl Worker<'_> {
     }
 
     /// Say goodbye on a connection that has its answer.
-    fn leave(&mut self, index: usize) -> Result<(), Failed> {
+    fn leave(&mut self, index: usize) {
         let connection = &self.connections[index];
         let mut quit = Vec::new();
         command::quit(&mut quit);
         // The work is done: a server that is gone by now changes nothing.
         let _ = send_some(&connection.socket, &quit);
         let _ = net::shutdown(&connection.socket, net::Shutdown::Both);
+        // Not registered when there is no epoll.
+        let _ = epoll::delete(&self.epoll, &connection.socket);
         self.left -= 1;
-        epoll::delete(&self.epoll, &connection.socket)
-            .map_err(|error| internal(format!("epoll: {error}")))
     }
 
     #[cold]
-    fn rung(&mut self) -> Result<(), Failed> {
+    pub(crate) fn rung(&mut self) -> Result<(), Failed> {
         let mut count = [0; 8];
         let _ = rustix::io::read(&*self.bell, &mut count);
         if matches!(self.orders.try_recv(), Ok(Order::Stop)) {
