@@ -88,12 +88,12 @@ def ratios(summary: Summary, width: int) -> Drawable | None:
         .mark_rule(color=palette.SERIES[0], strokeWidth=4)
         .encode(x=alt.X("low:Q"), x2="high:Q", y=y),
         alt.Chart(_values(points))
-        .mark_point(color=palette.SERIES[0], filled=True, size=110, opacity=1)
+        .mark_point(color=palette.SERIES[0], filled=True, size=50 if width < PHONE else 110, opacity=1)
         .encode(x=x, y=y),
     ]
     if theirs:
         diamond = alt.Chart(_values(theirs)).mark_point(
-            shape="diamond", color=palette.SERIES[1], size=120, strokeWidth=2
+            shape="diamond", color=palette.SERIES[1], size=60 if width < PHONE else 120, strokeWidth=2
         )
         layers.append(diamond.encode(x=x, y=y))
     return alt.layer(*layers).properties(width=width, height=ROW * len(cells))

@@ -26,7 +26,9 @@ def _configured(chart: Any, width: int) -> dict[str, Any]:
     small = width == NARROW
     text = 11 if small else 13
     configured = (
-        chart.configure(font="sans-serif", background="transparent", padding=4)
+        chart.configure(
+            font="sans-serif", background="transparent", padding={"left": 14, "right": 8, "top": 4, "bottom": 4}
+        )
         .configure_view(stroke=None)
         .configure_axis(
             labelColor=palette.MUTED,
