@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from howfar.engine.messages import DirectionStats, Drops, LinkReady, LinkStats, RttResult
-from howfar.lab.link import Link, LinkAsked, link_violations, ping_count
+from howfar.lab.link import Link, LinkAsked, goodput_warnings, link_violations, ping_count
 
 _ASKED = LinkAsked(rtt_ns=200_000, rate_bps=10**9)
 
@@ -75,10 +75,29 @@ def test_only_modelled_drops_are_allowed() -> None:
         assert f"{cause} 1" in found
 
 
-def test_late_packets_are_a_violation_beyond_a_hundredth_of_the_rtt() -> None:
-    late = _stats(lateness_p999_ns=150_000)
-    assert link_violations(_ASKED, _rtt(200_000), late)
-    assert not link_violations(LinkAsked(20_000_000, 10**9), _rtt(20_000_000), late)
+@pytest.mark.parametrize(
+    ("rtt_ns", "late", "violated"),
+    [
+        (200_000, {"lateness_p99_ns": 99_000, "lateness_p999_ns": 990_000}, False),
+        (200_000, {"lateness_p99_ns": 101_000, "lateness_p999_ns": 101_000}, True),
+        (200_000, {"lateness_p999_ns": 1_010_000}, True),
+        (20_000_000, {"lateness_p99_ns": 190_000, "lateness_p999_ns": 1_900_000}, False),
+        (20_000_000, {"lateness_p99_ns": 210_000}, True),
+    ],
+)
+def test_late_packets_are_a_violation_beyond_a_share_of_the_rtt(
+    rtt_ns: int, late: dict[str, int], violated: bool
+) -> None:
+    assert bool(link_violations(LinkAsked(rtt_ns, 10**9), _rtt(rtt_ns), _stats(**late))) == violated
+
+
+def test_goodput_more_than_a_fiftieth_off_is_a_warning() -> None:
+    expected = _ASKED.expected_goodput_bps
+    assert expected is not None
+    goodput = {"to_server": expected * 0.985, "to_client": expected * 0.97}
+    (warning,) = goodput_warnings(_ASKED, {"goodput_bps": goodput})
+    assert "to client" in warning
+    assert goodput_warnings(LinkAsked(200_000, None), {"goodput_bps": goodput}) == ()
 
 
 @dataclass

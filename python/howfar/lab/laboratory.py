@@ -18,7 +18,7 @@ from howfar.lab import sandbox
 from howfar.lab.cache import file_system_of, work_directory
 from howfar.lab.environment import machine_facts
 from howfar.lab.hosts import Cpus, Host, Shares, share_cpus, usable_cpus
-from howfar.lab.link import Link, LinkAsked, link_receipt, link_violations, open_link
+from howfar.lab.link import Link, LinkAsked, goodput_warnings, link_receipt, link_violations, open_link
 from howfar.lab.network import Network, build_network, size_buffers
 from howfar.lab.paths import PathKind, Terrain, Way, find_path, session_violations, view_violations
 from howfar.lab.servers import DATABASE, USER, Ground, Server, Store, Tables, find_store
@@ -112,6 +112,7 @@ class Lab:
         self._buffers: dict[str, int] = {}
         if request.needs_link:
             self.link = self._open_link(ledger)
+            self.warnings += goodput_warnings(self.link.asked, self.link.calibrations[self.link.asked])
 
     def _ground(self) -> Ground:
         return Ground(
