@@ -13,7 +13,9 @@ fn main() -> ExitCode {
         Some("link") => howfar_link::run(),
         Some("echo" | "rtt" | "goodput") => howfar_link::probe::run(),
         _ => {
-            eprintln!("usage: howfar-engine info|load|link|echo|rtt|goodput   (a job as JSON on stdin)");
+            eprintln!(
+                "usage: howfar-engine info|load|link|echo|rtt|goodput   (a job as JSON on stdin)"
+            );
             ExitCode::from(2)
         }
     }

@@ -1,0 +1,195 @@
+//! The engine against a real MariaDB: bytes as the server counts them, the same transactions on every path and in every mode.
+//!
+//! Skipped, with a line that says so, where no mariadbd is installed.
+
+use serde_json::{Value, json};
+
+use crate::mariadb::Server;
+use crate::process::{job, success};
+
+const TABLES: u64 = 2;
+const ROWS: u64 = 1000;
+
+fn load(server: &Server, workload: &Value, connections: u64) -> Value {
+    let mut job = job(&server.socket());
+    job["user"] = "root".into();
+    job["password"] = "".into();
+    job["database"] = "sbtest".into();
+    job["connections"] = connections.into();
+    job["workload"] = json!({"kind": "oltp_read_only", "tables": TABLES, "table_size": ROWS});
+    for (name, value) in workload.as_object().expect("an object") {
+        job["workload"][name] = value.clone();
+    }
+    job["observe"] = json!([{"role": "server", "pid": server.pid()}]);
+    job
+}
+
+fn number(value: &Value) -> u64 {
+    value
+        .as_u64()
+        .unwrap_or_else(|| panic!("{value} is a number"))
+}
+
+/// |a/b - 1| in words.
+fn close(ours: u64, theirs: u64, within: f64, what: &str) {
+    assert!(
+        (ours as f64 / theirs as f64 - 1.0).abs() < within,
+        "{what}: {ours} here, {theirs} there"
+    );
+}
+
+#[test]
+fn the_engine_and_mariadb_agree() {
+    let Some(server) = Server::start(TABLES, ROWS) else {
+        return;
+    };
+    counts_are_the_servers(&server);
+    all_modes_read_the_same(&server);
+    the_log_shows_the_same_statements(&server);
+    tcp_is_tcp(&server);
+    many_connections_come_and_go(&server);
+}
+
+/// No warm-up, so that the server's counters see little that the window does not: logins, prepares, and what was under way.
+fn counts_are_the_servers(server: &Server) {
+    let before = server.counters();
+    let mut job = load(server, &json!({}), 3);
+    job["measure_ns"] = 500_000_000.into();
+    let events = success(&job);
+    let after = server.counters();
+    let finished = events.last().expect("events");
+    assert_eq!(finished["event"], "finished");
+    let transactions = number(&finished["transactions"]);
+    assert!(transactions > 0);
+    assert_eq!(number(&finished["queries"]), 16 * transactions);
+    assert_eq!(number(&finished["turns"]), 16 * transactions);
+    let since = |counter: &str| number(&after[counter]) - number(&before[counter]);
+    let executed = since("Com_stmt_execute");
+    let ours = |direction: &str| number(&finished["bytes"][direction]) / transactions;
+    // Login and prepares of three connections, then what the status questions around cost.
+    let up = (since("Bytes_received") - 3 * 1300) * 16 / executed;
+    let down = (since("Bytes_sent") - 3 * 2500 - 25_000) * 16 / executed;
+    close(ours("to_server"), up, 0.05, "bytes to the server");
+    close(ours("to_client"), down, 0.05, "bytes to the client");
+    the_rest_of_the_outcome_is_there(server, &events, transactions);
+}
+
+fn the_rest_of_the_outcome_is_there(server: &Server, events: &[Value], transactions: u64) {
+    let finished = events.last().expect("events");
+    let list = |name: &str| finished[name].as_array().expect("a list").clone();
+    let histograms = list("histograms");
+    let of = |kind: &str, field: &str| {
+        let histogram = histograms.iter().find(|one| one["kind"] == kind);
+        number(&histogram.unwrap_or_else(|| panic!("{kind} has a histogram"))[field])
+    };
+    assert_eq!(of("transaction", "count"), transactions);
+    let points = of("point_select", "count");
+    close(points, 10 * transactions, 0.05, "point selects");
+    assert!(of("begin", "p50_ns") < of("transaction", "p50_ns"));
+    let roles: Vec<Value> = list("cpu").iter().map(|one| one["role"].clone()).collect();
+    assert_eq!(roles, ["client", "server"]);
+    assert!(list("cpu").iter().all(|one| number(&one["cpu_ns"]) > 0));
+    let receipt = &events[0]["receipt"];
+    assert_eq!(receipt["address_family"], "unix");
+    assert_eq!(receipt["peer_pid"], server.pid());
+    assert_eq!(receipt["tls_version"], Value::Null);
+    assert_eq!(receipt["compression"], Value::Null);
+    assert_eq!(number(&events[0]["prepared_statements"]), 3 * (5 * 2 + 2));
+}
+
+/// Rows of a transaction: 10 points, 1 sum and three ranges of 100, in each mode and however the client looks at them.
+fn all_modes_read_the_same(server: &Server) {
+    for work in ["skip", "touch", "decode"] {
+        for mode in ["auto", "disable"] {
+            let workload = json!({"db_ps_mode": mode, "distribution": {"kind": "gaussian"}});
+            let mut job = load(server, &workload, 2);
+            job["client_work"] = work.into();
+            let events = success(&job);
+            let finished = events.last().expect("events");
+            assert_eq!(
+                events[0]["receipt"]["protocol_mode"],
+                if mode == "auto" { "prepared" } else { "text" }
+            );
+            // Ids around the middle of the table: no range runs past its end, and every c is distinct.
+            assert_eq!(
+                number(&finished["rows"]),
+                311 * number(&finished["transactions"]),
+                "{work} {mode}"
+            );
+        }
+    }
+}
+
+/// One connection, the same seed: the log's first statements are the same by socket and by TCP, and others with another seed.
+fn the_log_shows_the_same_statements(server: &Server) {
+    let logged = |seed: u64, tcp: bool| {
+        server.query(
+            "SET GLOBAL log_output='TABLE'; TRUNCATE mysql.general_log; SET GLOBAL general_log=1",
+        );
+        let mut job = load(server, &json!({"db_ps_mode": "disable"}), 1);
+        job["seed"] = seed.into();
+        if tcp {
+            job["target"] = json!({"kind": "tcp", "host": "127.0.1", "port": server.port()});
+        }
+        success(&job);
+        server.query("SET GLOBAL general_log=0");
+        server.query(
+            "SELECT argument FROM mysql.general_log WHERE argument LIKE 'SELECT%sbtest%' OR argument IN ('BEGIN','COMMIT') \
+             ORDER BY event_time LIMIT 64",
+        )
+    };
+    let by_socket = logged(5, false);
+    assert_eq!(by_socket.lines().count(), 64, "{by_socket}");
+    assert_eq!(by_socket, logged(5, true));
+    assert_ne!(by_socket, logged(6, false));
+}
+
+fn tcp_is_tcp(server: &Server) {
+    let mut job = load(
+        server,
+        &json!({"skip_trx": true, "range_selects": false}),
+        2,
+    );
+    job["target"] = json!({"kind": "tcp", "host": "127.0.1", "port": server.port()});
+    let events = success(&job);
+    let receipt = &events[0]["receipt"];
+    assert_eq!(receipt["address_family"], "inet");
+    assert_eq!(
+        receipt["peer_address"],
+        format!("127.0.1:{}", server.port())
+    );
+    assert_eq!(
+        (&receipt["peer_pid"], &receipt["tcp_nodelay"]),
+        (&Value::Null, &json!(true))
+    );
+    assert!(number(&receipt["tcp_mss"]) > 500);
+    let finished = events.last().expect("events");
+    assert_eq!(
+        number(&finished["queries"]),
+        10 * number(&finished["transactions"])
+    );
+    // 24 bytes up once the server knows the types; what a first execution sends more is a share of few.
+    close(
+        number(&finished["bytes"]["to_server"]),
+        24 * number(&finished["queries"]),
+        0.02,
+        "bytes of point selects",
+    );
+}
+
+fn many_connections_come_and_go(server: &Server) {
+    let before = number(&server.counters()["Aborted_clients"]);
+    let events = success(&load(
+        server,
+        &json!({"skip_trx": true, "range_selects": false}),
+        300,
+    ));
+    assert_eq!(number(&events[0]["connections"]), 300);
+    assert!(number(&events.last().expect("events")["transactions"]) > 0);
+    server.wait_until_alone();
+    assert_eq!(
+        number(&server.counters()["Aborted_clients"]),
+        before,
+        "sessions ended by a goodbye"
+    );
+}

@@ -1,0 +1,140 @@
+//! A server that speaks just enough of the protocol to misbehave at the right moment.
+
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+
+/// What the server does with the n-th query of a connection.
+pub(crate) enum Reply {
+    Ok,
+    Error(u16, &'static str),
+    Bytes(&'static [u8]),
+    Silence,
+    Close,
+}
+
+type Behaviour = dyn Fn(usize) -> Reply + Send + Sync;
+
+/// Greeting, login answer and behaviour; gone with the test.
+pub(crate) struct Fake {
+    directory: PathBuf,
+    pub(crate) path: String,
+}
+
+impl Fake {
+    /// A server that lets everybody in and then does as `reply` says.
+    pub(crate) fn new(name: &str, reply: impl Fn(usize) -> Reply + Send + Sync + 'static) -> Self {
+        Self::with_login(name, packet(2, b"\0\0\0\x02\0\0\0"), reply)
+    }
+
+    /// A server that answers a login with these bytes.
+    pub(crate) fn with_login(
+        name: &str,
+        login: Vec<u8>,
+        reply: impl Fn(usize) -> Reply + Send + Sync + 'static,
+    ) -> Self {
+        let reply: Arc<Behaviour> = Arc::new(reply);
+        Self::listening(name, move |stream| {
+            let (login, reply) = (login.clone(), Arc::clone(&reply));
+            thread::spawn(move || serve(stream, &login, &*reply));
+        })
+    }
+
+    /// A server that does as `accept` says with each connection.
+    pub(crate) fn listening(name: &str, accept: impl Fn(UnixStream) + Send + 'static) -> Self {
+        let directory = std::env::temp_dir().join(format!("howfar-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).expect("a temporary directory");
+        let path = directory.join("s");
+        let _ = std::fs::remove_file(&path);
+        let listener = UnixListener::bind(&path).expect("a socket");
+        thread::spawn(move || listener.incoming().flatten().for_each(accept));
+        Self {
+            path: path.display().to_string(),
+            directory,
+        }
+    }
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+pub(crate) fn packet(sequence: u8, payload: &[u8]) -> Vec<u8> {
+    let length = (payload.len() as u32).to_le_bytes();
+    [&[length[0], length[1], length[2], sequence], payload].concat()
+}
+
+fn error(sequence: u8, code: u16, text: &str) -> Vec<u8> {
+    let mut payload = vec![0xFF];
+    payload.extend_from_slice(&code.to_le_bytes());
+    payload.extend_from_slice(b"#HY000");
+    payload.extend_from_slice(text.as_bytes());
+    packet(sequence, &payload)
+}
+
+pub(crate) fn refusal(code: u16, text: &str) -> Vec<u8> {
+    error(2, code, text)
+}
+
+fn greeting() -> Vec<u8> {
+    let mut payload = b"\x0a8.0.0-fake\0\x05\0\0\0FeL.>-g?\0".to_vec();
+    payload.extend_from_slice(
+        b"\xff\xf7\x08\x02\0\xff\x81\x15\0\0\0\0\0\0\0\0\0\0Ct?yfs02J^zj\0mysql_native_password\0",
+    );
+    packet(0, &payload)
+}
+
+/// An empty result of two columns: nothing of TLS or compression is known here.
+fn no_status() -> Vec<u8> {
+    let definition = b"\x03def\0\0\0\x01a\0\x0c\x2d\0\0\x01\0\0\xfd\0\0\0\0\0";
+    let end = b"\xfe\0\0\x02\0";
+    [
+        packet(1, b"\x02"),
+        packet(2, definition),
+        packet(3, definition),
+        packet(4, end),
+        packet(5, end),
+    ]
+    .concat()
+}
+
+fn read_packet(stream: &mut UnixStream) -> Option<Vec<u8>> {
+    let mut head = [0; 4];
+    stream.read_exact(&mut head).ok()?;
+    let mut payload = vec![0; u32::from_le_bytes([head[0], head[1], head[2], 0]) as usize];
+    stream.read_exact(&mut payload).ok()?;
+    Some(payload)
+}
+
+fn serve(mut stream: UnixStream, login: &[u8], reply: &Behaviour) -> Option<()> {
+    stream.write_all(&greeting()).ok()?;
+    read_packet(&mut stream)?;
+    stream.write_all(login).ok()?;
+    let mut queries = 0;
+    loop {
+        let command = read_packet(&mut stream)?;
+        let answer = match command[0] {
+            0x16 if command.starts_with(b"\x16BEGIN") => {
+                error(1, 1295, "not in the prepared statement protocol")
+            }
+            0x16 => packet(1, b"\0\x01\0\0\0\0\0\0\0\0\0\0"),
+            0x03 if command.starts_with(b"\x03SHOW") => no_status(),
+            0x03 | 0x17 => {
+                queries += 1;
+                match reply(queries) {
+                    Reply::Ok => packet(1, b"\0\0\0\x02\0\0\0"),
+                    Reply::Error(code, text) => error(1, code, text),
+                    Reply::Bytes(bytes) => bytes.to_vec(),
+                    Reply::Silence => continue,
+                    Reply::Close => return None,
+                }
+            }
+            _ => return None,
+        };
+        stream.write_all(&answer).ok()?;
+    }
+}
