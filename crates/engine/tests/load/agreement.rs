@@ -129,7 +129,7 @@ fn the_log_shows_the_same_statements(server: &Server) {
         let mut job = load(server, &json!({"db_ps_mode": "disable"}), 1);
         job["seed"] = seed.into();
         if tcp {
-            job["target"] = json!({"kind": "tcp", "host": "127.0.1", "port": server.port()});
+            job["target"] = json!({"kind": "tcp", "host": "127.0.0.1", "port": server.port()});
         }
         success(&job);
         server.query("SET GLOBAL general_log=0");
@@ -150,13 +150,13 @@ fn tcp_is_tcp(server: &Server) {
         &json!({"skip_trx": true, "range_selects": false}),
         2,
     );
-    job["target"] = json!({"kind": "tcp", "host": "127.0.1", "port": server.port()});
+    job["target"] = json!({"kind": "tcp", "host": "127.0.0.1", "port": server.port()});
     let events = success(&job);
     let receipt = &events[0]["receipt"];
     assert_eq!(receipt["address_family"], "inet");
     assert_eq!(
         receipt["peer_address"],
-        format!("127.0.1:{}", server.port())
+        format!("127.0.0.1:{}", server.port())
     );
     assert_eq!(
         (&receipt["peer_pid"], &receipt["tcp_nodelay"]),

@@ -60,7 +60,7 @@ fn nobody_listens() {
 
 #[test]
 fn a_server_that_never_greets() {
-    let fake = Fake::listening("mute", |stream| std::mem::forget(stream));
+    let fake = Fake::listening("mute", std::mem::forget);
     let mut job = job(&fake.path);
     job["connect_timeout_ns"] = 200_000_000.into();
     fails_with(&job, "connect", "its greeting");
