@@ -230,8 +230,8 @@ pub(crate) fn tcp_info(fd: BorrowedFd<'_>) -> io::Result<libc::tcp_info> {
     }
 }
 
-/// The name of a connection's congestion control.
-pub(crate) fn congestion_control(fd: BorrowedFd<'_>) -> io::Result<String> {
+/// The name of a connection's congestion control, padded with zeros.
+pub(crate) fn congestion_control(fd: BorrowedFd<'_>) -> io::Result<[u8; 16]> {
     let mut name = [0_u8; 16];
     let mut length = name.len() as libc::socklen_t;
     // SAFETY: the buffer is valid for the length that is given.
@@ -245,9 +245,5 @@ pub(crate) fn congestion_control(fd: BorrowedFd<'_>) -> io::Result<String> {
         )
     };
     check(result)?;
-    let end = name
-        .iter()
-        .position(|byte| *byte == 0)
-        .unwrap_or(name.len());
-    Ok(String::from_utf8_lossy(&name[..end]).into_owned())
+    Ok(name)
 }

@@ -78,7 +78,7 @@ fn answer(mut stream: TcpStream) -> io::Result<()> {
             let figures = Figures {
                 bytes: window.bytes,
                 elapsed_ns: window.elapsed_ns,
-                retransmits: 0,
+                ..Figures::default()
             };
             stream.write_all(&figures.encode())?;
             // Take what is still on the way, so that closing does not reset the connection under the figures.
@@ -86,15 +86,9 @@ fn answer(mut stream: TcpStream) -> io::Result<()> {
         }
         Mode::Source => {
             pour(&stream, TRANSFER)?;
-            let retransmits = tcp::retransmits(&stream)?;
+            let figures = Figures::of_sender(&stream)?;
             stream.set_nonblocking(false)?;
-            stream.write_all(
-                &Figures {
-                    retransmits,
-                    ..Figures::default()
-                }
-                .encode(),
-            )
+            stream.write_all(&figures.encode())
         }
     }
 }

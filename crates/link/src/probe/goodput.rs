@@ -2,7 +2,6 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::os::fd::AsFd;
 use std::time::Duration;
 
 use super::hello::{FIGURES, Figures, Hello, Mode};
@@ -10,7 +9,6 @@ use super::window::{self, Window};
 use super::{echo, tcp};
 use crate::clock::now;
 use crate::event::{Event, Failure};
-use crate::sys;
 
 /// A source's last bytes are waited for this long after the window; then its retransmits stay unknown.
 const DRAIN: Duration = Duration::from_secs(3);
@@ -20,30 +18,30 @@ pub(super) fn measure(peer: SocketAddr, hello: Hello) -> Result<Event, Failure> 
     let mut stream = tcp::connect(peer, tcp::PATIENCE)?;
     let run = |stream: &mut TcpStream| -> io::Result<Event> {
         stream.write_all(&hello.encode())?;
-        let (window, retransmits) = match hello.mode {
+        let (window, sender) = match hello.mode {
             Mode::Source => receive(stream, hello)?,
             Mode::Sink | Mode::PingPong => send(stream, hello)?,
         };
+        let retransmits = sender.as_ref().map(|sender| sender.retransmits);
+        // A far end that could not say in time: both hosts are set up alike, so this end's own words stand in.
+        let sender = sender.map_or_else(|| Figures::of_sender(stream), Ok)?;
         Ok(Event::Goodput {
             bytes: window.bytes,
             elapsed_ns: window.elapsed_ns,
             bits_per_second: window.bytes as f64 * 8e9 / window.elapsed_ns.max(1) as f64,
             retransmits,
-            congestion_control: sys::congestion_control(stream.as_fd())?,
-            mss: tcp::mss(stream)?,
+            congestion_control: sender.congestion_control(),
+            mss: sender.mss as u32,
         })
     };
     run(&mut stream).map_err(|error| tcp::broken(peer, "transfer bytes with", &error))
 }
 
 /// The far end sends; this end counts.
-fn receive(stream: &mut TcpStream, hello: Hello) -> io::Result<(Window, Option<u64>)> {
+fn receive(stream: &mut TcpStream, hello: Hello) -> io::Result<(Window, Option<Figures>)> {
     let window = window::receive(stream, hello.warmup_ns, hello.measure_ns)?;
     stream.shutdown(Shutdown::Write)?;
-    Ok((
-        window,
-        last_figures(stream).map(|figures| figures.retransmits),
-    ))
+    Ok((window, last_figures(stream)))
 }
 
 /// Read to the end of the stream and understand its last bytes; None when it does not end in time.
@@ -69,7 +67,7 @@ fn last_figures(stream: &mut TcpStream) -> Option<Figures> {
 }
 
 /// This end sends until the far end has counted enough and sent its figures.
-fn send(stream: &mut TcpStream, hello: Hello) -> io::Result<(Window, Option<u64>)> {
+fn send(stream: &mut TcpStream, hello: Hello) -> io::Result<(Window, Option<Figures>)> {
     let bound = Duration::from_nanos(hello.warmup_ns.saturating_add(hello.measure_ns))
         .saturating_add(tcp::PATIENCE);
     echo::pour(stream, bound)?;
@@ -77,12 +75,9 @@ fn send(stream: &mut TcpStream, hello: Hello) -> io::Result<(Window, Option<u64>
     let mut bytes = [0; FIGURES];
     stream.read_exact(&mut bytes)?;
     let figures = Figures::decode(bytes);
-    let retransmits = tcp::retransmits(stream)?;
-    Ok((
-        Window {
-            bytes: figures.bytes,
-            elapsed_ns: figures.elapsed_ns,
-        },
-        Some(retransmits),
-    ))
+    let window = Window {
+        bytes: figures.bytes,
+        elapsed_ns: figures.elapsed_ns,
+    };
+    Ok((window, Some(Figures::of_sender(stream)?)))
 }

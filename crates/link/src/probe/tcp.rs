@@ -2,11 +2,9 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::os::fd::AsFd;
 use std::time::Duration;
 
 use crate::event::{Code, Failure};
-use crate::sys;
 
 /// Bounds a connect, and a read or write of which nothing else is known.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
@@ -59,14 +57,4 @@ pub(super) fn broken(peer: SocketAddr, tried: &str, error: &io::Error) -> Failur
         format!("cannot {tried} {peer}: {said}"),
         "Ask the link for its statistics: drops or an interface that is down would explain it.",
     )
-}
-
-/// Segments that were sent again on this connection so far.
-pub(super) fn retransmits(stream: &TcpStream) -> io::Result<u64> {
-    Ok(u64::from(sys::tcp_info(stream.as_fd())?.tcpi_total_retrans))
-}
-
-/// Payload bytes of a full segment that this end sends.
-pub(super) fn mss(stream: &TcpStream) -> io::Result<u32> {
-    Ok(sys::tcp_info(stream.as_fd())?.tcpi_snd_mss)
 }
