@@ -32,20 +32,17 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// Read the engine's own threads and those of each observed process.
-    pub(crate) fn read(observe: &[Observed]) -> Result<Self, Failed> {
-        let own = Observed {
-            role: OURS.to_owned(),
-            pid: std::process::id(),
-        };
-        let mut roles: Vec<(String, Threads)> = Vec::new();
-        for one in std::iter::once(&own).chain(observe) {
-            let threads = tree(one.pid).map_err(|error| unreadable(one, &error))?;
-            match roles.iter_mut().find(|(role, _)| *role == one.role) {
-                Some((_, known)) => known.extend(threads),
-                None => roles.push((one.role.clone(), threads)),
-            }
-        }
+    /// At the start of the window: the engine's own threads last, so that looking at a server of many threads is not counted.
+    pub(crate) fn at_start(observe: &[Observed]) -> Result<Self, Failed> {
+        let mut roles = observed(observe)?;
+        roles.insert(0, own()?);
+        Ok(Self { roles })
+    }
+
+    /// At its end: for the same reason the engine's own threads first.
+    pub(crate) fn at_end(observe: &[Observed]) -> Result<Self, Failed> {
+        let mut roles = vec![own()?];
+        roles.extend(observed(observe)?);
         Ok(Self { roles })
     }
 
@@ -64,6 +61,27 @@ impl Usage {
             })
             .collect()
     }
+}
+
+fn own() -> Result<(String, Threads), Failed> {
+    let one = Observed {
+        role: OURS.to_owned(),
+        pid: std::process::id(),
+    };
+    let threads = tree(one.pid).map_err(|error| unreadable(&one, &error))?;
+    Ok((one.role, threads))
+}
+
+fn observed(observe: &[Observed]) -> Result<Vec<(String, Threads)>, Failed> {
+    let mut roles: Vec<(String, Threads)> = Vec::new();
+    for one in observe {
+        let threads = tree(one.pid).map_err(|error| unreadable(one, &error))?;
+        match roles.iter_mut().find(|(role, _)| *role == one.role) {
+            Some((_, known)) => known.extend(threads),
+            None => roles.push((one.role.clone(), threads)),
+        }
+    }
+    Ok(roles)
 }
 
 fn difference(role: &str, before: &Threads, after: &Threads) -> CpuUse {
@@ -181,12 +199,12 @@ mod tests {
             role: "forwarder".to_owned(),
             pid: child.id(),
         }];
-        let before = Usage::read(&observe).expect("readable");
+        let before = Usage::at_start(&observe).expect("readable");
         let mut value = 1_u64;
-        while Usage::read(&[]).expect("readable").since(&before)[0].cpu_ns < 2_000_000 {
+        while Usage::at_end(&[]).expect("readable").since(&before)[0].cpu_ns < 2_000_000 {
             value = std::hint::black_box(value.wrapping_mul(3));
         }
-        let used = Usage::read(&observe).expect("readable").since(&before);
+        let used = Usage::at_end(&observe).expect("readable").since(&before);
         child.kill().expect("it runs");
         child.wait().expect("it was ours");
         assert_eq!(
@@ -203,7 +221,7 @@ mod tests {
             role: "server".to_owned(),
             pid: 0x7FFF_FFFE,
         }];
-        let failed = Usage::read(&observe).expect_err("no such process");
+        let failed = Usage::at_end(&observe).expect_err("no such process");
         assert!(failed.message.contains("server"), "{}", failed.message);
     }
 }

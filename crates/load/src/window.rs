@@ -60,7 +60,7 @@ impl<'a> Collected<'a> {
     /// The clock shows `now`: read CPU times at both ends of the window.
     pub(crate) fn reach(&mut self, now: u64) -> Result<(), Failed> {
         if now >= self.window.start_ns && self.before.is_none() {
-            self.before = Some(Usage::read(&self.job.observe)?);
+            self.before = Some(Usage::at_start(&self.job.observe)?);
         }
         while self.next_slice < self.window.slices()
             && now >= self.window.slice_end(self.next_slice)
@@ -68,7 +68,7 @@ impl<'a> Collected<'a> {
             self.next_slice += 1;
         }
         if now >= self.window.end_ns && self.after.is_none() {
-            self.after = Some(Usage::read(&self.job.observe)?);
+            self.after = Some(Usage::at_end(&self.job.observe)?);
         }
         Ok(())
     }

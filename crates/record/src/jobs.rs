@@ -245,8 +245,10 @@ impl LoadJob {
                 "zipfian_exp must be 0 or more",
             ),
             (
-                self.observe.iter().all(|one| one.pid > 0),
-                "an observed pid must be above 0",
+                self.observe
+                    .iter()
+                    .all(|one| one.pid > 0 && one.role != "client"),
+                "an observed process needs a pid above 0 and a role that is not `client`, which is the engine",
             ),
         ];
         match rules.iter().find(|(holds, _)| !holds) {
