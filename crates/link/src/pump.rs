@@ -24,8 +24,11 @@ use crate::stats::Counters;
 
 /// Packets handled before the other half of the work gets its turn.
 const BATCH: usize = 64;
-/// Longest sleep during which packets gather in the socket's buffer: 2.5 MB at 10 Gb/s.
-const DEAF_MAX: Nanos = 2_000_000;
+/// Longest sleep during which packets gather in the socket's buffer, at a low rate and at a high one (2.5 MB at 10 Gb/s),
+/// and the bytes that decide in between.
+const DEAF_MAX: Nanos = 10_000_000;
+const DEAF_LEAST: Nanos = 2_000_000;
+const DEAF_BYTES: u64 = 1 << 20;
 /// Attempts to send a packet for which the kernel has no room, and the time between two.
 const ATTEMPTS: u32 = 50;
 const PAUSE: Nanos = 20_000;
@@ -56,6 +59,7 @@ pub(crate) struct Pump {
     arena: Arena,
     counters: Counters,
     sleeper: Sleeper,
+    deaf: Nanos,
     scratch: Vec<u8>,
 }
 
@@ -64,6 +68,12 @@ fn memory(direction: &Direction) -> u64 {
     let rate = u128::from(direction.rate_bps().unwrap_or(UNSHAPED_BPS));
     let line = rate * u128::from(direction.effective_delay()) / 8_000_000_000;
     line as u64 + direction.queue_bytes + SLACK
+}
+
+/// How long packets may gather in the socket's buffer.
+fn deaf(direction: &Direction) -> Nanos {
+    let rate = direction.rate_bps().unwrap_or(UNSHAPED_BPS);
+    (DEAF_BYTES * 8_000_000_000 / rate).clamp(DEAF_LEAST, DEAF_MAX)
 }
 
 impl Pump {
@@ -85,6 +95,7 @@ impl Pump {
             arena: Arena::new(memory(direction)),
             counters: Counters::new(),
             sleeper: Sleeper::new(now()),
+            deaf: deaf(direction),
             scratch: vec![0; PACKET_MAX],
         }
     }
@@ -121,7 +132,7 @@ impl Pump {
                 self.sleeper.watched(seen - moment);
                 Ok(false)
             }
-            Until::Sleep(wanted) if wanted - moment > DEAF_MAX => self.sleep(Some(DEAF_MAX)),
+            Until::Sleep(wanted) if wanted - moment > self.deaf => self.sleep(Some(self.deaf)),
             Until::Sleep(wanted) => {
                 let woken = self.sleep(Some(wanted - moment))?;
                 self.sleeper.slept(wanted, now());
@@ -160,6 +171,7 @@ impl Pump {
                 Order::Set(direction) => {
                     self.arena.set_limit(memory(&direction));
                     self.shaper.set(now(), &direction);
+                    self.deaf = deaf(&direction);
                 }
                 Order::Stats { reset, answer } => {
                     let dropped = self.receiver.dropped();
