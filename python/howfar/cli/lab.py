@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
 from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
 
 import click
 
 from howfar.engine.messages import UnixTarget
-from howfar.errors import HowfarError, SandboxForbidden
+from howfar.errors import HowfarError, LabError, SandboxForbidden
 from howfar.lab import sandbox
 from howfar.lab.hosts import Companion, Host
 from howfar.lab.laboratory import PLACEMENTS, Lab, LabRequest, open_laboratory
+from howfar.lab.link import link_receipt
 from howfar.lab.network import SERVER_ADDRESS
 from howfar.lab.paths import PathKind, find_path, path_names
 from howfar.lab.servers import DATABASE
@@ -45,6 +50,11 @@ from howfar.units import format_duration_ns, format_rate_bps, parse_duration_ns,
 )
 @click.option("--connections", type=click.IntRange(1, 10_000), default=256, show_default=True, help="Most at once.")
 @click.option("--on-server", metavar="CMD", help="A companion on the server's host, ended after CMD.")
+@click.option(
+    "--receipt",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Write what the laboratory measured of itself here, as JSON, after CMD.",
+)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def lab(
     path_name: str,
@@ -56,6 +66,7 @@ def lab(
     placement: str,
     connections: int,
     on_server: str | None,
+    receipt: Path | None,
     command: tuple[str, ...],
 ) -> None:
     """Run CMD (default: a shell) on the client's host of the laboratory; on local paths on the server's host.
@@ -88,8 +99,21 @@ def lab(
         if on_server:
             _start_companion(laboratory, on_server, variables, ledger)
         host = laboratory.client_host_of(path)
+        at_rest = laboratory.link.at_rest() if laboratory.link and receipt else None
         code = _run(laboratory, path, host, command, variables)
+        if receipt:
+            facts: dict[str, Any] = {"environment": laboratory.environment(), "server": laboratory.server()}
+            if laboratory.link and at_rest:
+                facts["link"] = link_receipt(laboratory.link, at_rest, laboratory.link.stats())
+            _write(receipt, facts)
     sys.exit(code)
+
+
+def _write(receipt: Path, facts: dict[str, Any]) -> None:
+    try:
+        receipt.write_text(json.dumps(facts, indent=2) + "\n")
+    except OSError as error:
+        raise LabError(f"the receipt {receipt} cannot be written: {error.strerror}", "Name another file.") from error
 
 
 def _open_stage(laboratory: Lab, path: PathKind, ledger: ExitStack) -> dict[str, str]:
@@ -141,14 +165,10 @@ def _run(laboratory: Lab, path: PathKind, host: Host, command: tuple[str, ...], 
     if not command:
         click.echo("howfar: a shell in the laboratory; leave it with exit", err=True)
     process = launcher.popen(words, env={**os.environ, **variables})
-    while True:
-        try:
-            code = process.wait()
-            break
-        except sandbox.Terminated:
-            process.terminate()
-        except KeyboardInterrupt:  # the command got it from the terminal too, and decides
-            continue
+    # Handlers that do not raise: an exception out of wait() can lose the exit code that it has just fetched.
+    signal.signal(signal.SIGINT, lambda *_: None)  # from the terminal: the command got it too, and decides
+    signal.signal(signal.SIGTERM, lambda *_: process.send_signal(signal.SIGTERM))
+    code = process.wait()
     return code if code >= 0 else 128 - code
 
 
