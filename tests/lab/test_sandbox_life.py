@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import signal
@@ -70,7 +71,9 @@ def test_nothing_is_left_at_any_moment_of_the_start(who: str, living: int, cache
     try:
         wait_until(lambda: len(marked.pids()) >= living, f"{living} processes")
         unshare = marked.pid_of("unshare") if who == "unshare" else None
-        os.kill(process.pid if unshare is None else unshare, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # the one that only tries whether it may is short-lived
+            os.kill(process.pid if unshare is None else unshare, signal.SIGKILL)
+        process.terminate()
         process.wait(60)
         _gone(marked)
     finally:
@@ -129,6 +132,28 @@ def test_a_signal_to_the_outside_alone_ends_the_command(number: signal.Signals) 
         assert process.stdout.readline() == "up\n"
         process.send_signal(number)
         assert process.stdout.read() == "told\n"
+        assert process.wait(60) == 6
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_signal_to_the_whole_group_is_taken_once() -> None:
+    """As `timeout` sends it: the command, the inside and the outside get one each, and the outside hands its own on."""
+    script = 'trap "echo told; exit 6" TERM; echo up; while :; do sleep 0.1; done'
+    process = subprocess.Popen(
+        lab_command("--server", "none", "--", "sh", "-c", script),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == "up\n"
+        os.killpg(process.pid, signal.SIGTERM)
+        assert process.stdout.read() == "told\n"
+        assert "Traceback" not in process.stderr.read()
         assert process.wait(60) == 6
     finally:
         process.kill()

@@ -65,6 +65,7 @@ def _arm() -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # one is enough; a second must not disturb the undoing
     raise Terminated
 
 
