@@ -167,7 +167,7 @@ def test_an_arm_that_stays_void_is_an_error_of_the_laboratory(laboratory: Lab, h
     laboratory[0].trouble = lambda path, number: ("TLS is on",) if path == "tcp" else ()
     code, out, err = howfar("run", "--quick", "--out", "a.howfar")
     assert (code, out) == (4, "")
-    assert "tcp: 4 trials in a row were void, the last because: TLS is on" in err
+    assert "tcp: 6 trials in a row were void, the last because: TLS is on" in err
     assert "howfar resume a.howfar" in err
     code, out, _ = howfar("report", "a.howfar")
     assert code == 0

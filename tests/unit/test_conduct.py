@@ -138,7 +138,7 @@ def test_an_arm_that_stays_void_ends_the_run_and_keeps_everything(tmp_path: Path
     laboratory.trouble = lambda path, number: ("no socat",) if path == "forwarded-socket" else ()
     with (
         create(tmp_path / "a.howfar", fake_info()) as file,
-        pytest.raises(LabError, match="forwarded-socket: 4 trials in a row were void") as caught,
+        pytest.raises(LabError, match="forwarded-socket: 6 trials in a row were void") as caught,
     ):
         conduct(file, laboratory, laboratory.clock(), instruments)
     assert "howfar resume" in caught.value.advice

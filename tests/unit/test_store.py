@@ -307,3 +307,16 @@ def test_no_password_is_in_the_file(tmp_path: Path) -> None:
     with create(path, fake_info()) as file:
         conduct(file, laboratory, laboratory.clock(), instruments)
     assert b"secret-of-the-fake" not in path.read_bytes()
+
+
+def test_the_documented_tables_are_the_tables(tmp_path: Path) -> None:
+    document = (Path(__file__).parents[2] / "docs" / "run-file.md").read_text()
+    path = tmp_path / "a.howfar"
+    create(path, fake_info()).close()
+    db = sqlite3.connect(path)
+    for (table,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+        (row,) = (line for line in document.splitlines() if line.startswith(f"| `{table}` "))
+        for column in db.execute(f"PRAGMA table_info({table})"):
+            assert f"`{column[1]}`" in row, (table, column[1])
+    db.execute(document.split("```sql")[1].split("```")[0])
+    db.close()

@@ -28,9 +28,6 @@ class LivePicture:
 
     def __init__(self, stream: TextIO, colour: bool, width: int) -> None:
         self._console = Console(file=stream, no_color=not colour, width=width, highlight=False, force_terminal=True)
-        self._live = Live(
-            console=self._console, refresh_per_second=REFRESH_PER_S, transient=True, get_renderable=self._picture
-        )
         self._head = "making the laboratory"
         self._doing = ""
         self._standing: Standing | None = None
@@ -39,6 +36,10 @@ class LivePicture:
         self._max_blocks = 0
         self._arms = 0
         self._ends_at = 0.0
+        self._phase = ""
+        self._live = Live(
+            console=self._console, refresh_per_second=REFRESH_PER_S, transient=True, get_renderable=self._picture
+        )
 
     def begun(self, run: Run, plan: Plan, standing: Standing, left_ns: int) -> None:
         self._head = f"{run.info.plan_name} on {run.info.server_kind} {run.info.server_version}, seed {run.info.seed}"
@@ -87,8 +88,6 @@ class LivePicture:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._live.stop()
-
-    _phase = ""
 
     def _forecast(self, left_ns: int) -> None:
         self._ends_at = time.monotonic() + left_ns / 1e9

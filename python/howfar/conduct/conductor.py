@@ -100,7 +100,8 @@ class _Conductor:
         if voids >= VOIDS_IN_A_ROW:
             raise LabError(
                 f"{place.arm}: {voids} trials in a row were void, the last because: {trial.void_reason}",
-                f"{len(self.trials)} trials are kept in {self.file.path}. Mend the cause, then `howfar resume {self.file.path}`.",
+                f"`howfar report {self.file.path}` shows the {len(self.trials)} trials so far."
+                f" Mend the cause, then `howfar resume {self.file.path}`.",
             )
 
     def _run(self) -> Run:

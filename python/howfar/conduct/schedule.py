@@ -15,7 +15,7 @@ from howfar.results.records import RunInfo, Trial, TrialStatus
 ATTEMPTS_PER_PLACE = 2
 """A place in a block whose trial was void is tried once more; then the block goes on without it."""
 
-VOIDS_IN_A_ROW = 4
+VOIDS_IN_A_ROW = 6
 """So many void trials of one arm, without a good one between: what is wrong will not pass by itself."""
 
 

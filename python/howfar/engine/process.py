@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sysconfig
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -53,6 +54,8 @@ Event = (
 )
 _EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 _STDERR_KEPT = 4000
+_PATIENCE_S = 30.0
+"""Beyond the longest that a job may take by its own limits."""
 
 
 class EngineFailed(EngineError):
@@ -219,12 +222,40 @@ class EngineProcess:
             self.kill()
 
 
+def _longest_s(job: LoadJob) -> float:
+    """The engine bounds each of its phases; this is for one that has lost its own clock."""
+    phases_ns = job.connect_timeout_ns + job.warmup_ns + job.measure_ns + job.stall_timeout_ns
+    return phases_ns / 1e9 + _PATIENCE_S
+
+
+@contextlib.contextmanager
+def _bounded(engine: EngineProcess, seconds: float) -> Iterator[None]:
+    """Kill an engine that is still at it after `seconds`. Raises EngineError then."""
+    late = threading.Event()
+
+    def end() -> None:
+        late.set()
+        engine.kill()
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except EngineError as error:
+        if late.is_set():
+            raise EngineError(f"howfar-engine did not end within {seconds:.0f} s and was killed") from error
+        raise
+    finally:
+        timer.cancel()
+
+
 def run_load(job: LoadJob, launcher: Launcher, on_event: Callable[[Event], None] | None = None) -> LoadOutcome:
     """Run a load job to its end. Raises EngineFailed, EngineError."""
     ready: Ready | None = None
     measuring: Measuring | None = None
     intervals: list[Interval] = []
-    with EngineProcess(job, launcher) as engine:
+    with EngineProcess(job, launcher) as engine, _bounded(engine, _longest_s(job)):
         for event in engine.events():
             if on_event is not None:
                 on_event(event)
