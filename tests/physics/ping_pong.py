@@ -1,0 +1,61 @@
+"""A TCP ping-pong that shares nothing with howfar: `serve HOST` answers bytes, `ask HOST` times them, also over loopback."""
+
+from __future__ import annotations
+
+import json
+import socket
+import statistics
+import sys
+import threading
+import time
+
+PORT = 7007
+ROUNDS = 200
+PATIENCE_S = 20.0
+
+
+def serve(listener: socket.socket) -> None:
+    peer, _ = listener.accept()
+    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    while peer.recv(1):
+        peer.sendall(b"x")
+
+
+def connect(host: str, port: int) -> socket.socket:
+    """The other side may still be starting: try until it listens, bounded."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return socket.create_connection((host, port), timeout=PATIENCE_S)
+        except ConnectionRefusedError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+
+
+def ask(host: str, port: int) -> int:
+    """Median round trip, ns."""
+    with connect(host, port) as peer:
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        times = []
+        for _ in range(ROUNDS):
+            start = time.perf_counter_ns()
+            peer.sendall(b"x")
+            peer.recv(1)
+            times.append(time.perf_counter_ns() - start)
+    return int(statistics.median(times))
+
+
+def main() -> None:
+    role, host = sys.argv[1:3]
+    if role == "serve":
+        serve(socket.create_server((host, PORT)))
+        return
+    near = socket.create_server(("127.0.0.1", 0))
+    threading.Thread(target=serve, args=(near,), daemon=True).start()
+    loopback = ask("127.0.0.1", near.getsockname()[1])
+    print(json.dumps({"link_p50_ns": ask(host, PORT), "loopback_p50_ns": loopback}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""Programs that know nothing of howfar measure the laboratory's link: iperf3 and a ping-pong in Python agree with its receipt."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from howfar.lab.link import rtt_tolerance_ns
+from tests.lab.conftest import cache, namespaces  # noqa: F401 - fixtures
+
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
+
+PING_PONG = Path(__file__).with_name("ping_pong.py")
+ATTEMPTS = 3
+"""A neighbour on this machine can disturb a measurement, and then disturbs it differently the next time. A link that is wrong is
+wrong each time."""
+GOODPUT_TOLERANCE = 0.02
+"""The bar of the first version. One segment in 65 over 4 s at 100 Mb/s would already show."""
+
+
+def _lab(tmp_path: Path, rtt: str, rate: str, on_server: str, command: str) -> dict[str, Any]:
+    """Run a companion and a command over the link; the command's JSON output as `seen`, the receipt's link as `link`."""
+    receipt = tmp_path / "receipt.json"
+    lab = [sys.executable, "-m", "howfar.cli.lab", "--server", "none", "--path", "remote", "--rtt", rtt, "--rate", rate]
+    done = subprocess.run(
+        [*lab, "--receipt", str(receipt), "--on-server", on_server, "--", "sh", "-c", command],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")},
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    return {"seen": json.loads(done.stdout), "link": json.loads(receipt.read_text())["link"]}
+
+
+@pytest.mark.skipif(shutil.which("iperf3") is None, reason="iperf3 is not installed (./setup --tests brings it)")
+@pytest.mark.parametrize("reverse", [False, True], ids=["to_server", "to_client"])
+@pytest.mark.parametrize(("rtt", "rate"), [("0.2ms", "1gbit"), ("10ms", "1gbit"), ("1ms", "100mbit")])
+def test_iperf3_sees_the_goodput_of_the_receipt(tmp_path: Path, rtt: str, rate: str, reverse: bool) -> None:
+    flag = "-R" if reverse else ""
+    out = tmp_path / "iperf3.out"
+    # The companion starts beside the command: the first attempts may find nobody listening.
+    client = f"for i in $(seq 100); do iperf3 -J {flag} -O 1 -t 4 -c $HOWFAR_HOST >{out} && break; sleep 0.05; done; cat {out}"
+    seen = []
+    for _ in range(ATTEMPTS):
+        found = _lab(tmp_path, rtt, rate, "exec iperf3 -s >/dev/null", client)
+        for way in ("to_server", "to_client"):
+            drops = found["link"]["counters"][way]["drops"]
+            assert drops["arena"] + drops["socket"] + drops["transmit"] == 0, "only the modelled queue may drop"
+        bits = found["seen"]["end"]["sum_received"]["bits_per_second"]
+        calibration = found["link"]["calibration"]
+        receipt = calibration["goodput_bps"]["to_client" if reverse else "to_server"]
+        expected = calibration["expected_goodput_bps"]
+        seen.append({"iperf3 / receipt": bits / receipt, "iperf3 / expected": bits / expected})
+        if all(abs(ratio - 1) <= GOODPUT_TOLERANCE for ratio in seen[-1].values()):
+            return
+    pytest.fail(f"no attempt agreed within {GOODPUT_TOLERANCE:.0%}: {seen}")
+
+
+@pytest.mark.parametrize(("rtt", "rtt_ns"), [("0.2ms", 200_000), ("1ms", 1_000_000), ("10ms", 10_000_000)])
+def test_a_ping_pong_sees_the_round_trip_of_the_receipt(tmp_path: Path, rtt: str, rtt_ns: int) -> None:
+    """Python's own price for a ping-pong is measured in the same run over loopback and allowed for."""
+    serve, ask = (f"exec {sys.executable} {PING_PONG} {role} $HOWFAR_HOST" for role in ("serve", "ask"))
+    allowed = rtt_tolerance_ns(rtt_ns)
+    seen = []
+    for _ in range(ATTEMPTS):
+        found = _lab(tmp_path, rtt, "1gbit", serve, ask)
+        link_ns, loopback_ns = found["seen"]["link_p50_ns"], found["seen"]["loopback_p50_ns"]
+        receipt_ns = found["link"]["rtt_at_rest_ns"]["p50"]
+        seen.append({"receipt": receipt_ns, "ping-pong": link_ns, "loopback": loopback_ns})
+        right = abs(receipt_ns - rtt_ns) <= allowed
+        if right and receipt_ns - allowed <= link_ns <= receipt_ns + allowed + loopback_ns:
+            return
+    pytest.fail(f"no attempt agreed within {allowed / 1000:.0f} µs of {rtt}: {seen}")
