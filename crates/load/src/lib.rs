@@ -4,7 +4,6 @@
 //! loop and counts; the conductor opens, starts, tells the time and collects. Not here: protocols (`howfar-wire`), the contract
 //! (`howfar-record`).
 
-mod alone;
 mod clock;
 mod conduct;
 mod connection;

@@ -1,7 +1,7 @@
 //! One worker: a thread pinned to one CPU, its share of the connections, one epoll. It shares nothing that changes.
 //!
 //! After a send nothing is read before epoll says that there is something: one send and one receive a query, and a wait that
-//! serves all connections that are ready. With one connection there is no epoll: see [`crate::alone`].
+//! serves all connections that are ready. For a lone connection a blocking receive would spare a call, but was not seen to cost less.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::workload::Program;
 
 const EVENTS: usize = 256;
 /// One for all connections of a worker: most answers come in one piece, and the server sends at most 16 KiB at once.
-pub(crate) const BUFFER: usize = 64 * 1024;
+const BUFFER: usize = 64 * 1024;
 const BELL: u64 = u64::MAX;
 /// Told once when bytes come, not again while they wait: spares epoll a second look at each socket. A receive that fills less
 /// than the buffer has emptied the socket; one that fills it is repeated.
@@ -132,12 +132,8 @@ pub(crate) fn run(plan: &Plan, seat: Seat) -> Result<(), Failed> {
         stopping: false,
         left: 0,
     };
-    if worker.connections.len() == 1 {
-        worker.serve_one()?;
-    } else {
-        worker.start()?;
-        worker.serve()?;
-    }
+    worker.start()?;
+    worker.serve()?;
     let _ = worker.reports.send(Report::Stopped);
     Ok(())
 }
@@ -148,27 +144,27 @@ fn pass_on(reports: &Sender<Report>, passed: Passed) {
 }
 
 /// What a receive brought.
-pub(crate) enum Received {
+enum Received {
     Nothing,
     /// `full`: the buffer was, so there may be more.
     Part {
         full: bool,
     },
-    /// An answer was whole at this moment.
-    Answer(u64),
+    /// An answer was whole.
+    Answer,
 }
 
-pub(crate) struct Worker<'a> {
-    pub(crate) plan: &'a Plan,
-    pub(crate) epoll: OwnedFd,
-    pub(crate) connections: Vec<Connection>,
-    pub(crate) tools: Tools,
-    pub(crate) orders: Receiver<Order>,
-    pub(crate) bell: Arc<OwnedFd>,
-    pub(crate) reports: Sender<Report>,
-    pub(crate) stopping: bool,
+struct Worker<'a> {
+    plan: &'a Plan,
+    epoll: OwnedFd,
+    connections: Vec<Connection>,
+    tools: Tools,
+    orders: Receiver<Order>,
+    bell: Arc<OwnedFd>,
+    reports: Sender<Report>,
+    stopping: bool,
     /// Connections that still wait for an answer.
-    pub(crate) left: usize,
+    left: usize,
 }
 
 impl Worker<'_> {
@@ -228,7 +224,7 @@ impl Worker<'_> {
 
     /// Take what came; after a whole answer send the next statement.
     #[inline]
-    pub(crate) fn receive(
+    fn receive(
         &mut self,
         index: usize,
         flags: RecvFlags,
@@ -256,27 +252,23 @@ impl Worker<'_> {
             Ok(None) => Ok(Received::Part {
                 full: count == buffer.len(),
             }),
-            Ok(Some(now)) if self.stopping => {
+            Ok(Some(_)) if self.stopping => {
                 self.leave(index);
-                Ok(Received::Answer(now))
+                Ok(Received::Answer)
             }
             Ok(Some(now)) => {
                 let sent = connection.send(now, &mut self.tools);
                 self.after_send(index, sent)?;
-                Ok(Received::Answer(now))
+                Ok(Received::Answer)
             }
             Err(broken) => Err(self.translate(broken)),
         }
     }
 
     #[inline]
-    pub(crate) fn after_send(
-        &mut self,
-        index: usize,
-        sent: std::io::Result<()>,
-    ) -> Result<(), Failed> {
+    fn after_send(&mut self, index: usize, sent: std::io::Result<()>) -> Result<(), Failed> {
         sent.map_err(|error| failure::broken(&self.plan.job.target, &error))?;
-        if self.connections[index].unsent.is_empty() || self.is_alone() {
+        if self.connections[index].unsent.is_empty() {
             Ok(())
         } else {
             self.interest(index)
@@ -323,7 +315,7 @@ impl Worker<'_> {
     }
 
     #[cold]
-    pub(crate) fn rung(&mut self) -> Result<(), Failed> {
+    fn rung(&mut self) -> Result<(), Failed> {
         let mut count = [0; 8];
         let _ = rustix::io::read(&*self.bell, &mut count);
         if matches!(self.orders.try_recv(), Ok(Order::Stop)) {
