@@ -1,0 +1,152 @@
+"""A program for the tests: sysbench and our engine in turn, on the same stages, in blocks; prints what both saw as JSON.
+
+python -m tests.lab.sysbench_scenario BLOCKS SECONDS
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import subprocess
+import sys
+import time
+from typing import Any
+
+from howfar.engine.messages import Distribution, LoadJob, OltpReadOnly, UnixTarget
+from howfar.engine.process import run_load
+from howfar.lab import sandbox
+from howfar.lab.laboratory import Lab, LabRequest, LabStage, open_laboratory
+
+PATHS = ("socket", "tcp", "remote", "forwarded-socket")
+THREADS = 2
+WORKLOAD = OltpReadOnly(
+    tables=2,
+    table_size=20_000,
+    point_selects=25,
+    range_size=5,
+    skip_trx=True,
+    distribution=Distribution(kind="pareto"),
+)
+
+
+def sysbench_command(stage: LabStage, *limits: str) -> list[str]:
+    target = stage.target
+    where = (
+        [f"--mysql-socket={target.path}"]
+        if isinstance(target, UnixTarget)
+        else [f"--mysql-host={target.host}", f"--mysql-port={target.port}"]
+    )
+    return [
+        "sysbench",
+        "oltp_read_only",
+        *where,
+        f"--mysql-user={stage.user}",
+        f"--mysql-password={stage.password}",  # of a throw-away account in a sandbox of its own
+        f"--mysql-db={stage.database}",
+        f"--threads={THREADS}",
+        f"--tables={WORKLOAD.tables}",
+        f"--table-size={WORKLOAD.table_size}",
+        f"--point-selects={WORKLOAD.point_selects}",
+        f"--range-size={WORKLOAD.range_size}",
+        "--skip-trx=on",
+        "--rand-type=pareto",
+        *limits,
+        "run",
+    ]
+
+
+def run_sysbench(stage: LabStage, *limits: str) -> dict[str, float]:
+    """Transactions, queries, queries a second, and the server's own byte and statement counters over the run."""
+    before = stage.running.snapshot()
+    done = stage.client.popen(
+        sysbench_command(stage, *limits), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    said, _ = done.communicate(timeout=120)
+    assert done.returncode == 0, said
+    after = stage.running.snapshot()
+    numbers = {name: float(_find(said, pattern)) for name, pattern in _PATTERNS.items()}
+    return {**numbers, **{name: float(after[name] - before[name]) for name in after}}
+
+
+_PATTERNS = {
+    "transactions": r"transactions:\s+(\d+)",
+    "queries": r"queries:\s+(\d+)",
+    "qps": r"queries:\s+\d+\s+\(([\d.]+) per sec",
+}
+
+
+def _find(said: str, pattern: str) -> str:
+    match = re.search(pattern, said)
+    assert match is not None, said
+    return match.group(1)
+
+
+def run_engine(stage: LabStage, seconds: float, seed: int) -> dict[str, float]:
+    before = stage.running.snapshot()
+    job = LoadJob(
+        target=stage.target,
+        user=stage.user,
+        password=stage.password,
+        database=stage.database,
+        workload=WORKLOAD,
+        connections=THREADS,
+        seed=seed,
+        warmup_ns=200_000_000,
+        measure_ns=int(seconds * 1e9),
+        observe=stage.observe,
+    )
+    outcome = run_load(job, stage.client)
+    after = stage.running.snapshot()
+    seen = outcome.finished
+    return {
+        "transactions": float(seen.transactions),
+        "all_transactions": float(seen.transactions + outcome.measuring.warmup_transactions),
+        "queries": float(seen.queries),
+        "qps": seen.queries * 1e9 / seen.elapsed_ns,
+        "bytes_to_server": float(seen.bytes.to_server),
+        "bytes_to_client": float(seen.bytes.to_client),
+        **{name: float(after[name] - before[name]) for name in after},
+    }
+
+
+def same_work(laboratory: Lab) -> dict[str, Any]:
+    """Exact counts over the socket: two sysbench runs of different length, so that what connecting costs cancels."""
+    with laboratory.stage({"path": "socket"}) as stage:
+        short = run_sysbench(stage, "--events=1000", "--time=0")
+        long = run_sysbench(stage, "--events=4000", "--time=0")
+        return {"short": short, "long": long, "engine": run_engine(stage, 2.0, seed=1)}
+
+
+def in_blocks(laboratory: Lab, blocks: int, seconds: float) -> list[dict[str, Any]]:
+    """Each path once a block, order drawn; on each stage both tools, who is first drawn too."""
+    rng = random.Random(20)
+    seen = []
+    for block in range(blocks):
+        for path in rng.sample(PATHS, len(PATHS)):
+            with laboratory.stage({"path": path}) as stage:
+                tools = ["sysbench", "engine"]
+                rng.shuffle(tools)
+                for tool in tools:
+                    got = (
+                        run_sysbench(stage, f"--time={seconds:.0f}")
+                        if tool == "sysbench"
+                        else run_engine(stage, seconds, seed=block)
+                    )
+                    seen.append({"block": block, "path": path, "tool": tool, "qps": got["qps"]})
+    return seen
+
+
+def main() -> int:
+    if not sandbox.inside():
+        return sandbox.run_inside()
+    blocks, seconds = int(sys.argv[1]), float(sys.argv[2])
+    start = time.monotonic()
+    with open_laboratory(LabRequest(tables=WORKLOAD.tables, table_size=WORKLOAD.table_size)) as laboratory:
+        answer = {"same_work": same_work(laboratory), "trials": in_blocks(laboratory, blocks, seconds)}
+    print(json.dumps({**answer, "seconds": time.monotonic() - start}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
