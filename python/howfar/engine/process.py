@@ -54,6 +54,7 @@ Event = (
 )
 _EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 _STDERR_KEPT = 4000
+_LAST_WORDS_S = 5.0
 _PATIENCE_S = 30.0
 """Beyond the longest that a job may take by its own limits."""
 
@@ -201,7 +202,11 @@ class EngineProcess:
         self._process.wait()
 
     def _died(self) -> EngineError:
-        code = self._process.wait()
+        # One that closed its output and goes on has ended for us.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_LAST_WORDS_S)
+        self.kill()
+        code = self._process.returncode
         assert self._process.stderr is not None
         said = self._process.stderr.read()[-_STDERR_KEPT:].strip()
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
