@@ -42,7 +42,7 @@ pub(crate) fn conduct(job: LoadJob) -> Result<(), Failed> {
         address,
         program,
     });
-    let cpus = own_cpus(plan.job.connections)?;
+    let cpus = own_cpus()?;
 
     let began = now_ns();
     let (first, receipt) = first_connection(&plan, &cpus)?;
@@ -72,14 +72,14 @@ pub(crate) fn tell<T: serde::Serialize>(event: &T) -> Result<(), Failed> {
     emit(event).map_err(|error| internal(format!("stdout is closed: {error}")))
 }
 
-/// The CPUs of the workers: those that this process may use, no more than connections.
-fn own_cpus(connections: u32) -> Result<Vec<u32>, Failed> {
+/// The CPUs that this process may use.
+fn own_cpus() -> Result<Vec<u32>, Failed> {
     let allowed = sched_getaffinity(None)
         .map_err(|error| internal(format!("reading the CPU mask: {error}")))?;
     let cpus = (0..CpuSet::MAX_CPU)
         .filter(|&cpu| allowed.is_set(cpu))
         .map(|cpu| cpu as u32);
-    Ok(cpus.take(connections as usize).collect())
+    Ok(cpus.collect())
 }
 
 fn first_connection(
@@ -112,21 +112,23 @@ struct Crew {
 }
 
 impl Crew {
-    /// Start one worker on each of `cpus`; connections are dealt round robin.
+    /// Start the workers; connections are dealt round robin. With as many workers as CPUs each is pinned to its own. With fewer
+    /// they may move: a worker pinned to a CPU that something else keeps busy would wait beside an idle one.
     fn hire(plan: &Arc<Plan>, cpus: &[u32], first: Connection) -> Result<Self, Failed> {
         let (to_conductor, reports) = mpsc::channel();
         let mut open = vec![first];
-        let mut lines = Vec::with_capacity(cpus.len());
-        for (place, &cpu) in cpus.iter().enumerate() {
+        let workers = plan.workers(cpus);
+        let mut lines = Vec::with_capacity(workers);
+        for (place, &cpu) in cpus.iter().enumerate().take(workers) {
             let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
                 .map_err(|error| internal(format!("eventfd: {error}")))?;
             let bell = Arc::new(bell);
             let (line, orders) = mpsc::channel();
             let ids = (place as u64..u64::from(plan.job.connections))
-                .step_by(cpus.len())
+                .step_by(workers)
                 .skip(usize::from(place == 0));
             let seat = Seat {
-                cpu,
+                pinned: (workers == cpus.len()).then_some(cpu),
                 ids: ids.collect(),
                 open: std::mem::take(&mut open),
                 orders,
@@ -135,7 +137,7 @@ impl Crew {
             };
             let plan = Arc::clone(plan);
             thread::Builder::new()
-                .name(format!("load-{cpu}"))
+                .name(format!("load-{place}"))
                 .spawn(move || guarded(&plan, seat))
                 .map_err(|error| internal(format!("starting a thread: {error}")))?;
             lines.push((line, bell));

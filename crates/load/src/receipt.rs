@@ -80,7 +80,7 @@ pub(crate) fn take(
         } else {
             None
         },
-        client_threads: cpus.len() as u32,
+        client_threads: plan.workers(cpus) as u32,
         client_cpus: cpus.to_vec(),
     })
 }

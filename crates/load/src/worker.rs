@@ -1,4 +1,4 @@
-//! One worker: a thread pinned to one CPU, its share of the connections, one epoll. It shares nothing that changes.
+//! One worker: a thread with a CPU of its own, its share of the connections, one epoll. It shares nothing that changes.
 //!
 //! After a send nothing is read before epoll says that there is something: one send and one receive a query, and a wait that
 //! serves all connections that are ready. For a lone connection a blocking receive would spare a call, but was not seen to cost less.
@@ -42,6 +42,11 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
+    /// One for each CPU, no more than connections.
+    pub(crate) fn workers(&self, cpus: &[u32]) -> usize {
+        cpus.len().min(self.job.connections as usize)
+    }
+
     pub(crate) fn entry(&self) -> Entry<'_> {
         let account = Account {
             user: &self.job.user,
@@ -77,7 +82,8 @@ pub(crate) enum Report {
 /// A worker's place: its CPU, its connections and its lines to the conductor.
 #[derive(Debug)]
 pub(crate) struct Seat {
-    pub(crate) cpu: u32,
+    /// The CPU that is its own, if one is.
+    pub(crate) pinned: Option<u32>,
     pub(crate) ids: Vec<u64>,
     /// Connections that are open already.
     pub(crate) open: Vec<Connection>,
@@ -89,10 +95,12 @@ pub(crate) struct Seat {
 
 /// The life of a worker. Everything that it has to say goes through its reports.
 pub(crate) fn run(plan: &Plan, seat: Seat) -> Result<(), Failed> {
-    let mut cpus = CpuSet::new();
-    cpus.set(seat.cpu as usize);
-    sched_setaffinity(None, &cpus)
-        .map_err(|error| internal(format!("pinning to CPU {}: {error}", seat.cpu)))?;
+    if let Some(cpu) = seat.pinned {
+        let mut cpus = CpuSet::new();
+        cpus.set(cpu as usize);
+        sched_setaffinity(None, &cpus)
+            .map_err(|error| internal(format!("pinning to CPU {cpu}: {error}")))?;
+    }
     let mut connections = seat.open;
     let program = &plan.program;
     open(

@@ -183,75 +183,12 @@ impl LoadJob {
     /// The bounds that the types do not hold.
     pub fn check(&self) -> Result<(), Failed> {
         let Workload::OltpReadOnly(load) = &self.workload;
-        let spread = &load.distribution;
-        let rules = [
-            (
-                self.connections >= 1 && self.connections <= MOST_CONNECTIONS,
-                "connections must be 1..65536",
-            ),
-            (self.seed < 1 << 63, "seed must be below 2^63"),
-            (
-                self.measure_ns > 0 && self.measure_ns <= LONGEST_NS,
-                "measure_ns must be above 0 and at most a day",
-            ),
-            (
-                self.warmup_ns <= LONGEST_NS,
-                "warmup_ns must be at most a day",
-            ),
-            (self.interval_ns > 0, "interval_ns must be above 0"),
-            (
-                self.connect_timeout_ns > 0 && self.connect_timeout_ns <= LONGEST_NS,
-                "connect_timeout_ns must be above 0 and at most a day",
-            ),
-            (
-                self.stall_timeout_ns > 0 && self.stall_timeout_ns <= LONGEST_NS,
-                "stall_timeout_ns must be above 0 and at most a day",
-            ),
-            (
-                load.tables >= 1 && load.tables <= 1 << 20,
-                "tables must be 1..1048576",
-            ),
-            (
-                load.table_size >= 1 && load.table_size < 1 << 52,
-                "table_size must be at least 1",
-            ),
-            (
-                load.range_size >= 1 && load.range_size < 1 << 52,
-                "range_size must be at least 1",
-            ),
-            (load.queries() >= 1, "the workload has no query"),
-            (
-                load.queries() <= 1 << 20,
-                "the workload has more than 1048576 queries in a transaction",
-            ),
-            (
-                spread.pareto_h > 0.0 && spread.pareto_h < 1.0,
-                "pareto_h must be between 0 and 1",
-            ),
-            (
-                (1..=10_000).contains(&spread.spec_iter),
-                "spec_iter must be 1..10000",
-            ),
-            (
-                (1..=100).contains(&spread.spec_pct),
-                "spec_pct must be 1..100",
-            ),
-            (
-                (1..=99).contains(&spread.spec_res),
-                "spec_res must be 1..99",
-            ),
-            (
-                spread.zipfian_exp >= 0.0 && spread.zipfian_exp.is_finite(),
-                "zipfian_exp must be 0 or more",
-            ),
-            (
-                self.observe
-                    .iter()
-                    .all(|one| one.pid > 0 && one.role != "client"),
-                "an observed process needs a pid above 0 and a role that is not `client`, which is the engine",
-            ),
-        ];
-        match rules.iter().find(|(holds, _)| !holds) {
+        let rules = self
+            .rules()
+            .into_iter()
+            .chain(load.rules())
+            .chain(load.distribution.rules());
+        match rules.into_iter().find(|(holds, _)| !holds) {
             None => Ok(()),
             Some((_, rule)) => Err(Failed::new(
                 FailCode::BadJob,
@@ -260,9 +197,94 @@ impl LoadJob {
             )),
         }
     }
+
+    fn rules(&self) -> Vec<Rule> {
+        let watched = |one: &Observed| one.pid > 0 && one.role != "client";
+        vec![
+            (
+                (1..=MOST_CONNECTIONS).contains(&self.connections),
+                "connections must be 1..65536",
+            ),
+            (self.seed < 1 << 63, "seed must be below 2^63"),
+            (
+                within_a_day(self.measure_ns),
+                "measure_ns must be above 0 and at most a day",
+            ),
+            (
+                self.warmup_ns <= LONGEST_NS,
+                "warmup_ns must be at most a day",
+            ),
+            (self.interval_ns > 0, "interval_ns must be above 0"),
+            (
+                within_a_day(self.connect_timeout_ns),
+                "connect_timeout_ns must be above 0 and at most a day",
+            ),
+            (
+                within_a_day(self.stall_timeout_ns),
+                "stall_timeout_ns must be above 0 and at most a day",
+            ),
+            (
+                self.observe.iter().all(watched),
+                "an observed process needs a pid above 0 and a role that is not `client`, which is the engine",
+            ),
+        ]
+    }
+}
+
+/// Whether it holds, and what it says.
+type Rule = (bool, &'static str);
+
+fn within_a_day(time_ns: u64) -> bool {
+    (1..=LONGEST_NS).contains(&time_ns)
+}
+
+impl Distribution {
+    fn rules(&self) -> Vec<Rule> {
+        vec![
+            (
+                self.pareto_h > 0.0 && self.pareto_h < 1.0,
+                "pareto_h must be between 0 and 1",
+            ),
+            (
+                (1..=10_000).contains(&self.spec_iter),
+                "spec_iter must be 1..10000",
+            ),
+            (
+                (1..=100).contains(&self.spec_pct),
+                "spec_pct must be 1..100",
+            ),
+            ((1..=99).contains(&self.spec_res), "spec_res must be 1..99"),
+            (
+                self.zipfian_exp >= 0.0 && self.zipfian_exp.is_finite(),
+                "zipfian_exp must be 0 or more",
+            ),
+        ]
+    }
 }
 
 impl OltpReadOnly {
+    fn rules(&self) -> Vec<Rule> {
+        vec![
+            (
+                (1..=1 << 20).contains(&self.tables),
+                "tables must be 1..1048576",
+            ),
+            (
+                (1..1 << 52).contains(&self.table_size),
+                "table_size must be at least 1",
+            ),
+            (
+                (1..1 << 52).contains(&self.range_size),
+                "range_size must be at least 1",
+            ),
+            (self.queries() >= 1, "the workload has no query"),
+            (
+                self.queries() <= 1 << 20,
+                "the workload has more than 1048576 queries in a transaction",
+            ),
+        ]
+    }
+
     /// Queries of one transaction.
     pub fn queries(&self) -> u64 {
         let ranges = [
