@@ -42,7 +42,7 @@ def test_the_picture_says_what_runs_and_fits(tmp_path: Path, width: int) -> None
     assert "block 1 of at most 30, 1/5" in seen[0]
     assert "attempt 2" in seen[3] or width == 40
     assert "left" in seen[0]
-    for text in ("after block 7", "forwarded-socket", "7496", "0.250", "baseline", "1 void"):
+    for text in ("after block 7", "forward", "7496", "0.250", "baseline", "1 void"):
         assert text in seen[-1]
     written = stream.getvalue()
     assert "void: block 1" in written

@@ -106,7 +106,7 @@ class LivePicture:
 
     def _table(self, now: Standing) -> Table:
         table = Table(box=None, padding=(0, 2, 0, 0))
-        table.add_column(f"after block {now.blocks}", overflow="fold")
+        table.add_column(f"after block {now.blocks}", overflow="ellipsis", no_wrap=True)
         table.add_column("queries/s", justify="right", no_wrap=True)
         table.add_column("ratio", justify="right", no_wrap=True)
         for arm in now.arms:
