@@ -3,6 +3,7 @@ anew; read the difference before committing it."""
 
 from __future__ import annotations
 
+import json as plain_json
 import os
 import re
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from howfar.report import csv, json, markdown, terminal
 from howfar.results.records import StopReason, TrialStatus
 
 GOLDEN = Path(__file__).parents[1] / "golden"
+SCHEMA = Path(__file__).parents[2] / "schema" / "report.json"
 
 
 @cache
@@ -51,10 +53,12 @@ FORMATS: dict[str, Callable[[], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", [*FORMATS, "schema"])
 def test_golden(name: str) -> None:
-    text = FORMATS[name]()
-    path = GOLDEN / name
+    if name == "schema":  # public, so it lies with the other schemas
+        path, text = SCHEMA, plain_json.dumps(json.schema(), indent=2, ensure_ascii=False) + "\n"
+    else:
+        path, text = GOLDEN / name, FORMATS[name]()
     if os.environ.get("HOWFAR_GOLDEN") == "write":
         path.write_text(text, "utf-8")
     assert text == path.read_text("utf-8"), f"{name} changed; see the module's docstring"
