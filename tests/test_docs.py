@@ -8,8 +8,13 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from howfar.results.records import StopReason
+from howfar.results.store import create
+from tests.unit.synthetic_run import synthetic_run
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md")])
@@ -19,6 +24,8 @@ ELSEWHERE: dict[str, str] = {
     "./setup": "every run of ./test begins with it",
     "./test": "that is this",
     "./run": "minutes; tests/lab runs the same experiment shorter",
+    "howfar run": "minutes; tests/lab runs the same experiment shorter",
+    "howfar resume": "needs a run that was cut; tests/lab/test_kill.py cuts thirty",
 }
 """Commands by their first words: why a unit test does not run them, and what does."""
 
@@ -53,9 +60,32 @@ def elsewhere(command: str) -> str | None:
     return next((why for words, why in ELSEWHERE.items() if (command + " ").startswith(words + " ")), None)
 
 
-@pytest.mark.parametrize("example", examples(), ids=lambda example: f"{example.document}:{example.line}")
+def run_files(folder: Path) -> None:
+    """What the examples call by these names: finished runs."""
+    for number, name in enumerate(("full.howfar", "far.howfar")):
+        run = synthetic_run(blocks=8, samples=10, seed=number)
+        with create(folder / name, run.info) as store:
+            for trial in run.trials:
+                store.append_trial(trial)
+            store.set_stop(StopReason.WIDTH)
+
+
+def _parameters() -> list[Any]:
+    """Those that build a laboratory carry the mark of such tests."""
+    return [
+        pytest.param(
+            example,
+            id=f"{example.document}:{example.line}",
+            marks=[pytest.mark.lab] if any(c.startswith("howfar lab") for c in example.commands) else [],
+        )
+        for example in examples()
+    ]
+
+
+@pytest.mark.parametrize("example", _parameters())
 def test_console_example_runs(example: Example, tmp_path: Path) -> None:
     assert example.commands, "a console block without a command; mark output as text"
+    run_files(tmp_path)
     scripts = Path(sys.executable).parent
     environment = {**os.environ, "PATH": f"{scripts}:{os.environ['PATH']}", "HOME": str(tmp_path), "COLUMNS": "100"}
     for command in example.commands:
