@@ -29,6 +29,8 @@ def interval_text(estimate: Estimate) -> str:
 def verdict(cells: Sequence[CellSummary], floor: float | None, aa: Estimate | None) -> str:
     """One sentence on throughput against the baseline."""
     base = next((cell for cell in cells if cell.role is ArmRole.BASELINE), None)
+    if base is not None and aa is not None and not any(cell.role is ArmRole.CONTENDER for cell in cells):
+        return _against_itself(base.arm, floor, aa)
     contenders = [cell for cell in cells if cell.role is ArmRole.CONTENDER and cell.ratio is not None]
     if base is None or not contenders:
         return "No verdict: there is no block in which both the baseline and another arm were measured."
@@ -45,6 +47,15 @@ def verdict(cells: Sequence[CellSummary], floor: float | None, aa: Estimate | No
         names = ", ".join(_unresolved_name(cell) for cell in unresolved[:MAX_NAMED])
         clauses.append(f"not resolved: {names}" if resolved else f"No difference from {base.arm} is resolved: {names}")
     return "; ".join(clauses) + _floor_clause(floor, aa) + "."
+
+
+def _against_itself(arm: str, floor: float | None, aa: Estimate) -> str:
+    """Of a run that compares a path with nothing but itself."""
+    found = f"{arm} under two names: the second answers {interval_text(aa)} of the first's queries in a second"
+    if floor is None:
+        return found + "; too few blocks to say what this machine can resolve."
+    judged = "a difference is declared where there is none" if excludes_one(aa) else "no difference is declared"
+    return f"{found}; {judged}, and none under {floor * 100:.1f} % could be (95 % interval)."
 
 
 def _unresolved_name(cell: CellSummary) -> str:

@@ -89,7 +89,9 @@ def reading(cell: CellSummary) -> str:
 
 
 def shown_cells(summary: Summary) -> list[CellSummary]:
-    """What a table lists: the A/A arm has its own line instead of a row."""
+    """What a table lists: the A/A arm has its own line instead of a row, unless there is nothing else to compare."""
+    if not any(cell.role is ArmRole.CONTENDER for cell in summary.cells):
+        return list(summary.cells)
     return [cell for cell in summary.cells if cell.role is not ArmRole.DUPLICATE]
 
 

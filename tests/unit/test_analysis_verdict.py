@@ -1,0 +1,29 @@
+"""The sentence of a run that compares a path with nothing but itself."""
+
+from __future__ import annotations
+
+from tests.unit.synthetic_run import synthetic_run
+
+from howfar.analysis.analyse import summarise
+from howfar.report import terminal
+from howfar.results.records import ArmRole, Run
+
+
+def _alone(run: Run) -> Run:
+    """Without every arm but the baseline and its duplicate."""
+    kept = tuple(arm for arm in run.info.arms if arm.role is not ArmRole.CONTENDER)
+    names = {arm.name for arm in kept}
+    info = run.info.model_copy(update={"arms": kept})
+    return run.model_copy(update={"info": info, "trials": tuple(t for t in run.trials if t.arm in names)})
+
+
+def test_a_path_against_itself_is_judged_and_shown() -> None:
+    summary = summarise(_alone(synthetic_run(blocks=8, samples=20)))
+    assert summary.verdict.startswith("socket under two names: the second answers ")
+    assert "no difference is declared" in summary.verdict
+    assert "socket (again)" in terminal.render(summary, 100)
+
+
+def test_one_block_says_that_it_is_too_few() -> None:
+    summary = summarise(_alone(synthetic_run(blocks=1, samples=20)))
+    assert "too few blocks" in summary.verdict
