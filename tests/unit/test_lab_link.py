@@ -116,7 +116,7 @@ class _FakeLink(Link):
 
 def _fake(excess_ns: int, known_compensation_ns: int = 0) -> _FakeLink:
     ready = LinkReady(realtime=True, offload=True)
-    fake = _FakeLink(None, None, None, 1, ready, _ASKED, excess_ns=excess_ns)  # type: ignore[arg-type]
+    fake = _FakeLink(None, None, None, None, 1, ready, _ASKED, excess_ns=excess_ns)  # type: ignore[arg-type]
     fake.calibrations[_ASKED] = {"compensate_ns": known_compensation_ns}
     fake._set(_ASKED, known_compensation_ns)
     return fake

@@ -7,9 +7,12 @@ from pathlib import Path
 
 from howfar.conduct.trial import Instruments
 from howfar.engine.process import engine_info
-from howfar.errors import UsageError
+from howfar.errors import LabError, UsageError
 from howfar.lab.stage import Laboratory
 from howfar.plan.types import Plan
+
+_KILLED = (1, 137)
+"""What is seen of a sandbox that was killed: its first process (unshare then ends with 1; we never do), or unshare itself."""
 
 
 def check_ground(plan: Plan) -> None:
@@ -23,10 +26,21 @@ def check_ground(plan: Plan) -> None:
 
 
 def enter_sandbox() -> int | None:
-    """None when already inside; else run this very command inside and give back its exit code. Raises SandboxForbidden."""
+    """None when already inside; else run this very command inside and give back its exit code.
+
+    Raises SandboxForbidden; LabError when the sandbox was killed.
+    """
     from howfar.lab import sandbox
 
-    return None if sandbox.inside() else sandbox.run_inside()
+    if sandbox.inside():
+        return None
+    code = sandbox.run_inside()
+    if code in _KILLED:
+        raise LabError(
+            "the sandbox was killed by somebody else",
+            "Did memory run out? `dmesg` tells. Finished trials are in the run file; `howfar resume` goes on with it.",
+        )
+    return code
 
 
 def open_ground(plan: Plan) -> AbstractContextManager[Laboratory]:

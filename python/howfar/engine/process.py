@@ -154,6 +154,9 @@ class EngineProcess:
     def pid(self) -> int:
         return self._process.pid
 
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
     def send(self, message: Message) -> None:
         """Write one message as a line. Raises EngineError when the engine is gone."""
         assert self._process.stdin is not None

@@ -22,6 +22,8 @@ from howfar.lab import sandbox
 
 SOCKET_PATH_MAX = 107
 """Bytes: `sun_path` has 108 with its final zero."""
+_NOT_IN_NAMES = frozenset(":'\"\\\n")
+"""A colon ends a name in `--tmpdir`; the others would have to be escaped in SQL."""
 _MEMORY_SLACK = 512 * 2**20
 
 
@@ -55,16 +57,23 @@ def work_directory(data_bytes: int) -> Iterator[Path]:
     if sandbox.inside() and 2 * data_bytes + _MEMORY_SLACK < available:
         where = home / "sandbox"
         where.mkdir(exist_ok=True)
-        _check_length(where)
+        _check_name(where)
         sandbox.mount_memory(where, available)
         yield where
         return
     with _locked_directory(home / "work") as where:
-        _check_length(where)
+        _check_name(where)
         yield where
 
 
-def _check_length(where: Path) -> None:
+def _check_name(where: Path) -> None:
+    """What a server can take as its directory. Raises LabError."""
+    awkward = sorted(_NOT_IN_NAMES.intersection(str(where)))
+    if awkward:
+        raise LabError(
+            f"the directory {where} has {' and '.join(awkward)} in its name, which a server takes for something else",
+            "Set XDG_CACHE_HOME to a directory with a plainer name.",
+        )
     longest = len(os.fsencode(where)) + len("/forward.sock")
     if longest > SOCKET_PATH_MAX:
         raise LabError(

@@ -105,13 +105,14 @@ class Lab:
                 "the paths remote and forwarded-socket need namespaces, which this machine forbids",
                 "The paths socket and tcp work. " + sandbox.remedy(),
             )
+        self._link_ledger = ledger.enter_context(ExitStack())
         self._data: dict[str, Any] = {}
         if self.store is not None:
             self._data = self.store.prepare(self._ground())
         self.link: Link | None = None
         self._buffers: dict[str, int] = {}
         if request.needs_link:
-            self.link = self._open_link(ledger)
+            self.link = self._open_link({})
             self.warnings += goodput_warnings(self.link.asked, self.link.calibrations[self.link.asked])
 
     def _ground(self) -> Ground:
@@ -123,16 +124,19 @@ class Lab:
             namespaced=self.network is not None,
         )
 
-    def _open_link(self, ledger: ExitStack) -> Link:
+    def _open_link(self, calibrations: Mapping[LinkAsked, dict[str, Any]]) -> Link:
+        """In place of the one before: two emulators between the same hosts would carry each packet twice."""
         assert self.network is not None
+        self._link_ledger.close()
         asked = LinkAsked(self.request.rtt_ns, self.request.rate_bps)
         self._buffers = size_buffers(self.network, asked.bdp_bytes)
-        return ledger.enter_context(
+        return self._link_ledger.enter_context(
             open_link(
                 self.network,
                 asked,
                 self.client_host.launcher(self.shares.client),
                 self.server_host.launcher(self.shares.server),
+                calibrations,
             )
         )
 
@@ -209,6 +213,8 @@ class Lab:
             int(factors.get("rtt_ns", self.request.rtt_ns)),
             int(factors["rate_bps"]) if "rate_bps" in factors else self.request.rate_bps,
         )
+        if not self.link.alive():  # it died in the trial before, which is void for that; this one shall not be
+            self.link = self._open_link(self.link.calibrations)
         size_buffers(self.network, asked.bdp_bytes)
         if asked != self.link.asked:
             self.link.shape(asked)

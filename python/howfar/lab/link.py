@@ -98,6 +98,7 @@ class Link:
     """A running link between both hosts."""
 
     engine: EngineProcess
+    echo: EngineProcess
     network: Network
     client: Launcher
     echo_port: int
@@ -110,6 +111,10 @@ class Link:
     @property
     def pid(self) -> int:
         return self.engine.pid
+
+    def alive(self) -> bool:
+        """Emulator and echo both."""
+        return self.engine.alive() and self.echo.alive()
 
     def shape(self, asked: LinkAsked) -> dict[str, Any]:
         """Make the link what is asked, calibrating the first time. Returns the calibration. Raises LinkFailed, EngineError."""
@@ -278,8 +283,17 @@ def _direction_violations(asked: LinkAsked, name: str, way: DirectionStats) -> l
 
 
 @contextmanager
-def open_link(network: Network, asked: LinkAsked, client: Launcher, server: Launcher) -> Iterator[Link]:
-    """Start emulator and echo, shape and calibrate. Ended on leaving. Raises LinkFailed, EngineError."""
+def open_link(
+    network: Network,
+    asked: LinkAsked,
+    client: Launcher,
+    server: Launcher,
+    calibrations: Mapping[LinkAsked, dict[str, Any]] | None = None,
+) -> Iterator[Link]:
+    """Start emulator and echo, shape and calibrate (unless `calibrations` of a link before it say how). Ended on leaving.
+
+    Raises LinkFailed, EngineError.
+    """
     direction = asked.direction(0)
     job = LinkJob(
         client_interface=CLIENT_MIDDLE, server_interface=SERVER_MIDDLE, to_server=direction, to_client=direction
@@ -291,6 +305,6 @@ def open_link(network: Network, asked: LinkAsked, client: Launcher, server: Laun
         ready, listening = engine.read(), echo.read()
         if not isinstance(ready, LinkReady) or not isinstance(listening, Listening):
             raise LinkFailed(f"the link answered {ready.event!r}, its echo {listening.event!r}")
-        link = Link(engine, network, client, listening.port, ready, asked)
+        link = Link(engine, echo, network, client, listening.port, ready, asked, calibrations=dict(calibrations or {}))
         link.shape(asked)
         yield link

@@ -5,6 +5,7 @@ socat starts one process a connection on each side: that price belongs to the pa
 
 from __future__ import annotations
 
+import re
 import stat
 import subprocess
 import time
@@ -39,11 +40,11 @@ class ForwardedSocketPath:
         to_server = [
             "socat",
             f"TCP-LISTEN:{_PORT},reuseaddr,fork,backlog=1024",
-            f"UNIX-CONNECT:{terrain.running.socket}",
+            f"UNIX-CONNECT:{_escaped(terrain.running.socket)}",
         ]
         to_client = [
             "socat",
-            f"UNIX-LISTEN:{near},fork,reuseaddr,unlink-early,backlog=1024",
+            f"UNIX-LISTEN:{_escaped(near)},fork,reuseaddr,unlink-early,backlog=1024",
             f"TCP:{SERVER_ADDRESS}:{_PORT}",
         ]
         far_end = _start(terrain.server, to_server, terrain.work / "socat-server.log", ledger)
@@ -62,6 +63,11 @@ class ForwardedSocketPath:
                 "client_side": " ".join(to_client),
             },
         )
+
+
+def _escaped(path: Path) -> str:
+    """As socat wants a name in which it finds characters of its own language."""
+    return re.sub(r"([\\,:!\"'(\[{])", r"\\\1", str(path))
 
 
 def _start(launcher: Launcher, command: Sequence[str], log: Path, ledger: ExitStack) -> Companion:

@@ -144,17 +144,23 @@ class MariadbStore:
 
     def _initialise(self, data: Path) -> None:
         script, extra = self._install_script()
+        data.mkdir(exist_ok=True)
+        # The script does not quote this name; by the descriptor it has no spaces, whatever the cache is called.
+        descriptor = os.open(data, os.O_RDONLY | os.O_DIRECTORY)
         command = [
             str(script),
             "--no-defaults",
             *extra,
-            f"--datadir={data}",
+            f"--datadir=/proc/self/fd/{descriptor}",
             "--auth-root-authentication-method=normal",
             "--skip-test-db",
         ]
         if os.geteuid() == 0:
             command.append("--user=root")
-        tried = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        try:
+            tried = subprocess.run(command, capture_output=True, text=True, timeout=300, pass_fds=(descriptor,))
+        finally:
+            os.close(descriptor)
         if tried.returncode != 0:
             said = "\n".join((tried.stdout + tried.stderr).strip().splitlines()[-10:])
             raise ServerCrashed(

@@ -1,0 +1,159 @@
+"""SIGKILL at thirty random moments, to the program outside, its sandbox and its parts: nothing is left, nothing is lost.
+
+One run file after another goes through session after session until all deaths have been died. Roles and moments come from a
+seed, which is printed; HOWFAR_TEST_SEED repeats it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from howfar.results.records import Run, StopReason, TrialStatus
+from howfar.results.store import read_run
+from tests.lab.howfar_runs import ARMS, BLOCKS, TINY, Rows, Session, all_namespaces, run_howfar, trial_rows
+from tests.lab.sandboxes import state_of_machine, wait_until
+
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces", "mariadb")]
+DEATHS = 30
+ENDING = {"parent": -signal.SIGKILL, "unshare": 4, "inside": 4}
+"""Whose death ends the session, with the exit code that is seen then."""
+PARTS = ("howfar-engine load", "howfar-engine link", "howfar-engine echo", "mariadbd", "socat")
+LATEST_S, LATEST_AFTER_A_DEATH_S = 8.0, 2.0
+"""The first death of a session comes up to this after its start; a further one up to that after the one before."""
+PATIENCE_FOR_A_PART_S = 3.0
+
+
+class Campaign:
+    """Sessions over run files; what was seen in one must be there after the next."""
+
+    def __init__(self, where: Path, seed: int) -> None:
+        self.where = where
+        self.cache = where / "c"
+        self.random = Random(seed)
+        (where / "tiny.toml").write_text(TINY)
+        self.deaths: list[str] = []
+        self.files = 0
+        self.rows: Rows = {}
+        self.run: Run | None = None
+        self.namespaces: set[str] = set()
+
+    @property
+    def file(self) -> Path:
+        return self.where / f"{self.files}.howfar"
+
+    def start(self) -> Session:
+        if self.run is not None and self.run.stop is StopReason.BLOCKS:
+            self.files, self.rows, self.run = self.files + 1, {}, None
+        words = ["resume", self.file.name] if self.file.exists() else ["run", "tiny.toml", "--out", self.file.name]
+        return Session(words, self.cache, self.where)
+
+    def live(self, session: Session) -> str | None:
+        """Kill parts until the session has ended. Gives the role whose death should have ended it."""
+        began = True
+        while len(self.deaths) < DEATHS:
+            last = self.random.random() < 0.4
+            role = self.random.choice(list(ENDING) if last else PARTS)
+            moment_s = self.random.uniform(0, LATEST_S if began else LATEST_AFTER_A_DEATH_S)
+            victim = None if session.ended_within(moment_s) else session.await_part(role, PATIENCE_FOR_A_PART_S)
+            if session.process.poll() is not None:
+                return None
+            if victim is None:
+                continue
+            self.namespaces = session.namespaces()
+            try:
+                os.kill(victim, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+            since = "start" if began else "death before"
+            said = session.lines[-1][:60] if session.lines else "(nothing said yet)"
+            self.deaths.append(f"{role}, {moment_s:.2f} s after the {since}, after: {said}")
+            print(len(self.deaths), self.deaths[-1], file=sys.stderr)
+            began = False
+            if last:
+                return role
+        return None
+
+    def check_file(self, session: Session) -> None:
+        """Whatever was said to be finished is in the file, and all that was there before is as it was."""
+        assert self.file.exists() or not session.reported(), session.say()
+        if not self.file.exists():
+            return
+        run, rows = read_run(self.file), trial_rows(self.file)
+        before = self.run.trials if self.run else ()
+        assert run.trials[: len(before)] == before
+        assert all(old <= rows[table] for table, old in self.rows.items())
+        assert self.run is None or run.info == self.run.info
+        new = [
+            (trial.block, trial.position, trial.arm, trial.status is TrialStatus.VOID)
+            for trial in run.trials[len(before) :]
+        ]
+        reported = session.reported()
+        assert new[: len(reported)] == reported, session.say()
+        assert len(new) - len(reported) <= 1, "a trial is said when it is in the file"
+        self.run, self.rows = run, rows
+
+    def check_complete(self) -> None:
+        """Each place measured once, or given up after two void trials that say why; nothing twice."""
+        assert self.run is not None
+        assert self.run.stop is StopReason.BLOCKS
+        assert [trial.number for trial in self.run.trials] == list(range(len(self.run.trials)))
+        for block in range(BLOCKS):
+            for position in range(ARMS):
+                tried = [t for t in self.run.trials if (t.block, t.position) == (block, position)]
+                assert [t.attempt for t in tried] == list(range(len(tried)))
+                good = [t for t in tried if t.status is TrialStatus.OK]
+                assert good == tried[-1:] if good else len(tried) == 2, (block, position, tried)
+                assert all(t.void_reason for t in tried if t not in good)
+
+    def session(self) -> None:
+        before = state_of_machine()
+        self.namespaces = set()
+        session = self.start()
+        deaths_before = len(self.deaths)
+        try:
+            killer = self.live(session)
+            code = session.code()
+            wait_until(lambda: not session.marked.pids(), f"the end of {session.marked.pids()}")
+        finally:
+            session.end()
+        assert "Traceback" not in session.say()
+        assert state_of_machine() == before
+        wait_until(lambda: not self.namespaces & all_namespaces(), "the end of the namespaces")
+        assert not any((self.cache / "howfar").glob("sandbox/*")), "a mount or its content is seen outside"
+        self.check_file(session)
+        if killer is not None:
+            assert code == ENDING[killer], session.say()
+            assert killer == "parent" or "howfar: the sandbox was killed" in session.say()
+        elif code == 0:
+            self.check_complete()
+        else:
+            # A part died while the laboratory was built, or one arm was void too often: said, with what to do.
+            assert len(self.deaths) > deaths_before, session.say()
+            assert code in (4, 5), session.say()
+            assert any(line.startswith("howfar: ") for line in session.lines), session.say()
+
+
+def test_thirty_deaths_leave_nothing_and_lose_nothing(tmp_path_factory: pytest.TempPathFactory) -> None:
+    seed = int(os.environ.get("HOWFAR_TEST_SEED") or Random().randrange(2**31))
+    print(f"HOWFAR_TEST_SEED={seed}", file=sys.stderr)
+    where = tmp_path_factory.mktemp("k")
+    campaign = Campaign(where, seed)
+    while len(campaign.deaths) < DEATHS:
+        campaign.session()
+    for _ in range(3):  # the last death may have come while the laboratory was built
+        if campaign.run is not None and campaign.run.stop is StopReason.BLOCKS:
+            break
+        campaign.session()
+    campaign.check_complete()
+    plain = {"tiny.toml", "tmp", "c"} | {f"{n}.{end}" for n in range(campaign.files + 1) for end in ("howfar", "html")}
+    assert {entry.name for entry in where.iterdir()} <= plain, "no log, no half file"
+    assert not any((where / "tmp").iterdir())
+    left = {entry.relative_to(where / "c" / "howfar") for entry in (where / "c" / "howfar").rglob("*")}
+    assert not [entry for entry in left if "building" in str(entry) or entry.parts[0] == "work"]
+    assert all(run_howfar("report", f"{n}.howfar", cwd=where).returncode == 0 for n in range(campaign.files + 1))
