@@ -17,7 +17,7 @@ from tests.lab.sandboxes import PATIENCE_S, lab_command, run_lab
 
 pytestmark = pytest.mark.lab
 _SMALL = ("--tables", "1", "--table-size", "100")
-_FORBID = (
+FORBID = (
     "unshare",
     "--user",
     "--map-root-user",
@@ -31,14 +31,14 @@ _FORBID = (
 
 @pytest.fixture(scope="module")
 def forbidding() -> None:
-    tried = subprocess.run([*_FORBID, "true"], capture_output=True, text=True)
+    tried = subprocess.run([*FORBID, "true"], capture_output=True, text=True)
     if tried.returncode != 0:
         pytest.skip(f"this machine cannot be made to forbid namespaces: {tried.stderr.strip()}")
 
 
 @pytest.mark.usefixtures("forbidding")
 def test_forbidden_namespaces_are_named_with_the_remedy() -> None:
-    done = run_lab("--path", "remote", "--server", "none", "--", "true", prefix=_FORBID)
+    done = run_lab("--path", "remote", "--server", "none", "--", "true", prefix=FORBID)
     assert done.returncode == 3
     assert "No space left on device" in done.stderr or "not permitted" in done.stderr
     assert "user.max_user_namespaces is 0" in done.stderr
@@ -51,7 +51,7 @@ def test_forbidden_namespaces_are_named_with_the_remedy() -> None:
 def test_local_paths_work_without_namespaces(path: str, cache: Path) -> None:
     """Root of a user namespace that maps nobody else: the server must not try to become another user."""
     work = cache / "howfar" / "work"
-    done = run_lab("--path", path, *_SMALL, "--", "env", prefix=_FORBID, env={"XDG_CACHE_HOME": str(cache)})
+    done = run_lab("--path", path, *_SMALL, "--", "env", prefix=FORBID, env={"XDG_CACHE_HOME": str(cache)})
     assert done.returncode == 0, done.stderr
     assert ("HOWFAR_SOCKET=" if path == "socket" else "HOWFAR_HOST=127.0.0.1") in done.stdout
     assert not any(work.iterdir())

@@ -7,10 +7,13 @@ from pathlib import Path
 
 from howfar.conduct.trial import Instruments
 from howfar.engine.process import engine_info
-from howfar.errors import LabError, UsageError
+from howfar.errors import LabError, RunFileError, UsageError
 from howfar.lab.stage import Laboratory
 from howfar.plan.types import Plan
+from howfar.results.records import RunInfo
+from howfar.results.store import RunFile, create
 
+_NAMES_TRIED = 100
 _KILLED = (1, 137)
 """What is seen of a sandbox that was killed: its first process (unshare then ends with 1; we never do), or unshare itself."""
 
@@ -71,3 +74,15 @@ def instruments() -> Instruments:
 def default_out(plan: str, utc: str) -> Path:
     """`howfar-paths-20261121T201500Z.howfar` in the current directory."""
     return Path(f"howfar-{plan}-{utc}.howfar")
+
+
+def new_file(path: Path, may_rename: bool, info: RunInfo) -> RunFile:
+    """The run file. A name of ours that another run took meanwhile is left to it. Raises DiskFull, RunFileError."""
+    for number in range(2, _NAMES_TRIED):
+        try:
+            return create(path, info)
+        except RunFileError:
+            if not (may_rename and path.exists()):
+                raise
+            path = path.with_stem(f"{path.stem.removesuffix(f'-{number - 1}')}-{number}")
+    return create(path, info)

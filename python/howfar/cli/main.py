@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 import tempfile
@@ -13,11 +14,14 @@ from importlib import import_module
 import click
 
 import howfar
-from howfar.errors import HowfarError
+from howfar.cli.streams import abandon_output, open_closed_streams
+from howfar.errors import HowfarError, RunFileError
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 BUG = 70
+_NOT_TAKEN = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+"""What a stdout that takes no more says."""
 
 _COMMANDS = {
     "run": ("howfar.cli.run:run", "Run an experiment and report."),
@@ -35,7 +39,7 @@ Exit codes:
   3    this machine lacks something (server, permission)
   4    the laboratory could not be built, or broke
   5    the load engine failed
-  6    the run file cannot be read or written
+  6    the run file, or the output, cannot be read or written
   70   a mistake in howfar itself
   130  interrupted; the run file holds every finished trial
 """
@@ -71,6 +75,7 @@ def cli() -> None:
 
 def run_command_line(arguments: Sequence[str] | None = None) -> int:
     """Run a command and give back its exit code. Never a traceback for a user's mistake."""
+    open_closed_streams()
     try:
         # Not `cli.main`: it answers a broken pipe by itself, with an exit code of its own.
         with cli.make_context("howfar", list(sys.argv[1:] if arguments is None else arguments)) as context:
@@ -90,9 +95,14 @@ def run_command_line(arguments: Sequence[str] | None = None) -> int:
         _say("interrupted", "")
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader has gone, as with `| head`. Nothing more may be written, not even by the interpreter at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        abandon_output()  # the reader has gone, as with `| head`
         return BROKEN_PIPE
+    except OSError as error:
+        if error.errno not in _NOT_TAKEN or error.filename is not None:
+            return _bug(error)
+        abandon_output()
+        _say(f"writing the output failed: {error.strerror}", "Give it to a file or a program that takes all of it.")
+        return RunFileError.exit_code
     except Exception as error:
         return _bug(error)
 

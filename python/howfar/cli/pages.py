@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import tempfile
 from pathlib import Path
 
 import click
@@ -12,7 +10,8 @@ import click
 from howfar.analysis.analyse import summarise
 from howfar.analysis.summary import Summary
 from howfar.cli.screen import has_colour, width
-from howfar.errors import DiskFull, HowfarError
+from howfar.errors import DiskFull, RunFileError
+from howfar.results.partial import NO_ROOM, unfinished
 from howfar.results.records import Run
 
 FORMATS = ("html", "md", "csv", "json")
@@ -42,27 +41,14 @@ def as_text(run: Run, form: str) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """The whole file or none. Raises DiskFull, HowfarError."""
+    """The whole file or none. Raises DiskFull, RunFileError."""
     try:
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
-        ) as file:
-            try:
-                file.write(text)
-                file.flush()
-                Path(file.name).chmod(0o666 & ~_umask())
-                Path(file.name).replace(path)
-            except BaseException:
-                Path(file.name).unlink(missing_ok=True)
-                raise
+        with unfinished(path) as partial:
+            partial.write_text(text, encoding="utf-8")
+            partial.replace(path)
     except OSError as error:
-        kind = DiskFull if error.errno in (28, 122, 27) else HowfarError
+        kind = DiskFull if error.errno in NO_ROOM else RunFileError
         raise kind(
-            f"cannot write {path}: {error.strerror}", "The run file is complete; `howfar report` makes it again."
+            f"cannot write {path}: {error.strerror}",
+            "Make room, or name another place with --html. The run file has all; `howfar report` makes the page again.",
         ) from error
-
-
-def _umask() -> int:
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask

@@ -72,7 +72,7 @@ def _measure(
     from howfar.cli.observe import observer
     from howfar.conduct.conductor import conduct
     from howfar.conduct.head import new_seed, run_info
-    from howfar.results.store import check_absent, create
+    from howfar.results.store import check_absent
 
     path = out or ground.default_out(loaded.plan.name, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
     check_absent(path)
@@ -87,10 +87,10 @@ def _measure(
     with (
         observer(no_colour) as watching,
         ground.open_ground(loaded.plan) as laboratory,
-        create(path, run_info(loaded, seed, command(seed), laboratory)) as file,
+        ground.new_file(path, out is None, run_info(loaded, seed, command(seed), laboratory)) as file,
     ):
         conduct(file, laboratory, began_ns, ground.instruments(), watching)
-    return finish(path, html, no_colour)
+    return finish(file.path, html, no_colour)
 
 
 def _command(plan: str, quick: bool, seed: int, overrides: list[Override]) -> tuple[str, ...]:
@@ -121,5 +121,5 @@ def _check_budget(loaded: LoadedPlan) -> None:
         raise UsageError(
             f"a time budget of {format_duration_ns(budget)} is too short: laboratory, report and two blocks of"
             f" {forecast.arms} trials take about {format_duration_ns(needed)}",
-            f"Give at least --time-budget {needed // 10**9 + 1}s, or use --quick.",
+            f"Give at least --time-budget {needed // 10**9 + 1}s{'' if loaded.quick else ', or use --quick'}.",
         )

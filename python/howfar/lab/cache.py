@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import pwd
 import secrets
 import shutil
 import subprocess
@@ -28,9 +29,10 @@ _MEMORY_SLACK = 512 * 2**20
 
 
 def cache_home() -> Path:
-    """`$XDG_CACHE_HOME/howfar`, made if needed. Raises LabError."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    home = Path(base) / "howfar"
+    """`$XDG_CACHE_HOME/howfar`, made if needed; a relative name counts as none, as its standard says. Raises LabError."""
+    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    own = os.environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir
+    home = (named if named.is_absolute() else Path(own) / ".cache") / "howfar"
     try:
         home.mkdir(parents=True, exist_ok=True)
     except OSError as error:

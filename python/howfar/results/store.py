@@ -7,7 +7,6 @@ appears under its name only when its head is complete. Not here: any statistic, 
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import sqlite3
@@ -21,11 +20,11 @@ from pydantic import ValidationError
 
 from howfar.errors import DiskFull, NewerRunFile, NotARunFile, RunFileError
 from howfar.results import rows
+from howfar.results.partial import NO_ROOM, unfinished
 from howfar.results.records import FORMAT_VERSION, Run, RunInfo, StopReason, Trial
 from howfar.results.schema import APPLICATION_ID, create_tables, upgrade
 
 BUSY_TIMEOUT_S = 10.0
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class RunFile:
@@ -113,6 +112,10 @@ def check_absent(path: Path) -> None:
         raise RunFileError(
             f"there is no directory {path.parent} for the run file", "Make it, or choose --out elsewhere."
         )
+    if not path.parent.stat().st_nlink:
+        raise RunFileError(
+            "the current directory has been removed", "Go to another, or name a place for the run file with --out."
+        )
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise RunFileError(
             f"the directory {path.parent} cannot be written to", "Choose a directory of yours with --out."
@@ -122,26 +125,19 @@ def check_absent(path: Path) -> None:
 def create(path: Path, info: RunInfo) -> RunFile:
     """A new run file with its head. Leaves nothing behind when it fails. Raises DiskFull, RunFileError."""
     check_absent(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    with _translated(path, "create"), unfinished(path) as partial:
+        with contextlib.closing(_connect(partial, "rw")) as db:
+            create_tables(db)
+            with db:
+                db.execute("BEGIN IMMEDIATE")
+                rows.insert_info(db, info)
+                rows.insert(db, "event", {"unix_ns": time.time_ns(), "what": "created"})
+        _publish(partial, path)
     try:
-        with _translated(path, "create"):
-            os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o666))
-            with contextlib.closing(_connect(partial, "rw")) as db:
-                create_tables(db)
-                with db:
-                    db.execute("BEGIN IMMEDIATE")
-                    rows.insert_info(db, info)
-                    rows.insert(db, "event", {"unix_ns": time.time_ns(), "what": "created"})
-            _publish(partial, path)
-        try:
-            return RunFile(path)
-        except BaseException:
-            path.unlink(missing_ok=True)
-            raise
-    finally:
-        for leftover in (partial, partial.with_name(partial.name + "-journal")):
-            with contextlib.suppress(OSError):
-                leftover.unlink(missing_ok=True)
+        return RunFile(path)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def _publish(partial: Path, path: Path) -> None:
@@ -217,7 +213,7 @@ def _translated(path: Path, doing: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in _NO_ROOM:
+        if error.errno in NO_ROOM:
             raise _full(path, doing, error.strerror or "") from error
         raise RunFileError(f"cannot {doing} {path}: {error.strerror}", "Check the name and the permissions.") from error
     except sqlite3.Error as error:

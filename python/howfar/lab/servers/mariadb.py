@@ -22,7 +22,7 @@ from howfar.lab.servers import Ground, Tables
 from howfar.lab.servers.mariadb_load import load_tables
 from howfar.lab.servers.mariadb_server import MariadbServer, Settings, start_server
 from howfar.lab.servers.rows import GENERATOR_VERSION
-from howfar.lab.servers.templates import from_template
+from howfar.lab.servers.templates import from_template, tidy
 
 _NAMES = ("mariadbd", "mysqld")
 _PLACES = ("/usr/sbin", "/usr/local/sbin", "/usr/libexec")
@@ -101,6 +101,7 @@ class MariadbStore:
 
     def prepare(self, ground: Ground) -> dict[str, Any]:
         self._ground = ground
+        tidy(self._cache)
         (ground.work / "tmp").mkdir()
         data = ground.work / "data"
         if self.tables.count == 0:

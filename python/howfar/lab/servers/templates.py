@@ -5,6 +5,8 @@ One shelf holds templates of one kind; a lock file on it lets two howfars share 
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shutil
 from collections.abc import Callable
@@ -12,6 +14,7 @@ from pathlib import Path
 
 from howfar.lab.cache import copy_tree, lock
 
+_UNFINISHED = "building-"
 SHELF_BYTES_MAX = 16 * 2**30
 """Templates used longest ago go when a shelf holds more; the one just built stays."""
 
@@ -33,15 +36,33 @@ def from_template(shelf: Path, name: str, target: Path, build: Callable[[Path], 
         if template.is_dir():
             copy_tree(template, target)
             return True
-        for stale in shelf.glob("building-*"):  # nobody builds while we hold the lock
-            shutil.rmtree(stale, ignore_errors=True)
+        _remove_unfinished(shelf)
         build(target)
-        unfinished = shelf / f"building-{os.getpid()}"
+        unfinished = shelf / f"{_UNFINISHED}{os.getpid()}"
         copy_tree(target, unfinished)
         os.utime(unfinished)
         unfinished.rename(template)
         _collect(shelf, keep=template)
     return False
+
+
+def tidy(shelves: Path) -> None:
+    """Remove what builders who were killed left on all shelves."""
+    for shelf in shelves.glob("*/"):
+        if not any(shelf.glob(f"{_UNFINISHED}*")):
+            continue
+        with (
+            (shelf / "lock").open("a") as file,
+            contextlib.suppress(BlockingIOError),
+        ):  # held: somebody builds, and tidies
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _remove_unfinished(shelf)
+
+
+def _remove_unfinished(shelf: Path) -> None:
+    """Call with the shelf's lock held exclusively: then nobody builds."""
+    for stale in shelf.glob(f"{_UNFINISHED}*"):
+        shutil.rmtree(stale, ignore_errors=True)
 
 
 def _size(directory: Path) -> int:

@@ -1,0 +1,67 @@
+"""Files that get their name only when they are complete, and leave nothing behind when their maker is killed.
+
+An unfinished file lies beside its place, held by a lock of its maker. The kernel drops the lock of the dead, and whoever next
+makes a file in that directory removes theirs. Process numbers would not do: in a sandbox each maker is number 1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Errors of a file system that takes no more."""
+_SUFFIX = ".howfar-partial"
+_TRIES = 10
+_JOURNAL = "-journal"
+"""What SQLite adds to the name of its own unfinished business."""
+
+
+@contextmanager
+def unfinished(path: Path) -> Iterator[Path]:
+    """An empty file to be written and then linked or renamed to `path`. What is left of it on leaving is removed.
+
+    SQLite's locks on it are lost on leaving. Raises OSError.
+    """
+    _remove_forsaken(path.parent)
+    name = path.with_name(f".{path.name[:100]}.{secrets.token_hex(6)}{_SUFFIX}")
+    descriptor = _held(name)
+    try:
+        yield name
+    finally:
+        _remove(name)
+        os.close(descriptor)
+
+
+def _held(name: Path) -> int:
+    """Make the file and lock it. Somebody who tidies up may come between; then once more."""
+    for _ in range(_TRIES):
+        descriptor = os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o666)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.fstat(descriptor).st_nlink:
+            return descriptor
+        os.close(descriptor)
+    raise FileNotFoundError(errno.ENOENT, "removed by somebody else as soon as it was made", str(name))
+
+
+def _remove(name: Path) -> None:
+    for leftover in (name, name.with_name(name.name + _JOURNAL)):
+        with contextlib.suppress(OSError):
+            leftover.unlink(missing_ok=True)
+
+
+def _remove_forsaken(directory: Path) -> None:
+    for name in directory.glob(f".*{_SUFFIX}"):
+        with contextlib.suppress(OSError):
+            descriptor = os.open(name, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _remove(name)
+            finally:
+                os.close(descriptor)

@@ -1,0 +1,202 @@
+"""What goes wrong while `howfar run` goes on, through the real command: the exit code, a message with what to do, nothing lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from howfar.results.records import StopReason, TrialStatus
+from howfar.results.store import read_run
+from tests.lab.howfar_runs import ARMS, BLOCKS, TINY, Session, run_howfar
+from tests.lab.sandboxes import run_lab, state_of_machine, wait_until
+from tests.lab.test_refusals import FORBID
+
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("mariadb", "namespaces")]
+MARIADBD = "/usr/sbin/mariadbd"
+LOCAL = TINY.replace('["socket", "tcp", "remote", "forwarded-socket"]', '["socket", "tcp"]')
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> Path:
+    (tmp_path / "tiny.toml").write_text(TINY)
+    (tmp_path / "local.toml").write_text(LOCAL)
+    return tmp_path
+
+
+def _program(path: Path, script: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+def _clear(said: str, *words: str) -> None:
+    assert "Traceback" not in said
+    assert any(line.startswith("howfar: ") for line in said.splitlines()), said
+    for word in words:
+        assert word in said, said
+
+
+def test_a_server_that_is_not_there(where: Path, cache: Path) -> None:
+    done = run_howfar(
+        "run", "local.toml", "--server", "/nowhere/mariadbd", cwd=where, env={"XDG_CACHE_HOME": str(cache)}
+    )
+    assert done.returncode == 3
+    _clear(done.stderr, "/nowhere/mariadbd is no program", "Give the path")
+    assert not list(where.glob("*.howfar"))
+
+
+def test_a_server_that_crashes_at_start(where: Path, cache: Path) -> None:
+    script = f'case $* in *--version*) exec {MARIADBD} "$@";; *--bootstrap*) exec {MARIADBD} "$@";; esac; echo last words; exit 3'
+    server = _program(where / "server", script)
+    done = run_howfar("run", "local.toml", "--server", str(server), cwd=where, env={"XDG_CACHE_HOME": str(cache)})
+    assert done.returncode == 4
+    _clear(done.stderr, f"{server} ended at start (exit code 3)", "last words", "--no-defaults")
+    assert not list(where.glob("*.howfar"))
+
+
+def test_a_server_that_crashes_in_every_trial_ends_the_run_and_can_be_resumed(where: Path, cache: Path) -> None:
+    """The shell tells the process number and becomes the server; so the server is what crashes, of itself."""
+    crash = where / "crash"
+    script = (
+        f"case $* in *--version*) ;; *buffer-pool-load-at-startup=ON*) [ ! -e {crash} ] || (sleep 0.5; kill -SEGV $$) & ;; esac\n"
+        f'exec {MARIADBD} "$@"'
+    )
+    server = _program(where / "server", script)
+    slow = LOCAL.replace('measure = "200ms"', 'measure = "1s"')
+    (where / "slow.toml").write_text(slow)
+    crash.touch()
+    words = ("run", "slow.toml", "--server", str(server), "--out", "a.howfar", "--seed", "1")
+    done = run_howfar(*words, cwd=where, env={"XDG_CACHE_HOME": str(cache)})
+    assert done.returncode == 4, done.stderr
+    _clear(done.stderr, "trials in a row were void, the last because: ", "howfar resume a.howfar")
+    run = read_run(where / "a.howfar")
+    assert {trial.status for trial in run.trials} == {TrialStatus.VOID}
+    assert all(trial.void_reason for trial in run.trials)
+    report = run_howfar("report", "a.howfar", cwd=where)
+    assert report.returncode == 0, report.stderr
+    assert "void" in report.stdout
+
+
+def test_a_full_disk_keeps_what_was_measured(where: Path, cache: Path) -> None:
+    """A real file system of 200 KiB, in a mount namespace of this test: nobody else sees it."""
+    full = where / "full"
+    full.mkdir()
+    script = (
+        f"mount -t tmpfs -o size=200k small {full} && "
+        f"{Path(sys.executable).with_name('howfar')} run local.toml --out {full}/a.howfar; code=$?; "
+        f"ls -A {full} >&2; cp {full}/a.howfar* {where}/; exit $code"
+    )
+    done = subprocess.run(
+        ["unshare", *(() if os.geteuid() == 0 else ("--user", "--map-root-user")), "--mount", "sh", "-c", script],
+        capture_output=True,
+        text=True,
+        cwd=where,
+        timeout=120,
+        env={**os.environ, "XDG_CACHE_HOME": str(cache)},
+    )
+    assert done.returncode == 6, done.stderr
+    _clear(done.stderr, "disk full", "df ", "howfar resume ")
+    said = [line for line in done.stderr.splitlines() if line.startswith("block ")]
+    assert said, done.stderr
+    assert len(read_run(where / "a.howfar").trials) == len(said)
+    resumed = run_howfar("resume", "a.howfar", cwd=where, env={"XDG_CACHE_HOME": str(cache)})
+    assert resumed.returncode == 0, resumed.stderr
+    assert read_run(where / "a.howfar").stop is StopReason.BLOCKS
+
+
+def test_where_namespaces_are_forbidden_the_local_paths_are_measured(where: Path, cache: Path) -> None:
+    tried = subprocess.run([*FORBID, "true"], capture_output=True, text=True)
+    if tried.returncode != 0:
+        pytest.skip(f"this machine cannot be made to forbid namespaces: {tried.stderr.strip()}")
+    env = {"XDG_CACHE_HOME": str(cache)}
+    done = run_howfar("run", "tiny.toml", "--out", "a.howfar", cwd=where, env=env, prefix=FORBID)
+    assert done.returncode == 0, done.stderr
+    _clear(done.stderr, "user.max_user_namespaces is 0", "Run as root, or allow", "Measuring socket and tcp only.")
+    run = read_run(where / "a.howfar")
+    assert [arm.name for arm in run.info.arms] == ["socket", "socket (again)", "tcp"]
+    assert run.stop is StopReason.BLOCKS
+    assert run.info.environment["sandbox"] is False
+    assert not any((cache / "howfar" / "work").iterdir())
+    asked = run_howfar("resume", "a.howfar", cwd=where, env=env, prefix=FORBID)
+    assert (asked.returncode, "Nothing to do" in asked.stderr) == (0, True)
+
+
+def test_ctrl_c_ends_in_order_and_resume_goes_on(where: Path, cache: Path) -> None:
+    before = state_of_machine()
+    session = Session(["run", "tiny.toml", "--out", "a.howfar"], cache, where)
+    try:
+        wait_until(lambda: len(session.reported()) >= 2 or session.process.poll() is not None, "two trials")
+        os.killpg(session.process.pid, signal.SIGINT)  # as a terminal does: to everyone in the foreground
+        code = session.code()
+        wait_until(lambda: not session.marked.pids(), f"the end of {session.marked.pids()}")
+    finally:
+        session.end()
+    assert code == 130, session.say()
+    _clear(session.say(), "interrupted; ", "are kept in a.howfar", "howfar resume a.howfar")
+    assert state_of_machine() == before
+    run = read_run(where / "a.howfar")
+    assert run.stop is StopReason.INTERRUPTED
+    assert sorted(entry.name for entry in where.glob("a.*")) == ["a.howfar"]
+    done = run_howfar("resume", "a.howfar", cwd=where, env={"XDG_CACHE_HOME": str(cache)})
+    assert done.returncode == 0, done.stderr
+    assert f"{len(run.trials)} trials done before" in done.stderr
+    after = read_run(where / "a.howfar")
+    assert after.trials[: len(run.trials)] == run.trials
+    good = {(trial.block, trial.position) for trial in after.trials if trial.status is TrialStatus.OK}
+    assert len(good) >= ARMS * BLOCKS - 2
+
+
+def test_ctrl_c_while_the_laboratory_is_built(where: Path, cache: Path) -> None:
+    session = Session(["run", "tiny.toml", "--out", "a.howfar"], cache, where)
+    try:
+        assert session.await_part("howfar-engine link", 60)
+        os.killpg(session.process.pid, signal.SIGINT)
+        assert session.code() == 130, session.say()
+        wait_until(lambda: not session.marked.pids(), f"the end of {session.marked.pids()}")
+    finally:
+        session.end()
+    _clear(session.say(), "interrupted")
+    assert not list(where.glob("*a.howfar*"))
+
+
+def test_two_runs_at_once_in_one_directory(where: Path, cache: Path) -> None:
+    """They share the cache and the names by default; each has its own file, and none is lost."""
+    sessions = [Session(["run", "local.toml"], cache, where) for _ in range(2)]
+    try:
+        assert [session.code() for session in sessions] == [0, 0], [session.say() for session in sessions]
+    finally:
+        for session in sessions:
+            session.end()
+    files = list(where.glob("*.howfar"))
+    assert len(files) == 2
+    assert all(read_run(file).stop is StopReason.BLOCKS for file in files)
+    assert not list(where.glob(".*"))
+
+
+def test_caches_with_odd_names(tmp_path_factory: pytest.TempPathFactory) -> None:
+    where = tmp_path_factory.mktemp("o")
+    odd = where / "mit Leer, (zeichen) ü!"
+    done = run_lab(
+        *(
+            "--path",
+            "forwarded-socket",
+            "--tables",
+            "1",
+            "--table-size",
+            "100",
+            "--",
+            "sh",
+            "-c",
+            'test -S "$HOWFAR_SOCKET"',
+        ),
+        env={"XDG_CACHE_HOME": str(odd)},
+    )
+    assert done.returncode == 0, done.stderr
+    done = run_lab("--server", "none", "--", "true", env={"XDG_CACHE_HOME": str(where / "a:b")})
+    assert done.returncode == 4
+    _clear(done.stderr, "has : in its name", "XDG_CACHE_HOME")
