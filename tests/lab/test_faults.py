@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -200,3 +201,30 @@ def test_caches_with_odd_names(tmp_path_factory: pytest.TempPathFactory) -> None
     done = run_lab("--server", "none", "--", "true", env={"XDG_CACHE_HOME": str(where / "a:b")})
     assert done.returncode == 4
     _clear(done.stderr, "has : in its name", "XDG_CACHE_HOME")
+
+
+def _further(session: Session, trials: int) -> bool:
+    return len(session.reported()) > trials or session.process.poll() is not None
+
+
+def test_the_run_outlives_each_of_its_parts(where: Path, cache: Path) -> None:
+    """One trial is void for each death at most, and says why; the next has a new part, and the run ends well."""
+    session = Session(["run", "tiny.toml", "--out", "a.howfar"], cache, where)
+    parts = ("howfar-engine link", "howfar-engine load", "mariadbd", "howfar-engine echo", "socat")
+    try:
+        for number, part in enumerate(parts):
+            wait_until(partial(_further, session, 3 * number), "more trials")
+            victim = session.await_part(part, 60)
+            assert victim is not None, session.say()
+            os.kill(victim, signal.SIGKILL)
+        code = session.code()
+    finally:
+        session.end()
+    assert code == 0, session.say()
+    run = read_run(where / "a.howfar")
+    assert run.stop is StopReason.BLOCKS
+    reasons = [trial.void_reason or "" for trial in run.trials if trial.status is TrialStatus.VOID]
+    assert all(reasons)
+    of_the_machine = [reason for reason in reasons if "too busy" in reason or "RTT at rest" in reason]
+    assert len(reasons) - len(of_the_machine) <= len(parts), reasons
+    assert len([reason for reason in reasons if "howfar-engine link" in reason]) <= 1, reasons

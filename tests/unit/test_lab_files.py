@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from howfar.errors import LabError, PlanError
-from howfar.lab.cache import cache_home, file_system_of, work_directory
+from howfar.lab.cache import cache_home, file_system_of, lock, work_directory
 from howfar.lab.environment import LoadWatch, machine_facts
 from howfar.lab.laboratory import LabRequest
 from howfar.lab.network import host_batch, middle_batch
-from howfar.lab.servers.templates import from_template
+from howfar.lab.servers.templates import from_template, tidy
 
 
 def test_a_template_is_built_once(tmp_path: Path) -> None:
@@ -127,3 +127,24 @@ def test_a_request_knows_whether_it_needs_a_link() -> None:
     assert not LabRequest(paths=("socket", "tcp")).needs_link
     with pytest.raises(PlanError):
         _ = LabRequest(paths=("pigeon",)).needs_link
+
+
+def test_what_a_killed_builder_left_goes_unless_somebody_builds(tmp_path: Path) -> None:
+    for shelf in ("empty", "loaded"):
+        (tmp_path / shelf / "building-1" / "mysql").mkdir(parents=True)
+    with lock(tmp_path / "empty" / "lock", exclusive=True):
+        tidy(tmp_path)
+    assert [path.parent.name for path in tmp_path.glob("*/building-1")] == ["empty"]
+    tidy(tmp_path)
+    assert not list(tmp_path.glob("*/building-1"))
+
+
+@pytest.mark.parametrize(("named", "home", "expected"), [("rel", "h", "h/.cache/howfar"), ("", "h", "h/.cache/howfar")])
+def test_a_relative_cache_is_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str, home: str, expected: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", named)
+    monkeypatch.setenv("HOME", str(tmp_path / home))
+    assert cache_home() == tmp_path / expected
+    assert not (tmp_path / "rel").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +24,9 @@ from howfar.lab.network import SERVER_ADDRESS
 from howfar.lab.paths import PathKind, find_path, path_names
 from howfar.lab.servers import DATABASE
 from howfar.units import format_duration_ns, format_rate_bps, parse_duration_ns, parse_rate_bps
+
+NOT_FOUND = 127
+"""As shells say it."""
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -85,6 +89,9 @@ def lab(
         paths=(path_name,),
     )
     path = find_path(path_name)
+    if command and shutil.which(command[0]) is None and not Path(command[0]).exists():
+        click.echo(f"howfar: the program {command[0]} was not found; nothing was started", err=True)
+        sys.exit(NOT_FOUND)
     if not sandbox.inside():
         try:
             sys.exit(sandbox.run_inside())

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -33,7 +34,10 @@ _SYSCTLS = (
     ("user/max_user_namespaces", "10000"),
     ("kernel/apparmor_restrict_unprivileged_userns", "0"),
 )
+_UNDOING_S = 10.0
+"""Longer than a laboratory takes to be undone."""
 _armed = False
+_interrupted_at = float("-inf")
 
 
 class Terminated(KeyboardInterrupt):
@@ -62,11 +66,19 @@ def _arm() -> None:
         threading.Thread(target=_watch_lifeline, args=(descriptor,), name="lifeline", daemon=True).start()
     # The first process of a PID namespace gets only signals that it handles: without this, SIGTERM would be lost.
     signal.signal(signal.SIGTERM, _interrupt)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, _interrupt)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # one is enough; a second must not disturb the undoing
-    raise Terminated
+    """One is enough: a second soon after (a group's signal that the outside hands on too, an impatient key) must not
+    disturb the undoing."""
+    global _interrupted_at
+    now = time.monotonic()
+    if now - _interrupted_at < _UNDOING_S:
+        return
+    _interrupted_at = now
+    raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
 
 def _lifeline_cut(descriptor: int, timeout_ms: int | None) -> bool:

@@ -1,0 +1,199 @@
+"""`howfar` as a user starts it, as a process of its own: bad input, odd terminals, streams that are closed or full."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from howfar.conduct.conductor import conduct
+from howfar.results.store import create
+from tests.unit.fake_lab import fake_info, fakes
+
+HOWFAR = str(Path(sys.executable).with_name("howfar"))
+pytestmark = pytest.mark.skipif(not Path(HOWFAR).exists(), reason="the command howfar is not installed here")
+MALFORMED = 'name = "mine"\nquestion = Which?\n'
+WRONG_FIELD = """
+name = "mine"
+question = "Which?"
+[workload]
+kind = "oltp_read_only"
+[factors]
+path = ["socket", "tcp"]
+rtt = "-1ms"
+[baseline]
+path = "socket"
+"""
+
+
+def howfar(
+    *arguments: str, cwd: Path, preexec_fn: Callable[[], object] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [HOWFAR, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=cwd,
+        preexec_fn=preexec_fn,
+    )
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> Path:
+    """A directory with a good run and bad files."""
+    laboratory, _, instruments = fakes()
+    with create(tmp_path / "good.howfar", fake_info()) as file:
+        conduct(file, laboratory, laboratory.clock(), instruments)
+    create(tmp_path / "empty.howfar", fake_info()).close()
+    shutil.copy(tmp_path / "good.howfar", tmp_path / "newer.howfar")
+    with sqlite3.connect(tmp_path / "newer.howfar") as db:
+        db.execute("PRAGMA user_version = 7")
+    (tmp_path / "text.howfar").write_text("no SQLite")
+    (tmp_path / "malformed.toml").write_text(MALFORMED)
+    (tmp_path / "wrong.toml").write_text(WRONG_FIELD)
+    return tmp_path
+
+
+BAD = [
+    (("run", "nope"), 2, "there is no plan 'nope'", "paths"),
+    (("run", "malformed.toml"), 2, "malformed.toml:2:12: malformed TOML", "quotes"),
+    (("run", "wrong.toml"), 2, "wrong.toml:8: factors.rtt = '-1ms'", "Correct that line"),
+    (("run", "--rtt", "10"), 2, "'10' is not a duration", "--rtt"),
+    (("run", "--rtt=-1ms"), 2, "never negative", "--rtt"),
+    (("run", "--rtt", "nan"), 2, "'nan' is not a duration", "--rtt"),
+    (("run", "--rate", "fast"), 2, "'fast' is not a rate", "--rate"),
+    (("run", "--rate", "nan"), 2, "'nan' is not a rate", "--rate"),
+    (("run", "--rate=-1gbit"), 2, "-1gbit", "--rate"),
+    (("run", "--quick", "--time-budget", "1s"), 2, "a time budget of 1s is too short", "Give at least --time-budget"),
+    (("run", "--server", "/nowhere/mariadbd"), 3, "/nowhere/mariadbd is no program", "mariadbd"),
+    (("run", "--out", "no/where.howfar"), 6, "there is no directory no", "--out"),
+    (("run", "--out", "good.howfar"), 6, "exists already", "howfar resume good.howfar"),
+    (("report", "text.howfar"), 6, "text.howfar is no run file", "howfar run"),
+    (("resume", "text.howfar"), 6, "text.howfar is no run file", "howfar run"),
+    (("report", "newer.howfar"), 6, "newer.howfar has format 7", "newer howfar"),
+    (("resume", "newer.howfar"), 6, "newer.howfar has format 7", "newer howfar"),
+    (("lab", "--server", "none", "--", "no-such-program"), 127, "the program no-such-program was not found", ""),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "said", "advice"), BAD)
+def test_bad_input(where: Path, arguments: tuple[str, ...], code: int, said: str, advice: str) -> None:
+    before = sorted(where.iterdir())
+    done = howfar(*arguments, cwd=where)
+    message, _, rest = done.stderr.partition("\n")
+    assert (done.returncode, done.stdout) == (code, ""), done.stderr
+    assert message.startswith("howfar: ")
+    assert said in message
+    assert advice in rest
+    assert "Traceback" not in rest
+    assert sorted(where.iterdir()) == before
+
+
+def test_a_directory_that_is_gone(where: Path) -> None:
+    gone = where / "gone"
+    gone.mkdir()
+    script = f'cd "{gone}" && rmdir "{gone}" && exec "{HOWFAR}" run --quick'
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 6
+    assert done.stderr.startswith("howfar: the current directory has been removed\n")
+
+
+def test_a_directory_that_cannot_be_written(where: Path) -> None:
+    """A real read-only mount: root may write into any directory that is merely not writable."""
+    namespaces = ("unshare", *(() if os.geteuid() == 0 else ("--user", "--map-root-user")), "--mount")
+    script = f'mount -t tmpfs -o ro none "{where}/ro" && cd "{where}" && exec "{HOWFAR}" run --quick --out ro/a.howfar'
+    (where / "ro").mkdir()
+    if subprocess.run([*namespaces, "true"], capture_output=True).returncode != 0:
+        pytest.skip("this machine does not let us mount")
+    done = subprocess.run([*namespaces, "sh", "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 6, done.stderr
+    assert done.stderr.startswith("howfar: the directory ro cannot be written to\n  Choose")
+
+
+def test_a_run_without_a_trial_is_shown(where: Path) -> None:
+    for form in ((), ("--html=x.html",)):
+        done = howfar("report", "empty.howfar", *form, cwd=where)
+        assert done.returncode == 0, done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def _closing(*descriptors: int) -> Callable[[], None]:
+    def close() -> None:
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+    return close
+
+
+@pytest.mark.parametrize("closed", [0, 1, 2])
+def test_a_closed_stream(where: Path, closed: int) -> None:
+    done = howfar("run", "nope", cwd=where, preexec_fn=_closing(closed))
+    assert done.returncode == 2
+    assert ("there is no plan" in done.stderr) == (closed != 2)
+    assert howfar("plans", cwd=where, preexec_fn=_closing(closed)).returncode == 0
+
+
+def test_a_complete_run_is_not_resumed_whatever_is_closed(where: Path) -> None:
+    """Nothing is written into a file that got the number of a closed stream."""
+    before = (where / "good.howfar").read_bytes()
+    for closed in ((), (0, 1, 2)):
+        done = howfar("resume", "good.howfar", cwd=where, preexec_fn=_closing(*closed))
+        assert done.returncode == 0, done.stderr
+        assert ("Nothing to do: the run is complete" in done.stderr) == (not closed)
+        assert (where / "good.howfar").read_bytes() == before
+
+
+@pytest.mark.parametrize("arguments", [("plans",), ("--help",), ("report", "good.howfar")])
+def test_a_full_stdout(where: Path, arguments: tuple[str, ...]) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([HOWFAR, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, cwd=where)
+    assert done.returncode == 6
+    assert done.stderr.startswith("howfar: writing the output failed: No space left on device\n")
+
+
+def _on_a_terminal(columns: int, where: Path, variables: dict[str, str], *arguments: str) -> str:
+    """What a terminal of that width is sent."""
+    master, slave = pty.openpty()
+    os.set_blocking(master, True)
+    environment = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "NO_COLOR", "TERM")}
+    process = subprocess.Popen(
+        ["sh", "-c", f'stty cols {columns} && exec "$@"', "sh", HOWFAR, *arguments],
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        cwd=where,
+        env={**environment, **variables},
+    )
+    os.close(slave)
+    said = b""
+    with suppress(OSError):  # how a terminal says that nobody has it open any more
+        while part := os.read(master, 65536):
+            said += part
+    os.close(master)
+    assert process.wait(60) == 0
+    return said.decode()
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+@pytest.mark.parametrize(
+    ("variables", "plain"),
+    [({"TERM": "dumb"}, True), ({"TERM": "xterm", "NO_COLOR": "1"}, True), ({"TERM": "xterm"}, False)],
+)
+def test_terminals(where: Path, columns: int, variables: dict[str, str], plain: bool) -> None:
+    said = _on_a_terminal(columns, where, variables, "report", "good.howfar")
+    assert ("\x1b" not in said) == plain
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", said).split("\r\n")
+    assert max(len(line) for line in lines) <= columns
+    assert any("forwarded" in line for line in lines)
