@@ -23,6 +23,8 @@ from howfar.lab.sockets import free_port, listening_ports
 
 _READY_TIMEOUT_S = 60.0
 _SHUTDOWN_TIMEOUT_S = 300.0
+_VIEW_TIMEOUT_S = 30.0
+"""For an answer over the path. A link or a forwarder that died meanwhile says nothing, not even that it is gone."""
 _POLL_S = 0.003
 _SPARE_CONNECTIONS = 16
 _LOG_LINES = 8
@@ -201,7 +203,9 @@ class MariadbServer:
                 raise LabError(f"reading the tables into memory took too long: {status}", "Is the machine overloaded?")
             time.sleep(_POLL_S)
 
-    def _connect(self, connection: Mapping[str, Any]) -> pymysql.Connection[DictCursor]:
+    def _connect(
+        self, connection: Mapping[str, Any], patience_s: float = _SHUTDOWN_TIMEOUT_S
+    ) -> pymysql.Connection[DictCursor]:
         try:
             return pymysql.connect(
                 unix_socket=connection.get("socket"),
@@ -212,7 +216,7 @@ class MariadbServer:
                 database=DATABASE,
                 autocommit=True,
                 connect_timeout=10,
-                read_timeout=_SHUTDOWN_TIMEOUT_S,
+                read_timeout=patience_s,
                 ssl_disabled=True,
                 cursorclass=DictCursor,
             )
@@ -263,7 +267,7 @@ class MariadbServer:
 
     def session_view(self, connection: Mapping[str, Any], host: Host) -> dict[str, Any]:
         def ask() -> dict[str, Any]:
-            probe = self._connect(connection)
+            probe = self._connect(connection, _VIEW_TIMEOUT_S)
             with probe, probe.cursor() as cursor:
                 cursor.execute("SELECT HOST AS host FROM information_schema.processlist WHERE ID = CONNECTION_ID()")
                 view: dict[str, Any] = dict(cursor.fetchone() or {})
@@ -273,7 +277,11 @@ class MariadbServer:
                 view.update({row["Variable_name"].lower(): row["Value"] for row in cursor.fetchall()})
                 return view
 
-        return host.within(ask)
+        try:
+            return host.within(ask)
+        except pymysql.Error as error:
+            self._check_alive("when asked how it sees its client")
+            raise LabError(f"the server did not say how it sees a client by {dict(connection)}: {error}") from error
 
     def shut_down(self) -> None:
         """Cleanly, so that the next start needs no recovery. Raises ServerCrashed."""
