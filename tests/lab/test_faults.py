@@ -228,3 +228,44 @@ def test_the_run_outlives_each_of_its_parts(where: Path, cache: Path) -> None:
     of_the_machine = [reason for reason in reasons if "too busy" in reason or "RTT at rest" in reason]
     assert len(reasons) - len(of_the_machine) <= len(parts), reasons
     assert len([reason for reason in reasons if "howfar-engine link" in reason]) <= 1, reasons
+
+
+CUT = """
+import os, signal, sys
+from howfar.errors import LabError
+from howfar.lab import sandbox
+if not sandbox.inside():
+    sys.exit(sandbox.run_inside())
+from howfar.lab.laboratory import LabRequest, open_laboratory
+from howfar.lab.servers import mariadb_server
+mariadb_server._VIEW_TIMEOUT_S = 1.0
+with open_laboratory(LabRequest(tables=1, table_size=1000, paths=("remote",))) as laboratory:
+    with laboratory.stage({"path": "remote"}) as stage:
+        connect = stage.running._connect
+        def cut(*arguments):
+            connection = connect(*arguments)
+            os.kill(laboratory.link.pid, signal.SIGKILL)
+            return connection
+        stage.running._connect = cut
+        try:
+            stage.running.session_view(stage.way.connection, laboratory.client_host)
+        except LabError as error:
+            print(error)
+    with laboratory.stage({"path": "remote"}) as stage:
+        print("whole again", stage.view["host"].partition(":")[0])
+"""
+
+
+def test_a_link_that_dies_while_the_server_is_asked(cache: Path) -> None:
+    """A dead link tells nobody that it is dead: only a limit of time ends the wait."""
+    done = subprocess.run(
+        [sys.executable, "-c", CUT],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env={**os.environ, "XDG_CACHE_HOME": str(cache)},
+    )
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert "the server did not say how it sees a client" in first
+    assert second == "whole again 10.77.0.1"
