@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 from howfar.errors import LabError, PlanError
 from howfar.lab.cache import cache_home, file_system_of, lock, work_directory
-from howfar.lab.environment import LoadWatch, machine_facts
+from howfar.lab.environment import LoadWatch, cpu_ticks, machine_facts
 from howfar.lab.laboratory import LabRequest
 from howfar.lab.network import host_batch, middle_batch
 from howfar.lab.servers.templates import from_template, tidy
@@ -116,6 +117,25 @@ def test_facts_and_load_are_read_from_this_kernel() -> None:
     load = LoadWatch().finish()
     assert load.load_average_1m >= 0
     assert load.steal_share is None or load.steal_share >= 0
+
+
+def test_busy_is_neither_idle_nor_waiting_nor_stolen() -> None:
+    """The words are user, nice, system, idle, iowait, irq, softirq, steal, guest, guest_nice."""
+    assert cpu_ticks("cpu  1 20 300 4000 50000 600000 7000000 80000000 9 9\ncpu0 1 1") == (7600321, 80000000)
+    assert cpu_ticks("cpu  1 2 3 4") is None
+    assert cpu_ticks(None) is None
+
+
+def test_a_busy_loop_is_seen_as_busy() -> None:
+    """This loop alone uses so much CPU time by its own count; the machine cannot have used less, but for whole ticks."""
+    watch, started = LoadWatch(), time.process_time()
+    before = time.monotonic()
+    while time.process_time() - started < 0.3:
+        pass
+    load, elapsed = watch.finish(), time.monotonic() - before
+    assert load.busy_cpus is not None
+    assert load.busy_cpus * elapsed >= 0.3 - 0.1
+    assert load.busy_cpus <= (os.cpu_count() or 1) * 1.2
 
 
 def test_file_system_of_proc_is_proc() -> None:

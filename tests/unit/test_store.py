@@ -15,7 +15,7 @@ from tests.unit.fake_lab import HISTOGRAM, fake_info, fakes
 
 from howfar.conduct.conductor import conduct
 from howfar.errors import NewerRunFile, NotARunFile, RunFileError
-from howfar.results.records import MachineLoad, StopReason, Trial, TrialStatus
+from howfar.results.records import FORMAT_VERSION, MachineLoad, StopReason, Trial, TrialStatus
 from howfar.results.schema import APPLICATION_ID
 from howfar.results.store import RunFile, create, read_run
 
@@ -49,6 +49,20 @@ def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
     assert run.trials[0].measured is not None
     assert run.trials[0].measured.histograms[0].data == HISTOGRAM
     assert run.trials[0].measured.errors == {"1213": 1}
+
+
+def test_a_file_of_format_1_is_read_and_not_continued(tmp_path: Path) -> None:
+    path = tmp_path / "old.howfar"
+    with create(path, fake_info()) as file:
+        file.append_trial(void_trial(0))
+    db = sqlite3.connect(path)
+    db.execute("ALTER TABLE trial DROP COLUMN busy_cpus")
+    db.execute("PRAGMA user_version = 1")
+    db.commit()
+    db.close()
+    assert read_run(path).trials == (void_trial(0),)
+    with pytest.raises(RunFileError, match="older format 1"):
+        RunFile(path)
 
 
 def test_void_trials_keep_load_and_receipt(tmp_path: Path) -> None:
@@ -172,7 +186,7 @@ def test_a_newer_format_is_refused_and_kept(tmp_path: Path) -> None:
     db.close()
     before = path.read_bytes()
     for open_it in (read_run, RunFile):
-        with pytest.raises(NewerRunFile, match="format 99, this howfar reads up to 1") as caught:
+        with pytest.raises(NewerRunFile, match=f"format 99, this howfar reads up to {FORMAT_VERSION}") as caught:
             open_it(path)
         assert "newer howfar" in caught.value.advice
     assert path.read_bytes() == before

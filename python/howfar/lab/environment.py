@@ -69,9 +69,17 @@ def _pressure_us(resource: str) -> int | None:
     return None
 
 
-def _steal_ticks() -> int | None:
-    words = (_read("/proc/stat") or "").partition("\n")[0].split()
-    return int(words[8]) if len(words) > 8 else None
+_USER, _NICE, _SYSTEM, _IRQ, _SOFTIRQ, _STEAL = 0, 1, 2, 5, 6, 7
+"""Where they stand in the first line of /proc/stat. Guests are counted in user and nice already."""
+
+
+def cpu_ticks(stat: str | None) -> tuple[int, int] | None:
+    """Ticks of all CPUs since boot: at work (not idle, waiting for a disk, or stolen), and stolen. None: not said."""
+    words = (stat or "").partition("\n")[0].split()[1:]
+    if len(words) <= _STEAL:
+        return None
+    ticks = [int(word) for word in words]
+    return sum(ticks[place] for place in (_USER, _NICE, _SYSTEM, _IRQ, _SOFTIRQ)), ticks[_STEAL]
 
 
 class LoadWatch:
@@ -80,17 +88,21 @@ class LoadWatch:
     def __init__(self) -> None:
         self._start = time.monotonic()
         self._cpu, self._io = _pressure_us("cpu"), _pressure_us("io")
-        self._steal = _steal_ticks()
+        self._ticks = cpu_ticks(_read("/proc/stat"))
 
     def finish(self) -> MachineLoad:
         elapsed_s = max(time.monotonic() - self._start, 1e-6)
+        ticks = cpu_ticks(_read("/proc/stat"))
 
         def share(before: int | None, after: int | None, per_s: float) -> float | None:
             return None if before is None or after is None else (after - before) / per_s / elapsed_s
 
+        busy, stolen = self._ticks or (None, None)
+        busy_now, stolen_now = ticks or (None, None)
         return MachineLoad(
             psi_cpu_some_share=share(self._cpu, _pressure_us("cpu"), _US_PER_S),
             psi_io_some_share=share(self._io, _pressure_us("io"), _US_PER_S),
-            steal_share=share(self._steal, _steal_ticks(), _TICKS * (os.cpu_count() or 1)),
+            steal_share=share(stolen, stolen_now, _TICKS * (os.cpu_count() or 1)),
             load_average_1m=os.getloadavg()[0],
+            busy_cpus=share(busy, busy_now, _TICKS),
         )

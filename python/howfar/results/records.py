@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Of the run file. A reader upgrades older files and refuses newer ones."""
 
 FactorValue = str | int | float | bool
@@ -111,6 +111,8 @@ class MachineLoad(Record):
     psi_io_some_share: float | None
     steal_share: float | None
     load_average_1m: float
+    busy_cpus: float | None = None
+    """Mean number of CPUs at work on anything of this machine, the trial's own processes included. Files of before say nothing."""
 
 
 class Trial(Record):

@@ -34,7 +34,7 @@ _MEASURED = (
     "warmup_transactions",
     "connect_ns",
 )
-_LOAD = ("psi_cpu_some_share", "psi_io_some_share", "steal_share", "load_average_1m")
+_LOAD = ("psi_cpu_some_share", "psi_io_some_share", "steal_share", "load_average_1m", "busy_cpus")
 _TRIAL = ("number", "block", "position", "attempt", "arm", "status", "void_reason", "started_unix_ns", "ended_unix_ns")
 
 

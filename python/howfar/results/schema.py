@@ -57,6 +57,7 @@ CREATE TABLE trial (
     psi_io_some_share REAL,
     steal_share REAL,
     load_average_1m REAL,
+    busy_cpus REAL,
     warnings TEXT NOT NULL,
     UNIQUE (block, position, attempt)
 ) STRICT;
@@ -106,8 +107,14 @@ CREATE TABLE event (
 ) STRICT;
 """
 
-UPGRADES: dict[int, Callable[[sqlite3.Connection], None]] = {}
-"""From a format version to the next: what to run on a private copy in memory. Empty while 1 is the only version."""
+
+def _add_busy_cpus(connection: sqlite3.Connection) -> None:
+    """Format 2 says how many CPUs were at work; of older trials it is unknown."""
+    connection.execute("ALTER TABLE trial ADD COLUMN busy_cpus REAL")
+
+
+UPGRADES: dict[int, Callable[[sqlite3.Connection], None]] = {1: _add_busy_cpus}
+"""From a format version to the next: what to run on a private copy in memory."""
 
 
 def create_tables(connection: sqlite3.Connection) -> None:
