@@ -67,8 +67,9 @@ def test_golden(name: str) -> None:
 @pytest.mark.parametrize("width", [60, 72, 80, 100, 120, 200])
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     for summary in (clear(), murky()):
-        for line in terminal.render(summary, width).splitlines():
-            assert len(line) <= width
+        for unicode in (True, False):
+            for line in terminal.render(summary, width, unicode=unicode).splitlines():
+                assert len(line) <= width
 
 
 def test_colour_adds_nothing_but_colour() -> None:

@@ -22,6 +22,7 @@ from howfar.analysis.intervals import (
 from howfar.analysis.link_facts import link_facts
 from howfar.analysis.published import find_published
 from howfar.analysis.summary import (
+    Bound,
     BytesPerTxn,
     CellSummary,
     CpuPerQuery,
@@ -134,6 +135,7 @@ def _cell(table: TrialTable, arm: Arm, floors: _Floors) -> CellSummary:
     link = link_facts(arm.factors, receipts)
     rest_rtt_us = link.rest_rtt_ns / 1e3 if link.rest_rtt_ns is not None else None
     ratio = IDENTITY if baseline else judged.quoted if judged else None
+    bound = _cpu_bound(arm, table.baseline)
     warnings = signs.arm_warnings(trials, link) + (signs.ratio_warnings(judged, floors.target) if judged else [])
     return CellSummary(
         factors=arm.factors,
@@ -148,9 +150,10 @@ def _cell(table: TrialTable, arm: Arm, floors: _Floors) -> CellSummary:
         block_ratios=tuple(table.block_ratios(arm.name, table.baseline.name, qps)) if table.baseline else (),
         blocks_needed=blocks_needed(judged.sd_log, floors.target) if judged and judged.sd_log is not None else None,
         resolution=Resolution.BASELINE if baseline else resolve(ratio, floors.throughput),
-        cpu_resolution=Resolution.BASELINE if baseline else _cpu_resolution(cpu_ratio, floors.cpu),
+        cpu_resolution=Resolution.BASELINE if baseline else _cpu_resolution(cpu_ratio, floors.cpu, bound),
         cpu_us_per_query=_cpu(trials),
         cpu_ratio=cpu_ratio,
+        cpu_bound=bound,
         latency_ms=histograms.latency_ms(merged, records),
         latency_curve=histograms.curve(merged),
         latency_ratio=_quoted(table, arm, median_latency_ns),
@@ -167,11 +170,24 @@ def _cell(table: TrialTable, arm: Arm, floors: _Floors) -> CellSummary:
     )
 
 
-def _cpu_resolution(cpu_ratio: Estimate | None, floor: float | None) -> Resolution:
-    """More CPU a query is slower."""
+def _passes_link(arm: Arm) -> bool:
+    """Only cells on paths over the link have the link's factors."""
+    return "rtt_ns" in arm.factors or "rate_bps" in arm.factors
+
+
+def _cpu_bound(arm: Arm, baseline: Arm | None) -> Bound:
+    if baseline is None or _passes_link(arm) == _passes_link(baseline):
+        return Bound.MEASURED
+    return Bound.AT_LEAST if _passes_link(arm) else Bound.AT_MOST
+
+
+def _cpu_resolution(cpu_ratio: Estimate | None, floor: float | None, bound: Bound) -> Resolution:
+    """More CPU a query is slower. What a bound cannot show is not claimed: "at least 0.9" may be more than 1."""
     found = resolve(cpu_ratio, floor)
     turned = {Resolution.FASTER: Resolution.SLOWER, Resolution.SLOWER: Resolution.FASTER}
-    return turned.get(found, found)
+    claimed = turned.get(found, found)
+    beyond = {Bound.AT_LEAST: Resolution.FASTER, Bound.AT_MOST: Resolution.SLOWER}
+    return Resolution.NOT_RESOLVED if claimed is beyond.get(bound) else claimed
 
 
 def threads_of(arm: Arm) -> int:

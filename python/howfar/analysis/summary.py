@@ -63,6 +63,18 @@ class Resolution(StrEnum):
     BASELINE = "baseline"
 
 
+class Bound(StrEnum):
+    """Which side of the truth a CPU ratio is on. The kernel's work of receiving from the link runs in the emulator's threads and
+    is charged to no path, while loopback's is charged to the sender."""
+
+    MEASURED = "measured"
+    """Both arms pass the link, or neither does."""
+    AT_LEAST = "at least"
+    """This arm passes the link and the baseline does not: part of its CPU is not counted."""
+    AT_MOST = "at most"
+    """The baseline passes the link and this arm does not."""
+
+
 class Warning(StrEnum):
     """Everything that may be said beside a number. Closed: a report can explain each."""
 
@@ -111,6 +123,8 @@ class CellSummary(Part):
     cpu_us_per_query: CpuPerQuery
     cpu_ratio: Estimate | None
     """Client + server + forwarder CPU a query over the baseline's, paired by block."""
+    cpu_bound: Bound
+    """How `cpu_ratio` is to be read. At least: never resolved as less CPU; at most: never as more."""
     latency_ms: LatencyMs
     latency_curve: tuple[CurvePoint, ...]
     latency_ratio: Estimate | None

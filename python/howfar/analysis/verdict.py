@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from howfar.analysis.intervals import excludes_one
-from howfar.analysis.summary import CellSummary, Estimate, Resolution
+from howfar.analysis.summary import Bound, CellSummary, Estimate, Resolution
 from howfar.results.records import ArmRole
 
 MAX_NAMED = 6
@@ -24,6 +24,10 @@ def interval_text(estimate: Estimate) -> str:
     if low is None or high is None:
         return f"{estimate.value:.{digits}f} (no interval)"
     return f"{estimate.value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+BOUND_SIGN = {Bound.MEASURED: "", Bound.AT_LEAST: "≥ ", Bound.AT_MOST: "≤ "}
+"""Before a CPU ratio that leaves part of one arm's CPU out."""
 
 
 def verdict(cells: Sequence[CellSummary], floor: float | None, aa: Estimate | None) -> str:
@@ -62,7 +66,7 @@ def _unresolved_name(cell: CellSummary) -> str:
     """What the clock could not tell, CPU time often can."""
     if cell.cpu_resolution is Resolution.NOT_RESOLVED or cell.cpu_ratio is None:
         return cell.arm
-    return f"{cell.arm} (its CPU per query is: {interval_text(cell.cpu_ratio)} times)"
+    return f"{cell.arm} (its CPU per query is: {BOUND_SIGN[cell.cpu_bound]}{interval_text(cell.cpu_ratio)} times)"
 
 
 def _floor_clause(floor: float | None, aa: Estimate | None) -> str:

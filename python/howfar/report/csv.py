@@ -45,6 +45,7 @@ def _row(cell: CellSummary, factors: list[str]) -> dict[str, object]:
         **_limits("server_cpu_us_per_query", cpu.server),
         **_limits("forwarder_cpu_us_per_query", cpu.forwarder),
         **_limits("cpu_ratio", cell.cpu_ratio),
+        "cpu_bound": cell.cpu_bound.value,
         **{f"{name}_ms": _text(getattr(latency, name)) for name in ("p50", "p95", "p99", "max")},
         **_limits("latency_ratio", cell.latency_ratio),
         "turns_per_txn": _text(cell.turns_per_txn),

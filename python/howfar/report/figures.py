@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from howfar.analysis.intervals import half_width
-from howfar.analysis.summary import CellSummary, Estimate, Resolution, Summary
-from howfar.analysis.verdict import interval_text
+from howfar.analysis.summary import Bound, CellSummary, Estimate, Resolution, Summary
+from howfar.analysis.verdict import BOUND_SIGN, interval_text
 from howfar.results.records import ArmRole
 
 UNKNOWN = "-"
@@ -49,6 +49,32 @@ def point(estimate: Estimate | None) -> str:
 def limits(estimate: Estimate | None) -> str:
     """The interval of `ratio` alone, in its brackets; empty for the baseline."""
     return ratio(estimate).partition(" ")[2]
+
+
+def cpu_ratio(cell: CellSummary) -> str:
+    """`1.23 [1.22, 1.24]`; `≥ 1.33 [1.32, 1.34]` where part of the path's CPU is not counted."""
+    return BOUND_SIGN[cell.cpu_bound] + ratio(cell.cpu_ratio) if cell.cpu_ratio else UNKNOWN
+
+
+def cpu_point(cell: CellSummary) -> str:
+    """The value of `cpu_ratio` alone, with its sign."""
+    return BOUND_SIGN[cell.cpu_bound] + point(cell.cpu_ratio) if cell.cpu_ratio else UNKNOWN
+
+
+UNCOUNTED_SHARE = "about a seventh of the path's CPU in a profile of `remote`"
+
+
+def cpu_note(summary: Summary) -> str:
+    """What ≥ and ≤ before a CPU ratio mean; empty where none has a sign."""
+    bounds = {cell.cpu_bound for cell in shown_cells(summary)}
+    if bounds == {Bound.MEASURED} or not bounds:
+        return ""
+    sign = " and ".join(BOUND_SIGN[bound].strip() for bound in (Bound.AT_LEAST, Bound.AT_MOST) if bound in bounds)
+    return (
+        f"{sign} before a CPU ratio: on paths over the link the kernel's work of receiving runs in the emulator's threads and is "
+        f"not counted ({UNCOUNTED_SHARE}), while loopback's is charged to the sender and is. The ratio is a bound, and a claim "
+        "on its other side is not made."
+    )
 
 
 def plus_minus(estimate: Estimate) -> str:

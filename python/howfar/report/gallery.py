@@ -79,7 +79,10 @@ def cpu_plot(summary: Summary) -> str:
     drawing = draw(charts.cpu, summary, "CPU microseconds a query, by who spent them", "cpu")
     if not drawing:
         return ""
-    caption = "From the scheduler's account of each process. The emulator of the link is not in it: it is part of the instrument."
+    caption = (
+        "From the scheduler's account of each process. The emulator of the link is not in it: it is part of the instrument. "
+        + figures.cpu_note(summary)
+    ).rstrip()
     rows = []
     for cell in figures.shown_cells(summary):
         cpu = cell.cpu_us_per_query
@@ -87,7 +90,7 @@ def cpu_plot(summary: Summary) -> str:
             f"{part.value:.2f} {figures.plus_minus(part)}" if part else figures.UNKNOWN
             for part in (cpu.client, cpu.server, cpu.forwarder, cpu.link)
         ]
-        rows.append([cell.arm, *parts, figures.ratio(cell.cpu_ratio)])
+        rows.append([cell.arm, *parts, figures.cpu_ratio(cell)])
     head = ["µs a query", "client", "server", "forwarders", "link emulator", "x baseline [95 %]"]
     return "<h2>What does a query cost in CPU?</h2>" + figure(drawing, caption, table(head, rows))
 

@@ -19,6 +19,7 @@ def render(summary: Summary) -> str:
         f"{summary.workload}. {figures.session_line(summary)}.",
         _table(summary),
         figures.noise_line(summary),
+        figures.cpu_note(summary),
         *_published(summary),
         "\n".join(f"- {line}" for line in warning_lines(summary)),
         "## What to do" if summary.advice else "",
@@ -39,7 +40,7 @@ def _table(summary: Summary) -> str:
         return ""
     base = figures.baseline_name(summary)
     head = ["path", "queries/s", f"of {base} [95 %]", "reads as", "p50 / p95 / p99 ms per transaction"]
-    head += ["CPU µs/query (client+server+forwarder)", "turns/txn", "bytes/txn out / in", "published"]
+    head += ["CPU µs/query (client+server+forwarder)", "CPU x", "turns/txn", "bytes/txn out / in", "published"]
     return "\n".join([_row(head), "|---|" + "---:|" * (len(head) - 1), *(_row(_cells(cell)) for cell in cells)])
 
 
@@ -52,6 +53,7 @@ def _cells(cell: CellSummary) -> list[str]:
         figures.reading(cell),
         " / ".join(figures.number(value) for value in (latency.p50, latency.p95, latency.p99)),
         f"{figures.number(figures.cpu_total(cell))} ({figures.cpu_parts(cell)})",
+        figures.cpu_ratio(cell),
         f"{cell.turns_per_txn:.4g}",
         f"{size.to_server:,.0f} / {size.to_client:,.0f}",
         f"{cell.published.ratio:.2f} ({cell.published.qps:,.0f}/s)" if cell.published else figures.UNKNOWN,

@@ -30,6 +30,7 @@ def questions(summary: Summary) -> list[tuple[str, str]]:
         ("Is it not just noise?", _noise(summary)),
         ("Was the machine busy?", _busy(summary)),
         ("Is it the load generator that is slow?", _client(summary)),
+        ("Is all CPU counted?", _cpu(summary)),
         ("Were bad results thrown away?", _voids(summary)),
         ("Is it really the path that is named?", RECEIPTS),
         ("Is the network real?", NETWORK),
@@ -78,6 +79,11 @@ def _client(summary: Summary) -> str:
     if limited:
         return f"On {', '.join(limited)} its busiest thread had no time left: there the figure is about the load generator."
     return "No: its busiest thread had time left on every path. Its own CPU is in the table as the first summand."
+
+
+def _cpu(summary: Summary) -> str:
+    charged = "Client, server and forwarder are counted by the scheduler, kernel work on their behalf included. "
+    return charged + (figures.cpu_note(summary) or "No path of this run differs from the baseline in passing the link.")
 
 
 def _voids(summary: Summary) -> str:

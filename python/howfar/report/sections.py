@@ -66,7 +66,7 @@ def main_table(summary: Summary) -> str:
     rows = "".join(_row(cell, heads) for cell in figures.shown_cells(summary))
     top = "".join(f'<th scope="col">{text(head)}</th>' for head in heads)
     notes = [f"Published elsewhere: {source}. Not our measurement." for source in figures.published_sources(summary)]
-    notes.append(figures.void_line(summary))
+    notes += [figures.cpu_note(summary), figures.void_line(summary)]
     below = "".join(f'<p class="muted small">{text(note)}</p>' for note in notes if note)
     return (
         '<h2>The figures</h2><div class="scroll"><table class="main">'
@@ -76,7 +76,7 @@ def main_table(summary: Summary) -> str:
 
 def _row(cell: CellSummary, heads: list[str]) -> str:
     latency, size = cell.latency_ms, cell.bytes_per_txn
-    cpu_ratio = f" (x {figures.point(cell.cpu_ratio)})" if cell.role is not ArmRole.BASELINE else ""
+    cpu_ratio = f" (x {figures.cpu_point(cell)})" if cell.role is not ArmRole.BASELINE else ""
     pairs = [
         (figures.number(cell.qps.value), figures.plus_minus(cell.qps)),
         (figures.ratio(cell.ratio), figures.reading(cell)),

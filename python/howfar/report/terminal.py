@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from howfar.analysis.summary import Summary
 from howfar.report.columns import Column, Line, columns
-from howfar.report.figures import noise_line, published_sources, session_line, shown_cells, void_line
+from howfar.report.figures import cpu_note, noise_line, published_sources, session_line, shown_cells, void_line
 from howfar.report.layout import lay_out
 from howfar.report.warnings import warning_lines
 
@@ -45,6 +45,7 @@ class _Page:
             self._paint(self._wrap(f"{summary.workload}. {session_line(summary)}."), _DIM),
             self.table(summary),
             self._wrap(noise_line(summary)),
+            self._wrap(cpu_note(summary)),
             self._published(summary),
             self._warnings(summary),
             self._advice(summary),
@@ -100,9 +101,9 @@ class _Page:
 
     def _wrap(self, text: str, first: str = "", rest: str = "") -> list[str]:
         # textwrap breaks at ASCII white space only: an interval stays in one piece.
-        whole = re.sub(r"\[[^\]]*\]|\d %", lambda match: match[0].replace(" ", "\u00a0"), text)
+        whole = re.sub(r"\[[^\]]*\]|\d %", lambda match: match[0].replace(" ", "\u00a0"), self._text(text))
         lines = textwrap.wrap(whole, self.width, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
-        return [self._text(line.replace("\u00a0", " ")) for line in lines]
+        return [line.replace("\u00a0", " ") for line in lines]
 
     def _paint(self, lines: list[str], style: str) -> list[str]:
         return [f"{style}{line}{_END}" for line in lines] if self.colour else lines

@@ -1,0 +1,63 @@
+"""CPU of a path over the link is a lower bound: part of it runs in the emulator's threads."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.synthetic_run import PATHS, PathModel, synthetic_run
+
+from howfar.analysis.analyse import summarise
+from howfar.analysis.summary import Bound, CellSummary, Resolution
+from howfar.report import csv, html, markdown, terminal
+from howfar.results.records import ArmRole, Run
+
+
+def cells(run: Run) -> dict[str, CellSummary]:
+    return {cell.arm: cell for cell in summarise(run).cells}
+
+
+def remote_with(client_us: float) -> Run:
+    remote = PathModel("remote", ArmRole.CONTENDER, 251, client_us, 27.9, link_us=14.2)
+    return synthetic_run(models=(*PATHS[:3], remote), samples=20)
+
+
+def test_only_paths_over_the_link_are_bounded() -> None:
+    found = cells(synthetic_run(samples=20))
+    assert {name: cell.cpu_bound for name, cell in found.items()} == {
+        "socket": Bound.MEASURED,
+        "socket (again)": Bound.MEASURED,
+        "tcp": Bound.MEASURED,
+        "remote": Bound.AT_LEAST,
+        "forwarded-socket": Bound.AT_LEAST,
+    }
+
+
+@pytest.mark.parametrize(("client_us", "said"), [(9.9, Resolution.SLOWER), (-9.0, Resolution.NOT_RESOLVED)])
+def test_a_lower_bound_never_resolves_less_cpu(client_us: float, said: Resolution) -> None:
+    remote = cells(remote_with(client_us))["remote"]
+    assert remote.cpu_ratio is not None and remote.cpu_ratio.low is not None and remote.cpu_ratio.high is not None
+    assert not remote.cpu_ratio.low <= 1 <= remote.cpu_ratio.high, "the interval alone would resolve it"
+    assert remote.cpu_resolution is said
+
+
+def test_with_a_baseline_over_the_link_the_others_are_bounded_from_above() -> None:
+    models = (
+        PathModel("remote", ArmRole.BASELINE, 251, 9.9, 27.9),
+        PathModel("remote", ArmRole.DUPLICATE, 251, 9.9, 27.9, name="remote (again)"),
+        PathModel("forwarded-socket", ArmRole.CONTENDER, 213, 8.2, 24.1, forwarder_us=31.5),
+        PathModel("tcp", ArmRole.CONTENDER, 815, 8.8, 60.0),
+    )
+    found = cells(synthetic_run(models=models, samples=20))
+    assert found["tcp"].cpu_bound is Bound.AT_MOST
+    assert found["tcp"].cpu_resolution is Resolution.NOT_RESOLVED, "at most 1.8 is no claim of more than 1"
+    assert found["forwarded-socket"].cpu_bound is Bound.MEASURED
+    assert found["forwarded-socket"].cpu_resolution is Resolution.SLOWER
+
+
+def test_every_report_shows_the_sign_and_says_what_it_means() -> None:
+    summary = summarise(remote_with(9.9))
+    for page in (terminal.render(summary, 100), markdown.render(summary), html.render(summary)):
+        assert "≥ 1.3" in page
+        assert "not counted" in " ".join(page.split())
+    assert ",at least," in csv.render(summary)
+    local = summarise(synthetic_run(models=PATHS[:3], samples=20))
+    assert "≥" not in terminal.render(local, 100)
