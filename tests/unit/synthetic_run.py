@@ -214,6 +214,7 @@ def synthetic_run(
 
 def _trial(number: int, block: int, position: int, model: PathModel, seen: Measured | None, attempt: int = 0) -> Trial:
     started = START_NS + number * 6_000_000_000
+    ours = sum(cpu.cpu_ns for cpu in seen.cpu) / seen.elapsed_ns if seen else 0.0
     return Trial(
         number=number,
         block=block,
@@ -227,7 +228,11 @@ def _trial(number: int, block: int, position: int, model: PathModel, seen: Measu
         measured=seen,
         receipt=receipt(model.path),
         load=MachineLoad(
-            psi_cpu_some_share=0.1 + 0.01 * (number % 7), psi_io_some_share=0.0, steal_share=0.0, load_average_1m=1.4
+            psi_cpu_some_share=0.1 + 0.01 * (number % 7),
+            psi_io_some_share=0.0,
+            steal_share=0.0,
+            load_average_1m=1.4,
+            busy_cpus=ours + 0.06,
         ),
     )
 

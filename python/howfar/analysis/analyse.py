@@ -20,6 +20,7 @@ from howfar.analysis.intervals import (
     resolve,
 )
 from howfar.analysis.link_facts import link_facts
+from howfar.analysis.machine import baseline_spread, others_cpus, others_in
 from howfar.analysis.published import find_published
 from howfar.analysis.summary import (
     Bound,
@@ -69,6 +70,7 @@ def summarise(run: Run) -> Summary:
         server={"kind": run.info.server_kind, "version": run.info.server_version},
         workload=workload_line(run.info.plan),
         blocks=max((len(good) for good in table.good.values()), default=0),
+        complete_blocks=len(set.intersection(*(set(good) for good in table.good.values()))) if table.good else 0,
         noise_floor=floors.throughput,
         aa_ratio=floors.aa,
         cpu_noise_floor=floors.cpu,
@@ -76,6 +78,9 @@ def summarise(run: Run) -> Summary:
         stop=run.stop.value if run.stop else None,
         void_trials=sum(trial.status is TrialStatus.VOID for trial in run.trials),
         void_reasons=_reasons(run, None),
+        others_cpus=others_cpus(run.trials),
+        machine_cpus=_machine_cpus(run),
+        baseline_spread=baseline_spread(table),
         verdict=verdict(cells, floors.throughput, floors.aa),
         advice=advise(cells, table),
         cells=cells,
@@ -235,6 +240,7 @@ def _points(run: Run) -> tuple[TrialPoint, ...]:
                 arm=trial.arm,
                 qps=qps(trial.measured) if good and trial.measured else None,
                 cpu_pressure=trial.load.psi_cpu_some_share if trial.load else None,
+                others_cpus=others_in(trial),
             )
         )
     return tuple(points)
@@ -242,6 +248,9 @@ def _points(run: Run) -> tuple[TrialPoint, ...]:
 
 def _session_warnings(run: Run, aa: Estimate | None) -> list[Warning]:
     loads = [trial.load for trial in run.trials if trial.load is not None]
-    cpus = next((v for k in ("cpu_count", "cpus") if isinstance(v := run.info.environment.get(k), int)), None)
     threads = max((threads_of(arm) for arm in run.info.arms), default=1)
-    return signs.session_warnings(aa, loads, cpus, threads)
+    return signs.session_warnings(aa, loads, signs.Machine(_machine_cpus(run), others_cpus(run.trials)), threads)
+
+
+def _machine_cpus(run: Run) -> int | None:
+    return next((v for k in ("cpu_count", "cpus") if isinstance(v := run.info.environment.get(k), int)), None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import median
 
 from howfar.analysis.intervals import RatioJudgement, excludes_one, half_width, judge_ratio
@@ -26,6 +27,10 @@ IO_PRESSURE_SHARE = 0.10
 LOAD_PER_CPU = 2.0
 """Load average per CPU above which more than our own load must be running."""
 
+OTHERS_SHARE = 0.10
+"""Of the machine's CPUs, in the hands of others in the median trial. Below it lie this program's own conductor, the kernel's
+threads and a quiet system's services; with a tenth of the CPUs gone, clients and servers do wait for others."""
+
 DRIFT_SHARE = 0.03
 """Mean change of throughput from the first to the second half of a trial that is worth a word."""
 
@@ -33,8 +38,18 @@ MIN_INTERVALS = 4
 """Fewer slices cannot show a drift."""
 
 
-def busy_machine(loads: Sequence[MachineLoad], cpus: int | None, connections: int) -> bool:
-    """True when the median trial shows others at work: time stolen, a disk waited for, or more runnable tasks than ours.
+@dataclass(frozen=True)
+class Machine:
+    """None: unknown."""
+
+    cpus: int | None
+    others_cpus: float | None
+    """CPUs in the hands of others, median over trials."""
+
+
+def busy_machine(loads: Sequence[MachineLoad], machine: Machine, connections: int) -> bool:
+    """True when the median trial shows others at work: CPUs in use by them, time stolen, a disk waited for, or more runnable
+    tasks than ours.
 
     CPU pressure is shown and not judged here: our own client and server, put on the same CPU, make as much of it.
     """
@@ -44,7 +59,10 @@ def busy_machine(loads: Sequence[MachineLoad], cpus: int | None, connections: in
     io = median(load.psi_io_some_share or 0.0 for load in loads)
     average = median(load.load_average_1m for load in loads)
     # At most client, server and two forwarders are runnable for each connection, and one link thread each way.
+    cpus = machine.cpus
     others = cpus is not None and average > LOAD_PER_CPU * cpus + connections
+    if cpus is not None and machine.others_cpus is not None:
+        others = others or machine.others_cpus > OTHERS_SHARE * cpus
     return steal >= STEAL_SHARE or io >= IO_PRESSURE_SHARE or others
 
 
@@ -97,12 +115,12 @@ def arm_warnings(trials: Sequence[Measured], link: LinkFacts) -> list[Warning]:
 
 
 def session_warnings(
-    aa: Estimate | None, loads: Sequence[MachineLoad], cpus: int | None, threads: int
+    aa: Estimate | None, loads: Sequence[MachineLoad], machine: Machine, threads: int
 ) -> list[Warning]:
     found = []
     if aa is not None and excludes_one(aa):
         found.append(Warning.AA_EXCLUDES_ONE)
-    if busy_machine(loads, cpus, threads):
+    if busy_machine(loads, machine, threads):
         found.append(Warning.BUSY_MACHINE)
     return found
 

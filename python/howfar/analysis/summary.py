@@ -168,6 +168,15 @@ class TrialPoint(Part):
     """None: void."""
     cpu_pressure: float | None
     """Share of the trial in which some task waited for a CPU."""
+    others_cpus: float | None
+    """CPUs that others kept busy. None: void, or this run does not say."""
+
+
+class Spread(Part):
+    """How far the baseline's trials lay apart: largest over smallest, at least 1."""
+
+    qps: float
+    cpu_per_query: float | None
 
 
 class Summary(Part):
@@ -185,6 +194,8 @@ class Summary(Part):
     workload: str
     """One line."""
     blocks: int
+    complete_blocks: int
+    """Of them, those in which every arm has a good trial."""
     noise_floor: float | None
     """Half-width of the A/A interval as a share (0.02: effects under 2 % are not resolved)."""
     aa_ratio: Estimate | None
@@ -193,6 +204,11 @@ class Summary(Part):
     stop: str | None
     void_trials: int
     void_reasons: dict[str, int]
+    others_cpus: float | None
+    """Median over trials of the CPUs that others kept busy. None: this run does not say."""
+    machine_cpus: int | None
+    baseline_spread: Spread | None
+    """None: fewer than two good trials of the baseline."""
     verdict: str
     advice: tuple[Advice, ...]
     cells: tuple[CellSummary, ...]

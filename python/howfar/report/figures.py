@@ -89,6 +89,11 @@ def share(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value * 100:.1f} %"
 
 
+def cpus(count: float | None) -> str:
+    """`0.94`: CPUs kept busy."""
+    return UNKNOWN if count is None else f"{count:.2f}"
+
+
 def size(count: float) -> str:
     """Bytes, shortened: `812 B`, `8.4 kB`."""
     return f"{count:,.0f} B" if count < 1000 else f"{count / 1000:.1f} kB" if count < 1e6 else f"{count / 1e6:.1f} MB"

@@ -106,8 +106,15 @@ def throughput_plot(summary: Summary) -> str:
         "and would be seen here."
     )
     rows = [
-        [str(t.number), str(t.block), t.arm, figures.number(t.qps) if t.qps else "void", figures.share(t.cpu_pressure)]
+        [
+            str(t.number),
+            str(t.block),
+            t.arm,
+            figures.number(t.qps) if t.qps else "void",
+            figures.share(t.cpu_pressure),
+            figures.cpus(t.others_cpus),
+        ]
         for t in summary.trials
     ]
-    data = table(["trial", "block", "path", "queries/s", "some task waited for a CPU"], rows)
+    data = table(["trial", "block", "path", "queries/s", "some task waited for a CPU", "CPUs busy for others"], rows)
     return "<h2>Was it quiet?</h2>" + figure(drawing, caption, data)

@@ -41,8 +41,8 @@ def questions(summary: Summary) -> list[tuple[str, str]]:
 
 def _noise(summary: Summary) -> str:
     design = (
-        f"In each of {summary.blocks} blocks every path was measured once, in random order; a ratio compares trials of the same "
-        "block, and its interval comes from the scatter between blocks, never from seconds within a trial. "
+        f"In each of {summary.complete_blocks} complete blocks every path was measured once, in random order; a ratio compares "
+        "trials of the same block, and its interval comes from the scatter between blocks, never from seconds within a trial. "
     )
     if summary.aa_ratio is None or summary.noise_floor is None:
         return design + "There is no A/A interval, so nothing is called different."
@@ -64,14 +64,32 @@ def _busy(summary: Summary) -> str:
         if pressure
         else "This kernel does not say how long tasks waited for a CPU. "
     )
+    return " ".join(part for part in (known + _others(summary), _judged(summary), _spread(summary)) if part)
+
+
+def _others(summary: Summary) -> str:
+    if summary.others_cpus is None:
+        return "How much of the machine others used is not recorded."
+    machine = f" of {summary.machine_cpus}" if summary.machine_cpus else ""
+    return f"Others kept {figures.cpus(summary.others_cpus)}{machine} CPUs busy in the median trial."
+
+
+def _judged(summary: Summary) -> str:
     if Warning.BUSY_MACHINE in summary.warnings:
-        return (
-            known
-            + "Others were at work as well: believe the CPU ratios before the clock, or repeat on a quieter machine."
-        )
-    return (
-        known + "Nothing points to others at work. CPU a query is given beside the clock because load hardly moves it."
-    )
+        return "That is a busy machine: believe the CPU ratios before the clock, or repeat on a quieter one."
+    return "" if summary.others_cpus is None else "That is little."
+
+
+def _spread(summary: Summary) -> str:
+    """Whether CPU a query was the steadier figure here is for this run to say."""
+    spread, base = summary.baseline_spread, figures.baseline_name(summary)
+    if spread is None or spread.cpu_per_query is None:
+        return ""
+    seen = f"the slowest and the fastest trial of {base} lie a factor of {spread.qps:.2f} apart in queries per second"
+    cpu = f"its CPU a query a factor of {spread.cpu_per_query:.2f}"
+    if spread.cpu_per_query < spread.qps:
+        return f"Load moves CPU a query as well, but less than the clock: {seen}, {cpu}."
+    return f"In this run CPU a query was no steadier than the clock: {seen}, {cpu}."
 
 
 def _client(summary: Summary) -> str:

@@ -1,0 +1,39 @@
+"""What else the machine did while it measured, and what that did to the baseline. When it is worth a warning: `signs.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from howfar.analysis.summary import Spread
+from howfar.analysis.trials import TrialTable, Value, path_cpu_us, qps
+from howfar.results.records import Trial
+
+
+def others_in(trial: Trial) -> float | None:
+    """CPUs kept busy in one trial by whatever is not client, server, forwarder or link. None: void, or not recorded.
+
+    The machine's busy CPUs less our roles' CPU time over elapsed time. Never below 0, where the clocks' grain would put it.
+    """
+    if trial.measured is None or trial.load is None or trial.load.busy_cpus is None or not trial.measured.elapsed_ns:
+        return None
+    ours = sum(cpu.cpu_ns for cpu in trial.measured.cpu) / trial.measured.elapsed_ns
+    return max(0.0, trial.load.busy_cpus - ours)
+
+
+def others_cpus(trials: Sequence[Trial]) -> float | None:
+    """The median over the trials that say."""
+    known = [others for trial in trials if (others := others_in(trial)) is not None]
+    return median(known) if known else None
+
+
+def baseline_spread(table: TrialTable) -> Spread | None:
+    """Largest over smallest of the baseline's trials: it is one path throughout, so what moves it is the machine."""
+    trials = table.measured(table.baseline.name) if table.baseline else []
+
+    def spread(value: Value) -> float | None:
+        found = [v for trial in trials if (v := value(trial))]
+        return max(found) / min(found) if len(found) > 1 else None
+
+    speed = spread(qps)
+    return None if speed is None else Spread(qps=speed, cpu_per_query=spread(path_cpu_us))
