@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain, repeat
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from howfar.engine.messages import DirectionStats, Drops, LinkReady, LinkStats, RttResult
-from howfar.lab.link import Link, LinkAsked, goodput_warnings, link_violations, ping_count
+from howfar.engine.messages import DirectionStats, Drops, GoodputResult, LinkReady, LinkStats, RttResult
+from howfar.lab.link import Link, LinkAsked, goodput_times_ns, ping_count, probe_count
+from howfar.lab.link_receipt import crossing_violations, goodput_warnings, link_receipt, link_violations
 
 _ASKED = LinkAsked(rtt_ns=200_000, rate_bps=10**9)
 
@@ -58,16 +61,16 @@ def test_a_probe_is_short_and_never_empty(rtt_ns: int) -> None:
 
 @pytest.mark.parametrize(("p50_ns", "off"), [(200_000, False), (229_000, False), (231_000, True), (169_000, True)])
 def test_an_rtt_at_rest_too_far_off_is_a_violation(p50_ns: int, off: bool) -> None:
-    assert bool(link_violations(_ASKED, _rtt(p50_ns), _stats())) == off
+    assert bool(link_violations(_ASKED, [_rtt(p50_ns)], _stats())) == off
 
 
 def test_tolerance_grows_with_the_rtt() -> None:
-    assert not link_violations(LinkAsked(100_000_000, 10**9), _rtt(102_900_000), _stats())
-    assert link_violations(LinkAsked(100_000_000, 10**9), _rtt(103_100_000), _stats())
+    assert not link_violations(LinkAsked(100_000_000, 10**9), [_rtt(102_900_000)], _stats())
+    assert link_violations(LinkAsked(100_000_000, 10**9), [_rtt(103_100_000)], _stats())
 
 
 def test_only_modelled_drops_are_allowed() -> None:
-    rest = _rtt(200_000)
+    rest = [_rtt(200_000)]
     assert not link_violations(_ASKED, rest, _stats(drops=Drops(queue=99, arena=0, socket=0, transmit=0)))
     for cause in ("arena", "socket", "transmit"):
         drops = Drops.model_validate({"queue": 0, "arena": 0, "socket": 0, "transmit": 0, cause: 1})
@@ -88,7 +91,7 @@ def test_only_modelled_drops_are_allowed() -> None:
 def test_late_packets_are_a_violation_beyond_a_share_of_the_rtt(
     rtt_ns: int, late: dict[str, int], violated: bool
 ) -> None:
-    assert bool(link_violations(LinkAsked(rtt_ns, 10**9), _rtt(rtt_ns), _stats(**late))) == violated
+    assert bool(link_violations(LinkAsked(rtt_ns, 10**9), [_rtt(rtt_ns)], _stats(**late))) == violated
 
 
 def test_goodput_more_than_a_fiftieth_off_is_a_warning() -> None:
@@ -100,38 +103,125 @@ def test_goodput_more_than_a_fiftieth_off_is_a_warning() -> None:
     assert goodput_warnings(LinkAsked(200_000, None), {"goodput_bps": goodput}) == ()
 
 
+def test_a_load_that_did_not_cross_the_link_is_a_violation() -> None:
+    assert crossing_violations(_stats(), {}) == ()
+    (found,) = crossing_violations(_stats(packets=0), {})
+    assert "not one packet crossed the link to server" in found
+    carried = _stats(wire_bytes=50_000_000)
+    assert crossing_violations(carried, {"Bytes_received": 48_000_000, "Bytes_sent": 15_000_000}) == ()
+    (found,) = crossing_violations(carried, {"Bytes_received": 51_000_000, "Bytes_sent": 0})
+    assert "Bytes_received" in found
+    (found,) = crossing_violations(carried, {"Bytes_received": 0, "Bytes_sent": 20_000_000})
+    assert "Bytes_sent" in found
+
+
+@given(st.integers(0, 10**10))
+def test_a_round_of_calibration_and_a_transfer_are_bounded(rtt_ns: int) -> None:
+    probes = probe_count(rtt_ns)
+    assert 1 <= probes <= 5
+    assert probes == 1 or probes * ping_count(rtt_ns) * rtt_ns <= 1_000_000_000
+    warmup_ns, measure_ns = goodput_times_ns(rtt_ns)
+    assert 1_000_000_000 <= warmup_ns <= 10_000_000_000
+    assert 500_000_000 <= measure_ns <= 10_000_000_000
+
+
 @dataclass
 class _FakeLink(Link):
-    """The RTT is the delay set plus a fixed excess, as of a machine that is slow to wake."""
+    """The RTT is the delay set plus an excess, as of a machine that is slow to wake, plus what disturbs this probe."""
 
     excess_ns: int = 0
+    noise: Iterator[int] = field(default_factory=lambda: repeat(0))
+    settings: list[int] = field(default_factory=list)
+    slept: list[float] = field(default_factory=list)
 
     def _set(self, asked: LinkAsked, compensate_ns: int) -> None:
-        assert compensate_ns <= asked.rtt_ns // 2, "a delay is never negative"
+        assert 0 <= compensate_ns <= asked.rtt_ns // 2, "a delay is never negative"
         self.asked, self.compensate_ns = asked, compensate_ns
+        self.settings.append(compensate_ns)
 
     def ping(self, count: int | None = None) -> RttResult:
-        return _rtt(self.asked.rtt_ns - 2 * self.compensate_ns + self.excess_ns)
+        return _rtt(max(self.asked.rtt_ns - 2 * self.compensate_ns + self.excess_ns + next(self.noise), 1))
+
+    def goodput(self, to_server: bool) -> GoodputResult:
+        return GoodputResult(
+            bytes=1, elapsed_ns=1, bits_per_second=1.0, retransmits=0, congestion_control="cubic", mss=1448
+        )
+
+    def stats(self, *, reset: bool = False) -> LinkStats:
+        return _stats()
 
 
-def _fake(excess_ns: int, known_compensation_ns: int = 0) -> _FakeLink:
+def _fake(excess_ns: int, noise: Iterable[int] = ()) -> _FakeLink:
     ready = LinkReady(realtime=True, offload=True)
-    fake = _FakeLink(None, None, None, None, 1, ready, _ASKED, excess_ns=excess_ns)  # type: ignore[arg-type]
-    fake.calibrations[_ASKED] = {"compensate_ns": known_compensation_ns}
-    fake._set(_ASKED, known_compensation_ns)
+    fake = _FakeLink(
+        None,  # type: ignore[arg-type]
+        None,  # type: ignore[arg-type]
+        None,  # type: ignore[arg-type]
+        None,  # type: ignore[arg-type]
+        1,
+        ready,
+        _ASKED,
+        excess_ns=excess_ns,
+        noise=chain(noise, repeat(0)),
+    )
+    fake.sleep = fake.slept.append
     return fake
 
 
 @given(st.integers(0, 200_000))
-def test_tuning_takes_off_what_the_machine_adds(excess_ns: int) -> None:
-    assert abs(_fake(excess_ns).at_rest().p50_ns - _ASKED.rtt_ns) <= 15_000
+def test_calibration_takes_off_what_the_machine_adds(excess_ns: int) -> None:
+    fake = _fake(excess_ns)
+    found = fake.shape(_ASKED)
+    assert abs(found["rtt_p50_ns"] - _ASKED.rtt_ns) <= 2_000
+    assert found["rounds"][-1]["rtt_p50_ns"] == found["rtt_p50_ns"], "what is frozen has been measured"
+    assert found["rounds"][-1]["compensate_ns"] == found["compensate_ns"] == fake.compensate_ns
 
 
-def test_tuning_gives_up_where_no_delay_is_left_to_take_off() -> None:
-    assert _fake(500_000).at_rest().p50_ns == 500_000
+def test_calibration_gives_up_where_no_delay_is_left_to_take_off() -> None:
+    assert _fake(500_000).shape(_ASKED)["rtt_p50_ns"] == 500_000
 
 
-def test_tuning_gives_back_what_was_taken_when_the_machine_gets_faster() -> None:
-    fake = _fake(0, known_compensation_ns=60_000)
-    assert abs(fake.at_rest().p50_ns - _ASKED.rtt_ns) <= 15_000
-    assert fake.compensate_ns < 60_000
+@given(st.lists(st.sampled_from([(), (0,), (4,), (1, 3), (0, 2)]), min_size=4, max_size=4))
+def test_two_disturbed_probes_of_five_do_not_move_the_correction(disturbed: list[tuple[int, ...]]) -> None:
+    noise = [400_000 if place in places else 0 for places in disturbed for place in range(5)]
+    assert _fake(60_000, noise).shape(_ASKED)["compensate_ns"] == 30_000
+
+
+@given(st.lists(st.integers(-90_000, 90_000), max_size=40))
+def test_between_trials_nothing_is_tuned(noise: list[int]) -> None:
+    """The arms of a run are compared over the same programmed delays, whatever the probes say."""
+    fake = _fake(60_000)
+    frozen = fake.shape(_ASKED)["compensate_ns"]
+    fake.noise = chain(noise, repeat(0))
+    calibrated = len(fake.settings)
+    for _ in range(5):
+        probes = fake.at_rest()
+        assert fake.compensate_ns == frozen
+        receipt = link_receipt(fake, probes, _stats())
+        assert receipt["compensate_ns"] == frozen
+        assert receipt["rtt_at_rest_ns"]["p50_of_each_probe"] == [probe.p50_ns for probe in probes]
+        assert fake.shape(_ASKED)["compensate_ns"] == frozen
+    assert set(fake.settings[calibrated:]) <= {frozen}
+
+
+def test_a_burst_before_a_trial_is_waited_for_and_a_change_is_not() -> None:
+    fake = _fake(60_000)
+    fake.shape(_ASKED)
+    fake.noise = chain([50_000, 50_000], repeat(0))
+    burst = fake.at_rest()
+    assert len(burst) == 3
+    assert not link_violations(_ASKED, burst, _stats())
+    fake.slept.clear()
+    fake.noise = repeat(50_000)
+    changed = fake.at_rest()
+    (violation,) = link_violations(_ASKED, changed, _stats())
+    assert violation.count("0.25ms") == len(changed) == len(fake.slept) + 1
+
+
+def test_a_link_made_anew_gets_the_frozen_correction() -> None:
+    first = _fake(60_000)
+    frozen = first.shape(_ASKED)["compensate_ns"]
+    second = _fake(150_000)
+    second.calibrations = dict(first.calibrations)
+    assert second.shape(_ASKED)["compensate_ns"] == frozen
+    assert second.settings == [frozen]

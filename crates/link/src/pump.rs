@@ -240,12 +240,12 @@ impl Pump {
 
     fn transmit_due(&mut self) -> Result<(), Failure> {
         for _ in 0..BATCH {
-            let moment = now();
-            let Some(slice) = self.shaper.take(moment) else {
+            let Some(slice) = self.shaper.take(now()) else {
                 return Ok(());
             };
             self.transmit(&slice)?;
-            self.counters.left(slice.due, moment);
+            // After the send: attempts for which the kernel had no room are delay that the packet saw.
+            self.counters.left(slice.due, now());
             if slice.last {
                 self.arena.release(slice.packet);
             }

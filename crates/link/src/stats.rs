@@ -36,7 +36,7 @@ impl Counters {
         }
     }
 
-    /// A slice left at `now` that was due at `due`.
+    /// A slice that was due at `due` had left at `now`: the send has returned.
     pub(crate) fn left(&mut self, due: Nanos, now: Nanos) {
         self.lateness.saturating_record(now.saturating_sub(due));
     }

@@ -19,7 +19,7 @@ from howfar.errors import HowfarError, LabError, SandboxForbidden
 from howfar.lab import sandbox
 from howfar.lab.hosts import Companion, Host
 from howfar.lab.laboratory import PLACEMENTS, Lab, LabRequest, open_laboratory
-from howfar.lab.link import link_receipt
+from howfar.lab.link_receipt import link_receipt
 from howfar.lab.network import SERVER_ADDRESS
 from howfar.lab.paths import PathKind, find_path, path_names
 from howfar.lab.servers import DATABASE
@@ -106,7 +106,7 @@ def lab(
         if on_server:
             _start_companion(laboratory, on_server, variables, ledger)
         host = laboratory.client_host_of(path)
-        at_rest = laboratory.link.at_rest() if laboratory.link and receipt else None
+        at_rest = laboratory.link.at_rest() if laboratory.link and receipt else ()
         code = _run(laboratory, path, host, command, variables)
         if receipt:
             facts: dict[str, Any] = {"environment": laboratory.environment(), "server": laboratory.server()}

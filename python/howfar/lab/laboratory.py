@@ -18,7 +18,8 @@ from howfar.lab import sandbox
 from howfar.lab.cache import file_system_of, work_directory
 from howfar.lab.environment import machine_facts
 from howfar.lab.hosts import Cpus, Host, Shares, share_cpus, usable_cpus
-from howfar.lab.link import Link, LinkAsked, goodput_warnings, link_receipt, link_violations, open_link
+from howfar.lab.link import Link, LinkAsked, open_link
+from howfar.lab.link_receipt import crossing_violations, goodput_warnings, link_receipt, link_violations
 from howfar.lab.network import Network, build_network, size_buffers
 from howfar.lab.paths import PathKind, Terrain, Way, find_path, session_violations, view_violations
 from howfar.lab.servers import DATABASE, USER, Ground, Server, Store, Tables, find_store
@@ -60,7 +61,8 @@ class LabStage:
     way: Way
     running: Server
     link: Link | None
-    at_rest: RttResult | None
+    at_rest: tuple[RttResult, ...]
+    """Each probe before the load; none without a link."""
     view: dict[str, Any]
     before: dict[str, int]
 
@@ -74,10 +76,11 @@ class LabStage:
             dead = [forwarder.pid for forwarder in self.way.forwarders if not forwarder.alive()]
             if dead:
                 raise LabError(f"a forwarder (process {dead[0]}) died during the trial", "See if memory ran out.")
-        if self.link is not None and self.at_rest is not None:
+        if self.link is not None:
             stats = self.link.stats()
             receipt["link"] = link_receipt(self.link, self.at_rest, stats)
             found += link_violations(self.link.asked, self.at_rest, stats)
+            found += crossing_violations(stats, facts["counters"])
         return Obtained(receipt, tuple(found))
 
 
@@ -125,7 +128,8 @@ class Lab:
         )
 
     def _open_link(self, calibrations: Mapping[LinkAsked, dict[str, Any]]) -> Link:
-        """In place of the one before: two emulators between the same hosts would carry each packet twice."""
+        """In place of the one before: two emulators between the same hosts would carry each packet twice. What calibration found
+        for that one is in force for this one too."""
         assert self.network is not None
         self._link_ledger.close()
         asked = LinkAsked(self.request.rtt_ns, self.request.rate_bps)
@@ -186,7 +190,7 @@ class Lab:
             )
             way = path.open_way(terrain, ledger)
             view = running.session_view(way.connection, client_host)
-            at_rest = link.at_rest() if link else None
+            at_rest = link.at_rest() if link else ()
             if link:
                 link.stats(reset=True)
             yield LabStage(
