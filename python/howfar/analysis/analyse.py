@@ -169,6 +169,7 @@ def _cell(table: TrialTable, arm: Arm, floors: _Floors) -> CellSummary:
             to_client=sum(trial.bytes_to_client for trial in trials) / transactions,
         ),
         time_split_us=time_split_us(trials, threads_of(arm), rest_rtt_us),
+        rest_rtt_ns=link.rest_rtt_ns,
         receipt=receipts[-1] if receipts else {},
         published=find_published(table.run.info.plan_name, arm.factors) if arm.role is not ArmRole.DUPLICATE else None,
         warnings=tuple(warnings),

@@ -143,6 +143,16 @@ def half_width(ratio: Estimate) -> float | None:
     return math.expm1((math.log(ratio.high) - math.log(ratio.low)) / 2)
 
 
+def share_text(share: float) -> str:
+    """`1.7 %`; `> 100 %` from there on, where more digits would tell of a precision that is not there."""
+    return "> 100 %" if share > 1 else f"{share * 100:.1f} %"
+
+
+def half_width_text(width: float) -> str:
+    """`±1.7 %`, `> ±100 %`: as `half_width` gives it."""
+    return "> ±100 %" if width > 1 else f"±{width * 100:.1f} %"
+
+
 def excludes_one(ratio: Estimate) -> bool:
     """The interval exists and 1 is not in it."""
     return _outside(1.0, ratio)

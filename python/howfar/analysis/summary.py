@@ -135,6 +135,8 @@ class CellSummary(Part):
     time_split_us: dict[str, float]
     """Where a transaction's mean time goes, microseconds; keys and their order in `budget.PARTS`. Adds up to the cycle
     time of a connection: connections x elapsed / transactions."""
+    rest_rtt_ns: float | None
+    """The link's RTT measured at rest, median over trials. None: no link on this path, or not measured."""
     receipt: dict[str, Any]
     published: Published | None
     warnings: tuple[Warning, ...]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from howfar.analysis.intervals import excludes_one
+from howfar.analysis.intervals import excludes_one, share_text
 from howfar.analysis.summary import Bound, CellSummary, Estimate, Resolution
 from howfar.results.records import ArmRole
 
@@ -59,7 +59,7 @@ def _against_itself(arm: str, floor: float | None, aa: Estimate) -> str:
     if floor is None:
         return found + "; too few blocks to say what this machine can resolve."
     judged = "a difference is declared where there is none" if excludes_one(aa) else "no difference is declared"
-    return f"{found}; {judged}, and none under {floor * 100:.1f} % could be (95 % interval)."
+    return f"{found}; {judged}, and none under {share_text(floor)} could be (95 % interval)."
 
 
 def _unresolved_name(cell: CellSummary) -> str:
@@ -74,5 +74,5 @@ def _floor_clause(floor: float | None, aa: Estimate | None) -> str:
         return "; this session has no noise floor, so no difference is claimed"
     if excludes_one(aa):
         off = abs(aa.value - 1)
-        return f"; the same path under two names differed by {off * 100:.1f} %, so nothing under {floor * 100:.1f} % is claimed"
-    return f" (95 % intervals; noise floor {floor * 100:.1f} %)"
+        return f"; the same path under two names differed by {share_text(off)}, so nothing under {share_text(floor)} is claimed"
+    return f" (95 % intervals; noise floor {share_text(floor)})"

@@ -238,7 +238,7 @@ def throughput(summary: Summary, width: int) -> Drawable | None:
     x = alt.X(
         "trial:Q",
         title="trial, in the order in which they ran; lines part the blocks",
-        scale=alt.Scale(domain=[-1, len(summary.trials)], nice=False),
+        scale=alt.Scale(domain=[-0.5, len(summary.trials) - 0.5], nice=False),
         axis=alt.Axis(grid=False, format="d", tickMinStep=1),
     )
     lowest, highest = min(float(r["qps"]) for r in rows), max(float(r["qps"]) for r in rows)

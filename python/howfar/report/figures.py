@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from howfar.analysis.intervals import half_width
+from howfar.analysis.intervals import half_width, half_width_text, share_text
 from howfar.analysis.summary import Bound, CellSummary, Estimate, Resolution, Summary
 from howfar.analysis.verdict import BOUND_SIGN, interval_text
 from howfar.results.records import ArmRole
@@ -85,8 +85,8 @@ def plus_minus(estimate: Estimate) -> str:
 
 
 def share(value: float | None) -> str:
-    """`1.7 %`."""
-    return UNKNOWN if value is None else f"{value * 100:.1f} %"
+    """`1.7 %`, `> 100 %`."""
+    return UNKNOWN if value is None else share_text(value)
 
 
 def cpus(count: float | None) -> str:
@@ -156,7 +156,7 @@ def widest(summary: Summary) -> str:
     widths = [width for cell in shown_cells(summary) if cell.ratio and (width := half_width(cell.ratio)) is not None]
     if not widths:
         return ""
-    return f"widest interval ±{share(max(widths))} (asked ±{share(summary.target_half_width)})"
+    return f"widest interval {half_width_text(max(widths))} (asked {half_width_text(summary.target_half_width)})"
 
 
 def session_line(summary: Summary) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from howfar.analysis.summary import Advice, CellSummary, Summary
 from howfar.report import figures
+from howfar.report.setup import head_line
 from howfar.report.warnings import warning_lines
 
 
@@ -16,7 +17,7 @@ def render(summary: Summary) -> str:
     blocks = [
         f"# howfar: {summary.plan}",
         f"**{summary.verdict}**",
-        f"{summary.workload}. {figures.session_line(summary)}.",
+        f"{head_line(summary)}.",
         _table(summary),
         figures.noise_line(summary),
         figures.cpu_note(summary),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from howfar.analysis.intervals import half_width
+from howfar.analysis.intervals import half_width, half_width_text
 from howfar.analysis.summary import Summary, Warning
 from howfar.report import figures
 
@@ -48,12 +48,12 @@ def _noise(summary: Summary) -> str:
         return design + "There is no A/A interval, so nothing is called different."
     check = (
         f"The baseline also ran under a second name; the two came out at {figures.ratio(summary.aa_ratio)}. "
-        f"Effects under {figures.share(summary.noise_floor)} are called not resolved."
+        f"Effects smaller than this floor ({figures.share(summary.noise_floor)}) are called not resolved."
     )
     widths = [
         width for cell in figures.shown_cells(summary) if cell.ratio and (width := half_width(cell.ratio)) is not None
     ]
-    return design + check + (f" The widest interval is ±{figures.share(max(widths))}." if widths else "")
+    return design + check + (f" The widest interval is {half_width_text(max(widths))}." if widths else "")
 
 
 def _busy(summary: Summary) -> str:

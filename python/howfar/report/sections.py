@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from howfar.analysis.summary import CellSummary, Resolution, Summary
+from howfar.analysis.intervals import excludes_one
+from howfar.analysis.summary import CellSummary, Estimate, Resolution, Summary
 from howfar.report import figures
 from howfar.report.fragments import details, facts, sentence, text
 from howfar.report.sceptic import questions
+from howfar.report.setup import head_line
 from howfar.report.warnings import warning_lines
 from howfar.results.records import ArmRole
 
@@ -18,9 +20,17 @@ def answer(summary: Summary) -> str:
         f"<h1>howfar: {text(summary.plan)}{' (quick)' if summary.quick else ''}</h1>"
         f'<p class="verdict">{sentence(summary.verdict)}</p>'
         + (f'<div class="answers">{cards}</div>' if cards else "")
-        + f'<p class="muted small">{text(summary.workload)}. {sentence(figures.session_line(summary))}.</p>'
+        + f'<p class="muted small">{sentence(head_line(summary))}.</p>'
         + f'<p class="small">{sentence(figures.noise_line(summary))}</p>'
     )
+
+
+CPU_READING = {
+    Resolution.SLOWER: "more",
+    Resolution.FASTER: "less",
+    Resolution.NOT_RESOLVED: "not resolved",
+    Resolution.BASELINE: "reference",
+}
 
 
 def _card(cell: CellSummary, base: str) -> str:
@@ -29,13 +39,25 @@ def _card(cell: CellSummary, base: str) -> str:
         return f"{head}<div>no common block with {text(base)}</div></div>"
     value, limits = figures.point(cell.ratio), figures.limits(cell.ratio)
     if cell.resolution is Resolution.NOT_RESOLVED:
-        said = "not resolved: may be no difference, or a small one"
+        said = f"of {base}'s queries per second: {_unresolved(cell.ratio)}"
+        limits = ""
     else:
         said = f"of {base}'s queries per second: {cell.resolution.value}"
     published = f"published: {cell.published.ratio:.2f}" if cell.published else ""
-    cpu = f"{figures.point(cell.cpu_ratio)} times the CPU a query" if cell.cpu_ratio else ""
-    lines = "".join(f'<div class="muted">{text(line)}</div>' for line in (limits, cpu, published) if line)
+    cpu = (
+        f"{figures.cpu_ratio(cell)} times the CPU a query: {CPU_READING[cell.cpu_resolution]}" if cell.cpu_ratio else ""
+    )
+    lines = "".join(f'<div class="muted">{sentence(line)}</div>' for line in (limits, cpu, published) if line)
     return f'<div class="answer"><span class="arm">{text(cell.arm)}</span><b>{text(value)}</b><div>{text(said)}</div>{lines}</div>'
+
+
+def _unresolved(ratio: Estimate) -> str:
+    """What it may still be, without a guess at how much."""
+    if ratio.low is None or ratio.high is None:
+        return "not resolved, too few blocks for an interval"
+    low, high = figures.limits(ratio).strip("[]").split(", ")
+    small = "; smaller than the noise floor" if excludes_one(ratio) else ""
+    return f"not resolved, anything from {low} to {high}{small}"
 
 
 def warnings(summary: Summary) -> str:

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from howfar.analysis.summary import Summary
 from howfar.report.columns import Column, Line, columns
-from howfar.report.figures import cpu_note, noise_line, published_sources, session_line, shown_cells, void_line
+from howfar.report.figures import cpu_note, noise_line, published_sources, shown_cells, void_line
 from howfar.report.layout import lay_out
+from howfar.report.setup import head_line
 from howfar.report.warnings import warning_lines
 
 NARROWEST = 40
@@ -42,7 +43,7 @@ class _Page:
     def render(self, summary: Summary) -> str:
         parts = [
             self._paint(self._wrap(summary.verdict), _BOLD),
-            self._paint(self._wrap(f"{summary.workload}. {session_line(summary)}."), _DIM),
+            self._paint(self._wrap(f"{head_line(summary)}."), _DIM),
             self.table(summary),
             self._wrap(noise_line(summary)),
             self._wrap(cpu_note(summary)),
