@@ -60,9 +60,9 @@ def test_run_reports_and_leaves_two_files(laboratory: Lab, howfar: Howfar, tmp_p
     assert all(path.name.startswith("howfar-paths-") for path in files)
     run = read_run(files[0])
     assert (run.info.seed, run.info.command) == (5, ("howfar", "run", "paths", "--quick", "--seed", "5"))
-    for word in ("forwarded-socket", "0.25", files[0].name, files[1].name, "Narrower:  howfar run paths"):
+    for word in ("forwarded-socket", "0.25", files[0].name, files[1].name, "In full:   howfar run paths\n"):
         assert word in out, word
-    assert "after block 8 of at most 30" in err
+    assert "after block 8 of about 8" in err
     assert "ended: every interval is as narrow as asked" in err
     assert "\x1b" not in out + err
 
@@ -113,6 +113,11 @@ BAD = [
     (("report", "text.howfar", "--md", "--csv"), 2, "more than one format", "--md"),
     (("run", "--out", "text.howfar"), 6, "exists already", "howfar resume"),
     (("run", "--out", "no/where.howfar"), 6, "there is no directory", "--out"),
+    (("run", "--quick", "--html", "no/where.html"), 6, "there is no directory no for the HTML page", "name another"),
+    (("run", "--quick", "--html", "."), 6, "is a directory", "--html"),
+    (("resume", "text.howfar", "--time-budget", "10"), 2, "'10' is not a duration", "--time-budget"),
+    (("resume", "text.howfar", "--target", "90%"), 2, "decides nothing", "--target"),
+    (("resume", "text.howfar", "--html", "no/where.html"), 6, "there is no directory no", "name another"),
 ]
 
 

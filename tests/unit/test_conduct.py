@@ -8,12 +8,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.unit.fake_lab import RATES, FakeClock, FakeLaboratory, fake_info, fakes
+from tests.unit.fake_lab import RATES, FakeClock, fake_info, fakes
 
 from howfar.conduct.conductor import conduct
 from howfar.conduct.schedule import ATTEMPTS_PER_PLACE, VOIDS_IN_A_ROW
 from howfar.engine.messages import LoadJob
-from howfar.errors import EngineError, LabError, RunFileError
+from howfar.errors import EngineError, LabError
 from howfar.plan.load import Override, load_plan
 from howfar.results.records import StopReason, Trial, TrialStatus
 from howfar.results.store import RunFile, create, read_run
@@ -216,12 +216,3 @@ def test_ctrl_c_is_recorded_and_resume_goes_on(tmp_path: Path) -> None:
     with RunFile(path) as file:
         assert conduct(file, laboratory, laboratory.clock(), instruments) is StopReason.WIDTH
     assert len(read_run(path).trials) == 40
-
-
-def test_resume_on_another_server_version_is_refused(tmp_path: Path) -> None:
-    _laboratory, _engine, instruments = fakes()
-    with (
-        create(tmp_path / "a.howfar", fake_info()) as file,
-        pytest.raises(RunFileError, match=r"begun on mariadb 10\.11\.6-fake, this laboratory has mariadb 11"),
-    ):
-        conduct(file, FakeLaboratory(version="11"), 0, instruments)

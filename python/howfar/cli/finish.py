@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from itertools import pairwise
 from pathlib import Path
 
 import click
@@ -10,8 +11,14 @@ import click
 from howfar.analysis.analyse import summarise
 from howfar.cli import pages
 from howfar.cli.main import INTERRUPTED
-from howfar.results.records import StopReason
+from howfar.cli.program import program
+from howfar.results.records import Run, StopReason
 from howfar.results.store import read_run
+
+MORE_TIME = "10min"
+"""What is offered to who wants narrower intervals."""
+_OF_ONE_RUN = {"--seed", "--time-budget", "--target"}
+"""Options that a longer run of the same plan must not take over."""
 
 
 def finish(path: Path, html: Path | None, no_colour: bool) -> int:
@@ -20,18 +27,32 @@ def finish(path: Path, html: Path | None, no_colour: bool) -> int:
     name = shlex.quote(str(path))
     if run.stop is StopReason.INTERRUPTED:
         click.echo(f"howfar: interrupted; {len(run.trials)} trials are kept in {path}", err=True)
-        click.echo(f"  Go on with: howfar resume {name}\n  See it so far: howfar report {name}", err=True)
+        click.echo(f"  Go on with: {program()} resume {name}\n  See it so far: {program()} report {name}", err=True)
         return INTERRUPTED
     pages.show(summarise(run), no_colour)
     page = html or path.with_suffix(".html")
     pages.write(page, pages.as_text(run, "html"))
     click.echo(f"\nRun file:  {path}\nHTML page: {page}")
+    if run.stop in (StopReason.TIME, StopReason.BLOCKS):
+        click.echo(f"Narrower:  {more_command(path, run)}")
     if run.info.quick:
-        full = [word for word in run.info.command if word != "--quick"]
-        click.echo(f"Narrower:  {shlex.join(_without_seed(full))}")
+        click.echo(f"In full:   {_full_command(run)}")
     return 0
 
 
-def _without_seed(words: list[str]) -> list[str]:
-    at = words.index("--seed") if "--seed" in words else len(words)
-    return words[:at] + words[at + 2 :]
+def more_command(path: Path, run: Run) -> str:
+    """What goes on with a run that has ended."""
+    narrower = ""
+    if run.stop is StopReason.WIDTH:
+        narrower = f" --target {float(run.info.plan['timing']['target_half_width']) * 50:.3g}%"
+    return f"{program()} resume {shlex.quote(str(path))} --time-budget {MORE_TIME}{narrower}"
+
+
+def _full_command(run: Run) -> str:
+    """The plan without `--quick`, with the run's other options but for its seed, budget and target."""
+    words = run.info.command
+    kept = [words[1]]
+    for before, word in pairwise(words[1:]):
+        if word != "--quick" and word not in _OF_ONE_RUN and before not in _OF_ONE_RUN:
+            kept.append(word)
+    return f"{program()} {shlex.join(kept)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from howfar.conduct.surroundings import program_facts
 from howfar.conduct.trial import Instruments
 from howfar.engine.process import engine_info
 from howfar.errors import LabError, RunFileError, UsageError
@@ -68,7 +69,7 @@ def instruments() -> Instruments:
     """The engine, the clocks and the watch over the machine."""
     from howfar.lab.environment import LoadWatch
 
-    return Instruments(watch=LoadWatch)
+    return Instruments(watch=LoadWatch, facts=program_facts)
 
 
 def default_out(plan: str, utc: str) -> Path:

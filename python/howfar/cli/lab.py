@@ -8,14 +8,16 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import click
+from pydantic import TypeAdapter, ValidationError
 
-from howfar.engine.messages import UnixTarget
-from howfar.errors import HowfarError, LabError, SandboxForbidden
+from howfar.engine.messages import TcpTarget, UnixTarget
+from howfar.errors import HowfarError, LabError, SandboxForbidden, UsageError
 from howfar.lab import sandbox
 from howfar.lab.hosts import Companion, Host
 from howfar.lab.laboratory import PLACEMENTS, Lab, LabRequest, open_laboratory
@@ -23,9 +25,10 @@ from howfar.lab.link_receipt import link_receipt
 from howfar.lab.network import SERVER_ADDRESS
 from howfar.lab.paths import PathKind, find_path, path_names
 from howfar.lab.servers import DATABASE
-from howfar.units import format_duration_ns, format_rate_bps, parse_duration_ns, parse_rate_bps
+from howfar.plan.quantities import RateBps, RttNs
+from howfar.units import format_duration_ns, format_rate_bps
 
-NOT_FOUND = 127
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """As shells say it."""
 
 
@@ -76,22 +79,21 @@ def lab(
     """Run CMD (default: a shell) on the client's host of the laboratory; on local paths on the server's host.
 
     CMD finds the server in HOWFAR_SOCKET, or HOWFAR_HOST and HOWFAR_PORT, with HOWFAR_USER, HOWFAR_PASSWORD_FILE and
-    HOWFAR_DATABASE. Its exit code is given back.
+    HOWFAR_DATABASE; HOWFAR_CLIENT_CNF names an option file with all of it, for `mariadb --defaults-file` and the like. Its
+    exit code is given back.
     """
     request = LabRequest(
         server=server,
         tables=tables,
         table_size=table_size,
-        rtt_ns=parse_duration_ns(rtt),
-        rate_bps=None if rate == "none" else parse_rate_bps(rate),
+        rtt_ns=option_value("--rtt", rtt, RttNs),
+        rate_bps=None if rate == "none" else option_value("--rate", rate, RateBps),
         placement=placement,
         connections=connections,
         paths=(path_name,),
     )
     path = find_path(path_name)
-    if command and shutil.which(command[0]) is None and not Path(command[0]).exists():
-        click.echo(f"howfar: the program {command[0]} was not found; nothing was started", err=True)
-        sys.exit(NOT_FOUND)
+    _check_command(command)
     if not sandbox.inside():
         try:
             sys.exit(sandbox.run_inside())
@@ -116,6 +118,26 @@ def lab(
     sys.exit(code)
 
 
+def _check_command(command: Sequence[str]) -> None:
+    """Before anything is built: seconds later the same mistake would be told by a program in between, in its words."""
+    if not command or shutil.which(command[0]) is not None:
+        return
+    there = "/" in command[0] and Path(command[0]).exists()
+    why = "may not be executed" if there else "was not found"
+    click.echo(f"howfar: the program {command[0]} {why}; nothing was started", err=True)
+    sys.exit(NOT_EXECUTABLE if there else NOT_FOUND)
+
+
+def option_value(option: str, text: str, quantity: Any) -> int:
+    """Text of an option as a quantity, within the bounds that a plan has for it. Raises UsageError."""
+    try:
+        value: int = TypeAdapter(quantity).validate_python(text)
+    except ValidationError as error:
+        reason = error.errors()[0]["msg"]
+        raise UsageError(f"{option} {text}: {reason}", f"`howfar lab --help` explains {option}.") from error
+    return value
+
+
 def _write(receipt: Path, facts: dict[str, Any]) -> None:
     try:
         receipt.write_text(json.dumps(facts, indent=2) + "\n")
@@ -129,12 +151,34 @@ def _open_stage(laboratory: Lab, path: PathKind, ledger: ExitStack) -> dict[str,
         return {} if path.LOCAL else {"HOWFAR_HOST": SERVER_ADDRESS}
     stage = ledger.enter_context(laboratory.stage({"path": path.NAME}))
     secret = laboratory.work / "password"
-    secret.touch(mode=0o600)
-    secret.write_text(stage.password)
-    variables = {"HOWFAR_USER": stage.user, "HOWFAR_PASSWORD_FILE": str(secret), "HOWFAR_DATABASE": DATABASE}
+    options = laboratory.work / "client.cnf"
+    for file, text in ((secret, stage.password), (options, client_options(stage.user, stage.password, stage.target))):
+        file.touch(mode=0o600)
+        file.write_text(text)
+    variables = {
+        "HOWFAR_USER": stage.user,
+        "HOWFAR_PASSWORD_FILE": str(secret),
+        "HOWFAR_CLIENT_CNF": str(options),
+        "HOWFAR_DATABASE": DATABASE,
+    }
     if isinstance(stage.target, UnixTarget):
         return {**variables, "HOWFAR_SOCKET": stage.target.path}
     return {**variables, "HOWFAR_HOST": stage.target.host, "HOWFAR_PORT": str(stage.target.port)}
+
+
+def client_options(user: str, password: str, target: UnixTarget | TcpTarget) -> str:
+    """An option file for the clients of MariaDB and MySQL: with it no password stands in a command line."""
+
+    def quoted(value: str) -> str:
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+    lines = ["[client]", f"user={quoted(user)}", f"password={quoted(password)}"]
+    if isinstance(target, UnixTarget):
+        lines += ["protocol=socket", f"socket={quoted(target.path)}"]
+    else:
+        lines += ["protocol=tcp", f"host={quoted(target.host)}", f"port={target.port}"]
+    # MariaDB's clients from 11.4 on insist on TLS otherwise; MySQL's do not know the option, hence loose.
+    return "\n".join([*lines, "loose-skip-ssl", ""])
 
 
 def _say(laboratory: Lab, path: PathKind) -> None:

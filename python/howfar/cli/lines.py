@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TextIO
 
-from howfar.cli.words import STOPPED, ratio, time_left, trial_result
-from howfar.conduct.rule import Standing
+from howfar.cli.words import STOPPED, blocks_of, ratio, time_left, trial_result, unlike
+from howfar.conduct.rule import Forecast, Standing
 from howfar.conduct.schedule import Place
 from howfar.engine.process import Event
 from howfar.plan.types import Plan
@@ -20,14 +21,19 @@ class Lines:
         self._arms = 0
         self._max_blocks = 0
 
-    def begun(self, run: Run, plan: Plan, standing: Standing, left_ns: int) -> None:
+    def resumed(self, differs: Sequence[str]) -> None:
+        if differs:
+            self._say(f"howfar: {unlike(differs)}")
+
+    def begun(self, run: Run, plan: Plan, standing: Standing, forecast: Forecast) -> None:
         self._arms = len(run.info.arms)
         self._max_blocks = plan.timing.max_blocks
         done = f", {len(run.trials)} trials done before" if run.trials else ""
         self._say(f"{run.info.server_kind} {run.info.server_version}, seed {run.info.seed}{done}")
-        self._say(f"measuring {self._arms} arms, up to {self._max_blocks} blocks, about {time_left(left_ns)}")
+        blocks = blocks_of(forecast, self._max_blocks).removeprefix("of ")
+        self._say(f"measuring {self._arms} arms, {blocks} blocks, about {time_left(forecast.left_ns)}")
 
-    def trial_started(self, place: Place, left_ns: int) -> None:
+    def trial_started(self, place: Place, forecast: Forecast) -> None:
         pass
 
     def engine_event(self, event: Event) -> None:
@@ -36,11 +42,10 @@ class Lines:
     def trial_ended(self, trial: Trial) -> None:
         self._say(f"block {trial.block + 1}, {trial.position + 1}/{self._arms} {trial.arm}: {trial_result(trial)}")
 
-    def block_ended(self, standing: Standing, left_ns: int) -> None:
+    def block_ended(self, standing: Standing, forecast: Forecast) -> None:
         ratios = ", ".join(f"{arm.arm} {ratio(arm)}" for arm in standing.arms if arm.role is not ArmRole.BASELINE)
-        self._say(
-            f"after block {standing.blocks} of at most {self._max_blocks}: {ratios}; about {time_left(left_ns)} left"
-        )
+        left = f"; about {time_left(forecast.left_ns)} left" if forecast.left_ns else ""
+        self._say(f"after block {standing.blocks} {blocks_of(forecast, self._max_blocks)}: {ratios}{left}")
 
     def stopped(self, stop: StopReason) -> None:
         self._say(f"ended: {STOPPED[stop]}")

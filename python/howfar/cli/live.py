@@ -1,8 +1,9 @@
-"""Progress as a picture that renews itself: what runs now, block n of at most m, time left, the table so far."""
+"""Progress as a picture that renews itself: what runs now, block n of about m, time left, the table so far."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TextIO
 
@@ -11,8 +12,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from howfar.cli.words import STOPPED, ratio, time_left
-from howfar.conduct.rule import Standing
+from howfar.cli.words import STOPPED, blocks_of, ratio, time_left, unlike
+from howfar.conduct.rule import Forecast, Standing
 from howfar.conduct.schedule import Place
 from howfar.engine.messages import Finished, Interval, Measuring, Ready
 from howfar.engine.process import Event
@@ -41,18 +42,23 @@ class LivePicture:
             console=self._console, refresh_per_second=REFRESH_PER_S, transient=True, get_renderable=self._picture
         )
 
-    def begun(self, run: Run, plan: Plan, standing: Standing, left_ns: int) -> None:
+    def resumed(self, differs: Sequence[str]) -> None:
+        if differs:
+            self._console.print(Text(unlike(differs), style="yellow"))
+
+    def begun(self, run: Run, plan: Plan, standing: Standing, forecast: Forecast) -> None:
         self._head = f"{run.info.plan_name} on {run.info.server_kind} {run.info.server_version}, seed {run.info.seed}"
         self._arms = len(run.info.arms)
         self._max_blocks = plan.timing.max_blocks
         self._standing = standing
-        self._forecast(left_ns)
+        self._expect(forecast)
 
-    def trial_started(self, place: Place, left_ns: int) -> None:
+    def trial_started(self, place: Place, forecast: Forecast) -> None:
         again = f", attempt {place.attempt + 1}" if place.attempt else ""
-        self._doing = f"block {place.block + 1} of at most {self._max_blocks}, {place.position + 1}/{self._arms} {place.arm}{again}"
+        of = blocks_of(forecast, self._max_blocks)
+        self._doing = f"block {place.block + 1} {of}, {place.position + 1}/{self._arms} {place.arm}{again}"
         self._phase = "starting"
-        self._forecast(left_ns)
+        self._expect(forecast)
 
     def engine_event(self, event: Event) -> None:
         if isinstance(event, Ready):
@@ -71,9 +77,9 @@ class LivePicture:
                 Text(f"void: block {trial.block + 1}, {trial.arm}: {trial.void_reason}", style="yellow")
             )
 
-    def block_ended(self, standing: Standing, left_ns: int) -> None:
+    def block_ended(self, standing: Standing, forecast: Forecast) -> None:
         self._standing = standing
-        self._forecast(left_ns)
+        self._expect(forecast)
 
     def stopped(self, stop: StopReason) -> None:
         self._doing = f"ended: {STOPPED[stop]}"
@@ -89,14 +95,15 @@ class LivePicture:
     ) -> None:
         self._live.stop()
 
-    def _forecast(self, left_ns: int) -> None:
-        self._ends_at = time.monotonic() + left_ns / 1e9
+    def _expect(self, forecast: Forecast) -> None:
+        self._ends_at = time.monotonic() + forecast.left_ns / 1e9
 
     def _picture(self) -> RenderableType:
         lines: list[RenderableType] = [Text(self._head, style="bold", overflow="ellipsis", no_wrap=True)]
         if self._doing:
-            left = time_left(int((self._ends_at - time.monotonic()) * 1e9))
             lines.append(Text(self._doing, overflow="ellipsis", no_wrap=True))
+        if self._phase:
+            left = time_left(int((self._ends_at - time.monotonic()) * 1e9))
             lines.append(Text(f"{self._phase}; about {left} left", style="dim", overflow="ellipsis", no_wrap=True))
         if self._standing is not None and self._standing.blocks:
             lines.append(self._table(self._standing))

@@ -14,6 +14,7 @@ from importlib import import_module
 import click
 
 import howfar
+from howfar.cli.program import as_called
 from howfar.cli.streams import abandon_output, open_closed_streams
 from howfar.errors import HowfarError, RunFileError
 
@@ -110,7 +111,7 @@ def run_command_line(arguments: Sequence[str] | None = None) -> int:
 def _say(message: str, advice: str) -> None:
     with contextlib.suppress(OSError):
         click.echo(f"howfar: {message}", err=True)
-        for line in advice.splitlines():
+        for line in as_called(advice).splitlines():
             click.echo(f"  {line}", err=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -38,6 +39,18 @@ def as_text(run: Run, form: str) -> str:
         assert form == "json", f"{form} is one of FORMATS"
         from howfar.report.json import render
     return render(summary)
+
+
+def check_place(path: Path) -> None:
+    """Before anything is measured: a page can be written there. Raises RunFileError."""
+    if path.is_dir():
+        raise RunFileError(f"{path} is a directory, not a place for the HTML page", "Name a file with --html.")
+    if not path.parent.is_dir():
+        raise RunFileError(f"there is no directory {path.parent} for the HTML page", "Make it, or name another.")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise RunFileError(
+            f"the directory {path.parent} cannot be written to", "Choose a directory of yours with --html."
+        )
 
 
 def write(path: Path, text: str) -> None:

@@ -6,6 +6,7 @@ import textwrap
 
 import click
 
+from howfar.cli.program import program
 from howfar.cli.screen import width
 from howfar.plan.cells import cells
 from howfar.plan.estimate import Cost, cost
@@ -23,7 +24,7 @@ def plans() -> None:
         click.echo(name)
         for line in (full.question, _arms(full), f"--quick: {_figures(quick)}", f"in full: {_figures(full)}"):
             click.echo(textwrap.fill(line, columns, initial_indent="  ", subsequent_indent="    "))
-    click.echo(f"\nRun one with: howfar run {shipped_plans()[0]} --quick")
+    click.echo(f"\nRun one with: {program()} run {shipped_plans()[0]} --quick")
 
 
 def _arms(plan: Plan) -> str:

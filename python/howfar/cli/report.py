@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
 
 from howfar.analysis.analyse import summarise
 from howfar.cli import pages
+from howfar.cli.program import program
 from howfar.cli.screen import no_colour_option
 from howfar.errors import UsageError
 from howfar.results.store import read_run
@@ -41,5 +43,6 @@ def report(run: Path, html: str | None, md: bool, csv: bool, json_: bool, no_col
     else:
         pages.show(summarise(found), no_colour)
         if found.stop is None:
-            click.echo(f"\nThis run has not ended. If nothing is measuring it now: howfar resume {run}", err=True)
+            name = shlex.quote(str(run))
+            click.echo(f"\nThis run has not ended. If nothing is measuring it now: {program()} resume {name}", err=True)
     return 0

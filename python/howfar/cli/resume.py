@@ -1,4 +1,4 @@
-"""`howfar resume`: continue a run that was cut off."""
+"""`howfar resume`: continue a run that was cut off, or add to one that has ended."""
 
 from __future__ import annotations
 
@@ -7,36 +7,53 @@ from pathlib import Path
 
 import click
 
-from howfar.cli import ground
-from howfar.cli.finish import finish
+from howfar.cli import ground, pages
+from howfar.cli.finish import MORE_TIME, finish, more_command
 from howfar.cli.observe import observer
 from howfar.cli.screen import no_colour_option
 from howfar.cli.words import STOPPED
 from howfar.conduct.conductor import conduct
-from howfar.errors import SandboxForbidden
-from howfar.plan.types import LOCAL_PATHS, restore_plan
-from howfar.results.records import StopReason
+from howfar.conduct.extension import Extension
+from howfar.conduct.rule import block_cost_ns
+from howfar.conduct.schedule import blocks_done, places_left
+from howfar.errors import SandboxForbidden, UsageError
+from howfar.plan.estimate import LABORATORY_NS, REPORT_NS
+from howfar.plan.quantities import BudgetNs, HalfWidth, read_option
+from howfar.plan.types import LOCAL_PATHS, Plan, restore_plan
+from howfar.results.records import Run, StopReason
 from howfar.results.store import RunFile, read_run
+from howfar.units import format_duration_ns, format_share
 
 _GO_ON = (None, StopReason.INTERRUPTED)
 
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
+@click.option("--time-budget", metavar="TIME", help="What this session may take, like 10min, whatever was used before.")
+@click.option("--target", metavar="SHARE", help="Stop when every interval is this narrow, like 3%; replaces the run's.")
 @click.option("--html", type=click.Path(path_type=Path), help="The HTML page; beside the run file by default.")
 @no_colour_option
-def resume(run: Path, html: Path | None, no_colour: bool) -> int:
-    """Continue the interrupted run in the file RUN. Finished trials are kept and not repeated.
+def resume(run: Path, time_budget: str | None, target: str | None, html: Path | None, no_colour: bool) -> int:
+    """Continue the run in the file RUN. Finished trials are kept and not repeated.
 
-    The time budget is that of the run: what earlier sessions measured is taken off it.
+    A run that was cut off goes on within its own time budget: what earlier sessions measured is taken off it. With
+    --time-budget or --target any run goes on, also one that has ended; the change is kept in the run file.
     """
     began_ns = time.monotonic_ns()
+    more = Extension(
+        None if time_budget is None else read_option("--time-budget", time_budget, BudgetNs, "howfar resume"),
+        None if target is None else read_option("--target", target, HalfWidth, "howfar resume"),
+    )
+    if html is not None:
+        pages.check_place(html)
     found = read_run(run)
-    if found.stop not in _GO_ON:
+    if found.stop not in _GO_ON and more == Extension():
         assert found.stop is not None
         click.echo(f"Nothing to do: the run is complete ({STOPPED[found.stop]}).", err=True)
+        click.echo(f"  To measure on: {more_command(run, found)}", err=True)
         return finish(run, html, no_colour)
     plan = restore_plan(found.info.plan)
+    _check_helps(found, plan, more)
     ground.check_ground(plan)
     try:
         code = ground.enter_sandbox()
@@ -47,5 +64,29 @@ def resume(run: Path, html: Path | None, no_colour: bool) -> int:
     if code is not None:
         return code
     with RunFile(run) as file, observer(no_colour) as watching, ground.open_ground(plan) as laboratory:
-        conduct(file, laboratory, began_ns, ground.instruments(), watching)
+        conduct(file, laboratory, began_ns, ground.instruments(), watching, more)
     return finish(run, html, no_colour)
+
+
+def _check_helps(run: Run, plan: Plan, more: Extension) -> None:
+    """Refuse options with which not one more block would be measured. Raises UsageError."""
+    timing = plan.timing
+    if run.stop is StopReason.WIDTH and (more.target is None or more.target >= timing.target_half_width):
+        raise UsageError(
+            f"every interval is already as narrow as asked, ±{format_share(timing.target_half_width)}",
+            "Ask for a narrower one with --target.",
+        )
+    if run.stop is StopReason.TIME and more.time_ns is None:
+        raise UsageError("the time budget of the run is used", f"Give this session more: --time-budget {MORE_TIME}.")
+    if more.time_ns is None:
+        return
+    arms = len(run.info.arms)
+    places = len(list(places_left(run.info, run.trials, blocks_done(run.info, run.trials))))
+    needed = LABORATORY_NS + REPORT_NS + block_cost_ns(timing, arms, run.trials) * places // arms
+    if more.time_ns < needed:
+        least_s = -(-needed // 10**9)
+        raise UsageError(
+            f"{format_duration_ns(more.time_ns)} are too short: laboratory, report and {places} trials take about"
+            f" {least_s} s",
+            f"Give at least --time-budget {least_s}s.",
+        )

@@ -15,7 +15,7 @@ from howfar.errors import SandboxForbidden, UsageError
 from howfar.plan.cells import cells
 from howfar.plan.estimate import LABORATORY_NS, REPORT_NS, cost
 from howfar.plan.load import LoadedPlan, Override, load_plan
-from howfar.plan.types import LOCAL_PATHS, local_part
+from howfar.plan.types import LOCAL_PATHS, Plan, local_part
 from howfar.units import format_duration_ns
 
 _OVERRIDES = {
@@ -53,7 +53,7 @@ def run(
     began_ns = time.monotonic_ns()
     overrides = [Override(*_OVERRIDES[name], value) for name, value in asked.items() if value is not None]
     loaded = load_plan(plan, quick, overrides)
-    _check_budget(loaded)
+    _check_budget(loaded, lambda: load_plan(plan, True, overrides))
     return _measure(loaded, seed, out, html, no_colour, began_ns, lambda seed: _command(plan, quick, seed, overrides))
 
 
@@ -67,7 +67,7 @@ def _measure(
     command: Callable[[int], tuple[str, ...]],
 ) -> int:
     """In the sandbox. What is imported here takes half a second that a mistyped option need not wait for."""
-    from howfar.cli import ground
+    from howfar.cli import ground, pages
     from howfar.cli.finish import finish
     from howfar.cli.observe import observer
     from howfar.conduct.conductor import conduct
@@ -76,6 +76,8 @@ def _measure(
 
     path = out or ground.default_out(loaded.plan.name, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
     check_absent(path)
+    if html is not None:
+        pages.check_place(html)
     ground.check_ground(loaded.plan)
     try:
         code = ground.enter_sandbox()
@@ -84,12 +86,13 @@ def _measure(
     if code is not None:
         return code
     seed = new_seed() if seed is None else seed
+    tools = ground.instruments()
     with (
         observer(no_colour) as watching,
         ground.open_ground(loaded.plan) as laboratory,
-        ground.new_file(path, out is None, run_info(loaded, seed, command(seed), laboratory)) as file,
+        ground.new_file(path, out is None, run_info(loaded, seed, command(seed), laboratory, tools.facts())) as file,
     ):
-        conduct(file, laboratory, began_ns, ground.instruments(), watching)
+        conduct(file, laboratory, began_ns, tools, watching)
     return finish(file.path, html, no_colour)
 
 
@@ -112,14 +115,27 @@ def _without_sandbox(loaded: LoadedPlan, error: SandboxForbidden) -> LoadedPlan:
     return replace(loaded, plan=plan)
 
 
-def _check_budget(loaded: LoadedPlan) -> None:
-    """Refuse a budget in which no two blocks fit: an interval needs two. Raises UsageError."""
-    forecast = cost(loaded.plan)
-    needed = LABORATORY_NS + REPORT_NS + 2 * forecast.block_ns
-    budget = loaded.plan.timing.time_budget_ns
-    if budget < needed:
-        raise UsageError(
-            f"a time budget of {format_duration_ns(budget)} is too short: laboratory, report and two blocks of"
-            f" {forecast.arms} trials take about {format_duration_ns(needed)}",
-            f"Give at least --time-budget {needed // 10**9 + 1}s{'' if loaded.quick else ', or use --quick'}.",
-        )
+def _check_budget(loaded: LoadedPlan, short: Callable[[], LoadedPlan]) -> None:
+    """Refuse a budget in which no two blocks fit: an interval needs two. `short` loads the --quick form. Raises UsageError."""
+    budget, needed = loaded.plan.timing.time_budget_ns, _least_ns(loaded.plan)
+    if budget >= needed:
+        return
+    least_s = -(-needed // 10**9)
+    raise UsageError(
+        f"a time budget of {format_duration_ns(budget)} is too short: laboratory, report and two blocks of"
+        f" {len(cells(loaded.plan))} trials take about {least_s} s",
+        f"Give at least --time-budget {least_s}s{', or use --quick' if _short_fits(loaded, short) else ''}.",
+    )
+
+
+def _least_ns(plan: Plan) -> int:
+    return LABORATORY_NS + REPORT_NS + 2 * cost(plan).block_ns
+
+
+def _short_fits(loaded: LoadedPlan, short: Callable[[], LoadedPlan]) -> bool:
+    """There is a --quick form, and it fits."""
+    try:
+        plan = loaded.plan if loaded.quick else short().plan
+    except UsageError:
+        return False
+    return not loaded.quick and plan.timing.time_budget_ns >= _least_ns(plan)

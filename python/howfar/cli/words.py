@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from howfar.conduct.rule import ArmStanding
+from collections.abc import Sequence
+
+from howfar.conduct.rule import ArmStanding, Forecast
 from howfar.results.records import ArmRole, StopReason, Trial, TrialStatus
 
 STOPPED = {
@@ -29,8 +31,24 @@ def ratio(arm: ArmStanding) -> str:
         return "baseline"
     if arm.ratio is None:
         return "-"
-    width = "" if arm.half_width is None else f" ±{arm.half_width * 100:.3g} %"
-    return f"{arm.ratio.value:.3f}{width}"
+    return f"{arm.ratio.value:.3f}{_width(arm.half_width)}"
+
+
+def _width(half: float | None) -> str:
+    """Beyond the whole of the ratio a figure says nothing more."""
+    if half is None:
+        return ""
+    return " (> ±100 %)" if half > 1 else f" ±{half * 100:.3g} %"
+
+
+def blocks_of(forecast: Forecast, most: int) -> str:
+    """`of about 4`; `of at most 30` when only the cap ends the run."""
+    return f"of at most {most}" if forecast.blocks >= most else f"of about {forecast.blocks}"
+
+
+def unlike(differs: Sequence[str]) -> str:
+    """A warning: what is not as when the run was begun."""
+    return f"warning: not as when the run was begun: {'; '.join(differs)}"
 
 
 def trial_result(trial: Trial) -> str:

@@ -5,14 +5,19 @@ It keeps nothing in mind that is not in the run file, so `conduct` on a new file
 
 from __future__ import annotations
 
+from typing import Any
+
+from howfar.conduct.extension import Extension
 from howfar.conduct.observer import Observer, Silent
-from howfar.conduct.rule import Budget, Standing, block_cost_ns, standing, why_stop
+from howfar.conduct.rule import Budget, Forecast, Standing, block_cost_ns, forecast, standing, why_stop
 from howfar.conduct.schedule import VOIDS_IN_A_ROW, Place, blocks_done, places_left, voids_in_a_row
+from howfar.conduct.surroundings import check_same, differences
 from howfar.conduct.trial import Instruments, run_trial
-from howfar.errors import LabError, RunFileError
+from howfar.errors import LabError
 from howfar.lab.stage import Laboratory
-from howfar.plan.types import restore_plan
-from howfar.results.records import Run, StopReason, Trial
+from howfar.plan.types import Plan, restore_plan
+from howfar.results import events
+from howfar.results.records import Run, StopReason, Trial, TrialStatus
 from howfar.results.store import RunFile
 
 
@@ -22,12 +27,16 @@ def conduct(
     began_ns: int,
     instruments: Instruments | None = None,
     observer: Observer | None = None,
+    more: Extension | None = None,
 ) -> StopReason:
     """Measure until the plan's rule says enough; INTERRUPTED on Ctrl-C. `began_ns`: the command's start, monotonic.
 
-    Raises LabError when one arm stays void, DiskFull when the run file cannot grow; finished trials are in the file.
+    `more` changes the plan of an existing run from now on. Raises LabError when one arm stays void, DiskFull when the run
+    file cannot grow, RunFileError when it was begun on another server or CPU; finished trials are in the file.
     """
     conductor = _Conductor(file, laboratory, began_ns, instruments or Instruments(), observer or Silent())
+    if not file.is_new:
+        conductor.go_on(more or Extension())
     try:
         stop = conductor.run()
     except KeyboardInterrupt:
@@ -52,15 +61,28 @@ class _Conductor:
         self.trials: list[Trial] = list(run.trials)
         self.began_ns = began_ns
         self.used_before_ns = sum(trial.ended_unix_ns - trial.started_unix_ns for trial in run.trials)
-        _same_server(run, laboratory)
-        if run.stop is not None:
-            file.set_stop(None)
+        self.found = run
+
+    def go_on(self, more: Extension) -> None:
+        """Enter the break, and what is not as before, in the file. Raises RunFileError."""
+        now = self.laboratory.environment() | self.instruments.facts()
+        check_same(self.found, self.laboratory, now)
+        differs = differences(self.info.environment, now)
+        trial = len(self.trials)
+        happened = [events.resumed(trial, now, differs)]
+        before = self.plan
+        timing = more.applied(before.timing, self.used_before_ns, blocks_done(self.info, self.trials))
+        self.plan = before.model_copy(update={"timing": timing})
+        if timing != before.timing:
+            happened.append(events.extended(trial, _changed(before, self.plan), _changed(self.plan, before)))
+        self.file.go_on(happened, self.plan.model_dump(mode="json"))
+        self.observer.resumed(differs)
 
     def run(self) -> StopReason:
         timing = self.plan.timing
         block = blocks_done(self.info, self.trials)
         now = self._standing(block)
-        self.observer.begun(self._run(), self.plan, now, self._left_ns(now))
+        self.observer.begun(self._run(), self.plan, now, self._forecast(now))
         while True:
             stop = why_stop(timing, now, self._used_ns(), self._block_ns())
             if stop is not None:
@@ -68,7 +90,7 @@ class _Conductor:
             if not self._run_block(now):
                 return StopReason.TIME
             now = self._standing(now.blocks + 1)
-            self.observer.block_ended(now, self._left_ns(now))
+            self.observer.block_ended(now, self._forecast(now))
 
     def _run_block(self, now: Standing) -> bool:
         """Measure what is left of a block; False: the time budget ended first."""
@@ -82,7 +104,7 @@ class _Conductor:
             self._run_place(place, now)
 
     def _run_place(self, place: Place, now: Standing) -> None:
-        self.observer.trial_started(place, self._left_ns(now))
+        self.observer.trial_started(place, self._forecast(now))
         trial = run_trial(
             len(self.trials),
             place,
@@ -116,21 +138,13 @@ class _Conductor:
     def _block_ns(self) -> int:
         return block_cost_ns(self.plan.timing, len(self.arms), self.trials)
 
-    def _left_ns(self, now: Standing) -> int:
-        """Forecast, whichever comes first: enough blocks, or the end of the budget."""
-        timing = self.plan.timing
-        done_here = sum(trial.block == now.blocks for trial in self.trials)
-        blocks = max(now.blocks_expected(timing) - now.blocks, 0) - done_here / len(self.arms)
-        by_blocks = max(int(blocks * self._block_ns()), 0)
-        by_budget = max(Budget(timing.time_budget_ns).measuring_ns - self._used_ns(), 0)
-        return min(by_blocks, by_budget)
+    def _forecast(self, now: Standing) -> Forecast:
+        here = [trial for trial in self.trials if trial.block == now.blocks]
+        done = sum(trial.status is TrialStatus.OK for trial in here) / len(self.arms)
+        return forecast(self.plan.timing, now, done, self._used_ns(), self._block_ns())
 
 
-def _same_server(run: Run, laboratory: Laboratory) -> None:
-    """A run is of one server; trials of two versions would be mixed up for ever."""
-    kind, version = laboratory.server()
-    if (kind, version) != (run.info.server_kind, run.info.server_version):
-        raise RunFileError(
-            f"the run was begun on {run.info.server_kind} {run.info.server_version}, this laboratory has {kind} {version}",
-            "Continue it where that version is, or begin a new run.",
-        )
+def _changed(plan: Plan, other: Plan) -> dict[str, Any]:
+    """The timing of `plan` where it is not that of `other`."""
+    mine, theirs = plan.timing.model_dump(mode="json"), other.timing.model_dump(mode="json")
+    return {key: value for key, value in mine.items() if value != theirs[key]}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import secrets
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import howfar
 from howfar.lab.stage import Laboratory
@@ -22,8 +23,14 @@ def new_seed() -> int:
     return secrets.randbits(SEED_BITS)
 
 
-def run_info(loaded: LoadedPlan, seed: int, command: Sequence[str], laboratory: Laboratory) -> RunInfo:
-    """`command` repeats the run; the seed must be in it."""
+def run_info(
+    loaded: LoadedPlan,
+    seed: int,
+    command: Sequence[str],
+    laboratory: Laboratory,
+    facts: Mapping[str, Any] | None = None,
+) -> RunInfo:
+    """`command` repeats the run; the seed must be in it. `facts`: of the programs, beside those of the laboratory."""
     kind, version = laboratory.server()
     return RunInfo(
         run_id=str(uuid.uuid4()),
@@ -38,7 +45,7 @@ def run_info(loaded: LoadedPlan, seed: int, command: Sequence[str], laboratory: 
         arms=tuple(
             Arm(name=cell.name, role=ArmRole(cell.role), factors=dict(cell.factors)) for cell in cells(loaded.plan)
         ),
-        environment=laboratory.environment(),
+        environment=laboratory.environment() | dict(facts or {}),
         server_kind=kind,
         server_version=version,
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
-from howfar.conduct.rule import Standing
+from howfar.conduct.rule import Forecast, Standing
 from howfar.conduct.schedule import Place
 from howfar.engine.process import Event
 from howfar.plan.types import Plan
@@ -12,17 +13,21 @@ from howfar.results.records import Run, StopReason, Trial
 
 
 class Observer(Protocol):
-    """Told, never asked. Times are ns; `left_ns` is a forecast of what the run still takes."""
+    """Told, never asked."""
 
-    def begun(self, run: Run, plan: Plan, standing: Standing, left_ns: int) -> None: ...
+    def resumed(self, differs: Sequence[str]) -> None:
+        """`differs`: what is not as when the run was begun, in words. Before `begun`."""
+        ...
 
-    def trial_started(self, place: Place, left_ns: int) -> None: ...
+    def begun(self, run: Run, plan: Plan, standing: Standing, forecast: Forecast) -> None: ...
+
+    def trial_started(self, place: Place, forecast: Forecast) -> None: ...
 
     def engine_event(self, event: Event) -> None: ...
 
     def trial_ended(self, trial: Trial) -> None: ...
 
-    def block_ended(self, standing: Standing, left_ns: int) -> None: ...
+    def block_ended(self, standing: Standing, forecast: Forecast) -> None: ...
 
     def stopped(self, stop: StopReason) -> None: ...
 
@@ -30,10 +35,13 @@ class Observer(Protocol):
 class Silent:
     """Nobody watches."""
 
-    def begun(self, run: Run, plan: Plan, standing: Standing, left_ns: int) -> None:
+    def resumed(self, differs: Sequence[str]) -> None:
         pass
 
-    def trial_started(self, place: Place, left_ns: int) -> None:
+    def begun(self, run: Run, plan: Plan, standing: Standing, forecast: Forecast) -> None:
+        pass
+
+    def trial_started(self, place: Place, forecast: Forecast) -> None:
         pass
 
     def engine_event(self, event: Event) -> None:
@@ -42,7 +50,7 @@ class Silent:
     def trial_ended(self, trial: Trial) -> None:
         pass
 
-    def block_ended(self, standing: Standing, left_ns: int) -> None:
+    def block_ended(self, standing: Standing, forecast: Forecast) -> None:
         pass
 
     def stopped(self, stop: StopReason) -> None:

@@ -94,6 +94,26 @@ class Budget:
         return used_ns + more_ns <= self.measuring_ns
 
 
+@dataclass(frozen=True)
+class Forecast:
+    """What a run will probably come to: by its scatter, its time budget or the cap on blocks, whichever ends it first."""
+
+    blocks: int
+    """In all, those done included."""
+    left_ns: int
+    """Until the last of them is measured."""
+
+
+def forecast(timing: Timing, now: Standing, done_here: float, used_ns: int, block_ns: int) -> Forecast:
+    """`done_here`: the share of the present block that is measured. Asks as `why_stop` will."""
+    left_ns = Budget(timing.time_budget_ns).measuring_ns - used_ns
+    fitting = max(int(left_ns / max(block_ns, 1) + done_here), 0)
+    # A block that has begun is ended, and so is the first.
+    allowed = now.blocks + max(fitting, 1 if done_here or not now.blocks else 0)
+    blocks = min(max(now.blocks_expected(timing), now.blocks), allowed)
+    return Forecast(blocks, max(int((blocks - now.blocks - done_here) * block_ns), 0))
+
+
 def block_cost_ns(timing: Timing, arms: int, trials: Sequence[Trial]) -> int:
     """Forecast of one block: the median of the trials so far times its arms, or the plan's own figures before any trial."""
     if trials:

@@ -43,12 +43,18 @@ def _no_watch() -> Watch | None:
     return None
 
 
+def _no_facts() -> dict[str, Any]:
+    return {}
+
+
 @dataclass(frozen=True)
 class Instruments:
     """What touches the engine and the clocks; the real ones by default."""
 
     measure: Measure = run_load
     watch: Callable[[], Watch | None] = _no_watch
+    facts: Callable[[], dict[str, Any]] = _no_facts
+    """Of the programs and the boot, for the run file."""
     monotonic_ns: Callable[[], int] = time.monotonic_ns
     unix_ns: Callable[[], int] = time.time_ns
 
@@ -111,7 +117,10 @@ def _measure(
             seen.load = watch.finish()
         on_event(event)
 
-    outcome = instruments.measure(job, stage.client, hear)
+    try:
+        outcome = instruments.measure(job, stage.client, hear)
+    except EngineError as error:
+        raise _blame(error, stage) from error
     session = outcome.ready.receipt.model_dump(mode="json")
     seen.measured = measured(outcome)
     seen.receipt = {"session": session}
@@ -121,6 +130,15 @@ def _measure(
         seen.void_reason = "; ".join(obtained.violations)
     elif seen.measured.transactions == 0:
         seen.void_reason = "not one transaction ended in the measured window"
+
+
+def _blame(error: EngineError, stage: Stage) -> LabError | EngineError:
+    """Whose fault it was: the engine only sees a connection that breaks when a server or a forwarder dies."""
+    try:
+        stage.obtained({})
+    except LabError as cause:
+        return LabError(f"{cause.message}; the engine said: {error.message}", cause.advice)
+    return error
 
 
 def load_job(plan: Plan, arm: Arm, stage: Stage, seed: int) -> LoadJob:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, ValidationInfo
+from pydantic import BeforeValidator, TypeAdapter, ValidationError, ValidationInfo
 from pydantic_core import PydanticCustomError
 
-from howfar.errors import QuantityError
+from howfar.errors import QuantityError, UsageError
 from howfar.units import (
     format_duration_ns,
     format_rate_bps,
@@ -25,6 +25,7 @@ from howfar.units import (
 MS_NS = 1_000_000
 SECOND_NS = 1_000_000_000
 HOUR_NS = 3600 * SECOND_NS
+MOST_BUDGET_NS = 7 * 24 * HOUR_NS
 
 STORED = {"stored": True}
 """Validation context of a plan read back from a run file: quantities are integers in base units."""
@@ -114,7 +115,7 @@ BudgetNs = Annotated[
         parse_duration_ns,
         format_duration_ns,
         SECOND_NS,
-        7 * 24 * HOUR_NS,
+        MOST_BUDGET_NS,
         "not one trial fits",
         "a machine changes more in a week than a path does",
     ),
@@ -130,3 +131,12 @@ HalfWidth = Annotated[
         "an interval that wide decides nothing",
     ),
 ]
+
+
+def read_option(option: str, text: str, kind: Any, command: str) -> Any:
+    """A quantity typed on the command line, by one of the types above. Raises UsageError."""
+    try:
+        return TypeAdapter(kind).validate_python(text)
+    except ValidationError as error:
+        reason = error.errors()[0]["msg"]
+        raise UsageError(f"{option} {text}: {reason}", f"`{command} --help` explains {option}.") from error

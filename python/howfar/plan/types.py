@@ -18,6 +18,7 @@ LOCAL_PATHS: frozenset[str] = frozenset({"socket", "tcp"})
 Placement = Literal["isolated", "machines"]
 
 MAX_THREADS = 4096
+MOST_BLOCKS = 1000
 
 
 class Part(BaseModel):
@@ -122,8 +123,8 @@ class Timing(Part):
 
     warmup_ns: WarmupNs = Field(default=3_000_000_000, alias="warmup")
     measure_ns: MeasureNs = Field(default=20_000_000_000, alias="measure")
-    min_blocks: int = Field(default=8, ge=2, le=1000)
-    max_blocks: int = Field(default=30, ge=2, le=1000)
+    min_blocks: int = Field(default=8, ge=2, le=MOST_BLOCKS)
+    max_blocks: int = Field(default=30, ge=2, le=MOST_BLOCKS)
     target_half_width: HalfWidth = Field(default=0.02, alias="target")
     """Of every headline ratio and of the A/A arm, as a share: the run ends when all are at most this wide."""
     time_budget_ns: BudgetNs = Field(default=7_200_000_000_000, alias="time_budget")

@@ -171,6 +171,13 @@ class RunInfo(Record):
     server_version: str
 
 
+class RunEvent(Record):
+    """Something that happened to the run; `results/events.py` writes and reads the text."""
+
+    unix_ns: int
+    what: str
+
+
 class Run(Record):
     """A whole run as read back."""
 
@@ -178,3 +185,4 @@ class Run(Record):
     trials: tuple[Trial, ...]
     stop: StopReason | None
     """None: the run ended without saying so (killed); `howfar resume` goes on."""
+    events: tuple[RunEvent, ...] = ()

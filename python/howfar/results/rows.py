@@ -16,6 +16,7 @@ from howfar.results.records import (
     MachineLoad,
     Measured,
     Record,
+    RunEvent,
     RunInfo,
     StopReason,
     Trial,
@@ -96,6 +97,16 @@ def read_info(connection: sqlite3.Connection) -> tuple[RunInfo, StopReason | Non
         for arm in connection.execute("SELECT * FROM arm ORDER BY place")
     )
     return RunInfo.model_validate(row | {"arms": arms}), None if stop is None else StopReason(stop)
+
+
+def read_events(connection: sqlite3.Connection) -> tuple[RunEvent, ...]:
+    """What happened to the run, in order."""
+    return tuple(RunEvent(**dict(row)) for row in connection.execute("SELECT * FROM event ORDER BY rowid"))
+
+
+def update_plan(connection: sqlite3.Connection, plan: Mapping[str, Any]) -> None:
+    """The plan as measured from now on."""
+    connection.execute("UPDATE run SET plan = ?", (_json(plan),))
 
 
 def read_trials(connection: sqlite3.Connection) -> tuple[Trial, ...]:

@@ -11,15 +11,16 @@ import fcntl
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 from urllib.parse import quote
 
 from pydantic import ValidationError
 
 from howfar.errors import DiskFull, NewerRunFile, NotARunFile, RunFileError
-from howfar.results import rows
+from howfar.results import events, rows
 from howfar.results.partial import NO_ROOM, unfinished
 from howfar.results.records import FORMAT_VERSION, Run, RunInfo, StopReason, Trial
 from howfar.results.schema import APPLICATION_ID, create_tables, upgrade
@@ -29,6 +30,9 @@ BUSY_TIMEOUT_S = 10.0
 
 class RunFile:
     """A run file open for writing. One writer at a time; close it, or use it as a context manager."""
+
+    is_new = False
+    """Made by this very object's maker: nothing is resumed."""
 
     def __init__(self, path: Path) -> None:
         """Open an existing run file. Raises NotARunFile, NewerRunFile, DiskFull, RunFileError."""
@@ -63,13 +67,24 @@ class RunFile:
             self._db.execute("BEGIN IMMEDIATE")
             rows.insert_trial(self._db, trial)
 
-    def set_stop(self, stop: StopReason | None) -> None:
-        """Record why no further block is run; None when the run goes on after all."""
-        what = "resumed" if stop is None else f"stopped: {stop.value}"
+    def set_stop(self, stop: StopReason) -> None:
+        """Record why no further block is run."""
         with _translated(self.path, "write to"), self._db:
             self._db.execute("BEGIN IMMEDIATE")
-            self._db.execute("UPDATE run SET stop = ?", (None if stop is None else stop.value,))
-            rows.insert(self._db, "event", {"unix_ns": time.time_ns(), "what": what})
+            self._db.execute("UPDATE run SET stop = ?", (stop.value,))
+            self._add_event(events.stopped(stop))
+
+    def go_on(self, happened: Sequence[str], plan: Mapping[str, Any]) -> None:
+        """The run goes on after a break, with `plan` (JSON) from now on. `happened`: texts of `results/events.py`."""
+        with _translated(self.path, "write to"), self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.execute("UPDATE run SET stop = NULL")
+            rows.update_plan(self._db, plan)
+            for what in happened:
+                self._add_event(what)
+
+    def _add_event(self, what: str) -> None:
+        rows.insert(self._db, "event", {"unix_ns": time.time_ns(), "what": what})
 
     def read(self) -> Run:
         """Everything so far."""
@@ -131,13 +146,15 @@ def create(path: Path, info: RunInfo) -> RunFile:
             with db:
                 db.execute("BEGIN IMMEDIATE")
                 rows.insert_info(db, info)
-                rows.insert(db, "event", {"unix_ns": time.time_ns(), "what": "created"})
+                rows.insert(db, "event", {"unix_ns": time.time_ns(), "what": events.CREATED})
         _publish(partial, path)
     try:
-        return RunFile(path)
+        file = RunFile(path)
     except BaseException:
         path.unlink(missing_ok=True)
         raise
+    file.is_new = True
+    return file
 
 
 def _publish(partial: Path, path: Path) -> None:
@@ -198,7 +215,7 @@ def _read(db: sqlite3.Connection, path: Path) -> Run:
     db.execute("BEGIN")  # one snapshot for all tables, whatever a writer does meanwhile
     try:
         info, stop = rows.read_info(db)
-        return Run(info=info, trials=rows.read_trials(db), stop=stop)
+        return Run(info=info, trials=rows.read_trials(db), stop=stop, events=rows.read_events(db))
     except (ValidationError, ValueError, TypeError, KeyError, IndexError) as error:
         raise NotARunFile(
             f"{path} is damaged: {str(error).splitlines()[0]}", "Read what is left with the sqlite3 program."

@@ -1,0 +1,227 @@
+"""Resuming and extending: every break leaves a trace, other machines are noticed, a run that has ended can go on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.fake_lab import FakeLaboratory, FakeStage, fake_info, fakes
+
+from howfar.conduct.conductor import conduct
+from howfar.conduct.extension import Extension
+from howfar.conduct.observer import Silent
+from howfar.conduct.rule import Forecast, Standing, forecast
+from howfar.conduct.surroundings import differences
+from howfar.engine.messages import LoadJob
+from howfar.errors import EngineError, LabError, RunFileError, ServerCrashed
+from howfar.lab.stage import Obtained
+from howfar.plan.load import Override, load_plan
+from howfar.plan.types import Timing
+from howfar.results.events import breaks
+from howfar.results.records import Run, StopReason, TrialStatus
+from howfar.results.store import RunFile, create, read_run
+
+HERE = {"kernel": "6.1", "cpu_model": "One", "boot_id": "a", "howfar_version": "0.1.0", "engine_version": "0.1.0"}
+
+
+class Killed(BaseException):
+    """The process is gone: nothing more reaches the file."""
+
+
+class Listening(Silent):
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, ...]] = []
+
+    def resumed(self, differs: Any) -> None:
+        self.heard.append(tuple(differs))
+
+
+@dataclass
+class Elsewhere(FakeLaboratory):
+    """A laboratory on a machine of given facts."""
+
+    facts: Mapping[str, Any] | None = None
+
+    def environment(self) -> dict[str, Any]:
+        return dict(self.facts or {})
+
+
+def killed_run(path: Path, trials: int) -> None:
+    laboratory, engine, instruments = fakes()
+
+    def kill(job: LoadJob) -> None:
+        if len(engine.jobs) == trials + 1:
+            raise Killed
+
+    engine.before = kill
+    with create(path, fake_info(Elsewhere(facts=HERE))) as file, pytest.raises(Killed):
+        conduct(file, laboratory, laboratory.clock(), instruments)
+
+
+def go_on(path: Path, facts: Mapping[str, Any], more: Extension | None = None) -> tuple[StopReason, Listening]:
+    laboratory, _, instruments = fakes()
+    there = Elsewhere(laboratory.clock, facts=facts)
+    heard = Listening()
+    with RunFile(path) as file:
+        return conduct(file, there, laboratory.clock(), instruments, heard, more), heard
+
+
+def details(run: Run, word: str) -> list[dict[str, Any]]:
+    return [json.loads(event.what.partition(": ")[2]) for event in run.events if event.what.startswith(f"{word}: ")]
+
+
+def test_a_resume_after_a_kill_leaves_its_trace(tmp_path: Path) -> None:
+    path = tmp_path / "a.howfar"
+    killed_run(path, 12)
+    _, heard = go_on(path, HERE)
+    assert heard.heard == [()]
+    run = read_run(path)
+    assert [event.what.partition(":")[0] for event in run.events] == ["created", "resumed", "stopped"]
+    (resumed,) = details(run, "resumed")
+    assert (resumed["trial"], resumed["differs"], resumed["environment"]) == (12, [], HERE)
+    assert breaks(run.events) == (12,)
+
+
+def test_what_differs_is_said_and_kept(tmp_path: Path) -> None:
+    path = tmp_path / "a.howfar"
+    killed_run(path, 3)
+    _, heard = go_on(path, HERE | {"kernel": "6.9", "boot_id": "b", "governor": "new to us"})
+    assert heard.heard == [("kernel: 6.1 -> 6.9", "booted anew since")]
+    assert details(read_run(path), "resumed")[0]["differs"] == list(heard.heard[0])
+
+
+def test_what_one_side_does_not_know_is_not_compared() -> None:
+    assert differences({"kernel": None}, {"kernel": "6.1", "boot_id": "b"}) == ()
+
+
+def test_another_cpu_is_refused_and_nothing_is_changed(tmp_path: Path) -> None:
+    path = tmp_path / "a.howfar"
+    killed_run(path, 3)
+    before = read_run(path)
+    with pytest.raises(RunFileError, match="begun on another CPU, One; this machine has Two") as caught:
+        go_on(path, HERE | {"cpu_model": "Two"})
+    assert "howfar compare" in caught.value.advice
+    assert read_run(path) == before
+
+
+def test_another_server_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.howfar"
+    killed_run(path, 3)
+    _, _, instruments = fakes()
+    expected = r"begun on mariadb 10\.11\.6-fake, this laboratory has mariadb 11"
+    with RunFile(path) as file, pytest.raises(RunFileError, match=expected):
+        conduct(file, FakeLaboratory(version="11"), 0, instruments)
+
+
+def test_a_new_run_has_no_break(tmp_path: Path) -> None:
+    laboratory, _, instruments = fakes()
+    with create(tmp_path / "a.howfar", fake_info()) as file:
+        conduct(file, laboratory, laboratory.clock(), instruments)
+    assert breaks(read_run(tmp_path / "a.howfar").events) == ()
+
+
+def run_out_of_time(path: Path) -> Run:
+    """Two blocks fit; the plan wants eight."""
+    loaded = load_plan("paths", True, [Override("", ("timing", "time_budget"), "75s")])
+    laboratory, _, instruments = fakes()
+    with create(path, fake_info(Elsewhere(facts=HERE), loaded=loaded)) as file:
+        assert conduct(file, laboratory, laboratory.clock(), instruments) is StopReason.TIME
+    return read_run(path)
+
+
+def test_more_time_adds_blocks_and_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "a.howfar"
+    first = run_out_of_time(path)
+    assert len(first.trials) == 10
+    stop, _ = go_on(path, HERE, Extension(time_ns=70_000_000_000))
+    run = read_run(path)
+    assert (stop, len(run.trials)) == (StopReason.TIME, 20)  # (70 s - 10 s) / (5 x 5.5 s)
+    assert run.trials[:10] == first.trials
+    (extended,) = details(run, "extended")
+    assert extended == {
+        "trial": 10,
+        "before": {"time_budget_ns": 75_000_000_000},
+        "after": {"time_budget_ns": 125_000_000_000},  # 10 trials of 5.5 s, and 70 s
+    }
+    assert run.info.plan["timing"]["time_budget_ns"] == 125_000_000_000
+    assert go_on(path, HERE)[0] is StopReason.TIME
+    assert len(read_run(path).trials) == 20, "a budget is not given twice"
+
+
+def test_a_narrower_target_goes_on_after_a_wide_one(tmp_path: Path) -> None:
+    path = tmp_path / "a.howfar"
+    run_out_of_time(path)
+    stop, _ = go_on(path, HERE, Extension(time_ns=3600 * 10**9, target=0.004))
+    run = read_run(path)
+    assert (stop, len(run.trials)) == (StopReason.WIDTH, 40)
+    assert run.info.plan["timing"]["target_half_width"] == 0.004
+    assert details(run, "extended")[0]["after"].keys() == {"time_budget_ns", "target_half_width"}
+
+
+def test_the_cap_on_blocks_is_lifted_only_when_it_is_reached() -> None:
+    timing = Timing(max_blocks=10)
+    more = Extension(time_ns=60 * 10**9)
+    assert more.applied(timing, 0, 9).max_blocks == 10
+    assert more.applied(timing, 0, 10).max_blocks == 1000
+    assert Extension().applied(timing, 0, 10) == timing
+
+
+@dataclass
+class DeadStage(FakeStage):
+    cause: Exception | None = None
+
+    def obtained(self, session: Mapping[str, Any]) -> Obtained:
+        if self.cause is not None:
+            raise self.cause
+        return super().obtained(session)
+
+
+@pytest.mark.parametrize(
+    ("cause", "reason"),
+    [
+        (ServerCrashed("the server died during the trial"), "the server died during the trial; the engine said: reset"),
+        (None, "reset"),
+    ],
+)
+def test_a_dead_part_is_named_before_what_the_engine_saw(tmp_path: Path, cause: LabError | None, reason: str) -> None:
+    from contextlib import contextmanager
+
+    laboratory, _, instruments = fakes()
+    plain = laboratory.stage
+    count = 0
+
+    @contextmanager
+    def stage(factors: Any) -> Any:
+        with plain(factors) as found:
+            yield DeadStage(found.target, cause=cause if count == 0 else None)
+
+    def measure(job: Any, launcher: Any, hear: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == 1:
+            raise EngineError("reset")
+        return instruments.measure(job, launcher, hear)
+
+    laboratory.stage = stage  # type: ignore[method-assign]
+    with create(tmp_path / "a.howfar", fake_info()) as file:
+        conduct(file, laboratory, laboratory.clock(), replace(instruments, measure=measure))
+    trials = read_run(tmp_path / "a.howfar").trials
+    assert [trial.void_reason for trial in trials if trial.status is TrialStatus.VOID] == [reason]
+
+
+def test_a_forecast_asks_as_the_rule_will() -> None:
+    timing = Timing.model_validate({"min_blocks": 2, "time_budget": "110s"})
+    second = 10**9
+
+    def at(blocks: int, done: float, used_s: int) -> Forecast:
+        return forecast(timing, Standing((), blocks), done, used_s * second, 20 * second)
+
+    assert at(0, 0, 5) == Forecast(4, 80 * second)  # 100 s for measuring, 5 used
+    assert at(1, 0.5, 35) == Forecast(4, 50 * second)
+    assert at(4, 0, 85) == Forecast(4, 0), "15 s are left, but no block fits"
+    assert at(3, 0.5, 99) == Forecast(4, 10 * second), "what has begun is ended"
+    assert at(0, 0, 105) == Forecast(1, 20 * second), "the first block is never refused"
