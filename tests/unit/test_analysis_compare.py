@@ -6,7 +6,7 @@ import pytest
 from tests.unit.synthetic_run import PATHS, PathModel, synthetic_run
 
 from howfar.analysis.compare import compare
-from howfar.results.records import ArmRole
+from howfar.results.records import ArmRole, Run
 
 
 def test_the_same_thing_twice_is_not_called_different() -> None:
@@ -39,3 +39,38 @@ def test_arms_of_one_run_only_are_listed() -> None:
     found = compare(synthetic_run(samples=5), synthetic_run(samples=5, models=PATHS[:3]))
     assert found.only_before == ("forwarded-socket", "remote")
     assert found.only_after == ()
+
+
+def replanned(run: Run, quick: bool = True, **tables: dict[str, object]) -> Run:
+    plan = {**run.info.plan, **{name: {**run.info.plan.get(name, {}), **keys} for name, keys in tables.items()}}
+    return run.model_copy(update={"info": run.info.model_copy(update={"plan": plan, "quick": quick})})
+
+
+def test_factors_and_timing_that_differ_are_named_with_their_units() -> None:
+    run = synthetic_run(samples=5)
+    before = replanned(run, factors={"rtt_ns": [200_000], "threads": [2]}, timing={"measure_ns": 5_000_000_000})
+    after = replanned(
+        run,
+        quick=False,
+        factors={"rtt_ns": [200_000, 10_000_000], "threads": [2]},
+        timing={"measure_ns": 20_000_000_000, "max_blocks": 99},
+    )
+    found = compare(before, after)
+    assert not found.comparable
+    assert {(d.what, d.before, d.after) for d in found.differences} == {
+        ("quick", "yes", "no"),
+        ("factors: rtt", "0.2ms", "0.2ms, 10ms"),
+        ("timing: measure", "5s", "20s"),
+    }
+
+
+def test_ratios_to_different_baselines_are_not_set_beside_each_other() -> None:
+    before, after = synthetic_run(samples=5), synthetic_run(samples=5, seed=2)
+    arms = tuple(
+        arm.model_copy(update={"factors": {**arm.factors, "threads": 8}}) if arm.role is ArmRole.BASELINE else arm
+        for arm in after.info.arms
+    )
+    found = compare(before, after.model_copy(update={"info": after.info.model_copy(update={"arms": arms})}))
+    assert all(arm.relative_to_baseline is None for arm in found.arms)
+    different = next(d for d in found.differences if d.what == "baseline")
+    assert "threads 2" in different.before and "threads 8" in different.after

@@ -76,8 +76,8 @@ def test_a_card_says_how_much_an_unresolved_ratio_may_be(run: Run) -> None:
 
 def test_a_card_gives_the_cpu_with_interval_and_resolution(run: Run) -> None:
     page = answer(summarise(run)).replace('<span class="keep">', "").replace("</span>", "")
-    assert re.search(r">1\.23 \[1\.2\d*, 1\.2\d*\] times the CPU a query: more<", page)
-    assert re.search(r"≥ 1\.33 \[1\.3\d*, 1\.3\d*\] times the CPU a query: more<", page)
+    assert re.search(r">1\.2\d+ \[1\.2\d*, 1\.2\d*\] times the CPU a query: more<", page)
+    assert re.search(r"≥ 1\.3\d+ \[1\.3\d*, 1\.3\d*\] times the CPU a query: more<", page)
 
 
 def test_widths_beyond_all_sense_are_not_spelt_out() -> None:

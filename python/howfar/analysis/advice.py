@@ -3,11 +3,12 @@ but how to resolve it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from howfar.analysis import budget
-from howfar.analysis.intervals import RatioJudgement, judge_ratio, noise_floor, resolve
+from howfar.analysis.intervals import RatioJudgement, blocks_needed, judge_ratio, noise_floor, resolve
 from howfar.analysis.summary import Advice, CellSummary, Resolution, Warning
 from howfar.analysis.trials import TrialTable, path_cpu_us, qps
 from howfar.analysis.verdict import interval_text
@@ -147,15 +148,51 @@ def _more_blocks(session: _Session) -> Advice | None:
     ]
     if not unclear:
         return None
-    names = ", ".join(cell.arm for cell in unclear)
-    contaminated = any(Warning.CONTAMINATED_BLOCKS in cell.warnings for cell in unclear)
-    needed = [cell.blocks_needed for cell in unclear]
-    known = [blocks for blocks in needed if blocks is not None]
-    if len(known) == len(needed) and known and max(known) <= MAX_BLOCKS_ADVISED:
-        because = f"At the scatter seen, about {max(known)} blocks give the width asked for ({names})."
-    else:
-        because = (
-            f"At the scatter seen no sensible number of blocks resolves the rest ({names}); CPU per query still may."
+    needed = {cell.arm: _blocks_to_resolve(session, cell) for cell in unclear}
+    within = {arm: blocks for arm, blocks in needed.items() if blocks is not None and blocks <= MAX_BLOCKS_ADVISED}
+    beyond = [arm for arm in needed if arm not in within]
+    because = [_enough(within)] if within else []
+    if beyond:
+        because.append(
+            f"At the scatter seen no sensible number of blocks (over {MAX_BLOCKS_ADVISED}) resolves a difference as small as "
+            f"that of {', '.join(beyond)}; CPU per query may."
         )
-    action = "Run longer (without --quick) or on a quieter machine to resolve the rest."
-    return Advice(action=action, because=because + (" Some blocks were disturbed." if contaminated else ""))
+    width = _width_asked(unclear)
+    because += [width] if width else []
+    if any(Warning.CONTAMINATED_BLOCKS in cell.warnings for cell in unclear):
+        because.append("Some blocks were disturbed.")
+    longer = "Run longer (without --quick)" if session.table.run.info.quick else "Run longer"
+    quieter = "on a quieter machine to resolve the rest."
+    return Advice(action=f"{longer} or {quieter}" if within else f"Measure {quieter}", because=" ".join(because))
+
+
+def _enough(within: dict[str, int]) -> str:
+    named = ", ".join(f"{arm} about {blocks}" for arm, blocks in within.items())
+    return f"If the differences are as large as they look, these blocks resolve them at the scatter seen: {named}."
+
+
+def _blocks_to_resolve(session: _Session, cell: CellSummary) -> int | None:
+    """Blocks until an effect of the size seen is outside its own interval and above the noise floor, which is the A/A arm's
+    half-width. None: out of reach, or unknown."""
+    baseline = session.table.baseline
+    if baseline is None or session.duplicate is None or cell.ratio is None:
+        return None
+    effect = math.expm1(abs(math.log(cell.ratio.value)))
+    if effect == 0:
+        return None
+    scatter = [
+        judge_ratio(ratios).sd_log
+        for arm in (cell.arm, session.duplicate.arm)
+        if (ratios := session.table.block_ratios(arm, baseline.name, qps))
+    ]
+    needed = [None if sd is None else blocks_needed(sd, effect) for sd in scatter]
+    known = [blocks for blocks in needed if blocks is not None]
+    return max(known) if len(known) == 2 else None
+
+
+def _width_asked(unclear: Sequence[CellSummary]) -> str:
+    """A question of its own: how narrow, not whether."""
+    known = [cell.blocks_needed for cell in unclear if cell.blocks_needed is not None]
+    if len(known) < len(unclear) or max(known) > MAX_BLOCKS_ADVISED:
+        return ""
+    return f"About {max(known)} give the width asked for."

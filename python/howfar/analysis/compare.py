@@ -4,7 +4,7 @@ whatever changed between the two sessions, the machine's mood included, is in th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from howfar.analysis.intervals import excludes_one, welch_ratio
 from howfar.analysis.summary import Estimate
 from howfar.analysis.trials import TrialTable, Value, path_cpu_us, qps, trial_table
 from howfar.results.records import ArmRole, Measured, Run
+from howfar.units import format_duration_ns, format_rate_bps
 
 NOT_INTERLEAVED = (
     "The two runs were not interleaved: a difference may come from the time between them. "
@@ -48,7 +49,8 @@ class ArmComparison:
     cpu_per_query: Estimate | None
     relative_to_baseline: Estimate | None
     """After over before of (this arm over its own run's baseline, by block): what changed about the path rather than about
-    the machine. None for the baseline itself."""
+    the machine. None for the baseline itself, and where the two runs' baselines are different cells: ratios to different
+    things do not compare."""
     same_cell: bool
     """Factor levels are equal; when not, the two arms only share a name."""
     trials: tuple[int, int]
@@ -114,7 +116,7 @@ def _arm(old: TrialTable, new: TrialTable, name: str) -> ArmComparison:
 
 
 def _relative(old: TrialTable, new: TrialTable, name: str) -> Estimate | None:
-    if old.baseline is None or new.baseline is None:
+    if old.baseline is None or new.baseline is None or old.baseline.factors != new.baseline.factors:
         return None
     before = [math.log(ratio) for ratio in old.block_ratios(name, old.baseline.name, qps)]
     after = [math.log(ratio) for ratio in new.block_ratios(name, new.baseline.name, qps)]
@@ -127,8 +129,9 @@ def _differences(before: Run, after: Run) -> tuple[Difference, ...]:
 
     facts: list[tuple[str, Callable[[Run], Any]]] = [
         ("plan", lambda run: run.info.plan_name),
-        ("workload", lambda run: run.info.plan.get("workload")),
-        ("data", lambda run: run.info.plan.get("data")),
+        ("quick", lambda run: run.info.quick),
+        ("baseline", _baseline),
+        *((f"{table}: {_plain(key)}", _planned(table, key)) for table, key in _plan_keys(before, after)),
         ("server", lambda run: f"{run.info.server_kind} {run.info.server_version}"),
         ("howfar", lambda run: run.info.howfar_version),
         *((key, fact(key)) for key in COMPARED_ENVIRONMENT),
@@ -140,5 +143,59 @@ def _differences(before: Run, after: Run) -> tuple[Difference, ...]:
     )
 
 
+COMPARED_TIMING = ("warmup_ns", "measure_ns")
+"""What a trial is; how many there are is in the intervals."""
+
+
+def _plan_keys(before: Run, after: Run) -> list[tuple[str, str]]:
+    """Every entry of the two plans that changes what a trial measures."""
+    found = []
+    for table in ("factors", "workload", "data", "timing"):
+        keys = dict.fromkeys(key for run in (before, after) for key in _plan_table(run, table))
+        found += [(table, key) for key in keys if table != "timing" or key in COMPARED_TIMING]
+    return found
+
+
+def _plan_table(run: Run, table: str) -> Mapping[str, Any]:
+    value = run.info.plan.get(table)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _planned(table: str, key: str) -> Callable[[Run], Any]:
+    def value(run: Run) -> Any:
+        found = _plan_table(run, table).get(key)
+        return (
+            [_with_unit(key, level) for level in found] if isinstance(found, list | tuple) else _with_unit(key, found)
+        )
+
+    return value
+
+
+def _baseline(run: Run) -> Any:
+    """The cell that ratios are over."""
+    return next((dict(sorted(arm.factors.items())) for arm in run.info.arms if arm.role is ArmRole.BASELINE), None)
+
+
+_UNITS: dict[str, Callable[[float], str]] = {"_ns": format_duration_ns, "_bps": format_rate_bps}
+
+
+def _plain(key: str) -> str:
+    """`measure_ns` -> `measure`: the value has its unit."""
+    return next((key.removesuffix(unit) for unit in _UNITS if key.endswith(unit)), key)
+
+
+def _with_unit(key: str, value: Any) -> Any:
+    """As a plan would write it; what is no number of a unit stays as it is."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return value
+    return next((show(value) for unit, show in _UNITS.items() if key.endswith(unit)), value)
+
+
 def _text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{_plain(key)} {_with_unit(key, inner)}" for key, inner in value.items())
+    if isinstance(value, list):
+        return ", ".join(_text(inner) for inner in value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return "unknown" if value is None else str(value)

@@ -1,0 +1,62 @@
+"""How many blocks it takes to tell, and for whom `--quick` is worth a word."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+from tests.unit.synthetic_run import PATHS, PathModel, synthetic_run
+
+from howfar.analysis.analyse import summarise
+from howfar.analysis.summary import Advice, Resolution
+from howfar.results.records import ArmRole, Run
+
+
+def run_of(tcp_tps: float, scatter: float) -> Run:
+    tcp = PathModel("tcp", ArmRole.CONTENDER, tcp_tps, 8.8, 26.0)
+    return synthetic_run(blocks=8, models=(*PATHS[:2], tcp), scatter=scatter, samples=20, seed=5)
+
+
+def last_advice(run: Run) -> Advice:
+    summary = summarise(run)
+    assert next(cell for cell in summary.cells if cell.arm == "tcp").resolution is Resolution.NOT_RESOLVED
+    return summary.advice[-1]
+
+
+def test_a_large_effect_needs_few_blocks_however_narrow_the_width_asked() -> None:
+    """Half the throughput at a scatter of 50 %: some tens of blocks tell it from 1, hundreds would give ±5 %."""
+    advice = last_advice(run_of(600, 0.5))
+    found = re.search(r"tcp about (\d+)", advice.because)
+    assert found is not None and 8 <= int(found[1]) < 100
+    assert "no sensible number" not in advice.because
+
+
+def test_a_tiny_effect_is_beyond_reach_and_running_longer_is_not_advised() -> None:
+    run = run_of(1000, 0.3)
+    base = {t.block: t.measured for t in run.trials if t.arm == "socket" and t.measured}
+
+    def level(arm: str, block: int, transactions: int) -> int:
+        """tcp is the baseline, block by block up and down by a third, and a hair slower."""
+        return round(transactions * math.exp(0.3 * (-1) ** block) * 0.9999) if arm == "tcp" else transactions
+
+    trials = []
+    for trial in run.trials:
+        if trial.arm == "tcp" and trial.measured is not None and trial.block in base:
+            transactions = level("tcp", trial.block, 100 * base[trial.block].transactions)
+            elapsed = 100 * base[trial.block].elapsed_ns
+            measured = trial.measured.model_copy(
+                update={"transactions": transactions, "queries": 29 * transactions, "elapsed_ns": elapsed}
+            )
+            trial = trial.model_copy(update={"measured": measured})
+        trials.append(trial)
+    advice = last_advice(run.model_copy(update={"trials": tuple(trials)}))
+    assert "no sensible number of blocks" in advice.because and "tcp" in advice.because
+    assert advice.action.startswith("Measure on a quieter machine")
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_only_a_quick_run_is_told_of_quick(quick: bool) -> None:
+    run = run_of(600, 0.5)
+    advice = last_advice(run.model_copy(update={"info": run.info.model_copy(update={"quick": quick})}))
+    assert ("--quick" in advice.action) is quick
