@@ -89,3 +89,9 @@ def test_little_data_makes_a_page_too(blocks: int) -> None:
     balance = Balance()
     balance.feed(html.render(summarise(synthetic_run(blocks=blocks, samples=5))))
     assert balance.open == []
+
+
+@pytest.mark.parametrize("void_every", [0, 17])
+def test_selective_voiding_is_owned_up_to(void_every: int) -> None:
+    page = html.render(summarise(synthetic_run(blocks=2, samples=10, void_every=void_every)))
+    assert "not even-handed" in page and "1.6 %" in page

@@ -21,6 +21,9 @@ Drawable = Any
 ROW = 44
 """Height of one arm's row, pixels."""
 
+FARTHEST = 20
+"""Intervals are drawn as far as 20 times and a twentieth; beyond, an arrowhead says that they go on."""
+
 PHONE = 420
 """Narrower drawings than this leave out what would not be readable."""
 
@@ -50,6 +53,53 @@ def _ratio_ticks(low: float, high: float) -> list[float]:
     return [tick for tick in sorted((*steps, *fine)) if low <= tick <= high]
 
 
+def ratio_domain(cells: Sequence[CellSummary], floor: float) -> tuple[float, float]:
+    """What the ratio axis shows: every block and published ratio, and every interval and the A/A band as far as 1/20 to 20.
+    A wider interval tells no more, and would press everything else together."""
+    points = [ratio for cell in cells for ratio in cell.block_ratios] + [1.0]
+    points += [cell.published.ratio for cell in cells if cell.published]
+    points += [cell.ratio.value for cell in cells if cell.ratio]
+    limits = [1 + floor, 1 / (1 + floor)]
+    for cell in cells:
+        if cell.ratio and cell.ratio.low is not None and cell.ratio.high is not None:
+            limits += [cell.ratio.low, cell.ratio.high]
+    seen = [min(max(limit, 1 / FARTHEST), FARTHEST) for limit in limits]
+    return min(points + seen) / 1.08, max(points + seen) * 1.08
+
+
+def bars(cells: Sequence[CellSummary], low: float, high: float) -> list[dict[str, Any]]:
+    """Each arm's point and interval, cut at the edges of the axis; `cut` names where."""
+    found = []
+    for cell in cells:
+        if cell.ratio is None:
+            continue
+        first, last = cell.ratio.low or cell.ratio.value, cell.ratio.high or cell.ratio.value
+        found.append(
+            {
+                "arm": cell.arm,
+                "ratio": cell.ratio.value,
+                "low": max(first, low),
+                "high": min(last, high),
+                "cut_low": first < low,
+                "cut_high": last > high,
+            }
+        )
+    return found
+
+
+def _arrowheads(points: list[dict[str, Any]], x: alt.X, y: alt.Y) -> list[Any]:
+    """At the edge of the axis, where an interval goes on beyond it."""
+    layers = []
+    for side, shape in (("low", "triangle-left"), ("high", "triangle-right")):
+        cut = [{"arm": point["arm"], "ratio": point[side]} for point in points if point[f"cut_{side}"]]
+        if cut:
+            mark = alt.Chart(_values(cut)).mark_point(
+                shape=shape, color=palette.SERIES[0], filled=True, size=90, opacity=1
+            )
+            layers.append(mark.encode(x=x, y=y))
+    return layers
+
+
 def ratios(summary: Summary, width: int) -> Drawable | None:
     """Interval plot: block dots, interval, point; grey band of the A/A arm; diamond for the published ratio."""
     cells = [cell for cell in summary.cells if cell.role is not ArmRole.BASELINE and cell.ratio is not None]
@@ -57,27 +107,16 @@ def ratios(summary: Summary, width: int) -> Drawable | None:
         return None
     names = _names(cells)
     floor = summary.noise_floor or 0.0
-    everything = [r for cell in cells for r in cell.block_ratios] + [1 + floor, 1 / (1 + floor)]
-    everything += [cell.published.ratio for cell in cells if cell.published]
-    low, high = min(everything) / 1.08, max(everything) * 1.08
+    low, high = ratio_domain(cells, floor)
     x_axis = alt.Axis(values=_ratio_ticks(low, high), format=".3~r", grid=True)
     title = f"queries per second, of {baseline_name(summary)}'s (log scale)"
     x = alt.X("ratio:Q", scale=alt.Scale(type="log", domain=[low, high], nice=False), axis=x_axis, title=title)
     y = _arm_axis(names)
     dots = [{"arm": cell.arm, "ratio": r, "lane": _lane(i)} for cell in cells for i, r in enumerate(cell.block_ratios)]
-    points = [
-        {
-            "arm": c.arm,
-            "ratio": c.ratio.value,
-            "low": c.ratio.low or c.ratio.value,
-            "high": c.ratio.high or c.ratio.value,
-        }
-        for c in cells
-        if c.ratio
-    ]
+    points = bars(cells, low, high)
     theirs = [{"arm": cell.arm, "ratio": cell.published.ratio} for cell in cells if cell.published]
     layers: list[Any] = [
-        alt.Chart(_values([{"ratio": 1 / (1 + floor), "to": 1 + floor}]))
+        alt.Chart(_values([{"ratio": max(1 / (1 + floor), low), "to": min(1 + floor, high)}]))
         .mark_rect(color=palette.BAND)
         .encode(x=x, x2="to:Q"),
         alt.Chart(_values([{"ratio": 1.0}])).mark_rule(color=palette.MUTED, strokeDash=[4, 3]).encode(x=x),
@@ -87,6 +126,7 @@ def ratios(summary: Summary, width: int) -> Drawable | None:
         alt.Chart(_values(points))
         .mark_rule(color=palette.SERIES[0], strokeWidth=4)
         .encode(x=alt.X("low:Q"), x2="high:Q", y=y),
+        *_arrowheads(points, x, y),
         alt.Chart(_values(points))
         .mark_point(color=palette.SERIES[0], filled=True, size=50 if width < PHONE else 110, opacity=1)
         .encode(x=x, y=y),

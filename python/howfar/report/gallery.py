@@ -17,11 +17,15 @@ def ratio_plot(summary: Summary) -> str:
     drawing = draw(charts.ratios, summary, "Ratio of queries per second to the baseline, with 95 % intervals", "ratio")
     if not drawing:
         return ""
+    cells = [cell for cell in summary.cells if cell.role is not ArmRole.BASELINE]
+    points = charts.bars(cells, *charts.ratio_domain(cells, summary.noise_floor or 0.0))
+    cut = any(point["cut_low"] or point["cut_high"] for point in points)
     caption = (
         "Bar and blue dot: the ratio with its 95 % interval. Open circles: single blocks. Grey band: the noise floor from the "
-        "baseline measured twice. " + ("Diamond: published elsewhere." if figures.published_sources(summary) else "")
+        "baseline measured twice."
+        + (" Diamond: published elsewhere." if figures.published_sources(summary) else "")
+        + (" Arrowhead: the interval goes on beyond the axis." if cut else "")
     )
-    cells = [cell for cell in summary.cells if cell.role is not ArmRole.BASELINE]
     rows = [
         [
             c.arm,

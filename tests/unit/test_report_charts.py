@@ -1,0 +1,66 @@
+"""What the axes of the charts show."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.synthetic_run import synthetic_run
+
+from howfar.analysis.analyse import summarise
+from howfar.analysis.summary import CellSummary, Estimate, Summary
+from howfar.report import charts, html
+
+
+@pytest.fixture(scope="module")
+def summary() -> Summary:
+    return summarise(synthetic_run(blocks=3, samples=20))
+
+
+def with_interval(summary: Summary, low: float, high: float) -> Summary:
+    cells = tuple(
+        cell.model_copy(update={"ratio": Estimate(value=0.8, low=low, high=high)}) if cell.arm == "tcp" else cell
+        for cell in summary.cells
+    )
+    return summary.model_copy(update={"cells": cells})
+
+
+def contenders(summary: Summary) -> list[CellSummary]:
+    return [cell for cell in summary.cells if cell.arm != "socket"]
+
+
+def test_every_interval_is_inside_the_axis(summary: Summary) -> None:
+    low, high = charts.ratio_domain(contenders(with_interval(summary, 0.1, 6)), 0.05)
+    assert low < 0.1 and high > 6
+
+
+def test_an_absurd_interval_is_cut_and_marked(summary: Summary) -> None:
+    wide = with_interval(summary, 0.0001, 9000)
+    low, high = charts.ratio_domain(contenders(wide), 9000)
+    assert low == pytest.approx(1 / 20 / 1.08) and high == pytest.approx(20 * 1.08)
+    tcp = next(bar for bar in charts.bars(contenders(wide), low, high) if bar["arm"] == "tcp")
+    assert (tcp["low"], tcp["high"], tcp["cut_low"], tcp["cut_high"]) == (low, high, True, True)
+    drawn = charts.ratios(wide, 600)
+    assert drawn is not None
+    assert {"triangle-left", "triangle-right"} <= set(str(drawn.to_dict()).split("'"))
+    assert "Arrowhead" in html.render(wide)
+
+
+def test_nothing_is_marked_where_nothing_is_cut(summary: Summary) -> None:
+    fine = with_interval(summary, 0.7, 0.9)
+    cells = contenders(fine)
+    assert not any(bar["cut_low"] or bar["cut_high"] for bar in charts.bars(cells, *charts.ratio_domain(cells, 0.05)))
+    narrow = summarise(synthetic_run(blocks=8, samples=20))
+    assert "Arrowhead" not in html.render(narrow)
+
+
+def test_a_ratio_beyond_the_cap_is_still_shown(summary: Summary) -> None:
+    cells = tuple(
+        cell.model_copy(update={"ratio": Estimate(value=0.01, low=0.009, high=0.011), "block_ratios": (0.009, 0.011)})
+        for cell in summary.cells
+    )
+    assert charts.ratio_domain(cells, 0.05)[0] < 0.009
+
+
+def test_trials_are_counted_from_nought(summary: Summary) -> None:
+    drawn = charts.throughput(summary, 600)
+    assert drawn is not None
+    assert f"'domain': [-0.5, {len(summary.trials) - 0.5}]" in str(drawn.to_dict())
