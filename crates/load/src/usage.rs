@@ -141,9 +141,10 @@ fn tree(root: u32) -> io::Result<Threads> {
     Ok(threads)
 }
 
-/// A thread that ended between the listing and the look.
+/// A thread that ended between the listing and the look: its files are gone, or were open already and answer no more.
 fn is_gone(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
+    error.kind() == io::ErrorKind::NotFound
+        || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
 }
 
 fn thread(task: &str) -> io::Result<Thread> {
