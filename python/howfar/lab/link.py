@@ -38,10 +38,10 @@ _UNSHAPED_QUEUE_BYTES = 64 * 2**20
 _ROUNDS = 4
 _DAMPING = 2
 """The first round takes off all that is too much, each later one this part of what is left: one noisy round cannot undo the others."""
-_PROBE_NS = 200_000_000
+_PROBE_NS = 100_000_000
 """A probe of the RTT takes about this long, within 10 to 400 pings."""
 _PROBES = 5
-_PROBES_NS = 1_000_000_000
+_PROBES_NS = 500_000_000
 """A round is the median of five probes, each a connection and a process of its own. Fewer where one takes long: at such an RTT the
 microseconds of waking up do not show."""
 _PAUSES_S = (0.1, 0.2, 0.4, 0.8)
@@ -94,7 +94,7 @@ def rtt_tolerance_ns(rtt_ns: int) -> float:
 
 
 def ping_count(rtt_ns: int) -> int:
-    """As many pings as fit in about 0.2 s."""
+    """As many pings as fit in about 0.1 s."""
     return min(max(_PROBE_NS // max(rtt_ns, 1), 10), 400)
 
 

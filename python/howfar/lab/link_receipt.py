@@ -18,7 +18,7 @@ LATENESS_P999_MAX_NS, LATENESS_P999_MAX_SHARE = 1_000_000, 0.1
 (or 10 % of the RTT) shows in its p99. A tighter bound would only measure that a small machine shares its CPUs with the link:
 beside a load on two CPUs 0.1 to 0.2 ms were usual."""
 GOODPUT_OFF_MAX_SHARE = 0.02
-_UNCOUNTED_BYTES = 256 * 1024
+_UNCOUNTED_BYTES = 64 * 1024
 """What the server counts as traffic though it is ours and goes past the link: its counters, asked before and after the load."""
 _UNSENT_BYTES = 16 * 2**20
 """What the server has written may still lie in its kernel's buffers when the load ends; what it has read has crossed."""

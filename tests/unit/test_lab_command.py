@@ -1,0 +1,82 @@
+"""What `howfar lab` refuses before it builds anything, and the option file that it hands to a client."""
+
+from __future__ import annotations
+
+import configparser
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from howfar.cli.lab import NOT_EXECUTABLE, NOT_FOUND, client_options, lab, option_value
+from howfar.engine.messages import TcpTarget, UnixTarget
+from howfar.errors import UsageError
+from howfar.plan.quantities import RateBps, RttNs
+
+_TCP = TcpTarget(host="10.77.0.2", port=3306)
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "quantity", "words"),
+    [
+        ("--rtt", "99s", RttNs, "more than 10s"),
+        ("--rtt", "10", RttNs, "is not a duration"),
+        ("--rate", "1kbit", RateBps, "less than 1mbit"),
+        ("--rate", "1000gbit", RateBps, "more than 100gbit"),
+    ],
+)
+def test_what_a_plan_may_not_ask_the_laboratory_may_not_either(
+    option: str, text: str, quantity: object, words: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        option_value(option, text, quantity)
+    assert caught.value.message.startswith(f"{option} {text}: ")
+    assert words in caught.value.message
+
+
+def test_what_a_plan_may_ask_is_taken() -> None:
+    assert option_value("--rtt", "0.2ms", RttNs) == 200_000
+    assert option_value("--rate", "1gbit", RateBps) == 10**9
+
+
+def test_a_command_that_cannot_be_run_is_named_before_anything_is_built(tmp_path: Path) -> None:
+    plain = tmp_path / "plain"
+    plain.write_text("no program")
+    for command, code, words in (
+        ("no-such-program", NOT_FOUND, "was not found"),
+        (str(tmp_path / "nothing"), NOT_FOUND, "was not found"),
+        (str(plain), NOT_EXECUTABLE, "may not be executed"),
+        (str(tmp_path), NOT_EXECUTABLE, "may not be executed"),
+    ):
+        done = CliRunner().invoke(lab, ["--server", "none", "--", command])
+        assert done.exit_code == code
+        assert f"the program {command} {words}" in done.output
+
+
+@given(st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1))
+def test_an_option_file_keeps_any_password(password: str) -> None:
+    (line,) = [line for line in client_options("u", password, _TCP).splitlines() if line.startswith("password=")]
+    value = line.partition("=")[2]
+    assert value[0] == value[-1] == '"'
+    assert re.sub(r"\\(.)", r"\1", value[1:-1]) == password
+
+
+def test_an_option_file_leads_where_the_path_does() -> None:
+    def read(text: str) -> dict[str, str | None]:
+        parser = configparser.ConfigParser(allow_no_value=True)
+        parser.read_string(text)
+        return dict(parser["client"])
+
+    assert read(client_options("u", "p", _TCP)) == {
+        "user": '"u"',
+        "password": '"p"',
+        "protocol": "tcp",
+        "host": '"10.77.0.2"',
+        "port": "3306",
+        "loose-skip-ssl": None,
+    }
+    local = read(client_options("u", "p", UnixTarget(path="/w/my s.sock")))
+    assert (local["protocol"], local["socket"]) == ("socket", '"/w/my s.sock"')
