@@ -114,10 +114,11 @@ BAD = [
     (("run", "--out", "text.howfar"), 6, "exists already", "howfar resume"),
     (("run", "--out", "no/where.howfar"), 6, "there is no directory", "--out"),
     (("run", "--quick", "--html", "no/where.html"), 6, "there is no directory no for the HTML page", "name another"),
+    (("run", "--quick", "--out", "new.html"), 2, "both the run file and the HTML page", "--html"),
+    (("run", "--quick", "--out", "./a.howfar", "--html", "a.howfar"), 2, "both the run file", "--html"),
     (("run", "--quick", "--html", "."), 6, "is a directory", "--html"),
     (("resume", "text.howfar", "--time-budget", "10"), 2, "'10' is not a duration", "--time-budget"),
     (("resume", "text.howfar", "--target", "90%"), 2, "decides nothing", "--target"),
-    (("resume", "text.howfar", "--html", "no/where.html"), 6, "there is no directory no", "name another"),
 ]
 
 

@@ -54,6 +54,14 @@ def test_what_would_measure_nothing_is_refused(
     assert advice in err
 
 
+def test_the_page_has_a_place_before_anything_is_measured(laboratory: Lab, howfar: Howfar) -> None:
+    assert howfar("run", "--quick", *BUDGET, "--out", "a.howfar")[0] == 0
+    staged = len(laboratory[0].staged)
+    for page, code, said in (("no/b.html", 6, "there is no directory no"), ("a.howfar", 2, "both the run file")):
+        got, _, err = howfar("resume", "a.howfar", "--time-budget", "5min", "--html", page)
+        assert (got, said in err, len(laboratory[0].staged)) == (code, True, staged), err
+
+
 def test_a_narrow_run_wants_a_narrower_target(laboratory: Lab, howfar: Howfar) -> None:
     assert howfar("run", "--quick", "--out", "a.howfar")[0] == 0
     for options in (("--time-budget", "1h"), ("--time-budget", "1h", "--target", "5%")):

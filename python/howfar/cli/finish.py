@@ -30,7 +30,7 @@ def finish(path: Path, html: Path | None, no_colour: bool) -> int:
         click.echo(f"  Go on with: {program()} resume {name}\n  See it so far: {program()} report {name}", err=True)
         return INTERRUPTED
     pages.show(summarise(run), no_colour)
-    page = html or path.with_suffix(".html")
+    page = pages.place(html, path)
     pages.write(page, pages.as_text(run, "html"))
     click.echo(f"\nRun file:  {path}\nHTML page: {page}")
     if run.stop in (StopReason.TIME, StopReason.BLOCKS):

@@ -11,7 +11,7 @@ import click
 from howfar.analysis.analyse import summarise
 from howfar.analysis.summary import Summary
 from howfar.cli.screen import has_colour, width
-from howfar.errors import DiskFull, RunFileError
+from howfar.errors import DiskFull, RunFileError, UsageError
 from howfar.results.partial import NO_ROOM, unfinished
 from howfar.results.records import Run
 
@@ -39,6 +39,16 @@ def as_text(run: Run, form: str) -> str:
         assert form == "json", f"{form} is one of FORMATS"
         from howfar.report.json import render
     return render(summary)
+
+
+def place(html: Path | None, run_file: Path) -> Path:
+    """Where the HTML page goes: as asked, or beside the run file; never over it. Raises UsageError."""
+    page = html or run_file.with_suffix(".html")
+    if page.absolute() == run_file.absolute() or (page.exists() and run_file.exists() and page.samefile(run_file)):
+        raise UsageError(
+            f"{page} would be both the run file and the HTML page", "Give the page another name with --html."
+        )
+    return page
 
 
 def check_place(path: Path) -> None:

@@ -35,7 +35,7 @@ def report(run: Path, html: str | None, md: bool, csv: bool, json_: bool, no_col
         raise UsageError("more than one format was asked for", "Choose one of --html, --md, --csv, --json.")
     found = read_run(run)
     if html is not None:
-        page = Path(html) if html else run.with_suffix(".html")
+        page = pages.place(Path(html) if html else None, run)
         pages.write(page, pages.as_text(found, "html"))
         click.echo(page)
     elif asked:

@@ -44,9 +44,8 @@ def resume(run: Path, time_budget: str | None, target: str | None, html: Path | 
         None if time_budget is None else read_option("--time-budget", time_budget, BudgetNs, "howfar resume"),
         None if target is None else read_option("--target", target, HalfWidth, "howfar resume"),
     )
-    if html is not None:
-        pages.check_place(html)
     found = read_run(run)
+    pages.check_place(pages.place(html, run))
     if found.stop not in _GO_ON and more == Extension():
         assert found.stop is not None
         click.echo(f"Nothing to do: the run is complete ({STOPPED[found.stop]}).", err=True)

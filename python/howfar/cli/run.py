@@ -76,8 +76,7 @@ def _measure(
 
     path = out or ground.default_out(loaded.plan.name, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
     check_absent(path)
-    if html is not None:
-        pages.check_place(html)
+    pages.check_place(pages.place(html, path))
     ground.check_ground(loaded.plan)
     try:
         code = ground.enter_sandbox()
