@@ -17,6 +17,7 @@ from howfar.errors import LabError, PlanError, SandboxForbidden
 from howfar.lab import sandbox
 from howfar.lab.cache import file_system_of, work_directory
 from howfar.lab.environment import machine_facts
+from howfar.lab.forked import ForkWatch, fork_violations
 from howfar.lab.hosts import Cpus, Host, Shares, share_cpus, usable_cpus
 from howfar.lab.link import Link, LinkAsked, open_link
 from howfar.lab.link_receipt import crossing_violations, goodput_warnings, link_receipt, link_violations
@@ -27,6 +28,8 @@ from howfar.lab.stage import Obtained
 from howfar.results.records import FactorValue
 
 PLACEMENTS = ("isolated", "machines")
+_FORWARDER_PLACES = ("server_side", "client_side")
+"""In the order of a way's forwarders."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,9 @@ class LabStage:
     """Each probe before the load; none without a link."""
     view: dict[str, Any]
     before: dict[str, int]
+    forks: ForkWatch
+    connections: int | None
+    """How many the load opens; None: whatever it likes."""
 
     def obtained(self, session: Mapping[str, Any]) -> Obtained:
         found = [*session_violations(self.way, session), *view_violations(self.way, self.view)]
@@ -72,7 +78,9 @@ class LabStage:
         found += unlike
         receipt: dict[str, Any] = {"server": {**facts, "session_view": self.view}}
         if self.way.forwarders:
-            receipt["forwarder"] = self.way.forwarder_facts
+            most = self.forks.finish()
+            receipt["forwarder"] = {**self.way.forwarder_facts, "processes_most": most, "connections": self.connections}
+            found += fork_violations(most, self.connections)
             dead = [forwarder.pid for forwarder in self.way.forwarders if not forwarder.alive()]
             if dead:
                 raise LabError(f"a forwarder (process {dead[0]}) died during the trial", "See if memory ran out.")
@@ -193,6 +201,10 @@ class Lab:
             at_rest = link.at_rest() if link else ()
             if link:
                 link.stats(reset=True)
+            forks = ForkWatch(
+                dict(zip(_FORWARDER_PLACES, (forwarder.pid for forwarder in way.forwarders), strict=False))
+            )
+            ledger.callback(forks.finish)
             yield LabStage(
                 target=way.target,
                 user=USER,
@@ -206,6 +218,8 @@ class Lab:
                 at_rest=at_rest,
                 view=view,
                 before=running.snapshot(),
+                forks=forks,
+                connections=int(factors["threads"]) if "threads" in factors else None,
             )
 
     def _shaped_link(self, factors: Mapping[str, FactorValue]) -> Link:

@@ -1,0 +1,42 @@
+"""A forwarder's processes are counted while they live."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+
+from howfar.lab.forked import ForkWatch, child_count, fork_violations
+
+
+@pytest.mark.skipif(child_count(os.getpid()) is None, reason="this kernel does not list a process's children")
+def test_the_most_children_at_once_are_kept_after_they_have_gone() -> None:
+    script = "sleep 100 & sleep 100 & sleep 100 & echo up; read line; kill %1 %2 %3; wait; echo gone; read line"
+    with subprocess.Popen(
+        ["bash", "-mc", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "up\n"
+        watch = ForkWatch({"server_side": parent.pid})
+        print("go", file=parent.stdin, flush=True)
+        assert parent.stdout.readline() == "gone\n"
+        assert child_count(parent.pid) == 0
+        assert watch.finish() == watch.finish() == {"server_side": 3}
+        parent.stdin.close()
+
+
+def test_a_process_that_is_gone_is_unknown() -> None:
+    process = subprocess.Popen(["true"])
+    process.wait()
+    assert child_count(process.pid) is None
+    assert ForkWatch({"client_side": process.pid}).finish() == {"client_side": None}
+
+
+def test_fewer_processes_than_connections_are_a_violation_and_unknown_is_not() -> None:
+    assert fork_violations({"server_side": 8, "client_side": 9}, 8) == ()
+    assert fork_violations({"server_side": None}, 8) == ()
+    assert fork_violations({"server_side": 0}, None) == ()
+    (found,) = fork_violations({"server_side": 8, "client_side": 7}, 8)
+    assert "client side had 7 processes for 8 connections" in found
