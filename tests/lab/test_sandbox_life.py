@@ -32,7 +32,8 @@ def _victim(marked: Marked, parent: int, who: str) -> int:
         unshare = marked.pid_of("unshare")
         assert unshare is not None
         found = int(Path(f"/proc/{unshare}/task/{unshare}/children").read_text().split()[0])
-    else:
+    else:  # a shell may have said its word and not yet become the command
+        wait_until(lambda: marked.pid_of(who) is not None, f"{who} to be there")
         found = marked.pid_of(who)
     assert found is not None, f"{who} is not among {marked.pids()}"
     return found
