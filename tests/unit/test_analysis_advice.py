@@ -60,3 +60,11 @@ def test_only_a_quick_run_is_told_of_quick(quick: bool) -> None:
     run = run_of(600, 0.5)
     advice = last_advice(run.model_copy(update={"info": run.info.model_copy(update={"quick": quick})}))
     assert ("--quick" in advice.action) is quick
+
+
+def test_the_blocks_that_did_not_resolve_are_never_said_to_be_enough() -> None:
+    for seed in range(4):
+        tcp = PathModel("tcp", ArmRole.CONTENDER, 600, 8.8, 26.0)
+        summary = summarise(synthetic_run(blocks=10, models=(*PATHS[:2], tcp), scatter=0.7, samples=5, seed=seed))
+        found = re.search(r"tcp about (\d+)", summary.advice[-1].because) if summary.advice else None
+        assert found is None or int(found[1]) > 10

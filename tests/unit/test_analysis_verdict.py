@@ -5,6 +5,8 @@ from __future__ import annotations
 from tests.unit.synthetic_run import synthetic_run
 
 from howfar.analysis.analyse import summarise
+from howfar.analysis.summary import Estimate
+from howfar.analysis.verdict import interval_text
 from howfar.report import terminal
 from howfar.results.records import ArmRole, Run
 
@@ -27,3 +29,8 @@ def test_a_path_against_itself_is_judged_and_shown() -> None:
 def test_one_block_says_that_it_is_too_few() -> None:
     summary = summarise(_alone(synthetic_run(blocks=1, samples=20)))
     assert "too few blocks" in summary.verdict
+
+
+def test_a_limit_near_nothing_is_not_written_as_nothing() -> None:
+    assert interval_text(Estimate(value=0.19, low=0.0013, high=1.24)) == "0.190 [0.001, 1.240]"
+    assert interval_text(Estimate(value=0.48, low=0.19, high=1.24)) == "0.48 [0.19, 1.24]"

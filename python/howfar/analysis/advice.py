@@ -187,7 +187,8 @@ def _blocks_to_resolve(session: _Session, cell: CellSummary) -> int | None:
     ]
     needed = [None if sd is None else blocks_needed(sd, effect) for sd in scatter]
     known = [blocks for blocks in needed if blocks is not None]
-    return max(known) if len(known) == 2 else None
+    measured = len(cell.block_ratios)  # which were not enough
+    return max(*known, measured + 1) if len(known) == 2 else None
 
 
 def _width_asked(unclear: Sequence[CellSummary]) -> str:

@@ -17,10 +17,10 @@ NARROW = 0.02
 
 
 def interval_text(estimate: Estimate) -> str:
-    """`0.78 [0.76, 0.80]`: two decimals, three where two would hide the interval or leave one digit."""
+    """`0.78 [0.76, 0.80]`: two decimals, three where two would hide the interval, leave one digit, or leave a limit at 0."""
     low, high = estimate.low, estimate.high
     narrow = low is not None and high is not None and high - low < NARROW and estimate.value < 1.1
-    digits = 3 if narrow or estimate.value < 0.1 else 2
+    digits = 3 if narrow or estimate.value < 0.1 or (low is not None and low < 0.01) else 2
     if low is None or high is None:
         return f"{estimate.value:.{digits}f} (no interval)"
     return f"{estimate.value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"

@@ -19,7 +19,9 @@ def text(value: object) -> str:
 
 def sentence(value: str) -> str:
     """Escaped; intervals in brackets, and numbers with their percent sign, are kept on one line."""
-    return re.sub(r"[0-9.]+ \[[^\]]*\]|[0-9.]+ %", lambda match: f'<span class="keep">{match[0]}</span>', text(value))
+    return re.sub(
+        r"(?:[≥≤] )?[0-9.]+ \[[^\]]*\]|[0-9.]+ %", lambda match: f'<span class="keep">{match[0]}</span>', text(value)
+    )
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "") -> str:

@@ -102,7 +102,9 @@ class _Page:
 
     def _wrap(self, text: str, first: str = "", rest: str = "") -> list[str]:
         # textwrap breaks at ASCII white space only: an interval stays in one piece.
-        whole = re.sub(r"\[[^\]]*\]|\d %", lambda match: match[0].replace(" ", "\u00a0"), self._text(text))
+        whole = re.sub(
+            r"\[[^\]]*\]|\d %|(?:[≥≤]|[<>]=) \d", lambda match: match[0].replace(" ", "\u00a0"), self._text(text)
+        )
         lines = textwrap.wrap(whole, self.width, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
         return [line.replace("\u00a0", " ") for line in lines]
 
