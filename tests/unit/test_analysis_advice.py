@@ -68,3 +68,19 @@ def test_the_blocks_that_did_not_resolve_are_never_said_to_be_enough() -> None:
         summary = summarise(synthetic_run(blocks=10, models=(*PATHS[:2], tcp), scatter=0.7, samples=5, seed=seed))
         found = re.search(r"tcp about (\d+)", summary.advice[-1].because) if summary.advice else None
         assert found is None or int(found[1]) > 10
+
+
+def test_the_width_asked_for_is_asked_of_the_same_path_twice_too() -> None:
+    """A wild A/A arm keeps a session wide, however well the other arms behave."""
+    run = run_of(990, 0.02)
+    trials = []
+    for trial in run.trials:
+        if trial.arm == "socket (again)" and trial.measured is not None:
+            elapsed = round(trial.measured.elapsed_ns * math.exp(0.2 * (-1) ** trial.block))
+            trial = trial.model_copy(update={"measured": trial.measured.model_copy(update={"elapsed_ns": elapsed})})
+        trials.append(trial)
+    summary = summarise(run.model_copy(update={"trials": tuple(trials)}))
+    needed = {cell.arm: cell.blocks_needed for cell in summary.cells}
+    tcp, again = needed["tcp"], needed["socket (again)"]
+    assert tcp is not None and again is not None and tcp < again
+    assert f"About {again} blocks give the width asked for." in summary.advice[-1].because

@@ -37,7 +37,7 @@ def test_cpus_in_other_hands_are_a_busy_machine(others: float, busy: bool) -> No
 
 def test_the_figure_stands_in_the_report_with_each_trial() -> None:
     page = html.render(summarise(with_others(1.04)))
-    assert "Others kept 1.04 of 2 CPUs busy in the median trial. That is a busy machine" in page
+    assert "Others kept 1.04 of 2 CPUs busy in the median trial. The machine counts as busy" in page
     assert "<td>1.04</td>" in page and "CPUs busy for others" in page
 
 

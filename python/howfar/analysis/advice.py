@@ -157,7 +157,7 @@ def _more_blocks(session: _Session) -> Advice | None:
             f"At the scatter seen no sensible number of blocks (over {MAX_BLOCKS_ADVISED}) resolves a difference as small as "
             f"that of {', '.join(beyond)}; CPU per query may."
         )
-    width = _width_asked(unclear)
+    width = _width_asked([*unclear, *([session.duplicate] if session.duplicate else [])])
     because += [width] if width else []
     if any(Warning.CONTAMINATED_BLOCKS in cell.warnings for cell in unclear):
         because.append("Some blocks were disturbed.")
@@ -191,9 +191,9 @@ def _blocks_to_resolve(session: _Session, cell: CellSummary) -> int | None:
     return max(*known, measured + 1) if len(known) == 2 else None
 
 
-def _width_asked(unclear: Sequence[CellSummary]) -> str:
-    """A question of its own: how narrow, not whether."""
-    known = [cell.blocks_needed for cell in unclear if cell.blocks_needed is not None]
-    if len(known) < len(unclear) or max(known) > MAX_BLOCKS_ADVISED:
+def _width_asked(cells: Sequence[CellSummary]) -> str:
+    """A question of its own: how narrow, not whether. The A/A arm has to be as narrow as the others."""
+    known = [cell.blocks_needed for cell in cells if cell.blocks_needed is not None]
+    if len(known) < len(cells) or max(known) > MAX_BLOCKS_ADVISED:
         return ""
-    return f"About {max(known)} give the width asked for."
+    return f"About {max(known)} blocks give the width asked for."

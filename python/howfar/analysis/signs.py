@@ -129,7 +129,7 @@ MEANING = {
     Warning.CONTAMINATED_BLOCKS: "mean and rank estimate disagree: some blocks were disturbed; the rank estimate is quoted",
     Warning.NOT_STEADY: "throughput changed within the trials: a longer warm-up is needed",
     Warning.CLIENT_LIMITED: "the load generator's busiest thread had no time left: the figure is about it, not about the path",
-    Warning.BUSY_MACHINE: "others used this machine during the run; trust the CPU ratios more than the clock",
+    Warning.BUSY_MACHINE: "others used this machine during the run: the clock moves with them, CPU ratios mostly less",
     Warning.WIDE_INTERVAL: "the interval is wider than asked; more blocks narrow it",
     Warning.FEW_BLOCKS: f"fewer than {FEW_BLOCKS} blocks; intervals this early are too confident",
     Warning.AA_EXCLUDES_ONE: "the same path under two names came out different: effects of that size are not claimed; run again",

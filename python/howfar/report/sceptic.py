@@ -76,7 +76,7 @@ def _others(summary: Summary) -> str:
 
 def _judged(summary: Summary) -> str:
     if Warning.BUSY_MACHINE in summary.warnings:
-        return "That is a busy machine: believe the CPU ratios before the clock, or repeat on a quieter one."
+        return "The machine counts as busy (CPUs in other hands, time stolen, or disks waited for): repeat on a quieter one."
     return "" if summary.others_cpus is None else "That is little."
 
 
