@@ -75,6 +75,7 @@ def test_a_ping_pong_sees_the_round_trip_of_the_receipt(tmp_path: Path, rtt: str
         link_ns, loopback_ns = found["seen"]["link_p50_ns"], found["seen"]["loopback_p50_ns"]
         receipt_ns = found["link"]["rtt_at_rest_ns"]["p50"]
         seen.append({"receipt": receipt_ns, "ping-pong": link_ns, "loopback": loopback_ns})
+        assert found["link"]["compensate_ns"] == found["link"]["calibration"]["compensate_ns"], "nothing is tuned later"
         right = abs(receipt_ns - rtt_ns) <= allowed
         if right and receipt_ns - allowed <= link_ns <= receipt_ns + allowed + loopback_ns:
             return
