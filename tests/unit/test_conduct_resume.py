@@ -184,6 +184,10 @@ class DeadStage(FakeStage):
     ("cause", "reason"),
     [
         (ServerCrashed("the server died during the trial"), "the server died during the trial; the engine said: reset"),
+        (
+            ServerCrashed("the server ended (signal 9). Its log ends with:\n1. x\n2. y"),
+            "the server ended (signal 9); the engine said: reset",
+        ),
         (None, "reset"),
     ],
 )

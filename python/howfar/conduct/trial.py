@@ -137,7 +137,10 @@ def _blame(error: EngineError, stage: Stage) -> LabError | EngineError:
     try:
         stage.obtained({})
     except LabError as cause:
-        return LabError(f"{cause.message}; the engine said: {error.message}", cause.advice)
+        said, _, log = cause.message.partition("\n")
+        if log:  # the sentence that announces a log goes with it: a reason is one line, and short
+            said = said.rpartition(". ")[0] or said
+        return LabError(f"{said}; the engine said: {error.message}", cause.advice)
     return error
 
 
