@@ -59,7 +59,7 @@ def test_a_probe_is_short_and_never_empty(rtt_ns: int) -> None:
     assert count == 10 or count * rtt_ns <= 100_000_000
 
 
-@pytest.mark.parametrize(("p50_ns", "off"), [(200_000, False), (229_000, False), (231_000, True), (169_000, True)])
+@pytest.mark.parametrize(("p50_ns", "off"), [(200_000, False), (299_000, False), (301_000, True), (99_000, True)])
 def test_an_rtt_at_rest_too_far_off_is_a_violation(p50_ns: int, off: bool) -> None:
     assert bool(link_violations(_ASKED, [_rtt(p50_ns)], _stats())) == off
 
@@ -212,10 +212,10 @@ def test_a_burst_before_a_trial_is_waited_for_and_a_change_is_not() -> None:
     assert len(burst) == 3
     assert not link_violations(_ASKED, burst, _stats())
     fake.slept.clear()
-    fake.noise = repeat(50_000)
+    fake.noise = repeat(150_000)
     changed = fake.at_rest()
     (violation,) = link_violations(_ASKED, changed, _stats())
-    assert violation.count("0.25ms") == len(changed) == len(fake.slept) + 1
+    assert violation.count("0.35ms") == len(changed) == len(fake.slept) + 1
 
 
 def test_a_link_made_anew_gets_the_frozen_correction() -> None:

@@ -243,9 +243,8 @@ impl Pump {
             let Some(slice) = self.shaper.take(now()) else {
                 return Ok(());
             };
-            self.transmit(&slice)?;
-            // After the send: attempts for which the kernel had no room are delay that the packet saw.
-            self.counters.left(slice.due, now());
+            let left = self.transmit(&slice)?;
+            self.counters.left(slice.due, left);
             if slice.last {
                 self.arena.release(slice.packet);
             }
@@ -253,7 +252,8 @@ impl Pump {
         Ok(())
     }
 
-    fn transmit(&mut self, slice: &Slice<Place>) -> Result<(), Failure> {
+    /// Gives the moment at which the packet left, or was given up.
+    fn transmit(&mut self, slice: &Slice<Place>) -> Result<Nanos, Failure> {
         let packet = self.arena.get(slice.packet);
         let sent = match Layout::of(packet) {
             Some(layout) if layout.sliceable() && slice.count < layout.segments => {
@@ -266,21 +266,24 @@ impl Pump {
             }
             _ => self.push(packet, &[])?,
         };
-        if sent {
+        if sent.is_some() {
             self.counters.packets += 1;
             self.counters.segments += u64::from(slice.count);
             self.counters.wire_bytes += slice.wire_bytes;
         } else {
             self.counters.drops.transmit += u64::from(slice.count);
         }
-        Ok(())
+        Ok(sent.unwrap_or_else(now))
     }
 
-    /// Hand one packet to the kernel, again for a bounded time while it has no room. False: it was not taken.
-    fn push(&self, head: &[u8], body: &[u8]) -> Result<bool, Failure> {
+    /// Hand one packet to the kernel, again for a bounded time while it has no room. Gives the moment just before the attempt that
+    /// succeeded: earlier ones are delay that the packet saw, the receiving host's work, which runs within the send, is not.
+    /// None: it was not taken.
+    fn push(&self, head: &[u8], body: &[u8]) -> Result<Option<Nanos>, Failure> {
         for _ in 0..ATTEMPTS {
+            let moment = now();
             let Err(error) = self.transmitter.send(head, body) else {
-                return Ok(true);
+                return Ok(Some(moment));
             };
             match error.raw_os_error() {
                 Some(libc::EINTR) => {}
@@ -291,9 +294,9 @@ impl Pump {
                 Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => {
                     return Err(failure(&self.names.1, "send to", &error));
                 }
-                _ => return Ok(false),
+                _ => return Ok(None),
             }
         }
-        Ok(false)
+        Ok(None)
     }
 }
