@@ -74,9 +74,10 @@ def test_a_ping_pong_sees_the_round_trip_of_the_receipt(tmp_path: Path, rtt: str
         found = _lab(tmp_path, rtt, "1gbit", serve, ask)
         link_ns, loopback_ns = found["seen"]["link_p50_ns"], found["seen"]["loopback_p50_ns"]
         receipt_ns = found["link"]["rtt_at_rest_ns"]["p50"]
-        seen.append({"receipt": receipt_ns, "ping-pong": link_ns, "loopback": loopback_ns})
-        assert found["link"]["compensate_ns"] == found["link"]["calibration"]["compensate_ns"], "nothing is tuned later"
+        # The foreign program lets processors sleep, so it is held against the receipt's figure that does too.
+        idle_ns = found["link"]["rtt_from_idle_ns"]["p50_ns"]
+        seen.append({"receipt": receipt_ns, "from idle": idle_ns, "ping-pong": link_ns, "loopback": loopback_ns})
         right = abs(receipt_ns - rtt_ns) <= allowed
-        if right and receipt_ns - allowed <= link_ns <= receipt_ns + allowed + loopback_ns:
+        if right and idle_ns - allowed <= link_ns <= idle_ns + allowed + loopback_ns:
             return
     pytest.fail(f"no attempt agreed within {allowed / 1000:.0f} µs of {rtt}: {seen}")

@@ -139,8 +139,11 @@ class _FakeLink(Link):
         self.asked, self.compensate_ns = asked, compensate_ns
         self.settings.append(compensate_ns)
 
-    def ping(self, count: int | None = None) -> RttResult:
+    def ping(self) -> RttResult:
         return _rtt(max(self.asked.rtt_ns - 2 * self.compensate_ns + self.excess_ns + next(self.noise), 1))
+
+    def ping_from_idle(self) -> RttResult:
+        return _rtt(self.asked.rtt_ns)
 
     def goodput(self, to_server: bool) -> GoodputResult:
         return GoodputResult(

@@ -109,11 +109,13 @@ def lab(
             _start_companion(laboratory, on_server, variables, ledger)
         host = laboratory.client_host_of(path)
         at_rest = laboratory.link.at_rest() if laboratory.link and receipt else ()
+        from_idle = laboratory.link.ping_from_idle() if laboratory.link and receipt else None
         code = _run(laboratory, path, host, command, variables)
         if receipt:
             facts: dict[str, Any] = {"environment": laboratory.environment(), "server": laboratory.server()}
-            if laboratory.link and at_rest:
+            if laboratory.link and at_rest and from_idle:
                 facts["link"] = link_receipt(laboratory.link, at_rest, laboratory.link.stats())
+                facts["link"]["rtt_from_idle_ns"] = from_idle.model_dump(exclude={"event"})
             _write(receipt, facts)
     sys.exit(code)
 
