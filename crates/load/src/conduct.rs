@@ -7,9 +7,9 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
 
+use howfar_record::Failed;
 use howfar_record::events::Ready;
 use howfar_record::jobs::{LoadJob, Workload};
-use howfar_record::{Failed, emit};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::thread::{CpuSet, sched_getaffinity};
 
@@ -20,7 +20,7 @@ use crate::opening::open;
 use crate::receipt;
 use crate::socket::Address;
 use crate::tally::Window;
-use crate::window::Collected;
+use crate::window::{Collected, tell};
 use crate::worker::{self, Order, Plan, Report, Seat};
 use crate::workload::Program;
 
@@ -65,11 +65,6 @@ pub(crate) fn conduct(job: LoadJob) -> Result<(), Failed> {
     crew.attend(&plan.job, window)?;
     crew.dismiss();
     Ok(())
-}
-
-/// Write an event. Nobody may be left to read it; then the job ends.
-pub(crate) fn tell<T: serde::Serialize>(event: &T) -> Result<(), Failed> {
-    emit(event).map_err(|error| internal(format!("stdout is closed: {error}")))
 }
 
 /// The CPUs that this process may use.

@@ -2,16 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use howfar_record::Failed;
 use howfar_record::events::{Bytes, Finished, Interval, Measuring};
 use howfar_record::jobs::LoadJob;
+use howfar_record::{Failed, emit};
 
 use crate::clock::{now_ns, unix_ns};
-use crate::conduct::tell;
 use crate::login::internal;
 use crate::tally::{Passed, Slice, Totals, Window};
 use crate::usage::Usage;
 use crate::workload::Kind;
+
+/// Write an event. Nobody may be left to read it; then the job ends.
+pub(crate) fn tell<T: serde::Serialize>(event: &T) -> Result<(), Failed> {
+    emit(event).map_err(|error| internal(format!("stdout is closed: {error}")))
+}
 
 /// The window as far as it is known.
 pub(crate) struct Collected<'a> {
