@@ -28,7 +28,7 @@ NEVER = re.compile(r"/work/|/root/|/home/\w|https?://(?!(?:www\.apache\.org|www\
 LOCKS = {"Cargo.lock"}
 THIS = "tests/test_tidy.py"
 MADE = {"target", "dist", "__pycache__"}
-MADE_FILES = (".howfar", ".howfar-wal", ".howfar-shm", ".pyc")
+MADE_FILES = (".howfar", ".howfar-wal", ".howfar-shm", ".html", ".pyc")
 
 
 def kept() -> list[Path]:
