@@ -15,14 +15,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from howfar.analysis.intervals import judge_ratio, mean_interval
-from howfar.engine.messages import LoadJob
 from howfar.engine.process import run_load
 from howfar.lab import sandbox
 from howfar.lab.laboratory import LabRequest, LabStage, open_laboratory
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.lab.sysbench_scenario import WORKLOAD, run_sysbench
+from tests.lab.sysbench_scenario import WORKLOAD, engine_job, run_sysbench
 
 SECONDS = 3
 
@@ -40,22 +39,8 @@ def cpu_of(work: Callable[[], float]) -> tuple[float, float]:
 
 
 def ours(stage: LabStage, connections: int, seed: int) -> float:
-    outcome = run_load(
-        LoadJob(
-            target=stage.target,
-            user=stage.user,
-            password=stage.password,
-            database=stage.database,
-            workload=WORKLOAD,
-            connections=connections,
-            seed=seed,
-            warmup_ns=0,
-            measure_ns=SECONDS * 10**9,
-            client_work="touch",
-        ),
-        stage.client,
-    )
-    return float(outcome.finished.queries)
+    job = engine_job(stage, SECONDS, seed, connections=connections, warmup_s=0)
+    return float(run_load(job, stage.client).finished.queries)
 
 
 def main() -> int:

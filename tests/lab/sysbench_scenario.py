@@ -82,20 +82,25 @@ def _find(said: str, pattern: str) -> str:
     return match.group(1)
 
 
-def run_engine(stage: LabStage, seconds: float, seed: int) -> dict[str, float]:
-    before = stage.running.snapshot()
-    job = LoadJob(
+def engine_job(stage: LabStage, seconds: float, seed: int, *, connections: int, warmup_s: float) -> LoadJob:
+    """The same work for our engine."""
+    return LoadJob(
         target=stage.target,
         user=stage.user,
         password=stage.password,
         database=stage.database,
         workload=WORKLOAD,
-        connections=THREADS,
+        connections=connections,
         seed=seed,
-        warmup_ns=200_000_000,
+        warmup_ns=int(warmup_s * 1e9),
         measure_ns=int(seconds * 1e9),
         observe=stage.observe,
     )
+
+
+def run_engine(stage: LabStage, seconds: float, seed: int) -> dict[str, float]:
+    before = stage.running.snapshot()
+    job = engine_job(stage, seconds, seed, connections=THREADS, warmup_s=0.2)
     outcome = run_load(job, stage.client)
     after = stage.running.snapshot()
     seen = outcome.finished

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from howfar.lab.link import rtt_tolerance_ns
+from howfar.plan.tolerance import rtt_tolerance_ns
 from tests.lab.conftest import cache, namespaces  # noqa: F401 - fixtures
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]

@@ -11,10 +11,10 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from howfar.cli.lab import NOT_EXECUTABLE, NOT_FOUND, client_options, lab, option_value
+from howfar.cli.lab import NOT_EXECUTABLE, NOT_FOUND, client_options, lab
 from howfar.engine.messages import TcpTarget, UnixTarget
 from howfar.errors import UsageError
-from howfar.plan.quantities import RateBps, RttNs
+from howfar.plan.quantities import RateBps, RttNs, read_option
 
 _TCP = TcpTarget(host="10.77.0.2", port=3306)
 
@@ -32,14 +32,14 @@ def test_what_a_plan_may_not_ask_the_laboratory_may_not_either(
     option: str, text: str, quantity: object, words: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
-        option_value(option, text, quantity)
+        read_option(option, text, quantity, "howfar lab")
     assert caught.value.message.startswith(f"{option} {text}: ")
     assert words in caught.value.message
 
 
 def test_what_a_plan_may_ask_is_taken() -> None:
-    assert option_value("--rtt", "0.2ms", RttNs) == 200_000
-    assert option_value("--rate", "1gbit", RateBps) == 10**9
+    assert read_option("--rtt", "0.2ms", RttNs, "howfar lab") == 200_000
+    assert read_option("--rate", "1gbit", RateBps, "howfar lab") == 10**9
 
 
 def test_a_command_that_cannot_be_run_is_named_before_anything_is_built(tmp_path: Path) -> None:

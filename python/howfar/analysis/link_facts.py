@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from howfar.plan.tolerance import rtt_tolerance_ns
 from howfar.results.records import FactorValue
 
-RTT_TOLERANCE_NS = 30_000
-RTT_TOLERANCE_SHARE = 0.03
-"""The link holds its word while RTT at rest is within the larger of the two."""
-
 GOODPUT_TOLERANCE_SHARE = 0.05
-"""And while bulk transfer, measured when the link was calibrated, is within this of what its rate allows."""
+"""The link holds its word while its RTT is within its tolerance, and while bulk transfer, measured when the link was
+calibrated, is within this of what its rate allows."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +32,7 @@ class LinkFacts:
             return False
         if self.asked_rtt_ns is None or self.rest_rtt_ns is None:
             return True
-        allowed = max(RTT_TOLERANCE_NS, RTT_TOLERANCE_SHARE * self.asked_rtt_ns)
-        return abs(self.rest_rtt_ns - self.asked_rtt_ns) <= allowed
+        return abs(self.rest_rtt_ns - self.asked_rtt_ns) <= rtt_tolerance_ns(self.asked_rtt_ns)
 
 
 def _number(receipt: Mapping[str, Any], *path: str) -> float | None:

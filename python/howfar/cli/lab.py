@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from pydantic import TypeAdapter, ValidationError
 
 from howfar.engine.messages import TcpTarget, UnixTarget
-from howfar.errors import HowfarError, LabError, SandboxForbidden, UsageError
+from howfar.errors import HowfarError, LabError, SandboxForbidden
 from howfar.lab import sandbox
 from howfar.lab.hosts import Companion, Host
 from howfar.lab.laboratory import PLACEMENTS, Lab, LabRequest, open_laboratory
@@ -25,7 +24,7 @@ from howfar.lab.link_receipt import link_receipt
 from howfar.lab.network import SERVER_ADDRESS
 from howfar.lab.paths import PathKind, find_path, path_names
 from howfar.lab.servers import DATABASE
-from howfar.plan.quantities import RateBps, RttNs
+from howfar.plan.quantities import RateBps, RttNs, read_option
 from howfar.units import format_duration_ns, format_rate_bps
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
@@ -86,8 +85,8 @@ def lab(
         server=server,
         tables=tables,
         table_size=table_size,
-        rtt_ns=option_value("--rtt", rtt, RttNs),
-        rate_bps=None if rate == "none" else option_value("--rate", rate, RateBps),
+        rtt_ns=read_option("--rtt", rtt, RttNs, "howfar lab"),
+        rate_bps=None if rate == "none" else read_option("--rate", rate, RateBps, "howfar lab"),
         placement=placement,
         connections=connections,
         paths=(path_name,),
@@ -128,16 +127,6 @@ def _check_command(command: Sequence[str]) -> None:
     why = "may not be executed" if there else "was not found"
     click.echo(f"howfar: the program {command[0]} {why}; nothing was started", err=True)
     sys.exit(NOT_EXECUTABLE if there else NOT_FOUND)
-
-
-def option_value(option: str, text: str, quantity: Any) -> int:
-    """Text of an option as a quantity, within the bounds that a plan has for it. Raises UsageError."""
-    try:
-        value: int = TypeAdapter(quantity).validate_python(text)
-    except ValidationError as error:
-        reason = error.errors()[0]["msg"]
-        raise UsageError(f"{option} {text}: {reason}", f"`howfar lab --help` explains {option}.") from error
-    return value
 
 
 def _write(receipt: Path, facts: dict[str, Any]) -> None:

@@ -34,6 +34,7 @@ from howfar.errors import LinkFailed
 from howfar.lab.awake import awake
 from howfar.lab.hosts import usable_cpus
 from howfar.lab.network import CLIENT_MIDDLE, SERVER_ADDRESS, SERVER_MIDDLE, Network
+from howfar.plan.tolerance import rtt_tolerance_ns
 
 _QUEUE_AT_LEAST_NS = 10_000_000
 _UNSHAPED_QUEUE_BYTES = 64 * 2**20
@@ -53,9 +54,6 @@ _WARMUP_RTTS = 70
 """A window opens from 10 segments, and after the first loss cubic needs its time to come back: with 0.2 s the goodput was up to
 2 % off, with 1 s it was right; at 100 ms and 1 Gb/s 3 s left it at 91 %, 8 s did not."""
 _GOODPUT_RTTS = 10
-RTT_OFF_MAX_NS = 30_000
-RTT_OFF_MAX_SHARE = 0.03
-"""What the emulator on a small virtual machine can hold; beyond it the asked RTT is not the measured one."""
 
 
 @dataclass(frozen=True)
@@ -88,11 +86,6 @@ class LinkAsked:
     def expected_goodput_bps(self) -> float | None:
         """1448 bytes of payload in each 1538 on the wire: TCP with timestamps on Ethernet."""
         return None if self.rate_bps is None else self.rate_bps * 1448 / 1538
-
-
-def rtt_tolerance_ns(rtt_ns: int) -> float:
-    """How far the RTT at rest may be from the asked one."""
-    return max(RTT_OFF_MAX_NS, RTT_OFF_MAX_SHARE * rtt_ns)
 
 
 def ping_count(rtt_ns: int) -> int:
