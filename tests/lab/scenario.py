@@ -9,7 +9,7 @@ import json
 import sys
 from typing import Any
 
-from howfar.engine.messages import LoadJob, OltpReadOnly
+from howfar.engine.messages import LoadJob, Sysbench
 from howfar.engine.process import run_load
 from howfar.lab import sandbox
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
@@ -22,7 +22,7 @@ def _trial(laboratory: Lab, path: str, request: LabRequest) -> dict[str, Any]:
             user=stage.user,
             password=stage.password,
             database=stage.database,
-            workload=OltpReadOnly(tables=request.tables, table_size=request.table_size),
+            workload=Sysbench(tables=request.tables, table_size=request.table_size),
             connections=2,
             seed=1,
             warmup_ns=200_000_000,

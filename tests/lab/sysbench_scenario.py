@@ -13,14 +13,14 @@ import sys
 import time
 from typing import Any
 
-from howfar.engine.messages import Distribution, LoadJob, OltpReadOnly, UnixTarget
+from howfar.engine.messages import Distribution, LoadJob, Sysbench, UnixTarget
 from howfar.engine.process import run_load
 from howfar.lab import sandbox
 from howfar.lab.laboratory import Lab, LabRequest, LabStage, open_laboratory
 
 PATHS = ("socket", "tcp", "remote", "forwarded-socket")
 THREADS = 2
-WORKLOAD = OltpReadOnly(
+WORKLOAD = Sysbench(
     tables=2,
     table_size=20_000,
     point_selects=25,

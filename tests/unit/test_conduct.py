@@ -12,7 +12,7 @@ from tests.unit.fake_lab import RATES, FakeClock, fake_info, fakes
 
 from howfar.conduct.conductor import conduct
 from howfar.conduct.schedule import ATTEMPTS_PER_PLACE, VOIDS_IN_A_ROW
-from howfar.engine.messages import LoadJob
+from howfar.engine.messages import LoadJob, Sysbench
 from howfar.errors import EngineError, LabError
 from howfar.plan.load import Override, load_plan
 from howfar.results.records import StopReason, Trial, TrialStatus
@@ -63,6 +63,7 @@ def test_the_plan_reaches_the_engine_unchanged(tmp_path: Path) -> None:
     with create(tmp_path / "a.howfar", fake_info()) as file:
         conduct(file, laboratory, laboratory.clock(), instruments)
     job = engine.jobs[0]
+    assert isinstance(job.workload, Sysbench)
     assert (job.workload.tables, job.workload.table_size) == (10, 100_000)
     assert (job.workload.point_selects, job.workload.range_size, job.workload.skip_trx) == (25, 5, True)
     assert job.workload.distribution.kind == "pareto"

@@ -10,7 +10,7 @@ import pytest
 
 import howfar
 from howfar.engine import process
-from howfar.engine.messages import PROTOCOL_VERSION, LoadJob, OltpReadOnly, UnixTarget
+from howfar.engine.messages import PROTOCOL_VERSION, LoadJob, Sysbench, UnixTarget
 from howfar.engine.process import EngineFailed, EngineProcess, engine_info, find_engine, run_load
 from howfar.errors import EngineError, MissingError
 
@@ -19,7 +19,7 @@ JOB = LoadJob(
     user="u",
     password="very-secret",
     database="d",
-    workload=OltpReadOnly(),
+    workload=Sysbench(),
     connections=1,
     seed=1,
     warmup_ns=0,

@@ -141,7 +141,7 @@ impl Command {
 
 /// Refuse another contract.
 pub(crate) fn check_version(version: u32) -> Result<(), String> {
-    const SPOKEN: u32 = 1;
+    const SPOKEN: u32 = 2;
     if version == SPOKEN {
         return Ok(());
     }
@@ -159,7 +159,7 @@ mod tests {
 
     fn job(to_client: &str) -> String {
         format!(
-            r#"{{"job":"link","version":1,"client_interface":"lc","server_interface":"ls","to_server":{WAY},"to_client":{to_client},"realtime":"auto"}}"#
+            r#"{{"job":"link","version":2,"client_interface":"lc","server_interface":"ls","to_server":{WAY},"to_client":{to_client},"realtime":"auto"}}"#
         )
     }
 
@@ -198,11 +198,11 @@ mod tests {
             let error = LinkJob::parse(&job(way)).expect_err(way);
             assert!(error.contains(word), "{error}");
         }
-        let other = job(WAY).replace(r#""version":1"#, r#""version":2"#);
+        let other = job(WAY).replace(r#""version":2"#, r#""version":3"#);
         assert!(
             LinkJob::parse(&other)
                 .expect_err("version")
-                .contains("contract 2")
+                .contains("contract 3")
         );
     }
 

@@ -35,7 +35,9 @@ const PATROL_NS: u64 = 1_000_000_000;
 pub(crate) fn conduct(job: LoadJob) -> Result<(), Failed> {
     job.check()?;
     let address = Address::parse(&job.target)?;
-    let Workload::OltpReadOnly(load) = &job.workload;
+    let Workload::OltpReadOnly(load) = &job.workload else {
+        return Err(internal("this workload is not spoken yet"));
+    };
     let program = Arc::new(Program::new(load, job.seed));
     let plan = Arc::new(Plan {
         job,

@@ -68,7 +68,10 @@ pub(crate) fn take(
         },
         tls_version: said("Ssl_version"),
         tls_cipher: said("Ssl_cipher"),
+        tls_group: None,
+        tls_resumed: None,
         compression: said("Compression"),
+        compression_level: None,
         tcp_mss: if tcp { max_segment(socket) } else { None },
         tcp_nodelay: if tcp {
             sockopt::tcp_nodelay(socket).ok()

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use howfar_record::events::{Bytes, Finished, Interval, Measuring};
+use howfar_record::events::{Bytes, Classes, Fairness, Finished, Interval, Measuring};
 use howfar_record::jobs::LoadJob;
 use howfar_record::{Failed, emit};
 
@@ -119,7 +119,10 @@ impl<'a> Collected<'a> {
             length_ns: self.window.slice_end(index) - start,
             transactions: sum.transactions,
             queries: sum.used.queries,
+            classes: Classes::default(),
             errors: sum.used.errors,
+            reconnects: 0,
+            backlog: 0,
             p50_ns: sum.latency.at(0.50),
             p95_ns: sum.latency.at(0.95),
             p99_ns: sum.latency.at(0.99),
@@ -149,6 +152,12 @@ impl<'a> Collected<'a> {
             queries: totals.used.queries,
             turns: totals.used.turns,
             rows: totals.used.rows,
+            classes: Classes::default(),
+            reconnects: 0,
+            open_loop: None,
+            fairness: Fairness::default(),
+            tcp: None,
+            peak_memory_bytes: 0,
             bytes: Bytes {
                 to_server: totals.used.to_server,
                 to_client: totals.used.to_client,

@@ -5,7 +5,7 @@
 
 use std::io::Write;
 
-use howfar_record::jobs::{OltpReadOnly, PsMode};
+use howfar_record::jobs::{PsMode, Sysbench};
 
 use crate::distribution::Ids;
 use crate::draws::Draws;
@@ -126,7 +126,7 @@ pub struct Program {
 }
 
 impl Program {
-    pub fn new(load: &OltpReadOnly, seed: u64) -> Self {
+    pub fn new(load: &Sysbench, seed: u64) -> Self {
         let mut steps = vec![(Kind::PointSelect, load.point_selects)];
         if load.range_selects {
             steps.push((Kind::SimpleRange, load.simple_ranges));

@@ -12,6 +12,7 @@ pub enum FailCode {
     BadJob,
     Connect,
     Auth,
+    Tls,
     ServerError,
     Protocol,
     ServerGone,
@@ -60,7 +61,10 @@ pub struct Receipt {
     pub protocol_mode: &'static str,
     pub tls_version: Option<String>,
     pub tls_cipher: Option<String>,
+    pub tls_group: Option<String>,
+    pub tls_resumed: Option<bool>,
     pub compression: Option<String>,
+    pub compression_level: Option<u32>,
     pub tcp_mss: Option<u32>,
     pub tcp_nodelay: Option<bool>,
     pub congestion_control: Option<String>,
@@ -86,6 +90,14 @@ pub struct Measuring {
     pub warmup_transactions: u64,
 }
 
+/// Statements by what came back: rows, rows affected, neither.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Classes {
+    pub read: u64,
+    pub write: u64,
+    pub other: u64,
+}
+
 /// One slice of the measured window; a time series for eyes, never a sample for statistics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(tag = "event", rename = "interval")]
@@ -94,14 +106,17 @@ pub struct Interval {
     pub length_ns: u64,
     pub transactions: u64,
     pub queries: u64,
+    pub classes: Classes,
     pub errors: u64,
+    pub reconnects: u64,
+    pub backlog: u64,
     pub p50_ns: u64,
     pub p95_ns: u64,
     pub p99_ns: u64,
     pub max_ns: u64,
 }
 
-/// Protocol bytes as written to and read from the socket.
+/// Protocol bytes before compression and encryption.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Bytes {
     pub to_server: u64,
@@ -134,6 +149,38 @@ pub struct Histogram {
     pub data: String,
 }
 
+/// TCP_INFO of the connections at the end of the window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct TcpFacts {
+    pub connections: u32,
+    pub rtt_p50_ns: u64,
+    pub rtt_max_ns: u64,
+    pub min_rtt_ns: Option<u64>,
+    pub retransmits: u64,
+    pub busy_ns: Option<u64>,
+    pub rwnd_limited_ns: Option<u64>,
+    pub sndbuf_limited_ns: Option<u64>,
+}
+
+/// Over the connections: transactions that each finished, and the time that each spent in them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Fairness {
+    pub transactions_mean: f64,
+    pub transactions_stddev: f64,
+    pub busy_mean_ns: f64,
+    pub busy_stddev_ns: f64,
+}
+
+/// Open loop: what became of every request due in the window.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Account {
+    pub due: u64,
+    pub answered: u64,
+    pub unanswered: u64,
+    pub failed: u64,
+    pub backlog_max: u64,
+}
+
 /// The measured window as a whole.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "event", rename = "finished")]
@@ -143,10 +190,33 @@ pub struct Finished {
     pub queries: u64,
     pub turns: u64,
     pub rows: u64,
+    pub classes: Classes,
     pub bytes: Bytes,
     pub errors: BTreeMap<String, u64>,
+    pub reconnects: u64,
+    pub open_loop: Option<Account>,
+    pub fairness: Fairness,
+    pub tcp: Option<TcpFacts>,
     pub cpu: Vec<CpuUse>,
+    pub peak_memory_bytes: u64,
     pub histograms: Vec<Histogram>,
+}
+
+/// A tables job goes on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "event", rename = "tables_progress")]
+pub struct TablesProgress {
+    pub done: u64,
+    pub total: u64,
+    pub doing: String,
+}
+
+/// A tables job is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(tag = "event", rename = "tables_done")]
+pub struct TablesDone {
+    pub rows: u64,
+    pub elapsed_ns: u64,
 }
 
 #[cfg(test)]

@@ -12,4 +12,4 @@ pub use histogram::Latency;
 pub use stream::{emit, parse_job, read_job};
 
 /// Raised when a message changes its meaning; a job of another version is refused.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;

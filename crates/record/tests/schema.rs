@@ -4,9 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use howfar_record::events::{
-    Bytes, CpuUse, Finished, Histogram, Interval, Measuring, Ready, Receipt,
+    Account, Bytes, Classes, CpuUse, Fairness, Finished, Histogram, Interval, Measuring, Ready,
+    Receipt, TablesDone, TablesProgress, TcpFacts,
 };
-use howfar_record::jobs::{LoadJob, Target};
+use howfar_record::jobs::{LoadJob, TablesJob, Target, Workload};
 use howfar_record::{FailCode, Failed, parse_job};
 use serde::Serialize;
 use serde_json::Value;
@@ -53,6 +54,11 @@ fn load_jobs_are_read() {
     assert_eq!(tcp.seed, (1 << 63) - 1);
     assert_eq!(tcp.connections, 1000);
     assert!(matches!(tcp.target, Target::Tcp { port: 1, .. }));
+    assert!(matches!(tcp.workload, Workload::OltpReadWrite(_)));
+    let custom = load_job(&text("job.load.custom.json")).expect("a good job");
+    assert!(matches!(custom.workload, Workload::Custom(_)));
+    let tables: TablesJob = parse_job("tables", &text("job.tables.json")).expect("a good job");
+    tables.check().expect("in bounds");
 }
 
 #[test]
@@ -83,7 +89,10 @@ fn receipt() -> Receipt {
         protocol_mode: "text",
         tls_version: Some("TLSv1.3".to_owned()),
         tls_cipher: Some("TLS_AES_256_GCM_SHA384".to_owned()),
+        tls_group: Some("X25519".to_owned()),
+        tls_resumed: Some(true),
         compression: Some("zlib".to_owned()),
+        compression_level: Some(6),
         tcp_mss: Some(1448),
         tcp_nodelay: Some(true),
         congestion_control: Some("cubic".to_owned()),
@@ -111,7 +120,14 @@ fn events_are_written_as_the_contract_has_them() {
         length_ns: 1_000_000_000,
         transactions: 1500,
         queries: 24_000,
+        classes: Classes {
+            read: 21_000,
+            write: 0,
+            other: 3000,
+        },
         errors: 0,
+        reconnects: 0,
+        backlog: 0,
         p50_ns: 1_200_000,
         p95_ns: 1_900_000,
         p99_ns: 2_600_000,
@@ -124,6 +140,17 @@ fn events_are_written_as_the_contract_has_them() {
         "Check the user and its password.",
     );
     assert_eq!(written(&failed), json("event.failed.json"));
+    let progress = TablesProgress {
+        done: 10,
+        total: 20,
+        doing: "loading sbtest1".to_owned(),
+    };
+    assert_eq!(written(&progress), json("event.tables_progress.json"));
+    let done = TablesDone {
+        rows: 20,
+        elapsed_ns: 5,
+    };
+    assert_eq!(written(&done), json("event.tables_done.json"));
 }
 
 /// The fields of the nested parts, taken from the example, must be all that this side writes and no more.
@@ -158,6 +185,27 @@ fn a_finished_event_is_written_as_the_contract_has_it() {
         queries: number(&example["queries"]),
         turns: number(&example["turns"]),
         rows: number(&example["rows"]),
+        classes: Classes::default(),
+        reconnects: 0,
+        open_loop: Some(Account {
+            due: 5,
+            answered: 3,
+            unanswered: 1,
+            failed: 1,
+            backlog_max: 2,
+        }),
+        fairness: Fairness::default(),
+        tcp: Some(TcpFacts {
+            connections: 1,
+            rtt_p50_ns: 1,
+            rtt_max_ns: 2,
+            min_rtt_ns: Some(1),
+            retransmits: 0,
+            busy_ns: None,
+            rwnd_limited_ns: None,
+            sndbuf_limited_ns: None,
+        }),
+        peak_memory_bytes: 0,
         bytes: Bytes {
             to_server: number(&example["bytes"]["to_server"]),
             to_client: number(&example["bytes"]["to_client"]),

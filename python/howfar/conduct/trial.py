@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from howfar.conduct.schedule import Place
-from howfar.engine.messages import Finished, LoadJob, Measuring, OltpReadOnly
+from howfar.engine.messages import Finished, LoadJob, Measuring, Sysbench
 from howfar.engine.process import Event, Launcher, LoadOutcome, run_load
 from howfar.errors import EngineError, LabError
 from howfar.lab.stage import Laboratory, Stage
@@ -146,7 +146,7 @@ def _blame(error: EngineError, stage: Stage) -> LabError | EngineError:
 
 def load_job(plan: Plan, arm: Arm, stage: Stage, seed: int) -> LoadJob:
     """The engine's job for one arm on a staged path."""
-    workload = OltpReadOnly.model_validate(plan.workload.model_dump() | plan.data.model_dump())
+    workload = Sysbench.model_validate(plan.workload.model_dump() | plan.data.model_dump())
     return LoadJob(
         target=stage.target,
         user=stage.user,
@@ -176,6 +176,9 @@ def measured(outcome: LoadOutcome) -> Measured:
         warmup_transactions=outcome.measuring.warmup_transactions,
         connect_ns=outcome.ready.connect_ns,
         cpu=tuple(CpuRecord(**use.model_dump()) for use in finished.cpu),
-        intervals=tuple(IntervalRecord(**slice_.model_dump(exclude={"event"})) for slice_ in outcome.intervals),
+        intervals=tuple(
+            IntervalRecord(**slice_.model_dump(include=set(IntervalRecord.model_fields)))
+            for slice_ in outcome.intervals
+        ),
         histograms=tuple(HistogramRecord(**histogram.model_dump()) for histogram in finished.histograms),
     )

@@ -18,6 +18,7 @@ from howfar.engine import messages
 
 JOBS: dict[str, type[messages.Message]] = {
     "load": messages.LoadJob,
+    "tables": messages.TablesJob,
     "link": messages.LinkJob,
     "echo": messages.EchoJob,
     "rtt": messages.RttJob,
@@ -34,6 +35,8 @@ EVENTS: dict[str, type[messages.Message]] = {
     "interval": messages.Interval,
     "finished": messages.Finished,
     "failed": messages.Failed,
+    "tables_progress": messages.TablesProgress,
+    "tables_done": messages.TablesDone,
     "link_ready": messages.LinkReady,
     "link_stats": messages.LinkStats,
     "listening": messages.Listening,

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 /// A short job against the socket at `path`.
 pub(crate) fn job(path: &str) -> Value {
     json!({
-        "job": "load", "version": 1, "target": {"kind": "unix", "path": path}, "user": "u", "password": "p", "database": "d",
+        "job": "load", "version": 2, "target": {"kind": "unix", "path": path}, "user": "u", "password": "p", "database": "d",
         "workload": {"kind": "oltp_read_only"}, "connections": 3, "seed": 1,
         "warmup_ns": 0, "measure_ns": 200_000_000, "interval_ns": 100_000_000,
         "connect_timeout_ns": 2_000_000_000, "stall_timeout_ns": 2_000_000_000,

@@ -192,7 +192,7 @@ fn refused(job: &Value, code: &str, word: &str) {
 
 fn refusals(_rig: &Rig) {
     let both = usual(0, 0);
-    let job = json!({"job": "link", "version": 1, "client_interface": "lc", "server_interface": "nowhere", "to_server": both, "to_client": both});
+    let job = json!({"job": "link", "version": 2, "client_interface": "lc", "server_interface": "nowhere", "to_server": both, "to_client": both});
     refused(&job, "interface", "nowhere");
     let mut other = job.clone();
     other["version"] = json!(7);
@@ -215,7 +215,7 @@ fn vanished(_rig: &Rig) {
     ip("link set dev lx up");
     ip("link set dev ly up");
     let both = usual(0, 0);
-    let job = json!({"job": "link", "version": 1, "client_interface": "lx", "server_interface": "ly", "to_server": both, "to_client": both});
+    let job = json!({"job": "link", "version": 2, "client_interface": "lx", "server_interface": "ly", "to_server": both, "to_client": both});
     let mut link = Job::start(own("link"), &job);
     assert_eq!(link.event()["event"], "link_ready");
     ip("link delete dev lx");

@@ -93,7 +93,7 @@ pub(crate) fn usual(rate: u64, rtt_ns: u64) -> Value {
 
 pub(crate) fn link(to_server: &Value, to_client: &Value) -> Job {
     let job = json!({
-        "job": "link", "version": 1, "client_interface": "lc", "server_interface": "ls",
+        "job": "link", "version": 2, "client_interface": "lc", "server_interface": "ls",
         "to_server": to_server, "to_client": to_client,
         "realtime": std::env::var("HOWFAR_LINK_REALTIME").unwrap_or_else(|_| "auto".to_owned()),
     });
@@ -131,14 +131,14 @@ pub(crate) fn unmodelled(stats: &Value) -> u64 {
 pub(crate) fn echo(server: &Host) -> (Job, u64) {
     let mut echo = Job::start(
         own_on(server, "echo"),
-        &json!({"job": "echo", "version": 1, "host": SERVER}),
+        &json!({"job": "echo", "version": 2, "host": SERVER}),
     );
     let port = echo.event()["port"].as_u64().expect("a port");
     (echo, port)
 }
 
 pub(crate) fn rtt(client: &Host, port: u64, count: u64) -> Value {
-    let job = json!({"job": "rtt", "version": 1, "host": SERVER, "port": port, "count": count, "timeout_ns": 30_000_000_000_u64});
+    let job = json!({"job": "rtt", "version": 2, "host": SERVER, "port": port, "count": count, "timeout_ns": 30_000_000_000_u64});
     let event = Job::start(own_on(client, "rtt"), &job).event();
     assert_eq!(event["event"], "rtt", "{event}");
     event
@@ -152,7 +152,7 @@ pub(crate) fn goodput(
     measure_ms: u64,
 ) -> Value {
     let job = json!({
-        "job": "goodput", "version": 1, "host": SERVER, "port": port, "direction": direction,
+        "job": "goodput", "version": 2, "host": SERVER, "port": port, "direction": direction,
         "warmup_ns": warmup_ms * 1_000_000, "measure_ns": measure_ms * 1_000_000,
     });
     let event = Job::start(own_on(client, "goodput"), &job).event();

@@ -1,0 +1,396 @@
+//! The load jobs, as `load_job.py` defines them. Closed: an unknown field is a contract broken, never ignored.
+
+mod session;
+mod workload;
+
+use serde::Deserialize;
+
+use crate::events::{FailCode, Failed};
+
+pub use session::{
+    Algorithm, Compression, Connect, OnDisconnect, SessionJob, Target, Tls, TlsVerify, TlsVersions,
+};
+pub use workload::{
+    Alphabet, Constant, Custom, CustomStatement, CustomStep, CustomTransaction, Distribution,
+    DistributionKind, PsMode, Sysbench, Values, Workload,
+};
+
+/// What the client does with rows: hop over them, copy them, or decode their columns.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ClientWork {
+    Skip,
+    #[default]
+    Touch,
+    Decode,
+}
+
+/// Shape of an open loop's arrivals.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Shape {
+    Constant,
+    #[default]
+    Poisson,
+    Bursts,
+}
+
+/// Open loop: transactions are due by a schedule.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Arrivals {
+    pub rate_per_s: f64,
+    #[serde(default)]
+    pub shape: Shape,
+    #[serde(default = "ten")]
+    pub burst: u64,
+}
+
+const fn ten() -> u64 {
+    10
+}
+
+/// Server errors after which a transaction begins anew.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+pub enum IgnoredErrors {
+    Codes(Vec<u16>),
+    All(All),
+}
+
+/// The word `all`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum All {
+    All,
+}
+
+impl Default for IgnoredErrors {
+    /// Deadlock, record changed, lock wait timeout: those of sysbench.
+    fn default() -> Self {
+        Self::Codes(vec![1213, 1020, 1205])
+    }
+}
+
+impl IgnoredErrors {
+    pub fn holds(&self, code: u16) -> bool {
+        match self {
+            Self::Codes(codes) => codes.contains(&code),
+            Self::All(_) => true,
+        }
+    }
+}
+
+/// A process whose CPU time is read at both ends of the measured window, with all its descendants.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Observed {
+    pub role: String,
+    pub pid: u32,
+}
+
+/// Without `arrivals` a closed loop: each connection sends its next transaction when the last one is answered.
+#[derive(Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LoadJob {
+    pub job: String,
+    pub version: u32,
+    pub target: Target,
+    pub user: String,
+    #[serde(default)]
+    pub password: String,
+    pub database: String,
+    #[serde(default)]
+    pub session: SessionJob,
+    pub workload: Workload,
+    pub connections: u32,
+    #[serde(default)]
+    pub idle_connections: u32,
+    #[serde(default)]
+    pub threads: Option<u32>,
+    #[serde(default)]
+    pub arrivals: Option<Arrivals>,
+    #[serde(default)]
+    pub ramp_ns: u64,
+    pub seed: u64,
+    pub warmup_ns: u64,
+    pub measure_ns: u64,
+    #[serde(default)]
+    pub transactions: u64,
+    #[serde(default = "one_second")]
+    pub interval_ns: u64,
+    #[serde(default)]
+    pub client_work: ClientWork,
+    #[serde(default)]
+    pub breakdown: bool,
+    #[serde(default)]
+    pub ignore_errors: IgnoredErrors,
+    #[serde(default)]
+    pub observe: Vec<Observed>,
+    #[serde(default = "ten_seconds")]
+    pub connect_timeout_ns: u64,
+    #[serde(default = "thirty_seconds")]
+    pub stall_timeout_ns: u64,
+}
+
+/// What is done with a workload's tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    Prepare,
+    Warmup,
+    Cleanup,
+}
+
+/// Make, warm or drop a workload's tables.
+#[derive(Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TablesJob {
+    pub job: String,
+    pub version: u32,
+    pub action: Action,
+    pub target: Target,
+    pub user: String,
+    #[serde(default)]
+    pub password: String,
+    pub database: String,
+    #[serde(default)]
+    pub session: SessionJob,
+    pub workload: Workload,
+    #[serde(default = "one_connection")]
+    pub connections: u32,
+    pub seed: u64,
+    #[serde(default = "ten_seconds")]
+    pub connect_timeout_ns: u64,
+    #[serde(default = "ten_minutes")]
+    pub stall_timeout_ns: u64,
+}
+
+const fn one_connection() -> u32 {
+    1
+}
+
+const fn one_second() -> u64 {
+    1_000_000_000
+}
+
+const fn ten_seconds() -> u64 {
+    10_000_000_000
+}
+
+const fn thirty_seconds() -> u64 {
+    30_000_000_000
+}
+
+const fn ten_minutes() -> u64 {
+    600_000_000_000
+}
+
+/// Without the password: a job may end up in a log.
+impl std::fmt::Debug for LoadJob {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("LoadJob")
+            .field("target", &self.target)
+            .field("user", &self.user)
+            .field("database", &self.database)
+            .field("workload", &self.workload)
+            .field("connections", &self.connections)
+            .field("seed", &self.seed)
+            .finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for TablesJob {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("TablesJob")
+            .field("action", &self.action)
+            .field("target", &self.target)
+            .field("user", &self.user)
+            .field("database", &self.database)
+            .finish_non_exhaustive()
+    }
+}
+
+/// No run needs more; it bounds what a wrong job can make the engine allocate.
+pub const MOST_CONNECTIONS: u32 = 65_536;
+/// Longest time any field may name: a day.
+const LONGEST_NS: u64 = 86_400_000_000_000;
+
+/// Whether it holds, and what it says.
+type Rule = (bool, &'static str);
+
+fn judge(rules: impl IntoIterator<Item = Rule>) -> Result<(), Failed> {
+    match rules.into_iter().find(|(holds, _)| !holds) {
+        None => Ok(()),
+        Some((_, rule)) => Err(Failed::new(
+            FailCode::BadJob,
+            format!("the job does not follow the contract: {rule}"),
+            "Correct the plan or the option that gave this value.",
+        )),
+    }
+}
+
+fn within_a_day(time_ns: u64) -> bool {
+    (1..=LONGEST_NS).contains(&time_ns)
+}
+
+fn timeouts(connect_ns: u64, stall_ns: u64) -> [Rule; 2] {
+    [
+        (
+            within_a_day(connect_ns),
+            "connect_timeout_ns must be above 0 and at most a day",
+        ),
+        (
+            within_a_day(stall_ns),
+            "stall_timeout_ns must be above 0 and at most a day",
+        ),
+    ]
+}
+
+impl TablesJob {
+    /// The bounds that the types do not hold.
+    pub fn check(&self) -> Result<(), Failed> {
+        let rules = [
+            (
+                (1..=1024).contains(&self.connections),
+                "connections must be 1..1024",
+            ),
+            (self.seed < 1 << 63, "seed must be below 2^63"),
+        ];
+        judge(
+            rules
+                .into_iter()
+                .chain(timeouts(self.connect_timeout_ns, self.stall_timeout_ns))
+                .chain(self.session.rules())
+                .chain(self.workload.rules()),
+        )
+    }
+}
+
+impl LoadJob {
+    /// The bounds that the types do not hold.
+    pub fn check(&self) -> Result<(), Failed> {
+        judge(
+            self.rules()
+                .into_iter()
+                .chain(timeouts(self.connect_timeout_ns, self.stall_timeout_ns))
+                .chain(self.session.rules())
+                .chain(self.workload.rules()),
+        )
+    }
+
+    fn rules(&self) -> Vec<Rule> {
+        let watched = |one: &Observed| one.pid > 0 && one.role != "client";
+        vec![
+            (
+                (1..=MOST_CONNECTIONS).contains(&self.connections)
+                    && self.idle_connections <= MOST_CONNECTIONS,
+                "connections must be 1..65536",
+            ),
+            (
+                self.threads
+                    .is_none_or(|threads| (1..=1024).contains(&threads)),
+                "threads must be 1..1024",
+            ),
+            (self.seed < 1 << 63, "seed must be below 2^63"),
+            (
+                within_a_day(self.measure_ns),
+                "measure_ns must be above 0 and at most a day",
+            ),
+            (
+                self.warmup_ns <= LONGEST_NS,
+                "warmup_ns must be at most a day",
+            ),
+            (
+                self.ramp_ns <= self.warmup_ns,
+                "ramp_ns is part of the warm-up and cannot be longer",
+            ),
+            (self.interval_ns > 0, "interval_ns must be above 0"),
+            (
+                self.arrivals.is_none_or(|arrivals| {
+                    arrivals.rate_per_s > 0.0
+                        && arrivals.rate_per_s <= 1e9
+                        && (1..=1_000_000).contains(&arrivals.burst)
+                }),
+                "rate_per_s must be above 0 and at most 1e9, burst 1..1000000",
+            ),
+            (
+                self.observe.iter().all(watched),
+                "an observed process needs a pid above 0 and a role that is not `client`, which is the engine",
+            ),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parse_job;
+
+    const JOB: &str = r#"{"job":"load","version":2,"target":{"kind":"unix","path":"/s"},"user":"u","password":"secret",
+        "database":"d","workload":{"kind":"oltp_read_only","tables":3},"connections":2,"seed":7,"warmup_ns":0,"measure_ns":1}"#;
+
+    fn parse(text: &str) -> Result<LoadJob, Failed> {
+        parse_job("load", text)
+    }
+
+    #[test]
+    fn defaults_fill_what_is_not_said() {
+        let job = parse(JOB).expect("a good job");
+        let load = job.workload.sysbench().expect("one of sysbench's");
+        assert_eq!((load.tables, load.point_selects), (3, 10));
+        assert!(job.ignore_errors.holds(1213) && !job.ignore_errors.holds(1064));
+        assert_eq!(job.client_work, ClientWork::Touch);
+        job.check().expect("in bounds");
+        assert!(!format!("{job:?}").contains("secret"));
+    }
+
+    #[test]
+    fn unknown_fields_are_refused_at_every_depth() {
+        for (from, to) in [
+            ("\"seed\":7", "\"seed\":7,\"sead\":1"),
+            ("\"tables\":3", "\"tables\":3,\"tabels\":1"),
+            ("\"path\":\"/s\"", "\"path\":\"/s\",\"port\":1"),
+        ] {
+            let failed = parse(&JOB.replace(from, to)).expect_err("an unknown field");
+            assert_eq!(failed.code, FailCode::BadJob);
+            assert!(
+                failed.message.contains("unknown field"),
+                "{}",
+                failed.message
+            );
+        }
+    }
+
+    #[test]
+    fn kind_and_version_come_before_fields() {
+        let other =
+            parse(&JOB.replace("\"version\":2", "\"version\":3,\"new\":0")).expect_err("version 3");
+        assert!(other.message.contains("version 3"), "{}", other.message);
+        let link = parse(r#"{"job":"link","version":2}"#).expect_err("another kind");
+        assert!(link.message.contains("got link"), "{}", link.message);
+        assert!(parse("[]").is_err());
+        assert!(parse("{").is_err());
+    }
+
+    #[test]
+    fn bounds_are_checked() {
+        for (from, to) in [
+            ("\"connections\":2", "\"connections\":0"),
+            ("\"measure_ns\":1", "\"measure_ns\":0"),
+            ("\"tables\":3", "\"tables\":0"),
+            (
+                "\"tables\":3",
+                "\"distribution\":{\"pareto_h\":1,\"kind\":\"pareto\"}",
+            ),
+            ("\"seed\":7", "\"seed\":7,\"ramp_ns\":1"),
+            (
+                "\"seed\":7",
+                "\"seed\":7,\"session\":{\"tls\":{\"verify\":\"ca\"}}",
+            ),
+        ] {
+            let job = parse(&JOB.replace(from, to)).expect("well formed");
+            assert_eq!(job.check().expect_err(to).code, FailCode::BadJob);
+        }
+    }
+}

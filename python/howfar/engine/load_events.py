@@ -1,0 +1,227 @@
+"""What a load job tells: the receipt, the window as it passes, the result. `crates/record` mirrors these types."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from howfar.engine.message import Message
+
+
+class Receipt(Message):
+    """What the first connection really is. `None` means: cannot be asked on this transport, or off; never "as asked"."""
+
+    address_family: Literal["unix", "inet", "inet6"]
+    local_address: str | None
+    peer_address: str
+    """Socket path, or `host:port`."""
+    peer_pid: int | None
+    """SO_PEERCRED, Unix sockets only."""
+    server_version: str
+    server_connection_id: int
+    auth_plugin: str
+    protocol_mode: Literal["prepared", "text", "multi"]
+    tls_version: str | None
+    """From the server's session status Ssl_version; None: plain."""
+    tls_cipher: str | None
+    tls_group: str | None
+    """Key exchange group, as our side negotiated it."""
+    tls_resumed: bool | None
+    """Whether the second connection resumed the session of the first; None: no TLS, or a single connection."""
+    compression: str | None
+    """Algorithm in force: the server's session status where it tells (MySQL), zlib where it says only ON; None: off."""
+    compression_level: int | None
+    """As the server reports it; None where it does not."""
+    tcp_mss: int | None
+    tcp_nodelay: bool | None
+    congestion_control: str | None
+    client_threads: int
+    client_cpus: tuple[int, ...]
+
+
+class Ready(Message):
+    """All connections are open and all statements prepared."""
+
+    event: Literal["ready"] = "ready"
+    receipt: Receipt
+    connections: int
+    prepared_statements: int
+    connect_ns: int
+    """From the first connect() to the last statement prepared."""
+
+
+class Measuring(Message):
+    """The measured window begins; what came before was warm-up."""
+
+    event: Literal["measuring"] = "measuring"
+    unix_time_ns: int
+    warmup_transactions: int
+
+
+class Classes(Message):
+    """Statements by what came back, as sysbench sorts them: rows: read; rows affected: write; neither: other."""
+
+    read: int
+    write: int
+    other: int
+
+
+class Interval(Message):
+    """One slice of the measured window; a time series for eyes and steadiness, never a sample for statistics."""
+
+    event: Literal["interval"] = "interval"
+    start_ns: int
+    """From the start of the measured window."""
+    length_ns: int
+    transactions: int
+    queries: int
+    classes: Classes
+    errors: int
+    reconnects: int
+    backlog: int
+    """Open loop: requests due and not begun at the end of the slice; closed loop: 0."""
+    p50_ns: int
+    p95_ns: int
+    p99_ns: int
+    max_ns: int
+
+
+class Bytes(Message):
+    """MySQL protocol bytes before compression and encryption."""
+
+    to_server: int
+    to_client: int
+
+
+class CpuUse(Message):
+    """On-CPU time over the measured window, from /proc/PID/task/*/schedstat."""
+
+    role: str
+    cpu_ns: int
+    runnable_wait_ns: int
+    busiest_thread_ns: int
+    threads: int
+    voluntary_switches: int
+    involuntary_switches: int
+
+
+class Histogram(Message):
+    """`data` is an HDR V2 deflate histogram in base64, unit 1 ns."""
+
+    kind: str
+    """`transaction`: closed loop: from its first byte sent; open loop: from the moment it was due (response time), with the ages of
+    the unanswered in it. `service`: open loop, from the first byte sent. `unanswered`: those ages alone. `lateness`: open loop,
+    from the moment when a request was due and a connection free, to its first byte. `connect`: opening a connection under load.
+    `statement.NAME`: from the first byte sent to the last byte parsed. `stage.wait`, `stage.transfer`, `stage.parse`: of a
+    statement, sent to first byte, to last byte, to parsed. Names of sysbench's statements stand without `statement.`:
+    `point_select`, `simple_range`, … as in `Sysbench`."""
+    count: int
+    min_ns: int
+    mean_ns: float
+    p50_ns: int
+    p95_ns: int
+    p99_ns: int
+    max_ns: int
+    data: str
+
+
+class TcpFacts(Message):
+    """TCP_INFO of the connections at the end of the window; None where the kernel does not tell."""
+
+    connections: int
+    rtt_p50_ns: int
+    rtt_max_ns: int
+    min_rtt_ns: int | None
+    retransmits: int
+    """Segments, since each connection began."""
+    busy_ns: int | None
+    """Time with data in flight or to send, summed over connections; the next two are parts of it."""
+    rwnd_limited_ns: int | None
+    sndbuf_limited_ns: int | None
+
+
+class Fairness(Message):
+    """Over the connections: transactions that each finished, and the time that each spent in them."""
+
+    transactions_mean: float
+    transactions_stddev: float
+    busy_mean_ns: float
+    busy_stddev_ns: float
+
+
+class Account(Message):
+    """Open loop: every request due in the window is in exactly one of the last three."""
+
+    due: int
+    answered: int
+    """Answered before the window's end."""
+    unanswered: int
+    """Begun or not, without an answer at the end of the window."""
+    failed: int
+    """Lost with a connection, or given up."""
+    backlog_max: int
+
+
+class Finished(Message):
+    """The measured window. Closed loop: transactions that ended in it. Open loop: those due in it and answered before its end."""
+
+    event: Literal["finished"] = "finished"
+    elapsed_ns: int
+    transactions: int
+    queries: int
+    turns: int
+    """Changes of direction client -> server -> client: what a round trip time multiplies."""
+    rows: int
+    classes: Classes
+    bytes: Bytes
+    errors: dict[str, int]
+    """Ignored server errors by code; `disconnect`: connections lost and opened again."""
+    reconnects: int
+    open_loop: Account | None
+    fairness: Fairness
+    tcp: TcpFacts | None
+    cpu: tuple[CpuUse, ...]
+    """Role `client` is the engine itself; then one for each observed role, pids of a role summed."""
+    peak_memory_bytes: int
+    """VmHWM of the engine."""
+    histograms: tuple[Histogram, ...]
+
+
+class TablesProgress(Message):
+    """A tables job goes on: `done` of `total` rows."""
+
+    event: Literal["tables_progress"] = "tables_progress"
+    done: int
+    total: int
+    doing: str
+
+
+class TablesDone(Message):
+    event: Literal["tables_done"] = "tables_done"
+    rows: int
+    elapsed_ns: int
+
+
+class Failed(Message):
+    """The job ended without a result."""
+
+    event: Literal["failed"] = "failed"
+    code: Literal[
+        "bad_job",
+        "connect",
+        "auth",
+        "tls",
+        "server_error",
+        "protocol",
+        "server_gone",
+        "stalled",
+        "not_permitted",
+        "interface",
+        "internal",
+    ]
+    message: str
+    advice: str
+
+
+LoadEvent = Annotated[Ready | Measuring | Interval | Finished | Failed, Field(discriminator="event")]
