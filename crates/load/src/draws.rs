@@ -20,8 +20,9 @@ impl Draws {
         Self { state }
     }
 
+    /// Uniform over all 64 bits.
     #[inline]
-    fn bits(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         self.state = self.state.wrapping_add(STEP);
         mix(self.state)
     }

@@ -7,6 +7,7 @@
 mod clock;
 mod conduct;
 mod connection;
+pub mod digits;
 pub mod distribution;
 pub mod draws;
 mod failure;

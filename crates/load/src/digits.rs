@@ -1,0 +1,245 @@
+//! Strings of random characters: the `c` and `pad` columns of sysbench's tables, and texts that compress as far as asked.
+//!
+//! Pure: the same draws give the same characters. Sysbench draws every digit; here one draw of 64 bits gives sixteen.
+
+use howfar_record::jobs::Alphabet;
+
+use crate::draws::Draws;
+
+/// Length of what [`c`] writes: 10 groups of 11 digits and the dashes between.
+pub const C_LENGTH: usize = 119;
+/// Length of what [`pad`] writes: 5 groups.
+pub const PAD_LENGTH: usize = 59;
+
+const GROUP: usize = 11;
+/// Digits of one draw.
+const BATCH: usize = 16;
+const BATCHES: u64 = 10_u64.pow(BATCH as u32);
+/// Letters of one draw.
+const LETTERS: u32 = 10;
+const WORDS: u64 = 26_u64.pow(LETTERS);
+
+/// What is repeated in a compressible text: longer than the three bytes from which zlib finds a repetition, shorter than its window.
+const LETTER_PHRASE: &[u8] = b"thequickbrownfoxjumpsoverthelazydogs";
+const DIGIT_PHRASE: &[u8] = b"31415926535897932384626433832795";
+
+/// Append a value of column `c`.
+pub fn c(draws: &mut Draws, out: &mut Vec<u8>) {
+    groups::<{ 7 * BATCH }, 10>(draws, out);
+}
+
+/// Append a value of column `pad`.
+pub fn pad(draws: &mut Draws, out: &mut Vec<u8>) {
+    groups::<{ 4 * BATCH }, 5>(draws, out);
+}
+
+/// Append `length` characters, of which about the share `compressible` is one phrase again and again and the rest random.
+pub fn text(
+    draws: &mut Draws,
+    length: usize,
+    alphabet: Alphabet,
+    compressible: f64,
+    out: &mut Vec<u8>,
+) {
+    let repeated = (length as f64 * compressible.clamp(0.0, 1.0)).round() as usize;
+    let phrase = match alphabet {
+        Alphabet::Letters => LETTER_PHRASE,
+        Alphabet::Digits => DIGIT_PHRASE,
+    };
+    let end = out.len() + length;
+    out.extend(phrase.iter().cycle().take(repeated));
+    while out.len() < end {
+        let wanted = end - out.len();
+        match alphabet {
+            Alphabet::Digits => {
+                let digits = batch(draws);
+                out.extend_from_slice(&digits[..wanted.min(BATCH)]);
+            }
+            Alphabet::Letters => {
+                let letters = word(draws);
+                out.extend_from_slice(&letters[..wanted.min(letters.len())]);
+            }
+        }
+    }
+}
+
+/// `DIGITS` random digits, of which the first `GROUPS` groups are written.
+#[inline]
+fn groups<const DIGITS: usize, const GROUPS: usize>(draws: &mut Draws, out: &mut Vec<u8>) {
+    const { assert!(DIGITS >= GROUPS * GROUP) };
+    let mut digits = [0; DIGITS];
+    for sixteen in digits.chunks_exact_mut(BATCH) {
+        sixteen.copy_from_slice(&batch(draws));
+    }
+    out.reserve(GROUPS * (GROUP + 1));
+    for group in digits.chunks_exact(GROUP).take(GROUPS) {
+        out.extend_from_slice(group);
+        out.push(b'-');
+    }
+    // No dash after the last group.
+    out.pop();
+}
+
+/// Sixteen random digits.
+#[inline]
+fn batch(draws: &mut Draws) -> [u8; BATCH] {
+    let number = below(draws.bits(), BATCHES);
+    let (high, low) = (number / 100_000_000, number % 100_000_000);
+    let mut digits = [0; BATCH];
+    digits[..8].copy_from_slice(&eight(high));
+    digits[8..].copy_from_slice(&eight(low));
+    digits
+}
+
+/// Ten random letters.
+fn word(draws: &mut Draws) -> [u8; LETTERS as usize] {
+    let mut number = below(draws.bits(), WORDS);
+    std::array::from_fn(|_| {
+        let letter = b'a' + (number % 26) as u8;
+        number /= 26;
+        letter
+    })
+}
+
+/// The draw scaled to `0..most` (Lemire 2019). No value is more than 2^-10 likelier than another: `most` is below 2^54.
+#[inline]
+fn below(bits: u64, most: u64) -> u64 {
+    ((u128::from(bits) * u128::from(most)) >> 64) as u64
+}
+
+/// The eight digits of a number below 10^8, by halving three times in the lanes of one word: 4 + 4, 2 + 2 each, 1 + 1 each.
+#[inline]
+fn eight(number: u64) -> [u8; 8] {
+    let fours = (number / 10_000) | ((number % 10_000) << 32);
+    // x * 10486 >> 20 is x / 100 for x below 10^4, and x * 103 >> 10 is x / 10 for x below 100.
+    let hundreds = ((fours * 10_486) >> 20) & 0x0000_007F_0000_007F;
+    let twos = hundreds | ((fours - hundreds * 100) << 16);
+    let tens = ((twos * 103) >> 10) & 0x000F_000F_000F_000F;
+    let ones = tens | ((twos - tens * 10) << 8);
+    (ones | 0x3030_3030_3030_3030).to_le_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use flate2::Compression;
+    use flate2::write::ZlibEncoder;
+
+    use super::*;
+
+    fn made(write: impl Fn(&mut Draws, &mut Vec<u8>)) -> Vec<u8> {
+        let mut out = b"before".to_vec();
+        write(&mut Draws::of(1, 2, 3), &mut out);
+        assert!(out.starts_with(b"before"));
+        out.split_off(6)
+    }
+
+    fn is_groups(value: &[u8], count: usize) -> bool {
+        let text = std::str::from_utf8(value).expect("ASCII");
+        let groups: Vec<&str> = text.split('-').collect();
+        groups.len() == count
+            && groups.iter().all(|group| {
+                group.len() == GROUP && group.bytes().all(|byte| byte.is_ascii_digit())
+            })
+    }
+
+    #[test]
+    fn columns_have_their_shape() {
+        let (wide, narrow) = (made(c), made(pad));
+        assert_eq!((wide.len(), narrow.len()), (C_LENGTH, PAD_LENGTH));
+        assert!(is_groups(&wide, 10) && is_groups(&narrow, 5));
+        assert_eq!(wide, made(c), "the same draws, the same value");
+    }
+
+    #[test]
+    fn eight_digits_are_those_of_the_number() {
+        let mut numbers: Vec<u64> = (0..100_000).map(|step| step * 1_000).collect();
+        numbers.extend((0..10_000).chain(99_990_000..100_000_000));
+        for number in numbers {
+            assert_eq!(eight(number), format!("{number:08}").as_bytes());
+        }
+    }
+
+    /// Each of 10 digits at each of 110 places: chi-square with 9 degrees (mean 9, variance 18); over the places the mean of
+    /// the statistics has standard deviation sqrt(18 / 110) = 0.40. Six of them allowed; for the worst place 50.
+    #[test]
+    fn digits_are_uniform_at_every_place() {
+        let rows = 20_000;
+        let mut counts = [[0_u32; 10]; C_LENGTH];
+        let mut value = Vec::new();
+        for row in 0..rows {
+            value.clear();
+            c(&mut Draws::of(5, 1, row), &mut value);
+            for (place, digit) in value.iter().enumerate().filter(|(_, byte)| **byte != b'-') {
+                counts[place][usize::from(digit - b'0')] += 1;
+            }
+        }
+        let expected = rows as f64 / 10.0;
+        let statistics: Vec<f64> = counts
+            .iter()
+            .filter(|place| place.iter().any(|&count| count > 0))
+            .map(|place| {
+                place
+                    .iter()
+                    .map(|&count| (f64::from(count) - expected).powi(2) / expected)
+                    .sum()
+            })
+            .collect();
+        assert_eq!(statistics.len(), 110);
+        let mean = statistics.iter().sum::<f64>() / 110.0;
+        assert!((mean - 9.0).abs() < 6.0 * 0.40, "{mean}");
+        assert!(statistics.iter().all(|&one| one < 50.0), "{statistics:?}");
+    }
+
+    fn compressed(alphabet: Alphabet, compressible: f64) -> f64 {
+        let mut plain = Vec::new();
+        text(
+            &mut Draws::of(9, 0, 0),
+            100_000,
+            alphabet,
+            compressible,
+            &mut plain,
+        );
+        assert_eq!(plain.len(), 100_000);
+        let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());
+        encoder.write_all(&plain).expect("memory");
+        encoder.finish().expect("memory").len() as f64 / plain.len() as f64
+    }
+
+    /// A random letter holds log2(26) = 4.70 bits of 8, a digit 3.32: no coder can do with less, zlib needs up to a tenth more.
+    /// A repeated phrase costs next to nothing.
+    #[test]
+    fn what_zlib_leaves_follows_the_compressible_share() {
+        for (alphabet, entropy) in [(Alphabet::Letters, 0.588), (Alphabet::Digits, 0.415)] {
+            let random = compressed(alphabet, 0.0);
+            assert!(
+                random > entropy && random < entropy * 1.2,
+                "{alphabet:?}: {random}"
+            );
+            for share in [0.25, 0.5, 0.75, 1.0] {
+                let left = compressed(alphabet, share);
+                assert!(
+                    (left - random * (1.0 - share)).abs() < 0.02,
+                    "{alphabet:?} {share}: {left} of {random}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_text_is_as_long_as_asked_and_of_its_alphabet() {
+        for length in [1, 2, 15, 16, 17, 500] {
+            for compressible in [0.0, 0.3, 1.0] {
+                let letters = made(|draws, out| {
+                    text(draws, length, Alphabet::Letters, compressible, out);
+                });
+                assert!(letters.len() == length && letters.iter().all(u8::is_ascii_lowercase));
+                let digits = made(|draws, out| {
+                    text(draws, length, Alphabet::Digits, compressible, out);
+                });
+                assert!(digits.len() == length && digits.iter().all(u8::is_ascii_digit));
+            }
+        }
+    }
+}
