@@ -48,7 +48,7 @@ def test_bad_job_is_refused_with_a_reason(example: Path) -> None:
     assert failed.message
 
 
-@pytest.mark.parametrize("subcommand", ["load", "link", "echo", "rtt", "goodput"])
+@pytest.mark.parametrize("subcommand", ["load", "link", "echo", "rtt", "goodput", "null", "pingpong"])
 @pytest.mark.parametrize("text", ["", "\n", "{", "[]", "null", '{"job": "dance"}', "\x00\x01"], ids=repr)
 def test_what_is_no_job_is_refused(subcommand: str, text: str) -> None:
     failed = only_event(engine(subcommand, text))
@@ -57,7 +57,8 @@ def test_what_is_no_job_is_refused(subcommand: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("subcommand", "other"), [("load", "rtt"), ("link", "rtt"), ("rtt", "link"), ("echo", "load.unix")]
+    ("subcommand", "other"),
+    [("load", "rtt"), ("link", "rtt"), ("rtt", "link"), ("echo", "load.unix"), ("null", "pingpong")],
 )
 def test_a_job_of_another_kind_is_refused(subcommand: str, other: str) -> None:
     job = json.loads((SCHEMAS / "examples" / f"job.{other}.json").read_text())
@@ -74,8 +75,8 @@ def test_a_good_job_gets_past_the_reading(example: Path) -> None:
     done = engine(held["job"], json.dumps(held) + "\n")
     assert done.stdout, done.stderr
     event = json.loads(done.stdout.splitlines()[0])
-    if held["job"] == "echo":
-        assert event["event"] == "listening"
+    if held["job"] in ("echo", "null"):
+        assert event["event"] in ("listening", "null_ready")
         assert done.returncode == 0, "it ends with its stdin"
     else:
         assert Failed.model_validate(event).code in {"connect", "interface", "not_permitted"}, event

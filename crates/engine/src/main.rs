@@ -11,10 +11,12 @@ fn main() -> ExitCode {
         Some("info") => info(),
         Some("load") => howfar_load::run(),
         Some("link") => howfar_link::run(),
+        Some("null") => howfar_null::serve(),
+        Some("pingpong") => howfar_null::ping_pong(),
         Some("echo" | "rtt" | "goodput") => howfar_link::probe::run(),
         _ => {
             eprintln!(
-                "usage: howfar-engine info|load|link|echo|rtt|goodput   (a job as JSON on stdin)"
+                "usage: howfar-engine info|load|link|echo|rtt|goodput|null|pingpong   (a job as JSON on stdin)"
             );
             ExitCode::from(2)
         }

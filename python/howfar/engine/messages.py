@@ -252,3 +252,65 @@ class Info(Message):
     protocol: int
     debug: bool
     """Built without optimisation: results of such an engine are refused."""
+
+
+# ---------------------------------------------------------------- null server and ping-pong
+
+
+class TcpListen(Message):
+    """Where to listen, by numeric address; port 0: the kernel chooses one."""
+
+    kind: Literal["tcp"] = "tcp"
+    host: str
+    port: int = Field(default=0, ge=0, le=65535)
+
+
+class NullJob(Message):
+    """A server that answers every statement from bytes made beforehand. Lives until stdin ends."""
+
+    job: Literal["null"] = "null"
+    version: Literal[2] = PROTOCOL_VERSION
+    listen: Annotated[UnixTarget | TcpListen, Field(discriminator="kind")]
+    """A path that does not exist yet, or an address of this host."""
+    threads: int = Field(default=1, ge=1, le=1024)
+    reply_bytes: int = Field(default=119, ge=0, le=2**20)
+    """Length of the one column of the one row that answers a SELECT."""
+    delay_ns: int = Field(default=0, ge=0, le=60_000_000_000)
+    """Service time: every answer waits for so long, however many wait beside it."""
+    flavour: Literal["mariadb", "mysql"] = "mariadb"
+    """MariaDB leaves out of an execute's answer the definitions that the client has from the prepare."""
+
+
+class NullReady(Message):
+    """Clients may connect."""
+
+    event: Literal["null_ready"] = "null_ready"
+    port: int | None
+    """None: a Unix socket."""
+
+
+class PingPongJob(Message):
+    """One request to a null server and its answer, blocking, again and again on one connection: the floor for every client."""
+
+    job: Literal["pingpong"] = "pingpong"
+    version: Literal[2] = PROTOCOL_VERSION
+    target: Target
+    warmup_ns: int = Field(ge=0, le=LONGEST_NS)
+    measure_ns: int = Field(gt=0, le=LONGEST_NS)
+
+
+class PingPong(Message):
+    """Rounds, time and CPU of the measured window."""
+
+    event: Literal["pingpong"] = "pingpong"
+    rounds: int
+    elapsed_ns: int
+    cpu_ns: int
+    request_bytes: int
+    reply_bytes: int
+    clock_step_ns: int
+    """The smallest step that the clock was seen to make."""
+    clock_read_ns: float
+    """What one reading of it costs."""
+    histogram: Histogram
+    """From one answer to the next; its kind is `round`."""

@@ -34,6 +34,8 @@ from howfar.engine.messages import (
     LoadJob,
     Measuring,
     Message,
+    NullReady,
+    PingPong,
     Ready,
     RttResult,
 )
@@ -51,6 +53,8 @@ Event = (
     | RttResult
     | GoodputResult
     | Info
+    | NullReady
+    | PingPong
 )
 _EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 _STDERR_KEPT = 4000
@@ -187,7 +191,7 @@ class EngineProcess:
         while True:
             event = self.read()
             yield event
-            if isinstance(event, Finished | RttResult | GoodputResult):
+            if isinstance(event, Finished | RttResult | GoodputResult | PingPong):
                 return
 
     def close(self, patience_s: float = 5.0) -> None:
@@ -281,6 +285,6 @@ def run_load(job: LoadJob, launcher: Launcher, on_event: Callable[[Event], None]
 
 
 def run_probe(job: Message, launcher: Launcher) -> Event:
-    """Run a probe job (rtt, goodput) to its result. Raises EngineFailed, EngineError."""
+    """Run a probe job (rtt, goodput, pingpong) to its result. Raises EngineFailed, EngineError."""
     with EngineProcess(job, launcher) as engine:
         return next(engine.events())

@@ -23,6 +23,8 @@ JOBS: dict[str, type[messages.Message]] = {
     "echo": messages.EchoJob,
     "rtt": messages.RttJob,
     "goodput": messages.GoodputJob,
+    "null": messages.NullJob,
+    "pingpong": messages.PingPongJob,
 }
 """By subcommand of the engine, which is also the field `job`."""
 
@@ -43,6 +45,8 @@ EVENTS: dict[str, type[messages.Message]] = {
     "rtt": messages.RttResult,
     "goodput": messages.GoodputResult,
     "info": messages.Info,
+    "null_ready": messages.NullReady,
+    "pingpong": messages.PingPong,
 }
 """By the field `event`."""
 

@@ -4,22 +4,22 @@ use super::Malformed;
 use super::frame::write_packet;
 use super::read::Fields;
 
-const LONG_PASSWORD: u32 = 1;
-const LONG_FLAG: u32 = 1 << 2;
-const CONNECT_WITH_DB: u32 = 1 << 3;
-const PROTOCOL_41: u32 = 1 << 9;
-const TRANSACTIONS: u32 = 1 << 13;
-const SECURE_CONNECTION: u32 = 1 << 15;
-const MULTI_RESULTS: u32 = 1 << 17;
-const PS_MULTI_RESULTS: u32 = 1 << 18;
-const PLUGIN_AUTH: u32 = 1 << 19;
+pub(super) const LONG_PASSWORD: u32 = 1;
+pub(super) const LONG_FLAG: u32 = 1 << 2;
+pub(super) const CONNECT_WITH_DB: u32 = 1 << 3;
+pub(super) const PROTOCOL_41: u32 = 1 << 9;
+pub(super) const TRANSACTIONS: u32 = 1 << 13;
+pub(super) const SECURE_CONNECTION: u32 = 1 << 15;
+pub(super) const MULTI_RESULTS: u32 = 1 << 17;
+pub(super) const PS_MULTI_RESULTS: u32 = 1 << 18;
+pub(super) const PLUGIN_AUTH: u32 = 1 << 19;
 /// MariaDB's extended capability: definitions of a prepared statement's columns are not repeated when they are unchanged.
-const CACHE_METADATA: u32 = 1 << 4;
+pub(super) const CACHE_METADATA: u32 = 1 << 4;
 
 /// The largest packet that we announce to accept.
 const MAX_PACKET: u32 = 1 << 24;
-const UTF8MB4_GENERAL_CI: u8 = 45;
-const SCRAMBLE: usize = 20;
+pub(super) const UTF8MB4_GENERAL_CI: u8 = 45;
+pub(super) const SCRAMBLE: usize = 20;
 
 /// What the server says first.
 #[derive(Debug, Clone, PartialEq, Eq)]

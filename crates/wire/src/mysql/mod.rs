@@ -12,6 +12,7 @@ pub mod handshake;
 mod read;
 pub mod reply;
 pub mod row;
+pub mod server;
 
 pub use answer::{Answer, Outcome};
 pub use frame::Framer;

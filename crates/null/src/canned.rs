@@ -1,0 +1,268 @@
+//! The answers, as bytes made once.
+
+use howfar_wire::mysql::reply::MORE_RESULTS;
+use howfar_wire::mysql::server::{self, AUTOCOMMIT, Column, STRING, VAR_STRING};
+
+use crate::jobs::Flavour;
+use crate::statement::Kind;
+
+/// What a session says of itself, whoever asks: plain and uncompressed.
+const STATUS: [(&str, &str); 3] = [
+    ("Compression", "OFF"),
+    ("Ssl_cipher", ""),
+    ("Ssl_version", ""),
+];
+const TABLE: &str = "sbtest1";
+/// The usual scramble; nobody is kept out by it.
+const SCRAMBLE: [u8; 20] = *b"null.null.null.null.";
+
+/// The answers to one kind of client, packets numbered from 1. `last` and `more` differ in the flag that says that another
+/// result follows.
+#[derive(Debug)]
+pub(crate) struct Answers {
+    done: [Vec<u8>; 2],
+    row: [Vec<u8>; 2],
+    status: [Vec<u8>; 2],
+    /// Of an execute: the row in binary, and the definition left out when the client has it.
+    pub(crate) executed: Vec<u8>,
+}
+
+/// All answers of a server.
+#[derive(Debug)]
+pub(crate) struct Book {
+    pub(crate) flavour: Flavour,
+    /// For clients that want every definition, and for those that keep them.
+    answers: [Answers; 2],
+    column_length: u32,
+}
+
+impl Book {
+    pub(crate) fn new(flavour: Flavour, reply_bytes: usize) -> Self {
+        Self {
+            flavour,
+            answers: [false, true].map(|caches| Answers::new(reply_bytes, caches)),
+            column_length: column_length(reply_bytes),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn answers(&self, caches_metadata: bool) -> &Answers {
+        &self.answers[usize::from(caches_metadata)]
+    }
+
+    pub(crate) fn greeting(&self, connection: u32) -> Vec<u8> {
+        let (version, mariadb) = match self.flavour {
+            // The five that stand first are what MariaDB says to old replicas.
+            Flavour::Mariadb => ("5.5.5-10.11.0-MariaDB-howfar-null", true),
+            Flavour::Mysql => ("8.4.0-howfar-null", false),
+        };
+        let mut out = Vec::new();
+        server::greeting(&mut out, version, connection, SCRAMBLE, mariadb);
+        out
+    }
+
+    /// The answer to a prepare: its head, then definitions.
+    pub(crate) fn prepared(&self, out: &mut Vec<u8>, statement: u32, rows: bool, parameters: u16) {
+        let columns = u16::from(rows);
+        let mut next = server::prepared(out, statement, columns, parameters);
+        let parameter = Column {
+            table: "",
+            name: "?",
+            kind: VAR_STRING,
+            length: 0,
+        };
+        for _ in 0..parameters {
+            next = parameter.write(out, next);
+        }
+        if parameters > 0 {
+            next = server::end(out, next, AUTOCOMMIT);
+        }
+        if rows {
+            next = column(self.column_length).write(out, next);
+            server::end(out, next, AUTOCOMMIT);
+        }
+    }
+}
+
+/// Four bytes a character: that is what a server says of utf8mb4.
+fn column_length(reply_bytes: usize) -> u32 {
+    reply_bytes as u32 * 4
+}
+
+fn column(length: u32) -> Column<'static> {
+    Column {
+        table: TABLE,
+        name: "c",
+        kind: STRING,
+        length,
+    }
+}
+
+impl Answers {
+    fn new(reply_bytes: usize, caches_metadata: bool) -> Self {
+        // As sysbench fills its tables: digits in groups.
+        let text: Vec<u8> = b"0123456789-"
+            .iter()
+            .copied()
+            .cycle()
+            .take(reply_bytes)
+            .collect();
+        let columns = [column(column_length(reply_bytes))];
+        let mut row = Vec::new();
+        server::string(&mut row, &text);
+        // A binary row: its marker, the bits of what is NULL, the values.
+        let binary = [&[0, 0], row.as_slice()].concat();
+        let both = [AUTOCOMMIT, AUTOCOMMIT | MORE_RESULTS];
+        let executed = Set {
+            columns: &columns,
+            defined: !caches_metadata,
+            caches_metadata,
+            rows: &[binary],
+        };
+        let shown = Set {
+            defined: true,
+            rows: &[row],
+            ..executed
+        };
+        let status = Set {
+            columns: &status_columns(),
+            rows: &status_rows(),
+            ..shown
+        };
+        Self {
+            done: both.map(|flags| {
+                let mut out = Vec::new();
+                server::ok(&mut out, 1, flags);
+                out
+            }),
+            row: both.map(|flags| shown.bytes(flags)),
+            status: both.map(|flags| status.bytes(flags)),
+            executed: executed.bytes(AUTOCOMMIT),
+        }
+    }
+
+    /// The answer to one statement in text, packets numbered from 1.
+    #[inline]
+    pub(crate) fn text(&self, kind: Kind, more: bool) -> &[u8] {
+        let both = match kind {
+            Kind::Done => &self.done,
+            Kind::Row => &self.row,
+            Kind::Status => &self.status,
+        };
+        &both[usize::from(more)]
+    }
+
+    /// OK, as the whole answer to a command.
+    #[inline]
+    pub(crate) fn done(&self) -> &[u8] {
+        &self.done[0]
+    }
+}
+
+fn status_columns() -> [Column<'static>; 2] {
+    ["Variable_name", "Value"].map(|name| Column {
+        table: "session_status",
+        name,
+        kind: VAR_STRING,
+        length: 8192,
+    })
+}
+
+fn status_rows() -> Vec<Vec<u8>> {
+    let row = |(name, value): (&str, &str)| {
+        let mut row = Vec::new();
+        server::string(&mut row, name.as_bytes());
+        server::string(&mut row, value.as_bytes());
+        row
+    };
+    STATUS.map(row).to_vec()
+}
+
+/// One result.
+#[derive(Debug, Clone, Copy)]
+struct Set<'a> {
+    columns: &'a [Column<'a>],
+    /// The definitions are sent.
+    defined: bool,
+    /// The client wants to be told whether they are.
+    caches_metadata: bool,
+    rows: &'a [Vec<u8>],
+}
+
+impl Set<'_> {
+    fn bytes(&self, status: u16) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut head = vec![self.columns.len() as u8];
+        if self.caches_metadata {
+            head.push(u8::from(self.defined));
+        }
+        let mut next = howfar_wire::mysql::frame::write_packet(&mut out, 1, &head);
+        if self.defined {
+            for column in self.columns {
+                next = column.write(&mut out, next);
+            }
+        }
+        next = server::end(&mut out, next, status);
+        for row in self.rows {
+            next = howfar_wire::mysql::frame::write_packet(&mut out, next, row);
+        }
+        server::end(&mut out, next, status);
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use howfar_wire::mysql::row::Work;
+    use howfar_wire::mysql::{Answer, Outcome};
+
+    use super::*;
+
+    fn read(bytes: &[u8], caches: bool, binary: bool, types: &[u8]) -> Option<Outcome> {
+        let mut answer = Answer::new(caches);
+        answer.begin(binary);
+        answer
+            .feed(bytes, types, &mut Work::Decode)
+            .expect("well formed")
+    }
+
+    #[test]
+    fn our_client_decodes_every_answer() {
+        for reply_bytes in [0, 119, 300, 70_000] {
+            for caches in [false, true] {
+                let answers = Answers::new(reply_bytes, caches);
+                let text = |kind| read(answers.text(kind, false), caches, false, &[]);
+                assert_eq!(text(Kind::Done), Some(Outcome::Rows(0)));
+                assert_eq!(text(Kind::Row), Some(Outcome::Rows(1)));
+                assert_eq!(text(Kind::Status), Some(Outcome::Rows(3)));
+                let executed = read(&answers.executed, caches, true, &[STRING]);
+                assert_eq!(executed, Some(Outcome::Rows(1)));
+                assert_eq!(
+                    read(answers.done(), caches, true, &[]),
+                    Some(Outcome::Rows(0))
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_answer_to_a_point_select_has_the_size_that_servers_give_it() {
+        // Column count, end, row of marker, NULL bits, length and 119 bytes, end: each with its header.
+        let cached = (4 + 2) + (4 + 5) + (4 + 122) + (4 + 5);
+        assert_eq!(Answers::new(119, true).executed.len(), cached);
+        let mut definition = Vec::new();
+        column(column_length(119)).write(&mut definition, 1);
+        assert_eq!(
+            Answers::new(119, false).executed.len(),
+            cached - 1 + definition.len()
+        );
+    }
+
+    #[test]
+    fn more_is_said_where_more_follows() {
+        let answers = Answers::new(119, false);
+        for kind in [Kind::Done, Kind::Row, Kind::Status] {
+            assert_eq!(read(answers.text(kind, true), false, false, &[]), None);
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! What the load engine is calibrated with: a server that does nothing but answer, and a client that does nothing but ask.
+//!
+//! [`serve`] is the null server: it speaks the protocol of MySQL and MariaDB well enough for any client to log in, prepare,
+//! query and execute, and answers from bytes made beforehand. [`ping_pong`] is the floor: a blocking send and receive of the same bytes on
+//! one connection, with nothing around it. `statement` looks at SQL as far as needed, `canned` holds the answers, `session` is
+//! one client's conversation without I/O, `server` moves bytes. Not here: SQL, storage, passwords.
+
+mod canned;
+mod jobs;
+mod pingpong;
+mod place;
+mod server;
+mod session;
+mod statement;
+
+use std::io;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::thread;
+
+use howfar_record::{FailCode, Failed, emit, read_job};
+
+use canned::Book;
+use jobs::{NullJob, NullReady, PingPongJob};
+use server::Server;
+
+/// Read a null job on stdin and serve until stdin ends.
+pub fn serve() -> ExitCode {
+    ended(read_job("null").and_then(|job| serve_until_stdin_ends(&job)))
+}
+
+/// Read a ping-pong job on stdin, run it, write its result on stdout.
+pub fn ping_pong() -> ExitCode {
+    ended(read_job("pingpong").and_then(|job: PingPongJob| {
+        job.check()?;
+        tell(&pingpong::measure(&job)?)
+    }))
+}
+
+fn ended(outcome: Result<(), Failed>) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failed) => failed.report(),
+    }
+}
+
+fn serve_until_stdin_ends(job: &NullJob) -> Result<(), Failed> {
+    job.check()?;
+    let (listener, place) = place::listen(&job.listen)?;
+    let listener = Arc::new(listener);
+    let book = Arc::new(Book::new(job.flavour, job.reply_bytes as usize));
+    for number in 0..job.threads {
+        let mut server = Server::new(Arc::clone(&listener), Arc::clone(&book), job.delay_ns)
+            .map_err(|error| internal(format!("setting up the null server: {error}")))?;
+        thread::Builder::new()
+            .name(format!("null-{number}"))
+            .spawn(move || {
+                // Only the kernel's refusal of epoll itself ends it; clients see a server that is gone.
+                if let Err(error) = server.serve() {
+                    eprintln!("the null server ended: {error}");
+                    std::process::abort();
+                }
+            })
+            .map_err(|error| internal(format!("starting a thread: {error}")))?;
+    }
+    tell(&NullReady { port: place.port() })?;
+    // Whatever comes is ignored; the end ends the server, with its threads.
+    let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
+    place.clear();
+    Ok(())
+}
+
+fn tell<T: serde::Serialize>(event: &T) -> Result<(), Failed> {
+    emit(event).map_err(|error| internal(format!("writing an event: {error}")))
+}
+
+/// Our own mistake, or the kernel's refusal of something that it never refuses.
+fn internal(message: impl Into<String>) -> Failed {
+    Failed::new(
+        FailCode::Internal,
+        message,
+        "Please report this with the command you ran.",
+    )
+}

@@ -1,0 +1,254 @@
+//! The floor: one connection, one request, a blocking send and a blocking receive, again and again.
+//!
+//! No epoll, no decoding, no choice of rows: what a client written for this one exchange would cost. The answer is known by
+//! its length, which is that of the first. Only the clock is read in between, as every client must that tells a latency.
+
+use std::os::fd::OwnedFd;
+
+use howfar_record::{FailCode, Failed, Latency};
+use howfar_wire::mysql::command::{self, Execute};
+use howfar_wire::mysql::handshake::{Account, Greeting};
+use howfar_wire::mysql::reply::{self, Prepared};
+use howfar_wire::mysql::row::Work;
+use howfar_wire::mysql::{Answer, Framer, Malformed, auth};
+use rustix::io::Errno;
+use rustix::net::{self, RecvFlags, SendFlags};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::jobs::{PingPong, PingPongJob};
+use crate::place;
+
+const SQL: &[u8] = b"SELECT c FROM sbtest1 WHERE id=?";
+const BUFFER: usize = 64 * 1024;
+const LONGEST_PACKET: usize = 1 << 16;
+/// Readings from which the clock's step and price are taken.
+const READINGS: u32 = 100_000;
+
+/// Log in, prepare, and go to and fro for the time that the job says.
+pub(crate) fn measure(job: &PingPongJob) -> Result<PingPong, Failed> {
+    let (clock_step_ns, clock_read_ns) = clock_facts();
+    let socket = place::connect(&job.target)?;
+    let mut line = Line {
+        socket,
+        buffer: vec![0; BUFFER],
+        name: place::name(&job.target),
+    };
+    let caches_metadata = line.log_in()?;
+    let statement = line.prepare()?;
+    let mut execute = Execute::new(1);
+    let first = execute.encode(statement, true, [1, 0]).to_vec();
+    line.first_answer(&first, caches_metadata)?;
+    let request = execute.encode(statement, false, [1, 0]).to_vec();
+    let length = line.first_answer(&request, caches_metadata)?;
+
+    let mut latency = Latency::new();
+    let mut last = now_ns();
+    let start = last + job.warmup_ns;
+    let mut began = None;
+    loop {
+        line.send(&request)?;
+        line.receive_exactly(length)?;
+        let now = now_ns();
+        if let Some((from, cpu)) = began {
+            latency.record(now - last);
+            if now - from >= job.measure_ns {
+                return Ok(PingPong {
+                    rounds: latency.count(),
+                    elapsed_ns: now - from,
+                    cpu_ns: read(ClockId::ThreadCPUTime) - cpu,
+                    request_bytes: request.len() as u32,
+                    reply_bytes: length as u32,
+                    clock_step_ns,
+                    clock_read_ns,
+                    histogram: latency.event("round"),
+                });
+            }
+        } else if now >= start {
+            began = Some((now, read(ClockId::ThreadCPUTime)));
+        }
+        last = now;
+    }
+}
+
+/// The smallest step that the monotonic clock was seen to make, and what a reading costs.
+fn clock_facts() -> (u64, f64) {
+    let begin = now_ns();
+    let (mut last, mut step) = (begin, u64::MAX);
+    for _ in 0..READINGS {
+        let now = now_ns();
+        if now > last {
+            step = step.min(now - last);
+        }
+        last = now;
+    }
+    let step = if step == u64::MAX { 0 } else { step };
+    (step, (last - begin) as f64 / f64::from(READINGS))
+}
+
+/// The one connection.
+struct Line {
+    socket: OwnedFd,
+    buffer: Vec<u8>,
+    name: String,
+}
+
+impl Line {
+    #[inline]
+    fn send(&self, bytes: &[u8]) -> Result<(), Failed> {
+        match net::send(&self.socket, bytes, SendFlags::NOSIGNAL) {
+            Ok(sent) if sent == bytes.len() => Ok(()),
+            Ok(_) => Err(self.failed(FailCode::ServerGone, "took only a part of a request")),
+            Err(error) => Err(self.broken(error)),
+        }
+    }
+
+    /// The next part of an answer.
+    #[inline]
+    fn receive(&mut self) -> Result<usize, Failed> {
+        match net::recv(&self.socket, self.buffer.as_mut_slice(), RecvFlags::empty()) {
+            Ok((0, _)) => Err(self.failed(FailCode::ServerGone, "closed the connection")),
+            Ok((count, _)) => Ok(count),
+            Err(error) => Err(self.broken(error)),
+        }
+    }
+
+    #[inline]
+    fn receive_exactly(&mut self, length: usize) -> Result<(), Failed> {
+        let mut got = 0;
+        while got < length {
+            got += self.receive()?;
+        }
+        if got == length {
+            Ok(())
+        } else {
+            Err(self.failed(FailCode::Protocol, "sent more than an answer"))
+        }
+    }
+
+    /// Whether the server leaves out definitions that we know.
+    fn log_in(&mut self) -> Result<bool, Failed> {
+        let account = Account {
+            user: "howfar",
+            password: "",
+            database: "sbtest",
+        };
+        let mut framer = Framer::new(LONGEST_PACKET);
+        let greeting = self.packet(&mut framer)?;
+        let greeting = Greeting::parse(&greeting).map_err(|error| self.malformed(error))?;
+        let session = greeting.session();
+        let mut out = Vec::new();
+        let sequence = framer.sequence();
+        let next = session.login(&mut out, sequence, &account, auth::NATIVE, &[]);
+        framer.expect(next);
+        self.send(&out)?;
+        let answer = self.packet(&mut framer)?;
+        if answer.first() == Some(&reply::OK) {
+            Ok(session.caches_metadata())
+        } else {
+            Err(self.failed(
+                FailCode::Auth,
+                "does not let everybody in: it is no null server",
+            ))
+        }
+    }
+
+    fn prepare(&mut self) -> Result<u32, Failed> {
+        let mut out = Vec::new();
+        command::prepare(&mut out, SQL);
+        self.send(&out)?;
+        let mut framer = Framer::new(LONGEST_PACKET);
+        framer.expect(1);
+        let mut packets = self.buffered(&mut framer, 1)?;
+        let head = Prepared::parse(&packets.remove(0)).map_err(|error| self.malformed(error))?;
+        let list = |count: u16| usize::from(count) + usize::from(count > 0);
+        let missing = list(head.parameters) + list(head.columns);
+        if packets.len() < missing {
+            self.buffered(&mut framer, missing - packets.len())?;
+        }
+        Ok(head.statement)
+    }
+
+    /// One packet that comes alone.
+    fn packet(&mut self, framer: &mut Framer) -> Result<Vec<u8>, Failed> {
+        Ok(self.buffered(framer, 1)?.swap_remove(0))
+    }
+
+    /// All packets that come until there are `least`.
+    fn buffered(&mut self, framer: &mut Framer, least: usize) -> Result<Vec<Vec<u8>>, Failed> {
+        let mut packets = Vec::new();
+        while packets.len() < least {
+            let count = self.receive()?;
+            let mut input = &self.buffer[..count];
+            while let Some(payload) = framer
+                .next(&mut input)
+                .map_err(|error| malformed(&self.name, error))?
+            {
+                packets.push(payload.to_vec());
+            }
+        }
+        Ok(packets)
+    }
+
+    /// Ask once and follow the answer packet by packet: its length.
+    fn first_answer(&mut self, request: &[u8], caches_metadata: bool) -> Result<usize, Failed> {
+        let mut answer = Answer::new(caches_metadata);
+        answer.begin(true);
+        self.send(request)?;
+        let mut length = 0;
+        loop {
+            let count = self.receive()?;
+            length += count;
+            let ended = answer.feed(&self.buffer[..count], &[], &mut Work::Skip);
+            if ended.map_err(|error| self.malformed(error))?.is_some() {
+                return Ok(length);
+            }
+        }
+    }
+
+    #[cold]
+    fn broken(&self, error: Errno) -> Failed {
+        let code = if error == Errno::AGAIN {
+            FailCode::Stalled
+        } else {
+            FailCode::ServerGone
+        };
+        self.failed(code, &format!("does not answer: {error}"))
+    }
+
+    #[cold]
+    fn malformed(&self, error: Malformed) -> Failed {
+        malformed(&self.name, error)
+    }
+
+    #[cold]
+    fn failed(&self, code: FailCode, what: &str) -> Failed {
+        failed(&self.name, code, what)
+    }
+}
+
+fn malformed(name: &str, error: Malformed) -> Failed {
+    failed(
+        name,
+        FailCode::Protocol,
+        &format!("does not follow the protocol: {error}"),
+    )
+}
+
+fn failed(name: &str, code: FailCode, what: &str) -> Failed {
+    Failed::new(
+        code,
+        format!("the server at {name} {what}"),
+        "The ping-pong is for `howfar-engine null`, one that runs and is not paused.",
+    )
+}
+
+#[inline]
+fn now_ns() -> u64 {
+    read(ClockId::Monotonic)
+}
+
+#[inline]
+fn read(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

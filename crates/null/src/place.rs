@@ -1,0 +1,124 @@
+//! Where to listen and where to connect: a path or a numeric address.
+
+use std::fs;
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use howfar_record::jobs::Target;
+use howfar_record::{FailCode, Failed};
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
+
+/// Connections that may wait to be accepted; the kernel lowers it to its own limit.
+const QUEUE: i32 = 4096;
+/// How long the ping-pong waits for anything.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Where the server listens.
+#[derive(Debug)]
+pub(crate) enum Place {
+    Unix(String),
+    Tcp(u16),
+}
+
+impl Place {
+    pub(crate) fn port(&self) -> Option<u16> {
+        match self {
+            Self::Unix(_) => None,
+            Self::Tcp(port) => Some(*port),
+        }
+    }
+
+    /// Take away what listening left in the file system.
+    pub(crate) fn clear(&self) {
+        if let Self::Unix(path) = self {
+            // Whoever removed it before us meant it.
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+fn numeric(host: &str) -> Result<IpAddr, Failed> {
+    host.parse().map_err(|_| {
+        Failed::new(
+            FailCode::BadJob,
+            format!("`{host}` is no numeric address"),
+            "Correct the address.",
+        )
+    })
+}
+
+/// A listening socket that does not block.
+pub(crate) fn listen(target: &Target) -> Result<(OwnedFd, Place), Failed> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let open = |family| net::socket_with(family, SocketType::STREAM, flags, None);
+    let opened: io::Result<(OwnedFd, Place)> = match target {
+        Target::Unix { path } => (|| {
+            let address = net::SocketAddrUnix::new(path.as_str())?;
+            let socket = open(AddressFamily::UNIX)?;
+            net::bind(&socket, &address)?;
+            net::listen(&socket, QUEUE)?;
+            Ok((socket, Place::Unix(path.clone())))
+        })(),
+        Target::Tcp { host, port } => {
+            let address = SocketAddr::new(numeric(host)?, *port);
+            let family = match address {
+                SocketAddr::V4(_) => AddressFamily::INET,
+                SocketAddr::V6(_) => AddressFamily::INET6,
+            };
+            (|| {
+                let socket = open(family)?;
+                // Accepted sockets inherit it: each answer is one small packet that must leave at once.
+                sockopt::set_tcp_nodelay(&socket, true)?;
+                net::bind(&socket, &address)?;
+                net::listen(&socket, QUEUE)?;
+                let bound = SocketAddr::try_from(net::getsockname(&socket)?)?;
+                Ok((socket, Place::Tcp(bound.port())))
+            })()
+        }
+    };
+    opened.map_err(|error| {
+        Failed::new(
+            FailCode::Connect,
+            format!("the null server cannot listen on {}: {error}", name(target)),
+            "Give it a path that does not exist yet in a directory that does, or an address of this host and port 0.",
+        )
+    })
+}
+
+/// A connected socket that blocks, for at most ten seconds a call.
+pub(crate) fn connect(target: &Target) -> Result<OwnedFd, Failed> {
+    let opened: io::Result<OwnedFd> = match target {
+        Target::Unix { path } => UnixStream::connect(path).and_then(|stream| {
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_write_timeout(Some(PATIENCE))?;
+            Ok(stream.into())
+        }),
+        Target::Tcp { host, port } => {
+            let address = SocketAddr::new(numeric(host)?, *port);
+            TcpStream::connect_timeout(&address, PATIENCE).and_then(|stream| {
+                stream.set_nodelay(true)?;
+                stream.set_read_timeout(Some(PATIENCE))?;
+                stream.set_write_timeout(Some(PATIENCE))?;
+                Ok(stream.into())
+            })
+        }
+    };
+    opened.map_err(|error| {
+        Failed::new(
+            FailCode::Connect,
+            format!("connecting to {} failed: {error}", name(target)),
+            "Start `howfar-engine null` there first.",
+        )
+    })
+}
+
+/// For messages.
+pub(crate) fn name(target: &Target) -> String {
+    match target {
+        Target::Unix { path } => path.clone(),
+        Target::Tcp { host, port } => format!("{host} port {port}"),
+    }
+}

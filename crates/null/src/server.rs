@@ -1,0 +1,372 @@
+//! One thread of the null server: an epoll, the connections that it accepted, a buffer each way for all of them.
+//!
+//! A query costs one wait (shared by all that are ready), one receive and one send. With a service time answers are held in
+//! the order in which they are due, which is the order in which they were made, and a timer wakes the thread.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::{self, RecvFlags, SendFlags, SocketFlags};
+use rustix::time::{
+    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime,
+    timerfd_create, timerfd_settime,
+};
+
+use crate::canned::Book;
+use crate::session::{Next, Session};
+
+const EVENTS: usize = 256;
+const BUFFER: usize = 64 * 1024;
+const LISTENER: u64 = u64::MAX;
+const TIMER: u64 = u64::MAX - 1;
+/// Connections accepted before others are served again.
+const ACCEPTED_AT_ONCE: usize = 64;
+/// Connections of a thread; one more is closed.
+const MOST_CONNECTIONS: usize = 65_536;
+/// Answers that wait for a client that does not read; no more is read from it before it does.
+const MOST_HELD: usize = 4 << 20;
+/// Told once when bytes come. A receive that fills less than the buffer has emptied the socket.
+const INTEREST: EventFlags = EventFlags::IN.union(EventFlags::ET);
+
+/// Numbers of connections, over all threads.
+static CONNECTIONS: AtomicU32 = AtomicU32::new(1);
+
+#[derive(Debug)]
+struct Connection {
+    socket: OwnedFd,
+    number: u32,
+    session: Session,
+    /// Answers that were not sent, and how many of their bytes are due.
+    held: Vec<u8>,
+    due: usize,
+    /// Epoll tells when the socket has room.
+    waits_for_room: bool,
+}
+
+/// Bytes of a connection that become due.
+#[derive(Debug, Clone, Copy)]
+struct Due {
+    at_ns: u64,
+    index: usize,
+    number: u32,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Delay {
+    timer: OwnedFd,
+    ns: u64,
+    queue: VecDeque<Due>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Server {
+    listener: Arc<OwnedFd>,
+    book: Arc<Book>,
+    epoll: OwnedFd,
+    connections: Vec<Option<Connection>>,
+    free: Vec<usize>,
+    delay: Option<Delay>,
+    input: Vec<u8>,
+    output: Vec<u8>,
+}
+
+impl Server {
+    pub(crate) fn new(listener: Arc<OwnedFd>, book: Arc<Book>, delay_ns: u64) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        // One of the threads is woken for a client, not all.
+        let waits = EventFlags::IN | EventFlags::EXCLUSIVE;
+        epoll::add(&epoll, &*listener, EventData::new_u64(LISTENER), waits)?;
+        let delay = if delay_ns > 0 {
+            let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+            let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
+            epoll::add(&epoll, &timer, EventData::new_u64(TIMER), INTEREST)?;
+            Some(Delay {
+                timer,
+                ns: delay_ns,
+                queue: VecDeque::new(),
+            })
+        } else {
+            None
+        };
+        Ok(Self {
+            listener,
+            book,
+            epoll,
+            connections: Vec::new(),
+            free: Vec::new(),
+            delay,
+            input: vec![0; BUFFER],
+            output: Vec::with_capacity(BUFFER),
+        })
+    }
+
+    /// Serve for ever. Only epoll itself can end it.
+    pub(crate) fn serve(&mut self) -> io::Result<()> {
+        let mut events = Vec::with_capacity(EVENTS);
+        loop {
+            events.clear();
+            let room = rustix::buffer::spare_capacity(&mut events);
+            match epoll::wait(&self.epoll, room, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            for event in &events {
+                match event.data.u64() {
+                    LISTENER => self.accept(),
+                    TIMER => self.release()?,
+                    index => self.ready(index as usize, event.flags),
+                }
+            }
+        }
+    }
+
+    #[cold]
+    fn accept(&mut self) {
+        for _ in 0..ACCEPTED_AT_ONCE {
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            let socket = match net::accept_with(&*self.listener, flags) {
+                Ok(socket) => socket,
+                Err(Errno::MFILE | Errno::NFILE) => {
+                    // Out of descriptors: connections that end give some back.
+                    thread::sleep(Duration::from_millis(10));
+                    return;
+                }
+                Err(_) => return,
+            };
+            // A client that is refused sees its connection closed.
+            let _ = self.admit(socket);
+        }
+    }
+
+    fn admit(&mut self, socket: OwnedFd) -> io::Result<()> {
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None if self.connections.len() < MOST_CONNECTIONS => {
+                self.connections.push(None);
+                self.connections.len() - 1
+            }
+            None => return Err(io::ErrorKind::OutOfMemory.into()),
+        };
+        let number = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
+        let greeted = send(&socket, &self.book.greeting(number)).and_then(|_| {
+            let data = EventData::new_u64(index as u64);
+            Ok(epoll::add(&self.epoll, &socket, data, INTEREST)?)
+        });
+        if greeted.is_err() {
+            self.free.push(index);
+            return greeted;
+        }
+        self.connections[index] = Some(Connection {
+            socket,
+            number,
+            session: Session::default(),
+            held: Vec::new(),
+            due: 0,
+            waits_for_room: false,
+        });
+        Ok(())
+    }
+
+    #[inline]
+    fn ready(&mut self, index: usize, flags: EventFlags) {
+        if flags.contains(EventFlags::OUT) && self.flush(index).is_err() {
+            return self.close(index);
+        }
+        if self.receive(index).is_err() {
+            self.close(index);
+        }
+    }
+
+    /// Take what came and answer it. An error, and the client's goodbye, end the connection.
+    #[inline]
+    fn receive(&mut self, index: usize) -> Result<(), Over> {
+        loop {
+            let Some(Some(connection)) = self.connections.get_mut(index) else {
+                return Ok(());
+            };
+            if connection.held.len() > MOST_HELD {
+                return Ok(());
+            }
+            let room = self.input.as_mut_slice();
+            let count = match net::recv(&connection.socket, room, RecvFlags::DONTWAIT) {
+                Ok((0, _)) => return Err(Over),
+                Ok((count, _)) => count,
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::INTR) => continue,
+                Err(_) => return Err(Over),
+            };
+            self.output.clear();
+            let fed = connection
+                .session
+                .feed(&self.input[..count], &self.book, &mut self.output);
+            if !self.output.is_empty() {
+                self.answer(index)?;
+            }
+            if fed != Ok(Next::Go) {
+                return Err(Over);
+            }
+            if count < BUFFER {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Send the output, or hold it until it is due.
+    #[inline]
+    fn answer(&mut self, index: usize) -> Result<(), Over> {
+        let Some(Some(connection)) = self.connections.get_mut(index) else {
+            return Ok(());
+        };
+        if self.delay.is_none() && connection.held.is_empty() {
+            let sent = send(&connection.socket, &self.output)?;
+            if sent == self.output.len() {
+                return Ok(());
+            }
+            connection.held.extend_from_slice(&self.output[sent..]);
+            connection.due = connection.held.len();
+            return self.interest(index);
+        }
+        connection.held.extend_from_slice(&self.output);
+        let Some(delay) = &mut self.delay else {
+            connection.due = connection.held.len();
+            return Ok(());
+        };
+        delay.queue.push_back(Due {
+            at_ns: now_ns() + delay.ns,
+            index,
+            number: connection.number,
+            bytes: self.output.len(),
+        });
+        if delay.queue.len() == 1 {
+            delay.set()?;
+        }
+        Ok(())
+    }
+
+    /// Send what is due by now.
+    #[cold]
+    fn release(&mut self) -> io::Result<()> {
+        while let Some(delay) = &mut self.delay {
+            let Some(&due) = delay.queue.front() else {
+                return Ok(());
+            };
+            if due.at_ns > now_ns() {
+                return delay.set();
+            }
+            delay.queue.pop_front();
+            match self.connections.get_mut(due.index) {
+                Some(Some(connection)) if connection.number == due.number => {
+                    connection.due += due.bytes;
+                }
+                // Its client has gone.
+                _ => continue,
+            }
+            // What was not read because so much was held is read now.
+            if self
+                .flush(due.index)
+                .and_then(|()| self.receive(due.index))
+                .is_err()
+            {
+                self.close(due.index);
+            }
+        }
+        Ok(())
+    }
+
+    /// Send what is due of a connection.
+    #[cold]
+    fn flush(&mut self, index: usize) -> Result<(), Over> {
+        let Some(Some(connection)) = self.connections.get_mut(index) else {
+            return Ok(());
+        };
+        let sent = send(&connection.socket, &connection.held[..connection.due])?;
+        connection.held.drain(..sent);
+        connection.due -= sent;
+        self.interest(index)
+    }
+
+    /// Wait for room in the socket while something is due, and only then.
+    fn interest(&mut self, index: usize) -> Result<(), Over> {
+        let Some(Some(connection)) = self.connections.get_mut(index) else {
+            return Ok(());
+        };
+        let waits = connection.due > 0;
+        if waits == connection.waits_for_room {
+            return Ok(());
+        }
+        let flags = if waits {
+            INTEREST | EventFlags::OUT
+        } else {
+            INTEREST
+        };
+        let data = EventData::new_u64(index as u64);
+        epoll::modify(&self.epoll, &connection.socket, data, flags)?;
+        connection.waits_for_room = waits;
+        Ok(())
+    }
+
+    #[cold]
+    fn close(&mut self, index: usize) {
+        if let Some(connection) = self.connections.get_mut(index).and_then(Option::take) {
+            // Closing takes it out of the epoll.
+            drop(connection);
+            self.free.push(index);
+        }
+    }
+}
+
+impl Delay {
+    /// Wake when the first is due.
+    fn set(&self) -> io::Result<()> {
+        let Some(first) = self.queue.front() else {
+            return Ok(());
+        };
+        let once = Itimerspec {
+            it_interval: Timespec::default(),
+            it_value: Timespec {
+                tv_sec: (first.at_ns / 1_000_000_000) as i64,
+                tv_nsec: (first.at_ns % 1_000_000_000) as i64,
+            },
+        };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &once)?;
+        Ok(())
+    }
+}
+
+/// A connection that ends: by its client, by its socket, or because it does not follow the protocol. There is nobody to tell.
+struct Over;
+
+impl From<io::Error> for Over {
+    fn from(_: io::Error) -> Self {
+        Self
+    }
+}
+
+impl From<Errno> for Over {
+    fn from(_: Errno) -> Self {
+        Self
+    }
+}
+
+fn now_ns() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Send what the socket takes now: maybe nothing.
+#[inline]
+fn send(socket: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
+    match net::send(socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+        Ok(sent) => Ok(sent),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(0),
+        Err(error) => Err(error.into()),
+    }
+}

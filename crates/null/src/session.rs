@@ -1,0 +1,366 @@
+//! One client's conversation, without I/O: bytes in, bytes out. Nothing is allocated for a query.
+
+use howfar_wire::mysql::frame::{FULL, HEADER, header};
+use howfar_wire::mysql::{Malformed, server};
+
+use crate::canned::{Answers, Book};
+use crate::statement::{self, Kind};
+
+const QUIT: u8 = 0x01;
+const INIT_DB: u8 = 0x02;
+const QUERY: u8 = 0x03;
+const STATISTICS: u8 = 0x09;
+const PING: u8 = 0x0E;
+const CHANGE_USER: u8 = 0x11;
+const PREPARE: u8 = 0x16;
+const EXECUTE: u8 = 0x17;
+const SEND_LONG_DATA: u8 = 0x18;
+const CLOSE: u8 = 0x19;
+const RESET_STATEMENT: u8 = 0x1A;
+const SET_OPTION: u8 = 0x1B;
+const RESET_CONNECTION: u8 = 0x1F;
+
+/// "Unknown command".
+const UNKNOWN: u16 = 1047;
+/// "Prepared statement contains too many placeholders".
+const TOO_MANY_PARAMETERS: u16 = 1390;
+
+/// Whether the conversation goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Next {
+    Go,
+    /// The client said goodbye.
+    End,
+}
+
+/// The state of a conversation. A statement's id says what it is answered with, so that none need be remembered.
+#[derive(Debug, Default)]
+pub(crate) struct Session {
+    logged_in: bool,
+    caches_metadata: bool,
+    statements: u32,
+    /// A packet that came in part; empty, without memory, for clients that send each packet whole.
+    kept: Vec<u8>,
+}
+
+impl Session {
+    /// Take all of `input` and append the answers to `out`.
+    #[inline]
+    pub(crate) fn feed(
+        &mut self,
+        input: &[u8],
+        book: &Book,
+        out: &mut Vec<u8>,
+    ) -> Result<Next, Malformed> {
+        if self.kept.is_empty() {
+            let (next, used) = self.packets(input, book, out)?;
+            if used < input.len() {
+                self.kept.extend_from_slice(&input[used..]);
+            }
+            return Ok(next);
+        }
+        let mut kept = std::mem::take(&mut self.kept);
+        kept.extend_from_slice(input);
+        let (next, used) = self.packets(&kept, book, out)?;
+        kept.drain(..used);
+        if !kept.is_empty() {
+            self.kept = kept;
+        }
+        Ok(next)
+    }
+
+    /// Answer the whole packets at the front of `input`; gives how many bytes they are.
+    #[inline]
+    fn packets(
+        &mut self,
+        input: &[u8],
+        book: &Book,
+        out: &mut Vec<u8>,
+    ) -> Result<(Next, usize), Malformed> {
+        let mut rest = input;
+        while let Some((&head, tail)) = rest.split_first_chunk::<HEADER>() {
+            let (length, sequence) = header(head);
+            if length == FULL {
+                return Err(Malformed::TooLong {
+                    size: length,
+                    limit: FULL - 1,
+                });
+            }
+            let Some((payload, behind)) = tail.split_at_checked(length) else {
+                break;
+            };
+            rest = behind;
+            let expected = u8::from(!self.logged_in);
+            if sequence != expected {
+                return Err(Malformed::Sequence {
+                    expected,
+                    got: sequence,
+                });
+            }
+            if self.packet(payload, book, out)? == Next::End {
+                return Ok((Next::End, input.len() - rest.len()));
+            }
+        }
+        Ok((Next::Go, input.len() - rest.len()))
+    }
+
+    #[inline]
+    fn packet(
+        &mut self,
+        payload: &[u8],
+        book: &Book,
+        out: &mut Vec<u8>,
+    ) -> Result<Next, Malformed> {
+        if !self.logged_in {
+            self.caches_metadata = server::Login::parse(payload)?.caches_metadata;
+            self.logged_in = true;
+            server::ok(out, 2, server::AUTOCOMMIT);
+            return Ok(Next::Go);
+        }
+        let answers = book.answers(self.caches_metadata);
+        let (&code, body) = payload.split_first().ok_or(Malformed::Short("command"))?;
+        match code {
+            EXECUTE => {
+                let statement = *body
+                    .first_chunk::<4>()
+                    .ok_or(Malformed::Short("statement id"))?;
+                let gives_row = u32::from_le_bytes(statement) & 1 == 1;
+                out.extend_from_slice(if gives_row {
+                    &answers.executed
+                } else {
+                    answers.done()
+                });
+            }
+            QUERY => query(body, answers, out),
+            PREPARE => self.prepare(body, book, out),
+            CLOSE | SEND_LONG_DATA => {}
+            QUIT => return Ok(Next::End),
+            _ => other(code, answers, out),
+        }
+        Ok(Next::Go)
+    }
+
+    fn prepare(&mut self, sql: &[u8], book: &Book, out: &mut Vec<u8>) {
+        let Ok(parameters) = u16::try_from(statement::parameters(sql)) else {
+            server::error(
+                out,
+                1,
+                TOO_MANY_PARAMETERS,
+                "HY000",
+                "the statement has more than 65535 parameters",
+            );
+            return;
+        };
+        let rows = statement::kind(sql) != Kind::Done;
+        self.statements = self.statements.wrapping_add(1);
+        let id = self.statements << 1 | u32::from(rows);
+        book.prepared(out, id, rows, parameters);
+    }
+}
+
+/// One result a statement, numbered through.
+fn query(sql: &[u8], answers: &Answers, out: &mut Vec<u8>) {
+    let mut parts = statement::split(sql).peekable();
+    let mut next = 1;
+    while let Some(part) = parts.next() {
+        let from = out.len();
+        out.extend_from_slice(answers.text(statement::kind(part), parts.peek().is_some()));
+        if next != 1 || parts.peek().is_some() {
+            next = server::renumber(&mut out[from..], next);
+        }
+    }
+}
+
+#[cold]
+fn other(code: u8, answers: &Answers, out: &mut Vec<u8>) {
+    match code {
+        PING | INIT_DB | CHANGE_USER | RESET_STATEMENT | RESET_CONNECTION => {
+            out.extend_from_slice(answers.done());
+        }
+        SET_OPTION => {
+            server::end(out, 1, server::AUTOCOMMIT);
+        }
+        STATISTICS => {
+            howfar_wire::mysql::frame::write_packet(out, 1, b"howfar null server");
+        }
+        _ => {
+            let text = format!("the null server does not know command {code}");
+            server::error(out, 1, UNKNOWN, "08S01", &text);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use howfar_wire::mysql::command::{self, Execute};
+    use howfar_wire::mysql::handshake::{Account, Greeting};
+    use howfar_wire::mysql::reply::Prepared;
+    use howfar_wire::mysql::row::Work;
+    use howfar_wire::mysql::{Answer, Framer, Outcome, ServerError};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::jobs::Flavour;
+
+    /// Our client's login against our bytes: the session behind it.
+    fn logged_in(book: &Book) -> (Session, Answer) {
+        let greeting = book.greeting(3);
+        let (mut framer, mut rest) = (Framer::new(1 << 16), greeting.as_slice());
+        let payload = framer.next(&mut rest).expect("framed").expect("whole");
+        let greeting = Greeting::parse(payload).expect("a greeting");
+        let account = Account {
+            user: "anybody",
+            password: "",
+            database: "d",
+        };
+        let (mut login, mut out) = (Vec::new(), Vec::new());
+        greeting
+            .session()
+            .login(&mut login, 1, &account, &greeting.plugin, b"any");
+        let mut session = Session::default();
+        assert_eq!(session.feed(&login, book, &mut out), Ok(Next::Go));
+        assert_eq!(&out[3..5], [2, 0], "an OK, number 2");
+        (session, Answer::new(greeting.session().caches_metadata()))
+    }
+
+    fn books() -> [Book; 2] {
+        [Flavour::Mariadb, Flavour::Mysql].map(|flavour| Book::new(flavour, 119))
+    }
+
+    fn said(session: &mut Session, book: &Book, input: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        assert_eq!(session.feed(input, book, &mut out), Ok(Next::Go));
+        out
+    }
+
+    fn prepared(session: &mut Session, book: &Book, sql: &str) -> (Prepared, usize) {
+        let mut request = Vec::new();
+        command::prepare(&mut request, sql.as_bytes());
+        let answer = said(session, book, &request);
+        let (mut framer, mut rest) = (Framer::new(1 << 16), answer.as_slice());
+        framer.expect(1);
+        let head = framer.next(&mut rest).expect("framed").expect("whole");
+        let head = Prepared::parse(head).expect("a prepare");
+        let mut packets = 0;
+        while framer.next(&mut rest).expect("framed").is_some() {
+            packets += 1;
+        }
+        (head, packets)
+    }
+
+    #[test]
+    fn prepares_count_their_parameters_and_executes_are_answered_by_kind() {
+        for book in &books() {
+            let (mut session, mut answer) = logged_in(book);
+            for (sql, parameters, columns, packets, rows) in [
+                ("SELECT c FROM sbtest1 WHERE id=?", 1, 1, 4, 1),
+                ("SELECT c FROM t WHERE id BETWEEN ? AND ?", 2, 1, 5, 1),
+                ("UPDATE t SET k=k+1 WHERE id=?", 1, 0, 2, 0),
+                ("COMMIT", 0, 0, 0, 0),
+            ] {
+                let (head, seen) = prepared(&mut session, book, sql);
+                assert_eq!(
+                    (head.parameters, head.columns, seen),
+                    (parameters, columns, packets)
+                );
+                let mut execute = Execute::new(usize::from(parameters));
+                for first in [true, false] {
+                    let request = execute.encode(head.statement, first, [1, 2]).to_vec();
+                    let bytes = said(&mut session, book, &request);
+                    answer.begin(true);
+                    let outcome = answer.feed(
+                        &bytes,
+                        &[server::STRING][..columns.into()],
+                        &mut Work::Decode,
+                    );
+                    assert_eq!(outcome, Ok(Some(Outcome::Rows(rows))), "{sql}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn queries_of_several_statements_get_a_result_each() {
+        for book in &books() {
+            let (mut session, mut answer) = logged_in(book);
+            for (sql, rows) in [
+                ("BEGIN", 0),
+                ("SELECT 1", 1),
+                ("BEGIN; SELECT 1; UPDATE t SET c=';'; SELECT 2; COMMIT", 2),
+                ("SHOW SESSION STATUS", 3),
+            ] {
+                let mut request = Vec::new();
+                command::query(&mut request, sql.as_bytes());
+                let bytes = said(&mut session, book, &request);
+                answer.begin(false);
+                let outcome = answer.feed(&bytes, &[], &mut Work::Decode);
+                assert_eq!(outcome, Ok(Some(Outcome::Rows(rows))), "{sql}");
+            }
+        }
+    }
+
+    #[test]
+    fn commands_without_an_answer_get_none_and_unknown_ones_an_error() {
+        let [book, _] = books();
+        let (mut session, _) = logged_in(&book);
+        let mut request = Vec::new();
+        command::close(&mut request, 3);
+        assert!(said(&mut session, &book, &request).is_empty());
+        for code in [PING, RESET_CONNECTION, INIT_DB] {
+            let bytes = said(&mut session, &book, &[1, 0, 0, 0, code]);
+            assert_eq!(bytes, book.answers(true).done());
+        }
+        let bytes = said(&mut session, &book, &[1, 0, 0, 0, 0x7F]);
+        let error = ServerError::parse(&bytes[HEADER..]).expect("an error");
+        assert_eq!(error.code, UNKNOWN);
+        let mut out = Vec::new();
+        let quit = session.feed(&[1, 0, 0, 0, QUIT], &book, &mut out);
+        assert_eq!((quit, out.len()), (Ok(Next::End), 0));
+    }
+
+    #[test]
+    fn what_is_no_packet_of_the_protocol_ends_the_conversation() {
+        let [book, _] = books();
+        for bytes in [
+            b"\xFF\xFF\xFF\0".as_slice(),
+            b"\x01\0\0\x07\x0E",
+            b"\0\0\0\0",
+            b"\x03\0\0\0\x17\x01\x02",
+        ] {
+            let (mut session, _) = logged_in(&book);
+            assert!(session.feed(bytes, &book, &mut Vec::new()).is_err());
+        }
+        let http = b"GET / HTTP/1.1\r\n\r\n";
+        assert!(
+            Session::default()
+                .feed(http, &book, &mut Vec::new())
+                .is_ok(),
+            "as yet a packet that is not whole"
+        );
+    }
+
+    proptest! {
+        /// However the bytes are cut, the answers are the same.
+        #[test]
+        fn any_split_gives_the_same_answers(cuts in proptest::collection::vec(0_usize..120, 0..6)) {
+            let [book, _] = books();
+            let mut request = Vec::new();
+            command::query(&mut request, b"BEGIN; SELECT 1");
+            command::prepare(&mut request, b"SELECT c FROM t WHERE id=?");
+            request.extend_from_slice(Execute::new(1).encode(3, true, [1, 0]));
+            command::close(&mut request, 3);
+            let (mut session, _) = logged_in(&book);
+            let whole = said(&mut session, &book, &request);
+            let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(request.len())).collect();
+            cuts.sort_unstable();
+            cuts.push(request.len());
+            let (mut session, _) = logged_in(&book);
+            let (mut from, mut pieces) = (0, Vec::new());
+            for cut in cuts {
+                pieces.extend(said(&mut session, &book, &request[from..cut]));
+                from = cut;
+            }
+            prop_assert_eq!(pieces, whole);
+        }
+    }
+}

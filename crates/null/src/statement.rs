@@ -1,0 +1,198 @@
+//! As much of SQL as a server without SQL must see: where a statement ends, how many parameters it has, what kind of answer
+//! it expects.
+
+/// What a statement is answered with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// OK.
+    Done,
+    /// One row of one column.
+    Row,
+    /// Names and values of the session's status.
+    Status,
+}
+
+/// First words of statements that give rows.
+const ASKING: [&[u8]; 7] = [
+    b"SELECT",
+    b"WITH",
+    b"VALUES",
+    b"TABLE",
+    b"EXPLAIN",
+    b"DESCRIBE",
+    b"DESC",
+];
+
+/// The kind of one statement, by its first word. Leading comments count as part of it: clients do not write them.
+pub(crate) fn kind(sql: &[u8]) -> Kind {
+    let from = sql
+        .iter()
+        .position(|&byte| !byte.is_ascii_whitespace() && byte != b'(');
+    let rest = &sql[from.unwrap_or(sql.len())..];
+    let end = rest.iter().position(|byte| !byte.is_ascii_alphabetic());
+    let word = &rest[..end.unwrap_or(rest.len())];
+    if word.eq_ignore_ascii_case(b"SHOW") {
+        Kind::Status
+    } else if ASKING.iter().any(|known| word.eq_ignore_ascii_case(known)) {
+        Kind::Row
+    } else {
+        Kind::Done
+    }
+}
+
+/// The statements of a query: those between semicolons that are not in quotes, without empty ones. Never none: a query of
+/// nothing is one statement of nothing.
+pub(crate) fn split(sql: &[u8]) -> impl Iterator<Item = &[u8]> {
+    // Nearly all queries are one statement, and the search for a byte is quick.
+    let several = sql.contains(&b';');
+    let mut scan = Outside::new(if several { sql } else { &[] });
+    let mut from = Some(0);
+    let parts = std::iter::from_fn(move || {
+        let start = from?;
+        loop {
+            match scan.next() {
+                Some((at, b';')) => {
+                    from = Some(at + 1);
+                    return Some(&sql[start..at]);
+                }
+                Some(_) => {}
+                None => {
+                    from = None;
+                    return Some(&sql[start..]);
+                }
+            }
+        }
+    });
+    parts.enumerate().filter_map(|(number, part)| {
+        let empty = part.iter().all(u8::is_ascii_whitespace);
+        (number == 0 || !empty).then_some(part)
+    })
+}
+
+/// Parameters of a statement that is prepared: question marks outside of quotes and comments.
+pub(crate) fn parameters(sql: &[u8]) -> usize {
+    Outside::new(sql).filter(|&(_, byte)| byte == b'?').count()
+}
+
+/// The bytes outside of quotes and comments, with their places.
+struct Outside<'a> {
+    sql: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Outside<'a> {
+    fn new(sql: &'a [u8]) -> Self {
+        Self { sql, at: 0 }
+    }
+
+    /// Go behind the next `end`, or to the end.
+    fn pass(&mut self, from: usize, end: &[u8]) {
+        let rest = self.sql.get(from..).unwrap_or_default();
+        let found = rest.windows(end.len()).position(|window| window == end);
+        self.at = found.map_or(self.sql.len(), |at| from + at + end.len());
+    }
+
+    /// Go behind a text in quotes; a quote in it is doubled, which reads as two texts, or has a backslash before it.
+    fn pass_quoted(&mut self, quote: u8) {
+        self.at += 1;
+        while let Some(&byte) = self.sql.get(self.at) {
+            self.at += if byte == b'\\' && quote != b'`' { 2 } else { 1 };
+            if byte == quote {
+                return;
+            }
+        }
+    }
+}
+
+impl Iterator for Outside<'_> {
+    type Item = (usize, u8);
+
+    fn next(&mut self) -> Option<(usize, u8)> {
+        loop {
+            let at = self.at;
+            let byte = *self.sql.get(at)?;
+            let follows = |text: &[u8]| self.sql[at..].starts_with(text);
+            match byte {
+                b'\'' | b'"' | b'`' => self.pass_quoted(byte),
+                b'#' => self.pass(at, b"\n"),
+                b'-' if follows(b"-- ") => self.pass(at, b"\n"),
+                b'/' if follows(b"/*") => self.pass(at + 2, b"*/"),
+                _ => {
+                    self.at = at + 1;
+                    return Some((at, byte));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn kinds_go_by_the_first_word() {
+        for (sql, expected) in [
+            ("SELECT c FROM sbtest1 WHERE id=?", Kind::Row),
+            ("  select 1", Kind::Row),
+            ("(SELECT 1) UNION (SELECT 2)", Kind::Row),
+            ("SHOW SESSION STATUS", Kind::Status),
+            ("BEGIN", Kind::Done),
+            ("COMMIT", Kind::Done),
+            ("UPDATE sbtest1 SET k=k+1 WHERE id=1", Kind::Done),
+            ("INSERT INTO t SELECT 1", Kind::Done),
+            ("selection", Kind::Done),
+            ("", Kind::Done),
+        ] {
+            assert_eq!(kind(sql.as_bytes()), expected, "{sql}");
+        }
+    }
+
+    #[test]
+    fn statements_end_at_semicolons_outside_of_quotes_and_comments() {
+        let parts = |sql: &'static str| -> Vec<&str> {
+            split(sql.as_bytes())
+                .map(|part| std::str::from_utf8(part).expect("of UTF-8"))
+                .collect()
+        };
+        assert_eq!(parts("BEGIN"), ["BEGIN"]);
+        assert_eq!(
+            parts("BEGIN;SELECT 1; COMMIT;"),
+            ["BEGIN", "SELECT 1", " COMMIT"]
+        );
+        assert_eq!(
+            parts("SELECT ';', \"a;\\\";b\", `;` /* ; */ -- ;\n;SELECT 2 # ;"),
+            [
+                "SELECT ';', \"a;\\\";b\", `;` /* ; */ -- ;\n",
+                "SELECT 2 # ;"
+            ]
+        );
+        assert_eq!(parts(""), [""]);
+        assert_eq!(parts(" ; "), [" "]);
+    }
+
+    #[test]
+    fn parameters_are_question_marks_that_mean_it() {
+        for (sql, expected) in [
+            ("SELECT c FROM sbtest1 WHERE id BETWEEN ? AND ?", 2),
+            ("SELECT '?', `?`, \"?\" /* ? */ # ?\n, ?", 1),
+            ("SELECT 'it''s ?', ?", 1),
+            ("BEGIN", 0),
+            ("SELECT 'open ?", 0),
+        ] {
+            assert_eq!(parameters(sql.as_bytes()), expected, "{sql}");
+        }
+    }
+
+    proptest! {
+        /// Whatever a client sends, the scan ends, and no statement is lost.
+        #[test]
+        fn any_bytes_can_be_scanned(sql in proptest::collection::vec(prop::sample::select(b"';?`\"\\/*-# \na".to_vec()), 0..40)) {
+            prop_assert!(split(&sql).count() >= 1);
+            prop_assert!(parameters(&sql) <= sql.len());
+            prop_assert!(split(&sql).map(<[u8]>::len).sum::<usize>() <= sql.len());
+        }
+    }
+}

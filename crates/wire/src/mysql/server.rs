@@ -1,0 +1,287 @@
+//! The little of the server's side that a stand-in for a server needs: greeting, OK, errors, definitions, the head of a prepare.
+//!
+//! Used by the null server and by tests of the client's decoders. Not a server: nothing here knows SQL or sessions.
+
+use super::Malformed;
+use super::frame::{HEADER, header, write_packet};
+use super::handshake::{
+    CACHE_METADATA, CONNECT_WITH_DB, LONG_FLAG, LONG_PASSWORD, MULTI_RESULTS, PLUGIN_AUTH,
+    PROTOCOL_41, PS_MULTI_RESULTS, SCRAMBLE, SECURE_CONNECTION, TRANSACTIONS, UTF8MB4_GENERAL_CI,
+};
+use super::read::Fields;
+use super::reply;
+
+const FOUND_ROWS: u32 = 1 << 1;
+const MULTI_STATEMENTS: u32 = 1 << 16;
+
+/// What is offered to every client: the protocol of 4.1 with its usual options; no TLS, no compression, and results that
+/// have their end packets.
+const OFFERED: u32 = FOUND_ROWS
+    | LONG_FLAG
+    | CONNECT_WITH_DB
+    | PROTOCOL_41
+    | TRANSACTIONS
+    | SECURE_CONNECTION
+    | MULTI_STATEMENTS
+    | MULTI_RESULTS
+    | PS_MULTI_RESULTS
+    | PLUGIN_AUTH;
+
+/// Status flag: each statement is a transaction of its own.
+pub const AUTOCOMMIT: u16 = 0x0002;
+
+/// Type bytes of columns.
+pub const VAR_STRING: u8 = 253;
+pub const STRING: u8 = 254;
+
+/// A greeting that asks for the oldest proof of a password. `mariadb`: offers to leave out what the client knows already.
+pub fn greeting(
+    out: &mut Vec<u8>,
+    version: &str,
+    connection: u32,
+    scramble: [u8; SCRAMBLE],
+    mariadb: bool,
+) {
+    // The lowest bit tells the two apart: see `Greeting::parse`.
+    let (lowest, extended) = if mariadb {
+        (0, CACHE_METADATA)
+    } else {
+        (LONG_PASSWORD, 0)
+    };
+    let capabilities = (OFFERED | lowest).to_le_bytes();
+    let mut body = vec![10];
+    body.extend_from_slice(version.as_bytes());
+    body.push(0);
+    body.extend_from_slice(&connection.to_le_bytes());
+    body.extend_from_slice(&scramble[..8]);
+    body.push(0);
+    body.extend_from_slice(&capabilities[..2]);
+    body.push(UTF8MB4_GENERAL_CI);
+    body.extend_from_slice(&AUTOCOMMIT.to_le_bytes());
+    body.extend_from_slice(&capabilities[2..]);
+    body.push(SCRAMBLE as u8 + 1);
+    body.extend_from_slice(&[0; 6]);
+    body.extend_from_slice(&extended.to_le_bytes());
+    body.extend_from_slice(&scramble[8..]);
+    body.push(0);
+    body.extend_from_slice(super::auth::NATIVE.as_bytes());
+    body.push(0);
+    write_packet(out, 0, &body);
+}
+
+/// Of a client's login only what decides how it is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Login {
+    /// It knows MariaDB's results without definitions.
+    pub caches_metadata: bool,
+}
+
+impl Login {
+    /// `payload` is the packet that answers a greeting.
+    pub fn parse(payload: &[u8]) -> Result<Self, Malformed> {
+        let mut fields = Fields(payload);
+        let capabilities = fields.integer(4, "capabilities")? as u32;
+        fields.take(4 + 1 + 19, "largest packet and character set")?;
+        let extended = fields.integer(4, "extended capabilities")? as u32;
+        if capabilities & PROTOCOL_41 == 0 {
+            return Err(Malformed::Unexpected("the client is older than MySQL 4.1"));
+        }
+        if fields.0.is_empty() {
+            return Err(Malformed::Unexpected(
+                "the client begins TLS, which was not offered",
+            ));
+        }
+        Ok(Self {
+            caches_metadata: capabilities & LONG_PASSWORD == 0 && extended & CACHE_METADATA != 0,
+        })
+    }
+}
+
+/// OK: nothing was changed, nothing inserted.
+pub fn ok(out: &mut Vec<u8>, sequence: u8, status: u16) -> u8 {
+    let [low, high] = status.to_le_bytes();
+    write_packet(out, sequence, &[reply::OK, 0, 0, low, high, 0, 0])
+}
+
+/// The end of a list of definitions or of rows.
+pub fn end(out: &mut Vec<u8>, sequence: u8, status: u16) -> u8 {
+    let [low, high] = status.to_le_bytes();
+    write_packet(out, sequence, &[reply::EOF, 0, 0, low, high])
+}
+
+pub fn error(out: &mut Vec<u8>, sequence: u8, code: u16, state: &str, message: &str) -> u8 {
+    let mut body = vec![reply::ERR];
+    body.extend_from_slice(&code.to_le_bytes());
+    body.push(b'#');
+    body.extend_from_slice(state.as_bytes());
+    body.extend_from_slice(message.as_bytes());
+    write_packet(out, sequence, &body)
+}
+
+/// The head of the answer to a prepare; the definitions follow.
+pub fn prepared(out: &mut Vec<u8>, statement: u32, columns: u16, parameters: u16) -> u8 {
+    let mut body = vec![reply::OK];
+    body.extend_from_slice(&statement.to_le_bytes());
+    body.extend_from_slice(&columns.to_le_bytes());
+    body.extend_from_slice(&parameters.to_le_bytes());
+    body.extend_from_slice(&[0; 3]);
+    write_packet(out, 1, &body)
+}
+
+/// A column, or a parameter, of text.
+#[derive(Debug, Clone, Copy)]
+pub struct Column<'a> {
+    pub table: &'a str,
+    pub name: &'a str,
+    pub kind: u8,
+    /// Longest value in bytes.
+    pub length: u32,
+}
+
+impl Column<'_> {
+    pub fn write(&self, out: &mut Vec<u8>, sequence: u8) -> u8 {
+        let mut body = Vec::with_capacity(64);
+        let texts = ["def", "", self.table, self.table, self.name, self.name];
+        for text in texts {
+            string(&mut body, text.as_bytes());
+        }
+        body.push(0x0C);
+        body.extend_from_slice(&[UTF8MB4_GENERAL_CI, 0]);
+        body.extend_from_slice(&self.length.to_le_bytes());
+        body.push(self.kind);
+        body.extend_from_slice(&[0; 5]);
+        write_packet(out, sequence, &body)
+    }
+}
+
+/// A text with its length before it.
+pub fn string(out: &mut Vec<u8>, text: &[u8]) {
+    let length = (text.len() as u64).to_le_bytes();
+    match text.len() {
+        0..=0xFA => out.push(length[0]),
+        0xFB..=0xFFFF => out.extend_from_slice(&[0xFC, length[0], length[1]]),
+        0x1_0000..=0xFF_FFFF => out.extend_from_slice(&[0xFD, length[0], length[1], length[2]]),
+        _ => {
+            out.push(0xFE);
+            out.extend_from_slice(&length);
+        }
+    }
+    out.extend_from_slice(text);
+}
+
+/// Number whole packets anew from `sequence`; gives the number after the last.
+pub fn renumber(packets: &mut [u8], mut sequence: u8) -> u8 {
+    let mut rest = packets;
+    while let Some((head, tail)) = rest.split_first_chunk_mut::<HEADER>() {
+        head[3] = sequence;
+        sequence = sequence.wrapping_add(1);
+        let length = header(*head).0.min(tail.len());
+        rest = &mut tail[length..];
+    }
+    sequence
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::handshake::{Account, Greeting};
+    use super::super::row::{self, Value};
+    use super::super::{Framer, ServerError};
+    use super::*;
+
+    fn payloads(bytes: &[u8]) -> Vec<Vec<u8>> {
+        let (mut framer, mut rest) = (Framer::new(1 << 24), bytes);
+        let first = bytes.get(3).copied().unwrap_or(0);
+        framer.expect(first);
+        let mut found = Vec::new();
+        while let Some(payload) = framer.next(&mut rest).expect("well formed") {
+            found.push(payload.to_vec());
+        }
+        assert!(rest.is_empty() && framer.is_idle());
+        found
+    }
+
+    #[test]
+    fn our_client_reads_both_greetings_and_is_read() {
+        for mariadb in [false, true] {
+            let mut out = Vec::new();
+            greeting(&mut out, "9.9.9-x", 77, *b"01234567890123456789", mariadb);
+            let read = Greeting::parse(&payloads(&out)[0]).expect("a greeting");
+            assert_eq!((read.version.as_str(), read.connection), ("9.9.9-x", 77));
+            assert_eq!(&read.scramble, b"01234567890123456789");
+            assert_eq!(read.plugin, super::super::auth::NATIVE);
+            assert_eq!(read.session().caches_metadata(), mariadb);
+            let account = Account {
+                user: "u",
+                password: "p",
+                database: "d",
+            };
+            let mut login = Vec::new();
+            read.session()
+                .login(&mut login, 1, &account, &read.plugin, b"proof");
+            assert_eq!(
+                Login::parse(&login[HEADER..]),
+                Ok(Login {
+                    caches_metadata: mariadb
+                })
+            );
+        }
+        assert!(Login::parse(&[0; 32]).is_err());
+    }
+
+    #[test]
+    fn small_packets_are_read_back() {
+        let mut out = Vec::new();
+        ok(&mut out, 1, AUTOCOMMIT | reply::MORE_RESULTS);
+        assert_eq!(reply::ok_status(&out[HEADER..]), Ok(0x000A));
+        out.clear();
+        end(&mut out, 1, AUTOCOMMIT);
+        assert_eq!(reply::eof_status(&out[HEADER..]), Ok(AUTOCOMMIT));
+        out.clear();
+        error(&mut out, 1, 1047, "08S01", "no");
+        let said = ServerError::parse(&out[HEADER..]).expect("an error");
+        assert_eq!(
+            (said.code, said.state.as_str(), said.message.as_str()),
+            (1047, "08S01", "no")
+        );
+        out.clear();
+        prepared(&mut out, 9, 1, 2);
+        let head = reply::Prepared::parse(&out[HEADER..]).expect("a prepare");
+        assert_eq!((head.statement, head.columns, head.parameters), (9, 1, 2));
+    }
+
+    #[test]
+    fn columns_and_strings_are_read_back() {
+        let mut out = Vec::new();
+        let column = Column {
+            table: "sbtest1",
+            name: "c",
+            kind: STRING,
+            length: 480,
+        };
+        column.write(&mut out, 2);
+        assert_eq!(reply::column_type(&out[HEADER..]), Ok(STRING));
+        for length in [0, 250, 251, 65_535, 65_536, 1 << 24] {
+            let text = vec![b'x'; length];
+            let mut body = Vec::new();
+            string(&mut body, &text);
+            let mut seen = 0;
+            row::text(&body, 1, |value| {
+                assert_eq!(value, Value::Bytes(&text));
+                seen += 1;
+            })
+            .expect("a row");
+            assert_eq!(seen, 1);
+        }
+    }
+
+    #[test]
+    fn packets_are_numbered_anew_and_only_that() {
+        let mut out = Vec::new();
+        let next = ok(&mut out, 1, 0);
+        end(&mut out, next, 0);
+        let before = payloads(&out);
+        assert_eq!(renumber(&mut out, 254), 0);
+        assert_eq!((out[3], out[HEADER + 7 + 3]), (254, 255));
+        assert_eq!(payloads(&out), before);
+    }
+}
