@@ -238,8 +238,8 @@ from howfar.lab import sandbox
 if not sandbox.inside():
     sys.exit(sandbox.run_inside())
 from howfar.lab.laboratory import LabRequest, open_laboratory
-from howfar.lab.servers import mariadb_server
-mariadb_server._VIEW_TIMEOUT_S = 1.0
+from howfar.lab.servers import sql_server
+sql_server._VIEW_TIMEOUT_S = 1.0
 with open_laboratory(LabRequest(tables=1, table_size=1000, paths=("remote",))) as laboratory:
     with laboratory.stage({"path": "remote"}) as stage:
         connect = stage.running._connect

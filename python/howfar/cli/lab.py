@@ -42,7 +42,7 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126
 )
 @click.option("--rtt", default="0.2ms", show_default=True, help="Round trip time of the link.")
 @click.option("--rate", default="1gbit", show_default=True, help="Rate of the link, each way; `none`: unshaped.")
-@click.option("--server", default="mariadb", show_default=True, help="Kind of server, path of a program, or `none`.")
+@click.option("--server", default="mariadb", show_default=True, help="A name from `howfar servers`, a path, or `none`.")
 @click.option("--tables", type=click.IntRange(0, 1000), default=10, show_default=True, help="How many sysbench tables.")
 @click.option(
     "--table-size", type=click.IntRange(1, 100_000_000), default=10_000, show_default=True, help="Rows in each."

@@ -31,6 +31,7 @@ _COMMANDS = {
     "compare": ("howfar.cli.compare:compare", "Set two runs side by side."),
     "plans": ("howfar.cli.plans:plans", "List the experiments: what each answers, how long it takes."),
     "lab": ("howfar.cli.lab:lab", "Run any program inside the laboratory."),
+    "servers": ("howfar.cli.servers:servers", "List the servers that can be measured, or get another one."),
 }
 
 _EPILOG = """\b

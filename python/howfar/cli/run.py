@@ -32,7 +32,7 @@ _OVERRIDES = {
 @click.command()
 @click.argument("plan", default="paths")
 @click.option("--quick", is_flag=True, help="Smaller tables, shorter trials, wider intervals: minutes, not hours.")
-@click.option("--server", metavar="KIND|PATH", help="mariadb, or the path of a MariaDB server program.")
+@click.option("--server", metavar="KIND|PATH", help="mariadb, mysql, another name from `howfar servers`, or a path.")
 @click.option("--threads", type=int, metavar="N", help="Connections that work at the same time.")
 @click.option("--placement", type=click.Choice(["isolated", "machines"]), help="Which CPUs client and server get.")
 @click.option("--rtt", metavar="TIME", help="Round trip time of the link, like 0.2ms.")

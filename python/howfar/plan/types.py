@@ -61,7 +61,7 @@ class Factors(Part):
     threads: Annotated[tuple[Threads, ...], _OneOrMore] = (2,)
     placement: Annotated[tuple[Placement, ...], _OneOrMore] = ("isolated",)
     server: Annotated[tuple[ServerChoice, ...], _OneOrMore] = ("mariadb",)
-    """`mariadb`, or the path of a server program."""
+    """`mariadb`, `mysql`, the name of a private install, or the path of a server program."""
     rtt_ns: Annotated[tuple[RttNs, ...], _OneOrMore] = Field(default=(200_000,), alias="rtt")
     rate_bps: Annotated[tuple[RateBps, ...], _OneOrMore] = Field(default=(10**9,), alias="rate")
 

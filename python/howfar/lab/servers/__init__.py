@@ -1,4 +1,4 @@
-"""One file a server: find, initialise, load, start, ready, stop, receipt. Add one: a new file and a line in `KINDS`.
+"""One file a server: find, initialise, load, start, ready, stop, receipt. Add one: a new file and a line in `kinds.py`.
 
 What the rest of the laboratory knows of a server is in here: `ServerKind` finds and prepares, `Server` runs.
 """
@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from howfar.errors import ServerMissing
 from howfar.lab.hosts import Cpus, Host
 
 DATABASE = "sbtest"
@@ -23,6 +22,15 @@ class Tables:
 
     count: int
     size: int
+
+
+@dataclass(frozen=True)
+class CertificatePaths:
+    """What a server needs for TLS, in PEM: who signed it, its certificate, its key."""
+
+    ca: Path
+    certificate: Path
+    key: Path
 
 
 @dataclass(frozen=True)
@@ -79,20 +87,16 @@ class Store(Protocol):
         """Put a loaded data directory in place. Returns facts for the environment. Raises LabError, ServerCrashed."""
         ...
 
-    def start(self, *, networking: bool) -> Server:
-        """Start on the prepared data, wait until it answers and its data is in memory. Raises ServerCrashed."""
+    def start(self, *, networking: bool, tls: CertificatePaths | None = None) -> Server:
+        """Start on the prepared data, wait until it answers and its data is in memory. `tls` None: it offers none.
+        Raises ServerCrashed."""
         ...
 
 
 def find_store(server: str, tables: Tables) -> Store:
-    """`server`: a kind (`mariadb`) or a path to a server program. Raises ServerMissing."""
-    from howfar.lab.servers.mariadb import MariadbStore
+    """`server`: a kind (`mariadb`), the name of a private install or a path to a server program. Raises ServerMissing."""
+    from howfar.lab.servers.kinds import DIALECTS, find_server
+    from howfar.lab.servers.sql_store import SqlStore
 
-    kinds = {"mariadb": MariadbStore}
-    if server in kinds:
-        return kinds[server](None, tables)
-    if "/" in server:
-        return MariadbStore(Path(server), tables)
-    raise ServerMissing(
-        f"no server is called {server!r}", f"Known: {', '.join(kinds)}; or give the path of a server program."
-    )
+    program = find_server(server)
+    return SqlStore(program, DIALECTS[program.kind], tables)

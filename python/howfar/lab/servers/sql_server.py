@@ -1,16 +1,13 @@
-"""One running MariaDB: command line, readiness, the buffer pool filled, counters, receipt, end."""
+"""One running MariaDB or MySQL: readiness, the buffer pool filled, counters, receipt, end."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pymysql
@@ -18,7 +15,8 @@ from pymysql.cursors import DictCursor
 
 from howfar.errors import LabError, ServerCrashed
 from howfar.lab.hosts import Companion, Host
-from howfar.lab.servers import DATABASE, USER, Ground
+from howfar.lab.servers import DATABASE, USER
+from howfar.lab.servers.dialect import SPARE_CONNECTIONS, Dialect, Settings
 from howfar.lab.sockets import free_port, listening_ports
 
 _READY_TIMEOUT_S = 60.0
@@ -26,7 +24,6 @@ _SHUTDOWN_TIMEOUT_S = 300.0
 _VIEW_TIMEOUT_S = 30.0
 """For an answer over the path. A link or a forwarder that died meanwhile says nothing, not even that it is gone."""
 _POLL_S = 0.003
-_SPARE_CONNECTIONS = 16
 _LOG_LINES = 8
 _COUNTERS = (
     "Bytes_received",
@@ -65,78 +62,11 @@ _FACTS = (
 )
 
 
-@dataclass(frozen=True)
-class Settings:
-    """How to start one."""
-
-    program: Path
-    ground: Ground
-    password: str
-    pool_bytes: int
-    tables: int
-    networking: bool
-    loading: bool
-    """For a template: slower to end, allowed to read files."""
-
-
-def command_line(settings: Settings, port: int | None) -> list[str]:
-    """`--no-defaults` is obeyed only as the first argument. Buffer pool dump and load: the template's dump names every page
-    of the tables, and loading by that list is the fastest way to have them in memory."""
-    work = settings.ground.work
-    connections = settings.ground.connections + _SPARE_CONNECTIONS
-    command = [
-        str(settings.program),
-        "--no-defaults",
-        f"--datadir={work / 'data'}",
-        f"--socket={work / 's.sock'}",
-        f"--pid-file={work / 'server.pid'}",
-        f"--tmpdir={work / 'tmp'}",
-        f"--init-file={work / 'init.sql'}",
-        f"--max-connections={connections}",
-        "--max-prepared-stmt-count=1000000",
-        f"--table-open-cache={max(2000, connections * max(settings.tables, 1))}",
-        f"--open-files-limit={connections * (settings.tables + 2) + 4096}",
-        "--back-log=4096",
-        f"--innodb-buffer-pool-size={settings.pool_bytes}",
-        f"--innodb-buffer-pool-load-at-startup={'OFF' if settings.loading else 'ON'}",
-        f"--innodb-buffer-pool-dump-at-shutdown={'ON' if settings.loading else 'OFF'}",
-        "--innodb-buffer-pool-dump-pct=100",
-        "--character-set-server=utf8mb4",
-        "--collation-server=utf8mb4_general_ci",
-        "--skip-name-resolve",
-        "--skip-ssl",
-        "--performance-schema=OFF",
-        "--secure-file-priv=" + (str(work) if settings.loading else str(work / "tmp")),
-    ]
-    if port is None:
-        command.append("--skip-networking")
-    else:
-        command += [f"--port={port}", f"--bind-address={'0.0.0.0' if settings.ground.namespaced else '127.0.0.1'}"]
-    if os.geteuid() == 0:
-        command.append("--user=root")
-    return command
-
-
-def _init_sql(password: str) -> str:
-    """Accounts for this sandbox only. root gets the same secret: without a sandbox others could reach the port."""
-    assert "'" not in password and "\\" not in password
-    secret = f"IDENTIFIED VIA mysql_native_password USING PASSWORD('{password}')"
-    lines = [f"CREATE OR REPLACE USER '{USER}'@'{host}' {secret};" for host in ("%", "localhost")]
-    lines += [f"GRANT ALL PRIVILEGES ON *.* TO '{USER}'@'{host}';" for host in ("%", "localhost")]
-    lines.append(f"CREATE OR REPLACE USER 'root'@'localhost' {secret};")
-    lines.append("GRANT ALL PRIVILEGES ON *.* TO 'root'@'localhost' WITH GRANT OPTION;")
-    lines.append("DELETE FROM mysql.global_priv WHERE User IN ('root', '') AND Host <> 'localhost' OR User = '';")
-    lines.append(f"CREATE DATABASE IF NOT EXISTS {DATABASE};")
-    lines.append("FLUSH PRIVILEGES;")
-    return "\n".join(lines) + "\n"
-
-
-class MariadbServer:
+class SqlServer:
     """See `servers.Server`."""
 
-    kind = "mariadb"
-
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, dialect: Dialect) -> None:
+        self.kind = dialect.kind
         self._settings = settings
         work = settings.ground.work
         self.socket = work / "s.sock"
@@ -146,14 +76,17 @@ class MariadbServer:
             self.port = 3306 if settings.ground.namespaced else free_port()
             self.address = "0.0.0.0" if settings.ground.namespaced else "127.0.0.1"
         self._log = work / "server.log"
-        init = work / "init.sql"
-        init.touch(mode=0o600)
-        init.write_text(_init_sql(settings.password))
+        command = dialect.command_line(settings, self.port)
+        if settings.fresh or not dialect.accounts_once:
+            init = work / "init.sql"
+            init.touch(mode=0o600)
+            init.write_text(dialect.init_sql(settings.password))
+            command.append(f"--init-file={init}")
         self.socket.unlink(missing_ok=True)
         with self._log.open("wb") as log:
             self._companion = Companion(
                 settings.ground.host.launcher(settings.ground.cpus),
-                command_line(settings, self.port),
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -176,7 +109,7 @@ class MariadbServer:
             time.sleep(_POLL_S)
         self._admin = self._connect({"socket": str(self.socket)})
         self.version = str(self.query("SELECT VERSION() AS v")[0]["v"])
-        wanted = self._settings.ground.connections + _SPARE_CONNECTIONS
+        wanted = self._settings.ground.connections + SPARE_CONNECTIONS
         granted = int(self.query("SELECT @@max_connections AS n")[0]["n"])
         if granted < wanted:
             raise LabError(
@@ -315,9 +248,9 @@ class MariadbServer:
         return ". Its log ends with:\n  " + "\n  ".join(lines) if lines else ". It wrote no log."
 
 
-def start_server(settings: Settings) -> MariadbServer:
+def start_server(settings: Settings, dialect: Dialect) -> SqlServer:
     """Started, answering, warm. Raises ServerCrashed, LabError; nothing is left running then."""
-    server = MariadbServer(settings)
+    server = SqlServer(settings, dialect)
     try:
         server.become_ready()
     except BaseException:

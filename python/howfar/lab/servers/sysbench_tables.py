@@ -9,11 +9,11 @@ import shutil
 from pathlib import Path
 
 from howfar.lab.servers import DATABASE, Tables
-from howfar.lab.servers.mariadb_server import MariadbServer
 from howfar.lab.servers.rows import row_chunks
+from howfar.lab.servers.sql_server import SqlServer
 
 
-def load_tables(server: MariadbServer, tables: Tables, data: Path) -> None:
+def load_tables(server: SqlServer, tables: Tables, data: Path) -> None:
     """Fill the empty database, and read every page once, so that the dump at shutdown names them. Raises LabError."""
     _load_first(server, tables.size, data)
     for number in range(2, tables.count + 1):
@@ -27,7 +27,7 @@ def load_tables(server: MariadbServer, tables: Tables, data: Path) -> None:
         server.query(f"SELECT COUNT(*) FROM sbtest{number} FORCE INDEX (k_{number}) WHERE k > 0")
 
 
-def _load_first(server: MariadbServer, size: int, data: Path) -> None:
+def _load_first(server: SqlServer, size: int, data: Path) -> None:
     server.query(
         "CREATE TABLE sbtest1 (id INTEGER NOT NULL AUTO_INCREMENT, k INTEGER DEFAULT '0' NOT NULL, "
         "c CHAR(120) DEFAULT '' NOT NULL, pad CHAR(60) DEFAULT '' NOT NULL, PRIMARY KEY (id)) ENGINE = InnoDB"
@@ -44,7 +44,7 @@ def _load_first(server: MariadbServer, size: int, data: Path) -> None:
     server.query("CREATE INDEX k_1 ON sbtest1 (k)")
 
 
-def _copy_first(server: MariadbServer, count: int, database: Path) -> None:
+def _copy_first(server: SqlServer, count: int, database: Path) -> None:
     server.query("FLUSH TABLES sbtest1 FOR EXPORT")
     for number in range(2, count + 1):
         for ending in ("ibd", "cfg"):

@@ -1,0 +1,122 @@
+"""What differs between MariaDB and MySQL in the laboratory: initialising, command line, accounts, what tells of their state.
+
+A `Dialect` is stateless; the store and the running server that use it are `sql_store.py` and `sql_server.py`.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from howfar.errors import LabError, ServerCrashed
+from howfar.lab.servers import CertificatePaths, Ground
+
+SPARE_CONNECTIONS = 16
+_INITIALISE_TIMEOUT_S = 300
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to start one."""
+
+    program: Path
+    ground: Ground
+    password: str
+    pool_bytes: int
+    tables: int
+    networking: bool
+    loading: bool
+    """For a template: slower to end, allowed to read files."""
+    fresh: bool
+    """No server has run on this copy of the data yet."""
+    tls: CertificatePaths | None = None
+    """None: the server offers no TLS."""
+
+
+class Dialect(Protocol):
+    """One kind of server."""
+
+    kind: str
+    pool_slack_bytes: int
+    """Beside the tables, in the buffer pool and on disk."""
+    accounts_once: bool
+    """Accounts survive a kill, so `init_sql` is for the first start on a copy of the data; else for every start."""
+
+    def initialise(self, program: Path, data: Path) -> None:
+        """Make a data directory at `data` (not there yet), root without a password. Raises LabError, ServerCrashed, ServerMissing."""
+        ...
+
+    def adopt(self, data: Path) -> None:
+        """Make a copy of a data directory a server of its own."""
+        ...
+
+    def command_line(self, settings: Settings, port: int | None) -> list[str]:
+        """How to start it; port None: without networking."""
+        ...
+
+    def init_sql(self, password: str) -> str:
+        """Statements for a start, one a line: the account of the laboratory, and nobody else's. See `accounts_once`."""
+        ...
+
+
+def shared_options(settings: Settings, port: int | None) -> list[str]:
+    """What both take. `--no-defaults` is obeyed only as the first argument. Buffer pool dump and load: the template's dump
+    names every page of the tables, and loading by that list is the fastest way to have them in memory."""
+    work = settings.ground.work
+    connections = settings.ground.connections + SPARE_CONNECTIONS
+    options = [
+        "--no-defaults",
+        f"--datadir={work / 'data'}",
+        f"--socket={work / 's.sock'}",
+        f"--pid-file={work / 'server.pid'}",
+        f"--tmpdir={work / 'tmp'}",
+        f"--max-connections={connections}",
+        "--max-prepared-stmt-count=1000000",
+        f"--table-open-cache={max(2000, connections * max(settings.tables, 1))}",
+        f"--open-files-limit={connections * (settings.tables + 2) + 4096}",
+        "--back-log=4096",
+        f"--innodb-buffer-pool-size={settings.pool_bytes}",
+        f"--innodb-buffer-pool-load-at-startup={'OFF' if settings.loading else 'ON'}",
+        f"--innodb-buffer-pool-dump-at-shutdown={'ON' if settings.loading else 'OFF'}",
+        "--innodb-buffer-pool-dump-pct=100",
+        "--character-set-server=utf8mb4",
+        "--collation-server=utf8mb4_general_ci",
+        "--skip-name-resolve",
+        "--performance-schema=OFF",
+        "--secure-file-priv=" + (str(work) if settings.loading else str(work / "tmp")),
+    ]
+    if port is None:
+        options.append("--skip-networking")
+    else:
+        options += [f"--port={port}", f"--bind-address={'0.0.0.0' if settings.ground.namespaced else '127.0.0.1'}"]
+    if settings.tls is not None:
+        tls = settings.tls
+        options += [f"--ssl-ca={tls.ca}", f"--ssl-cert={tls.certificate}", f"--ssl-key={tls.key}"]
+    return options
+
+
+def run_initialiser(command: Sequence[str], data: Path, *, pass_fds: Sequence[int] = ()) -> None:
+    """Run what makes system tables in `data`. Raises ServerCrashed with its last words, LabError."""
+    try:
+        tried = subprocess.run(
+            command, capture_output=True, text=True, timeout=_INITIALISE_TIMEOUT_S, pass_fds=tuple(pass_fds)
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ServerCrashed(f"initialising a data directory with {command[0]} failed: {error}") from error
+    if tried.returncode != 0:
+        said = "\n".join((tried.stdout + tried.stderr).strip().splitlines()[-10:])
+        raise ServerCrashed(
+            f"initialising a data directory with {command[0]} ended with exit code {tried.returncode}:\n{said}",
+            "Does this server program work outside howfar?",
+        )
+    if not (data / "mysql").is_dir():
+        raise LabError(f"{command[0]} made no system tables in {data}")
+
+
+def quotable(password: str) -> str:
+    """As it may stand in SQL. Ours are made of letters, digits, `-` and `_`."""
+    assert "'" not in password and "\\" not in password, "a password of ours needs no escapes"
+    return password

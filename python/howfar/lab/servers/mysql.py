@@ -1,0 +1,70 @@
+"""MySQL 8.0 and later: how it is initialised and started, and its accounts. Where to start reading of servers: `sql_store.py`.
+
+As like MariaDB's defaults as it goes, so that the two can be set side by side: no binary log, no TLS unless asked for, no X protocol.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from howfar.lab.servers import DATABASE, USER
+from howfar.lab.servers.dialect import Settings, quotable, run_initialiser, shared_options
+
+NAMES = ("mysqld",)
+
+
+class MysqlDialect:
+    """See `dialect.Dialect`."""
+
+    kind = "mysql"
+    pool_slack_bytes = 256 * 2**20
+    accounts_once = True
+    """Each start that changes them leaves undo pages, which the next starts read back from the file in mid-trial."""
+
+    def initialise(self, program: Path, data: Path) -> None:
+        # Debian's build insists on a directory of its own for files unless told that there is none.
+        command = [
+            str(program),
+            "--no-defaults",
+            "--initialize-insecure",
+            f"--datadir={data}",
+            "--disable-log-bin",
+            "--auto-generate-certs=OFF",
+            "--secure-file-priv=",
+        ]
+        if os.geteuid() == 0:
+            command.append("--user=root")
+        run_initialiser(command, data)
+
+    def adopt(self, data: Path) -> None:
+        """The server's identity is in a file; copies that share one could not replicate from each other."""
+        (data / "auto.cnf").unlink(missing_ok=True)
+
+    def command_line(self, settings: Settings, port: int | None) -> list[str]:
+        # The X plugin would listen on a port and a socket of its own, also with --skip-networking.
+        command = [
+            str(settings.program),
+            *shared_options(settings, port),
+            "--mysqlx=OFF",
+            "--disable-log-bin",
+            "--auto-generate-certs=OFF",
+        ]
+        if settings.tls is None:
+            command.append("--tls-version=")
+        if os.geteuid() == 0:
+            command.append("--user=root")
+        return command
+
+    def init_sql(self, password: str) -> str:
+        """One account for socket and TCP: a login over the socket, where the password may go in clear, leaves its proof in the
+        server's cache, and every later login is the short one."""
+        secret = f"IDENTIFIED WITH caching_sha2_password BY '{quotable(password)}'"
+        lines = [
+            f"DROP USER IF EXISTS '{USER}'@'%';",
+            f"CREATE USER '{USER}'@'%' {secret};",
+            f"GRANT ALL PRIVILEGES ON *.* TO '{USER}'@'%' WITH GRANT OPTION;",
+            f"ALTER USER 'root'@'localhost' {secret};",
+            f"CREATE DATABASE IF NOT EXISTS {DATABASE};",
+        ]
+        return "\n".join(lines) + "\n"

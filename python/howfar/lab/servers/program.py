@@ -1,0 +1,75 @@
+"""Server programs: ask one what it is, find one on this machine. Not: how it is started; its kind's own file knows that."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from howfar.errors import ServerCrashed, ServerMissing
+
+PLACES = ("/usr/sbin", "/usr/local/sbin", "/usr/libexec")
+_VERSION = re.compile(r"Ver (\d\S*)")
+
+
+@dataclass(frozen=True)
+class Program:
+    """A server program. `key` changes with its content."""
+
+    path: Path
+    kind: str
+    version: str
+    key: str
+
+
+def find_program(names: Sequence[str], kind: str) -> Path | None:
+    """The first of `names` in PATH, /usr/sbin and the like which says that it is of this kind. Raises ServerCrashed."""
+    path = os.pathsep.join([os.environ.get("PATH", ""), *PLACES])
+    for name in names:
+        found = shutil.which(name, path=path)
+        if found is not None and kind_of(_ask_version(Path(found))) == kind:
+            return Path(found).resolve()
+    return None
+
+
+def identify(path: Path) -> Program:
+    """What this program says that it is. Raises ServerMissing, ServerCrashed."""
+    if not (path.is_file() and os.access(path, os.X_OK)):
+        raise ServerMissing(f"{path} is no program", "Give the path of a mariadbd or mysqld, like /usr/sbin/mariadbd.")
+    said = _ask_version(path)
+    kind, match = kind_of(said), _VERSION.search(said)
+    if kind is None or match is None:
+        raise ServerMissing(
+            f"{path} does not say that it is MariaDB or MySQL; asked for its version it said {said[:200]!r}",
+            "Give the path of a mariadbd or mysqld.",
+        )
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return Program(path, kind, match.group(1), f"{kind}-{match.group(1)}-{digest[:16]}")
+
+
+def kind_of(said: str) -> str | None:
+    """From the answer to `--version`. MySQL names itself in no fixed word, but only servers that descend from it say `Ver`."""
+    match = _VERSION.search(said)
+    if match is None:
+        return None
+    return "mariadb" if "MariaDB" in said else "mysql"
+
+
+def _ask_version(path: Path) -> str:
+    try:
+        tried = subprocess.run([path, "--no-defaults", "--version"], capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ServerCrashed(f"{path} --version failed: {error}", "Is it a server program for this machine?") from error
+    if tried.returncode != 0:
+        said = (tried.stderr or tried.stdout).strip()[-500:] or "nothing"
+        raise ServerCrashed(
+            f"{path} --version ended with exit code {tried.returncode} and said: {said}",
+            "Is it a server program for this machine?",
+        )
+    return tried.stdout

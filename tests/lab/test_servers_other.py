@@ -1,0 +1,213 @@
+"""Each kind of server, where it is here: started, ready, logged in to by the engine, with TLS, with accounts of each kind."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pymysql
+import pytest
+
+from howfar.engine.messages import LoadJob, OltpReadOnly, TcpTarget, UnixTarget
+from howfar.engine.process import Launcher, LoadOutcome, run_load
+from howfar.errors import HowfarError
+from howfar.lab.cache import SOCKET_PATH_MAX
+from howfar.lab.servers import DATABASE, USER
+from howfar.lab.servers.kinds import find_server
+from tests.lab import certificates
+from tests.lab.sandboxes import run_lab
+from tests.lab.servers_here import ONE_TABLE, Running, prepared, short_directory, started
+
+pytestmark = pytest.mark.lab
+SERVERS = ("mariadb", "mariadb-11", "mysql")
+SECRET = "not-a-secret"
+ACCOUNTS = {
+    "mariadb": {"native": f"IDENTIFIED VIA mysql_native_password USING PASSWORD('{SECRET}')"},
+    "mariadb-11": {
+        "native": f"IDENTIFIED VIA mysql_native_password USING PASSWORD('{SECRET}')",
+        "ed25519": f"IDENTIFIED VIA ed25519 USING PASSWORD('{SECRET}')",
+    },
+    "mysql": {"sha2": f"IDENTIFIED WITH caching_sha2_password BY '{SECRET}'"},
+}
+"""How an account of each authentication is made. MySQL 9 has no mysql_native_password any more."""
+
+
+@pytest.fixture(scope="module", params=SERVERS)
+def name(request: pytest.FixtureRequest) -> str:
+    """A server that is here."""
+    try:
+        find_server(request.param)
+    except HowfarError as error:
+        pytest.skip(f"{request.param}: {error.message} {error.advice}")
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> certificates.Certificates:
+    return certificates.make(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def running(
+    name: str, authority: certificates.Certificates, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Running]:
+    """With networking and TLS, for the tests of this module that ask for no more."""
+    work = short_directory(tmp_path_factory.mktemp("s", numbered=True))
+    assert len(str(work / "s.sock")) <= SOCKET_PATH_MAX
+    with started(prepared(name, work), tls=authority.server) as server:
+        yield server
+
+
+def _load(target: UnixTarget | TcpTarget, user: str, password: str) -> LoadOutcome:
+    job = LoadJob(
+        target=target,
+        user=user,
+        password=password,
+        database=DATABASE,
+        workload=OltpReadOnly(tables=ONE_TABLE.count, table_size=ONE_TABLE.size),
+        connections=2,
+        seed=1,
+        warmup_ns=10_000_000,
+        measure_ns=200_000_000,
+        observe=(),
+    )
+    return run_load(job, Launcher())
+
+
+def _targets(running: Running) -> dict[str, UnixTarget | TcpTarget]:
+    host, port = running.address
+    return {"socket": UnixTarget(path=str(running.server.socket)), "tcp": TcpTarget(host=host, port=port)}
+
+
+@pytest.mark.parametrize("way", ["socket", "tcp"])
+def test_the_engine_logs_in_and_reads(running: Running, way: str) -> None:
+    outcome = _load(_targets(running)[way], USER, running.password)
+    assert outcome.finished.transactions > 0
+    assert outcome.finished.errors == 0
+
+
+def test_it_is_what_it_was_asked_to_be(running: Running, name: str) -> None:
+    version = running.server.version
+    assert ("MariaDB" in version) == (running.server.kind == "mariadb") == name.startswith("mariadb")
+    assert not name.endswith("-11") or version.startswith("11.")
+    facts, unlike = running.server.receipt(running.server.snapshot())
+    assert unlike == ()
+    assert facts["facts"]["log_bin"] == "OFF"
+    assert facts["facts"]["innodb_flush_log_at_trx_commit"] == "1"
+    assert facts["tcp_ports"] == [running.address[1]], "no port beside its own, such as MySQL's X protocol"
+
+
+def test_it_asks_nobody_in_without_a_password(running: Running) -> None:
+    for user in ("root", "", USER):
+        with pytest.raises(pymysql.Error):
+            pymysql.connect(unix_socket=str(running.server.socket), user=user, password="", ssl_disabled=True)
+
+
+def test_it_offers_tls_by_our_authority(running: Running, authority: certificates.Certificates) -> None:
+    host, port = running.address
+    connection = pymysql.connect(
+        host=host, port=port, user=USER, password=running.password, ssl_ca=str(authority.ca), ssl_verify_identity=True
+    )
+    with connection, connection.cursor() as cursor:
+        cursor.execute("SHOW SESSION STATUS LIKE 'Ssl_version'")
+        assert dict(cursor.fetchall())["Ssl_version"] in {"TLSv1.2", "TLSv1.3"}
+
+
+def test_another_authority_is_not_believed(running: Running, tmp_path: Path) -> None:
+    stranger = certificates.make(tmp_path)
+    host, port = running.address
+    with pytest.raises(pymysql.OperationalError, match="certificate verify failed"):
+        pymysql.connect(host=host, port=port, user=USER, password=running.password, ssl_ca=str(stranger.ca))
+
+
+def test_a_client_certificate_can_be_demanded(running: Running, authority: certificates.Certificates) -> None:
+    running.execute("CREATE USER certified@'%' REQUIRE X509")
+    host, port = running.address
+
+    def log_in(certificate: Path | None, key: Path | None) -> None:
+        ours = (None if certificate is None else str(certificate), None if key is None else str(key))
+        ca = str(authority.ca)
+        pymysql.connect(host=host, port=port, user="certified", ssl_ca=ca, ssl_cert=ours[0], ssl_key=ours[1]).close()
+
+    with pytest.raises(pymysql.OperationalError, match="Access denied"):
+        log_in(None, None)
+    log_in(authority.client_certificate, authority.client_key)
+
+
+def test_accounts_of_each_authentication_can_be_made(running: Running, name: str) -> None:
+    """What the tests of sessions build on; pymysql knows ed25519 with a package only that is not asked for here."""
+    if "ed25519" in ACCOUNTS[name]:
+        running.execute("INSTALL SONAME 'auth_ed25519'")
+    for user, identified in ACCOUNTS[name].items():
+        running.execute(f"CREATE USER {user}@'%' {identified}", f"GRANT SELECT ON {DATABASE}.* TO {user}@'%'")
+        if user != "ed25519":
+            socket = str(running.server.socket)
+            pymysql.connect(unix_socket=socket, user=user, password=SECRET, ssl_disabled=True).close()
+    plugins = running.execute("SELECT user, plugin FROM mysql.user")
+    named: Mapping[object, object] = {row.get("user", row.get("User")): row["plugin"] for row in plugins}
+    assert {user for user in ACCOUNTS[name] if user in named} == set(ACCOUNTS[name])
+
+
+def test_without_tls_and_networking_it_has_neither(name: str, tmp_path: Path) -> None:
+    work = short_directory(tmp_path)
+    with started(prepared(name, work), networking=False) as alone:
+        assert alone.server.port is None
+        facts, unlike = alone.server.receipt(alone.server.snapshot())
+        assert unlike == ()
+        assert facts["tcp_ports"] == []
+        with pytest.raises(pymysql.OperationalError):
+            pymysql.connect(
+                unix_socket=str(alone.server.socket), user=USER, password=alone.password, ssl={"check_hostname": False}
+            )
+
+
+def test_a_second_start_on_the_same_data_reads_no_files(name: str, tmp_path: Path) -> None:
+    """A server is killed after each trial; the next one must have all pages in memory again before it is measured."""
+    store = prepared(name, short_directory(tmp_path))
+    for _ in range(3):
+        with started(store) as again:
+            before = again.server.snapshot()
+            _load(UnixTarget(path=str(again.server.socket)), USER, again.password)
+            _, unlike = again.server.receipt(before)
+            assert unlike == ()
+
+
+def test_mysqls_copies_have_identities_of_their_own(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try:
+        program = find_server("mysql")
+    except HowfarError as error:
+        pytest.skip(error.message)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    found = set()
+    for _ in range(2):
+        with started(prepared(str(program.path), short_directory(tmp_path)), networking=False) as one:
+            found.add(str(one.execute("SELECT @@server_uuid AS u")[0]["u"]))
+    assert len(found) == 2
+
+
+@pytest.mark.usefixtures("namespaces")
+def test_the_laboratory_takes_it_by_name(name: str, tmp_path: Path) -> None:
+    query = 'mariadb --defaults-file="$HOWFAR_CLIENT_CNF" "$HOWFAR_DATABASE" -BNe "SELECT COUNT(*) FROM sbtest1"'
+    receipt = tmp_path / "receipt.json"
+    options = ("--server", name, "--path", "tcp", "--tables", "1", "--table-size", "100", "--receipt", str(receipt))
+    done = run_lab(*options, "--", "sh", "-c", query)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "100"
+    assert json.loads(receipt.read_text())["server"][0] == name.removesuffix("-11")
+
+
+def test_a_private_install_works_under_another_name(name: str, tmp_path: Path) -> None:
+    """It was moved there once itself, when it was complete."""
+    program = find_server(name).path
+    root = program.parent.parent
+    if not (root / "receipt.json").exists():
+        pytest.skip(f"{program} is the machine's own")
+    (tmp_path / "a name with spaces").symlink_to(root)
+    moved = tmp_path / "a name with spaces" / program.relative_to(root)
+    done = subprocess.run([moved, "--no-defaults", "--version"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Ver" in done.stdout
