@@ -32,6 +32,7 @@ _COMMANDS = {
     "plans": ("howfar.cli.plans:plans", "List the experiments: what each answers, how long it takes."),
     "lab": ("howfar.cli.lab:lab", "Run any program inside the laboratory."),
     "servers": ("howfar.cli.servers:servers", "List the servers that can be measured, or get another one."),
+    "bench": ("howfar.cli.bench:bench", "Measure what the instrument itself costs."),
 }
 
 _EPILOG = """\b

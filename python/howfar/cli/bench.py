@@ -1,0 +1,149 @@
+"""`howfar bench`: what the instrument itself costs. `calibrate`: alone, against a server that does nothing."""
+
+from __future__ import annotations
+
+import sys
+from typing import get_args
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from howfar.analysis.summary import Estimate
+from howfar.bench.calibrate import Request
+from howfar.bench.calibrate import calibrate as run_calibration
+from howfar.bench.calibration import Calibration, Floor, Limit, OverTransport, Transport
+from howfar.cli.screen import has_colour, is_terminal, no_colour_option, width
+from howfar.errors import UsageError
+
+TRANSPORTS: tuple[Transport, ...] = get_args(Transport)
+_LIMITS = {
+    Limit.CLIENT: "the client",
+    Limit.SERVER: "the null server",
+    Limit.BOTH: "client and null server alike",
+    Limit.MACHINE: "other programs on this machine",
+    Limit.NEITHER: "neither: both slept now and then",
+}
+
+
+@click.group()
+def bench() -> None:
+    """Measure what the instrument itself costs."""
+
+
+@bench.command()
+@click.option(
+    "--transport",
+    "transports",
+    default=",".join(TRANSPORTS),
+    show_default=True,
+    help="Transports to measure, with commas between them.",
+)
+@click.option("--blocks", type=click.IntRange(1, 1000), default=8, show_default=True, help="From 6 on: with intervals.")
+@click.option(
+    "--seconds", type=click.FloatRange(0.05, 60), default=0.5, show_default=True, help="Length of one measurement."
+)
+@click.option("--json", "as_json", is_flag=True, help="The result as JSON.")
+@no_colour_option
+def calibrate(transports: str, blocks: int, seconds: float, as_json: bool, no_colour: bool) -> None:
+    """Run the engine against the built-in null server and print what no result of it on this machine can be below.
+
+    Floor: the p50 of one connection, beside a bare send-and-receive loop of the same bytes. Ceiling: queries a second at
+    64 connections, and who was the limit. Resolution: steps of clock and histogram. CPU of a query at 1, 64 and 512 connections.
+    """
+    request = Request(transports=_transports(transports), blocks=blocks, block_ns=round(seconds * 1e9))
+    progress = is_terminal(sys.stderr)
+
+    def said(block: int) -> None:
+        if progress:
+            end = "\n" if block == blocks else ""
+            print(f"\rblock {block} of {blocks}", end=end, file=sys.stderr, flush=True)
+
+    found = run_calibration(request, said)
+    if as_json:
+        click.echo(found.model_dump_json(indent=2))
+        return
+    console = Console(
+        file=sys.stdout, no_color=not has_colour(sys.stdout, no_colour), width=width(), highlight=False, soft_wrap=False
+    )
+    console.print(Text(_heading(found)))
+    console.print(_table(found))
+    for line in _verdicts(found):
+        console.print(Text(line))
+
+
+def _transports(text: str) -> tuple[Transport, ...]:
+    named = [name.strip() for name in text.split(",")]
+    found = tuple(transport for transport in TRANSPORTS if transport in named)
+    if len(found) != len(named):
+        raise UsageError(f"--transport {text!r} names what is no transport", f"Name some of: {', '.join(TRANSPORTS)}.")
+    return found
+
+
+def _heading(found: Calibration) -> str:
+    setting = found.setting
+    return (
+        f"howfar {setting.howfar} on {setting.kernel}: client on CPUs {_list(setting.client_cpus)}, "
+        f"null server on CPUs {_list(setting.server_cpus)}, {setting.blocks} blocks of {setting.block_ns / 1e9:g} s"
+    )
+
+
+def _list(cpus: tuple[int, ...]) -> str:
+    return ", ".join(map(str, cpus))
+
+
+def _table(found: Calibration) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column("", overflow="fold")
+    for transport in found.transports:
+        table.add_column(transport.transport, justify="right", overflow="fold")
+    for row in zip(*(_rows(found, transport) for transport in found.transports), strict=True):
+        table.add_row(row[0][0], *(value for _, value in row))
+    return table
+
+
+def _rows(found: Calibration, over: OverTransport) -> list[tuple[str, str]]:
+    rows = [row for floor in over.floors for row in _floor(floor)]
+    ceiling = over.ceiling
+    rows.append((f"ceiling, {ceiling.connections} connections, queries/s", _figure(ceiling.queries_per_s, 0)))
+    rows.append(("  busiest thread: client, null server", f"{ceiling.client_busy:.0%}, {ceiling.server_busy:.0%}"))
+    for cost in over.cpu_per_query:
+        name = f"client CPU a query, {cost.connections} connection{'s' if cost.connections > 1 else ''}, µs"
+        rows.append((name, _figure(cost.client_us, 2)))
+    clock = f"{found.clock.step_ns} ns, {found.clock.read_ns:.0f} ns"
+    rows.append(("clock: step, price of a reading", clock))
+    rows.append(("step of the histogram at the floor", f"{over.histogram_step_ns} ns"))
+    return rows
+
+
+def _floor(floor: Floor) -> list[tuple[str, str]]:
+    where = {"together": "one CPU for both", "apart": "a CPU for each"}[floor.cpus]
+    ratio = floor.engine_over_ping_pong
+    return [
+        (f"floor, {where}: ping-pong p50, µs", _figure(floor.ping_pong_p50_us, 2)),
+        ("  engine p50, 1 connection, µs", _figure(floor.engine_p50_us, 2)),
+        ("  engine over ping-pong", _share(ratio)),
+    ]
+
+
+def _figure(estimate: Estimate, digits: int) -> str:
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.value:,.{digits}f}"
+    return f"{estimate.value:,.{digits}f} [{estimate.low:,.{digits}f}, {estimate.high:,.{digits}f}]"
+
+
+def _share(ratio: Estimate) -> str:
+    def percent(value: float) -> str:
+        return f"{(value - 1) * 100:+.1f} %"
+
+    if ratio.low is None or ratio.high is None:
+        return percent(ratio.value)
+    return f"{percent(ratio.value)} [{percent(ratio.low)}, {percent(ratio.high)}]"
+
+
+def _verdicts(found: Calibration) -> list[str]:
+    lines = [f"Over {over.transport} the limit was {_LIMITS[over.ceiling.limit]}." for over in found.transports]
+    if found.setting.blocks < 6:
+        lines.append("Fewer than 6 blocks: no intervals, read nothing into small differences.")
+    return lines

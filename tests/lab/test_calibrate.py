@@ -1,0 +1,139 @@
+"""`howfar bench calibrate` for real, and the null server with foreign clients. Figures are not judged: machines are busy."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pymysql
+import pytest
+
+from howfar.bench.calibration import Calibration
+from howfar.engine.messages import NullJob, NullReady, PingPong, PingPongJob, TcpListen, TcpTarget, UnixTarget
+from howfar.engine.process import EngineFailed, EngineProcess, Launcher, run_probe
+
+pytestmark = pytest.mark.lab
+HOST = "127.0.0.1"
+
+
+@pytest.fixture(params=["mariadb", "mysql"])
+def port(request: pytest.FixtureRequest) -> Iterator[int]:
+    """A null server on this host."""
+    with EngineProcess(NullJob(listen=TcpListen(host=HOST), flavour=request.param, threads=2)) as server:
+        yield listening(server)
+
+
+def listening(server: EngineProcess) -> int:
+    ready = server.read()
+    assert isinstance(ready, NullReady)
+    assert ready.port is not None
+    return ready.port
+
+
+def ping_pong(target: UnixTarget | TcpTarget) -> PingPong:
+    result = run_probe(PingPongJob(target=target, warmup_ns=0, measure_ns=50_000_000), Launcher())
+    assert isinstance(result, PingPong)
+    return result
+
+
+def test_calibrate_says_all_that_is_documented() -> None:
+    command = [
+        str(Path(sys.executable).with_name("howfar")),
+        "bench",
+        "calibrate",
+        "--blocks",
+        "2",
+        "--seconds",
+        "0.5",
+        "--json",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=170)
+    assert done.returncode == 0, done.stderr
+    found = Calibration.model_validate_json(done.stdout)
+    assert json.loads(done.stdout)["version"] == 1
+    assert [over.transport for over in found.transports] == ["socket", "tcp"]
+    assert found.clock.step_ns > 0
+    for over in found.transports:
+        assert {floor.cpus for floor in over.floors} <= {"together", "apart"}
+        assert [cost.connections for cost in over.cpu_per_query] == [1, 64, 512]
+        assert over.ceiling.connections == 64
+        figures = [floor.engine_p50_us for floor in over.floors] + [cost.client_us for cost in over.cpu_per_query]
+        assert all(figure.value > 0 and figure.low is None for figure in figures), "two blocks allow no interval"
+    text = Path(__file__).parents[2].joinpath("docs", "calibration.md").read_text()
+    fields = {*Calibration.model_fields, *type(found.transports[0]).model_fields, *type(found.setting).model_fields}
+    assert not [name for name in fields if f"`{name}`" not in text]
+
+
+def test_other_clients_are_served(port: int) -> None:
+    client = pymysql.connect(host=HOST, port=port, user="anybody", password="any", database="d", client_flag=1 << 16)
+    with client, client.cursor() as cursor:
+        assert cursor.execute("SELECT c FROM sbtest1 WHERE id=1") == 1
+        row = cursor.fetchone()
+        assert row is not None
+        assert len(row[0]) == 119
+        cursor.execute("BEGIN; SELECT 1; UPDATE t SET c=';'; COMMIT")
+        results = 1
+        while cursor.nextset():
+            results += 1
+        assert results == 4
+        assert cursor.execute("SHOW SESSION STATUS") == 3
+        client.ping(reconnect=False)
+
+
+@pytest.mark.parametrize("workload", ["oltp_read_write", "bulk_insert"])
+def test_sysbench_is_served(port: int, workload: str) -> None:
+    sysbench = shutil.which("sysbench")
+    if sysbench is None:
+        pytest.skip("sysbench is not installed")
+    options = [f"--mysql-host={HOST}", f"--mysql-port={port}", "--mysql-user=anybody", "--threads=3", "--time=1"]
+    done = subprocess.run([sysbench, workload, *options, "run"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_service_time_is_waited_for() -> None:
+    delay_ns = 20_000_000
+    with EngineProcess(NullJob(listen=TcpListen(host=HOST), delay_ns=delay_ns)) as server:
+        result = ping_pong(TcpTarget(host=HOST, port=listening(server)))
+    assert result.histogram.min_ns >= delay_ns * 0.999, "an answer never comes before its time"
+    assert (result.request_bytes, result.reply_bytes) == (24, 150)
+
+
+def test_a_client_that_does_not_read_holds_up_nobody(port: int) -> None:
+    """Far more answers than sockets hold: the server keeps the rest, serves others, and delivers when it is read."""
+    with socket.create_connection((HOST, port)) as lazy:
+        lazy.settimeout(30)
+        lazy.recv(4096)
+        login = (0x00180200 | 0x8200).to_bytes(4, "little") + bytes(28) + b"x\0\0"
+        lazy.sendall(len(login).to_bytes(3, "little") + b"\x01" + login)
+        assert lazy.recv(4096)[4] == 0, "an OK"
+        query = b"\x03SELECT 1"
+        asked = 40_000
+        lazy.sendall((len(query).to_bytes(3, "little") + b"\0" + query) * asked)
+        assert ping_pong(TcpTarget(host=HOST, port=port)).rounds > 0
+        first = lazy.recv(1 << 16)
+        # Five packets; the last ends the rows.
+        size = first.index(b"\xfe", first.index(b"0123")) + 5
+        left = size * asked - len(first)
+        while left:
+            part = lazy.recv(min(left, 1 << 20))
+            assert part, "the server is gone"
+            left -= len(part)
+
+
+def test_a_path_that_is_taken_is_refused_and_a_used_one_cleared(tmp_path: Path) -> None:
+    target = UnixTarget(path=str(tmp_path / "s"))
+    with EngineProcess(NullJob(listen=target)) as server:
+        ready = server.read()
+        assert isinstance(ready, NullReady)
+        assert ready.port is None
+        assert ping_pong(target).rounds > 0
+        with pytest.raises(EngineFailed, match="cannot listen"), EngineProcess(NullJob(listen=target)) as second:
+            second.read()
+    assert not Path(target.path).exists()
+    with pytest.raises(EngineFailed, match="connecting"):
+        ping_pong(target)
