@@ -23,7 +23,7 @@ from howfar.lab.link import Link, LinkAsked, open_link
 from howfar.lab.link_receipt import crossing_violations, goodput_warnings, link_receipt, link_violations
 from howfar.lab.network import Network, build_network, size_buffers
 from howfar.lab.paths import PathKind, Terrain, Way, find_path, session_violations, view_violations
-from howfar.lab.servers import DATABASE, USER, Ground, Server, Store, Tables, find_store
+from howfar.lab.servers import DATABASE, USER, CertificatePaths, Ground, Server, Store, Tables, find_store
 from howfar.lab.stage import Obtained
 from howfar.results.records import FactorValue
 
@@ -45,6 +45,8 @@ class LabRequest:
     connections: int = 64
     """The most that the load will open at once."""
     paths: tuple[str, ...] = ("socket", "tcp", "remote", "forwarded-socket")
+    tls: CertificatePaths | None = None
+    """What the server offers TLS with; None: it offers none."""
 
     @property
     def needs_link(self) -> bool:
@@ -188,7 +190,7 @@ class Lab:
         link = self._shaped_link(factors) if path.LINK else None
         client_host = self.client_host_of(path)
         with ExitStack() as ledger:
-            running = self.store.start(networking=path.NETWORKING)
+            running = self.store.start(networking=path.NETWORKING, tls=self.request.tls)
             ledger.callback(running.stop)
             terrain = Terrain(
                 work=self.work,
