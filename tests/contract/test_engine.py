@@ -48,7 +48,7 @@ def test_bad_job_is_refused_with_a_reason(example: Path) -> None:
     assert failed.message
 
 
-@pytest.mark.parametrize("subcommand", ["load", "link", "echo", "rtt", "goodput", "null", "pingpong"])
+@pytest.mark.parametrize("subcommand", ["load", "tables", "link", "echo", "rtt", "goodput", "null", "pingpong"])
 @pytest.mark.parametrize("text", ["", "\n", "{", "[]", "null", '{"job": "dance"}', "\x00\x01"], ids=repr)
 def test_what_is_no_job_is_refused(subcommand: str, text: str) -> None:
     failed = only_event(engine(subcommand, text))
@@ -58,7 +58,14 @@ def test_what_is_no_job_is_refused(subcommand: str, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("subcommand", "other"),
-    [("load", "rtt"), ("link", "rtt"), ("rtt", "link"), ("echo", "load.unix"), ("null", "pingpong")],
+    [
+        ("load", "rtt"),
+        ("tables", "load.unix"),
+        ("link", "rtt"),
+        ("rtt", "link"),
+        ("echo", "load.unix"),
+        ("null", "pingpong"),
+    ],
 )
 def test_a_job_of_another_kind_is_refused(subcommand: str, other: str) -> None:
     job = json.loads((SCHEMAS / "examples" / f"job.{other}.json").read_text())

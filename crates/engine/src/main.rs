@@ -10,13 +10,14 @@ fn main() -> ExitCode {
     match std::env::args().nth(1).as_deref() {
         Some("info") => info(),
         Some("load") => howfar_load::run(),
+        Some("tables") => howfar_load::run_tables(),
         Some("link") => howfar_link::run(),
         Some("null") => howfar_null::serve(),
         Some("pingpong") => howfar_null::ping_pong(),
         Some("echo" | "rtt" | "goodput") => howfar_link::probe::run(),
         _ => {
             eprintln!(
-                "usage: howfar-engine info|load|link|echo|rtt|goodput|null|pingpong   (a job as JSON on stdin)"
+                "usage: howfar-engine info|load|tables|link|echo|rtt|goodput|null|pingpong   (a job as JSON on stdin)"
             );
             ExitCode::from(2)
         }

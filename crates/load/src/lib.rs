@@ -4,6 +4,7 @@
 //! loop and counts; the conductor opens, starts, tells the time and collects. Not here: protocols (`howfar-wire`), the contract
 //! (`howfar-record`).
 
+mod client;
 mod clock;
 mod conduct;
 mod connection;
@@ -17,6 +18,7 @@ mod receipt;
 mod socket;
 mod sockopt;
 mod statements;
+mod tables;
 mod tally;
 mod usage;
 mod window;
@@ -31,9 +33,17 @@ use howfar_record::{Failed, read_job};
 
 /// Read a load job on stdin, run it, write events on stdout.
 pub fn run() -> ExitCode {
-    let outcome = catch_unwind(AssertUnwindSafe(|| {
-        read_job("load").and_then(conduct::conduct)
-    }));
+    guarded(|| read_job("load").and_then(conduct::conduct))
+}
+
+/// The same for a job that makes, warms or drops a workload's tables.
+pub fn run_tables() -> ExitCode {
+    guarded(|| read_job("tables").and_then(tables::conduct))
+}
+
+/// Whatever goes wrong becomes a `failed` event.
+fn guarded(work: impl FnOnce() -> Result<(), Failed>) -> ExitCode {
+    let outcome = catch_unwind(AssertUnwindSafe(work));
     let failed: Failed = match outcome {
         Ok(Ok(())) => return ExitCode::SUCCESS,
         Ok(Err(failed)) => failed,

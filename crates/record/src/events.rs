@@ -149,7 +149,7 @@ pub struct Histogram {
     pub data: String,
 }
 
-/// TCP_INFO of the connections at the end of the window.
+/// `TCP_INFO` of the connections at the end of the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct TcpFacts {
     pub connections: u32,

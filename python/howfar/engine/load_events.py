@@ -189,7 +189,7 @@ class Finished(Message):
 
 
 class TablesProgress(Message):
-    """A tables job goes on: `done` of `total` rows."""
+    """A tables job goes on: `done` of `total` rows at sysbench's prepare, else tables, or statements of a custom list."""
 
     event: Literal["tables_progress"] = "tables_progress"
     done: int

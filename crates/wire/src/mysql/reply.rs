@@ -57,6 +57,13 @@ pub fn eof_status(payload: &[u8]) -> Result<u16, Malformed> {
     Ok(fields.integer(2, "status flags")? as u16)
 }
 
+/// Rows that a statement changed, from its whole OK packet.
+pub fn ok_affected(payload: &[u8]) -> Result<u64, Malformed> {
+    let mut fields = Fields(payload);
+    fields.byte("OK marker")?;
+    Ok(fields.length("affected rows")?.unwrap_or(0))
+}
+
 /// Status flags of a whole OK packet.
 pub fn ok_status(payload: &[u8]) -> Result<u16, Malformed> {
     let mut fields = Fields(payload);

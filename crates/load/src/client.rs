@@ -1,0 +1,257 @@
+//! A client that asks and waits: one connection, one statement at a time, for work beside the measured load.
+//!
+//! Not here: logging in (`login`, `opening`). The measured load never comes this way: `connection` is built for it.
+
+mod results;
+
+use std::os::fd::OwnedFd;
+
+use howfar_record::Failed;
+use howfar_record::jobs::Target;
+use howfar_wire::mysql::{Malformed, ServerError, command};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{self, RecvFlags};
+use rustix::time::Timespec;
+
+use crate::clock::now_ns;
+use crate::connection::send_some;
+use crate::failure;
+use crate::login::{Entry, internal};
+use crate::opening;
+use crate::socket::Address;
+
+pub(crate) use results::Answered;
+use results::{Ended, Results};
+
+/// Longest time between two looks at the clock while nothing moves.
+const LOOK_NS: i64 = 500_000_000;
+const BUFFER: usize = 16 * 1024;
+
+/// Rows of text values; `None` is SQL's NULL.
+pub(crate) type Rows = Vec<Vec<Option<String>>>;
+
+/// How long to wait at most.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// For the connection and the login.
+    pub(crate) connect_ns: u64,
+    /// For the next byte, either way.
+    pub(crate) stall_ns: u64,
+}
+
+/// A connection that is logged in. Dropped, it says goodbye.
+#[derive(Debug)]
+pub(crate) struct Client<'a> {
+    socket: OwnedFd,
+    target: &'a Target,
+    stall_ns: u64,
+    /// The statement under way, in a few words; none between statements.
+    doing: Option<String>,
+    buffer: Vec<u8>,
+}
+
+impl<'a> Client<'a> {
+    pub(crate) fn open(
+        entry: &Entry<'a>,
+        address: &Address,
+        limits: Limits,
+    ) -> Result<Self, Failed> {
+        let mut opened = None;
+        opening::open(
+            entry,
+            address,
+            &mut std::iter::once(0),
+            limits.connect_ns,
+            &mut |_, socket, session| opened = Some((socket, session)),
+        )?;
+        let (socket, _) = opened.ok_or_else(|| internal("a connection was lost on its way"))?;
+        Ok(Self {
+            socket,
+            target: entry.target,
+            stall_ns: limits.stall_ns,
+            doing: None,
+            buffer: vec![0; BUFFER],
+        })
+    }
+
+    /// Run `sql` and wait for its end; its rows are passed over.
+    pub(crate) fn execute(&mut self, sql: &str) -> Result<Answered, Failed> {
+        self.start(sql.as_bytes())?;
+        self.finish()
+    }
+
+    /// Run `sql` and keep its rows: for answers that are small by their nature.
+    pub(crate) fn query(&mut self, sql: &str) -> Result<Rows, Failed> {
+        self.start(sql.as_bytes())?;
+        let mut results = Results::keeping();
+        self.follow(&mut results)?;
+        Ok(results.into_rows())
+    }
+
+    /// Send `sql` and come back when it has left: the next statement can be made while the server works.
+    pub(crate) fn start(&mut self, sql: &[u8]) -> Result<(), Failed> {
+        let mut packet = Vec::with_capacity(sql.len() + 8);
+        command::query(&mut packet, sql);
+        self.start_packet(&packet, sql)
+    }
+
+    /// The same for a whole packet that holds `sql`.
+    pub(crate) fn start_packet(&mut self, packet: &[u8], sql: &[u8]) -> Result<(), Failed> {
+        assert!(self.doing.is_none(), "one statement at a time");
+        self.doing = Some(gist(sql));
+        self.send(packet)
+    }
+
+    /// Wait for the end of what was started.
+    pub(crate) fn finish(&mut self) -> Result<Answered, Failed> {
+        let mut results = Results::counting();
+        self.follow(&mut results)?;
+        Ok(results.answered())
+    }
+
+    fn follow(&mut self, results: &mut Results) -> Result<(), Failed> {
+        loop {
+            let ended = self.receive(|bytes| results.feed(bytes))?;
+            match ended {
+                None => {}
+                Some(Ended::Done) => {
+                    self.doing = None;
+                    return Ok(());
+                }
+                Some(Ended::Failed(error)) => return Err(self.refused(&error)),
+            }
+        }
+    }
+
+    /// All bytes to the server leave here.
+    fn send(&mut self, packets: &[u8]) -> Result<(), Failed> {
+        let mut rest = packets;
+        let mut moved_ns = now_ns();
+        while !rest.is_empty() {
+            let sent = send_some(&self.socket, rest)
+                .map_err(|error| failure::broken(self.target, &error))?;
+            rest = &rest[sent..];
+            if sent > 0 {
+                moved_ns = now_ns();
+            } else {
+                self.wait(PollFlags::OUT, moved_ns)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// All bytes from the server come in here: `take` gets what there is, once there is some.
+    fn receive<T>(
+        &mut self,
+        take: impl FnOnce(&[u8]) -> Result<T, Malformed>,
+    ) -> Result<T, Failed> {
+        let since_ns = now_ns();
+        loop {
+            match net::recv(&self.socket, &mut self.buffer[..], RecvFlags::DONTWAIT) {
+                Ok((0, _)) => {
+                    let doing = format!("during `{}`", self.doing());
+                    return Err(failure::gone(self.target, &doing));
+                }
+                Ok((count, _)) => {
+                    return take(&self.buffer[..count])
+                        .map_err(|error| failure::malformed(self.target, error));
+                }
+                Err(Errno::AGAIN | Errno::INTR) => self.wait(PollFlags::IN, since_ns)?,
+                Err(error) => return Err(failure::broken(self.target, &error.into())),
+            }
+        }
+    }
+
+    /// Until the socket is ready, or it is time to look again.
+    fn wait(&self, what: PollFlags, since_ns: u64) -> Result<(), Failed> {
+        if now_ns() > since_ns.saturating_add(self.stall_ns) {
+            let mut failed = failure::stalled(self.target, 0, "statement", self.stall_ns);
+            failed.message = format!(
+                "`{}` on {} made no progress for {:.1} s",
+                self.doing(),
+                failure::place(self.target),
+                self.stall_ns as f64 / 1e9
+            );
+            return Err(failed);
+        }
+        let patience = Timespec {
+            tv_sec: 0,
+            tv_nsec: LOOK_NS.min(self.stall_ns as i64),
+        };
+        // Whatever it says, the next turn of the loop finds out.
+        let _ = poll(&mut [PollFd::new(&self.socket, what)], Some(&patience));
+        Ok(())
+    }
+
+    fn doing(&self) -> &str {
+        self.doing.as_deref().unwrap_or("nothing")
+    }
+
+    fn refused(&self, error: &ServerError) -> Failed {
+        let doing = format!("`{}`", self.doing());
+        let mut failed = failure::server(self.target, &doing, error);
+        let advice = match error.code {
+            1050 => "Drop the tables first (`cleanup`), or use another database.",
+            1044 | 1142 | 1227 => {
+                "Give the account the privileges CREATE, DROP, INDEX, INSERT and SELECT on the database."
+            }
+            1146 => "Make the tables first (`prepare`), at least as many as asked for.",
+            1114 | 1021 | 1030 => "Give the server more room on its disk, or ask for fewer rows.",
+            1286 => "Name a storage engine that the server has (SHOW ENGINES).",
+            _ => return failed,
+        };
+        advice.clone_into(&mut failed.advice);
+        failed
+    }
+}
+
+impl Drop for Client<'_> {
+    fn drop(&mut self) {
+        if self.doing.is_none() {
+            let mut quit = Vec::new();
+            command::quit(&mut quit);
+            // The work is done: a server that is gone by now changes nothing.
+            let _ = send_some(&self.socket, &quit);
+        }
+    }
+}
+
+/// A statement's first words: enough to know it, and nothing quoted, which might be a password.
+fn gist(sql: &[u8]) -> String {
+    const WORDS: usize = 5;
+    let plain =
+        |byte: &&u8| byte.is_ascii_alphanumeric() || **byte == b'_' || byte.is_ascii_whitespace();
+    let head: String = sql
+        .iter()
+        .take_while(plain)
+        .take(160)
+        .map(|&byte| char::from(byte))
+        .collect();
+    let words: Vec<&str> = head.split_ascii_whitespace().take(WORDS).collect();
+    if words.is_empty() {
+        "a statement".to_owned()
+    } else {
+        words.join(" ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::gist;
+
+    #[test]
+    fn the_gist_holds_no_secret() {
+        let gist = |sql: &str| gist(sql.as_bytes());
+        assert_eq!(
+            gist("CREATE TABLE sbtest1(\n  id INTEGER"),
+            "CREATE TABLE sbtest1"
+        );
+        assert_eq!(gist("SET PASSWORD='secret'"), "SET PASSWORD");
+        assert_eq!(
+            gist("CREATE USER u IDENTIFIED BY 'secret'"),
+            "CREATE USER u IDENTIFIED BY"
+        );
+        assert_eq!(gist("'secret'"), "a statement");
+    }
+}

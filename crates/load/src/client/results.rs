@@ -1,0 +1,226 @@
+//! Follows the answer to one text query through a stream cut anywhere: counts, or keeps the rows.
+
+use howfar_wire::mysql::reply::{self, ServerError};
+use howfar_wire::mysql::row::{self, Value};
+use howfar_wire::mysql::{Framer, Malformed};
+
+use super::Rows;
+
+/// Longest packet that is taken: no answer to what is asked here comes near.
+const LONGEST: usize = 1 << 24;
+/// Most rows that are kept.
+const MOST_KEPT: usize = 1 << 16;
+
+/// What a statement came to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Answered {
+    /// Rows that came back.
+    pub(crate) rows: u64,
+    /// Rows that the server changed.
+    pub(crate) affected: u64,
+}
+
+/// How an answer ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    Done,
+    Failed(ServerError),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// OK, error, or the number of columns.
+    First,
+    /// So many definitions came.
+    Columns(usize),
+    /// Of so many columns.
+    Rows(usize),
+}
+
+/// The answer as far as it came.
+#[derive(Debug)]
+pub(super) struct Results {
+    framer: Framer,
+    phase: Phase,
+    answered: Answered,
+    kept: Option<Rows>,
+}
+
+impl Results {
+    pub(super) fn counting() -> Self {
+        let mut framer = Framer::new(LONGEST);
+        framer.expect(1);
+        Self {
+            framer,
+            phase: Phase::First,
+            answered: Answered::default(),
+            kept: None,
+        }
+    }
+
+    pub(super) fn keeping() -> Self {
+        Self {
+            kept: Some(Vec::new()),
+            ..Self::counting()
+        }
+    }
+
+    pub(super) fn answered(&self) -> Answered {
+        self.answered
+    }
+
+    pub(super) fn into_rows(self) -> Rows {
+        self.kept.unwrap_or_default()
+    }
+
+    /// Take all of `input`; how the answer ended, once it did.
+    pub(super) fn feed(&mut self, mut input: &[u8]) -> Result<Option<Ended>, Malformed> {
+        while let Some(payload) = self.framer.next(&mut input)? {
+            let ended = packet(
+                payload,
+                &mut self.phase,
+                &mut self.answered,
+                self.kept.as_mut(),
+            )?;
+            if ended.is_some() {
+                if !input.is_empty() {
+                    return Err(Malformed::Unexpected("bytes follow the end of an answer"));
+                }
+                return Ok(ended);
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn packet(
+    payload: &[u8],
+    phase: &mut Phase,
+    answered: &mut Answered,
+    kept: Option<&mut Rows>,
+) -> Result<Option<Ended>, Malformed> {
+    let first = payload.first().copied().ok_or(Malformed::Short("packet"))?;
+    if first == reply::ERR {
+        return ServerError::parse(payload).map(|error| Some(Ended::Failed(error)));
+    }
+    let ended_part = reply::is_eof(payload.len(), first);
+    match *phase {
+        Phase::First if first == reply::OK => {
+            answered.affected += reply::ok_affected(payload)?;
+            return Ok(part_ended(phase, reply::ok_status(payload)?));
+        }
+        Phase::First if first == reply::LOCAL_INFILE => {
+            return Err(Malformed::Unexpected("the server asks for a local file"));
+        }
+        Phase::First => *phase = Phase::Columns(0),
+        Phase::Columns(count) if ended_part => *phase = Phase::Rows(count),
+        Phase::Columns(count) => *phase = Phase::Columns(count + 1),
+        Phase::Rows(_) if ended_part => {
+            return Ok(part_ended(phase, reply::eof_status(payload)?));
+        }
+        Phase::Rows(columns) => {
+            answered.rows += 1;
+            if let Some(kept) = kept {
+                if kept.len() == MOST_KEPT {
+                    return Err(Malformed::Unexpected("more rows than are kept"));
+                }
+                kept.push(values(payload, columns)?);
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// `SELECT 1; SELECT 2` has two parts.
+fn part_ended(phase: &mut Phase, status: u16) -> Option<Ended> {
+    *phase = Phase::First;
+    (status & reply::MORE_RESULTS == 0).then_some(Ended::Done)
+}
+
+fn values(payload: &[u8], columns: usize) -> Result<Vec<Option<String>>, Malformed> {
+    let mut values = Vec::with_capacity(columns);
+    row::text(payload, columns, |value| {
+        values.push(match value {
+            Value::Bytes(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
+            _ => None,
+        });
+    })?;
+    Ok(values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stream(payloads: &[&[u8]]) -> Vec<u8> {
+        let mut out = Vec::new();
+        for (at, payload) in payloads.iter().enumerate() {
+            out.extend_from_slice(&(payload.len() as u32).to_le_bytes()[..3]);
+            out.push(at as u8 + 1);
+            out.extend_from_slice(payload);
+        }
+        out
+    }
+
+    const END: &[u8] = &[0xFE, 0, 0, 2, 0];
+    const MORE: &[u8] = &[0xFE, 0, 0, 0x0A, 0];
+
+    #[test]
+    fn rows_are_kept_however_the_stream_is_cut() {
+        let bytes = stream(&[
+            b"\x02",
+            b"\x03def",
+            b"\x03def",
+            END,
+            b"\x01a\xFB",
+            b"\x00\x02bc",
+            END,
+        ]);
+        for cut in 0..bytes.len() {
+            let mut results = Results::keeping();
+            assert_eq!(results.feed(&bytes[..cut]), Ok(None));
+            assert_eq!(results.feed(&bytes[cut..]), Ok(Some(Ended::Done)));
+            assert_eq!(results.answered().rows, 2);
+            let text = |value: &str| Some(value.to_owned());
+            assert_eq!(
+                results.into_rows(),
+                [vec![text("a"), None], vec![text(""), text("bc")]]
+            );
+        }
+    }
+
+    #[test]
+    fn all_parts_count() {
+        let bytes = stream(&[
+            b"\x00\x05\x00\x0A\x00\x00\x00",
+            b"\x01",
+            b"\x03def",
+            END,
+            b"\x01a",
+            MORE,
+            b"\x00\x02\x00\x02\x00\x00\x00",
+        ]);
+        let mut results = Results::counting();
+        assert_eq!(results.feed(&bytes), Ok(Some(Ended::Done)));
+        assert_eq!(
+            results.answered(),
+            Answered {
+                rows: 1,
+                affected: 7
+            }
+        );
+    }
+
+    #[test]
+    fn errors_and_nonsense_are_told_apart() {
+        let refused = stream(&[b"\xFF\x1A\x04#42S01exists"]);
+        assert!(matches!(
+            Results::counting().feed(&refused),
+            Ok(Some(Ended::Failed(error))) if error.code == 1050
+        ));
+        assert!(Results::counting().feed(&stream(&[b"\xFBfile"])).is_err());
+        assert!(Results::counting().feed(&stream(&[b""])).is_err());
+        let twice = [refused.clone(), refused].concat();
+        assert!(Results::counting().feed(&twice).is_err());
+    }
+}

@@ -1,0 +1,254 @@
+//! Makes, warms and drops a workload's tables: sysbench's `prepare`, `prewarm` and `cleanup`.
+//!
+//! [`schema`] says what is asked of the server and [`rows`] with which rows; here the pieces are dealt to connections and their
+//! progress is told. Nothing here is measured load.
+
+mod rows;
+mod schema;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use howfar_record::Failed;
+use howfar_record::events::{TablesDone, TablesProgress};
+use howfar_record::jobs::{PsMode, Sysbench, TablesJob};
+use howfar_wire::mysql::command;
+use howfar_wire::mysql::handshake::Account;
+
+use crate::client::{Client, Limits};
+use crate::clock::now_ns;
+use crate::distribution::Ids;
+use crate::login::{Entry, internal};
+use crate::socket::Address;
+use crate::window::tell;
+use crate::workload::Program;
+use rows::{BULK_BYTES, Rows};
+use schema::{Piece, Work};
+
+/// Between two progress events.
+const TELL_EVERY: Duration = Duration::from_millis(500);
+/// Bytes of a packet before its SQL: header and command.
+const BEFORE_SQL: usize = 5;
+
+/// What the connections share.
+#[derive(Debug)]
+struct Site {
+    job: TablesJob,
+    address: Address,
+    connections: u32,
+    /// Rows.
+    inserted: AtomicU64,
+    pieces: AtomicU64,
+    doing: Mutex<String>,
+    /// Somebody failed: begin nothing new.
+    stop: AtomicBool,
+}
+
+/// Do a job to its end, emitting its events.
+pub(crate) fn conduct(job: TablesJob) -> Result<(), Failed> {
+    job.check()?;
+    let began_ns = now_ns();
+    let address = Address::parse(&job.target)?;
+    let connections = Work::of(&job)?.connections(job.connections);
+    let site = Arc::new(Site {
+        job,
+        address,
+        connections,
+        inserted: AtomicU64::new(0),
+        pieces: AtomicU64::new(0),
+        doing: Mutex::new("connecting".to_owned()),
+        stop: AtomicBool::new(false),
+    });
+    let ended = hire(&site)?;
+    attend(&site, &ended)?;
+    tell(&TablesDone {
+        rows: site.inserted.load(Ordering::Relaxed),
+        elapsed_ns: now_ns() - began_ns,
+    })
+}
+
+/// A thread for each connection; each says how it ended.
+fn hire(site: &Arc<Site>) -> Result<Receiver<Result<(), Failed>>, Failed> {
+    let (sender, ended) = mpsc::channel();
+    for number in 0..site.connections {
+        let (site, sender) = (Arc::clone(site), sender.clone());
+        thread::Builder::new()
+            .name(format!("tables {number}"))
+            .spawn(move || {
+                // Nobody is left to hear it when another has failed.
+                let _ = sender.send(site.work(u64::from(number)));
+            })
+            .map_err(|error| internal(format!("starting a thread: {error}")))?;
+    }
+    Ok(ended)
+}
+
+/// Tell the progress until all are done. A failure ends it at once: connections that still wait for the server end with the process.
+fn attend(site: &Site, ended: &Receiver<Result<(), Failed>>) -> Result<(), Failed> {
+    let mut left = site.connections;
+    let mut told = now_ns();
+    while left > 0 {
+        let patience = TELL_EVERY.saturating_sub(Duration::from_nanos(now_ns() - told));
+        match ended.recv_timeout(patience) {
+            Ok(Ok(())) => left -= 1,
+            Ok(Err(failed)) => {
+                site.stop.store(true, Ordering::Relaxed);
+                return Err(failed);
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                tell(&site.progress()?)?;
+                told = now_ns();
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(internal("a thread ended without a word"));
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Site {
+    fn progress(&self) -> Result<TablesProgress, Failed> {
+        let work = Work::of(&self.job)?;
+        let in_rows = work.rows_each() > 0;
+        let done = if in_rows {
+            &self.inserted
+        } else {
+            &self.pieces
+        };
+        Ok(TablesProgress {
+            done: done.load(Ordering::Relaxed),
+            total: work.pieces() * work.rows_each().max(1),
+            doing: self
+                .doing
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone(),
+        })
+    }
+
+    /// What connection `number` does: every n-th piece.
+    fn work(&self, number: u64) -> Result<(), Failed> {
+        let work = Work::of(&self.job)?;
+        let program = nothing_prepared();
+        let entry = Entry {
+            target: &self.job.target,
+            account: Account {
+                user: &self.job.user,
+                password: &self.job.password,
+                database: &self.job.database,
+            },
+            program: &program,
+            decode: false,
+        };
+        let limits = Limits {
+            connect_ns: self.job.connect_timeout_ns,
+            stall_ns: self.job.stall_timeout_ns,
+        };
+        let mut client = Client::open(&entry, &self.address, limits)?;
+        for statement in work.setup() {
+            client.execute(statement)?;
+        }
+        let loader = match self.job.workload.sysbench() {
+            Some(load) if work.rows_each() > 0 => Some(Loader::new(&mut client, load, self)?),
+            _ => None,
+        };
+        let mut mine = (number..work.pieces()).step_by(self.connections as usize);
+        let going = || !self.stop.load(Ordering::Relaxed);
+        while let Some(at) = mine.next().filter(|_| going()) {
+            self.piece(&work.piece(at), loader.as_ref(), &mut client)?;
+            self.pieces.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn piece(
+        &self,
+        piece: &Piece,
+        loader: Option<&Loader>,
+        client: &mut Client<'_>,
+    ) -> Result<(), Failed> {
+        piece
+            .doing
+            .clone_into(&mut self.doing.lock().unwrap_or_else(PoisonError::into_inner));
+        self.statements(&piece.before, client)?;
+        if let (Some(table), Some(loader)) = (piece.load, loader) {
+            loader.load(table, client, self)?;
+        }
+        self.statements(&piece.after, client)
+    }
+
+    fn statements(&self, statements: &[String], client: &mut Client<'_>) -> Result<(), Failed> {
+        for statement in statements {
+            let answered = client.execute(statement)?;
+            // A custom workload inserts by its list. Making an index by a copy of the table changes rows too, but adds none.
+            if self.job.workload.sysbench().is_none() {
+                let rows = answered.affected;
+                self.inserted.fetch_add(rows, Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A login that prepares no statement.
+fn nothing_prepared() -> Program {
+    let none = Sysbench {
+        db_ps_mode: PsMode::Disable,
+        ..Sysbench::default()
+    };
+    Program::new(&none, 0)
+}
+
+/// Fills tables over one connection.
+#[derive(Debug)]
+struct Loader {
+    ids: Ids,
+    size: u64,
+    auto_inc: bool,
+    seed: u64,
+    limit: usize,
+}
+
+impl Loader {
+    fn new(client: &mut Client<'_>, load: &Sysbench, site: &Site) -> Result<Self, Failed> {
+        let answer = client.query("SELECT @@max_allowed_packet")?;
+        let value = answer
+            .first()
+            .and_then(|row| row.first()?.as_deref()?.parse::<usize>().ok());
+        let allowed =
+            value.ok_or_else(|| internal("the server did not say its max_allowed_packet"))?;
+        Ok(Self {
+            ids: Ids::new(&load.distribution, load.table_size),
+            size: load.table_size,
+            auto_inc: load.auto_inc,
+            seed: site.job.seed,
+            // The command's byte counts too.
+            limit: BULK_BYTES.min(allowed.saturating_sub(1)),
+        })
+    }
+
+    /// While the server works on one INSERT, the next is made.
+    fn load(&self, table: u32, client: &mut Client<'_>, site: &Site) -> Result<(), Failed> {
+        let mut rows = Rows::new(self.seed, table, self.size, self.auto_inc, &self.ids);
+        let mut packet = Vec::with_capacity(self.limit + BEFORE_SQL);
+        let mut waiting = 0;
+        loop {
+            packet.clear();
+            let mut made = 0;
+            command::query_with(&mut packet, |out| made = rows.insert(self.limit, out));
+            if waiting > 0 {
+                client.finish()?;
+                site.inserted.fetch_add(waiting, Ordering::Relaxed);
+            }
+            if made == 0 || site.stop.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            client.start_packet(&packet, &packet[BEFORE_SQL..])?;
+            waiting = made;
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! The rows of sysbench's tables, in multi-row INSERTs. Pure: a row depends on (seed, table, row) and on nothing else, so the
+//! same seed gives the same tables whatever the number of connections.
+
+use std::io::Write;
+
+use crate::digits;
+use crate::distribution::Ids;
+use crate::draws::Draws;
+
+/// What sysbench collects before it sends an INSERT.
+pub(super) const BULK_BYTES: usize = 512 * 1024;
+/// A comma, brackets, quotes and separators, two integers of at most 20 digits, and the two strings.
+const LONGEST_ROW: usize = 1 + 2 + 4 + 6 + 2 * 20 + digits::C_LENGTH + digits::PAD_LENGTH;
+/// Rows and transactions of one seed are not the same numbers again.
+const ROWS: u64 = 0x7461_626C_6573;
+
+/// One table's rows that are still to be sent.
+#[derive(Debug)]
+pub(super) struct Rows<'a> {
+    seed: u64,
+    table: u32,
+    size: u64,
+    sent: u64,
+    auto_inc: bool,
+    ids: &'a Ids,
+}
+
+impl<'a> Rows<'a> {
+    /// `ids`: how column k is drawn. Without `auto_inc` the rows carry their ids.
+    pub(super) fn new(seed: u64, table: u32, size: u64, auto_inc: bool, ids: &'a Ids) -> Self {
+        Self {
+            seed,
+            table,
+            size,
+            sent: 0,
+            auto_inc,
+            ids,
+        }
+    }
+
+    /// Append one INSERT of at most `limit` bytes, with as many of the rows as it holds, and say how many: 0 when none are left.
+    pub(super) fn insert(&mut self, limit: usize, out: &mut Vec<u8>) -> u64 {
+        if self.sent == self.size {
+            return 0;
+        }
+        let start = out.len();
+        let columns = if self.auto_inc {
+            "(k, c, pad)"
+        } else {
+            "(id, k, c, pad)"
+        };
+        write!(out, "INSERT INTO sbtest{}{columns} VALUES", self.table).expect("memory");
+        let before = self.sent;
+        loop {
+            self.sent += 1;
+            self.row(self.sent, out);
+            // One row at least: a server whose limit is below that says so itself.
+            if self.sent == self.size || out.len() - start + LONGEST_ROW > limit {
+                return self.sent - before;
+            }
+            out.push(b',');
+        }
+    }
+
+    fn row(&self, row: u64, out: &mut Vec<u8>) {
+        let mut draws = Draws::of(self.seed ^ ROWS, u64::from(self.table), row);
+        let k = self.ids.draw(&mut draws);
+        out.push(b'(');
+        if !self.auto_inc {
+            write!(out, "{row}, ").expect("memory");
+        }
+        write!(out, "{k}, '").expect("memory");
+        digits::c(&mut draws, out);
+        out.extend_from_slice(b"', '");
+        digits::pad(&mut draws, out);
+        out.extend_from_slice(b"')");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use howfar_record::jobs::Distribution;
+
+    use super::*;
+
+    fn inserts(size: u64, auto_inc: bool, limit: usize) -> Vec<String> {
+        let ids = Ids::new(&Distribution::uniform(), size.max(1));
+        let mut rows = Rows::new(7, 3, size, auto_inc, &ids);
+        let mut found = Vec::new();
+        let mut out = Vec::new();
+        let mut total = 0;
+        loop {
+            out.clear();
+            match rows.insert(limit, &mut out) {
+                0 => break,
+                count => total += count,
+            }
+            found.push(String::from_utf8(out.clone()).expect("ASCII"));
+        }
+        assert_eq!(total, size);
+        found
+    }
+
+    /// The rows of all INSERTs, without their heads.
+    fn rows(inserts: &[String], head: &str) -> Vec<String> {
+        inserts
+            .iter()
+            .flat_map(|one| {
+                let tail = one.strip_prefix(head).expect("the head");
+                let inner = tail
+                    .strip_prefix('(')
+                    .and_then(|tail| tail.strip_suffix(')'));
+                inner
+                    .expect("brackets")
+                    .split("),(")
+                    .map(str::to_owned)
+                    .collect::<Vec<_>>()
+            })
+            .collect()
+    }
+
+    const HEAD: &str = "INSERT INTO sbtest3(k, c, pad) VALUES";
+
+    #[test]
+    fn a_row_has_sysbenchs_shape() {
+        let made = rows(&inserts(2, true, BULK_BYTES), HEAD);
+        assert_eq!(made.len(), 2);
+        let fields: Vec<&str> = made[0].split(", ").collect();
+        assert!((1..=2).contains(&fields[0].parse::<u64>().expect("k")));
+        assert_eq!((fields[1].len(), fields[2].len()), (119 + 2, 59 + 2));
+        let explicit = inserts(2, false, BULK_BYTES);
+        let numbered = rows(&explicit, "INSERT INTO sbtest3(id, k, c, pad) VALUES");
+        assert_eq!(numbered[1], format!("2, {}", made[1]));
+    }
+
+    #[test]
+    fn the_cut_into_inserts_changes_no_row() {
+        let whole = rows(&inserts(1000, true, BULK_BYTES), HEAD);
+        assert_eq!(whole.len(), 1000);
+        for limit in [1, 1024, 5000, 100_000] {
+            let cut = inserts(1000, true, limit);
+            assert!(limit < 1024 || cut.iter().all(|one| one.len() <= limit));
+            assert_eq!(rows(&cut, HEAD), whole);
+        }
+    }
+
+    #[test]
+    fn an_insert_is_nearly_as_long_as_it_may_be() {
+        let made = inserts(10_000, true, BULK_BYTES);
+        assert!(
+            made[..made.len() - 1]
+                .iter()
+                .all(|one| one.len() > BULK_BYTES - LONGEST_ROW)
+        );
+        assert!(inserts(0, true, BULK_BYTES).is_empty());
+    }
+}

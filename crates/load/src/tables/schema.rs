@@ -1,0 +1,271 @@
+//! What is said to the server for each table: the statements of sysbench 1.0.20's `oltp_common.lua` and `bulk_insert.lua`,
+//! letter by letter, or a custom workload's own lists.
+
+use howfar_record::jobs::{Action, Custom, Sysbench, TablesJob, Workload};
+use howfar_record::{FailCode, Failed};
+
+/// One piece of work, done by one connection without a pause: a table, or a statement of a list.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub(super) doing: String,
+    pub(super) before: Vec<String>,
+    /// The table whose rows are inserted after `before`.
+    pub(super) load: Option<u32>,
+    pub(super) after: Vec<String>,
+}
+
+/// All the work of a job; its pieces are made when they are due, because there may be a million.
+#[derive(Debug)]
+pub(super) enum Work<'a> {
+    Tables {
+        action: Action,
+        load: &'a Sysbench,
+        count: u32,
+        /// Rows of each table.
+        rows: u64,
+        /// Tables of `bulk_insert`, which have columns of their own.
+        bulk: bool,
+    },
+    List {
+        name: &'static str,
+        statements: &'a [String],
+    },
+}
+
+impl<'a> Work<'a> {
+    pub(super) fn of(job: &'a TablesJob) -> Result<Self, Failed> {
+        if let Workload::Custom(custom) = &job.workload {
+            return list(job.action, custom);
+        }
+        let load = job
+            .workload
+            .sysbench()
+            .expect("every other workload is one of sysbench's");
+        let bulk = matches!(job.workload, Workload::BulkInsert(_));
+        // Ids that are drawn later must not be there yet.
+        let empty = bulk || matches!(job.workload, Workload::OltpInsert(_)) && !load.auto_inc;
+        if bulk && job.action == Action::Warmup {
+            return Err(nothing_to_warm("tables of bulk_insert are empty"));
+        }
+        Ok(Self::Tables {
+            action: job.action,
+            load,
+            // One for each connection of the load to come.
+            count: if bulk { job.connections } else { load.tables },
+            rows: if empty { 0 } else { load.table_size },
+            bulk,
+        })
+    }
+
+    /// Statements that every connection runs first.
+    pub(super) fn setup(&self) -> &'static [&'static str] {
+        match self {
+            Self::Tables {
+                action: Action::Warmup,
+                ..
+            } => &[
+                // No derived table is to go to the disk.
+                "SET tmp_table_size=2*1024*1024*1024",
+                "SET max_heap_table_size=2*1024*1024*1024",
+            ],
+            _ => &[],
+        }
+    }
+
+    /// Connections of at most `asked` that have something to do. A list is run in its order, by one.
+    pub(super) fn connections(&self, asked: u32) -> u32 {
+        match self {
+            Self::Tables { count, .. } => asked.min(*count).max(1),
+            Self::List { .. } => 1,
+        }
+    }
+
+    pub(super) fn pieces(&self) -> u64 {
+        match self {
+            Self::Tables { count, .. } => u64::from(*count),
+            Self::List { statements, .. } => statements.len() as u64,
+        }
+    }
+
+    /// Rows that each piece inserts; 0 where progress is counted in pieces.
+    pub(super) fn rows_each(&self) -> u64 {
+        match self {
+            Self::Tables {
+                action: Action::Prepare,
+                rows,
+                ..
+            } => *rows,
+            _ => 0,
+        }
+    }
+
+    /// Piece `at` of `0..pieces()`.
+    pub(super) fn piece(&self, at: u64) -> Piece {
+        match self {
+            Self::List { name, statements } => Piece {
+                doing: format!("statement {} of {} of `{name}`", at + 1, statements.len()),
+                before: vec![statements[at as usize].clone()],
+                load: None,
+                after: Vec::new(),
+            },
+            Self::Tables {
+                action,
+                load,
+                rows,
+                bulk,
+                ..
+            } => {
+                let table = at as u32 + 1;
+                match action {
+                    Action::Prepare if *bulk => plain(table, "making", vec![create_bulk(table)]),
+                    Action::Prepare => Piece {
+                        doing: format!("loading sbtest{table}"),
+                        before: vec![create(table, load)],
+                        load: (*rows > 0).then_some(table),
+                        after: load
+                            .create_secondary
+                            .then(|| index(table))
+                            .into_iter()
+                            .collect(),
+                    },
+                    Action::Warmup => plain(table, "warming", warm(table, *rows, load).into()),
+                    Action::Cleanup => plain(
+                        table,
+                        "dropping",
+                        vec![format!("DROP TABLE IF EXISTS sbtest{table}")],
+                    ),
+                }
+            }
+        }
+    }
+}
+
+fn plain(table: u32, verb: &str, statements: Vec<String>) -> Piece {
+    Piece {
+        doing: format!("{verb} sbtest{table}"),
+        before: statements,
+        load: None,
+        after: Vec::new(),
+    }
+}
+
+fn list(action: Action, custom: &Custom) -> Result<Work<'_>, Failed> {
+    let (name, statements) = match action {
+        Action::Prepare => ("prepare", &custom.prepare),
+        Action::Cleanup => ("cleanup", &custom.cleanup),
+        Action::Warmup => return Err(nothing_to_warm("a custom workload's tables are not known")),
+    };
+    Ok(Work::List { name, statements })
+}
+
+fn nothing_to_warm(reason: &str) -> Failed {
+    Failed::new(
+        FailCode::BadJob,
+        format!("there is nothing to warm: {reason}"),
+        "Leave `warmup` out; the load's own warm-up time warms what it uses.",
+    )
+}
+
+fn create(table: u32, load: &Sysbench) -> String {
+    let id = if load.auto_inc {
+        "INTEGER NOT NULL AUTO_INCREMENT"
+    } else {
+        "INTEGER NOT NULL"
+    };
+    let key = if load.secondary {
+        "KEY xid"
+    } else {
+        "PRIMARY KEY"
+    };
+    format!(
+        "CREATE TABLE sbtest{table}(\n  id {id},\n  k INTEGER DEFAULT '0' NOT NULL,\n  c CHAR(120) DEFAULT '' NOT NULL,\n  \
+         pad CHAR(60) DEFAULT '' NOT NULL,\n  {key} (id)\n) /*! ENGINE = {} */ {}",
+        load.mysql_storage_engine, load.create_table_options
+    )
+}
+
+fn create_bulk(table: u32) -> String {
+    format!(
+        "        CREATE TABLE IF NOT EXISTS sbtest{table} (\n          id INTEGER NOT NULL,\n          \
+         k INTEGER DEFAULT '0' NOT NULL,\n          PRIMARY KEY (id))"
+    )
+}
+
+fn index(table: u32) -> String {
+    format!("CREATE INDEX k_{table} ON sbtest{table}(k)")
+}
+
+/// Statistics, then every page of the table's tree and of the index on k. A table with `secondary` has no PRIMARY to be forced:
+/// sysbench fails there, here its own key is taken.
+fn warm(table: u32, rows: u64, load: &Sysbench) -> [String; 3] {
+    let key = if load.secondary { "xid" } else { "PRIMARY" };
+    [
+        format!("ANALYZE TABLE sbtest{table}"),
+        format!(
+            "SELECT AVG(id) FROM (SELECT * FROM sbtest{table} FORCE KEY ({key}) LIMIT {rows}) t"
+        ),
+        format!(
+            "SELECT COUNT(*) FROM (SELECT * FROM sbtest{table} WHERE k LIKE '%0%' LIMIT {rows}) t"
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn work(action: Action, load: &Sysbench) -> Work<'_> {
+        Work::Tables {
+            action,
+            load,
+            count: 4,
+            rows: load.table_size,
+            bulk: false,
+        }
+    }
+
+    #[test]
+    fn the_default_table_is_sysbenchs() {
+        let load = Sysbench::default();
+        assert_eq!(
+            work(Action::Prepare, &load).piece(0),
+            Piece {
+                doing: "loading sbtest1".to_owned(),
+                before: vec![
+                    "CREATE TABLE sbtest1(\n  id INTEGER NOT NULL AUTO_INCREMENT,\n  k INTEGER DEFAULT '0' NOT NULL,\n  \
+                     c CHAR(120) DEFAULT '' NOT NULL,\n  pad CHAR(60) DEFAULT '' NOT NULL,\n  PRIMARY KEY (id)\n\
+                     ) /*! ENGINE = innodb */ "
+                        .to_owned()
+                ],
+                load: Some(1),
+                after: vec!["CREATE INDEX k_1 ON sbtest1(k)".to_owned()],
+            }
+        );
+    }
+
+    #[test]
+    fn options_change_what_they_name() {
+        let load = Sysbench {
+            auto_inc: false,
+            secondary: true,
+            create_secondary: false,
+            mysql_storage_engine: "aria".to_owned(),
+            create_table_options: "COMMENT='x'".to_owned(),
+            ..Sysbench::default()
+        };
+        let piece = work(Action::Prepare, &load).piece(2);
+        assert!(piece.before[0].starts_with("CREATE TABLE sbtest3(\n  id INTEGER NOT NULL,\n"));
+        assert!(piece.before[0].ends_with("\n  KEY xid (id)\n) /*! ENGINE = aria */ COMMENT='x'"));
+        assert!(piece.after.is_empty());
+        assert!(work(Action::Warmup, &load).piece(0).before[1].contains("FORCE KEY (xid)"));
+    }
+
+    #[test]
+    fn tables_are_dropped_if_they_exist() {
+        let load = Sysbench::default();
+        let cleanup = work(Action::Cleanup, &load);
+        assert_eq!(cleanup.piece(3).before, ["DROP TABLE IF EXISTS sbtest4"]);
+        assert_eq!((cleanup.pieces(), cleanup.rows_each()), (4, 0));
+        assert_eq!((cleanup.connections(10), cleanup.connections(3)), (4, 3));
+    }
+}
