@@ -30,6 +30,7 @@ _COMMANDS = {
     "report": ("howfar.cli.report:report", "Show a run again, or write it as HTML, Markdown, CSV or JSON."),
     "compare": ("howfar.cli.compare:compare", "Set two runs side by side."),
     "plans": ("howfar.cli.plans:plans", "List the experiments: what each answers, how long it takes."),
+    "load": ("howfar.cli.load:load", "Load a server of your own; sysbench's options and workloads."),
     "lab": ("howfar.cli.lab:lab", "Run any program inside the laboratory."),
     "servers": ("howfar.cli.servers:servers", "List the servers that can be measured, or get another one."),
     "bench": ("howfar.cli.bench:bench", "Measure what the instrument itself costs."),
@@ -43,6 +44,7 @@ Exit codes:
   4    the laboratory could not be built, or broke
   5    the load engine failed
   6    the run file, or the output, cannot be read or written
+  7    what was obtained is not what was asked: the load's figures are void
   70   a mistake in howfar itself
   130  interrupted; the run file holds every finished trial
 """

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 import howfar
 from howfar.engine.messages import (
@@ -38,6 +38,9 @@ from howfar.engine.messages import (
     PingPong,
     Ready,
     RttResult,
+    TablesDone,
+    TablesJob,
+    TablesProgress,
 )
 from howfar.errors import EngineError, MissingError
 
@@ -52,11 +55,13 @@ Event = (
     | Listening
     | RttResult
     | GoodputResult
+    | TablesProgress
+    | TablesDone
     | Info
     | NullReady
     | PingPong
 )
-_EVENT: TypeAdapter[Event] = TypeAdapter(Event)
+_EVENT: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="event")])
 _STDERR_KEPT = 4000
 _LAST_WORDS_S = 5.0
 _PATIENCE_S = 30.0
@@ -191,7 +196,7 @@ class EngineProcess:
         while True:
             event = self.read()
             yield event
-            if isinstance(event, Finished | RttResult | GoodputResult | PingPong):
+            if isinstance(event, Finished | TablesDone | RttResult | GoodputResult | PingPong):
                 return
 
     def close(self, patience_s: float = 5.0) -> None:
@@ -282,6 +287,17 @@ def run_load(job: LoadJob, launcher: Launcher, on_event: Callable[[Event], None]
                     raise EngineError("howfar-engine load finished without having been ready", "Please report this.")
                 return LoadOutcome(ready, measuring, tuple(intervals), event)
     raise EngineError("howfar-engine load ended without a result", "Please report this.")
+
+
+def run_tables(job: TablesJob, launcher: Launcher, on_event: Callable[[Event], None] | None = None) -> TablesDone:
+    """Run a tables job to its end, however long: each of its waits is bounded by the engine. Raises EngineFailed, EngineError."""
+    with EngineProcess(job, launcher) as engine:
+        for event in engine.events():
+            if on_event is not None:
+                on_event(event)
+            if isinstance(event, TablesDone):
+                return event
+    raise EngineError("howfar-engine tables ended without a result", "Please report this.")
 
 
 def run_probe(job: Message, launcher: Launcher) -> Event:

@@ -1,0 +1,150 @@
+"""`howfar load`: from a DSN, options, files and the environment to a numeric address and a password. Reads files, resolves names.
+
+A password is taken from a file, the environment or a question, never from the command line.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from ipaddress import ip_address
+from pathlib import Path
+
+from howfar.engine.messages import Target, TcpTarget, UnixTarget
+from howfar.errors import EngineError, UsageError
+from howfar.load.dsn import parse_dsn
+from howfar.load.job import Login, joined, place_of_options
+from howfar.load.option_file import parse_option_file
+from howfar.load.place import DEFAULT_PORT, Place
+from howfar.load.words import Asked
+
+MAX_FILE_BYTES = 65_536
+TRY_S = 5.0
+"""For each of several addresses of a name."""
+LONGEST_SOCKET_PATH = 107
+"""What the kernel takes."""
+
+Say = Callable[[str], None]
+
+
+def find_login(asked: Asked, say: Say, environment: Mapping[str, str] = os.environ) -> Login:
+    """Everything about the server that has to be known before a job is made. Raises UsageError, EngineError."""
+    file: Place | None = None
+    of_file: str | None = None
+    if asked.said("defaults-file"):
+        path = Path(asked.value("defaults-file"))
+        file, of_file = parse_option_file(str(path), _read(path, "--defaults-file"))
+    dsn = parse_dsn(asked.dsn) if asked.dsn is not None else None
+    options = place_of_options(asked)
+    laboratory = not any(source is not None and source.names_a_server for source in (dsn, options, file))
+    if laboratory and ("HOWFAR_SOCKET" in environment or "HOWFAR_HOST" in environment):
+        file = _of_laboratory(environment).over(file or Place())
+        say("server and account are those of `howfar lab`")
+    else:
+        laboratory = False
+    place = joined(dsn, options, file)
+    return Login(place, target_of(place, say), _password(asked, of_file, laboratory, environment, say))
+
+
+def _of_laboratory(environment: Mapping[str, str]) -> Place:
+    """What `howfar lab` tells the programs in it."""
+    port = environment.get("HOWFAR_PORT", str(DEFAULT_PORT))
+    inet = "HOWFAR_SOCKET" not in environment
+    return Place(
+        host=environment.get("HOWFAR_HOST") if inet else None,
+        port=int(port) if inet and port.isdigit() else None,
+        socket=environment.get("HOWFAR_SOCKET"),
+        user=environment.get("HOWFAR_USER"),
+        database=environment.get("HOWFAR_DATABASE"),
+    )
+
+
+def _password(asked: Asked, of_file: str | None, laboratory: bool, environment: Mapping[str, str], say: Say) -> str:
+    """The most explicit source first. Raises UsageError."""
+    if asked.said("password-file"):
+        return _password_in(Path(asked.value("password-file")), say)
+    if asked.value("ask-password"):
+        return _asked_for()
+    if of_file is not None:
+        return of_file
+    for name in ("HOWFAR_PASSWORD", "MYSQL_PWD"):
+        if name in environment:
+            return environment[name]
+    if laboratory and "HOWFAR_PASSWORD_FILE" in environment:
+        return _password_in(Path(environment["HOWFAR_PASSWORD_FILE"]), say)
+    return ""
+
+
+def _asked_for() -> str:
+    if not sys.stdin.isatty():
+        raise UsageError(
+            "--ask-password needs a terminal to ask on", "Use --password-file or HOWFAR_PASSWORD in scripts."
+        )
+    return getpass.getpass("Password: ")
+
+
+def _password_in(path: Path, say: Say) -> str:
+    text = _read(path, "--password-file")
+    if path.stat().st_mode & 0o077:
+        say(f"others on this machine may read {path}: chmod 600 it")
+    return text.split("\n", 1)[0].removesuffix("\r")
+
+
+def _read(path: Path, option: str) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+        if len(data) > MAX_FILE_BYTES:
+            raise UsageError(f"{option} {path} has more than {MAX_FILE_BYTES} bytes", "That is another kind of file.")
+        return data.decode("utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"{option} {path} cannot be read: {error.strerror}", "Check its name and who may read it."
+        ) from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{option} {path} is not UTF-8 text", "Save it as UTF-8.") from error
+
+
+def target_of(place: Place, say: Say) -> Target:
+    """The numeric address. A name with several is tried address by address, and the one that answers is said."""
+    if place.socket is not None:
+        path = os.path.abspath(place.socket)  # noqa: PTH100 - the same text, no links followed
+        if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:
+            raise UsageError(
+                f"the socket's path {path} is longer than {LONGEST_SOCKET_PATH} bytes", "Name a shorter link to it."
+            )
+        return UnixTarget(path=path)
+    assert place.host is not None and place.port is not None, "a place that is joined is complete"
+    try:
+        return TcpTarget(host=str(ip_address(place.host.strip("[]"))), port=place.port)
+    except ValueError:
+        pass
+    addresses = _resolved(place.host, place.port)
+    if len(addresses) == 1:
+        return TcpTarget(host=addresses[0], port=place.port)
+    refusals = []
+    for address in addresses:
+        try:
+            with closing(socket.create_connection((address, place.port), TRY_S)):
+                say(f"{place.host} has {len(addresses)} addresses; {address} is the first that answers")
+                return TcpTarget(host=address, port=place.port)
+        except OSError as error:
+            refusals.append(f"{address}: {error.strerror or error}")
+    raise EngineError(
+        f"{place.host} port {place.port} does not answer at any of its addresses ({'; '.join(refusals)})",
+        "Start the server, or correct host and port. A server that listens on a Unix socket only is named by that.",
+    )
+
+
+def _resolved(host: str, port: int) -> list[str]:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise UsageError(
+            f"the host {host} is not known: {error.strerror or error}", "Correct its name, or give its address."
+        ) from error
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))

@@ -1,0 +1,195 @@
+"""`howfar load`: run one job, or a search over many, and hand every report to where it belongs. No figure is made here."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+import click
+
+import howfar
+from howfar.engine.messages import Interval, LoadJob, Measuring, Ready, TablesDone, TablesJob, TablesProgress
+from howfar.engine.process import EngineFailed, Event, Launcher, run_load, run_tables
+from howfar.errors import EngineError, RunFileError
+from howfar.load import jsonl, preflight, report_human, report_sysbench
+from howfar.load.figures import Result, result_of
+from howfar.load.hdrlog import hdr_log
+from howfar.load.prometheus import prometheus_text
+from howfar.load.receipt import mismatches
+from howfar.load.words import Asked
+
+DIED_OF_SIGINT = "(signal 2)"
+
+
+class Stopped(Exception):
+    """SIGINT or SIGTERM came while the engine worked."""
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(f"signal {signal_number}")
+        self.exit_code = 128 + signal_number
+
+
+@contextlib.contextmanager
+def stoppable() -> Iterator[None]:
+    """SIGINT and SIGTERM as `Stopped`, wherever they strike; the engine is ended on the way out."""
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        raise Stopped(number)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    except EngineError as error:
+        # A terminal's Ctrl-C strikes the engine too, and its end may be seen first.
+        if DIED_OF_SIGINT in error.message:
+            raise Stopped(signal.SIGINT) from error
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@dataclass
+class Watch:
+    """Shows a load while it goes on; keeps what an interrupted one leaves."""
+
+    asked: Asked
+    job: LoadJob
+    quiet: bool = False
+    """A trial of a search: only JSON lines are shown."""
+    measuring: Measuring | None = None
+    intervals: list[Interval] = field(default_factory=list)
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Measuring):
+            self.measuring = event
+        elif isinstance(event, Interval):
+            self.intervals.append(event)
+        if self.asked.value("json"):
+            click.echo(jsonl.event_line(event))
+        elif not self.quiet:
+            self._show(event)
+
+    def _show(self, event: Event) -> None:
+        asked, job = self.asked, self.job
+        sysbench = asked.value("report") == "sysbench"
+        if isinstance(event, Ready) and sysbench:
+            _echo(report_sysbench.started(job, asked.dialect))
+        if not isinstance(event, Interval) or not asked.value("report-interval"):
+            return
+        if sysbench:
+            _echo(report_sysbench.interval_lines(event, job, asked.value("percentile")))
+        else:
+            _echo([report_human.interval_line(event, job.arrivals is not None)])
+
+    def partial(self) -> list[str]:
+        """What an interrupted load leaves."""
+        seen = self.intervals
+        seconds = sum(each.length_ns for each in seen) / 1e9
+        return report_human.partial(
+            seconds, sum(e.transactions for e in seen), sum(e.queries for e in seen), sum(e.errors for e in seen)
+        )
+
+
+def measure(asked: Asked, job: LoadJob, quiet: bool = False) -> Result:
+    """One load to its end. Raises EngineError; Stopped after the partial figures are said."""
+    watch = Watch(asked, job, quiet)
+    try:
+        with stoppable():
+            outcome = run_load(job, Launcher(), watch)
+    except Stopped:
+        for line in watch.partial():
+            click.echo(line, err=True)
+        raise
+    except EngineFailed as failed:
+        failed.advice = preflight.advice(job, failed.message) or failed.advice
+        raise
+    wrong = mismatches(job, outcome.ready.receipt)
+    return result_of(job, outcome.ready, outcome.measuring, outcome.intervals, outcome.finished, wrong)
+
+
+def tables(asked: Asked, job: TablesJob) -> None:
+    """prepare, warmup or cleanup. Raises EngineError, Stopped."""
+    shown = ""
+
+    def show(event: Event) -> None:
+        nonlocal shown
+        if asked.value("json"):
+            click.echo(jsonl.event_line(event))
+        elif isinstance(event, TablesProgress) and event.doing != shown:
+            shown = event.doing
+            click.echo(event.doing)
+        elif isinstance(event, TablesDone) and asked.value("report") == "human":
+            click.echo(f"{job.action} done: {event.rows:,} rows in {event.elapsed_ns / 1e9:.3g} s")
+
+    if asked.value("json"):
+        click.echo(jsonl.job_line(job))
+    elif asked.value("report") == "sysbench":
+        _echo(report_sysbench.first_line(howfar.__version__, asked.dialect))
+    try:
+        with stoppable():
+            run_tables(job, Launcher(), show)
+    except EngineFailed as failed:
+        failed.advice = preflight.advice(job, failed.message) or failed.advice
+        raise
+
+
+def head(asked: Asked, job: LoadJob) -> None:
+    """What is said before the load."""
+    if asked.value("json"):
+        click.echo(jsonl.job_line(job))
+    elif asked.value("report") == "sysbench":
+        _echo(report_sysbench.first_line(howfar.__version__, asked.dialect))
+        _echo(report_sysbench.head(job, asked.dialect, asked.value("report-interval"), asked.value("rand-seed")))
+
+
+def show(asked: Asked, result: Result, name: str) -> None:
+    """The reports of a finished load, on stdout and in files. Raises RunFileError."""
+    if asked.value("json"):
+        click.echo(jsonl.summary_line(result))
+    elif asked.value("report") == "sysbench":
+        _echo(report_sysbench.report(result, asked.dialect, asked.value("percentile"), asked.value("histogram")))
+        _warn(result)
+    else:
+        _echo(report_human.report(result, name))
+        if asked.value("histogram"):
+            _echo(["", *report_human.histogram(result)])
+    if asked.said("prometheus"):
+        write_whole(Path(asked.value("prometheus")), prometheus_text(result, name))
+    if asked.said("hdr-log"):
+        write_whole(Path(asked.value("hdr-log")), hdr_log(result))
+
+
+def _warn(result: Result) -> None:
+    """sysbench's layout has no place for a verdict: it goes to stderr."""
+    for finding in result.verdict.findings:
+        click.echo(f"howfar: {finding.stamp}: {finding.because}", err=True)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Whole or not at all: a reader never sees half of it. Raises RunFileError."""
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+                os.fchmod(file.fileno(), 0o644)
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise RunFileError(
+            f"{path} cannot be written: {error.strerror}", "Name a file in a folder that takes one."
+        ) from error
+
+
+def _echo(lines: list[str]) -> None:
+    for line in lines:
+        click.echo(line)

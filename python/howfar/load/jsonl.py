@@ -1,0 +1,68 @@
+"""A load as JSON lines: the job, every event of the engine, a summary. Pure. A password is in none of them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from howfar.engine.messages import LoadJob, Message, TablesJob
+from howfar.load.figures import SHARES, Latency, Result
+
+VERSION = 1
+"""Of the lines that are made here; the engine's have the contract's."""
+
+
+def job_line(job: LoadJob | TablesJob) -> str:
+    return json.dumps({"event": "job", "format": VERSION, "job": job.model_dump(mode="json", exclude={"password"})})
+
+
+def event_line(event: Message) -> str:
+    return event.model_dump_json()
+
+
+def summary_line(result: Result) -> str:
+    return json.dumps(summary(result), allow_nan=False)
+
+
+def summary(result: Result) -> dict[str, Any]:
+    """The last line: what the other reports show, as numbers."""
+    finished = result.finished
+    seen = [result.transaction, *([result.service] if result.service else []), *result.statements, *result.stages]
+    client = result.client
+    queries = max(finished.queries, 1)
+    return {
+        "event": "summary",
+        "format": VERSION,
+        "stamps": [str(stamp) for stamp in result.verdict.stamps],
+        "findings": [
+            {"stamp": str(each.stamp), "because": each.because, "advice": each.advice}
+            for each in result.verdict.findings
+        ],
+        "not_judged": list(result.verdict.unknown),
+        "mismatches": list(result.mismatches),
+        "loop": "open" if result.open_loop else "closed",
+        "seconds": result.seconds,
+        "transactions": finished.transactions,
+        "transactions_per_second": result.per_second(finished.transactions),
+        "queries": finished.queries,
+        "queries_per_second": result.per_second(finished.queries),
+        "errors": finished.errors,
+        "reconnects": finished.reconnects,
+        "latency_ns": {each.kind: _latency(each) for each in seen if each.count},
+        "client_cpu_ns_per_query": None if client is None else client.cpu_ns / queries,
+        "client_memory_bytes": finished.peak_memory_bytes,
+    }
+
+
+def _latency(latency: Latency) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "count": latency.count,
+        "min": latency.min_ns,
+        "mean": latency.mean_ns,
+        "max": latency.max_ns,
+    }
+    for name, share in SHARES:
+        at = latency.at(share)
+        assert at is not None, "only histograms with values are shown"
+        found[name] = {"at_least": at.low_ns, "at_most": at.high_ns}
+    return found

@@ -1,0 +1,263 @@
+"""A load for a person: verdict first, then throughput, latencies, statements, errors, proof, what it cost, what to do next. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from howfar.engine.messages import Interval, Receipt
+from howfar.load.distribution import Bound
+from howfar.load.figures import SHARES, Latency, Result
+from howfar.load.sysbench_buckets import lines as histogram_lines
+from howfar.load.verdict import Stamp
+from howfar.units import format_size_bytes
+
+_ERRORS = {
+    "1213": "deadlock",
+    "1020": "record changed since last read",
+    "1205": "lock wait timeout",
+    "1062": "duplicate key",
+    "disconnect": "connection lost",
+}
+_LABEL = 12
+
+
+def time(ns: float) -> str:
+    """Three digits: `45.2 µs`, `1.23 ms`, `2.00 s`."""
+    for factor, unit, below in ((1.0, "ns", 1e3), (1e3, "µs", 1e6), (1e6, "ms", 1e9), (1e9, "s", float("inf"))):
+        value = ns / factor
+        if ns < below * 0.9995:
+            digits = 0 if unit == "ns" else 2 if value < 9.995 else 1 if value < 99.95 else 0
+            return f"{value:.{digits}f} {unit}"
+    raise AssertionError("the last unit has no end")
+
+
+def report(result: Result, workload: str) -> list[str]:
+    """The whole report."""
+    return [
+        *_verdict(result),
+        "",
+        *_what(result, workload),
+        *_throughput(result),
+        "",
+        *_latencies(result),
+        *_statements(result),
+        *_errors(result),
+        "",
+        *_receipt(result.receipt),
+        *_client(result),
+        *_next(result),
+    ]
+
+
+def _row(label: str, text: str) -> str:
+    return f"{label:<{_LABEL}}{text}".rstrip()
+
+
+def _verdict(result: Result) -> list[str]:
+    verdict = result.verdict
+    lines = [_row("Verdict", ", ".join(verdict.stamps))]
+    if verdict.has(Stamp.VOID):
+        lines.append(
+            _row("", "VOID: what was obtained is not what was asked; no figure below is about what was asked.")
+        )
+    lines += [_row("", f"{finding.stamp}: {finding.because}") for finding in verdict.findings]
+    return lines + [_row("", f"not judged: {reason}") for reason in verdict.unknown]
+
+
+def _what(result: Result, workload: str) -> list[str]:
+    job, arrivals = result.job, result.job.arrivals
+    loop = "closed loop"
+    if arrivals is not None:
+        shape = {"poisson": "Poisson", "constant": "evenly spaced", "bursts": f"bursts of {arrivals.burst}"}[
+            arrivals.shape
+        ]
+        loop = f"open loop, {arrivals.rate_per_s:,.6g} transactions/s due, {shape}"
+    idle = f" and {job.idle_connections:,} idle ones" if job.idle_connections else ""
+    warm = f" after {job.warmup_ns / 1e9:.3g} s of warm-up" if job.warmup_ns else ", no warm-up"
+    many = "connection" if job.connections == 1 else "connections"
+    return [
+        _row(
+            "Load",
+            f"{workload}, {job.connections:,} {many}{idle}, {loop}, {result.seconds:.4g} s{warm}, seed {job.seed}",
+        )
+    ]
+
+
+def _throughput(result: Result) -> list[str]:
+    done, classes = result.finished, result.finished.classes
+    rates = ", ".join(f"{name} {result.per_second(getattr(classes, name)):,.1f}" for name in ("read", "write", "other"))
+    lines = [
+        _row("Throughput", f"{result.per_second(done.transactions):,.1f} transactions/s ({done.transactions:,})"),
+        _row("", f"{result.per_second(done.queries):,.1f} queries/s ({rates})"),
+    ]
+    account = done.open_loop
+    if account is not None:
+        lost = f", {account.failed:,} failed" if account.failed else ""
+        lines.append(
+            _row("", f"of {account.due:,} requests due: {account.answered:,} answered, {account.unanswered:,} not{lost}; "
+                 f"at most {account.backlog_max:,} waited")
+        )  # fmt: skip
+    return lines
+
+
+def _latencies(result: Result) -> list[str]:
+    if result.open_loop:
+        rows = [("response", result.transaction), *([("service", result.service)] if result.service else [])]
+        note = "response: from when a request was due; service: from its first byte sent"
+    else:
+        rows = [("transaction", result.transaction)]
+        note = (
+            "from the first byte sent; a closed loop asks nothing while it waits, so a stall counts once a connection"
+        )
+    return [*_table("Latency", rows), _row("", note)]
+
+
+def _statements(result: Result) -> list[str]:
+    rows = [(each.kind.removeprefix("statement."), each) for each in result.statements if each.count]
+    rows += [(each.kind, each) for each in result.stages if each.count]
+    rows += [("connect", result.connect)] if result.connect is not None and result.connect.count else []
+    return ["", *_table("Statement", rows)] if rows else []
+
+
+def _table(title: str, rows: Sequence[tuple[str, Latency]]) -> list[str]:
+    """Count and percentiles, a row each; `≥` where the unanswered leave only a bound."""
+    head = [title, "count", "mean", *(name for name, _ in SHARES), "max"]
+    body = [
+        [
+            label,
+            f"{latency.count:,}",
+            time(latency.mean_ns) if latency.complete else f"≥ {time(latency.mean_ns)}",
+            *(_bound(latency.at(share)) for _, share in SHARES),
+            _bound(latency.at(1)),
+        ]
+        for label, latency in rows
+    ]
+    widths = [max(len(row[column]) for row in [head, *body]) for column in range(len(head))]
+    widths[0] = max(widths[0], _LABEL - 2)
+    return [
+        "  ".join(
+            [row[0].ljust(widths[0]), *(text.rjust(width) for text, width in zip(row[1:], widths[1:], strict=True))]
+        )
+        for row in [head, *body]
+    ]
+
+
+def _bound(at: Bound | None) -> str:
+    if at is None:
+        return "-"
+    return time(at.low_ns) if at.exact else f"≥ {time(at.low_ns)}"
+
+
+def _errors(result: Result) -> list[str]:
+    done = result.finished
+    if not done.errors and not done.reconnects:
+        return ["", _row("Errors", "none")]
+    known = [
+        f"{count:,} x {code}{f' ({_ERRORS[code]})' if code in _ERRORS else ''}"
+        for code, count in sorted(done.errors.items())
+    ]
+    again = [f"{done.reconnects:,} reconnects"] if done.reconnects else []
+    return ["", _row("Errors", ", ".join([*known, *again]))]
+
+
+def _receipt(receipt: Receipt) -> list[str]:
+    """Facts of the session as it really was."""
+    login = f"login by {receipt.auth_plugin}, statements {receipt.protocol_mode}"
+    return [
+        _row("Receipt", f"{receipt.server_version}, connection {receipt.server_connection_id}, {login}"),
+        _row("", _transport(receipt)),
+        _row("", _layers(receipt)),
+    ]
+
+
+def _transport(receipt: Receipt) -> str:
+    if receipt.address_family == "unix":
+        pid = f", server process {receipt.peer_pid}" if receipt.peer_pid else ""
+        return f"Unix socket {receipt.peer_address}{pid}"
+    facts = [
+        f"MSS {receipt.tcp_mss}" if receipt.tcp_mss else "",
+        receipt.congestion_control or "",
+        {True: "NODELAY", False: "Nagle on", None: ""}[receipt.tcp_nodelay],
+    ]
+    family = {"inet": "IPv4", "inet6": "IPv6"}[receipt.address_family]
+    return f"TCP over {family} to {receipt.peer_address}{_listed(facts)}"
+
+
+def _layers(receipt: Receipt) -> str:
+    tls = "no TLS"
+    if receipt.tls_version is not None:
+        resumed = {True: "resumed", False: "not resumed", None: ""}[receipt.tls_resumed]
+        tls = receipt.tls_version + _listed([receipt.tls_cipher or "", receipt.tls_group or "", resumed])
+    packed = "no compression"
+    if receipt.compression is not None:
+        level = f" level {receipt.compression_level}" if receipt.compression_level is not None else ""
+        packed = f"{receipt.compression}{level} compression"
+    return f"{tls}; {packed}"
+
+
+def _listed(facts: Iterable[str]) -> str:
+    kept = [fact for fact in facts if fact]
+    return f" ({', '.join(kept)})" if kept else ""
+
+
+def _client(result: Result) -> list[str]:
+    """What the measuring itself cost."""
+    use, done = result.client, result.finished
+    if use is None:
+        return []
+    busy = (
+        f"busiest of {use.threads} threads on a CPU {use.busiest_thread_ns / max(done.elapsed_ns, 1):.0%} of the window"
+    )
+    lines = [
+        _row(
+            "Client",
+            f"{time(use.cpu_ns / max(done.queries, 1))} CPU/query; {busy}; {format_size_bytes(done.peak_memory_bytes)}",
+        )
+    ]
+    if done.tcp is not None:
+        rtt = f"RTT p50 {time(done.tcp.rtt_p50_ns)}, max {time(done.tcp.rtt_max_ns)}"
+        lines.append(_row("TCP", f"{rtt}; {done.tcp.retransmits:,} segments retransmitted"))
+    return lines
+
+
+def _next(result: Result) -> list[str]:
+    advice = [finding.advice for finding in result.verdict.findings]
+    if not advice:
+        short = result.verdict.unknown
+        advice = (
+            ["Run longer to have steadiness judged."]
+            if short
+            else ["Repeat it: one run says nothing about what varies between runs."]
+        )
+        if not result.open_loop:
+            rate = result.per_second(result.finished.transactions)
+            advice.append(
+                f"For response times as users would see them, give a rate below {rate:,.4g} (--rate), or find it (--search 'p99<…')."
+            )
+    return ["", *(_row("Next" if number == 0 else "", text) for number, text in enumerate(dict.fromkeys(advice)))]
+
+
+def partial(seconds: float, transactions: int, queries: int, errors: int) -> list[str]:
+    """After an interruption: what the intervals so far add up to, and that it is no result."""
+    return [
+        _row("Partial", f"interrupted after {seconds:.4g} s of the window: this is no result"),
+        _row(
+            "", f"{transactions:,} transactions, {queries:,} queries, {errors:,} errors in whole intervals until then"
+        ),
+    ]
+
+
+def interval_line(each: Interval, open_loop: bool) -> str:
+    """A line while it runs."""
+    seconds = each.length_ns / 1e9 or 1.0
+    return (
+        f"{(each.start_ns + each.length_ns) / 1e9:>7.4g} s  {each.transactions / seconds:>11,.1f} transactions/s  "
+        f"{each.queries / seconds:>11,.1f} queries/s  p50 {time(each.p50_ns):>7}  p99 {time(each.p99_ns):>7}"
+        + (f"  waiting {each.backlog:,}" if open_loop else "")
+        + (f"  errors {each.errors:,}" if each.errors else "")
+    )
+
+
+def histogram(result: Result) -> list[str]:
+    """Latencies of transactions in sysbench's buckets."""
+    return ["Latencies in ms, in sysbench's buckets", *histogram_lines(result.transaction.all_requests.pairs())]

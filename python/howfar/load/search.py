@@ -1,0 +1,154 @@
+"""The highest rate that holds a goal, `p99<5ms`: which rate to try next, and when to stop. Pure: trials in, the next rate out.
+
+First growth by doubling until one fails (or halving, until one holds), then halving the gap on a logarithmic scale; at last the
+best is tried a second and a third time, because one good trial may be luck. Every search ends: `MOST_TRIALS`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from howfar.errors import QuantityError, UsageError
+from howfar.units import format_duration_ns, parse_duration_ns
+
+MOST_TRIALS = 24
+GROWTH = 2.0
+NARROW = 1.05
+"""A gap between what held and what failed that is narrow enough."""
+CONFIRMATIONS = 2
+DESCENT = 64.0
+"""How far below the first rate is looked, when that already fails."""
+_GOAL = re.compile(r"\s*(p[0-9]{1,2}(?:\.[0-9]{1,3})?|max)\s*<\s*(.+?)\s*")
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A percentile of response time that must stay below a limit."""
+
+    share: float
+    """1: the maximum."""
+    limit_ns: int
+
+    def __str__(self) -> str:
+        name = "max" if self.share >= 1 else f"p{self.share * 100:g}"
+        return f"{name} < {format_duration_ns(self.limit_ns)}"
+
+
+def parse_goal(text: str) -> Goal:
+    """Raises UsageError."""
+    match = _GOAL.fullmatch(text)
+    if match is None:
+        raise UsageError(
+            f"--search {text!r} is no goal", "Write a percentile and a limit, like 'p99<5ms' (quoted, for the shell)."
+        )
+    name, limit = match.groups()
+    share = 1.0 if name == "max" else round(float(name[1:]) / 100, 8)
+    try:
+        limit_ns = parse_duration_ns(limit)
+    except QuantityError as error:
+        raise UsageError(f"--search {text!r}: {error.message}", error.advice) from error
+    if not 0 < share <= 1 or limit_ns == 0:
+        raise UsageError(f"--search {text!r} can never hold", "Write for example 'p99<5ms'.")
+    return Goal(share, limit_ns)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One rate tried. `observed_ns` is the percentile, a lower bound when `censored`; `why_not` is empty when it held."""
+
+    rate: float
+    observed_ns: int | None
+    censored: bool
+    why_not: str
+
+    @property
+    def held(self) -> bool:
+        return not self.why_not
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`found`: the highest that held, with what failed above it. `at_least`: nothing failed up to the highest allowed.
+    `below`: not even the lowest held. `unclear`: trials ran out, or the best did not hold again."""
+
+    kind: Literal["found", "at_least", "below", "unclear"]
+    rate: float | None
+    failed_at: float | None
+    trials: int
+    repeats: int
+    """How often the answer held."""
+
+
+def next_rate(trials: Sequence[Trial], low: float, high: float | None) -> float | None:
+    """The next rate to try; None: the search is over."""
+    if len(trials) >= MOST_TRIALS:
+        return None
+    if not trials:
+        return low
+    best = _best(trials)
+    failed = _lowest_failure(trials)
+    if best is None:
+        assert failed is not None, "a trial held or failed"
+        return failed / GROWTH if failed / GROWTH >= max(low / DESCENT, 1) else None
+    if failed is None:
+        if high is not None and best >= high:
+            return _again(trials, best)
+        return min(best * GROWTH, high) if high is not None else best * GROWTH
+    if failed / best > NARROW:
+        return math.sqrt(best * failed)
+    return _again(trials, best)
+
+
+def _again(trials: Sequence[Trial], best: float) -> float | None:
+    return best if _held(trials, best) <= CONFIRMATIONS else None
+
+
+def _held(trials: Sequence[Trial], rate: float) -> int:
+    return sum(trial.held for trial in trials if trial.rate == rate)
+
+
+def _lowest_failure(trials: Sequence[Trial]) -> float | None:
+    return min((trial.rate for trial in trials if not trial.held), default=None)
+
+
+def _best(trials: Sequence[Trial]) -> float | None:
+    """The highest that never failed, below everything that failed."""
+    failed = _lowest_failure(trials)
+    return max((trial.rate for trial in trials if trial.held and (failed is None or trial.rate < failed)), default=None)
+
+
+def answer(trials: Sequence[Trial]) -> Answer:
+    """What the trials so far say."""
+    best, failed = _best(trials), _lowest_failure(trials)
+    if best is None:
+        kind: Literal["below", "unclear"] = "below" if failed is not None else "unclear"
+        return Answer(kind, None, failed, len(trials), 0)
+    repeats = _held(trials, best)
+    if failed is None:
+        return Answer("at_least", best, None, len(trials), repeats)
+    sure = failed / best <= NARROW and repeats > CONFIRMATIONS
+    return Answer("found" if sure else "unclear", best, failed, len(trials), repeats)
+
+
+def in_words(goal: Goal, found: Answer) -> str:
+    """One sentence; says when the answer is only a bound."""
+    tried = f"{found.trials} trials"
+    if found.kind == "below":
+        return f"below {found.failed_at:.4g} transactions/s: no rate tried held {goal} ({tried})"
+    if found.kind == "at_least":
+        return (
+            f"at least {found.rate:.4g} transactions/s hold {goal}: nothing failed up to there ({tried}); "
+            "allow more with --search-high"
+        )
+    if found.kind == "found":
+        return (
+            f"{found.rate:.4g} transactions/s is the highest rate that held {goal}: {found.repeats} times of {found.repeats}, "
+            f"and {found.failed_at:.4g} failed ({tried})"
+        )
+    if found.rate is None:
+        return f"no rate was tried to its end ({tried})"
+    return f"between {found.rate:.4g} and {found.failed_at or math.inf:.4g} transactions/s; not settled within {tried}"

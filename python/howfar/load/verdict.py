@@ -1,0 +1,190 @@
+"""Whether a load's figures mean what they seem to: a closed set of stamps, each with the figures behind it. Pure.
+
+A check that cannot be made says so in `unknown`; it is never taken for passed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import fmean, median, variance
+
+from howfar.engine.messages import Finished, Interval
+
+THREAD_BUSY_SHARE = 0.85
+"""A thread of the client that works longer than this has no time left to be prompt."""
+WAIT_SHARE = 0.10
+"""Runnable and not running: the processors were others'."""
+LATE_NS = 1_000_000
+LATE_SHARE = 0.10
+UNANSWERED_SHARE = 0.01
+MIN_INTERVALS = 8
+DRIFT_SHARE = 0.05
+DRIFT_T = 3.0
+"""Welch's t between the halves: beyond this, chance alone is rarer than one run in a hundred, from 8 intervals on."""
+STALL_SHARE = 0.5
+
+
+class Stamp(StrEnum):
+    VALID = "valid"
+    VOID = "void"
+    """What was obtained is not what was asked."""
+    CLIENT_LIMITED = "client-limited"
+    NOT_STEADY = "not steady"
+    LATE = "late"
+    OVERLOADED = "overloaded"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A stamp, why, and what to do."""
+
+    stamp: Stamp
+    because: str
+    advice: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """All stamps but `valid`; none: valid."""
+
+    findings: tuple[Finding, ...]
+    unknown: tuple[str, ...]
+    """Checks that could not be made, each with the reason."""
+
+    @property
+    def stamps(self) -> tuple[Stamp, ...]:
+        return tuple(finding.stamp for finding in self.findings) or (Stamp.VALID,)
+
+    def has(self, stamp: Stamp) -> bool:
+        return stamp in self.stamps
+
+
+def judge(
+    finished: Finished,
+    intervals: Sequence[Interval],
+    mismatches: Sequence[str] = (),
+    *,
+    lateness_p99_ns: int | None = None,
+    service_p50_ns: int | None = None,
+) -> Verdict:
+    """Every check on one finished load."""
+    findings: list[Finding] = []
+    unknown: list[str] = []
+    if mismatches:
+        findings.append(
+            Finding(Stamp.VOID, "; ".join(mismatches), "Correct the server or what is asked, and run again.")
+        )
+    for found in (
+        _overloaded(finished),
+        _client_limited(finished, unknown),
+        _late(finished, lateness_p99_ns, service_p50_ns, unknown),
+    ):
+        if found is not None:
+            findings.append(found)
+    unsteady = _not_steady(finished.open_loop is not None, intervals, unknown)
+    if unsteady is not None:
+        findings.append(unsteady)
+    return Verdict(tuple(findings), tuple(unknown))
+
+
+def _overloaded(finished: Finished) -> Finding | None:
+    account = finished.open_loop
+    if account is None or not account.due or account.unanswered <= UNANSWERED_SHARE * account.due:
+        return None
+    share = 100 * account.unanswered / account.due
+    return Finding(
+        Stamp.OVERLOADED,
+        f"{account.unanswered} of {account.due} requests due ({share:.1f} %) had no answer when the window ended, "
+        f"at most {account.backlog_max} waited at once",
+        "The server does not carry this rate: percentiles marked ≥ are lower bounds. Lower --rate, or find the highest with --search.",
+    )
+
+
+def _client_limited(finished: Finished, unknown: list[str]) -> Finding | None:
+    client = next((use for use in finished.cpu if use.role == "client"), None)
+    if client is None or finished.elapsed_ns <= 0:
+        unknown.append("client-limited: the engine's CPU time is not known")
+        return None
+    busy = client.busiest_thread_ns / finished.elapsed_ns
+    wanted = client.cpu_ns + client.runnable_wait_ns
+    waited = client.runnable_wait_ns / wanted if wanted else 0.0
+    reasons = []
+    if busy > THREAD_BUSY_SHARE:
+        reasons.append(f"the engine's busiest thread was on a CPU for {busy:.0%} of the window")
+    if waited > WAIT_SHARE:
+        reasons.append(f"the engine waited for a CPU for {waited:.0%} of the time in which it had work")
+    if not reasons:
+        return None
+    return Finding(
+        Stamp.CLIENT_LIMITED,
+        " and ".join(reasons),
+        "The figures are partly this client's. Give it more or quieter CPUs (--engine-threads), or another machine.",
+    )
+
+
+def _late(
+    finished: Finished, lateness_p99_ns: int | None, service_p50_ns: int | None, unknown: list[str]
+) -> Finding | None:
+    if finished.open_loop is None:
+        return None
+    if lateness_p99_ns is None or service_p50_ns is None:
+        unknown.append("late: the engine gave no lateness")
+        return None
+    limit = max(LATE_NS, LATE_SHARE * service_p50_ns)
+    if lateness_p99_ns <= limit:
+        return None
+    return Finding(
+        Stamp.LATE,
+        f"one request in a hundred was sent {lateness_p99_ns / 1e6:.3g} ms or more after it was due with a connection free "
+        f"(limit here {limit / 1e6:.3g} ms)",
+        "The client could not keep its own schedule: more CPUs, or a quieter machine.",
+    )
+
+
+def _not_steady(open_loop: bool, intervals: Sequence[Interval], unknown: list[str]) -> Finding | None:
+    """Closed loop: the rate. Open loop the rate is given, so the median response time. Whole intervals only."""
+    longest = max((each.length_ns for each in intervals), default=0)
+    whole = [each for each in intervals if each.length_ns >= 0.9 * longest > 0]
+    if len(whole) < MIN_INTERVALS:
+        unknown.append(
+            f"steadiness: {len(whole)} whole intervals, {MIN_INTERVALS} are needed (a longer --time, or a shorter --interval)"
+        )
+        return None
+    if open_loop:
+        values = [float(each.p50_ns) for each in whole if each.transactions]
+        what = "the median response time"
+    else:
+        values = [each.transactions * 1e9 / each.length_ns for each in whole]
+        what = "throughput"
+    reasons = [text for text in (_drift(values, what), None if open_loop else _stalls(values)) if text]
+    if not reasons:
+        return None
+    return Finding(
+        Stamp.NOT_STEADY,
+        " and ".join(reasons),
+        "Warm up for longer (--warmup-time), measure for longer, and look at the server for checkpoints, purges or other users.",
+    )
+
+
+def _drift(values: Sequence[float], what: str) -> str | None:
+    half = len(values) // 2
+    first, second = values[:half], values[-half:]
+    if half < 2 or fmean(first) <= 0:
+        return None
+    change = fmean(second) / fmean(first) - 1
+    spread = math.sqrt(variance(first) / half + variance(second) / half)
+    apart = abs(fmean(second) - fmean(first))
+    if abs(change) <= DRIFT_SHARE or apart <= DRIFT_T * spread:
+        return None
+    return f"{what} in the second half was {change:+.0%} of the first's"
+
+
+def _stalls(rates: Sequence[float]) -> str | None:
+    typical = median(rates)
+    slow = [rate for rate in rates if rate < STALL_SHARE * typical]
+    if not slow:
+        return None
+    return f"in {len(slow)} of {len(rates)} intervals throughput was less than half the median, once {min(slow) / typical:.0%} of it"

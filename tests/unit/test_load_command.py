@@ -1,0 +1,268 @@
+"""`howfar load` as a command, with a made-up engine in place of the real one: exit codes, files, where a password goes."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit import fake_load
+
+from howfar.cli.load_place import find_login, target_of
+from howfar.cli.load_run import write_whole
+from howfar.cli.main import run_command_line
+from howfar.engine.messages import Failed, Message, TablesDone, TablesProgress, TcpTarget
+from howfar.engine.process import engine_info
+from howfar.errors import EngineError, RunFileError, UsageError
+from howfar.load.place import Place
+from howfar.load.words import read_words
+
+SECRET = "correct-horse-7"
+SERVER = f"mysql://{fake_load.SOCKET}?user=u&db=d"
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in ("HOWFAR_PASSWORD", "MYSQL_PWD", "HOWFAR_SOCKET", "HOWFAR_HOST", "HOWFAR_PASSWORD_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    engine_info.cache_clear()
+    yield
+    engine_info.cache_clear()
+
+
+def run(folder: Path, monkeypatch: pytest.MonkeyPatch, *words: str, said: list[Message] | None = None) -> int:
+    events = fake_load.events(fake_load.job()) if said is None else said
+    monkeypatch.setenv("HOWFAR_ENGINE", str(fake_load.fake_engine(folder, events)))
+    return run_command_line(["load", SERVER, *words])
+
+
+def given(folder: Path) -> dict[str, Any]:
+    job: dict[str, Any] = json.loads((folder / "given.stdin").read_text())
+    return job
+
+
+def test_a_load_that_goes_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOWFAR_PASSWORD", SECRET)
+    assert run(tmp_path, monkeypatch, "oltp_read_write", "--threads=2", "--debug", "--report-interval=1") == 0
+    out, err = capsys.readouterr()
+    assert "Verdict     valid" in out and "100.0 transactions/s" in out
+    assert f"Unix socket {fake_load.SOCKET}, user u, database d, no TLS, no compression" in err
+    assert "--debug has no effect" in err
+    assert out.count(" transactions/s  ") == 10, "a line for each interval"
+    assert (given(tmp_path)["password"], given(tmp_path)["user"]) == (SECRET, "u")
+
+
+@pytest.mark.parametrize("source", ["--password-file", "HOWFAR_PASSWORD", "MYSQL_PWD", "--defaults-file"])
+def test_a_password_reaches_the_engine_and_nothing_else(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text(f"[client]\npassword={SECRET}\n" if source == "--defaults-file" else f"{SECRET}\n")
+    secret.chmod(0o600)
+    words = [f"{source}={secret}"] if source.startswith("--") else []
+    if not words:
+        monkeypatch.setenv(source, SECRET)
+    prometheus, log = tmp_path / "load.prom", tmp_path / "load.hlog"
+    files = [f"--prometheus={prometheus}", f"--hdr-log={log}"]
+    assert run(tmp_path, monkeypatch, "oltp_read_write", "--json", *words, *files) == 0
+    out, err = capsys.readouterr()
+    assert given(tmp_path)["password"] == SECRET
+    for shown in (out, err, (tmp_path / "given.args").read_text(), prometheus.read_text(), log.read_text()):
+        assert SECRET not in shown
+    assert (tmp_path / "given.args").read_text() == "load\n"
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert [lines[0]["event"], lines[1]["event"], lines[-2]["event"], lines[-1]["event"]] == [
+        "job", "ready", "finished", "summary"
+    ]  # fmt: skip
+
+
+def test_a_password_file_that_others_can_read_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text(SECRET)
+    secret.chmod(0o644)
+    assert run(tmp_path, monkeypatch, "oltp_read_only", f"--password-file={secret}") == 0
+    assert "others on this machine may read" in capsys.readouterr().err
+
+
+def test_void_has_an_exit_code_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = fake_load.events(fake_load.job(), compression="zlib")
+    assert run(tmp_path, monkeypatch, "oltp_read_only", said=said) == 7
+    assert "no compression was asked for, and zlib was obtained" in capsys.readouterr().out
+
+
+def test_a_load_that_fails_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failed = Failed(code="server_error", message="preparing: error 1461 (42000): too many", advice="Raise it.")
+    assert run(tmp_path, monkeypatch, "oltp_point_select", "--threads=9", "--tables=3", said=[failed]) == 5
+    assert "SET GLOBAL max_prepared_stmt_count = 27;" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["oltp_read_only", "--tabels=1"],
+        ["oltp_read_only", "--mysql-password=x"],
+        ["oltp_read_only", "--mysql-host=h"],
+        ["oltp_read_only", "--search=p99"],
+        ["oltp_read_only", "--search=p99<1ms", "--rate=5"],
+        ["--workload=/nonexistent.toml"],
+        ["oltp_read_only", "--password-file=/nonexistent"],
+        ["oltp_read_only", "--ask-password"],
+    ],
+)
+def test_mistakes_start_no_engine(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO())  # no terminal to ask on
+    assert run(tmp_path, monkeypatch, *words) == 2
+    assert not (tmp_path / "given.args").exists()
+
+
+def test_sysbenchs_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "oltp_read_write",
+        "--threads=2",
+        "--report=sysbench",
+        "--report-interval=1",
+        "--rand-seed=7",
+        "--histogram",
+    ]
+    assert run(tmp_path, monkeypatch, *words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("howfar ")
+    assert "Initializing random number generator from seed (7)." in lines
+    assert "Threads started!" in lines
+    assert sum(line.startswith("[ ") for line in lines) == 10
+    assert "    transactions:                        1000   (100.00 per sec.)" in lines
+    assert "Latency histogram (values are in milliseconds)" in lines
+    assert given(tmp_path)["seed"] == 7
+
+
+def test_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    said: list[Message] = [
+        TablesProgress(done=0, total=10, doing="Creating table 'sbtest1'..."),
+        TablesProgress(done=5, total=10, doing="Inserting 10 records into 'sbtest1'"),
+        TablesProgress(done=9, total=10, doing="Inserting 10 records into 'sbtest1'"),
+        TablesDone(rows=10, elapsed_ns=10**9),
+    ]
+    assert run(tmp_path, monkeypatch, "oltp_read_write", "--table-size=10", "prepare", said=said) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "Creating table 'sbtest1'...",
+        "Inserting 10 records into 'sbtest1'",
+        "prepare done: 10 rows in 1 s",
+    ]
+    assert (tmp_path / "given.args").read_text() == "tables\n"
+    assert given(tmp_path)["action"] == "prepare"
+
+
+def test_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The made-up engine answers every rate alike: p99 is 10.9 ms."""
+    assert (
+        run(tmp_path, monkeypatch, "oltp_read_only", "--search=p99<20ms", "--search-low=50", "--search-high=100") == 0
+    )
+    out = capsys.readouterr().out
+    assert "at least 100 transactions/s hold p99 < 20ms" in out
+    assert "open loop, 100 transactions/s due" in out, "the report of the rate that was found"
+    assert run(tmp_path, monkeypatch, "oltp_read_only", "--search=p99<1ms", "--search-low=50") == 0
+    assert "below " in capsys.readouterr().out
+
+
+def test_an_interrupted_load_leaves_a_partial_answer_and_no_engine(tmp_path: Path) -> None:
+    events = fake_load.events(fake_load.job())[:5]
+    engine = fake_load.fake_engine(tmp_path, events, then="echo $$ > pid.new; mv pid.new pid; exec sleep 1000")
+    source = "import sys; from howfar.cli.main import run_command_line; sys.exit(run_command_line(sys.argv[1:]))"
+    process = subprocess.Popen(
+        [sys.executable, "-c", source, "load", SERVER, "oltp_read_write", "--report-interval=1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "HOWFAR_ENGINE": str(engine)},
+    )
+    assert process.stdout is not None
+    for _ in range(3):
+        assert "transactions/s" in process.stdout.readline(), "three intervals are shown while it goes on"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert "this is no result" in err and "300 transactions" in err
+    assert "Verdict" not in out
+    if (tmp_path / "pid").exists():
+        with pytest.raises(ProcessLookupError):
+            os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+# ---------------------------------------------------------------- where the server is
+
+
+def test_the_laboratory_is_the_default_where_it_is() -> None:
+    said: list[str] = []
+    inside = {"HOWFAR_SOCKET": "/lab.sock", "HOWFAR_USER": "howfar", "HOWFAR_DATABASE": "sbtest"}
+    login = find_login(read_words(["oltp_read_only"]), said.append, inside)
+    assert (login.place.socket, login.place.user) == ("/lab.sock", "howfar")
+    assert said == ["server and account are those of `howfar lab`"]
+    other = find_login(read_words(["mysql://u@192.0.2.1", "oltp_read_only"]), said.append, inside)
+    assert other.place.host == "192.0.2.1" and other.place.user == "u"
+
+
+def test_names_and_addresses() -> None:
+    assert target_of(Place(host="::1", port=5), lambda _: None) == TcpTarget(host="::1", port=5)
+    local = target_of(Place(host="localhost", port=1), lambda _: None) if _single("localhost") else None
+    assert local is None or isinstance(local, TcpTarget), "localhost is never the socket"
+    with pytest.raises(UsageError, match="longer than 107"):
+        target_of(Place(socket="/" + "x" * 108), lambda _: None)
+
+
+def _single(host: str) -> bool:
+    import socket
+
+    return len({entry[4][0] for entry in socket.getaddrinfo(host, 1, type=socket.SOCK_STREAM)}) == 1
+
+
+def test_of_several_addresses_the_first_that_answers_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    import socket
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    monkeypatch.setattr("howfar.cli.load_place._resolved", lambda host, port: ["127.0.0.2", "127.0.0.1"])
+    said: list[str] = []
+    with listener:
+        assert target_of(Place(host="db", port=port), said.append) == TcpTarget(host="127.0.0.1", port=port)
+    assert said == ["db has 2 addresses; 127.0.0.1 is the first that answers"]
+    with pytest.raises(EngineError, match=r"127\.0\.0\.2: .*; 127\.0\.0\.1: "):
+        target_of(Place(host="db", port=port), said.append)
+
+
+def test_files_are_whole_or_not_there(tmp_path: Path) -> None:
+    target = tmp_path / "x.prom"
+    write_whole(target, "a\n")
+    write_whole(target, "b\n")
+    assert target.read_text() == "b\n"
+    assert stat.S_IMODE(target.stat().st_mode) == 0o644
+    assert [path.name for path in tmp_path.iterdir()] == ["x.prom"]
+    with pytest.raises(RunFileError, match="cannot be written"):
+        write_whole(tmp_path / "none" / "x.prom", "a\n")
+    assert not (tmp_path / "none").exists()
+
+
+def test_the_help_has_every_option_under_its_group(capsys: pytest.CaptureFixture[str]) -> None:
+    from howfar.load.options import GROUPS, OPTIONS
+
+    assert run_command_line(["load", "--help"]) == 0
+    out = capsys.readouterr().out
+    for group in GROUPS:
+        assert f"\n{group}:\n" in out
+    for option in OPTIONS:
+        assert option.same_as or f"--{option.name}" in out

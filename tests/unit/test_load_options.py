@@ -1,0 +1,240 @@
+"""The option table against sysbench's own help, and what words of a command line become."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from typing import Any
+
+import pytest
+
+from howfar.engine.messages import LoadJob, Sysbench, TcpTarget, UnixTarget
+from howfar.errors import UsageError
+from howfar.load.job import Login, load_job, place_of_options, session_of, tables_job, transport_line, workload_of
+from howfar.load.options import BY_NAME, OPTIONS
+from howfar.load.place import Place
+from howfar.load.words import Asked, read_words
+
+SYSBENCH_1_1 = """
+threads events time warmup-time forced-shutdown thread-stack-size thread-init-timeout rate report-interval
+report-checkpoints debug validate luajit-cmd config-file rand-type rand-seed rand-pareto-h rand-zipfian-exp
+verbosity percentile histogram db-driver db-ps-mode db-debug mysql-host mysql-port mysql-socket mysql-user
+mysql-password mysql-db mysql-ssl mysql-ssl-key mysql-ssl-ca mysql-ssl-cert mysql-ssl-cipher mysql-compression
+mysql-compression-algorithms mysql-debug mysql-ignore-errors mysql-dry-run pgsql-host pgsql-port pgsql-user
+pgsql-password pgsql-db pgsql-sslmode table_size range_size tables point_selects simple_ranges sum_ranges
+order_ranges distinct_ranges index_updates non_index_updates delete_inserts range_selects auto_inc
+create_table_options skip_trx secondary create_secondary reconnect mysql_storage_engine pgsql_variant
+random_points number_of_ranges delta
+"""
+"""Of the development branch that calls itself 1.1.0."""
+NOT_OPTIONS_OF_A_LOAD = {"help", "version"}
+SOCKET = Login(Place(socket="/s", user="u", database="d"), UnixTarget(path="/s"), "never-to-be-seen")
+TCP = Login(
+    Place(host="h", port=3306, user="u", database="d"), TcpTarget(host="192.0.2.1", port=3306), "never-to-be-seen"
+)
+
+
+def job_of(*words: str, login: Login = SOCKET) -> LoadJob:
+    asked = read_words(words)
+    return load_job(asked, login, workload_of(asked, None), seed=5)
+
+
+def workload(*words: str) -> Sysbench:
+    found = job_of(*words).workload
+    assert isinstance(found, Sysbench)
+    return found
+
+
+@pytest.mark.skipif(shutil.which("sysbench") is None, reason="sysbench is not installed (./setup --tests brings it)")
+@pytest.mark.parametrize("words", [["--help"], *([kind, "help"] for kind in ("oltp_read_write", "select_random_points",
+                                                                             "select_random_ranges", "oltp_insert"))])  # fmt: skip
+def test_every_option_of_the_installed_sysbench_is_known_with_its_default(words: list[str]) -> None:
+    said = subprocess.run(["sysbench", *words], capture_output=True, text=True, check=True).stdout
+    found = re.findall(r"^  --([a-z_-]+)(?:\[=|=| ).*?(?:\[([^\[\]]*)\])?$", said, flags=re.MULTILINE)
+    assert len(found) > 15
+    for name, default in found:
+        if name in NOT_OPTIONS_OF_A_LOAD:
+            continue
+        option = BY_NAME.get(name.replace("_", "-"))
+        assert option is not None, f"sysbench knows --{name}"
+        if option.fate == "used" and not option.same_as and option.default is not None:
+            assert option.default == default, name
+
+
+@pytest.mark.parametrize("name", SYSBENCH_1_1.split())
+def test_every_option_of_sysbench_1_1_is_known(name: str) -> None:
+    assert name.replace("_", "-") in BY_NAME
+
+
+def test_the_table_is_consistent() -> None:
+    assert len(BY_NAME) == len(OPTIONS), "no option twice"
+    for option in OPTIONS:
+        assert option.same_as in ("", *BY_NAME)
+        assert option.why if option.fate != "used" else option.help or option.same_as or option.name == "db-driver"
+        for dialect in ("1.0", "1.1"):
+            asked = Asked(None, "oltp_read_only", "run", {"dialect": dialect}, ())
+            if option.fate == "used" and not option.same_as:
+                asked.value(option.name)  # every default can be read
+
+
+def test_defaults_are_sysbenchs() -> None:
+    assert workload("oltp_read_only") == Sysbench(kind="oltp_read_only")
+    job = job_of("oltp_read_write")
+    assert (job.connections, job.measure_ns, job.warmup_ns, job.arrivals) == (1, 10_000_000_000, 0, None)
+    assert job.ignore_errors == (1213, 1020, 1205)
+    assert workload("oltp_read_only", "--dialect=1.1").distribution.kind == "uniform"
+
+
+@pytest.mark.parametrize(
+    ("word", "field", "value"),
+    [
+        ("--table-size=7", "table_size", 7),
+        ("--table_size=7", "table_size", 7),
+        ("--skip_trx", "skip_trx", True),
+        ("--skip-trx=on", "skip_trx", True),
+        ("--auto-inc=off", "auto_inc", False),
+        ("--range-selects=false", "range_selects", False),
+        ("--secondary=1", "secondary", True),
+        ("--create_table_options=x=y", "create_table_options", "x=y"),
+        ("--db-ps-mode=disable", "db_ps_mode", "disable"),
+    ],
+)
+def test_forms_of_options(word: str, field: str, value: Any) -> None:
+    assert getattr(workload("oltp_read_write", word, "run"), field) == value
+
+
+def test_a_switch_does_not_take_the_command() -> None:
+    asked = read_words(["oltp_read_write", "--skip-trx", "prepare"])
+    assert (asked.action, asked.value("skip-trx")) == ("prepare", True)
+
+
+def test_a_value_may_be_the_next_word() -> None:
+    assert job_of("oltp_read_only", "--threads", "8", "run").connections == 8
+
+
+def test_words_in_any_order() -> None:
+    asked = read_words(["--time=5", "run", "/usr/share/sysbench/oltp_point_select.lua", "mysql://h/d"])
+    assert (asked.dsn, asked.kind, asked.action) == ("mysql://h/d", "oltp_point_select", "run")
+    assert read_words(["oltp_insert", "prewarm"]).action == "warmup"
+
+
+@pytest.mark.parametrize(
+    ("words", "why", "advice"),
+    [
+        (["oltp_read_only", "--tabels=3"], "no option --tabels", "--tables"),
+        (["oltp_read_olny"], "not known", "oltp_read_only"),
+        (["run"], "no workload", "oltp_read_only"),
+        (["oltp_read_only", "mine.lua"], "Lua script", "TOML"),
+        (["oltp_read_only", "--threads=x"], "not a whole number", ""),
+        (["oltp_read_only", "--threads=-1"], "less than 1", ""),
+        (["oltp_read_only", "--threads"], "needs a value", ""),
+        (["oltp_read_only", "--skip-trx=maybe"], "on or off", ""),
+        (["oltp_read_only", "--rand-type=normal"], "known: uniform", ""),
+        (["oltp_read_only", "--rate=nan"], "not a number", ""),
+        (["oltp_read_only", "--ramp=5"], "not a duration", "unit"),
+        (["oltp_read_only", "--mysql-dry-run"], "refused", ""),
+        (["oltp_read_only", "--workload=x.toml"], "two workloads", ""),
+        (["oltp_read_only", "mysql://a", "mysql://b"], "one word too many", ""),
+    ],
+)
+def test_what_is_refused_and_what_is_advised(words: list[str], why: str, advice: str) -> None:
+    with pytest.raises(UsageError, match=why) as caught:
+        read_words(words)
+    assert advice in caught.value.advice
+
+
+def test_a_password_on_the_command_line_is_refused_and_not_repeated() -> None:
+    for words in (["--mysql-password=hunter22"], ["--mysql-password", "hunter22"]):
+        with pytest.raises(UsageError, match="--mysql-password is refused") as caught:
+            read_words(["oltp_read_only", *words])
+        assert "hunter22" not in caught.value.message + caught.value.advice
+        assert "--password-file" in caught.value.advice
+
+
+def test_what_makes_no_sense_is_said_to_be_ignored() -> None:
+    asked = read_words(["oltp_read_only", "--validate", "--thread-stack-size=64K", "--num-threads=3"])
+    assert [note.split()[0] for note in asked.notes] == ["--validate", "--thread-stack-size", "--num-threads"]
+    assert asked.value("threads") == 3
+
+
+def test_load_options_reach_the_job() -> None:
+    job = job_of(
+        "oltp_read_only", "--rate=500", "--arrivals=bursts", "--burst=7", "--warmup-time=2", "--ramp=3s", "--events=9",
+        "--idle-connections=4", "--connect=per-transaction", "--on-disconnect=reconnect", "--reconnect=50",
+        "--client-work=decode", "--breakdown", "--engine-threads=2", "--mysql-ignore-errors=all", "--report-interval=2",
+        "--thread-init-timeout=5", "--stall-timeout=7s",
+    )  # fmt: skip
+    assert job.arrivals is not None
+    assert (job.arrivals.rate_per_s, job.arrivals.shape, job.arrivals.burst) == (500, "bursts", 7)
+    assert (job.warmup_ns, job.ramp_ns) == (3_000_000_000, 3_000_000_000), "the ramp is part of the warm-up"
+    assert (job.transactions, job.idle_connections, job.threads, job.ignore_errors) == (9, 4, 2, "all")
+    session = job.session
+    assert (session.connect, session.on_disconnect, session.reconnect_after) == ("per_transaction", "reconnect", 50)
+    assert (job.client_work, job.breakdown, job.interval_ns) == ("decode", True, 2_000_000_000)
+    assert (job.connect_timeout_ns, job.stall_timeout_ns) == (5_000_000_000, 7_000_000_000)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--time=0"], "would never end"),
+        (["--rand-pareto-h=2"], "--rand-pareto-h=2.0: "),
+        (["--mysql-storage-engine=a b"], "--mysql-storage-engine=a b: "),
+        (["--mysql-ignore-errors=1213,x"], "'x' is no error code"),
+        (["--time=2000h"], "--time="),
+    ],
+)
+def test_what_the_contract_refuses_is_told_by_the_options_name(words: list[str], why: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(why)):
+        job_of("oltp_read_only", *words)
+
+
+def test_sysbenchs_server_options() -> None:
+    asked = read_words(
+        [
+            "oltp_read_only",
+            "--mysql-host=h",
+            "--mysql-port=33",
+            "--mysql-user=u",
+            "--mysql-ssl",
+            "--mysql-compression=on",
+        ]
+    )
+    place = place_of_options(asked)
+    assert place == Place(host="h", port=33, user="u", ssl_mode="REQUIRED", compression="zlib")
+    for words in (["--mysql-host=a,b"], ["--mysql-port=x"], ["--mysql-ssl=preferred"],
+                  ["--mysql-compression", "--mysql-compression-algorithms=zlib,zstd"]):  # fmt: skip
+        with pytest.raises(UsageError):
+            place_of_options(read_words(["oltp_read_only", *words]))
+
+
+def test_tls_and_what_it_needs() -> None:
+    asked = read_words(["oltp_read_only"])
+    assert session_of(Place(host="h"), asked).tls is None, "a transport nobody asked for is not used"
+    full = session_of(Place(host="db.example", ssl_mode="VERIFY_IDENTITY", ssl_ca="ca.pem"), asked).tls
+    assert full is not None and (full.verify, full.server_name) == ("full", "db.example")
+    for place, why in (
+        (Place(host="h", ssl_ca="ca.pem"), "no ssl-mode"),
+        (Place(host="h", ssl_mode="VERIFY_CA"), "needs the authority"),
+        (Place(host="h", ssl_mode="REQUIRED", ssl_cert="c.pem"), "come together"),
+        (Place(socket="/s", ssl_mode="VERIFY_IDENTITY", ssl_ca="ca.pem"), "a socket has none"),
+    ):
+        with pytest.raises(UsageError, match=why):
+            session_of(place, asked)
+
+
+def test_the_transport_is_said_beforehand() -> None:
+    asked = read_words(["oltp_read_only"])
+    assert transport_line(SOCKET, session_of(SOCKET.place, asked)) == (
+        "Unix socket /s, user u, database d, no TLS, no compression"
+    )
+    assert transport_line(TCP, session_of(TCP.place, asked)).startswith("TCP to 192.0.2.1:3306 (h), ")
+    assert "never-to-be-seen" not in repr(TCP)
+
+
+def test_tables_jobs() -> None:
+    asked = read_words(["oltp_read_write", "--threads=4", "--tables=8", "prepare"])
+    job = tables_job(asked, SOCKET, workload_of(asked, None), seed=5)
+    assert (job.action, job.connections) == ("prepare", 4)
+    assert isinstance(job.workload, Sysbench) and job.workload.tables == 8

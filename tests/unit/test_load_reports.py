@@ -1,0 +1,182 @@
+"""Every output of `howfar load`: golden texts that a human has read, and what other programs must be able to read.
+
+`HOWFAR_GOLDEN=write pytest tests/unit/test_load_reports.py` writes the goldens anew; read the difference before committing it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hdrh.histogram import HdrHistogram
+from hdrh.log import HistogramLogReader
+from tests.unit import fake_load
+
+from howfar.engine.messages import Finished
+from howfar.load import jsonl, report_human, report_sysbench
+from howfar.load.hdrlog import hdr_log
+from howfar.load.prometheus import prometheus_text
+from howfar.load.report_human import time
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+WORKLOAD = "oltp_read_write"
+
+
+def text(lines: list[str]) -> str:
+    return "\n".join(lines) + "\n"
+
+
+def sysbench(dialect: str, rate: float | None = None, histogram: bool = False, percentile: int = 95) -> str:
+    job = fake_load.job(rate, warmup_ns=2 * fake_load.SECOND if dialect == "1.1" else 0)
+    result = fake_load.result(job)
+    lines = report_sysbench.first_line("0.0", dialect) + report_sysbench.head(
+        job, dialect, fake_load.SECOND, 7 if rate else 0
+    )
+    lines += report_sysbench.started(job, dialect)
+    for each in result.intervals[:3]:
+        lines += report_sysbench.interval_lines(each, job, percentile)
+    return text(lines + report_sysbench.report(result, dialect, percentile, histogram))
+
+
+FORMATS: dict[str, Callable[[], str]] = {
+    "load-human.txt": lambda: text(report_human.report(fake_load.result(), WORKLOAD)),
+    "load-human-overloaded.txt": lambda: text(report_human.report(fake_load.overloaded(), WORKLOAD)),
+    "load-human-void.txt": lambda: text(
+        report_human.report(
+            fake_load.result(mismatches=("TLS was asked for, and a plain session was obtained",)), WORKLOAD
+        )
+    ),
+    "load-sysbench-1.0.txt": lambda: sysbench("1.0"),
+    "load-sysbench-1.0-rate.txt": lambda: sysbench("1.0", rate=100, histogram=True, percentile=99),
+    "load-sysbench-1.1.txt": lambda: sysbench("1.1"),
+    "load.prom": lambda: prometheus_text(fake_load.overloaded(), WORKLOAD),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_golden(name: str) -> None:
+    made, path = FORMATS[name](), GOLDEN / name
+    if os.environ.get("HOWFAR_GOLDEN") == "write":
+        path.write_text(made)
+    assert made == path.read_text()
+
+
+def masked(lines: str) -> list[str]:
+    """Digits as 9 and stars as one, so that only the layout is left."""
+    return [re.sub(r"\d+", "9", re.sub(r"\*+ *", "* ", line)) for line in lines.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("sysbench-1.0.20.txt", lambda: sysbench("1.0")),
+        ("sysbench-1.0.20-rate.txt", lambda: sysbench("1.0", rate=100, percentile=99)),
+    ],
+)
+def test_the_layout_is_that_of_real_sysbench(name: str, ours: Callable[[], str]) -> None:
+    """Its output as it was captured; the first line, which says who wrote it, differs. Column by column where numbers allow."""
+    real = (Path(__file__).parents[1] / "data" / name).read_text()
+    theirs = [line for line in masked(real)[1:] if "thds:" not in line and "queue length" not in line]
+    mine = [line for line in masked(ours())[1:] if "thds:" not in line and "queue length" not in line]
+    assert [re.sub(r" +", " ", line) for line in mine] == [re.sub(r" +", " ", line) for line in theirs]
+    for word in ("read:", "transactions:", "total time:", "min:", "events (avg/stddev):"):
+        assert _column(ours(), word) == _column(real, word), word
+    for word in ("95th percentile:", "99th percentile:", "sum:"):
+        if word in real:
+            assert _end(ours(), word) == _end(real, word), word
+    for word in ("thds:", "queue length:"):
+        if word in real:
+            assert {re.sub(r"\d+(\.\d+)?", "9", line) for line in _with(ours(), word)} == {
+                re.sub(r"\d+(\.\d+)?", "9", line) for line in _with(real, word)
+            }
+
+
+def _with(lines: str, word: str) -> list[str]:
+    return [line for line in lines.splitlines() if word in line]
+
+
+def _column(lines: str, word: str) -> int:
+    """Where the first digit after `word` stands; of right-aligned numbers, where they end."""
+    line = _with(lines, word)[0]
+    rest = line.index(word) + len(word)
+    if word == "min:":
+        return len(line)
+    return rest + len(line[rest:]) - len(line[rest:].lstrip())
+
+
+def _end(lines: str, word: str) -> int:
+    return len(_with(lines, word)[0])
+
+
+@pytest.mark.parametrize(
+    ("ns", "shown"),
+    [(0, "0 ns"), (999, "999 ns"), (1000, "1.00 µs"), (45_230, "45.2 µs"), (999_600, "1.00 ms"), (1_234_567, "1.23 ms"),
+     (2.5e9, "2.50 s"), (99_960_000, "100 ms"), (3.6e12, "3600 s")],
+)  # fmt: skip
+def test_times_keep_three_digits(ns: float, shown: str) -> None:
+    assert time(ns) == shown
+
+
+def test_an_hdr_log_is_read_by_others(tmp_path: Path) -> None:
+    result = fake_load.overloaded()
+    file = tmp_path / "load.hlog"
+    file.write_text(hdr_log(result))
+    reader = HistogramLogReader(str(file), HdrHistogram(1, 90_000_000_000_000, 3))
+    lines = [line for line in file.read_text().splitlines() if line.startswith("Tag=")]
+    assert [line.split(",")[0] for line in lines] == [
+        "Tag=transaction",
+        "Tag=service",
+        "Tag=unanswered",
+        "Tag=lateness",
+    ]
+    read = reader.get_next_interval_histogram()
+    assert read is not None and read.get_total_count() == 1000
+    assert read.get_value_at_percentile(99) == pytest.approx(2e9, rel=0.002)
+
+
+def test_prometheus_names_and_labels() -> None:
+    lines = prometheus_text(fake_load.result(), 'a "workload"\\').splitlines()
+    samples = [line for line in lines if not line.startswith("#")]
+    pattern = re.compile(r'^howfar_load_[a-z_]+\{(?:[a-z_]+="(?:[^"\\]|\\.)*",?)+\} [-+0-9.e]+$')
+    assert [line for line in samples if not pattern.match(line)] == []
+    assert len({line.rsplit(" ", 1)[0] for line in samples}) == len(samples), "no sample twice"
+    named = {line.split()[2] for line in lines if line.startswith("# TYPE")}
+    assert {line.split("{")[0] for line in samples} == named
+    assert 'howfar_load_stamp{workload="a \\"workload\\"\\\\"' in "\n".join(samples)
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_promtool_agrees() -> None:
+    import subprocess
+
+    made = prometheus_text(fake_load.result(), WORKLOAD)
+    subprocess.run(["promtool", "check", "metrics"], input=made, text=True, check=True)
+
+
+def test_json_lines() -> None:
+    result = fake_load.overloaded()
+    job = json.loads(jsonl.job_line(result.job))
+    assert job["event"] == "job" and "password" not in job["job"]
+    summary = json.loads(jsonl.summary_line(result))
+    assert summary["stamps"] == ["overloaded"]
+    assert summary["loop"] == "open"
+    p99 = summary["latency_ns"]["transaction"]["p99"]
+    assert p99["at_least"] == pytest.approx(2e9, rel=0.002) and p99["at_most"] is None
+    assert summary["transactions_per_second"] == 100
+
+
+def test_a_load_without_one_transaction_is_reported_too() -> None:
+    empty = fake_load.finished([fake_load.histogram("transaction", [])]).model_dump()
+    nothing = Finished.model_validate(
+        {**empty, "transactions": 0, "queries": 0, "classes": dict.fromkeys(("read", "write", "other"), 0)}
+    )
+    result = fake_load.result(done=nothing)
+    assert report_human.report(result, WORKLOAD)
+    assert report_sysbench.report(result, "1.0", 95, True)
+    assert json.loads(jsonl.summary_line(result))["latency_ns"] == {}
+    assert hdr_log(result).count("Tag=") == 0
