@@ -128,7 +128,7 @@ impl<'a> Work<'a> {
                             .into_iter()
                             .collect(),
                     },
-                    Action::Warmup => plain(table, "warming", warm(table, *rows, load).into()),
+                    Action::Warmup => plain(table, "warming", warm(table, load).into()),
                     Action::Cleanup => plain(
                         table,
                         "dropping",
@@ -197,7 +197,8 @@ fn index(table: u32) -> String {
 
 /// Statistics, then every page of the table's tree and of the index on k. A table with `secondary` has no PRIMARY to be forced:
 /// sysbench fails there, here its own key is taken.
-fn warm(table: u32, rows: u64, load: &Sysbench) -> [String; 3] {
+fn warm(table: u32, load: &Sysbench) -> [String; 3] {
+    let rows = load.table_size;
     let key = if load.secondary { "xid" } else { "PRIMARY" };
     [
         format!("ANALYZE TABLE sbtest{table}"),

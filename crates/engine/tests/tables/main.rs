@@ -1,0 +1,244 @@
+//! Black box tests of `howfar-engine tables` on a real MariaDB, beside sysbench.
+//!
+//! Skipped, with a line that says so, where no mariadbd is installed.
+
+#[path = "../load/mariadb.rs"]
+#[allow(dead_code)] // some of it is for the tests of the load
+mod mariadb;
+mod process;
+
+use mariadb::Server;
+use process::{done, fails, has_sysbench, job, sysbench};
+use serde_json::{Value, json};
+
+#[test]
+fn tables_come_are_warmed_and_go() {
+    let Some(server) = Server::start(0, 0) else {
+        return;
+    };
+    if has_sysbench() {
+        both_say_and_make_the_same(&server);
+    }
+    rows_depend_on_the_seed_alone(&server);
+    k_follows_its_distribution(&server);
+    a_small_packet_is_respected(&server);
+    lists_run_in_their_order(&server);
+    failures_say_what_to_do(&server);
+}
+
+/// What a tool said to the server, and what was there afterwards.
+fn trace(server: &Server, tables: u64, tool: impl FnOnce()) -> (String, Vec<(String, String)>) {
+    server.query("SET GLOBAL log_output='TABLE'; SET GLOBAL general_log=OFF; TRUNCATE mysql.general_log; SET GLOBAL general_log=ON");
+    tool();
+    server.query("SET GLOBAL general_log=OFF");
+    let said = server.query(
+        "SELECT argument FROM mysql.general_log WHERE command_type='Query' \
+         AND argument REGEXP '^ *(CREATE|DROP|ANALYZE|SELECT AVG|SELECT COUNT|SET tmp|SET max)'",
+    );
+    let table = |number| server.query(&format!("SHOW CREATE TABLE sbtest.sbtest{number}"));
+    let rows = |number| {
+        server.query(&format!("SELECT COUNT(*), MIN(id), MAX(id), MIN(LENGTH(c)), MAX(LENGTH(pad)) FROM sbtest.sbtest{number}"))
+    };
+    let made = (1..=tables).map(|number| {
+        let created = table(number);
+        let shape = if created.contains("`c`") {
+            rows(number)
+        } else {
+            String::new()
+        };
+        (created, shape)
+    });
+    (said, made.collect())
+}
+
+fn tables_left(server: &Server) -> String {
+    server.query("SHOW TABLES FROM sbtest")
+}
+
+fn both_say_and_make_the_same(server: &Server) {
+    let variants = [
+        json!({"kind": "oltp_read_write", "tables": 2, "table_size": 1000}),
+        json!({"kind": "oltp_read_only", "tables": 1, "table_size": 7, "auto_inc": false, "create_secondary": false}),
+        json!({"kind": "oltp_write_only", "tables": 2, "table_size": 50, "secondary": true}),
+        json!({"kind": "oltp_point_select", "tables": 1, "table_size": 50, "mysql_storage_engine": "aria"}),
+        json!({"kind": "oltp_insert", "tables": 2, "table_size": 50, "auto_inc": false}),
+        json!({"kind": "select_random_points", "tables": 1, "table_size": 50}),
+        json!({"kind": "bulk_insert"}),
+    ];
+    for workload in variants {
+        let tables = workload["tables"].as_u64().unwrap_or(1);
+        let theirs = trace(server, tables, || sysbench(server, "prepare", &workload));
+        sysbench(server, "cleanup", &workload);
+        let ours = trace(server, tables, || {
+            let inserted = done(&job(server, "prepare", &workload));
+            assert!(
+                inserted == tables * workload["table_size"].as_u64().unwrap_or(0) || inserted == 0
+            );
+        });
+        assert_eq!(ours, theirs, "{workload}");
+        if workload["kind"] != "bulk_insert" && workload["secondary"] != true {
+            let theirs = trace(server, 0, || sysbench(server, "prewarm", &workload)).0;
+            let ours = trace(server, 0, || {
+                assert_eq!(done(&job(server, "warmup", &workload)), 0);
+            })
+            .0;
+            assert!(
+                ours == theirs && ours.contains("FORCE KEY"),
+                "{ours}{theirs}"
+            );
+        }
+        done(&job(server, "cleanup", &workload));
+        assert_eq!(tables_left(server), "", "{workload}");
+    }
+}
+
+/// All columns of all rows of three tables.
+fn contents(server: &Server, connections: u64, seed: u64, auto_inc: bool) -> Vec<String> {
+    let workload =
+        json!({"kind": "oltp_read_write", "tables": 3, "table_size": 3000, "auto_inc": auto_inc});
+    let mut made = job(server, "prepare", &workload);
+    made["connections"] = connections.into();
+    made["seed"] = seed.into();
+    assert_eq!(done(&made), 9000);
+    let table = |number| {
+        server.query(&format!(
+            "SELECT id, k, c, pad FROM sbtest.sbtest{number} ORDER BY id"
+        ))
+    };
+    let all = (1..=3).map(table).collect();
+    made["action"] = "cleanup".into();
+    done(&made);
+    assert_eq!(tables_left(server), "");
+    all
+}
+
+fn rows_depend_on_the_seed_alone(server: &Server) {
+    let first = contents(server, 1, 1, true);
+    assert_eq!(first[0].lines().count(), 3000);
+    assert!(first[0] != first[1] && first[1] != first[2]);
+    assert!(first == contents(server, 2, 1, true), "two connections");
+    assert!(
+        first == contents(server, 8, 1, false),
+        "more connections than tables, ids of our own"
+    );
+    assert!(first != contents(server, 1, 2, true), "another seed");
+}
+
+/// Mean and a share of 4000 rows of k in 1..=4000; bounds are six standard errors of what each distribution says.
+fn k_follows_its_distribution(server: &Server) {
+    let weights = || (1..=4000).map(|id| f64::from(id).powf(-0.8));
+    let zipf_mean = (1..=4000)
+        .zip(weights())
+        .map(|(id, weight)| f64::from(id) * weight)
+        .sum::<f64>()
+        / weights().sum::<f64>();
+    // Kind, mean of k, its bound, rows that are counted, their share, its bound.
+    let kinds = [
+        // Standard deviation 4000 / sqrt(12); a share's is sqrt(p (1 - p)).
+        ("uniform", 2000.5, 110.0, "k <= 800", 0.2, 0.04),
+        // Mean of U^7.21 is 1 / 8.21.
+        ("pareto", 487.0, 90.0, "k <= 800", 0.8, 0.04),
+        // Mean of 12 uniforms: deviation 4000 / 12.
+        (
+            "gaussian",
+            2000.5,
+            32.0,
+            "k BETWEEN 1668 AND 2333",
+            0.68,
+            0.045,
+        ),
+        // The hot 1 %, of which three quarters are drawn, and what else falls there.
+        (
+            "special",
+            2001.0,
+            20.0,
+            "k BETWEEN 1989 AND 2021",
+            0.76,
+            0.05,
+        ),
+        (
+            "zipfian",
+            zipf_mean,
+            110.0,
+            "k = 1",
+            1.0 / weights().sum::<f64>(),
+            0.02,
+        ),
+    ];
+    for (kind, mean, mean_within, rows, share, share_within) in kinds {
+        let workload =
+            json!({"kind": "oltp_read_write", "table_size": 4000, "distribution": {"kind": kind}});
+        done(&job(server, "prepare", &workload));
+        let said = server.query(&format!(
+            "SELECT AVG(k), AVG({rows}), MIN(k) >= 1 AND MAX(k) <= 4000 FROM sbtest.sbtest1"
+        ));
+        let values: Vec<f64> = said
+            .split_whitespace()
+            .map(|value| value.parse().expect("a number"))
+            .collect();
+        assert!((values[0] - mean).abs() < mean_within, "{kind}: {said}");
+        assert!((values[1] - share).abs() < share_within, "{kind}: {said}");
+        assert!(values[2] > 0.5, "{kind}: {said}");
+        done(&job(server, "cleanup", &workload));
+    }
+}
+
+fn a_small_packet_is_respected(server: &Server) {
+    let usual = server.query("SELECT @@GLOBAL.max_allowed_packet");
+    server.query("SET GLOBAL max_allowed_packet=16384");
+    let workload = json!({"kind": "oltp_read_write", "table_size": 2000});
+    assert_eq!(done(&job(server, "prepare", &workload)), 2000);
+    done(&job(server, "cleanup", &workload));
+    server.query(&format!("SET GLOBAL max_allowed_packet={usual}"));
+}
+
+fn custom(prepare: &[&str], cleanup: &[&str]) -> Value {
+    json!({
+        "kind": "custom",
+        "statements": [{"name": "one", "sql": "SELECT 1"}],
+        "transactions": [{"name": "all", "steps": [{"statement": "one"}]}],
+        "prepare": prepare, "cleanup": cleanup,
+    })
+}
+
+fn lists_run_in_their_order(server: &Server) {
+    let workload = custom(
+        &[
+            "CREATE TABLE own (id INT)",
+            "INSERT INTO own VALUES (1), (2)",
+            "INSERT INTO own SELECT id + 10 FROM own",
+        ],
+        &["DROP TABLE own"],
+    );
+    assert_eq!(done(&job(server, "prepare", &workload)), 4);
+    assert_eq!(server.query("SELECT COUNT(*) FROM sbtest.own").trim(), "4");
+    done(&job(server, "cleanup", &workload));
+    assert_eq!(tables_left(server), "");
+    fails(
+        &job(server, "warmup", &workload),
+        "bad_job",
+        "nothing to warm",
+    );
+}
+
+fn failures_say_what_to_do(server: &Server) {
+    let workload = json!({"kind": "oltp_read_write", "tables": 2, "table_size": 10});
+    fails(&job(server, "warmup", &workload), "server_error", "prepare");
+    done(&job(server, "prepare", &workload));
+    let again = job(server, "prepare", &workload);
+    fails(&again, "server_error", "1050");
+    fails(&again, "server_error", "cleanup");
+    done(&job(server, "cleanup", &workload));
+    let mut slow = job(server, "prepare", &custom(&["SELECT SLEEP(60)"], &[]));
+    slow["stall_timeout_ns"] = 100_000_000.into();
+    fails(&slow, "stalled", "SELECT SLEEP");
+    let killed = job(
+        server,
+        "prepare",
+        &custom(&["SET @@wait_timeout=1", "SELECT 1 AS ok; BOOM"], &[]),
+    );
+    fails(&killed, "server_error", "1064");
+    let mut nobody = job(server, "cleanup", &workload);
+    nobody["target"]["path"] = "/nonexistent/s".into();
+    fails(&nobody, "connect", "/nonexistent/s");
+}
