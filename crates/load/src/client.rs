@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use rustix::net::{self, RecvFlags};
 use rustix::time::Timespec;
 
+use crate::channel::{self, Channel};
 use crate::clock::now_ns;
 use crate::connection::send_some;
 use crate::failure;
@@ -44,11 +45,15 @@ pub(crate) struct Limits {
 #[derive(Debug)]
 pub(crate) struct Client<'a> {
     socket: OwnedFd,
+    channel: Channel,
     target: &'a Target,
     stall_ns: u64,
     /// The statement under way, in a few words; none between statements.
     doing: Option<String>,
     buffer: Vec<u8>,
+    /// What the channel made of the bytes last sent, and of those last received.
+    sealed: Vec<u8>,
+    opened: Vec<u8>,
 }
 
 impl<'a> Client<'a> {
@@ -65,13 +70,17 @@ impl<'a> Client<'a> {
             limits.connect_ns,
             &mut |_, socket, session| opened = Some((socket, session)),
         )?;
-        let (socket, _) = opened.ok_or_else(|| internal("a connection was lost on its way"))?;
+        let (socket, session) =
+            opened.ok_or_else(|| internal("a connection was lost on its way"))?;
         Ok(Self {
             socket,
+            channel: session.channel,
             target: entry.target,
             stall_ns: limits.stall_ns,
             doing: None,
             buffer: vec![0; BUFFER],
+            sealed: Vec::new(),
+            opened: Vec::new(),
         })
     }
 
@@ -124,9 +133,23 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// All bytes to the server leave here.
+    /// All packets to the server leave here.
     fn send(&mut self, packets: &[u8]) -> Result<(), Failed> {
-        let mut rest = packets;
+        if self.channel.is_plain() {
+            return self.send_bytes(packets);
+        }
+        let mut sealed = std::mem::take(&mut self.sealed);
+        sealed.clear();
+        self.channel
+            .seal(packets, &mut sealed)
+            .map_err(|error| channel::broken(self.target, &error))?;
+        let sent = self.send_bytes(&sealed);
+        self.sealed = sealed;
+        sent
+    }
+
+    fn send_bytes(&self, bytes: &[u8]) -> Result<(), Failed> {
+        let mut rest = bytes;
         let mut moved_ns = now_ns();
         while !rest.is_empty() {
             let sent = send_some(&self.socket, rest)
@@ -154,13 +177,27 @@ impl<'a> Client<'a> {
                     return Err(failure::gone(self.target, &doing));
                 }
                 Ok((count, _)) => {
-                    return take(&self.buffer[..count])
-                        .map_err(|error| failure::malformed(self.target, error));
+                    let mut packets = std::mem::take(&mut self.opened);
+                    packets.clear();
+                    let answer = self.unseal(count, &mut packets).and_then(|()| {
+                        take(&packets).map_err(|error| failure::malformed(self.target, error))
+                    });
+                    self.opened = packets;
+                    return answer;
                 }
                 Err(Errno::AGAIN | Errno::INTR) => self.wait(PollFlags::IN, since_ns)?,
                 Err(error) => return Err(failure::broken(self.target, &error.into())),
             }
         }
+    }
+
+    /// The packet bytes that the first `count` bytes of the buffer hold.
+    fn unseal(&mut self, count: usize, packets: &mut Vec<u8>) -> Result<(), Failed> {
+        let mut own = Vec::new();
+        self.channel
+            .open(&self.buffer[..count], packets, &mut own)
+            .map_err(|error| channel::broken(self.target, &error))?;
+        self.send_bytes(&own)
     }
 
     /// Until the socket is ready, or it is time to look again.
@@ -211,8 +248,10 @@ impl Drop for Client<'_> {
         if self.doing.is_none() {
             let mut quit = Vec::new();
             command::quit(&mut quit);
+            let mut bytes = Vec::new();
             // The work is done: a server that is gone by now changes nothing.
-            let _ = send_some(&self.socket, &quit);
+            let _ = self.channel.seal(&quit, &mut bytes);
+            let _ = send_some(&self.socket, &bytes);
         }
     }
 }

@@ -13,9 +13,10 @@ use howfar_record::jobs::{LoadJob, Workload};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::thread::{CpuSet, sched_getaffinity};
 
+use crate::channel::Wanted;
 use crate::clock::now_ns;
 use crate::connection::Connection;
-use crate::login::internal;
+use crate::login::{Session, internal};
 use crate::opening::open;
 use crate::receipt;
 use crate::socket::Address;
@@ -35,6 +36,7 @@ const PATROL_NS: u64 = 1_000_000_000;
 pub(crate) fn conduct(job: LoadJob) -> Result<(), Failed> {
     job.check()?;
     let address = Address::parse(&job.target)?;
+    let wanted = Wanted::new(&job.session, &job.target)?;
     let Workload::OltpReadOnly(load) = &job.workload else {
         return Err(internal("this workload is not spoken yet"));
     };
@@ -42,12 +44,13 @@ pub(crate) fn conduct(job: LoadJob) -> Result<(), Failed> {
     let plan = Arc::new(Plan {
         job,
         address,
+        wanted,
         program,
     });
     let cpus = own_cpus()?;
 
     let began = now_ns();
-    let (first, receipt) = first_connection(&plan, &cpus)?;
+    let (first, receipt) = first_connections(&plan, &cpus)?;
     let mut crew = Crew::hire(&plan, &cpus, first)?;
     let prepared_statements = crew.opened()?;
     tell(&Ready {
@@ -79,27 +82,36 @@ fn own_cpus() -> Result<Vec<u32>, Failed> {
     Ok(cpus.collect())
 }
 
-fn first_connection(
+/// The first connection, with what it really is, and over TLS a second one: it shows whether sessions are resumed.
+fn first_connections(
     plan: &Plan,
     cpus: &[u32],
-) -> Result<(Connection, howfar_record::events::Receipt), Failed> {
+) -> Result<(Vec<Connection>, howfar_record::events::Receipt), Failed> {
+    let (socket, mut session) = open_one(plan, 0)?;
+    // The question's answer comes after the tickets, which servers send with their OK.
+    let mut receipt = receipt::take(plan, &socket, &mut session, cpus)?;
+    let mut opened = vec![Connection::new(socket, 0, session, &plan.program)];
+    if plan.wanted.wish().tls && plan.job.connections > 1 {
+        let (socket, session) = open_one(plan, 1)?;
+        receipt.tls_resumed = session.facts.tls.as_ref().map(|tls| tls.resumed);
+        opened.push(Connection::new(socket, 1, session, &plan.program));
+    }
+    Ok((opened, receipt))
+}
+
+fn open_one(plan: &Plan, id: u64) -> Result<(OwnedFd, Session), Failed> {
     let mut opened = None;
     let limit_ns = plan.job.connect_timeout_ns;
     open(
         &plan.entry(),
         &plan.address,
-        &mut std::iter::once(0),
+        &mut std::iter::once(id),
         limit_ns,
         &mut |_, socket, session| {
             opened = Some((socket, session));
         },
     )?;
-    let (socket, session) = opened.ok_or_else(|| internal("the first connection was lost"))?;
-    let receipt = receipt::take(plan, &socket, &session, cpus)?;
-    Ok((
-        Connection::new(socket, 0, session.answer, session.statements, &plan.program),
-        receipt,
-    ))
+    opened.ok_or_else(|| internal("a connection was lost"))
 }
 
 /// All workers, with their lines.
@@ -111,9 +123,10 @@ struct Crew {
 impl Crew {
     /// Start the workers; connections are dealt round robin. With as many workers as CPUs each is pinned to its own. With fewer
     /// they may move: a worker pinned to a CPU that something else keeps busy would wait beside an idle one.
-    fn hire(plan: &Arc<Plan>, cpus: &[u32], first: Connection) -> Result<Self, Failed> {
+    fn hire(plan: &Arc<Plan>, cpus: &[u32], first: Vec<Connection>) -> Result<Self, Failed> {
         let (to_conductor, reports) = mpsc::channel();
-        let mut open = vec![first];
+        let opened = first.len() as u64;
+        let mut first = first;
         let workers = plan.workers(cpus);
         let mut lines = Vec::with_capacity(workers);
         for (place, &cpu) in cpus.iter().enumerate().take(workers) {
@@ -121,13 +134,15 @@ impl Crew {
                 .map_err(|error| internal(format!("eventfd: {error}")))?;
             let bell = Arc::new(bell);
             let (line, orders) = mpsc::channel();
-            let ids = (place as u64..u64::from(plan.job.connections))
-                .step_by(workers)
-                .skip(usize::from(place == 0));
+            let ids = (place as u64..u64::from(plan.job.connections)).step_by(workers);
+            let (open, others) = first
+                .into_iter()
+                .partition(|connection| connection.id % workers as u64 == place as u64);
+            first = others;
             let seat = Seat {
                 pinned: (workers == cpus.len()).then_some(cpu),
-                ids: ids.collect(),
-                open: std::mem::take(&mut open),
+                ids: ids.filter(|&id| id >= opened).collect(),
+                open,
                 orders,
                 bell: Arc::clone(&bell),
                 reports: to_conductor.clone(),

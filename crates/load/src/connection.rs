@@ -11,6 +11,8 @@ use howfar_wire::mysql::{Answer, Malformed, Outcome, ServerError};
 use rustix::io::Errno;
 use rustix::net::{self, SendFlags};
 
+use crate::channel::{Channel, ChannelError};
+use crate::login::Session;
 use crate::statements::{Slot, Statements};
 use crate::tally::{Tally, Use};
 use crate::workload::{Kind, Program, Statement, Transaction};
@@ -24,6 +26,9 @@ pub(crate) struct Tools {
     pub(crate) program: Arc<Program>,
     executes: [Execute; 3],
     text: Vec<u8>,
+    /// Bytes for the socket and packets from it, where a channel lies between.
+    sealed: Vec<u8>,
+    plain: Vec<u8>,
     work: Work,
     pub(crate) tally: Tally,
 }
@@ -39,6 +44,8 @@ impl Tools {
             program,
             executes: [0, 1, 2].map(Execute::new),
             text: Vec::new(),
+            sealed: Vec::new(),
+            plain: Vec::new(),
             work,
             tally,
         }
@@ -48,6 +55,7 @@ impl Tools {
 /// Why a connection cannot go on.
 #[derive(Debug)]
 pub(crate) enum Broken {
+    Channel(ChannelError),
     Malformed(Malformed),
     Server(ServerError, Kind),
 }
@@ -57,6 +65,7 @@ pub(crate) struct Connection {
     pub(crate) socket: OwnedFd,
     /// Its number among all connections of the job.
     pub(crate) id: u64,
+    pub(crate) channel: Channel,
     answer: Answer,
     statements: Statements,
     number: u64,
@@ -72,13 +81,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(
-        socket: OwnedFd,
-        id: u64,
-        answer: Answer,
-        statements: Statements,
-        program: &Program,
-    ) -> Self {
+    pub(crate) fn new(socket: OwnedFd, id: u64, session: Session, program: &Program) -> Self {
         let transaction = program.transaction(id, 0);
         let present = Statement {
             kind: Kind::Begin,
@@ -88,8 +91,9 @@ impl Connection {
         Self {
             socket,
             id,
-            answer,
-            statements,
+            channel: session.channel,
+            answer: session.answer,
+            statements: session.statements,
             number: 0,
             transaction,
             present,
@@ -142,9 +146,22 @@ impl Connection {
         self.used.queries += 1;
         self.used.turns += 1;
         self.used.to_server += packet.len() as u64;
-        let sent = send_some(&self.socket, packet)?;
-        if sent < packet.len() {
-            self.unsent.extend_from_slice(&packet[sent..]);
+        let bytes = if self.channel.is_plain() {
+            packet
+        } else {
+            tools.sealed.clear();
+            self.channel
+                .seal(packet, &mut tools.sealed)
+                .map_err(|error| io::Error::other(format!("{error:?}")))?;
+            tools.sealed.as_slice()
+        };
+        let sent = if self.unsent.is_empty() {
+            send_some(&self.socket, bytes)?
+        } else {
+            0
+        };
+        if sent < bytes.len() {
+            self.unsent.extend_from_slice(&bytes[sent..]);
         }
         Ok(())
     }
@@ -157,13 +174,19 @@ impl Connection {
         tools: &mut Tools,
         clock: impl FnOnce(&mut Tally) -> u64,
     ) -> Result<Option<u64>, Broken> {
-        self.used.to_client += bytes.len() as u64;
-        let types = self.statements.types(self.slot);
-        let Some(outcome) = self
-            .answer
-            .feed(bytes, types, &mut tools.work)
-            .map_err(Broken::Malformed)?
-        else {
+        let outcome = if self.channel.is_plain() {
+            self.packets(bytes, &mut tools.work)
+        } else {
+            let mut plain = std::mem::take(&mut tools.plain);
+            plain.clear();
+            let opened = self.channel.open(bytes, &mut plain, &mut self.unsent);
+            let outcome = opened
+                .map_err(Broken::Channel)
+                .and_then(|()| self.packets(&plain, &mut tools.work));
+            tools.plain = plain;
+            outcome
+        };
+        let Some(outcome) = outcome? else {
             return Ok(None);
         };
         let now = clock(&mut tools.tally);
@@ -176,6 +199,15 @@ impl Connection {
             Outcome::Failed(error) => self.try_again(error, tools)?,
         }
         Ok(Some(now))
+    }
+
+    #[inline]
+    fn packets(&mut self, bytes: &[u8], work: &mut Work) -> Result<Option<Outcome>, Broken> {
+        self.used.to_client += bytes.len() as u64;
+        let types = self.statements.types(self.slot);
+        self.answer
+            .feed(bytes, types, work)
+            .map_err(Broken::Malformed)
     }
 
     /// To the next statement, of this transaction or of the next one.

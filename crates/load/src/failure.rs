@@ -4,6 +4,7 @@ use std::io;
 
 use howfar_record::jobs::Target;
 use howfar_record::{FailCode, Failed};
+use howfar_wire::mysql::auth::Refused;
 use howfar_wire::mysql::{Malformed, ServerError};
 
 /// A target in words.
@@ -112,26 +113,33 @@ pub(crate) fn login(target: &Target, user: &str, error: &ServerError) -> Failed 
     )
 }
 
-pub(crate) fn unknown_plugin(target: &Target, user: &str, plugin: &str) -> Failed {
-    Failed::new(
-        FailCode::Auth,
-        format!(
-            "{} wants `{user}` to log in by {plugin}, which is not spoken here",
-            place(target)
+/// A login that our side does not go on with.
+pub(crate) fn refused_login(target: &Target, user: &str, refused: Refused) -> Failed {
+    let place = place(target);
+    let (message, advice) = match refused {
+        Refused::Malformed(error) => return malformed(target, error),
+        Refused::Plugin(plugin) => (
+            format!("{place} wants `{user}` to log in by {plugin}, which is not spoken here"),
+            "Use an account with mysql_native_password, caching_sha2_password or ed25519.",
         ),
-        "Use an account with mysql_native_password or caching_sha2_password.",
-    )
-}
-
-pub(crate) fn full_login_needs_channel(target: &Target, user: &str) -> Failed {
-    Failed::new(
-        FailCode::Auth,
-        format!(
-            "{} wants the password of `{user}` itself, because its digest is not in the server's cache, and the channel is not encrypted",
-            place(target)
+        Refused::Clear(plugin) => (
+            format!(
+                "{place} wants the password of `{user}` in clear ({plugin}), and the channel is not encrypted"
+            ),
+            "Ask for TLS, or connect by the Unix socket.",
         ),
-        "Log in once by the Unix socket or over TLS with the same account, so that the server caches the digest; then try again.",
-    )
+        Refused::NoKey => (
+            format!(
+                "{place} wants the password of `{user}` itself, because its digest is not in the server's cache, and the channel is not encrypted"
+            ),
+            "Ask for TLS, name the server's public key (server_key_file), or allow it to be fetched (fetch_server_key).",
+        ),
+        Refused::Key(why) => (
+            format!("the public key for the login of `{user}` at {place} cannot be used: {why}"),
+            "Name the server's own RSA public key in PEM, or ask for TLS instead.",
+        ),
+    };
+    Failed::new(FailCode::Auth, message, advice)
 }
 
 /// An error that came instead of an answer.

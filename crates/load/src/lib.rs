@@ -4,6 +4,7 @@
 //! loop and counts; the conductor opens, starts, tells the time and collects. Not here: protocols (`howfar-wire`), the contract
 //! (`howfar-record`).
 
+mod channel;
 mod client;
 mod clock;
 mod conduct;

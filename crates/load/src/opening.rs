@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
 use howfar_record::Failed;
+use howfar_wire::mysql::Malformed;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{self, RecvFlags};
@@ -26,6 +27,8 @@ const QUIET_NS: i64 = 50_000_000;
 struct Opening {
     socket: OwnedFd,
     login: Login,
+    /// Ready but for what is unsent.
+    session: Option<Session>,
     connected: bool,
     unsent: Vec<u8>,
     deadline_ns: u64,
@@ -130,6 +133,7 @@ impl Door<'_> {
                 Opening {
                     socket,
                     login,
+                    session: None,
                     connected,
                     unsent: Vec::new(),
                     deadline_ns,
@@ -148,24 +152,32 @@ impl Door<'_> {
             decided(&opening.socket).map_err(|error| failure::refused(target, &error))?;
             opening.connected = true;
         }
-        let session = match net::recv(&opening.socket, &mut *buffer, RecvFlags::DONTWAIT) {
+        match net::recv(&opening.socket, &mut *buffer, RecvFlags::DONTWAIT) {
             Ok((0, _)) => {
                 return Err(failure::gone(
                     target,
                     &format!("while it was waited for {}", opening.login.doing()),
                 ));
             }
-            Ok((count, _)) => {
-                opening
-                    .login
-                    .feed(&buffer[..count], self.entry, &mut opening.unsent)?
+            Ok((count, _)) if opening.session.is_none() => {
+                opening.session =
+                    opening
+                        .login
+                        .feed(&buffer[..count], self.entry, &mut opening.unsent)?;
             }
-            Err(Errno::AGAIN | Errno::INTR) => None,
+            Ok(_) => {
+                let early = Malformed::Unexpected("bytes came although nothing was asked");
+                return Err(failure::malformed(target, early));
+            }
+            Err(Errno::AGAIN | Errno::INTR) => {}
             Err(error) => return Err(failure::broken(target, &error.into())),
-        };
+        }
         let sent = send_some(&opening.socket, &opening.unsent)
             .map_err(|error| failure::broken(target, &error))?;
         opening.unsent.drain(..sent);
+        if opening.unsent.is_empty() && opening.session.is_some() {
+            return Ok(opening.session.take());
+        }
         let interest = if opening.unsent.is_empty() {
             EventFlags::IN
         } else {
@@ -178,7 +190,7 @@ impl Door<'_> {
             interest,
         )
         .map_err(|error| internal(format!("epoll: {error}")))?;
-        Ok(session)
+        Ok(None)
     }
 
     fn check_deadlines(&self) -> Result<(), Failed> {

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use rustix::net::{self, RecvFlags, SocketAddrAny, sockopt};
 use rustix::time::Timespec;
 
+use crate::channel::{self, Channel};
 use crate::clock::now_ns;
 use crate::connection::send_some;
 use crate::failure;
@@ -24,7 +25,7 @@ use crate::sockopt::max_segment;
 use crate::worker::Plan;
 
 const QUESTION: &[u8] =
-    b"SHOW SESSION STATUS WHERE Variable_name IN ('Ssl_cipher','Ssl_version','Compression')";
+    b"SHOW SESSION STATUS WHERE Variable_name IN ('Ssl_cipher','Ssl_version','Compression','Compression_algorithm','Compression_level')";
 const LONGEST: usize = 1 << 16;
 const POLL_NS: i64 = 50_000_000;
 
@@ -32,16 +33,17 @@ const POLL_NS: i64 = 50_000_000;
 pub(crate) fn take(
     plan: &Plan,
     socket: &OwnedFd,
-    session: &Session,
+    session: &mut Session,
     cpus: &[u32],
 ) -> Result<Receipt, Failed> {
-    let status = ask(plan, socket)?;
+    let status = ask(plan, socket, &mut session.channel)?;
     let said = |name: &str| {
         status
             .get(name)
             .filter(|value| !value.is_empty() && *value != "OFF")
             .cloned()
     };
+    let tls = session.facts.tls.as_ref();
     let tcp = matches!(plan.address, Address::Tcp(_));
     let text =
         |address: Option<SocketAddrAny>| address.and_then(|address| socket_address(&address));
@@ -58,9 +60,9 @@ pub(crate) fn take(
         local_address: text(net::getsockname(socket).ok()),
         peer_address: peer.unwrap_or_else(|| asked_for(&plan.job.target)),
         peer_pid,
-        server_version: plain_version(&session.greeting.version).to_owned(),
-        server_connection_id: session.greeting.connection,
-        auth_plugin: session.plugin.clone(),
+        server_version: plain_version(&session.facts.greeting.version).to_owned(),
+        server_connection_id: session.facts.greeting.connection,
+        auth_plugin: session.facts.auth_plugin.to_owned(),
         protocol_mode: if plan.program.is_prepared() {
             "prepared"
         } else {
@@ -68,10 +70,15 @@ pub(crate) fn take(
         },
         tls_version: said("Ssl_version"),
         tls_cipher: said("Ssl_cipher"),
-        tls_group: None,
+        tls_client_version: tls.map(|tls| tls.version.to_owned()),
+        tls_client_cipher: tls.map(|tls| tls.cipher.to_owned()),
+        tls_group: tls.and_then(|tls| tls.group.clone()),
+        tls_retried: tls.map(|tls| tls.retried),
         tls_resumed: None,
-        compression: said("Compression"),
-        compression_level: None,
+        compression: said("Compression").map(|_| algorithm(said("Compression_algorithm"))),
+        compression_level: said("Compression")
+            .and_then(|_| said("Compression_level"))
+            .and_then(|level| level.parse().ok()),
         tcp_mss: if tcp { max_segment(socket) } else { None },
         tcp_nodelay: if tcp {
             sockopt::tcp_nodelay(socket).ok()
@@ -86,6 +93,11 @@ pub(crate) fn take(
         client_threads: plan.workers(cpus) as u32,
         client_cpus: cpus.to_vec(),
     })
+}
+
+/// Servers that name no algorithm have only one.
+fn algorithm(said: Option<String>) -> String {
+    said.unwrap_or_else(|| "zlib".to_owned())
 }
 
 /// MariaDB puts a fixed "5.5.5-" before its version, for old replicas only.
@@ -114,24 +126,39 @@ fn asked_for(target: &Target) -> String {
 }
 
 /// Status variables by name, over a connection on which nothing else is under way.
-fn ask(plan: &Plan, socket: &OwnedFd) -> Result<BTreeMap<String, String>, Failed> {
+fn ask(
+    plan: &Plan,
+    socket: &OwnedFd,
+    channel: &mut Channel,
+) -> Result<BTreeMap<String, String>, Failed> {
     let target = &plan.job.target;
     let limit_ns = plan.job.connect_timeout_ns;
     let deadline = now_ns() + limit_ns;
     let mut packet = Vec::new();
     command::query(&mut packet, QUESTION);
-    let sent = send_some(socket, &packet).map_err(|error| failure::broken(target, &error))?;
-    if sent < packet.len() {
+    let broken = |error| channel::broken(target, &error);
+    let mut unsent = Vec::new();
+    channel.seal(&packet, &mut unsent).map_err(broken)?;
+    let sent = send_some(socket, &unsent).map_err(|error| failure::broken(target, &error))?;
+    if sent < unsent.len() {
         return Err(failure::too_slow(target, "taking a query", limit_ns));
     }
     let mut table = Table::new();
     let mut buffer = [0; 4096];
+    let mut packets = Vec::new();
     loop {
         match net::recv(socket, &mut buffer[..], RecvFlags::DONTWAIT) {
             Ok((0, _)) => return Err(failure::gone(target, "while its status was asked for")),
             Ok((count, _)) => {
+                packets.clear();
+                unsent.clear();
+                channel
+                    .open(&buffer[..count], &mut packets, &mut unsent)
+                    .map_err(broken)?;
+                // What TLS itself has to say is a few bytes on an idle socket.
+                let _ = send_some(socket, &unsent);
                 if table
-                    .feed(&buffer[..count])
+                    .feed(&packets)
                     .map_err(|error| failure::malformed(target, error))?
                 {
                     break;

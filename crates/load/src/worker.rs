@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use rustix::net::{self, RecvFlags};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
+use crate::channel::{self, Wanted};
 use crate::clock::now_ns;
 use crate::connection::{Broken, Connection, Tools, send_some};
 use crate::failure;
@@ -38,6 +39,7 @@ const INTEREST: EventFlags = EventFlags::IN.union(EventFlags::ET);
 pub(crate) struct Plan {
     pub(crate) job: LoadJob,
     pub(crate) address: Address,
+    pub(crate) wanted: Wanted,
     pub(crate) program: Arc<Program>,
 }
 
@@ -57,6 +59,7 @@ impl Plan {
         Entry {
             target: &self.job.target,
             account,
+            wanted: &self.wanted,
             program: &self.program,
             decode,
         }
@@ -109,13 +112,7 @@ pub(crate) fn run(plan: &Plan, seat: Seat) -> Result<(), Failed> {
         &mut seat.ids.iter().copied(),
         plan.job.connect_timeout_ns,
         &mut |id, socket, session| {
-            connections.push(Connection::new(
-                socket,
-                id,
-                session.answer,
-                session.statements,
-                program,
-            ));
+            connections.push(Connection::new(socket, id, session, program));
         },
     )?;
     let prepared = connections.iter().map(Connection::prepared).sum();
@@ -256,7 +253,11 @@ impl Worker<'_> {
             tally.advance(now, &mut |passed| pass_on(reports, passed));
             now
         };
-        match connection.received(&buffer[..count], &mut self.tools, clock) {
+        let received = connection.received(&buffer[..count], &mut self.tools, clock);
+        if !connection.unsent.is_empty() {
+            self.flush(index)?;
+        }
+        match received {
             Ok(None) => Ok(Received::Part {
                 full: count == buffer.len(),
             }),
@@ -265,7 +266,7 @@ impl Worker<'_> {
                 Ok(Received::Answer)
             }
             Ok(Some(now)) => {
-                let sent = connection.send(now, &mut self.tools);
+                let sent = self.connections[index].send(now, &mut self.tools);
                 self.after_send(index, sent)?;
                 Ok(Received::Answer)
             }
@@ -311,11 +312,14 @@ impl Worker<'_> {
 
     /// Say goodbye on a connection that has its answer.
     fn leave(&mut self, index: usize) {
-        let connection = &self.connections[index];
+        let connection = &mut self.connections[index];
         let mut quit = Vec::new();
         command::quit(&mut quit);
+        let mut bytes = Vec::new();
+        // A channel that cannot say goodbye is shut all the same.
+        let _ = connection.channel.seal(&quit, &mut bytes);
         // The work is done: a server that is gone by now changes nothing.
-        let _ = send_some(&connection.socket, &quit);
+        let _ = send_some(&connection.socket, &bytes);
         let _ = net::shutdown(&connection.socket, net::Shutdown::Both);
         // Not registered when there is no epoll.
         let _ = epoll::delete(&self.epoll, &connection.socket);
@@ -354,6 +358,7 @@ impl Worker<'_> {
     fn translate(&self, broken: Broken) -> Failed {
         let target = &self.plan.job.target;
         match broken {
+            Broken::Channel(error) => channel::broken(target, &error),
             Broken::Malformed(error) => failure::malformed(target, error),
             Broken::Server(error, kind) => {
                 failure::server(target, &format!("a {}", kind.name()), &error)

@@ -25,8 +25,13 @@ class Receipt(Message):
     tls_version: str | None
     """From the server's session status Ssl_version; None: plain."""
     tls_cipher: str | None
+    tls_client_version: str | None = None
+    """As our side negotiated it; not the server's where something between ends the encryption."""
+    tls_client_cipher: str | None = None
     tls_group: str | None
     """Key exchange group, as our side negotiated it."""
+    tls_retried: bool | None = None
+    """The server did not take the first key share offered: the handshake took a round trip more."""
     tls_resumed: bool | None
     """Whether the second connection resumed the session of the first; None: no TLS, or a single connection."""
     compression: str | None

@@ -18,6 +18,7 @@ use howfar_record::jobs::{PsMode, Sysbench, TablesJob};
 use howfar_wire::mysql::command;
 use howfar_wire::mysql::handshake::Account;
 
+use crate::channel::Wanted;
 use crate::client::{Client, Limits};
 use crate::clock::now_ns;
 use crate::distribution::Ids;
@@ -38,6 +39,7 @@ const BEFORE_SQL: usize = 5;
 struct Site {
     job: TablesJob,
     address: Address,
+    wanted: Wanted,
     connections: u32,
     /// Rows.
     inserted: AtomicU64,
@@ -52,10 +54,12 @@ pub(crate) fn conduct(job: TablesJob) -> Result<(), Failed> {
     job.check()?;
     let began_ns = now_ns();
     let address = Address::parse(&job.target)?;
+    let wanted = Wanted::new(&job.session, &job.target)?;
     let connections = Work::of(&job)?.connections(job.connections);
     let site = Arc::new(Site {
         job,
         address,
+        wanted,
         connections,
         inserted: AtomicU64::new(0),
         pieces: AtomicU64::new(0),
@@ -141,6 +145,7 @@ impl Site {
                 password: &self.job.password,
                 database: &self.job.database,
             },
+            wanted: &self.wanted,
             program: &program,
             decode: false,
         };

@@ -1,26 +1,207 @@
-//! Proofs of a password. A server sends a scramble; the proof shows knowledge of the password without sending it.
+//! Proofs of a password. A server sends a scramble; most proofs show knowledge of the password without sending it.
+//!
+//! [`Exchange`] is one attempt by one plugin, without I/O. The password itself leaves only through a channel that nobody else can
+//! read: TLS, a Unix socket, or the public key of the server.
 
+use ed25519_dalek::hazmat::{ExpandedSecretKey, raw_sign};
+use rsa::pkcs8::DecodePublicKey;
+use rsa::{Oaep, RsaPublicKey, rand_core::OsRng};
 use sha1::{Digest, Sha1};
-use sha2::Sha256;
+use sha2::{Sha256, Sha512};
+
+use super::Malformed;
 
 pub const NATIVE: &str = "mysql_native_password";
 pub const CACHING_SHA2: &str = "caching_sha2_password";
+/// MariaDB's `ed25519`, by the name of its client side.
+pub const ED25519: &str = "client_ed25519";
+pub const CLEAR: &str = "mysql_clear_password";
 
-/// Second byte of an "auth more data" packet of [`CACHING_SHA2`]: the server knew the password's digest.
-pub const FAST_DONE: u8 = 3;
-/// The same: the server needs the password itself.
-pub const FULL_NEEDED: u8 = 4;
-/// First byte of such a packet.
+/// First byte of an "auth more data" packet.
 pub const MORE_DATA: u8 = 1;
+/// Second byte of such a packet of [`CACHING_SHA2`]: the server knew the password's digest.
+const FAST_DONE: u8 = 3;
+/// The same: the server needs the password itself.
+const FULL_NEEDED: u8 = 4;
+/// What asks for the server's public key.
+const SEND_KEY: u8 = 2;
+/// The scrambles of all plugins but [`ED25519`], whose is longer.
+const SCRAMBLE: usize = 20;
+const LONG_SCRAMBLE: usize = 32;
 
-/// The proof that `plugin` asks for; `None` when the plugin is not known here.
-pub fn proof(plugin: &str, password: &str, scramble: &[u8]) -> Option<Vec<u8>> {
-    match plugin {
-        NATIVE | CACHING_SHA2 if password.is_empty() => Some(Vec::new()),
-        NATIVE => Some(native(password.as_bytes(), scramble)),
-        CACHING_SHA2 => Some(caching_sha2(password.as_bytes(), scramble)),
-        _ => None,
+/// Who may read what is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Channel<'a> {
+    /// TLS or a Unix socket: only the server.
+    Private,
+    /// Anybody between; `key` says how the server's public key is come by.
+    Open { key: KeySource<'a> },
+}
+
+/// Where the server's public key comes from when the channel is open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeySource<'a> {
+    /// The key in PEM is known.
+    Known(&'a str),
+    /// The server is asked. Somebody between could put in a key of his own.
+    Fetch,
+    None,
+}
+
+/// Why an exchange cannot go on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refused {
+    Malformed(Malformed),
+    /// Not spoken here.
+    Plugin(String),
+    /// The password would go out in clear.
+    Clear(String),
+    /// The server wants the password itself, and there is no key to hide it with.
+    NoKey,
+    /// What should be a public key is none, or too short for the password.
+    Key(String),
+}
+
+impl From<Malformed> for Refused {
+    fn from(error: Malformed) -> Self {
+        Self::Malformed(error)
     }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Plugin {
+    Native,
+    CachingSha2,
+    Ed25519,
+    Clear,
+}
+
+impl Plugin {
+    const ALL: [Self; 4] = [Self::Native, Self::CachingSha2, Self::Ed25519, Self::Clear];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Native => NATIVE,
+            Self::CachingSha2 => CACHING_SHA2,
+            Self::Ed25519 => ED25519,
+            Self::Clear => CLEAR,
+        }
+    }
+}
+
+/// One attempt to log in by one plugin.
+#[derive(Debug)]
+pub struct Exchange {
+    plugin: Plugin,
+    scramble: Vec<u8>,
+    /// The server's key was asked for.
+    asked: bool,
+}
+
+impl Exchange {
+    /// To begin with, by the server's default. The account may have another plugin: then the server says so. A default that
+    /// would give the password away, or that is not known here, is not even tried: the oldest takes its place.
+    pub fn first(
+        plugin: &str,
+        password: &str,
+        scramble: &[u8],
+    ) -> Result<(Self, Vec<u8>), Refused> {
+        let begin = |name: &str| match name {
+            NATIVE | CACHING_SHA2 => Some(name.to_owned()),
+            _ => None,
+        };
+        let name = begin(plugin).unwrap_or_else(|| NATIVE.to_owned());
+        Self::switch(&name, password, scramble, Channel::Private)
+    }
+
+    /// As the server asks. Gives the first proof.
+    pub fn switch(
+        plugin: &str,
+        password: &str,
+        scramble: &[u8],
+        channel: Channel<'_>,
+    ) -> Result<(Self, Vec<u8>), Refused> {
+        let plugin = Plugin::ALL
+            .into_iter()
+            .find(|known| known.name() == plugin)
+            .ok_or_else(|| Refused::Plugin(plugin.to_owned()))?;
+        let length = match plugin {
+            Plugin::Native | Plugin::CachingSha2 => SCRAMBLE,
+            Plugin::Ed25519 => LONG_SCRAMBLE,
+            Plugin::Clear => 0,
+        };
+        let scramble = scramble
+            .get(..length)
+            .ok_or(Malformed::Short("scramble"))?
+            .to_vec();
+        let secret = password.as_bytes();
+        let proof = match plugin {
+            Plugin::Native | Plugin::CachingSha2 if secret.is_empty() => Vec::new(),
+            Plugin::Native => native(secret, &scramble),
+            Plugin::CachingSha2 => caching_sha2(secret, &scramble),
+            Plugin::Ed25519 => ed25519(secret, &scramble),
+            Plugin::Clear if channel == Channel::Private => with_zero(secret),
+            Plugin::Clear => return Err(Refused::Clear(plugin.name().to_owned())),
+        };
+        let exchange = Self {
+            plugin,
+            scramble,
+            asked: false,
+        };
+        Ok((exchange, proof))
+    }
+
+    pub fn plugin(&self) -> &'static str {
+        self.plugin.name()
+    }
+
+    /// The server said more (`data` is a packet without its first byte). `None`: nothing to send, wait.
+    pub fn more(
+        &mut self,
+        data: &[u8],
+        password: &str,
+        channel: Channel<'_>,
+    ) -> Result<Option<Vec<u8>>, Refused> {
+        if self.plugin != Plugin::CachingSha2 {
+            return Err(Malformed::Unexpected("more of a login that has no more").into());
+        }
+        match (data, channel) {
+            (key, Channel::Open { .. }) if self.asked => {
+                self.asked = false;
+                let text = std::str::from_utf8(key)
+                    .map_err(|_| Refused::Key("it is not text".to_owned()))?;
+                self.hidden(password, text).map(Some)
+            }
+            (&[FAST_DONE], _) => Ok(None),
+            (&[FULL_NEEDED], Channel::Private) => Ok(Some(with_zero(password.as_bytes()))),
+            (&[FULL_NEEDED], Channel::Open { key }) => match key {
+                KeySource::Known(text) => self.hidden(password, text).map(Some),
+                KeySource::Fetch => {
+                    self.asked = true;
+                    Ok(Some(vec![SEND_KEY]))
+                }
+                KeySource::None => Err(Refused::NoKey),
+            },
+            _ => Err(Malformed::Unexpected("an unknown step of caching_sha2_password").into()),
+        }
+    }
+
+    /// The password with its zero, xor the scramble again and again, encrypted with the server's key.
+    fn hidden(&self, password: &str, key: &str) -> Result<Vec<u8>, Refused> {
+        let key = RsaPublicKey::from_public_key_pem(key.trim_end_matches('\0'))
+            .map_err(|error| Refused::Key(error.to_string()))?;
+        let masked: Vec<u8> = with_zero(password.as_bytes())
+            .iter()
+            .zip(self.scramble.iter().cycle())
+            .map(|(left, right)| left ^ right)
+            .collect();
+        key.encrypt(&mut OsRng, Oaep::new::<Sha1>(), &masked)
+            .map_err(|error| Refused::Key(error.to_string()))
+    }
+}
+
+fn with_zero(password: &[u8]) -> Vec<u8> {
+    [password, &[0]].concat()
 }
 
 /// SHA1(p) xor SHA1(scramble, SHA1(SHA1(p))).
@@ -51,17 +232,32 @@ fn caching_sha2(password: &[u8], scramble: &[u8]) -> Vec<u8> {
         .collect()
 }
 
+/// A signature of the scramble by the key that is SHA512(p): the password of any length takes the place of Ed25519's seed.
+fn ed25519(password: &[u8], scramble: &[u8]) -> Vec<u8> {
+    let secret = ExpandedSecretKey::from_bytes(&Sha512::digest(password).into());
+    let public = ed25519_dalek::VerifyingKey::from(&secret);
+    raw_sign::<Sha512>(&secret, scramble, &public)
+        .to_bytes()
+        .to_vec()
+}
+
 #[cfg(test)]
 mod tests {
+    use rsa::RsaPrivateKey;
+    use rsa::pkcs8::{EncodePublicKey, LineEnding};
+
     use super::*;
+
+    const PASSWORD: &str = "correct horse";
+    const NONCE: &[u8] = b"01234567890123456789\0";
+    const FETCH: Channel<'_> = Channel::Open {
+        key: KeySource::Fetch,
+    };
 
     /// The server keeps the double digest and undoes the mask with it: that is the check it makes.
     #[test]
     fn a_server_can_verify_a_native_proof() {
-        let (password, scramble) = (
-            b"correct horse".as_slice(),
-            b"01234567890123456789".as_slice(),
-        );
+        let (password, scramble) = (PASSWORD.as_bytes(), &NONCE[..20]);
         let stored = Sha1::digest(Sha1::digest(password));
         let mask = Sha1::new()
             .chain_update(scramble)
@@ -77,10 +273,7 @@ mod tests {
 
     #[test]
     fn a_server_can_verify_a_sha2_proof() {
-        let (password, scramble) = (
-            b"correct horse".as_slice(),
-            b"01234567890123456789".as_slice(),
-        );
+        let (password, scramble) = (PASSWORD.as_bytes(), &NONCE[..20]);
         let stored = Sha256::digest(Sha256::digest(password));
         let mask = Sha256::new()
             .chain_update(stored)
@@ -94,10 +287,105 @@ mod tests {
         assert_eq!(Sha256::digest(once), stored);
     }
 
+    /// MariaDB's own account of `SET PASSWORD ... PASSWORD('secret')` by ed25519, from its documentation.
+    #[test]
+    fn ed25519_gives_the_public_key_that_mariadb_stores() {
+        use base64::Engine as _;
+        let digest = Sha512::digest(b"secret");
+        let secret = ExpandedSecretKey::from_bytes(&digest.into());
+        let public = ed25519_dalek::VerifyingKey::from(&secret);
+        let stored = base64::engine::general_purpose::STANDARD_NO_PAD.encode(public.as_bytes());
+        assert_eq!(stored, "ZIgUREUg5PVgQ6LskhXmO+eZLS0nC8be6HPjYWR4YJY");
+        let signature: [u8; 64] = ed25519(b"secret", &[9; 32]).try_into().expect("64 bytes");
+        public
+            .verify_strict(&[9; 32], &signature.into())
+            .expect("a server can verify it");
+    }
+
     #[test]
     fn no_password_needs_no_proof() {
-        assert_eq!(proof(NATIVE, "", b"x"), Some(Vec::new()));
-        assert_eq!(proof(CACHING_SHA2, "", b"x"), Some(Vec::new()));
-        assert_eq!(proof("client_ed25519", "", b"x"), None);
+        for plugin in [NATIVE, CACHING_SHA2] {
+            let (_, proof) = Exchange::first(plugin, "", NONCE).expect("known");
+            assert!(proof.is_empty());
+        }
+    }
+
+    #[test]
+    fn an_unknown_default_is_begun_by_the_oldest_and_refused_when_it_is_meant() {
+        let (exchange, _) = Exchange::first("auth_gssapi_client", "", NONCE).expect("begun");
+        assert_eq!(exchange.plugin(), NATIVE);
+        let refused = Exchange::switch("auth_gssapi_client", "", NONCE, Channel::Private);
+        assert_eq!(
+            refused.err(),
+            Some(Refused::Plugin("auth_gssapi_client".to_owned()))
+        );
+    }
+
+    #[test]
+    fn the_password_leaves_only_by_a_private_channel() {
+        let (_, proof) = Exchange::switch(CLEAR, PASSWORD, b"", Channel::Private).expect("private");
+        assert_eq!(proof, b"correct horse\0");
+        let refused = Exchange::switch(CLEAR, PASSWORD, b"", FETCH);
+        assert_eq!(refused.err(), Some(Refused::Clear(CLEAR.to_owned())));
+
+        let (mut exchange, _) = Exchange::first(CACHING_SHA2, PASSWORD, NONCE).expect("known");
+        let none = Channel::Open {
+            key: KeySource::None,
+        };
+        assert_eq!(
+            exchange.more(&[FULL_NEEDED], PASSWORD, none),
+            Err(Refused::NoKey)
+        );
+        assert_eq!(
+            exchange.more(&[FULL_NEEDED], PASSWORD, Channel::Private),
+            Ok(Some(b"correct horse\0".to_vec()))
+        );
+        assert_eq!(
+            exchange.more(&[FAST_DONE], PASSWORD, none),
+            Ok(None),
+            "the cached way needs no key"
+        );
+    }
+
+    #[test]
+    fn a_fetched_key_hides_the_password_and_the_server_can_find_it() {
+        let key = RsaPrivateKey::new(&mut OsRng, 1024).expect("a key");
+        let text = key
+            .to_public_key()
+            .to_public_key_pem(LineEnding::LF)
+            .expect("a text");
+        let (mut exchange, _) = Exchange::first(CACHING_SHA2, PASSWORD, NONCE).expect("known");
+        assert_eq!(
+            exchange.more(&[FULL_NEEDED], PASSWORD, FETCH),
+            Ok(Some(vec![SEND_KEY]))
+        );
+        let sent = exchange
+            .more(text.as_bytes(), PASSWORD, FETCH)
+            .expect("a key")
+            .expect("an answer");
+        let masked = key
+            .decrypt(Oaep::new::<Sha1>(), &sent)
+            .expect("ours to read");
+        let found: Vec<u8> = masked
+            .iter()
+            .zip(NONCE[..20].iter().cycle())
+            .map(|(left, right)| left ^ right)
+            .collect();
+        assert_eq!(found, b"correct horse\0");
+        let refused = exchange.more(b"no key", PASSWORD, FETCH);
+        assert!(
+            matches!(refused, Err(Refused::Malformed(_))),
+            "a key that nobody asked for"
+        );
+    }
+
+    #[test]
+    fn what_is_no_key_is_told() {
+        let (mut exchange, _) = Exchange::first(CACHING_SHA2, PASSWORD, NONCE).expect("known");
+        let known = Channel::Open {
+            key: KeySource::Known("-----BEGIN NOTHING-----"),
+        };
+        let refused = exchange.more(&[FULL_NEEDED], PASSWORD, known);
+        assert!(matches!(refused, Err(Refused::Key(_))));
     }
 }

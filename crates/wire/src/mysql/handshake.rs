@@ -1,20 +1,37 @@
-//! The server's greeting and our answer to it. We ask for nothing that was not asked of us: no TLS, no compression.
+//! The server's greeting and our answer to it. We ask for exactly what was asked of us: TLS and compression only when they are
+//! wished for, and then a server that lacks them is refused before anything is sent.
 
 use super::Malformed;
+use super::compress::Algorithm;
 use super::frame::write_packet;
 use super::read::Fields;
 
 pub(super) const LONG_PASSWORD: u32 = 1;
 pub(super) const LONG_FLAG: u32 = 1 << 2;
 pub(super) const CONNECT_WITH_DB: u32 = 1 << 3;
+const COMPRESS: u32 = 1 << 5;
 pub(super) const PROTOCOL_41: u32 = 1 << 9;
+const SSL: u32 = 1 << 11;
 pub(super) const TRANSACTIONS: u32 = 1 << 13;
 pub(super) const SECURE_CONNECTION: u32 = 1 << 15;
+const MULTI_STATEMENTS: u32 = 1 << 16;
 pub(super) const MULTI_RESULTS: u32 = 1 << 17;
 pub(super) const PS_MULTI_RESULTS: u32 = 1 << 18;
 pub(super) const PLUGIN_AUTH: u32 = 1 << 19;
+const COMPRESS_ZSTD: u32 = 1 << 26;
 /// MariaDB's extended capability: definitions of a prepared statement's columns are not repeated when they are unchanged.
 pub(super) const CACHE_METADATA: u32 = 1 << 4;
+
+/// What every session uses where it is offered.
+const WANTED: u32 = LONG_PASSWORD
+    | LONG_FLAG
+    | CONNECT_WITH_DB
+    | PROTOCOL_41
+    | TRANSACTIONS
+    | SECURE_CONNECTION
+    | MULTI_RESULTS
+    | PS_MULTI_RESULTS
+    | PLUGIN_AUTH;
 
 /// The largest packet that we announce to accept.
 const MAX_PACKET: u32 = 1 << 24;
@@ -73,22 +90,61 @@ impl Greeting {
         })
     }
 
-    /// Capabilities that we use with this server.
+    /// What we use with this server in the plain protocol.
     pub fn session(&self) -> Session {
-        let wanted = LONG_PASSWORD
-            | LONG_FLAG
-            | CONNECT_WITH_DB
-            | PROTOCOL_41
-            | TRANSACTIONS
-            | SECURE_CONNECTION
-            | MULTI_RESULTS
-            | PS_MULTI_RESULTS
-            | PLUGIN_AUTH;
         Session {
-            capabilities: wanted & self.capabilities,
+            capabilities: WANTED & self.capabilities,
             extended: CACHE_METADATA & self.extended,
+            compression: None,
         }
     }
+
+    /// What we use with this server; refused when it lacks what is wished for.
+    pub fn session_as(&self, wish: Wish) -> Result<Session, Lacking> {
+        let mut wanted = WANTED;
+        let mut need = |bit: u32, lacking: Lacking| {
+            wanted |= bit;
+            if self.capabilities & bit == 0 {
+                Err(lacking)
+            } else {
+                Ok(())
+            }
+        };
+        if wish.tls {
+            need(SSL, Lacking::Tls)?;
+        }
+        match wish.compression {
+            None => {}
+            Some(asked @ Algorithm::Zlib { .. }) => need(COMPRESS, Lacking::Compression(asked))?,
+            Some(asked @ Algorithm::Zstd { .. }) => {
+                need(COMPRESS_ZSTD, Lacking::Compression(asked))?;
+            }
+        }
+        if wish.multi_statements {
+            wanted |= MULTI_STATEMENTS;
+        }
+        Ok(Session {
+            capabilities: wanted & self.capabilities,
+            compression: wish.compression,
+            ..self.session()
+        })
+    }
+}
+
+/// What a session is to have beyond the plain protocol.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Wish {
+    pub tls: bool,
+    pub compression: Option<Algorithm>,
+    /// Asked for where it is offered; the statements themselves tell when it was not.
+    pub multi_statements: bool,
+}
+
+/// What a server does not offer although it is wished for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lacking {
+    Tls,
+    Compression(Algorithm),
 }
 
 /// What both sides agreed on.
@@ -96,9 +152,25 @@ impl Greeting {
 pub struct Session {
     pub capabilities: u32,
     pub extended: u32,
+    compression: Option<Algorithm>,
 }
 
 impl Session {
+    /// What begins the change to TLS: the login packet's head alone, the only packet that goes out in clear.
+    pub fn tls_request(self, out: &mut Vec<u8>, sequence: u8) -> u8 {
+        write_packet(out, sequence, &self.head())
+    }
+
+    fn head(self) -> Vec<u8> {
+        let mut body = Vec::with_capacity(128);
+        body.extend_from_slice(&self.capabilities.to_le_bytes());
+        body.extend_from_slice(&MAX_PACKET.to_le_bytes());
+        body.push(UTF8MB4_GENERAL_CI);
+        body.extend_from_slice(&[0; 19]);
+        body.extend_from_slice(&self.extended.to_le_bytes());
+        body
+    }
+
     /// Answers say whether column definitions follow, because known ones are left out.
     pub fn caches_metadata(self) -> bool {
         self.extended & CACHE_METADATA != 0
@@ -114,12 +186,7 @@ impl Session {
         proof: &[u8],
     ) -> u8 {
         assert!(proof.len() < 251, "a proof is a digest or empty");
-        let mut body = Vec::with_capacity(128);
-        body.extend_from_slice(&self.capabilities.to_le_bytes());
-        body.extend_from_slice(&MAX_PACKET.to_le_bytes());
-        body.push(UTF8MB4_GENERAL_CI);
-        body.extend_from_slice(&[0; 19]);
-        body.extend_from_slice(&self.extended.to_le_bytes());
+        let mut body = self.head();
         body.extend_from_slice(account.user.as_bytes());
         body.push(0);
         body.push(proof.len() as u8);
@@ -131,6 +198,9 @@ impl Session {
         if self.capabilities & PLUGIN_AUTH != 0 {
             body.extend_from_slice(plugin.as_bytes());
             body.push(0);
+        }
+        if let Some(Algorithm::Zstd { level }) = self.compression {
+            body.push(level);
         }
         write_packet(out, sequence, &body)
     }
@@ -158,6 +228,7 @@ impl std::fmt::Debug for Account<'_> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuthSwitch {
     pub plugin: String,
+    /// As it came: how much of it counts is the plugin's business.
     pub scramble: Vec<u8>,
 }
 
@@ -166,11 +237,92 @@ impl AuthSwitch {
     pub fn parse(payload: &[u8]) -> Result<Self, Malformed> {
         let mut fields = Fields(payload);
         fields.byte("switch marker")?;
+        if fields.0.is_empty() {
+            // Before plugins had names there was only one to switch to.
+            return Ok(Self {
+                plugin: "mysql_old_password".to_owned(),
+                scramble: Vec::new(),
+            });
+        }
         let plugin = fields.until_zero("plugin name")?;
-        let scramble = fields.0.strip_suffix(&[0]).unwrap_or(fields.0);
         Ok(Self {
             plugin: String::from_utf8_lossy(plugin).into_owned(),
-            scramble: scramble.to_vec(),
+            scramble: fields.0.to_vec(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn greeting(capabilities: u32) -> Greeting {
+        Greeting {
+            version: String::new(),
+            connection: 1,
+            capabilities,
+            extended: 0,
+            scramble: [7; SCRAMBLE],
+            plugin: String::new(),
+        }
+    }
+
+    #[test]
+    fn what_a_server_lacks_is_never_left_out_silently() {
+        let zlib = Algorithm::Zlib { level: 6 };
+        let zstd = Algorithm::Zstd { level: 3 };
+        let wish = |tls, compression| Wish {
+            tls,
+            compression,
+            multi_statements: false,
+        };
+        let old = greeting(PROTOCOL_41 | SECURE_CONNECTION | COMPRESS);
+        assert_eq!(old.session_as(wish(true, None)), Err(Lacking::Tls));
+        assert_eq!(
+            old.session_as(wish(false, Some(zstd))),
+            Err(Lacking::Compression(zstd))
+        );
+        let session = old
+            .session_as(wish(false, Some(zlib)))
+            .expect("it has zlib");
+        assert_ne!(session.capabilities & COMPRESS, 0);
+    }
+
+    #[test]
+    fn nothing_is_asked_that_was_not_wished_for() {
+        let session = greeting(u32::MAX)
+            .session_as(Wish::default())
+            .expect("a server with everything");
+        let extras = SSL | COMPRESS | COMPRESS_ZSTD | MULTI_STATEMENTS;
+        assert_eq!(session.capabilities & extras, 0);
+    }
+
+    #[test]
+    fn the_request_for_tls_is_the_login_without_its_account() {
+        let wish = Wish {
+            tls: true,
+            compression: Some(Algorithm::Zstd { level: 9 }),
+            multi_statements: true,
+        };
+        let session = greeting(u32::MAX).session_as(wish).expect("offered");
+        let (mut request, mut login) = (Vec::new(), Vec::new());
+        assert_eq!(session.tls_request(&mut request, 1), 2);
+        let account = Account {
+            user: "somebody",
+            password: "",
+            database: "db",
+        };
+        session.login(&mut login, 2, &account, "p", b"proof");
+        assert_eq!(request.len(), 4 + 32);
+        assert_eq!(request[4..], login[4..36]);
+        assert_eq!(login.last(), Some(&9), "zstd's level ends the packet");
+    }
+
+    #[test]
+    fn a_scramble_that_ends_with_zero_keeps_it() {
+        let switch = AuthSwitch::parse(b"\xFEclient_ed25519\0abc\0").expect("well formed");
+        assert_eq!(switch.scramble, b"abc\0");
+        let old = AuthSwitch::parse(b"\xFE").expect("a switch of old");
+        assert_eq!(old.plugin, "mysql_old_password");
     }
 }

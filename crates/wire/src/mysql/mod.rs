@@ -1,12 +1,14 @@
-//! The client side of the MySQL and MariaDB protocol, version 4.1 and later, without TLS and without compression.
+//! The client side of the MySQL and MariaDB protocol, version 4.1 and later. TLS lies below it and is not here.
 //!
-//! [`frame`] cuts the byte stream into packets, [`handshake`] and [`auth`] log in, [`command`] encodes requests,
+//! [`compress`] is the layer below packets where one was agreed on, [`frame`] cuts the byte stream into packets, [`handshake`] and
+//! [`auth`] log in, [`command`] encodes requests,
 //! [`reply`] decodes what answers a login or a prepare, [`answer`] follows the answer to a query at the lowest cost, and
 //! [`row`] decodes columns.
 
 pub mod answer;
 pub mod auth;
 pub mod command;
+pub mod compress;
 pub mod frame;
 pub mod handshake;
 mod read;
@@ -27,6 +29,8 @@ pub enum Malformed {
     TooLong { size: usize, limit: usize },
     #[error("packet number {got} came where {expected} was due")]
     Sequence { expected: u8, got: u8 },
+    #[error("a compressed frame {0}")]
+    Compressed(&'static str),
     #[error("the server speaks protocol version {0}, not 10")]
     Version(u8),
     #[error("{0}")]

@@ -1,0 +1,123 @@
+//! Cipher suites and versions by name. Users write the names of OpenSSL or of IANA; servers report those of OpenSSL.
+
+use rustls::crypto::ring;
+use rustls::{CipherSuite, ProtocolVersion, SupportedCipherSuite};
+
+/// Name of OpenSSL, name of IANA where it differs. TLS 1.3 first, in the order of preference of the library.
+const NAMES: [(CipherSuite, &str, &str); 9] = [
+    (
+        CipherSuite::TLS13_AES_256_GCM_SHA384,
+        "TLS_AES_256_GCM_SHA384",
+        "TLS13_AES_256_GCM_SHA384",
+    ),
+    (
+        CipherSuite::TLS13_AES_128_GCM_SHA256,
+        "TLS_AES_128_GCM_SHA256",
+        "TLS13_AES_128_GCM_SHA256",
+    ),
+    (
+        CipherSuite::TLS13_CHACHA20_POLY1305_SHA256,
+        "TLS_CHACHA20_POLY1305_SHA256",
+        "TLS13_CHACHA20_POLY1305_SHA256",
+    ),
+    (
+        CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+        "ECDHE-ECDSA-AES256-GCM-SHA384",
+        "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
+    ),
+    (
+        CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+        "ECDHE-ECDSA-AES128-GCM-SHA256",
+        "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
+    ),
+    (
+        CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+        "ECDHE-ECDSA-CHACHA20-POLY1305",
+        "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
+    ),
+    (
+        CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+        "ECDHE-RSA-AES256-GCM-SHA384",
+        "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+    ),
+    (
+        CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+        "ECDHE-RSA-AES128-GCM-SHA256",
+        "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+    ),
+    (
+        CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+        "ECDHE-RSA-CHACHA20-POLY1305",
+        "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
+    ),
+];
+
+/// The suite that one of its names means.
+pub(super) fn find(name: &str) -> Option<SupportedCipherSuite> {
+    let (wanted, ..) = NAMES.into_iter().find(|(_, openssl, iana)| {
+        [openssl, iana]
+            .iter()
+            .any(|one| one.eq_ignore_ascii_case(name))
+    })?;
+    ring::ALL_CIPHER_SUITES
+        .iter()
+        .copied()
+        .find(|suite| suite.suite() == wanted)
+}
+
+/// All names, for messages.
+pub(super) fn list() -> String {
+    NAMES.map(|(_, openssl, _)| openssl).join(", ")
+}
+
+/// A suite as servers report it.
+pub(super) fn name(suite: SupportedCipherSuite) -> &'static str {
+    NAMES
+        .into_iter()
+        .find(|(known, ..)| *known == suite.suite())
+        .map_or("unknown", |(_, openssl, _)| openssl)
+}
+
+/// A version as servers report it.
+pub(super) fn version(version: ProtocolVersion) -> &'static str {
+    match version {
+        ProtocolVersion::TLSv1_2 => "TLSv1.2",
+        ProtocolVersion::TLSv1_3 => "TLSv1.3",
+        _ => "unknown",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_suite_of_the_library_has_its_names() {
+        assert_eq!(ring::ALL_CIPHER_SUITES.len(), NAMES.len());
+        for &suite in ring::ALL_CIPHER_SUITES {
+            let found = find(name(suite)).expect("found by its own name");
+            assert_eq!(found.suite(), suite.suite());
+        }
+    }
+
+    #[test]
+    fn all_three_ways_of_naming_are_understood() {
+        for same in [
+            "TLS_AES_128_GCM_SHA256",
+            "TLS13_AES_128_GCM_SHA256",
+            "tls_aes_128_gcm_sha256",
+        ] {
+            assert_eq!(find(same).map(name), Some("TLS_AES_128_GCM_SHA256"));
+        }
+        for same in [
+            "ECDHE-RSA-AES128-GCM-SHA256",
+            "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+        ] {
+            assert_eq!(find(same).map(name), Some("ECDHE-RSA-AES128-GCM-SHA256"));
+        }
+        assert!(
+            find("AES128-SHA").is_none(),
+            "no suite without forward secrecy"
+        );
+    }
+}

@@ -1,0 +1,66 @@
+//! Sessions to resume, shared by all connections of a job.
+//!
+//! The library's own store keeps eight tickets of TLS 1.3, of which each serves once. Connections that are opened at the same time
+//! would resume some of their sessions and not others: here there are enough for all of them once each was connected before.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustls::NamedGroup;
+use rustls::client::{ClientSessionStore, Tls12ClientSessionValue, Tls13ClientSessionValue};
+use rustls::pki_types::ServerName;
+
+/// A few KiB each, with the server's certificates in it; servers give two for a full handshake.
+const MOST_TICKETS: usize = 1024;
+
+/// All connections of a job go to one server: its name need not be looked at.
+#[derive(Debug, Default)]
+pub(super) struct Tickets(Mutex<Kept>);
+
+#[derive(Debug, Default)]
+struct Kept {
+    group: Option<NamedGroup>,
+    /// The newest session of TLS 1.2, which serves any number of times.
+    tls12: Option<Tls12ClientSessionValue>,
+    /// The newest last.
+    tls13: Vec<Tls13ClientSessionValue>,
+}
+
+impl Tickets {
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        // Each change is a single step: a thread that panicked left nothing half done.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ClientSessionStore for Tickets {
+    fn set_kx_hint(&self, _: ServerName<'static>, group: NamedGroup) {
+        self.kept().group = Some(group);
+    }
+
+    fn kx_hint(&self, _: &ServerName<'_>) -> Option<NamedGroup> {
+        self.kept().group
+    }
+
+    fn set_tls12_session(&self, _: ServerName<'static>, value: Tls12ClientSessionValue) {
+        self.kept().tls12 = Some(value);
+    }
+
+    fn tls12_session(&self, _: &ServerName<'_>) -> Option<Tls12ClientSessionValue> {
+        self.kept().tls12.clone()
+    }
+
+    fn remove_tls12_session(&self, _: &ServerName<'static>) {
+        self.kept().tls12 = None;
+    }
+
+    fn insert_tls13_ticket(&self, _: ServerName<'static>, value: Tls13ClientSessionValue) {
+        let tickets = &mut self.kept().tls13;
+        if tickets.len() < MOST_TICKETS {
+            tickets.push(value);
+        }
+    }
+
+    fn take_tls13_ticket(&self, _: &ServerName<'static>) -> Option<Tls13ClientSessionValue> {
+        self.kept().tls13.pop()
+    }
+}

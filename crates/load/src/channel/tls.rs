@@ -1,0 +1,169 @@
+//! From a job's options to TLS connections. Certificates, keys and suites are read and checked once, before anything connects.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use howfar_record::jobs::{Target, Tls, TlsVerify, TlsVersions};
+use howfar_record::{FailCode, Failed};
+use rustls::client::{Resumption, Tls12Resumption};
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::version::{TLS12, TLS13};
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
+
+use super::tickets::Tickets;
+use super::verify::Verifier;
+use super::{ChannelError, suites};
+
+/// Shared by all connections of a job, and with it the sessions that they may resume.
+#[derive(Debug, Clone)]
+pub(super) struct Setup {
+    config: Arc<ClientConfig>,
+    name: ServerName<'static>,
+}
+
+impl Setup {
+    pub(super) fn new(tls: &Tls, target: &Target) -> Result<Self, Failed> {
+        let provider = Arc::new(provider(tls)?);
+        let versions = match tls.versions {
+            TlsVersions::Any => vec![&TLS13, &TLS12],
+            TlsVersions::Tls12 => vec![&TLS12],
+            TlsVersions::Tls13 => vec![&TLS13],
+        };
+        let verifier = Verifier::new(tls.verify, roots(tls)?, &provider)
+            .map_err(|error| bad(format!("the authorities cannot be used: {error}"), CA))?;
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&versions)
+            .map_err(|_| {
+                bad(
+                    "the cipher suite belongs to another version of TLS".to_owned(),
+                    "TLS_... and TLS13_... are suites of TLS 1.3, ECDHE-... those of TLS 1.2: correct one of the two options.",
+                )
+            })?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier));
+        let mut config = match (&tls.cert_file, &tls.key_file) {
+            (Some(cert), Some(key)) => builder
+                .with_client_auth_cert(certificates(cert)?, private_key(key)?)
+                .map_err(|error| {
+                    bad(
+                        format!(
+                            "the certificate {cert} and the key {key} do not go together: {error}"
+                        ),
+                        "Name a client certificate and its own private key.",
+                    )
+                })?,
+            _ => builder.with_no_client_auth(),
+        };
+        config.resumption = if tls.resumption {
+            Resumption::store(Arc::new(Tickets::default()))
+                .tls12_resumption(Tls12Resumption::SessionIdOrTickets)
+        } else {
+            Resumption::disabled()
+        };
+        Ok(Self {
+            config: Arc::new(config),
+            name: server_name(tls, target)?,
+        })
+    }
+
+    pub(super) fn connection(&self) -> Result<ClientConnection, ChannelError> {
+        Ok(ClientConnection::new(
+            Arc::clone(&self.config),
+            self.name.clone(),
+        )?)
+    }
+}
+
+const CA: &str =
+    "Name a file with the certificate of the authority (PEM) that signed the server's.";
+
+fn bad(message: String, advice: &str) -> Failed {
+    Failed::new(FailCode::BadJob, message, advice)
+}
+
+fn provider(tls: &Tls) -> Result<CryptoProvider, Failed> {
+    let mut provider = ring::default_provider();
+    if let Some(name) = &tls.cipher {
+        let suite = suites::find(name).ok_or_else(|| {
+            bad(
+                format!("`{name}` is no cipher suite that is spoken here"),
+                &format!("Choose one of {}.", suites::list()),
+            )
+        })?;
+        provider.cipher_suites = vec![suite];
+    }
+    Ok(provider)
+}
+
+fn roots(tls: &Tls) -> Result<RootCertStore, Failed> {
+    let mut roots = RootCertStore::empty();
+    if tls.verify == TlsVerify::None {
+        return Ok(roots);
+    }
+    let Some(file) = &tls.ca_file else {
+        return Err(bad(
+            "certificates cannot be verified without an authority".to_owned(),
+            CA,
+        ));
+    };
+    for certificate in certificates(file)? {
+        roots.add(certificate).map_err(|error| {
+            bad(
+                format!("{file} holds a certificate that cannot be used: {error}"),
+                CA,
+            )
+        })?;
+    }
+    Ok(roots)
+}
+
+fn certificates(file: &str) -> Result<Vec<CertificateDer<'static>>, Failed> {
+    let unread = |error: &dyn std::fmt::Display| {
+        bad(
+            format!("reading certificates from {file} failed: {error}"),
+            "Name a readable file with certificates in PEM.",
+        )
+    };
+    let found: Vec<_> = CertificateDer::pem_file_iter(file)
+        .map_err(|error| unread(&error))?
+        .collect::<Result<_, _>>()
+        .map_err(|error| unread(&error))?;
+    if found.is_empty() {
+        return Err(unread(&"it holds none"));
+    }
+    Ok(found)
+}
+
+fn private_key(file: &str) -> Result<PrivateKeyDer<'static>, Failed> {
+    PrivateKeyDer::from_pem_file(file).map_err(|error| {
+        bad(
+            format!("reading a private key from {file} failed: {error}"),
+            "Name a readable file with a private key in PEM, without a passphrase.",
+        )
+    })
+}
+
+/// The name that is asked for and, under `full`, must be the certificate's.
+fn server_name(tls: &Tls, target: &Target) -> Result<ServerName<'static>, Failed> {
+    match (&tls.server_name, target) {
+        (Some(name), _) => ServerName::try_from(name.clone()).map_err(|_| {
+            bad(
+                format!("`{name}` is neither a host name nor an address"),
+                "Give the name or the address that the server's certificate carries.",
+            )
+        }),
+        (None, Target::Tcp { host, .. }) => match host.parse::<IpAddr>() {
+            Ok(address) => Ok(ServerName::IpAddress(address.into())),
+            Err(_) => Err(bad(
+                format!("`{host}` is no numeric address"),
+                "Correct the address of the server.",
+            )),
+        },
+        // A socket has no name; without `full` none is compared, and an address is not even sent.
+        (None, Target::Unix { .. }) => {
+            Ok(ServerName::IpAddress(IpAddr::from([127, 0, 0, 1]).into()))
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! What a job asks of all its sessions, understood once.
+
+use howfar_record::jobs::{self, SessionJob, Target};
+use howfar_record::{FailCode, Failed};
+use howfar_wire::mysql::auth;
+use howfar_wire::mysql::compress::Algorithm;
+use howfar_wire::mysql::handshake::Wish;
+
+use super::tls::Setup;
+use super::{Channel, ChannelError};
+
+/// The highest level of zlib; zstd has more.
+const MOST_ZLIB: u8 = 9;
+/// A public key is a few hundred bytes.
+const LONGEST_KEY: usize = 1 << 16;
+
+/// What all sessions of a job are to have.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Wanted {
+    wish: Wish,
+    tls: Option<Setup>,
+    /// The server's public key in PEM, if a file was named.
+    server_key: Option<String>,
+    fetch_server_key: bool,
+}
+
+impl Wanted {
+    /// Reads the files that the job names.
+    pub(crate) fn new(session: &SessionJob, target: &Target) -> Result<Self, Failed> {
+        let tls = session
+            .tls
+            .as_ref()
+            .map(|tls| Setup::new(tls, target))
+            .transpose()?;
+        let compression = session.compression.map(algorithm).transpose()?;
+        Ok(Self {
+            wish: Wish {
+                tls: tls.is_some(),
+                compression,
+                multi_statements: session.multi_statements,
+            },
+            tls,
+            server_key: session
+                .server_key_file
+                .as_deref()
+                .map(server_key)
+                .transpose()?,
+            fetch_server_key: session.fetch_server_key,
+        })
+    }
+
+    pub(crate) fn wish(&self) -> Wish {
+        self.wish
+    }
+
+    /// Begin TLS on `channel` if it is wanted; what must be sent first is appended to `out`.
+    pub(crate) fn encrypt(
+        &self,
+        channel: &mut Channel,
+        out: &mut Vec<u8>,
+    ) -> Result<(), ChannelError> {
+        match &self.tls {
+            None => Ok(()),
+            Some(setup) => channel.begin_tls(setup.connection()?, out),
+        }
+    }
+
+    /// Who may read what a login sends: nobody listens on a Unix socket.
+    pub(crate) fn secrecy(&self, channel: &Channel, target: &Target) -> auth::Channel<'_> {
+        if channel.is_encrypted() || matches!(target, Target::Unix { .. }) {
+            return auth::Channel::Private;
+        }
+        let key = match &self.server_key {
+            Some(text) => auth::KeySource::Known(text),
+            None if self.fetch_server_key => auth::KeySource::Fetch,
+            None => auth::KeySource::None,
+        };
+        auth::Channel::Open { key }
+    }
+}
+
+fn algorithm(asked: jobs::Compression) -> Result<Algorithm, Failed> {
+    match (asked.algorithm, asked.level) {
+        (jobs::Algorithm::Zlib, Some(level)) if level > MOST_ZLIB => Err(Failed::new(
+            FailCode::BadJob,
+            format!("zlib has no level {level}"),
+            "Choose a level from 1 to 9, or zstd.",
+        )),
+        (jobs::Algorithm::Zlib, level) => Ok(Algorithm::Zlib {
+            level: level.unwrap_or(6),
+        }),
+        (jobs::Algorithm::Zstd, level) => Ok(Algorithm::Zstd {
+            level: level.unwrap_or(3),
+        }),
+    }
+}
+
+fn server_key(file: &str) -> Result<String, Failed> {
+    let unread = |error: &dyn std::fmt::Display| {
+        Failed::new(
+            FailCode::BadJob,
+            format!("reading the server's public key from {file} failed: {error}"),
+            "Name a readable file with the server's RSA public key in PEM (SHOW STATUS LIKE 'Caching_sha2_password_rsa_public_key' shows it).",
+        )
+    };
+    let text = std::fs::read_to_string(file).map_err(|error| unread(&error))?;
+    if text.len() > LONGEST_KEY {
+        return Err(unread(&"it is too long for a key"));
+    }
+    Ok(text)
+}

@@ -1,0 +1,106 @@
+//! From the greeting to the server's OK: what the server lacks is refused, TLS begins, the password is proved.
+
+use howfar_wire::mysql::auth::{self, Exchange};
+use howfar_wire::mysql::handshake::{self, AuthSwitch, Greeting};
+use howfar_wire::mysql::{Malformed, ServerError, reply};
+
+use super::{Entry, Line, Wrong};
+
+/// Packets of a server between its greeting and its OK. The longest known way has three; more is a server that plays.
+const MOST_ROUNDS: u32 = 8;
+
+#[derive(Default)]
+pub(super) struct Entering {
+    begun: Option<Begun>,
+    rounds: u32,
+}
+
+/// Since the greeting.
+pub(super) struct Begun {
+    pub(super) greeting: Greeting,
+    pub(super) agreed: handshake::Session,
+    pub(super) exchange: Exchange,
+}
+
+impl Entering {
+    pub(super) fn doing(&self) -> &'static str {
+        if self.begun.is_some() {
+            "the login"
+        } else {
+            "its greeting"
+        }
+    }
+
+    /// What was agreed on, once the server has accepted the login.
+    pub(super) fn packet(
+        &mut self,
+        payload: &[u8],
+        line: &mut Line,
+        entry: &Entry<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Begun>, Wrong> {
+        let first = payload.first().copied().ok_or(Malformed::Short("packet"))?;
+        if first == reply::ERR {
+            return Err(Wrong::Login(ServerError::parse(payload)?));
+        }
+        self.rounds += 1;
+        if self.rounds > MOST_ROUNDS {
+            return Err(Malformed::Unexpected("a login without an end").into());
+        }
+        let Some(Begun { exchange, .. }) = &mut self.begun else {
+            self.begun = Some(greet(payload, line, entry, out)?);
+            return Ok(None);
+        };
+        let password = entry.account.password;
+        let secrecy = entry.wanted.secrecy(&line.channel, entry.target);
+        match first {
+            reply::OK => return Ok(self.begun.take()),
+            reply::EOF => {
+                let switch = AuthSwitch::parse(payload)?;
+                let (next, proof) =
+                    Exchange::switch(&switch.plugin, password, &switch.scramble, secrecy)?;
+                *exchange = next;
+                line.send(&proof);
+            }
+            auth::MORE_DATA => {
+                if let Some(answer) = exchange.more(&payload[1..], password, secrecy)? {
+                    line.send(&answer);
+                }
+            }
+            _ => return Err(Malformed::Unexpected("an unknown answer to a login").into()),
+        }
+        Ok(None)
+    }
+}
+
+/// Answer the greeting. With TLS the account is sealed: it leaves when the handshake has ended well.
+fn greet(
+    payload: &[u8],
+    line: &mut Line,
+    entry: &Entry<'_>,
+    out: &mut Vec<u8>,
+) -> Result<Begun, Wrong> {
+    let greeting = Greeting::parse(payload)?;
+    let wish = entry.wanted.wish();
+    let agreed = greeting.session_as(wish).map_err(Wrong::Lacking)?;
+    let (exchange, proof) =
+        Exchange::first(&greeting.plugin, entry.account.password, &greeting.scramble)?;
+    let mut sequence = line.framer.sequence();
+    if wish.tls {
+        sequence = agreed.tls_request(out, sequence);
+        entry.wanted.encrypt(&mut line.channel, out)?;
+    }
+    let next = agreed.login(
+        &mut line.packets,
+        sequence,
+        &entry.account,
+        exchange.plugin(),
+        &proof,
+    );
+    line.framer.expect(next);
+    Ok(Begun {
+        greeting,
+        agreed,
+        exchange,
+    })
+}

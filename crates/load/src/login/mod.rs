@@ -1,0 +1,243 @@
+//! From the first byte of a connection to its last prepared statement, without I/O: bytes in, bytes out.
+//!
+//! [`entering`] goes from the greeting to the server's OK, [`preparing`] from there to the last statement. The channel changes on
+//! the way: TLS begins after the greeting, compression after the OK.
+
+mod entering;
+mod preparing;
+
+use howfar_record::jobs::Target;
+use howfar_record::{FailCode, Failed};
+use howfar_wire::mysql::handshake::{self, Account, Greeting};
+use howfar_wire::mysql::{Answer, Framer, Malformed, ServerError, auth, frame};
+
+use crate::channel::{self, Channel, ChannelError, TlsFacts, Wanted};
+use crate::failure;
+use crate::statements::Statements;
+use crate::workload::Program;
+use entering::Entering;
+use preparing::Preparing;
+
+/// Packets of a login or a prepare are small.
+const LONGEST_PACKET: usize = 1 << 20;
+
+/// What all logins share.
+pub(crate) struct Entry<'a> {
+    pub(crate) target: &'a Target,
+    pub(crate) account: Account<'a>,
+    pub(crate) wanted: &'a Wanted,
+    pub(crate) program: &'a Program,
+    /// Column types are wanted, because rows will be decoded.
+    pub(crate) decode: bool,
+}
+
+/// A session ready for queries.
+pub(crate) struct Session {
+    pub(crate) channel: Channel,
+    pub(crate) answer: Answer,
+    pub(crate) statements: Statements,
+    pub(crate) facts: SessionFacts,
+}
+
+/// What both sides agreed on.
+#[derive(Debug, Clone)]
+pub(crate) struct SessionFacts {
+    pub(crate) greeting: Greeting,
+    pub(crate) agreed: handshake::Session,
+    /// The way of logging in that the server accepted.
+    pub(crate) auth_plugin: &'static str,
+    pub(crate) tls: Option<TlsFacts>,
+}
+
+enum Stage {
+    Entering(Entering),
+    Preparing(Preparing),
+}
+
+/// One connection on its way in.
+pub(crate) struct Login {
+    line: Line,
+    stage: Stage,
+    facts: Option<SessionFacts>,
+    statements: Statements,
+    /// What the channel gave for the bytes of the socket; kept for its memory.
+    plain: Vec<u8>,
+}
+
+/// Packets to the server and their numbers, and the channel that they go through.
+struct Line {
+    channel: Channel,
+    framer: Framer,
+    /// Whole packets that have not gone into the channel.
+    packets: Vec<u8>,
+}
+
+impl Line {
+    /// Answer the packet that came last.
+    fn send(&mut self, payload: &[u8]) {
+        let next = frame::write_packet(&mut self.packets, self.framer.sequence(), payload);
+        self.framer.expect(next);
+    }
+}
+
+impl Login {
+    pub(crate) fn new(program: &Program) -> Self {
+        Self {
+            line: Line {
+                channel: Channel::Plain,
+                framer: Framer::new(LONGEST_PACKET),
+                packets: Vec::new(),
+            },
+            stage: Stage::Entering(Entering::default()),
+            facts: None,
+            statements: Statements::new(program),
+            plain: Vec::new(),
+        }
+    }
+
+    /// What it waits for, for messages.
+    pub(crate) fn doing(&self) -> &'static str {
+        match &self.stage {
+            Stage::Entering(_) if self.line.channel.is_handshaking() => "the TLS handshake",
+            Stage::Entering(entering) => entering.doing(),
+            Stage::Preparing(_) => "preparing the statements",
+        }
+    }
+
+    /// Take what came; append to `out` what must be sent. The session, once it is ready.
+    pub(crate) fn feed(
+        &mut self,
+        raw: &[u8],
+        entry: &Entry<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Session>, Failed> {
+        let mut plain = std::mem::take(&mut self.plain);
+        plain.clear();
+        let ready = self.line.channel.open(raw, &mut plain, out);
+        let ready = ready
+            .map_err(Wrong::Channel)
+            .and_then(|()| self.packets(&plain, entry, out))
+            .map_err(|wrong| wrong.translate(entry))?;
+        self.plain = plain;
+        Ok(if ready { self.session() } else { None })
+    }
+
+    /// True when nothing is left to do.
+    fn packets(
+        &mut self,
+        mut input: &[u8],
+        entry: &Entry<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, Wrong> {
+        let mut ready = false;
+        // The framer's payload must not stay borrowed while the stage changes; these packets are few and small.
+        while let Some(payload) = self.line.framer.next(&mut input)?.map(<[u8]>::to_vec) {
+            let plain = self.line.channel.is_plain();
+            ready = self.packet(&payload, entry, out)?;
+            let changed = plain && !self.line.channel.is_plain();
+            // Whoever sends in clear what is to be encrypted is not the server, or would be believed to be.
+            if (ready || changed) && !input.is_empty() {
+                return Err(Malformed::Unexpected("bytes follow the end of a step").into());
+            }
+            if ready {
+                break;
+            }
+        }
+        self.line.channel.seal(&self.line.packets, out)?;
+        self.line.packets.clear();
+        Ok(ready)
+    }
+
+    fn packet(
+        &mut self,
+        payload: &[u8],
+        entry: &Entry<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, Wrong> {
+        match &mut self.stage {
+            Stage::Entering(entering) => {
+                let Some(begun) = entering.packet(payload, &mut self.line, entry, out)? else {
+                    return Ok(false);
+                };
+                self.facts = Some(SessionFacts {
+                    greeting: begun.greeting,
+                    agreed: begun.agreed,
+                    auth_plugin: begun.exchange.plugin(),
+                    tls: self.line.channel.tls_facts(),
+                });
+                if let Some(algorithm) = entry.wanted.wish().compression {
+                    self.line.channel.begin_compression(algorithm);
+                }
+                let mut preparing = Preparing::new(entry.program);
+                preparing.ask_ahead(&mut self.line, entry);
+                let ready = preparing.is_done();
+                self.stage = Stage::Preparing(preparing);
+                Ok(ready)
+            }
+            Stage::Preparing(preparing) => {
+                preparing.packet(payload, &mut self.line, &mut self.statements, entry)
+            }
+        }
+    }
+
+    fn session(&mut self) -> Option<Session> {
+        let facts = self.facts.take()?;
+        Some(Session {
+            channel: std::mem::take(&mut self.line.channel),
+            answer: Answer::new(facts.agreed.caches_metadata()),
+            statements: std::mem::take(&mut self.statements),
+            facts,
+        })
+    }
+}
+
+/// A login that failed, before it is told.
+enum Wrong {
+    Malformed(Malformed),
+    Channel(ChannelError),
+    Lacking(handshake::Lacking),
+    Login(ServerError),
+    Refused(auth::Refused),
+    Prepare(ServerError),
+}
+
+impl From<Malformed> for Wrong {
+    fn from(error: Malformed) -> Self {
+        Self::Malformed(error)
+    }
+}
+
+impl From<ChannelError> for Wrong {
+    fn from(error: ChannelError) -> Self {
+        Self::Channel(error)
+    }
+}
+
+impl From<auth::Refused> for Wrong {
+    fn from(error: auth::Refused) -> Self {
+        Self::Refused(error)
+    }
+}
+
+impl Wrong {
+    fn translate(self, entry: &Entry<'_>) -> Failed {
+        let (target, user) = (entry.target, entry.account.user);
+        match self {
+            Self::Malformed(error) => failure::malformed(target, error),
+            Self::Channel(error) => channel::broken(target, &error),
+            Self::Lacking(what) => channel::lacking(target, what),
+            Self::Login(error) => failure::login(target, user, &error),
+            Self::Refused(error) => failure::refused_login(target, user, error),
+            Self::Prepare(error) => failure::server(target, "a prepare", &error),
+        }
+    }
+}
+
+/// The engine's own mistake, told as such.
+pub(crate) fn internal(message: impl Into<String>) -> Failed {
+    Failed::new(
+        FailCode::Internal,
+        message,
+        "Please report this with the command you ran.",
+    )
+}

@@ -1,0 +1,456 @@
+//! The compressed protocol: below the packets, a stream of frames, each stored or compressed by itself.
+//!
+//! A frame's head is three bytes of length, one of sequence number, three of the length before compression; zero there means
+//! that the payload is stored. Frames know nothing of packets: either may hold parts of the other. As no frame refers to
+//! another, a [`Codec`] (hundreds of KiB) serves all connections of a thread, and an [`Unpacker`] (bytes) serves one.
+
+use std::fmt;
+
+use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
+use zstd::bulk::{Compressor, Decompressor};
+
+use super::Malformed;
+use super::frame::{self, HEADER};
+
+/// Length of a frame's head.
+pub const HEAD: usize = 7;
+/// The longest payload of a frame, before and after compression: what three bytes can say.
+const LONGEST: usize = 0xFF_FFFF;
+/// Shorter payloads are stored, as all clients and servers do: compression would not pay.
+const SHORTEST: usize = 50;
+
+/// How payloads are compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Algorithm {
+    /// Level 1 to 9.
+    Zlib { level: u8 },
+    /// Level 1 to 22.
+    Zstd { level: u8 },
+}
+
+impl Algorithm {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Zlib { .. } => "zlib",
+            Self::Zstd { .. } => "zstd",
+        }
+    }
+
+    pub fn level(self) -> u8 {
+        match self {
+            Self::Zlib { level } | Self::Zstd { level } => level,
+        }
+    }
+}
+
+enum Engine {
+    Zlib(Compress, Decompress),
+    Zstd(Compressor<'static>, Decompressor<'static>),
+}
+
+/// Compresses and decompresses single payloads; keeps its memory, and nothing of what passed.
+pub struct Codec {
+    algorithm: Algorithm,
+    engine: Engine,
+    scratch: Vec<u8>,
+}
+
+impl fmt::Debug for Codec {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Codec")
+            .field("algorithm", &self.algorithm)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Codec {
+    /// Fails where memory does, or when a level is out of bounds.
+    pub fn new(algorithm: Algorithm) -> std::io::Result<Self> {
+        let engine = match algorithm {
+            Algorithm::Zlib { level } => Engine::Zlib(
+                Compress::new(Compression::new(u32::from(level)), true),
+                Decompress::new(true),
+            ),
+            Algorithm::Zstd { level } => {
+                Engine::Zstd(Compressor::new(i32::from(level))?, Decompressor::new()?)
+            }
+        };
+        Ok(Self {
+            algorithm,
+            engine,
+            scratch: Vec::new(),
+        })
+    }
+
+    pub fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+
+    /// Append `packets`, whole commands one after the other, to `out` as frames. Each command has frames of its own, numbered
+    /// from 0; gives how many commands there were.
+    pub fn pack(&mut self, packets: &[u8], out: &mut Vec<u8>) -> u32 {
+        let mut rest = packets;
+        let mut commands = 0;
+        while !rest.is_empty() {
+            let (command, tail) = rest.split_at(first_command(rest));
+            for (number, payload) in command.chunks(LONGEST).enumerate() {
+                self.frame(number as u8, payload, out);
+            }
+            commands += 1;
+            rest = tail;
+        }
+        commands
+    }
+
+    /// Append one frame; `payload` is at most 16 MiB - 1 bytes.
+    pub fn frame(&mut self, number: u8, payload: &[u8], out: &mut Vec<u8>) {
+        assert!(
+            payload.len() <= LONGEST,
+            "three bytes hold a frame's length"
+        );
+        let squeezed = if payload.len() < SHORTEST {
+            None
+        } else {
+            self.squeeze(payload)
+        };
+        let (body, before) = match squeezed {
+            Some(size) => (&self.scratch[..size], payload.len()),
+            None => (payload, 0),
+        };
+        let (length, before) = (body.len().to_le_bytes(), before.to_le_bytes());
+        out.extend_from_slice(&length[..3]);
+        out.push(number);
+        out.extend_from_slice(&before[..3]);
+        out.extend_from_slice(body);
+    }
+
+    /// Compress into the scratch memory; `None` when that would not make it smaller.
+    fn squeeze(&mut self, payload: &[u8]) -> Option<usize> {
+        let room = match self.engine {
+            Engine::Zlib(..) => payload.len(),
+            Engine::Zstd(..) => zstd::zstd_safe::compress_bound(payload.len()),
+        };
+        if self.scratch.len() < room {
+            self.scratch.resize(room, 0);
+        }
+        let size = match &mut self.engine {
+            Engine::Zlib(deflate, _) => {
+                deflate.reset();
+                let room = &mut self.scratch[..room];
+                match deflate.compress(payload, room, FlushCompress::Finish) {
+                    Ok(Status::StreamEnd) => deflate.total_out() as usize,
+                    _ => return None,
+                }
+            }
+            Engine::Zstd(compressor, _) => compressor
+                .compress_to_buffer(payload, &mut self.scratch[..])
+                .ok()?,
+        };
+        (size < payload.len()).then_some(size)
+    }
+
+    /// Append to `out` the payload that `body` was before; it must have exactly `before` bytes.
+    fn expand(&mut self, body: &[u8], before: usize, out: &mut Vec<u8>) -> Result<(), Malformed> {
+        let start = out.len();
+        out.resize(start + before, 0);
+        let room = &mut out[start..];
+        let whole = match &mut self.engine {
+            Engine::Zlib(_, inflate) => {
+                inflate.reset(true);
+                let status = inflate.decompress(body, room, FlushDecompress::Finish);
+                matches!(status, Ok(Status::StreamEnd))
+                    && inflate.total_out() as usize == before
+                    && inflate.total_in() as usize == body.len()
+            }
+            Engine::Zstd(_, decompressor) => {
+                matches!(decompressor.decompress_to_buffer(body, room), Ok(size) if size == before)
+            }
+        };
+        if whole {
+            Ok(())
+        } else {
+            out.truncate(start);
+            Err(Malformed::Compressed("does not hold what its head says"))
+        }
+    }
+}
+
+/// Length of the first command: its packets, up to the next that is numbered 0.
+fn first_command(packets: &[u8]) -> usize {
+    let mut end = 0;
+    while let Some(&[a, b, c, number]) = packets.get(end..end + HEADER) {
+        if end > 0 && number == 0 {
+            return end;
+        }
+        end += HEADER + frame::header([a, b, c, number]).0;
+    }
+    assert!(
+        end == packets.len(),
+        "only whole packets are sent: {end} of {} bytes",
+        packets.len()
+    );
+    end
+}
+
+/// One connection's frames on their way to packets. Never holds more than one compressed payload.
+#[derive(Debug, Default)]
+pub struct Unpacker {
+    head: [u8; HEAD],
+    head_len: usize,
+    /// Payload bytes of the present frame still to come, and its length before compression; count once the head is whole.
+    missing: usize,
+    before: usize,
+    /// A compressed payload that came in parts.
+    body: Vec<u8>,
+    /// The number of the next frame of the present answer, and the answers whose first frame has not come.
+    next: u8,
+    owed: u32,
+    packets: Renumbering,
+}
+
+impl Unpacker {
+    /// Commands were sent: so many answers are due.
+    pub fn sent(&mut self, commands: u32) {
+        self.owed = self.owed.saturating_add(commands);
+    }
+
+    /// Take all bytes of `input`; append to `out` the packet bytes that they hold.
+    pub fn feed(
+        &mut self,
+        codec: &mut Codec,
+        mut input: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), Malformed> {
+        loop {
+            if self.head_len < HEAD && !self.take_head(&mut input)? {
+                return Ok(());
+            }
+            let (part, rest) = input.split_at(self.missing.min(input.len()));
+            input = rest;
+            self.missing -= part.len();
+            let start = out.len();
+            if self.before == 0 {
+                out.extend_from_slice(part);
+            } else if self.missing > 0 {
+                self.body.extend_from_slice(part);
+            } else if self.body.is_empty() {
+                codec.expand(part, self.before, out)?;
+            } else {
+                self.body.extend_from_slice(part);
+                codec.expand(&self.body, self.before, out)?;
+                // What was big is given back; the usual frame is one of 16 KiB.
+                self.body.clear();
+                self.body.shrink_to(1 << 14);
+            }
+            self.packets.pass(&mut out[start..]);
+            if self.missing > 0 {
+                return Ok(());
+            }
+            self.head_len = 0;
+        }
+    }
+
+    /// True when the head is whole and was accepted.
+    fn take_head(&mut self, input: &mut &[u8]) -> Result<bool, Malformed> {
+        let (part, rest) = input.split_at((HEAD - self.head_len).min(input.len()));
+        self.head[self.head_len..self.head_len + part.len()].copy_from_slice(part);
+        self.head_len += part.len();
+        *input = rest;
+        if self.head_len < HEAD {
+            return Ok(false);
+        }
+        let number = self.head[3];
+        let length = |at: usize| {
+            let three = &self.head[at..at + 3];
+            frame::header([three[0], three[1], three[2], 0]).0
+        };
+        (self.missing, self.before) = (length(0), length(4));
+        if self.missing == 0 && self.before > 0 {
+            return Err(Malformed::Compressed("is empty"));
+        }
+        // The first frame of an answer is 1: the command's frame was 0.
+        if number == 1 && self.owed > 0 {
+            if !self.packets.is_between() {
+                return Err(Malformed::Compressed("begins an answer inside a packet"));
+            }
+            self.owed -= 1;
+            self.packets.next = 1;
+        } else if number != self.next {
+            return Err(Malformed::Sequence {
+                expected: self.next,
+                got: number,
+            });
+        }
+        self.next = number.wrapping_add(1);
+        Ok(true)
+    }
+}
+
+/// Puts right the sequence numbers of the packets inside frames. Servers number packets and frames by one counter, which they
+/// set to the frames' after each flush, and no client looks; the decoders above do.
+#[derive(Debug, Default)]
+struct Renumbering {
+    head: [u8; HEADER],
+    head_len: usize,
+    missing: usize,
+    next: u8,
+}
+
+impl Renumbering {
+    fn is_between(&self) -> bool {
+        self.head_len == 0 && self.missing == 0
+    }
+
+    fn pass(&mut self, mut bytes: &mut [u8]) {
+        while !bytes.is_empty() {
+            if self.missing > 0 {
+                let part = self.missing.min(bytes.len());
+                self.missing -= part;
+                bytes = &mut bytes[part..];
+                continue;
+            }
+            self.head[self.head_len] = bytes[0];
+            self.head_len += 1;
+            if self.head_len == HEADER {
+                bytes[0] = self.next;
+                self.next = self.next.wrapping_add(1);
+                self.missing = frame::header(self.head).0;
+                self.head_len = 0;
+            }
+            bytes = &mut bytes[1..];
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Algorithm; 2] = [Algorithm::Zlib { level: 6 }, Algorithm::Zstd { level: 3 }];
+
+    fn codec(algorithm: Algorithm) -> Codec {
+        Codec::new(algorithm).expect("a codec")
+    }
+
+    fn packet(number: u8, payload: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        frame::write_packet(&mut out, number, payload);
+        out
+    }
+
+    /// A frame as a server writes it.
+    fn framed(codec: &mut Codec, number: u8, payload: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        codec.frame(number, payload, &mut out);
+        out
+    }
+
+    #[test]
+    fn a_short_command_is_stored_in_a_frame_of_its_own() {
+        let mut codec = codec(ALL[0]);
+        let mut out = Vec::new();
+        let two = [packet(0, b"one"), packet(0, b"two")].concat();
+        assert_eq!(codec.pack(&two, &mut out), 2);
+        let expected = [
+            &[7, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0][..],
+            b"one",
+            &[7, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0],
+            b"two",
+        ];
+        assert_eq!(out, expected.concat());
+    }
+
+    #[test]
+    fn what_does_not_get_smaller_is_stored() {
+        for algorithm in ALL {
+            let noise: Vec<u8> = (0..200_u32)
+                .map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8)
+                .collect();
+            let out = framed(&mut codec(algorithm), 0, &noise);
+            assert_eq!(out[4..7], [0, 0, 0], "{algorithm:?}");
+            assert_eq!(out[7..], noise);
+        }
+    }
+
+    #[test]
+    fn a_command_beyond_16_mib_goes_in_numbered_frames() {
+        let mut codec = codec(ALL[1]);
+        let long = packet(0, &vec![b'a'; frame::FULL + 10]);
+        let mut out = Vec::new();
+        assert_eq!(codec.pack(&long, &mut out), 1);
+        let mut unpacker = Unpacker::default();
+        let mut plain = Vec::new();
+        unpacker
+            .feed(&mut codec, &out, &mut plain)
+            .expect("numbered from 0");
+        assert_eq!(plain.len(), long.len());
+        assert_eq!(unpacker.next, 2);
+    }
+
+    #[test]
+    fn lies_in_a_head_are_refused() {
+        for algorithm in ALL {
+            let mut codec = codec(algorithm);
+            let good = framed(&mut codec, 1, &packet(1, &[b'a'; 500]));
+            for (at, by) in [(4, 1_u8), (4, 255), (6, 1)] {
+                let mut bad = good.clone();
+                bad[at] = bad[at].wrapping_add(by);
+                let mut unpacker = Unpacker::default();
+                unpacker.sent(1);
+                let mut out = Vec::new();
+                let refused = unpacker.feed(&mut codec, &bad, &mut out);
+                assert!(
+                    matches!(refused, Err(Malformed::Compressed(_))),
+                    "{algorithm:?}: byte {at} by {by}"
+                );
+                assert!(out.is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn a_frame_out_of_turn_is_refused() {
+        let mut codec = codec(ALL[0]);
+        let mut unpacker = Unpacker::default();
+        unpacker.sent(1);
+        let mut out = Vec::new();
+        let early = framed(&mut codec, 2, &packet(1, b"x"));
+        assert_eq!(
+            unpacker.feed(&mut codec, &early, &mut out),
+            Err(Malformed::Sequence {
+                expected: 0,
+                got: 2
+            })
+        );
+    }
+
+    /// The counters of a server that flushed after its first packet, and those of a second answer that was asked for in advance.
+    #[test]
+    fn packets_are_numbered_anew() {
+        let mut codec = codec(ALL[0]);
+        let mut unpacker = Unpacker::default();
+        unpacker.sent(2);
+        let stream = [
+            framed(
+                &mut codec,
+                1,
+                &[packet(1, b"a"), packet(2, b"b"), packet(3, b"c")].concat(),
+            ),
+            framed(&mut codec, 2, &packet(2, b"d")),
+            framed(&mut codec, 1, &packet(1, b"e")),
+        ]
+        .concat();
+        let mut out = Vec::new();
+        unpacker
+            .feed(&mut codec, &stream, &mut out)
+            .expect("well formed");
+        let expected = [
+            packet(1, b"a"),
+            packet(2, b"b"),
+            packet(3, b"c"),
+            packet(4, b"d"),
+            packet(1, b"e"),
+        ];
+        assert_eq!(out, expected.concat());
+    }
+}
