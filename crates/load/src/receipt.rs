@@ -45,21 +45,12 @@ pub(crate) fn take(
     };
     let tls = session.facts.tls.as_ref();
     let tcp = matches!(plan.address, Address::Tcp(_));
-    let text =
-        |address: Option<SocketAddrAny>| address.and_then(|address| socket_address(&address));
     let peer = text(net::getpeername(socket).ok().flatten());
-    let peer_pid = if tcp {
-        None
-    } else {
-        sockopt::socket_peercred(socket)
-            .ok()
-            .map(|peer| peer.pid.as_raw_nonzero().get() as u32)
-    };
     Ok(Receipt {
         address_family: plan.address.family(),
         local_address: text(net::getsockname(socket).ok()),
         peer_address: peer.unwrap_or_else(|| asked_for(&plan.job.target)),
-        peer_pid,
+        peer_pid: if tcp { None } else { peer_pid(socket) },
         server_version: plain_version(&session.facts.greeting.version).to_owned(),
         server_connection_id: session.facts.greeting.connection,
         auth_plugin: session.facts.auth_plugin.to_owned(),
@@ -79,20 +70,22 @@ pub(crate) fn take(
         compression_level: said("Compression")
             .and_then(|_| said("Compression_level"))
             .and_then(|level| level.parse().ok()),
-        tcp_mss: if tcp { max_segment(socket) } else { None },
-        tcp_nodelay: if tcp {
-            sockopt::tcp_nodelay(socket).ok()
-        } else {
-            None
-        },
-        congestion_control: if tcp {
-            sockopt::tcp_congestion(socket).ok()
-        } else {
-            None
-        },
+        tcp_mss: tcp.then(|| max_segment(socket)).flatten(),
+        tcp_nodelay: tcp.then(|| sockopt::tcp_nodelay(socket).ok()).flatten(),
+        congestion_control: tcp.then(|| sockopt::tcp_congestion(socket).ok()).flatten(),
         client_threads: plan.workers(cpus) as u32,
         client_cpus: cpus.to_vec(),
     })
+}
+
+/// The process at the other end of a Unix socket.
+fn peer_pid(socket: &OwnedFd) -> Option<u32> {
+    let peer = sockopt::socket_peercred(socket).ok()?;
+    Some(peer.pid.as_raw_nonzero().get() as u32)
+}
+
+fn text(address: Option<SocketAddrAny>) -> Option<String> {
+    address.and_then(|address| socket_address(&address))
 }
 
 /// Servers that name no algorithm have only one.
@@ -136,56 +129,61 @@ fn ask(
     let deadline = now_ns() + limit_ns;
     let mut packet = Vec::new();
     command::query(&mut packet, QUESTION);
-    let broken = |error| channel::broken(target, &error);
-    let mut unsent = Vec::new();
-    channel.seal(&packet, &mut unsent).map_err(broken)?;
-    let sent = send_some(socket, &unsent).map_err(|error| failure::broken(target, &error))?;
-    if sent < unsent.len() {
+    let mut bytes = Vec::new();
+    channel
+        .seal(&packet, &mut bytes)
+        .map_err(|error| channel::broken(target, &error))?;
+    let sent = send_some(socket, &bytes).map_err(|error| failure::broken(target, &error))?;
+    if sent < bytes.len() {
         return Err(failure::too_slow(target, "taking a query", limit_ns));
     }
     let mut table = Table::new();
-    let mut buffer = [0; 4096];
-    let mut packets = Vec::new();
-    loop {
-        match net::recv(socket, &mut buffer[..], RecvFlags::DONTWAIT) {
-            Ok((0, _)) => return Err(failure::gone(target, "while its status was asked for")),
-            Ok((count, _)) => {
-                packets.clear();
-                unsent.clear();
-                channel
-                    .open(&buffer[..count], &mut packets, &mut unsent)
-                    .map_err(broken)?;
-                // What TLS itself has to say is a few bytes on an idle socket.
-                let _ = send_some(socket, &unsent);
-                if table
-                    .feed(&packets)
-                    .map_err(|error| failure::malformed(target, error))?
-                {
-                    break;
-                }
-            }
-            Err(Errno::AGAIN | Errno::INTR) if now_ns() > deadline => {
-                return Err(failure::too_slow(
-                    target,
-                    "answering SHOW SESSION STATUS",
-                    limit_ns,
-                ));
-            }
-            Err(Errno::AGAIN | Errno::INTR) => {
-                let patience = Timespec {
-                    tv_sec: 0,
-                    tv_nsec: POLL_NS,
-                };
-                // Whatever it says, the next turn of the loop finds out.
-                let _ = poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&patience));
-            }
-            Err(error) => return Err(failure::broken(target, &error.into())),
+    while !hear(target, socket, channel, &mut table)? {
+        if now_ns() > deadline {
+            return Err(failure::too_slow(
+                target,
+                "answering SHOW SESSION STATUS",
+                limit_ns,
+            ));
         }
     }
     match table.error {
         Some(error) => Err(failure::server(target, "SHOW SESSION STATUS", &error)),
         None => Ok(table.values),
     }
+}
+
+/// Take what comes within a short time; true when the table is whole.
+fn hear(
+    target: &Target,
+    socket: &OwnedFd,
+    channel: &mut Channel,
+    table: &mut Table,
+) -> Result<bool, Failed> {
+    let mut buffer = [0; 4096];
+    let count = match net::recv(socket, &mut buffer[..], RecvFlags::DONTWAIT) {
+        Ok((0, _)) => return Err(failure::gone(target, "while its status was asked for")),
+        Ok((count, _)) => count,
+        Err(Errno::AGAIN | Errno::INTR) => {
+            let patience = Timespec {
+                tv_sec: 0,
+                tv_nsec: POLL_NS,
+            };
+            // Whatever it says, the next look finds out.
+            let _ = poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&patience));
+            return Ok(false);
+        }
+        Err(error) => return Err(failure::broken(target, &error.into())),
+    };
+    let (mut packets, mut own) = (Vec::new(), Vec::new());
+    channel
+        .open(&buffer[..count], &mut packets, &mut own)
+        .map_err(|error| channel::broken(target, &error))?;
+    // What TLS itself has to say is a few bytes on an idle socket.
+    let _ = send_some(socket, &own);
+    table
+        .feed(&packets)
+        .map_err(|error| failure::malformed(target, error))
 }
 
 /// Collects a text result of two columns.
