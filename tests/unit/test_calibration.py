@@ -113,7 +113,8 @@ def test_the_table_says_the_figures_and_the_limit(monkeypatch: pytest.MonkeyPatc
         "400,000",
         "99%, 50%",
         "16 ns, 25 ns",
-        "Over socket the limit was the client.",
+        "is at most 10% over",
+        "limit was the client.",
     ):
         assert expected in text, text
 

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::thread;
 
 use howfar_record::{FailCode, Failed, emit, read_job};
+use rustix::process::{Resource, getrlimit, setrlimit};
 
 use canned::Book;
 use jobs::{NullJob, NullReady, PingPongJob};
@@ -46,6 +47,7 @@ fn ended(outcome: Result<(), Failed>) -> ExitCode {
 
 fn serve_until_stdin_ends(job: &NullJob) -> Result<(), Failed> {
     job.check()?;
+    allow_connections();
     let (listener, place) = place::listen(&job.listen)?;
     let listener = Arc::new(listener);
     let book = Arc::new(Book::new(job.flavour, job.reply_bytes as usize));
@@ -68,6 +70,13 @@ fn serve_until_stdin_ends(job: &NullJob) -> Result<(), Failed> {
     let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
     place.clear();
     Ok(())
+}
+
+/// As many descriptors as this user may have: each connection is one. With fewer, those beyond wait until others end.
+fn allow_connections() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    let _ = setrlimit(Resource::Nofile, limit);
 }
 
 fn tell<T: serde::Serialize>(event: &T) -> Result<(), Failed> {

@@ -13,7 +13,7 @@ from rich.text import Text
 from howfar.analysis.summary import Estimate
 from howfar.bench.calibrate import Request
 from howfar.bench.calibrate import calibrate as run_calibration
-from howfar.bench.calibration import Calibration, Floor, Limit, OverTransport, Transport
+from howfar.bench.calibration import FLOOR_BAR, Calibration, Floor, Limit, OverTransport, Transport
 from howfar.cli.screen import has_colour, is_terminal, no_colour_option, width
 from howfar.errors import UsageError
 
@@ -143,7 +143,13 @@ def _share(ratio: Estimate) -> str:
 
 
 def _verdicts(found: Calibration) -> list[str]:
-    lines = [f"Over {over.transport} the limit was {_LIMITS[over.ceiling.limit]}." for over in found.transports]
+    lines = []
+    for over in found.transports:
+        within = all(floor.within_bar for floor in over.floors)
+        floor = f"is {'at most' if within else 'more than'} {FLOOR_BAR - 1:.0%} over the ping-pong's"
+        lines.append(
+            f"Over {over.transport} the engine's p50 {floor}; the ceiling's limit was {_LIMITS[over.ceiling.limit]}."
+        )
     if found.setting.blocks < 6:
         lines.append("Fewer than 6 blocks: no intervals, read nothing into small differences.")
     return lines
