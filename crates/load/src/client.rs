@@ -18,8 +18,8 @@ use crate::channel::{self, Channel};
 use crate::clock::now_ns;
 use crate::connection::send_some;
 use crate::failure;
-use crate::login::{Entry, internal};
-use crate::opening;
+use crate::login::Entry;
+use crate::opening::open_one;
 use crate::socket::Address;
 
 pub(crate) use results::Answered;
@@ -62,16 +62,7 @@ impl<'a> Client<'a> {
         address: &Address,
         limits: Limits,
     ) -> Result<Self, Failed> {
-        let mut opened = None;
-        opening::open(
-            entry,
-            address,
-            &mut std::iter::once(0),
-            limits.connect_ns,
-            &mut |_, socket, session| opened = Some((socket, session)),
-        )?;
-        let (socket, session) =
-            opened.ok_or_else(|| internal("a connection was lost on its way"))?;
+        let (socket, session) = open_one(entry, address, limits.connect_ns)?;
         Ok(Self {
             socket,
             channel: session.channel,

@@ -3,21 +3,22 @@
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
 
-use howfar_record::Failed;
 use howfar_record::events::Ready;
-use howfar_record::jobs::{LoadJob, Workload};
+use howfar_record::jobs::{Connect, LoadJob};
+use howfar_record::{FailCode, Failed};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::thread::{CpuSet, sched_getaffinity};
 
 use crate::channel::Wanted;
 use crate::clock::now_ns;
-use crate::connection::Connection;
-use crate::login::{Session, internal};
-use crate::opening::open;
+use crate::connection::{Connection, State, Wire};
+use crate::login::internal;
+use crate::opening::open_one;
 use crate::receipt;
 use crate::socket::Address;
 use crate::tally::Window;
@@ -25,27 +26,33 @@ use crate::window::{Collected, tell};
 use crate::worker::{self, Order, Plan, Report, Seat};
 use crate::workload::Program;
 
-/// Between the order and the first moment of the warm-up: time for all workers to take it.
+/// Between the order and the first moment of the load: time for all workers to take it.
 const LEAD_NS: u64 = 1_000_000;
 /// How long workers may take to say goodbye.
 const GOODBYE: Duration = Duration::from_secs(2);
 /// Longest time between two looks at stalled connections.
 const PATROL_NS: u64 = 1_000_000_000;
+/// The same while connections open.
+const OPENING: Duration = Duration::from_millis(50);
 
 /// Run a job to its end, emitting its events.
 pub(crate) fn conduct(job: LoadJob) -> Result<(), Failed> {
     job.check()?;
     let address = Address::parse(&job.target)?;
     let wanted = Wanted::new(&job.session, &job.target)?;
-    let Workload::OltpReadOnly(load) = &job.workload else {
-        return Err(internal("this workload is not spoken yet"));
-    };
-    let program = Arc::new(Program::new(load, job.seed));
+    let program = Program::new(&job.workload, job.connections, job.seed).map_err(|wrong| {
+        Failed::new(
+            FailCode::BadJob,
+            format!("the job does not follow the contract: {wrong}"),
+            "Correct the workload.",
+        )
+    })?;
     let plan = Arc::new(Plan {
         job,
         address,
         wanted,
-        program,
+        program: Arc::new(program),
+        begun: AtomicU64::new(0),
     });
     let cpus = own_cpus()?;
 
@@ -60,14 +67,15 @@ pub(crate) fn conduct(job: LoadJob) -> Result<(), Failed> {
         connect_ns: now_ns() - began,
     })?;
 
-    let start_ns = now_ns() + LEAD_NS + plan.job.warmup_ns;
+    let origin_ns = now_ns() + LEAD_NS;
+    let start_ns = origin_ns + plan.job.warmup_ns;
     let window = Window {
         start_ns,
         end_ns: start_ns + plan.job.measure_ns,
         interval_ns: plan.job.interval_ns,
     };
-    crew.order(Order::Start(window));
-    crew.attend(&plan.job, window)?;
+    crew.order(Order::Start { origin_ns, window });
+    crew.attend(&plan, window)?;
     crew.dismiss();
     Ok(())
 }
@@ -82,36 +90,37 @@ fn own_cpus() -> Result<Vec<u32>, Failed> {
     Ok(cpus.collect())
 }
 
-/// The first connection, with what it really is, and over TLS a second one: it shows whether sessions are resumed.
+/// Connection 0, asked what it really is; under TLS also connection 1, which shows whether sessions are resumed.
 fn first_connections(
     plan: &Plan,
     cpus: &[u32],
 ) -> Result<(Vec<Connection>, howfar_record::events::Receipt), Failed> {
-    let (socket, mut session) = open_one(plan, 0)?;
-    // The question's answer comes after the tickets, which servers send with their OK.
-    let mut receipt = receipt::take(plan, &socket, &mut session, cpus)?;
-    let mut opened = vec![Connection::new(socket, 0, session, &plan.program)];
-    if plan.wanted.wish().tls && plan.job.connections > 1 {
-        let (socket, session) = open_one(plan, 1)?;
-        receipt.tls_resumed = session.facts.tls.as_ref().map(|tls| tls.resumed);
-        opened.push(Connection::new(socket, 1, session, &plan.program));
-    }
-    Ok((opened, receipt))
-}
-
-fn open_one(plan: &Plan, id: u64) -> Result<(OwnedFd, Session), Failed> {
-    let mut opened = None;
     let limit_ns = plan.job.connect_timeout_ns;
-    open(
-        &plan.entry(),
-        &plan.address,
-        &mut std::iter::once(id),
-        limit_ns,
-        &mut |_, socket, session| {
-            opened = Some((socket, session));
-        },
-    )?;
-    opened.ok_or_else(|| internal("a connection was lost"))
+    let open = || open_one(&plan.entry(), &plan.address, limit_ns);
+    let (socket, mut session) = open()?;
+    let mut receipt = receipt::take(plan, &socket, &mut session, cpus)?;
+    let mut sessions = vec![(socket, session)];
+    if plan.job.session.tls.is_some() && plan.all_connections() > 1 {
+        let (socket, session) = open()?;
+        receipt.tls_resumed = session.facts.tls.as_ref().map(|tls| tls.resumed);
+        sessions.push((socket, session));
+    }
+    if plan.job.session.connect == Connect::PerTransaction {
+        // Each transaction opens its own.
+        for (socket, session) in sessions.drain(..) {
+            Wire::new(socket, session).leave();
+        }
+    }
+    let opened = sessions
+        .into_iter()
+        .zip(0..)
+        .map(|((socket, session), id)| {
+            let mut connection = Connection::new(id, &plan.program);
+            connection.wire = Some(Box::new(Wire::new(socket, session)));
+            connection.state = State::Resting;
+            connection
+        });
+    Ok((opened.collect(), receipt))
 }
 
 /// All workers, with their lines.
@@ -125,24 +134,23 @@ impl Crew {
     /// they may move: a worker pinned to a CPU that something else keeps busy would wait beside an idle one.
     fn hire(plan: &Arc<Plan>, cpus: &[u32], first: Vec<Connection>) -> Result<Self, Failed> {
         let (to_conductor, reports) = mpsc::channel();
-        let opened = first.len() as u64;
-        let mut first = first;
         let workers = plan.workers(cpus);
+        let mut shares: Vec<Vec<Connection>> = (0..workers).map(|_| Vec::new()).collect();
+        let closed = (first.len() as u64..plan.all_connections())
+            .map(|id| Connection::new(id, &plan.program));
+        for connection in first.into_iter().chain(closed) {
+            shares[connection.id as usize % workers].push(connection);
+        }
         let mut lines = Vec::with_capacity(workers);
-        for (place, &cpu) in cpus.iter().enumerate().take(workers) {
+        for (place, connections) in shares.into_iter().enumerate() {
             let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
                 .map_err(|error| internal(format!("eventfd: {error}")))?;
             let bell = Arc::new(bell);
             let (line, orders) = mpsc::channel();
-            let ids = (place as u64..u64::from(plan.job.connections)).step_by(workers);
-            let (open, others) = first
-                .into_iter()
-                .partition(|connection| connection.id % workers as u64 == place as u64);
-            first = others;
             let seat = Seat {
-                pinned: (workers == cpus.len()).then_some(cpu),
-                ids: ids.filter(|&id| id >= opened).collect(),
-                open,
+                place: (place, workers),
+                pinned: (workers == cpus.len()).then_some(cpus[place]),
+                connections,
                 orders,
                 bell: Arc::clone(&bell),
                 reports: to_conductor.clone(),
@@ -171,13 +179,17 @@ impl Crew {
         }
     }
 
-    /// Wait until all have opened their connections; each has its own time limit. Gives the statements prepared.
+    /// Wait until all have opened their connections; the bell makes them look at their time limits. Gives the statements prepared.
     fn opened(&mut self) -> Result<u32, Failed> {
-        let mut sum = 0;
-        for _ in 0..self.lines.len() {
-            match self.reports.recv() {
-                Ok(Report::Opened { prepared }) => sum += prepared,
+        let (mut sum, mut left) = (0, self.lines.len());
+        while left > 0 {
+            match self.reports.recv_timeout(OPENING) {
+                Ok(Report::Opened { prepared }) => {
+                    sum += prepared;
+                    left -= 1;
+                }
                 Ok(Report::Failed(failed)) => return Err(failed),
+                Err(RecvTimeoutError::Timeout) => self.ring(),
                 other => {
                     return Err(internal(format!(
                         "a worker said {other:?} before it was asked to start"
@@ -189,10 +201,11 @@ impl Crew {
     }
 
     /// From the order to start until all is told.
-    fn attend(&mut self, job: &LoadJob, window: Window) -> Result<(), Failed> {
-        let mut collected = Collected::new(job, window, self.lines.len());
-        let patrol_ns = PATROL_NS.min(job.stall_timeout_ns / 4 + 1);
+    fn attend(&mut self, plan: &Plan, window: Window) -> Result<(), Failed> {
+        let mut collected = Collected::new(plan, window, self.lines.len());
+        let patrol_ns = PATROL_NS.min(plan.job.stall_timeout_ns / 4 + 1);
         let mut patrol = now_ns() + patrol_ns;
+        let mut drained = 0;
         while !collected.is_complete() {
             let now = now_ns();
             let mark = collected.next_mark();
@@ -208,6 +221,13 @@ impl Crew {
             {
                 Ok(Report::Passed(passed)) => collected.take(passed)?,
                 Ok(Report::Failed(failed)) => return Err(failed),
+                Ok(Report::Drained) => {
+                    drained += 1;
+                    if drained == self.lines.len() {
+                        let at_ns = collected.end_now(now_ns());
+                        self.order(Order::EndWindow { at_ns });
+                    }
+                }
                 Ok(other) => return Err(internal(format!("a worker said {other:?} under load"))),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {

@@ -1,11 +1,12 @@
-//! One connection in its closed loop: send a statement, follow its answer, send the next. The hot path.
+//! One connection: which transaction it is in, what it has asked, what came back. The hot path; what happens when is the worker's.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use howfar_record::jobs::ClientWork;
-use howfar_wire::mysql::command::{self, Execute};
+use howfar_record::jobs::{ClientWork, IgnoredErrors};
+use howfar_wire::mysql::answer::Done;
+use howfar_wire::mysql::command;
 use howfar_wire::mysql::row::Work;
 use howfar_wire::mysql::{Answer, Malformed, Outcome, ServerError};
 use rustix::io::Errno;
@@ -13,28 +14,28 @@ use rustix::net::{self, SendFlags};
 
 use crate::channel::{Channel, ChannelError};
 use crate::login::Session;
+use crate::opening::Opening;
 use crate::statements::{Slot, Statements};
-use crate::tally::{Tally, Use};
-use crate::workload::{Kind, Program, Statement, Transaction};
-
-/// Errors after which the same transaction is tried again, as sysbench does: deadlock, record changed, lock wait timeout.
-const RETRIED: [u16; 3] = [1213, 1020, 1205];
+use crate::tally::Use;
+use crate::workload::{Cursor, Due, Memory, Program};
 
 /// What a worker lends to its connections.
 #[derive(Debug)]
 pub(crate) struct Tools {
     pub(crate) program: Arc<Program>,
-    executes: [Execute; 3],
-    text: Vec<u8>,
-    /// Bytes for the socket and packets from it, where a channel lies between.
+    pub(crate) ignored: IgnoredErrors,
+    packet: Vec<u8>,
     sealed: Vec<u8>,
     plain: Vec<u8>,
     work: Work,
-    pub(crate) tally: Tally,
 }
 
 impl Tools {
-    pub(crate) fn new(program: Arc<Program>, client_work: ClientWork, tally: Tally) -> Self {
+    pub(crate) fn new(
+        program: Arc<Program>,
+        client_work: ClientWork,
+        ignored: IgnoredErrors,
+    ) -> Self {
         let work = match client_work {
             ClientWork::Skip => Work::Skip,
             ClientWork::Touch => Work::touch(),
@@ -42,12 +43,11 @@ impl Tools {
         };
         Self {
             program,
-            executes: [0, 1, 2].map(Execute::new),
-            text: Vec::new(),
+            ignored,
+            packet: Vec::new(),
             sealed: Vec::new(),
             plain: Vec::new(),
             work,
-            tally,
         }
     }
 }
@@ -57,210 +57,306 @@ impl Tools {
 pub(crate) enum Broken {
     Channel(ChannelError),
     Malformed(Malformed),
-    Server(ServerError, Kind),
+    Io(io::Error),
 }
 
+/// What follows an answer.
+pub(crate) enum After {
+    /// The next statement of the same transaction, or the same transaction from its start.
+    Statement,
+    /// The transaction is done.
+    Transaction,
+    /// The server refuses, and trying again is not asked for.
+    Refused(ServerError),
+}
+
+/// What a connection does now.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) enum State {
+    /// No socket, and nothing under way to get one.
+    Closed,
+    /// No socket before a timer has rung.
+    Waiting,
+    Opening(Box<Opening>),
+    /// Open; nothing is asked.
+    Resting,
+    /// A pause before the next statement.
+    Thinking,
+    /// A statement was sent and its answer is not whole.
+    Asking,
+}
+
+/// An open connection's socket and what speaks through it.
+#[derive(Debug)]
+pub(crate) struct Wire {
     pub(crate) socket: OwnedFd,
-    /// Its number among all connections of the job.
-    pub(crate) id: u64,
-    pub(crate) channel: Channel,
+    channel: Channel,
     answer: Answer,
     statements: Statements,
-    number: u64,
-    transaction: Transaction,
-    present: Statement,
-    slot: usize,
-    used: Use,
-    transaction_began_ns: u64,
-    /// When the first byte of the present statement went out.
-    pub(crate) sent_ns: u64,
     /// Bytes that the socket did not take at once; nearly always empty.
     pub(crate) unsent: Vec<u8>,
 }
 
-impl Connection {
-    pub(crate) fn new(socket: OwnedFd, id: u64, session: Session, program: &Program) -> Self {
-        let transaction = program.transaction(id, 0);
-        let present = Statement {
-            kind: Kind::Begin,
-            table: 1,
-            values: [0; 2],
-        };
+impl Wire {
+    pub(crate) fn new(socket: OwnedFd, session: Session) -> Self {
         Self {
             socket,
-            id,
             channel: session.channel,
             answer: session.answer,
             statements: session.statements,
-            number: 0,
-            transaction,
-            present,
-            slot: 0,
-            used: Use::default(),
-            transaction_began_ns: 0,
-            sent_ns: 0,
             unsent: Vec::new(),
         }
     }
 
-    pub(crate) fn prepared(&self) -> u32 {
-        self.statements.prepared()
+    /// Send what is unsent, as far as the socket takes it.
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        let sent = send_some(&self.socket, &self.unsent)?;
+        self.unsent.drain(..sent);
+        Ok(())
     }
 
-    /// Kind of the statement under way.
-    pub(crate) fn kind(&self) -> Kind {
-        self.present.kind
+    /// Say goodbye and close. The work is done: a server that is gone by now changes nothing.
+    pub(crate) fn leave(mut self) {
+        let mut quit = Vec::new();
+        command::quit(&mut quit);
+        let mut bytes = Vec::new();
+        let _ = self.channel.seal(&quit, &mut bytes);
+        let _ = send_some(&self.socket, &bytes);
+        let _ = net::shutdown(&self.socket, net::Shutdown::Both);
     }
+}
 
-    /// The first statement of all.
-    pub(crate) fn start(&mut self, now: u64, tools: &mut Tools) -> io::Result<()> {
-        self.transaction_began_ns = now;
-        if let Some(first) = self.transaction.next(&tools.program) {
-            self.present = first;
+#[derive(Debug)]
+pub(crate) struct Connection {
+    /// Its number among all connections of the job.
+    pub(crate) id: u64,
+    pub(crate) state: State,
+    pub(crate) wire: Option<Box<Wire>>,
+    memory: Memory,
+    /// Transactions that it has begun; counts on when one is tried again.
+    number: u64,
+    cursor: Cursor,
+    due: Option<Due>,
+    /// In a transaction, maybe one that waits for a new socket.
+    pub(crate) busy: bool,
+    pub(crate) used: Use,
+    pub(crate) intended_ns: u64,
+    pub(crate) began_ns: u64,
+    /// When the first byte of the present statement went out.
+    pub(crate) sent_ns: u64,
+    /// When the first byte of its answer was seen; 0 while none was.
+    pub(crate) first_byte_ns: u64,
+    /// When it was left without work; open loop only.
+    pub(crate) free_ns: u64,
+    /// Since when it has tried to open; 0 while it does not.
+    pub(crate) seeking_ns: u64,
+    /// Transactions and their time in the measured window.
+    pub(crate) done: u64,
+    pub(crate) busy_ns: u64,
+    /// Transactions since it was opened.
+    pub(crate) since_open: u64,
+}
+
+impl Connection {
+    pub(crate) fn new(id: u64, program: &Program) -> Self {
+        Self {
+            id,
+            state: State::Closed,
+            wire: None,
+            memory: program.memory(id),
+            number: 0,
+            cursor: program.transaction(id, 0),
+            due: None,
+            busy: false,
+            used: Use::default(),
+            intended_ns: 0,
+            began_ns: 0,
+            sent_ns: 0,
+            first_byte_ns: 0,
+            free_ns: 0,
+            seeking_ns: 0,
+            done: 0,
+            busy_ns: 0,
+            since_open: 0,
         }
-        self.send(now, tools)
     }
 
-    /// Send the present statement. `now` is the clock's last reading: the end of the answer before.
+    pub(crate) fn prepared(&self) -> u32 {
+        self.wire
+            .as_ref()
+            .map_or(0, |wire| wire.statements.prepared())
+    }
+
+    /// Name of the statement under way.
+    pub(crate) fn doing<'a>(&self, program: &'a Program) -> &'a str {
+        self.due
+            .map_or("query", |due| program.kinds()[due.kind].name.as_str())
+    }
+
+    /// Into the next transaction, which is nobody's yet.
     #[inline]
-    pub(crate) fn send(&mut self, now: u64, tools: &mut Tools) -> io::Result<()> {
-        let Statement {
-            kind,
-            table,
-            values,
-        } = self.present;
-        self.slot = tools.program.slot(kind, table);
-        let packet = if let Some(Slot::Prepared { id, used }) = self.statements.get_mut(self.slot) {
-            let first = !std::mem::replace(used, true);
-            let packet = tools.executes[kind.parameters()].encode(*id, first, values);
-            self.answer.begin(true);
-            packet
-        } else {
-            write_query(&mut tools.text, &self.present);
-            self.answer.begin(false);
-            tools.text.as_slice()
+    pub(crate) fn begin(&mut self, intended_ns: u64, now: u64, program: &Program) {
+        self.cursor = program.transaction(self.id, self.number);
+        self.due = self.cursor.next(program);
+        self.used = Use::default();
+        self.intended_ns = intended_ns;
+        self.began_ns = now;
+        self.busy = true;
+    }
+
+    /// The same transaction from its start, inside the same latency.
+    #[cold]
+    pub(crate) fn restart(&mut self, program: &Program) {
+        self.cursor = program.transaction(self.id, self.number);
+        self.due = self.cursor.next(program);
+    }
+
+    /// Pause before the statement that comes next.
+    #[inline]
+    pub(crate) fn think_ns(&self) -> u64 {
+        self.due.map_or(0, |due| due.think_ns)
+    }
+
+    /// Send the statement that comes next. `now` is the clock's last reading.
+    #[inline]
+    pub(crate) fn send(&mut self, now: u64, tools: &mut Tools) -> Result<(), Broken> {
+        let Some(wire) = self.wire.as_deref_mut() else {
+            unreachable!("only an open connection sends")
         };
+        let Some(due) = self.due else {
+            unreachable!("a transaction has a statement until its last is answered")
+        };
+        let program = &*tools.program;
+        let packet = &mut tools.packet;
+        packet.clear();
+        let mut statements = 1;
+        if let Some(Slot::Prepared { id, used }) = wire.statements.get_mut(due.slot) {
+            let first = !std::mem::replace(used, true);
+            program.write_execute(
+                due,
+                &mut self.cursor,
+                &mut self.memory,
+                (*id, first),
+                packet,
+            );
+            wire.answer.begin(true);
+        } else {
+            command::query_with(packet, |sql| {
+                program.write_text(due, &mut self.cursor, &mut self.memory, sql);
+                if program.is_multi() {
+                    while let Some(next) = self.cursor.next(program) {
+                        sql.push(b';');
+                        program.write_text(next, &mut self.cursor, &mut self.memory, sql);
+                        statements += 1;
+                    }
+                }
+            });
+            wire.answer.begin(false);
+        }
+        self.state = State::Asking;
         self.sent_ns = now;
-        self.used.queries += 1;
+        self.first_byte_ns = 0;
+        self.used.queries += statements;
         self.used.turns += 1;
         self.used.to_server += packet.len() as u64;
-        let bytes = if self.channel.is_plain() {
+        let bytes = if wire.channel.is_plain() {
             packet
         } else {
             tools.sealed.clear();
-            self.channel
+            wire.channel
                 .seal(packet, &mut tools.sealed)
-                .map_err(|error| io::Error::other(format!("{error:?}")))?;
-            tools.sealed.as_slice()
+                .map_err(Broken::Channel)?;
+            &mut tools.sealed
         };
-        let sent = if self.unsent.is_empty() {
-            send_some(&self.socket, bytes)?
+        let sent = if wire.unsent.is_empty() {
+            send_some(&wire.socket, bytes).map_err(Broken::Io)?
         } else {
             0
         };
         if sent < bytes.len() {
-            self.unsent.extend_from_slice(&bytes[sent..]);
+            wire.unsent.extend_from_slice(&bytes[sent..]);
         }
         Ok(())
     }
 
-    /// Bytes came. `clock` is read once, when the answer is whole.
+    /// Bytes came: how the answer ended, once it did.
     #[inline]
     pub(crate) fn received(
         &mut self,
         bytes: &[u8],
         tools: &mut Tools,
-        clock: impl FnOnce(&mut Tally) -> u64,
-    ) -> Result<Option<u64>, Broken> {
-        let outcome = if self.channel.is_plain() {
-            self.packets(bytes, &mut tools.work)
-        } else {
-            let mut plain = std::mem::take(&mut tools.plain);
-            plain.clear();
-            let opened = self.channel.open(bytes, &mut plain, &mut self.unsent);
-            let outcome = opened
-                .map_err(Broken::Channel)
-                .and_then(|()| self.packets(&plain, &mut tools.work));
-            tools.plain = plain;
-            outcome
+    ) -> Result<Option<Outcome>, Broken> {
+        let Some(wire) = self.wire.as_deref_mut() else {
+            unreachable!("only an open connection receives")
         };
-        let Some(outcome) = outcome? else {
-            return Ok(None);
-        };
-        let now = clock(&mut tools.tally);
+        if wire.channel.is_plain() {
+            self.used.to_client += bytes.len() as u64;
+            return packets(wire, bytes, self.due, &mut tools.work);
+        }
+        tools.plain.clear();
+        wire.channel
+            .open(bytes, &mut tools.plain, &mut wire.unsent)
+            .map_err(Broken::Channel)?;
+        self.used.to_client += tools.plain.len() as u64;
+        packets(wire, &tools.plain, self.due, &mut tools.work)
+    }
+
+    /// An answer is whole.
+    #[inline]
+    pub(crate) fn answered(&mut self, outcome: Outcome, tools: &Tools) -> After {
         match outcome {
-            Outcome::Rows(rows) => {
-                self.used.rows += rows;
-                tools.tally.statement(self.present.kind, now - self.sent_ns);
-                self.step(now, tools);
+            Outcome::Done(done) => self.step(&done, &tools.program),
+            Outcome::Failed(error) if tools.ignored.holds(error.code) => {
+                self.used.errors += 1;
+                self.restart(&tools.program);
+                After::Statement
             }
-            Outcome::Failed(error) => self.try_again(error, tools)?,
+            Outcome::Failed(error) => After::Refused(error),
         }
-        Ok(Some(now))
     }
 
     #[inline]
-    fn packets(&mut self, bytes: &[u8], work: &mut Work) -> Result<Option<Outcome>, Broken> {
-        self.used.to_client += bytes.len() as u64;
-        let types = self.statements.types(self.slot);
-        self.answer
-            .feed(bytes, types, work)
-            .map_err(Broken::Malformed)
-    }
-
-    /// To the next statement, of this transaction or of the next one.
-    #[inline]
-    fn step(&mut self, now: u64, tools: &mut Tools) {
-        if let Some(next) = self.transaction.next(&tools.program) {
-            self.present = next;
-            return;
+    fn step(&mut self, done: &Done, program: &Program) -> After {
+        self.used.done(done);
+        self.due = self.cursor.next(program);
+        if self.due.is_some() {
+            return After::Statement;
         }
-        tools
-            .tally
-            .transaction(now - self.transaction_began_ns, &self.used);
-        self.used = Use::default();
-        self.transaction_began_ns = now;
         self.number += 1;
-        self.transaction = tools.program.transaction(self.id, self.number);
-        // A program has at least one query.
-        if let Some(first) = self.transaction.next(&tools.program) {
-            self.present = first;
-        }
+        self.since_open += 1;
+        self.busy = false;
+        After::Transaction
     }
 
-    /// The same transaction from its start, inside the same latency.
-    #[cold]
-    fn try_again(&mut self, error: ServerError, tools: &mut Tools) -> Result<(), Broken> {
-        if !RETRIED.contains(&error.code) {
-            return Err(Broken::Server(error, self.present.kind));
-        }
-        tools.tally.error(error.code);
-        self.used.errors += 1;
-        self.transaction = tools.program.transaction(self.id, self.number);
-        if let Some(first) = self.transaction.next(&tools.program) {
-            self.present = first;
-        }
-        Ok(())
+    /// Index of the statement under way.
+    #[inline]
+    pub(crate) fn kind(&self) -> usize {
+        self.due.map_or(0, |due| due.kind)
     }
 }
 
-fn write_query(packet: &mut Vec<u8>, statement: &Statement) {
-    packet.clear();
-    command::query_with(packet, |sql| {
-        let Statement {
-            kind,
-            table,
-            values,
-        } = *statement;
-        kind.write_sql(sql, table, Some(values));
-    });
+#[inline]
+fn packets(
+    wire: &mut Wire,
+    bytes: &[u8],
+    due: Option<Due>,
+    work: &mut Work,
+) -> Result<Option<Outcome>, Broken> {
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    let types = due.map_or(&[][..], |due| wire.statements.types(due.slot));
+    wire.answer
+        .feed(bytes, types, work)
+        .map_err(Broken::Malformed)
 }
 
 /// Send what the socket takes now: maybe nothing.
 #[inline]
 pub(crate) fn send_some(socket: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
+    if bytes.is_empty() {
+        return Ok(0);
+    }
     match net::send(socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
         Ok(sent) => Ok(sent),
         Err(Errno::AGAIN | Errno::INTR) => Ok(0),

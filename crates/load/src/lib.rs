@@ -1,7 +1,7 @@
 //! The load engine: one job in, its events out.
 //!
-//! [`workload`] says what is asked and [`distribution`] of which rows; a worker per CPU drives its connections in a closed
-//! loop and counts; the conductor opens, starts, tells the time and collects. Not here: protocols (`howfar-wire`), the contract
+//! [`workload`] says what is asked and [`distribution`] of which rows, `schedule` when in an open loop; a worker per CPU drives its
+//! connections and counts; the conductor opens, starts, tells the time and collects. Not here: protocols (`howfar-wire`), the contract
 //! (`howfar-record`).
 
 mod channel;
@@ -16,11 +16,13 @@ mod failure;
 mod login;
 mod opening;
 mod receipt;
+mod schedule;
 mod socket;
 mod sockopt;
 mod statements;
 mod tables;
 mod tally;
+mod tcp_info;
 mod usage;
 mod window;
 mod worker;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use howfar_record::Failed;
 use howfar_record::events::Receipt;
-use howfar_record::jobs::Target;
+use howfar_record::jobs::{PsMode, Target};
 use howfar_wire::mysql::reply::{self, ServerError};
 use howfar_wire::mysql::row::{self, Value};
 use howfar_wire::mysql::{Framer, Malformed, command};
@@ -54,10 +54,10 @@ pub(crate) fn take(
         server_version: plain_version(&session.facts.greeting.version).to_owned(),
         server_connection_id: session.facts.greeting.connection,
         auth_plugin: session.facts.auth_plugin.to_owned(),
-        protocol_mode: if plan.program.is_prepared() {
-            "prepared"
-        } else {
-            "text"
+        protocol_mode: match plan.job.workload.ps_mode() {
+            PsMode::Auto => "prepared",
+            PsMode::Disable => "text",
+            PsMode::Multi => "multi",
         },
         tls_version: said("Ssl_version"),
         tls_cipher: said("Ssl_cipher"),

@@ -22,7 +22,7 @@ pub(crate) struct Statements {
 impl Statements {
     pub(crate) fn new(program: &Program) -> Self {
         let count = if program.is_prepared() {
-            program.slots().len()
+            program.slots()
         } else {
             0
         };

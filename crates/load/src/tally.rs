@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 
 use howfar_record::Latency;
+use howfar_record::events::Classes;
+use howfar_wire::mysql::answer::Done;
 
-use crate::workload::{KINDS, Kind};
+use crate::tcp_info::TcpInfo;
 
 /// The measured window on the monotonic clock, and its slices.
 #[derive(Debug, Clone, Copy)]
@@ -30,7 +32,9 @@ impl Window {
     }
 
     pub(crate) fn slices(&self) -> u64 {
-        (self.end_ns - self.start_ns).div_ceil(self.interval_ns)
+        (self.end_ns - self.start_ns)
+            .div_ceil(self.interval_ns)
+            .max(1)
     }
 }
 
@@ -40,6 +44,7 @@ pub(crate) struct Use {
     pub(crate) queries: u64,
     pub(crate) turns: u64,
     pub(crate) rows: u64,
+    pub(crate) classes: Classes,
     pub(crate) to_server: u64,
     pub(crate) to_client: u64,
     pub(crate) errors: u64,
@@ -50,9 +55,21 @@ impl Use {
         self.queries += other.queries;
         self.turns += other.turns;
         self.rows += other.rows;
+        self.classes.read += other.classes.read;
+        self.classes.write += other.classes.write;
+        self.classes.other += other.classes.other;
         self.to_server += other.to_server;
         self.to_client += other.to_client;
         self.errors += other.errors;
+    }
+
+    /// An answer's results.
+    #[inline]
+    pub(crate) fn done(&mut self, done: &Done) {
+        self.rows += done.rows;
+        self.classes.read += u64::from(done.reads);
+        self.classes.write += u64::from(done.writes);
+        self.classes.other += u64::from(done.others);
     }
 }
 
@@ -61,6 +78,9 @@ impl Use {
 pub(crate) struct Slice {
     pub(crate) transactions: u64,
     pub(crate) used: Use,
+    pub(crate) reconnects: u64,
+    /// At its end.
+    pub(crate) backlog: u64,
     pub(crate) latency: Latency,
 }
 
@@ -68,8 +88,44 @@ impl Slice {
     pub(crate) fn add(&mut self, other: &Self) {
         self.transactions += other.transactions;
         self.used.add(&other.used);
+        self.reconnects += other.reconnects;
+        self.backlog += other.backlog;
         self.latency.add(&other.latency);
     }
+}
+
+/// Transactions and busy time of the connections, in sums from which mean and deviation follow.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Shares {
+    pub(crate) connections: f64,
+    pub(crate) done: [f64; 2],
+    pub(crate) busy: [f64; 2],
+}
+
+impl Shares {
+    pub(crate) fn take(&mut self, done: u64, busy_ns: u64) {
+        let (done, busy) = (done as f64, busy_ns as f64);
+        self.connections += 1.0;
+        self.done = [self.done[0] + done, self.done[1] + done * done];
+        self.busy = [self.busy[0] + busy, self.busy[1] + busy * busy];
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.connections += other.connections;
+        for at in 0..2 {
+            self.done[at] += other.done[at];
+            self.busy[at] += other.busy[at];
+        }
+    }
+}
+
+/// Stages of a statement; recorded on request.
+#[derive(Debug, Clone, Copy)]
+#[repr(usize)]
+pub(crate) enum Stage {
+    Wait,
+    Transfer,
+    Parse,
 }
 
 /// One worker's share of the whole window.
@@ -78,8 +134,20 @@ pub(crate) struct Totals {
     pub(crate) transactions: u64,
     pub(crate) used: Use,
     pub(crate) errors: BTreeMap<u16, u64>,
+    pub(crate) reconnects: u64,
+    /// Open loop: requests due in the window; of them begun or not, those without an answer at its end.
+    pub(crate) due: u64,
+    pub(crate) unanswered_count: u64,
+    pub(crate) backlog_max: u64,
     pub(crate) latency: Latency,
-    pub(crate) kinds: [Latency; KINDS],
+    pub(crate) service: Latency,
+    pub(crate) lateness: Latency,
+    pub(crate) unanswered: Latency,
+    pub(crate) connect: Latency,
+    pub(crate) stages: [Latency; 3],
+    pub(crate) kinds: Vec<Latency>,
+    pub(crate) shares: Shares,
+    pub(crate) tcp: Vec<TcpInfo>,
 }
 
 impl Totals {
@@ -89,10 +157,30 @@ impl Totals {
         for (code, count) in &other.errors {
             *self.errors.entry(*code).or_default() += count;
         }
-        self.latency.add(&other.latency);
+        self.reconnects += other.reconnects;
+        self.due += other.due;
+        self.unanswered_count += other.unanswered_count;
+        self.backlog_max += other.backlog_max;
+        let pairs = [
+            (&mut self.latency, &other.latency),
+            (&mut self.service, &other.service),
+            (&mut self.lateness, &other.lateness),
+            (&mut self.unanswered, &other.unanswered),
+            (&mut self.connect, &other.connect),
+        ];
+        for (mine, others) in pairs {
+            mine.add(others);
+        }
+        for (mine, others) in self.stages.iter_mut().zip(&other.stages) {
+            mine.add(others);
+        }
+        self.kinds
+            .resize_with(self.kinds.len().max(other.kinds.len()), Latency::new);
         for (mine, others) in self.kinds.iter_mut().zip(&other.kinds) {
             mine.add(others);
         }
+        self.shares.add(&other.shares);
+        self.tcp.extend_from_slice(&other.tcp);
     }
 }
 
@@ -104,6 +192,17 @@ pub(crate) enum Passed {
     End(Box<Totals>),
 }
 
+/// The mark that comes next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mark {
+    Start,
+    /// The last slice ends with the window.
+    SliceEnd {
+        last: bool,
+    },
+    None,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Warmup,
@@ -111,39 +210,75 @@ enum Phase {
     Over,
 }
 
-/// Counts by the time at which things ended; a comparison per event decides to which part they belong.
+/// A transaction that ended well.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ended {
+    /// Closed loop: its first byte; open loop: the moment at which it was due.
+    pub(crate) intended_ns: u64,
+    pub(crate) began_ns: u64,
+    pub(crate) now: u64,
+}
+
+/// Counts by the time at which things ended, in an open loop by the time at which they were due.
 #[derive(Debug)]
 pub(crate) struct Tally {
     window: Window,
+    open_loop: bool,
     phase: Phase,
     next_mark_ns: u64,
     warmup_transactions: u64,
-    slice: Box<Slice>,
-    totals: Box<Totals>,
+    pub(crate) slice: Box<Slice>,
+    pub(crate) totals: Box<Totals>,
 }
 
 impl Tally {
-    pub(crate) fn new(window: Window) -> Self {
+    pub(crate) fn new(window: Window, kinds: usize, open_loop: bool) -> Self {
+        let mut totals = Box::<Totals>::default();
+        totals.kinds.resize_with(kinds, Latency::new);
         Self {
             window,
+            open_loop,
             phase: Phase::Warmup,
             next_mark_ns: window.start_ns,
             warmup_transactions: 0,
             slice: Box::default(),
-            totals: Box::default(),
+            totals,
         }
     }
 
-    /// Tell `publish` of each mark up to `now`. Cheap when there is none.
+    /// When the next mark is reached; never, after the window.
     #[inline]
-    pub(crate) fn advance(&mut self, now: u64, publish: &mut impl FnMut(Passed)) {
-        while now >= self.next_mark_ns {
-            self.pass(publish);
+    pub(crate) fn next_mark_ns(&self) -> u64 {
+        self.next_mark_ns
+    }
+
+    pub(crate) fn next_mark(&self) -> Mark {
+        match self.phase {
+            Phase::Warmup => Mark::Start,
+            Phase::Slice(index) => Mark::SliceEnd {
+                last: index + 1 == self.window.slices(),
+            },
+            Phase::Over => Mark::None,
         }
     }
 
+    /// The window ends earlier than planned.
+    pub(crate) fn end_at(&mut self, end_ns: u64) {
+        self.window.end_ns = end_ns.clamp(self.window.start_ns, self.window.end_ns);
+        if let Phase::Slice(index) = self.phase {
+            self.next_mark_ns = self.window.slice_end(index);
+        }
+    }
+
+    /// Something is measured now.
+    #[inline]
+    pub(crate) fn is_counting(&self) -> bool {
+        matches!(self.phase, Phase::Slice(_))
+    }
+
+    /// Pass the next mark and tell of it.
     #[cold]
-    fn pass(&mut self, publish: &mut impl FnMut(Passed)) {
+    pub(crate) fn pass(&mut self, publish: &mut impl FnMut(Passed)) {
         let next = match self.phase {
             Phase::Warmup => {
                 publish(Passed::Start {
@@ -157,7 +292,7 @@ impl Tally {
                     index,
                     slice: std::mem::take(&mut self.slice),
                 });
-                if index + 1 == self.window.slices() {
+                if index + 1 >= self.window.slices() {
                     publish(Passed::End(std::mem::take(&mut self.totals)));
                     Phase::Over
                 } else {
@@ -176,34 +311,84 @@ impl Tally {
 
     /// A statement was answered.
     #[inline]
-    pub(crate) fn statement(&mut self, kind: Kind, latency_ns: u64) {
-        if matches!(self.phase, Phase::Slice(_)) {
-            self.totals.kinds[kind as usize].record(latency_ns);
+    pub(crate) fn statement(&mut self, kind: usize, latency_ns: u64) {
+        if self.is_counting() {
+            self.totals.kinds[kind].record(latency_ns);
         }
+    }
+
+    pub(crate) fn stage(&mut self, stage: Stage, ns: u64) {
+        if self.is_counting() {
+            self.totals.stages[stage as usize].record(ns);
+        }
+    }
+
+    /// Whether a transaction with these times counts.
+    #[inline]
+    pub(crate) fn counts(&self, ended: &Ended) -> bool {
+        self.is_counting() && (!self.open_loop || ended.intended_ns >= self.window.start_ns)
     }
 
     /// A transaction ended well.
     #[inline]
-    pub(crate) fn transaction(&mut self, latency_ns: u64, used: &Use) {
-        match self.phase {
-            Phase::Warmup => self.warmup_transactions += 1,
-            Phase::Slice(_) => {
-                self.totals.transactions += 1;
-                self.totals.used.add(used);
-                self.totals.latency.record(latency_ns);
-                self.slice.transactions += 1;
-                self.slice.used.add(used);
-                self.slice.latency.record(latency_ns);
+    pub(crate) fn transaction(&mut self, ended: &Ended, used: &Use) {
+        if !self.counts(ended) {
+            if self.phase == Phase::Warmup {
+                self.warmup_transactions += 1;
             }
-            Phase::Over => {}
+            return;
         }
+        let latency_ns = ended.now - ended.intended_ns;
+        self.totals.transactions += 1;
+        self.totals.used.add(used);
+        self.totals.latency.record(latency_ns);
+        if self.open_loop {
+            self.totals.service.record(ended.now - ended.began_ns);
+        }
+        self.slice.transactions += 1;
+        self.slice.used.add(used);
+        self.slice.latency.record(latency_ns);
+    }
+
+    /// Open loop: a request was begun that could have been begun at `could_ns`.
+    #[inline]
+    pub(crate) fn begun(&mut self, due_ns: u64, could_ns: u64, now: u64) {
+        if due_ns >= self.window.start_ns && due_ns < self.window.end_ns {
+            self.totals.lateness.record(now.saturating_sub(could_ns));
+        }
+    }
+
+    /// Open loop, at the window's end: a request that was due and has no answer.
+    pub(crate) fn unanswered(&mut self, due_ns: u64) {
+        if due_ns < self.window.start_ns || due_ns >= self.window.end_ns {
+            return;
+        }
+        let age_ns = self.window.end_ns - due_ns;
+        self.totals.unanswered_count += 1;
+        self.totals.unanswered.record(age_ns);
+        self.totals.latency.record(age_ns);
     }
 
     /// The server asked to try again.
     #[cold]
     pub(crate) fn error(&mut self, code: u16) {
-        if matches!(self.phase, Phase::Slice(_)) {
+        if self.is_counting() {
             *self.totals.errors.entry(code).or_default() += 1;
+        }
+    }
+
+    #[cold]
+    pub(crate) fn reconnected(&mut self) {
+        if self.is_counting() {
+            self.totals.reconnects += 1;
+            self.slice.reconnects += 1;
+        }
+    }
+
+    /// A connection was opened under load.
+    pub(crate) fn connected(&mut self, ns: u64) {
+        if self.is_counting() {
+            self.totals.connect.record(ns);
         }
     }
 }
@@ -212,22 +397,38 @@ impl Tally {
 mod tests {
     use super::*;
 
-    /// Window 100..=350 in slices of 100: the last is half as long.
-    #[test]
-    fn what_ends_inside_the_window_is_counted_once() {
-        let mut tally = Tally::new(Window {
+    fn advance(tally: &mut Tally, now: u64, marks: &mut Vec<Passed>) {
+        while now >= tally.next_mark_ns() {
+            tally.pass(&mut |mark| marks.push(mark));
+        }
+    }
+
+    fn tally(open_loop: bool) -> Tally {
+        let window = Window {
             start_ns: 100,
             end_ns: 350,
             interval_ns: 100,
-        });
+        };
+        Tally::new(window, 1, open_loop)
+    }
+
+    /// Window 100..350 in slices of 100: the last is half as long.
+    #[test]
+    fn what_ends_inside_the_window_is_counted_once() {
+        let mut tally = tally(false);
         let mut marks = Vec::new();
         let used = Use {
             queries: 16,
             ..Use::default()
         };
         for now in [50, 99, 100, 199, 200, 349, 350, 400] {
-            tally.advance(now, &mut |mark| marks.push(mark));
-            tally.transaction(10, &used);
+            advance(&mut tally, now, &mut marks);
+            let ended = Ended {
+                intended_ns: now - 10,
+                began_ns: now - 10,
+                now,
+            };
+            tally.transaction(&ended, &used);
         }
         let mut slices = Vec::new();
         let mut totals = None;
@@ -246,15 +447,37 @@ mod tests {
         assert_eq!(totals, Some((4, 64, 4)));
     }
 
+    /// Due at 90 and 110, answered at 120 and 400: one was due before the window, one has no answer in it.
     #[test]
-    fn an_idle_worker_passes_all_marks_at_once() {
-        let mut tally = Tally::new(Window {
-            start_ns: 0,
-            end_ns: 10,
-            interval_ns: 3,
-        });
-        let mut marks = 0;
-        tally.advance(u64::MAX - 1, &mut |_| marks += 1);
-        assert_eq!(marks, 1 + 4 + 1);
+    fn an_open_loop_counts_what_was_due_in_the_window() {
+        let mut tally = tally(true);
+        let mut marks = Vec::new();
+        advance(&mut tally, 120, &mut marks);
+        let early = Ended {
+            intended_ns: 90,
+            began_ns: 95,
+            now: 120,
+        };
+        tally.transaction(&early, &Use::default());
+        tally.unanswered(110);
+        tally.unanswered(350);
+        advance(&mut tally, 400, &mut marks);
+        let Some(Passed::End(totals)) = marks.pop() else {
+            panic!("the window is over")
+        };
+        assert_eq!((totals.transactions, totals.unanswered_count), (0, 1));
+        assert_eq!((totals.latency.count(), totals.latency.max()), (1, 240));
+    }
+
+    #[test]
+    fn a_window_that_ends_early_has_its_last_slice_there() {
+        let mut tally = tally(false);
+        let mut marks = Vec::new();
+        advance(&mut tally, 150, &mut marks);
+        tally.end_at(160);
+        assert_eq!(tally.next_mark(), Mark::SliceEnd { last: true });
+        advance(&mut tally, 160, &mut marks);
+        assert_eq!(marks.len(), 3);
+        assert_eq!(tally.next_mark(), Mark::None);
     }
 }

@@ -1,16 +1,19 @@
 //! Collects what the workers passed on into the events of the measured window.
 
 use std::collections::BTreeMap;
+use std::fs;
 
-use howfar_record::events::{Bytes, Classes, Fairness, Finished, Interval, Measuring};
-use howfar_record::jobs::LoadJob;
+use howfar_record::events::{
+    Account, Bytes, Fairness, Finished, Histogram, Interval, Measuring, TcpFacts,
+};
 use howfar_record::{Failed, emit};
 
 use crate::clock::{now_ns, unix_ns};
 use crate::login::internal;
-use crate::tally::{Passed, Slice, Totals, Window};
+use crate::tally::{Passed, Shares, Slice, Totals, Window};
+use crate::tcp_info::TcpInfo;
 use crate::usage::Usage;
-use crate::workload::Kind;
+use crate::worker::Plan;
 
 /// Write an event. Nobody may be left to read it; then the job ends.
 pub(crate) fn tell<T: serde::Serialize>(event: &T) -> Result<(), Failed> {
@@ -19,7 +22,7 @@ pub(crate) fn tell<T: serde::Serialize>(event: &T) -> Result<(), Failed> {
 
 /// The window as far as it is known.
 pub(crate) struct Collected<'a> {
-    job: &'a LoadJob,
+    plan: &'a Plan,
     window: Window,
     workers: usize,
     began: usize,
@@ -34,9 +37,9 @@ pub(crate) struct Collected<'a> {
 }
 
 impl<'a> Collected<'a> {
-    pub(crate) fn new(job: &'a LoadJob, window: Window, workers: usize) -> Self {
+    pub(crate) fn new(plan: &'a Plan, window: Window, workers: usize) -> Self {
         Self {
-            job,
+            plan,
             window,
             workers,
             began: 0,
@@ -64,7 +67,7 @@ impl<'a> Collected<'a> {
     /// The clock shows `now`: read CPU times at both ends of the window.
     pub(crate) fn reach(&mut self, now: u64) -> Result<(), Failed> {
         if now >= self.window.start_ns && self.before.is_none() {
-            self.before = Some(Usage::at_start(&self.job.observe)?);
+            self.before = Some(Usage::at_start(&self.plan.job.observe)?);
         }
         while self.next_slice < self.window.slices()
             && now >= self.window.slice_end(self.next_slice)
@@ -72,9 +75,15 @@ impl<'a> Collected<'a> {
             self.next_slice += 1;
         }
         if now >= self.window.end_ns && self.after.is_none() {
-            self.after = Some(Usage::at_end(&self.job.observe)?);
+            self.after = Some(Usage::at_end(&self.plan.job.observe)?);
         }
         Ok(())
+    }
+
+    /// All work is done: the window ends now. Gives the moment.
+    pub(crate) fn end_now(&mut self, now: u64) -> u64 {
+        self.window.end_ns = now.clamp(self.window.start_ns + 1, self.window.end_ns);
+        self.window.end_ns
     }
 
     /// A worker passed a mark.
@@ -119,10 +128,10 @@ impl<'a> Collected<'a> {
             length_ns: self.window.slice_end(index) - start,
             transactions: sum.transactions,
             queries: sum.used.queries,
-            classes: Classes::default(),
+            classes: sum.used.classes,
             errors: sum.used.errors,
-            reconnects: 0,
-            backlog: 0,
+            reconnects: sum.reconnects,
+            backlog: sum.backlog,
             p50_ns: sum.latency.at(0.50),
             p95_ns: sum.latency.at(0.95),
             p99_ns: sum.latency.at(0.99),
@@ -139,36 +148,117 @@ impl<'a> Collected<'a> {
             return Err(internal("the window ended without its CPU times"));
         };
         let totals = self.totals;
-        let mut histograms = vec![totals.latency.event("transaction")];
-        let kinds = Kind::ALL.into_iter().zip(&totals.kinds);
-        histograms.extend(
-            kinds
-                .filter(|(_, latency)| latency.count() > 0)
-                .map(|(kind, latency)| latency.event(kind.name())),
-        );
+        let mut errors: BTreeMap<String, u64> = totals
+            .errors
+            .iter()
+            .map(|(code, count)| (code.to_string(), *count))
+            .collect();
+        if totals.reconnects > 0 {
+            errors.insert("disconnect".to_owned(), totals.reconnects);
+        }
+        let open_loop = self.plan.job.arrivals.is_some().then(|| account(&totals));
+        if let Some(account) = open_loop {
+            let told = account.answered + account.unanswered + account.failed;
+            if told != account.due {
+                return Err(internal(format!(
+                    "{} requests were due and {told} are accounted for",
+                    account.due
+                )));
+            }
+        }
         tell(&Finished {
             elapsed_ns: self.window.end_ns - self.window.start_ns,
             transactions: totals.transactions,
             queries: totals.used.queries,
             turns: totals.used.turns,
             rows: totals.used.rows,
-            classes: Classes::default(),
-            reconnects: 0,
-            open_loop: None,
-            fairness: Fairness::default(),
-            tcp: None,
-            peak_memory_bytes: 0,
+            classes: totals.used.classes,
             bytes: Bytes {
                 to_server: totals.used.to_server,
                 to_client: totals.used.to_client,
             },
-            errors: totals
-                .errors
-                .iter()
-                .map(|(code, count)| (code.to_string(), *count))
-                .collect(),
+            errors,
+            reconnects: totals.reconnects,
+            open_loop,
+            fairness: fairness(&totals.shares),
+            tcp: tcp_facts(&totals.tcp),
             cpu: after.since(&before),
-            histograms,
+            peak_memory_bytes: peak_memory(),
+            histograms: histograms(&totals, self.plan),
         })
     }
+}
+
+fn account(totals: &Totals) -> Account {
+    Account {
+        due: totals.due,
+        answered: totals.transactions,
+        unanswered: totals.unanswered_count,
+        failed: 0,
+        backlog_max: totals.backlog_max,
+    }
+}
+
+fn histograms(totals: &Totals, plan: &Plan) -> Vec<Histogram> {
+    let mut told = vec![totals.latency.event("transaction")];
+    let named = [
+        ("service", &totals.service),
+        ("lateness", &totals.lateness),
+        ("unanswered", &totals.unanswered),
+        ("connect", &totals.connect),
+        ("stage.wait", &totals.stages[0]),
+        ("stage.transfer", &totals.stages[1]),
+        ("stage.parse", &totals.stages[2]),
+    ];
+    let kinds = plan.program.kinds().iter().map(|kind| kind.name.as_str());
+    told.extend(
+        named
+            .into_iter()
+            .chain(kinds.zip(&totals.kinds))
+            .filter(|(_, latency)| latency.count() > 0)
+            .map(|(name, latency)| latency.event(name)),
+    );
+    told
+}
+
+fn fairness(shares: &Shares) -> Fairness {
+    let spread = |[sum, squares]: [f64; 2]| {
+        let mean = sum / shares.connections.max(1.0);
+        let variance = squares / shares.connections.max(1.0) - mean * mean;
+        (mean, variance.max(0.0).sqrt())
+    };
+    let (done, busy) = (spread(shares.done), spread(shares.busy));
+    Fairness {
+        transactions_mean: done.0,
+        transactions_stddev: done.1,
+        busy_mean_ns: busy.0,
+        busy_stddev_ns: busy.1,
+    }
+}
+
+fn tcp_facts(seen: &[TcpInfo]) -> Option<TcpFacts> {
+    let mut rtts: Vec<u64> = seen.iter().map(|one| one.rtt_ns).collect();
+    rtts.sort_unstable();
+    let sum = |part: fn(&TcpInfo) -> Option<u64>| seen.iter().map(part).sum::<Option<u64>>();
+    Some(TcpFacts {
+        connections: seen.len() as u32,
+        rtt_p50_ns: *rtts.get(rtts.len() / 2)?,
+        rtt_max_ns: *rtts.last()?,
+        min_rtt_ns: seen.iter().filter_map(|one| one.min_rtt_ns).min(),
+        retransmits: seen.iter().map(|one| one.retransmits).sum(),
+        busy_ns: sum(|one| one.busy_ns),
+        rwnd_limited_ns: sum(|one| one.rwnd_limited_ns),
+        sndbuf_limited_ns: sum(|one| one.sndbuf_limited_ns),
+    })
+}
+
+/// `VmHWM` of this process; 0 where the kernel does not tell.
+fn peak_memory() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kilobytes = line.and_then(|rest| rest.trim().strip_suffix("kB"));
+    kilobytes
+        .and_then(|number| number.trim().parse::<u64>().ok())
+        .unwrap_or(0)
+        * 1024
 }

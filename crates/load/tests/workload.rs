@@ -1,92 +1,171 @@
-//! The transactions: texts, order and purity.
+//! The transactions: texts, order, values and purity.
 
-use howfar_load::workload::{Kind, Program, Statement};
-use howfar_record::jobs::Sysbench;
+use howfar_load::workload::Program;
+use howfar_record::jobs::{Custom, PsMode, Sysbench, Workload};
 use proptest::prelude::*;
 
-fn all(program: &Program, connection: u64, number: u64) -> Vec<Statement> {
-    let mut transaction = program.transaction(connection, number);
-    std::iter::from_fn(|| transaction.next(program)).collect()
+type Listed = Vec<(String, u32, Vec<String>)>;
+
+fn program(kind: fn(Sysbench) -> Workload, load: Sysbench) -> Program {
+    Program::new(&kind(load), 4, 1).expect("a good workload")
 }
 
-fn sql(kind: Kind, values: Option<[u64; 2]>) -> String {
-    let mut out = Vec::new();
-    kind.write_sql(&mut out, 7, values);
-    String::from_utf8(out).expect("ASCII")
+fn names(listed: &Listed) -> Vec<&str> {
+    listed.iter().map(|(name, _, _)| name.as_str()).collect()
+}
+
+fn number(text: &str) -> i64 {
+    text.parse().expect("an integer")
+}
+
+fn prepared(program: &Program) -> Vec<String> {
+    let slots = program.to_prepare().into_iter();
+    slots
+        .map(|slot| {
+            let mut out = Vec::new();
+            program.write_prepare(slot, &mut out);
+            String::from_utf8(out).expect("ASCII")
+        })
+        .collect()
 }
 
 #[test]
 fn texts_are_those_of_sysbench() {
-    let prepared: Vec<String> = Kind::ALL.iter().map(|kind| sql(*kind, None)).collect();
+    let all = prepared(&program(Workload::OltpReadWrite, Sysbench::default()));
     assert_eq!(
-        prepared,
+        all,
         [
-            "SELECT c FROM sbtest7 WHERE id=?",
-            "SELECT c FROM sbtest7 WHERE id BETWEEN ? AND ?",
-            "SELECT SUM(k) FROM sbtest7 WHERE id BETWEEN ? AND ?",
-            "SELECT c FROM sbtest7 WHERE id BETWEEN ? AND ? ORDER BY c",
-            "SELECT DISTINCT c FROM sbtest7 WHERE id BETWEEN ? AND ? ORDER BY c",
             "BEGIN",
+            "SELECT c FROM sbtest1 WHERE id=?",
+            "SELECT c FROM sbtest1 WHERE id BETWEEN ? AND ?",
+            "SELECT SUM(k) FROM sbtest1 WHERE id BETWEEN ? AND ?",
+            "SELECT c FROM sbtest1 WHERE id BETWEEN ? AND ? ORDER BY c",
+            "SELECT DISTINCT c FROM sbtest1 WHERE id BETWEEN ? AND ? ORDER BY c",
+            "UPDATE sbtest1 SET k=k+1 WHERE id=?",
+            "UPDATE sbtest1 SET c=? WHERE id=?",
+            "DELETE FROM sbtest1 WHERE id=?",
+            "INSERT INTO sbtest1 (id, k, c, pad) VALUES (?, ?, ?, ?)",
             "COMMIT",
         ]
     );
+    let points = Sysbench {
+        random_points: 2,
+        ..Sysbench::default()
+    };
     assert_eq!(
-        sql(Kind::OrderRange, Some([5, 104])),
-        "SELECT c FROM sbtest7 WHERE id BETWEEN 5 AND 104 ORDER BY c"
+        prepared(&program(Workload::SelectRandomPoints, points)),
+        [
+            "\n        SELECT id, k, c, pad\n          FROM sbtest1\n          WHERE k IN (?, ?)\n        "
+        ]
     );
 }
 
 #[test]
 fn a_transaction_has_sysbenchs_order() {
-    let program = Program::new(
-        &Sysbench {
-            tables: 10,
-            ..Sysbench::default()
-        },
-        1,
-    );
-    let statements = all(&program, 0, 0);
-    let mut kinds = vec![Kind::Begin];
-    kinds.extend([Kind::PointSelect; 10]);
-    kinds.extend([
-        Kind::SimpleRange,
-        Kind::SumRange,
-        Kind::OrderRange,
-        Kind::DistinctRange,
-        Kind::Commit,
+    let load = Sysbench {
+        tables: 10,
+        delete_inserts: 2,
+        ..Sysbench::default()
+    };
+    let all = program(Workload::OltpReadWrite, load).listed(0, 0);
+    let mut order = vec!["begin"];
+    order.extend(["point_select"; 10]);
+    order.extend([
+        "simple_range",
+        "sum_range",
+        "order_range",
+        "distinct_range",
+        "index_update",
+        "non_index_update",
+        "delete",
+        "insert",
+        "delete",
+        "insert",
+        "commit",
     ]);
+    assert_eq!(names(&all), order);
+    assert!(all[1..11].iter().all(|one| one.1 == all[1].1), "one table");
+    assert!(
+        all[11..15]
+            .iter()
+            .all(|one| number(&one.2[1]) == number(&one.2[0]) + 99)
+    );
+    assert!(
+        all[17..21].iter().all(|one| one.1 == all[17].1),
+        "one table"
+    );
+    for at in [17, 19] {
+        assert_eq!(all[at].2[0], all[at + 1].2[0], "what is deleted comes back");
+    }
     assert_eq!(
-        statements
-            .iter()
-            .map(|statement| statement.kind)
-            .collect::<Vec<_>>(),
-        kinds
-    );
-    assert!(
-        statements[1..11]
-            .iter()
-            .all(|statement| statement.table == statements[1].table)
-    );
-    assert!(
-        statements[11..15]
-            .iter()
-            .all(|range| range.values[1] == range.values[0] + 99)
+        (all[16].2[0].len(), all[18].2[2].len(), all[18].2[3].len()),
+        (119, 119, 59)
     );
 }
 
 #[test]
-fn tables_are_drawn_evenly_and_for_each_kind_anew() {
-    let program = Program::new(
-        &Sysbench {
-            tables: 4,
-            ..Sysbench::default()
-        },
-        3,
+fn each_of_sysbenchs_workloads_does_what_its_script_does() {
+    let one = |kind: fn(Sysbench) -> Workload| {
+        let all = program(kind, Sysbench::default()).listed(1, 5);
+        names(&all).join(" ")
+    };
+    assert_eq!(one(Workload::OltpPointSelect), "point_select");
+    assert_eq!(one(Workload::OltpUpdateIndex), "index_update");
+    assert_eq!(one(Workload::OltpUpdateNonIndex), "non_index_update");
+    assert_eq!(one(Workload::OltpDelete), "delete");
+    assert_eq!(one(Workload::OltpInsert), "insert");
+    assert_eq!(
+        one(Workload::OltpWriteOnly),
+        "begin index_update non_index_update delete insert commit"
     );
+    let ranges = program(Workload::SelectRandomRanges, Sysbench::default()).listed(3, 5);
+    let values = &ranges[0].2;
+    assert_eq!(values.len(), 20);
+    for pair in values.chunks(2) {
+        // Connection 3 of 4 has the last quarter of 10 000 rows.
+        assert!((7500..=10_000).contains(&number(&pair[0])), "{pair:?}");
+        assert_eq!(number(&pair[1]), number(&pair[0]) + 5);
+    }
+}
+
+#[test]
+fn inserts_are_text_and_their_ids_are_zero_or_unique() {
+    let auto = program(Workload::OltpInsert, Sysbench::default());
+    assert!(prepared(&auto).is_empty());
+    assert_eq!(auto.listed(0, 0)[0].2[0], "0");
+    let load = Sysbench {
+        auto_inc: false,
+        ..Sysbench::default()
+    };
+    let chosen = program(Workload::OltpInsert, load);
+    let mut ids: Vec<String> = (0..4)
+        .map(|one| chosen.listed(one, 0)[0].2[0].clone())
+        .collect();
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len(), 4, "connections never draw the same");
+}
+
+#[test]
+fn a_bulk_insert_fills_what_sysbench_sends_at_once() {
+    let all = program(Workload::BulkInsert, Sysbench::default()).listed(2, 0);
+    let (name, table, values) = &all[0];
+    assert_eq!((name.as_str(), *table), ("bulk_insert", 3));
+    assert!(values[0].starts_with("(1,1),(2,2),"));
+    assert!((512 * 1024..513 * 1024).contains(&values[0].len()));
+}
+
+#[test]
+fn tables_are_drawn_evenly_and_for_each_kind_anew() {
+    let load = Sysbench {
+        tables: 4,
+        ..Sysbench::default()
+    };
+    let program = program(Workload::OltpReadOnly, load);
     let mut pairs = [[0_u32; 4]; 4];
     for number in 0..16_000 {
-        let statements = all(&program, 9, number);
-        pairs[statements[1].table as usize - 1][statements[11].table as usize - 1] += 1;
+        let all = program.listed(9, number);
+        pairs[all[1].1 as usize - 1][all[11].1 as usize - 1] += 1;
     }
     // 16 cells of 1000 expected, standard deviation 31: six of them allowed.
     assert!(
@@ -106,44 +185,103 @@ fn options_leave_things_out() {
         point_selects: 3,
         ..Sysbench::default()
     };
-    let kinds: Vec<Kind> = all(&Program::new(&bare, 1), 0, 0)
-        .iter()
-        .map(|statement| statement.kind)
+    let all = program(Workload::OltpReadOnly, bare.clone()).listed(0, 0);
+    assert_eq!(names(&all), ["point_select"; 3]);
+    let nothing = Sysbench {
+        point_selects: 0,
+        ..bare
+    };
+    let refused = Program::new(&Workload::OltpReadOnly(nothing), 1, 1).expect_err("no query");
+    assert!(refused.contains("no query"), "{refused}");
+    let tables = Sysbench {
+        tables: 2,
+        ..Sysbench::default()
+    };
+    assert!(Program::new(&Workload::SelectRandomPoints(tables), 1, 1).is_err());
+}
+
+const CUSTOM: &str = r#"{
+    "statements": [
+        {"name": "put", "sql": "INSERT INTO t VALUES (?, '?', ?)", "parameters": [{"kind": "sequence", "first": 10, "step": 2}, {"kind": "text", "length": 20}]},
+        {"name": "get", "sql": "SELECT ? FROM t WHERE n = ?", "parameters": [{"kind": "same", "statement": "put", "index": 1}, {"kind": "integer", "low": 5, "high": 7}]}
+    ],
+    "transactions": [
+        {"name": "both", "weight": 3, "steps": [{"statement": "put"}, {"statement": "get", "repeat": 2, "think_ns": 7}]},
+        {"name": "one", "steps": [{"statement": "get"}]}
+    ]
+}"#;
+
+fn custom(text: &str) -> Result<Program, String> {
+    let custom: Custom = serde_json::from_str(text).expect("well formed");
+    Program::new(&Workload::Custom(custom), 2, 9)
+}
+
+#[test]
+fn a_workload_of_ones_own_draws_what_it_says() {
+    let program = custom(CUSTOM).expect("a good workload");
+    let both: Vec<Listed> = (0..4000)
+        .map(|number| program.listed(1, number))
+        .filter(|all| all.len() == 3)
         .collect();
-    assert_eq!(kinds, [Kind::PointSelect; 3]);
-    let program = Program::new(&bare, 1);
+    // Three of four: 3000 expected, standard deviation 27.
+    assert!((2836..=3164).contains(&both.len()), "{}", both.len());
+    for all in &both {
+        assert_eq!(
+            names(all),
+            ["statement.put", "statement.get", "statement.get"]
+        );
+        // The second of two connections draws its first number.
+        assert_eq!(all[0].2[0], "12");
+        assert_eq!(all[0].2[1], all[1].2[0]);
+        assert!((5..=7).contains(&number(&all[2].2[1])));
+    }
+    let wrong = CUSTOM.replace("SELECT ? FROM", "SELECT c FROM");
+    let refused = custom(&wrong).expect_err("one `?` too few");
     assert!(
-        program.uses(Kind::PointSelect)
-            && !program.uses(Kind::SimpleRange)
-            && !program.uses(Kind::Begin)
+        refused.contains("`get` has 1 `?` and 2 parameters"),
+        "{refused}"
     );
 }
 
 #[test]
-fn slots_and_statements_agree() {
-    let program = Program::new(
-        &Sysbench {
-            tables: 3,
-            ..Sysbench::default()
-        },
-        1,
-    );
-    for (at, &(kind, table)) in program.slots().iter().enumerate() {
-        assert_eq!(program.slot(kind, table), at);
+fn text_is_what_a_server_would_read() {
+    let program = custom(&CUSTOM.replace("\"length\": 20", "\"length\": 4")).expect("good");
+    let mut memory = program.memory(0);
+    let mut cursor = program.transaction(0, 0);
+    let mut sql = Vec::new();
+    while let Some(due) = cursor.next(&program) {
+        program.write_text(due, &mut cursor, &mut memory, &mut sql);
+        sql.push(b'\n');
     }
-    assert_eq!(program.slots().len(), 5 * 3 + 2);
+    let sql = String::from_utf8(sql).expect("ASCII");
+    let first = sql.lines().next().expect("a statement");
+    assert!(first.starts_with("INSERT INTO t VALUES (10, '?', '") || first.starts_with("SELECT "));
+    assert_eq!(program.to_prepare().len(), 2);
 }
 
 proptest! {
     #[test]
-    fn the_stream_is_a_function_of_seed_connection_and_number(seed in any::<u64>(), connection in 0_u64..5000, number in any::<u64>(), tables in 1_u32..20) {
-        let load = Sysbench { tables, table_size: 1_000_000, ..Sysbench::default() };
-        let program = Program::new(&load, seed);
-        let statements = all(&program, connection, number);
-        prop_assert_eq!(statements.len(), 16);
-        prop_assert_eq!(&statements, &all(&Program::new(&load, seed), connection, number));
-        prop_assert_ne!(&statements, &all(&program, connection + 1, number));
-        prop_assert_ne!(&statements, &all(&program, connection, number.wrapping_add(1)));
-        prop_assert_ne!(&statements, &all(&Program::new(&load, seed.wrapping_add(1)), connection, number));
+    fn the_stream_is_a_function_of_seed_connection_and_number(
+        seed in any::<u64>(), connection in 0_u64..5000, number in any::<u64>(), tables in 1_u32..20,
+    ) {
+        let load = Workload::OltpReadWrite(Sysbench { tables, table_size: 1_000_000, ..Sysbench::default() });
+        let of = |seed| Program::new(&load, 8, seed).expect("good");
+        let all = of(seed).listed(connection, number);
+        prop_assert_eq!(all.len(), 20);
+        prop_assert_eq!(&all, &of(seed).listed(connection, number));
+        prop_assert_ne!(&all, &of(seed).listed(connection + 1, number));
+        prop_assert_ne!(&all, &of(seed).listed(connection, number.wrapping_add(1)));
+        prop_assert_ne!(&all, &of(seed.wrapping_add(1)).listed(connection, number));
+    }
+
+    /// However statements travel, they are the same ones.
+    #[test]
+    fn modes_differ_in_how_and_not_in_what(seed in any::<u64>(), number in any::<u64>()) {
+        let of = |db_ps_mode| {
+            let load = Sysbench { db_ps_mode, ..Sysbench::default() };
+            Program::new(&Workload::OltpReadWrite(load), 1, seed).expect("good").listed(0, number)
+        };
+        prop_assert_eq!(of(PsMode::Auto), of(PsMode::Disable));
+        prop_assert_eq!(of(PsMode::Auto), of(PsMode::Multi));
     }
 }

@@ -24,6 +24,15 @@ const LONGEST_PACKET: usize = 1 << 16;
 /// Readings from which the clock's step and price are taken.
 const READINGS: u32 = 100_000;
 
+/// A point select of row 1.
+fn execute(statement: u32, typed: bool) -> Vec<u8> {
+    let mut packet = Vec::new();
+    let mut execute = Execute::begin(&mut packet, statement, typed, 1);
+    execute.integer(1);
+    execute.end();
+    packet
+}
+
 /// Log in, prepare, and go to and fro for the time that the job says.
 pub(crate) fn measure(job: &PingPongJob) -> Result<PingPong, Failed> {
     let (clock_step_ns, clock_read_ns) = clock_facts();
@@ -35,10 +44,9 @@ pub(crate) fn measure(job: &PingPongJob) -> Result<PingPong, Failed> {
     };
     let caches_metadata = line.log_in()?;
     let statement = line.prepare()?;
-    let mut execute = Execute::new(1);
-    let first = execute.encode(statement, true, [1, 0]).to_vec();
+    let first = execute(statement, true);
     line.first_answer(&first, caches_metadata)?;
-    let request = execute.encode(statement, false, [1, 0]).to_vec();
+    let request = execute(statement, false);
     let length = line.first_answer(&request, caches_metadata)?;
 
     let mut latency = Latency::new();

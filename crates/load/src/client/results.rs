@@ -1,6 +1,6 @@
 //! Follows the answer to one text query through a stream cut anywhere: counts, or keeps the rows.
 
-use howfar_wire::mysql::reply::{self, ServerError};
+use howfar_wire::mysql::reply::{self, OkPacket, ServerError};
 use howfar_wire::mysql::row::{self, Value};
 use howfar_wire::mysql::{Framer, Malformed};
 
@@ -106,8 +106,9 @@ fn packet(
     let ended_part = reply::is_eof(payload.len(), first);
     match *phase {
         Phase::First if first == reply::OK => {
-            answered.affected += reply::ok_affected(payload)?;
-            return Ok(part_ended(phase, reply::ok_status(payload)?));
+            let ok = OkPacket::parse(payload)?;
+            answered.affected += ok.affected;
+            return Ok(part_ended(phase, ok.status));
         }
         Phase::First if first == reply::LOCAL_INFILE => {
             return Err(Malformed::Unexpected("the server asks for a local file"));

@@ -24,13 +24,7 @@ pub(super) struct Preparing {
 
 impl Preparing {
     pub(super) fn new(program: &Program) -> Self {
-        let wanted = if program.is_prepared() {
-            (0..program.slots().len())
-                .filter(|&at| program.uses(program.slots()[at].0))
-                .collect()
-        } else {
-            Vec::new()
-        };
+        let wanted = program.to_prepare();
         Self {
             wanted,
             sent: 0,
@@ -53,9 +47,8 @@ impl Preparing {
         let upto = self.wanted.len().min(self.sent + AHEAD);
         let mut sql = Vec::new();
         for &slot in &self.wanted[self.sent..upto] {
-            let (kind, table) = entry.program.slots()[slot];
             sql.clear();
-            kind.write_sql(&mut sql, table, None);
+            entry.program.write_prepare(slot, &mut sql);
             command::prepare(&mut line.packets, &sql);
         }
         self.sent = upto;

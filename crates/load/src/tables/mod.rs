@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use howfar_record::Failed;
 use howfar_record::events::{TablesDone, TablesProgress};
-use howfar_record::jobs::{PsMode, Sysbench, TablesJob};
+use howfar_record::jobs::{PsMode, Sysbench, TablesJob, Workload};
 use howfar_wire::mysql::command;
 use howfar_wire::mysql::handshake::Account;
 
@@ -205,7 +205,7 @@ fn nothing_prepared() -> Program {
         db_ps_mode: PsMode::Disable,
         ..Sysbench::default()
     };
-    Program::new(&none, 0)
+    Program::new(&Workload::OltpPointSelect(none), 1, 0).expect("the defaults are a workload")
 }
 
 /// Fills tables over one connection.

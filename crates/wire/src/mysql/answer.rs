@@ -13,8 +13,32 @@ use super::row::Work;
 /// How an answer ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    Rows(u64),
+    Done(Done),
     Failed(ServerError),
+}
+
+impl Outcome {
+    /// Rows of an answer without an error.
+    pub fn rows(&self) -> Option<u64> {
+        match self {
+            Self::Done(done) => Some(done.rows),
+            Self::Failed(_) => None,
+        }
+    }
+}
+
+/// What an answer without an error held, over all of its results.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Done {
+    pub rows: u64,
+    /// Rows affected.
+    pub affected: u64,
+    /// Results with columns.
+    pub reads: u32,
+    /// Results without, some rows affected.
+    pub writes: u32,
+    /// Results without, no row affected.
+    pub others: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +71,7 @@ pub struct Answer {
     skip: usize,
     /// The streamed payload is a row.
     skip_row: bool,
-    rows: u64,
+    done: Done,
     /// The part of a packet that came so far, header included.
     kept: Vec<u8>,
     /// Types of the columns, when their definitions came with this answer and are wanted.
@@ -65,7 +89,7 @@ impl Answer {
             continued: false,
             skip: 0,
             skip_row: false,
-            rows: 0,
+            done: Done::default(),
             kept: Vec::new(),
             types: Vec::new(),
         }
@@ -81,7 +105,7 @@ impl Answer {
         self.phase = Phase::First;
         self.sequence = 1;
         self.binary = binary;
-        self.rows = 0;
+        self.done = Done::default();
     }
 
     /// Take the bytes of `input`, all of them, and say how the answer ended once it did. `known_types` are the columns' types
@@ -221,7 +245,7 @@ impl Answer {
         if !self.continued {
             match &mut self.phase {
                 Phase::Columns(left) => *left -= 1,
-                _ => self.rows += 1,
+                _ => self.done.rows += 1,
             }
         }
         self.continued = length == FULL;
@@ -246,7 +270,7 @@ impl Answer {
                 if reply::is_eof(payload.len(), first.unwrap_or(0)) {
                     return Ok(self.part_ended(reply::eof_status(payload)?));
                 }
-                self.rows += 1;
+                self.done.rows += 1;
                 let types = if self.types.is_empty() {
                     known
                 } else {
@@ -269,7 +293,7 @@ impl Answer {
             return None;
         }
         self.phase = Phase::Over;
-        Some(Outcome::Rows(self.rows))
+        Some(Outcome::Done(self.done))
     }
 
     fn definition(&mut self, left: u32, payload: &[u8], work: &Work) -> Result<(), Malformed> {
@@ -291,10 +315,22 @@ impl Answer {
         Ok(())
     }
 
+    #[inline]
+    fn without_columns(&mut self, payload: &[u8]) -> Result<Option<Outcome>, Malformed> {
+        let ok = reply::OkPacket::parse(payload)?;
+        self.done.affected = self.done.affected.saturating_add(ok.affected);
+        if ok.affected > 0 {
+            self.done.writes += 1;
+        } else {
+            self.done.others += 1;
+        }
+        Ok(self.part_ended(ok.status))
+    }
+
     fn first(&mut self, payload: &[u8]) -> Result<Option<Outcome>, Malformed> {
         match payload.first() {
             None => return Err(Malformed::Short("answer")),
-            Some(&reply::OK) => return Ok(self.part_ended(reply::ok_status(payload)?)),
+            Some(&reply::OK) => return self.without_columns(payload),
             Some(&reply::LOCAL_INFILE) => {
                 return Err(Malformed::Unexpected("the server asks for a local file"));
             }
@@ -305,6 +341,7 @@ impl Answer {
         if columns == 0 || columns > MOST_COLUMNS {
             return Err(Malformed::Unexpected("an impossible number of columns"));
         }
+        self.done.reads += 1;
         let follow = !self.caches_metadata || fields.byte("metadata flag")? != 0;
         self.types.clear();
         self.phase = Phase::Columns(if follow { columns as u32 } else { 0 });

@@ -10,6 +10,8 @@ const CLOSE: u8 = 0x19;
 
 /// A parameter of eight bytes, signed: what sysbench binds for each integer.
 const LONGLONG: [u8; 2] = [0x08, 0x00];
+/// A parameter of any number of bytes.
+const VAR_STRING: [u8; 2] = [0xFD, 0x00];
 
 fn command(out: &mut Vec<u8>, code: u8, body: &[u8]) {
     // The usual case is one packet, written without a copy of the body in between.
@@ -32,12 +34,7 @@ pub fn query_with(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.extend_from_slice(&[0, 0, 0, 0, QUERY]);
     write(out);
-    let length = out.len() - start - super::frame::HEADER;
-    assert!(
-        length < super::frame::FULL,
-        "queries of the workloads are short"
-    );
-    out[start..start + 3].copy_from_slice(&(length as u32).to_le_bytes()[..3]);
+    patch_length(out, start);
 }
 
 /// Prepare `sql`; the answer starts with [`super::reply::Prepared`].
@@ -55,69 +52,95 @@ pub fn quit(out: &mut Vec<u8>) {
     command(out, QUIT, &[]);
 }
 
-/// Bytes of an execute with two parameters and their types: the longest that [`Execute`] writes.
-pub const LONGEST_EXECUTE: usize = 36;
-
-/// An execute of a statement with `0..=2` integer parameters, encoded once and patched in place for each use.
+/// Writes an execute, value by value.
 ///
-/// The server remembers the types of parameters, so they are sent with a statement's first execution only.
-#[derive(Debug, Clone, Copy)]
-pub struct Execute {
-    typed: [u8; LONGEST_EXECUTE],
-    known: [u8; LONGEST_EXECUTE],
-    parameters: usize,
+/// The server remembers the types of parameters, so they are sent with a statement's first execution only. Types: eight bytes,
+/// signed, for every integer and a string of bytes for everything else, as sysbench binds them.
+#[derive(Debug)]
+pub struct Execute<'a> {
+    out: &'a mut Vec<u8>,
+    start: usize,
+    /// Where the next parameter's type goes; none when the server knows them.
+    type_at: Option<usize>,
 }
 
-const STATEMENT_AT: usize = 5;
-
-impl Execute {
-    pub fn new(parameters: usize) -> Self {
-        assert!(parameters <= 2, "the workloads bind at most two parameters");
-        Self {
-            typed: Self::template(parameters, true),
-            known: Self::template(parameters, false),
-            parameters,
-        }
-    }
-
-    fn template(parameters: usize, typed: bool) -> [u8; LONGEST_EXECUTE] {
-        let mut packet = [0; LONGEST_EXECUTE];
-        packet[0] = (Self::length(parameters, typed) - 4) as u8;
-        packet[4] = EXECUTE;
-        packet[10] = 1; // iterations, always one
-        if parameters > 0 && typed {
-            packet[15] = 1; // behind one byte of NULL bits
-            for at in 0..parameters {
-                packet[16 + 2 * at..18 + 2 * at].copy_from_slice(&LONGLONG);
+impl<'a> Execute<'a> {
+    /// Begin an execute of `statement` with so many `parameters`. `typed`: this connection executes it for the first time.
+    #[inline]
+    pub fn begin(out: &'a mut Vec<u8>, statement: u32, typed: bool, parameters: usize) -> Self {
+        let start = out.len();
+        let id = statement.to_le_bytes();
+        out.extend_from_slice(&[
+            0, 0, 0, 0, EXECUTE, id[0], id[1], id[2], id[3], 0, // no cursor
+            1, 0, 0, 0, // iterations, always one
+        ]);
+        let mut type_at = None;
+        if parameters > 0 {
+            // No parameter is NULL.
+            for _ in 0..parameters.div_ceil(8) {
+                out.push(0);
+            }
+            out.push(u8::from(typed));
+            if typed {
+                type_at = Some(out.len());
+                out.resize(out.len() + 2 * parameters, 0);
             }
         }
-        packet
-    }
-
-    /// Bytes on the wire.
-    pub fn length(parameters: usize, typed: bool) -> usize {
-        match (parameters, typed) {
-            (0, _) => 14,
-            (count, false) => 16 + 8 * count,
-            (count, true) => 16 + 10 * count,
+        Self {
+            out,
+            start,
+            type_at,
         }
     }
 
-    /// Patch the packet and give its bytes. `first`: this connection executes `statement` for the first time.
-    /// Parameters beyond the statement's own are ignored.
     #[inline]
-    pub fn encode(&mut self, statement: u32, first: bool, values: [u64; 2]) -> &[u8] {
-        let (packet, values_at) = if first {
-            (&mut self.typed, 16 + 2 * self.parameters)
-        } else {
-            (&mut self.known, 16)
-        };
-        packet[STATEMENT_AT..STATEMENT_AT + 4].copy_from_slice(&statement.to_le_bytes());
-        for (at, value) in values.iter().enumerate().take(self.parameters) {
-            let from = values_at + 8 * at;
-            packet[from..from + 8].copy_from_slice(&value.to_le_bytes());
+    fn is_of(&mut self, kind: [u8; 2]) {
+        if let Some(at) = self.type_at {
+            self.out[at..at + 2].copy_from_slice(&kind);
+            self.type_at = Some(at + 2);
         }
-        &packet[..Self::length(self.parameters, first)]
+    }
+
+    #[inline]
+    pub fn integer(&mut self, value: i64) {
+        self.is_of(LONGLONG);
+        self.out.extend_from_slice(&value.to_le_bytes());
+    }
+
+    #[inline]
+    pub fn bytes(&mut self, value: &[u8]) {
+        self.is_of(VAR_STRING);
+        write_length(self.out, value.len() as u64);
+        self.out.extend_from_slice(value);
+    }
+
+    /// Write the length. The packet must be shorter than a full one.
+    #[inline]
+    pub fn end(self) {
+        patch_length(self.out, self.start);
+    }
+}
+
+fn patch_length(out: &mut [u8], start: usize) {
+    let length = out.len() - start - super::frame::HEADER;
+    assert!(
+        length < super::frame::FULL,
+        "statements of the workloads are shorter than a full packet"
+    );
+    out[start..start + 3].copy_from_slice(&(length as u32).to_le_bytes()[..3]);
+}
+
+/// A length in as few bytes as it needs.
+pub fn write_length(out: &mut Vec<u8>, length: u64) {
+    let bytes = length.to_le_bytes();
+    match length {
+        0..0xFB => out.push(bytes[0]),
+        0xFB..0x1_0000 => out.extend_from_slice(&[0xFC, bytes[0], bytes[1]]),
+        0x1_0000..0x100_0000 => out.extend_from_slice(&[0xFD, bytes[0], bytes[1], bytes[2]]),
+        _ => {
+            out.push(0xFE);
+            out.extend_from_slice(&bytes);
+        }
     }
 }
 
@@ -125,29 +148,54 @@ impl Execute {
 mod tests {
     use super::*;
 
+    fn execute(statement: u32, typed: bool, values: &[i64]) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut execute = Execute::begin(&mut out, statement, typed, values.len());
+        for &value in values {
+            execute.integer(value);
+        }
+        execute.end();
+        out
+    }
+
     #[test]
     fn executes_have_the_bytes_that_servers_are_used_to() {
-        let mut point = Execute::new(1);
         assert_eq!(
-            point.encode(2, true, [0x13AF, 0]),
+            execute(2, true, &[0x13AF]),
             b"\x16\0\0\0\x17\x02\0\0\0\0\x01\0\0\0\0\x01\x08\0\xAF\x13\0\0\0\0\0\0"
         );
         assert_eq!(
-            point.encode(2, false, [0x137C, 0]),
+            execute(2, false, &[0x137C]),
             b"\x14\0\0\0\x17\x02\0\0\0\0\x01\0\0\0\0\0\x7C\x13\0\0\0\0\0\0"
         );
-        let mut range = Execute::new(2);
         assert_eq!(
-            range.encode(6, true, [0x1386, 0x13E9]),
+            execute(6, true, &[0x1386, 0x13E9]),
             b"\x20\0\0\0\x17\x06\0\0\0\0\x01\0\0\0\0\x01\x08\0\x08\0\x86\x13\0\0\0\0\0\0\xE9\x13\0\0\0\0\0\0"
         );
-        assert_eq!(range.encode(6, false, [1, 2]).len(), 32);
-        let mut begin = Execute::new(0);
+        assert_eq!(execute(6, false, &[1, 2]).len(), 32);
         assert_eq!(
-            begin.encode(3, true, [9, 9]),
+            execute(3, true, &[]),
             b"\x0A\0\0\0\x17\x03\0\0\0\0\x01\0\0\0"
         );
-        assert_eq!(begin.encode(3, false, [9, 9]).len(), 14);
+    }
+
+    /// sysbench's non-index update: 148 bytes with its types, 144 without.
+    #[test]
+    fn strings_carry_their_length() {
+        for (typed, length) in [(true, 148), (false, 144)] {
+            let mut out = Vec::new();
+            let mut execute = Execute::begin(&mut out, 1, typed, 2);
+            execute.bytes(&[b'7'; 119]);
+            execute.integer(5);
+            execute.end();
+            assert_eq!(out.len(), length);
+            assert_eq!(usize::from(out[0]), length - 4);
+        }
+        let mut out = Vec::new();
+        for length in [0xFA, 0xFB, 0xFFFF, 0x1_0000, 0x100_0000] {
+            write_length(&mut out, length);
+        }
+        assert_eq!(out.len(), 1 + 3 + 3 + 4 + 9);
     }
 
     #[test]

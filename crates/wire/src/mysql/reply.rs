@@ -57,20 +57,24 @@ pub fn eof_status(payload: &[u8]) -> Result<u16, Malformed> {
     Ok(fields.integer(2, "status flags")? as u16)
 }
 
-/// Rows that a statement changed, from its whole OK packet.
-pub fn ok_affected(payload: &[u8]) -> Result<u64, Malformed> {
-    let mut fields = Fields(payload);
-    fields.byte("OK marker")?;
-    Ok(fields.length("affected rows")?.unwrap_or(0))
+/// The end of a statement without rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OkPacket {
+    pub affected: u64,
+    pub status: u16,
 }
 
-/// Status flags of a whole OK packet.
-pub fn ok_status(payload: &[u8]) -> Result<u16, Malformed> {
-    let mut fields = Fields(payload);
-    fields.byte("OK marker")?;
-    fields.length("affected rows")?;
-    fields.length("last insert id")?;
-    Ok(fields.integer(2, "status flags")? as u16)
+impl OkPacket {
+    /// `payload` is a whole OK packet, its first byte included.
+    #[inline]
+    pub fn parse(payload: &[u8]) -> Result<Self, Malformed> {
+        let mut fields = Fields(payload);
+        fields.byte("OK marker")?;
+        let affected = fields.length("affected rows")?.unwrap_or(0);
+        fields.length("last insert id")?;
+        let status = fields.integer(2, "status flags")? as u16;
+        Ok(Self { affected, status })
+    }
 }
 
 /// The head of the answer to a prepare; `parameters` and `columns` definitions follow, each list with an end packet unless empty.

@@ -1,0 +1,208 @@
+//! When requests of an open loop are due: arithmetic of rate, shape, seed and index. Pure: it is told the time.
+//!
+//! A request is due at `origin + inverse(unit)`, where `unit` is its place in a process of rate one (constant, Poisson, bursts)
+//! and `inverse` undoes the integral of the rate: linear growth over the ramp, constant after it. What could not be begun in time
+//! is no queue: it is the difference of two indices. Nothing is dropped, nothing skipped.
+
+use howfar_record::jobs::{Arrivals, Shape};
+
+use crate::draws::Draws;
+
+/// Tells the draws of a schedule from those of transactions.
+const STREAM: u64 = 0x5C4E_D01E;
+
+/// One worker's share of the arrivals.
+#[derive(Debug, Clone)]
+pub(crate) struct Schedule {
+    origin_ns: u64,
+    /// Of this worker.
+    rate_per_ns: f64,
+    ramp_ns: f64,
+    shape: Shape,
+    burst: u64,
+    /// The first request's place under `constant` and `bursts`: workers take turns.
+    offset: f64,
+    taken: Walker,
+    /// A second index, moved on when somebody asks how much is due.
+    ahead: Walker,
+}
+
+/// A place in the process.
+#[derive(Debug, Clone)]
+struct Walker {
+    count: u64,
+    unit: f64,
+    next_ns: u64,
+    draws: Draws,
+}
+
+impl Schedule {
+    /// Worker `place` of `workers`; the first request is due after `origin_ns`.
+    pub(crate) fn new(
+        arrivals: &Arrivals,
+        (place, workers): (usize, usize),
+        seed: u64,
+        origin_ns: u64,
+        ramp_ns: u64,
+    ) -> Self {
+        let walker = Walker {
+            count: 0,
+            unit: 0.0,
+            next_ns: origin_ns,
+            draws: Draws::of(seed ^ STREAM, place as u64, 0),
+        };
+        let mut schedule = Self {
+            origin_ns,
+            rate_per_ns: arrivals.rate_per_s / 1e9 / workers as f64,
+            ramp_ns: ramp_ns as f64,
+            shape: arrivals.shape,
+            burst: arrivals.burst,
+            offset: (place as f64 + 0.5) / workers as f64,
+            taken: walker.clone(),
+            ahead: walker,
+        };
+        schedule.taken = schedule.stepped(schedule.taken.clone());
+        schedule.ahead = schedule.taken.clone();
+        schedule
+    }
+
+    /// The walker at its next request.
+    fn stepped(&self, mut walker: Walker) -> Walker {
+        walker.unit = match self.shape {
+            Shape::Constant => walker.count as f64 + self.offset,
+            // 1 - unit is above 0: the logarithm is finite.
+            Shape::Poisson => walker.unit - (1.0 - walker.draws.unit()).ln(),
+            Shape::Bursts => {
+                let burst = walker.count / self.burst;
+                (burst as f64 + self.offset) * self.burst as f64
+            }
+        };
+        walker.next_ns = self.origin_ns + self.inverse(walker.unit) as u64;
+        walker
+    }
+
+    /// Nanoseconds after which so many requests are due: the integral of the rate, undone.
+    fn inverse(&self, unit: f64) -> f64 {
+        let in_ramp = self.rate_per_ns * self.ramp_ns / 2.0;
+        if unit < in_ramp {
+            (2.0 * unit * self.ramp_ns / self.rate_per_ns).sqrt()
+        } else {
+            self.ramp_ns + (unit - in_ramp) / self.rate_per_ns
+        }
+    }
+
+    /// When the first request that nobody took is due.
+    #[inline]
+    pub(crate) fn next_ns(&self) -> u64 {
+        self.taken.next_ns
+    }
+
+    /// Take the next request if it is due: gives the moment at which it was.
+    #[inline]
+    pub(crate) fn take(&mut self, now: u64) -> Option<u64> {
+        let due_ns = self.taken.next_ns;
+        if due_ns > now {
+            return None;
+        }
+        let mut walker = self.taken.clone();
+        walker.count += 1;
+        self.taken = self.stepped(walker);
+        Some(due_ns)
+    }
+
+    /// Requests due before `at`, since the origin. `at` never goes back.
+    pub(crate) fn due_before(&mut self, at: u64) -> u64 {
+        while self.ahead.next_ns < at {
+            let mut walker = self.ahead.clone();
+            walker.count += 1;
+            self.ahead = self.stepped(walker);
+        }
+        self.ahead.count
+    }
+
+    /// Requests due before `at` that nobody took.
+    pub(crate) fn backlog(&mut self, at: u64) -> u64 {
+        self.due_before(at).saturating_sub(self.taken.count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn schedule(rate: f64, shape: Shape, ramp_ns: u64, place: usize, workers: usize) -> Schedule {
+        let arrivals = Arrivals {
+            rate_per_s: rate,
+            shape,
+            burst: 10,
+        };
+        Schedule::new(&arrivals, (place, workers), 7, 1_000, ramp_ns)
+    }
+
+    #[test]
+    fn constant_arrivals_of_all_workers_are_evenly_spaced() {
+        let mut all: Vec<u64> = (0..3)
+            .flat_map(|place| {
+                let mut one = schedule(1e6, Shape::Constant, 0, place, 3);
+                std::iter::from_fn(move || one.take(100_000)).collect::<Vec<_>>()
+            })
+            .collect();
+        all.sort_unstable();
+        assert_eq!(all.len(), 99);
+        assert!(
+            all.windows(2)
+                .all(|pair| (999..=1001).contains(&(pair[1] - pair[0])))
+        );
+    }
+
+    /// n exponential gaps: their mean is 1/rate with relative standard deviation 1/sqrt(n), the share above the mean 1/e.
+    #[test]
+    fn poisson_gaps_are_exponential() {
+        let mut one = schedule(1e6, Shape::Poisson, 0, 0, 1);
+        let due: Vec<u64> = std::iter::from_fn(|| one.take(100_000_000)).collect();
+        let count = due.len() as f64;
+        assert!((count - 100_000.0).abs() < 6.0 * 316.0, "{count}");
+        let longer = due
+            .windows(2)
+            .filter(|pair| pair[1] - pair[0] > 1000)
+            .count() as f64;
+        assert!((longer / count - (-1.0_f64).exp()).abs() < 0.01);
+    }
+
+    #[test]
+    fn bursts_come_together() {
+        let mut one = schedule(1e6, Shape::Bursts, 0, 0, 1);
+        let due: Vec<u64> = std::iter::from_fn(|| one.take(100_000)).collect();
+        assert_eq!(due.len(), 100);
+        assert!(due.chunks(10).all(|burst| burst[0] == burst[9]));
+        assert!((9_999..=10_001).contains(&(due[10] - due[9])));
+    }
+
+    /// The rate grows from 0 to 1e6/s over 10 ms: half as many in that time, a quarter of those in its first half.
+    #[test]
+    fn a_ramp_grows_linearly() {
+        let mut one = schedule(1e6, Shape::Constant, 10_000_000, 0, 1);
+        assert_eq!(one.due_before(1_000 + 5_000_000), 1250);
+        assert_eq!(one.due_before(1_000 + 10_000_000), 5000);
+        assert_eq!(one.due_before(1_000 + 11_000_000), 6000);
+    }
+
+    proptest! {
+        /// Whatever the order of taking and asking: what is due is taken or backlog.
+        #[test]
+        fn nothing_is_lost(rate in 1e3..1e7, steps in prop::collection::vec((0_u64..100_000, 0_usize..50), 1..40)) {
+            let mut one = schedule(rate, Shape::Poisson, 50_000, 0, 1);
+            let (mut now, mut taken) = (1_000, 0);
+            for (later, most) in steps {
+                now += later;
+                for _ in 0..most {
+                    if one.take(now - 1).is_some() {
+                        taken += 1;
+                    }
+                }
+                prop_assert_eq!(one.backlog(now) + taken, one.due_before(now));
+            }
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Opening, losing and closing connections, before the load and under it.
+
+use std::cmp::Reverse;
+
+use howfar_record::{FailCode, Failed};
+use rustix::event::epoll::{self, EventData, EventFlags};
+
+use super::{INTEREST, Report, Worker};
+use crate::clock::now_ns;
+use crate::connection::{State, Wire};
+use crate::failure;
+use crate::login::internal;
+use crate::opening::Opening;
+
+/// Connections on their way in at a time: enough to hide a long round trip, below the usual length of a server's queue.
+const AT_ONCE: usize = 128;
+/// Between two tries while the server's queue is full, or while nobody listens.
+const BUSY_NS: u64 = 2_000_000;
+const GONE_NS: u64 = 10_000_000;
+/// While a connection opens, both directions matter.
+const BOTH: EventFlags = INTEREST.union(EventFlags::OUT);
+
+impl Worker<'_> {
+    /// Before the load: all connections that came closed.
+    pub(super) fn open_all(&mut self) -> Result<(), Failed> {
+        for index in 0..self.connections.len() {
+            let connection = &self.connections[index];
+            if let Some(wire) = &connection.wire {
+                self.watch(&wire.socket, index as u64, INTEREST)?;
+            } else if !self.opens_later(index) {
+                self.to_open.push_back(index as u32);
+            }
+        }
+        self.let_in(now_ns())?;
+        self.all_opened();
+        Ok(())
+    }
+
+    /// A used connection that each transaction opens for itself.
+    fn opens_later(&self, index: usize) -> bool {
+        self.connects_each_time()
+            && self.connections[index].id < u64::from(self.plan.job.connections)
+    }
+
+    fn all_opened(&mut self) {
+        if !self.opened && self.opening == 0 && self.to_open.is_empty() && self.timers.is_empty() {
+            self.opened = true;
+            let prepared = self.connections.iter().map(super::Connection::prepared);
+            let prepared = prepared.sum();
+            self.report(Report::Opened { prepared });
+        }
+    }
+
+    pub(super) fn at(&mut self, when_ns: u64, index: usize) {
+        self.timers.push(Reverse((when_ns, index as u32)));
+    }
+
+    /// Open a connection as soon as there is room.
+    pub(super) fn open(&mut self, index: usize, now: u64) -> Result<(), Failed> {
+        self.to_open.push_back(index as u32);
+        self.let_in(now)
+    }
+
+    /// Begin as many as may be under way.
+    pub(super) fn let_in(&mut self, now: u64) -> Result<(), Failed> {
+        while self.opening < AT_ONCE {
+            let Some(index) = self.to_open.pop_front() else {
+                break;
+            };
+            let index = index as usize;
+            let connection = &mut self.connections[index];
+            if connection.seeking_ns == 0 {
+                connection.seeking_ns = now;
+            }
+            match Opening::begin(&self.plan.entry(), &self.plan.address, now) {
+                Ok(Some(opening)) => {
+                    self.watch(&opening.socket, index as u64, BOTH)?;
+                    self.connections[index].state = State::Opening(Box::new(opening));
+                    self.opening += 1;
+                }
+                Ok(None) => {
+                    let limit_ns = self.plan.job.connect_timeout_ns;
+                    let late = failure::too_slow(&self.plan.job.target, "accepting", limit_ns);
+                    self.try_later(index, BUSY_NS, now, late)?;
+                }
+                Err(failed) if self.may_seek(&failed) => {
+                    self.try_later(index, GONE_NS, now, failed)?;
+                }
+                Err(failed) => return Err(failed),
+            }
+        }
+        Ok(())
+    }
+
+    /// A failure that another try may mend, under load and where that is asked for.
+    fn may_seek(&self, failed: &Failed) -> bool {
+        let mends = matches!(failed.code, FailCode::Connect | FailCode::ServerGone);
+        self.load.is_some() && self.reconnects() && mends
+    }
+
+    fn try_later(
+        &mut self,
+        index: usize,
+        pause_ns: u64,
+        now: u64,
+        failed: Failed,
+    ) -> Result<(), Failed> {
+        let since = self.connections[index].seeking_ns;
+        if now.saturating_sub(since) > self.plan.job.connect_timeout_ns {
+            return Err(failed);
+        }
+        self.connections[index].state = State::Waiting;
+        self.at(now + pause_ns, index);
+        Ok(())
+    }
+
+    /// A connection that opens has news.
+    pub(super) fn enter(&mut self, index: usize, buffer: &mut [u8]) -> Result<(), Failed> {
+        let State::Opening(opening) = &mut self.connections[index].state else {
+            return Ok(());
+        };
+        let session = match opening.progress(&self.plan.entry(), buffer) {
+            Ok(None) => return Ok(()),
+            Ok(Some(session)) => session,
+            Err(failed) if self.may_seek(&failed) => {
+                self.opening -= 1;
+                return self.try_later(index, GONE_NS, now_ns(), failed);
+            }
+            Err(failed) => return Err(failed),
+        };
+        self.opening -= 1;
+        let connection = &mut self.connections[index];
+        let State::Opening(opening) = std::mem::replace(&mut connection.state, State::Resting)
+        else {
+            return Ok(());
+        };
+        let now = now_ns();
+        let token = EventData::new_u64(index as u64);
+        epoll::modify(&self.epoll, &opening.socket, token, INTEREST)
+            .map_err(|error| internal(format!("epoll: {error}")))?;
+        let opened_ns = now - opening.began_ns;
+        connection.wire = Some(Box::new(Wire::new(opening.socket, session)));
+        connection.since_open = 0;
+        connection.seeking_ns = 0;
+        self.let_in(now)?;
+        self.all_opened();
+        self.entered(index, now, opened_ns)
+    }
+
+    /// Under load: go on with what waited for the connection.
+    fn entered(&mut self, index: usize, now: u64, opened_ns: u64) -> Result<(), Failed> {
+        if self.stopping {
+            self.leave(index);
+            return Ok(());
+        }
+        let Some(load) = &mut self.load else {
+            return Ok(());
+        };
+        load.tally.connected(opened_ns);
+        self.tick(now);
+        if self.connections[index].busy {
+            self.proceed(index, now)
+        } else if self.connections[index].id < u64::from(self.plan.job.connections) {
+            self.next(index, now)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// A connection broke: an end, or the same transaction once more on a new one.
+    #[cold]
+    pub(super) fn lost(&mut self, index: usize, failed: Failed) -> Result<(), Failed> {
+        if self.stopping {
+            self.leave(index);
+            return Ok(());
+        }
+        if self.load.is_none() || !self.reconnects() {
+            return Err(failed);
+        }
+        let now = now_ns();
+        if let Some(load) = &mut self.load {
+            load.tally.reconnected();
+            // Whoever was free is no more.
+            load.free.retain(|&free| free as usize != index);
+        }
+        let connection = &mut self.connections[index];
+        connection.wire = None;
+        connection.state = State::Closed;
+        if connection.busy {
+            connection.used.errors += 1;
+            connection.restart(&self.tools.program);
+        }
+        self.open(index, now)
+    }
+
+    /// Close a connection that has nothing under way.
+    pub(super) fn close(&mut self, index: usize) {
+        let connection = &mut self.connections[index];
+        connection.state = State::Closed;
+        if let Some(wire) = connection.wire.take() {
+            wire.leave();
+        }
+    }
+
+    /// A connection's last moment.
+    pub(super) fn leave(&mut self, index: usize) {
+        self.close(index);
+        self.left = self.left.saturating_sub(1);
+    }
+
+    /// Stop: whoever waits for no answer goes at once, the others when they have it.
+    pub(super) fn stop(&mut self) {
+        self.stopping = true;
+        self.to_open.clear();
+        for index in 0..self.connections.len() {
+            match self.connections[index].state {
+                State::Asking => {}
+                _ => self.leave(index),
+            }
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The marks of the measured window, and the orders of the conductor.
+
+use howfar_record::Failed;
+
+use super::{Load, Order, Report, Worker};
+use crate::clock::now_ns;
+use crate::connection::State;
+use crate::failure;
+use crate::schedule::Schedule;
+use crate::tally::{Mark, Tally, Window};
+use crate::tcp_info;
+
+impl Worker<'_> {
+    /// The clock shows `now`: pass every mark up to it. Cheap when there is none.
+    #[inline]
+    pub(super) fn tick(&mut self, now: u64) {
+        while let Some(load) = &self.load {
+            if now < load.tally.next_mark_ns() {
+                return;
+            }
+            self.mark();
+        }
+    }
+
+    #[cold]
+    fn mark(&mut self) {
+        let Some(load) = &mut self.load else { return };
+        let at = load.tally.next_mark_ns();
+        match load.tally.next_mark() {
+            Mark::Start => {
+                for connection in &mut self.connections {
+                    connection.done = 0;
+                    connection.busy_ns = 0;
+                }
+                if let Some(schedule) = &mut load.schedule {
+                    load.due_at_start = schedule.due_before(at);
+                }
+            }
+            Mark::SliceEnd { last } => {
+                if let Some(schedule) = &mut load.schedule {
+                    let backlog = schedule.backlog(at);
+                    load.tally.slice.backlog = backlog;
+                    let most = &mut load.tally.totals.backlog_max;
+                    *most = backlog.max(*most);
+                }
+                if last {
+                    self.settle(at);
+                }
+            }
+            Mark::None => return,
+        }
+        let Some(load) = &mut self.load else { return };
+        let reports = &self.reports;
+        load.tally.pass(&mut |passed| {
+            // A conductor that is gone has told why; then there is nobody to report to.
+            let _ = reports.send(Report::Passed(passed));
+        });
+    }
+
+    /// The window is over: what is owed is written down.
+    fn settle(&mut self, end_ns: u64) {
+        let Some(load) = &mut self.load else { return };
+        let used = u64::from(self.plan.job.connections);
+        let of_job = self.connections.iter().filter(|one| one.id < used);
+        for connection in of_job {
+            load.tally
+                .totals
+                .shares
+                .take(connection.done, connection.busy_ns);
+            let sockets = connection.wire.as_ref();
+            let info = sockets.and_then(|wire| tcp_info::read(&wire.socket));
+            load.tally.totals.tcp.extend(info);
+            if load.schedule.is_some() && connection.busy {
+                load.tally.unanswered(connection.intended_ns);
+            }
+        }
+        let Some(schedule) = &mut load.schedule else {
+            return;
+        };
+        load.tally.totals.due = schedule.due_before(end_ns) - load.due_at_start;
+        // What nobody has begun: a copy goes through it, the schedule itself goes on.
+        let mut rest = schedule.clone();
+        while let Some(due_ns) = rest.take(end_ns - 1) {
+            load.tally.unanswered(due_ns);
+        }
+    }
+
+    #[cold]
+    pub(super) fn rung(&mut self) -> Result<(), Failed> {
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&*self.bell, &mut count);
+        while let Ok(order) = self.orders.try_recv() {
+            match order {
+                Order::Start { origin_ns, window } => self.start(origin_ns, window),
+                Order::EndWindow { at_ns } => {
+                    if let Some(load) = &mut self.load {
+                        load.tally.end_at(at_ns);
+                    }
+                }
+                Order::Stop => self.stop(),
+            }
+        }
+        let now = now_ns();
+        self.tick(now);
+        self.patrol(now)
+    }
+
+    fn start(&mut self, origin_ns: u64, window: Window) {
+        let job = &self.plan.job;
+        let schedule = job
+            .arrivals
+            .map(|arrivals| Schedule::new(&arrivals, self.place, job.seed, origin_ns, job.ramp_ns));
+        let kinds = self.tools.program.kinds().len();
+        let open_loop = schedule.is_some();
+        self.load = Some(Load {
+            tally: Tally::new(window, kinds, open_loop),
+            schedule,
+            free: std::collections::VecDeque::new(),
+            due_at_start: 0,
+        });
+        let used = u64::from(job.connections);
+        let step_ns = if open_loop { 0 } else { job.ramp_ns / used };
+        for index in 0..self.connections.len() {
+            let id = self.connections[index].id;
+            if id >= used {
+                continue;
+            }
+            // All begin by the clock, so that a limited number of transactions begins inside the window.
+            self.connections[index].state = State::Resting;
+            self.at(origin_ns + step_ns * id, index);
+        }
+        self.rest_if_none();
+    }
+
+    /// A worker that only holds idle connections has nothing to do from the start.
+    fn rest_if_none(&mut self) {
+        let used = u64::from(self.plan.job.connections);
+        if self.plan.job.transactions > 0 && !self.connections.iter().any(|one| one.id < used) {
+            self.drained = true;
+            self.report(Report::Drained);
+        }
+    }
+
+    /// Whoever waits for too long.
+    fn patrol(&mut self, now: u64) -> Result<(), Failed> {
+        if self.stopping {
+            return Ok(());
+        }
+        let (stall_ns, open_ns) = (
+            self.plan.job.stall_timeout_ns,
+            self.plan.job.connect_timeout_ns,
+        );
+        for connection in &self.connections {
+            match &connection.state {
+                State::Asking if now.saturating_sub(connection.sent_ns) > stall_ns => {
+                    let doing = connection.doing(&self.tools.program);
+                    let target = &self.plan.job.target;
+                    return Err(failure::stalled(target, connection.id, doing, stall_ns));
+                }
+                State::Opening(opening) if now.saturating_sub(connection.seeking_ns) > open_ns => {
+                    return Err(opening.too_slow(&self.plan.entry(), open_ns));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}

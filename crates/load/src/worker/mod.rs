@@ -1,0 +1,308 @@
+//! One worker: a thread with its share of the connections, one epoll, one heap of timers. It shares nothing that changes.
+//!
+//! Here: its life, and the loop. [`traffic`] is the hot path, [`doors`] opens and closes connections, [`marks`] passes the marks of
+//! the measured window. After a send nothing is read before epoll says that there is something: one send and one receive a
+//! query, and a wait that serves all connections that are ready.
+
+mod doors;
+mod marks;
+mod traffic;
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender};
+
+use howfar_record::Failed;
+use howfar_record::jobs::{ClientWork, Connect, LoadJob, OnDisconnect};
+use howfar_wire::mysql::handshake::Account;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::time::Timespec;
+
+use crate::channel::Wanted;
+use crate::clock::now_ns;
+use crate::connection::{Connection, State, Tools};
+use crate::login::{Entry, internal};
+use crate::schedule::Schedule;
+use crate::socket::Address;
+use crate::tally::{Passed, Tally, Window};
+use crate::workload::Program;
+
+const EVENTS: usize = 256;
+/// One for all connections of a worker: most answers come in one piece, and the server sends at most 16 KiB at once.
+const BUFFER: usize = 64 * 1024;
+const BELL: u64 = u64::MAX;
+/// Told once when bytes come, not again while they wait: spares epoll a second look at each socket. A receive that fills less
+/// than the buffer has emptied the socket; one that fills it is repeated.
+const INTEREST: EventFlags = EventFlags::IN.union(EventFlags::ET);
+
+/// What the conductor and all workers read.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) job: LoadJob,
+    pub(crate) address: Address,
+    pub(crate) wanted: Wanted,
+    pub(crate) program: Arc<Program>,
+    /// Transactions begun in the window, where their number is limited.
+    pub(crate) begun: AtomicU64,
+}
+
+impl Plan {
+    /// One for each CPU, no more than connections, no more than asked for.
+    pub(crate) fn workers(&self, cpus: &[u32]) -> usize {
+        let most = self.job.threads.unwrap_or(u32::MAX);
+        cpus.len().min(most.min(self.job.connections) as usize)
+    }
+
+    /// Used or idle.
+    pub(crate) fn all_connections(&self) -> u64 {
+        u64::from(self.job.connections) + u64::from(self.job.idle_connections)
+    }
+
+    pub(crate) fn entry(&self) -> Entry<'_> {
+        let account = Account {
+            user: &self.job.user,
+            password: &self.job.password,
+            database: &self.job.database,
+        };
+        Entry {
+            target: &self.job.target,
+            account,
+            wanted: &self.wanted,
+            program: &self.program,
+            decode: self.job.client_work == ClientWork::Decode,
+        }
+    }
+
+    /// One transaction more may begin.
+    #[inline]
+    fn claim(&self) -> bool {
+        self.job.transactions == 0
+            || self.begun.fetch_add(1, Ordering::Relaxed) < self.job.transactions
+    }
+}
+
+/// From the conductor to a worker; each is followed by a ring of its bell.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Order {
+    /// The load begins at `origin_ns`.
+    Start {
+        origin_ns: u64,
+        window: Window,
+    },
+    /// All that was to be done is done: the window ends there.
+    EndWindow {
+        at_ns: u64,
+    },
+    Stop,
+}
+
+/// From a worker to the conductor.
+#[derive(Debug)]
+pub(crate) enum Report {
+    Opened {
+        prepared: u32,
+    },
+    Passed(Passed),
+    /// No transaction may begin any more, and none is under way.
+    Drained,
+    Failed(Failed),
+    Stopped,
+}
+
+/// A worker's place: its CPU, its connections and its lines to the conductor.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    /// Its number among so many workers.
+    pub(crate) place: (usize, usize),
+    /// The CPU that is its own, if one is.
+    pub(crate) pinned: Option<u32>,
+    pub(crate) connections: Vec<Connection>,
+    pub(crate) orders: Receiver<Order>,
+    /// Rung to make a worker look at the clock and at its orders.
+    pub(crate) bell: Arc<OwnedFd>,
+    pub(crate) reports: Sender<Report>,
+}
+
+/// The load, once it has begun.
+struct Load {
+    tally: Tally,
+    schedule: Option<Schedule>,
+    /// Open loop: connections without work, the one that waits longest first.
+    free: VecDeque<u32>,
+    /// Requests due before the window's start.
+    due_at_start: u64,
+}
+
+struct Worker<'a> {
+    plan: &'a Plan,
+    place: (usize, usize),
+    epoll: OwnedFd,
+    connections: Vec<Connection>,
+    tools: Tools,
+    load: Option<Load>,
+    /// (when, connection): pauses, the ramp, another try to connect.
+    timers: BinaryHeap<Reverse<(u64, u32)>>,
+    /// Connections that wait for their turn to be opened, and how many are on their way.
+    to_open: VecDeque<u32>,
+    opening: usize,
+    /// Used connections whose work is over because no transaction may begin any more.
+    at_rest: usize,
+    drained: bool,
+    opened: bool,
+    stopping: bool,
+    /// Connections that still have a socket or want one.
+    left: usize,
+    orders: Receiver<Order>,
+    bell: Arc<OwnedFd>,
+    reports: Sender<Report>,
+    buffer: Vec<u8>,
+}
+
+/// The life of a worker. Everything that it has to say goes through its reports.
+pub(crate) fn run(plan: &Plan, seat: Seat) -> Result<(), Failed> {
+    if let Some(cpu) = seat.pinned {
+        let mut cpus = CpuSet::new();
+        cpus.set(cpu as usize);
+        sched_setaffinity(None, &cpus)
+            .map_err(|error| internal(format!("pinning to CPU {cpu}: {error}")))?;
+    }
+    // Timers of pauses and arrivals ring when they are due, not up to 50 µs later. Without it they would only be less exact.
+    let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+    let tools = Tools::new(
+        Arc::clone(&plan.program),
+        plan.job.client_work,
+        plan.job.ignore_errors.clone(),
+    );
+    let mut worker = Worker {
+        plan,
+        place: seat.place,
+        epoll: epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map_err(|error| internal(format!("epoll: {error}")))?,
+        left: seat.connections.len(),
+        connections: seat.connections,
+        tools,
+        load: None,
+        timers: BinaryHeap::new(),
+        to_open: VecDeque::new(),
+        opening: 0,
+        at_rest: 0,
+        drained: false,
+        opened: false,
+        stopping: false,
+        orders: seat.orders,
+        bell: seat.bell,
+        reports: seat.reports,
+        buffer: vec![0; BUFFER],
+    };
+    worker.watch(&worker.bell, BELL, INTEREST)?;
+    worker.open_all()?;
+    worker.serve()?;
+    worker.report(Report::Stopped);
+    Ok(())
+}
+
+impl Worker<'_> {
+    /// A conductor that is gone has told why; then there is nobody to report to.
+    fn report(&self, report: Report) {
+        let _ = self.reports.send(report);
+    }
+
+    fn watch(&self, socket: &OwnedFd, token: u64, interest: EventFlags) -> Result<(), Failed> {
+        epoll::add(&self.epoll, socket, EventData::new_u64(token), interest)
+            .map_err(|error| internal(format!("epoll: {error}")))
+    }
+
+    fn serve(&mut self) -> Result<(), Failed> {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let mut events = Vec::with_capacity(EVENTS);
+        while self.left > 0 {
+            events.clear();
+            let patience = self.patience();
+            match epoll::wait(
+                &self.epoll,
+                rustix::buffer::spare_capacity(&mut events),
+                patience.as_ref(),
+            ) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(internal(format!("epoll: {error}"))),
+            }
+            for event in &events {
+                match event.data.u64() {
+                    BELL => self.rung()?,
+                    index => self.ready(index as usize, event.flags, &mut buffer)?,
+                }
+            }
+            if patience.is_some() {
+                self.on_time()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How long to wait for sockets: until the next timer, or the next arrival that somebody could serve. Without either, for ever:
+    /// the bell rings for the marks.
+    #[inline]
+    fn patience(&self) -> Option<Timespec> {
+        let mut next = self.timers.peek().map(|Reverse((when, _))| *when);
+        if let Some(Load {
+            schedule: Some(schedule),
+            free,
+            ..
+        }) = &self.load
+        {
+            if !free.is_empty() && !self.stopping {
+                let due = schedule.next_ns();
+                next = Some(next.map_or(due, |timer| timer.min(due)));
+            }
+        }
+        let left = next?.saturating_sub(now_ns());
+        Some(Timespec {
+            tv_sec: (left / 1_000_000_000) as i64,
+            tv_nsec: (left % 1_000_000_000) as i64,
+        })
+    }
+
+    /// Do what is due by the clock.
+    fn on_time(&mut self) -> Result<(), Failed> {
+        let now = now_ns();
+        self.tick(now);
+        while let Some(&Reverse((when, index))) = self.timers.peek() {
+            if when > now {
+                break;
+            }
+            self.timers.pop();
+            self.timer(index as usize, now)?;
+        }
+        self.serve_arrivals(now)
+    }
+
+    fn timer(&mut self, index: usize, now: u64) -> Result<(), Failed> {
+        match self.connections[index].state {
+            State::Thinking => self.send(index, now),
+            // Its first transaction.
+            State::Resting if !self.connections[index].busy => {
+                self.connections[index].free_ns = now;
+                self.next(index, now)
+            }
+            State::Waiting => {
+                self.connections[index].state = State::Closed;
+                self.to_open.push_back(index as u32);
+                self.let_in(now)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn reconnects(&self) -> bool {
+        self.plan.job.session.on_disconnect == OnDisconnect::Reconnect && !self.stopping
+    }
+
+    fn connects_each_time(&self) -> bool {
+        self.plan.job.session.connect == Connect::PerTransaction
+    }
+}

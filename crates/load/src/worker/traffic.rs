@@ -1,0 +1,315 @@
+//! The hot path: bytes come, an answer is whole, the next statement goes out.
+
+use howfar_record::Failed;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::{self, RecvFlags};
+
+use super::{INTEREST, Worker};
+use crate::channel;
+use crate::clock::now_ns;
+use crate::connection::{After, Broken, State};
+use crate::failure;
+use crate::login::internal;
+use crate::tally::{Ended, Stage};
+
+/// Server errors that are the end of the session: shutdown, killed connection, idle too long.
+const SESSION_ENDS: [u16; 5] = [1053, 1077, 1079, 1927, 4031];
+
+/// What a receive brought.
+enum Received {
+    Nothing,
+    /// `full`: the buffer was, so there may be more.
+    Part {
+        full: bool,
+    },
+    /// An answer was whole, or the connection is lost.
+    Over,
+}
+
+impl Worker<'_> {
+    #[inline]
+    pub(super) fn ready(
+        &mut self,
+        index: usize,
+        flags: EventFlags,
+        buffer: &mut [u8],
+    ) -> Result<(), Failed> {
+        if matches!(self.connections[index].state, State::Opening(_)) {
+            return self.enter(index, buffer);
+        }
+        if flags.contains(EventFlags::OUT) {
+            self.flush(index)?;
+        }
+        // Another full buffer cannot follow for ever: an answer has an end, and nothing is sent before it.
+        while let Received::Part { full: true } = self.receive(index, buffer)? {}
+        Ok(())
+    }
+
+    /// Take what came; after a whole answer go on.
+    #[inline]
+    fn receive(&mut self, index: usize, buffer: &mut [u8]) -> Result<Received, Failed> {
+        let connection = &mut self.connections[index];
+        let Some(wire) = &connection.wire else {
+            return Ok(Received::Nothing);
+        };
+        let count = match net::recv(&wire.socket, &mut *buffer, RecvFlags::DONTWAIT) {
+            Ok((0, _)) => {
+                let failed = failure::gone(&self.plan.job.target, "in the middle of the load");
+                return self.lost(index, failed).map(|()| Received::Over);
+            }
+            Ok((count, _)) => count,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(Received::Nothing),
+            Err(error) => {
+                let failed = failure::broken(&self.plan.job.target, &error.into());
+                return self.lost(index, failed).map(|()| Received::Over);
+            }
+        };
+        let mut last_byte_ns = 0;
+        if self.plan.job.breakdown {
+            last_byte_ns = now_ns();
+            if connection.first_byte_ns == 0 {
+                connection.first_byte_ns = last_byte_ns;
+            }
+        }
+        let asked = matches!(connection.state, State::Asking);
+        let outcome = match connection.received(&buffer[..count], &mut self.tools) {
+            Ok(outcome) => outcome,
+            Err(Broken::Malformed(_)) if !asked => {
+                let failed = failure::gone(&self.plan.job.target, "while nothing was asked");
+                return self.lost(index, failed).map(|()| Received::Over);
+            }
+            Err(broken) => return self.broke(index, &broken).map(|()| Received::Over),
+        };
+        if connection
+            .wire
+            .as_ref()
+            .is_some_and(|wire| !wire.unsent.is_empty())
+        {
+            self.flush(index)?;
+        }
+        let Some(outcome) = outcome else {
+            return Ok(Received::Part {
+                full: count == buffer.len(),
+            });
+        };
+        let now = now_ns();
+        self.tick(now);
+        self.measure(index, now, last_byte_ns, &outcome);
+        let after = self.connections[index].answered(outcome, &self.tools);
+        self.go_on(index, after, now)?;
+        Ok(Received::Over)
+    }
+
+    /// The statement's own times.
+    #[inline]
+    fn measure(
+        &mut self,
+        index: usize,
+        now: u64,
+        last_byte_ns: u64,
+        outcome: &howfar_wire::mysql::Outcome,
+    ) {
+        let connection = &self.connections[index];
+        let Some(load) = &mut self.load else { return };
+        match outcome {
+            howfar_wire::mysql::Outcome::Done(_) if !self.tools.program.is_multi() => {
+                load.tally
+                    .statement(connection.kind(), now - connection.sent_ns);
+            }
+            howfar_wire::mysql::Outcome::Done(_) => {}
+            howfar_wire::mysql::Outcome::Failed(error) => load.tally.error(error.code),
+        }
+        if last_byte_ns > 0 {
+            let first = connection.first_byte_ns;
+            load.tally.stage(Stage::Wait, first - connection.sent_ns);
+            load.tally.stage(Stage::Transfer, last_byte_ns - first);
+            load.tally.stage(Stage::Parse, now - last_byte_ns);
+        }
+    }
+
+    #[inline]
+    fn go_on(&mut self, index: usize, after: After, now: u64) -> Result<(), Failed> {
+        if self.stopping {
+            self.leave(index);
+            return Ok(());
+        }
+        match after {
+            After::Statement => self.proceed(index, now),
+            After::Transaction => self.ended(index, now),
+            After::Refused(error) => {
+                let doing = self.connections[index].doing(&self.tools.program);
+                let failed = failure::server(&self.plan.job.target, &format!("a {doing}"), &error);
+                if SESSION_ENDS.contains(&error.code) {
+                    return self.lost(index, failed);
+                }
+                Err(failed)
+            }
+        }
+    }
+
+    /// To the statement that comes next: at once, or after a pause.
+    #[inline]
+    pub(super) fn proceed(&mut self, index: usize, now: u64) -> Result<(), Failed> {
+        let think_ns = self.connections[index].think_ns();
+        if think_ns == 0 {
+            return self.send(index, now);
+        }
+        self.connections[index].state = State::Thinking;
+        self.at(now + think_ns, index);
+        Ok(())
+    }
+
+    #[inline]
+    pub(super) fn send(&mut self, index: usize, now: u64) -> Result<(), Failed> {
+        let connection = &mut self.connections[index];
+        if let Err(broken) = connection.send(now, &mut self.tools) {
+            return self.broke(index, &broken);
+        }
+        if connection
+            .wire
+            .as_ref()
+            .is_some_and(|wire| !wire.unsent.is_empty())
+        {
+            return self.interest(index);
+        }
+        Ok(())
+    }
+
+    /// A transaction ended well.
+    #[inline]
+    fn ended(&mut self, index: usize, now: u64) -> Result<(), Failed> {
+        let connection = &mut self.connections[index];
+        let ended = Ended {
+            intended_ns: connection.intended_ns,
+            began_ns: connection.began_ns,
+            now,
+        };
+        if let Some(load) = &mut self.load {
+            if load.tally.counts(&ended) {
+                connection.done += 1;
+                connection.busy_ns += now - connection.began_ns;
+            }
+            load.tally.transaction(&ended, &connection.used);
+        }
+        let (since_open, limit) = (connection.since_open, self.plan.job.session.reconnect_after);
+        if self.connects_each_time() {
+            self.close(index);
+        } else if limit > 0 && since_open >= limit {
+            self.close(index);
+            self.open(index, now)?;
+            return Ok(());
+        }
+        self.next(index, now)
+    }
+
+    /// A connection without a transaction: give it the next one, if there is one for it.
+    #[inline]
+    pub(super) fn next(&mut self, index: usize, now: u64) -> Result<(), Failed> {
+        let Some(load) = &mut self.load else {
+            return Ok(());
+        };
+        let limited = load.tally.is_counting() || load.tally.next_mark_ns() == u64::MAX;
+        if let Some(schedule) = &mut load.schedule {
+            if let Some(due_ns) = schedule.take(now) {
+                // It could not have begun before its connection was free, which is now.
+                load.tally.begun(due_ns, now, now);
+                return self.begin(index, due_ns, now);
+            }
+            load.free.push_back(index as u32);
+            self.connections[index].free_ns = now;
+            return Ok(());
+        }
+        if limited && !self.plan.claim() {
+            self.rest();
+            return Ok(());
+        }
+        self.begin(index, now, now)
+    }
+
+    /// Open loop: begin what is due while somebody is free.
+    pub(super) fn serve_arrivals(&mut self, now: u64) -> Result<(), Failed> {
+        if self.stopping {
+            return Ok(());
+        }
+        while let Some(load) = &mut self.load {
+            let Some(schedule) = &mut load.schedule else {
+                break;
+            };
+            let Some(&index) = load.free.front() else {
+                break;
+            };
+            let Some(due_ns) = schedule.take(now) else {
+                break;
+            };
+            load.free.pop_front();
+            let free_ns = self.connections[index as usize].free_ns;
+            load.tally.begun(due_ns, due_ns.max(free_ns), now);
+            self.begin(index as usize, due_ns, now)?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn begin(&mut self, index: usize, intended_ns: u64, now: u64) -> Result<(), Failed> {
+        let connection = &mut self.connections[index];
+        connection.begin(intended_ns, now, &self.tools.program);
+        if connection.wire.is_some() {
+            return self.proceed(index, now);
+        }
+        self.open(index, now)
+    }
+
+    /// No transaction may begin any more.
+    #[cold]
+    fn rest(&mut self) {
+        self.at_rest += 1;
+        let used = self
+            .connections
+            .iter()
+            .filter(|one| one.id < u64::from(self.plan.job.connections));
+        if self.at_rest >= used.count() && !self.drained {
+            self.drained = true;
+            self.report(super::Report::Drained);
+        }
+    }
+
+    #[cold]
+    pub(super) fn flush(&mut self, index: usize) -> Result<(), Failed> {
+        let Some(wire) = &mut self.connections[index].wire else {
+            return Ok(());
+        };
+        if let Err(error) = wire.flush() {
+            return self.broke(index, &Broken::Io(error));
+        }
+        self.interest(index)
+    }
+
+    #[cold]
+    fn interest(&self, index: usize) -> Result<(), Failed> {
+        let Some(wire) = &self.connections[index].wire else {
+            return Ok(());
+        };
+        let flags = if wire.unsent.is_empty() {
+            INTEREST
+        } else {
+            INTEREST | EventFlags::OUT
+        };
+        let token = EventData::new_u64(index as u64);
+        epoll::modify(&self.epoll, &wire.socket, token, flags)
+            .map_err(|error| internal(format!("epoll: {error}")))
+    }
+
+    #[cold]
+    fn broke(&mut self, index: usize, broken: &Broken) -> Result<(), Failed> {
+        let target = &self.plan.job.target;
+        match broken {
+            Broken::Io(error) => {
+                let failed = failure::broken(target, error);
+                self.lost(index, failed)
+            }
+            Broken::Channel(error) => Err(channel::broken(target, error)),
+            Broken::Malformed(error) => Err(failure::malformed(target, *error)),
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! A place inside a transaction.
+
+use super::{Memory, Program, Step, Table, Value};
+use crate::draws::Draws;
+
+/// The statement that comes next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Due {
+    /// Index into [`Program::kinds`].
+    pub kind: usize,
+    /// From 1; 1 when it has none.
+    pub table: u32,
+    /// Where a connection keeps what it knows of it.
+    pub slot: usize,
+    /// Pause before it.
+    pub think_ns: u64,
+    group: u32,
+    step: u32,
+}
+
+/// A place inside a transaction, with the random numbers that are still to come.
+#[derive(Debug, Clone)]
+pub struct Cursor {
+    pub(super) draws: Draws,
+    pub(super) last: u64,
+    connection: u32,
+    which: u32,
+    /// Position of the statement that comes next.
+    group: u32,
+    step: u32,
+    /// Repetitions of the group that have begun.
+    round: u32,
+    table: u32,
+}
+
+impl Cursor {
+    pub(super) fn new(draws: Draws, connection: u64, which: usize) -> Self {
+        Self {
+            draws,
+            last: 0,
+            connection: connection as u32,
+            which: which as u32,
+            group: 0,
+            step: 0,
+            round: 0,
+            table: 1,
+        }
+    }
+
+    /// The next statement; `None` after the last.
+    #[inline]
+    pub fn next(&mut self, program: &Program) -> Option<Due> {
+        let groups = &program.transactions[self.which as usize].1;
+        loop {
+            let group = groups.get(self.group as usize)?;
+            if self.step == 0 {
+                if self.round == 0 && group.repeat > 0 {
+                    match group.table {
+                        Table::Drawn => {
+                            self.table = self.draws.up_to(u64::from(program.tables)) as u32;
+                        }
+                        Table::OfConnection => self.table = self.connection + 1,
+                        Table::None => {}
+                    }
+                }
+                self.round += 1;
+            }
+            if self.round > group.repeat {
+                self.group += 1;
+                self.round = 0;
+                continue;
+            }
+            let at = self.step;
+            let step = &group.steps[at as usize];
+            let kind = &program.kinds[step.kind];
+            let table = if kind.tables > 1 { self.table } else { 1 };
+            self.step += 1;
+            let due = Due {
+                kind: step.kind,
+                table,
+                slot: kind.first_slot + table as usize - 1,
+                think_ns: step.think_ns,
+                group: self.group,
+                step: at,
+            };
+            if self.step as usize == group.steps.len() {
+                self.step = 0;
+            }
+            return Some(due);
+        }
+    }
+
+    fn step<'a>(&self, program: &'a Program, due: Due) -> &'a Step {
+        let groups = &program.transactions[self.which as usize].1;
+        &groups[due.group as usize].steps[due.step as usize]
+    }
+
+    /// Draw the values that `due` binds, in order. Once for each statement: they are drawn, not looked up.
+    #[inline]
+    pub fn values(
+        &mut self,
+        program: &Program,
+        due: Due,
+        memory: &mut Memory,
+        mut each: impl FnMut(Value<'_>),
+    ) {
+        for source in &self.step(program, due).sources {
+            source.draw(program, self, memory, &mut each);
+        }
+    }
+
+    /// How many values `due` binds.
+    pub fn count(&self, program: &Program, due: Due) -> usize {
+        self.step(program, due).sources.len()
+    }
+}

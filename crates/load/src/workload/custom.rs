@@ -1,0 +1,120 @@
+//! A workload of one's own: named statements, values from generators, transactions with weights and pauses.
+
+use howfar_record::jobs::{Constant, Custom, CustomStatement, Values};
+
+use super::{Group, Kind, Program, Source, Step, Table};
+use crate::distribution::Ids;
+
+pub(super) fn program(custom: &Custom) -> Result<Program, String> {
+    let mut places = Places::default();
+    for statement in &custom.statements {
+        for values in &statement.parameters {
+            if let Values::Same { statement, index } = values {
+                places.add(statement, *index);
+            }
+        }
+    }
+    let mut kinds = Vec::new();
+    for statement in &custom.statements {
+        let kind = Kind::new(&format!("statement.{}", statement.name), &statement.sql, 0);
+        if kind.values() != statement.parameters.len() {
+            return Err(format!(
+                "statement `{}` has {} `?` and {} parameters",
+                statement.name,
+                kind.values(),
+                statement.parameters.len()
+            ));
+        }
+        kinds.push(kind);
+    }
+    let mut transactions = Vec::new();
+    let mut shares = 0;
+    for transaction in &custom.transactions {
+        shares += u64::from(transaction.weight);
+        let mut groups = Vec::new();
+        for step in &transaction.steps {
+            let at = custom
+                .statements
+                .iter()
+                .position(|one| one.name == step.statement);
+            let at = at.ok_or_else(|| format!("there is no statement `{}`", step.statement))?;
+            groups.push(Group {
+                table: Table::None,
+                repeat: step.repeat,
+                steps: vec![Step {
+                    kind: at,
+                    think_ns: step.think_ns,
+                    sources: sources(&custom.statements[at], &places),
+                }],
+            });
+        }
+        transactions.push((shares, groups));
+    }
+    let mut program = Program::of(kinds, transactions, 1);
+    program.memories = places.0.len();
+    Ok(program)
+}
+
+/// Which parameters are referred to, and so must be kept.
+#[derive(Debug, Default)]
+struct Places(Vec<(String, u32)>);
+
+impl Places {
+    fn add(&mut self, statement: &str, index: u32) {
+        if self.find(statement, index).is_none() {
+            self.0.push((statement.to_owned(), index));
+        }
+    }
+
+    fn find(&self, statement: &str, index: u32) -> Option<usize> {
+        self.0
+            .iter()
+            .position(|(name, at)| name == statement && *at == index)
+    }
+}
+
+fn sources(statement: &CustomStatement, places: &Places) -> Vec<Source> {
+    let mut sources = Vec::new();
+    for (index, values) in statement.parameters.iter().enumerate() {
+        let source = match values {
+            Values::Sequence { first, step } => Source::Sequence {
+                first: *first,
+                step: *step,
+            },
+            Values::Integer {
+                low,
+                high,
+                distribution,
+            } => Source::Number {
+                ids: Ids::new(distribution, high - low + 1),
+                below: low.wrapping_sub(1),
+            },
+            Values::Text {
+                length,
+                alphabet,
+                compressible,
+            } => Source::Text {
+                length: *length,
+                alphabet: *alphabet,
+                compressible: *compressible,
+            },
+            Values::Constant {
+                value: Constant::Integer(integer),
+            } => Source::Integer(*integer),
+            Values::Constant {
+                value: Constant::Text(text),
+            } => Source::Constant(text.as_bytes().to_vec()),
+            Values::Same { statement, index } => places
+                .find(statement, *index)
+                .map_or(Source::Integer(0), Source::Recalled),
+        };
+        sources.push(match places.find(&statement.name, index as u32) {
+            Some(place) => Source::Kept {
+                place,
+                source: Box::new(source),
+            },
+            None => source,
+        });
+    }
+    sources
+}

@@ -1,0 +1,84 @@
+//! A statement as bytes: text with its values in it, or an execute of what was prepared.
+
+use std::io::Write as _;
+
+use howfar_wire::mysql::command::Execute;
+
+use super::{Cursor, Due, Kind, Memory, Piece, Program, Value};
+
+/// Append the SQL to prepare.
+pub(super) fn write_prepare(kind: &Kind, table: u32, out: &mut Vec<u8>) {
+    for piece in &kind.pieces {
+        match piece {
+            Piece::Text(text) => out.extend_from_slice(text.as_bytes()),
+            Piece::Table => number(out, i64::from(table)),
+            Piece::Value => out.push(b'?'),
+        }
+    }
+}
+
+impl Program {
+    /// Append the SQL of `due` with its values.
+    pub fn write_text(
+        &self,
+        due: Due,
+        cursor: &mut Cursor,
+        memory: &mut Memory,
+        out: &mut Vec<u8>,
+    ) {
+        let mut pieces = self.kinds[due.kind].pieces.iter();
+        let mut up_to_value = |out: &mut Vec<u8>| {
+            for piece in pieces.by_ref() {
+                match piece {
+                    Piece::Text(text) => out.extend_from_slice(text.as_bytes()),
+                    Piece::Table => number(out, i64::from(due.table)),
+                    Piece::Value => return,
+                }
+            }
+        };
+        up_to_value(out);
+        cursor.values(self, due, memory, |value| {
+            match value {
+                Value::Integer(integer) => number(out, integer),
+                Value::Bytes(bytes) => quoted(out, bytes),
+                Value::Raw(bytes) => out.extend_from_slice(bytes),
+            }
+            up_to_value(out);
+        });
+    }
+
+    /// Append an execute of `due`, prepared as `statement`. `first`: this connection executes it for the first time.
+    #[inline]
+    pub fn write_execute(
+        &self,
+        due: Due,
+        cursor: &mut Cursor,
+        memory: &mut Memory,
+        (statement, first): (u32, bool),
+        out: &mut Vec<u8>,
+    ) {
+        let mut execute = Execute::begin(out, statement, first, cursor.count(self, due));
+        cursor.values(self, due, memory, |value| match value {
+            Value::Integer(integer) => execute.integer(integer),
+            Value::Bytes(bytes) | Value::Raw(bytes) => execute.bytes(bytes),
+        });
+        execute.end();
+    }
+}
+
+fn number(out: &mut Vec<u8>, number: i64) {
+    write!(out, "{number}").expect("writing to memory cannot fail");
+}
+
+/// As MySQL reads it under its default SQL mode.
+fn quoted(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.push(b'\'');
+    for &byte in bytes {
+        match byte {
+            b'\'' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
+            0 => out.extend_from_slice(b"\\0"),
+            _ => out.push(byte),
+        }
+    }
+    out.push(b'\'');
+}

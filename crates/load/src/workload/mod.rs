@@ -1,0 +1,244 @@
+//! What is asked: statements, their order, and the values that they bind.
+//!
+//! A [`Program`] is made once of a job ([`sysbench`] or [`custom`]) and shared by all workers. A transaction is a pure function of
+//! (seed, connection, number): a [`Cursor`] goes through it and hands out one [`Due`] statement after the other; [`encode`] writes
+//! it as text or as an execute.
+
+mod cursor;
+mod custom;
+mod encode;
+mod source;
+mod sysbench;
+
+use howfar_record::jobs::{PsMode, Workload};
+
+use crate::draws::Draws;
+
+pub use cursor::{Cursor, Due};
+pub use source::{Memory, Source, Value};
+
+/// A statement without its values: what histograms name and what the server prepares, once a table.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Kind {
+    /// As histograms name it.
+    pub name: String,
+    pieces: Vec<Piece>,
+    /// Numbered tables that it may be for; 1 when it names none.
+    tables: u32,
+    /// Sent as text even where statements are prepared: sysbench's `oltp_insert`.
+    always_text: bool,
+    first_slot: usize,
+}
+
+/// SQL in parts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Piece {
+    Text(String),
+    Table,
+    Value,
+}
+
+impl Kind {
+    /// `sql` has a `?` for each value and a `{}` for the number of its table.
+    fn new(name: &str, sql: &str, tables: u32) -> Self {
+        let mut pieces = Vec::new();
+        let mut text = String::new();
+        let mut quote = None;
+        let mut rest = sql;
+        while let Some(character) = rest.chars().next() {
+            let is_table = tables > 0 && rest.starts_with("{}");
+            let piece = match character {
+                '?' if quote.is_none() => Some(Piece::Value),
+                '{' if is_table => Some(Piece::Table),
+                _ => None,
+            };
+            rest = &rest[if is_table { 2 } else { character.len_utf8() }..];
+            if let Some(piece) = piece {
+                if !text.is_empty() {
+                    pieces.push(Piece::Text(std::mem::take(&mut text)));
+                }
+                pieces.push(piece);
+                continue;
+            }
+            match quote {
+                Some(open) if open == character => quote = None,
+                None if matches!(character, '\'' | '"' | '`') => quote = Some(character),
+                _ => {}
+            }
+            text.push(character);
+        }
+        if !text.is_empty() {
+            pieces.push(Piece::Text(text));
+        }
+        Self {
+            name: name.to_owned(),
+            pieces,
+            tables: tables.max(1),
+            always_text: false,
+            first_slot: 0,
+        }
+    }
+
+    /// Question marks outside of quotes.
+    fn values(&self) -> usize {
+        self.pieces
+            .iter()
+            .filter(|piece| **piece == Piece::Value)
+            .count()
+    }
+}
+
+/// One statement of a transaction.
+#[derive(Debug, Clone)]
+struct Step {
+    kind: usize,
+    think_ns: u64,
+    sources: Vec<Source>,
+}
+
+/// Which of the numbered tables a group is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Table {
+    None,
+    /// Drawn anew each time that the group begins, as sysbench does.
+    Drawn,
+    /// The connection's own.
+    OfConnection,
+}
+
+/// Steps that are repeated together on one table.
+#[derive(Debug, Clone)]
+struct Group {
+    table: Table,
+    repeat: u32,
+    steps: Vec<Step>,
+}
+
+/// The transactions that all connections run.
+#[derive(Debug)]
+pub struct Program {
+    kinds: Vec<Kind>,
+    /// Kinds of transactions with the end of each one's share in `1..=shares`.
+    transactions: Vec<(u64, Vec<Group>)>,
+    shares: u64,
+    tables: u32,
+    seed: u64,
+    connections: u64,
+    mode: PsMode,
+    slots: usize,
+    memories: usize,
+}
+
+impl Program {
+    /// The transactions of `workload` on `connections` connections. The message says what is wrong with it.
+    pub fn new(workload: &Workload, connections: u32, seed: u64) -> Result<Self, String> {
+        let mut program = match (workload, workload.sysbench()) {
+            (Workload::Custom(custom), _) => custom::program(custom)?,
+            (_, Some(load)) => sysbench::program(workload, load, connections)?,
+            (_, None) => unreachable!("every other workload is one of sysbench's"),
+        };
+        program.connections = u64::from(connections);
+        program.seed = seed;
+        program.mode = workload.ps_mode();
+        for kind in &mut program.kinds {
+            kind.first_slot = program.slots;
+            program.slots += kind.tables as usize;
+        }
+        Ok(program)
+    }
+
+    fn of(kinds: Vec<Kind>, transactions: Vec<(u64, Vec<Group>)>, tables: u32) -> Self {
+        Self {
+            kinds,
+            shares: transactions.last().map_or(1, |(end, _)| *end),
+            transactions,
+            tables,
+            seed: 0,
+            connections: 1,
+            mode: PsMode::Auto,
+            slots: 0,
+            memories: 0,
+        }
+    }
+
+    /// All kinds of statements, by index.
+    pub fn kinds(&self) -> &[Kind] {
+        &self.kinds
+    }
+
+    /// Statements go to the server prepared where it can.
+    pub fn is_prepared(&self) -> bool {
+        self.mode == PsMode::Auto
+    }
+
+    /// All statements of a transaction travel in one request.
+    pub fn is_multi(&self) -> bool {
+        self.mode == PsMode::Multi
+    }
+
+    /// Places in which a connection keeps what it knows of a statement.
+    pub fn slots(&self) -> usize {
+        self.slots
+    }
+
+    /// The slots to prepare when a connection opens, in order.
+    pub fn to_prepare(&self) -> Vec<usize> {
+        if !self.is_prepared() {
+            return Vec::new();
+        }
+        let prepared = |kind: &&Kind| !kind.always_text;
+        self.kinds
+            .iter()
+            .filter(prepared)
+            .flat_map(|kind| kind.first_slot..kind.first_slot + kind.tables as usize)
+            .collect()
+    }
+
+    /// Append the SQL to prepare for `slot`.
+    pub fn write_prepare(&self, slot: usize, out: &mut Vec<u8>) {
+        let found = self
+            .kinds
+            .iter()
+            .find(|kind| (kind.first_slot..kind.first_slot + kind.tables as usize).contains(&slot));
+        let kind = found.expect("slots are counted from the kinds");
+        encode::write_prepare(kind, (slot - kind.first_slot) as u32 + 1, out);
+    }
+
+    /// The start of transaction `number` of `connection`.
+    #[inline]
+    pub fn transaction(&self, connection: u64, number: u64) -> Cursor {
+        let mut draws = Draws::of(self.seed, connection, number);
+        let which = if self.transactions.len() == 1 {
+            0
+        } else {
+            let share = draws.up_to(self.shares);
+            self.transactions.partition_point(|(end, _)| *end < share)
+        };
+        Cursor::new(draws, connection, which)
+    }
+
+    /// What a connection must remember between statements.
+    pub fn memory(&self, connection: u64) -> Memory {
+        Memory::new(connection, self.memories)
+    }
+
+    /// The statements of a transaction with the values that they bind, for those who check them.
+    pub fn listed(&self, connection: u64, number: u64) -> Vec<(String, u32, Vec<String>)> {
+        let mut memory = self.memory(connection);
+        let mut cursor = self.transaction(connection, number);
+        let mut list = Vec::new();
+        while let Some(due) = cursor.next(self) {
+            let mut values = Vec::new();
+            cursor.values(self, due, &mut memory, |value| {
+                values.push(match value {
+                    Value::Integer(number) => number.to_string(),
+                    Value::Bytes(bytes) | Value::Raw(bytes) => {
+                        String::from_utf8_lossy(bytes).into_owned()
+                    }
+                });
+            });
+            list.push((self.kinds[due.kind].name.clone(), due.table, values));
+        }
+        list
+    }
+}

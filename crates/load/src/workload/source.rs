@@ -1,0 +1,242 @@
+//! Where the values of a statement come from.
+
+use std::io::Write as _;
+
+use howfar_record::jobs::Alphabet;
+
+use super::{Cursor, Program};
+use crate::digits;
+use crate::distribution::Ids;
+
+/// A value to bind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Value<'a> {
+    Integer(i64),
+    Bytes(&'a [u8]),
+    /// A part of the SQL itself; only ever in text.
+    Raw(&'a [u8]),
+}
+
+/// Draws one value, or looks it up.
+#[derive(Debug, Clone)]
+pub enum Source {
+    /// A row id; later sources of the transaction may refer to it.
+    Id(Ids),
+    /// The last row id, and so much more.
+    LastPlus(u64),
+    /// By a distribution over what is above `below`; nobody refers to it.
+    Number {
+        ids: Ids,
+        below: u64,
+    },
+    /// A row id of the part of the table that belongs to the connection: its index times `rows` (a real number, as in sysbench),
+    /// and `rows` more.
+    Slice {
+        ids: Ids,
+        rows: f64,
+    },
+    /// sysbench's `c` and `pad`.
+    C,
+    Pad,
+    /// Different for every call of the job: the residue permutation of sysbench's `unique`, as a signed integer.
+    Unique,
+    /// first + step * (connection + connections * calls).
+    Sequence {
+        first: u64,
+        step: u64,
+    },
+    Text {
+        length: u32,
+        alphabet: Alphabet,
+        compressible: f64,
+    },
+    Integer(i64),
+    Constant(Vec<u8>),
+    /// The rows `(n,n),(n+1,n+1),…` of sysbench's `bulk_insert`, as many as fit into so many bytes.
+    Rows {
+        bytes: usize,
+    },
+    /// Keeps its value for others.
+    Kept {
+        place: usize,
+        source: Box<Source>,
+    },
+    /// What is kept there.
+    Recalled(usize),
+}
+
+#[derive(Debug, Clone)]
+enum Owned {
+    Integer(i64),
+    Bytes(Vec<u8>),
+}
+
+/// What one connection remembers: how often it drew from sequences, and the values that later statements repeat.
+#[derive(Debug, Clone)]
+pub struct Memory {
+    connection: u64,
+    calls: u64,
+    kept: Vec<Owned>,
+    text: Vec<u8>,
+}
+
+impl Memory {
+    pub(super) fn new(connection: u64, places: usize) -> Self {
+        Self {
+            connection,
+            calls: 0,
+            kept: vec![Owned::Integer(0); places],
+            text: Vec::new(),
+        }
+    }
+
+    /// Numbers that no other call of the job gets.
+    fn call(&mut self, connections: u64) -> u64 {
+        let number = self.connection + connections * self.calls;
+        self.calls += 1;
+        number
+    }
+}
+
+impl Source {
+    #[inline]
+    pub(super) fn draw(
+        &self,
+        program: &Program,
+        cursor: &mut Cursor,
+        memory: &mut Memory,
+        each: &mut impl FnMut(Value<'_>),
+    ) {
+        let integer = match self {
+            Self::Id(ids) => {
+                cursor.last = ids.draw(&mut cursor.draws);
+                cursor.last as i64
+            }
+            Self::LastPlus(more) => (cursor.last + more) as i64,
+            Self::Number { ids, below } => below.wrapping_add(ids.draw(&mut cursor.draws)) as i64,
+            other => return other.draw_rare(program, cursor, memory, each),
+        };
+        each(Value::Integer(integer));
+    }
+
+    fn draw_rare(
+        &self,
+        program: &Program,
+        cursor: &mut Cursor,
+        memory: &mut Memory,
+        each: &mut dyn FnMut(Value<'_>),
+    ) {
+        match self {
+            Self::Id(_) | Self::LastPlus(_) | Self::Number { .. } => {
+                unreachable!("drawn by the caller")
+            }
+            Self::Slice { ids, rows } => {
+                let first = rows * (memory.connection % program.connections) as f64;
+                cursor.last = first as u64 + ids.draw(&mut cursor.draws) - 1;
+                each(Value::Integer(cursor.last as i64));
+            }
+            Self::C => text(memory, each, |out| digits::c(&mut cursor.draws, out)),
+            Self::Pad => text(memory, each, |out| digits::pad(&mut cursor.draws, out)),
+            Self::Text {
+                length,
+                alphabet,
+                compressible,
+            } => text(memory, each, |out| {
+                digits::text(
+                    &mut cursor.draws,
+                    *length as usize,
+                    *alphabet,
+                    *compressible,
+                    out,
+                );
+            }),
+            Self::Unique => {
+                let number = memory.call(program.connections);
+                each(Value::Integer(i64::from(unique(number as u32)) - (1 << 31)));
+            }
+            Self::Sequence { first, step } => {
+                let number = memory.call(program.connections);
+                each(Value::Integer(
+                    first.wrapping_add(step.wrapping_mul(number)) as i64,
+                ));
+            }
+            Self::Integer(number) => each(Value::Integer(*number)),
+            Self::Constant(bytes) => each(Value::Bytes(bytes)),
+            Self::Rows { bytes } => {
+                memory.text.clear();
+                while memory.text.len() < *bytes {
+                    memory.calls += 1;
+                    let row = memory.calls;
+                    let comma = if memory.text.is_empty() { "" } else { "," };
+                    write!(memory.text, "{comma}({row},{row})")
+                        .expect("writing to memory cannot fail");
+                }
+                each(Value::Raw(&memory.text));
+            }
+            Self::Kept { place, source } => {
+                let mut kept = Owned::Integer(0);
+                source.draw_any(program, cursor, memory, &mut |value| {
+                    kept = match value {
+                        Value::Integer(number) => Owned::Integer(number),
+                        Value::Bytes(bytes) | Value::Raw(bytes) => Owned::Bytes(bytes.to_vec()),
+                    };
+                    each(value);
+                });
+                memory.kept[*place] = kept;
+            }
+            Self::Recalled(place) => match &memory.kept[*place] {
+                Owned::Integer(number) => each(Value::Integer(*number)),
+                Owned::Bytes(bytes) => each(Value::Bytes(bytes)),
+            },
+        }
+    }
+
+    /// [`Source::draw`] without being specialised for each receiver.
+    fn draw_any(
+        &self,
+        program: &Program,
+        cursor: &mut Cursor,
+        memory: &mut Memory,
+        mut each: &mut dyn FnMut(Value<'_>),
+    ) {
+        self.draw(program, cursor, memory, &mut each);
+    }
+}
+
+fn text(memory: &mut Memory, each: &mut dyn FnMut(Value<'_>), write: impl FnOnce(&mut Vec<u8>)) {
+    memory.text.clear();
+    write(&mut memory.text);
+    each(Value::Bytes(&memory.text));
+}
+
+/// The n-th of all 32-bit numbers in an order without pattern: quadratic residues of a prime p = 3 mod 4, each number below p/2
+/// and its mirror above (Preshing 2012, as sysbench's `unique`).
+fn unique(number: u32) -> u32 {
+    const PRIME: u64 = 4_294_967_291;
+    let permute = |number: u32| -> u32 {
+        let number = u64::from(number);
+        if number >= PRIME {
+            return number as u32;
+        }
+        let residue = number * number % PRIME;
+        (if number <= PRIME / 2 {
+            residue
+        } else {
+            PRIME - residue
+        }) as u32
+    };
+    permute(permute(number).wrapping_add(0x5BF0_3635) ^ 0x7DE4_9B1C)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unique_numbers_do_not_repeat() {
+        let mut seen: Vec<u32> = (0..200_000).map(unique).collect();
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen.len(), 200_000);
+    }
+}

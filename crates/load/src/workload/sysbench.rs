@@ -1,0 +1,287 @@
+//! sysbench's Lua workloads: the same statements in the same order, values by the same distributions.
+//!
+//! Of each kind of statement the table is drawn once a transaction and the ids for each query, as sysbench does. Its
+//! `bulk_insert` calls each row an event; here a transaction is one INSERT of as many rows as it sends at once (512 KiB).
+
+use howfar_record::jobs::{Sysbench, Workload};
+
+use super::{Group, Kind, Program, Source, Step, Table};
+use crate::distribution::Ids;
+
+/// sysbench sends a bulk insert when it has so many bytes.
+const BULK_BYTES: usize = 512 * 1024;
+
+pub(super) fn program(
+    workload: &Workload,
+    load: &Sysbench,
+    connections: u32,
+) -> Result<Program, String> {
+    let mut script = Script {
+        load,
+        kinds: Vec::new(),
+        groups: Vec::new(),
+        ids: Ids::new(&load.distribution, load.table_size),
+    };
+    let in_transaction = matches!(
+        workload,
+        Workload::OltpReadOnly(_) | Workload::OltpReadWrite(_) | Workload::OltpWriteOnly(_)
+    ) && !load.skip_trx;
+    if in_transaction {
+        script.bare("begin", "BEGIN");
+    }
+    match workload {
+        Workload::OltpReadOnly(_) => script.reads(),
+        Workload::OltpReadWrite(_) => {
+            script.reads();
+            script.writes();
+        }
+        Workload::OltpWriteOnly(_) => script.writes(),
+        // sysbench's script sets the count itself.
+        Workload::OltpPointSelect(_) => script.point_selects(1),
+        Workload::OltpUpdateIndex(_) => script.index_updates(load.index_updates),
+        Workload::OltpUpdateNonIndex(_) => script.non_index_updates(load.non_index_updates),
+        Workload::OltpDelete(_) => script.deletes(),
+        Workload::OltpInsert(_) => script.inserts(),
+        Workload::SelectRandomPoints(_) => script.random_points(connections)?,
+        Workload::SelectRandomRanges(_) => script.random_ranges(connections)?,
+        Workload::BulkInsert(_) => script.bulk(connections),
+        Workload::Custom(_) => unreachable!("custom workloads are made elsewhere"),
+    }
+    if in_transaction {
+        script.bare("commit", "COMMIT");
+    }
+    if script.groups.iter().all(|group| group.repeat == 0) {
+        return Err("the workload has no query: every count of statements is 0".to_owned());
+    }
+    let mut program = Program::of(script.kinds, vec![(1, script.groups)], load.tables);
+    if matches!(workload, Workload::BulkInsert(_)) {
+        program.tables = connections;
+    }
+    Ok(program)
+}
+
+struct Script<'a> {
+    load: &'a Sysbench,
+    kinds: Vec<Kind>,
+    groups: Vec<Group>,
+    ids: Ids,
+}
+
+impl Script<'_> {
+    fn step(&mut self, name: &str, sql: &str, tables: u32, sources: Vec<Source>) -> Step {
+        let kind = Kind::new(name, sql, tables);
+        debug_assert_eq!(
+            kind.values(),
+            sources.len(),
+            "a source for each value of {sql}"
+        );
+        self.kinds.push(kind);
+        Step {
+            kind: self.kinds.len() - 1,
+            think_ns: 0,
+            sources,
+        }
+    }
+
+    fn bare(&mut self, name: &str, sql: &str) {
+        let steps = vec![self.step(name, sql, 0, Vec::new())];
+        self.groups.push(Group {
+            table: Table::None,
+            repeat: 1,
+            steps,
+        });
+    }
+
+    /// `repeat` times the same statement on one table drawn for all of them.
+    fn repeated(&mut self, name: &str, sql: &str, repeat: u32, sources: Vec<Source>) {
+        if repeat == 0 {
+            return;
+        }
+        let steps = vec![self.step(name, sql, self.load.tables, sources)];
+        self.groups.push(Group {
+            table: Table::Drawn,
+            repeat,
+            steps,
+        });
+    }
+
+    fn id(&self) -> Source {
+        Source::Id(self.ids.clone())
+    }
+
+    /// A value for `k`: drawn as ids are, and not one that a later statement means.
+    fn k(&self) -> Source {
+        Source::Number {
+            ids: self.ids.clone(),
+            below: 0,
+        }
+    }
+
+    fn point_selects(&mut self, count: u32) {
+        let sources = vec![self.id()];
+        self.repeated(
+            "point_select",
+            "SELECT c FROM sbtest{} WHERE id=?",
+            count,
+            sources,
+        );
+    }
+
+    fn reads(&mut self) {
+        let load = self.load;
+        self.point_selects(load.point_selects);
+        if !load.range_selects {
+            return;
+        }
+        for (name, sql, count) in [
+            (
+                "simple_range",
+                "SELECT c FROM sbtest{} WHERE id BETWEEN ? AND ?",
+                load.simple_ranges,
+            ),
+            (
+                "sum_range",
+                "SELECT SUM(k) FROM sbtest{} WHERE id BETWEEN ? AND ?",
+                load.sum_ranges,
+            ),
+            (
+                "order_range",
+                "SELECT c FROM sbtest{} WHERE id BETWEEN ? AND ? ORDER BY c",
+                load.order_ranges,
+            ),
+            (
+                "distinct_range",
+                "SELECT DISTINCT c FROM sbtest{} WHERE id BETWEEN ? AND ? ORDER BY c",
+                load.distinct_ranges,
+            ),
+        ] {
+            let sources = vec![self.id(), Source::LastPlus(load.range_size - 1)];
+            self.repeated(name, sql, count, sources);
+        }
+    }
+
+    fn index_updates(&mut self, count: u32) {
+        let sources = vec![self.id()];
+        self.repeated(
+            "index_update",
+            "UPDATE sbtest{} SET k=k+1 WHERE id=?",
+            count,
+            sources,
+        );
+    }
+
+    fn non_index_updates(&mut self, count: u32) {
+        let sources = vec![Source::C, self.id()];
+        self.repeated(
+            "non_index_update",
+            "UPDATE sbtest{} SET c=? WHERE id=?",
+            count,
+            sources,
+        );
+    }
+
+    fn deletes(&mut self) {
+        let sources = vec![self.id()];
+        self.repeated("delete", "DELETE FROM sbtest{} WHERE id=?", 1, sources);
+    }
+
+    fn writes(&mut self) {
+        let load = self.load;
+        self.index_updates(load.index_updates);
+        self.non_index_updates(load.non_index_updates);
+        if load.delete_inserts == 0 {
+            return;
+        }
+        let (id, k) = (self.id(), self.k());
+        let steps = vec![
+            self.step(
+                "delete",
+                "DELETE FROM sbtest{} WHERE id=?",
+                load.tables,
+                vec![id],
+            ),
+            self.step(
+                "insert",
+                "INSERT INTO sbtest{} (id, k, c, pad) VALUES (?, ?, ?, ?)",
+                load.tables,
+                vec![Source::LastPlus(0), k, Source::C, Source::Pad],
+            ),
+        ];
+        self.groups.push(Group {
+            table: Table::Drawn,
+            repeat: load.delete_inserts,
+            steps,
+        });
+    }
+
+    /// sysbench sends these as text in every mode.
+    fn inserts(&mut self) {
+        let id = if self.load.auto_inc {
+            Source::Integer(0)
+        } else {
+            Source::Unique
+        };
+        let sources = vec![id, self.k(), Source::C, Source::Pad];
+        self.repeated(
+            "insert",
+            "INSERT INTO sbtest{} (id, k, c, pad) VALUES (?, ?, ?, ?)",
+            1,
+            sources,
+        );
+        self.kinds[0].always_text = true;
+    }
+
+    /// Each connection's own part of the one table: `a..=a + rows`, one more than rows, as in sysbench.
+    fn slice(&self, connections: u32) -> Result<(Source, f64), String> {
+        if self.load.tables != 1 {
+            return Err("this workload has one table only: tables must be 1".to_owned());
+        }
+        let rows = self.load.table_size as f64 / f64::from(connections);
+        let ids = Ids::new(&self.load.distribution, rows as u64 + 1);
+        Ok((Source::Slice { ids, rows }, rows))
+    }
+
+    fn random_points(&mut self, connections: u32) -> Result<(), String> {
+        let points = self.load.random_points as usize;
+        let (slice, _) = self.slice(connections)?;
+        let marks = vec!["?"; points].join(", ");
+        let sql = format!(
+            "\n        SELECT id, k, c, pad\n          FROM sbtest1\n          WHERE k IN ({marks})\n        "
+        );
+        let step = self.step("random_points", &sql, 0, vec![slice; points]);
+        self.once(step, Table::None);
+        Ok(())
+    }
+
+    fn random_ranges(&mut self, connections: u32) -> Result<(), String> {
+        let ranges = self.load.number_of_ranges as usize;
+        let (slice, _) = self.slice(connections)?;
+        let marks = vec!["k BETWEEN ? AND ?"; ranges].join(" OR ");
+        let sql =
+            format!("\n        SELECT count(k)\n          FROM sbtest1\n          WHERE {marks}");
+        let pair = [slice, Source::LastPlus(self.load.delta)];
+        let sources = std::iter::repeat_n(pair, ranges).flatten().collect();
+        let step = self.step("random_ranges", &sql, 0, sources);
+        self.once(step, Table::None);
+        Ok(())
+    }
+
+    fn bulk(&mut self, connections: u32) {
+        let step = self.step(
+            "bulk_insert",
+            "INSERT INTO sbtest{} VALUES?",
+            connections,
+            vec![Source::Rows { bytes: BULK_BYTES }],
+        );
+        self.kinds[0].always_text = true;
+        self.once(step, Table::OfConnection);
+    }
+
+    fn once(&mut self, step: Step, table: Table) {
+        self.groups.push(Group {
+            table,
+            repeat: 1,
+            steps: vec![step],
+        });
+    }
+}
