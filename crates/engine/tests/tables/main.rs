@@ -92,13 +92,14 @@ fn both_say_and_make_the_same(server: &Server) {
     }
 }
 
-/// All columns of all rows of three tables.
-fn contents(server: &Server, connections: u64, seed: u64, auto_inc: bool) -> Vec<String> {
+/// All columns of all rows of three tables made by a job with these `fields`.
+fn contents(server: &Server, fields: &Value, auto_inc: bool) -> Vec<String> {
     let workload =
         json!({"kind": "oltp_read_write", "tables": 3, "table_size": 3000, "auto_inc": auto_inc});
     let mut made = job(server, "prepare", &workload);
-    made["connections"] = connections.into();
-    made["seed"] = seed.into();
+    for (name, value) in fields.as_object().expect("an object") {
+        made[name] = value.clone();
+    }
     assert_eq!(done(&made), 9000);
     let table = |number| {
         server.query(&format!(
@@ -113,15 +114,18 @@ fn contents(server: &Server, connections: u64, seed: u64, auto_inc: bool) -> Vec
 }
 
 fn rows_depend_on_the_seed_alone(server: &Server) {
-    let first = contents(server, 1, 1, true);
+    let first = contents(server, &json!({}), true);
     assert_eq!(first[0].lines().count(), 3000);
     assert!(first[0] != first[1] && first[1] != first[2]);
-    assert!(first == contents(server, 2, 1, true), "two connections");
+    let other = |fields: &Value, auto_inc| contents(server, fields, auto_inc) == first;
+    assert!(other(&json!({"connections": 2}), true), "two connections");
     assert!(
-        first == contents(server, 8, 1, false),
+        other(&json!({"connections": 8}), false),
         "more connections than tables, ids of our own"
     );
-    assert!(first != contents(server, 1, 2, true), "another seed");
+    let packed = json!({"session": {"compression": {"algorithm": "zlib"}}});
+    assert!(other(&packed, true), "through compression");
+    assert!(!other(&json!({"seed": 2}), true), "another seed");
 }
 
 /// Mean and a share of 4000 rows of k in 1..=4000; bounds are six standard errors of what each distribution says.
