@@ -1,6 +1,6 @@
 """The boundary between Python and Rust: one job as JSON on the engine's stdin, events as JSON lines on its stdout.
 
-These types are the contract. `schema/` is generated from them; `crates/record` and `crates/link` mirror them and are tested
+These types are the contract. `schema/` is generated from them; the crates `record`, `link` and `null` mirror them and are tested
 against the generated files. Times are integers of nanoseconds, sizes bytes, rates bits per second. Load jobs are in `load_job.py`
 and `workloads.py`, their events in `load_events.py`; the link, the probes and `info` are here.
 """

@@ -4,6 +4,7 @@
 //! [`auth`] log in, [`command`] encodes requests,
 //! [`reply`] decodes what answers a login or a prepare, [`answer`] follows the answer to a query at the lowest cost, and
 //! [`row`] decodes columns.
+//! [`server`] is the little of the other side that stand-ins for a server need.
 
 pub mod answer;
 pub mod auth;
