@@ -82,6 +82,12 @@ def test_one_that_is_there_is_left_alone_without_the_network(monkeypatch: pytest
     assert find_server("mysql-9.9.9-1").path == program
 
 
+def test_one_that_can_be_had_is_named_with_the_way_to_it() -> None:
+    with pytest.raises(ServerMissing, match="is not here") as caught:
+        find_server("mariadb-11")
+    assert "howfar servers get mariadb-11" in caught.value.advice
+
+
 def test_an_unknown_name_is_the_users_mistake() -> None:
     with pytest.raises(UsageError, match="oracle"):
         get("oracle", print)

@@ -30,8 +30,6 @@ class Settings:
     networking: bool
     loading: bool
     """For a template: slower to end, allowed to read files."""
-    fresh: bool
-    """No server has run on this copy of the data yet."""
     tls: CertificatePaths | None = None
     """None: the server offers no TLS."""
 
@@ -42,8 +40,8 @@ class Dialect(Protocol):
     kind: str
     pool_slack_bytes: int
     """Beside the tables, in the buffer pool and on disk."""
-    accounts_once: bool
-    """Accounts survive a kill, so `init_sql` is for the first start on a copy of the data; else for every start."""
+    left_to_do_sql: str | None
+    """Asks for `n`, which is 0 once a server has done with what the killed one before it left undone; None: nothing is left."""
 
     def initialise(self, program: Path, data: Path) -> None:
         """Make a data directory at `data` (not there yet), root without a password. Raises LabError, ServerCrashed, ServerMissing."""
@@ -58,7 +56,7 @@ class Dialect(Protocol):
         ...
 
     def init_sql(self, password: str) -> str:
-        """Statements for a start, one a line: the account of the laboratory, and nobody else's. See `accounts_once`."""
+        """Statements at start, one a line: the account of the laboratory, and nobody else's."""
         ...
 
 
@@ -73,6 +71,7 @@ def shared_options(settings: Settings, port: int | None) -> list[str]:
         f"--socket={work / 's.sock'}",
         f"--pid-file={work / 'server.pid'}",
         f"--tmpdir={work / 'tmp'}",
+        f"--init-file={work / 'init.sql'}",
         f"--max-connections={connections}",
         "--max-prepared-stmt-count=1000000",
         f"--table-open-cache={max(2000, connections * max(settings.tables, 1))}",

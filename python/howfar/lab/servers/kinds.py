@@ -7,6 +7,7 @@ from pathlib import Path
 from howfar.errors import ServerMissing
 from howfar.lab.servers import mariadb, mysql
 from howfar.lab.servers.dialect import Dialect
+from howfar.lab.servers.getting import RECIPES
 from howfar.lab.servers.private import installs, named
 from howfar.lab.servers.program import PLACES, Program, find_program, identify
 
@@ -32,6 +33,8 @@ def find_server(server: str) -> Program:
             "and among the private installs)",
             _REMEDIES[server],
         )
+    if server in RECIPES:
+        raise ServerMissing(f"the private install {server} is not here", f"Get it: howfar servers get {server}")
     known = [*DIALECTS, *(install.name for install in installs())]
     raise ServerMissing(
         f"no server is called {server!r}",

@@ -68,6 +68,7 @@ class SqlServer:
     def __init__(self, settings: Settings, dialect: Dialect) -> None:
         self.kind = dialect.kind
         self._settings = settings
+        self._left_to_do_sql = dialect.left_to_do_sql
         work = settings.ground.work
         self.socket = work / "s.sock"
         self.port: int | None = None
@@ -76,17 +77,14 @@ class SqlServer:
             self.port = 3306 if settings.ground.namespaced else free_port()
             self.address = "0.0.0.0" if settings.ground.namespaced else "127.0.0.1"
         self._log = work / "server.log"
-        command = dialect.command_line(settings, self.port)
-        if settings.fresh or not dialect.accounts_once:
-            init = work / "init.sql"
-            init.touch(mode=0o600)
-            init.write_text(dialect.init_sql(settings.password))
-            command.append(f"--init-file={init}")
+        init = work / "init.sql"
+        init.touch(mode=0o600)
+        init.write_text(dialect.init_sql(settings.password))
         self.socket.unlink(missing_ok=True)
         with self._log.open("wb") as log:
             self._companion = Companion(
                 settings.ground.host.launcher(settings.ground.cpus),
-                command,
+                dialect.command_line(settings, self.port),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -118,6 +116,7 @@ class SqlServer:
             )
         if not self._settings.loading:
             self._wait_warm(deadline)
+            self._wait_settled(deadline)
 
     def _socket_accepts(self) -> bool:
         with socket.socket(socket.AF_UNIX) as tried:
@@ -134,6 +133,17 @@ class SqlServer:
                 return
             if time.monotonic() > deadline:
                 raise LabError(f"reading the tables into memory took too long: {status}", "Is the machine overloaded?")
+            time.sleep(_POLL_S)
+
+    def _wait_settled(self, deadline: float) -> None:
+        while self._left_to_do_sql is not None:
+            left = int(self.query(self._left_to_do_sql)[0]["n"])
+            if left == 0:
+                return
+            if time.monotonic() > deadline:
+                raise LabError(
+                    f"the server did not come to rest: {left} transactions are not purged", "Is it overloaded?"
+                )
             time.sleep(_POLL_S)
 
     def _connect(

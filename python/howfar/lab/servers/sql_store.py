@@ -35,7 +35,6 @@ class SqlStore:
         self.password = secrets.token_urlsafe(18)
         self._dialect = dialect
         self._ground: Ground | None = None
-        self._fresh = True
         self._cache = cache_home() / "templates"
 
     def data_bytes(self) -> int:
@@ -60,9 +59,7 @@ class SqlStore:
         }
 
     def start(self, *, networking: bool, tls: CertificatePaths | None = None) -> SqlServer:
-        server = self._start(networking=networking, loading=False, fresh=self._fresh, tls=tls)
-        self._fresh = False
-        return server
+        return self._start(networking=networking, loading=False, tls=tls)
 
     def _empty(self, data: Path) -> bool:
         kept = from_template(
@@ -76,14 +73,14 @@ class SqlStore:
 
     def _load(self, data: Path) -> None:
         self._empty(data)
-        server = self._start(networking=False, loading=True, fresh=True)
+        server = self._start(networking=False, loading=True)
         try:
             load_tables(server, self.tables, data)
             server.shut_down()
         finally:
             server.stop()
 
-    def _start(self, *, networking: bool, loading: bool, fresh: bool, tls: CertificatePaths | None = None) -> SqlServer:
+    def _start(self, *, networking: bool, loading: bool, tls: CertificatePaths | None = None) -> SqlServer:
         assert self._ground is not None, "prepare() comes before start()"
         settings = Settings(
             program=self.program.path,
@@ -93,7 +90,6 @@ class SqlStore:
             tables=self.tables.count,
             networking=networking,
             loading=loading,
-            fresh=fresh,
             tls=tls,
         )
         return start_server(settings, self._dialect)
