@@ -1,0 +1,78 @@
+"""A program for the tests, run by `howfar lab` on the client's host: loads by `howfar load` and by sysbench; prints all as JSON.
+
+python -m tests.lab.load_scenario FOLDER
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+HOWFAR = [
+    sys.executable,
+    "-c",
+    "import sys; from howfar.cli.main import run_command_line; sys.exit(run_command_line(sys.argv[1:]))",
+    "load",
+]
+EVENTS = 200
+TABLES = ["--tables=2", "--table-size=1000", "--threads=2"]
+COUNTED = [*TABLES, f"--events={EVENTS}", "--time=20"]
+
+
+def run(command: list[str]) -> dict[str, Any]:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    return {"code": done.returncode, "out": done.stdout, "err": done.stderr}
+
+
+def interrupted(command: list[str]) -> dict[str, Any]:
+    """SIGINT to the whole group, as a terminal does, once two intervals were shown."""
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    for _ in range(2):
+        process.stdout.readline()
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    try:
+        os.killpg(process.pid, 0)
+        left = True
+    except ProcessLookupError:
+        left = False
+    return {"code": process.returncode, "out": out, "err": err, "left": left}
+
+
+def scenario(folder: Path) -> dict[str, Any]:
+    socket, database, user = (os.environ[f"HOWFAR_{name}"] for name in ("SOCKET", "DATABASE", "USER"))
+    secret = Path(os.environ["HOWFAR_PASSWORD_FILE"])
+    server = [f"--mysql-socket={socket}", f"--mysql-user={user}", f"--mysql-db={database}"]
+    dsn = f"mysql://{socket}?user={user}&db={database}"
+    by_file = f"--password-file={secret}"
+    kind = "oltp_read_only"
+    found = {
+        "as_sysbench": run([*HOWFAR, kind, *server, by_file, *COUNTED, "--report=sysbench", "run"]),
+        "json": run([*HOWFAR, dsn, kind, by_file, *TABLES, "--time=2", "--interval=200ms", "--json"]),
+        "files": run([*HOWFAR, kind, *TABLES, "--time=1", f"--prometheus={folder}/x.prom", f"--hdr-log={folder}/x.hlog"]),
+        "options_file": run([*HOWFAR, f"--defaults-file={os.environ['HOWFAR_CLIENT_CNF']}", f"--mysql-db={database}", kind,
+                             *TABLES, "--time=1"]),
+        "wrong_password": run([*HOWFAR, dsn, kind, *TABLES]),
+        "interrupted": interrupted([*HOWFAR, kind, *TABLES, "--time=60", "--report-interval=1", "--interval=100ms"]),
+    }  # fmt: skip
+    if shutil.which("sysbench"):
+        password = secret.read_text().strip()  # of a throw-away account in a sandbox of its own
+        found["sysbench"] = run(["sysbench", kind, *server, f"--mysql-password={password}", *COUNTED, "run"])
+    return {
+        "runs": found,
+        "password": secret.read_text().strip(),
+        "files": {p.name: p.read_text() for p in folder.iterdir()},
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(scenario(Path(sys.argv[1]))))

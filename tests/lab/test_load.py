@@ -1,0 +1,119 @@
+"""`howfar load` against a real server, beside sysbench with the same options: same counts, same layout, no password shown."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hdrh.histogram import HdrHistogram
+
+from tests.lab.load_scenario import EVENTS
+
+pytestmark = pytest.mark.usefixtures("namespaces", "mariadb")
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def seen(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("out")
+    done = subprocess.run(
+        [sys.executable, "-m", "howfar.cli.lab", "--tables", "2", "--table-size", "1000", "--", sys.executable, "-m",
+         "tests.lab.load_scenario", str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        cwd=ROOT,
+        env={**os.environ, "XDG_CACHE_HOME": str(cache)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def ran(seen: dict[str, Any], name: str) -> dict[str, Any]:
+    run: dict[str, Any] = seen["runs"][name]
+    assert run["code"] == 0, run["err"]
+    return run
+
+
+def layout(report: str) -> list[str]:
+    """Words alone: without the first line, numbers and runs of spaces."""
+    return [re.sub(r"[\d.]+", "9", re.sub(r" +", " ", line)) for line in report.splitlines()[1:]]
+
+
+def number(report: str, name: str) -> int:
+    match = re.search(rf"^ *{re.escape(name)}:\s+(\d+)", report, flags=re.MULTILINE)
+    assert match is not None, report
+    return int(match.group(1))
+
+
+def test_a_sysbench_command_line_does_the_same_work_in_the_same_words(seen: dict[str, Any]) -> None:
+    if "sysbench" not in seen["runs"]:
+        pytest.skip("sysbench is not installed (./setup --tests brings it)")
+    ours, theirs = ran(seen, "as_sysbench")["out"], ran(seen, "sysbench")["out"]
+    assert layout(ours) == layout(theirs)
+    for name in (
+        "read",
+        "write",
+        "other",
+        "total",
+        "transactions",
+        "queries",
+        "ignored errors",
+        "total number of events",
+    ):
+        assert number(ours, name) == number(theirs, name), name
+    assert number(ours, "transactions") == EVENTS
+
+
+def test_json_lines_tell_everything(seen: dict[str, Any]) -> None:
+    lines = [json.loads(line) for line in ran(seen, "json")["out"].splitlines()]
+    names = [line["event"] for line in lines]
+    assert names[:3] == ["job", "ready", "measuring"] and names[-2:] == ["finished", "summary"]
+    assert names.count("interval") >= 8
+    summary = lines[-1]
+    assert summary["transactions"] > 0 and "void" not in summary["stamps"]
+    assert {"transaction", "point_select", "commit"} <= set(summary["latency_ns"])
+    assert lines[0]["job"]["target"]["kind"] == "unix" and "password" not in lines[0]["job"]
+
+
+def test_files_for_other_programs(seen: dict[str, Any]) -> None:
+    ran(seen, "files")
+    assert "howfar_load_transactions_per_second{" in seen["files"]["x.prom"]
+    tagged = [line for line in seen["files"]["x.hlog"].splitlines() if line.startswith("Tag=point_select,")]
+    assert len(tagged) == 1
+    decoded = HdrHistogram(1, 90_000_000_000_000, 3)
+    decoded.decode_and_add(tagged[0].split(",")[4])
+    assert decoded.get_total_count() > 0
+
+
+def test_an_option_file_is_enough(seen: dict[str, Any]) -> None:
+    out = ran(seen, "options_file")["out"]
+    assert out.startswith("Verdict ") and "Unix socket" in out and "no TLS; no compression" in out
+
+
+def test_a_login_that_fails(seen: dict[str, Any]) -> None:
+    run = seen["runs"]["wrong_password"]
+    assert run["code"] == 5 and "1045" in run["err"]
+
+
+def test_an_interruption_leaves_nothing_running(seen: dict[str, Any]) -> None:
+    run = seen["runs"]["interrupted"]
+    assert run["code"] == 130, run["err"]
+    assert "this is no result" in run["err"] and "Verdict" not in run["out"]
+    assert not run["left"]
+
+
+def test_no_password_in_any_output(seen: dict[str, Any]) -> None:
+    secret = seen["password"]
+    assert secret
+    for name, run in seen["runs"].items():
+        if name != "sysbench":
+            assert secret not in run["out"] + run["err"], name
+    assert all(secret not in text for text in seen["files"].values())
