@@ -110,6 +110,20 @@ def test_a_load_that_fails_says_what_to_do(
     failed = Failed(code="server_error", message="preparing: error 1461 (42000): too many", advice="Raise it.")
     assert run(tmp_path, monkeypatch, "oltp_point_select", "--threads=9", "--tables=3", said=[failed]) == 5
     assert "SET GLOBAL max_prepared_stmt_count = 27;" in capsys.readouterr().err
+    assert run(tmp_path, monkeypatch, "oltp_point_select", "--json", said=[failed]) == 5
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (last["event"], last["code"]) == ("failed", "server_error")
+
+
+def test_a_workload_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path, monkeypatch, "--workload=orders", "--tables=3", "--rand-seed=4", "--db-ps-mode=disable") == 0
+    out, err = capsys.readouterr()
+    assert "Load        orders, " in out
+    assert "--tables has no effect with --workload" in err and "--rand-seed" not in err
+    workload = given(tmp_path)["workload"]
+    assert (workload["kind"], workload["db_ps_mode"], given(tmp_path)["seed"]) == ("custom", "disable", 4)
 
 
 @pytest.mark.parametrize(

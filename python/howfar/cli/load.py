@@ -14,7 +14,7 @@ from howfar.cli.load_search import search
 from howfar.engine.messages import Custom
 from howfar.errors import UsageError
 from howfar.load import workload_file
-from howfar.load.job import load_job, session_of, tables_job, transport_line, workload_of
+from howfar.load.job import load_job, session_of, tables_job, transport_line, without_effect, workload_of
 from howfar.load.options import GROUPS, IGNORED, OPTIONS, REFUSED, Option
 from howfar.load.search import parse_goal
 from howfar.load.verdict import Stamp
@@ -90,6 +90,9 @@ def _act(asked: Asked) -> int:
     goal = parse_goal(asked.value("search")) if asked.said("search") else None
     if goal is not None and asked.value("rate"):
         raise UsageError("--search tries rates of its own; --rate names one", "Leave one of them out.")
+    if named.custom is not None:
+        for name in without_effect(asked):
+            _note(f"--{name} has no effect with --workload, whose file says it all")
     login = find_login(asked, _note)
     workload = workload_of(asked, named.custom)
     seed = asked.value("rand-seed") or int.from_bytes(os.urandom(4), "big") + 1

@@ -88,13 +88,12 @@ class Watch:
         else:
             _echo([report_human.interval_line(event, job.arrivals is not None)])
 
-    def partial(self) -> list[str]:
+    def say_partial(self) -> None:
         """What an interrupted load leaves."""
-        seen = self.intervals
-        seconds = sum(each.length_ns for each in seen) / 1e9
-        return report_human.partial(
-            seconds, sum(e.transactions for e in seen), sum(e.queries for e in seen), sum(e.errors for e in seen)
-        )
+        if self.asked.value("json"):
+            click.echo(jsonl.partial_line(self.intervals))
+        for line in report_human.partial(self.intervals):
+            click.echo(line, err=True)
 
 
 def measure(asked: Asked, job: LoadJob, quiet: bool = False) -> Result:
@@ -104,12 +103,10 @@ def measure(asked: Asked, job: LoadJob, quiet: bool = False) -> Result:
         with stoppable():
             outcome = run_load(job, Launcher(), watch)
     except Stopped:
-        for line in watch.partial():
-            click.echo(line, err=True)
+        watch.say_partial()
         raise
     except EngineFailed as failed:
-        failed.advice = preflight.advice(job, failed.message) or failed.advice
-        raise
+        raise _advised(asked, job, failed) from None
     wrong = mismatches(job, outcome.ready.receipt)
     return result_of(job, outcome.ready, outcome.measuring, outcome.intervals, outcome.finished, wrong)
 
@@ -136,8 +133,15 @@ def tables(asked: Asked, job: TablesJob) -> None:
         with stoppable():
             run_tables(job, Launcher(), show)
     except EngineFailed as failed:
-        failed.advice = preflight.advice(job, failed.message) or failed.advice
-        raise
+        raise _advised(asked, job, failed) from None
+
+
+def _advised(asked: Asked, job: LoadJob | TablesJob, failed: EngineFailed) -> EngineFailed:
+    """With the exact statement, where a limit of the server was met."""
+    failed.advice = preflight.advice(job, failed.message) or failed.advice
+    if asked.value("json"):
+        click.echo(jsonl.failed_line(failed.code, failed.message, failed.advice))
+    return failed
 
 
 def head(asked: Asked, job: LoadJob) -> None:

@@ -15,9 +15,6 @@ from hdrh.histogram import HdrHistogram
 
 from howfar.engine.messages import Histogram
 
-LONGEST_NS = 90_000_000_000_000
-"""Beyond a day, the longest that a job's times can be."""
-DIGITS = 3
 APART = 1.01
 """Bounds further apart than this are no one number."""
 
@@ -68,13 +65,14 @@ def distribution(pairs: Sequence[tuple[int, int]], max_ns: int) -> Distribution:
 
 
 def decode(histogram: Histogram) -> Distribution:
-    """The engine's histogram."""
-    decoded = HdrHistogram(1, LONGEST_NS, DIGITS)
-    if histogram.count:
-        decoded.decode_and_add(histogram.data)
+    """The engine's histogram. Each bucket stands for its highest value."""
+    if not histogram.count:
+        return Distribution((), (), histogram.max_ns)
+    decoded = HdrHistogram.decode(histogram.data)
     pairs = [
-        (int(item.value_iterated_to), int(item.count_added_in_this_iter_step))
-        for item in decoded.get_recorded_iterator()
+        (int(decoded.get_highest_equivalent_value(decoded.get_value_from_index(index))), int(count))
+        for index, count in enumerate(decoded.counts)
+        if count
     ]
     return distribution(pairs, histogram.max_ns)
 

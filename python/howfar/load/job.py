@@ -28,7 +28,7 @@ from howfar.engine.messages import (
 )
 from howfar.errors import UsageError
 from howfar.load.dsn import algorithm, ssl_mode
-from howfar.load.options import BY_NAME
+from howfar.load.options import BY_NAME, DRAWS, MIX, TABLES
 from howfar.load.place import DEFAULT_NAME, DEFAULT_PORT, Place
 from howfar.load.words import HELP, Asked
 
@@ -203,6 +203,11 @@ def workload_of(asked: Asked, custom: Custom | None) -> Workload:
         return Sysbench.model_validate({**values, "kind": asked.kind, "distribution": distribution})
     except ValidationError as error:
         raise _translated(error) from error
+
+
+def without_effect(asked: Asked) -> tuple[str, ...]:
+    """Options of sysbench's workloads that were said beside a workload of one's own."""
+    return tuple(name for name in asked.values if BY_NAME[name].group in (TABLES, MIX, DRAWS) and name != "rand-seed")
 
 
 def load_job(asked: Asked, login: Login, workload: Workload, seed: int) -> LoadJob:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
-from howfar.engine.messages import LoadJob, Message, TablesJob
+from howfar.engine.messages import Interval, LoadJob, Message, TablesJob
 from howfar.load.figures import SHARES, Latency, Result
 
 VERSION = 1
@@ -18,6 +19,24 @@ def job_line(job: LoadJob | TablesJob) -> str:
 
 def event_line(event: Message) -> str:
     return event.model_dump_json()
+
+
+def failed_line(code: str, message: str, advice: str) -> str:
+    return json.dumps({"event": "failed", "code": code, "message": message, "advice": advice})
+
+
+def partial_line(intervals: Sequence[Interval]) -> str:
+    """In place of `finished` and `summary` after an interruption: what whole intervals add up to, which is no result."""
+    return json.dumps(
+        {
+            "event": "partial",
+            "format": VERSION,
+            "seconds": sum(each.length_ns for each in intervals) / 1e9,
+            "transactions": sum(each.transactions for each in intervals),
+            "queries": sum(each.queries for each in intervals),
+            "errors": sum(each.errors for each in intervals),
+        }
+    )
 
 
 def summary_line(result: Result) -> str:

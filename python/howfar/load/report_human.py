@@ -237,8 +237,12 @@ def _next(result: Result) -> list[str]:
     return ["", *(_row("Next" if number == 0 else "", text) for number, text in enumerate(dict.fromkeys(advice)))]
 
 
-def partial(seconds: float, transactions: int, queries: int, errors: int) -> list[str]:
+def partial(intervals: Sequence[Interval]) -> list[str]:
     """After an interruption: what the intervals so far add up to, and that it is no result."""
+    seconds = sum(each.length_ns for each in intervals) / 1e9
+    transactions, queries, errors = (
+        sum(getattr(each, name) for each in intervals) for name in ("transactions", "queries", "errors")
+    )
     return [
         _row("Partial", f"interrupted after {seconds:.4g} s of the window: this is no result"),
         _row(
