@@ -75,6 +75,10 @@ def test_late_and_overloaded() -> None:
     )
     assert verdict.stamps == (Stamp.OVERLOADED, Stamp.LATE)
     assert "15 of 1000" in verdict.findings[0].because
+    many = judge(
+        fake_load.finished(account=account), slices(RATES), connections=15, lateness_p99_ns=1, service_p50_ns=100_000
+    )
+    assert many.stamps == (Stamp.VALID,), "each of 15 connections may have one under way"
     slow = judge(
         fake_load.finished(account=account.model_copy(update={"answered": 990, "unanswered": 10})),
         slices(RATES),

@@ -59,6 +59,9 @@ def judged(result: Result, goal: Goal, rate: float) -> Trial:
         reasons.append("overloaded")
     if at.high_ns is None or at.high_ns >= goal.limit_ns:
         reasons.append(f"{'' if at.exact else '≥ '}{time(at.low_ns)}")
+        if at.low_ns < goal.limit_ns:
+            missing = result.transaction.all_requests.count - result.transaction.answered.count
+            reasons.append(f"{missing} unanswered at the end leave it open (a longer --time has fewer in a thousand)")
     if reasons:
         reasons += [str(stamp) for stamp in (Stamp.CLIENT_LIMITED, Stamp.LATE) if result.verdict.has(stamp)]
     return Trial(rate, at.low_ns, not at.exact, ", ".join(reasons))

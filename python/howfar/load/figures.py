@@ -108,6 +108,7 @@ def result_of(
             finished,
             intervals,
             mismatches,
+            connections=job.connections,
             lateness_p99_ns=_p(lateness, 0.99),
             service_p50_ns=_p(service, 0.5),
         ),
