@@ -22,7 +22,23 @@ HOWFAR = [
 ]
 EVENTS = 200
 TABLES = ["--tables=2", "--table-size=1000", "--threads=2"]
+OTHERS = (
+    "oltp_read_write",
+    "oltp_write_only",
+    "oltp_point_select",
+    "oltp_insert",
+    "oltp_update_index",
+    "oltp_update_non_index",
+    "oltp_delete",
+    "select_random_points",
+    "select_random_ranges",
+)
 COUNTED = [*TABLES, f"--events={EVENTS}", "--time=20"]
+
+
+def counted(kind: str) -> list[str]:
+    """Options of a load of so many events."""
+    return [*(["--tables=1", *COUNTED[1:]] if kind.startswith("select_random") else COUNTED), "run"]
 
 
 def run(command: list[str]) -> dict[str, Any]:
@@ -64,9 +80,19 @@ def scenario(folder: Path) -> dict[str, Any]:
         "wrong_password": run([*HOWFAR, dsn, kind, *TABLES]),
         "interrupted": interrupted([*HOWFAR, kind, *TABLES, "--time=60", "--report-interval=1", "--interval=100ms"]),
     }  # fmt: skip
+    for other in OTHERS:
+        found[other] = run([*HOWFAR, other, *server, by_file, "--report=sysbench", *counted(other)])
+    found["prepare"] = run([*HOWFAR, "--workload=orders", "prepare"])
+    found["orders"] = run([*HOWFAR, "--workload=orders", "--threads=2", "--time=1", "--rate=200"])
+    found["cleanup"] = run([*HOWFAR, "--workload=orders", "cleanup"])
+    search = ["--search=p50<1s", "--search-low=50", "--search-high=100", "--time=1"]
+    found["search"] = run([*HOWFAR, "oltp_point_select", *TABLES, *search, "--json"])
     if shutil.which("sysbench"):
         password = secret.read_text().strip()  # of a throw-away account in a sandbox of its own
-        found["sysbench"] = run(["sysbench", kind, *server, f"--mysql-password={password}", *COUNTED, "run"])
+        sysbench = [*server, f"--mysql-password={password}"]
+        found["sysbench"] = run(["sysbench", kind, *sysbench, *counted(kind)])
+        for other in OTHERS:
+            found[f"sysbench {other}"] = run(["sysbench", other, *sysbench, *counted(other)])
     return {
         "runs": found,
         "password": secret.read_text().strip(),

@@ -190,6 +190,12 @@ def test_what_the_contract_refuses_is_told_by_the_options_name(words: list[str],
         job_of("oltp_read_only", *words)
 
 
+def test_what_has_one_table_in_sysbench_has_one_here() -> None:
+    assert workload("select_random_points").tables == 1
+    with pytest.raises(UsageError, match="--tables=2: select_random_ranges has one table"):
+        job_of("select_random_ranges", "--tables=2")
+
+
 def test_sysbenchs_server_options() -> None:
     asked = read_words(
         [

@@ -33,6 +33,7 @@ from howfar.load.place import DEFAULT_NAME, DEFAULT_PORT, Place
 from howfar.load.words import HELP, Asked
 
 SECOND_NS = 1_000_000_000
+ONE_TABLE = ("select_random_points", "select_random_ranges")
 MOST_LOADERS = 1024
 """Connections of a tables job; bulk_insert alone has a table for each and must not be cut."""
 _OF_WORKLOAD = (
@@ -197,6 +198,10 @@ def workload_of(asked: Asked, custom: Custom | None) -> Workload:
             custom.model_copy(update={"db_ps_mode": asked.value("db-ps-mode")}) if asked.said("db-ps-mode") else custom
         )
     values: dict[str, Any] = {name: asked.value(name.replace("_", "-")) for name in _OF_WORKLOAD}
+    if asked.kind in ONE_TABLE and asked.value("tables") > 1:
+        raise UsageError(
+            f"--tables={asked.value('tables')}: {asked.kind} has one table, as in sysbench", "Leave it out."
+        )
     shape = {name: asked.value("rand-" + name.replace("_", "-")) for name in _OF_DISTRIBUTION}
     try:
         distribution = Distribution(kind=asked.value("rand-type"), **shape)
