@@ -175,7 +175,8 @@ def test_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert run(tmp_path, monkeypatch, "oltp_read_write", "--table-size=10", "prepare", said=said) == 0
     assert capsys.readouterr().out.splitlines() == [
         "Creating table 'sbtest1'...",
-        "Inserting 10 records into 'sbtest1'",
+        "Inserting 10 records into 'sbtest1' (50 % of all rows)",
+        "Inserting 10 records into 'sbtest1' (90 % of all rows)",
         "prepare done: 10 rows in 1 s",
     ]
     assert (tmp_path / "given.args").read_text() == "tables\n"

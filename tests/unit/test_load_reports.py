@@ -180,3 +180,10 @@ def test_a_load_without_one_transaction_is_reported_too() -> None:
     assert report_sysbench.report(result, "1.0", 95, True)
     assert json.loads(jsonl.summary_line(result))["latency_ns"] == {}
     assert hdr_log(result).count("Tag=") == 0
+
+
+def test_what_an_interruption_leaves_is_no_summary() -> None:
+    intervals = fake_load.result().intervals[:3]
+    partial = json.loads(jsonl.partial_line(intervals))
+    assert (partial["event"], partial["seconds"], partial["transactions"], partial["errors"]) == ("partial", 3, 300, 1)
+    assert "this is no result" in text(report_human.partial(intervals))

@@ -24,6 +24,8 @@ from howfar.load.prometheus import prometheus_text
 from howfar.load.receipt import mismatches
 from howfar.load.words import Asked
 
+WHOLE = 0.9
+"""Of its length: a slice cut short by the end of the window is less."""
 DIED_OF_SIGINT = "(signal 2)"
 
 
@@ -83,6 +85,8 @@ class Watch:
             _echo(report_sysbench.started(job, asked.dialect))
         if not isinstance(event, Interval) or not asked.value("report-interval"):
             return
+        if sysbench and event.length_ns < WHOLE * job.interval_ns:
+            return  # sysbench has no line for the rest of a second
         if sysbench:
             _echo(report_sysbench.interval_lines(event, job, asked.value("percentile")))
         else:
@@ -113,15 +117,17 @@ def measure(asked: Asked, job: LoadJob, quiet: bool = False) -> Result:
 
 def tables(asked: Asked, job: TablesJob) -> None:
     """prepare, warmup or cleanup. Raises EngineError, Stopped."""
-    shown = ""
+    shown = ("", 0)
 
     def show(event: Event) -> None:
         nonlocal shown
         if asked.value("json"):
             click.echo(jsonl.event_line(event))
-        elif isinstance(event, TablesProgress) and event.doing != shown:
-            shown = event.doing
-            click.echo(event.doing)
+        elif isinstance(event, TablesProgress):
+            tenths = 10 * event.done // max(event.total, 1)
+            if (event.doing, tenths) != shown:
+                shown = (event.doing, tenths)
+                click.echo(f"{event.doing} ({10 * tenths} % of all rows)" if tenths else event.doing)
         elif isinstance(event, TablesDone) and asked.value("report") == "human":
             click.echo(f"{job.action} done: {event.rows:,} rows in {event.elapsed_ns / 1e9:.3g} s")
 

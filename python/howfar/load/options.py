@@ -160,7 +160,13 @@ _MEASURE = (
 
 _OUTPUT = (
     Option("report", "choice", "human", "layout of the report", OUTPUT, None, ("human", "sysbench")),
-    Option("report-interval", "seconds", "0", "a line each so many seconds; 0: none", OUTPUT),
+    Option(
+        "report-interval",
+        "seconds",
+        "0",
+        "a line each so many seconds (with --interval: each of those); 0: none",
+        OUTPUT,
+    ),
     Option("histogram", "switch", "off", "print the latency histogram, with sysbench's buckets", OUTPUT),
     Option("json", "switch", "off", "all events and a summary as JSON lines, in place of the report", OUTPUT),
     Option("prometheus", "file", None, "write the result for a node exporter's textfile collector", OUTPUT),
