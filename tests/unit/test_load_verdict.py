@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from tests.unit import fake_load
 
 from howfar.engine.messages import Account, Compression, Interval, Session, Sysbench, TcpTarget, Tls
+from howfar.engine.receipt_check import mismatches
 from howfar.load import preflight
 from howfar.load.distribution import bound, decode, distribution, without
-from howfar.load.receipt import mismatches
 from howfar.load.sysbench_buckets import bucket, value_ms
 from howfar.load.verdict import Finding, Stamp, Verdict, judge
 
@@ -145,7 +145,7 @@ def test_asked_and_obtained() -> None:
     receipt = fake_load.result().receipt
     assert mismatches(fake_load.job(), receipt) == ()
     tls = fake_load.job(session=Session(tls=Tls(versions="1.3")))
-    assert mismatches(tls, receipt) == ("TLS was asked for, and a plain session was obtained",)
+    assert mismatches(tls, receipt) == ("TLS was asked for, and the server sees a plain session",)
     older = receipt.model_copy(update={"tls_version": "TLSv1.2"})
     assert mismatches(tls, older) == ("TLS 1.3 was asked for, and TLSv1.2 was obtained",)
     assert mismatches(fake_load.job(), older) == ("no TLS was asked for, and TLSv1.2 was obtained",)

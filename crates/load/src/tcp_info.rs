@@ -1,19 +1,122 @@
-//! What the kernel knows of a TCP connection.
+//! What the kernel knows of a TCP connection: `TCP_INFO`, as far as a load generator can use it.
+#![allow(unsafe_code)] // getsockopt takes a pointer and the length of what it may fill; this file holds nothing else
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 
-/// Of one connection. `None`: this kernel does not tell.
+/// Length of the kernel's structure up to and with `tcpi_sndbuf_limited`, the last field that is read here.
+const KNOWN: usize = 192;
+/// Where fields lie. The structure only ever grows at its end: older kernels fill less of it.
+const RTT_US: usize = 68;
+const TOTAL_RETRANS: usize = 100;
+const MIN_RTT_US: usize = 148;
+const BUSY_US: usize = 168;
+const RWND_LIMITED_US: usize = 176;
+const SNDBUF_LIMITED_US: usize = 184;
+/// What the kernel says before it has seen a round trip.
+const NO_MIN_RTT: u32 = u32::MAX;
+const NS_PER_US: u64 = 1000;
+
+/// Since the connection began. `None`: this kernel does not tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TcpInfo {
+    /// Smoothed.
     pub(crate) rtt_ns: u64,
     pub(crate) min_rtt_ns: Option<u64>,
+    /// Segments.
     pub(crate) retransmits: u64,
+    /// Time with data in flight or waiting to be sent; the next two are parts of it.
     pub(crate) busy_ns: Option<u64>,
     pub(crate) rwnd_limited_ns: Option<u64>,
     pub(crate) sndbuf_limited_ns: Option<u64>,
 }
 
 /// `None` for a socket that is not TCP.
-pub(crate) fn read(_socket: impl AsFd) -> Option<TcpInfo> {
-    None
+pub(crate) fn read(socket: impl AsFd) -> Option<TcpInfo> {
+    let mut bytes = [0_u8; KNOWN];
+    let mut length = KNOWN as libc::socklen_t;
+    // SAFETY: the descriptor is borrowed for the call; the kernel writes at most `length` bytes into an array of that length,
+    // for which any bytes are a value.
+    let answer = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            bytes.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    if answer != 0 {
+        return None;
+    }
+    parse(bytes.get(..length as usize)?)
+}
+
+/// As much as the kernel filled.
+fn parse(bytes: &[u8]) -> Option<TcpInfo> {
+    let us = |value: u64| value * NS_PER_US;
+    Some(TcpInfo {
+        rtt_ns: us(u64::from(half(bytes, RTT_US)?)),
+        min_rtt_ns: half(bytes, MIN_RTT_US)
+            .filter(|&rtt| rtt != NO_MIN_RTT)
+            .map(|rtt| us(u64::from(rtt))),
+        retransmits: u64::from(half(bytes, TOTAL_RETRANS)?),
+        busy_ns: whole(bytes, BUSY_US).map(us),
+        rwnd_limited_ns: whole(bytes, RWND_LIMITED_US).map(us),
+        sndbuf_limited_ns: whole(bytes, SNDBUF_LIMITED_US).map(us),
+    })
+}
+
+fn half(bytes: &[u8], at: usize) -> Option<u32> {
+    let part = bytes.get(at..at + 4)?;
+    Some(u32::from_ne_bytes(part.try_into().ok()?))
+}
+
+fn whole(bytes: &[u8], at: usize) -> Option<u64> {
+    let part = bytes.get(at..at + 8)?;
+    Some(u64::from_ne_bytes(part.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn a_connection_that_was_used_tells() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let mut near = TcpStream::connect(listener.local_addr().expect("bound")).expect("connects");
+        let (mut far, _) = listener.accept().expect("accepts");
+        let mut byte = [0];
+        for _ in 0..10 {
+            near.write_all(&[1]).expect("sent");
+            far.read_exact(&mut byte).expect("received");
+            far.write_all(&byte).expect("answered");
+            near.read_exact(&mut byte).expect("received");
+        }
+        let info = read(&near).expect("TCP");
+        assert!(info.rtt_ns > 0, "{info:?}");
+        assert!(info.min_rtt_ns.is_some_and(|rtt| rtt > 0), "{info:?}");
+        assert!(info.busy_ns.is_some(), "{info:?}");
+    }
+
+    #[test]
+    fn a_unix_socket_has_none() {
+        let (one, _other) = UnixStream::pair().expect("a pair");
+        assert_eq!(read(&one), None);
+    }
+
+    #[test]
+    fn an_older_kernel_tells_less() {
+        let mut bytes = [0_u8; KNOWN];
+        bytes[RTT_US..RTT_US + 4].copy_from_slice(&7_u32.to_ne_bytes());
+        bytes[MIN_RTT_US..MIN_RTT_US + 4].copy_from_slice(&NO_MIN_RTT.to_ne_bytes());
+        let old = parse(&bytes[..104]).expect("the oldest fields");
+        assert_eq!((old.rtt_ns, old.busy_ns), (7000, None));
+        let new = parse(&bytes).expect("all fields");
+        assert_eq!((new.min_rtt_ns, new.busy_ns), (None, Some(0)));
+        assert_eq!(parse(&bytes[..50]), None);
+    }
 }

@@ -16,12 +16,12 @@ import click
 import howfar
 from howfar.engine.messages import Interval, LoadJob, Measuring, Ready, TablesDone, TablesJob, TablesProgress
 from howfar.engine.process import EngineFailed, Event, Launcher, run_load, run_tables
+from howfar.engine.receipt_check import mismatches
 from howfar.errors import EngineError, RunFileError
 from howfar.load import jsonl, preflight, report_human, report_sysbench
 from howfar.load.figures import Result, result_of
 from howfar.load.hdrlog import hdr_log
 from howfar.load.prometheus import prometheus_text
-from howfar.load.receipt import mismatches
 from howfar.load.words import Asked
 
 WHOLE = 0.9

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from howfar.conduct.schedule import Place
 from howfar.engine.messages import Finished, LoadJob, Measuring, Sysbench
 from howfar.engine.process import Event, Launcher, LoadOutcome, run_load
+from howfar.engine.receipt_check import mismatches
 from howfar.errors import EngineError, LabError
 from howfar.lab.stage import Laboratory, Stage
 from howfar.plan.cells import stream_seed
@@ -128,6 +129,8 @@ def _measure(
     seen.receipt |= obtained.receipt
     if obtained.violations:
         seen.void_reason = "; ".join(obtained.violations)
+    elif unlike := mismatches(job, outcome.ready.receipt):
+        seen.void_reason = "; ".join(unlike)
     elif seen.measured.transactions == 0:
         seen.void_reason = "not one transaction ended in the measured window"
 

@@ -1,0 +1,80 @@
+"""Where the session that was obtained is not the one that was asked for, in words. Pure; any difference makes a trial void.
+
+What a receipt cannot tell on a transport is no difference; what it tells although it was not asked for is one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from howfar.engine.load_events import Receipt
+from howfar.engine.load_job import LoadJob, TablesJob, Tls, UnixTarget
+
+_OPENSSL: Final = {
+    "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384": "ECDHE-ECDSA-AES256-GCM-SHA384",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256": "ECDHE-ECDSA-AES128-GCM-SHA256",
+    "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-ECDSA-CHACHA20-POLY1305",
+    "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384": "ECDHE-RSA-AES256-GCM-SHA384",
+    "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256": "ECDHE-RSA-AES128-GCM-SHA256",
+    "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-RSA-CHACHA20-POLY1305",
+}
+"""IANA's names of the suites of TLS 1.2, and OpenSSL's, which servers report."""
+
+
+def mismatches(job: LoadJob | TablesJob, receipt: Receipt) -> tuple[str, ...]:
+    """Empty: all is as asked."""
+    return (*_transport(job, receipt), *_tls(job.session.tls, receipt), *_compression(job, receipt))
+
+
+def _transport(job: LoadJob | TablesJob, receipt: Receipt) -> tuple[str, ...]:
+    if isinstance(job.target, UnixTarget):
+        if receipt.address_family != "unix":
+            return (f"a Unix socket was asked for, and {receipt.address_family} was obtained",)
+        return ()
+    wanted = "inet6" if ":" in job.target.host else "inet"
+    if receipt.address_family != wanted:
+        return (f"{wanted} was asked for, and {receipt.address_family} was obtained",)
+    if receipt.tcp_nodelay is False:
+        return ("TCP_NODELAY was asked for, and Nagle's algorithm is in force",)
+    return ()
+
+
+def _tls(asked: Tls | None, receipt: Receipt) -> tuple[str, ...]:
+    got = receipt.tls_version
+    if asked is None:
+        return () if got is None else (f"no TLS was asked for, and {got} was obtained",)
+    if got is None:
+        return ("TLS was asked for, and the server sees a plain session",)
+    found = []
+    if asked.versions != "any" and got != f"TLSv{asked.versions}":
+        found.append(f"TLS {asked.versions} was asked for, and {got} was obtained")
+    if asked.cipher is not None and receipt.tls_cipher != cipher_name(asked.cipher):
+        found.append(f"the cipher {asked.cipher} was asked for, and {receipt.tls_cipher} was obtained")
+    if not asked.resumption and receipt.tls_resumed:
+        found.append("sessions were not to be resumed, and one was")
+    ours = (receipt.tls_client_version, receipt.tls_client_cipher)
+    if None not in ours and ours != (got, receipt.tls_cipher):
+        found.append(
+            f"the server reports {got} with {receipt.tls_cipher}, and this side has {ours[0]} with {ours[1]}: "
+            "something between ends the encryption"
+        )
+    return tuple(found)
+
+
+def cipher_name(name: str) -> str:
+    """A cipher suite as servers report it, by any of its names."""
+    upper = name.upper()
+    if upper.startswith("TLS13_"):
+        return "TLS_" + upper.removeprefix("TLS13_")
+    return _OPENSSL.get(upper, upper)
+
+
+def _compression(job: LoadJob | TablesJob, receipt: Receipt) -> tuple[str, ...]:
+    asked = job.session.compression
+    wanted = asked.algorithm if asked else None
+    if receipt.compression != wanted:
+        return (f"{wanted or 'no'} compression was asked for, and {receipt.compression or 'none'} was obtained",)
+    # Servers report a level of zstd alone that the client has chosen; zlib's is each side's own.
+    if asked and asked.algorithm == "zstd" and asked.level is not None and receipt.compression_level != asked.level:
+        return (f"compression level {asked.level} was asked for, and {receipt.compression_level} was obtained",)
+    return ()

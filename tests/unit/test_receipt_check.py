@@ -1,0 +1,114 @@
+"""What was asked for against what a receipt proves: every difference is told, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from howfar.engine.load_job import Compression, Session, Tls
+from howfar.engine.messages import LoadJob, Ready, Receipt, Sysbench, TcpTarget, UnixTarget
+from howfar.engine.receipt_check import cipher_name, mismatches
+
+_EXAMPLES = Path(__file__).parents[2] / "schema" / "examples"
+_TCP = TcpTarget(host="127.0.0.1", port=3306)
+
+
+def _receipt(**changes: Any) -> Receipt:
+    """The example over TCP: TLS 1.3, zlib."""
+    ready = Ready(**json.loads((_EXAMPLES / "event.ready.tcp.json").read_text()))
+    return ready.receipt.model_copy(update=changes)
+
+
+def _plain(**changes: Any) -> Receipt:
+    names = [name for name in Receipt.model_fields if name.startswith(("tls_", "compression"))]
+    return _receipt(**(dict.fromkeys(names) | changes))
+
+
+def _job(target: TcpTarget | UnixTarget = _TCP, **session: Any) -> LoadJob:
+    return LoadJob(
+        target=target,
+        user="u",
+        database="d",
+        session=Session(**session),
+        workload=Sysbench(kind="oltp_point_select"),
+        connections=1,
+        seed=1,
+        warmup_ns=0,
+        measure_ns=1,
+    )
+
+
+@pytest.mark.parametrize(
+    "session",
+    [
+        {"tls": Tls(), "compression": Compression()},
+        {"tls": Tls(versions="1.3", cipher="TLS13_AES_256_GCM_SHA384"), "compression": Compression(level=1)},
+    ],
+)
+def test_what_is_as_asked_is_no_difference(session: dict[str, Any]) -> None:
+    assert mismatches(_job(**session), _receipt()) == ()
+
+
+def test_plain_is_as_asked_when_nothing_was_asked() -> None:
+    assert mismatches(_job(), _plain()) == ()
+    socket = UnixTarget(path="/s")
+    assert mismatches(_job(socket), _plain(address_family="unix", tcp_nodelay=None)) == ()
+    assert mismatches(_job(TcpTarget(host="::1", port=1)), _plain(address_family="inet6")) == ()
+
+
+@pytest.mark.parametrize(
+    ("job", "receipt", "words"),
+    [
+        (_job(), _plain(address_family="unix"), "inet was asked for, and unix"),
+        (_job(UnixTarget(path="/s")), _plain(), "a Unix socket was asked for, and inet"),
+        (_job(TcpTarget(host="::1", port=1)), _plain(), "inet6 was asked for"),
+        (_job(), _plain(tcp_nodelay=False), "TCP_NODELAY"),
+        (_job(), _plain(tls_version="TLSv1.3"), "no TLS was asked for, and TLSv1.3"),
+        (_job(), _plain(compression="zlib"), "no compression was asked for, and zlib"),
+        (_job(tls=Tls()), _plain(), "TLS was asked for, and the server sees a plain session"),
+        (_job(tls=Tls(versions="1.2"), compression=Compression()), _receipt(), "TLS 1.2 was asked for, and TLSv1.3"),
+        (
+            _job(tls=Tls(cipher="ECDHE-RSA-AES128-GCM-SHA256"), compression=Compression()),
+            _receipt(),
+            "the cipher ECDHE-RSA-AES128-GCM-SHA256 was asked for, and TLS_AES_256_GCM_SHA384",
+        ),
+        (_job(tls=Tls(resumption=False), compression=Compression()), _receipt(tls_resumed=True), "not to be resumed"),
+        (
+            _job(tls=Tls(), compression=Compression()),
+            _receipt(tls_client_version="TLSv1.2"),
+            "something between ends the encryption",
+        ),
+        (_job(compression=Compression()), _plain(), "zlib compression was asked for, and none"),
+        (_job(compression=Compression(algorithm="zstd")), _plain(compression="zlib"), "zstd compression"),
+        (
+            _job(compression=Compression(algorithm="zstd", level=7)),
+            _plain(compression="zstd", compression_level=3),
+            "level 7 was asked for, and 3",
+        ),
+    ],
+)
+def test_each_difference_is_told_once(job: LoadJob, receipt: Receipt, words: str) -> None:
+    found = mismatches(job, receipt)
+    assert len(found) == 1
+    assert words in found[0]
+
+
+def test_all_differences_are_told() -> None:
+    job = _job(UnixTarget(path="/s"), tls=Tls(), compression=Compression())
+    assert len(mismatches(job, _plain())) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "reported"),
+    [
+        ("TLS13_AES_128_GCM_SHA256", "TLS_AES_128_GCM_SHA256"),
+        ("tls_aes_128_gcm_sha256", "TLS_AES_128_GCM_SHA256"),
+        ("TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256", "ECDHE-RSA-CHACHA20-POLY1305"),
+        ("ECDHE-ECDSA-AES256-GCM-SHA384", "ECDHE-ECDSA-AES256-GCM-SHA384"),
+    ],
+)
+def test_a_cipher_has_many_names(name: str, reported: str) -> None:
+    assert cipher_name(name) == reported
