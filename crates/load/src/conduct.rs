@@ -20,7 +20,7 @@ use crate::connection::{Connection, State, Wire};
 use crate::login::internal;
 use crate::opening::open_one;
 use crate::receipt;
-use crate::socket::Address;
+use crate::socket::{Address, allow_descriptors};
 use crate::tally::Window;
 use crate::window::{Collected, tell};
 use crate::worker::{self, Order, Plan, Report, Seat};
@@ -54,6 +54,7 @@ pub(crate) fn conduct(job: LoadJob) -> Result<(), Failed> {
         program: Arc::new(program),
         begun: AtomicU64::new(0),
     });
+    allow_descriptors(plan.all_connections())?;
     let cpus = own_cpus()?;
 
     let began = now_ns();

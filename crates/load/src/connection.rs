@@ -13,10 +13,10 @@ use rustix::io::Errno;
 use rustix::net::{self, SendFlags};
 
 use crate::channel::{Channel, ChannelError};
+use crate::counts::Use;
 use crate::login::Session;
 use crate::opening::Opening;
 use crate::statements::{Slot, Statements};
-use crate::tally::Use;
 use crate::workload::{Cursor, Due, Memory, Program};
 
 /// What a worker lends to its connections.

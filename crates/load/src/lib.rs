@@ -9,6 +9,7 @@ mod client;
 mod clock;
 mod conduct;
 mod connection;
+mod counts;
 pub mod digits;
 pub mod distribution;
 pub mod draws;

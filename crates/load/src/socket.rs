@@ -8,6 +8,7 @@ use howfar_record::jobs::Target;
 use howfar_record::{FailCode, Failed};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
+use rustix::process::{Resource, getrlimit, setrlimit};
 
 /// Where to connect, understood once.
 #[derive(Debug, Clone)]
@@ -81,6 +82,35 @@ impl Address {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// Beside the connections: standard streams, epolls, bells, files read for CPU times.
+const OTHER_DESCRIPTORS: u64 = 64;
+
+/// Let this process have a descriptor for each of so many connections, as far as its user may.
+pub(crate) fn allow_descriptors(connections: u64) -> Result<(), Failed> {
+    let wanted = connections + OTHER_DESCRIPTORS;
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current.is_none_or(|now| now >= wanted) {
+        return Ok(());
+    }
+    if let Some(most) = limit.maximum.filter(|&most| most < wanted) {
+        return Err(Failed::new(
+            FailCode::NotPermitted,
+            format!(
+                "{connections} connections need {wanted} file descriptors, and this process may have {most}"
+            ),
+            "Raise the limit (ulimit -Hn, or LimitNOFILE of the service), or use fewer connections.",
+        ));
+    }
+    limit.current = Some(wanted);
+    setrlimit(Resource::Nofile, limit).map_err(|error| {
+        Failed::new(
+            FailCode::NotPermitted,
+            format!("allowing {wanted} file descriptors failed: {error}"),
+            "Raise the limit (ulimit -n) before starting.",
+        )
+    })
 }
 
 /// How a pending connect ended.

@@ -9,8 +9,9 @@ use howfar_record::events::{
 use howfar_record::{Failed, emit};
 
 use crate::clock::{now_ns, unix_ns};
+use crate::counts::{Shares, Slice, Totals};
 use crate::login::internal;
-use crate::tally::{Passed, Shares, Slice, Totals, Window};
+use crate::tally::{Passed, Window};
 use crate::tcp_info::TcpInfo;
 use crate::usage::Usage;
 use crate::worker::Plan;

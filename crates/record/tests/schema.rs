@@ -156,6 +156,29 @@ fn events_are_written_as_the_contract_has_them() {
     assert_eq!(written(&done), json("event.tables_done.json"));
 }
 
+fn account() -> Account {
+    Account {
+        due: 5,
+        answered: 3,
+        unanswered: 1,
+        failed: 1,
+        backlog_max: 2,
+    }
+}
+
+fn tcp_facts() -> TcpFacts {
+    TcpFacts {
+        connections: 1,
+        rtt_p50_ns: 1,
+        rtt_max_ns: 2,
+        min_rtt_ns: Some(1),
+        retransmits: 0,
+        busy_ns: None,
+        rwnd_limited_ns: None,
+        sndbuf_limited_ns: None,
+    }
+}
+
 /// The fields of the nested parts, taken from the example, must be all that this side writes and no more.
 #[test]
 fn a_finished_event_is_written_as_the_contract_has_it() {
@@ -190,24 +213,9 @@ fn a_finished_event_is_written_as_the_contract_has_it() {
         rows: number(&example["rows"]),
         classes: Classes::default(),
         reconnects: 0,
-        open_loop: Some(Account {
-            due: 5,
-            answered: 3,
-            unanswered: 1,
-            failed: 1,
-            backlog_max: 2,
-        }),
+        open_loop: Some(account()),
         fairness: Fairness::default(),
-        tcp: Some(TcpFacts {
-            connections: 1,
-            rtt_p50_ns: 1,
-            rtt_max_ns: 2,
-            min_rtt_ns: Some(1),
-            retransmits: 0,
-            busy_ns: None,
-            rwnd_limited_ns: None,
-            sndbuf_limited_ns: None,
-        }),
+        tcp: Some(tcp_facts()),
         peak_memory_bytes: 0,
         bytes: Bytes {
             to_server: number(&example["bytes"]["to_server"]),

@@ -9,9 +9,10 @@ use super::{INTEREST, Worker};
 use crate::channel;
 use crate::clock::now_ns;
 use crate::connection::{After, Broken, State};
+use crate::counts::Stage;
 use crate::failure;
 use crate::login::internal;
-use crate::tally::{Ended, Stage};
+use crate::tally::Ended;
 
 /// Server errors that are the end of the session: shutdown, killed connection, idle too long.
 const SESSION_ENDS: [u16; 5] = [1053, 1077, 1079, 1927, 4031];

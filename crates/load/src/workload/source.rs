@@ -71,6 +71,15 @@ enum Owned {
     Bytes(Vec<u8>),
 }
 
+impl From<Value<'_>> for Owned {
+    fn from(value: Value<'_>) -> Self {
+        match value {
+            Value::Integer(number) => Self::Integer(number),
+            Value::Bytes(bytes) | Value::Raw(bytes) => Self::Bytes(bytes.to_vec()),
+        }
+    }
+}
+
 /// What one connection remembers: how often it drew from sequences, and the values that later statements repeat.
 #[derive(Debug, Clone)]
 pub struct Memory {
@@ -87,6 +96,17 @@ impl Memory {
             calls: 0,
             kept: vec![Owned::Integer(0); places],
             text: Vec::new(),
+        }
+    }
+
+    /// Rows `(n,n),(n+1,n+1),…` into `text`.
+    fn write_rows(&mut self, bytes: usize) {
+        self.text.clear();
+        while self.text.len() < bytes {
+            self.calls += 1;
+            let row = self.calls;
+            let comma = if self.text.is_empty() { "" } else { "," };
+            write!(self.text, "{comma}({row},{row})").expect("writing to memory cannot fail");
         }
     }
 
@@ -151,35 +171,23 @@ impl Source {
                 );
             }),
             Self::Unique => {
-                let number = memory.call(program.connections);
-                each(Value::Integer(i64::from(unique(number as u32)) - (1 << 31)));
+                let number = unique(memory.call(program.connections) as u32);
+                each(Value::Integer(i64::from(number) - (1 << 31)));
             }
             Self::Sequence { first, step } => {
-                let number = memory.call(program.connections);
-                each(Value::Integer(
-                    first.wrapping_add(step.wrapping_mul(number)) as i64,
-                ));
+                let number = step.wrapping_mul(memory.call(program.connections));
+                each(Value::Integer(first.wrapping_add(number) as i64));
             }
             Self::Integer(number) => each(Value::Integer(*number)),
             Self::Constant(bytes) => each(Value::Bytes(bytes)),
             Self::Rows { bytes } => {
-                memory.text.clear();
-                while memory.text.len() < *bytes {
-                    memory.calls += 1;
-                    let row = memory.calls;
-                    let comma = if memory.text.is_empty() { "" } else { "," };
-                    write!(memory.text, "{comma}({row},{row})")
-                        .expect("writing to memory cannot fail");
-                }
+                memory.write_rows(*bytes);
                 each(Value::Raw(&memory.text));
             }
             Self::Kept { place, source } => {
                 let mut kept = Owned::Integer(0);
                 source.draw_any(program, cursor, memory, &mut |value| {
-                    kept = match value {
-                        Value::Integer(number) => Owned::Integer(number),
-                        Value::Bytes(bytes) | Value::Raw(bytes) => Owned::Bytes(bytes.to_vec()),
-                    };
+                    kept = Owned::from(value);
                     each(value);
                 });
                 memory.kept[*place] = kept;

@@ -1,0 +1,155 @@
+//! Numbers that workers count up and the conductor adds.
+
+use std::collections::BTreeMap;
+
+use howfar_record::Latency;
+use howfar_record::events::Classes;
+use howfar_wire::mysql::answer::Done;
+
+use crate::tcp_info::TcpInfo;
+
+/// What a transaction used, summed while it runs and counted when it ends.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Use {
+    pub(crate) queries: u64,
+    pub(crate) turns: u64,
+    pub(crate) rows: u64,
+    pub(crate) classes: Classes,
+    pub(crate) to_server: u64,
+    pub(crate) to_client: u64,
+    pub(crate) errors: u64,
+}
+
+impl Use {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.queries += other.queries;
+        self.turns += other.turns;
+        self.rows += other.rows;
+        self.classes.read += other.classes.read;
+        self.classes.write += other.classes.write;
+        self.classes.other += other.classes.other;
+        self.to_server += other.to_server;
+        self.to_client += other.to_client;
+        self.errors += other.errors;
+    }
+
+    /// An answer's results.
+    #[inline]
+    pub(crate) fn done(&mut self, done: &Done) {
+        self.rows += done.rows;
+        self.classes.read += u64::from(done.reads);
+        self.classes.write += u64::from(done.writes);
+        self.classes.other += u64::from(done.others);
+    }
+}
+
+/// One worker's share of one interval.
+#[derive(Debug, Default)]
+pub(crate) struct Slice {
+    pub(crate) transactions: u64,
+    pub(crate) used: Use,
+    pub(crate) reconnects: u64,
+    /// At its end.
+    pub(crate) backlog: u64,
+    pub(crate) latency: Latency,
+}
+
+impl Slice {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.transactions += other.transactions;
+        self.used.add(&other.used);
+        self.reconnects += other.reconnects;
+        self.backlog += other.backlog;
+        self.latency.add(&other.latency);
+    }
+}
+
+/// Transactions and busy time of the connections, in sums from which mean and deviation follow.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Shares {
+    pub(crate) connections: f64,
+    pub(crate) done: [f64; 2],
+    pub(crate) busy: [f64; 2],
+}
+
+impl Shares {
+    pub(crate) fn take(&mut self, done: u64, busy_ns: u64) {
+        let (done, busy) = (done as f64, busy_ns as f64);
+        self.connections += 1.0;
+        self.done = [self.done[0] + done, self.done[1] + done * done];
+        self.busy = [self.busy[0] + busy, self.busy[1] + busy * busy];
+    }
+
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.connections += other.connections;
+        for at in 0..2 {
+            self.done[at] += other.done[at];
+            self.busy[at] += other.busy[at];
+        }
+    }
+}
+
+/// Stages of a statement; recorded on request.
+#[derive(Debug, Clone, Copy)]
+#[repr(usize)]
+pub(crate) enum Stage {
+    Wait,
+    Transfer,
+    Parse,
+}
+
+/// One worker's share of the whole window.
+#[derive(Debug, Default)]
+pub(crate) struct Totals {
+    pub(crate) transactions: u64,
+    pub(crate) used: Use,
+    pub(crate) errors: BTreeMap<u16, u64>,
+    pub(crate) reconnects: u64,
+    /// Open loop: requests due in the window; of them begun or not, those without an answer at its end.
+    pub(crate) due: u64,
+    pub(crate) unanswered_count: u64,
+    pub(crate) backlog_max: u64,
+    pub(crate) latency: Latency,
+    pub(crate) service: Latency,
+    pub(crate) lateness: Latency,
+    pub(crate) unanswered: Latency,
+    pub(crate) connect: Latency,
+    pub(crate) stages: [Latency; 3],
+    pub(crate) kinds: Vec<Latency>,
+    pub(crate) shares: Shares,
+    pub(crate) tcp: Vec<TcpInfo>,
+}
+
+impl Totals {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.transactions += other.transactions;
+        self.used.add(&other.used);
+        for (code, count) in &other.errors {
+            *self.errors.entry(*code).or_default() += count;
+        }
+        self.reconnects += other.reconnects;
+        self.due += other.due;
+        self.unanswered_count += other.unanswered_count;
+        self.backlog_max += other.backlog_max;
+        let pairs = [
+            (&mut self.latency, &other.latency),
+            (&mut self.service, &other.service),
+            (&mut self.lateness, &other.lateness),
+            (&mut self.unanswered, &other.unanswered),
+            (&mut self.connect, &other.connect),
+        ];
+        for (mine, others) in pairs {
+            mine.add(others);
+        }
+        for (mine, others) in self.stages.iter_mut().zip(&other.stages) {
+            mine.add(others);
+        }
+        self.kinds
+            .resize_with(self.kinds.len().max(other.kinds.len()), Latency::new);
+        for (mine, others) in self.kinds.iter_mut().zip(&other.kinds) {
+            mine.add(others);
+        }
+        self.shares.add(&other.shares);
+        self.tcp.extend_from_slice(&other.tcp);
+    }
+}
