@@ -5,6 +5,8 @@
 
 mod entering;
 mod preparing;
+#[cfg(test)]
+mod tests;
 
 use howfar_record::jobs::Target;
 use howfar_record::{FailCode, Failed};

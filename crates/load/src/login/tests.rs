@@ -1,0 +1,143 @@
+//! What a login sends, and what it refuses, byte for byte. Logins that end well are tested with real servers.
+
+use howfar_record::jobs::{SessionJob, Sysbench, Tls, Workload};
+use howfar_wire::mysql::server;
+
+use super::*;
+
+const VERSION: &str = "x";
+/// Of the greeting's capabilities: packet header, protocol, version, connection, scramble, filler come before.
+const CAPABILITIES: usize = 4 + 1 + 2 + 4 + 8 + 1;
+const COMPRESS: u8 = 1 << 5;
+const SSL: u8 = 1 << 3;
+
+fn greeting(tls: bool) -> Vec<u8> {
+    let mut out = Vec::new();
+    server::greeting(&mut out, VERSION, 7, [9; 20], false);
+    out[CAPABILITIES] |= COMPRESS;
+    out[CAPABILITIES + 1] |= if tls { SSL } else { 0 };
+    out
+}
+
+fn over_tls() -> SessionJob {
+    SessionJob {
+        tls: Some(Tls::default()),
+        ..SessionJob::default()
+    }
+}
+
+/// Feed a login what a server says, one piece after the other: all that was sent, or how it ended.
+fn talk(session: &SessionJob, said: &[Vec<u8>]) -> Result<Vec<u8>, Failed> {
+    let target = Target::Tcp {
+        host: "127.0.0.1".to_owned(),
+        port: 1,
+    };
+    let wanted = Wanted::new(session, &target)?;
+    let workload = Workload::OltpPointSelect(Sysbench::default());
+    let program = Program::new(&workload, 1, 1).expect("a good workload");
+    let entry = Entry {
+        target: &target,
+        account: Account {
+            user: "somebody",
+            password: "secret",
+            database: "db",
+        },
+        wanted: &wanted,
+        program: &program,
+        decode: false,
+    };
+    let mut login = Login::new(&program);
+    let mut out = Vec::new();
+    for piece in said {
+        assert!(login.feed(piece, &entry, &mut out)?.is_none());
+    }
+    Ok(out)
+}
+
+fn holds(bytes: &[u8], text: &str) -> bool {
+    bytes
+        .windows(text.len())
+        .any(|window| window == text.as_bytes())
+}
+
+#[test]
+fn without_a_wish_the_login_is_plain_and_holds_no_password() {
+    let sent = talk(&SessionJob::default(), &[greeting(true)]).expect("a login");
+    assert!(holds(&sent, "somebody"));
+    assert!(!holds(&sent, "secret"));
+    assert_eq!(sent[4] & COMPRESS, 0);
+    assert_eq!(sent[5] & SSL, 0);
+}
+
+#[test]
+fn over_tls_the_account_waits_for_the_end_of_the_handshake() {
+    let sent = talk(&over_tls(), &[greeting(true)]).expect("a request for TLS");
+    assert_eq!(
+        sent[..4],
+        [32, 0, 0, 1],
+        "the short packet that asks for TLS"
+    );
+    assert_eq!(sent[5] & SSL, SSL);
+    assert_eq!(sent[36], 22, "a handshake record of TLS follows");
+    assert!(!holds(&sent, "somebody"));
+}
+
+#[test]
+fn a_server_without_tls_is_told_nothing() {
+    let failed = talk(&over_tls(), &[greeting(false)]).expect_err("no TLS");
+    assert_eq!(failed.code, FailCode::Tls);
+    assert!(
+        failed.message.contains("offers no TLS"),
+        "{}",
+        failed.message
+    );
+}
+
+#[test]
+fn what_comes_in_clear_before_tls_is_not_believed() {
+    let mut ok = Vec::new();
+    server::ok(&mut ok, 2, 2);
+    let failed = talk(&over_tls(), &[[greeting(true), ok.clone()].concat()]);
+    assert_eq!(failed.expect_err("in one piece").code, FailCode::Protocol);
+    let failed = talk(&over_tls(), &[greeting(true), ok]);
+    assert_eq!(failed.expect_err("in two pieces").code, FailCode::Tls);
+}
+
+#[test]
+fn a_login_has_an_end() {
+    let mut said = vec![greeting(false)];
+    for round in 0..9_u8 {
+        let mut switch = Vec::new();
+        let payload = [b"\xFEmysql_native_password\0".as_slice(), &[9; 20], &[0]].concat();
+        frame::write_packet(&mut switch, 2 + 2 * round, &payload);
+        said.push(switch);
+    }
+    let failed = talk(&SessionJob::default(), &said).expect_err("it never ends");
+    assert_eq!(failed.code, FailCode::Protocol);
+    assert!(
+        failed.message.contains("without an end"),
+        "{}",
+        failed.message
+    );
+}
+
+#[test]
+fn the_password_is_not_given_to_whoever_asks_in_plain() {
+    let mut switch = Vec::new();
+    frame::write_packet(&mut switch, 2, b"\xFEmysql_clear_password\0");
+    let failed = talk(&SessionJob::default(), &[greeting(false), switch]).expect_err("in clear");
+    assert_eq!(failed.code, FailCode::Auth);
+    assert!(failed.advice.contains("TLS"), "{}", failed.advice);
+}
+
+#[test]
+fn what_is_not_spoken_is_named() {
+    let mut switch = Vec::new();
+    frame::write_packet(&mut switch, 2, b"\xFEauth_gssapi_client\0x");
+    let failed = talk(&SessionJob::default(), &[greeting(false), switch]).expect_err("Kerberos");
+    assert!(
+        failed.message.contains("auth_gssapi_client"),
+        "{}",
+        failed.message
+    );
+}
