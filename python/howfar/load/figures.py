@@ -52,6 +52,8 @@ class Result:
     transaction: Latency
     service: Latency | None
     """Open loop only; in a closed loop the two are the same."""
+    lateness: Latency | None
+    """Open loop only: how much later than due, with a connection free, a request was sent."""
     statements: tuple[Latency, ...]
     stages: tuple[Latency, ...]
     connect: Latency | None
@@ -67,6 +69,12 @@ class Result:
     @property
     def open_loop(self) -> bool:
         return self.job.arrivals is not None
+
+    @property
+    def shown(self) -> tuple[Latency, ...]:
+        """Every latency that outputs for programs have, in one order."""
+        named = (self.transaction, self.service, self.lateness, *self.statements, *self.stages, self.connect)
+        return tuple(latency for latency in named if latency is not None)
 
     @property
     def errors(self) -> int:
@@ -114,6 +122,7 @@ def result_of(
         ),
         transaction=transaction,
         service=service,
+        lateness=lateness,
         statements=tuple(
             latency for kind, latency in named.items() if kind not in _OF_ALL and not kind.startswith("stage.")
         ),

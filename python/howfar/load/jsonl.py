@@ -46,7 +46,6 @@ def summary_line(result: Result) -> str:
 def summary(result: Result) -> dict[str, Any]:
     """The last line: what the other reports show, as numbers."""
     finished = result.finished
-    seen = [result.transaction, *([result.service] if result.service else []), *result.statements, *result.stages]
     client = result.client
     queries = max(finished.queries, 1)
     return {
@@ -67,7 +66,7 @@ def summary(result: Result) -> dict[str, Any]:
         "queries_per_second": result.per_second(finished.queries),
         "errors": finished.errors,
         "reconnects": finished.reconnects,
-        "latency_ns": {each.kind: _latency(each) for each in seen if each.count},
+        "latency_ns": {each.kind: _latency(each) for each in result.shown if each.count},
         "client_cpu_ns_per_query": None if client is None else client.cpu_ns / queries,
         "client_memory_bytes": finished.peak_memory_bytes,
     }

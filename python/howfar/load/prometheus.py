@@ -37,11 +37,12 @@ def prometheus_text(result: Result, workload: str) -> str:
         [({"code": code}, n) for code, n in sorted(finished.errors.items())],
     )
     family("reconnects", "Connections opened again.", [({}, finished.reconnects)])
-    seen = [result.transaction, *([result.service] if result.service else []), *result.statements, *result.stages]
     family("latency_seconds", "Latency at a quantile; a lower bound where censored is true.", [
-        sample for latency in seen for sample in _quantiles(latency)
+        sample for latency in result.shown for sample in _quantiles(latency)
     ])  # fmt: skip
-    family("latency_max_seconds", "Highest latency.", [({"kind": each.kind}, each.max_ns / 1e9) for each in seen])
+    family(
+        "latency_max_seconds", "Highest latency.", [({"kind": each.kind}, each.max_ns / 1e9) for each in result.shown]
+    )
     if finished.open_loop is not None:
         account = finished.open_loop
         family("requests", "Open loop: what became of every request that was due.", [

@@ -102,8 +102,9 @@ def _throughput(result: Result) -> list[str]:
 
 def _latencies(result: Result) -> list[str]:
     if result.open_loop:
-        rows = [("response", result.transaction), *([("service", result.service)] if result.service else [])]
-        note = "response: from when a request was due; service: from its first byte sent"
+        named = (("response", result.transaction), ("service", result.service), ("lateness", result.lateness))
+        rows = [(label, latency) for label, latency in named if latency is not None]
+        note = "response: from when due; service: from its first byte sent; lateness: of sending, this client's own"
     else:
         rows = [("transaction", result.transaction)]
         note = (
