@@ -222,14 +222,25 @@ def test_an_interrupted_load_leaves_a_partial_answer_and_no_engine(tmp_path: Pat
 # ---------------------------------------------------------------- where the server is
 
 
-def test_the_laboratory_is_the_default_where_it_is() -> None:
+def test_the_laboratory_is_the_default_where_it_is(tmp_path: Path) -> None:
     said: list[str] = []
-    inside = {"HOWFAR_SOCKET": "/lab.sock", "HOWFAR_USER": "howfar", "HOWFAR_DATABASE": "sbtest"}
+    secret = tmp_path / "password"
+    secret.touch(mode=0o600)
+    secret.write_text("of-the-laboratory")
+    inside = {
+        "HOWFAR_SOCKET": "/lab.sock",
+        "HOWFAR_USER": "howfar",
+        "HOWFAR_DATABASE": "sbtest",
+        "HOWFAR_PASSWORD_FILE": str(secret),
+        "HOWFAR_PASSWORD": "of-another-server",
+    }
     login = find_login(read_words(["oltp_read_only"]), said.append, inside)
     assert (login.place.socket, login.place.user) == ("/lab.sock", "howfar")
+    assert login.password == "of-the-laboratory"
     assert said == ["server and account are those of `howfar lab`"]
     other = find_login(read_words(["mysql://u@192.0.2.1", "oltp_read_only"]), said.append, inside)
     assert other.place.host == "192.0.2.1" and other.place.user == "u"
+    assert other.password == "of-another-server"
 
 
 def test_names_and_addresses() -> None:

@@ -71,12 +71,9 @@ def _password(asked: Asked, of_file: str | None, laboratory: bool, environment: 
         return _asked_for()
     if of_file is not None:
         return of_file
-    for name in ("HOWFAR_PASSWORD", "MYSQL_PWD"):
-        if name in environment:
-            return environment[name]
-    if laboratory and "HOWFAR_PASSWORD_FILE" in environment:
+    if laboratory and "HOWFAR_PASSWORD_FILE" in environment:  # the variables below are for servers of the user's own
         return _password_in(Path(environment["HOWFAR_PASSWORD_FILE"]), say)
-    return ""
+    return environment.get("HOWFAR_PASSWORD", environment.get("MYSQL_PWD", ""))
 
 
 def _asked_for() -> str:
