@@ -80,7 +80,7 @@ pub(crate) struct TlsFacts {
 /// What connections of a thread share, because it is big and keeps nothing between calls.
 #[derive(Default)]
 struct Lent {
-    codec: Option<Codec>,
+    codec: Option<Box<Codec>>,
     frames: Vec<u8>,
 }
 
@@ -93,7 +93,7 @@ impl Lent {
         self.frames.clear();
         let codec = match self.codec.take() {
             Some(codec) if codec.algorithm() == algorithm => codec,
-            _ => Codec::new(algorithm).map_err(ChannelError::Codec)?,
+            _ => Box::new(Codec::new(algorithm).map_err(ChannelError::Codec)?),
         };
         Ok((self.codec.insert(codec), &mut self.frames))
     }

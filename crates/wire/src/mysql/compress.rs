@@ -47,6 +47,7 @@ impl Algorithm {
     }
 }
 
+#[allow(clippy::large_enum_variant)] // one a thread
 enum Engine {
     Zlib(Compress, Decompress),
     Zstd(Compressor<'static>, Decompressor<'static>),
