@@ -1,4 +1,5 @@
-"""`howfar bench`: what the instrument itself costs. `calibrate`: alone, against a server that does nothing."""
+"""`howfar bench`: what the instrument itself costs. `calibrate`: alone, against a server that does nothing; `engine`: beside another
+load generator (`bench_engine.py`)."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from howfar.analysis.summary import Estimate
 from howfar.bench.calibrate import Request
 from howfar.bench.calibrate import calibrate as run_calibration
 from howfar.bench.calibration import FLOOR_BAR, Calibration, Floor, Limit, OverTransport, Transport
+from howfar.cli.bench_engine import engine
 from howfar.cli.screen import has_colour, is_terminal, no_colour_option, width
 from howfar.errors import UsageError
 
@@ -30,6 +32,9 @@ _LIMITS = {
 @click.group()
 def bench() -> None:
     """Measure what the instrument itself costs."""
+
+
+bench.add_command(engine)
 
 
 @bench.command()

@@ -1,0 +1,37 @@
+"""`howfar bench engine` for real. Figures are not judged: machines are busy."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from howfar.bench.comparison import Comparison
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.usefixtures("mariadb"),
+    pytest.mark.skipif(
+        shutil.which("sysbench") is None, reason="sysbench is not installed (./setup --tests brings it)"
+    ),
+]
+
+
+def test_it_compares_with_sysbench_and_says_what_is_documented() -> None:
+    command = [str(Path(sys.executable).with_name("howfar")), "bench", "engine", "--against", "sysbench"]
+    options = ["--connections", "1,16", "--blocks", "2", "--seconds", "0.3", "--json"]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=170)
+    assert done.returncode == 0, done.stderr
+    found = Comparison.model_validate_json(done.stdout)
+    assert [row.connections for row in found.rows] == [1, 16]
+    for row in found.rows:
+        for side in (row.ours, row.peer):
+            assert min(side.client_cpu_us_per_query, side.qps, side.rss_mib) > 0
+            assert side.whole_process_cpu_us_per_query > 0
+        assert row.cpu_ratio.low is not None and row.cpu_ratio.high is not None
+    text = Path(__file__).parents[2].joinpath("docs", "engine.md").read_text()
+    fields = {*Comparison.model_fields, *type(found.rows[0]).model_fields, *type(found.rows[0].ours).model_fields}
+    assert not [name for name in {*fields, *type(found.setting).model_fields} if f"`{name}`" not in text]
