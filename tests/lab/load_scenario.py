@@ -83,7 +83,8 @@ def scenario(folder: Path) -> dict[str, Any]:
     for other in OTHERS:
         found[other] = run([*HOWFAR, other, *server, by_file, "--report=sysbench", *counted(other)])
     found["prepare"] = run([*HOWFAR, "--workload=orders", "prepare"])
-    found["orders"] = run([*HOWFAR, "--workload=orders", "--threads=2", "--time=1", "--rate=200"])
+    found["orders"] = run([*HOWFAR, "--workload=orders", *COUNTED[2:]])
+    found["orders at a rate"] = run([*HOWFAR, "--workload=orders", "--threads=2", "--time=1", "--rate=200"])
     found["cleanup"] = run([*HOWFAR, "--workload=orders", "cleanup"])
     search = ["--search=p50<1s", "--search-low=50", "--search-high=100", "--time=1"]
     found["search"] = run([*HOWFAR, "oltp_point_select", *TABLES, *search, "--json"])
