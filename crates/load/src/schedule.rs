@@ -110,6 +110,16 @@ impl Schedule {
         Some(due_ns)
     }
 
+    /// What nobody has taken is not asked for any more.
+    pub(crate) fn close(&mut self) {
+        self.taken.next_ns = u64::MAX;
+        self.ahead = self.taken.clone();
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.taken.next_ns == u64::MAX
+    }
+
     /// Requests due before `at`, since the origin. `at` never goes back.
     pub(crate) fn due_before(&mut self, at: u64) -> u64 {
         while self.ahead.next_ns < at {
@@ -186,6 +196,16 @@ mod tests {
         assert_eq!(one.due_before(1_000 + 5_000_000), 1250);
         assert_eq!(one.due_before(1_000 + 10_000_000), 5000);
         assert_eq!(one.due_before(1_000 + 11_000_000), 6000);
+    }
+
+    #[test]
+    fn what_is_closed_asks_for_no_more() {
+        let mut one = schedule(1e6, Shape::Constant, 0, 0, 1);
+        assert_eq!(one.due_before(50_000), 49);
+        assert!(one.take(50_000).is_some());
+        one.close();
+        assert_eq!((one.due_before(90_000), one.backlog(90_000)), (1, 0));
+        assert!(one.take(90_000).is_none() && one.is_closed());
     }
 
     proptest! {

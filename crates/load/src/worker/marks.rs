@@ -77,7 +77,9 @@ impl Worker<'_> {
         let Some(schedule) = &mut load.schedule else {
             return;
         };
-        load.tally.totals.due = schedule.due_before(end_ns) - load.due_at_start;
+        load.tally.totals.due = schedule
+            .due_before(end_ns)
+            .saturating_sub(load.due_at_start);
         // What nobody has begun: a copy goes through it, the schedule itself goes on.
         let mut rest = schedule.clone();
         while let Some(due_ns) = rest.take(end_ns - 1) {

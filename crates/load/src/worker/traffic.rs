@@ -210,18 +210,20 @@ impl Worker<'_> {
         let Some(load) = &mut self.load else {
             return Ok(());
         };
-        let limited = load.tally.is_counting() || load.tally.next_mark_ns() == u64::MAX;
         if let Some(schedule) = &mut load.schedule {
-            if let Some(due_ns) = schedule.take(now) {
-                // It could not have begun before its connection was free, which is now.
-                load.tally.begun(due_ns, now, now);
-                return self.begin(index, due_ns, now);
+            if schedule.is_closed() {
+                self.rest();
+                return Ok(());
             }
-            load.free.push_back(index as u32);
-            self.connections[index].free_ns = now;
-            return Ok(());
+            if schedule.next_ns() > now {
+                load.free.push_back(index as u32);
+                self.connections[index].free_ns = now;
+                return Ok(());
+            }
+            // It could not have begun before its connection was free, which is now.
+            return self.begin_due(index, now, now);
         }
-        if limited && !self.plan.claim() {
+        if !self.claim() {
             self.rest();
             return Ok(());
         }
@@ -234,21 +236,54 @@ impl Worker<'_> {
             return Ok(());
         }
         while let Some(load) = &mut self.load {
-            let Some(schedule) = &mut load.schedule else {
+            let Some(schedule) = &load.schedule else {
                 break;
             };
-            let Some(&index) = load.free.front() else {
+            if schedule.next_ns() > now {
+                break;
+            }
+            let Some(index) = load.free.pop_front() else {
                 break;
             };
-            let Some(due_ns) = schedule.take(now) else {
-                break;
-            };
-            load.free.pop_front();
             let free_ns = self.connections[index as usize].free_ns;
-            load.tally.begun(due_ns, due_ns.max(free_ns), now);
-            self.begin(index as usize, due_ns, now)?;
+            self.begin_due(index as usize, free_ns, now)?;
         }
         Ok(())
+    }
+
+    /// Open loop: begin the request that is due next on a connection that is free since `free_ns`.
+    fn begin_due(&mut self, index: usize, free_ns: u64, now: u64) -> Result<(), Failed> {
+        let may = self.claim();
+        let Some(load) = &mut self.load else {
+            return Ok(());
+        };
+        let Some(schedule) = &mut load.schedule else {
+            return Ok(());
+        };
+        if !may {
+            schedule.close();
+            self.rest();
+            // Nobody is waited for who waits for arrivals.
+            let free = self
+                .load
+                .as_mut()
+                .map(|load| std::mem::take(&mut load.free));
+            free.into_iter().flatten().for_each(|_| self.rest());
+            return Ok(());
+        }
+        let Some(due_ns) = schedule.take(now) else {
+            return Ok(());
+        };
+        load.tally.begun(due_ns, due_ns.max(free_ns), now);
+        self.begin(index, due_ns, now)
+    }
+
+    /// One transaction more may begin; before the window they are not counted.
+    #[inline]
+    fn claim(&self) -> bool {
+        let counts =
+            |load: &super::Load| load.tally.is_counting() || load.tally.next_mark_ns() == u64::MAX;
+        !self.load.as_ref().is_some_and(counts) || self.plan.claim()
     }
 
     #[inline]
