@@ -151,6 +151,7 @@ def receipt(path: str) -> Receipt:
         tcp_mss=None,
         tcp_nodelay=None,
         congestion_control=None,
+        driver="epoll",
         client_threads=1,
         client_cpus=(0,),
     )

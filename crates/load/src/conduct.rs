@@ -20,9 +20,11 @@ use crate::connection::{Connection, State, Wire};
 use crate::login::internal;
 use crate::opening::open_one;
 use crate::receipt;
+use crate::ring::Ring;
 use crate::socket::{Address, allow_descriptors};
 use crate::tally::Window;
 use crate::window::{Collected, tell};
+use crate::worker::driver::{Driver, rings};
 use crate::worker::{self, Order, Plan, Report, Seat};
 use crate::workload::Program;
 
@@ -57,9 +59,11 @@ pub(crate) fn conduct(job: LoadJob) -> Result<(), Failed> {
     allow_descriptors(plan.all_connections())?;
     let cpus = own_cpus()?;
 
+    let rings = rings(plan.job.driver, plan.all_connections(), plan.workers(&cpus))?;
     let began = now_ns();
-    let (first, receipt) = first_connections(&plan, &cpus)?;
-    let mut crew = Crew::hire(&plan, &cpus, first)?;
+    let (first, mut receipt) = first_connections(&plan, &cpus)?;
+    receipt.driver = Driver::name(&rings);
+    let mut crew = Crew::hire(&plan, &cpus, first, rings)?;
     let prepared_statements = crew.opened()?;
     tell(&Ready {
         receipt,
@@ -133,7 +137,12 @@ struct Crew {
 impl Crew {
     /// Start the workers; connections are dealt round robin. With as many workers as CPUs each is pinned to its own. With fewer
     /// they may move: a worker pinned to a CPU that something else keeps busy would wait beside an idle one.
-    fn hire(plan: &Arc<Plan>, cpus: &[u32], first: Vec<Connection>) -> Result<Self, Failed> {
+    fn hire(
+        plan: &Arc<Plan>,
+        cpus: &[u32],
+        first: Vec<Connection>,
+        rings: Vec<Ring>,
+    ) -> Result<Self, Failed> {
         let (to_conductor, reports) = mpsc::channel();
         let workers = plan.workers(cpus);
         let mut shares: Vec<Vec<Connection>> = (0..workers).map(|_| Vec::new()).collect();
@@ -143,6 +152,7 @@ impl Crew {
             shares[connection.id as usize % workers].push(connection);
         }
         let mut lines = Vec::with_capacity(workers);
+        let mut rings = rings.into_iter();
         for (place, connections) in shares.into_iter().enumerate() {
             let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
                 .map_err(|error| internal(format!("eventfd: {error}")))?;
@@ -151,6 +161,9 @@ impl Crew {
             let seat = Seat {
                 place: (place, workers),
                 pinned: (workers == cpus.len()).then_some(cpus[place]),
+                driver: rings
+                    .next()
+                    .map_or(Driver::Epoll, |ring| Driver::Ring(Box::new(ring))),
                 connections,
                 orders,
                 bell: Arc::clone(&bell),

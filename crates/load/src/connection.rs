@@ -17,6 +17,7 @@ use crate::counts::Use;
 use crate::login::Session;
 use crate::opening::Opening;
 use crate::statements::{Slot, Statements};
+use crate::worker::driver::{Driver, Line};
 use crate::workload::{Cursor, Due, Memory, Program};
 
 /// What a worker lends to its connections.
@@ -95,6 +96,7 @@ pub(crate) struct Wire {
     statements: Statements,
     /// Bytes that the socket did not take at once; nearly always empty.
     pub(crate) unsent: Vec<u8>,
+    pub(crate) line: Line,
 }
 
 impl Wire {
@@ -105,24 +107,56 @@ impl Wire {
             answer: session.answer,
             statements: session.statements,
             unsent: Vec::new(),
+            line: Line::default(),
         }
     }
 
     /// Send what is unsent, as far as the socket takes it.
-    pub(crate) fn flush(&mut self) -> io::Result<()> {
-        let sent = send_some(&self.socket, &self.unsent)?;
+    pub(crate) fn flush(&mut self, driver: &mut Driver) -> io::Result<()> {
+        let sent = driver.send(&self.socket, &mut self.line, &self.unsent)?;
         self.unsent.drain(..sent);
+        Ok(())
+    }
+
+    /// Send the packets of `tools`, or keep what cannot be sent yet.
+    #[inline]
+    fn send(&mut self, tools: &mut Tools, driver: &mut Driver) -> Result<(), Broken> {
+        let bytes = if self.channel.is_plain() {
+            &tools.packet
+        } else {
+            tools.sealed.clear();
+            self.channel
+                .seal(&tools.packet, &mut tools.sealed)
+                .map_err(Broken::Channel)?;
+            &tools.sealed
+        };
+        let sent = if self.unsent.is_empty() {
+            driver
+                .send(&self.socket, &mut self.line, bytes)
+                .map_err(Broken::Io)?
+        } else {
+            0
+        };
+        if sent < bytes.len() {
+            self.unsent.extend_from_slice(&bytes[sent..]);
+        }
         Ok(())
     }
 
     /// Say goodbye and close. The work is done: a server that is gone by now changes nothing.
     pub(crate) fn leave(mut self) {
+        let bytes = self.goodbye();
+        let _ = send_some(&self.socket, &bytes);
+        let _ = net::shutdown(&self.socket, net::Shutdown::Both);
+    }
+
+    /// The bytes of a goodbye.
+    pub(crate) fn goodbye(&mut self) -> Vec<u8> {
         let mut quit = Vec::new();
         command::quit(&mut quit);
         let mut bytes = Vec::new();
         let _ = self.channel.seal(&quit, &mut bytes);
-        let _ = send_some(&self.socket, &bytes);
-        let _ = net::shutdown(&self.socket, net::Shutdown::Both);
+        bytes
     }
 }
 
@@ -219,7 +253,12 @@ impl Connection {
 
     /// Send the statement that comes next. `now` is the clock's last reading.
     #[inline]
-    pub(crate) fn send(&mut self, now: u64, tools: &mut Tools) -> Result<(), Broken> {
+    pub(crate) fn send(
+        &mut self,
+        now: u64,
+        tools: &mut Tools,
+        driver: &mut Driver,
+    ) -> Result<(), Broken> {
         let Some(wire) = self.wire.as_deref_mut() else {
             unreachable!("only an open connection sends")
         };
@@ -259,24 +298,7 @@ impl Connection {
         self.used.queries += statements;
         self.used.turns += 1;
         self.used.to_server += packet.len() as u64;
-        let bytes = if wire.channel.is_plain() {
-            packet
-        } else {
-            tools.sealed.clear();
-            wire.channel
-                .seal(packet, &mut tools.sealed)
-                .map_err(Broken::Channel)?;
-            &mut tools.sealed
-        };
-        let sent = if wire.unsent.is_empty() {
-            send_some(&wire.socket, bytes).map_err(Broken::Io)?
-        } else {
-            0
-        };
-        if sent < bytes.len() {
-            wire.unsent.extend_from_slice(&bytes[sent..]);
-        }
-        Ok(())
+        wire.send(tools, driver)
     }
 
     /// Bytes came: how the answer ended, once it did.

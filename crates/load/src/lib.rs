@@ -17,6 +17,7 @@ mod failure;
 mod login;
 mod opening;
 mod receipt;
+mod ring;
 mod schedule;
 mod socket;
 mod sockopt;

@@ -73,6 +73,7 @@ pub(crate) fn take(
         tcp_mss: tcp.then(|| max_segment(socket)).flatten(),
         tcp_nodelay: tcp.then(|| sockopt::tcp_nodelay(socket).ok()).flatten(),
         congestion_control: tcp.then(|| sockopt::tcp_congestion(socket).ok()).flatten(),
+        driver: "",
         client_threads: plan.workers(cpus) as u32,
         client_cpus: cpus.to_vec(),
     })

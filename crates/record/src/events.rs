@@ -71,6 +71,8 @@ pub struct Receipt {
     pub tcp_mss: Option<u32>,
     pub tcp_nodelay: Option<bool>,
     pub congestion_control: Option<String>,
+    /// `epoll` or `io_uring`.
+    pub driver: &'static str,
     pub client_threads: u32,
     pub client_cpus: Vec<u32>,
 }

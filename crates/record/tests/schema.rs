@@ -99,6 +99,7 @@ fn receipt() -> Receipt {
         tcp_mss: Some(1448),
         tcp_nodelay: Some(true),
         congestion_control: Some("cubic".to_owned()),
+        driver: "io_uring",
         client_threads: 2,
         client_cpus: vec![0, 1],
     }

@@ -41,6 +41,8 @@ class Receipt(Message):
     tcp_mss: int | None
     tcp_nodelay: bool | None
     congestion_control: str | None
+    driver: Literal["epoll", "io_uring"]
+    """Who served the sockets."""
     client_threads: int
     client_cpus: tuple[int, ...]
 

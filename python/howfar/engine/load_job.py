@@ -126,6 +126,8 @@ class LoadJob(Message):
     """Further connections that are opened, logged in and never used."""
     threads: int | None = Field(default=None, ge=1, le=1024)
     """At most so many threads of the engine; None: one a CPU."""
+    driver: Literal["auto", "epoll", "io_uring"] = "auto"
+    """Who serves the sockets; `auto`: io_uring where the kernel has it and a thread has connections enough, else epoll."""
     arrivals: Arrivals | None = None
     ramp_ns: int = Field(default=0, ge=0, le=LONGEST_NS)
     """Closed loop: connections begin evenly over this time. Open loop: the rate grows from 0 linearly. Part of the warm-up."""

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use crate::drivers::drivers;
 use crate::fake::{Fake, Reply, packet, refusal};
 use crate::process::{engine_on, failure, job, success};
 
@@ -144,10 +145,11 @@ fn other_errors_end_the_job() {
 
 #[test]
 fn the_server_goes_away_or_falls_silent_or_mad() {
-    for connections in [1, 3] {
+    for (connections, driver) in drivers().into_iter().flat_map(|one| [(1, one), (3, one)]) {
         let with = |fake: &Fake| {
             let mut job = job(&fake.path);
             job["connections"] = connections.into();
+            job["driver"] = driver.into();
             job
         };
         let fake = Fake::new(

@@ -3,13 +3,12 @@
 use std::cmp::Reverse;
 
 use howfar_record::{FailCode, Failed};
-use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::epoll::EventFlags;
 
 use super::{INTEREST, Report, Worker};
 use crate::clock::now_ns;
 use crate::connection::{State, Wire};
 use crate::failure;
-use crate::login::internal;
 use crate::opening::Opening;
 
 /// Connections on their way in at a time: enough to hide a long round trip, below the usual length of a server's queue.
@@ -24,9 +23,8 @@ impl Worker<'_> {
     /// Before the load: all connections that came closed.
     pub(super) fn open_all(&mut self) -> Result<(), Failed> {
         for index in 0..self.connections.len() {
-            let connection = &self.connections[index];
-            if let Some(wire) = &connection.wire {
-                self.watch(&wire.socket, index as u64, INTEREST)?;
+            if self.connections[index].wire.is_some() {
+                self.admit(index, false)?;
             } else if !self.opens_later(index) {
                 self.to_open.push_back(index as u32);
             }
@@ -135,13 +133,11 @@ impl Worker<'_> {
             return Ok(());
         };
         let now = now_ns();
-        let token = EventData::new_u64(index as u64);
-        epoll::modify(&self.epoll, &opening.socket, token, INTEREST)
-            .map_err(|error| internal(format!("epoll: {error}")))?;
         let opened_ns = now - opening.began_ns;
         connection.wire = Some(Box::new(Wire::new(opening.socket, session)));
         connection.since_open = 0;
         connection.seeking_ns = 0;
+        self.admit(index, true)?;
         self.let_in(now)?;
         self.all_opened();
         self.entered(index, now, opened_ns)
@@ -184,11 +180,14 @@ impl Worker<'_> {
             load.free.retain(|&free| free as usize != index);
         }
         let connection = &mut self.connections[index];
-        connection.wire = None;
+        let wire = connection.wire.take();
         connection.state = State::Closed;
         if connection.busy {
             connection.used.errors += 1;
             connection.restart(&self.tools.program);
+        }
+        if let Some(wire) = wire {
+            self.part(*wire, false);
         }
         self.open(index, now)
     }
@@ -198,7 +197,7 @@ impl Worker<'_> {
         let connection = &mut self.connections[index];
         connection.state = State::Closed;
         if let Some(wire) = connection.wire.take() {
-            wire.leave();
+            self.part(*wire, true);
         }
     }
 

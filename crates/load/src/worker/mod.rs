@@ -1,12 +1,14 @@
-//! One worker: a thread with its share of the connections, one epoll, one heap of timers. It shares nothing that changes.
+//! One worker: a thread with its share of the connections, one driver, one heap of timers. It shares nothing that changes.
 //!
-//! Here: its life, and the loop. [`traffic`] is the hot path, [`doors`] opens and closes connections, [`marks`] passes the marks of
-//! the measured window. After a send nothing is read before epoll says that there is something: one send and one receive a
+//! Here: its life, and the loop over epoll. [`uring`] has the loop over an `io_uring`, [`driver`] the choice between them. [`traffic`]
+//! is the hot path, [`doors`] opens and closes connections, [`marks`] passes the marks of the measured window. After a send nothing is read before epoll says that there is something: one send and one receive a
 //! query, and a wait that serves all connections that are ready.
 
 mod doors;
+pub(crate) mod driver;
 mod marks;
 mod traffic;
+mod uring;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -18,7 +20,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use howfar_record::Failed;
 use howfar_record::jobs::{ClientWork, Connect, LoadJob, OnDisconnect};
 use howfar_wire::mysql::handshake::Account;
-use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::Timespec;
@@ -31,6 +33,7 @@ use crate::schedule::Schedule;
 use crate::socket::Address;
 use crate::tally::{Passed, Tally, Window};
 use crate::workload::Program;
+use driver::Driver;
 
 const EVENTS: usize = 256;
 /// One for all connections of a worker: most answers come in one piece, and the server sends at most 16 KiB at once.
@@ -121,6 +124,7 @@ pub(crate) struct Seat {
     pub(crate) place: (usize, usize),
     /// The CPU that is its own, if one is.
     pub(crate) pinned: Option<u32>,
+    pub(crate) driver: Driver,
     pub(crate) connections: Vec<Connection>,
     pub(crate) orders: Receiver<Order>,
     /// Rung to make a worker look at the clock and at its orders.
@@ -142,6 +146,7 @@ struct Worker<'a> {
     plan: &'a Plan,
     place: (usize, usize),
     epoll: OwnedFd,
+    driver: Driver,
     connections: Vec<Connection>,
     tools: Tools,
     load: Option<Load>,
@@ -183,6 +188,7 @@ pub(crate) fn run(plan: &Plan, seat: Seat) -> Result<(), Failed> {
         place: seat.place,
         epoll: epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(|error| internal(format!("epoll: {error}")))?,
+        driver: seat.driver,
         left: seat.connections.len(),
         connections: seat.connections,
         tools,
@@ -200,8 +206,14 @@ pub(crate) fn run(plan: &Plan, seat: Seat) -> Result<(), Failed> {
         buffer: vec![0; BUFFER],
     };
     worker.watch(&worker.bell, BELL, INTEREST)?;
-    worker.open_all()?;
-    worker.serve()?;
+    if let Driver::Ring(ring) = &worker.driver {
+        ring.start().map_err(|error| uring::broken(&error))?;
+        worker.open_all()?;
+        worker.serve_ring()?;
+    } else {
+        worker.open_all()?;
+        worker.serve()?;
+    }
     worker.report(Report::Stopped);
     Ok(())
 }
@@ -222,32 +234,39 @@ impl Worker<'_> {
         let mut events = Vec::with_capacity(EVENTS);
         while self.left > 0 {
             events.clear();
-            let patience = self.patience();
-            match epoll::wait(
-                &self.epoll,
-                rustix::buffer::spare_capacity(&mut events),
-                patience.as_ref(),
-            ) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => return Err(internal(format!("epoll: {error}"))),
-            }
+            let patience_ns = self.patience_ns();
+            self.look(&mut events, patience_ns)?;
             for event in &events {
                 match event.data.u64() {
                     BELL => self.rung()?,
                     index => self.ready(index as usize, event.flags, &mut buffer)?,
                 }
             }
-            if patience.is_some() {
+            if patience_ns.is_some() {
                 self.on_time()?;
             }
         }
         Ok(())
     }
 
+    /// What epoll has to tell, within so many nanoseconds.
+    #[inline]
+    fn look(&self, events: &mut Vec<Event>, patience_ns: Option<u64>) -> Result<(), Failed> {
+        let patience = patience_ns.map(|left| Timespec {
+            tv_sec: (left / 1_000_000_000) as i64,
+            tv_nsec: (left % 1_000_000_000) as i64,
+        });
+        let room = rustix::buffer::spare_capacity(events);
+        match epoll::wait(&self.epoll, room, patience.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(internal(format!("epoll: {error}"))),
+        }
+    }
+
     /// How long to wait for sockets: until the next timer, or the next arrival that somebody could serve. Without either, for ever:
     /// the bell rings for the marks.
     #[inline]
-    fn patience(&self) -> Option<Timespec> {
+    fn patience_ns(&self) -> Option<u64> {
         let mut next = self.timers.peek().map(|Reverse((when, _))| *when);
         if let Some(Load {
             schedule: Some(schedule),
@@ -260,11 +279,7 @@ impl Worker<'_> {
                 next = Some(next.map_or(due, |timer| timer.min(due)));
             }
         }
-        let left = next?.saturating_sub(now_ns());
-        Some(Timespec {
-            tv_sec: (left / 1_000_000_000) as i64,
-            tv_nsec: (left % 1_000_000_000) as i64,
-        })
+        next.map(|when| when.saturating_sub(now_ns()))
     }
 
     /// Do what is due by the clock.

@@ -5,6 +5,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{self, RecvFlags};
 
+use super::driver::Driver;
 use super::{INTEREST, Worker};
 use crate::channel;
 use crate::clock::now_ns;
@@ -50,8 +51,7 @@ impl Worker<'_> {
     /// Take what came; after a whole answer go on.
     #[inline]
     fn receive(&mut self, index: usize, buffer: &mut [u8]) -> Result<Received, Failed> {
-        let connection = &mut self.connections[index];
-        let Some(wire) = &connection.wire else {
+        let Some(wire) = &self.connections[index].wire else {
             return Ok(Received::Nothing);
         };
         let count = match net::recv(&wire.socket, &mut *buffer, RecvFlags::DONTWAIT) {
@@ -66,6 +66,18 @@ impl Worker<'_> {
                 return self.lost(index, failed).map(|()| Received::Over);
             }
         };
+        if self.delivered(index, &buffer[..count])? {
+            return Ok(Received::Over);
+        }
+        Ok(Received::Part {
+            full: count == buffer.len(),
+        })
+    }
+
+    /// These bytes came; after a whole answer go on. True: an answer was whole, or the connection is lost.
+    #[inline]
+    pub(super) fn delivered(&mut self, index: usize, bytes: &[u8]) -> Result<bool, Failed> {
+        let connection = &mut self.connections[index];
         let mut last_byte_ns = 0;
         if self.plan.job.breakdown {
             last_byte_ns = now_ns();
@@ -74,13 +86,13 @@ impl Worker<'_> {
             }
         }
         let asked = matches!(connection.state, State::Asking);
-        let outcome = match connection.received(&buffer[..count], &mut self.tools) {
+        let outcome = match connection.received(bytes, &mut self.tools) {
             Ok(outcome) => outcome,
             Err(Broken::Malformed(_)) if !asked => {
                 let failed = failure::gone(&self.plan.job.target, "while nothing was asked");
-                return self.lost(index, failed).map(|()| Received::Over);
+                return self.lost(index, failed).map(|()| true);
             }
-            Err(broken) => return self.broke(index, &broken).map(|()| Received::Over),
+            Err(broken) => return self.broke(index, &broken).map(|()| true),
         };
         if connection
             .wire
@@ -90,16 +102,14 @@ impl Worker<'_> {
             self.flush(index)?;
         }
         let Some(outcome) = outcome else {
-            return Ok(Received::Part {
-                full: count == buffer.len(),
-            });
+            return Ok(false);
         };
         let now = now_ns();
         self.tick(now);
         self.measure(index, now, last_byte_ns, &outcome);
         let after = self.connections[index].answered(outcome, &self.tools);
         self.go_on(index, after, now)?;
-        Ok(Received::Over)
+        Ok(true)
     }
 
     /// The statement's own times.
@@ -164,7 +174,7 @@ impl Worker<'_> {
     #[inline]
     pub(super) fn send(&mut self, index: usize, now: u64) -> Result<(), Failed> {
         let connection = &mut self.connections[index];
-        if let Err(broken) = connection.send(now, &mut self.tools) {
+        if let Err(broken) = connection.send(now, &mut self.tools, &mut self.driver) {
             return self.broke(index, &broken);
         }
         if connection
@@ -315,17 +325,26 @@ impl Worker<'_> {
         let Some(wire) = &mut self.connections[index].wire else {
             return Ok(());
         };
-        if let Err(error) = wire.flush() {
+        if let Err(error) = wire.flush(&mut self.driver) {
             return self.broke(index, &Broken::Io(error));
         }
         self.interest(index)
     }
 
+    /// Told when what is unsent may go on.
     #[cold]
-    fn interest(&self, index: usize) -> Result<(), Failed> {
+    pub(super) fn interest(&mut self, index: usize) -> Result<(), Failed> {
         let Some(wire) = &self.connections[index].wire else {
             return Ok(());
         };
+        if let Driver::Ring(ring) = &mut self.driver {
+            if wire.unsent.is_empty() {
+                return Ok(());
+            }
+            return ring
+                .await_room(&wire.socket, wire.line.token)
+                .map_err(|error| super::uring::broken(&error));
+        }
         let flags = if wire.unsent.is_empty() {
             INTEREST
         } else {
@@ -337,7 +356,7 @@ impl Worker<'_> {
     }
 
     #[cold]
-    fn broke(&mut self, index: usize, broken: &Broken) -> Result<(), Failed> {
+    pub(super) fn broke(&mut self, index: usize, broken: &Broken) -> Result<(), Failed> {
         let target = &self.plan.job.target;
         match broken {
             Broken::Io(error) => {

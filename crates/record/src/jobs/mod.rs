@@ -8,7 +8,8 @@ use serde::Deserialize;
 use crate::events::{FailCode, Failed};
 
 pub use session::{
-    Algorithm, Compression, Connect, OnDisconnect, SessionJob, Target, Tls, TlsVerify, TlsVersions,
+    Algorithm, Compression, Connect, Driver, OnDisconnect, SessionJob, Target, Tls, TlsVerify,
+    TlsVersions,
 };
 pub use workload::{
     Alphabet, Constant, Custom, CustomStatement, CustomStep, CustomTransaction, Distribution,
@@ -108,6 +109,8 @@ pub struct LoadJob {
     pub idle_connections: u32,
     #[serde(default)]
     pub threads: Option<u32>,
+    #[serde(default)]
+    pub driver: Driver,
     #[serde(default)]
     pub arrivals: Option<Arrivals>,
     #[serde(default)]

@@ -149,3 +149,14 @@ impl SessionJob {
         ]
     }
 }
+
+/// Who serves the sockets.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Driver {
+    /// `io_uring` where the kernel has it and it pays, else epoll.
+    #[default]
+    Auto,
+    Epoll,
+    IoUring,
+}

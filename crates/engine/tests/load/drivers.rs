@@ -1,0 +1,166 @@
+//! The same scenarios under epoll and under `io_uring`: what differs inside must not be seen outside.
+//!
+//! Where the kernel or a container forbids `io_uring` only epoll is tested, with a line that says so.
+
+use serde_json::{Value, json};
+
+use crate::fake::{Fake, Reply, packet};
+use crate::process::{engine_on, failure, job, success};
+
+/// The drivers that can be had here.
+pub(crate) fn drivers() -> Vec<&'static str> {
+    let fake = Fake::new("probe", |_| Reply::Ok);
+    let mut probe = job(&fake.path);
+    probe["driver"] = "io_uring".into();
+    probe["measure_ns"] = 1_000_000.into();
+    let (code, events) = engine_on(&format!("{probe}\n"));
+    if code == Some(0) {
+        assert_eq!(events[0]["receipt"]["driver"], "io_uring");
+        return vec!["epoll", "io_uring"];
+    }
+    let failed = events.last().expect("an event");
+    assert_eq!(failed["code"], "interface", "{failed}");
+    eprintln!("SKIPPED: {}", failed["message"]);
+    vec!["epoll"]
+}
+
+/// A scenario under each driver: its `finished` events.
+fn under_each(job: &Value) -> Vec<Value> {
+    let under = |driver: &&str| {
+        let mut job = job.clone();
+        job["driver"] = (*driver).into();
+        let mut events = success(&job);
+        assert_eq!(events[0]["receipt"]["driver"], *driver);
+        events.pop().expect("an event")
+    };
+    drivers().iter().map(under).collect()
+}
+
+fn number(value: &Value) -> u64 {
+    value
+        .as_u64()
+        .unwrap_or_else(|| panic!("{value} is a number"))
+}
+
+#[test]
+fn auto_takes_what_pays_and_says_what_it_took() {
+    let fake = Fake::new("auto", |_| Reply::Ok);
+    let mut job = job(&fake.path);
+    job["connections"] = 1.into();
+    assert_eq!(success(&job)[0]["receipt"]["driver"], "epoll");
+    job["connections"] = 64.into();
+    let best = *drivers().last().expect("epoll at least");
+    assert_eq!(success(&job)[0]["receipt"]["driver"], best);
+    job["driver"] = "kqueue".into();
+    assert_eq!(failure(&job)["code"], "bad_job");
+}
+
+/// A result of one text column with so many rows of 200 bytes.
+fn result(rows: usize) -> &'static [u8] {
+    let definition = b"\x03def\0\0\0\x01a\0\x0c\x2d\0\0\x01\0\0\xfd\0\0\0\0\0";
+    let end = b"\xfe\0\0\x02\0";
+    let mut bytes = [packet(1, b"\x01"), packet(2, definition), packet(3, end)].concat();
+    let mut row = vec![b'x'; 201];
+    row[0] = 200;
+    for number in 0..rows {
+        bytes.extend(packet((4 + number) as u8, &row));
+    }
+    bytes.extend(packet((4 + rows) as u8, end));
+    bytes.leak()
+}
+
+#[test]
+fn replies_of_all_sizes_come_whole() {
+    // Of one small piece, about one buffer, and many more than all buffers of a ring hold.
+    for rows in [1, 80, 30_000] {
+        let reply = result(rows);
+        let fake = Fake::new(&format!("rows-{rows}"), move |_| Reply::Bytes(reply));
+        let mut job = job(&fake.path);
+        job["workload"] = json!({"kind": "oltp_point_select", "db_ps_mode": "disable"});
+        job["transactions"] = 10.into();
+        job["measure_ns"] = 10_000_000_000_u64.into();
+        for finished in under_each(&job) {
+            let queries = number(&finished["queries"]);
+            assert!(queries >= 10, "{finished}");
+            assert_eq!(number(&finished["rows"]), queries * rows as u64);
+            let bytes = number(&finished["bytes"]["to_client"]);
+            assert_eq!(bytes, queries * reply.len() as u64);
+        }
+    }
+}
+
+#[test]
+fn statements_larger_than_a_socket_takes_go_out_in_parts() {
+    let fake = Fake::new("large", |_| Reply::Ok);
+    let mut job = job(&fake.path);
+    let sql = format!("SELECT '{}'", "y".repeat(1_000_000));
+    job["workload"] = json!({
+        "kind": "custom", "db_ps_mode": "disable", "statements": [{"name": "large", "sql": sql}],
+        "transactions": [{"name": "one", "steps": [{"statement": "large", "repeat": 3}]}],
+    });
+    job["transactions"] = 20.into();
+    job["measure_ns"] = 10_000_000_000_u64.into();
+    for finished in under_each(&job) {
+        let queries = number(&finished["queries"]);
+        assert!(queries >= 60, "{finished}");
+        // Header, command and text.
+        let bytes = queries * (sql.len() as u64 + 5);
+        assert_eq!(number(&finished["bytes"]["to_server"]), bytes);
+    }
+}
+
+#[test]
+fn lost_connections_come_again() {
+    let fake = Fake::new("loses", |query| {
+        if query % 30 == 0 {
+            Reply::Close
+        } else {
+            Reply::Ok
+        }
+    });
+    let mut job = job(&fake.path);
+    job["session"] = json!({"on_disconnect": "reconnect"});
+    job["connections"] = 20.into();
+    for finished in under_each(&job) {
+        let reconnects = number(&finished["reconnects"]);
+        assert!(reconnects > 0, "{finished}");
+        assert_eq!(number(&finished["errors"]["disconnect"]), reconnects);
+        assert!(number(&finished["transactions"]) > 0, "{finished}");
+    }
+}
+
+#[test]
+fn connections_come_and_go_with_each_transaction() {
+    let fake = Fake::new("per-transaction", |_| Reply::Ok);
+    for session in [
+        json!({"connect": "per_transaction"}),
+        json!({"reconnect_after": 2}),
+    ] {
+        let mut job = job(&fake.path);
+        job["session"] = session;
+        job["connections"] = 10.into();
+        job["transactions"] = 200.into();
+        job["measure_ns"] = 10_000_000_000_u64.into();
+        for finished in under_each(&job) {
+            assert!(number(&finished["transactions"]) >= 200, "{finished}");
+            assert_eq!(finished["errors"], json!({}), "{finished}");
+        }
+    }
+}
+
+#[test]
+fn an_open_loop_accounts_for_all_that_is_due() {
+    let fake = Fake::new("open", |_| Reply::Ok);
+    let mut job = job(&fake.path);
+    job["workload"] = json!({"kind": "oltp_point_select"});
+    job["arrivals"] = json!({"rate_per_s": 2000.0});
+    job["connections"] = 16.into();
+    for finished in under_each(&job) {
+        let account = &finished["open_loop"];
+        let due = number(&account["due"]);
+        assert!((300..500).contains(&due), "{account}");
+        let answered = number(&account["answered"]);
+        assert_eq!(answered + number(&account["unanswered"]), due, "{account}");
+        assert!(answered > 0, "{account}");
+    }
+}

@@ -1,0 +1,356 @@
+//! An `io_uring` for one worker: sends gathered into the call that also waits, receives that stay armed.
+//!
+//! Here: memory and the kernel, and nothing of connections but their tokens. Not here: what a reply means (`worker`).
+//!
+//! The only module of this crate with unsafe code. Its promises: a packet lies still until the call that submits it has come
+//! back, because a send is decided inside that call (`MSG_DONTWAIT`: it is never parked); buffers for replies live as long as the
+//! ring, and are read only between the completion that names them and their return.
+#![allow(unsafe_code)] // entries of the ring hold addresses
+
+mod replies;
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use io_uring::types::{Fd, SubmitArgs, Timespec};
+use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue};
+use rustix::io::Errno;
+use rustix::net::{self, Shutdown};
+
+use replies::{REPLIES, Replies};
+
+/// Entries for what is to be submitted: a longer batch goes out in parts.
+const SUBMISSIONS: u32 = 1024;
+/// Room for packets before a part of a batch must go out.
+const PACKETS: usize = 64 * 1024;
+const GROUP: u16 = 0;
+
+/// The two high bits of an entry's user data say what it is; the rest is a token, or a send's number.
+const KIND: u64 = 0b11 << 62;
+const RECEIVE: u64 = 0;
+const SEND: u64 = 1 << 62;
+const WRITABLE: u64 = 2 << 62;
+const DOORS: u64 = 3 << 62;
+
+/// An open socket in a ring: the connection's index below, a number above that no other socket of this ring has.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Token(u64);
+
+impl Token {
+    fn new(generation: u32, index: usize) -> Self {
+        Self(u64::from(generation & (u32::MAX >> 2)) << 32 | index as u64 & 0xFFFF_FFFF)
+    }
+
+    fn of(data: u64) -> Self {
+        Self(data & !KIND)
+    }
+
+    /// The connection's index.
+    pub(crate) fn index(self) -> usize {
+        (self.0 & 0xFFFF_FFFF) as usize
+    }
+}
+
+/// What a call brought.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// The first `count` bytes of the buffer; `armed`: more may come by itself.
+    Received {
+        token: Token,
+        count: usize,
+        armed: bool,
+    },
+    /// Nothing was received for want of a buffer: arm it again.
+    Starved {
+        token: Token,
+    },
+    /// The other side has closed the connection, or it broke.
+    Over {
+        token: Token,
+        error: Option<Errno>,
+    },
+    /// The socket did not take these bytes.
+    Unsent {
+        token: Token,
+        rest: Vec<u8>,
+    },
+    /// A send failed.
+    Refused {
+        token: Token,
+        error: Errno,
+    },
+    Writable {
+        token: Token,
+    },
+    /// The watched descriptor has news; `armed`: it is still watched.
+    Doors {
+        armed: bool,
+    },
+}
+
+/// A send of the batch under way: its bytes, for when the socket does not take them all.
+struct Sent {
+    token: Token,
+    at: usize,
+    len: usize,
+}
+
+pub(crate) struct Ring {
+    // Dropped first: the kernel lets go of the memory below before it is freed.
+    uring: IoUring,
+    replies: Replies,
+    packets: Vec<u8>,
+    sends: Vec<Sent>,
+    batch: u64,
+    generation: u32,
+    came: Vec<cqueue::Entry>,
+    seen: usize,
+    /// What the last call could not send; told before all else.
+    failed: Vec<Event>,
+    /// Closed after the next call: entries name sockets by number until they are submitted.
+    retired: Vec<OwnedFd>,
+}
+
+impl std::fmt::Debug for Ring {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Ring")
+            .field("batch", &self.batch)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Ring {
+    /// A ring for so many connections, asleep until the thread that is to use it calls [`Ring::start`].
+    pub(crate) fn new(connections: usize) -> io::Result<Self> {
+        // Never more completions between two looks: each connection's receive ends once, its send fails once.
+        let completions = 2 * connections as u32 + 2 * u32::from(REPLIES);
+        let uring = IoUring::builder()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_submit_all()
+            .setup_r_disabled()
+            .setup_clamp()
+            .setup_cqsize(completions.next_power_of_two().max(SUBMISSIONS))
+            .build(SUBMISSIONS)?;
+        let replies = Replies::new()?;
+        // SAFETY: the address is that of REPLIES entries, initialised and aligned to a page, that live until after the ring.
+        unsafe {
+            uring
+                .submitter()
+                .register_buf_ring_with_flags(replies.address(), REPLIES, GROUP, 0)?;
+        }
+        Ok(Self {
+            uring,
+            replies,
+            packets: Vec::with_capacity(PACKETS),
+            sends: Vec::with_capacity(SUBMISSIONS as usize),
+            batch: 1,
+            generation: 0,
+            came: Vec::with_capacity(usize::from(REPLIES)),
+            seen: 0,
+            failed: Vec::new(),
+            retired: Vec::new(),
+        })
+    }
+
+    /// Wake it: from now on it belongs to this thread.
+    pub(crate) fn start(&self) -> io::Result<()> {
+        self.uring.submitter().register_enable_rings()
+    }
+
+    /// Changes with each call; of one connection only one send may lie in a batch.
+    #[inline]
+    pub(crate) fn batch(&self) -> u64 {
+        self.batch
+    }
+
+    /// Tell whenever this descriptor is readable.
+    pub(crate) fn watch(&mut self, doors: &OwnedFd) -> io::Result<()> {
+        let fd = Fd(doors.as_raw_fd());
+        let poll = opcode::PollAdd::new(fd, libc::POLLIN as u32).multi(true);
+        self.push(&poll.build().user_data(DOORS))
+    }
+
+    /// Receive from a socket that is new here.
+    pub(crate) fn admit(&mut self, socket: &OwnedFd, index: usize) -> io::Result<Token> {
+        self.generation = self.generation.wrapping_add(1);
+        let token = Token::new(self.generation, index);
+        self.arm(socket, token)?;
+        Ok(token)
+    }
+
+    /// Receive again after a receive has ended.
+    pub(crate) fn arm(&mut self, socket: &OwnedFd, token: Token) -> io::Result<()> {
+        let receive = opcode::RecvMulti::new(Fd(socket.as_raw_fd()), GROUP);
+        self.push(&receive.build().user_data(RECEIVE | token.0))
+    }
+
+    /// Tell once when the socket takes bytes.
+    pub(crate) fn await_room(&mut self, socket: &OwnedFd, token: Token) -> io::Result<()> {
+        let poll = opcode::PollAdd::new(Fd(socket.as_raw_fd()), libc::POLLOUT as u32);
+        self.push(&poll.build().user_data(WRITABLE | token.0))
+    }
+
+    /// Send a copy of `bytes` with the next call. Only what could not be sent is told.
+    #[inline]
+    pub(crate) fn send(&mut self, socket: &OwnedFd, token: Token, bytes: &[u8]) -> io::Result<()> {
+        if self.packets.capacity() - self.packets.len() < bytes.len() {
+            // Once submitted they are decided, and may move.
+            self.submit()?;
+            self.packets.reserve(bytes.len());
+        }
+        let at = self.packets.len();
+        self.packets.extend_from_slice(bytes);
+        // SAFETY: `at` is inside the vector, whose memory stays where it is: it grows only after a submission.
+        let address = unsafe { self.packets.as_ptr().add(at) };
+        // All or an end: a part that was sent is told as a failure, not as a success.
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | libc::MSG_WAITALL;
+        let send = opcode::Send::new(Fd(socket.as_raw_fd()), address, bytes.len() as u32)
+            .flags(flags)
+            .build()
+            .flags(squeue::Flags::SKIP_SUCCESS)
+            .user_data(SEND | self.sends.len() as u64);
+        self.sends.push(Sent {
+            token,
+            at,
+            len: bytes.len(),
+        });
+        self.push(&send)
+    }
+
+    /// Close a socket once all that was asked of it is submitted.
+    pub(crate) fn retire(&mut self, socket: OwnedFd) {
+        self.retired.push(socket);
+    }
+
+    #[inline]
+    fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
+        // SAFETY: sockets stay open until after the submission (`retire`), and packets lie still (`send`).
+        if unsafe { self.uring.submission().push(entry) }.is_ok() {
+            return Ok(());
+        }
+        self.submit()?;
+        // SAFETY: as above.
+        unsafe { self.uring.submission().push(entry) }.map_err(io::Error::other)
+    }
+
+    /// Submit all without waiting.
+    #[cold]
+    fn submit(&mut self) -> io::Result<()> {
+        while !self.uring.submission().is_empty() {
+            match self.uring.submit() {
+                Ok(_) => {}
+                Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Submit all, and wait for something to happen, for ever or so many nanoseconds.
+    #[inline]
+    pub(crate) fn wait(&mut self, patience_ns: Option<u64>) -> io::Result<()> {
+        let outcome = match patience_ns {
+            None => self.uring.submit_and_wait(1),
+            Some(0) => self.look(),
+            Some(left) => {
+                let left = Timespec::new()
+                    .sec(left / 1_000_000_000)
+                    .nsec((left % 1_000_000_000) as u32);
+                let limit = SubmitArgs::new().timespec(&left);
+                self.uring.submitter().submit_with_args(1, &limit)
+            }
+        };
+        match outcome {
+            Ok(_) => {}
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::ETIME)) => {}
+            Err(error) => return Err(error),
+        }
+        self.submit()?;
+        self.came.clear();
+        self.seen = 0;
+        self.came.extend(self.uring.completion());
+        for entry in &self.came {
+            if entry.user_data() & KIND == SEND {
+                self.failed.push(self.short(entry));
+            }
+        }
+        self.packets.clear();
+        self.sends.clear();
+        self.batch += 1;
+        for socket in self.retired.drain(..) {
+            // Closing alone would not do: its receive holds it open.
+            let _ = net::shutdown(socket.as_fd(), Shutdown::Both);
+        }
+        Ok(())
+    }
+
+    /// Submit all and take what is there.
+    fn look(&self) -> io::Result<usize> {
+        let flags = EnterFlags::GETEVENTS.bits();
+        // SAFETY: no argument beyond numbers; what the entries point to is as `push` promises.
+        unsafe {
+            let waiting = self.uring.submission_shared().len();
+            let submitter = self.uring.submitter();
+            submitter.enter::<libc::sigset_t>(waiting as u32, 0, flags, None)
+        }
+    }
+
+    /// A send that did not succeed.
+    #[cold]
+    fn short(&self, entry: &cqueue::Entry) -> Event {
+        let sent = &self.sends[(entry.user_data() & !KIND) as usize];
+        let token = sent.token;
+        let done = match entry.result() {
+            done @ 0.. => done as usize,
+            error if error == -libc::EAGAIN || error == -libc::EINTR => 0,
+            error => {
+                let error = Errno::from_raw_os_error(-error);
+                return Event::Refused { token, error };
+            }
+        };
+        let rest = self.packets[sent.at + done..sent.at + sent.len].to_vec();
+        Event::Unsent { token, rest }
+    }
+
+    /// The next of what the last call brought; bytes are copied to the start of `buffer`.
+    #[inline]
+    pub(crate) fn next(&mut self, buffer: &mut [u8]) -> Option<Event> {
+        if let Some(event) = self.failed.pop() {
+            return Some(event);
+        }
+        loop {
+            let entry = self.came.get(self.seen)?;
+            self.seen += 1;
+            let (data, result) = (entry.user_data(), entry.result());
+            let armed = cqueue::more(entry.flags());
+            let token = Token::of(data);
+            return Some(match data & KIND {
+                SEND => continue,
+                WRITABLE => Event::Writable { token },
+                DOORS => Event::Doors { armed },
+                _ => match (cqueue::buffer_select(entry.flags()), result) {
+                    (Some(id), _) => {
+                        let count = result.max(0) as usize;
+                        self.replies.take(id, &mut buffer[..count]);
+                        if count == 0 {
+                            Event::Over { token, error: None }
+                        } else {
+                            Event::Received {
+                                token,
+                                count,
+                                armed,
+                            }
+                        }
+                    }
+                    (None, 0) => Event::Over { token, error: None },
+                    (None, error) if error == -libc::ENOBUFS => Event::Starved { token },
+                    (None, error) => Event::Over {
+                        token,
+                        error: Some(Errno::from_raw_os_error(-error)),
+                    },
+                },
+            });
+        }
+    }
+}

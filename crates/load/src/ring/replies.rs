@@ -1,0 +1,93 @@
+//! The buffers that a ring receives into: memory shared with the kernel. What lies in them is copied out, and they go back at once.
+#![allow(unsafe_code)] // the memory is shared with the kernel, which fills it
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::io;
+use std::ptr::NonNull;
+use std::slice;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use io_uring::types::BufRingEntry;
+
+/// Replies that one call can bring. MariaDB and MySQL send at most 16 KiB at once.
+pub(super) const REPLIES: u16 = 256;
+const REPLY: usize = 16 * 1024;
+/// From one buffer to the next: an odd number of cache lines, lest the first bytes of all share a few sets of the cache.
+const STRIDE: usize = REPLY + 5 * 64;
+const PAGE: usize = 4096;
+
+/// Buffers for replies: the ring of entries that the kernel takes from, and behind it the buffers themselves.
+pub(super) struct Replies {
+    base: NonNull<u8>,
+    tail: u16,
+}
+
+// SAFETY: it owns its memory, and whoever has the `&mut` alone writes there beside the kernel.
+unsafe impl Send for Replies {}
+
+const ENTRIES: usize = (REPLIES as usize * size_of::<BufRingEntry>()).next_multiple_of(PAGE);
+const LAYOUT: Layout = match Layout::from_size_align(ENTRIES + REPLIES as usize * STRIDE, PAGE) {
+    Ok(layout) => layout,
+    Err(_) => panic!("constants of this file"),
+};
+
+impl Replies {
+    pub(super) fn new() -> io::Result<Self> {
+        // SAFETY: the layout is not empty.
+        let base = unsafe { alloc_zeroed(LAYOUT) };
+        let Some(base) = NonNull::new(base) else {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        };
+        let mut replies = Self { base, tail: 0 };
+        for id in 0..REPLIES {
+            replies.give(id);
+        }
+        Ok(replies)
+    }
+
+    /// Where the kernel finds the ring of entries, aligned to a page.
+    pub(super) fn address(&self) -> u64 {
+        self.base.as_ptr() as u64
+    }
+
+    /// A buffer's address.
+    fn buffer(&self, id: u16) -> NonNull<u8> {
+        assert!(id < REPLIES, "the kernel names buffers that it was given");
+        // SAFETY: inside the allocation, as the layout has REPLIES of them.
+        unsafe { self.base.add(ENTRIES + usize::from(id) * STRIDE) }
+    }
+
+    /// Copy what a buffer holds, and give it back.
+    #[inline]
+    pub(super) fn take(&mut self, id: u16, into: &mut [u8]) {
+        assert!(into.len() <= REPLY, "no more than the buffer holds");
+        let from = self.buffer(id);
+        // SAFETY: the completion that names the buffer made it ours until `give`, and its bytes are initialised.
+        into.copy_from_slice(unsafe { slice::from_raw_parts(from.as_ptr(), into.len()) });
+        self.give(id);
+    }
+
+    fn give(&mut self, id: u16) {
+        let address = self.buffer(id).as_ptr() as u64;
+        #[allow(clippy::cast_ptr_alignment)] // the allocation begins at a page
+        let first = self.base.as_ptr().cast::<BufRingEntry>();
+        // SAFETY: the entry is inside the allocation, aligned, zeroed at the start, and not the kernel's before the tail has
+        // passed it. The tail lies in the first entry where no field that is set here does; only this side writes it.
+        unsafe {
+            let entry = &mut *first.add(usize::from(self.tail & (REPLIES - 1)));
+            entry.set_addr(address);
+            entry.set_len(REPLY as u32);
+            entry.set_bid(id);
+            self.tail = self.tail.wrapping_add(1);
+            let tail = BufRingEntry::tail(first).cast_mut().cast::<AtomicU16>();
+            (*tail).store(self.tail, Ordering::Release);
+        }
+    }
+}
+
+impl Drop for Replies {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout, and the ring that used it is gone.
+        unsafe { dealloc(self.base.as_ptr(), LAYOUT) }
+    }
+}

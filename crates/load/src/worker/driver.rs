@@ -1,0 +1,122 @@
+//! Who serves the sockets: epoll, or an `io_uring`. The choice, and the few things that differ between them.
+//!
+//! Opening connections and the bell are epoll's under both; the ring watches the epoll then (`uring`).
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use howfar_record::jobs::Driver as Asked;
+use howfar_record::{FailCode, Failed};
+
+use crate::connection::send_some;
+use crate::ring::{Ring, Token};
+
+/// A worker with fewer connections gains nothing from a ring: each answer wakes it by itself.
+const FEW: usize = 8;
+
+#[derive(Debug)]
+pub(crate) enum Driver {
+    Epoll,
+    Ring(Box<Ring>),
+}
+
+/// A socket's place with its driver.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Line {
+    pub(crate) token: Token,
+    /// The ring's batch that holds its last send.
+    batch: u64,
+}
+
+impl Line {
+    pub(crate) fn new(token: Token) -> Self {
+        Self { token, batch: 0 }
+    }
+}
+
+impl Driver {
+    /// Send what can be sent now, maybe nothing: how many bytes are taken care of.
+    #[inline]
+    pub(crate) fn send(
+        &mut self,
+        socket: &OwnedFd,
+        line: &mut Line,
+        bytes: &[u8],
+    ) -> io::Result<usize> {
+        match self {
+            Self::Epoll => send_some(socket, bytes),
+            // What follows a send that is not decided yet waits for it.
+            Self::Ring(ring) if line.batch == ring.batch() => Ok(0),
+            Self::Ring(ring) => {
+                line.batch = ring.batch();
+                ring.send(socket, line.token, bytes)?;
+                Ok(bytes.len())
+            }
+        }
+    }
+
+    /// As the receipt has it.
+    pub(crate) fn name(rings: &[Ring]) -> &'static str {
+        if rings.is_empty() {
+            "epoll"
+        } else {
+            "io_uring"
+        }
+    }
+}
+
+/// A ring for each of so many workers, or none where epoll serves. Made before the workers, so that all have the same.
+pub(crate) fn rings(asked: Asked, connections: u64, workers: usize) -> Result<Vec<Ring>, Failed> {
+    let share = connections.div_ceil(workers as u64) as usize;
+    choose(asked, share, || {
+        (0..workers).map(|_| Ring::new(share)).collect()
+    })
+}
+
+fn choose<T: Default>(
+    asked: Asked,
+    share: usize,
+    make: impl FnOnce() -> io::Result<T>,
+) -> Result<T, Failed> {
+    match asked {
+        Asked::Epoll => Ok(T::default()),
+        Asked::Auto if share < FEW => Ok(T::default()),
+        // Whatever the reason: epoll does the same, and the receipt says which it was.
+        Asked::Auto => Ok(make().unwrap_or_default()),
+        Asked::IoUring => make().map_err(|error| {
+            Failed::new(
+                FailCode::Interface,
+                format!("io_uring cannot be had: {error}"),
+                "Use Linux 6.1 or later where neither kernel.io_uring_disabled nor a container's seccomp profile forbids it, or ask \
+                 for driver `auto` or `epoll`.",
+            )
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn forbidden() -> io::Result<Vec<u8>> {
+        Err(io::Error::from_raw_os_error(libc::EPERM))
+    }
+
+    #[test]
+    fn auto_falls_back_and_io_uring_does_not() {
+        assert_eq!(choose(Asked::Auto, 64, forbidden).ok(), Some(vec![]));
+        let failed = choose(Asked::IoUring, 64, forbidden).expect_err("not to be had");
+        assert!(matches!(failed.code, FailCode::Interface));
+        assert!(failed.message.contains("not permitted"), "{failed:?}");
+    }
+
+    #[test]
+    fn a_ring_is_made_where_it_pays_or_is_asked_for() {
+        let made = || Ok(vec![1]);
+        assert_eq!(choose(Asked::Auto, 64, made).ok(), Some(vec![1]));
+        assert_eq!(choose(Asked::Auto, 1, made).ok(), Some(vec![]));
+        assert_eq!(choose(Asked::IoUring, 1, made).ok(), Some(vec![1]));
+        let never = || -> io::Result<Vec<u8>> { panic!("epoll needs no ring") };
+        assert_eq!(choose(Asked::Epoll, 64, never).ok(), Some(vec![]));
+    }
+}

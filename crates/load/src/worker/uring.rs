@@ -1,0 +1,186 @@
+//! The loop over an `io_uring`, and what a socket needs from it. The hot path is `traffic` under both drivers.
+//!
+//! All sends of a turn leave in the call that waits for what comes next: a plain send wakes a server's thread, which often takes
+//! the CPU before the next send.
+
+use howfar_record::Failed;
+use rustix::event::epoll;
+
+use super::driver::{Driver, Line};
+use super::{BELL, EVENTS, INTEREST, Worker};
+use crate::connection::{Broken, Wire};
+use crate::failure;
+use crate::login::internal;
+use crate::ring::{Event, Ring, Token};
+
+impl Worker<'_> {
+    pub(super) fn ring(&mut self) -> Option<&mut Ring> {
+        match &mut self.driver {
+            Driver::Epoll => None,
+            Driver::Ring(ring) => Some(ring),
+        }
+    }
+
+    pub(super) fn serve_ring(&mut self) -> Result<(), Failed> {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        self.watch_doors()?;
+        while self.left > 0 {
+            let patience_ns = self.patience_ns();
+            let Some(ring) = self.ring() else { break };
+            ring.wait(patience_ns).map_err(|error| broken(&error))?;
+            while let Some(event) = self.ring().and_then(|ring| ring.next(&mut buffer)) {
+                self.happened(event, &mut buffer)?;
+            }
+            if patience_ns.is_some() {
+                self.on_time()?;
+            }
+        }
+        // The last goodbyes.
+        if let Some(ring) = self.ring() {
+            ring.wait(Some(0)).map_err(|error| broken(&error))?;
+        }
+        Ok(())
+    }
+
+    fn watch_doors(&mut self) -> Result<(), Failed> {
+        let Driver::Ring(ring) = &mut self.driver else {
+            return Ok(());
+        };
+        ring.watch(&self.epoll).map_err(|error| broken(&error))
+    }
+
+    #[inline]
+    fn happened(&mut self, event: Event, buffer: &mut [u8]) -> Result<(), Failed> {
+        match event {
+            Event::Received {
+                token,
+                count,
+                armed,
+            } => {
+                if !self.is_current(token) {
+                    return Ok(());
+                }
+                self.delivered(token.index(), &buffer[..count])?;
+                if armed { Ok(()) } else { self.arm(token) }
+            }
+            Event::Starved { token } => self.arm(token),
+            Event::Doors { armed } => self.doors(armed, buffer),
+            rare => self.rare(rare),
+        }
+    }
+
+    #[cold]
+    fn rare(&mut self, event: Event) -> Result<(), Failed> {
+        match event {
+            Event::Over { token, error } if self.is_current(token) => {
+                let target = &self.plan.job.target;
+                let failed = match error {
+                    None => failure::gone(target, "in the middle of the load"),
+                    Some(error) => failure::broken(target, &error.into()),
+                };
+                self.lost(token.index(), failed)
+            }
+            Event::Refused { token, error } if self.is_current(token) => {
+                self.broke(token.index(), &Broken::Io(error.into()))
+            }
+            Event::Unsent { token, mut rest } if self.is_current(token) => {
+                if let Some(wire) = &mut self.connections[token.index()].wire {
+                    rest.append(&mut wire.unsent);
+                    wire.unsent = rest;
+                }
+                self.interest(token.index())
+            }
+            Event::Writable { token } if self.is_current(token) => self.flush(token.index()),
+            // Of a socket that is closed.
+            _ => Ok(()),
+        }
+    }
+
+    /// News of the bell, or of connections on their way in.
+    #[cold]
+    fn doors(&mut self, armed: bool, buffer: &mut [u8]) -> Result<(), Failed> {
+        if !armed {
+            self.watch_doors()?;
+        }
+        let mut events = Vec::with_capacity(EVENTS);
+        loop {
+            events.clear();
+            self.look(&mut events, Some(0))?;
+            for event in &events {
+                match event.data.u64() {
+                    BELL => self.rung()?,
+                    index => self.enter(index as usize, buffer)?,
+                }
+            }
+            if events.len() < EVENTS {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Not of a socket that is closed by now.
+    #[inline]
+    fn is_current(&self, token: Token) -> bool {
+        let wire = &self.connections[token.index()].wire;
+        wire.as_ref().is_some_and(|wire| wire.line.token == token)
+    }
+
+    #[cold]
+    fn arm(&mut self, token: Token) -> Result<(), Failed> {
+        let Driver::Ring(ring) = &mut self.driver else {
+            return Ok(());
+        };
+        match &self.connections[token.index()].wire {
+            Some(wire) if wire.line.token == token => ring
+                .arm(&wire.socket, token)
+                .map_err(|error| broken(&error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// An open connection: from now on bytes that come are delivered. `was_opening`: epoll knows its socket.
+    pub(super) fn admit(&mut self, index: usize, was_opening: bool) -> Result<(), Failed> {
+        let Some(wire) = &mut self.connections[index].wire else {
+            return Ok(());
+        };
+        let Driver::Ring(ring) = &mut self.driver else {
+            let token = epoll::EventData::new_u64(index as u64);
+            let told = if was_opening {
+                epoll::modify(&self.epoll, &wire.socket, token, INTEREST)
+            } else {
+                epoll::add(&self.epoll, &wire.socket, token, INTEREST)
+            };
+            return told.map_err(|error| internal(format!("epoll: {error}")));
+        };
+        if was_opening {
+            epoll::delete(&self.epoll, &wire.socket)
+                .map_err(|error| internal(format!("epoll: {error}")))?;
+        }
+        let token = ring
+            .admit(&wire.socket, index)
+            .map_err(|error| broken(&error))?;
+        wire.line = Line::new(token);
+        Ok(())
+    }
+
+    /// Close an open connection, with a goodbye or without.
+    #[cold]
+    pub(super) fn part(&mut self, mut wire: Wire, goodbye: bool) {
+        let Driver::Ring(ring) = &mut self.driver else {
+            if goodbye {
+                wire.leave();
+            }
+            return;
+        };
+        if goodbye {
+            let bytes = wire.goodbye();
+            // The work is done: what cannot be said any more changes nothing.
+            let _ = ring.send(&wire.socket, wire.line.token, &bytes);
+        }
+        ring.retire(wire.socket);
+    }
+}
+
+pub(super) fn broken(error: &std::io::Error) -> Failed {
+    internal(format!("io_uring: {error}"))
+}
