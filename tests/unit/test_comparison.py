@@ -94,7 +94,7 @@ def test_json_has_the_rows_that_are_documented(monkeypatch: pytest.MonkeyPatch) 
     assert set(row["ours"]) == set(row["peer"])
     assert set(row["cpu_ratio"]) == {"value", "low", "high"}
     table = CliRunner().invoke(bench, options, catch_exceptions=False).stdout
-    assert "0.200 [0.200, 0.200]" in table
+    assert "0.2 [0.2, 0.2]" in table
     assert "CPUs 1, server on CPUs 0" in table.replace("\n", "")
 
 

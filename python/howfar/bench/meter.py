@@ -32,8 +32,10 @@ class Counters:
         return self._status("Com_stmt_execute")
 
     def connected(self) -> int:
-        """Sessions beside those that were there when this one began."""
-        return self._status("Threads_connected") - self._own
+        """Sessions beside the fewest that there ever were: this one, the laboratory's own. One may just be ending at the start."""
+        now = self._status("Threads_connected")
+        self._own = min(self._own, now)
+        return now - self._own
 
     def _status(self, name: str) -> int:
         try:

@@ -112,14 +112,14 @@ def _cells(row: Row) -> list[tuple[str, str]]:
         return name, f"{_value(row.ours, figure)} / {_value(row.peer, figure)}"
 
     return [
-        both("client CPU a query, µs", "client_cpu_us_per_query"),
+        both("CPU a query, µs", "client_cpu_us_per_query"),
         ("  ratio", _ratio(row.cpu_ratio)),
         both("  with start-up, µs", "whole_process_cpu_us_per_query"),
         both("queries/s", "qps"),
         ("  ratio", _ratio(row.qps_ratio)),
         both("peak memory, MiB", "rss_mib"),
-        ("  ratio", f"{row.rss_ratio:.3f}"),
-        both("context switches a query", "context_switches_per_query"),
+        ("  ratio", f"{row.rss_ratio:.3g}"),
+        both("switches a query", "context_switches_per_query"),
     ]
 
 
@@ -130,5 +130,5 @@ def _value(side: Side, figure: str) -> str:
 
 def _ratio(estimate: Estimate) -> str:
     if estimate.low is None or estimate.high is None:
-        return f"{estimate.value:.3f}"
-    return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
+        return f"{estimate.value:.3g}"
+    return f"{estimate.value:.3g} [{estimate.low:.3g}, {estimate.high:.3g}]"
