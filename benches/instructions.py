@@ -60,6 +60,7 @@ def ours(engine: Path, socket: str, queries: int) -> int:
         database="sbtest",
         workload=WORKLOAD,
         connections=1,
+        driver="epoll",  # the other is not for valgrind
         threads=1,
         seed=1,
         warmup_ns=0,

@@ -24,7 +24,7 @@ from typing import Final, Literal
 import howfar
 from howfar.bench import comparison, meter
 from howfar.bench.comparison import Comparison, Placement, Setting, Trial
-from howfar.engine.messages import LoadJob, Sysbench, UnixTarget
+from howfar.engine.messages import LoadJob, Ready, Sysbench, UnixTarget
 from howfar.engine.process import EngineProcess, Launcher
 from howfar.errors import EngineError, LabError, MissingError
 from howfar.lab.cache import work_directory
@@ -48,6 +48,7 @@ class Request:
     seconds: float = 4.0
     placement: Placement = "shared"
     server: str = "mariadb"
+    driver: Literal["auto", "epoll", "io_uring"] = "auto"
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,16 @@ class Place:
     options: Path
     """What sysbench is told in a file: a password on a command line is everybody's to read."""
     counters: meter.Counters
+    driver: Literal["auto", "epoll", "io_uring"]
+
+
+@dataclass(frozen=True)
+class Client:
+    """One that was started. `check` raises once it is gone."""
+
+    pid: int
+    check: Callable[[], None]
+    driver: str | None = None
 
 
 def compare(request: Request, on_trial: Callable[[int, int], None] = lambda done, of: None) -> Comparison:
@@ -127,7 +138,7 @@ def _place(request: Request, client: Sequence[int], server: Sequence[int]) -> It
         options.write_text(f"mysql-password={store.password}\n")
         # Neither gets a session of its own: both clients stay in ours, and so in one scheduling group.
         prefix = ("setpriv", "--pdeathsig", "KILL", "--", "taskset", "-c", format_cpus(client))
-        yield Place(running, store.password, Launcher(prefix=prefix), options, counters)
+        yield Place(running, store.password, Launcher(prefix=prefix), options, counters, request.driver)
 
 
 # ---------------------------------------------------------------- one client, once
@@ -138,10 +149,10 @@ def _trial(tool: Tool, connections: int, seconds: float, place: Place) -> Trial:
     counters = place.counters
     meter.wait_until(lambda: counters.connected() == 0, "the sessions of the client before to end", PATIENCE_S)
     began = counters.executed()
-    with start(connections, place) as (pid, check):
+    with start(connections, place) as client:
 
         def under_way() -> bool:
-            check()
+            client.check()
             return counters.executed() > began
 
         # Both begin only when all connections are open and everything is prepared.
@@ -150,13 +161,13 @@ def _trial(tool: Tool, connections: int, seconds: float, place: Place) -> Trial:
         open_now = counters.connected()
         if open_now != connections:
             raise LabError(f"{open_now} connections are open where {connections} were asked for")
-        trial = meter.measure(pid, counters, seconds, began)
-        check()
-        return trial
+        trial = meter.measure(client.pid, counters, seconds, began)
+        client.check()
+        return trial.model_copy(update={"driver": client.driver})
 
 
 @contextmanager
-def _ours(connections: int, place: Place) -> Iterator[tuple[int, Callable[[], None]]]:
+def _ours(connections: int, place: Place) -> Iterator[Client]:
     job = LoadJob(
         target=UnixTarget(path=str(place.server.socket)),
         user=USER,
@@ -169,9 +180,13 @@ def _ours(connections: int, place: Place) -> Iterator[tuple[int, Callable[[], No
         measure_ns=_LONG_NS,
         interval_ns=_LONG_NS,
         client_work="touch",
+        driver=place.driver,
         connect_timeout_ns=round(PATIENCE_S * 1e9),
     )
     with EngineProcess(job, place.launcher) as engine:
+        ready = engine.read()
+        if not isinstance(ready, Ready):
+            raise EngineError(f"the engine said {ready!r} before it was ready", "Please report this.")
 
         def check() -> None:
             if not engine.alive():
@@ -180,13 +195,13 @@ def _ours(connections: int, place: Place) -> Iterator[tuple[int, Callable[[], No
                 raise EngineError("the engine ended before its window did", "Please report this.")
 
         try:
-            yield engine.pid, check
+            yield Client(engine.pid, check, ready.receipt.driver)
         finally:
             engine.kill()
 
 
 @contextmanager
-def _sysbench(connections: int, place: Place) -> Iterator[tuple[int, Callable[[], None]]]:
+def _sysbench(connections: int, place: Place) -> Iterator[Client]:
     command = [
         "sysbench",
         f"--config-file={place.options}",
@@ -209,7 +224,7 @@ def _sysbench(connections: int, place: Place) -> Iterator[tuple[int, Callable[[]
                 raise LabError(f"sysbench ended before its window did: {said.read()[-2000:].strip()}")
 
         try:
-            yield process.pid, check
+            yield Client(process.pid, check)
         finally:
             process.kill()
             process.wait()

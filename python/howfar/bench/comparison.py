@@ -36,6 +36,8 @@ class Trial(Part):
     rss_bytes: int
     """The peak since it began."""
     context_switches: int
+    driver: str | None = None
+    """How ours waited for its connections, from its receipt."""
 
 
 class Side(Part):
@@ -57,6 +59,8 @@ class Row(Part):
     qps_ratio: Estimate
     """Below 1 with its whole interval: ours gets less out of the same server."""
     rss_ratio: float
+    driver: str | None
+    """Of ours: `epoll` or `io_uring`."""
 
     @property
     def misses(self) -> tuple[str, ...]:
@@ -116,6 +120,7 @@ def row(connections: int, ours: Sequence[Trial], peer: Sequence[Trial]) -> Row:
         cpu_ratio=judge_ratio([_cpu_us(one) / _cpu_us(other) for one, other in pairs]).quoted,
         qps_ratio=judge_ratio([_qps(one) / _qps(other) for one, other in pairs]).quoted,
         rss_ratio=median(one.rss_bytes / other.rss_bytes for one, other in pairs),
+        driver=ours[-1].driver,
     )
 
 

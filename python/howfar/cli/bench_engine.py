@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import get_args
+from typing import Literal, get_args
 
 import click
 from rich.console import Console
@@ -35,6 +35,13 @@ MOST = 10_000
     help="Client and server on all CPUs, each on its half, or both on one.",
 )
 @click.option("--server", default="mariadb", show_default=True, help="A kind of server, or a path to its program.")
+@click.option(
+    "--driver",
+    type=click.Choice(["auto", "epoll", "io_uring"]),
+    default="auto",
+    show_default=True,
+    help="How our engine waits for its connections.",
+)
 @click.option("--json", "as_json", is_flag=True, help="The result as JSON.")
 @no_colour_option
 def engine(
@@ -44,6 +51,7 @@ def engine(
     seconds: float,
     placement: Placement,
     server: str,
+    driver: Literal["auto", "epoll", "io_uring"],
     as_json: bool,
     no_colour: bool,
 ) -> None:
@@ -53,7 +61,7 @@ def engine(
     all connections run; queries are counted by the server. No rights are needed, the server is a private one.
     """
     assert against == "sysbench", "the only choice"
-    request = Request(_numbers(connections), blocks, seconds, placement, server)
+    request = Request(_numbers(connections), blocks, seconds, placement, server, driver)
     progress = is_terminal(sys.stderr)
 
     def said(number: int, of: int) -> None:
@@ -120,6 +128,7 @@ def _cells(row: Row) -> list[tuple[str, str]]:
         both("peak memory, MiB", "rss_mib"),
         ("  ratio", f"{row.rss_ratio:.3g}"),
         both("switches a query", "context_switches_per_query"),
+        ("driver of ours", row.driver or ""),
     ]
 
 
