@@ -59,7 +59,7 @@ pub(crate) fn conduct(job: LoadJob) -> Result<(), Failed> {
     allow_descriptors(plan.all_connections())?;
     let cpus = own_cpus()?;
 
-    let rings = rings(plan.job.driver, plan.all_connections(), plan.workers(&cpus))?;
+    let rings = rings(&plan, plan.workers(&cpus))?;
     let began = now_ns();
     let (first, mut receipt) = first_connections(&plan, &cpus)?;
     receipt.driver = Driver::name(&rings);

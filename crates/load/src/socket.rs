@@ -84,8 +84,9 @@ impl Address {
     }
 }
 
-/// Beside the connections: standard streams, epolls, bells, files read for CPU times.
-const OTHER_DESCRIPTORS: u64 = 64;
+/// Beside the connections: standard streams, epolls, rings, bells, files read for CPU times, and sockets that a ring is about to
+/// close while their connections open again.
+const OTHER_DESCRIPTORS: u64 = 256;
 
 /// Let this process have a descriptor for each of so many connections, as far as its user may.
 pub(crate) fn allow_descriptors(connections: u64) -> Result<(), Failed> {

@@ -120,8 +120,9 @@ impl std::fmt::Debug for Ring {
 }
 
 impl Ring {
-    /// A ring for so many connections, asleep until the thread that is to use it calls [`Ring::start`].
-    pub(crate) fn new(connections: usize) -> io::Result<Self> {
+    /// A ring for so many connections and for pieces of replies of so many bytes, asleep until the thread that is to use it calls
+    /// [`Ring::start`].
+    pub(crate) fn new(connections: usize, piece: usize) -> io::Result<Self> {
         // Never more completions between two looks: each connection's receive ends once, its send fails once.
         let completions = 2 * connections as u32 + 2 * u32::from(REPLIES);
         let uring = IoUring::builder()
@@ -132,7 +133,7 @@ impl Ring {
             .setup_clamp()
             .setup_cqsize(completions.next_power_of_two().max(SUBMISSIONS))
             .build(SUBMISSIONS)?;
-        let replies = Replies::new()?;
+        let replies = Replies::new(piece)?;
         // SAFETY: the address is that of REPLIES entries, initialised and aligned to a page, that live until after the ring.
         unsafe {
             uring

@@ -9,16 +9,16 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use io_uring::types::BufRingEntry;
 
-/// Replies that one call can bring. MariaDB and MySQL send at most 16 KiB at once.
+/// Replies that one call can bring.
 pub(super) const REPLIES: u16 = 256;
-const REPLY: usize = 16 * 1024;
-/// From one buffer to the next: an odd number of cache lines, lest the first bytes of all share a few sets of the cache.
-const STRIDE: usize = REPLY + 5 * 64;
 const PAGE: usize = 4096;
 
 /// Buffers for replies: the ring of entries that the kernel takes from, and behind it the buffers themselves.
 pub(super) struct Replies {
     base: NonNull<u8>,
+    /// Bytes that a buffer takes, and from one buffer to the next.
+    size: usize,
+    stride: usize,
     tail: u16,
 }
 
@@ -26,23 +26,30 @@ pub(super) struct Replies {
 unsafe impl Send for Replies {}
 
 const ENTRIES: usize = (REPLIES as usize * size_of::<BufRingEntry>()).next_multiple_of(PAGE);
-const LAYOUT: Layout = match Layout::from_size_align(ENTRIES + REPLIES as usize * STRIDE, PAGE) {
-    Ok(layout) => layout,
-    Err(_) => panic!("constants of this file"),
-};
-
 impl Replies {
-    pub(super) fn new() -> io::Result<Self> {
+    pub(super) fn new(size: usize) -> io::Result<Self> {
+        // Buffers of whole pages would begin in the same few sets of the CPU's cache: shift them by an odd number of lines.
+        let stride = if size < PAGE { size } else { size + 5 * 64 };
         // SAFETY: the layout is not empty.
-        let base = unsafe { alloc_zeroed(LAYOUT) };
+        let base = unsafe { alloc_zeroed(Self::layout(stride)?) };
         let Some(base) = NonNull::new(base) else {
             return Err(io::ErrorKind::OutOfMemory.into());
         };
-        let mut replies = Self { base, tail: 0 };
+        let mut replies = Self {
+            base,
+            size,
+            stride,
+            tail: 0,
+        };
         for id in 0..REPLIES {
             replies.give(id);
         }
         Ok(replies)
+    }
+
+    fn layout(stride: usize) -> io::Result<Layout> {
+        Layout::from_size_align(ENTRIES + usize::from(REPLIES) * stride, PAGE)
+            .map_err(io::Error::other)
     }
 
     /// Where the kernel finds the ring of entries, aligned to a page.
@@ -54,13 +61,13 @@ impl Replies {
     fn buffer(&self, id: u16) -> NonNull<u8> {
         assert!(id < REPLIES, "the kernel names buffers that it was given");
         // SAFETY: inside the allocation, as the layout has REPLIES of them.
-        unsafe { self.base.add(ENTRIES + usize::from(id) * STRIDE) }
+        unsafe { self.base.add(ENTRIES + usize::from(id) * self.stride) }
     }
 
     /// Copy what a buffer holds, and give it back.
     #[inline]
     pub(super) fn take(&mut self, id: u16, into: &mut [u8]) {
-        assert!(into.len() <= REPLY, "no more than the buffer holds");
+        assert!(into.len() <= self.size, "no more than the buffer holds");
         let from = self.buffer(id);
         // SAFETY: the completion that names the buffer made it ours until `give`, and its bytes are initialised.
         into.copy_from_slice(unsafe { slice::from_raw_parts(from.as_ptr(), into.len()) });
@@ -76,7 +83,7 @@ impl Replies {
         unsafe {
             let entry = &mut *first.add(usize::from(self.tail & (REPLIES - 1)));
             entry.set_addr(address);
-            entry.set_len(REPLY as u32);
+            entry.set_len(self.size as u32);
             entry.set_bid(id);
             self.tail = self.tail.wrapping_add(1);
             let tail = BufRingEntry::tail(first).cast_mut().cast::<AtomicU16>();
@@ -87,7 +94,9 @@ impl Replies {
 
 impl Drop for Replies {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout, and the ring that used it is gone.
-        unsafe { dealloc(self.base.as_ptr(), LAYOUT) }
+        if let Ok(layout) = Self::layout(self.stride) {
+            // SAFETY: allocated with this layout, and the ring that used it is gone.
+            unsafe { dealloc(self.base.as_ptr(), layout) }
+        }
     }
 }
