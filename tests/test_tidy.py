@@ -25,7 +25,7 @@ LONG_FUNCTIONS: dict[str, str] = {}
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX)\b")
 # Whose machine it was written on, and where packages came from, is no part of it. A lock file names the latter by nature.
 NEVER = re.compile(r"/work/|/root/|/home/\w|https?://(?!(?:www\.apache\.org|www\.w3\.org|json-schema\.org)\b)[a-z]")
-LOCKS = {"Cargo.lock"}
+LOCKS = {"Cargo.lock", "fuzz/Cargo.lock"}
 THIS = "tests/test_tidy.py"
 MADE = {"target", "dist", "__pycache__"}
 MADE_FILES = (".howfar", ".howfar-wal", ".howfar-shm", ".html", ".pyc")

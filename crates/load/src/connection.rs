@@ -61,6 +61,12 @@ pub(crate) enum Broken {
     Io(io::Error),
 }
 
+impl From<ChannelError> for Broken {
+    fn from(error: ChannelError) -> Self {
+        Self::Channel(error)
+    }
+}
+
 /// What follows an answer.
 pub(crate) enum After {
     /// The next statement of the same transaction, or the same transaction from its start.
@@ -311,16 +317,29 @@ impl Connection {
         let Some(wire) = self.wire.as_deref_mut() else {
             unreachable!("only an open connection receives")
         };
+        let types = self
+            .due
+            .map_or(&[][..], |due| wire.statements.types(due.slot));
+        let (answer, work) = (&mut wire.answer, &mut tools.work);
         if wire.channel.is_plain() {
             self.used.to_client += bytes.len() as u64;
-            return packets(wire, bytes, self.due, &mut tools.work);
+            return answer.feed(bytes, types, work).map_err(Broken::Malformed);
         }
-        tools.plain.clear();
+        let (used, mut outcome) = (&mut self.used, None);
         wire.channel
-            .open(bytes, &mut tools.plain, &mut wire.unsent)
-            .map_err(Broken::Channel)?;
-        self.used.to_client += tools.plain.len() as u64;
-        packets(wire, &tools.plain, self.due, &mut tools.work)
+            .open_each(bytes, &mut tools.plain, &mut wire.unsent, |packets| {
+                used.to_client += packets.len() as u64;
+                if outcome.is_some() && !packets.is_empty() {
+                    let late = Malformed::Unexpected("bytes follow the end of an answer");
+                    return Err(Broken::Malformed(late));
+                }
+                if outcome.is_none() {
+                    let ended = answer.feed(packets, types, work);
+                    outcome = ended.map_err(Broken::Malformed)?;
+                }
+                Ok(())
+            })?;
+        Ok(outcome)
     }
 
     /// An answer is whole.
@@ -355,22 +374,6 @@ impl Connection {
     pub(crate) fn kind(&self) -> usize {
         self.due.map_or(0, |due| due.kind)
     }
-}
-
-#[inline]
-fn packets(
-    wire: &mut Wire,
-    bytes: &[u8],
-    due: Option<Due>,
-    work: &mut Work,
-) -> Result<Option<Outcome>, Broken> {
-    if bytes.is_empty() {
-        return Ok(None);
-    }
-    let types = due.map_or(&[][..], |due| wire.statements.types(due.slot));
-    wire.answer
-        .feed(bytes, types, work)
-        .map_err(Broken::Malformed)
 }
 
 /// Send what the socket takes now: maybe nothing.

@@ -7,6 +7,9 @@ use howfar_record::{FailCode, Failed};
 use howfar_wire::mysql::auth::Refused;
 use howfar_wire::mysql::{Malformed, ServerError};
 
+/// Server errors that are the end of the session: shutdown, killed connection, idle too long.
+const SESSION_ENDS: [u16; 5] = [1053, 1077, 1079, 1927, 4031];
+
 /// A target in words.
 pub(crate) fn place(target: &Target) -> String {
     match target {
@@ -97,6 +100,10 @@ pub(crate) fn login(target: &Target, user: &str, error: &ServerError) -> Failed 
             FailCode::Connect,
             "The server refuses this host: allow it, or run FLUSH HOSTS there.",
         ),
+        ends if SESSION_ENDS.contains(&ends) => (
+            FailCode::ServerGone,
+            "The server shuts down, or ends sessions: look into its error log.",
+        ),
         1049 => (
             FailCode::ServerError,
             "Create the database, or name another.",
@@ -154,8 +161,13 @@ pub(crate) fn server(target: &Target, doing: &str, error: &ServerError) -> Faile
         1142 | 1044 => "Give the account the SELECT privilege on the tables.",
         _ => "Look the error up in the server's documentation; its error log may say more.",
     };
+    let code = if SESSION_ENDS.contains(&error.code) {
+        FailCode::ServerGone
+    } else {
+        FailCode::ServerError
+    };
     Failed::new(
-        FailCode::ServerError,
+        code,
         format!("{} answered {doing} with {error}", place(target)),
         advice,
     )

@@ -16,6 +16,8 @@ use crate::login::{Entry, Login, Session};
 use crate::socket::{Address, Begun, decided};
 
 const BUFFER: usize = 16 * 1024;
+/// Receives in a row before somebody looks at the clock: a login needs a few.
+const IN_A_ROW: u32 = 32;
 /// Between two looks while the server's queue is full.
 const BUSY_NS: i64 = 2_000_000;
 const POLL_NS: i64 = 50_000_000;
@@ -29,6 +31,8 @@ pub(crate) struct Opening {
     session: Option<Session>,
     connected: bool,
     unsent: Vec<u8>,
+    /// The socket had more than was taken: no event will tell of it.
+    pub(crate) more: bool,
 }
 
 impl std::fmt::Debug for Opening {
@@ -61,6 +65,7 @@ impl Opening {
             session: None,
             connected,
             unsent: Vec::new(),
+            more: false,
         }))
     }
 
@@ -84,7 +89,8 @@ impl Opening {
             decided(&self.socket).map_err(|error| failure::refused(target, &error))?;
             self.connected = true;
         }
-        loop {
+        self.more = false;
+        for _ in 0..IN_A_ROW {
             let sent = send_some(&self.socket, &self.unsent)
                 .map_err(|error| failure::broken(target, &error))?;
             self.unsent.drain(..sent);
@@ -108,6 +114,8 @@ impl Opening {
                 Err(error) => return Err(failure::broken(target, &error.into())),
             }
         }
+        self.more = true;
+        Ok(None)
     }
 
     /// Told when it took too long.

@@ -27,6 +27,8 @@ use crate::worker::Plan;
 const QUESTION: &[u8] =
     b"SHOW SESSION STATUS WHERE Variable_name IN ('Ssl_cipher','Ssl_version','Compression','Compression_algorithm','Compression_level')";
 const LONGEST: usize = 1 << 16;
+/// Packets of the answer: five rows and what is around them, and room for more.
+const MOST_PACKETS: u32 = 64;
 const POLL_NS: i64 = 50_000_000;
 
 /// Ask the socket and the server.
@@ -214,6 +216,9 @@ impl Table {
         while let Some(payload) = self.framer.next(&mut input)? {
             let first = payload.first().copied().unwrap_or(0);
             self.packets += 1;
+            if self.packets > MOST_PACKETS {
+                return Err(Malformed::Unexpected("more rows than were asked for"));
+            }
             if first == reply::ERR {
                 self.error = Some(ServerError::parse(payload)?);
                 return Ok(true);

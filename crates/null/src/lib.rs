@@ -6,6 +6,8 @@
 //! one client's conversation without I/O, `server` moves bytes. Not here: SQL, storage, passwords.
 
 mod canned;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod jobs;
 mod pingpong;
 mod place;

@@ -88,9 +88,9 @@ fn logins_are_refused_for_different_reasons() {
         });
         fails_with(&job(&fake.path), told, text);
     }
-    let switch = packet(2, b"\xfeclient_ed25519\0abc\0");
+    let switch = packet(2, b"\xfeauth_gssapi_client\0abc\0");
     let fake = Fake::with_login("plugin", switch, |_| Reply::Ok);
-    fails_with(&job(&fake.path), "auth", "client_ed25519");
+    fails_with(&job(&fake.path), "auth", "auth_gssapi_client");
 }
 
 #[test]

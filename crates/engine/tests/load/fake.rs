@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 /// What the server does with the n-th query of a connection.
@@ -14,6 +15,8 @@ pub(crate) enum Reply {
     Silence,
     Close,
 }
+
+static MADE: AtomicU32 = AtomicU32::new(0);
 
 type Behaviour = dyn Fn(usize) -> Reply + Send + Sync;
 
@@ -44,7 +47,10 @@ impl Fake {
 
     /// A server that does as `accept` says with each connection.
     pub(crate) fn listening(name: &str, accept: impl Fn(UnixStream) + Send + 'static) -> Self {
-        let directory = std::env::temp_dir().join(format!("howfar-{name}-{}", std::process::id()));
+        // Tests run side by side, and some names come again.
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let own = format!("howfar-{name}-{}-{number}", std::process::id());
+        let directory = std::env::temp_dir().join(own);
         std::fs::create_dir_all(&directory).expect("a temporary directory");
         let path = directory.join("s");
         let _ = std::fs::remove_file(&path);
@@ -68,7 +74,7 @@ pub(crate) fn packet(sequence: u8, payload: &[u8]) -> Vec<u8> {
     [&[length[0], length[1], length[2], sequence], payload].concat()
 }
 
-fn error(sequence: u8, code: u16, text: &str) -> Vec<u8> {
+pub(crate) fn error(sequence: u8, code: u16, text: &str) -> Vec<u8> {
     let mut payload = vec![0xFF];
     payload.extend_from_slice(&code.to_le_bytes());
     payload.extend_from_slice(b"#HY000");
@@ -80,7 +86,7 @@ pub(crate) fn refusal(code: u16, text: &str) -> Vec<u8> {
     error(2, code, text)
 }
 
-fn greeting() -> Vec<u8> {
+pub(crate) fn greeting() -> Vec<u8> {
     let mut payload = b"\x0a8.0.0-fake\0\x05\0\0\0FeL.>-g?\0".to_vec();
     payload.extend_from_slice(
         b"\xff\xf7\x08\x02\0\xff\x81\x15\0\0\0\0\0\0\0\0\0\0Ct?yfs02J^zj\0mysql_native_password\0",
@@ -89,7 +95,7 @@ fn greeting() -> Vec<u8> {
 }
 
 /// An empty result of two columns: nothing of TLS or compression is known here.
-fn no_status() -> Vec<u8> {
+pub(crate) fn no_status() -> Vec<u8> {
     let definition = b"\x03def\0\0\0\x01a\0\x0c\x2d\0\0\x01\0\0\xfd\0\0\0\0\0";
     let end = b"\xfe\0\0\x02\0";
     [
@@ -102,7 +108,7 @@ fn no_status() -> Vec<u8> {
     .concat()
 }
 
-fn read_packet(stream: &mut UnixStream) -> Option<Vec<u8>> {
+pub(crate) fn read_packet(stream: &mut UnixStream) -> Option<Vec<u8>> {
     let mut head = [0; 4];
     stream.read_exact(&mut head).ok()?;
     let mut payload = vec![0; u32::from_le_bytes([head[0], head[1], head[2], 0]) as usize];

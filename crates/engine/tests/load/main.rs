@@ -4,5 +4,8 @@ mod agreement;
 mod drivers;
 mod failures;
 mod fake;
+mod malice;
 mod mariadb;
+mod outages;
+mod peak;
 mod process;

@@ -3,16 +3,20 @@
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Tells the servers of one process apart.
+static STARTED: AtomicU32 = AtomicU32::new(0);
 
 pub(crate) struct Server {
     directory: PathBuf,
     port: u16,
+    command: Command,
     process: Child,
 }
 
@@ -34,7 +38,9 @@ impl Server {
             eprintln!("SKIPPED: mariadbd, mariadb or mariadb-install-db is not installed");
             return None;
         };
-        let directory = std::env::temp_dir().join(format!("howfar-db-{}", std::process::id()));
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        let directory =
+            std::env::temp_dir().join(format!("howfar-db-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&directory).expect("a temporary directory");
         let data = format!("--datadir={}", directory.join("data").display());
         let mut installer = Command::new(install);
@@ -67,19 +73,29 @@ impl Server {
             installer.output().expect("it runs").status.success(),
             "mariadb-install-db failed"
         );
-        let process = command
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("mariadbd starts");
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let process = command.spawn().expect("mariadbd starts");
         let mut started = Self {
             directory,
             port,
+            command,
             process,
         };
         started.wait_until_ready();
         started.fill(tables, rows);
         Some(started)
+    }
+
+    /// As a crash does, without a goodbye.
+    pub(crate) fn crash(&mut self) {
+        self.process.kill().expect("our child");
+        self.process.wait().expect("our child");
+    }
+
+    /// Start again on the same data and socket, and wait until clients are let in.
+    pub(crate) fn restart(&mut self) {
+        self.process = self.command.spawn().expect("mariadbd starts");
+        self.wait_until_ready();
     }
 
     fn wait_until_ready(&mut self) {
@@ -119,7 +135,7 @@ impl Server {
         self.client(sql).unwrap_or_else(|| panic!("`{sql}` failed"))
     }
 
-    fn client(&self, sql: &str) -> Option<String> {
+    pub(crate) fn client(&self, sql: &str) -> Option<String> {
         let output = Command::new("mariadb")
             .args([
                 "--no-defaults",
@@ -171,6 +187,7 @@ fn number(value: &Value) -> u64 {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        // Killed also while it is stopped.
         let _ = self.process.kill();
         let _ = self.process.wait();
         let _ = std::fs::remove_dir_all(&self.directory);

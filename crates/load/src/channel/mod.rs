@@ -84,6 +84,9 @@ struct Lent {
     frames: Vec<u8>,
 }
 
+/// Compressed bytes that are expanded at a time: what even the longest frames come to is then bounded.
+const PIECE: usize = 1024;
+
 thread_local! {
     static LENT: RefCell<Lent> = RefCell::default();
 }
@@ -186,6 +189,42 @@ impl Channel {
             }
             decrypt(&mut layers.tls, raw, frames, out)?;
             Ok(unpacker.feed(codec, frames, plain)?)
+        })
+    }
+
+    /// The same, but `take` gets the packet bytes as they come, for streams without a bound: what a few bytes stand for is never
+    /// held at once. `plain` is only lent.
+    pub(crate) fn open_each<E: From<ChannelError>>(
+        &mut self,
+        raw: &[u8],
+        plain: &mut Vec<u8>,
+        out: &mut Vec<u8>,
+        mut take: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        plain.clear();
+        let Self::Layered(layers) = self else {
+            return take(raw);
+        };
+        let Some((algorithm, unpacker)) = &mut layers.packing else {
+            decrypt(&mut layers.tls, raw, plain, out)?;
+            return take(plain);
+        };
+        LENT.with_borrow_mut(|lent| {
+            let (codec, frames) = lent.codec(*algorithm)?;
+            let frames = if layers.tls.is_none() {
+                raw
+            } else {
+                decrypt(&mut layers.tls, raw, frames, out)?;
+                frames
+            };
+            for piece in frames.chunks(PIECE) {
+                plain.clear();
+                unpacker
+                    .feed(codec, piece, plain)
+                    .map_err(ChannelError::Malformed)?;
+                take(plain)?;
+            }
+            Ok(())
         })
     }
 

@@ -3,12 +3,13 @@
 use std::cmp::Reverse;
 
 use howfar_record::{FailCode, Failed};
-use rustix::event::epoll::EventFlags;
+use rustix::event::epoll::{self, EventData, EventFlags};
 
 use super::{INTEREST, Report, Worker};
 use crate::clock::now_ns;
 use crate::connection::{State, Wire};
 use crate::failure;
+use crate::login::internal;
 use crate::opening::Opening;
 
 /// Connections on their way in at a time: enough to hide a long round trip, below the usual length of a server's queue.
@@ -118,6 +119,12 @@ impl Worker<'_> {
             return Ok(());
         };
         let session = match opening.progress(&self.plan.entry(), buffer) {
+            Ok(None) if opening.more => {
+                // Asked for anew, the rest is told of after the others had their turn.
+                let token = EventData::new_u64(index as u64);
+                return epoll::modify(&self.epoll, &opening.socket, token, BOTH)
+                    .map_err(|error| internal(format!("epoll: {error}")));
+            }
             Ok(None) => return Ok(()),
             Ok(Some(session)) => session,
             Err(failed) if self.may_seek(&failed) => {

@@ -1,6 +1,6 @@
 //! The hot path: bytes come, an answer is whole, the next statement goes out.
 
-use howfar_record::Failed;
+use howfar_record::{FailCode, Failed};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{self, RecvFlags};
@@ -15,8 +15,8 @@ use crate::failure;
 use crate::login::internal;
 use crate::tally::Ended;
 
-/// Server errors that are the end of the session: shutdown, killed connection, idle too long.
-const SESSION_ENDS: [u16; 5] = [1053, 1077, 1079, 1927, 4031];
+/// Longest turn of a connection that always has more: then the others have theirs, and somebody looks at the time limits.
+const TURN_NS: u64 = 5_000_000;
 
 /// What a receive brought.
 enum Received {
@@ -43,8 +43,16 @@ impl Worker<'_> {
         if flags.contains(EventFlags::OUT) {
             self.flush(index)?;
         }
-        // Another full buffer cannot follow for ever: an answer has an end, and nothing is sent before it.
-        while let Received::Part { full: true } = self.receive(index, buffer)? {}
+        let mut until_ns = 0;
+        while let Received::Part { full: true } = self.receive(index, buffer)? {
+            let now = now_ns();
+            if until_ns == 0 {
+                until_ns = now + TURN_NS;
+            } else if now > until_ns {
+                // Asked for anew, the rest is told of: an answer need not end soon, or at all.
+                return self.interest(index);
+            }
+        }
         Ok(())
     }
 
@@ -151,7 +159,7 @@ impl Worker<'_> {
             After::Refused(error) => {
                 let doing = self.connections[index].doing(&self.tools.program);
                 let failed = failure::server(&self.plan.job.target, &format!("a {doing}"), &error);
-                if SESSION_ENDS.contains(&error.code) {
+                if failed.code == FailCode::ServerGone {
                     return self.lost(index, failed);
                 }
                 Err(failed)

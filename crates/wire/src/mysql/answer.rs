@@ -52,8 +52,12 @@ enum Phase {
     Over,
 }
 
-/// Longest packet that is put together from parts.
-const LONGEST_KEPT: usize = 1 << 24;
+/// Longest row that is put together from parts.
+const LONGEST_ROW: usize = 1 << 24;
+/// The same for all other packets: heads, definitions, ends and errors are short.
+const LONGEST_OTHER: usize = 1 << 20;
+/// Memory for parts that an answer keeps when a longer packet is done.
+const KEPT: usize = 1 << 16;
 /// Columns of a result; the protocol's own bound.
 const MOST_COLUMNS: u64 = 4096;
 
@@ -204,10 +208,12 @@ impl Answer {
             self.start_stream(length, row, work);
             return Ok(None);
         }
-        if length > LONGEST_KEPT - 1 || length == FULL {
+        let row = self.phase == Phase::Rows && self.kept.get(HEADER) != Some(&reply::ERR);
+        let limit = if row { LONGEST_ROW } else { LONGEST_OTHER };
+        if length >= limit || length == FULL {
             return Err(Malformed::TooLong {
                 size: length,
-                limit: LONGEST_KEPT,
+                limit,
             });
         }
         self.keep_up_to(HEADER + length, input);
@@ -219,6 +225,7 @@ impl Answer {
         let outcome = self.packet(&packet[HEADER..], types, work);
         self.kept = packet;
         self.kept.clear();
+        self.kept.shrink_to(KEPT);
         outcome
     }
 

@@ -11,6 +11,9 @@ pub const ERR: u8 = 0xFF;
 /// Status flag: another result follows this one.
 pub const MORE_RESULTS: u16 = 0x0008;
 
+/// Bytes of an error's text that are kept: servers write no more than 512.
+const LONGEST_TEXT: usize = 1024;
+
 /// What a server said instead of an answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("error {code} ({state}): {message}")]
@@ -35,7 +38,7 @@ impl ServerError {
         Ok(Self {
             code,
             state: lossy(state),
-            message: lossy(fields.0),
+            message: lossy(&fields.0[..fields.0.len().min(LONGEST_TEXT)]),
         })
     }
 }

@@ -4,6 +4,9 @@ use super::{Codec, HEAD};
 use crate::mysql::Malformed;
 use crate::mysql::frame::{self, HEADER};
 
+/// Bytes that one call may give: a few bytes can stand for very many. Two of the longest frames fit.
+const MOST_AT_ONCE: usize = 1 << 25;
+
 /// One connection's frames on their way to packets. Never holds more than one compressed payload.
 #[derive(Debug, Default)]
 pub struct Unpacker {
@@ -26,13 +29,15 @@ impl Unpacker {
         self.owed = self.owed.saturating_add(commands);
     }
 
-    /// Take all bytes of `input`; append to `out` the packet bytes that they hold.
+    /// Take all bytes of `input`; append to `out` the packet bytes that they hold, at most 32 MiB: callers cut the input small
+    /// enough for what they expect.
     pub fn feed(
         &mut self,
         codec: &mut Codec,
         mut input: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<(), Malformed> {
+        let most = out.len() + MOST_AT_ONCE;
         loop {
             if self.head_len < HEAD && !self.take_head(&mut input)? {
                 return Ok(());
@@ -43,6 +48,10 @@ impl Unpacker {
             let start = out.len();
             if self.before == 0 {
                 out.extend_from_slice(part);
+            } else if out.len() + self.before > most {
+                return Err(Malformed::Compressed(
+                    "stands for more than is taken at once",
+                ));
             } else if self.missing > 0 {
                 self.body.extend_from_slice(part);
             } else if self.body.is_empty() {

@@ -1,0 +1,237 @@
+//! A real MariaDB that pauses, crashes, comes back, is too slow, or ends sessions while the load goes on: an open loop shows all of
+//! it, and loses no request from its account.
+//!
+//! Skipped, with a line that says so, where no mariadbd is installed.
+
+use std::io::{BufRead, BufReader, Lines};
+use std::process::{Child, ChildStdout};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::mariadb::Server;
+use crate::peak::started;
+use crate::process::{job, success};
+
+const CONNECTIONS: u64 = 4;
+const SECOND: u64 = 1_000_000_000;
+
+/// An engine at work.
+struct Running {
+    engine: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Running {
+    fn start(job: &Value) -> Self {
+        let mut engine = started(job);
+        let stdout = engine.stdout.take().expect("piped");
+        let mut running = Self {
+            engine,
+            lines: BufReader::new(stdout).lines(),
+        };
+        running.until("measuring");
+        running
+    }
+
+    fn next(&mut self) -> Option<Value> {
+        let line = self.lines.next()?.expect("UTF-8");
+        Some(serde_json::from_str(&line).expect("JSON lines"))
+    }
+
+    fn until(&mut self, name: &str) -> Value {
+        loop {
+            let event = self.next().expect("an engine that goes on");
+            assert_ne!(event["event"], "failed", "{event}");
+            if event["event"] == name {
+                return event;
+            }
+        }
+    }
+
+    /// All that comes, to the end.
+    fn rest(mut self) -> Vec<Value> {
+        let events: Vec<Value> = std::iter::from_fn(|| self.next()).collect();
+        self.engine.wait().expect("our child");
+        events
+    }
+}
+
+/// Point selects, one a transaction; `rate` 0 is a closed loop.
+fn load(server: &Server, rate: f64, seconds: u64) -> Value {
+    let mut job = job(&server.socket());
+    job["user"] = "root".into();
+    job["password"] = "".into();
+    job["database"] = "sbtest".into();
+    job["connections"] = CONNECTIONS.into();
+    job["workload"] = json!({"kind": "oltp_point_select", "tables": 1, "table_size": 100});
+    job["measure_ns"] = (seconds * SECOND).into();
+    job["interval_ns"] = (SECOND / 2).into();
+    job["connect_timeout_ns"] = (60 * SECOND).into();
+    job["stall_timeout_ns"] = (60 * SECOND).into();
+    if rate > 0.0 {
+        job["arrivals"] = json!({"rate_per_s": rate});
+    }
+    job
+}
+
+fn number(value: &Value) -> u64 {
+    value
+        .as_u64()
+        .unwrap_or_else(|| panic!("{value} is a number"))
+}
+
+/// The last event, after a check that each request due is answered, unanswered or failed.
+fn accounted(events: &[Value]) -> &Value {
+    let finished = events.last().expect("events");
+    assert_eq!(finished["event"], "finished", "{finished}");
+    if let account @ Value::Object(_) = &finished["open_loop"] {
+        let fates = ["answered", "unanswered", "failed"].map(|fate| number(&account[fate]));
+        assert_eq!(
+            number(&account["due"]),
+            fates.iter().sum::<u64>(),
+            "{account}"
+        );
+        assert_eq!(fates[0], number(&finished["transactions"]), "{account}");
+    }
+    finished
+}
+
+/// Of one kind, in ns: median, 95th and 99th percentile, maximum.
+fn latency(finished: &Value, kind: &str) -> [u64; 4] {
+    let all = finished["histograms"].as_array().expect("a list");
+    let one = all.iter().find(|one| one["kind"] == kind);
+    let one = one.unwrap_or_else(|| panic!("no histogram of {kind}"));
+    ["p50_ns", "p95_ns", "p99_ns", "max_ns"].map(|name| number(&one[name]))
+}
+
+#[test]
+fn outages_are_seen_in_full() {
+    let Some(mut server) = Server::start(1, 100) else {
+        return;
+    };
+    a_pause_is_waited_for_by_all(&server);
+    overload_is_backlog(&server);
+    sessions_that_are_killed_come_back(&server);
+    for rate in [200.0, 0.0] {
+        a_crash_is_the_end_or_a_reconnect(&mut server, rate);
+    }
+}
+
+/// 100 requests a second for 8 s, 3 s of them stopped. Requests come at any moment alike, so the share that waits longer than `x`
+/// is (3 - x)/8 and a little for the queue that is left: 5 % wait longer than 2.6 s, 1 % longer than 2.92 s, and more than half
+/// come outside of the pause. Of 800 requests 1 % is 8 with a deviation of 3, or 0.03 s of pause each 3 requests: 0.3 s of room.
+fn a_pause_is_waited_for_by_all(server: &Server) {
+    let running = Running::start(&load(server, 100.0, 8));
+    let pid = Pid::from_raw(server.pid() as i32).expect("a process");
+    thread::sleep(Duration::from_secs(2));
+    kill_process(pid, Signal::STOP).expect("our child");
+    let stopped = Instant::now();
+    thread::sleep(Duration::from_secs(3));
+    let pause = stopped.elapsed().as_nanos() as u64;
+    kill_process(pid, Signal::CONT).expect("our child");
+    let events = running.rest();
+    let finished = accounted(&events);
+    let [p50, p95, p99, max] = latency(finished, "transaction");
+    let [_, service_p95, _, service_max] = latency(finished, "service");
+    let told = format!("{p50} {p95} {p99} {max}, service {service_p95} {service_max}");
+    assert!(max >= pause - SECOND / 10, "the whole pause: {told}");
+    assert!(p99 >= pause - SECOND * 4 / 10, "{told}");
+    assert!(p95 >= pause - SECOND * 7 / 10, "{told}");
+    assert!(p50 < SECOND, "{told}");
+    // Each connection had one request with the server; all others waited for a connection, which is no service.
+    assert!(service_max >= pause - SECOND / 2, "{told}");
+    assert!(service_p95 < SECOND, "{told}");
+    assert!(
+        number(&finished["open_loop"]["backlog_max"]) > 100,
+        "{finished}"
+    );
+}
+
+/// Three times as many as can be served for T: a request due at u is answered at 3u, or not at all. The share that waits longer
+/// than x is 1 - 1.5 x/T, so half wait longer than T/3. The capacity of a busy machine changes: half of that is asked for.
+fn overload_is_backlog(server: &Server) {
+    let closed = success(&load(server, 0.0, 1));
+    let capacity = number(&closed.last().expect("events")["transactions"]) as f64;
+    let events = success(&load(server, 3.0 * capacity, 3));
+    let finished = accounted(&events);
+    let account = &finished["open_loop"];
+    let (due, answered) = (number(&account["due"]), number(&account["answered"]));
+    // Poisson: the deviation is the root of the mean.
+    let expected = 9.0 * capacity;
+    assert!(
+        (due as f64 - expected).abs() < 6.0 * expected.sqrt() + 1.0,
+        "{due} due of {expected}"
+    );
+    assert!(answered < due * 7 / 10, "{account}");
+    let backlog: Vec<u64> = events
+        .iter()
+        .filter(|event| event["event"] == "interval")
+        .map(|slice| number(&slice["backlog"]))
+        .collect();
+    assert!(backlog.is_sorted(), "it only grows: {backlog:?}");
+    // Besides the queue, each connection may have one under way.
+    let unanswered = number(&account["unanswered"]);
+    assert!(
+        unanswered - backlog[backlog.len() - 1] <= CONNECTIONS,
+        "{account} {backlog:?}"
+    );
+    let ([p50, ..], [service, ..]) = (
+        latency(finished, "transaction"),
+        latency(finished, "service"),
+    );
+    assert!(
+        p50 > SECOND / 2 && p50 > 10 * service,
+        "{p50} against {service}"
+    );
+}
+
+fn sessions_that_are_killed_come_back(server: &Server) {
+    let mut job = load(server, 500.0, 3);
+    job["session"] = json!({"on_disconnect": "reconnect"});
+    let running = Running::start(&job);
+    let mut killed = 0;
+    for _ in 0..10 {
+        let ids = server.query("SELECT id FROM information_schema.processlist WHERE db='sbtest'");
+        if let Some(id) = ids.split_whitespace().next() {
+            killed += u64::from(server.client(&format!("KILL {id}")).is_some());
+        }
+    }
+    let events = running.rest();
+    let finished = accounted(&events);
+    assert!(killed > 0);
+    assert_eq!(number(&finished["reconnects"]), killed, "{finished}");
+    assert!(number(&finished["open_loop"]["answered"]) > 0, "{finished}");
+}
+
+fn a_crash_is_the_end_or_a_reconnect(server: &mut Server, rate: f64) {
+    let mut job = load(server, rate, 12);
+    let running = Running::start(&job);
+    server.crash();
+    let crashed = Instant::now();
+    let events = running.rest();
+    let failed = events.last().expect("events");
+    assert_eq!(failed["code"], "server_gone", "{failed}");
+    assert!(
+        crashed.elapsed() < Duration::from_secs(3),
+        "it was told late"
+    );
+    server.restart();
+
+    job["session"] = json!({"on_disconnect": "reconnect"});
+    let mut running = Running::start(&job);
+    running.until("interval");
+    server.crash();
+    server.restart();
+    let events = running.rest();
+    let finished = accounted(&events);
+    assert!(number(&finished["reconnects"]) >= CONNECTIONS, "{finished}");
+    let slices: Vec<u64> = events
+        .iter()
+        .filter(|event| event["event"] == "interval")
+        .map(|slice| number(&slice["transactions"]))
+        .collect();
+    assert!(slices[slices.len() - 1] > 0, "it recovers: {slices:?}");
+}

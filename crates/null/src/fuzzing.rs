@@ -1,0 +1,56 @@
+//! The check that a fuzzer drives, and a test with what it found. Not in any other build.
+
+use crate::canned::Book;
+use crate::jobs::Flavour;
+use crate::session::Session;
+
+thread_local! {
+    static BOOKS: [Book; 2] = [Flavour::Mariadb, Flavour::Mysql].map(|flavour| Book::new(flavour, 5));
+}
+
+/// Any bytes of a client can be taken, and any split of them is answered alike. The first two bytes of `data` say how.
+pub fn requests(data: &[u8]) {
+    let Some((&[settings, size], stream)) = data.split_first_chunk::<2>() else {
+        return;
+    };
+    let answers = |size: usize| {
+        BOOKS.with(|books| {
+            let (mut session, mut out) = (Session::default(), Vec::new());
+            let mut ended = None;
+            for piece in stream.chunks(size) {
+                match session.feed(piece, &books[usize::from(settings & 1)], &mut out) {
+                    Ok(crate::session::Next::Go) => {}
+                    other => {
+                        ended = Some(other);
+                        break;
+                    }
+                }
+            }
+            (ended, out)
+        })
+    };
+    let whole = answers(stream.len().max(1));
+    assert_eq!(
+        whole,
+        answers(usize::from(size) + 1),
+        "a split changes the answers"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    /// What the fuzzer has found worth keeping.
+    #[test]
+    fn the_corpus_is_taken() {
+        let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/requests");
+        let entries = std::fs::read_dir(place).expect("the corpus");
+        let mut count = 0;
+        for entry in entries {
+            super::requests(&std::fs::read(entry.expect("an entry").path()).expect("a file"));
+            count += 1;
+        }
+        assert!(count > 0, "an empty corpus tests nothing");
+    }
+}

@@ -1,0 +1,38 @@
+//! What the fuzzers have found worth keeping, replayed without them: the checks are theirs.
+
+use std::path::Path;
+
+#[path = "../../../fuzz/src/wire.rs"]
+#[allow(unreachable_pub)] // what the fuzzers call from outside
+mod checks;
+
+fn replay(target: &str, check: fn(&[u8])) {
+    let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
+    let entries = std::fs::read_dir(place.join(target)).expect("the corpus");
+    let mut count = 0;
+    for entry in entries {
+        check(&std::fs::read(entry.expect("an entry").path()).expect("a file"));
+        count += 1;
+    }
+    assert!(count > 0, "an empty corpus tests nothing");
+}
+
+#[test]
+fn answers() {
+    replay("answer", checks::answer);
+}
+
+#[test]
+fn packets() {
+    replay("packets", checks::packets);
+}
+
+#[test]
+fn logins() {
+    replay("login", checks::login);
+}
+
+#[test]
+fn compressed_frames() {
+    replay("frames", checks::frames);
+}
