@@ -236,6 +236,7 @@ def load_job(asked: Asked, login: Login, workload: Workload, seed: int) -> LoadJ
             connections=asked.value("threads"),
             idle_connections=asked.value("idle-connections"),
             threads=asked.value("engine-threads"),
+            driver=asked.value("driver"),
             arrivals=Arrivals(rate_per_s=rate, shape=asked.value("arrivals"), burst=asked.value("burst"))
             if rate
             else None,

@@ -147,6 +147,7 @@ _OWN = (
     Option("search-low", "number", "100", "first rate to try", OWN, low=1),
     Option("search-high", "number", None, "never try a higher rate", OWN, low=1),
     Option("stall-timeout", "duration", "120s", "longest wait for one answer", OWN),
+    Option("driver", "choice", "auto", "what serves the engine's sockets", OWN, None, ("auto", "epoll", "io_uring")),
     Option("engine-threads", "int", None, "most threads of the engine [one a CPU]", OWN, low=1),
 )  # fmt: skip
 

@@ -212,7 +212,8 @@ def _client(result: Result) -> list[str]:
     lines = [
         _row(
             "Client",
-            f"{time(use.cpu_ns / max(done.queries, 1))} CPU/query; {busy}; {format_size_bytes(done.peak_memory_bytes)}",
+            f"{time(use.cpu_ns / max(done.queries, 1))} CPU/query; {busy}; "
+            f"{format_size_bytes(done.peak_memory_bytes)}; {result.ready.receipt.driver}",
         )
     ]
     if done.tcp is not None:
