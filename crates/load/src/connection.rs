@@ -173,8 +173,10 @@ pub(crate) struct Connection {
     pub(crate) state: State,
     pub(crate) wire: Option<Box<Wire>>,
     memory: Memory,
-    /// Transactions that it has begun; counts on when one is tried again.
+    /// Transactions that it has ended.
     number: u64,
+    /// Times that the present one was tried in vain.
+    failures: u64,
     cursor: Cursor,
     due: Option<Due>,
     /// In a transaction, maybe one that waits for a new socket.
@@ -205,6 +207,7 @@ impl Connection {
             wire: None,
             memory: program.memory(id),
             number: 0,
+            failures: 0,
             cursor: program.transaction(id, 0),
             due: None,
             busy: false,
@@ -237,6 +240,7 @@ impl Connection {
     #[inline]
     pub(crate) fn begin(&mut self, intended_ns: u64, now: u64, program: &Program) {
         self.cursor = program.transaction(self.id, self.number);
+        self.failures = 0;
         self.due = self.cursor.next(program);
         self.used = Use::default();
         self.intended_ns = intended_ns;
@@ -244,10 +248,11 @@ impl Connection {
         self.busy = true;
     }
 
-    /// The same transaction from its start, inside the same latency.
+    /// A transaction of its own from its start, with other values, inside the same latency.
     #[cold]
     pub(crate) fn restart(&mut self, program: &Program) {
-        self.cursor = program.transaction(self.id, self.number);
+        self.failures += 1;
+        self.cursor = program.attempt(self.id, self.number, self.failures);
         self.due = self.cursor.next(program);
     }
 

@@ -113,6 +113,8 @@ pub(crate) struct Totals {
     pub(crate) service: Latency,
     pub(crate) lateness: Latency,
     pub(crate) unanswered: Latency,
+    /// Ages of transactions under way at the end of the window, from their first byte sent.
+    pub(crate) in_flight: Latency,
     pub(crate) connect: Latency,
     pub(crate) stages: [Latency; 3],
     pub(crate) kinds: Vec<Latency>,
@@ -136,6 +138,7 @@ impl Totals {
             (&mut self.service, &other.service),
             (&mut self.lateness, &other.lateness),
             (&mut self.unanswered, &other.unanswered),
+            (&mut self.in_flight, &other.in_flight),
             (&mut self.connect, &other.connect),
         ];
         for (mine, others) in pairs {

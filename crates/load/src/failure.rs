@@ -108,6 +108,10 @@ pub(crate) fn login(target: &Target, user: &str, error: &ServerError) -> Failed 
             FailCode::ServerError,
             "Create the database, or name another.",
         ),
+        1044 => (
+            FailCode::Auth,
+            "Give the account privileges on the database, or name another.",
+        ),
         _ => (
             FailCode::Auth,
             "Check user and password, and that the account may log in from here.",
@@ -153,7 +157,7 @@ pub(crate) fn refused_login(target: &Target, user: &str, refused: Refused) -> Fa
 pub(crate) fn server(target: &Target, doing: &str, error: &ServerError) -> Failed {
     let advice = match error.code {
         1146 => {
-            "Load the tables first (as `sysbench oltp_read_only prepare` does), with at least as many tables as asked for."
+            "Load the tables first (`howfar load … prepare`, or sysbench's), with at least as many tables as asked for."
         }
         1461 => {
             "Raise the server's max_prepared_stmt_count: connections times statements are needed."

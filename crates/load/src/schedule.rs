@@ -25,6 +25,8 @@ pub(crate) struct Schedule {
     taken: Walker,
     /// A second index, moved on when somebody asks how much is due.
     ahead: Walker,
+    /// The same for whoever asks at any moment; those of the marks must not run ahead of them.
+    seen: Walker,
 }
 
 /// A place in the process.
@@ -59,10 +61,12 @@ impl Schedule {
             burst: arrivals.burst,
             offset: (place as f64 + 0.5) / workers as f64,
             taken: walker.clone(),
-            ahead: walker,
+            ahead: walker.clone(),
+            seen: walker,
         };
         schedule.taken = schedule.stepped(schedule.taken.clone());
         schedule.ahead = schedule.taken.clone();
+        schedule.seen = schedule.taken.clone();
         schedule
     }
 
@@ -114,6 +118,7 @@ impl Schedule {
     pub(crate) fn close(&mut self) {
         self.taken.next_ns = u64::MAX;
         self.ahead = self.taken.clone();
+        self.seen = self.taken.clone();
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -128,6 +133,20 @@ impl Schedule {
             self.ahead = self.stepped(walker);
         }
         self.ahead.count
+    }
+
+    /// Requests due by `now` that nobody took. `now` never goes back.
+    pub(crate) fn waiting(&mut self, now: u64) -> u64 {
+        // Whoever is behind what was taken has nothing to count.
+        if self.seen.count < self.taken.count {
+            self.seen = self.taken.clone();
+        }
+        while self.seen.next_ns <= now {
+            let mut walker = self.seen.clone();
+            walker.count += 1;
+            self.seen = self.stepped(walker);
+        }
+        self.seen.count - self.taken.count
     }
 
     /// Requests due before `at` that nobody took.
@@ -178,6 +197,16 @@ mod tests {
             .filter(|pair| pair[1] - pair[0] > 1000)
             .count() as f64;
         assert!((longer / count - (-1.0_f64).exp()).abs() < 0.01);
+    }
+
+    #[test]
+    fn a_burst_waits_but_for_what_is_taken() {
+        let mut one = schedule(1e6, Shape::Bursts, 0, 0, 1);
+        assert_eq!(one.waiting(1_000), 0);
+        let now = one.next_ns();
+        assert_eq!(one.waiting(now), 10);
+        assert!(one.take(now).is_some());
+        assert_eq!(one.waiting(now), 9);
     }
 
     #[test]

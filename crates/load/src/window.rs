@@ -206,6 +206,7 @@ fn histograms(totals: &Totals, plan: &Plan) -> Vec<Histogram> {
         ("service", &totals.service),
         ("lateness", &totals.lateness),
         ("unanswered", &totals.unanswered),
+        ("in_flight", &totals.in_flight),
         ("connect", &totals.connect),
         ("stage.wait", &totals.stages[0]),
         ("stage.transfer", &totals.stages[1]),

@@ -118,7 +118,8 @@ class Histogram(Message):
 
     kind: str
     """`transaction`: closed loop: from its first byte sent; open loop: from the moment it was due (response time), with the ages of
-    the unanswered in it. `service`: open loop, from the first byte sent. `unanswered`: those ages alone. `lateness`: open loop,
+    the unanswered in it. `service`: open loop, from the first byte sent. `unanswered`: those ages alone. `in_flight`: ages, from the
+    first byte sent, of transactions under way at the end of the window; in a closed loop in no other histogram. `lateness`: open loop,
     from the moment when a request was due and a connection free, to its first byte. `connect`: opening a connection under load.
     `statement.NAME`: from the first byte sent to the last byte parsed. `stage.wait`, `stage.transfer`, `stage.parse`: of a
     statement, sent to first byte, to last byte, to parsed. Names of sysbench's statements stand without `statement.`:

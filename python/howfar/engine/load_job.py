@@ -141,7 +141,7 @@ class LoadJob(Message):
     breakdown: bool = False
     """Record the stages of each query; costs up to two more readings of the clock a query."""
     ignore_errors: tuple[int, ...] | Literal["all"] = (1213, 1020, 1205)
-    """Server errors after which the same transaction begins anew, inside its latency. Any other ends the job."""
+    """Server errors after which a transaction begins anew, with other values, inside its latency. Any other ends the job."""
     observe: tuple[Observed, ...] = ()
     connect_timeout_ns: int = Field(default=10_000_000_000, gt=0, le=LONGEST_NS)
     stall_timeout_ns: int = Field(default=30_000_000_000, gt=0, le=LONGEST_NS)

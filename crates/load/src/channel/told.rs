@@ -67,7 +67,7 @@ fn about_certificate(why: &CertificateError) -> &'static str {
             "The server's certificate is not signed by an authority in ca_file: give the file of the authority that signed it."
         }
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-            "The server's certificate carries other names: give one of them as server_name, or verify only its authority."
+            "The server's certificate carries other names: reach the server under one of them, or verify only its authority (VERIFY_CA)."
         }
         CertificateError::Expired
         | CertificateError::ExpiredContext { .. }

@@ -70,7 +70,12 @@ impl Worker<'_> {
             let sockets = connection.wire.as_ref();
             let info = sockets.and_then(|wire| tcp_info::read(&wire.socket));
             load.tally.totals.tcp.extend(info);
-            if load.schedule.is_some() && connection.busy {
+            if !connection.busy {
+                continue;
+            }
+            let age_ns = end_ns.saturating_sub(connection.began_ns);
+            load.tally.totals.in_flight.record(age_ns);
+            if load.schedule.is_some() {
                 load.tally.unanswered(connection.intended_ns);
             }
         }

@@ -293,6 +293,11 @@ impl Worker<'_> {
             return Ok(());
         };
         load.tally.begun(due_ns, due_ns.max(free_ns), now);
+        if load.free.is_empty() && load.tally.is_counting() {
+            let waiting = schedule.waiting(now);
+            let most = &mut load.tally.totals.backlog_max;
+            *most = waiting.max(*most);
+        }
         self.begin(index, due_ns, now)
     }
 

@@ -207,7 +207,13 @@ impl Program {
     /// The start of transaction `number` of `connection`.
     #[inline]
     pub fn transaction(&self, connection: u64, number: u64) -> Cursor {
-        let mut draws = Draws::of(self.seed, connection, number);
+        self.attempt(connection, number, 0)
+    }
+
+    /// The same after so many failures: with other values, as sysbench does. What a value caused would only come again.
+    #[inline]
+    pub fn attempt(&self, connection: u64, number: u64, failures: u64) -> Cursor {
+        let mut draws = Draws::of(self.seed ^ (failures << 32), connection, number);
         let which = if self.transactions.len() == 1 {
             0
         } else {
