@@ -19,6 +19,7 @@ from tests.unit import fake_load
 
 from howfar.engine.messages import Finished
 from howfar.load import jsonl, report_human, report_sysbench
+from howfar.load.figures import Result
 from howfar.load.hdrlog import hdr_log
 from howfar.load.prometheus import prometheus_text
 from howfar.load.report_human import time
@@ -180,6 +181,28 @@ def test_a_load_without_one_transaction_is_reported_too() -> None:
     assert report_sysbench.report(result, "1.0", 95, True)
     assert json.loads(jsonl.summary_line(result))["latency_ns"] == {}
     assert hdr_log(result).count("Tag=") == 0
+    assert result.verdict.stamps == ("failing",)
+    assert "CPU/query" not in text(report_human.report(result, WORKLOAD))
+    assert json.loads(jsonl.summary_line(result))["client_cpu_ns_per_query"] is None
+    assert "cpu_seconds_per_query" not in prometheus_text(result, WORKLOAD)
+    assert 'stamp="failing"} 1' in prometheus_text(result, WORKLOAD)
+
+
+def test_what_was_under_way_at_the_end_is_shown_where_it_outlasts_what_ended() -> None:
+    def seen(age_ns: int) -> Result:
+        whole = fake_load.finished()
+        ages = fake_load.histogram("in_flight", [1_000] * 7 + [age_ns])
+        return fake_load.result(done=whole.model_copy(update={"histograms": (*whole.histograms, ages)}))
+
+    said = text(report_human.report(seen(2 * fake_load.SECOND), WORKLOAD))
+    assert "under way at the end: 8, the longest since 2.00 s: longer than the p99 of transactions;" in said
+    assert "not steady: at the end a transaction was under way since 2 s" in said
+    summary = json.loads(jsonl.summary_line(seen(2 * fake_load.SECOND)))
+    assert (summary["in_flight_ns"]["count"], summary["in_flight_ns"]["max"]) == (8, 2 * fake_load.SECOND)
+    assert "in_flight" not in summary["latency_ns"], "an age is no latency"
+    assert "howfar_load_in_flight_max_seconds" in prometheus_text(seen(2 * fake_load.SECOND), WORKLOAD)
+    short = text(report_human.report(seen(2_000_000), WORKLOAD))
+    assert "under way" not in short and "Verdict     valid" in short
 
 
 def test_what_an_interruption_leaves_is_no_summary() -> None:

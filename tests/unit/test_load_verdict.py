@@ -40,8 +40,52 @@ def test_client_limited_by_a_busy_thread() -> None:
 
 
 def test_client_limited_by_waiting_for_a_cpu() -> None:
-    found = one(judge(fake_load.finished(cpu_ns=880, runnable_wait_ns=120), slices(RATES)))
-    assert (found.stamp, "12%" in found.because) == (Stamp.CLIENT_LIMITED, True)
+    """Two threads over ten seconds: 2 % of the window, a thread, are 0.4 s."""
+    found = one(judge(fake_load.finished(cpu_ns=3_600_000_000, runnable_wait_ns=500_000_000), slices(RATES)))
+    assert (found.stamp, "12% of the time" in found.because) == (Stamp.CLIENT_LIMITED, True)
+    assert "each thread for 2.5% of the window" in found.because
+    hardly = fake_load.finished(cpu_ns=100_000_000, runnable_wait_ns=390_000_000)
+    assert judge(hardly, slices(RATES)).stamps == (Stamp.VALID,), "nearly idle: what it waited is nothing to the window"
+    busy = fake_load.finished(cpu_ns=9_000_000_000, runnable_wait_ns=900_000_000)
+    assert judge(busy, slices(RATES)).stamps == (Stamp.VALID,), "9 % of the time in which it had work"
+
+
+def test_failing_when_nothing_ended_or_errors_were_many() -> None:
+    nothing = fake_load.finished().model_copy(update={"transactions": 0, "queries": 0, "errors": {"1062": 94_001}})
+    account = Account(due=1000, answered=0, unanswered=1000, failed=0, backlog_max=998)
+    verdict = judge(nothing, slices([0] * 10))
+    assert (one(verdict).stamp, "94,001 x 1062" in one(verdict).because) == (Stamp.FAILING, True)
+    assert "no transaction ended" in one(verdict).because
+    overrun = judge(nothing.model_copy(update={"open_loop": account}), slices([0] * 10))
+    assert overrun.stamps[:2] == (Stamp.FAILING, Stamp.OVERLOADED)
+    for errors, stamp in ((200, Stamp.VALID), (201, Stamp.FAILING)):
+        done = fake_load.finished().model_copy(update={"errors": {"1213": errors, "disconnect": 5_000}})
+        assert judge(done, slices(RATES)).stamps == (stamp,), (
+            "1 % of 20,000 queries; lost connections are not ignored errors"
+        )
+
+
+def test_a_stall_of_an_open_loop() -> None:
+    account = Account(due=1000, answered=1000, unanswered=0, failed=0, backlog_max=300)
+
+    def seen(counts: list[int], burst: int = 1) -> tuple[Stamp, ...]:
+        done = fake_load.finished(account=account)
+        return judge(done, slices(counts), lateness_p99_ns=1, service_p50_ns=1, burst=burst).stamps
+
+    assert seen([54, 39, 0, 0, 0, 0, 0, 319, 61]) == (Stamp.NOT_STEADY,), "most intervals stood still"
+    assert seen([54, 39, 60, 58, 0, 0, 190, 61, 57]) == (Stamp.NOT_STEADY,)
+    assert seen([3, 5, 1, 4, 6, 2, 1, 4, 5]) == (Stamp.VALID,), "so few vary as much by chance"
+    assert seen([100, 100, 0, 100, 100, 0, 100, 100], burst=100) == (Stamp.VALID,), "a burst is due at once"
+
+
+def test_what_was_under_way_at_the_end_for_long_is_not_steady() -> None:
+    def seen(longest_ns: int, p99_ns: int) -> Verdict:
+        return judge(fake_load.finished(), slices(RATES), answered_p99_ns=p99_ns, under_way_max_ns=longest_ns)
+
+    found = one(seen(2_000_000_000, 10_000_000))
+    assert (found.stamp, "since 2 s, 200 times" in found.because) == (Stamp.NOT_STEADY, True)
+    assert seen(99_000_000, 1_000_000).stamps == (Stamp.VALID,), "less than 100 ms"
+    assert seen(2_000_000_000, 200_000_000).stamps == (Stamp.VALID,), "10 times, not more"
 
 
 def test_not_steady_by_drift_and_by_a_stall() -> None:

@@ -55,8 +55,7 @@ def judged(result: Result, goal: Goal, rate: float) -> Trial:
     if at is None:
         return Trial(rate, None, False, "nothing was answered")
     reasons = []
-    if result.verdict.has(Stamp.OVERLOADED):
-        reasons.append("overloaded")
+    reasons += [str(stamp) for stamp in (Stamp.FAILING, Stamp.OVERLOADED) if result.verdict.has(stamp)]
     if at.high_ns is None or at.high_ns >= goal.limit_ns:
         reasons.append(f"{'' if at.exact else '≥ '}{time(at.low_ns)}")
         if at.low_ns < goal.limit_ns:

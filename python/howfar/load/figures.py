@@ -10,7 +10,7 @@ from howfar.load.distribution import Bound, Distribution, bound, decode, without
 from howfar.load.verdict import Verdict, judge
 
 SHARES: tuple[tuple[str, float], ...] = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("p99.9", 0.999))
-_OF_ALL = ("transaction", "service", "unanswered", "lateness", "connect")
+_OF_ALL = ("transaction", "service", "unanswered", "lateness", "connect", "in_flight")
 """Histograms that are of no statement; those of stages begin with `stage.`."""
 
 
@@ -57,6 +57,8 @@ class Result:
     statements: tuple[Latency, ...]
     stages: tuple[Latency, ...]
     connect: Latency | None
+    in_flight: Latency | None
+    """Ages of the transactions under way when the window ended; no latencies, and in a closed loop in nothing else."""
 
     @property
     def receipt(self) -> Receipt:
@@ -69,6 +71,11 @@ class Result:
     @property
     def open_loop(self) -> bool:
         return self.job.arrivals is not None
+
+    @property
+    def ended(self) -> Latency:
+        """From the first byte sent: of what was answered."""
+        return self.transaction if self.service is None else self.service
 
     @property
     def shown(self) -> tuple[Latency, ...]:
@@ -105,6 +112,7 @@ def result_of(
     transaction = _latency(by_kind.get("transaction") or _empty("transaction"), unanswered)
     lateness = named.get("lateness")
     service = named.get("service")
+    in_flight = named.get("in_flight")
     return Result(
         job=job,
         ready=ready,
@@ -119,6 +127,9 @@ def result_of(
             connections=job.connections,
             lateness_p99_ns=_p(lateness, 0.99),
             service_p50_ns=_p(service, 0.5),
+            burst=job.arrivals.burst if job.arrivals is not None and job.arrivals.shape == "bursts" else 1,
+            answered_p99_ns=_p(service if job.arrivals is not None else transaction, 0.99),
+            under_way_max_ns=in_flight.max_ns if in_flight is not None and in_flight.count else None,
         ),
         transaction=transaction,
         service=service,
@@ -128,6 +139,7 @@ def result_of(
         ),
         stages=tuple(latency for kind, latency in named.items() if kind.startswith("stage.")),
         connect=named.get("connect"),
+        in_flight=in_flight,
     )
 
 

@@ -47,7 +47,7 @@ def summary(result: Result) -> dict[str, Any]:
     """The last line: what the other reports show, as numbers."""
     finished = result.finished
     client = result.client
-    queries = max(finished.queries, 1)
+    in_flight = result.in_flight
     return {
         "event": "summary",
         "format": VERSION,
@@ -67,7 +67,10 @@ def summary(result: Result) -> dict[str, Any]:
         "errors": finished.errors,
         "reconnects": finished.reconnects,
         "latency_ns": {each.kind: _latency(each) for each in result.shown if each.count},
-        "client_cpu_ns_per_query": None if client is None else client.cpu_ns / queries,
+        "in_flight_ns": None if in_flight is None or not in_flight.count else _latency(in_flight),
+        "client_cpu_ns_per_query": client.cpu_ns / finished.queries
+        if client is not None and finished.queries
+        else None,
         "client_memory_bytes": finished.peak_memory_bytes,
     }
 

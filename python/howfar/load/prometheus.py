@@ -48,9 +48,12 @@ def prometheus_text(result: Result, workload: str) -> str:
         family("requests", "Open loop: what became of every request that was due.", [
             ({"outcome": name}, getattr(account, name)) for name in ("answered", "unanswered", "failed")
         ])  # fmt: skip
-    if result.client is not None:
-        queries = max(finished.queries, 1)
-        family("client_cpu_seconds_per_query", "CPU time of this client.", [({}, result.client.cpu_ns / 1e9 / queries)])
+    if result.in_flight is not None:
+        family("in_flight", "Transactions under way when the window ended.", [({}, result.in_flight.count)])
+        family("in_flight_max_seconds", "Age of the oldest of them.", [({}, result.in_flight.max_ns / 1e9)])
+    if result.client is not None and finished.queries:
+        each = result.client.cpu_ns / 1e9 / finished.queries
+        family("client_cpu_seconds_per_query", "CPU time of this client.", [({}, each)])
     family("client_memory_bytes", "Peak memory of this client.", [({}, finished.peak_memory_bytes)])
     family(
         "stamp", "1: this stamp is on the result.", [({"stamp": str(s)}, float(result.verdict.has(s))) for s in Stamp]

@@ -108,9 +108,22 @@ def _latencies(result: Result) -> list[str]:
     else:
         rows = [("transaction", result.transaction)]
         note = (
-            "from the first byte sent; a closed loop asks nothing while it waits, so a stall counts once a connection"
+            "of those that ended; a closed loop asks nothing while it waits, so a stall meets one a connection at most"
         )
-    return [*_table("Latency", rows), _row("", note)]
+    return [*_table("Latency", rows), _row("", note), *_under_way(result)]
+
+
+def _under_way(result: Result) -> list[str]:
+    """What would have made the percentiles higher, had the window been longer."""
+    left, p99 = result.in_flight, result.ended.at(0.99)
+    if left is None or not left.count or (p99 is not None and left.max_ns <= p99.low_ns):
+        return []
+    what = "service" if result.open_loop else "transactions"
+    beyond = f"longer than the p99 of {what}" if p99 is not None else "none ended"
+    return [
+        _row("", f"under way at the end: {left.count:,}, the longest since {time(left.max_ns)}: {beyond};"),
+        _row("", f"figures of {what} and of statements are of answered requests only"),
+    ]
 
 
 def _statements(result: Result) -> list[str]:
@@ -206,14 +219,13 @@ def _client(result: Result) -> list[str]:
     use, done = result.client, result.finished
     if use is None:
         return []
-    busy = (
-        f"busiest of {use.threads} threads on a CPU {use.busiest_thread_ns / max(done.elapsed_ns, 1):.0%} of the window"
-    )
+    share = f"{use.busiest_thread_ns / max(done.elapsed_ns, 1):.0%} of the window"
+    busy = f"busiest of {use.threads} threads on a CPU {share}" if use.threads != 1 else f"its thread on a CPU {share}"
+    each = f"{time(use.cpu_ns / done.queries)} CPU/query; " if done.queries else ""
     lines = [
         _row(
             "Client",
-            f"{time(use.cpu_ns / max(done.queries, 1))} CPU/query; {busy}; "
-            f"{format_size_bytes(done.peak_memory_bytes)}; {result.ready.receipt.driver}",
+            f"{each}{busy}; {format_size_bytes(done.peak_memory_bytes)}; {result.ready.receipt.driver}",
         )
     ]
     if done.tcp is not None:

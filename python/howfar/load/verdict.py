@@ -16,7 +16,10 @@ from howfar.engine.messages import Finished, Interval
 THREAD_BUSY_SHARE = 0.85
 """A thread of the client that works longer than this has no time left to be prompt."""
 WAIT_SHARE = 0.10
-"""Runnable and not running: the processors were others'."""
+"""Runnable and not running: the processors were others'. Of the time in which there was work …"""
+WAIT_OF_WINDOW = 0.02
+"""… and of the window, a thread: a client that hardly works is not held up by waiting for a tenth of next to nothing."""
+ERROR_SHARE = 0.01
 LATE_NS = 1_000_000
 LATE_SHARE = 0.10
 UNANSWERED_SHARE = 0.01
@@ -25,12 +28,18 @@ DRIFT_SHARE = 0.05
 DRIFT_T = 3.0
 """Welch's t between the halves: beyond this, chance alone is rarer than one run in a hundred, from 8 intervals on."""
 STALL_SHARE = 0.5
+STALL_SIGMAS = 3.0
+"""Open loop: so many standard deviations of a Poisson count below, or what falls due at random looks like a stall."""
+UNDER_WAY_TIMES = 10
+UNDER_WAY_NS = 100_000_000
 
 
 class Stamp(StrEnum):
     VALID = "valid"
     VOID = "void"
     """What was obtained is not what was asked."""
+    FAILING = "failing"
+    """Much of what was asked was answered by errors, or nothing was."""
     CLIENT_LIMITED = "client-limited"
     NOT_STEADY = "not steady"
     LATE = "late"
@@ -70,8 +79,11 @@ def judge(
     connections: int = 1,
     lateness_p99_ns: int | None = None,
     service_p50_ns: int | None = None,
+    burst: int = 1,
+    answered_p99_ns: int | None = None,
+    under_way_max_ns: int | None = None,
 ) -> Verdict:
-    """Every check on one finished load."""
+    """Every check on one finished load. `answered_p99_ns`: of transactions, in an open loop their service time."""
     findings: list[Finding] = []
     unknown: list[str] = []
     if mismatches:
@@ -79,16 +91,39 @@ def judge(
             Finding(Stamp.VOID, "; ".join(mismatches), "Correct the server or what is asked, and run again.")
         )
     for found in (
+        _failing(finished),
         _overloaded(finished, connections),
         _client_limited(finished, unknown),
         _late(finished, lateness_p99_ns, service_p50_ns, unknown),
+        _not_steady(
+            [
+                *_uneven(intervals, burst if finished.open_loop is not None else None, unknown),
+                *_hanging(under_way_max_ns, answered_p99_ns),
+            ]
+        ),
     ):
         if found is not None:
             findings.append(found)
-    unsteady = _not_steady(finished.open_loop is not None, intervals, unknown)
-    if unsteady is not None:
-        findings.append(unsteady)
     return Verdict(tuple(findings), tuple(unknown))
+
+
+def _failing(finished: Finished) -> Finding | None:
+    """Errors that were to be ignored; connections lost and opened again are in the report, not here."""
+    ignored = {code: count for code, count in finished.errors.items() if code != "disconnect" and count}
+    errors, reasons = sum(ignored.values()), []
+    if not finished.transactions:
+        reasons.append("no transaction ended in the window")
+    if errors > ERROR_SHARE * finished.queries:
+        codes = ", ".join(f"{count:,} x {code}" for code, count in sorted(ignored.items()))
+        reasons.append(f"{errors:,} errors were ignored beside {finished.queries:,} queries ({codes})")
+    if not reasons:
+        return None
+    return Finding(
+        Stamp.FAILING,
+        "; ".join(reasons),
+        "The figures are of a load that did not do its work: look at what the server says, "
+        "prepare the tables anew, and ignore fewer errors (--mysql-ignore-errors).",
+    )
 
 
 def _overloaded(finished: Finished, connections: int) -> Finding | None:
@@ -113,11 +148,15 @@ def _client_limited(finished: Finished, unknown: list[str]) -> Finding | None:
     busy = client.busiest_thread_ns / finished.elapsed_ns
     wanted = client.cpu_ns + client.runnable_wait_ns
     waited = client.runnable_wait_ns / wanted if wanted else 0.0
+    of_window = client.runnable_wait_ns / max(client.threads, 1) / finished.elapsed_ns
     reasons = []
     if busy > THREAD_BUSY_SHARE:
         reasons.append(f"the engine's busiest thread was on a CPU for {busy:.0%} of the window")
-    if waited > WAIT_SHARE:
-        reasons.append(f"the engine waited for a CPU for {waited:.0%} of the time in which it had work")
+    if waited > WAIT_SHARE and of_window > WAIT_OF_WINDOW:
+        reasons.append(
+            f"the engine waited for a CPU for {waited:.0%} of the time in which it had work, "
+            f"each thread for {of_window:.1%} of the window"
+        )
     if not reasons:
         return None
     return Finding(
@@ -146,22 +185,7 @@ def _late(
     )
 
 
-def _not_steady(open_loop: bool, intervals: Sequence[Interval], unknown: list[str]) -> Finding | None:
-    """Closed loop: the rate. Open loop the rate is given, so the median response time. Whole intervals only."""
-    longest = max((each.length_ns for each in intervals), default=0)
-    whole = [each for each in intervals if each.length_ns >= 0.9 * longest > 0]
-    if len(whole) < MIN_INTERVALS:
-        unknown.append(
-            f"steadiness: {len(whole)} whole intervals, {MIN_INTERVALS} are needed (a longer --time, or a shorter --interval)"
-        )
-        return None
-    if open_loop:
-        values = [float(each.p50_ns) for each in whole if each.transactions]
-        what = "the median response time"
-    else:
-        values = [each.transactions * 1e9 / each.length_ns for each in whole]
-        what = "throughput"
-    reasons = [text for text in (_drift(values, what), None if open_loop else _stalls(values)) if text]
+def _not_steady(reasons: Sequence[str]) -> Finding | None:
     if not reasons:
         return None
     return Finding(
@@ -169,6 +193,35 @@ def _not_steady(open_loop: bool, intervals: Sequence[Interval], unknown: list[st
         " and ".join(reasons),
         "Warm up for longer (--warmup-time), measure for longer, and look at the server for checkpoints, purges or other users.",
     )
+
+
+def _uneven(intervals: Sequence[Interval], burst: int | None, unknown: list[str]) -> list[str]:
+    """Drift and stalls. Open loop (`burst`: what falls due at once): the rate is given, so its drift is that of the median response
+    time. Whole intervals only."""
+    longest = max((each.length_ns for each in intervals), default=0)
+    whole = [each for each in intervals if each.length_ns >= 0.9 * longest > 0]
+    if len(whole) < MIN_INTERVALS:
+        unknown.append(
+            f"steadiness: {len(whole)} whole intervals, {MIN_INTERVALS} are needed (a longer --time, or a shorter --interval)"
+        )
+        return []
+    counts = [each.transactions * longest / each.length_ns for each in whole]
+    if burst is None:
+        found = (_drift(counts, "throughput"), _stalls(counts, 0))
+    else:
+        medians = [float(each.p50_ns) for each in whole if each.transactions]
+        found = (_drift(medians, "the median response time"), _stalls(counts, burst))
+    return [text for text in found if text]
+
+
+def _hanging(under_way_max_ns: int | None, answered_p99_ns: int | None) -> list[str]:
+    """What began and had not ended with the window, and is in no histogram of what ended."""
+    if under_way_max_ns is None or answered_p99_ns is None:
+        return []
+    if under_way_max_ns <= max(UNDER_WAY_TIMES * answered_p99_ns, UNDER_WAY_NS):
+        return []
+    since = f"{under_way_max_ns / 1e9:.3g} s, {under_way_max_ns / max(answered_p99_ns, 1):,.0f} times"
+    return [f"at the end a transaction was under way since {since} the p99 of those that were answered"]
 
 
 def _drift(values: Sequence[float], what: str) -> str | None:
@@ -184,9 +237,15 @@ def _drift(values: Sequence[float], what: str) -> str | None:
     return f"{what} in the second half was {change:+.0%} of the first's"
 
 
-def _stalls(rates: Sequence[float]) -> str | None:
-    typical = median(rates)
-    slow = [rate for rate in rates if rate < STALL_SHARE * typical]
+def _stalls(counts: Sequence[float], burst: int) -> str | None:
+    """Transactions in each interval. `burst` 0: a closed loop, in which nothing falls due at random."""
+    middle, name = median(counts), "median"
+    if not middle:  # it stood still for more than half of them
+        middle, name = fmean(counts), "mean"
+    limit = STALL_SHARE * middle
+    if burst:
+        limit = min(limit, middle - max(STALL_SIGMAS * math.sqrt(middle), burst))
+    slow = [count for count in counts if count < limit]
     if not slow:
         return None
-    return f"in {len(slow)} of {len(rates)} intervals throughput was less than half the median, once {min(slow) / typical:.0%} of it"
+    return f"in {len(slow)} of {len(counts)} intervals throughput was less than half the {name}, once {min(slow) / middle:.0%} of it"
