@@ -99,13 +99,18 @@ def test_a_failure_that_the_engine_reports(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_the_password_travels_on_stdin_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOWFAR_PASSWORD", "MYSQL_PWD"):
+        monkeypatch.setenv(name, "very-secret")
+    monkeypatch.setenv("HOWFAR_UNRELATED", "kept")
     seen = tmp_path / "seen"
     engine(tmp_path, monkeypatch, f'read line; echo "$@" > {seen}.args; env > {seen}.env; echo "$line" > {seen}.stdin')
     with pytest.raises(EngineError):
         run_load(JOB, process.Launcher())
     assert "very-secret" in (tmp_path / "seen.stdin").read_text()
     assert (tmp_path / "seen.args").read_text() == "load\n"
-    assert "very-secret" not in (tmp_path / "seen.env").read_text()
+    environment = (tmp_path / "seen.env").read_text()
+    assert "very-secret" not in environment and "HOWFAR_UNRELATED=kept" in environment
+    assert "HOWFAR_PASSWORD" not in environment and "MYSQL_PWD" not in environment
     assert "very-secret" not in repr(JOB)
 
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from tests.unit import fake_load
@@ -113,6 +113,24 @@ def test_a_load_that_fails_says_what_to_do(
     assert run(tmp_path, monkeypatch, "oltp_point_select", "--json", said=[failed]) == 5
     last = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (last["event"], last["code"]) == ("failed", "server_error")
+
+
+@pytest.mark.parametrize("code", ["server_gone", "stalled"])
+def test_a_load_that_fails_midway_leaves_what_came_until_then(
+    code: Literal["server_gone", "stalled"],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    said = [*fake_load.events(fake_load.job())[:5], Failed(code=code, message="the server is gone", advice="Start it.")]
+    assert run(tmp_path, monkeypatch, "oltp_read_write", said=said) == 5
+    out, err = capsys.readouterr()
+    assert err.index("failed after 3 s of the window: this is no result") < err.index("the server is gone")
+    assert "300 transactions" in err and "Verdict" not in out
+    assert run(tmp_path, monkeypatch, "oltp_read_write", "--json", said=said) == 5
+    last = [json.loads(line) for line in capsys.readouterr().out.splitlines()[-2:]]
+    assert [line["event"] for line in last] == ["partial", "failed"]
+    assert last[0]["transactions"] == 300
 
 
 def test_a_workload_of_ones_own(

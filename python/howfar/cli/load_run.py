@@ -92,25 +92,29 @@ class Watch:
         else:
             _echo([report_human.interval_line(event, job.arrivals is not None)])
 
-    def say_partial(self) -> None:
-        """What an interrupted load leaves."""
+    def say_partial(self, how: str) -> None:
+        """What a load leaves that was interrupted or failed."""
         if self.asked.value("json"):
             click.echo(jsonl.partial_line(self.intervals))
-        for line in report_human.partial(self.intervals):
+        for line in report_human.partial(self.intervals, how):
             click.echo(line, err=True)
 
 
 def measure(asked: Asked, job: LoadJob, quiet: bool = False) -> Result:
-    """One load to its end. Raises EngineError; Stopped after the partial figures are said."""
+    """One load to its end. Raises EngineError, Stopped, both after the partial figures are said."""
     watch = Watch(asked, job, quiet)
     try:
         with stoppable():
             outcome = run_load(job, Launcher(), watch)
     except Stopped:
-        watch.say_partial()
+        watch.say_partial("interrupted")
         raise
-    except EngineFailed as failed:
-        raise _advised(asked, job, failed) from None
+    except EngineError as error:
+        if watch.intervals:
+            watch.say_partial("failed")
+        if isinstance(error, EngineFailed):
+            raise _advised(asked, job, error) from None
+        raise
     wrong = mismatches(job, outcome.ready.receipt)
     return result_of(job, outcome.ready, outcome.measuring, outcome.intervals, outcome.finished, wrong)
 

@@ -64,6 +64,8 @@ Event = (
 _EVENT: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="event")])
 _STDERR_KEPT = 4000
 _LAST_WORDS_S = 5.0
+_SECRETS = ("HOWFAR_PASSWORD", "MYSQL_PWD")
+"""Who may read a process's environment is not for us to say."""
 _PATIENCE_S = 30.0
 """Beyond the longest that a job may take by its own limits."""
 
@@ -120,12 +122,17 @@ def find_engine() -> Path:
     return Path(found)
 
 
+def _environment() -> dict[str, str]:
+    """Ours, without the passwords of users."""
+    return {name: value for name, value in os.environ.items() if name not in _SECRETS}
+
+
 @cache
 def engine_info() -> Info:
     """The version handshake. Raises EngineError when the engine is of another version or was built for debugging."""
     path = find_engine()
     try:
-        answer = subprocess.run([path, "info"], capture_output=True, timeout=20, check=True).stdout
+        answer = subprocess.run([path, "info"], capture_output=True, timeout=20, check=True, env=_environment()).stdout
         info = Info.model_validate_json(answer)
     except (OSError, subprocess.SubprocessError, ValidationError) as error:
         raise EngineError(f"{path} does not answer `info`: {error}", "Run ./setup again.") from error
@@ -156,6 +163,7 @@ class EngineProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            env=_environment(),
         )
         self.send(job)
 

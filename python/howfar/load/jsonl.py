@@ -26,7 +26,8 @@ def failed_line(code: str, message: str, advice: str) -> str:
 
 
 def partial_line(intervals: Sequence[Interval]) -> str:
-    """In place of `finished` and `summary` after an interruption: what whole intervals add up to, which is no result."""
+    """After an interruption, and before `failed`, in place of `finished` and `summary`:
+    what whole intervals add up to, which is no result."""
     return json.dumps(
         {
             "event": "partial",

@@ -251,14 +251,14 @@ def _next(result: Result) -> list[str]:
     return ["", *(_row("Next" if number == 0 else "", text) for number, text in enumerate(dict.fromkeys(advice)))]
 
 
-def partial(intervals: Sequence[Interval]) -> list[str]:
-    """After an interruption: what the intervals so far add up to, and that it is no result."""
+def partial(intervals: Sequence[Interval], how: str = "interrupted") -> list[str]:
+    """After an interruption or a failure: what the intervals so far add up to, and that it is no result."""
     seconds = sum(each.length_ns for each in intervals) / 1e9
     transactions, queries, errors = (
         sum(getattr(each, name) for each in intervals) for name in ("transactions", "queries", "errors")
     )
     return [
-        _row("Partial", f"interrupted after {seconds:.4g} s of the window: this is no result"),
+        _row("Partial", f"{how} after {seconds:.4g} s of the window: this is no result"),
         _row(
             "", f"{transactions:,} transactions, {queries:,} queries, {errors:,} errors in whole intervals until then"
         ),
