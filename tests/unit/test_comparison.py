@@ -77,6 +77,32 @@ def test_missed_bars_are_named() -> None:
     assert comparison.row(3, [trial()] * 8, [trial()] * 8).misses == (), "no bar stands for 3 connections"
 
 
+def test_a_bar_within_the_interval_is_not_resolved() -> None:
+    """The bar at 64 connections is 0.35."""
+
+    def row(*cpu: float) -> comparison.Row:
+        return comparison.row(64, [trial(10 * share) for share in cpu], [trial(10, qps=40_000, mib=32)] * len(cpu))
+
+    around = row(*[0.30, 0.42] * 4)
+    assert (around.misses, [words.split(" 0.")[0] for words in around.unresolved]) == ((), ["client CPU"])
+    above = row(*[0.40, 0.42] * 4)
+    assert ([words.split(" 0.")[0] for words in above.misses], above.unresolved) == (["client CPU"], ())
+    assert (row(*[0.30, 0.31] * 4).misses, row(*[0.30, 0.31] * 4).unresolved) == ((), ())
+    assert [words.split()[0] for words in row(0.2).unresolved] == ["client", "throughput"], "one block has no interval"
+
+
+def test_the_ratios_can_be_reckoned_again_from_the_blocks_in_the_json() -> None:
+    (row,) = json.loads(compared().model_dump_json())["rows"]
+    ratios = [
+        block["ours"]["cpu_ns"] / block["ours"]["queries"] / (block["peer"]["cpu_ns"] / block["peer"]["queries"])
+        for block in row["blocks"]
+    ]
+    assert len(ratios) == 8
+    assert median(ratios) == pytest.approx(row["cpu_ratio"]["value"])
+    again = [comparison.Block.model_validate(block) for block in row["blocks"]]
+    assert comparison.row(64, [one.ours for one in again], [one.peer for one in again]) == compared().rows[0]
+
+
 def test_json_has_the_rows_that_are_documented(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 

@@ -40,6 +40,13 @@ class Trial(Part):
     """How ours waited for its connections, from its receipt."""
 
 
+class Block(Part):
+    """What both took, one after the other in random order: everything else is reckoned from these."""
+
+    ours: Trial
+    peer: Trial
+
+
 class Side(Part):
     """One client at one number of connections: medians of the blocks."""
 
@@ -61,18 +68,38 @@ class Row(Part):
     rss_ratio: float
     driver: str | None
     """Of ours: `epoll` or `io_uring`."""
+    blocks: tuple[Block, ...]
 
     @property
     def misses(self) -> tuple[str, ...]:
-        """Bars that the estimates do not reach."""
+        """Bars that are not reached, with the whole interval of the ratio. Memory has no interval and is judged by its median."""
         found = []
-        if self.cpu_ratio.value > CPU_BARS.get(self.connections, float("inf")):
-            found.append(f"client CPU {self.cpu_ratio.value:.3f}, not {CPU_BARS[self.connections]:.2f}")
-        if self.rss_ratio > MEMORY_BARS.get(self.connections, float("inf")):
-            found.append(f"memory {self.rss_ratio:.3f}, not {MEMORY_BARS[self.connections]:.2f}")
-        if (self.qps_ratio.high or self.qps_ratio.value) < 1:
+        cpu, memory = CPU_BARS.get(self.connections), MEMORY_BARS.get(self.connections)
+        if cpu is not None and self.cpu_ratio.low is not None and self.cpu_ratio.low > cpu:
+            found.append(f"client CPU {self.cpu_ratio.value:.3f}, not {cpu:.2f}")
+        if memory is not None and self.rss_ratio > memory:
+            found.append(f"memory {self.rss_ratio:.3f}, not {memory:.2f}")
+        if self.qps_ratio.high is not None and self.qps_ratio.high < 1:
             found.append(f"throughput {self.qps_ratio.value:.3f}, below the peer's")
         return tuple(found)
+
+    @property
+    def unresolved(self) -> tuple[str, ...]:
+        """Bars within the interval of their ratio, or without one: neither reached nor missed."""
+        found = []
+        cpu = CPU_BARS.get(self.connections)
+        if cpu is not None and _within(self.cpu_ratio, cpu):
+            found.append(f"client CPU {self.cpu_ratio.value:.3f} beside {cpu:.2f}")
+        if _within(self.qps_ratio, 1):
+            found.append(f"throughput {self.qps_ratio.value:.3f} beside the peer's")
+        return tuple(found)
+
+
+def _within(ratio: Estimate, bar: float) -> bool:
+    """A bar at the very end of an interval that has a length is within it."""
+    if ratio.low is None or ratio.high is None:
+        return True
+    return ratio.low <= bar <= ratio.high and ratio.low < ratio.high
 
 
 class Setting(Part):
@@ -121,6 +148,7 @@ def row(connections: int, ours: Sequence[Trial], peer: Sequence[Trial]) -> Row:
         qps_ratio=judge_ratio([_qps(one) / _qps(other) for one, other in pairs]).quoted,
         rss_ratio=median(one.rss_bytes / other.rss_bytes for one, other in pairs),
         driver=ours[-1].driver,
+        blocks=tuple(Block(ours=one, peer=other) for one, other in pairs),
     )
 
 

@@ -79,8 +79,11 @@ def engine(
     console.print(Text(_heading(found)))
     console.print(_table(found))
     for row in found.rows:
+        at = f"At {row.connections} {'connection' if row.connections == 1 else 'connections'}"
         for missed in row.misses:
-            console.print(Text(f"At {row.connections} connections the bar is missed: {missed}."))
+            console.print(Text(f"{at} the bar is missed: {missed}."))
+        for unclear in row.unresolved:
+            console.print(Text(f"{at} the bar is not resolved (more blocks, or a quieter machine): {unclear}."))
 
 
 def _numbers(text: str) -> tuple[int, ...]:
