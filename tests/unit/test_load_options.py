@@ -128,6 +128,8 @@ def test_words_in_any_order() -> None:
         (["oltp_read_only", "mine.lua"], "Lua script", "TOML"),
         (["oltp_read_only", "--threads=x"], "not a whole number", ""),
         (["oltp_read_only", "--threads=-1"], "less than 1", ""),
+        (["oltp_read_only", "--time=-1"], "--time=-1 is less than 0 seconds", ""),
+        (["oltp_read_only", "--time=x"], "not a duration", "Write seconds"),
         (["oltp_read_only", "--threads"], "needs a value", ""),
         (["oltp_read_only", "--skip-trx=maybe"], "on or off", ""),
         (["oltp_read_only", "--rand-type=normal"], "known: uniform", ""),
@@ -145,8 +147,8 @@ def test_what_is_refused_and_what_is_advised(words: list[str], why: str, advice:
 
 
 def test_a_password_on_the_command_line_is_refused_and_not_repeated() -> None:
-    for words in (["--mysql-password=hunter22"], ["--mysql-password", "hunter22"]):
-        with pytest.raises(UsageError, match="--mysql-password is refused") as caught:
+    for words in (["--mysql-password=hunter22"], ["--mysql-password", "hunter22"], ["--pgsql-password=hunter22"]):
+        with pytest.raises(UsageError, match=r"--(my|pg)sql-password is refused") as caught:
             read_words(["oltp_read_only", *words])
         assert "hunter22" not in caught.value.message + caught.value.advice
         assert "--password-file" in caught.value.advice

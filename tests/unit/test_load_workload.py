@@ -16,7 +16,7 @@ prepare = ["CREATE TABLE t (id INT)"]
 [[statements]]
 name = "one"
 sql = \"\"\"
-SELECT
+SELECT ?
 name = 1
 \"\"\"
 parameters = [{ kind = "text", length = "1KiB", compressible = "50%" }]
@@ -76,6 +76,17 @@ def test_a_mistake_is_told_with_its_line(before: str, after: str, said: str) -> 
     with pytest.raises(PlanError, match=re.escape(said)) as caught:
         parse_workload("w.toml", GOOD.replace(before, after, 1))
     assert caught.value.advice
+
+
+@pytest.mark.parametrize(
+    ("sql", "marks"),
+    [("SELECT 1", 0), ("SELECT ?, ?", 2), ("""SELECT '?', `a?b`, "it's ?" AS x""", 0), ("SELECT 'it''s ?', ?, ?", 2)],
+)
+def test_as_many_marks_as_parameters(sql: str, marks: int) -> None:
+    """Refused here, with file and statement, and not by the engine."""
+    said = f"w.toml:13: statements[2].sql: statement two has {marks} `?` and 1 parameter"
+    with pytest.raises(PlanError, match=re.escape(said)):
+        parse_workload("w.toml", GOOD.replace('sql = "SELECT ?"', f'sql = """{sql}"""'))
 
 
 @pytest.mark.parametrize("name", examples())

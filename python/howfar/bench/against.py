@@ -110,13 +110,18 @@ def sysbench_version() -> str:
     return subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout.strip()
 
 
+def many(connections: int) -> str:
+    return f"{connections} connection{'' if connections == 1 else 's'}"
+
+
 def _allow_files(connections: int) -> None:
     """A client has a descriptor for each connection; sysbench does not ask for more by itself."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + 256
     if hard != resource.RLIM_INFINITY and hard < wanted:
         raise MissingError(
-            f"{connections} connections need {wanted} open files, {hard} are allowed", "Raise `ulimit -Hn`."
+            f"{many(connections)} need{'s' if connections == 1 else ''} {wanted} open files, {hard} are allowed",
+            "Raise `ulimit -Hn`.",
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
@@ -156,11 +161,11 @@ def _trial(tool: Tool, connections: int, seconds: float, place: Place) -> Trial:
             return counters.executed() > began
 
         # Both begin only when all connections are open and everything is prepared.
-        meter.wait_until(under_way, f"the first answers on {connections} connections", PATIENCE_S)
+        meter.wait_until(under_way, f"the first answers on {many(connections)}", PATIENCE_S)
         time.sleep(SETTLE_S)
         open_now = counters.connected()
         if open_now != connections:
-            raise LabError(f"{open_now} connections are open where {connections} were asked for")
+            raise LabError(f"{many(open_now)} open, asked for: {connections}")
         trial = meter.measure(client.pid, counters, seconds, began)
         client.check()
         return trial.model_copy(update={"driver": client.driver})

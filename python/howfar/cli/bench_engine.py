@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from howfar.analysis.summary import Estimate
-from howfar.bench.against import Request, compare
+from howfar.bench.against import Request, compare, many
 from howfar.bench.comparison import Comparison, Placement, Row, Side
 from howfar.cli.screen import has_colour, is_terminal, no_colour_option, width
 from howfar.errors import UsageError
@@ -79,7 +79,7 @@ def engine(
     console.print(Text(_heading(found)))
     console.print(_table(found))
     for row in found.rows:
-        at = f"At {row.connections} {'connection' if row.connections == 1 else 'connections'}"
+        at = f"At {many(row.connections)}"
         for missed in row.misses:
             console.print(Text(f"{at} the bar is missed: {missed}."))
         for unclear in row.unresolved:

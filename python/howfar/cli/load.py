@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from howfar.cli.load_place import find_login
-from howfar.cli.load_run import Stopped, head, measure, show, tables
+from howfar.cli.load_run import Stopped, check_outputs, head, measure, show, tables
 from howfar.cli.load_search import search
 from howfar.engine.messages import Custom
 from howfar.errors import UsageError
@@ -31,7 +31,9 @@ class _SysbenchLike(click.Command):
     """Its options are in a table of their own (`howfar.load.options`): click would know neither sysbench's forms nor dialects."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not args or "--help" in args or "-h" in args or args[-1] == "help":
+        if not args:
+            raise click.UsageError("no workload is named", ctx)
+        if "--help" in args or "-h" in args or args[-1] == "help":
             click.echo(ctx.get_help())
             ctx.exit()
         ctx.params = {"words": tuple(args)}
@@ -101,6 +103,7 @@ def _act(asked: Asked) -> int:
         tables(asked, tables_job(asked, login, workload, seed))
         return 0
     job = load_job(asked, login, workload, seed)
+    check_outputs(asked)
     head(asked, job)
     result = search(asked, job, goal) if goal is not None else measure(asked, job)
     if result is None:

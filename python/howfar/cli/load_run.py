@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import tempfile
@@ -133,7 +134,8 @@ def tables(asked: Asked, job: TablesJob) -> None:
                 shown = (event.doing, tenths)
                 click.echo(f"{event.doing} ({10 * tenths} % of all rows)" if tenths else event.doing)
         elif isinstance(event, TablesDone) and asked.value("report") == "human":
-            click.echo(f"{job.action} done: {event.rows:,} rows in {event.elapsed_ns / 1e9:.3g} s")
+            rows = f": {event.rows:,} row{'' if event.rows == 1 else 's'}" if event.rows else ""
+            click.echo(f"{job.action} done{rows} in {event.elapsed_ns / 1e9:.3g} s")
 
     if asked.value("json"):
         click.echo(jsonl.job_line(job))
@@ -186,6 +188,24 @@ def _warn(result: Result) -> None:
         click.echo(f"howfar: {finding.stamp}: {finding.because}", err=True)
 
 
+def check_outputs(asked: Asked) -> None:
+    """That the files of reports can be written, before a load is spent on them. Raises RunFileError."""
+    for option in ("prometheus", "hdr-log"):
+        if asked.said(option):
+            path = Path(asked.value(option))
+            try:
+                if path.is_dir():
+                    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+                with tempfile.NamedTemporaryFile(prefix=f".{path.name}.", dir=path.parent):
+                    pass
+            except OSError as error:
+                raise _unwritable(path, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> RunFileError:
+    return RunFileError(f"{path} cannot be written: {error.strerror}", "Name a file in a folder that takes one.")
+
+
 def write_whole(path: Path, text: str) -> None:
     """Whole or not at all: a reader never sees half of it. Raises RunFileError."""
     try:
@@ -199,9 +219,7 @@ def write_whole(path: Path, text: str) -> None:
             Path(name).unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise RunFileError(
-            f"{path} cannot be written: {error.strerror}", "Name a file in a folder that takes one."
-        ) from error
+        raise _unwritable(path, error) from error
 
 
 def _echo(lines: list[str]) -> None:

@@ -193,11 +193,14 @@ _IGNORED = (
     _ignored("mysql-debug", "switch", "no client library is called"),
     _ignored("luajit-cmd", "text", "there is no Lua"),
     *(_ignored(f"pgsql-{name}", "text", "only MySQL and MariaDB are spoken")
-      for name in ("host", "port", "user", "password", "db", "sslmode", "variant")),
+      for name in ("host", "port", "user", "db", "sslmode", "variant")),
 )  # fmt: skip
 
 _REFUSED = (
     _refused("mysql-password", "text", "it would be seen by everybody on this machine"),
+    _refused(
+        "pgsql-password", "text", "it would be seen by everybody on this machine, and only MySQL and MariaDB are spoken"
+    ),
     _refused("mysql-dry-run", "switch", "nothing would be measured; --help and the receipt tell what would be done"),
     _refused("config-file", "file", "write its options on the command line, and the server into --defaults-file"),
     _refused("report-checkpoints", "text", "run once for each window, or read --json with --interval"),

@@ -33,6 +33,10 @@ def statements_a_connection(job: LoadJob) -> int:
     return work.tables * sum(count > 0 for count in counts) + (0 if work.skip_trx else 2)
 
 
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
 def advice(job: LoadJob | TablesJob, message: str) -> str | None:
     """What to run on the server, if `message` tells of a limit; else None."""
     found = _CODE.search(message)
@@ -44,10 +48,12 @@ def advice(job: LoadJob | TablesJob, message: str) -> str | None:
             return None
         each = statements_a_connection(job)
         return (
-            f"{job.connections} connections x {each} statements: run `SET GLOBAL max_prepared_stmt_count = {job.connections * each};` "
+            f"{_many(job.connections, 'connection')} x {_many(each, 'statement')}: "
+            f"run `SET GLOBAL max_prepared_stmt_count = {job.connections * each};` "
             "on the server, or use --db-ps-mode=disable."
         )
     return (
-        f"{connections} connections are asked for: run `SET GLOBAL max_connections = {connections + _SPARE};` on the server, "
+        f"{_many(connections, 'connection')} {'is' if connections == 1 else 'are'} asked for: "
+        f"run `SET GLOBAL max_connections = {connections + _SPARE};` on the server, "
         "or use fewer --threads. If the account has a limit of its own (max_user_connections), raise that."
     )

@@ -170,7 +170,7 @@ def _errors(result: Result) -> list[str]:
         f"{count:,} x {code}{f' ({_ERRORS[code]})' if code in _ERRORS else ''}"
         for code, count in sorted(done.errors.items())
     ]
-    again = [f"{done.reconnects:,} reconnects"] if done.reconnects else []
+    again = [f"{done.reconnects:,} reconnect{'' if done.reconnects == 1 else 's'}"] if done.reconnects else []
     return ["", _row("Errors", ", ".join([*known, *again]))]
 
 

@@ -147,10 +147,15 @@ def _read(option: Option, text: str) -> Any:
         reason = str(error) if isinstance(error, ValueError) else "not a number"
         raise UsageError(f"--{option.name}={text}: {reason}", HELP) from error
     except QuantityError as error:
-        raise UsageError(f"--{option.name}: {error.message}", error.advice) from error
+        advice = "Write seconds, like 10, or a number with its unit, like 10ms."
+        raise UsageError(
+            f"--{option.name}: {error.message}", advice if option.kind == "seconds" else error.advice
+        ) from error
     least = option.low * SECOND_NS if option.kind == "seconds" else option.low
     if option.kind in ("int", "number", "seconds") and value < least:
-        raise UsageError(f"--{option.name}={text} is less than {option.low}", HELP)
+        raise UsageError(
+            f"--{option.name}={text} is less than {option.low}{' seconds' if option.kind == 'seconds' else ''}", HELP
+        )
     return value
 
 
@@ -163,7 +168,7 @@ def _typed(option: Option, text: str) -> Any:
         case "switch":
             return switch(text)
         case "seconds":
-            bare = text.replace(".", "", 1).isdigit()
+            bare = text.removeprefix("-").replace(".", "", 1).isdigit()
             return int(_number(text) * SECOND_NS) if bare else parse_duration_ns(text)
         case "duration":
             return parse_duration_ns(text)

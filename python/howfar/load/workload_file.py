@@ -45,7 +45,7 @@ def parse_workload(source: str, text: str) -> Custom:
         raise PlanError(f"{source}:{line}: malformed TOML: {_AT.sub('', str(error))}", ADVICE) from error
     _units(source, text, table, ())
     try:
-        return Custom.model_validate({"kind": "custom", **table})
+        found = Custom.model_validate({"kind": "custom", **table})
     except ValidationError as error:
         problem = error.errors()[0]
         loc = tuple(problem["loc"])
@@ -56,6 +56,34 @@ def parse_workload(source: str, text: str) -> Custom:
         else:
             reason = problem["msg"].removeprefix("Value error, ")
         raise PlanError(f"{source}:{line_of(text, loc)}: {_shown(loc)}: {reason}", ADVICE) from error
+    _count_values(source, text, found)
+    return found
+
+
+def _count_values(source: str, text: str, workload: Custom) -> None:
+    """As many `?` as parameters in each statement. Raises PlanError."""
+    for index, statement in enumerate(workload.statements):
+        marks, given = _marks(statement.sql), len(statement.parameters)
+        if marks != given:
+            loc: Loc = ("statements", index, "sql")
+            many = f"{given} parameter{'' if given == 1 else 's'}"
+            raise PlanError(
+                f"{source}:{line_of(text, loc)}: {_shown(loc)}: statement {statement.name} has {marks} `?` and {many}",
+                "Write one parameter for each `?` outside of quotes, in their order.",
+            )
+
+
+def _marks(sql: str) -> int:
+    """`?` outside of quotes, as the engine counts them."""
+    quote, marks = "", 0
+    for character in sql:
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"`":
+            quote = character
+        elif character == "?":
+            marks += 1
+    return marks
 
 
 def _shown(loc: Loc) -> str:
