@@ -183,6 +183,7 @@ def test_a_load_without_one_transaction_is_reported_too() -> None:
     assert hdr_log(result).count("Tag=") == 0
     assert result.verdict.stamps == ("failing",)
     assert "CPU/query" not in text(report_human.report(result, WORKLOAD))
+    assert "0 ns" not in text(report_human.report(result, WORKLOAD)), "nothing took no time"
     assert json.loads(jsonl.summary_line(result))["client_cpu_ns_per_query"] is None
     assert "cpu_seconds_per_query" not in prometheus_text(result, WORKLOAD)
     assert 'stamp="failing"} 1' in prometheus_text(result, WORKLOAD)

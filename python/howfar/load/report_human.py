@@ -140,7 +140,7 @@ def _table(title: str, rows: Sequence[tuple[str, Latency]]) -> list[str]:
         [
             label,
             f"{latency.count:,}",
-            time(latency.mean_ns) if latency.complete else f"≥ {time(latency.mean_ns)}",
+            _mean(latency),
             *(_bound(latency.at(share)) for _, share in SHARES),
             _bound(latency.at(1)),
         ]
@@ -154,6 +154,12 @@ def _table(title: str, rows: Sequence[tuple[str, Latency]]) -> list[str]:
         )
         for row in [head, *body]
     ]
+
+
+def _mean(latency: Latency) -> str:
+    if not latency.count:
+        return "-"
+    return time(latency.mean_ns) if latency.complete else f"≥ {time(latency.mean_ns)}"
 
 
 def _bound(at: Bound | None) -> str:
