@@ -23,7 +23,10 @@ use howfar_wire::mysql::handshake::Account;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_setaffinity};
-use rustix::time::Timespec;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
 
 use crate::channel::Wanted;
 use crate::clock::now_ns;
@@ -39,6 +42,8 @@ const EVENTS: usize = 256;
 /// One for all connections of a worker: most answers come in one piece, and the server sends at most 16 KiB at once.
 const BUFFER: usize = 64 * 1024;
 const BELL: u64 = u64::MAX;
+/// Rings when a wait has lasted as long as it may: exact, where epoll's own limit is in whole milliseconds on older kernels.
+const ALARM: u64 = u64::MAX - 1;
 /// Told once when bytes come, not again while they wait: spares epoll a second look at each socket. A receive that fills less
 /// than the buffer has emptied the socket; one that fills it is repeated.
 const INTEREST: EventFlags = EventFlags::IN.union(EventFlags::ET);
@@ -164,6 +169,7 @@ struct Worker<'a> {
     left: usize,
     orders: Receiver<Order>,
     bell: Arc<OwnedFd>,
+    alarm: OwnedFd,
     reports: Sender<Report>,
     buffer: Vec<u8>,
 }
@@ -202,10 +208,16 @@ pub(crate) fn run(plan: &Plan, seat: Seat) -> Result<(), Failed> {
         stopping: false,
         orders: seat.orders,
         bell: seat.bell,
+        alarm: timerfd_create(
+            TimerfdClockId::Monotonic,
+            TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
+        )
+        .map_err(|error| internal(format!("making a timer: {error}")))?,
         reports: seat.reports,
         buffer: vec![0; BUFFER],
     };
     worker.watch(&worker.bell, BELL, INTEREST)?;
+    worker.watch(&worker.alarm, ALARM, INTEREST)?;
     if let Driver::Ring(ring) = &worker.driver {
         ring.start().map_err(|error| uring::broken(&error))?;
         worker.open_all()?;
@@ -239,6 +251,8 @@ impl Worker<'_> {
             for event in &events {
                 match event.data.u64() {
                     BELL => self.rung()?,
+                    // It ended the wait; what is due is seen by the clock.
+                    ALARM => {}
                     index => self.ready(index as usize, event.flags, &mut buffer)?,
                 }
             }
@@ -252,15 +266,41 @@ impl Worker<'_> {
     /// What epoll has to tell, within so many nanoseconds.
     #[inline]
     fn look(&self, events: &mut Vec<Event>, patience_ns: Option<u64>) -> Result<(), Failed> {
-        let patience = patience_ns.map(|left| Timespec {
-            tv_sec: (left / 1_000_000_000) as i64,
-            tv_nsec: (left % 1_000_000_000) as i64,
-        });
+        let at_once = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let patience = match patience_ns {
+            Some(0) => Some(&at_once),
+            Some(left) => {
+                self.set_alarm(left)?;
+                None
+            }
+            None => None,
+        };
         let room = rustix::buffer::spare_capacity(events);
-        match epoll::wait(&self.epoll, room, patience.as_ref()) {
+        match epoll::wait(&self.epoll, room, patience) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(internal(format!("epoll: {error}"))),
         }
+    }
+
+    /// End the next wait after so many nanoseconds, above 0.
+    fn set_alarm(&self, left_ns: u64) -> Result<(), Failed> {
+        let nothing = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let once = Itimerspec {
+            it_interval: nothing,
+            it_value: Timespec {
+                tv_sec: (left_ns / 1_000_000_000) as i64,
+                tv_nsec: (left_ns % 1_000_000_000) as i64,
+            },
+        };
+        timerfd_settime(&self.alarm, TimerfdTimerFlags::empty(), &once)
+            .map(drop)
+            .map_err(|error| internal(format!("setting a timer: {error}")))
     }
 
     /// How long to wait for sockets: until the next timer, or the next arrival that somebody could serve. Without either, for ever:
