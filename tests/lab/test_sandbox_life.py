@@ -99,7 +99,11 @@ def test_ctrl_c_reaches_the_command_once() -> None:
     master, slave = pty.openpty()
     script = 'trap "echo got; exit 5" INT; echo up; while :; do sleep 0.1; done'
     process = subprocess.Popen(
-        ["setsid", "--ctty", "--wait", *lab_command("--server", "none", "--", "sh", "-c", script)],
+        # Whoever runs the tests in the background may have SIGINT ignored, which shells hand on.
+        [
+            *("env", "--default-signal=INT", "setsid", "--ctty", "--wait"),
+            *lab_command("--server", "none", "--", "sh", "-c", script),
+        ],
         stdin=slave,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
