@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from howfar.engine.workloads import SYSBENCH_KINDS
+
 HOWFAR = [
     sys.executable,
     "-c",
@@ -22,17 +24,7 @@ HOWFAR = [
 ]
 EVENTS = 200
 TABLES = ["--tables=2", "--table-size=1000", "--threads=2"]
-OTHERS = (
-    "oltp_read_write",
-    "oltp_write_only",
-    "oltp_point_select",
-    "oltp_insert",
-    "oltp_update_index",
-    "oltp_update_non_index",
-    "oltp_delete",
-    "select_random_points",
-    "select_random_ranges",
-)
+OTHERS = tuple(kind for kind in SYSBENCH_KINDS if kind not in ("oltp_read_only", "bulk_insert"))
 COUNTED = [*TABLES, f"--events={EVENTS}", "--time=20"]
 
 

@@ -5,13 +5,13 @@ Defaults are those of sysbench 1.0.20. What 1.1 has otherwise is the caller's to
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
 from howfar.engine.message import LONGEST_NS, Message
 
-SYSBENCH_KINDS = (
+SysbenchKind = Literal[
     "oltp_read_only",
     "oltp_read_write",
     "oltp_write_only",
@@ -23,7 +23,8 @@ SYSBENCH_KINDS = (
     "select_random_points",
     "select_random_ranges",
     "bulk_insert",
-)
+]
+SYSBENCH_KINDS: tuple[SysbenchKind, ...] = get_args(SysbenchKind)
 
 
 class Distribution(Message):
@@ -44,19 +45,7 @@ PsMode = Literal["auto", "disable", "multi"]
 class Sysbench(Message):
     """One of sysbench's Lua workloads. Options that a kind does not use are ignored, as sysbench does."""
 
-    kind: Literal[
-        "oltp_read_only",
-        "oltp_read_write",
-        "oltp_write_only",
-        "oltp_point_select",
-        "oltp_insert",
-        "oltp_update_index",
-        "oltp_update_non_index",
-        "oltp_delete",
-        "select_random_points",
-        "select_random_ranges",
-        "bulk_insert",
-    ] = "oltp_read_only"
+    kind: SysbenchKind = "oltp_read_only"
     tables: int = Field(default=1, ge=1, le=2**20)
     table_size: int = Field(default=10_000, ge=1, lt=2**52)
     range_size: int = Field(default=100, ge=1, lt=2**52)

@@ -141,8 +141,7 @@ impl Worker<'_> {
 
     /// A worker that only holds idle connections has nothing to do from the start.
     fn rest_if_none(&mut self) {
-        let used = u64::from(self.plan.job.connections);
-        if self.plan.job.transactions > 0 && !self.connections.iter().any(|one| one.id < used) {
+        if self.plan.job.transactions > 0 && self.used == 0 {
             self.drained = true;
             self.report(Report::Drained);
         }

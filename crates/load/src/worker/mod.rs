@@ -66,6 +66,12 @@ impl Plan {
         cpus.len().min(most.min(self.job.connections) as usize)
     }
 
+    /// How many of these are not idle ones.
+    fn used(&self, connections: &[Connection]) -> usize {
+        let used = u64::from(self.job.connections);
+        connections.iter().filter(|one| one.id < used).count()
+    }
+
     /// Used or idle.
     pub(crate) fn all_connections(&self) -> u64 {
         u64::from(self.job.connections) + u64::from(self.job.idle_connections)
@@ -162,6 +168,8 @@ struct Worker<'a> {
     opening: usize,
     /// Used connections whose work is over because no transaction may begin any more.
     at_rest: usize,
+    /// Connections that are not idle ones.
+    used: usize,
     drained: bool,
     opened: bool,
     stopping: bool,
@@ -196,6 +204,7 @@ pub(crate) fn run(plan: &Plan, seat: Seat) -> Result<(), Failed> {
             .map_err(|error| internal(format!("epoll: {error}")))?,
         driver: seat.driver,
         left: seat.connections.len(),
+        used: plan.used(&seat.connections),
         connections: seat.connections,
         tools,
         load: None,

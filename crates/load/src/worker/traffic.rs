@@ -323,11 +323,7 @@ impl Worker<'_> {
     #[cold]
     fn rest(&mut self) {
         self.at_rest += 1;
-        let used = self
-            .connections
-            .iter()
-            .filter(|one| one.id < u64::from(self.plan.job.connections));
-        if self.at_rest >= used.count() && !self.drained {
+        if self.at_rest >= self.used && !self.drained {
             self.drained = true;
             self.report(super::Report::Drained);
         }

@@ -201,20 +201,21 @@ fn first_command(packets: &[u8]) -> usize {
 mod tests {
     use super::*;
 
-    const ALL: [Algorithm; 2] = [Algorithm::Zlib { level: 6 }, Algorithm::Zstd { level: 3 }];
+    pub(super) const ALL: [Algorithm; 2] =
+        [Algorithm::Zlib { level: 6 }, Algorithm::Zstd { level: 3 }];
 
-    fn codec(algorithm: Algorithm) -> Codec {
+    pub(super) fn codec(algorithm: Algorithm) -> Codec {
         Codec::new(algorithm).expect("a codec")
     }
 
-    fn packet(number: u8, payload: &[u8]) -> Vec<u8> {
+    pub(super) fn packet(number: u8, payload: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
         frame::write_packet(&mut out, number, payload);
         out
     }
 
     /// A frame by itself.
-    fn framed(codec: &mut Codec, number: u8, payload: &[u8]) -> Vec<u8> {
+    pub(super) fn framed(codec: &mut Codec, number: u8, payload: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
         codec.frame(number, payload, &mut out);
         out

@@ -145,27 +145,8 @@ impl Renumbering {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Algorithm;
+    use super::super::tests::{ALL, codec, framed, packet};
     use super::*;
-
-    const ALL: [Algorithm; 2] = [Algorithm::Zlib { level: 6 }, Algorithm::Zstd { level: 3 }];
-
-    fn codec(algorithm: Algorithm) -> Codec {
-        Codec::new(algorithm).expect("a codec")
-    }
-
-    fn packet(number: u8, payload: &[u8]) -> Vec<u8> {
-        let mut out = Vec::new();
-        frame::write_packet(&mut out, number, payload);
-        out
-    }
-
-    /// A frame as a server writes it.
-    fn framed(codec: &mut Codec, number: u8, payload: &[u8]) -> Vec<u8> {
-        let mut out = Vec::new();
-        codec.frame(number, payload, &mut out);
-        out
-    }
 
     #[test]
     fn a_command_beyond_16_mib_goes_in_numbered_frames() {
