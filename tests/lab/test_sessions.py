@@ -152,7 +152,7 @@ def test_another_authority_is_refused(running: Running, tmp_path: Path) -> None:
 
 def test_another_name_is_refused(running: Running, authority: certificates.Certificates) -> None:
     tls = Tls(verify="full", ca_file=str(authority.ca), server_name="db.example")
-    _refused(running, Session(tls=tls), "tls", "db.example", "server_name")
+    _refused(running, Session(tls=tls), "tls", "db.example", "other names")
 
 
 def test_a_cipher_that_the_certificate_cannot_serve_is_refused(running: Running) -> None:
