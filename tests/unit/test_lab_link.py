@@ -22,7 +22,10 @@ def _way(**changes: object) -> DirectionStats:
         "packets": 10,
         "segments": 10,
         "wire_bytes": 15380,
-        "drops": Drops(queue=0, arena=0, socket=0, transmit=0),
+        "drops": Drops(queue=0, loss=0, outage=0, arena=0, socket=0, transmit=0),
+        "duplicated": 0,
+        "corrupted": 0,
+        "reordered": 0,
         "queue_bytes_max": 0,
         "lateness_p50_ns": 300,
         "lateness_p99_ns": 5_000,
@@ -71,7 +74,7 @@ def test_tolerance_grows_with_the_rtt() -> None:
 
 def test_only_modelled_drops_are_allowed() -> None:
     rest = [_rtt(200_000)]
-    assert not link_violations(_ASKED, rest, _stats(drops=Drops(queue=99, arena=0, socket=0, transmit=0)))
+    assert not link_violations(_ASKED, rest, _stats(drops=Drops(queue=99, loss=9, outage=9, arena=0, socket=0, transmit=0)))
     for cause in ("arena", "socket", "transmit"):
         drops = Drops.model_validate({"queue": 0, "arena": 0, "socket": 0, "transmit": 0, cause: 1})
         (found,) = link_violations(_ASKED, rest, _stats(drops=drops))
@@ -155,7 +158,7 @@ class _FakeLink(Link):
 
 
 def _fake(excess_ns: int, noise: Iterable[int] = ()) -> _FakeLink:
-    ready = LinkReady(realtime=True, offload=True)
+    ready = LinkReady(realtime=True, short_slice=False, offload=True)
     fake = _FakeLink(
         None,  # type: ignore[arg-type]
         None,  # type: ignore[arg-type]

@@ -41,17 +41,29 @@ pub(crate) fn timespec(time: Nanos) -> Timespec {
     }
 }
 
-/// Make the calling thread wake on time as well as it is permitted. True: it is of the real-time class.
-pub(crate) fn wake_on_time(realtime: Realtime) -> bool {
+/// How the kernel schedules a thread of the link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scheduling {
+    /// Of the real-time class.
+    Realtime,
+    /// Of the normal class, with a short time slice.
+    ShortSlice,
+    Normal,
+}
+
+/// Make the calling thread wake on time as well as it is permitted.
+pub(crate) fn wake_on_time(realtime: Realtime) -> Scheduling {
     // Timers of a normal thread are otherwise late by 50 µs on purpose. Refused nowhere; without it the link is only less exact,
     // and calibration and lateness show it.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-    if realtime == Realtime::Auto && sys::set_realtime(PRIORITY).is_ok() {
-        return true;
+    if realtime == Realtime::Off {
+        Scheduling::Normal
+    } else if sys::set_realtime(PRIORITY).is_ok() {
+        Scheduling::Realtime
+    } else if sys::set_short_slice(SLICE).is_ok() {
+        Scheduling::ShortSlice
+    } else {
+        // Older kernels know no slices and keep their own.
+        Scheduling::Normal
     }
-    if realtime == Realtime::Auto {
-        // Unknown to older kernels, which then keep their own slice.
-        let _ = sys::set_short_slice(SLICE);
-    }
-    false
 }

@@ -43,10 +43,12 @@ impl Failure {
     }
 }
 
-/// Segments that did not arrive, by cause. Only `queue` is a property of the link; any other spoils a trial.
+/// Segments that did not arrive, by cause. `queue`, `loss` and `outage` are properties of the link; any other spoils a trial.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Drops {
     pub(crate) queue: u64,
+    pub(crate) loss: u64,
+    pub(crate) outage: u64,
     pub(crate) arena: u64,
     pub(crate) socket: u64,
     pub(crate) transmit: u64,
@@ -58,6 +60,9 @@ pub(crate) struct DirectionStats {
     pub(crate) segments: u64,
     pub(crate) wire_bytes: u64,
     pub(crate) drops: Drops,
+    pub(crate) duplicated: u64,
+    pub(crate) corrupted: u64,
+    pub(crate) reordered: u64,
     pub(crate) queue_bytes_max: u64,
     pub(crate) lateness_p50_ns: u64,
     pub(crate) lateness_p99_ns: u64,
@@ -71,11 +76,12 @@ pub(crate) struct DirectionStats {
 pub(crate) enum Event {
     LinkReady {
         realtime: bool,
+        short_slice: bool,
         offload: bool,
     },
     LinkStats {
-        to_server: DirectionStats,
-        to_client: DirectionStats,
+        to_server: Box<DirectionStats>,
+        to_client: Box<DirectionStats>,
     },
     Listening {
         port: u16,

@@ -25,6 +25,7 @@ mod slicer;
 mod stats;
 mod sys;
 
+use clock::Scheduling;
 use event::{Event, Failure};
 use job::{Command, LinkJob};
 use link::Link;
@@ -71,7 +72,8 @@ fn serve(news: &Receiver<News>, sender: Sender<News>) -> Result<(), Failure> {
     let job = LinkJob::parse(&text).map_err(Failure::bad_job)?;
     let link = Link::start(&job, sender)?;
     Event::LinkReady {
-        realtime: link.realtime(),
+        realtime: link.scheduling() == Scheduling::Realtime,
+        short_slice: link.scheduling() == Scheduling::ShortSlice,
         offload: true,
     }
     .emit();
@@ -92,8 +94,8 @@ fn obey(link: &Link, news: &Receiver<News>) -> Result<(), Failure> {
                 Command::Stats { reset } => {
                     let (to_server, to_client) = link.stats(reset)?;
                     Event::LinkStats {
-                        to_server,
-                        to_client,
+                        to_server: Box::new(to_server),
+                        to_client: Box::new(to_client),
                     }
                     .emit();
                 }

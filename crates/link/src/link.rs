@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::News;
-use crate::clock;
+use crate::clock::{self, Scheduling};
 use crate::event::{Code, DirectionStats, Failure};
 use crate::job::{Direction, LinkJob, Realtime};
 use crate::port::{Receiver, Transmitter};
@@ -23,7 +23,7 @@ struct Way {
     orders: Sender<Order>,
     wake: Arc<OwnedFd>,
     thread: JoinHandle<()>,
-    realtime: bool,
+    scheduling: Scheduling,
 }
 
 #[derive(Debug)]
@@ -58,8 +58,13 @@ impl Link {
         })
     }
 
-    pub(crate) fn realtime(&self) -> bool {
-        self.to_server.realtime && self.to_client.realtime
+    /// That of both directions; where they differ, the normal one.
+    pub(crate) fn scheduling(&self) -> Scheduling {
+        if self.to_server.scheduling == self.to_client.scheduling {
+            self.to_server.scheduling
+        } else {
+            Scheduling::Normal
+        }
     }
 
     pub(crate) fn set(&self, to_server: &Direction, to_client: &Direction) {
@@ -113,14 +118,14 @@ impl Way {
                 }
             })
             .map_err(|error| internal(&error))?;
-        let realtime = classes
+        let scheduling = classes
             .recv_timeout(PATIENCE)
             .map_err(|error| internal(&error))?;
         Ok(Self {
             orders,
             wake,
             thread,
-            realtime,
+            scheduling,
         })
     }
 

@@ -15,6 +15,9 @@ pub(crate) struct Counters {
     pub(crate) segments: u64,
     pub(crate) wire_bytes: u64,
     pub(crate) drops: Drops,
+    pub(crate) duplicated: u64,
+    pub(crate) corrupted: u64,
+    pub(crate) reordered: u64,
     pub(crate) queue_bytes_max: u64,
     lateness: Histogram<u64>,
     cpu_start: Nanos,
@@ -29,6 +32,9 @@ impl Counters {
             segments: 0,
             wire_bytes: 0,
             drops: Drops::default(),
+            duplicated: 0,
+            corrupted: 0,
+            reordered: 0,
             queue_bytes_max: 0,
             lateness: Histogram::new_with_bounds(1, LATENESS_MAX, 2).expect("the bounds are right"),
             cpu_start: thread_cpu(),
@@ -52,6 +58,9 @@ impl Counters {
                 socket: self.drops.socket + socket_drops - self.socket_start,
                 ..self.drops
             },
+            duplicated: self.duplicated,
+            corrupted: self.corrupted,
+            reordered: self.reordered,
             queue_bytes_max: self.queue_bytes_max,
             lateness_p50_ns: quantile(0.5),
             lateness_p99_ns: quantile(0.99),
@@ -67,6 +76,7 @@ impl Counters {
         self.segments = 0;
         self.wire_bytes = 0;
         self.drops = Drops::default();
+        (self.duplicated, self.corrupted, self.reordered) = (0, 0, 0);
         self.queue_bytes_max = 0;
         self.lateness.reset();
         self.cpu_start = thread_cpu();

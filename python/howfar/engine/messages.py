@@ -2,7 +2,7 @@
 
 These types are the contract. `schema/` is generated from them; the crates `record`, `link` and `null` mirror them and are tested
 against the generated files. Times are integers of nanoseconds, sizes bytes, rates bits per second. Load jobs are in `load_job.py`
-and `workloads.py`, their events in `load_events.py`; the link, the probes and `info` are here.
+and `workloads.py`, their events in `load_events.py`, the link in `link_messages.py`; the probes and `info` are here.
 """
 
 from __future__ import annotations
@@ -11,6 +11,26 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from howfar.engine.link_messages import (
+    AskStats,
+    BurstLoss,
+    Direction,
+    DirectionStats,
+    Drops,
+    EmpiricalJitter,
+    IndependentLoss,
+    Jitter,
+    LinkEvent,
+    LinkJob,
+    LinkReady,
+    LinkStats,
+    Loss,
+    NormalJitter,
+    Outage,
+    ParetoJitter,
+    RateStep,
+    SetLink,
+)
 from howfar.engine.load_events import (
     Account,
     Bytes,
@@ -50,6 +70,7 @@ __all__ = [
     "Account",
     "Arrivals",
     "AskStats",
+    "BurstLoss",
     "Bytes",
     "Classes",
     "Compression",
@@ -60,14 +81,17 @@ __all__ = [
     "Distribution",
     "Drops",
     "EchoJob",
+    "EmpiricalJitter",
     "Failed",
     "Fairness",
     "Finished",
     "GoodputJob",
     "GoodputResult",
     "Histogram",
+    "IndependentLoss",
     "Info",
     "Interval",
+    "Jitter",
     "LinkEvent",
     "LinkJob",
     "LinkReady",
@@ -75,14 +99,19 @@ __all__ = [
     "Listening",
     "LoadEvent",
     "LoadJob",
+    "Loss",
     "Measuring",
     "Message",
+    "NormalJitter",
     "NullJob",
     "NullReady",
     "Observed",
+    "Outage",
+    "ParetoJitter",
     "PingPong",
     "PingPongJob",
     "ProbeEvent",
+    "RateStep",
     "Ready",
     "Receipt",
     "RttJob",
@@ -101,89 +130,6 @@ __all__ = [
     "UnixTarget",
     "Workload",
 ]
-
-# ---------------------------------------------------------------- link job
-
-
-class Direction(Message):
-    """One way of a link. `delay_ns` is what the user asked (half the RTT); `compensate_ns` is taken off it by calibration."""
-
-    rate_bps: int | None = Field(default=None, gt=0, le=1_000_000_000_000)
-    """None: unshaped."""
-    delay_ns: int = Field(ge=0, le=60_000_000_000)
-    compensate_ns: int = 0
-    queue_bytes: int = Field(gt=0, le=64 * 2**30)
-
-
-class LinkJob(Message):
-    """Join two packet interfaces of the present network namespace. Lives until stdin ends."""
-
-    job: Literal["link"] = "link"
-    version: Literal[2] = PROTOCOL_VERSION
-    client_interface: str
-    server_interface: str
-    to_server: Direction
-    to_client: Direction
-    realtime: Literal["auto", "off"] = "auto"
-
-
-class SetLink(Message):
-    """A later line on the link's stdin: change parameters without losing a packet."""
-
-    command: Literal["set"] = "set"
-    to_server: Direction
-    to_client: Direction
-
-
-class AskStats(Message):
-    """A later line on the link's stdin: answer with a `link_stats` event. `reset` starts the counters anew after it."""
-
-    command: Literal["stats"] = "stats"
-    reset: bool = False
-
-
-class LinkReady(Message):
-    """Packets pass from now on."""
-
-    event: Literal["link_ready"] = "link_ready"
-    realtime: bool
-    offload: bool
-    """virtio-net headers in force: super-packets are kept."""
-
-
-class Drops(Message):
-    """Packets not delivered, by cause. Only `queue` is a modelled drop; any other voids a trial."""
-
-    queue: int
-    arena: int
-    socket: int
-    transmit: int
-
-
-class DirectionStats(Message):
-    """Since the link began or since the last reset."""
-
-    packets: int
-    segments: int
-    wire_bytes: int
-    """Bytes on the emulated wire: each segment with its Ethernet framing (preamble, FCS, gap: 38 bytes)."""
-    drops: Drops
-    queue_bytes_max: int
-    lateness_p50_ns: int
-    lateness_p99_ns: int
-    lateness_p999_ns: int
-    lateness_max_ns: int
-    cpu_ns: int
-
-
-class LinkStats(Message):
-    event: Literal["link_stats"] = "link_stats"
-    to_server: DirectionStats
-    to_client: DirectionStats
-
-
-LinkEvent = Annotated[LinkReady | LinkStats | Failed, Field(discriminator="event")]
-
 
 # ---------------------------------------------------------------- probes
 

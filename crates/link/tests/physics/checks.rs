@@ -198,8 +198,8 @@ fn refusals(_rig: &Rig) {
     other["version"] = json!(7);
     refused(&other, "bad_job", "contract 7");
     let mut unknown = job;
-    unknown["loss"] = json!(0.1);
-    refused(&unknown, "bad_job", "loss");
+    unknown["lost"] = json!(0.1);
+    refused(&unknown, "bad_job", "lost");
 }
 
 /// Last among the checks: it takes an interface away, one that only this check uses.

@@ -6,13 +6,21 @@ use serde::Deserialize;
 
 use crate::effects::Nanos;
 
+mod asked;
+
+pub(crate) use asked::{Jitter, Loss, Outage, RateStep};
+
 /// One way of a link.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[expect(dead_code, reason = "effects that the shaper does not know yet")]
 pub(crate) struct Direction {
     /// Bits per second on the wire; None: unshaped.
     #[serde(default)]
     pub(crate) rate_bps: Option<NonZeroU64>,
+    /// A rate that changes; empty: it does not.
+    #[serde(default)]
+    pub(crate) rate_trace: Vec<RateStep>,
     /// The delay that was asked.
     pub(crate) delay_ns: u64,
     /// Taken off the delay: what the way costs without any.
@@ -20,6 +28,24 @@ pub(crate) struct Direction {
     pub(crate) compensate_ns: i64,
     /// Limit of the queue before the bottleneck, in wire bytes.
     pub(crate) queue_bytes: u64,
+    #[serde(default)]
+    pub(crate) jitter: Option<Jitter>,
+    /// May jitter let a later packet overtake?
+    #[serde(default)]
+    pub(crate) reorder: bool,
+    #[serde(default)]
+    pub(crate) loss: Option<Loss>,
+    /// Chance of a segment to arrive twice.
+    #[serde(default)]
+    pub(crate) duplicate: f64,
+    /// Chance of a segment to arrive with one bit turned over.
+    #[serde(default)]
+    pub(crate) corrupt: f64,
+    #[serde(default)]
+    pub(crate) outages: Vec<Outage>,
+    /// Of all random decisions.
+    #[serde(default)]
+    pub(crate) seed: u64,
 }
 
 /// Longer delays are mistakes of a unit, and their memory could not be had.
@@ -55,8 +81,32 @@ impl Direction {
                 self.queue_bytes
             ));
         }
-        Ok(())
+        if self.rate_bps.is_some() && !self.rate_trace.is_empty() {
+            return Err(format!("{name} has both a rate and a trace of rates"));
+        }
+        self.check_effects()
+            .map_err(|error| format!("{name}.{error}"))
     }
+
+    fn check_effects(&self) -> Result<(), String> {
+        asked::check_trace(&self.rate_trace, RATE_MAX)?;
+        self.jitter.as_ref().map_or(Ok(()), Jitter::check)?;
+        self.loss.as_ref().map_or(Ok(()), Loss::check)?;
+        asked::check_chance("duplicate", self.duplicate)?;
+        asked::check_chance("corrupt", self.corrupt)?;
+        self.outages.iter().try_for_each(|outage| outage.check())
+    }
+}
+
+/// What lies between the link and its hosts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum PortKind {
+    /// Packet sockets on two interfaces that are there.
+    #[default]
+    Packet,
+    /// TUN devices that are made for it.
+    Tun,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -82,6 +132,9 @@ pub(crate) struct LinkJob {
     #[serde(rename = "job")]
     _job: LinkName,
     version: u32,
+    #[serde(default)]
+    #[expect(dead_code, reason = "there is one kind of port yet")]
+    pub(crate) port: PortKind,
     pub(crate) client_interface: String,
     pub(crate) server_interface: String,
     pub(crate) to_server: Direction,
@@ -113,8 +166,8 @@ impl LinkJob {
 #[serde(tag = "command", rename_all = "lowercase", deny_unknown_fields)]
 pub(crate) enum Command {
     Set {
-        to_server: Direction,
-        to_client: Direction,
+        to_server: Box<Direction>,
+        to_client: Box<Direction>,
     },
     Stats {
         #[serde(default)]
@@ -187,8 +240,12 @@ mod tests {
             ),
             (r#"{"rate_bps":9,"delay_ns":-5,"queue_bytes":9}"#, "parse"),
             (
-                r#"{"rate_bps":9,"delay_ns":5,"queue_bytes":9,"loss":1}"#,
-                "loss",
+                r#"{"rate_bps":9,"delay_ns":5,"queue_bytes":9,"lost":1}"#,
+                "lost",
+            ),
+            (
+                r#"{"rate_bps":9,"delay_ns":5,"queue_bytes":9,"duplicate":1.5}"#,
+                "to_client.duplicate",
             ),
             (
                 r#"{"rate_bps":9,"delay_ns":99999999999,"queue_bytes":9}"#,
@@ -204,6 +261,31 @@ mod tests {
                 .expect_err("version")
                 .contains("contract 3")
         );
+    }
+
+    /// The examples of the contract; those that Python refuses, too.
+    #[test]
+    fn examples_mean_the_same_here() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../schema/examples");
+        let read = |name: &str| std::fs::read_to_string(format!("{folder}/{name}")).expect(name);
+        let job = LinkJob::parse(&read("job.link.effects.json")).expect("job");
+        assert_eq!((job.port, job.to_server.seed), (PortKind::Tun, u64::MAX));
+        assert_eq!(job.to_server.outages.len(), 2);
+        assert!(LinkJob::parse(&read("job.link.json")).is_ok());
+        assert!(Command::parse(&read("command.set.effects.json")).is_ok());
+        for entry in std::fs::read_dir(format!("{folder}/refused")).expect("folder") {
+            let name = entry
+                .expect("entry")
+                .file_name()
+                .into_string()
+                .expect("UTF-8");
+            if name.starts_with("job.link.") {
+                assert!(
+                    LinkJob::parse(&read(&format!("refused/{name}"))).is_err(),
+                    "{name}"
+                );
+            }
+        }
     }
 
     #[test]

@@ -1,0 +1,144 @@
+//! The effects as they are asked for: chances, distributions and schedules, checked where they are read.
+
+use serde::Deserialize;
+
+use super::DELAY_MAX;
+use crate::effects::Nanos;
+
+/// A day: a longer time is a mistake of a unit.
+const LONGEST: Nanos = 86_400_000_000_000;
+const SHAPE_MAX: f64 = 100.0;
+
+/// How the delay of one packet differs from that of another.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum Jitter {
+    /// Around the mean; what would be negative is no delay at all.
+    Normal { deviation_ns: Nanos },
+    /// On top of the delay, with a heavy tail that begins at zero (Lomax).
+    Pareto { mean_ns: Nanos, shape: f64 },
+    /// On top of the delay, one of these with equal chances.
+    Empirical { extra_ns: Vec<Nanos> },
+}
+
+/// Which segments the line loses.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum Loss {
+    /// Each by itself.
+    Independent { probability: f64 },
+    /// By a chain of two states, one step a segment.
+    GilbertElliott {
+        to_bad: f64,
+        to_good: f64,
+        loss_good: f64,
+        loss_bad: f64,
+    },
+}
+
+/// The line is down; times count from the command that said so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(
+    clippy::struct_field_names,
+    reason = "the contract's names carry their unit"
+)]
+pub(crate) struct Outage {
+    pub(crate) at_ns: Nanos,
+    pub(crate) for_ns: Nanos,
+    /// Again after each such time.
+    pub(crate) every_ns: Option<Nanos>,
+}
+
+/// One step of a rate that changes; 0 is a line that stands still.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RateStep {
+    pub(crate) for_ns: Nanos,
+    pub(crate) rate_bps: u64,
+}
+
+pub(super) fn check_chance(name: &str, chance: f64) -> Result<(), String> {
+    if (0.0..=1.0).contains(&chance) {
+        Ok(())
+    } else {
+        Err(format!("{name} is {chance}, not in 0 .. 1"))
+    }
+}
+
+fn check_time(name: &str, time: Nanos, least: Nanos, most: Nanos) -> Result<(), String> {
+    if (least..=most).contains(&time) {
+        Ok(())
+    } else {
+        Err(format!("{name} is {time}, not in {least} .. {most} ns"))
+    }
+}
+
+impl Jitter {
+    pub(super) fn check(&self) -> Result<(), String> {
+        match self {
+            Self::Normal { deviation_ns } => {
+                check_time("jitter.deviation_ns", *deviation_ns, 1, DELAY_MAX)
+            }
+            Self::Pareto { mean_ns, shape } => {
+                if !(*shape > 1.0 && *shape <= SHAPE_MAX) {
+                    return Err(format!(
+                        "jitter.shape is {shape}, not above 1 and up to 100"
+                    ));
+                }
+                check_time("jitter.mean_ns", *mean_ns, 1, DELAY_MAX)
+            }
+            Self::Empirical { extra_ns } => {
+                if extra_ns.is_empty() {
+                    return Err("jitter.extra_ns is empty".to_owned());
+                }
+                extra_ns
+                    .iter()
+                    .try_for_each(|extra| check_time("jitter.extra_ns", *extra, 0, DELAY_MAX))
+            }
+        }
+    }
+}
+
+impl Loss {
+    pub(super) fn check(&self) -> Result<(), String> {
+        match self {
+            Self::Independent { probability } => check_chance("loss.probability", *probability),
+            Self::GilbertElliott {
+                to_bad,
+                to_good,
+                loss_good,
+                loss_bad,
+            } => {
+                check_chance("loss.to_bad", *to_bad)?;
+                check_chance("loss.to_good", *to_good)?;
+                check_chance("loss.loss_good", *loss_good)?;
+                check_chance("loss.loss_bad", *loss_bad)
+            }
+        }
+    }
+}
+
+impl Outage {
+    pub(super) fn check(self) -> Result<(), String> {
+        check_time("outages.at_ns", self.at_ns, 0, LONGEST)?;
+        check_time("outages.for_ns", self.for_ns, 1, LONGEST)?;
+        self.every_ns.map_or(Ok(()), |every| {
+            check_time("outages.every_ns", every, 1, LONGEST)
+        })
+    }
+}
+
+/// The steps of a rate trace, which may be absent.
+pub(super) fn check_trace(steps: &[RateStep], rate_max: u64) -> Result<(), String> {
+    for step in steps {
+        check_time("rate_trace.for_ns", step.for_ns, 1, LONGEST)?;
+        if step.rate_bps > rate_max {
+            return Err("rate_trace.rate_bps is above 1 Tb/s".to_owned());
+        }
+    }
+    if !steps.is_empty() && steps.iter().all(|step| step.rate_bps == 0) {
+        return Err("rate_trace is a line on which nothing ever passes".to_owned());
+    }
+    Ok(())
+}
