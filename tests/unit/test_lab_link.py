@@ -74,9 +74,13 @@ def test_tolerance_grows_with_the_rtt() -> None:
 
 def test_only_modelled_drops_are_allowed() -> None:
     rest = [_rtt(200_000)]
-    assert not link_violations(_ASKED, rest, _stats(drops=Drops(queue=99, loss=9, outage=9, arena=0, socket=0, transmit=0)))
+    assert not link_violations(
+        _ASKED, rest, _stats(drops=Drops(queue=99, loss=9, outage=9, arena=0, socket=0, transmit=0))
+    )
     for cause in ("arena", "socket", "transmit"):
-        drops = Drops.model_validate({"queue": 0, "arena": 0, "socket": 0, "transmit": 0, cause: 1})
+        drops = Drops.model_validate(
+            {"queue": 0, "loss": 0, "outage": 0, "arena": 0, "socket": 0, "transmit": 0, cause: 1}
+        )
         (found,) = link_violations(_ASKED, rest, _stats(drops=drops))
         assert f"{cause} 1" in found
 
