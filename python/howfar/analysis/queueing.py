@@ -1,0 +1,115 @@
+"""A closed queueing model of a database under load: so many connections, each with one transaction under way.
+
+A transaction thinks for a while (everything that does not queue: round trips, the client's own time) and visits stations, where
+it waits its turn: the processors of the server, the link in each direction. The solution is mean value analysis, Reiser and
+Lavenberg 1980, with the first-come-first-served correction of Reiser 1979: an arrival finds the queue that a system with one
+connection less would have, waits for the whole service of those who wait, and for what is *left* of the one in service. What is
+left depends on how unequal the services are: E[S^2] / 2E[S]. With exponential services that is E[S], and the solution is exact.
+
+Why that matters: a result of 100 rows occupies a gigabit line for 0.1 ms, an OK packet for 1 µs. A model that knows only
+the mean lets small answers slip past large ones, and promises up to a fifth more near the knee than the line gives.
+
+Not here: measuring the demands, and what becomes worse with many connections (locks, caches, scheduling).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Self
+
+
+@dataclass(frozen=True)
+class Station:
+    """Where a transaction waits its turn. Times in seconds; `visits` a transaction, `mean_s` and `square_s2` (E[S^2]) a visit."""
+
+    name: str
+    visits: float
+    mean_s: float
+    square_s2: float
+
+    @property
+    def demand_s(self) -> float:
+        """Service of one transaction: at most 1 / demand of them pass in a second."""
+        return self.visits * self.mean_s
+
+    @property
+    def left_s(self) -> float:
+        """What an arrival finds left of the service under way, on average (the renewal theorem)."""
+        return self.square_s2 / (2 * self.mean_s) if self.mean_s else 0.0
+
+    @classmethod
+    def exponential(cls, name: str, visits: float, demand_s: float) -> Self:
+        """Services of exponential length: the usual assumption where only the demand is known."""
+        mean = demand_s / visits
+        return cls(name, visits, mean, 2 * mean**2)
+
+    @classmethod
+    def of_services(cls, name: str, services_s: Sequence[float]) -> Self:
+        """The services of one transaction, one by one; each takes as long every time."""
+        visits = len(services_s)
+        return cls(name, visits, sum(services_s) / visits, sum(service**2 for service in services_s) / visits)
+
+
+def line(name: str, wire_bytes: Sequence[float], rate_bps: float) -> Station:
+    """One direction of a link: each message of a transaction, in bytes as `rate_bps` counts them, occupies it for its length."""
+    return Station.of_services(name, [8 * length / rate_bps for length in wire_bytes])
+
+
+def processors(name: str, visits: float, demand_s: float, count: int) -> tuple[Station, float]:
+    """`count` equal processors as one that is `count` times as fast, and the delay in seconds that makes up for it (Seidmann 1987)."""
+    return Station.exponential(name, visits, demand_s / count), demand_s * (count - 1) / count
+
+
+@dataclass(frozen=True)
+class Point:
+    """The model's answer for a number of connections."""
+
+    connections: int
+    throughput: float
+    """Transactions a second."""
+    utilisation: dict[str, float]
+    """Of each station, 0 .. 1."""
+
+    @property
+    def cycle_s(self) -> float:
+        """From the beginning of one transaction of a connection to that of the next."""
+        return self.connections / self.throughput
+
+
+def solve(delay_s: float, stations: Sequence[Station], most: int) -> list[Point]:
+    """The points for 1 .. `most` connections. A transaction takes time somewhere, else there is no answer."""
+    assert delay_s >= 0 and most >= 1 and delay_s + sum(station.demand_s for station in stations) > 0
+    found = [0.0] * len(stations)
+    serving = [0.0] * len(stations)
+    points = []
+    for connections in range(1, most + 1):
+        residence = []
+        for station, inside, busy in zip(stations, found, serving, strict=True):
+            wait = max(inside - busy, 0.0) * station.mean_s + busy * station.left_s
+            residence.append(station.demand_s + station.visits * wait)
+        # The correction is an approximation; the bound of the busiest station is not.
+        throughput = min(connections / (delay_s + sum(residence)), ceiling(stations))
+        found = [throughput * time for time in residence]
+        serving = [min(throughput * station.demand_s, 1.0) for station in stations]
+        used = {station.name: busy for station, busy in zip(stations, serving, strict=True)}
+        points.append(Point(connections, throughput, used))
+    return points
+
+
+def ceiling(stations: Sequence[Station]) -> float:
+    """Transactions a second that the busiest station passes at most."""
+    busiest = max((station.demand_s for station in stations), default=0.0)
+    return 1 / busiest if busiest else float("inf")
+
+
+def knee(delay_s: float, stations: Sequence[Station]) -> float:
+    """N*: the connections that would fill the busiest station if nobody ever waited; from here on more of them mostly wait."""
+    return (delay_s + sum(station.demand_s for station in stations)) * ceiling(stations)
+
+
+def at(points: Sequence[Point], connections: int) -> Point:
+    """The point for a number of connections; `points` as `solve` gives them."""
+    assert all(after.connections == before.connections + 1 for before, after in pairwise(points))
+    return points[connections - points[0].connections]
