@@ -11,8 +11,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::News;
 use crate::clock::{self, Scheduling};
 use crate::event::{Code, DirectionStats, Failure};
-use crate::job::{Direction, LinkJob, Realtime};
-use crate::port::{Receiver, Transmitter};
+use crate::job::{Direction, LinkJob, PortKind, Realtime};
+use crate::port::{Packet, Port, Tun};
 use crate::pump::{Order, Pump};
 
 /// A direction that does not answer within this time hangs.
@@ -35,22 +35,29 @@ pub(crate) struct Link {
 impl Link {
     /// Open both interfaces and let packets pass. A direction that breaks later says so through `news`.
     pub(crate) fn start(job: &LinkJob, news: Sender<News>) -> Result<Self, Failure> {
+        match job.port {
+            PortKind::Packet => Self::join::<Packet>(job, news),
+            PortKind::Tun => Self::join::<Tun>(job, news),
+        }
+    }
+
+    fn join<P: Port>(job: &LinkJob, news: Sender<News>) -> Result<Self, Failure> {
         let (client, server) = (&job.client_interface, &job.server_interface);
-        // All ports first: nothing passes before both ways are there.
-        let up = (Receiver::open(client)?, Transmitter::open(server)?);
-        let down = (Receiver::open(server)?, Transmitter::open(client)?);
+        // Both ends first: nothing passes before both ways are there.
+        let (from_client, into_client) = P::open(client)?;
+        let (from_server, into_server) = P::open(server)?;
         let names = |from: &String, to: &String| (from.clone(), to.clone());
         Ok(Self {
-            to_server: Way::start(
+            to_server: Way::start::<P>(
                 names(client, server),
-                up,
+                (from_client, into_server),
                 &job.to_server,
                 job.realtime,
                 news.clone(),
             )?,
-            to_client: Way::start(
+            to_client: Way::start::<P>(
                 names(server, client),
-                down,
+                (from_server, into_client),
                 &job.to_client,
                 job.realtime,
                 news,
@@ -87,9 +94,9 @@ impl Link {
 }
 
 impl Way {
-    fn start(
+    fn start<P: Port>(
         names: (String, String),
-        ports: (Receiver, Transmitter),
+        ports: (P::Receiver, P::Transmitter),
         direction: &Direction,
         realtime: Realtime,
         news: Sender<News>,
@@ -113,7 +120,7 @@ impl Way {
             .spawn(move || {
                 // The main thread waits for the class; if it has gone there is nobody to tell.
                 let _ = class.send(clock::wake_on_time(realtime));
-                if let Err(failure) = Pump::new(names, ports, &direction, inbox, ear).run() {
+                if let Err(failure) = Pump::<P>::new(names, ports, &direction, inbox, ear).run() {
                     let _ = news.send(News::Broken(failure));
                 }
             })

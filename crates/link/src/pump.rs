@@ -17,7 +17,7 @@ use crate::event::{DirectionStats, Failure};
 use crate::job::Direction;
 use crate::nap::{Sleeper, Until};
 use crate::packet::{Layout, VNET};
-use crate::port::{Receiver, Transmitter, failure};
+use crate::port::{Port, Receive, Transmit};
 use crate::shaper::{Shaper, Slice};
 use crate::slicer;
 use crate::stats::Counters;
@@ -49,10 +49,10 @@ pub(crate) enum Order {
 }
 
 #[derive(Debug)]
-pub(crate) struct Pump {
+pub(crate) struct Pump<P: Port> {
     names: (String, String),
-    receiver: Receiver,
-    transmitter: Transmitter,
+    receiver: P::Receiver,
+    transmitter: P::Transmitter,
     orders: Orders<Order>,
     wake: Arc<OwnedFd>,
     shaper: Shaper<Place>,
@@ -76,11 +76,11 @@ fn deaf(direction: &Direction) -> Nanos {
     (DEAF_BYTES * 8_000_000_000 / rate).clamp(DEAF_LEAST, DEAF_MAX)
 }
 
-impl Pump {
+impl<P: Port> Pump<P> {
     /// Make a pump in the thread that will run it. `names`: where packets come from and go to.
     pub(crate) fn new(
         names: (String, String),
-        ports: (Receiver, Transmitter),
+        ports: (P::Receiver, P::Transmitter),
         direction: &Direction,
         orders: Orders<Order>,
         wake: Arc<OwnedFd>,
@@ -157,7 +157,11 @@ impl Pump {
         match poll(heard, timeout.as_ref()) {
             Ok(_) => Ok(!ends[0].revents().is_empty()),
             Err(rustix::io::Errno::INTR) => Ok(false),
-            Err(error) => Err(failure(&self.names.0, "wait for packets on", &error.into())),
+            Err(error) => Err(P::failure(
+                &self.names.0,
+                "wait for packets on",
+                &error.into(),
+            )),
         }
     }
 
@@ -211,7 +215,7 @@ impl Pump {
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
                     self.counters.drops.socket += 1;
                 }
-                Err(error) => return Err(failure(&self.names.0, "receive from", &error)),
+                Err(error) => return Err(P::failure(&self.names.0, "receive from", &error)),
             }
         }
         Ok(())
@@ -291,8 +295,8 @@ impl Pump {
                     // Nothing else to wait for: the receiving host needs time to take what it has.
                     let _ = poll(&mut [], Some(&timespec(PAUSE)));
                 }
-                Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => {
-                    return Err(failure(&self.names.1, "send to", &error));
+                Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV | libc::EBADFD) => {
+                    return Err(P::failure(&self.names.1, "send to", &error));
                 }
                 _ => return Ok(None),
             }

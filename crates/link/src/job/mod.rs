@@ -133,7 +133,6 @@ pub(crate) struct LinkJob {
     _job: LinkName,
     version: u32,
     #[serde(default)]
-    #[allow(dead_code, reason = "there is one kind of port yet")]
     pub(crate) port: PortKind,
     pub(crate) client_interface: String,
     pub(crate) server_interface: String,

@@ -1,0 +1,62 @@
+//! The ends of the link: where packets are taken from a host and handed to one. One kind, one file.
+//!
+//! Every kind frames its packets the same way: a virtio-net header of ten bytes, so that super-packets are kept, then the frame.
+//! Chosen once, by type, when the link starts: the loop that moves packets knows its kind at compile time.
+
+use std::fmt::Debug;
+use std::io;
+use std::os::fd::AsFd;
+
+use crate::event::{Code, Failure};
+use crate::sys::Received;
+
+mod packet;
+mod tun;
+
+pub(crate) use packet::Packet;
+pub(crate) use tun::Tun;
+
+/// Hears what the host at one end sends.
+pub(crate) trait Receive: AsFd + Debug + Send + 'static {
+    /// One packet, if there is any, without waiting.
+    fn receive(&self, room: &mut [u8]) -> io::Result<Option<Received>>;
+
+    /// Packets that the kernel had no room for since the port was opened.
+    fn dropped(&mut self) -> u64;
+}
+
+/// Sends towards the host at one end. Apart from the receiver, so that the two directions share nothing.
+pub(crate) trait Transmit: Debug + Send + 'static {
+    /// Send one packet without waiting: its headers, then its payload (which may be empty).
+    fn send(&self, head: &[u8], body: &[u8]) -> io::Result<()>;
+}
+
+/// A kind of end.
+pub(crate) trait Port: 'static {
+    type Receiver: Receive;
+    type Transmitter: Transmit;
+
+    /// Bytes of link-layer header before the network header of each frame.
+    #[expect(dead_code, reason = "frames are taken for Ethernet frames yet")]
+    const LINK_HEADER: usize;
+    /// What to do when the kernel does not permit it.
+    const PERMISSION: &'static str;
+
+    /// Both halves of the end called `name`.
+    fn open(name: &str) -> Result<(Self::Receiver, Self::Transmitter), Failure>;
+
+    /// Translate an operating-system error at the border.
+    fn failure(name: &str, tried: &str, error: &io::Error) -> Failure {
+        let message = format!("cannot {tried} interface {name}: {error}");
+        match error.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => {
+                Failure::new(Code::NotPermitted, message, Self::PERMISSION)
+            }
+            _ => Failure::new(
+                Code::Interface,
+                message,
+                "The laboratory's interfaces must exist and be up as long as the link lives; see `ip link` in its middle namespace.",
+            ),
+        }
+    }
+}
