@@ -3,12 +3,9 @@ load generator (`bench_engine.py`)."""
 
 from __future__ import annotations
 
-import sys
 from typing import get_args
 
 import click
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from howfar.analysis.summary import Estimate
@@ -16,7 +13,8 @@ from howfar.bench.calibrate import Request
 from howfar.bench.calibrate import calibrate as run_calibration
 from howfar.bench.calibration import FLOOR_BAR, Calibration, Floor, Limit, OverTransport, Transport
 from howfar.cli.bench_engine import engine
-from howfar.cli.screen import has_colour, is_terminal, no_colour_option, width
+from howfar.cli.bench_screen import console, counter, cpu_list, table
+from howfar.cli.screen import no_colour_option
 from howfar.errors import UsageError
 
 TRANSPORTS: tuple[Transport, ...] = get_args(Transport)
@@ -58,24 +56,17 @@ def calibrate(transports: str, blocks: int, seconds: float, as_json: bool, no_co
     64 connections, and who was the limit. Resolution: steps of clock and histogram. CPU of a query at 1, 64 and 512 connections.
     """
     request = Request(transports=_transports(transports), blocks=blocks, block_ns=round(seconds * 1e9))
-    progress = is_terminal(sys.stderr)
-
-    def said(block: int) -> None:
-        if progress:
-            end = "\n" if block == blocks else ""
-            print(f"\rblock {block} of {blocks}", end=end, file=sys.stderr, flush=True)
-
-    found = run_calibration(request, said)
+    said = counter("block")
+    found = run_calibration(request, lambda block: said(block, blocks))
     if as_json:
         click.echo(found.model_dump_json(indent=2))
         return
-    console = Console(
-        file=sys.stdout, no_color=not has_colour(sys.stdout, no_colour), width=width(), highlight=False, soft_wrap=False
-    )
-    console.print(Text(_heading(found)))
-    console.print(_table(found))
+    screen = console(no_colour)
+    screen.print(Text(_heading(found)))
+    headings = [over.transport for over in found.transports]
+    screen.print(table(headings, [_rows(found, over) for over in found.transports]))
     for line in _verdicts(found):
-        console.print(Text(line))
+        screen.print(Text(line))
 
 
 def _transports(text: str) -> tuple[Transport, ...]:
@@ -89,23 +80,9 @@ def _transports(text: str) -> tuple[Transport, ...]:
 def _heading(found: Calibration) -> str:
     setting = found.setting
     return (
-        f"howfar {setting.howfar} on {setting.kernel}: client on CPUs {_list(setting.client_cpus)}, "
-        f"null server on CPUs {_list(setting.server_cpus)}, {setting.blocks} blocks of {setting.block_ns / 1e9:g} s"
+        f"howfar {setting.howfar} on {setting.kernel}: client on CPUs {cpu_list(setting.client_cpus)}, "
+        f"null server on CPUs {cpu_list(setting.server_cpus)}, {setting.blocks} blocks of {setting.block_ns / 1e9:g} s"
     )
-
-
-def _list(cpus: tuple[int, ...]) -> str:
-    return ", ".join(map(str, cpus))
-
-
-def _table(found: Calibration) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column("", overflow="fold")
-    for transport in found.transports:
-        table.add_column(transport.transport, justify="right", overflow="fold")
-    for row in zip(*(_rows(found, transport) for transport in found.transports), strict=True):
-        table.add_row(row[0][0], *(value for _, value in row))
-    return table
 
 
 def _rows(found: Calibration, over: OverTransport) -> list[tuple[str, str]]:

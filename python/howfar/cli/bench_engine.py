@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Literal, get_args
 
 import click
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from howfar.analysis.summary import Estimate
 from howfar.bench.against import Request, compare, many
 from howfar.bench.comparison import Comparison, Placement, Row, Side
-from howfar.cli.screen import has_colour, is_terminal, no_colour_option, width
+from howfar.cli.bench_screen import console, counter, cpu_list, table
+from howfar.cli.screen import no_colour_option
 from howfar.errors import UsageError
 
 CONNECTIONS = "1,64,512,2048"
@@ -62,28 +60,19 @@ def engine(
     """
     assert against == "sysbench", "the only choice"
     request = Request(_numbers(connections), blocks, seconds, placement, server, driver)
-    progress = is_terminal(sys.stderr)
-
-    def said(number: int, of: int) -> None:
-        if progress:
-            end = "\n" if number == of else ""
-            print(f"\rmeasurement {number} of {of}", end=end, file=sys.stderr, flush=True)
-
-    found = compare(request, said)
+    found = compare(request, counter("measurement"))
     if as_json:
         click.echo(found.model_dump_json(indent=2))
         return
-    console = Console(
-        file=sys.stdout, no_color=not has_colour(sys.stdout, no_colour), width=width(), highlight=False, soft_wrap=False
-    )
-    console.print(Text(_heading(found)))
-    console.print(_table(found))
+    screen = console(no_colour)
+    screen.print(Text(_heading(found)))
+    screen.print(table([f"{row.connections}" for row in found.rows], [_cells(row) for row in found.rows]))
     for row in found.rows:
         at = f"At {many(row.connections)}"
         for missed in row.misses:
-            console.print(Text(f"{at} the bar is missed: {missed}."))
+            screen.print(Text(f"{at} the bar is missed: {missed}."))
         for unclear in row.unresolved:
-            console.print(Text(f"{at} the bar is not resolved (more blocks, or a quieter machine): {unclear}."))
+            screen.print(Text(f"{at} the bar is not resolved (more blocks, or a quieter machine): {unclear}."))
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -99,23 +88,9 @@ def _heading(found: Comparison) -> str:
     setting = found.setting
     return (
         f"howfar {setting.howfar} and {setting.peer} on {setting.server}, {setting.kernel}: {setting.workload}; "
-        f"client on CPUs {_list(setting.client_cpus)}, server on CPUs {_list(setting.server_cpus)}, "
+        f"client on CPUs {cpu_list(setting.client_cpus)}, server on CPUs {cpu_list(setting.server_cpus)}, "
         f"{setting.blocks} blocks of {setting.seconds:g} s"
     )
-
-
-def _list(cpus: tuple[int, ...]) -> str:
-    return ", ".join(map(str, cpus))
-
-
-def _table(found: Comparison) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column("", overflow="fold")
-    for row in found.rows:
-        table.add_column(f"{row.connections}", justify="right", overflow="fold")
-    for cells in zip(*(_cells(row) for row in found.rows), strict=True):
-        table.add_row(cells[0][0], *(value for _, value in cells))
-    return table
 
 
 def _cells(row: Row) -> list[tuple[str, str]]:
