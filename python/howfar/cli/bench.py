@@ -1,5 +1,5 @@
 """`howfar bench`: what the instrument itself costs. `calibrate`: alone, against a server that does nothing; `engine`: beside another
-load generator (`bench_engine.py`)."""
+load generator (`bench_engine.py`); `link`: what the link obtains, beside another emulator (`bench_link.py`)."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from howfar.bench.calibrate import Request
 from howfar.bench.calibrate import calibrate as run_calibration
 from howfar.bench.calibration import FLOOR_BAR, Calibration, Floor, Limit, OverTransport, Transport
 from howfar.cli.bench_engine import engine
+from howfar.cli.bench_link import link
 from howfar.cli.bench_screen import console, counter, cpu_list, table
 from howfar.cli.screen import no_colour_option
 from howfar.errors import UsageError
@@ -33,6 +34,7 @@ def bench() -> None:
 
 
 bench.add_command(engine)
+bench.add_command(link)
 
 
 @bench.command()

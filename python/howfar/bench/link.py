@@ -1,0 +1,181 @@
+"""The bench of the link: ask for links, measure what was obtained, ours and a peer's in turn. Only in the sandbox.
+
+Every run measures each link once by either, in random order, with the same probes (`link_meter.py`). Ours is the laboratory's own
+link, calibrated as for any experiment; the peer works on a bare cable between hosts of its own. Start at `measure_links`.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import random
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import howfar
+from howfar.bench import link_figures
+from howfar.bench.link_cable import Cable, open_cable
+from howfar.bench.link_extras import Extras
+from howfar.bench.link_figures import Asked, LinkBench, Run, Setting
+from howfar.bench.link_grid import FULL_TIMES, Times
+from howfar.bench.link_meter import Road, measure, with_counters
+from howfar.bench.link_peers import Found, Shape, find_peer
+from howfar.errors import LabError, MissingError
+from howfar.lab import sandbox
+from howfar.lab.hosts import share_cpus, usable_cpus
+from howfar.lab.link import Link, LinkAsked, open_link
+from howfar.lab.network import SERVER_ADDRESS, build_network, size_buffers
+
+BACKENDS: Final = ("packet",)
+OURS: Final = "ours"
+
+
+@dataclass(frozen=True)
+class Request:
+    links: tuple[Asked, ...]
+    against: str | None = None
+    backend: str = "packet"
+    runs: int = 1
+    times: Times = FULL_TIMES
+    hogs: int = 2
+    extras: bool = True
+
+
+class OurLink:
+    """The laboratory's link as a road."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+
+    def shape(self, asked: Asked) -> Road:
+        """Calibrated the first time. Its counters begin anew. Raises LinkFailed, EngineError."""
+        self.link.shape(LinkAsked(asked.rtt_ns, asked.rate_bps))
+        self.link.stats(reset=True)
+        return Road(SERVER_ADDRESS, self.link.echo_port, self.link.client, self.link.pid)
+
+    def measure(self, asked: Asked, times: Times) -> Run:
+        road = self.shape(asked)
+        return with_counters(measure(road, asked.rtt_ns, times), self.link.stats())
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Everything that measures, open."""
+
+    ours: OurLink
+    cable: Cable
+    peer: Found
+    shape: Shape | None
+    """None: no peer."""
+
+
+def measure_links(request: Request, on_step: Callable[[int, int], None] = lambda done, of: None) -> LinkBench:
+    """Measure and reckon. Raises LabError, EngineError, MissingError."""
+    assert sandbox.inside(), "hosts and cables live in a sandbox"
+    load_average = os.getloadavg()[0]
+    with ExitStack() as stack:
+        ground = _open(request, stack)
+        kind = ground.peer.kind
+        delayed = (ground.peer.name, ground.shape) if ground.shape and kind and kind.DELAYS else None
+        extras = Extras(ground.ours, ground.cable, delayed, request.hogs, request.times)
+        runs: dict[tuple[str, Asked], list[Run]] = defaultdict(list)
+        notes: dict[Asked, str] = {}
+
+        def ours(asked: Asked) -> None:
+            runs[OURS, asked].append(ground.ours.measure(asked, request.times))
+
+        def peer(asked: Asked) -> None:
+            assert ground.shape is not None, "there is a peer"
+            road, notes[asked] = ground.shape(asked)
+            runs[ground.peer.name, asked].append(measure(road, asked.rtt_ns, request.times))
+
+        _in_blocks(request, ground, ours, peer, extras, on_step)
+        setting = _setting(request, ground, load_average)
+        rows = tuple(
+            link_figures.row(
+                asked,
+                request.backend,
+                runs[OURS, asked],
+                setting.privileged,
+                (ground.peer.name, notes[asked], runs[ground.peer.name, asked]) if ground.shape else None,
+            )
+            for asked in request.links
+        )
+        return LinkBench(setting=setting, rows=rows, extras=extras.found(request.backend, setting.privileged))
+
+
+def _in_blocks(
+    request: Request,
+    ground: Ground,
+    ours: Callable[[Asked], None],
+    peer: Callable[[Asked], None],
+    extras: Extras,
+    on_step: Callable[[int, int], None],
+) -> None:
+    """The same steps in each run, in an order of its own."""
+    steps = [(ours, asked) for asked in request.links]
+    if ground.shape is not None:
+        steps += [(peer, asked) for asked in request.links]
+    more = extras.steps() if request.extras else ()
+    each, order = len(steps) + len(more), random.Random(0)
+    for block in range(request.runs):
+        for number, (step, asked) in enumerate(order.sample(steps, len(steps)), start=1):
+            on_step(block * each + number, request.runs * each)
+            step(asked)
+        for number, extra in enumerate(order.sample(more, len(more)), start=len(steps) + 1):
+            on_step(block * each + number, request.runs * each)
+            extra()
+
+
+def _open(request: Request, stack: ExitStack) -> Ground:
+    assert request.backend in BACKENDS, "checked where it is typed"
+    first, *_ = request.links
+    longest = max(LinkAsked(asked.rtt_ns, asked.rate_bps).bdp_bytes for asked in request.links)
+    network, shares = build_network(stack), share_cpus(usable_cpus())
+    size_buffers(network, longest)
+    link = stack.enter_context(
+        open_link(
+            network,
+            LinkAsked(first.rtt_ns, first.rate_bps),
+            network.client.launcher(shares.client),
+            network.server.launcher(shares.server),
+        )
+    )
+    cable = stack.enter_context(open_cable(longest))
+    peer = find_peer(request.against) if request.against else Found("")
+    if peer.kind is None:
+        return Ground(OurLink(link), cable, peer, None)
+    try:
+        return Ground(OurLink(link), cable, peer, stack.enter_context(peer.kind.open(cable)))
+    except (MissingError, LabError) as error:
+        skipped = f"{error.message} {error.advice}".strip()
+        return Ground(OurLink(link), cable, Found(peer.name, version=peer.version, skipped=skipped), None)
+
+
+def privileged() -> bool:
+    """Root, and not only of a user namespace: then the kernel grants real-time scheduling."""
+    words = Path("/proc/self/uid_map").read_text().split()
+    return os.geteuid() == 0 and words == ["0", "0", "4294967295"]
+
+
+def _setting(request: Request, ground: Ground, load_average: float) -> Setting:
+    link = ground.ours.link
+    return Setting(
+        howfar=howfar.__version__,
+        kernel=f"{os.uname().sysname} {platform.release()}",
+        cpus=usable_cpus(),
+        privileged=privileged(),
+        backend=request.backend,
+        realtime=link.ready.realtime,
+        short_slice=link.ready.short_slice,
+        offload=link.ready.offload,
+        congestion_control=str(link.calibrations[link.asked]["congestion_control"]),
+        peer=ground.peer.version,
+        peer_skipped=ground.peer.skipped,
+        runs=request.runs,
+        load_average=load_average,
+    )

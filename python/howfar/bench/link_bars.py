@@ -1,0 +1,116 @@
+"""The bars of the link: what is demanded of it, and whether a measurement reaches it. Pure.
+
+A bar is judged by the median of the runs. That only the best run reaches it is said, and is no reaching.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Final
+
+from howfar.analysis.summary import Part
+
+GOODPUT_WITHIN: Final = 0.005
+GOODPUT_RTT_MAX_MS: Final = 10.0
+LONG_FAT_SHARE: Final = 0.97
+LONG_FAT: Final = (85.0, 10.0)
+"""The one longer link that has a bar: ms and Gb/s."""
+CPU_MAX: Final = 0.08
+CPU_RATE_GBIT: Final = 10.0
+UNLIMITED_GBIT: Final = {"packet": 12.0, "tun": 15.0}
+REDIS_SHARE: Final = 0.80
+
+
+class Verdict(Part):
+    """One bar. `median` and `best` are in the bar's unit."""
+
+    bar: str
+    limit: str
+    median: float
+    best: float
+    met: bool
+    """By the median."""
+    met_at_best: bool
+
+
+def _at_most(bar: str, limit: str, most: float, values: Sequence[float]) -> Verdict:
+    middle, best = median(values), min(values)
+    return Verdict(bar=bar, limit=limit, median=middle, best=best, met=middle <= most, met_at_best=best <= most)
+
+
+def _at_least(bar: str, limit: str, least: float, values: Sequence[float]) -> Verdict:
+    middle, best = median(values), max(values)
+    return Verdict(bar=bar, limit=limit, median=middle, best=best, met=middle >= least, met_at_best=best >= least)
+
+
+def judge_link(
+    rtt_ms: float,
+    rate_gbit: float | None,
+    *,
+    rtt_p50_ms: Sequence[float],
+    rtt_p99_ms: Sequence[float],
+    goodput_share: Sequence[float],
+    cpu_core_per_gbit: Sequence[float],
+    drops: Sequence[int],
+    privileged: bool,
+) -> tuple[Verdict, ...]:
+    """The bars that stand for such a link, each with the figures of its runs."""
+    error_us, share = (10.0, 0.01) if privileged else (20.0, 0.02)
+    excess_us = 50.0 if privileged else 250.0
+    found = [
+        _at_most(
+            "RTT p50 error, µs",
+            f"at most max({error_us:.0f} µs, {share:.0%})",
+            max(error_us, share * rtt_ms * 1e3),
+            [abs(p50 - rtt_ms) * 1e3 for p50 in rtt_p50_ms],
+        ),
+        _at_most(
+            "RTT p99 excess, µs",
+            f"at most {excess_us:.0f} µs",
+            excess_us,
+            [max(p99 - rtt_ms, 0.0) * 1e3 for p99 in rtt_p99_ms],
+        ),
+    ]
+    if rate_gbit is not None and goodput_share and rtt_ms <= GOODPUT_RTT_MAX_MS:
+        off = [abs(one - 1) * 100 for one in goodput_share]
+        found.append(_at_most("goodput off, %", f"within {GOODPUT_WITHIN:.1%}", GOODPUT_WITHIN * 100, off))
+    if (rtt_ms, rate_gbit) == LONG_FAT and goodput_share:
+        percent = [one * 100 for one in goodput_share]
+        found.append(_at_least("goodput, %", f"at least {LONG_FAT_SHARE:.0%}", LONG_FAT_SHARE * 100, percent))
+    if rate_gbit == CPU_RATE_GBIT and cpu_core_per_gbit:
+        found.append(_at_most("CPU, core per Gb/s", f"at most {CPU_MAX}", CPU_MAX, cpu_core_per_gbit))
+    if drops:
+        # One drop in one run is one too many: the worst counts, not the middle.
+        lost = float(max(drops))
+        found.append(
+            Verdict(
+                bar="unmodelled drops",
+                limit="0",
+                median=lost,
+                best=float(min(drops)),
+                met=lost == 0,
+                met_at_best=min(drops) == 0,
+            )
+        )
+    return tuple(found)
+
+
+def judge_unlimited(backend: str, gbit: Sequence[float]) -> tuple[Verdict, ...]:
+    """One stream over an unshaped link."""
+    least = UNLIMITED_GBIT.get(backend)
+    if least is None:
+        return ()
+    return (_at_least("unlimited, one stream, Gb/s", f"at least {least:.0f} Gb/s", least, gbit),)
+
+
+def judge_redis(share: Sequence[float]) -> tuple[Verdict, ...]:
+    """Small requests of many connections, as a share of what a bare cable lets through in the same run."""
+    percent = [one * 100 for one in share]
+    return (_at_least("redis GET, % of bare veth", f"at least {REDIS_SHARE:.0%}", REDIS_SHARE * 100, percent),)
+
+
+def judge_hogs(lateness_us: Sequence[float], privileged: bool) -> tuple[Verdict, ...]:
+    """Lateness while other programs want every CPU."""
+    most = 25.0 if privileged else 200.0
+    return (_at_most("lateness p99.9 beside CPU hogs, µs", f"at most {most:.0f} µs", most, lateness_us),)

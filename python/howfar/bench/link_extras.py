@@ -1,0 +1,158 @@
+"""What the grid of links does not show: one stream without a rate, small requests of many connections, lateness beside CPU hogs.
+
+Each is measured once a run, over our link and beside it over the bare cable, or over the peer where that can do the same.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, Literal, Protocol
+
+from howfar.bench.link_bars import Verdict, judge_hogs, judge_redis, judge_unlimited
+from howfar.bench.link_cable import Cable
+from howfar.bench.link_figures import Asked, Beside, Extra, Figure
+from howfar.bench.link_grid import FULL_TIMES, Times
+from howfar.bench.link_meter import Road, ping, transfer
+from howfar.bench.link_redis import gets_per_s, missing_program
+from howfar.lab.hosts import share_cpus, usable_cpus
+from howfar.lab.link import Link
+
+UNLIMITED: Final = Asked(rtt_ms=0, rate_gbit=None)
+BESIDE_HOGS: Final = Asked(rtt_ms=1, rate_gbit=1)
+_SPIN: Final = "while :; do :; done"
+_LONGEST_S: Final = 120
+"""A hog ends by itself, should nobody be left to end it."""
+_PINGS: Final = 3000
+"""Two packets and their acknowledgements each: the worst of a thousand is then no single one."""
+_PINGS_QUICK: Final = 300
+VETH: Final = "veth"
+
+
+class Shaped(Protocol):
+    """Our link, as `link.OurLink` has it."""
+
+    link: Link
+
+    def shape(self, asked: Asked) -> Road: ...
+
+
+class Extras:
+    """Its steps measure, `found` reckons."""
+
+    def __init__(
+        self,
+        ours: Shaped,
+        cable: Cable,
+        peer: tuple[str, Callable[[Asked], tuple[Road, str]]] | None,
+        hogs: int,
+        times: Times,
+    ) -> None:
+        """`peer`: one that can be asked for a delay, by name."""
+        self._ours, self._cable, self._times, self._hogs = ours, cable, times, hogs
+        self._peer = peer
+        self._runs: dict[tuple[str, str], list[float]] = defaultdict(list)
+        self._no_redis = missing_program()
+
+    def steps(self) -> Sequence[Callable[[], None]]:
+        made: list[Callable[[], None]] = [self._unlimited]
+        if self._no_redis is None:
+            made.append(self._redis)
+        if self._hogs:
+            made.append(self._beside_hogs)
+        return tuple(made)
+
+    def found(self, backend: str, privileged: bool) -> tuple[Extra, ...]:
+        """What was measured; nothing at all when nothing was to be."""
+        if not self._runs:
+            return ()
+        unlimited = self._runs["unlimited", "ours"]
+        made = [self._extra("unlimited", "one stream, no rate", "Gb/s", judge_unlimited(backend, unlimited))]
+        if self._no_redis is None:
+            pairs = zip(self._runs["redis", "ours"], self._runs["redis", VETH], strict=True)
+            bars = judge_redis([ours / bare for ours, bare in pairs])
+            made.append(self._extra("redis", "redis GET, 50 connections, no delay", "requests/s", bars))
+        else:
+            what = "redis GET, 50 connections, no delay"
+            made.append(Extra(name="redis", what=what, unit="requests/s", skipped=self._no_redis))
+        if self._hogs:
+            bars = judge_hogs(self._runs["hogs", "ours"], privileged)
+            what = f"lateness p99.9 beside {self._hogs} CPU hogs, RTT {BESIDE_HOGS.rtt_ms:g} ms"
+            made.append(self._extra("hogs", what, "µs", bars, best=min))
+        return tuple(made)
+
+    def _extra(
+        self,
+        name: Literal["unlimited", "redis", "hogs"],
+        what: str,
+        unit: str,
+        bars: tuple[Verdict, ...],
+        best: Callable[[Sequence[float]], float] = max,
+    ) -> Extra:
+        sides = {side: Figure.of(runs, best) for (kind, side), runs in self._runs.items() if kind == name}
+        ours = sides.pop("ours")
+        beside = tuple(Beside(name=side, figure=figure) for side, figure in sides.items())
+        return Extra(name=name, what=what, unit=unit, ours=ours, beside=beside, bars=bars)
+
+    def _unlimited(self) -> None:
+        window = self._times.transfer(UNLIMITED.rtt_ns)
+        roads = {"ours": self._ours.shape(UNLIMITED), VETH: self._cable.road()}
+        if self._peer is not None:
+            name, shape = self._peer
+            roads[name], _ = shape(UNLIMITED)
+        for side, road in roads.items():
+            gbit = transfer(road, *window).result.bits_per_second / 1e9
+            self._runs["unlimited", side].append(gbit)
+
+    def _redis(self) -> None:
+        quick = self._times != FULL_TIMES
+        self._ours.shape(UNLIMITED)
+        link, shares = self._ours.link, share_cpus(usable_cpus())
+        hosts = link.network
+        server, client = hosts.server.launcher(shares.server), hosts.client.launcher(shares.client)
+        self._runs["redis", "ours"].append(gets_per_s(hosts.server, server, client, quick=quick))
+        bare = self._cable
+        self._runs["redis", VETH].append(gets_per_s(bare.server_host, bare.server, bare.client, quick=quick))
+
+    def _beside_hogs(self) -> None:
+        """Over ours the emulator's own count. A peer counts none, so beside it the RTT of both is told."""
+        count = _PINGS if self._times == FULL_TIMES else _PINGS_QUICK
+        road = self._ours.shape(BESIDE_HOGS)
+        with hogs(self._hogs):
+            excess_us = _excess_us(road, count)
+        stats = self._ours.link.stats()
+        lateness_ns = max(stats.to_server.lateness_p999_ns, stats.to_client.lateness_p999_ns)
+        self._runs["hogs", "ours"].append(lateness_ns / 1e3)
+        self._runs["hogs", "RTT p99 excess of ours"].append(excess_us)
+        if self._peer is not None:
+            name, shape = self._peer
+            road, _ = shape(BESIDE_HOGS)
+            with hogs(self._hogs):
+                self._runs["hogs", f"RTT p99 excess of {name}"].append(_excess_us(road, count))
+
+
+def _excess_us(road: Road, count: int) -> float:
+    return (ping(road, count, keep_awake=False).p99_ns - BESIDE_HOGS.rtt_ns) / 1e3
+
+
+@contextmanager
+def hogs(count: int) -> Iterator[None]:
+    """So many ordinary programs that want a CPU each, all the time."""
+    spinners = [
+        subprocess.Popen(
+            ["timeout", str(_LONGEST_S), "sh", "-c", _SPIN],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        for _ in range(count)
+    ]
+    try:
+        yield
+    finally:
+        for spinner in spinners:
+            spinner.terminate()  # `timeout` passes it on to what it runs
+            spinner.wait()

@@ -1,0 +1,223 @@
+"""What the bench of the link says, and the arithmetic from single measurements to it. Pure; its JSON form is
+`howfar bench link --json`.
+
+A *run* measures every link once, ours and the peer's, in random order. What stands beside a bar is the median of the runs, and the
+best of them: on a machine that others use too, the best says what the link can do and the median what one gets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Literal, Self
+
+from howfar.analysis.summary import Part
+from howfar.bench.link_bars import Verdict, judge_link
+
+GOODPUT_SHARE = 1448 / 1538
+"""Payload in each frame's bytes on the wire: TCP with timestamps on Ethernet, preamble, FCS and gap included."""
+
+
+class Asked(Part):
+    rtt_ms: float
+    rate_gbit: float | None
+    """None: unshaped."""
+
+    @property
+    def rtt_ns(self) -> int:
+        return round(self.rtt_ms * 1e6)
+
+    @property
+    def rate_bps(self) -> int | None:
+        return None if self.rate_gbit is None else round(self.rate_gbit * 1e9)
+
+    @property
+    def expected_gbit(self) -> float | None:
+        """The most payload that such a link carries."""
+        return None if self.rate_gbit is None else self.rate_gbit * GOODPUT_SHARE
+
+
+class Run(Part):
+    """One link, once."""
+
+    rtt_ms_p50: float
+    """At rest, the processors kept awake."""
+    rtt_ms_p99: float
+    rtt_ms_min: float
+    rtt_ms_p50_from_idle: float
+    """The same with processors that may sleep: what waking both ends adds."""
+    goodput_gbit: float
+    cpu_core_per_gbit: float | None
+    """Of the emulator's or proxy's process, by the kernel's clock. None: there is none, the kernel does it."""
+    machine_core_per_gbit: float | None
+    """Of everything on this machine while the transfer ran: both ends, and the kernel's work for nobody in particular."""
+    lateness_us_p999: float | None = None
+    """How late packets left, by the emulator's own count; the worse direction. None: a peer counts no such thing."""
+    drops: int | None = None
+    """Segments lost for a reason that nobody asked for."""
+    retransmits: int | None = None
+    steal_share: float | None = None
+    """CPU time that the machine below took."""
+    load_average: float
+
+
+class Obtained(Part):
+    """Medians of the runs."""
+
+    rtt_ms_p50: float
+    rtt_ms_p99: float
+    rtt_ms_p50_from_idle: float
+    goodput_gbit: float
+    goodput_ratio: float | None
+    """Of what the rate allows. None: no rate was asked."""
+
+
+class Peer(Part):
+    """The same link as another program makes it: medians."""
+
+    name: str
+    rtt_ms_p50: float
+    rtt_ms_p99: float
+    rtt_ms_p50_from_idle: float
+    goodput_gbit: float
+    goodput_ratio: float | None
+    cpu_core_per_gbit: float | None
+    machine_core_per_gbit: float | None
+    note: str
+    """What it was asked where it could not be asked for the same. Empty: it was."""
+    runs: tuple[Run, ...]
+
+
+class Row(Part):
+    asked: Asked
+    backend: str
+    obtained: Obtained
+    cpu_core_per_gbit: float | None
+    machine_core_per_gbit: float | None
+    lateness_us_p999: float | None
+    drops: int | None
+    """Of all runs together."""
+    steal_share: float | None
+    bars: tuple[Verdict, ...]
+    runs: tuple[Run, ...]
+    peer: Peer | None
+
+
+class Figure(Part):
+    """One figure of several runs."""
+
+    median: float
+    best: float
+    runs: tuple[float, ...]
+
+    @classmethod
+    def of(cls, runs: Sequence[float], best: Callable[[Sequence[float]], float] = max) -> Self:
+        return cls(median=median(runs), best=best(runs), runs=tuple(runs))
+
+
+class Beside(Part):
+    name: str
+    figure: Figure
+
+
+class Extra(Part):
+    """Something beside the grid of links; `skipped` says why there is no figure."""
+
+    name: Literal["unlimited", "redis", "hogs"]
+    what: str
+    unit: str
+    ours: Figure | None = None
+    beside: tuple[Beside, ...] = ()
+    """The same over a bare cable, or over the peer."""
+    bars: tuple[Verdict, ...] = ()
+    skipped: str | None = None
+
+
+class Setting(Part):
+    """On what, and how, it was measured."""
+
+    howfar: str
+    kernel: str
+    cpus: tuple[int, ...]
+    privileged: bool
+    """Root outside of any user namespace: the bars without brackets."""
+    backend: str
+    realtime: bool
+    short_slice: bool
+    offload: bool
+    congestion_control: str
+    peer: str | None
+    peer_skipped: str | None
+    """Why the peer that was asked for has no figures."""
+    runs: int
+    load_average: float
+    """When it began."""
+
+
+class LinkBench(Part):
+    version: Literal[1] = 1
+    setting: Setting
+    rows: tuple[Row, ...]
+    extras: tuple[Extra, ...]
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    """Of what is known."""
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
+def _share(gbit: float, asked: Asked) -> float | None:
+    return None if asked.expected_gbit is None else gbit / asked.expected_gbit
+
+
+def row(
+    asked: Asked, backend: str, ours: Sequence[Run], privileged: bool, peer: tuple[str, str, Sequence[Run]] | None
+) -> Row:
+    """From the runs of both; `peer` has its name, its note and its runs."""
+    drops = [run.drops for run in ours if run.drops is not None]
+    gbit = median(run.goodput_gbit for run in ours)
+    return Row(
+        asked=asked,
+        backend=backend,
+        obtained=Obtained(
+            rtt_ms_p50=median(run.rtt_ms_p50 for run in ours),
+            rtt_ms_p99=median(run.rtt_ms_p99 for run in ours),
+            rtt_ms_p50_from_idle=median(run.rtt_ms_p50_from_idle for run in ours),
+            goodput_gbit=gbit,
+            goodput_ratio=_share(gbit, asked),
+        ),
+        cpu_core_per_gbit=_median([run.cpu_core_per_gbit for run in ours]),
+        machine_core_per_gbit=_median([run.machine_core_per_gbit for run in ours]),
+        lateness_us_p999=_median([run.lateness_us_p999 for run in ours]),
+        drops=sum(drops) if drops else None,
+        steal_share=_median([run.steal_share for run in ours]),
+        bars=judge_link(
+            asked.rtt_ms,
+            asked.rate_gbit,
+            rtt_p50_ms=[run.rtt_ms_p50 for run in ours],
+            rtt_p99_ms=[run.rtt_ms_p99 for run in ours],
+            goodput_share=[share for run in ours if (share := _share(run.goodput_gbit, asked)) is not None],
+            cpu_core_per_gbit=[run.cpu_core_per_gbit for run in ours if run.cpu_core_per_gbit is not None],
+            drops=drops,
+            privileged=privileged,
+        ),
+        runs=tuple(ours),
+        peer=None if peer is None else _peer(*peer, asked),
+    )
+
+
+def _peer(name: str, note: str, runs: Sequence[Run], asked: Asked) -> Peer:
+    gbit = median(run.goodput_gbit for run in runs)
+    return Peer(
+        name=name,
+        rtt_ms_p50=median(run.rtt_ms_p50 for run in runs),
+        rtt_ms_p99=median(run.rtt_ms_p99 for run in runs),
+        rtt_ms_p50_from_idle=median(run.rtt_ms_p50_from_idle for run in runs),
+        goodput_gbit=gbit,
+        goodput_ratio=_share(gbit, asked),
+        cpu_core_per_gbit=_median([run.cpu_core_per_gbit for run in runs]),
+        machine_core_per_gbit=_median([run.machine_core_per_gbit for run in runs]),
+        note=note,
+        runs=tuple(runs),
+    )

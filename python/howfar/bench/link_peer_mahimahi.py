@@ -1,0 +1,37 @@
+"""mahimahi is looked for and not measured: what it would take is said where the figures would stand."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from howfar.bench.link_cable import Cable
+from howfar.bench.link_figures import Asked
+from howfar.bench.link_meter import Road
+from howfar.errors import MissingError
+
+_PROGRAMS = ("mm-delay", "mm-link")
+
+
+class Mahimahi:
+    NAME = "mahimahi"
+    DELAYS = True
+
+    def find(self) -> str:
+        """Raises MissingError, always: with the reason."""
+        absent = [name for name in _PROGRAMS if shutil.which(name) is None]
+        if absent:
+            raise MissingError(
+                f"{' and '.join(absent)} {'is' if len(absent) == 1 else 'are'} not installed;",
+                "Debian 12 has no package of mahimahi.",
+            )
+        raise MissingError(
+            "mahimahi's programs are setuid root, refuse root and make a network of their own with iptables;",
+            "running them within this laboratory is not supported.",
+        )
+
+    @contextmanager
+    def open(self, cable: Cable) -> Iterator[Callable[[Asked], tuple[Road, str]]]:
+        raise MissingError("mahimahi cannot be opened")
+        yield  # a context manager has one
