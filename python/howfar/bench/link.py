@@ -59,7 +59,8 @@ class OurLink:
 
     def measure(self, asked: Asked, times: Times) -> Run:
         road = self.shape(asked)
-        return with_counters(measure(road, asked.rtt_ns, times), self.link.stats())
+        run = with_counters(measure(road, asked.rtt_ns, times), self.link.stats())
+        return run.model_copy(update={"compensate_us": self.link.compensate_ns / 1e3})
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ from howfar.bench.link_bars import Verdict, judge_link
 GOODPUT_SHARE = 1448 / 1538
 """Payload in each frame's bytes on the wire: TCP with timestamps on Ethernet, preamble, FCS and gap included."""
 
+BUSY_LOAD = 0.5
+
 
 class Asked(Part):
     rtt_ms: float
@@ -55,10 +57,13 @@ class Run(Part):
     """How late packets left, by the emulator's own count; the worse direction. None: a peer counts no such thing."""
     drops: int | None = None
     """Segments lost for a reason that nobody asked for."""
+    compensate_us: float | None = None
+    """What calibration took off our delay, each way: no RTT is shorter than the asked one less twice this."""
     retransmits: int | None = None
     steal_share: float | None = None
     """CPU time that the machine below took."""
     load_average: float
+    """Of the last minute, when it ended. What is measured adds up to two or three by itself."""
 
 
 class Obtained(Part):
@@ -151,7 +156,12 @@ class Setting(Part):
     """Why the peer that was asked for has no figures."""
     runs: int
     load_average: float
-    """When it began."""
+    """Of the last minute, before it began: other programs."""
+
+    @property
+    def busy(self) -> bool:
+        """Others wanted half of a CPU or more: then wall-clock figures tell of them too."""
+        return self.load_average >= BUSY_LOAD
 
 
 class LinkBench(Part):

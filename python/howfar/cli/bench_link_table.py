@@ -32,6 +32,12 @@ def show(found: LinkBench, screen: Console) -> None:
     screen.print(_links(found.rows))
     for line in notes(found.rows):
         screen.print(Text(line))
+    if found.setting.busy:
+        screen.print(
+            Text(
+                "Other programs were at work when this began: read times as theirs too, and measure again when it is quiet."
+            )
+        )
     screen.print()
     screen.print(_bars(found))
     for extra in found.extras:

@@ -1,0 +1,81 @@
+"""`howfar bench link` for real, the quick grid. Times are not judged, machines are busy: only what physics forbids, and the shape."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from howfar.bench.link_figures import LinkBench, Run
+
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
+PATIENCE_S = 170
+"""Half a minute on a quiet machine."""
+STARVED_SHARE = 0.05
+"""A receiver that had no CPU when the window began finds what waited in its socket, and counts it."""
+
+
+@pytest.fixture(scope="module")
+def found() -> LinkBench:
+    command = [str(Path(sys.executable).with_name("howfar")), "bench", "link", "--quick", "--against", "veth", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    return LinkBench.model_validate_json(done.stdout)
+
+
+def fields(model: type[BaseModel]) -> set[str]:
+    return set(model.model_fields)
+
+
+def test_every_link_is_measured_by_both(found: LinkBench) -> None:
+    assert [(row.asked.rtt_ms, row.asked.rate_gbit) for row in found.rows] == [(1, 1), (10, 10)]
+    for row in found.rows:
+        assert row.backend == "packet"
+        assert row.cpu_core_per_gbit is not None and row.cpu_core_per_gbit > 0
+        assert row.lateness_us_p999 is not None and row.lateness_us_p999 >= 0
+        assert row.drops is not None
+        assert row.peer is not None
+        assert row.peer.name == "veth"
+        assert row.peer.cpu_core_per_gbit is None, "there is no process that could have used any"
+        assert row.peer.machine_core_per_gbit is not None and row.peer.machine_core_per_gbit > 0
+        assert len(row.runs) == len(row.peer.runs) == 1
+
+
+def test_no_packet_is_early_and_no_byte_beyond_the_rate(found: LinkBench) -> None:
+    for row in found.rows:
+        ours: Run = row.runs[0]
+        assert ours.compensate_us is not None
+        assert ours.rtt_ms_min >= row.asked.rtt_ms - 2 * ours.compensate_us / 1e3, (
+            "the delay line holds what it is told"
+        )
+        assert ours.rtt_ms_p99 >= ours.rtt_ms_p50 >= ours.rtt_ms_min
+        assert row.obtained.goodput_ratio is not None
+        assert 0 < row.obtained.goodput_ratio <= 1 + STARVED_SHARE
+
+
+def test_the_bare_cable_holds_up_nothing(found: LinkBench) -> None:
+    for row in found.rows:
+        assert row.peer is not None
+        assert row.peer.runs[0].rtt_ms_min < row.asked.rtt_ms / 2, "nobody asked it for a delay"
+
+
+def test_what_is_beside_the_grid_is_measured_or_says_why_not(found: LinkBench) -> None:
+    assert [extra.name for extra in found.extras] == ["unlimited", "redis", "hogs"]
+    for extra in found.extras:
+        assert (extra.ours is None) == (extra.skipped is not None)
+        if extra.ours is not None:
+            assert extra.ours.median > 0
+            assert len(extra.bars) == 1
+
+
+def test_what_it_says_is_documented(found: LinkBench) -> None:
+    text = Path(__file__).parents[2].joinpath("docs", "link-bench.md").read_text()
+    row = found.rows[0]
+    assert row.peer is not None
+    parts = (found, found.setting, row, row.asked, row.obtained, row.peer, row.runs[0], row.bars[0], found.extras[0])
+    named = set(re.findall(r"`(\w+)`", text))
+    assert set().union(*(fields(type(part)) for part in parts)) - named == set()

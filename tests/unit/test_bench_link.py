@@ -1,0 +1,275 @@
+"""The arithmetic, the bars and the table of the bench of the link, on measurements that were made up."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from howfar.bench import link_figures, link_peer_kernel
+from howfar.bench.link_bars import judge_hogs, judge_link, judge_redis, judge_unlimited
+from howfar.bench.link_cable import cable_batch
+from howfar.bench.link_figures import Asked, Beside, Extra, Figure, LinkBench, Run, Setting
+from howfar.bench.link_grid import FULL_TIMES, RATES_GBIT, RTTS_MS, Times, grid
+from howfar.bench.link_peer_toxiproxy import toxics
+from howfar.bench.link_peers import PEERS, find_peer
+from howfar.bench.link_redis import read_rate
+from howfar.cli import bench_link
+from howfar.cli.bench import bench
+from howfar.cli.bench_link_table import show
+from howfar.errors import LabError
+
+GIGABIT = Asked(rtt_ms=10, rate_gbit=1)
+
+
+def run(
+    p50: float = 10.02, p99: float = 10.03, gbit: float = 1448 / 1538, core: float | None = 0.3, drops: int | None = 0
+) -> Run:
+    return Run(
+        rtt_ms_p50=p50,
+        rtt_ms_p99=p99,
+        rtt_ms_min=p50,
+        rtt_ms_p50_from_idle=p50 + 0.05,
+        goodput_gbit=gbit,
+        cpu_core_per_gbit=core,
+        machine_core_per_gbit=0.9,
+        lateness_us_p999=7.0,
+        drops=drops,
+        load_average=0.1,
+    )
+
+
+def bars(*runs: Run, asked: Asked = GIGABIT, privileged: bool = True) -> dict[str, tuple[bool, bool]]:
+    """Met by the median, met by the best."""
+    found = link_figures.row(asked, "packet", runs, privileged, None)
+    return {bar.bar: (bar.met, bar.met_at_best) for bar in found.bars}
+
+
+def bench_of(rows: tuple[link_figures.Row, ...], extras: tuple[Extra, ...] = (), **changes: object) -> LinkBench:
+    setting = Setting(
+        howfar="0",
+        kernel="Linux",
+        cpus=(0, 1),
+        privileged=True,
+        backend="packet",
+        realtime=True,
+        short_slice=False,
+        offload=True,
+        congestion_control="cubic",
+        peer="toxiproxy v2",
+        peer_skipped=None,
+        runs=1,
+        load_average=0.1,
+    )
+    return LinkBench(setting=setting.model_copy(update=changes), rows=rows, extras=extras)
+
+
+def shown(found: LinkBench, columns: int = 200) -> str:
+    screen = Console(width=columns, no_color=True, highlight=False)
+    with screen.capture() as said:
+        show(found, screen)
+    return said.get()
+
+
+def test_a_row_has_the_medians_and_keeps_every_run() -> None:
+    runs = [run(p50=10.0 + extra, gbit=0.9 + extra) for extra in (0.00, 0.01, 0.04)]
+    row = link_figures.row(GIGABIT, "packet", runs, True, ("toxiproxy", "whole ms", [run(core=0.2, drops=None)]))
+    assert row.obtained.rtt_ms_p50 == 10.01
+    assert row.obtained.goodput_ratio == pytest.approx(0.91 * 1538 / 1448)
+    assert row.cpu_core_per_gbit == 0.3
+    assert row.runs == tuple(runs)
+    assert row.peer is not None
+    assert (row.peer.name, row.peer.note, row.peer.cpu_core_per_gbit) == ("toxiproxy", "whole ms", 0.2)
+    documented = {"asked", "obtained", "cpu_core_per_gbit", "peer"}
+    assert documented <= set(row.model_dump())
+
+
+def test_what_the_kernel_does_has_no_process() -> None:
+    row = link_figures.row(GIGABIT, "packet", [run()], True, ("veth", "", [run(core=None)]))
+    assert row.peer is not None
+    assert row.peer.cpu_core_per_gbit is None
+
+
+def test_bars_are_judged_by_the_median_and_the_best_is_said() -> None:
+    good, bad = run(), run(p50=10.2, p99=10.5, gbit=0.9)
+    assert set(bars(good, good, bad).values()) == {(True, True)}
+    off = bars(good, bad, bad)
+    assert off["RTT p50 error, µs"] == (False, True)
+    assert off["RTT p99 excess, µs"] == (False, True)
+    assert off["goodput off, %"] == (False, True)
+
+
+@pytest.mark.parametrize(("rtt_ms", "privileged", "most_us"), [(0.2, True, 10), (10, True, 100), (10, False, 200)])
+def test_the_rtt_may_be_off_by_so_much(rtt_ms: float, privileged: bool, most_us: float) -> None:
+    def met(off_us: float) -> bool:
+        p50 = rtt_ms + off_us / 1e3
+        found = bars(run(p50=p50, p99=p50), asked=Asked(rtt_ms=rtt_ms, rate_gbit=1), privileged=privileged)
+        return found["RTT p50 error, µs"][0]
+
+    assert met(most_us - 0.01)
+    assert met(0.01 - most_us), "too early is as wrong as too late"
+    assert not met(most_us + 0.01)
+
+
+def test_one_drop_in_one_run_is_too_many() -> None:
+    assert bars(run(), run(), run(drops=1))["unmodelled drops"] == (False, True)
+
+
+def test_bars_stand_where_the_issue_puts_them() -> None:
+    def names(rtt_ms: float, rate_gbit: float | None) -> set[str]:
+        return set(bars(run(), asked=Asked(rtt_ms=rtt_ms, rate_gbit=rate_gbit))) - {
+            "RTT p50 error, µs",
+            "RTT p99 excess, µs",
+            "unmodelled drops",
+        }
+
+    assert names(10, 1) == {"goodput off, %"}
+    assert names(10, 10) == {"goodput off, %", "CPU, core per Gb/s"}
+    assert names(85, 10) == {"goodput, %", "CPU, core per Gb/s"}
+    assert names(85, 1) == set()
+    assert names(1, None) == set()
+
+
+def test_the_bars_of_the_extras() -> None:
+    assert [bar.met for bar in judge_unlimited("packet", [11, 12.5, 13])] == [True]
+    assert [bar.met for bar in judge_unlimited("tun", [14.9])] == [False]
+    assert judge_unlimited("other", [1]) == ()
+    assert [bar.met for bar in judge_redis([0.79])] == [False]
+    assert [bar.met for bar in judge_hogs([30], privileged=True)] == [False]
+    assert [bar.met for bar in judge_hogs([30], privileged=False)] == [True]
+
+
+def test_goodput_beyond_the_rate_is_off_too() -> None:
+    found = judge_link(
+        1,
+        1,
+        rtt_p50_ms=[1],
+        rtt_p99_ms=[1],
+        goodput_share=[1.01],
+        cpu_core_per_gbit=[],
+        drops=[],
+        privileged=True,
+    )
+    assert [bar.bar for bar in found if not bar.met] == ["goodput off, %"]
+
+
+def test_a_miss_is_marked_in_its_line_and_named_below() -> None:
+    good = link_figures.row(GIGABIT, "packet", [run()], True, None)
+    bad = link_figures.row(Asked(rtt_ms=1, rate_gbit=10), "packet", [run(p50=1.2, p99=1.3, drops=3)], True, None)
+    text = shown(bench_of((good, bad)))
+    lines = {line[:15].strip(): line for line in text.splitlines()}
+    assert "!" not in lines["10ms 1gbit"]
+    assert lines["1ms 10gbit"].count("!") == 5, "both RTTs, goodput, CPU and drops"
+    assert "MISSED by 1 of 2: 1ms 10gbit 200" in text
+    assert "MISSED by 1 of 2: 1ms 10gbit 3" in text
+
+
+def test_the_table_says_who_was_skipped_and_what_was_not_asked() -> None:
+    note = "asked for 0 ms: it knows whole ms only"
+    rows = tuple(
+        link_figures.row(asked, "packet", [run()], True, ("toxiproxy", said, [run(drops=None)]))
+        for asked, said in ((Asked(rtt_ms=0.2, rate_gbit=1), note), (GIGABIT, ""))
+    )
+    extra = Extra(name="redis", what="redis GET", unit="requests/s", skipped="redis-server not found")
+    text = shown(bench_of(rows, (extra,), peer_skipped="go was not found"))
+    assert "Peer skipped: go was not found" in text
+    assert f"toxiproxy was {note} (0.2ms 1gbit)" in text
+    assert "redis GET: skipped, redis-server not found" in text
+    assert "Other programs" not in text
+    assert "Other programs" in shown(bench_of(rows, load_average=1.5))
+
+
+def test_an_extra_says_both_sides_and_the_best_of_several_runs() -> None:
+    beside = (Beside(name="veth", figure=Figure.of([100_000.0])),)
+    extra = Extra(
+        name="redis",
+        what="redis GET",
+        unit="requests/s",
+        ours=Figure.of([70_000.0, 90_000.0, 80_000.0]),
+        beside=beside,
+        bars=judge_redis([0.7, 0.9, 0.8]),
+    )
+    text = shown(bench_of((), (extra,), runs=3))
+    assert "ours 80,000 (best 90,000) requests/s, veth 100,000 requests/s" in text
+    assert "met: 80 (best 90)" in text
+
+
+def test_the_grid_is_every_rtt_with_every_rate_once() -> None:
+    found = grid([200_000, 85_000_000, 200_000], [10**8, 10**10])
+    assert [(one.rtt_ms, one.rate_gbit) for one in found] == [(0.2, 0.1), (0.2, 10), (85, 0.1), (85, 10)]
+    assert found[2].rtt_ns == 85_000_000
+    assert found[1].rate_bps == 10**10
+
+
+def test_the_default_grid_is_what_the_help_says() -> None:
+    said = CliRunner().invoke(bench, ["link", "--help"]).output
+    assert "0.2ms,1ms,10ms,85ms" in said
+    assert "0.1gbit,1gbit,10gbit" in said
+    assert (len(RTTS_MS), len(RATES_GBIT)) == (4, 3)
+    assert set(bench_link.PEERS) == set(PEERS)
+
+
+def test_pings_fit_and_are_never_too_few() -> None:
+    times = Times(pings_ns=10**9, pings_least=50, pings_most=500, transfer_ns=10**9)
+    assert [times.pings(rtt) for rtt in (0, 1_000_000, 10_000_000, 85_000_000)] == [500, 500, 100, 50]
+    warmup_ns, measure_ns = FULL_TIMES.transfer(85_000_000)
+    assert warmup_ns + measure_ns > 5_000_000_000, "10 Gb/s x 85 ms is judged after 5 s"
+
+
+@pytest.mark.parametrize(("words", "said"), [(["--rtt", "1"], "unit"), (["--rate", "1gbit,x"], "rate")])
+def test_quantities_without_a_unit_are_refused(words: list[str], said: str) -> None:
+    result = CliRunner().invoke(bench, ["link", *words])
+    assert result.exception is not None
+    assert said in str(result.exception)
+
+
+def test_toxiproxy_is_asked_for_whole_milliseconds_and_payload() -> None:
+    def latencies(rtt_ms: float) -> dict[str, int]:
+        made, _ = toxics(Asked(rtt_ms=rtt_ms, rate_gbit=None))
+        return {toxic["stream"]: toxic["attributes"]["latency"] for toxic in made}
+
+    assert latencies(10) == {"upstream": 5, "downstream": 5}
+    assert latencies(85) == {"upstream": 42, "downstream": 43}
+    assert latencies(1) == {"downstream": 1}
+    assert latencies(0.2) == {}
+    made, note = toxics(Asked(rtt_ms=0.2, rate_gbit=1))
+    assert "0 ms" in note
+    rates = [toxic["attributes"]["rate"] for toxic in made]
+    assert rates == [117_685] * 2, "10^9 bit/s x 1448/1538 are 117685 kB/s of payload"
+    assert toxics(GIGABIT)[1] == ""
+
+
+def test_tbf_is_asked_for_the_rate_of_whole_frames() -> None:
+    words = link_peer_kernel.tbf_words("c0", 10**9)
+    assert words[words.index("rate") + 1] == f"{round(10**9 * 1514 / 1538)}bit"
+    assert int(words[words.index("burst") + 1]) >= 65536, "a super-packet must pass whole"
+    assert "tbf" not in link_peer_kernel.tbf_words("c0", None)
+
+
+def test_a_cable_has_two_ends_and_no_middle() -> None:
+    lines = cable_batch(7, 8)
+    assert len([line for line in lines if " type veth " in line]) == 1
+    assert [line.rpartition(" ")[2] for line in lines[1:]] == ["/proc/self/fd/7", "/proc/self/fd/8"]
+
+
+def test_a_peer_that_is_not_here_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for name in ("toxiproxy", "mahimahi"):
+        found = find_peer(name)
+        assert found.kind is None
+        assert found.skipped
+    assert "--build-peer" in str(find_peer("toxiproxy").skipped)
+    assert find_peer("veth").kind is not None
+
+
+@pytest.mark.parametrize(
+    "text", ['"GET","93023.26"\n', '"test","rps","avg_latency_ms"\n"GET","93023.26","0.3"\n', "GET,93023.26\n"]
+)
+def test_the_rate_of_redis_is_read_from_both_forms_of_its_csv(text: str) -> None:
+    assert read_rate(text) == 93023.26
+
+
+def test_redis_without_a_rate_is_an_error() -> None:
+    with pytest.raises(LabError, match="said no rate"):
+        read_rate("Could not connect")
