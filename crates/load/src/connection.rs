@@ -85,8 +85,10 @@ pub(crate) enum State {
     /// No socket before a timer has rung.
     Waiting,
     Opening(Box<Opening>),
-    /// Open; nothing is asked.
+    /// Open; nothing was asked yet.
     Resting,
+    /// Open; a transaction has ended and the next has not begun. No timer rings for it, and nobody waits for an answer.
+    Free,
     /// A pause before the next statement.
     Thinking,
     /// A statement was sent and its answer is not whole.
@@ -371,6 +373,7 @@ impl Connection {
         self.number += 1;
         self.since_open += 1;
         self.busy = false;
+        self.state = State::Free;
         After::Transaction
     }
 
