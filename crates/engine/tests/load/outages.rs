@@ -109,27 +109,35 @@ fn latency(finished: &Value, kind: &str) -> [u64; 4] {
 
 #[test]
 fn outages_are_seen_in_full() {
-    let Some(mut server) = Server::start(1, 100) else {
+    let Some(server) = Server::start(1, 100) else {
         return;
     };
     a_pause_is_waited_for_by_all(&server);
     overload_is_backlog(&server);
     sessions_that_are_killed_come_back(&server);
+}
+
+#[test]
+fn crashes_are_the_end_or_are_outlived() {
+    let Some(mut server) = Server::start(1, 100) else {
+        return;
+    };
     for rate in [200.0, 0.0] {
-        a_crash_is_the_end_or_a_reconnect(&mut server, rate);
+        a_crash_is_the_end(&mut server, rate);
+        a_crash_is_outlived_by_reconnecting(&mut server, rate);
     }
 }
 
-/// 100 requests a second for 8 s, 3 s of them stopped. Requests come at any moment alike, so the share that waits longer than `x`
-/// is (3 - x)/8 and a little for the queue that is left: 5 % wait longer than 2.6 s, 1 % longer than 2.92 s, and more than half
-/// come outside of the pause. Of 800 requests 1 % is 8 with a deviation of 3, or 0.03 s of pause each 3 requests: 0.3 s of room.
+/// 100 requests a second for 6 s, 2 s of them stopped. Requests come at any moment alike, so the share that waits longer than `x`
+/// is (2 - x)/6 and a little for the queue that is left: 5 % wait longer than 1.7 s, 1 % longer than 1.94 s, and more than half
+/// come outside of the pause. Of 600 requests 1 % is 6 with a deviation of 2.4, or 0.01 s of pause a request: 0.3 s of room.
 fn a_pause_is_waited_for_by_all(server: &Server) {
-    let running = Running::start(&load(server, 100.0, 8));
+    let running = Running::start(&load(server, 100.0, 6));
     let pid = Pid::from_raw(server.pid() as i32).expect("a process");
     thread::sleep(Duration::from_secs(2));
     kill_process(pid, Signal::STOP).expect("our child");
     let stopped = Instant::now();
-    thread::sleep(Duration::from_secs(3));
+    thread::sleep(Duration::from_secs(2));
     let pause = stopped.elapsed().as_nanos() as u64;
     kill_process(pid, Signal::CONT).expect("our child");
     let events = running.rest();
@@ -206,32 +214,44 @@ fn sessions_that_are_killed_come_back(server: &Server) {
     assert!(number(&finished["open_loop"]["answered"]) > 0, "{finished}");
 }
 
-fn a_crash_is_the_end_or_a_reconnect(server: &mut Server, rate: f64) {
-    let mut job = load(server, rate, 12);
-    let running = Running::start(&job);
+fn a_crash_is_the_end(server: &mut Server, rate: f64) {
+    const WINDOW_S: u64 = 12;
+    let running = Running::start(&load(server, rate, WINDOW_S));
     server.crash();
     let crashed = Instant::now();
     let events = running.rest();
     let failed = events.last().expect("events");
     assert_eq!(failed["code"], "server_gone", "{failed}");
     assert!(
-        crashed.elapsed() < Duration::from_secs(3),
+        crashed.elapsed() < Duration::from_secs(WINDOW_S / 2),
         "it was told late"
     );
     server.restart();
+}
 
+/// An attempt shows nothing when the machine gave a worker no time before the window was nearly over, or the server none to come
+/// back in it. That is by chance; an engine that does not reconnect does not do so each time.
+fn a_crash_is_outlived_by_reconnecting(server: &mut Server, rate: f64) {
+    const ATTEMPTS: usize = 3;
+    let mut job = load(server, rate, 6);
     job["session"] = json!({"on_disconnect": "reconnect"});
-    let mut running = Running::start(&job);
-    running.until("interval");
-    server.crash();
-    server.restart();
-    let events = running.rest();
-    let finished = accounted(&events);
-    assert!(number(&finished["reconnects"]) >= CONNECTIONS, "{finished}");
-    let slices: Vec<u64> = events
-        .iter()
-        .filter(|event| event["event"] == "interval")
-        .map(|slice| number(&slice["transactions"]))
-        .collect();
-    assert!(slices[slices.len() - 1] > 0, "it recovers: {slices:?}");
+    let mut seen = Vec::new();
+    for _ in 0..ATTEMPTS {
+        let mut running = Running::start(&job);
+        running.until("interval");
+        server.crash();
+        server.restart();
+        let events = running.rest();
+        let reconnects = number(&accounted(&events)["reconnects"]);
+        let slices: Vec<u64> = events
+            .iter()
+            .filter(|event| event["event"] == "interval")
+            .map(|slice| number(&slice["transactions"]))
+            .collect();
+        if reconnects >= CONNECTIONS && slices.last().is_some_and(|last| *last > 0) {
+            return;
+        }
+        seen.push((reconnects, slices));
+    }
+    panic!("no attempt shows {CONNECTIONS} reconnects and a recovery: {seen:?}");
 }
