@@ -1,14 +1,18 @@
-"""Skip what this machine cannot do, with the reason; share one cache of templates among the tests of a session."""
+"""Skip what this machine cannot do, with the reason; share one cache of templates and one server of each kind among all tests."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from howfar.errors import HowfarError
 from howfar.lab import sandbox
+from howfar.lab.servers.kinds import find_server
+from tests.lab import certificates
+from tests.lab.servers_here import SERVERS, Running, prepared, short_directory, started
 
 
 @pytest.fixture(scope="session")
@@ -31,3 +35,29 @@ def mariadb() -> None:
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache home of our own; short, because sockets live below it."""
     return tmp_path_factory.mktemp("c")
+
+
+@pytest.fixture(scope="session", params=SERVERS)
+def name(request: pytest.FixtureRequest) -> str:
+    """A server that is here. pytest puts the tests of one server side by side, so that each is started once."""
+    try:
+        find_server(request.param)
+    except HowfarError as error:
+        pytest.skip(f"{request.param}: {error.message} {error.advice}")
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> certificates.Certificates:
+    """Who signed the certificates of all `running` servers."""
+    return certificates.make(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="session")
+def running(
+    name: str, authority: certificates.Certificates, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Running]:
+    """With networking and TLS, for tests that change nothing but accounts of their own."""
+    work = short_directory(tmp_path_factory.mktemp("s", numbered=True))
+    with started(prepared(name, work), tls=authority.server) as server:
+        yield server

@@ -14,6 +14,8 @@ from howfar.lab.hosts import Host, usable_cpus
 from howfar.lab.servers import DATABASE, USER, CertificatePaths, Ground, Server, Store, Tables, find_store
 
 ONE_TABLE = Tables(1, 100)
+SERVERS = ("mariadb", "mariadb-11", "mysql")
+"""Each kind that can be had; a test of what differs between servers runs over all of them."""
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ DEATHS = 30
 ENDING = {"parent": -signal.SIGKILL, "unshare": 4, "inside": 4}
 """Whose death ends the session, with the exit code that is seen then."""
 PARTS = ("howfar-engine load", "howfar-engine link", "howfar-engine echo", "mariadbd", "socat")
+SHARE_OF_ENDINGS = 0.3
 LATEST_S, LATEST_AFTER_A_DEATH_S = 8.0, 2.0
 """The first death of a session comes up to this after its start; a further one up to that after the one before."""
 PATIENCE_FOR_A_PART_S = 3.0
@@ -53,18 +54,31 @@ class Campaign:
         words = ["resume", self.file.name] if self.file.exists() else ["run", "tiny.toml", "--out", self.file.name]
         return Session(words, self.cache, self.where)
 
+    @staticmethod
+    def find(session: Session, roles: list[str]) -> tuple[str, int] | None:
+        """The first of `roles`, which is waited for a while; else one of the others that is there now."""
+        patience_s = PATIENCE_FOR_A_PART_S
+        for role in roles:
+            victim = session.await_part(role, patience_s)
+            if victim is not None:
+                return role, victim
+            patience_s = 0.01
+        return None
+
     def live(self, session: Session) -> str | None:
         """Kill parts until the session has ended. Gives the role whose death should have ended it."""
         began = True
         while len(self.deaths) < DEATHS:
-            last = self.random.random() < 0.4
-            role = self.random.choice(list(ENDING) if last else PARTS)
+            last = self.random.random() < SHARE_OF_ENDINGS
+            roles = list(ENDING) if last else list(PARTS)
+            self.random.shuffle(roles)
             moment_s = self.random.uniform(0, LATEST_S if began else LATEST_AFTER_A_DEATH_S)
-            victim = None if session.ended_within(moment_s) else session.await_part(role, PATIENCE_FOR_A_PART_S)
+            found = None if session.ended_within(moment_s) else self.find(session, roles)
             if session.process.poll() is not None:
                 return None
-            if victim is None:
+            if found is None:
                 continue
+            role, victim = found
             self.namespaces = session.namespaces()
             try:
                 os.kill(victim, signal.SIGKILL)

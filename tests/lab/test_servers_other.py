@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pymysql
@@ -13,7 +12,6 @@ import pytest
 
 from howfar.engine.messages import LoadJob, Sysbench, TcpTarget, UnixTarget
 from howfar.engine.process import Launcher, LoadOutcome, run_load
-from howfar.errors import HowfarError
 from howfar.lab.cache import SOCKET_PATH_MAX
 from howfar.lab.servers import DATABASE, USER
 from howfar.lab.servers.kinds import find_server
@@ -22,7 +20,6 @@ from tests.lab.sandboxes import run_lab
 from tests.lab.servers_here import ONE_TABLE, Running, prepared, short_directory, started
 
 pytestmark = pytest.mark.lab
-SERVERS = ("mariadb", "mariadb-11", "mysql")
 AUTHENTICATIONS = {
     "mariadb": {"mysql_native_password"},
     "mariadb-11": {"mysql_native_password", "ed25519", "parsec"},
@@ -31,32 +28,6 @@ AUTHENTICATIONS = {
 """What each has at least; the machine's own MariaDB may have more. MySQL 9 has no mysql_native_password any more."""
 SPOKEN = {"mysql_native_password", "caching_sha2_password"}
 """By pymysql without further packages."""
-
-
-@pytest.fixture(scope="module", params=SERVERS)
-def name(request: pytest.FixtureRequest) -> str:
-    """A server that is here."""
-    try:
-        find_server(request.param)
-    except HowfarError as error:
-        pytest.skip(f"{request.param}: {error.message} {error.advice}")
-    return str(request.param)
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> certificates.Certificates:
-    return certificates.make(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture(scope="module")
-def running(
-    name: str, authority: certificates.Certificates, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Running]:
-    """With networking and TLS, for the tests of this module that ask for no more."""
-    work = short_directory(tmp_path_factory.mktemp("s", numbered=True))
-    assert len(str(work / "s.sock")) <= SOCKET_PATH_MAX
-    with started(prepared(name, work), tls=authority.server) as server:
-        yield server
 
 
 def _load(target: UnixTarget | TcpTarget, user: str, password: str) -> LoadOutcome:
@@ -68,9 +39,9 @@ def _load(target: UnixTarget | TcpTarget, user: str, password: str) -> LoadOutco
         workload=Sysbench(kind="oltp_read_only", tables=ONE_TABLE.count, table_size=ONE_TABLE.size),
         connections=2,
         seed=1,
-        warmup_ns=10_000_000,
-        measure_ns=1_000_000_000,
-        observe=(),
+        warmup_ns=0,
+        measure_ns=20_000_000_000,
+        transactions=60,
     )
     return run_load(job, Launcher())
 
@@ -88,6 +59,7 @@ def test_the_engine_logs_in_and_reads(running: Running, way: str) -> None:
 
 
 def test_it_is_what_it_was_asked_to_be(running: Running, name: str) -> None:
+    assert len(str(running.server.socket)) <= SOCKET_PATH_MAX
     version = running.server.version
     assert ("MariaDB" in version) == (running.server.kind == "mariadb") == name.startswith("mariadb")
     assert not name.endswith("-11") or version.startswith("11.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,11 @@ from howfar.engine.load_job import Compression, Session, Tls
 from howfar.engine.messages import LoadJob, Sysbench, TcpTarget, UnixTarget
 from howfar.engine.process import EngineFailed, Launcher, LoadOutcome, run_load
 from howfar.engine.receipt_check import mismatches
-from howfar.errors import HowfarError
 from howfar.lab.servers import DATABASE, USER
-from howfar.lab.servers.kinds import find_server
 from tests.lab import accounts, certificates
 from tests.lab.servers_here import ONE_TABLE, Running, prepared, short_directory, started
 
 pytestmark = pytest.mark.lab
-SERVERS = ("mariadb", "mariadb-11", "mysql")
 ENGINES_PLUGINS = {
     "mysql_native_password": "mysql_native_password",
     "caching_sha2_password": "caching_sha2_password",
@@ -28,30 +24,6 @@ ENGINES_PLUGINS = {
 }
 """What the server calls an authentication, and what its client side is called."""
 PASSWORD = "pass word"
-
-
-@pytest.fixture(scope="module", params=SERVERS)
-def name(request: pytest.FixtureRequest) -> str:
-    """A server that is here."""
-    try:
-        find_server(request.param)
-    except HowfarError as error:
-        pytest.skip(f"{request.param}: {error.message} {error.advice}")
-    return str(request.param)
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> certificates.Certificates:
-    return certificates.make(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture(scope="module")
-def running(
-    name: str, authority: certificates.Certificates, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Running]:
-    work = short_directory(tmp_path_factory.mktemp("s", numbered=True))
-    with started(prepared(name, work), tls=authority.server) as server:
-        yield server
 
 
 def _tcp(running: Running) -> TcpTarget:

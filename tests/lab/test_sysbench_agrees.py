@@ -25,7 +25,7 @@ pytestmark = [
         shutil.which("sysbench") is None, reason="sysbench is not installed (./setup --tests brings it)"
     ),
 ]
-BLOCKS, SECONDS = 6, 2.0
+BLOCKS, SECONDS = 6, 1.0
 QUERIES = WORKLOAD.point_selects + 4
 BYTES_TOLERANCE = 0.01
 
