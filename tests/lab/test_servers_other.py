@@ -14,6 +14,7 @@ from howfar.engine.messages import LoadJob, Sysbench, TcpTarget, UnixTarget
 from howfar.engine.process import Launcher, LoadOutcome, run_load
 from howfar.lab.cache import SOCKET_PATH_MAX
 from howfar.lab.servers import DATABASE, USER
+from howfar.lab.servers.features import features
 from howfar.lab.servers.kinds import find_server
 from tests.lab import accounts, certificates
 from tests.lab.sandboxes import run_lab
@@ -193,3 +194,14 @@ def test_a_private_install_works_under_another_name(name: str, tmp_path: Path) -
     done = subprocess.run([moved, "--no-defaults", "--version"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "Ver" in done.stdout
+
+
+def test_it_says_what_it_can_do(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = find_server(name)
+    found = features(program)
+    assert found.tls is not None
+    assert "zlib" in found.compression
+    assert ("zstd" in found.compression) == found.clone == (program.kind == "mysql")
+    assert found.semi_sync
+    monkeypatch.setattr("howfar.lab.servers.features.SqlStore", None)
+    assert features(program) == found, "asked once only"

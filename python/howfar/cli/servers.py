@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
 from howfar.errors import HowfarError
+from howfar.lab.servers.features import Features, features_or_reason
 from howfar.lab.servers.getting import RECIPES, get
 from howfar.lab.servers.kinds import DIALECTS, find_server
 from howfar.lab.servers.private import installs
+
+_WORKS = ("TLS", "compression", "semi-sync", "clone")
 
 
 @click.group(invoke_without_command=True)
@@ -25,27 +31,55 @@ def servers(context: click.Context) -> None:
 
 
 @servers.command("list")
-def list_servers() -> None:
-    """What `--server` can name here, and what can be had."""
-    rows = [("--server", "version", "program")]
-    for name in [*DIALECTS, *(install.name for install in installs())]:
-        rows.append((name, *_found(name)))
-    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
-    for name, version, program in rows:
-        click.echo(f"{name:<{widths[0]}}  {version:<{widths[1]}}  {program}".rstrip())
-    click.echo("")
-    click.echo("Can be had with `howfar servers get NAME`:")
+@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+@click.option(
+    "--again", is_flag=True, help="Ask each server anew what it can do, for instance after installing a plugin."
+)
+def list_servers(as_json: bool, again: bool) -> None:
+    """What `--server` can name here, what each can do, and what else can be had.
+
+    What a server can do is asked of itself: each is started once, without a network and on data of its own, and the answer kept.
+    """
+    rows = [_row(name, again) for name in [*DIALECTS, *(install.name for install in installs())]]
+    if as_json:
+        click.echo(
+            json.dumps(
+                {"servers": rows, "can_be_had": {name: recipe.says for name, recipe in RECIPES.items()}}, indent=2
+            )
+        )
+        return
+    lines = [("--server", "kind", "version", *_WORKS, "program"), *map(_words, rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        click.echo("  ".join(f"{word:<{width}}" for word, width in zip(line, widths, strict=True)).rstrip())
+    click.echo("\nCan be had with `howfar servers get NAME`:")
     for name, recipe in RECIPES.items():
         click.echo(f"  {name:<{max(map(len, RECIPES))}}  {recipe.says}")
 
 
-def _found(name: str) -> tuple[str, str]:
-    """Version and program, or why there is none."""
+def _row(name: str, again: bool) -> dict[str, Any]:
+    """What is known of a server by its name, or why there is none."""
     try:
         program = find_server(name)
     except HowfarError as error:
-        return "-", error.message
-    return program.version, _short(program.path)
+        return {"name": name, "missing": error.message, "advice": error.advice}
+    found = features_or_reason(program, again=again)
+    known = {"features": found.model_dump(mode="json")} if isinstance(found, Features) else {"not_asked": found}
+    return {"name": name, "kind": program.kind, "version": program.version, "program": str(program.path), **known}
+
+
+def _words(row: Mapping[str, Any]) -> tuple[str, ...]:
+    if "missing" in row:
+        return (row["name"], *["-"] * (2 + len(_WORKS)), row["missing"])
+    able = row.get("features")
+    if able is None:
+        works = ["?"] * len(_WORKS)
+    else:
+        words = {True: "yes", False: "no"}
+        works = [words[able["tls"] is not None], "+".join(able["compression"]) or "no"]
+        works += [words[able[name]] for name in ("semi_sync", "clone")]
+    why = f"  ({row['not_asked']})" if "not_asked" in row else ""
+    return (row["name"], row["kind"], row["version"], *works, f"{_short(Path(row['program']))}{why}")
 
 
 def _short(path: Path) -> str:

@@ -1,0 +1,107 @@
+"""What a server program can do beyond answering: found by starting it once and asking it, never by its version.
+
+Calendar versions and builds of distributions make versions a poor guide: one and the same release comes with and without its
+plugins. What was found is kept in the cache under the program's content; a plugin that came later is seen only when asked again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from howfar.errors import HowfarError, LabError
+from howfar.lab.cache import cache_home, work_directory
+from howfar.lab.hosts import Host, usable_cpus
+from howfar.lab.servers import Ground, Tables
+from howfar.lab.servers.kinds import DIALECTS
+from howfar.lab.servers.program import Program
+from howfar.lab.servers.sql_server import SqlServer
+from howfar.lab.servers.sql_store import SqlStore
+
+_TLS_LIBRARY = ("version_ssl_library", "Tls_library_version")
+"""A variable of MariaDB's and a status of MySQL's: the TLS library that was built in, TLS being on or off."""
+_SEMI_SYNC = ("rpl_semi_sync_master_enabled", "rpl_semi_sync_source_enabled")
+_PLUGINS = {
+    "semi_sync": ("rpl_semi_sync_source", "semisync_source.so"),
+    "clone": ("clone", "mysql_clone.so"),
+}
+"""MySQL's, by their names and files; MariaDB has semi-synchronous replication built in and no clone."""
+
+
+class Features(BaseModel):
+    """What one server program was seen to be able to do."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tls: str | None
+    """The library, None: built without."""
+    compression: tuple[str, ...]
+    """Of the protocol: zlib, zstd."""
+    semi_sync: bool
+    clone: bool
+
+
+def features(program: Program, *, again: bool = False) -> Features:
+    """Ask the server, the first time or `again`. Raises ServerCrashed, LabError."""
+    kept = cache_home() / "features" / f"{program.key}.json"
+    if not again:
+        with contextlib.suppress(OSError, ValidationError):
+            return Features.model_validate_json(kept.read_text())
+    store = SqlStore(program, DIALECTS[program.kind], Tables(0, 0))
+    with work_directory(store.data_bytes()) as work:
+        host = Host("here", None)
+        store.prepare(Ground(work=work, host=host, cpus=usable_cpus(), connections=1, namespaced=False))
+        server = store.start(networking=False)
+        try:
+            found = _ask(server)
+        finally:
+            server.stop()
+    _keep(kept, found)
+    return found
+
+
+def _ask(server: SqlServer) -> Features:
+    said = {str(row["Variable_name"]): str(row["Value"]) for row in server.query("SHOW GLOBAL VARIABLES")}
+    said |= {str(row["Variable_name"]): str(row["Value"]) for row in server.query("SHOW GLOBAL STATUS")}
+    library = next((said[name] for name in _TLS_LIBRARY if said.get(name)), None)
+    return Features(
+        tls=library,
+        compression=_compression(said),
+        semi_sync=any(name in said for name in _SEMI_SYNC) or _loads(server, *_PLUGINS["semi_sync"]),
+        clone=_loads(server, *_PLUGINS["clone"]),
+    )
+
+
+def _compression(said: dict[str, str]) -> tuple[str, ...]:
+    """MySQL lists its algorithms; MariaDB says whether it has the only one."""
+    if (listed := said.get("protocol_compression_algorithms")) is not None:
+        return tuple(sorted(set(listed.split(",")) - {"uncompressed"}))
+    return ("zlib",) if said.get("have_compress") == "YES" else ()
+
+
+def _loads(server: SqlServer, name: str, file: str) -> bool:
+    """Does the plugin load? The server's data is thrown away, and the plugin with it."""
+    try:
+        server.query(f"INSTALL PLUGIN {name} SONAME '{file}'")
+    except LabError:
+        return False
+    return True
+
+
+def _keep(path: Path, found: Features) -> None:
+    """For the next time; a cache that cannot be written costs a second then, and nothing now."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        building = path.with_suffix(".new")
+        building.write_text(found.model_dump_json())
+        building.rename(path)
+
+
+def features_or_reason(program: Program, *, again: bool = False) -> Features | str:
+    """As `features`, or why the server could not be asked."""
+    try:
+        return features(program, again=again)
+    except HowfarError as error:
+        return error.message.splitlines()[0]
