@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
 from howfar.bench import link_figures, link_peer_kernel
+from howfar.bench.link import Grid, Ground, OurLink, Request, in_blocks
 from howfar.bench.link_bars import judge_hogs, judge_link, judge_redis, judge_unlimited
-from howfar.bench.link_cable import cable_batch
+from howfar.bench.link_cable import Cable, cable_batch
 from howfar.bench.link_figures import Asked, Beside, Extra, Figure, LinkBench, Run, Setting
 from howfar.bench.link_grid import FULL_TIMES, RATES_GBIT, RTTS_MS, Times, grid
+from howfar.bench.link_meter import Road
 from howfar.bench.link_peer_toxiproxy import toxics
-from howfar.bench.link_peers import PEERS, find_peer
+from howfar.bench.link_peers import PEERS, Found, Shape, find_peer
 from howfar.bench.link_redis import read_rate
 from howfar.cli import bench_link
 from howfar.cli.bench import bench
@@ -273,3 +277,50 @@ def test_the_rate_of_redis_is_read_from_both_forms_of_its_csv(text: str) -> None
 def test_redis_without_a_rate_is_an_error() -> None:
     with pytest.raises(LabError, match="said no rate"):
         read_rate("Could not connect")
+
+
+class FakeLink:
+    """Gives back whatever is asked, as if measured."""
+
+    def __init__(self) -> None:
+        self.asked: list[Asked] = []
+
+    def measure(self, asked: Asked, times: Times) -> Run:
+        self.asked.append(asked)
+        return run(p50=asked.rtt_ms, p99=asked.rtt_ms)
+
+
+def ground_with(shape: Shape | None) -> Ground:
+    return Ground(cast(OurLink, FakeLink()), cast(Cable, None), Found("toxiproxy"), shape)
+
+
+def test_every_run_takes_each_step_once_in_an_order_of_its_own() -> None:
+    links = grid([1_000_000, 10_000_000, 85_000_000], [10**9])
+    taken: list[str] = []
+    places: list[tuple[int, int]] = []
+    measured = Grid(ground_with(None), FULL_TIMES)
+    in_blocks(
+        Request(links, runs=4), measured, [lambda: taken.append("redis")], lambda done, of: places.append((done, of))
+    )
+    assert places == [(number, 16) for number in range(1, 17)]
+    assert taken == ["redis"] * 4
+    asked = cast(FakeLink, measured.ground.ours).asked
+    blocks = [tuple(asked[at : at + 3]) for at in range(0, 12, 3)]
+    assert all(set(block) == set(links) for block in blocks)
+    assert len(set(blocks)) > 1
+    assert len(measured.row(links[0], "packet", True).runs) == 4
+
+
+def test_a_peer_that_breaks_down_costs_its_own_figures_only() -> None:
+    tried: list[Asked] = []
+
+    def broken(asked: Asked) -> tuple[Road, str]:
+        tried.append(asked)
+        raise LabError("no answer")
+
+    measured = Grid(ground_with(broken), FULL_TIMES)
+    in_blocks(Request((GIGABIT,), runs=3), measured, (), lambda done, of: None)
+    row = measured.row(GIGABIT, "packet", True)
+    assert (len(row.runs), row.peer, row.peer_failed) == (3, None, "no answer")
+    assert len(tried) == 1, "it is asked no more"
+    assert "The peer failed at 10ms 1gbit: no answer" in shown(bench_of((row,)))

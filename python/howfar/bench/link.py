@@ -10,7 +10,7 @@ import os
 import platform
 import random
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +20,11 @@ import howfar
 from howfar.bench import link_figures
 from howfar.bench.link_cable import Cable, open_cable
 from howfar.bench.link_extras import Extras
-from howfar.bench.link_figures import Asked, LinkBench, Run, Setting
+from howfar.bench.link_figures import Asked, LinkBench, Row, Run, Setting
 from howfar.bench.link_grid import FULL_TIMES, Times
 from howfar.bench.link_meter import Road, measure, with_counters
 from howfar.bench.link_peers import Found, Shape, find_peer
-from howfar.errors import LabError, MissingError
+from howfar.errors import EngineError, LabError, MissingError
 from howfar.lab import sandbox
 from howfar.lab.hosts import share_cpus, usable_cpus
 from howfar.lab.link import Link, LinkAsked, open_link
@@ -83,45 +83,56 @@ def measure_links(request: Request, on_step: Callable[[int, int], None] = lambda
         kind = ground.peer.kind
         delayed = (ground.peer.name, ground.shape) if ground.shape and kind and kind.DELAYS else None
         extras = Extras(ground.ours, ground.cable, delayed, request.hogs, request.times)
-        runs: dict[tuple[str, Asked], list[Run]] = defaultdict(list)
-        notes: dict[Asked, str] = {}
-
-        def ours(asked: Asked) -> None:
-            runs[OURS, asked].append(ground.ours.measure(asked, request.times))
-
-        def peer(asked: Asked) -> None:
-            assert ground.shape is not None, "there is a peer"
-            road, notes[asked] = ground.shape(asked)
-            runs[ground.peer.name, asked].append(measure(road, asked.rtt_ns, request.times))
-
-        _in_blocks(request, ground, ours, peer, extras, on_step)
+        grid = Grid(ground, request.times)
+        in_blocks(request, grid, extras.steps() if request.extras else (), on_step)
         setting = _setting(request, ground, load_average)
-        rows = tuple(
-            link_figures.row(
-                asked,
-                request.backend,
-                runs[OURS, asked],
-                setting.privileged,
-                (ground.peer.name, notes[asked], runs[ground.peer.name, asked]) if ground.shape else None,
-            )
-            for asked in request.links
+        return LinkBench(
+            setting=setting,
+            rows=tuple(grid.row(asked, request.backend, setting.privileged) for asked in request.links),
+            extras=extras.found(request.backend, setting.privileged),
         )
-        return LinkBench(setting=setting, rows=rows, extras=extras.found(request.backend, setting.privileged))
 
 
-def _in_blocks(
-    request: Request,
-    ground: Ground,
-    ours: Callable[[Asked], None],
-    peer: Callable[[Asked], None],
-    extras: Extras,
-    on_step: Callable[[int, int], None],
+class Grid:
+    """The measurements of the links that were asked for: taken one by one, then reckoned."""
+
+    def __init__(self, ground: Ground, times: Times) -> None:
+        self.ground = ground
+        self._times = times
+        self._ours: dict[Asked, list[Run]] = defaultdict(list)
+        self._peers: dict[Asked, list[Run]] = defaultdict(list)
+        self._notes: dict[Asked, str] = {}
+        self._failures: dict[Asked, str] = {}
+
+    def ours(self, asked: Asked) -> None:
+        """Raises LinkFailed, EngineError: without our own figures there is no answer."""
+        self._ours[asked].append(self.ground.ours.measure(asked, self._times))
+
+    def peer(self, asked: Asked) -> None:
+        """A peer that fails at a link has no figures there, and is asked no more."""
+        assert self.ground.shape is not None, "there is a peer"
+        if asked in self._failures:
+            return
+        try:
+            road, self._notes[asked] = self.ground.shape(asked)
+            self._peers[asked].append(measure(road, asked.rtt_ns, self._times))
+        except (LabError, EngineError) as error:
+            self._failures[asked] = error.message
+
+    def row(self, asked: Asked, backend: str, privileged: bool) -> Row:
+        name, runs = self.ground.peer.name, self._peers[asked]
+        peer = (name, self._notes[asked], runs) if runs and asked not in self._failures else None
+        row = link_figures.row(asked, backend, self._ours[asked], privileged, peer)
+        return row.model_copy(update={"peer_failed": self._failures.get(asked)})
+
+
+def in_blocks(
+    request: Request, grid: Grid, more: Sequence[Callable[[], None]], on_step: Callable[[int, int], None]
 ) -> None:
-    """The same steps in each run, in an order of its own."""
-    steps = [(ours, asked) for asked in request.links]
-    if ground.shape is not None:
-        steps += [(peer, asked) for asked in request.links]
-    more = extras.steps() if request.extras else ()
+    """The same steps in each run, in an order of its own; first the links, then what is beside them."""
+    steps = [(grid.ours, asked) for asked in request.links]
+    if grid.ground.shape is not None:
+        steps += [(grid.peer, asked) for asked in request.links]
     each, order = len(steps) + len(more), random.Random(0)
     for block in range(request.runs):
         for number, (step, asked) in enumerate(order.sample(steps, len(steps)), start=1):

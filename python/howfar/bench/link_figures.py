@@ -106,6 +106,8 @@ class Row(Part):
     bars: tuple[Verdict, ...]
     runs: tuple[Run, ...]
     peer: Peer | None
+    peer_failed: str | None = None
+    """Why the peer has no figures for this link, though it was there."""
 
 
 class Figure(Part):

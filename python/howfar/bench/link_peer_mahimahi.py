@@ -27,8 +27,8 @@ class Mahimahi:
                 "Debian 12 has no package of mahimahi.",
             )
         raise MissingError(
-            "mahimahi's programs are setuid root, refuse root and make a network of their own with iptables;",
-            "running them within this laboratory is not supported.",
+            "mahimahi's programs are setuid root and refuse root; each makes a network of its own with a TUN device, iptables and",
+            "dnsmasq, which this laboratory does not prepare.",
         )
 
     @contextmanager

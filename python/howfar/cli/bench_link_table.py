@@ -30,7 +30,7 @@ def show(found: LinkBench, screen: Console) -> None:
     if found.setting.peer_skipped:
         screen.print(Text(f"Peer skipped: {found.setting.peer_skipped}"))
     screen.print(_links(found.rows))
-    for line in notes(found.rows):
+    for line in (*notes(found.rows), *failures(found.rows)):
         screen.print(Text(line))
     if found.setting.busy:
         screen.print(
@@ -124,6 +124,11 @@ def notes(rows: Sequence[Row]) -> list[str]:
         f"{name} was {note}" + ("" if len(where) == len(rows) else f" ({', '.join(where)})")
         for (name, note), where in links.items()
     ]
+
+
+def failures(rows: Sequence[Row]) -> list[str]:
+    """Where a peer broke down."""
+    return [f"The peer failed at {name_of(row.asked)}: {row.peer_failed}" for row in rows if row.peer_failed]
 
 
 def _bars(found: LinkBench) -> Table:
