@@ -15,6 +15,7 @@ from howfar.engine.process import Launcher, LoadOutcome, run_load
 from howfar.lab.cache import SOCKET_PATH_MAX
 from howfar.lab.servers import DATABASE, USER
 from howfar.lab.servers.features import features
+from howfar.lab.servers.getting import get_from
 from howfar.lab.servers.kinds import find_server
 from tests.lab import accounts, certificates
 from tests.lab.sandboxes import run_lab
@@ -205,3 +206,17 @@ def test_it_says_what_it_can_do(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     assert found.semi_sync
     monkeypatch.setattr("howfar.lab.servers.features.SqlStore", None)
     assert features(program) == found, "asked once only"
+
+
+def test_one_that_somebody_unpacked_can_be_taken(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = find_server(name).path
+    if program.is_relative_to("/usr"):
+        pytest.skip(f"{program} is the machine's own: nobody unpacked it")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "c"))
+    installed, made = get_from(program.parents[1], lambda line: None)
+    work = tmp_path / "w"
+    work.mkdir()
+    with started(prepared(str(installed.program), work), networking=False) as running:
+        (row,) = running.execute("SELECT @@basedir AS base, COUNT(*) AS n FROM sbtest1")
+    assert made
+    assert (row["n"], str(row["base"]).rstrip("/")) == (100, str(program.parents[1]))

@@ -11,7 +11,7 @@ import click
 
 from howfar.errors import HowfarError
 from howfar.lab.servers.features import Features, features_or_reason
-from howfar.lab.servers.getting import RECIPES, get
+from howfar.lab.servers.getting import RECIPES, get, get_from
 from howfar.lab.servers.kinds import DIALECTS, find_server
 from howfar.lab.servers.private import installs
 
@@ -87,13 +87,28 @@ def _short(path: Path) -> str:
 
 
 @servers.command("get")
-@click.argument("names", metavar="NAME...", nargs=-1, required=True)
-def get_servers(names: tuple[str, ...]) -> None:
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+@click.option(
+    "--from",
+    "source",
+    type=click.Path(exists=True, path_type=Path),
+    metavar="DIR|TARBALL",
+    help="Take an unpacked MySQL, Percona Server or MariaDB, or its tarball. A directory is not copied: leave it where it is.",
+)
+def get_servers(names: tuple[str, ...], source: Path | None) -> None:
     """Make a private install of each NAME, from Debian's archive, with apt checking its signatures.
 
     One that is there already is left as it is, without a look at the network. NAME is one of those that `howfar servers list` ends
-    with.
+    with. What is taken with --from is as trustworthy as the place that it came from: nothing is checked.
     """
-    for name in names:
-        installed, made = get(name, lambda line: click.echo(f"howfar: {line}", err=True))
+    if not names and source is None:
+        raise click.UsageError("name what to get, or where to take it --from")
+
+    def tell(line: str) -> None:
+        click.echo(f"howfar: {line}", err=True)
+
+    got = [get(name, tell) for name in names]
+    if source is not None:
+        got.append(get_from(source, tell))
+    for installed, made in got:
         click.echo(f"{installed.name}  {installed.program}{'' if made else '  (was there)'}")

@@ -48,7 +48,7 @@ def relocate(root: Path, server: str) -> Path:
     if (root / PACKAGES / "usr/bin/mariadb-install-db").is_file():
         (root / "bin/mariadb-install-db").symlink_to(f"../{PACKAGES}/usr/bin/mariadb-install-db")
         _launcher(root, "bin", "resolveip", ())
-        _executable(root / "bin/my_print_defaults", _NO_DEFAULTS)
+        write_executable(root / "bin/my_print_defaults", _NO_DEFAULTS)
     return launcher
 
 
@@ -68,7 +68,7 @@ def _launcher(root: Path, folder: str, name: str, options: Sequence[str]) -> Pat
     with (root / program).open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     launcher = root / folder / name
-    _executable(
+    write_executable(
         launcher,
         _LAUNCHER.format(
             program=program,
@@ -92,6 +92,7 @@ def _loader(root: Path) -> tuple[str, list[str]]:
     raise ServerMissing(f"the packages in {packages} hold no loader", "This kind of machine is not known here.")
 
 
-def _executable(path: Path, text: str) -> None:
+def write_executable(path: Path, text: str) -> None:
+    """A script of ours."""
     path.write_text(text)
     path.chmod(0o755)
