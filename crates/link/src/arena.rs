@@ -1,9 +1,8 @@
-//! Memory of the packets that are on the way: chunks filled one after the other and emptied in the same order.
+//! Memory of the packets that are on the way: chunks filled one after the other, each free again when the last packet in it
+//! has left, in whatever order they leave.
 //!
-//! Bounded by the number of chunks; growing needs no copy; a line that has run empty starts again at the first byte of a
-//! chunk that is still in the processor's cache.
-
-use std::collections::VecDeque;
+//! Bounded by the number of chunks; growing needs no copy; a chunk that has run empty starts again at its first byte, which
+//! is still in the processor's cache.
 
 /// Bytes of one chunk.
 const CHUNK: usize = 1 << 20;
@@ -13,25 +12,30 @@ pub(crate) const PACKET_MAX: usize = 65_536 + 256;
 /// Where a packet lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
-    chunk: u64,
-    offset: usize,
-    length: usize,
+    chunk: u32,
+    offset: u32,
+    length: u32,
 }
 
 #[derive(Debug)]
 struct Chunk {
+    /// Empty when the chunk is free and its memory was given back.
     bytes: Box<[u8]>,
     used: usize,
-    live: usize,
+    /// Slices of packets that lie in it.
+    holders: usize,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Arena {
-    chunks: VecDeque<Chunk>,
-    /// Number of the first of `chunks` since the beginning.
-    first: u64,
-    spare: Vec<Box<[u8]>>,
+    chunks: Vec<Chunk>,
+    /// The chunk that is being filled; it is never among the free ones.
+    filling: Option<usize>,
+    /// The last that became free is the first to be filled.
+    free: Vec<usize>,
+    /// Chunks that have memory.
+    backed: usize,
     limit: usize,
 }
 
@@ -39,9 +43,10 @@ impl Arena {
     /// Room for at least `bytes` of packets. Memory is touched only as it is used.
     pub(crate) fn new(bytes: u64) -> Self {
         let mut arena = Self {
-            chunks: VecDeque::new(),
-            first: 0,
-            spare: Vec::new(),
+            chunks: Vec::new(),
+            filling: None,
+            free: Vec::new(),
+            backed: 0,
             limit: 0,
         };
         arena.set_limit(bytes);
@@ -52,89 +57,108 @@ impl Arena {
     pub(crate) fn set_limit(&mut self, bytes: u64) {
         let usable = (CHUNK - PACKET_MAX) as u64;
         self.limit = bytes.div_ceil(usable) as usize + 2;
-        self.spare
-            .truncate(self.limit.saturating_sub(self.chunks.len()));
+        for index in 0..self.free.len() {
+            self.give_back(self.free[index]);
+        }
     }
 
     /// Room for one packet of any size; None when the bound is reached.
     pub(crate) fn room(&mut self) -> Option<&mut [u8]> {
-        if self
-            .chunks
-            .back()
-            .is_none_or(|chunk| CHUNK - chunk.used < PACKET_MAX)
-        {
-            if self.chunks.len() >= self.limit {
-                return None;
-            }
-            let bytes = self
-                .spare
-                .pop()
-                .unwrap_or_else(|| vec![0; CHUNK].into_boxed_slice());
-            self.chunks.push_back(Chunk {
-                bytes,
-                used: 0,
-                live: 0,
-            });
-        }
-        let chunk = self.chunks.back_mut()?;
+        let filling = match self.filling {
+            Some(index) if CHUNK - self.chunks[index].used >= PACKET_MAX => index,
+            _ => self.next_chunk()?,
+        };
+        self.filling = Some(filling);
+        let chunk = &mut self.chunks[filling];
         Some(&mut chunk.bytes[chunk.used..chunk.used + PACKET_MAX])
     }
 
-    /// Keep the first `length` bytes of the room given last.
+    /// Keep the first `length` bytes of the room given last, for one holder.
     pub(crate) fn keep(&mut self, length: usize) -> Place {
         assert!(length <= PACKET_MAX, "a packet fits its room");
-        let chunk = self.first + self.chunks.len() as u64 - 1;
-        let back = self.chunks.back_mut().expect("room was given before");
+        let index = self.filling.expect("room was given before");
+        let chunk = &mut self.chunks[index];
         let place = Place {
-            chunk,
-            offset: back.used,
-            length,
+            chunk: index as u32,
+            offset: chunk.used as u32,
+            length: length as u32,
         };
         // Cache lines of their own: the next packet may be written while this one is read by the kernel.
-        back.used += length.next_multiple_of(64);
-        back.live += 1;
+        chunk.used += length.next_multiple_of(64);
+        chunk.holders += 1;
         place
     }
 
-    /// Take back the packet that was kept last: it never got on its way.
-    pub(crate) fn forget(&mut self, place: Place) {
-        let back = self.chunks.back_mut().expect("the packet lies in it");
-        assert_eq!(
-            back.used,
-            place.offset + place.length.next_multiple_of(64),
-            "only the last one can be taken back"
-        );
-        back.used = place.offset;
-        back.live -= 1;
+    /// The packet that was kept last has this many holders, each of which will release it once. Without any it is taken back: it
+    /// never got on its way.
+    pub(crate) fn hold(&mut self, place: Place, holders: u32) {
+        let chunk = &mut self.chunks[place.chunk as usize];
+        chunk.holders = chunk.holders - 1 + holders as usize;
+        if holders == 0 {
+            let length = (place.length as usize).next_multiple_of(64);
+            assert_eq!(
+                chunk.used,
+                place.offset as usize + length,
+                "only the last one can be taken back"
+            );
+            chunk.used = place.offset as usize;
+        }
     }
 
     pub(crate) fn get(&self, place: Place) -> &[u8] {
-        let chunk = &self.chunks[(place.chunk - self.first) as usize];
-        &chunk.bytes[place.offset..place.offset + place.length]
+        let start = place.offset as usize;
+        &self.chunks[place.chunk as usize].bytes[start..start + place.length as usize]
     }
 
-    /// The packet has left. Packets leave in the order in which they came.
+    /// One holder of the packet is done with it.
     pub(crate) fn release(&mut self, place: Place) {
-        assert_eq!(place.chunk, self.first, "packets leave in order");
-        let alone = self.chunks.len() == 1;
-        let front = self.chunks.front_mut().expect("the packet lies in it");
-        front.live -= 1;
-        if front.live > 0 {
+        let index = place.chunk as usize;
+        let chunk = &mut self.chunks[index];
+        chunk.holders -= 1;
+        if chunk.holders > 0 {
             return;
         }
-        if alone {
-            front.used = 0;
-        } else if let Some(chunk) = self.chunks.pop_front() {
-            self.first += 1;
-            if self.spare.len() + self.chunks.len() < self.limit {
-                self.spare.push(chunk.bytes);
-            }
+        chunk.used = 0;
+        if self.filling != Some(index) {
+            self.free.push(index);
+            self.give_back(index);
+        }
+    }
+
+    /// An empty chunk, when the bound allows one more.
+    fn next_chunk(&mut self) -> Option<usize> {
+        if self.chunks.len() - self.free.len() >= self.limit {
+            return None;
+        }
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.chunks.push(Chunk {
+                bytes: Box::default(),
+                used: 0,
+                holders: 0,
+            });
+            self.chunks.len() - 1
+        });
+        let chunk = &mut self.chunks[index];
+        if chunk.bytes.is_empty() {
+            chunk.bytes = vec![0; CHUNK].into_boxed_slice();
+            self.backed += 1;
+        }
+        Some(index)
+    }
+
+    /// Return a free chunk's memory when more chunks have some than the bound allows.
+    fn give_back(&mut self, index: usize) {
+        if self.backed > self.limit && !self.chunks[index].bytes.is_empty() {
+            self.chunks[index].bytes = Box::default();
+            self.backed -= 1;
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
     use super::*;
 
     fn put(arena: &mut Arena, value: u8, length: usize) -> Option<Place> {
@@ -159,7 +183,7 @@ mod tests {
             assert!(arena.get(place).iter().all(|byte| *byte == value));
             arena.release(place);
         }
-        assert_eq!(arena.chunks.len(), 1);
+        assert_eq!(arena.chunks.len() - arena.free.len(), 1);
     }
 
     #[test]
@@ -178,6 +202,49 @@ mod tests {
             arena.release(place);
         }
         assert!(put(&mut arena, 1, 60_000).is_some());
+    }
+
+    #[test]
+    fn packets_leave_in_any_order() {
+        let mut arena = Arena::new(16 << 20);
+        let mut there = Vec::new();
+        for round in 0..3_000_usize {
+            let value = (round * 7) as u8;
+            let place = put(&mut arena, value, 40_000).expect("room");
+            let holders = round % 3;
+            arena.hold(place, holders as u32);
+            there.extend(std::iter::repeat_n((value, place), holders));
+            // A third is taken from the middle, in an order that is not theirs.
+            while there.len() > 60 {
+                let (value, place) = there.swap_remove(round * 31 % there.len());
+                assert!(arena.get(place).iter().all(|byte| *byte == value));
+                arena.release(place);
+            }
+        }
+        for (_, place) in there {
+            arena.release(place);
+        }
+        assert!(
+            arena
+                .chunks
+                .iter()
+                .all(|chunk| chunk.holders == 0 && chunk.used == 0)
+        );
+        assert_eq!(arena.chunks.len() - arena.free.len(), 1);
+    }
+
+    #[test]
+    fn a_lower_bound_gives_memory_back() {
+        let mut arena = Arena::new(64 << 20);
+        let places: Vec<_> = (0..600)
+            .filter_map(|_| put(&mut arena, 1, 60_000))
+            .collect();
+        assert!(arena.backed > 30);
+        arena.set_limit(1);
+        for place in places {
+            arena.release(place);
+        }
+        assert_eq!(arena.backed, 3);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Reading a packet as a packet socket gives it: a virtio-net header of 10 bytes, then an Ethernet frame, which may be a
-//! super-packet of many TCP segments with its checksum left to do.
+//! Reading a packet as a port gives it: a virtio-net header of 10 bytes, then a frame, which may be a super-packet of many TCP
+//! segments or UDP datagrams with its checksum left to do. The frame has an Ethernet header, or none (TUN).
 
 use std::ops::Range;
 
@@ -7,6 +7,7 @@ use crate::shaper::Train;
 
 /// Length of the virtio-net header, which `PACKET_VNET_HDR` puts before each frame.
 pub(crate) const VNET: usize = 10;
+/// Length of the link header of a frame from a packet socket; from a TUN device it is 0.
 pub(crate) const ETHERNET: usize = 14;
 /// Preamble with its delimiter (8), frame check sequence (4), gap (12): what the wire carries beyond the frame.
 const FRAMING: u32 = 24;
@@ -19,6 +20,7 @@ pub(crate) const NEEDS_CSUM: u8 = 1;
 pub(crate) const GSO_NONE: u8 = 0;
 pub(crate) const GSO_TCPV4: u8 = 1;
 pub(crate) const GSO_TCPV6: u8 = 4;
+pub(crate) const GSO_UDP_L4: u8 = 5;
 pub(crate) const GSO_ECN: u8 = 0x80;
 
 /// The virtio-net header, in the byte order of the machine (little-endian machines only have one).
@@ -57,12 +59,21 @@ impl Vnet {
     }
 }
 
+/// What lies above IP in a packet that can be cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Transport {
+    Tcp,
+    Udp,
+}
+
 /// How a packet falls into segments. Offsets count from the start of the frame, after the virtio-net header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) vnet: Vnet,
-    /// Where the network header ends and TCP begins; 0 when the packet cannot be sliced.
-    pub(crate) tcp: usize,
+    /// Where the network header begins: the length of the link header.
+    pub(crate) network: usize,
+    /// What can be cut, and where its header begins; None when the packet travels whole.
+    pub(crate) transport: Option<(Transport, usize)>,
     /// Where the payload begins; each segment on the wire repeats what is before.
     pub(crate) headers: usize,
     /// Length of the frame.
@@ -73,45 +84,38 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Look at a packet. What is not a super-packet of a known kind is one that travels whole.
-    pub(crate) fn of(packet: &[u8]) -> Option<Self> {
+    /// Look at a packet whose link header has `link` bytes. What is not a super-packet of a known kind is one that travels whole.
+    pub(crate) fn of(packet: &[u8], link: usize) -> Option<Self> {
         let vnet = Vnet::read(packet)?;
         let frame = packet.get(VNET..)?;
-        if frame.len() < ETHERNET {
+        if frame.len() < link {
             return None;
         }
-        let whole = Self {
+        let mut layout = Self {
             vnet,
-            tcp: 0,
+            network: link,
+            transport: None,
             headers: 0,
             length: frame.len(),
             payload: frame.len(),
             segments: 1,
         };
         if vnet.gso_type == GSO_NONE || vnet.gso_size == 0 {
-            return Some(whole);
+            return Some(layout);
         }
-        let payload = usize::from(vnet.gso_size);
-        let headers = usize::from(vnet.hdr_len);
-        let counted = |headers: usize, tcp: usize| {
-            let segments = frame.len().saturating_sub(headers).div_ceil(payload).max(1) as u32;
-            Some(Self {
-                vnet,
-                tcp,
-                headers,
-                length: frame.len(),
-                payload,
-                segments,
-            })
-        };
-        match tcp_headers(frame, vnet) {
-            Some((tcp, headers)) => counted(headers, tcp),
-            None => counted(headers.min(frame.len()), 0),
+        layout.payload = usize::from(vnet.gso_size);
+        layout.headers = usize::from(vnet.hdr_len).min(frame.len());
+        if let Some((kind, start, headers)) = transport(frame, vnet, link) {
+            layout.transport = Some((kind, start));
+            layout.headers = headers;
         }
+        let payload = frame.len() - layout.headers;
+        layout.segments = payload.div_ceil(layout.payload).max(1) as u32;
+        Some(layout)
     }
 
     pub(crate) fn sliceable(&self) -> bool {
-        self.tcp > 0 && self.segments > 1
+        self.transport.is_some() && self.segments > 1
     }
 
     /// Payload of segments `first .. first + count`, as offsets into the frame.
@@ -121,42 +125,65 @@ impl Layout {
         start..end
     }
 
-    /// What the packet is on the wire.
+    /// What the packet is on the wire. A super-packet of an unknown kind goes whole, at its true cost.
     pub(crate) fn train(&self) -> Train {
-        let wire = |payload: usize| ((self.headers + payload) as u32).max(FRAME_MIN) + FRAMING;
-        if self.segments == 1 {
-            let bytes = (self.length as u32).max(FRAME_MIN) + FRAMING;
-            return Train {
-                segments: 1,
-                wire: bytes,
-                wire_last: bytes,
-            };
+        let last = self.length - self.payload_of(0, self.segments - 1).end;
+        let wire = self.wire(self.headers + self.payload);
+        let wire_last = self.wire(self.headers + last);
+        match self.segments {
+            1 => Train::of_one(self.wire(self.length)),
+            _ if self.transport.is_none() => Train::of_one(wire * (self.segments - 1) + wire_last),
+            segments => Train {
+                segments,
+                wire,
+                wire_last,
+            },
         }
-        let last = self.payload_of(self.segments - 1, 1).len();
-        Train {
-            segments: self.segments,
-            wire: wire(self.payload),
-            wire_last: wire(last),
-        }
+    }
+
+    /// Bytes on an Ethernet of a frame of `length`, also where the port has no Ethernet header: the same segment costs the same.
+    fn wire(&self, length: usize) -> u32 {
+        ((length + ETHERNET - self.network) as u32).max(FRAME_MIN) + FRAMING
     }
 }
 
-/// Where TCP and its payload begin, when the packet is TCP whose checksum is left to do and whose headers are as expected.
-fn tcp_headers(frame: &[u8], vnet: Vnet) -> Option<(usize, usize)> {
-    let tcp = usize::from(vnet.csum_start);
-    let ethertype = u16::from_be_bytes([frame[12], frame[13]]);
-    let family_fits = match vnet.gso_type & !GSO_ECN {
-        GSO_TCPV4 => {
-            let header = usize::from(frame.get(ETHERNET)? & 0x0f) * 4;
-            ethertype == 0x0800 && header >= 20 && tcp == ETHERNET + header
+/// What can be cut, where its header begins and where its payload, when the checksum is left to do and the headers are as
+/// the virtio-net header says. A VLAN tag moves them: tagged packets travel whole.
+fn transport(frame: &[u8], vnet: Vnet, link: usize) -> Option<(Transport, usize, usize)> {
+    let start = usize::from(vnet.csum_start);
+    let version = frame.get(link)? >> 4;
+    if link == ETHERNET {
+        let ethertype = if version == 4 {
+            [0x08, 0x00]
+        } else {
+            [0x86, 0xdd]
+        };
+        if frame.get(12..14)? != ethertype {
+            return None;
         }
-        GSO_TCPV6 => ethertype == 0x86dd && tcp >= ETHERNET + 40,
+    }
+    let network_fits = match version {
+        4 => {
+            let header = usize::from(frame[link] & 0x0f) * 4;
+            header >= 20 && start == link + header
+        }
+        // Extension headers lie in between; the sender's mark says where they end.
+        6 => start >= link + 40,
         _ => false,
     };
-    if !family_fits || vnet.flags & NEEDS_CSUM == 0 || vnet.csum_offset != 16 {
+    let kind = match (vnet.gso_type & !GSO_ECN, version) {
+        (GSO_TCPV4, 4) | (GSO_TCPV6, 6) if vnet.csum_offset == 16 => Transport::Tcp,
+        (GSO_UDP_L4, 4 | 6) if vnet.csum_offset == 6 => Transport::Udp,
+        _ => return None,
+    };
+    if !network_fits || vnet.flags & NEEDS_CSUM == 0 {
         return None;
     }
-    let headers = tcp + usize::from(frame.get(tcp + 12)? >> 4) * 4;
-    (headers >= tcp + 20 && headers <= HEADERS_MAX && headers < frame.len())
-        .then_some((tcp, headers))
+    let headers = match kind {
+        Transport::Tcp => start + usize::from(frame.get(start + 12)? >> 4) * 4,
+        Transport::Udp => start + 8,
+    };
+    let least = if kind == Transport::Tcp { 20 } else { 8 };
+    (headers >= start + least && headers <= HEADERS_MAX && headers < frame.len())
+        .then_some((kind, start, headers))
 }

@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::arena::{Arena, PACKET_MAX, Place};
 use crate::clock::{moment_of, now, timespec};
-use crate::effects::Nanos;
+use crate::effects::{Nanos, corrupt, jitter};
 use crate::event::{DirectionStats, Failure};
 use crate::job::Direction;
 use crate::nap::{Sleeper, Until};
@@ -65,8 +65,9 @@ pub(crate) struct Pump<P: Port> {
 
 /// Bytes that a direction can hold at once.
 fn memory(direction: &Direction) -> u64 {
-    let rate = u128::from(direction.rate_bps().unwrap_or(UNSHAPED_BPS));
-    let line = rate * u128::from(direction.effective_delay()) / 8_000_000_000;
+    let rate = u128::from(direction.rate_max().unwrap_or(UNSHAPED_BPS));
+    let extra = direction.jitter.as_ref().map_or(0, jitter::longest);
+    let line = rate * u128::from(direction.effective_delay() + extra) / 8_000_000_000;
     line as u64 + direction.queue_bytes + SLACK
 }
 
@@ -91,7 +92,7 @@ impl<P: Port> Pump<P> {
             transmitter: ports.1,
             orders,
             wake,
-            shaper: Shaper::new(direction),
+            shaper: Shaper::new(now(), direction),
             arena: Arena::new(memory(direction)),
             counters: Counters::new(),
             sleeper: Sleeper::new(now()),
@@ -199,7 +200,8 @@ impl<P: Port> Pump<P> {
             match self.receiver.receive(room) {
                 Ok(None) => return Ok(()),
                 Ok(Some(received)) => {
-                    let layout = Layout::of(&room[..received.length.min(room.len())]);
+                    let layout =
+                        Layout::of(&room[..received.length.min(room.len())], P::LINK_HEADER);
                     match layout {
                         Some(layout) if kept && !received.truncated => {
                             self.accept(moment_of(received.stamp), received.length, &layout);
@@ -223,23 +225,14 @@ impl<P: Port> Pump<P> {
 
     /// Offer the packet that lies in the arena's room to the shaper.
     fn accept(&mut self, arrival: Nanos, length: usize, layout: &Layout) {
-        let mut train = layout.train();
-        if !layout.sliceable() && train.segments > 1 {
-            // A super-packet of an unknown kind goes whole, at its true cost.
-            let bytes = train.wire * (train.segments - 1) + train.wire_last;
-            train = crate::shaper::Train {
-                segments: 1,
-                wire: bytes,
-                wire_last: bytes,
-            };
-        }
         let place = self.arena.keep(length);
-        let admission = self.shaper.offer(arrival, train, place);
-        self.counters.drops.queue += u64::from(admission.dropped);
-        self.counters.queue_bytes_max = self.counters.queue_bytes_max.max(admission.queue_bytes);
-        if admission.admitted == 0 {
-            self.arena.forget(place);
-        }
+        let admission = self.shaper.offer(arrival, layout.train(), place);
+        self.arena.hold(place, admission.slices);
+        let counters = &mut self.counters;
+        counters.drops.queue += u64::from(admission.dropped);
+        counters.drops.loss += u64::from(admission.lost);
+        counters.drops.outage += u64::from(admission.outage);
+        counters.queue_bytes_max = counters.queue_bytes_max.max(admission.queue_bytes);
     }
 
     fn transmit_due(&mut self) -> Result<(), Failure> {
@@ -249,9 +242,7 @@ impl<P: Port> Pump<P> {
             };
             let left = self.transmit(&slice)?;
             self.counters.left(slice.due, left);
-            if slice.last {
-                self.arena.release(slice.packet);
-            }
+            self.arena.release(slice.packet);
         }
         Ok(())
     }
@@ -259,8 +250,14 @@ impl<P: Port> Pump<P> {
     /// Gives the moment at which the packet left, or was given up.
     fn transmit(&mut self, slice: &Slice<Place>) -> Result<Nanos, Failure> {
         let packet = self.arena.get(slice.packet);
-        let sent = match Layout::of(packet) {
-            Some(layout) if layout.sliceable() && slice.count < layout.segments => {
+        let (mut corrupted, count) = (false, u64::from(slice.count));
+        let sent = match (Layout::of(packet, P::LINK_HEADER), slice.flaw) {
+            (Some(layout), Some(flaw)) => {
+                let mut segment = slicer::segment(packet, &layout, slice.first);
+                corrupted = corrupt::spoil(&mut segment, P::LINK_HEADER, flaw);
+                self.push(&segment, &[])?
+            }
+            (Some(layout), None) if layout.sliceable() && slice.count < layout.segments => {
                 let headers = slicer::headers(packet, &layout, slice.first, slice.count);
                 let payload = layout.payload_of(slice.first, slice.count);
                 self.push(
@@ -270,12 +267,16 @@ impl<P: Port> Pump<P> {
             }
             _ => self.push(packet, &[])?,
         };
+        let counters = &mut self.counters;
         if sent.is_some() {
-            self.counters.packets += 1;
-            self.counters.segments += u64::from(slice.count);
-            self.counters.wire_bytes += slice.wire_bytes;
+            counters.packets += 1;
+            counters.segments += count;
+            counters.wire_bytes += slice.wire_bytes;
+            counters.corrupted += u64::from(corrupted);
+            counters.duplicated += u64::from(slice.copy);
+            counters.reordered += if slice.overtaken { count } else { 0 };
         } else {
-            self.counters.drops.transmit += u64::from(slice.count);
+            counters.drops.transmit += count;
         }
         Ok(sent.unwrap_or_else(now))
     }

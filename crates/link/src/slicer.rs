@@ -1,17 +1,15 @@
 //! Cutting a super-packet into smaller super-packets: new headers for a run of its segments, the payload untouched.
 //!
-//! What the segments would have carried had the sender's network card cut them: the sequence number and the IP
-//! identification advance, the lengths shrink, FIN and PSH stay with the last segment and CWR with the first, the IPv4
-//! header checksum is made anew, and the TCP checksum is again the sum of the pseudo-header, for the receiver or a card to
-//! complete.
+//! What the segments would have carried had the sender's network card cut them: TCP's sequence number and the IPv4
+//! identification advance, the lengths shrink (each UDP segment is a datagram), FIN and PSH stay with the last segment and CWR with
+//! the first, the IPv4 header checksum is made anew, and the checksum of TCP or UDP is again the sum of the pseudo-header, for the
+//! receiver or a card to complete.
 
-use crate::packet::{ETHERNET, GSO_ECN, GSO_NONE, HEADERS_MAX, Layout, VNET};
+use crate::packet::{GSO_ECN, GSO_NONE, HEADERS_MAX, Layout, Transport, VNET};
 
 const FIN: u8 = 0x01;
 const PSH: u8 = 0x08;
 const CWR: u8 = 0x80;
-/// TCP's number in the pseudo-header.
-const TCP: u64 = 6;
 
 /// New virtio-net and frame headers of one slice.
 #[derive(Debug)]
@@ -29,13 +27,12 @@ impl Headers {
 /// Headers for segments `first .. first + count` of `packet` (virtio-net header and frame), whose layout is sliceable.
 pub(crate) fn headers(packet: &[u8], layout: &Layout, first: u32, count: u32) -> Headers {
     assert!(
-        layout.sliceable(),
-        "only a train of TCP segments can be cut"
-    );
-    assert!(
         count > 0 && first + count <= layout.segments,
         "the slice lies within the packet"
     );
+    let (kind, start) = layout
+        .transport
+        .expect("only a train of known segments can be cut");
     let mut bytes = [0; VNET + HEADERS_MAX];
     let length = VNET + layout.headers;
     bytes[..length].copy_from_slice(&packet[..length]);
@@ -46,11 +43,38 @@ pub(crate) fn headers(packet: &[u8], layout: &Layout, first: u32, count: u32) ->
         first,
         count,
     );
-    let frame = &mut frame[..layout.headers];
+    let (below, above) = frame[..layout.headers].split_at_mut(start);
     let payload = layout.payload_of(first, count).len();
-    write_network(frame, layout, first, payload);
-    write_tcp(frame, layout, first, count, payload);
+    let length_before = layout.length - start;
+    let length_now = above.len() + payload;
+    write_network(&mut below[layout.network..], first, length_now);
+    let checksum = match kind {
+        Transport::Tcp => {
+            write_tcp(above, layout, first, count);
+            16
+        }
+        Transport::Udp => {
+            above[4..6].copy_from_slice(&(length_now as u16).to_be_bytes());
+            6
+        }
+    };
+    move_pseudo_header(
+        &mut above[checksum..checksum + 2],
+        length_before,
+        length_now,
+    );
     Headers { bytes, length }
+}
+
+/// One segment as a packet of its own.
+pub(crate) fn segment(packet: &[u8], layout: &Layout, index: u32) -> Vec<u8> {
+    if !layout.sliceable() {
+        return packet.to_vec();
+    }
+    let payload = layout.payload_of(index, 1);
+    let mut whole = headers(packet, layout, index, 1).as_bytes().to_vec();
+    whole.extend_from_slice(&packet[VNET + payload.start..VNET + payload.end]);
+    whole
 }
 
 fn write_vnet(out: &mut [u8; VNET], layout: &Layout, first: u32, count: u32) {
@@ -65,15 +89,14 @@ fn write_vnet(out: &mut [u8; VNET], layout: &Layout, first: u32, count: u32) {
     vnet.write(out);
 }
 
-fn write_network(frame: &mut [u8], layout: &Layout, first: u32, payload: usize) {
-    let tcp_bytes = layout.headers - layout.tcp + payload;
-    let ip = &mut frame[ETHERNET..layout.tcp];
+/// `ip`: the network header with its extensions; `above`: bytes of what it carries.
+fn write_network(ip: &mut [u8], first: u32, above: usize) {
     if ip[0] >> 4 == 6 {
-        let bytes = (ip.len() - 40 + tcp_bytes) as u16;
+        let bytes = (ip.len() - 40 + above) as u16;
         ip[4..6].copy_from_slice(&bytes.to_be_bytes());
         return;
     }
-    let total = (ip.len() + tcp_bytes) as u16;
+    let total = (ip.len() + above) as u16;
     ip[2..4].copy_from_slice(&total.to_be_bytes());
     let id = u16::from_be_bytes([ip[4], ip[5]]).wrapping_add(first as u16);
     ip[4..6].copy_from_slice(&id.to_be_bytes());
@@ -82,12 +105,7 @@ fn write_network(frame: &mut [u8], layout: &Layout, first: u32, payload: usize) 
     ip[10..12].copy_from_slice(&sum.to_be_bytes());
 }
 
-fn write_tcp(frame: &mut [u8], layout: &Layout, first: u32, count: u32, payload: usize) {
-    let pseudo = pseudo_header_sum(
-        &frame[ETHERNET..layout.tcp],
-        layout.headers - layout.tcp + payload,
-    );
-    let tcp = &mut frame[layout.tcp..];
+fn write_tcp(tcp: &mut [u8], layout: &Layout, first: u32, count: u32) {
     let offset = first.wrapping_mul(layout.payload as u32);
     let sequence = u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]).wrapping_add(offset);
     tcp[4..8].copy_from_slice(&sequence.to_be_bytes());
@@ -97,18 +115,15 @@ fn write_tcp(frame: &mut [u8], layout: &Layout, first: u32, count: u32, payload:
     if first > 0 {
         tcp[13] &= !CWR;
     }
-    tcp[16..18].copy_from_slice(&pseudo.to_be_bytes());
 }
 
-/// Sum over the addresses, the protocol and the length of TCP, folded and not complemented: what a sender that leaves the
-/// checksum to its card writes into the field.
-pub(crate) fn pseudo_header_sum(ip: &[u8], tcp_bytes: usize) -> u16 {
-    let addresses = if ip[0] >> 4 == 6 {
-        &ip[8..40]
-    } else {
-        &ip[12..20]
-    };
-    fold(sum_words(TCP + tcp_bytes as u64, addresses))
+/// The sum of the pseudo-header, which a sender that leaves the checksum to its card writes into the field, for another length. Reckoned
+/// from what is there (RFC 1624), because only the sender knows the addresses in it: with a routing header of IPv6 they are not those of
+/// the packet.
+fn move_pseudo_header(field: &mut [u8], before: usize, now: usize) {
+    let sum = u64::from(u16::from_be_bytes([field[0], field[1]]));
+    let moved = fold(sum + u64::from(!(before as u16)) + now as u64);
+    field.copy_from_slice(&moved.to_be_bytes());
 }
 
 /// Add the 16-bit big-endian words of `bytes`, the last padded with zero.
@@ -133,4 +148,4 @@ pub(crate) fn fold(mut sum: u64) -> u16 {
 
 #[cfg(test)]
 #[path = "slicer_tests.rs"]
-mod tests;
+pub(crate) mod tests;

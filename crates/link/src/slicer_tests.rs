@@ -1,122 +1,271 @@
 //! Tests of the slicer: whatever a super-packet is cut into, a receiver sees the same stream of bytes with valid headers.
+//!
+//! The checksums are verified by a full sum of its own, with addresses taken as a receiver takes them, not by the slicer's arithmetic.
+
+use std::ops::Range;
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::packet::{GSO_TCPV4, GSO_TCPV6, NEEDS_CSUM, Vnet};
+use crate::packet::{ETHERNET, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, Vnet};
 
 const SEQUENCE: u32 = 0xffff_fe00;
 const IDENTIFICATION: u16 = 0xfffe;
+const ROUTING: u8 = 43;
+const DESTINATION: u8 = 60;
 
-/// A TCP super-packet as a kernel hands it over: checksum of the pseudo-header in place, the rest left to do.
-fn super_packet(v6: bool, options: usize, gso_size: u16, payload: usize, flags: u8) -> Vec<u8> {
-    let tcp_bytes = 20 + options + payload;
-    let ip_header = if v6 { 40 } else { 20 };
-    let tcp = ETHERNET + ip_header;
-    let mut frame = vec![0x02; 12];
-    if v6 {
-        frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
-        frame.extend((tcp_bytes as u16).to_be_bytes());
-        frame.extend([6, 64]);
-        frame.extend((1..=32_u8).map(|byte| byte.wrapping_mul(37)));
-    } else {
-        frame.extend([0x08, 0x00, 0x45, 0]);
-        frame.extend(((20 + tcp_bytes) as u16).to_be_bytes());
-        frame.extend(IDENTIFICATION.to_be_bytes());
-        frame.extend([0x40, 0, 64, 6, 0, 0, 10, 77, 0, 1, 10, 77, 0, 2]);
-        let sum = !fold(sum_words(0, &frame[ETHERNET..]));
-        frame[ETHERNET + 10..ETHERNET + 12].copy_from_slice(&sum.to_be_bytes());
-    }
-    let pseudo = pseudo_header_sum(&frame[ETHERNET..], tcp_bytes);
-    frame.extend([0xc3, 0x50, 0x0c, 0xea]);
-    frame.extend(SEQUENCE.to_be_bytes());
-    frame.extend([
-        1,
-        2,
-        3,
-        4,
-        ((20 + options) / 4 * 16) as u8,
-        flags,
-        0xff,
-        0xff,
-    ]);
-    frame.extend(pseudo.to_be_bytes());
-    frame.extend([0, 0]);
-    frame.extend(std::iter::repeat_n(1, options));
-    frame.extend((0..payload).map(|index| (index * 31 % 251) as u8));
-    let many = payload > usize::from(gso_size);
-    let kind = if v6 { GSO_TCPV6 } else { GSO_TCPV4 } | if flags & CWR > 0 { GSO_ECN } else { 0 };
-    let vnet = Vnet {
-        flags: NEEDS_CSUM,
-        gso_type: if many { kind } else { GSO_NONE },
-        hdr_len: (tcp + 20 + options) as u16,
-        gso_size: if many { gso_size } else { 0 },
-        csum_start: tcp as u16,
-        csum_offset: 16,
-    };
-    let mut packet = vec![0; VNET];
-    vnet.write(packet.first_chunk_mut().expect("ten bytes"));
-    packet.extend(frame);
-    packet
+/// What a kernel hands over: a super-packet, or one segment, with the sum of the pseudo-header in place and the rest left to do.
+#[derive(Debug, Clone)]
+pub(crate) struct Sent {
+    tun: bool,
+    v6: bool,
+    udp: bool,
+    /// Extension headers of IPv6: type, and whether it is 16 bytes instead of 8. A routing header is always 24 and holds the last address.
+    extensions: Vec<(u8, bool)>,
+    /// Words of 4 bytes.
+    options: usize,
+    gso_size: u16,
+    payload: usize,
+    flags: u8,
 }
 
-/// Check one slice as a receiver would, after completing the checksum as the kernel would; its sequence number and payload.
-fn receive(packet: &[u8]) -> (u32, Vec<u8>, u8) {
-    let vnet = Vnet::read(packet).expect("a header");
-    let frame = &packet[VNET..];
-    let tcp = usize::from(vnet.csum_start);
-    let ip = &frame[ETHERNET..tcp];
-    let tcp_bytes = frame.len() - tcp;
-    if ip[0] >> 4 == 4 {
-        assert_eq!(
-            fold(sum_words(0, ip)),
-            0xffff,
-            "the checksum of the IPv4 header"
+impl Arbitrary for Sent {
+    type Parameters = ();
+    type Strategy = BoxedStrategy<Self>;
+
+    fn arbitrary_with((): ()) -> Self::Strategy {
+        let kind = (any::<bool>(), any::<bool>(), any::<bool>());
+        let extension = (
+            prop_oneof![Just(0), Just(ROUTING), Just(DESTINATION)],
+            any::<bool>(),
         );
-        assert_eq!(
-            usize::from(u16::from_be_bytes([ip[2], ip[3]])),
-            frame.len() - ETHERNET
-        );
-    } else {
-        assert_eq!(usize::from(u16::from_be_bytes([ip[4], ip[5]])), tcp_bytes);
+        let extensions = prop_oneof![Just(Vec::new()), prop::collection::vec(extension, 1..4)];
+        let flags = (0_u8..16, any::<bool>())
+            .prop_map(|(bits, cwr)| bits | 0x10 | if cwr { CWR } else { 0 });
+        let sizes = (0_usize..=10, 100_u16..9_000, 1_usize..60_000);
+        (kind, extensions, sizes, flags)
+            .prop_map(|((tun, v6, udp), mut extensions, sizes, flags)| {
+                if !v6 {
+                    extensions.clear();
+                }
+                let (options, gso_size, payload) = sizes;
+                Self {
+                    tun,
+                    v6,
+                    udp,
+                    extensions,
+                    options: if udp { 0 } else { options },
+                    gso_size,
+                    payload,
+                    flags,
+                }
+            })
+            .boxed()
     }
-    let field = u16::from_be_bytes([frame[tcp + 16], frame[tcp + 17]]);
+}
+
+impl Sent {
+    fn tcp_v4(options: usize, payload: usize) -> Self {
+        Self {
+            tun: false,
+            v6: false,
+            udp: false,
+            extensions: Vec::new(),
+            options,
+            gso_size: 1448,
+            payload,
+            flags: 0x18,
+        }
+    }
+
+    pub(crate) fn link(&self) -> usize {
+        if self.tun { 0 } else { ETHERNET }
+    }
+
+    pub(crate) fn packet(&self) -> Vec<u8> {
+        let above = self.above();
+        let mut frame = Vec::new();
+        if !self.tun {
+            frame.extend([0x02; 12]);
+            frame.extend(if self.v6 { [0x86, 0xdd] } else { [0x08, 0x00] });
+        }
+        frame.extend(self.network(above.len()));
+        let start = frame.len();
+        frame.extend(above);
+        let (_, pseudo) = pseudo_header(&frame, self.link()).expect("IP");
+        let offset = if self.udp { 6 } else { 16 };
+        let pseudo = plain_sum(&pseudo);
+        frame[start + offset..start + offset + 2].copy_from_slice(&pseudo.to_be_bytes());
+        let many = self.payload > usize::from(self.gso_size);
+        let ecn = if !self.udp && self.flags & CWR > 0 {
+            GSO_ECN
+        } else {
+            0
+        };
+        let kind = match (self.udp, self.v6) {
+            (true, _) => GSO_UDP_L4,
+            (false, true) => GSO_TCPV6,
+            (false, false) => GSO_TCPV4,
+        };
+        let vnet = Vnet {
+            flags: NEEDS_CSUM,
+            gso_type: if many { kind | ecn } else { GSO_NONE },
+            hdr_len: (frame.len() - self.payload) as u16,
+            gso_size: if many { self.gso_size } else { 0 },
+            csum_start: start as u16,
+            csum_offset: offset as u16,
+        };
+        let mut packet = vec![0; VNET];
+        vnet.write(packet.first_chunk_mut().expect("ten bytes"));
+        packet.extend(frame);
+        packet
+    }
+
+    /// TCP or UDP, without a checksum yet.
+    fn above(&self) -> Vec<u8> {
+        let mut above = vec![0xc3, 0x50, 0x0c, 0xea];
+        if self.udp {
+            above.extend(((8 + self.payload) as u16).to_be_bytes());
+            above.extend([0, 0]);
+        } else {
+            above.extend(SEQUENCE.to_be_bytes());
+            above.extend([1, 2, 3, 4, ((5 + self.options) * 16) as u8, self.flags]);
+            above.extend([0xff, 0xff, 0, 0, 0, 0]);
+            above.extend(std::iter::repeat_n(1, self.options * 4));
+        }
+        above.extend((0..self.payload).map(|index| (index * 31 % 251) as u8));
+        above
+    }
+
+    /// The network header in front of `above` bytes.
+    fn network(&self, above: usize) -> Vec<u8> {
+        let protocol = if self.udp { 17 } else { 6 };
+        if !self.v6 {
+            let mut ip = vec![0x45, 0];
+            ip.extend(((20 + above) as u16).to_be_bytes());
+            ip.extend(IDENTIFICATION.to_be_bytes());
+            ip.extend([0x40, 0, 64, protocol, 0, 0, 10, 77, 0, 1, 10, 77, 0, 2]);
+            let sum = !plain_sum(&ip);
+            ip[10..12].copy_from_slice(&sum.to_be_bytes());
+            return ip;
+        }
+        let mut extensions = Vec::new();
+        for (index, (kind, long)) in self.extensions.iter().enumerate() {
+            let next = self
+                .extensions
+                .get(index + 1)
+                .map_or(protocol, |next| next.0);
+            let words = if *kind == ROUTING { 2 } else { u8::from(*long) };
+            extensions.extend([next, words]);
+            // A routing header of type 2 with one segment left: its address is the last receiver's.
+            let left = if *kind == ROUTING { [2, 1] } else { [0, 0] };
+            extensions.extend(left);
+            extensions.extend((0..4 + words * 8).map(|byte| byte.wrapping_mul(29)));
+        }
+        let mut ip = vec![0x60, 0, 0, 0];
+        ip.extend(((extensions.len() + above) as u16).to_be_bytes());
+        ip.extend([
+            self.extensions.first().map_or(protocol, |first| first.0),
+            64,
+        ]);
+        ip.extend((1..=32_u8).map(|byte| byte.wrapping_mul(37)));
+        ip.extend(extensions);
+        ip
+    }
+}
+
+/// Sum in ones' complement of the 16-bit words, written as RFC 1071 defines it: one word after the other, each carry at once.
+fn plain_sum(bytes: &[u8]) -> u16 {
+    bytes.chunks(2).fold(0_u16, |sum, pair| {
+        let word = u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]);
+        let (sum, carry) = sum.overflowing_add(word);
+        sum + u16::from(carry)
+    })
+}
+
+/// Where the transport lies in a frame, and the pseudo-header that its receiver reckons with (RFC 793, RFC 8200).
+fn pseudo_header(frame: &[u8], link: usize) -> Option<(Range<usize>, Vec<u8>)> {
+    let ip = &frame[link..];
+    let word = |at: usize| usize::from(u16::from_be_bytes([ip[at], ip[at + 1]]));
+    if ip[0] >> 4 == 4 {
+        let (start, end) = (usize::from(ip[0] & 15) * 4, word(2));
+        let mut pseudo = ip[12..20].to_vec();
+        pseudo.extend([0, ip[9]]);
+        pseudo.extend(((end - start) as u16).to_be_bytes());
+        return (plain_sum(&ip[..start]) == 0xffff).then_some((link + start..link + end, pseudo));
+    }
+    let (mut next, mut start, end) = (ip[6], 40, 40 + word(4));
+    let mut last = &ip[24..40];
+    while [0, ROUTING, DESTINATION].contains(&next) {
+        if next == ROUTING {
+            last = &ip[start + 8..start + 24];
+        }
+        next = ip[start];
+        start += (usize::from(ip[start + 1]) + 1) * 8;
+    }
+    let mut pseudo = [&ip[8..24], last].concat();
+    pseudo.extend(((end - start) as u32).to_be_bytes());
+    pseudo.extend([0, 0, 0, next]);
+    Some((link + start..link + end, pseudo))
+}
+
+/// Would a receiver take this frame, whose checksum is complete?
+pub(crate) fn checksum_fits(frame: &[u8], link: usize) -> bool {
+    pseudo_header(frame, link).is_some_and(|(above, mut sum)| {
+        sum.extend(&frame[above]);
+        plain_sum(&sum) == 0xffff
+    })
+}
+
+/// Take one slice as a receiver would, after completing the checksum as the kernel would: its transport's header and payload.
+fn receive(packet: &[u8], sent: &Sent) -> (Vec<u8>, Vec<u8>) {
+    let vnet = Vnet::read(packet).expect("a header");
+    let mut frame = packet[VNET..].to_vec();
+    let (above, pseudo) = pseudo_header(&frame, sent.link()).expect("a right IP header");
+    assert_eq!(above.start, usize::from(vnet.csum_start));
+    assert_eq!(above.end, frame.len(), "the length is that of the frame");
+    let field = above.start + usize::from(vnet.csum_offset);
+    let start = plain_sum(&pseudo);
     assert_eq!(
-        field,
-        pseudo_header_sum(ip, tcp_bytes),
+        frame[field..field + 2],
+        start.to_be_bytes(),
         "what is left to do starts from the pseudo-header"
     );
-    let mut done = frame[tcp..].to_vec();
-    let sum = !fold(sum_words(0, &done));
-    done[16..18].copy_from_slice(&sum.to_be_bytes());
-    let verified = fold(sum_words(
-        u64::from(pseudo_header_sum(ip, tcp_bytes)),
-        &done,
-    ));
-    assert_eq!(verified, 0xffff, "the completed TCP checksum");
-    let headers = usize::from(done[12] >> 4) * 4;
+    let sum = !plain_sum(&frame[above.clone()]);
+    frame[field..field + 2].copy_from_slice(&sum.to_be_bytes());
+    assert!(checksum_fits(&frame, sent.link()));
+    let above = &frame[above];
+    let headers = if sent.udp {
+        8
+    } else {
+        usize::from(above[12] >> 4) * 4
+    };
+    if sent.udp {
+        let length = u16::from_be_bytes([above[4], above[5]]);
+        assert_eq!(usize::from(length), above.len(), "the length of UDP");
+    }
     if vnet.gso_type == GSO_NONE {
         assert_eq!(vnet.gso_size, 0);
     } else {
         assert!(
-            done.len() - headers > usize::from(vnet.gso_size),
+            above.len() - headers > usize::from(vnet.gso_size),
             "only a train is called one"
         );
     }
-    let sequence = u32::from_be_bytes([done[4], done[5], done[6], done[7]]);
-    (sequence, done[headers..].to_vec(), done[13])
+    assert_eq!(
+        usize::from(vnet.hdr_len),
+        frame.len() - (above.len() - headers)
+    );
+    (above[..headers].to_vec(), above[headers..].to_vec())
 }
 
 proptest! {
     #[test]
-    fn the_stream_is_intact(
-        v6: bool, options in 0_usize..=10, gso_size in 100_u16..9_000, payload in 1_usize..60_000,
-        flags in (0_u8..16).prop_map(|bits| bits | 0x10), cwr: bool, cuts in prop::collection::vec(1_u32..20, 1..700),
-    ) {
-        let flags = if cwr { flags | CWR } else { flags };
-        let packet = super_packet(v6, options * 4, gso_size, payload, flags);
-        let layout = Layout::of(&packet).expect("a packet");
-        prop_assert_eq!(layout.segments as usize, payload.div_ceil(usize::from(gso_size)));
+    fn the_stream_is_intact(sent: Sent, cuts in prop::collection::vec(1_u32..20, 1..700)) {
+        let packet = sent.packet();
+        let layout = Layout::of(&packet, sent.link()).expect("a packet");
+        prop_assert_eq!(layout.segments as usize, sent.payload.div_ceil(usize::from(sent.gso_size)));
+        prop_assert_eq!(layout.sliceable(), layout.segments > 1);
         prop_assume!(layout.sliceable());
         let (mut first, mut stream, mut id) = (0, Vec::new(), IDENTIFICATION);
         for cut in cuts.iter().cycle() {
@@ -124,60 +273,104 @@ proptest! {
             let range = layout.payload_of(first, count);
             let mut slice = headers(&packet, &layout, first, count).as_bytes().to_vec();
             slice.extend(&packet[VNET + range.start..VNET + range.end]);
-            let (sequence, bytes, seen) = receive(&slice);
-            prop_assert_eq!(sequence, SEQUENCE.wrapping_add(stream.len() as u32));
-            stream.extend(bytes);
+            if count == 1 {
+                prop_assert_eq!(&slice, &segment(&packet, &layout, first));
+            }
+            let (header, bytes) = receive(&slice, &sent);
             let last = first + count == layout.segments;
-            prop_assert_eq!(seen & (FIN | PSH), if last { flags & (FIN | PSH) } else { 0 });
-            prop_assert_eq!(seen & CWR > 0, cwr && first == 0);
-            prop_assert_eq!(seen & !(FIN | PSH | CWR), flags & !(FIN | PSH | CWR));
-            if !v6 {
-                prop_assert_eq!(&slice[VNET + ETHERNET + 4..][..2], &id.to_be_bytes());
+            if !sent.udp {
+                let sequence = SEQUENCE.wrapping_add(stream.len() as u32);
+                prop_assert_eq!(&header[4..8], &sequence.to_be_bytes());
+                let (seen, flags) = (header[13], sent.flags);
+                prop_assert_eq!(seen & (FIN | PSH), if last { flags & (FIN | PSH) } else { 0 });
+                prop_assert_eq!(seen & CWR > 0, flags & CWR > 0 && first == 0);
+                prop_assert_eq!(seen & !(FIN | PSH | CWR), flags & !(FIN | PSH | CWR));
+            }
+            stream.extend(bytes);
+            if !sent.v6 {
+                prop_assert_eq!(&slice[VNET + sent.link() + 4..][..2], &id.to_be_bytes());
                 id = id.wrapping_add(count as u16);
             }
             first += count;
             if last { break }
         }
-        prop_assert_eq!(&stream[..], &packet[packet.len() - payload..]);
+        prop_assert_eq!(&stream[..], &packet[packet.len() - sent.payload..]);
+    }
+
+    /// The same segments cost the same over both kinds of ports.
+    #[test]
+    fn a_port_does_not_change_the_cost(sent: Sent) {
+        let train = |tun| {
+            let sent = Sent { tun, ..sent.clone() };
+            Layout::of(&sent.packet(), sent.link()).expect("a packet").train()
+        };
+        prop_assert_eq!(train(true), train(false));
     }
 
     /// Nothing that comes off a wire makes the parser panic, and what it says of a packet lies within the packet.
     #[test]
-    fn any_bytes_are_borne(mut bytes in prop::collection::vec(any::<u8>(), 0..400), tcp: bool) {
-        if tcp && bytes.len() > 30 {
-            bytes[..2].copy_from_slice(&[NEEDS_CSUM, GSO_TCPV4]);
-            bytes[6..10].copy_from_slice(&[34, 0, 16, 0]);
-            bytes[22..25].copy_from_slice(&[8, 0, 0x45]);
+    fn any_bytes_are_borne(mut bytes in prop::collection::vec(any::<u8>(), 0..400), kind in 0_usize..5, link in 0_usize..2) {
+        let link = [0, ETHERNET][link];
+        if kind > 0 && bytes.len() > 30 {
+            bytes[..2].copy_from_slice(&[NEEDS_CSUM, [GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, GSO_UDP_L4][kind - 1]]);
+            let v6 = kind % 2 == 0;
+            let start = link + if v6 { 40 } else { 20 };
+            bytes[6..10].copy_from_slice(&[start as u8, 0, if kind > 2 { 6 } else { 16 }, 0]);
+            if link > 0 {
+                bytes[22..24].copy_from_slice(if v6 { &[0x86, 0xdd] } else { &[8, 0] });
+            }
+            bytes[VNET + link] = if v6 { 0x60 } else { 0x45 };
         }
-        if let Some(layout) = Layout::of(&bytes) {
+        if let Some(layout) = Layout::of(&bytes, link) {
             let train = layout.train();
             prop_assert!(train.segments > 0 && train.wire_last <= train.wire.max(84));
-            if layout.sliceable() {
-                for first in 0..layout.segments {
-                    headers(&bytes, &layout, first, 1);
-                    prop_assert!(layout.payload_of(first, 1).end <= layout.length);
-                }
+            for first in 0..if layout.sliceable() { layout.segments } else { 0 } {
+                headers(&bytes, &layout, first, 1);
+                prop_assert!(layout.payload_of(first, 1).end <= layout.length);
             }
         }
     }
 }
 
+fn train_of(sent: &Sent) -> crate::shaper::Train {
+    Layout::of(&sent.packet(), sent.link())
+        .expect("a packet")
+        .train()
+}
+
 #[test]
 fn a_segment_costs_its_frame_and_24_bytes() {
     // 1448 bytes of payload, 32 of TCP, 20 of IP, 14 of Ethernet, 24 of framing: 1538; the last one has 552 less.
-    let packet = super_packet(false, 12, 1448, 1448 * 9 + 896, 0x18);
-    let train = Layout::of(&packet).expect("a packet").train();
+    let train = train_of(&Sent::tcp_v4(3, 1448 * 9 + 896));
     assert_eq!(
         (train.segments, train.wire, train.wire_last),
         (10, 1538, 986)
     );
     // An acknowledgement of 66 bytes is 90 on the wire; a frame below 60 bytes is padded: 84.
-    let train = Layout::of(&super_packet(false, 12, 1448, 0, 0x10))
-        .expect("a packet")
-        .train();
+    let train = train_of(&Sent::tcp_v4(3, 0));
     assert_eq!((train.segments, train.wire), (1, 90));
-    let train = Layout::of(&super_packet(false, 0, 1448, 0, 0x10))
-        .expect("a packet")
-        .train();
+    let train = train_of(&Sent::tcp_v4(0, 0));
     assert_eq!((train.segments, train.wire), (1, 84));
+    // QUIC's usual 1252 bytes over IPv6: 8 of UDP, 40, 14 and 24.
+    let quic = Sent {
+        v6: true,
+        udp: true,
+        gso_size: 1252,
+        ..Sent::tcp_v4(0, 1252 * 3)
+    };
+    let train = train_of(&quic);
+    assert_eq!((train.segments, train.wire), (3, 1338));
+}
+
+#[test]
+fn a_tagged_train_travels_whole_at_its_cost() {
+    // A VLAN tag of 4 bytes after the addresses; 10 segments of 1538 + 4.
+    let mut packet = Sent::tcp_v4(3, 1448 * 10).packet();
+    packet.splice(VNET + 12..VNET + 12, [0x81, 0x00, 0, 5]);
+    packet[2] += 4;
+    packet[6] += 4;
+    let layout = Layout::of(&packet, ETHERNET).expect("a packet");
+    assert!(!layout.sliceable());
+    let train = layout.train();
+    assert_eq!((train.segments, train.wire), (1, 10 * 1542));
 }

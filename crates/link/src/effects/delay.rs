@@ -1,31 +1,33 @@
-//! Propagation: everything that left the bottleneck arrives one delay later, in order, without loss.
+//! Propagation: what left the bottleneck arrives one delay later, in order unless it may be overtaken, without loss.
 
 use super::Nanos;
 
-/// A line of fixed length. Shortening it while packets are on it never lets a later packet overtake an earlier one.
+/// A line of a certain length. Shortening it while packets are on it never lets a later packet overtake an earlier one.
 #[derive(Debug)]
 pub(crate) struct Propagation {
     delay: Nanos,
+    /// Each arrives by its own delay, whoever was before it.
+    reorder: bool,
     last: Nanos,
 }
 
 impl Propagation {
-    pub(crate) fn new(delay: Nanos) -> Self {
-        Self { delay, last: 0 }
+    /// A line on which what came before arrives at `last` at the latest.
+    pub(crate) fn new(delay: Nanos, reorder: bool, last: Nanos) -> Self {
+        Self {
+            delay,
+            reorder,
+            last,
+        }
     }
 
-    pub(crate) fn set(&mut self, delay: Nanos) {
-        self.delay = delay;
-    }
-
-    /// Forget arrivals after `last`: they are about to be worked out again.
-    pub(crate) fn rewind(&mut self, last: Nanos) {
-        self.last = last;
-    }
-
-    /// When what leaves at `depart` is at the far end.
-    pub(crate) fn due(&mut self, depart: Nanos) -> Nanos {
-        self.last = self.last.max(depart + self.delay);
+    /// When what leaves at `depart` and takes `extra` more than the others (never less than no time) is at the far end.
+    pub(crate) fn due(&mut self, depart: Nanos, extra: i64) -> Nanos {
+        let due = depart.saturating_add(self.delay.saturating_add_signed(extra));
+        if self.reorder {
+            return due;
+        }
+        self.last = self.last.max(due);
         self.last
     }
 }
@@ -36,17 +38,28 @@ mod tests {
 
     #[test]
     fn adds_exactly_the_delay() {
-        let mut line = Propagation::new(500);
-        assert_eq!(line.due(1_000), 1_500);
-        assert_eq!(line.due(1_001), 1_501);
+        let mut line = Propagation::new(500, false, 0);
+        assert_eq!(line.due(1_000, 0), 1_500);
+        assert_eq!(line.due(1_001, 0), 1_501);
     }
 
     #[test]
     fn a_shorter_line_never_reorders() {
-        let mut line = Propagation::new(500);
-        assert_eq!(line.due(1_000), 1_500);
-        line.set(0);
-        assert_eq!(line.due(1_001), 1_500);
-        assert_eq!(line.due(1_600), 1_600);
+        let mut line = Propagation::new(0, false, 1_500);
+        assert_eq!(line.due(1_001, 0), 1_500);
+        assert_eq!(line.due(1_600, 0), 1_600);
+    }
+
+    #[test]
+    fn what_varies_keeps_its_order_unless_it_may_be_overtaken() {
+        let mut ordered = Propagation::new(500, false, 0);
+        let mut free = Propagation::new(500, true, 0);
+        assert_eq!([100, -100].map(|extra| ordered.due(0, extra)), [600, 600]);
+        assert_eq!([100, -100].map(|extra| free.due(0, extra)), [600, 400]);
+    }
+
+    #[test]
+    fn no_delay_is_negative() {
+        assert_eq!(Propagation::new(500, true, 0).due(7, -501), 7);
     }
 }

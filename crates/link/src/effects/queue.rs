@@ -11,10 +11,6 @@ impl DropTail {
         Self { limit }
     }
 
-    pub(crate) fn set(&mut self, limit: u64) {
-        self.limit = limit;
-    }
-
     /// May a segment of `wire` bytes join a queue that holds `backlog` bytes? An idle bottleneck takes any segment.
     pub(crate) fn admits(&self, backlog: u64, wire: u64) -> bool {
         backlog == 0 || self.holds(backlog + wire)

@@ -1,38 +1,86 @@
-//! The bottleneck: bits leave one after the other at a constant rate.
+//! The bottleneck: bits leave one after the other, at a constant rate or at one that changes by a schedule.
 
 use super::Nanos;
+use super::trace::Trace;
+use crate::job::Direction;
+
+/// Longest time on the wire of one slice. A super-packet that came at once leaves as a row of slices, so that a slow line
+/// does not deliver 64 KiB in one instant; 100 µs bounds the row at about 10 000 slices a second at any rate.
+pub(crate) const QUANTUM: Nanos = 100_000;
 
 const NANOBITS: u128 = 8 * 1_000_000_000;
+
+/// Where the rate of a direction is the limit.
+#[derive(Debug)]
+pub(crate) enum Bottleneck {
+    Steady(Steady),
+    Changing(Trace),
+}
+
+impl Bottleneck {
+    /// One that is free at `free`; a schedule begins at `now`.
+    pub(crate) fn new(direction: &Direction, now: Nanos, free: Nanos) -> Self {
+        if direction.rate_trace.is_empty() {
+            Self::Steady(Steady::new(direction.rate_bps(), free))
+        } else {
+            Self::Changing(Trace::new(&direction.rate_trace, now))
+        }
+    }
+
+    pub(crate) fn unlimited(&self) -> bool {
+        matches!(self, Self::Steady(Steady { rate: None, .. }))
+    }
+
+    /// Bytes admitted and not yet sent at `now`, rounded up.
+    pub(crate) fn backlog(&self, now: Nanos) -> u64 {
+        match self {
+            Self::Steady(line) => line.backlog(now),
+            Self::Changing(line) => line.backlog(now),
+        }
+    }
+
+    /// Send `wire` bytes that are there at `arrival`: the moment at which the last bit has left.
+    pub(crate) fn depart(&mut self, arrival: Nanos, wire: u64) -> Nanos {
+        match self {
+            Self::Steady(line) => line.depart(arrival, wire),
+            Self::Changing(line) => line.depart(arrival, wire),
+        }
+    }
+
+    /// How many bytes of what is there at `arrival` make a slice; None: any number.
+    pub(crate) fn slice(&self, arrival: Nanos) -> Option<u64> {
+        match self {
+            Self::Steady(line) => line.slice,
+            Self::Changing(line) => Some(line.bytes_in(arrival, QUANTUM)),
+        }
+    }
+}
 
 /// A transmitter of constant rate. The part of a nanosecond that a division leaves is carried on, so that a busy line
 /// carries exactly its rate however long it is busy.
 #[derive(Debug)]
-pub(crate) struct Bottleneck {
+pub(crate) struct Steady {
     /// Bits per second; None: infinitely fast.
     rate: Option<u64>,
     /// When the last admitted bit will have left.
     free: Nanos,
     /// Remainder of that moment, in 1/rate nanoseconds.
     remainder: u64,
+    /// Bytes that leave in a [`QUANTUM`].
+    slice: Option<u64>,
 }
 
-impl Bottleneck {
-    pub(crate) fn new(rate: Option<u64>) -> Self {
+impl Steady {
+    pub(crate) fn new(rate: Option<u64>, free: Nanos) -> Self {
         assert_ne!(rate, Some(0), "a rate is positive or absent");
         Self {
             rate,
-            free: 0,
+            free,
             remainder: 0,
+            slice: rate.map(|rate| (u128::from(rate) * u128::from(QUANTUM) / NANOBITS) as u64),
         }
     }
 
-    /// Change the rate; the line becomes free at `free`, and what waits is to be sent anew through [`Self::depart`].
-    pub(crate) fn set(&mut self, rate: Option<u64>, free: Nanos) {
-        *self = Self::new(rate);
-        self.free = free;
-    }
-
-    /// Bytes admitted and not yet sent at `now`, rounded up.
     pub(crate) fn backlog(&self, now: Nanos) -> u64 {
         let Some(rate) = self.rate else { return 0 };
         let Some(busy) = self.free.checked_sub(now) else {
@@ -41,7 +89,6 @@ impl Bottleneck {
         (u128::from(busy) * u128::from(rate) + u128::from(self.remainder)).div_ceil(NANOBITS) as u64
     }
 
-    /// Send `wire` bytes that are there at `arrival`: the moment at which the last bit has left.
     pub(crate) fn depart(&mut self, arrival: Nanos, wire: u64) -> Nanos {
         if arrival > self.free {
             self.free = arrival;
@@ -54,12 +101,6 @@ impl Bottleneck {
         }
         self.free
     }
-
-    /// How many bytes leave in `time`; None: any number.
-    pub(crate) fn bytes_in(&self, time: Nanos) -> Option<u64> {
-        self.rate
-            .map(|rate| (u128::from(rate) * u128::from(time) / NANOBITS) as u64)
-    }
 }
 
 #[cfg(test)]
@@ -68,7 +109,7 @@ mod tests {
 
     #[test]
     fn a_full_frame_at_a_gigabit_takes_12304_ns() {
-        let mut line = Bottleneck::new(Some(1_000_000_000));
+        let mut line = Steady::new(Some(1_000_000_000), 0);
         assert_eq!(line.depart(100, 1_538), 100 + 12_304);
         assert_eq!(line.backlog(100), 1_538);
         assert_eq!(line.backlog(100 + 6_152), 769);
@@ -78,7 +119,7 @@ mod tests {
     #[test]
     fn remainders_are_carried() {
         // 1 byte at 3 bit/s is 8/3 s; three of them are exactly 8 s.
-        let mut line = Bottleneck::new(Some(3));
+        let mut line = Steady::new(Some(3), 0);
         line.depart(0, 1);
         line.depart(0, 1);
         assert_eq!(line.depart(0, 1), 8_000_000_000);
@@ -86,7 +127,7 @@ mod tests {
 
     #[test]
     fn without_a_rate_nothing_waits() {
-        let mut line = Bottleneck::new(None);
+        let mut line = Steady::new(None, 0);
         assert_eq!(line.depart(7, 1 << 40), 7);
         assert_eq!(line.backlog(7), 0);
     }

@@ -5,6 +5,7 @@ use std::num::NonZeroU64;
 use serde::Deserialize;
 
 use crate::effects::Nanos;
+use crate::effects::draws::Draws;
 
 mod asked;
 
@@ -13,8 +14,10 @@ pub(crate) use asked::{Jitter, Loss, Outage, RateStep};
 /// One way of a link.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "effects that the shaper does not know yet")]
 pub(crate) struct Direction {
+    /// Which of the two it is, from the field of the message that it lies in: they draw numbers of their own.
+    #[serde(skip)]
+    pub(crate) name: &'static str,
     /// Bits per second on the wire; None: unshaped.
     #[serde(default)]
     pub(crate) rate_bps: Option<NonZeroU64>,
@@ -65,7 +68,20 @@ impl Direction {
         delay.clamp(0, i128::from(DELAY_MAX)) as u64
     }
 
-    fn check(&self, name: &str) -> Result<(), String> {
+    /// The highest rate that there will be; None: unshaped.
+    pub(crate) fn rate_max(&self) -> Option<u64> {
+        let steps = self.rate_trace.iter().map(|step| step.rate_bps);
+        steps.chain(self.rate_bps()).max()
+    }
+
+    /// The random numbers of one effect.
+    pub(crate) fn draws(&self, effect: &str) -> Draws {
+        Draws::of(self.seed, &format!("{}.{effect}", self.name))
+    }
+
+    /// Give the name and check what was asked.
+    fn check(&mut self, name: &'static str) -> Result<(), String> {
+        self.name = name;
         if self.delay_ns > DELAY_MAX {
             return Err(format!(
                 "{name}.delay_ns is {}, more than a minute",
@@ -145,7 +161,7 @@ pub(crate) struct LinkJob {
 impl LinkJob {
     /// Parse and check one line. The error is a sentence.
     pub(crate) fn parse(line: &str) -> Result<Self, String> {
-        let job: Self = serde_json::from_str(line)
+        let mut job: Self = serde_json::from_str(line)
             .map_err(|error| format!("the link job does not parse: {error}"))?;
         check_version(job.version)?;
         job.to_server.check("to_server")?;
@@ -177,12 +193,12 @@ pub(crate) enum Command {
 impl Command {
     /// Parse and check one line. The error is a sentence.
     pub(crate) fn parse(line: &str) -> Result<Self, String> {
-        let command: Self = serde_json::from_str(line)
+        let mut command: Self = serde_json::from_str(line)
             .map_err(|error| format!("the link command does not parse: {error}"))?;
         if let Self::Set {
             to_server,
             to_client,
-        } = &command
+        } = &mut command
         {
             to_server.check("to_server")?;
             to_client.check("to_client")?;

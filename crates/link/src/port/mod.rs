@@ -37,7 +37,6 @@ pub(crate) trait Port: 'static {
     type Transmitter: Transmit;
 
     /// Bytes of link-layer header before the network header of each frame.
-    #[expect(dead_code, reason = "frames are taken for Ethernet frames yet")]
     const LINK_HEADER: usize;
     /// What to do when the kernel does not permit it.
     const PERMISSION: &'static str;

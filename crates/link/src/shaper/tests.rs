@@ -3,9 +3,10 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::effects::rate::QUANTUM;
 use crate::job::Direction;
 
-fn way(rate: u64, delay_ns: u64, queue_bytes: u64) -> Direction {
+pub(super) fn way(rate: u64, delay_ns: u64, queue_bytes: u64) -> Direction {
     let rate = if rate == 0 {
         "null".to_owned()
     } else {
@@ -17,18 +18,14 @@ fn way(rate: u64, delay_ns: u64, queue_bytes: u64) -> Direction {
     .expect("a direction")
 }
 
-fn one(wire: u32) -> Train {
-    Train {
-        segments: 1,
-        wire,
-        wire_last: wire,
-    }
+pub(super) fn one(wire: u32) -> Train {
+    Train::of_one(wire)
 }
 
 #[test]
 fn rate_and_delay_add() {
     // 1538 bytes at 1 Gb/s take 12.304 µs; the second waits for the first.
-    let mut shaper = Shaper::new(&way(1_000_000_000, 100_000, 1_000_000));
+    let mut shaper = Shaper::new(0, &way(1_000_000_000, 100_000, 1_000_000));
     shaper.offer(1_000, one(1538), 'a');
     shaper.offer(1_000, one(1538), 'b');
     assert_eq!(shaper.next_due(), Some(1_000 + 12_304 + 100_000));
@@ -45,16 +42,16 @@ fn a_super_packet_leaves_in_slices_of_at_most_100_us() {
         wire: 1538,
         wire_last: 800,
     };
-    let mut shaper = Shaper::new(&way(1_000_000_000, 0, 1_000_000));
+    let mut shaper = Shaper::new(0, &way(1_000_000_000, 0, 1_000_000));
     let admission = shaper.offer(0, train, ());
     assert_eq!((admission.admitted, admission.dropped), (44, 0));
     let mut seen = Vec::new();
     while let Some(slice) = shaper.take(u64::MAX) {
-        seen.push((slice.first, slice.count, slice.due, slice.last));
+        seen.push((slice.first, slice.count, slice.due));
     }
     assert_eq!(seen.len(), 6);
-    assert_eq!(seen[0], (0, 8, 8 * 12_304, false));
-    assert_eq!(seen[5], (40, 4, 43 * 12_304 + 6_400, true));
+    assert_eq!(seen[0], (0, 8, 8 * 12_304));
+    assert_eq!(seen[5], (40, 4, 43 * 12_304 + 6_400));
 }
 
 #[test]
@@ -65,14 +62,16 @@ fn the_queue_cuts_a_super_packet_where_it_is_full() {
         wire: 1538,
         wire_last: 1538,
     };
-    let mut shaper = Shaper::new(&way(1_000_000, 0, 1538 * 10 + 700));
+    let mut shaper = Shaper::new(0, &way(1_000_000, 0, 1538 * 10 + 700));
     let admission = shaper.offer(0, train, ());
     assert_eq!(
         admission,
         Admission {
+            slices: 10,
             admitted: 10,
             dropped: 34,
-            queue_bytes: 15_380
+            queue_bytes: 15_380,
+            ..Admission::default()
         }
     );
     // One more has room as soon as 838 bytes have left: 1538 × 10 − 838 + 1538 = the limit.
@@ -83,7 +82,7 @@ fn the_queue_cuts_a_super_packet_where_it_is_full() {
 
 #[test]
 fn without_rate_or_delay_everything_passes_at_once() {
-    let mut shaper = Shaper::new(&way(0, 0, 1));
+    let mut shaper = Shaper::new(0, &way(0, 0, 1));
     let train = Train {
         segments: 44,
         wire: 1538,
@@ -92,15 +91,15 @@ fn without_rate_or_delay_everything_passes_at_once() {
     assert_eq!(shaper.offer(5, train, ()).admitted, 44);
     let slice = shaper.take(5).expect("due");
     assert_eq!(
-        (slice.first, slice.count, slice.last, slice.wire_bytes),
-        (0, 44, true, 43 * 1538 + 100)
+        (slice.first, slice.count, slice.wire_bytes),
+        (0, 44, 43 * 1538 + 100)
     );
 }
 
 #[test]
 fn a_new_rate_moves_only_what_still_waits() {
     // Three frames of 1 ms each at 12.304 Mb/s; after 1.5 ms the rate is ten times as high.
-    let mut shaper = Shaper::new(&way(12_304_000, 500_000, 1_000_000));
+    let mut shaper = Shaper::new(0, &way(12_304_000, 500_000, 1_000_000));
     for name in ['a', 'b', 'c'] {
         shaper.offer(0, one(1538), name);
     }
@@ -113,7 +112,7 @@ fn a_new_rate_moves_only_what_still_waits() {
 }
 
 /// A packet to offer: the pause before it, its segments, the wire bytes of each and of the last.
-fn packets() -> impl Strategy<Value = Vec<(u64, Train)>> {
+pub(super) fn packets() -> impl Strategy<Value = Vec<(u64, Train)>> {
     let train = (1_u32..50, 84_u32..1539).prop_flat_map(|(segments, wire)| {
         (84..=wire).prop_map(move |last| {
             if segments == 1 {
@@ -136,7 +135,7 @@ proptest! {
     fn it_does_what_a_line_of_single_segments_does(
         offers in packets(), rate in 1_000_000_u64..20_000_000_000, delay in 0_u64..1_000_000, queue in 1_u64..400_000,
     ) {
-        let mut shaper = Shaper::new(&way(rate, delay, queue));
+        let mut shaper = Shaper::new(0, &way(rate, delay, queue));
         // The moment at which the bottleneck is free, in 1/rate nanoseconds: no rounding at all.
         let (mut free, mut now) = (0_u128, 0_u64);
         let (rate_wide, mut expected, mut dropped) = (u128::from(rate), Vec::new(), 0);
@@ -184,7 +183,7 @@ proptest! {
     fn changes_lose_nothing(
         offers in packets(), changes in prop::collection::vec((0_u64..2_000_000_000, 0_u64..500_000), 60), every in 1_usize..7,
     ) {
-        let mut shaper = Shaper::new(&way(50_000_000, 100_000, 1 << 40));
+        let mut shaper = Shaper::new(0, &way(50_000_000, 100_000, 1 << 40));
         let (mut now, mut due) = (0, 0);
         let mut came = Vec::new();
         for (index, (pause, train)) in offers.iter().enumerate() {

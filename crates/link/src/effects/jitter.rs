@@ -1,0 +1,183 @@
+//! Jitter: how the delay of one slice differs from that of another.
+
+use super::Nanos;
+use super::draws::Draws;
+use crate::job;
+
+/// Longest extra delay, that of the contract's delay: a tail without a finite variance reaches it.
+const EXTRA_MAX: f64 = 60e9;
+/// One draw in this many may be longer than what memory is kept for: a day of 10 000 slices a second.
+const RARE: f64 = 1e9;
+/// A normal value is beyond it once in so many draws.
+const RARE_DEVIATIONS: f64 = 6.0;
+
+/// Draws what comes on top of the delay.
+#[derive(Debug)]
+pub(crate) struct Jitter {
+    asked: job::Jitter,
+    draws: Draws,
+}
+
+impl Jitter {
+    pub(crate) fn new(asked: &job::Jitter, draws: Draws) -> Self {
+        let asked = asked.clone();
+        Self { asked, draws }
+    }
+
+    /// The next value in nanoseconds, rounded to the nearest, so that a mean is not moved. Only a normal one may be negative.
+    pub(crate) fn draw(&mut self) -> i64 {
+        match &self.asked {
+            job::Jitter::Normal { deviation_ns } => {
+                (self.draws.normal() * *deviation_ns as f64).round() as i64
+            }
+            job::Jitter::Pareto { mean_ns, shape } => {
+                lomax(self.draws.unit(), *mean_ns, *shape).round() as i64
+            }
+            job::Jitter::Empirical { extra_ns } => {
+                extra_ns[self.draws.below(extra_ns.len() as u64) as usize] as i64
+            }
+        }
+    }
+}
+
+/// Lomax's distribution, Pareto's moved to begin at zero, where all but the share `tail` is less: the scale that gives it its
+/// mean is mean × (shape - 1).
+fn lomax(tail: f64, mean: Nanos, shape: f64) -> f64 {
+    let scale = mean as f64 * (shape - 1.0);
+    (scale * (tail.powf(-1.0 / shape) - 1.0)).min(EXTRA_MAX)
+}
+
+/// What the extra delay practically never exceeds: memory is kept for it.
+pub(crate) fn longest(asked: &job::Jitter) -> Nanos {
+    match asked {
+        job::Jitter::Normal { deviation_ns } => {
+            (*deviation_ns as f64 * RARE_DEVIATIONS).min(EXTRA_MAX) as Nanos
+        }
+        job::Jitter::Pareto { mean_ns, shape } => lomax(1.0 / RARE, *mean_ns, *shape) as Nanos,
+        job::Jitter::Empirical { extra_ns } => extra_ns.iter().copied().max().unwrap_or(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COUNT: u32 = 4_000_000;
+    /// Half of the 99 % interval in standard errors.
+    const INTERVAL: f64 = 2.58;
+
+    fn values(asked: &job::Jitter, seed: u64) -> Vec<f64> {
+        let mut jitter = Jitter::new(asked, Draws::of(seed, "jitter"));
+        (0..COUNT).map(|_| jitter.draw() as f64).collect()
+    }
+
+    fn mean(values: &[f64], of: impl Fn(f64) -> f64) -> f64 {
+        values.iter().map(|value| of(*value)).sum::<f64>() / values.len() as f64
+    }
+
+    /// A share of n draws that is asked to be p: binomial. Double the interval is less than 2 % of p, so that 2 % would be seen.
+    fn assert_share(seen: f64, asked: f64) {
+        let interval = INTERVAL * (asked * (1.0 - asked) / f64::from(COUNT)).sqrt();
+        assert!((seen - asked).abs() < interval, "{seen} for {asked}");
+    }
+
+    #[test]
+    fn normal_has_its_mean_deviation_and_tail() {
+        let deviation = 2_000_000.0;
+        let seen = values(
+            &job::Jitter::Normal {
+                deviation_ns: 2_000_000,
+            },
+            6,
+        );
+        let root = f64::from(COUNT).sqrt();
+        assert!(mean(&seen, |value| value).abs() < INTERVAL * deviation / root);
+        // The relative error of a normal deviation is 1 / sqrt(2 n): 0.1 % in the interval, so that 2 % is far outside.
+        let spread = mean(&seen, |value| value * value).sqrt();
+        assert!(
+            (spread / deviation - 1.0).abs() < INTERVAL / (2.0_f64.sqrt() * root),
+            "{spread}"
+        );
+        // Beyond one and beyond three deviations, both sides: 0.317311 and 0.002700.
+        for (deviations, share) in [(1.0, 0.317_310_5), (3.0, 0.002_699_8)] {
+            assert_share(
+                mean(&seen, |value| {
+                    f64::from(value.abs() > deviations * deviation)
+                }),
+                share,
+            );
+        }
+    }
+
+    #[test]
+    fn pareto_has_its_mean_and_tail() {
+        // With shape 5 the fourth moment is finite, so that errors of mean and deviation can be reckoned: variance = mean^2 shape / (shape - 2).
+        let (asked_mean, shape) = (1_000_000_u64, 5.0);
+        let seen = values(
+            &job::Jitter::Pareto {
+                mean_ns: asked_mean,
+                shape,
+            },
+            7,
+        );
+        let asked_mean = asked_mean as f64;
+        let deviation = asked_mean * (shape / (shape - 2.0_f64)).sqrt();
+        let error = INTERVAL * deviation / f64::from(COUNT).sqrt();
+        assert!(2.0 * error < 0.02 * asked_mean, "the test can fail");
+        assert!((mean(&seen, |value| value) - asked_mean).abs() < error);
+        assert!(seen.iter().all(|value| *value >= 0.0));
+        // Survival at t: (1 + t / scale)^-shape, scale = 4 ms.
+        for t in [1e6, 4e6, 12e6] {
+            let survival = (1.0_f64 + t / (asked_mean * (shape - 1.0))).powf(-shape);
+            assert_share(mean(&seen, |value| f64::from(value > t)), survival);
+        }
+    }
+
+    #[test]
+    fn empirical_values_have_equal_chances() {
+        let seen = values(
+            &job::Jitter::Empirical {
+                extra_ns: vec![5, 70, 900, 900],
+            },
+            8,
+        );
+        for (value, share) in [(5.0, 0.25), (70.0, 0.25), (900.0, 0.5)] {
+            assert_share(
+                mean(&seen, |one| f64::from(u8::from((one - value).abs() < 0.5))),
+                share,
+            );
+        }
+    }
+
+    #[test]
+    fn memory_is_kept_for_nearly_all_of_it() {
+        let normal = job::Jitter::Normal { deviation_ns: 100 };
+        let pareto = job::Jitter::Pareto {
+            mean_ns: 1_000,
+            shape: 3.0,
+        };
+        let empirical = job::Jitter::Empirical {
+            extra_ns: vec![3, 9, 4],
+        };
+        // 1e9^(1/3) - 1 = 999 scales of 2 000 ns.
+        assert_eq!([&normal, &empirical].map(longest), [600, 9]);
+        assert!(longest(&pareto).abs_diff(1_998_000) < 2);
+        for asked in [normal, pareto] {
+            let most = longest(&asked) as f64;
+            assert!(values(&asked, 1).iter().all(|value| *value <= most));
+        }
+    }
+
+    #[test]
+    fn a_tail_without_end_is_cut() {
+        let wild = job::Jitter::Pareto {
+            mean_ns: 60_000_000_000,
+            shape: 1.01,
+        };
+        assert!(
+            values(&wild, 2)
+                .iter()
+                .all(|value| (0.0..=EXTRA_MAX).contains(value))
+        );
+    }
+}

@@ -1,0 +1,207 @@
+//! Loss on the line: each segment by itself, or in bursts. Decided for every segment, never for a super-packet at once.
+//!
+//! It stands after the bottleneck, as noise on a wire or in the air does: a lost segment has used its time and its place in
+//! the queue. What a queue has no room for is lost by the queue, and counted there.
+
+use super::draws::Draws;
+use super::strikes::{Independent, Stretch, Stretches, Strikes, geometric};
+use crate::job;
+
+/// Which segments are lost.
+pub(crate) type Loss = Strikes<Source>;
+
+#[derive(Debug)]
+pub(crate) enum Source {
+    Independent(Independent),
+    Bursts(Bursts),
+}
+
+impl Loss {
+    pub(crate) fn asked(asked: &job::Loss, draws: Draws) -> Self {
+        Self::new(match *asked {
+            job::Loss::Independent { probability } => {
+                Source::Independent(Independent::new(draws, probability))
+            }
+            job::Loss::GilbertElliott {
+                to_bad,
+                to_good,
+                loss_good,
+                loss_bad,
+            } => Source::Bursts(Bursts::new(
+                draws,
+                State {
+                    leave: to_bad,
+                    loss: loss_good,
+                },
+                State {
+                    leave: to_good,
+                    loss: loss_bad,
+                },
+            )),
+        })
+    }
+}
+
+impl Stretches for Source {
+    fn next(&mut self) -> Stretch {
+        match self {
+            Self::Independent(source) => source.next(),
+            Self::Bursts(source) => source.next(),
+        }
+    }
+}
+
+/// A state of the chain: the chance to leave it after a segment, and to lose a segment in it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct State {
+    leave: f64,
+    loss: f64,
+}
+
+/// Gilbert's and Elliott's chain. It begins in the good state; a segment meets the state that the chain is in, and then the
+/// chain takes its step. Drawn are how long it stays in a state and, within that, the way to the next loss: both are
+/// geometric and remember nothing, so that the way may be drawn anew where a stay begins.
+#[derive(Debug)]
+pub(crate) struct Bursts {
+    draws: Draws,
+    here: State,
+    other: State,
+    /// Segments for which the chain stays where it is.
+    stay: u64,
+}
+
+impl Bursts {
+    fn new(mut draws: Draws, good: State, bad: State) -> Self {
+        let stay = stay(&mut draws, good);
+        Self {
+            draws,
+            here: good,
+            other: bad,
+            stay,
+        }
+    }
+}
+
+/// At least the segment that finds the chain there.
+fn stay(draws: &mut Draws, state: State) -> u64 {
+    geometric(draws, state.leave).saturating_add(1)
+}
+
+impl Stretches for Bursts {
+    fn next(&mut self) -> Stretch {
+        let way = geometric(&mut self.draws, self.here.loss);
+        let struck = way < self.stay;
+        let clean = way.min(self.stay);
+        // A stay without end (it is never left) does not run out.
+        if self.stay < u64::MAX {
+            self.stay -= clean + u64::from(struck);
+        }
+        if self.stay == 0 {
+            std::mem::swap(&mut self.here, &mut self.other);
+            self.stay = stay(&mut self.draws, self.here);
+        }
+        Stretch { clean, struck }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bursts(to_bad: f64, to_good: f64, loss_good: f64, loss_bad: f64, seed: u64) -> Loss {
+        let asked = job::Loss::GilbertElliott {
+            to_bad,
+            to_good,
+            loss_good,
+            loss_bad,
+        };
+        Loss::asked(&asked, Draws::of(seed, "loss"))
+    }
+
+    #[test]
+    fn a_chain_that_alternates_is_exact() {
+        // Left at once, nothing lost in the good state, everything in the bad one: every second segment.
+        let mut loss = bursts(1.0, 1.0, 0.0, 1.0, 3);
+        let seen: Vec<_> = (0..8).map(|_| loss.step()).collect();
+        assert_eq!(seen, [false, true, false, true, false, true, false, true]);
+    }
+
+    #[test]
+    fn a_chain_that_never_leaves_is_its_state() {
+        let mut good = bursts(0.0, 1.0, 0.0, 1.0, 3);
+        assert_eq!(good.clean(u32::MAX), u32::MAX);
+        let mut bad = bursts(1.0, 0.0, 0.0, 1.0, 3);
+        assert!(!bad.step());
+        assert!((0..100_000).all(|_| bad.step()));
+        // Nothing is ever lost, whatever the state.
+        let mut none = bursts(0.5, 0.5, 0.0, 0.0, 3);
+        assert_eq!(none.clean(100_000), 100_000);
+    }
+
+    /// Stationary share of the bad state: `to_bad / (to_bad + to_good)`; a burst there lasts `1 / to_good` segments in the mean.
+    /// The number of bursts in n segments is n times the rate of cycles, `1 / (1/to_bad + 1/to_good)`; burst lengths are geometric
+    /// with variance (1 - q) / q^2, and so are the ways between.
+    #[test]
+    fn loss_and_bursts_are_what_was_asked() {
+        let (to_bad, to_good, n) = (0.02_f64, 0.25_f64, 20_000_000_u32);
+        let mut chain = bursts(to_bad, to_good, 0.0, 1.0, 8);
+        let (mut lost, mut runs, mut before) = (0_u32, 0_u32, false);
+        for _ in 0..n {
+            let struck = chain.step();
+            lost += u32::from(struck);
+            runs += u32::from(struck && !before);
+            before = struck;
+        }
+        let (lost, runs, n) = (f64::from(lost), f64::from(runs), f64::from(n));
+        // Mean burst: 4 segments, standard error sqrt(0.75) / 0.25 / sqrt(runs).
+        let (mean, error) = (lost / runs, (1.0 - to_good).sqrt() / to_good / runs.sqrt());
+        assert!(2.0 * 2.58 * error < 0.02 / to_good, "the test can fail");
+        assert!(
+            (mean - 1.0 / to_good).abs() < 2.58 * error,
+            "bursts of {mean}"
+        );
+        // The share: its variance is that of a chain of two states, p (1 - p) (2 - s) / s / n with s = to_bad + to_good.
+        let (share, s) = (to_bad / (to_bad + to_good), to_bad + to_good);
+        let error = (share * (1.0 - share) * (2.0 - s) / s / n).sqrt();
+        assert!(2.0 * 2.58 * error < 0.02 * share, "the test can fail");
+        assert!(
+            (lost / n - share).abs() < 2.58 * error,
+            "{} for {share}",
+            lost / n
+        );
+    }
+
+    /// With a chance in both states: against the chain stepped naively, the shares of loss and of two losses in a row, each of which is
+    /// within 1.5 % of the other.
+    #[test]
+    fn sojourns_are_the_same_as_single_steps() {
+        let (to_bad, to_good, loss_good, loss_bad) = (0.05, 0.2, 0.1, 0.7);
+        let n = 4_000_000;
+        let tally = |struck: &mut dyn FnMut() -> bool| {
+            let (mut single, mut double, mut before) = (0_u32, 0_u32, false);
+            for _ in 0..n {
+                let now = struck();
+                single += u32::from(now);
+                double += u32::from(now && before);
+                before = now;
+            }
+            (f64::from(single), f64::from(double))
+        };
+        let mut loss = bursts(to_bad, to_good, loss_good, loss_bad, 21);
+        let drawn = tally(&mut || loss.step());
+        let (mut naive, mut bad) = (Draws::of(22, "naive"), false);
+        let single = tally(&mut || {
+            let struck = naive.unit() <= if bad { loss_bad } else { loss_good };
+            bad ^= naive.unit() <= if bad { to_good } else { to_bad };
+            struck
+        });
+        assert!(
+            (drawn.0 / single.0 - 1.0).abs() < 0.01,
+            "{drawn:?} {single:?}"
+        );
+        assert!(
+            (drawn.1 / single.1 - 1.0).abs() < 0.015,
+            "{drawn:?} {single:?}"
+        );
+    }
+}

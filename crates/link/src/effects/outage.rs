@@ -1,0 +1,123 @@
+//! Outages: times at which the line is down. What arrives at it then is lost; what is on its way, or waits before the
+//! bottleneck, arrives.
+
+use super::Nanos;
+use crate::job::Outage;
+
+/// When the line is down. Asked in the order of time, so that a schedule of any length costs one comparison between two changes.
+#[derive(Debug)]
+pub(crate) struct Outages {
+    asked: Vec<Outage>,
+    /// The times count from here.
+    start: Nanos,
+    down: bool,
+    /// First moment at which the answer may be another one.
+    until: Nanos,
+}
+
+impl Outages {
+    pub(crate) fn new(asked: &[Outage], start: Nanos) -> Self {
+        Self {
+            asked: asked.to_vec(),
+            start,
+            down: false,
+            until: if asked.is_empty() { Nanos::MAX } else { 0 },
+        }
+    }
+
+    /// Is the line down for what arrives at `arrival`?
+    pub(crate) fn down(&mut self, arrival: Nanos) -> bool {
+        if arrival >= self.until {
+            self.look(arrival.saturating_sub(self.start));
+        }
+        self.down
+    }
+
+    fn look(&mut self, time: Nanos) {
+        let states = self.asked.iter().map(|outage| state(outage, time));
+        (self.down, self.until) = states.fold((false, Nanos::MAX), |all, one| {
+            let until = self.start.saturating_add(one.1);
+            (all.0 || one.0, all.1.min(until))
+        });
+    }
+}
+
+/// Whether one outage lasts at `time`, and when that changes.
+fn state(outage: &Outage, time: Nanos) -> (bool, Nanos) {
+    let Some(since) = time.checked_sub(outage.at_ns) else {
+        return (false, outage.at_ns);
+    };
+    let phase = match outage.every_ns {
+        Some(every) if outage.for_ns >= every => return (true, Nanos::MAX),
+        Some(every) => since % every,
+        None => since,
+    };
+    if phase < outage.for_ns {
+        (true, time + (outage.for_ns - phase))
+    } else {
+        let next = outage.every_ns.map(|every| time + (every - phase));
+        (false, next.unwrap_or(Nanos::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn outage(at_ns: Nanos, for_ns: Nanos, every_ns: Option<Nanos>) -> Outage {
+        Outage {
+            at_ns,
+            for_ns,
+            every_ns,
+        }
+    }
+
+    #[test]
+    fn it_is_down_from_its_first_moment_to_before_its_last() {
+        let mut outages = Outages::new(&[outage(100, 10, None)], 1_000);
+        let seen = [0, 1_099, 1_100, 1_109, 1_110, 9_999].map(|at| outages.down(at));
+        assert_eq!(seen, [false, false, true, true, false, false]);
+    }
+
+    #[test]
+    fn it_comes_again() {
+        let mut outages = Outages::new(&[outage(5, 2, Some(10))], 0);
+        let down: Vec<_> = (0..40).filter(|at| outages.down(*at)).collect();
+        assert_eq!(down, [5, 6, 15, 16, 25, 26, 35, 36]);
+    }
+
+    #[test]
+    fn one_that_is_longer_than_its_period_does_not_end() {
+        let mut outages = Outages::new(&[outage(5, 10, Some(10))], 0);
+        assert!(!outages.down(4));
+        assert!((5..100).all(|at| outages.down(at)));
+    }
+
+    #[test]
+    fn without_any_it_is_up() {
+        assert!(!Outages::new(&[], 7).down(Nanos::MAX - 1));
+    }
+
+    proptest! {
+        /// Looked at rarely, it says what each outage by itself says at that moment.
+        #[test]
+        fn what_is_remembered_is_true(
+            asked in prop::collection::vec((0_u64..500, 1_u64..60, prop::option::of(1_u64..90)), 0..6),
+            pauses in prop::collection::vec(0_u64..40, 1..200), start in 0_u64..50,
+        ) {
+            let asked: Vec<_> = asked.into_iter().map(|(at, length, every)| outage(at, length, every)).collect();
+            let mut outages = Outages::new(&asked, start);
+            let mut now = 0;
+            for pause in pauses {
+                now += pause;
+                let time = now.saturating_sub(start);
+                let expected = asked.iter().any(|one| {
+                    time >= one.at_ns && one.every_ns.map_or(time - one.at_ns, |every| (time - one.at_ns) % every) < one.for_ns
+                });
+                prop_assert_eq!(outages.down(now), expected);
+            }
+        }
+    }
+}

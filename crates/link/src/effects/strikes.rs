@@ -1,0 +1,200 @@
+//! Which of the segments that pass are struck by an effect, found without a draw for each: the length of the way to the next
+//! one is drawn instead, so that a chance of one in a million costs nothing on all the others.
+
+use super::draws::Draws;
+
+/// Segments that pass untouched, and whether the one after them is struck or nothing is known of it yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stretch {
+    pub(crate) clean: u64,
+    pub(crate) struck: bool,
+}
+
+/// What tells one stretch after the other.
+pub(crate) trait Stretches {
+    /// The next stretch: at least one segment, clean or struck.
+    fn next(&mut self) -> Stretch;
+}
+
+/// An effect's place among the segments that pass.
+#[derive(Debug)]
+pub(crate) struct Strikes<S> {
+    source: S,
+    ahead: Stretch,
+}
+
+impl<S: Stretches> Strikes<S> {
+    pub(crate) fn new(source: S) -> Self {
+        let ahead = Stretch {
+            clean: 0,
+            struck: false,
+        };
+        Self { source, ahead }
+    }
+
+    /// How many of the next `within` segments are untouched before one is struck.
+    pub(crate) fn clean(&mut self, within: u32) -> u32 {
+        while !self.ahead.struck && self.ahead.clean < u64::from(within) {
+            let next = self.source.next();
+            self.ahead.clean = self.ahead.clean.saturating_add(next.clean);
+            self.ahead.struck = next.struck;
+        }
+        self.ahead.clean.min(u64::from(within)) as u32
+    }
+
+    /// Pass over segments of which [`Self::clean`] has told.
+    pub(crate) fn pass(&mut self, count: u32) {
+        assert!(
+            u64::from(count) <= self.ahead.clean,
+            "only what is known to be clean is passed over"
+        );
+        self.ahead.clean -= u64::from(count);
+    }
+
+    /// Pass over one segment: is it struck?
+    pub(crate) fn step(&mut self) -> bool {
+        let struck = self.clean(1) == 0;
+        if struck {
+            self.ahead.struck = false;
+        } else {
+            self.pass(1);
+        }
+        struck
+    }
+}
+
+/// Each segment with the same chance by itself. The number of clean ones before a struck one is geometric.
+#[derive(Debug, Clone)]
+pub(crate) struct Independent {
+    draws: Draws,
+    chance: f64,
+}
+
+impl Independent {
+    pub(crate) fn new(draws: Draws, chance: f64) -> Self {
+        Self { draws, chance }
+    }
+}
+
+impl Stretches for Independent {
+    fn next(&mut self) -> Stretch {
+        Stretch {
+            clean: geometric(&mut self.draws, self.chance),
+            struck: self.chance > 0.0,
+        }
+    }
+}
+
+/// Failures before the first success, each trial with `chance`: the least k at which (1 - chance)^(k + 1) is below a uniform
+/// draw. Exact at 0 (never) and at 1 (at once); a draw has 53 bits, so that no way is longer than 36.8 mean ones.
+pub(crate) fn geometric(draws: &mut Draws, chance: f64) -> u64 {
+    if chance <= 0.0 {
+        return u64::MAX;
+    }
+    if chance >= 1.0 {
+        return 0;
+    }
+    // ln_1p: 1 - chance would lose the digits of a small chance. The cast saturates.
+    (draws.unit().ln() / (-chance).ln_1p()) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn struck(chance: f64, seed: u64, count: u32) -> Vec<bool> {
+        let mut strikes = Strikes::new(Independent::new(Draws::of(seed, "test"), chance));
+        (0..count).map(|_| strikes.step()).collect()
+    }
+
+    #[test]
+    fn never_and_always_are_exact() {
+        assert!(!struck(0.0, 1, 100_000).contains(&true));
+        assert!(!struck(1.0, 1, 100_000).contains(&false));
+    }
+
+    /// Both tell the same: by steps, and by stretches of any length.
+    #[test]
+    fn stretches_are_the_same_as_steps() {
+        let steps = struck(0.03, 9, 50_000);
+        let mut strikes = Strikes::new(Independent::new(Draws::of(9, "test"), 0.03));
+        let mut seen = Vec::new();
+        for within in (1..60).cycle() {
+            let clean = strikes.clean(within);
+            strikes.pass(clean);
+            seen.extend(std::iter::repeat_n(false, clean as usize));
+            if clean < within {
+                seen.push(strikes.step());
+            }
+            if seen.len() >= steps.len() {
+                break;
+            }
+        }
+        assert_eq!(seen[..steps.len()], steps[..]);
+    }
+
+    /// n segments with chance p are struck n p times with the deviation of the binomial; twice the interval of 99 % is still
+    /// less than 2 % of it, so that a chance wrong by 2 % is found out.
+    #[test]
+    fn the_chance_is_what_was_asked() {
+        for (chance, count) in [(0.01, 8_000_000_u32), (0.3, 1_000_000), (0.97, 1_000_000)] {
+            let n = f64::from(count);
+            let seen = struck(chance, 4, count).iter().filter(|one| **one).count() as f64;
+            let interval = 2.58 * (n * chance * (1.0 - chance)).sqrt();
+            assert!(2.0 * interval < 0.02 * n * chance, "the test can fail");
+            assert!(
+                (seen - n * chance).abs() < interval,
+                "{seen} of {n} at {chance}"
+            );
+        }
+    }
+
+    /// A chance of one in a million: 2 000 draws of ways with mean 1e6 - 1; the standard error is mean / sqrt(2000).
+    #[test]
+    fn a_small_chance_keeps_its_digits() {
+        let mut draws = Draws::of(5, "test");
+        let mean = (0..200_000)
+            .map(|_| geometric(&mut draws, 1e-6) as f64)
+            .sum::<f64>()
+            / 200_000.0;
+        assert!(
+            (mean / (1e6 - 1.0) - 1.0).abs() < 2.58 / 200_000_f64.sqrt(),
+            "{mean}"
+        );
+    }
+
+    /// Against a draw for each segment: how long the ways between two struck segments are, in classes, by the chi-square test
+    /// of two samples. 20 classes, 19 degrees of freedom: 99 % of the values are below 36.19.
+    #[test]
+    fn ways_are_distributed_as_by_single_draws() {
+        const CLASSES: usize = 20;
+        let chance = 0.1;
+        let classes = |struck: &mut dyn FnMut() -> bool| {
+            let (mut counts, mut way) = ([0_u32; CLASSES], 0);
+            for _ in 0..2_000_000 {
+                if struck() {
+                    counts[way.min(CLASSES - 1)] += 1;
+                    way = 0;
+                } else {
+                    way += 1;
+                }
+            }
+            counts.map(f64::from)
+        };
+        let chi_square = |one: &[f64; CLASSES], other: &[f64; CLASSES]| {
+            let (ones, others) = (one.iter().sum::<f64>(), other.iter().sum::<f64>());
+            let ratio = (others / ones).sqrt();
+            let term = |(a, b): (&f64, &f64)| (a * ratio - b / ratio).powi(2) / (a + b);
+            one.iter().zip(other).map(term).sum::<f64>()
+        };
+        let mut naive = Draws::of(11, "naive");
+        let single = classes(&mut || naive.unit() <= chance);
+        let mut strikes = Strikes::new(Independent::new(Draws::of(12, "ways"), chance));
+        let drawn = classes(&mut || strikes.step());
+        assert!(chi_square(&single, &drawn) < 36.19, "{single:?} {drawn:?}");
+        // The test can fail: a chance that is 2 % larger does not pass.
+        let mut strikes = Strikes::new(Independent::new(Draws::of(12, "ways"), chance * 1.02));
+        let wrong = classes(&mut || strikes.step());
+        assert!(chi_square(&single, &wrong) > 36.19, "{single:?} {wrong:?}");
+    }
+}

@@ -1,0 +1,224 @@
+//! A bottleneck whose rate changes by a schedule: steps that follow each other and begin anew after the last.
+//!
+//! The line is reckoned in what it could have carried since the schedule began, counted in billionths of a bit: a rate of r bit/s
+//! carries r of them in a nanosecond, so that all is whole numbers and nothing is rounded between steps. What waits is the
+//! distance between that count and the same count for what was admitted.
+
+use super::Nanos;
+use crate::job::RateStep;
+
+/// In one byte.
+const NANOBITS: u128 = 8 * 1_000_000_000;
+/// A moment that is never reached: 146 years after the machine's start.
+const NEVER: Nanos = Nanos::MAX / 4;
+
+#[derive(Debug, Clone, Copy)]
+struct Step {
+    /// When it begins in the cycle, and what was carried before it.
+    start: Nanos,
+    carried: u128,
+    rate: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Trace {
+    steps: Vec<Step>,
+    /// Length of a cycle, and what it carries.
+    period: Nanos,
+    cycle: u128,
+    begin: Nanos,
+    /// What the line will have carried when the last admitted bit has left.
+    admitted: u128,
+}
+
+impl Trace {
+    /// A schedule that begins at `begin`. At least one step has a rate.
+    pub(crate) fn new(asked: &[RateStep], begin: Nanos) -> Self {
+        let (mut period, mut cycle) = (0, 0);
+        let steps = asked
+            .iter()
+            .map(|step| {
+                let start = Step {
+                    start: period,
+                    carried: cycle,
+                    rate: step.rate_bps,
+                };
+                period += step.for_ns;
+                cycle += u128::from(step.rate_bps) * u128::from(step.for_ns);
+                start
+            })
+            .collect();
+        assert!(cycle > 0, "something passes");
+        Self {
+            steps,
+            period,
+            cycle,
+            begin,
+            admitted: 0,
+        }
+    }
+
+    /// Bytes admitted and not yet sent at `now`, rounded up.
+    pub(crate) fn backlog(&self, now: Nanos) -> u64 {
+        let waiting = self.admitted.saturating_sub(self.carried(now));
+        waiting.div_ceil(NANOBITS) as u64
+    }
+
+    /// Send `wire` bytes that are there at `arrival`: the moment at which the last bit has left.
+    pub(crate) fn depart(&mut self, arrival: Nanos, wire: u64) -> Nanos {
+        self.admitted = self.next_bit(arrival) + u128::from(wire) * NANOBITS;
+        // The moment of a bit's end belongs to the step that carries it, also where that step ends there.
+        let (cycles, step, within) = self.place_of(self.admitted - 1);
+        self.moment(cycles, step, within + 1)
+    }
+
+    /// How many bytes leave in `time` from when the first bit that arrives at `arrival` begins to leave.
+    pub(crate) fn bytes_in(&self, arrival: Nanos, time: Nanos) -> u64 {
+        let next = self.next_bit(arrival);
+        let (cycles, step, within) = self.place_of(next);
+        let start = self.moment(cycles, step, within);
+        // Only at a moment that is never reached less than what is there already.
+        let carried = self.carried(start.saturating_add(time));
+        (carried.saturating_sub(next) / NANOBITS) as u64
+    }
+
+    fn next_bit(&self, arrival: Nanos) -> u128 {
+        self.admitted.max(self.carried(arrival))
+    }
+
+    /// What the line could have carried until `time`.
+    fn carried(&self, time: Nanos) -> u128 {
+        let time = time.saturating_sub(self.begin);
+        let within = time % self.period;
+        // The first step begins at 0.
+        let step = self.steps[self.steps.partition_point(|step| step.start <= within) - 1];
+        u128::from(time / self.period) * self.cycle
+            + step.carried
+            + u128::from(step.rate) * u128::from(within - step.start)
+    }
+
+    /// Where in the schedule the line has carried `count` and goes on: whole cycles, the step, and what that step carries before. That step
+    /// is no standstill: the one after it would begin with the same count, and there is always one, as a cycle carries more than the remainder.
+    fn place_of(&self, count: u128) -> (u128, Step, u128) {
+        let within = count % self.cycle;
+        let step = self.steps[self.steps.partition_point(|step| step.carried <= within) - 1];
+        (count / self.cycle, step, within - step.carried)
+    }
+
+    /// The moment, rounded down, at which `step` has carried `within`.
+    fn moment(&self, cycles: u128, step: Step, within: u128) -> Nanos {
+        let since = cycles
+            .saturating_mul(u128::from(self.period))
+            .saturating_add(u128::from(step.start) + within / u128::from(step.rate));
+        u64::try_from(since).map_or(NEVER, |since| self.begin.saturating_add(since).min(NEVER))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::effects::rate::Steady;
+
+    fn trace(steps: &[(Nanos, u64)], begin: Nanos) -> Trace {
+        let steps: Vec<_> = steps
+            .iter()
+            .map(|(for_ns, rate_bps)| RateStep {
+                for_ns: *for_ns,
+                rate_bps: *rate_bps,
+            })
+            .collect();
+        Trace::new(&steps, begin)
+    }
+
+    #[test]
+    fn a_standstill_only_waits() {
+        // 1 ms at 8 Mb/s carries 1000 bytes, then nothing for 1 ms.
+        let mut line = trace(&[(1_000_000, 8_000_000), (1_000_000, 0)], 500);
+        assert_eq!(line.depart(500, 400), 500 + 400_000);
+        assert_eq!(line.depart(500, 600), 500 + 1_000_000, "at its very end");
+        assert_eq!(line.depart(500, 1), 500 + 2_001_000);
+        assert_eq!(line.backlog(500), 1_001);
+        assert_eq!(line.backlog(500 + 1_500_000), 1);
+        assert_eq!(line.backlog(500 + 2_000_500), 1, "rounded up");
+        assert_eq!(line.backlog(500 + 2_001_000), 0);
+        // Arrives while it stands still, in a later cycle.
+        assert_eq!(line.depart(500 + 5_700_000, 1), 500 + 6_001_000);
+    }
+
+    #[test]
+    fn a_segment_may_lie_in_several_steps() {
+        // 1000 bytes: 250 at 2 Mb/s in 1 ms, 500 at 4 Mb/s in 1 ms, the last 250 again at 2 Mb/s.
+        let mut line = trace(&[(1_000_000, 2_000_000), (1_000_000, 4_000_000)], 0);
+        assert_eq!(line.depart(0, 1_000), 3_000_000);
+    }
+
+    #[test]
+    fn what_fits_a_time_is_counted_from_when_it_moves() {
+        let line = trace(
+            &[(1_000, 0), (1_000, 8_000_000_000), (1_000, 16_000_000_000)],
+            0,
+        );
+        // From 1 µs on: 1000 bytes in the first, then 2 a nanosecond.
+        assert_eq!(line.bytes_in(0, 500), 500);
+        assert_eq!(line.bytes_in(0, 1_500), 2_000);
+        assert_eq!(line.bytes_in(2_500, 1_000), 1_000, "then it stands still");
+    }
+
+    #[test]
+    fn nothing_overflows() {
+        let day = 86_400_000_000_000;
+        let mut line = trace(&[(1, 1), (day, 0)], 5);
+        assert_eq!(line.depart(5, 1 << 40), NEVER);
+        assert!(line.backlog(5) == 1 << 40 && line.bytes_in(9, 100_000) == 0);
+    }
+
+    proptest! {
+        /// One rate in several steps is that rate.
+        #[test]
+        fn equal_steps_are_a_steady_rate(
+            rate in 1_000_u64..20_000_000_000, lengths in prop::collection::vec(1_u64..5_000_000, 1..6), begin in 0_u64..9_999,
+            packets in prop::collection::vec((0_u64..400_000, 1_u64..70_000), 1..80),
+        ) {
+            let steps: Vec<_> = lengths.iter().map(|length| (*length, rate)).collect();
+            let (mut one, mut other) = (trace(&steps, begin), Steady::new(Some(rate), begin));
+            let mut now = begin;
+            for (pause, wire) in packets {
+                now += pause;
+                prop_assert_eq!(one.backlog(now), other.backlog(now));
+                prop_assert_eq!(one.depart(now, wire), other.depart(now, wire));
+            }
+        }
+
+        /// Against a walk over the steps with exact fractions: all is sent at the rate in force.
+        #[test]
+        fn it_is_a_walk_over_the_steps(
+            mut steps in prop::collection::vec((1_u64..300_000, prop_oneof![Just(0), 1_000_u64..9_000_000_000]), 1..7),
+            packets in prop::collection::vec((0_u64..400_000, 1_u64..70_000), 1..40),
+        ) {
+            steps.push((1_000, 1_000_000_000));
+            let mut line = trace(&steps, 0);
+            let (mut now, mut at, mut used) = (0_u64, 0_u64, 0_u128);
+            for (pause, wire) in packets {
+                now += pause;
+                if now > at { (at, used) = (now, 0) }
+                let mut left = u128::from(wire) * 8_000_000_000;
+                let departed = loop {
+                    let period: u64 = steps.iter().map(|step| step.0).sum();
+                    let mut end = at - at % period;
+                    let rate = steps.iter().find_map(|(length, rate)| { end += length; (end > at).then_some(*rate) }).expect("a step");
+                    let room = u128::from(rate) * u128::from(end - at) - used;
+                    if left <= room {
+                        used += left;
+                        let whole = (used / u128::from(rate)) as u64;
+                        break { at += whole; used %= u128::from(rate); at };
+                    }
+                    (left, at, used) = (left - room, end, 0);
+                };
+                prop_assert_eq!(line.depart(now, wire), departed);
+            }
+        }
+    }
+}

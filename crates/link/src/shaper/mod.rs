@@ -1,0 +1,352 @@
+//! One direction of a link as a pure queue: packets go in with the moment of their arrival, slices of them come out with
+//! the moment at which they are due. No clock, no input or output: whoever drives it says what time it is.
+//!
+//! The order of the effects, with its reasons, is in `effects`. What a packet becomes is decided when it arrives; it is only on its way then.
+
+use std::collections::VecDeque;
+
+use crate::effects::Nanos;
+use crate::effects::delay::Propagation;
+use crate::effects::faults::{Fate, Faults};
+use crate::effects::jitter::Jitter;
+use crate::effects::outage::Outages;
+use crate::effects::queue::DropTail;
+use crate::effects::rate::Bottleneck;
+use crate::job::Direction;
+
+mod line;
+
+use line::Line;
+pub(crate) use line::Slice;
+
+/// What the shaper needs to know of a packet: `segments` on the wire, all of `wire` bytes but the last of `wire_last`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Train {
+    pub(crate) segments: u32,
+    pub(crate) wire: u32,
+    pub(crate) wire_last: u32,
+}
+
+impl Train {
+    /// A packet that is never cut.
+    pub(crate) fn of_one(wire: u32) -> Self {
+        Self {
+            segments: 1,
+            wire,
+            wire_last: wire,
+        }
+    }
+
+    fn bytes(self, first: u32, count: u32) -> u64 {
+        let full = u64::from(count) * u64::from(self.wire);
+        if first + count == self.segments {
+            full - u64::from(self.wire) + u64::from(self.wire_last)
+        } else {
+            full
+        }
+    }
+}
+
+/// What became of an offered packet.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Admission {
+    /// Slices on the way: each will be taken once.
+    pub(crate) slices: u32,
+    /// Segments for which the queue had room; they are the first ones.
+    pub(crate) admitted: u32,
+    /// Of these, segments that the line will lose.
+    pub(crate) lost: u32,
+    /// Segments for which the queue had no room.
+    pub(crate) dropped: u32,
+    /// Segments that came while the line was down.
+    pub(crate) outage: u32,
+    /// Bytes in the queue after admission.
+    pub(crate) queue_bytes: u64,
+}
+
+/// A packet that was admitted.
+#[derive(Debug, Clone, Copy)]
+struct Passage<T> {
+    packet: T,
+    train: Train,
+    arrival: Nanos,
+    /// Jitter of the slice that is being sent.
+    extra: i64,
+}
+
+/// A lost segment: nothing arrives, but it takes its time on the bottleneck.
+#[derive(Debug, Clone, Copy)]
+struct Lost {
+    order: u64,
+    arrival: Nanos,
+    depart: Nanos,
+    wire_bytes: u64,
+}
+
+/// Queue, bottleneck and line of one direction.
+#[derive(Debug)]
+pub(crate) struct Shaper<T> {
+    outages: Outages,
+    queue: DropTail,
+    bottleneck: Bottleneck,
+    faults: Option<Faults>,
+    jitter: Option<Jitter>,
+    propagation: Propagation,
+    line: Line<T>,
+    /// Those that may still wait before the bottleneck: a change of the rate moves them, too.
+    lost: VecDeque<Lost>,
+    /// Order of the latest comer.
+    order: u64,
+    last_arrival: Nanos,
+    /// When the last of what has been taken had left the bottleneck.
+    last_depart: Nanos,
+}
+
+impl<T: Copy> Shaper<T> {
+    /// Schedules begin at `now`.
+    pub(crate) fn new(now: Nanos, direction: &Direction) -> Self {
+        Self {
+            outages: Outages::new(&direction.outages, now),
+            queue: DropTail::new(direction.queue_bytes),
+            bottleneck: Bottleneck::new(direction, now, 0),
+            faults: Faults::new(direction),
+            jitter: jitter(direction),
+            propagation: propagation(direction, 0),
+            line: Line::new(),
+            lost: VecDeque::new(),
+            order: 0,
+            last_arrival: 0,
+            last_depart: 0,
+        }
+    }
+
+    /// A packet arrived at `arrival`. Arrivals are in order; one that claims to be earlier than the last counts as simultaneous.
+    pub(crate) fn offer(&mut self, arrival: Nanos, train: Train, packet: T) -> Admission {
+        assert!(train.segments > 0, "a packet has at least one segment");
+        let arrival = arrival.max(self.last_arrival);
+        self.last_arrival = arrival;
+        let before = self.bottleneck.backlog(arrival);
+        if self.outages.down(arrival) {
+            return Admission {
+                outage: train.segments,
+                queue_bytes: before,
+                ..Admission::default()
+            };
+        }
+        self.forget_lost(arrival);
+        let admitted = self.room(before, train);
+        let mut admission = Admission {
+            admitted,
+            dropped: train.segments - admitted,
+            ..Admission::default()
+        };
+        let mut passage = Passage {
+            packet,
+            train,
+            arrival,
+            extra: 0,
+        };
+        let mut first = 0;
+        while first < admitted {
+            let count = self
+                .segments_per_slice(arrival, train)
+                .min(admitted - first);
+            passage.extra = self.jitter.as_mut().map_or(0, Jitter::draw);
+            self.pass(&passage, first, count, &mut admission);
+            first += count;
+        }
+        admission.queue_bytes = self.bottleneck.backlog(arrival);
+        admission
+    }
+
+    /// When the next slice is due.
+    pub(crate) fn next_due(&self) -> Option<Nanos> {
+        self.line.next_due()
+    }
+
+    /// The next slice, if it is due at `now`.
+    pub(crate) fn take(&mut self, now: Nanos) -> Option<Slice<T>> {
+        let slice = self.line.take(now)?;
+        self.last_depart = self.last_depart.max(slice.depart);
+        Some(slice)
+    }
+
+    /// Change the parameters at `now`. What has left the bottleneck keeps its arrival; what waits in the queue, and is
+    /// never dropped by the change, leaves at the new rate and takes the new delay. Who is lost, spoilt or copied was decided when it
+    /// came, and so were the cuts: after a change to a slower rate, what waits leaves in slices that take longer.
+    pub(crate) fn set(&mut self, now: Nanos, direction: &Direction) {
+        let waiting = self.line.waiting(now);
+        self.forget_lost(now);
+        let lost = std::mem::take(&mut self.lost);
+        // What was taken was due by now.
+        let last_due = self.line.last_due().unwrap_or(0).max(now);
+        self.outages = Outages::new(&direction.outages, now);
+        self.queue = DropTail::new(direction.queue_bytes);
+        self.bottleneck = Bottleneck::new(direction, now, self.free_at(now));
+        self.faults = Faults::new(direction);
+        self.jitter = jitter(direction);
+        self.propagation = propagation(direction, last_due);
+        self.send_anew(now, waiting, lost);
+    }
+
+    /// Send a slice of which nobody knows yet what the line does to its segments.
+    fn pass(&mut self, passage: &Passage<T>, first: u32, count: u32, admission: &mut Admission) {
+        let (mut at, end) = (first, first + count);
+        while at < end {
+            let clean = self
+                .faults
+                .as_mut()
+                .map_or(end - at, |faults| faults.clean(end - at));
+            if clean > 0 {
+                self.send(passage, at, clean, None);
+                admission.slices += 1;
+                at += clean;
+            } else if let Some(faults) = &mut self.faults {
+                match faults.next() {
+                    Fate::Lost => {
+                        self.lose(passage, at);
+                        admission.lost += 1;
+                    }
+                    Fate::Arrives { flaw, twice } => {
+                        let slice = self.send(passage, at, 1, flaw);
+                        admission.slices += 1;
+                        if twice {
+                            self.send_copy(slice);
+                            admission.slices += 1;
+                        }
+                    }
+                }
+                at += 1;
+            }
+        }
+    }
+
+    fn send(
+        &mut self,
+        passage: &Passage<T>,
+        first: u32,
+        count: u32,
+        flaw: Option<u32>,
+    ) -> Slice<T> {
+        let wire_bytes = passage.train.bytes(first, count);
+        let depart = self.bottleneck.depart(passage.arrival, wire_bytes);
+        self.order += 1;
+        let slice = Slice {
+            packet: passage.packet,
+            first,
+            count,
+            due: self.propagation.due(depart, passage.extra),
+            wire_bytes,
+            flaw,
+            copy: false,
+            overtaken: false,
+            order: self.order,
+            arrival: passage.arrival,
+            depart,
+        };
+        self.line.push(slice);
+        slice
+    }
+
+    fn send_copy(&mut self, slice: Slice<T>) {
+        self.order += 1;
+        self.line.push(Slice {
+            copy: true,
+            order: self.order,
+            ..slice
+        });
+    }
+
+    fn lose(&mut self, passage: &Passage<T>, index: u32) {
+        let wire_bytes = passage.train.bytes(index, 1);
+        let depart = self.bottleneck.depart(passage.arrival, wire_bytes);
+        self.order += 1;
+        self.lost.push_back(Lost {
+            order: self.order,
+            arrival: passage.arrival,
+            depart,
+            wire_bytes,
+        });
+    }
+
+    /// Forget the lost segments that have left the bottleneck at `now`.
+    fn forget_lost(&mut self, now: Nanos) {
+        while let Some(lost) = self.lost.front().filter(|lost| lost.depart <= now) {
+            self.last_depart = self.last_depart.max(lost.depart);
+            self.lost.pop_front();
+        }
+    }
+
+    /// When the bottleneck was free for what waits at `now`.
+    fn free_at(&self, now: Nanos) -> Nanos {
+        let gone = self.line.last_depart().unwrap_or(0);
+        gone.max(self.last_depart).min(now)
+    }
+
+    /// Send what waited, in the order in which it came.
+    fn send_anew(&mut self, now: Nanos, waiting: Vec<Slice<T>>, lost: VecDeque<Lost>) {
+        let mut lost = lost.into_iter().peekable();
+        let (mut depart, mut due) = (0, 0);
+        for mut slice in waiting {
+            while let Some(before) = lost.next_if(|lost| lost.order < slice.order) {
+                self.lose_anew(before);
+            }
+            if !slice.copy {
+                let extra = self.jitter.as_mut().map_or(0, Jitter::draw);
+                depart = self.bottleneck.depart(slice.arrival, slice.wire_bytes);
+                due = self.propagation.due(depart, extra).max(now);
+            }
+            (slice.depart, slice.due) = (depart, due);
+            self.line.push(slice);
+        }
+        lost.for_each(|lost| self.lose_anew(lost));
+    }
+
+    fn lose_anew(&mut self, lost: Lost) {
+        let depart = self.bottleneck.depart(lost.arrival, lost.wire_bytes);
+        self.lost.push_back(Lost { depart, ..lost });
+    }
+
+    /// How many of the train's segments fit behind a backlog of `before` bytes.
+    fn room(&self, before: u64, train: Train) -> u32 {
+        let whole = train.bytes(0, train.segments);
+        if self.bottleneck.unlimited() || self.queue.holds(before + whole) {
+            return train.segments;
+        }
+        let mut backlog = before;
+        for index in 0..train.segments {
+            let wire = train.bytes(index, 1);
+            if !self.queue.admits(backlog, wire) {
+                return index;
+            }
+            backlog += wire;
+        }
+        train.segments
+    }
+
+    fn segments_per_slice(&self, arrival: Nanos, train: Train) -> u32 {
+        let Some(bytes) = self.bottleneck.slice(arrival) else {
+            return train.segments;
+        };
+        u32::try_from(bytes / u64::from(train.wire.max(1)))
+            .unwrap_or(u32::MAX)
+            .max(1)
+    }
+}
+
+fn jitter(direction: &Direction) -> Option<Jitter> {
+    let asked = direction.jitter.as_ref()?;
+    Some(Jitter::new(asked, direction.draws("jitter")))
+}
+
+/// A line on which what is there already arrives by `last_due`. Without jitter nothing can overtake by itself, and a shorter delay
+/// is no reason to.
+fn propagation(direction: &Direction, last_due: Nanos) -> Propagation {
+    let reorder = direction.reorder && direction.jitter.is_some();
+    Propagation::new(direction.effective_delay(), reorder, last_due)
+}
+
+#[cfg(test)]
+mod effects_tests;
+#[cfg(test)]
+mod tests;
