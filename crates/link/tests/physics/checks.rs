@@ -1,12 +1,12 @@
 //! What must hold on any machine, however busy: lower bounds of times, upper bounds of rates, counts. How close the link comes
 //! is for the table, and for calibration before each use.
 
-use std::process::{Child, Command};
+use std::process::Child;
 
 use serde_json::{Value, json};
 
 use crate::drive::{self, Job, own, usual, way};
-use crate::rig::Rig;
+use crate::rig::{Port, Rig, ip};
 
 pub(crate) type Check = (&'static str, fn(&Rig));
 
@@ -31,7 +31,7 @@ fn count(value: &Value) -> u64 {
 /// Half of the round trip time each way; the link is never early, and not late by more than a busy machine's hiccup at best.
 fn round_trips(rig: &Rig) {
     let (_echo, port) = drive::echo(&rig.server);
-    let mut link = drive::link(&usual(0, 0), &usual(0, 0));
+    let mut link = drive::link(rig, &usual(0, 0), &usual(0, 0));
     for (rtt, rounds) in [(1_000_000, 200), (10_000_000, 40), (40_000_000, 10)] {
         drive::set(&mut link, &usual(1_000_000_000, rtt));
         let seen = drive::rtt(&rig.client, port, rounds);
@@ -47,7 +47,7 @@ fn round_trips(rig: &Rig) {
 fn rate(rig: &Rig) {
     let (_echo, port) = drive::echo(&rig.server);
     for (rate, direction) in [(50_000_000, "to_server"), (200_000_000, "to_client")] {
-        let mut link = drive::link(&usual(rate, 2_000_000), &usual(rate, 2_000_000));
+        let mut link = drive::link(rig, &usual(rate, 2_000_000), &usual(rate, 2_000_000));
         let seen = drive::goodput(&rig.client, port, direction, 500, 1_500);
         let share =
             seen["bits_per_second"].as_f64().expect("a number") / (rate as f64 * 1448.0 / 1538.0);
@@ -75,6 +75,7 @@ fn short_queue(rig: &Rig) {
     const QUEUE: u64 = 15_380;
     let (_echo, port) = drive::echo(&rig.server);
     let mut link = drive::link(
+        rig,
         &way(20_000_000, 1_000_000, QUEUE),
         &usual(20_000_000, 1_000_000),
     );
@@ -111,7 +112,7 @@ fn integrity(rig: &Rig) {
         (usual(500_000_000, 1_000_000), 20_000_000),
         (way(100_000_000, 1_000_000, 60_000), 6_000_000),
     ] {
-        let mut link = drive::link(&both, &both);
+        let mut link = drive::link(rig, &both, &both);
         let code = mirror(rig, port, length).wait().expect("the mirror ends");
         assert!(code.success(), "with {both}");
         assert_eq!(drive::unmodelled(&drive::stats(&mut link)), 0);
@@ -122,7 +123,11 @@ fn integrity(rig: &Rig) {
 fn live_change(rig: &Rig) {
     let (_echo, port) = drive::echo(&rig.server);
     let deep = |rate, rtt| way(rate, rtt, 1 << 28);
-    let mut link = drive::link(&deep(100_000_000, 1_000_000), &deep(100_000_000, 1_000_000));
+    let mut link = drive::link(
+        rig,
+        &deep(100_000_000, 1_000_000),
+        &deep(100_000_000, 1_000_000),
+    );
     let mut transfer = mirror(rig, port, 8_000_000);
     let mut changes = 0;
     while transfer.try_wait().expect("the mirror lives").is_none() {
@@ -147,6 +152,7 @@ fn live_change(rig: &Rig) {
 fn directions(rig: &Rig) {
     let (_echo, port) = drive::echo(&rig.server);
     let _link = drive::link(
+        rig,
         &usual(10_000_000, 1_000_000),
         &usual(100_000_000, 1_000_000),
     );
@@ -162,8 +168,8 @@ fn directions(rig: &Rig) {
     );
 }
 
-fn end_of_stdin(_rig: &Rig) {
-    let link = drive::link(&usual(0, 0), &usual(0, 0));
+fn end_of_stdin(rig: &Rig) {
+    let link = drive::link(rig, &usual(0, 0), &usual(0, 0));
     assert_eq!(link.end(), Some(0));
 }
 
@@ -190,9 +196,13 @@ fn refused(job: &Value, code: &str, word: &str) {
     assert_eq!(link.end(), Some(1));
 }
 
-fn refusals(_rig: &Rig) {
+fn refusals(rig: &Rig) {
     let both = usual(0, 0);
-    let job = json!({"job": "link", "version": 2, "client_interface": "lc", "server_interface": "nowhere", "to_server": both, "to_client": both});
+    let job = match rig.port {
+        Port::Packet => drive::link_job(rig, "lc", "nowhere", &both, &both),
+        // Interfaces of another kind have these names.
+        Port::Tun => drive::link_job(rig, "lc", "nowhere-that-fits", &both, &both),
+    };
     refused(&job, "interface", "nowhere");
     let mut other = job.clone();
     other["version"] = json!(7);
@@ -202,20 +212,15 @@ fn refusals(_rig: &Rig) {
     refused(&unknown, "bad_job", "lost");
 }
 
-/// Last among the checks: it takes an interface away, one that only this check uses.
-fn vanished(_rig: &Rig) {
-    let ip = |words: &str| {
-        let done = Command::new("ip")
-            .args(words.split_whitespace())
-            .status()
-            .expect("ip starts");
-        assert!(done.success(), "ip {words}");
-    };
-    ip("link add dev lx type veth peer name ly");
-    ip("link set dev lx up");
-    ip("link set dev ly up");
+/// Of interfaces that only this check uses.
+fn vanished(rig: &Rig) {
     let both = usual(0, 0);
-    let job = json!({"job": "link", "version": 2, "client_interface": "lx", "server_interface": "ly", "to_server": both, "to_client": both});
+    if rig.port == Port::Packet {
+        ip("link add dev lx type veth peer name ly");
+        ip("link set dev lx up");
+        ip("link set dev ly up");
+    }
+    let job = drive::link_job(rig, "lx", "ly", &both, &both);
     let mut link = Job::start(own("link"), &job);
     assert_eq!(link.event()["event"], "link_ready");
     ip("link delete dev lx");

@@ -8,6 +8,36 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 pub(crate) const SERVER: &str = "10.77.0.2";
+const CLIENT: &str = "10.77.0.1";
+
+/// What the link's ends are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Port {
+    Packet,
+    Tun,
+}
+
+impl Port {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Packet => "packet",
+            Self::Tun => "tun",
+        }
+    }
+
+    /// Can it be had here? The error says why not.
+    pub(crate) fn available(self) -> Result<(), String> {
+        match self {
+            Self::Packet => Ok(()),
+            Self::Tun => fs::OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open("/dev/net/tun")
+                .map(drop)
+                .map_err(|error| format!("/dev/net/tun cannot be opened: {error}")),
+        }
+    }
+}
 
 /// Enter new namespaces by starting this program again in them. Returns only on failure, with the reason.
 pub(crate) fn enter(inside: &str) -> io::Error {
@@ -61,10 +91,11 @@ fn is_root() -> bool {
 pub(crate) struct Host {
     holder: Child,
     pub(crate) cpu: &'static str,
+    address: &'static str,
 }
 
 impl Host {
-    fn make(cpu: &'static str) -> Self {
+    fn make(cpu: &'static str, address: &'static str) -> Self {
         let holder = Command::new("unshare")
             .args(["--net", "--", "cat"])
             .stdin(Stdio::piped())
@@ -80,7 +111,11 @@ impl Host {
             );
             std::thread::yield_now();
         }
-        let host = Self { holder, cpu };
+        let host = Self {
+            holder,
+            cpu,
+            address,
+        };
         for (key, value) in [
             ("ipv6/conf/all/disable_ipv6", "1"),
             ("ipv6/conf/default/disable_ipv6", "1"),
@@ -94,7 +129,27 @@ impl Host {
                     .args(["-c", &format!("echo {value} > /proc/sys/net/{key}")]),
             );
         }
+        // On the loopback, so that it is there before and after any link.
+        host.ip("link set dev lo up");
+        host.ip(&format!("address add {address}/32 dev lo"));
         host
+    }
+
+    /// The way to the other host, whose Ethernet address is known if there is Ethernet.
+    fn reach(&self, device: &str, other: &str, mac: Option<&str>) {
+        if let Some(mac) = mac {
+            self.ip(&format!(
+                "neighbour add {other} lladdr {mac} dev {device} nud permanent"
+            ));
+        }
+        self.ip(&format!(
+            "route add {other}/32 dev {device} src {} congctl cubic",
+            self.address
+        ));
+    }
+
+    fn ip(&self, words: &str) {
+        done(self.command("ip").args(words.split_whitespace()));
     }
 
     fn id(&self) -> String {
@@ -125,14 +180,16 @@ impl Drop for Host {
     }
 }
 
-/// The row of namespaces, joined by virtual cables: c0 - lc, ls - s0.
+/// The row of namespaces. For packet sockets virtual cables join them: c0 - lc, ls - s0. For TUN the link's own devices lc and ls
+/// move to the hosts when it is there.
 pub(crate) struct Rig {
+    pub(crate) port: Port,
     pub(crate) client: Host,
     pub(crate) server: Host,
 }
 
 impl Rig {
-    pub(crate) fn make() -> Self {
+    pub(crate) fn make(port: Port) -> Self {
         for key in ["all", "default"] {
             let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{key}/disable_ipv6"), "1");
         }
@@ -142,49 +199,59 @@ impl Rig {
             "0"
         };
         let rig = Self {
-            client: Host::make("0"),
-            server: Host::make(last),
+            port,
+            client: Host::make("0", CLIENT),
+            server: Host::make(last, SERVER),
         };
-        Self::join(
-            "lc",
-            &rig.client,
-            "c0",
-            ("10.77.0.1", "02:00:00:00:00:01"),
-            (SERVER, "02:00:00:00:00:02"),
-        );
-        Self::join(
-            "ls",
-            &rig.server,
-            "s0",
-            (SERVER, "02:00:00:00:00:02"),
-            ("10.77.0.1", "02:00:00:00:00:01"),
-        );
+        if port == Port::Packet {
+            cable("lc", &rig.client, ("c0", "02:00:00:00:00:01"));
+            cable("ls", &rig.server, ("s0", "02:00:00:00:00:02"));
+            rig.client.reach("c0", SERVER, Some("02:00:00:00:00:02"));
+            rig.server.reach("s0", CLIENT, Some("02:00:00:00:00:01"));
+        }
         rig
     }
 
-    fn join(middle: &str, host: &Host, name: &str, own: (&str, &str), peer: (&str, &str)) {
-        let ip = |args: &str| done(Command::new("ip").args(args.split_whitespace()));
-        let inside = |args: String| done(host.command("ip").args(args.split_whitespace()));
-        ip(&format!(
-            "link add dev {middle} mtu 1500 type veth peer name {name} netns {}",
-            host.id()
-        ));
-        ip(&format!("link set dev {middle} arp off up"));
-        inside(format!(
-            "link set dev {name} address {} mtu 1500 gso_max_size 65536",
-            own.1
-        ));
-        inside(format!("link set dev {name} up"));
-        inside(format!("address add {}/30 dev {name}", own.0));
-        inside(format!(
-            "neighbour add {} lladdr {} dev {name} nud permanent",
-            peer.0, peer.1
-        ));
-        inside(format!(
-            "route change 10.77.0.0/30 dev {name} src {} congctl cubic",
-            own.0
-        ));
+    /// Called when a link between lc and ls is ready.
+    pub(crate) fn linked(&self) {
+        if self.port == Port::Tun {
+            for (host, device, other) in
+                [(&self.client, "lc", SERVER), (&self.server, "ls", CLIENT)]
+            {
+                ip(&format!("link set dev {device} netns {}", host.id()));
+                host.ip(&format!("link set dev {device} mtu 1500 up"));
+                host.reach(device, other, None);
+            }
+        }
     }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        if self.port == Port::Packet {
+            // The namespaces of the hosts go later, at a time of the kernel's choosing; the names are wanted again.
+            ip("link delete dev lc");
+            ip("link delete dev ls");
+        }
+    }
+}
+
+/// A cable from `middle` to an interface of the host.
+fn cable(middle: &str, host: &Host, (name, mac): (&str, &str)) {
+    ip(&format!(
+        "link add dev {middle} mtu 1500 type veth peer name {name} netns {}",
+        host.id()
+    ));
+    ip(&format!("link set dev {middle} arp off up"));
+    host.ip(&format!(
+        "link set dev {name} address {mac} mtu 1500 gso_max_size 65536"
+    ));
+    host.ip(&format!("link set dev {name} up"));
+}
+
+/// In the middle.
+pub(crate) fn ip(words: &str) {
+    done(Command::new("ip").args(words.split_whitespace()));
 }
 
 /// Run to the end; a failure is a fault of the rig.

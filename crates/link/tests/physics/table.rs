@@ -5,15 +5,27 @@ use serde_json::Value;
 use crate::drive::{self, usual};
 use crate::rig::Rig;
 
-/// `rtt`, `goodput` or nothing for both; a number of repetitions may follow.
+/// `rtt` and `goodput` and the kinds of ports choose, and so do a rate in Mb/s and an RTT in microseconds; without any, all.
 pub(crate) fn print(rig: &Rig, which: &[String]) {
-    let wanted = |name: &str| which.is_empty() || which.iter().any(|word| word == name);
-    if wanted("rtt") {
-        round_trips(rig);
+    let chosen = |name: &str, others: &[&str]| {
+        which.iter().any(|word| word == name)
+            || !which.iter().any(|word| others.contains(&word.as_str()))
+    };
+    if !chosen(rig.port.name(), &["packet", "tun"]) {
+        return;
     }
-    if wanted("goodput") {
-        goodput(rig);
+    let numbers: Vec<u64> = which.iter().filter_map(|word| word.parse().ok()).collect();
+    if chosen("rtt", &["rtt", "goodput"]) {
+        round_trips(rig, &numbers);
     }
+    if chosen("goodput", &["rtt", "goodput"]) {
+        goodput(rig, &numbers);
+    }
+}
+
+/// Settings that begin with what was chosen.
+fn matches(numbers: &[u64], setting: [u64; 2]) -> bool {
+    setting.starts_with(&numbers[..numbers.len().min(2)])
 }
 
 fn number(value: &Value) -> f64 {
@@ -24,12 +36,12 @@ fn micros(value: &Value) -> f64 {
     number(value) / 1e3
 }
 
-fn round_trips(rig: &Rig) {
+fn round_trips(rig: &Rig, numbers: &[u64]) {
     println!(
         "rate Mb/s  RTT us |     min     p50     p99     max | excess p50 | late p50   p99  p999   max us | cpu us/packet | drops"
     );
     let (_echo, port) = drive::echo(&rig.server);
-    let mut link = drive::link(&usual(0, 0), &usual(0, 0));
+    let mut link = drive::link(rig, &usual(0, 0), &usual(0, 0));
     for (rate, rtt_us, count) in [
         (0, 0, 5_000),
         (0, 100, 5_000),
@@ -38,8 +50,11 @@ fn round_trips(rig: &Rig) {
         (1_000, 1_000, 2_000),
         (100, 1_000, 2_000),
         (1_000, 10_000, 200),
-        (1_000, 100_000, 30),
+        (1_000, 85_000, 30),
     ] {
+        if !matches(numbers, [rate, rtt_us]) {
+            continue;
+        }
         drive::set(&mut link, &usual(rate * 1_000_000, rtt_us * 1_000));
         drive::stats(&mut link);
         let rtt = drive::rtt(&rig.client, port, count);
@@ -64,7 +79,7 @@ fn round_trips(rig: &Rig) {
     }
 }
 
-fn goodput(rig: &Rig) {
+fn goodput(rig: &Rig, numbers: &[u64]) {
     println!(
         "rate Mb/s  RTT us direction | Mb/s expected    % | retransmits | emulator cores per Gb/s | late p999 us | unmodelled, queue drops"
     );
@@ -78,14 +93,21 @@ fn goodput(rig: &Rig) {
         (1_000, 1_000),
         (1_000, 10_000),
         (1_000, 100_000),
+        (10_000, 200),
         (10_000, 1_000),
+        (10_000, 10_000),
+        (10_000, 85_000),
         (0, 0),
     ] {
+        if !matches(numbers, [rate, rtt_us]) {
+            continue;
+        }
         let mut link = drive::link(
+            rig,
             &usual(rate * 1_000_000, rtt_us * 1_000),
             &usual(rate * 1_000_000, rtt_us * 1_000),
         );
-        let warm_up = if rtt_us < 100_000 { 1_500 } else { 8_000 };
+        let warm_up = if rtt_us < 50_000 { 1_500 } else { 8_000 };
         for direction in ["to_server", "to_client"] {
             drive::stats(&mut link);
             let result = drive::goodput(&rig.client, port, direction, warm_up, 3_000);
