@@ -13,8 +13,9 @@ const LEAD_MIN: Nanos = 3_000;
 /// How fast the lead follows: a late waking adds one step, an early one takes three off. It rests where one waking in four is
 /// early, so that most sleeps end with nothing left to watch.
 const STEP: Nanos = 250;
-/// One part in this many of the time may be spent looking at the clock,
-const SHARE: Nanos = 8;
+/// One part in this many of the time may be spent looking at the clock: little at a high rate of packets, when the processor is
+/// awake and wakes on time, and enough for one waking in a millisecond however late that is,
+const SHARE: Nanos = 32;
 /// saved up for at most this much looking.
 const SAVED_MAX: Nanos = 2_000_000;
 
@@ -106,9 +107,9 @@ mod tests {
             "nothing is saved, the least lead remains"
         );
         assert_eq!(
-            sleeper.until(400_000, 450_000),
+            sleeper.until(1_600_000, 1_650_000),
             Until::Watch,
-            "an eighth of the time since"
+            "a thirty-second part of the time since"
         );
     }
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver as Orders, Sender};
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::thread::{ClockId, clock_nanosleep_absolute};
 
 use crate::arena::{Arena, PACKET_MAX, Place};
 use crate::clock::{moment_of, now, timespec};
@@ -60,6 +61,7 @@ pub(crate) struct Pump<P: Port> {
     counters: Counters,
     sleeper: Sleeper,
     deaf: Nanos,
+    overtakes: bool,
     scratch: Vec<u8>,
 }
 
@@ -69,6 +71,19 @@ fn memory(direction: &Direction) -> u64 {
     let extra = direction.jitter.as_ref().map_or(0, jitter::longest);
     let line = rate * u128::from(direction.effective_delay() + extra) / 8_000_000_000;
     line as u64 + direction.queue_bytes + SLACK
+}
+
+/// May a packet that comes later be due earlier?
+fn overtakes(direction: &Direction) -> bool {
+    direction.reorder && direction.jitter.is_some()
+}
+
+/// While something is on the way that nothing overtakes, packets that come need no waking: they cannot be due before it, and the
+/// kernel's stamp says when they came. Orders wait until the thread wakes, too; no sleep is longer than [`DEAF_MAX`]. So this is
+/// a timer and nothing else, which costs less than to wait for a descriptor with a timeout.
+fn sleep_until(moment: Nanos) {
+    // Woken by a signal, the loop looks at the clock and comes back.
+    let _ = clock_nanosleep_absolute(ClockId::Monotonic, &timespec(moment));
 }
 
 /// How long packets may gather in the socket's buffer.
@@ -97,6 +112,7 @@ impl<P: Port> Pump<P> {
             counters: Counters::new(),
             sleeper: Sleeper::new(now()),
             deaf: deaf(direction),
+            overtakes: overtakes(direction),
             scratch: vec![0; PACKET_MAX],
         }
     }
@@ -104,24 +120,24 @@ impl<P: Port> Pump<P> {
     /// Until told to stop, or until an interface is gone.
     pub(crate) fn run(mut self) -> Result<(), Failure> {
         loop {
-            let ordered = self.wait()?;
+            self.wait()?;
             self.transmit_due()?;
             self.receive()?;
             // After what came before it.
-            if ordered && self.obey() {
+            if self.obey() {
                 return Ok(());
             }
         }
     }
 
-    /// Until something is due, a packet came while nothing was on the way, or an order is there (true).
-    fn wait(&mut self) -> Result<bool, Failure> {
+    /// Until something is due, a packet came where it must be heard, or an order may be there.
+    fn wait(&mut self) -> Result<(), Failure> {
         let Some(due) = self.shaper.next_due() else {
-            return self.sleep(None);
+            return self.hear(None);
         };
         let moment = now();
         if due <= moment {
-            return Ok(false);
+            return Ok(());
         }
         match self.sleeper.until(moment, due) {
             Until::Watch => {
@@ -131,33 +147,32 @@ impl<P: Port> Pump<P> {
                     seen = now();
                 }
                 self.sleeper.watched(seen - moment);
-                Ok(false)
             }
-            Until::Sleep(wanted) if wanted - moment > self.deaf => self.sleep(Some(self.deaf)),
+            Until::Sleep(wanted) if self.overtakes => self.hear(Some(wanted - moment))?,
+            Until::Sleep(wanted) if wanted - moment > self.deaf => sleep_until(moment + self.deaf),
             Until::Sleep(wanted) => {
-                let woken = self.sleep(Some(wanted - moment))?;
+                sleep_until(wanted);
                 self.sleeper.slept(wanted, now());
-                Ok(woken)
             }
         }
+        Ok(())
     }
 
-    /// Sleep for a time, or without one until a packet comes. True: an order is there. While something is on the way, packets that come need no waking: they
-    /// cannot be due before it, and the kernel's stamp says when they came.
-    fn sleep(&self, time: Option<Nanos>) -> Result<bool, Failure> {
+    /// Until a packet or an order comes, but no longer than `time`.
+    fn hear(&self, time: Option<Nanos>) -> Result<(), Failure> {
         let timeout = time.map(timespec);
         let mut ends = [
             PollFd::new(&self.wake, PollFlags::IN),
             PollFd::new(&self.receiver, PollFlags::IN),
         ];
-        let heard = if time.is_some() {
-            &mut ends[..1]
-        } else {
-            &mut ends[..]
-        };
-        match poll(heard, timeout.as_ref()) {
-            Ok(_) => Ok(!ends[0].revents().is_empty()),
-            Err(rustix::io::Errno::INTR) => Ok(false),
+        match poll(&mut ends, timeout.as_ref()) {
+            Ok(_) if ends[0].revents().is_empty() => Ok(()),
+            Ok(_) => {
+                // Read only to make it quiet; orders are counted by the channel.
+                let _ = rustix::io::read(self.wake.as_fd(), &mut [0_u8; 8]);
+                Ok(())
+            }
+            Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(P::failure(
                 &self.names.0,
                 "wait for packets on",
@@ -168,8 +183,6 @@ impl<P: Port> Pump<P> {
 
     /// Carry out what is ordered. True: stop.
     fn obey(&mut self) -> bool {
-        // Read only to make it quiet; orders are counted by the channel.
-        let _ = rustix::io::read(self.wake.as_fd(), &mut [0_u8; 8]);
         while let Ok(order) = self.orders.try_recv() {
             match order {
                 Order::Stop => return true,
@@ -177,6 +190,7 @@ impl<P: Port> Pump<P> {
                     self.arena.set_limit(memory(&direction));
                     self.shaper.set(now(), &direction);
                     self.deaf = deaf(&direction);
+                    self.overtakes = overtakes(&direction);
                 }
                 Order::Stats { reset, answer } => {
                     let dropped = self.receiver.dropped();
