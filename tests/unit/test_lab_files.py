@@ -13,7 +13,7 @@ from howfar.errors import LabError, PlanError
 from howfar.lab.cache import cache_home, file_system_of, lock, work_directory
 from howfar.lab.environment import LoadWatch, cpu_ticks, machine_facts
 from howfar.lab.laboratory import LabRequest
-from howfar.lab.network import host_batch, middle_batch
+from howfar.lab.network import host_batch, loopback_batch, middle_batch
 from howfar.lab.servers.templates import from_template, tidy
 
 
@@ -86,7 +86,13 @@ def test_a_socket_path_that_the_kernel_would_refuse_is_refused_early(
 
 def test_every_line_names_its_device_with_the_keyword() -> None:
     """`ip` abbreviates keywords: an interface without `dev` before it may be read as one."""
-    lines = [*middle_batch(7, 8), *host_batch("client", "cubic"), *host_batch("server", None)]
+    lines = [
+        *middle_batch(7, 8),
+        *loopback_batch("cubic"),
+        *host_batch("client", "cubic"),
+        *host_batch("server", None),
+        *host_batch("client", "cubic", ethernet=False),
+    ]
     for line in lines:
         words = line.split()
         for name in ("c0", "s0", "lc", "ls", "lo"):
@@ -99,7 +105,11 @@ def test_hosts_know_each_other_without_asking() -> None:
     client, server = "\n".join(host_batch("client", "cubic")), "\n".join(host_batch("server", None))
     assert "neigh replace 10.77.0.2 lladdr 02:00:0a:4d:00:02 dev c0 nud permanent" in client
     assert "neigh replace 10.77.0.1 lladdr 02:00:0a:4d:00:01 dev s0 nud permanent" in server
-    assert client.count("congctl cubic") == 2
+    assert "neigh replace fd00:77::2 lladdr 02:00:0a:4d:00:02 dev c0 nud permanent" in client
+    assert client.count("congctl cubic") == 2, "IPv4 and IPv6"
+    assert "\n".join(loopback_batch("cubic")).count("congctl cubic") == 1
+    assert "fd00" not in "\n".join(host_batch("client", "cubic", ipv6=False))
+    assert "neigh" not in "\n".join(host_batch("client", "cubic", ethernet=False)), "TUN has no addresses of Ethernet"
     assert "congctl" not in server
 
 

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from howfar.engine.messages import DirectionStats, Drops, GoodputResult, LinkReady, LinkStats, RttResult
-from howfar.lab.link import Link, LinkAsked, goodput_times_ns, ping_count, probe_count
+from howfar.lab.link import WAYS, Link, LinkAsked
+from howfar.lab.link.calibrate import goodput_times_ns, ping_count, probe_count
 from howfar.lab.link_receipt import crossing_violations, goodput_warnings, link_receipt, link_violations
 
 _ASKED = LinkAsked(rtt_ns=200_000, rate_bps=10**9)
@@ -45,14 +46,15 @@ def _rtt(p50_ns: int) -> RttResult:
 
 
 def test_queue_is_ten_milliseconds_or_one_product_of_bandwidth_and_delay() -> None:
-    assert _ASKED.queue_bytes == 10**9 * 10 // 1000 // 8
-    assert LinkAsked(100_000_000, 10**9).queue_bytes == 10**9 // 10 // 8
+    for way in WAYS:
+        assert _ASKED.queue_bytes(way) == 10**9 * 10 // 1000 // 8
+        assert LinkAsked(100_000_000, 10**9).queue_bytes(way) == 10**9 // 10 // 8
 
 
 def test_expected_goodput_counts_ethernet_framing() -> None:
     """1448 bytes of payload in 1500 + 14 + 4 + 8 + 12 = 1538 on the wire."""
-    assert _ASKED.expected_goodput_bps == pytest.approx(941.48e6, rel=1e-4)
-    assert LinkAsked(200_000, None).expected_goodput_bps is None
+    assert _ASKED.expected_goodput_bps("to_server") == pytest.approx(941.48e6, rel=1e-4)
+    assert LinkAsked(200_000, None).expected_goodput_bps("to_server") is None
 
 
 @given(st.integers(0, 10**10))
@@ -102,7 +104,7 @@ def test_late_packets_are_a_violation_beyond_a_share_of_the_rtt(
 
 
 def test_goodput_more_than_a_fiftieth_off_is_a_warning() -> None:
-    expected = _ASKED.expected_goodput_bps
+    expected = _ASKED.expected_goodput_bps("to_server")
     assert expected is not None
     goodput = {"to_server": expected * 0.985, "to_client": expected * 0.97}
     (warning,) = goodput_warnings(_ASKED, {"goodput_bps": goodput})
@@ -132,6 +134,20 @@ def test_a_round_of_calibration_and_a_transfer_are_bounded(rtt_ns: int) -> None:
     assert 500_000_000 <= measure_ns <= 10_000_000_000
 
 
+class _FakeLine:
+    ready = LinkReady(realtime=True, short_slice=False, offload=True)
+    pid = 1
+
+    def alive(self) -> bool:
+        return True
+
+    def set(self, asked: LinkAsked, compensate_ns: int, elapsed_ns: int) -> None:
+        raise AssertionError("a link that is faked has no line to set")
+
+    def stats(self, *, reset: bool = False) -> LinkStats:
+        return _stats()
+
+
 @dataclass
 class _FakeLink(Link):
     """The RTT is the delay set plus an excess, as of a machine that is slow to wake, plus what disturbs this probe."""
@@ -141,7 +157,7 @@ class _FakeLink(Link):
     settings: list[int] = field(default_factory=list)
     slept: list[float] = field(default_factory=list)
 
-    def _set(self, asked: LinkAsked, compensate_ns: int) -> None:
+    def set_calm(self, asked: LinkAsked, compensate_ns: int) -> None:
         assert 0 <= compensate_ns <= asked.rtt_ns // 2, "a delay is never negative"
         self.asked, self.compensate_ns = asked, compensate_ns
         self.settings.append(compensate_ns)
@@ -162,14 +178,11 @@ class _FakeLink(Link):
 
 
 def _fake(excess_ns: int, noise: Iterable[int] = ()) -> _FakeLink:
-    ready = LinkReady(realtime=True, short_slice=False, offload=True)
     fake = _FakeLink(
-        None,  # type: ignore[arg-type]
-        None,  # type: ignore[arg-type]
+        _FakeLine(),
         None,  # type: ignore[arg-type]
         None,  # type: ignore[arg-type]
         1,
-        ready,
         _ASKED,
         excess_ns=excess_ns,
         noise=chain(noise, repeat(0)),
@@ -207,7 +220,7 @@ def test_between_trials_nothing_is_tuned(noise: list[int]) -> None:
     for _ in range(5):
         probes = fake.at_rest()
         assert fake.compensate_ns == frozen
-        receipt = link_receipt(fake, probes, _stats())
+        receipt = link_receipt(fake, probes, _stats(), {})
         assert receipt["compensate_ns"] == frozen
         assert receipt["rtt_at_rest_ns"]["p50_of_each_probe"] == [probe.p50_ns for probe in probes]
         assert fake.shape(_ASKED)["compensate_ns"] == frozen

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -10,22 +9,23 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
+from howfar.cli.lab_link import describe_link, run_over_link, write_receipt
+from howfar.cli.link_options import link_options, read_link
 from howfar.engine.messages import TcpTarget, UnixTarget
-from howfar.errors import HowfarError, LabError, SandboxForbidden
+from howfar.engine.process import Launcher
+from howfar.errors import HowfarError, SandboxForbidden, UsageError
 from howfar.lab import sandbox
-from howfar.lab.hosts import Companion, Host
+from howfar.lab.hosts import Companion
 from howfar.lab.laboratory import PLACEMENTS, Lab, LabRequest, open_laboratory
-from howfar.lab.link_receipt import link_receipt
-from howfar.lab.network import SERVER_ADDRESS
+from howfar.lab.network import SERVER_ADDRESS, SERVER_ADDRESS6
 from howfar.lab.paths import PathKind, find_path, path_names
 from howfar.lab.servers import DATABASE
-from howfar.plan.quantities import RateBps, RttNs, read_option
-from howfar.units import format_duration_ns, format_rate_bps
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """As shells say it."""
@@ -36,13 +36,13 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126
     "--path",
     "path_name",
     type=click.Choice(path_names()),
-    default="socket",
-    show_default=True,
-    help="How CMD reaches the server.",
+    help="How CMD reaches the server.  [default: socket; remote with an option of a link]",
 )
-@click.option("--rtt", default="0.2ms", show_default=True, help="Round trip time of the link.")
-@click.option("--rate", default="1gbit", show_default=True, help="Rate of the link, each way; `none`: unshaped.")
-@click.option("--server", default="mariadb", show_default=True, help="A name from `howfar servers`, a path, or `none`.")
+@link_options
+@click.option(
+    "--server",
+    help="A name from `howfar servers`, a path, or `none`.  [default: mariadb; none with an option of a link and no --path]",
+)
 @click.option("--tables", type=click.IntRange(0, 1000), default=10, show_default=True, help="How many sysbench tables.")
 @click.option(
     "--table-size", type=click.IntRange(1, 100_000_000), default=10_000, show_default=True, help="Rows in each."
@@ -63,10 +63,8 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def lab(
-    path_name: str,
-    rtt: str,
-    rate: str,
-    server: str,
+    path_name: str | None,
+    server: str | None,
     tables: int,
     table_size: int,
     placement: str,
@@ -74,24 +72,34 @@ def lab(
     on_server: str | None,
     receipt: Path | None,
     command: tuple[str, ...],
+    **link_values: Any,
 ) -> None:
     """Run CMD (default: a shell) on the client's host of the laboratory; on local paths on the server's host.
 
     CMD finds the server in HOWFAR_SOCKET, or HOWFAR_HOST and HOWFAR_PORT, with HOWFAR_USER, HOWFAR_PASSWORD_FILE and
     HOWFAR_DATABASE; HOWFAR_CLIENT_CNF names an option file with all of it, for `mariadb --defaults-file` and the like. Its
-    exit code is given back.
+    exit code is given back. On `remote` HOWFAR_HOST and HOWFAR_HOST6 are the server's host, whether or not a server runs there.
+
+    An option of a link other than --rtt and --rate means `--path remote`, and without --path also `--server none`: any program
+    over any link.
     """
+    choice = read_link(link_values)
+    path = find_path(path_name or ("remote" if choice.given else "socket"))
     request = LabRequest(
-        server=server,
+        server=server or ("none" if choice.given and path_name is None else "mariadb"),
         tables=tables,
         table_size=table_size,
-        rtt_ns=read_option("--rtt", rtt, RttNs, "howfar lab"),
-        rate_bps=None if rate == "none" else read_option("--rate", rate, RateBps, "howfar lab"),
+        link=choice.asked,
+        backend=choice.backend,
+        tcp=choice.tcp,
+        congestion_control=choice.congestion_control,
+        with_goodput=receipt is not None,
         placement=placement,
         connections=connections,
-        paths=(path_name,),
+        paths=(path.NAME,),
     )
-    path = find_path(path_name)
+    if choice.given and not path.LINK:
+        raise UsageError(f"the path {path.NAME} passes no link", "Leave out --path, or say --path remote.")
     _check_command(command)
     if not sandbox.inside():
         try:
@@ -106,16 +114,15 @@ def lab(
         _say(laboratory, path)
         if on_server:
             _start_companion(laboratory, on_server, variables, ledger)
-        host = laboratory.client_host_of(path)
-        at_rest = laboratory.link.at_rest() if laboratory.link and receipt else ()
-        from_idle = laboratory.link.ping_from_idle() if laboratory.link and receipt else None
-        code = _run(laboratory, path, host, command, variables)
-        if receipt:
-            facts: dict[str, Any] = {"environment": laboratory.environment(), "server": laboratory.server()}
-            if laboratory.link and at_rest and from_idle:
-                facts["link"] = link_receipt(laboratory.link, at_rest, laboratory.link.stats())
-                facts["link"]["rtt_from_idle_ns"] = from_idle.model_dump(exclude={"event"})
-            _write(receipt, facts)
+        launch = _launcher(laboratory, path, command)
+        if laboratory.link is None:
+            code = _run(launch, command, variables)
+            if receipt:
+                write_receipt(receipt, {"environment": laboratory.environment(), "server": laboratory.server()})
+        else:
+            code = run_over_link(
+                laboratory, laboratory.link, choice.script, partial(_run, launch, command, variables), receipt
+            )
     sys.exit(code)
 
 
@@ -129,17 +136,10 @@ def _check_command(command: Sequence[str]) -> None:
     sys.exit(NOT_EXECUTABLE if there else NOT_FOUND)
 
 
-def _write(receipt: Path, facts: dict[str, Any]) -> None:
-    try:
-        receipt.write_text(json.dumps(facts, indent=2) + "\n")
-    except OSError as error:
-        raise LabError(f"the receipt {receipt} cannot be written: {error.strerror}", "Name another file.") from error
-
-
 def _open_stage(laboratory: Lab, path: PathKind, ledger: ExitStack) -> dict[str, str]:
     """The variables for CMD; a server is running afterwards, if one was asked for."""
     if laboratory.store is None:
-        return {} if path.LOCAL else {"HOWFAR_HOST": SERVER_ADDRESS}
+        return {} if path.LOCAL else _server_host(laboratory)
     stage = ledger.enter_context(laboratory.stage({"path": path.NAME}))
     secret = laboratory.work / "password"
     options = laboratory.work / "client.cnf"
@@ -154,7 +154,16 @@ def _open_stage(laboratory: Lab, path: PathKind, ledger: ExitStack) -> dict[str,
     }
     if isinstance(stage.target, UnixTarget):
         return {**variables, "HOWFAR_SOCKET": stage.target.path}
-    return {**variables, "HOWFAR_HOST": stage.target.host, "HOWFAR_PORT": str(stage.target.port)}
+    found = {**variables, "HOWFAR_HOST": stage.target.host, "HOWFAR_PORT": str(stage.target.port)}
+    return found if path.LOCAL else {**_server_host(laboratory), **found}
+
+
+def _server_host(laboratory: Lab) -> dict[str, str]:
+    """The addresses of the server's host over the link."""
+    addresses = {"HOWFAR_HOST": SERVER_ADDRESS}
+    if laboratory.network is not None and laboratory.network.ipv6:
+        addresses["HOWFAR_HOST6"] = SERVER_ADDRESS6
+    return addresses
 
 
 def client_options(user: str, password: str, target: UnixTarget | TcpTarget) -> str:
@@ -178,11 +187,8 @@ def _say(laboratory: Lab, path: PathKind) -> None:
     parts = [f"path {path.NAME}"]
     if laboratory.store is not None:
         parts.append(f"{kind} {version} with {request.tables} x {request.table_size} rows")
-    link = laboratory.link
-    if link is not None:
-        rate = "unshaped" if request.rate_bps is None else format_rate_bps(request.rate_bps)
-        measured = link.calibrations[link.asked]["rtt_p50_ns"]
-        parts.append(f"link {rate}, RTT {format_duration_ns(request.rtt_ns)} (measured {format_duration_ns(measured)})")
+    if laboratory.link is not None:
+        parts.append(describe_link(laboratory.link))
     click.echo(f"howfar: {', '.join(parts)}", err=True)
     for warning in laboratory.warnings:
         click.echo(f"howfar: {warning}", err=True)
@@ -201,11 +207,16 @@ def _start_companion(laboratory: Lab, command: str, variables: dict[str, str], l
     ledger.callback(companion.end)
 
 
-def _run(laboratory: Lab, path: PathKind, host: Host, command: tuple[str, ...], variables: dict[str, str]) -> int:
-    launcher = host.launcher(laboratory.client_cpus(path, laboratory.request.placement), foreground=True)
-    words = list(command) or [os.environ.get("SHELL", "/bin/sh")]
+def _launcher(laboratory: Lab, path: PathKind, command: Sequence[str]) -> Launcher:
+    """Puts CMD on its host."""
     if not command:
         click.echo("howfar: a shell in the laboratory; leave it with exit", err=True)
+    host = laboratory.client_host_of(path)
+    return host.launcher(laboratory.client_cpus(path, laboratory.request.placement), foreground=True)
+
+
+def _run(launcher: Launcher, command: Sequence[str], variables: dict[str, str]) -> int:
+    words = list(command) or [os.environ.get("SHELL", "/bin/sh")]
     process = launcher.popen(words, env={**os.environ, **variables})
     # Handlers that do not raise: an exception out of wait() can lose the exit code that it has just fetched.
     signal.signal(signal.SIGINT, lambda *_: None)  # from the terminal: the command got it too, and decides

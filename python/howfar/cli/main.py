@@ -32,6 +32,7 @@ _COMMANDS = {
     "plans": ("howfar.cli.plans:plans", "List the experiments: what each answers, how long it takes."),
     "load": ("howfar.cli.load:load", "Load a server of your own; sysbench's options and workloads."),
     "lab": ("howfar.cli.lab:lab", "Run any program inside the laboratory."),
+    "links": ("howfar.cli.links:links", "List the links by name, and which ways to make one work here."),
     "servers": ("howfar.cli.servers:servers", "List the servers that can be measured, or get another one."),
     "bench": ("howfar.cli.bench:bench", "Measure what the instrument itself costs."),
 }

@@ -88,10 +88,16 @@ class Host:
 
     def ip(self, batch: Sequence[str], *, pass_fds: Sequence[int] = ()) -> None:
         """Run lines of `ip -batch` here. Raises LabError."""
+        self._batch("ip", batch, pass_fds)
 
+    def tc(self, batch: Sequence[str]) -> None:
+        """Run lines of `tc -batch` here. Raises LabError."""
+        self._batch("tc", batch, ())
+
+    def _batch(self, program: str, batch: Sequence[str], pass_fds: Sequence[int]) -> None:
         def run() -> subprocess.CompletedProcess[str]:
             return subprocess.run(
-                ["ip", "-batch", "-"],
+                [program, "-batch", "-"],
                 input="\n".join(batch) + "\n",
                 capture_output=True,
                 text=True,
@@ -101,7 +107,7 @@ class Host:
         try:
             tried = self.within(run)
         except FileNotFoundError as error:
-            raise LabError("the program ip was not found", "Install iproute2.") from error
+            raise LabError(f"the program {program} was not found", "Install iproute2.") from error
         if tried.returncode != 0:
             raise LabError(f"setting up the network of host {self.name} failed: {tried.stderr.strip()}")
 

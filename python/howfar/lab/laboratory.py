@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,16 @@ from howfar.lab.environment import machine_facts
 from howfar.lab.forked import ForkWatch, fork_violations
 from howfar.lab.hosts import Cpus, Host, Shares, share_cpus, usable_cpus
 from howfar.lab.link import Link, LinkAsked, open_link
+from howfar.lab.link.backends import DEFAULT
 from howfar.lab.link_receipt import crossing_violations, goodput_warnings, link_receipt, link_violations
-from howfar.lab.network import Network, build_network, size_buffers
+from howfar.lab.network import (
+    CONGESTION_CONTROL,
+    Network,
+    TcpPreset,
+    build_network,
+    size_buffers,
+    tcp_memory_warning,
+)
 from howfar.lab.paths import PathKind, Terrain, Way, find_path, session_violations, view_violations
 from howfar.lab.servers import DATABASE, USER, CertificatePaths, Ground, Server, Store, Tables, find_store
 from howfar.lab.stage import Obtained
@@ -41,6 +49,13 @@ class LabRequest:
     table_size: int = 100_000
     rtt_ns: int = 200_000
     rate_bps: int | None = 10**9
+    link: LinkAsked | None = None
+    """The whole link, where a round trip and a rate do not say it."""
+    backend: str = DEFAULT
+    tcp: TcpPreset = "tuned"
+    congestion_control: str = CONGESTION_CONTROL
+    with_goodput: bool = True
+    """Calibration measures the goodput too, which takes seconds."""
     placement: str = "isolated"
     connections: int = 64
     """The most that the load will open at once."""
@@ -51,6 +66,10 @@ class LabRequest:
     @property
     def needs_link(self) -> bool:
         return any(find_path(name).LINK for name in self.paths)
+
+    @property
+    def link_asked(self) -> LinkAsked:
+        return self.link or LinkAsked(self.rtt_ns, self.rate_bps)
 
 
 @dataclass
@@ -68,6 +87,8 @@ class LabStage:
     link: Link | None
     at_rest: tuple[RttResult, ...]
     """Each probe before the load; none without a link."""
+    tcp: dict[str, Any]
+    """What the hosts' TCP was told."""
     view: dict[str, Any]
     before: dict[str, int]
     forks: ForkWatch
@@ -88,9 +109,10 @@ class LabStage:
                 raise LabError(f"a forwarder (process {dead[0]}) died during the trial", "See if memory ran out.")
         if self.link is not None:
             stats = self.link.stats()
-            receipt["link"] = link_receipt(self.link, self.at_rest, stats)
+            receipt["link"] = link_receipt(self.link, self.at_rest, stats, self.tcp)
             found += link_violations(self.link.asked, self.at_rest, stats)
-            found += crossing_violations(stats, facts["counters"])
+            if stats is not None:
+                found += crossing_violations(stats, facts["counters"])
         return Obtained(receipt, tuple(found))
 
 
@@ -108,12 +130,12 @@ class Lab:
             self.store = find_store(request.server, Tables(request.tables, request.table_size))
         data_bytes = self.store.data_bytes() if self.store else 0
         self.work: Path = ledger.enter_context(work_directory(data_bytes))
-        self.network: Network | None = build_network(ledger) if sandbox.inside() else None
+        self.network: Network | None = None
+        if sandbox.inside():
+            self.network = build_network(ledger, request.link_asked.mtu, request.congestion_control)
         self.client_host = self.network.client if self.network else Host("client", None)
         self.server_host = self.network.server if self.network else Host("server", None)
-        if self.network:
-            self.warnings += self.network.warnings
-        elif request.needs_link:
+        if not self.network and request.needs_link:
             raise SandboxForbidden(
                 "the paths remote and forwarded-socket need namespaces, which this machine forbids",
                 "The paths socket and tcp work. " + sandbox.remedy(),
@@ -126,7 +148,9 @@ class Lab:
         self._buffers: dict[str, int] = {}
         if request.needs_link:
             self.link = self._open_link({})
-            self.warnings += goodput_warnings(self.link.asked, self.link.calibrations[self.link.asked])
+            self.warnings += goodput_warnings(self.link.asked, self.link.calibration)
+        if self.network:
+            self.warnings += self.network.warnings
 
     def _ground(self) -> Ground:
         return Ground(
@@ -142,8 +166,8 @@ class Lab:
         for that one is in force for this one too."""
         assert self.network is not None
         self._link_ledger.close()
-        asked = LinkAsked(self.request.rtt_ns, self.request.rate_bps)
-        self._buffers = size_buffers(self.network, asked.bdp_bytes)
+        asked = self.request.link_asked
+        self.size_buffers(asked.bdp_bytes)
         return self._link_ledger.enter_context(
             open_link(
                 self.network,
@@ -151,8 +175,26 @@ class Lab:
                 self.client_host.launcher(self.shares.client),
                 self.server_host.launcher(self.shares.server),
                 calibrations,
+                backend=self.request.backend,
+                with_goodput=self.request.with_goodput,
             )
         )
+
+    def size_buffers(self, bdp_bytes: int) -> None:
+        """What the preset asks for a link that holds so much. Buffers only grow."""
+        assert self.network is not None
+        self._buffers = size_buffers(self.network, bdp_bytes, self.request.tcp)
+        warning = tcp_memory_warning(bdp_bytes) if self.request.tcp == "tuned" else None
+        if warning and warning not in self.warnings:
+            self.warnings.append(warning)
+
+    def tcp(self) -> dict[str, Any]:
+        """What the hosts' TCP was told, for receipts."""
+        return {
+            "preset": self.request.tcp,
+            "buffers": dict(self._buffers),
+            "congestion_control": self.request.congestion_control,
+        }
 
     def server(self) -> tuple[str, str]:
         return (self.store.kind, self.store.version) if self.store else ("none", "")
@@ -167,6 +209,8 @@ class Lab:
             "work_file_system": file_system_of(self.work),
             "data": self._data,
             "tcp_buffers": self._buffers,
+            "tcp": self.tcp() if self.link else None,
+            "link_backend": self.request.backend if self.link else None,
             "link": next(iter(self.link.calibrations.values())) if self.link else None,
             "warnings": list(self.warnings),
         }
@@ -202,6 +246,8 @@ class Lab:
             view = running.session_view(way.connection, client_host)
             at_rest = link.at_rest() if link else ()
             if link:
+                if link.asked.has_effects:
+                    link.arm()
                 link.stats(reset=True)
             forks = ForkWatch(
                 dict(zip(_FORWARDER_PLACES, (forwarder.pid for forwarder in way.forwarders), strict=False))
@@ -218,6 +264,7 @@ class Lab:
                 running=running,
                 link=link,
                 at_rest=at_rest,
+                tcp=self.tcp() if link else {},
                 view=view,
                 before=running.snapshot(),
                 forks=forks,
@@ -229,13 +276,16 @@ class Lab:
             raise SandboxForbidden(
                 f"the path {factors['path']} needs a link", "Ask for it when building the laboratory."
             )
-        asked = LinkAsked(
-            int(factors.get("rtt_ns", self.request.rtt_ns)),
-            int(factors["rate_bps"]) if "rate_bps" in factors else self.request.rate_bps,
-        )
+        asked = self.request.link_asked
+        if "rtt_ns" in factors or "rate_bps" in factors:
+            asked = replace(
+                asked,
+                rtt_ns=int(factors.get("rtt_ns", asked.rtt_ns)),
+                rate_bps=int(factors["rate_bps"]) if "rate_bps" in factors else asked.rate_bps,
+            )
         if not self.link.alive():  # it died in the trial before, which is void for that; this one shall not be
             self.link = self._open_link(self.link.calibrations)
-        size_buffers(self.network, asked.bdp_bytes)
+        self.size_buffers(asked.bdp_bytes)
         if asked != self.link.asked:
             self.link.shape(asked)
         return self.link
@@ -244,7 +294,7 @@ class Lab:
 def _observed(running: Server, way: Way, link: Link | None) -> tuple[Observed, ...]:
     found = [Observed(role="server", pid=running.pid)]
     found += [Observed(role="forwarder", pid=forwarder.pid) for forwarder in way.forwarders]
-    if link is not None:
+    if link is not None and link.pid is not None:
         found.append(Observed(role="link", pid=link.pid))
     return tuple(found)
 

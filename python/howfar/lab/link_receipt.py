@@ -2,49 +2,84 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from howfar.engine.link_messages import BurstLoss, IndependentLoss
 from howfar.engine.messages import DirectionStats, LinkStats, RttResult
-from howfar.lab.link import Link, LinkAsked
-from howfar.lab.network import CONGESTION_CONTROL, MTU
+from howfar.lab.link import WAYS, Link, LinkAsked
+from howfar.lab.link.asked import WayAsked, WayName
+from howfar.lab.link.settings import loss_share
 from howfar.units import format_duration_ns, format_rate_bps
 
 RTT_VOID_NS, RTT_VOID_SHARE = 100_000, 0.03
-"""An RTT at rest that is off by more makes the trial void. What is off by less (see `link.rtt_tolerance_ns`) is kept and warned of
+"""An RTT at rest that is off by more makes the trial void. What is off by less (see `plan.tolerance`) is kept and warned of
 beside the figure, with the measured RTT: on a busy machine it is the waking of both ends that takes longer, and that is so on every
 path."""
-LATENESS_P99_MAX_NS, LATENESS_P99_MAX_SHARE = 100_000, 0.01
-"""One packet in a hundred later than 100 µs (or 1 % of the RTT) adds 1 µs to the mean way: still below 1 % of the shortest RTT
-that makes sense. More is a delay that nobody asked for, and moves throughput."""
-LATENESS_P999_MAX_NS, LATENESS_P999_MAX_SHARE = 1_000_000, 0.1
-"""A transaction of sixteen turns is 32 packets, so one packet in a thousand touches every thirtieth transaction: later than 1 ms
-(or 10 % of the RTT) shows in its p99. A tighter bound would only measure that a small machine shares its CPUs with the link:
-beside a load on two CPUs 0.1 to 0.2 ms were usual."""
+
+
+@dataclass(frozen=True)
+class Lateness:
+    """How late packets may leave, as a time or as a share of the RTT, whichever is more."""
+
+    p99_ns: int | None
+    p99_share: float
+    p999_ns: int
+    p999_share: float
+
+
+STRICT = Lateness(p99_ns=None, p99_share=0.0, p999_ns=100_000, p999_share=0.01)
+"""Of a link used alone: one packet in a thousand at most 100 µs or 1 % of the RTT late."""
+OF_A_PLAN = Lateness(p99_ns=100_000, p99_share=0.01, p999_ns=1_000_000, p999_share=0.1)
+"""Of a trial in a run. One packet in a hundred later than 100 µs (or 1 % of the RTT) adds 1 µs to the mean way: still below 1 % of the
+shortest RTT that makes sense; more moves throughput. A transaction of sixteen turns is 32 packets, so one packet in a thousand
+touches every thirtieth transaction: later than 1 ms (or 10 % of the RTT) shows in its p99. A tighter bound would only measure that
+a small machine shares its CPUs with the link: beside a load on two CPUs 0.1 to 0.2 ms were usual."""
 GOODPUT_OFF_MAX_SHARE = 0.02
 _UNCOUNTED_BYTES = 64 * 1024
 """What the server counts as traffic though it is ours and goes past the link: its counters, asked before and after the load."""
 _UNSENT_BYTES = 16 * 2**20
 """What the server has written may still lie in its kernel's buffers when the load ends; what it has read has crossed."""
+_Z99 = 2.5758
+"""Of the normal distribution: 99 % lie within so many deviations."""
 
 
 def goodput_warnings(asked: LinkAsked, calibration: Mapping[str, Any]) -> tuple[str, ...]:
-    """Where a bulk transfer did not reach what the rate allows."""
-    expected = asked.expected_goodput_bps
-    if expected is None:
-        return ()
-    return tuple(
-        f"goodput {name.replace('_', ' ')} was {format_rate_bps(got)} where the link allows {format_rate_bps(expected)}"
-        for name, got in calibration["goodput_bps"].items()
-        if abs(got - expected) > GOODPUT_OFF_MAX_SHARE * expected
-    )
+    """Where a bulk transfer over the link at rest did not reach what the rate allows."""
+    found = []
+    for name in WAYS:
+        expected, got = asked.expected_goodput_bps(name), calibration.get("goodput_bps", {}).get(name)
+        if expected is not None and got is not None and abs(got - expected) > GOODPUT_OFF_MAX_SHARE * expected:
+            found.append(
+                f"goodput {_words(name)} was {format_rate_bps(got)} where the link allows {format_rate_bps(expected)}"
+            )
+    return tuple(found)
 
 
-def link_receipt(link: Link, at_rest: Sequence[RttResult], stats: LinkStats) -> dict[str, Any]:
-    """What one trial's link was: asked, calibrated, at rest before the load (all probes, the last counts), its counters under it."""
+def link_receipt(
+    link: Link,
+    at_rest: Sequence[RttResult],
+    stats: LinkStats | None,
+    tcp: Mapping[str, Any],
+    changed: bool = False,
+) -> dict[str, Any]:
+    """What one trial's link was: asked, calibrated, at rest before the load (all probes, the last counts), its counters under it.
+
+    `tcp` is what the hosts' TCP was told; `changed`: a script changed the link under the load.
+    """
     counts = at_rest[-1]
+    asked, ready = link.asked, link.ready
     return {
-        "asked": {"rtt_ns": link.asked.rtt_ns, "rate_bps": link.asked.rate_bps, "queue_bytes": link.asked.queue_bytes},
+        "backend": link.backend,
+        "asked": {
+            "rtt_ns": asked.rtt_ns,
+            "rate_bps": asked.rate_bps,
+            "queue_bytes": max(asked.queue_bytes(name) for name in WAYS),
+            "changed_by_script": changed,
+            **{name: asked.direction(name).model_dump(exclude={"compensate_ns"}) for name in WAYS},
+        },
         "rtt_at_rest_ns": {
             "count": counts.count,
             "min": counts.min_ns,
@@ -53,25 +88,39 @@ def link_receipt(link: Link, at_rest: Sequence[RttResult], stats: LinkStats) -> 
             "p50_of_each_probe": [probe.p50_ns for probe in at_rest],
         },
         "compensate_ns": link.compensate_ns,
-        "calibration": link.calibrations[link.asked],
-        "counters": stats.model_dump(exclude={"event"}),
-        "mtu": MTU,
-        "congestion_control_asked": CONGESTION_CONTROL,
-        "realtime": link.ready.realtime,
-        "offload": link.ready.offload,
+        "calibration": link.calibration,
+        "counters": None if stats is None else stats.model_dump(exclude={"event"}),
+        "effects": None if stats is None or changed else effects_counted(asked, stats),
+        "mtu": asked.mtu,
+        "congestion_control_asked": tcp.get("congestion_control"),
+        "tcp": dict(tcp),
+        "realtime": None if ready is None else ready.realtime,
+        "short_slice": None if ready is None else ready.short_slice,
+        "offload": None if ready is None else ready.offload,
     }
 
 
-def link_violations(asked: LinkAsked, at_rest: Sequence[RttResult], stats: LinkStats) -> tuple[str, ...]:
-    """Where the link was not what was asked."""
+def link_violations(
+    asked: LinkAsked, at_rest: Sequence[RttResult], stats: LinkStats | None, lateness: Lateness = OF_A_PLAN
+) -> tuple[str, ...]:
+    """Where the link was not what was asked. A back-end without counters proves nothing, and is accused of nothing."""
     found = []
     off = at_rest[-1].p50_ns - asked.rtt_ns
     if abs(off) > max(RTT_VOID_NS, RTT_VOID_SHARE * asked.rtt_ns):
         seen = ", ".join(format_duration_ns(probe.p50_ns) for probe in at_rest)
         found.append(f"the link's RTT at rest was {seen}, asked {format_duration_ns(asked.rtt_ns)}")
-    for name, way in (("to server", stats.to_server), ("to client", stats.to_client)):
-        found += _direction_violations(asked, name, way)
-    return tuple(found)
+    return (*found, *counter_violations(asked, stats, lateness))
+
+
+def counter_violations(asked: LinkAsked, stats: LinkStats | None, lateness: Lateness) -> tuple[str, ...]:
+    """The part of them that the counters tell."""
+    if stats is None:
+        return ()
+    return tuple(
+        sentence
+        for name in WAYS
+        for sentence in _direction_violations(asked, _words(name), getattr(stats, name), lateness)
+    )
 
 
 def crossing_violations(stats: LinkStats, counters: Mapping[str, int]) -> tuple[str, ...]:
@@ -92,7 +141,7 @@ def crossing_violations(stats: LinkStats, counters: Mapping[str, int]) -> tuple[
     return tuple(found)
 
 
-def _direction_violations(asked: LinkAsked, name: str, way: DirectionStats) -> list[str]:
+def _direction_violations(asked: LinkAsked, name: str, way: DirectionStats, lateness: Lateness) -> list[str]:
     found = []
     drops = way.drops
     unmodelled = drops.arena + drops.socket + drops.transmit
@@ -101,10 +150,10 @@ def _direction_violations(asked: LinkAsked, name: str, way: DirectionStats) -> l
             f"the link {name} lost {unmodelled} packets that no queue explains "
             f"(arena {drops.arena}, socket {drops.socket}, transmit {drops.transmit})"
         )
-    limits = (
-        ("p99", way.lateness_p99_ns, max(LATENESS_P99_MAX_NS, LATENESS_P99_MAX_SHARE * asked.rtt_ns)),
-        ("p99.9", way.lateness_p999_ns, max(LATENESS_P999_MAX_NS, LATENESS_P999_MAX_SHARE * asked.rtt_ns)),
-    )
+    limits: list[tuple[str, int, float]] = []
+    if lateness.p99_ns is not None:
+        limits.append(("p99", way.lateness_p99_ns, max(lateness.p99_ns, lateness.p99_share * asked.rtt_ns)))
+    limits.append(("p99.9", way.lateness_p999_ns, max(lateness.p999_ns, lateness.p999_share * asked.rtt_ns)))
     for name_of_limit, late_ns, limit_ns in limits:
         if late_ns > limit_ns:
             found.append(
@@ -112,3 +161,63 @@ def _direction_violations(asked: LinkAsked, name: str, way: DirectionStats) -> l
                 f"allowed {format_duration_ns(limit_ns)}): the machine was too busy"
             )
     return found
+
+
+def effects_counted(asked: LinkAsked, stats: LinkStats) -> dict[WayName, dict[str, dict[str, Any]]]:
+    """Each random effect that was asked beside what was counted, as shares of the segments that came to it."""
+    return {name: _counted(asked.way(name), getattr(stats, name)) for name in WAYS}
+
+
+def effect_warnings(asked: LinkAsked, stats: LinkStats | None) -> tuple[str, ...]:
+    """Where what was counted lies outside the 99 % interval of what was asked: by chance that is so once in a hundred times."""
+    if stats is None:
+        return ()
+    return tuple(
+        f"{effect} {_words(name)}: asked {row['asked']:.3%}, counted {row['counted']:.3%} of {row['of']} segments "
+        f"(99 % interval {row['low']:.3%} to {row['high']:.3%})"
+        for name, rows in effects_counted(asked, stats).items()
+        for effect, row in rows.items()
+        if not row["low"] <= row["asked"] <= row["high"]
+    )
+
+
+def _counted(way: WayAsked, seen: DirectionStats) -> dict[str, dict[str, Any]]:
+    drops = seen.drops
+    came = seen.segments - seen.duplicated + drops.queue + drops.loss
+    rows = {}
+    if way.loss is not None:
+        rows["loss"] = _row(loss_share(way.loss), drops.loss, came, _clumping(way.loss))
+    passed = max(came - drops.loss, 0)
+    if way.duplicate:
+        rows["duplicate"] = _row(way.duplicate, seen.duplicated, passed, 1.0)
+    if way.corrupt:
+        rows["corrupt"] = _row(way.corrupt, seen.corrupted, passed, 1.0)
+    return rows
+
+
+def _clumping(loss: IndependentLoss | BurstLoss) -> float:
+    """How much more the share varies than if each segment were lost for itself: bursts make few large lumps of many small ones."""
+    if isinstance(loss, IndependentLoss):
+        return 1.0
+    share, moves = loss_share(loss), loss.to_bad + loss.to_good
+    if not 0 < share < 1 or moves == 0:
+        return 1.0
+    bad = loss.to_bad / moves
+    apart = (loss.loss_bad - loss.loss_good) ** 2 * bad * (1 - bad)
+    return 1 + 2 * apart * (1 - moves) / moves / (share * (1 - share))
+
+
+def _row(asked: float, count: int, of: int, clumping: float) -> dict[str, Any]:
+    """With Wilson's interval of the counted share, over as many independent segments as these are worth."""
+    counted = count / of if of else 0.0
+    low, high = 0.0, 1.0
+    if of:
+        worth = of / max(clumping, 1e-9)
+        middle = (counted + _Z99**2 / (2 * worth)) / (1 + _Z99**2 / worth)
+        half = _Z99 / (1 + _Z99**2 / worth) * math.sqrt(counted * (1 - counted) / worth + _Z99**2 / (4 * worth**2))
+        low, high = max(middle - half, 0.0), min(middle + half, 1.0)
+    return {"asked": asked, "counted": counted, "count": count, "of": of, "low": low, "high": high}
+
+
+def _words(name: WayName) -> str:
+    return name.replace("_", " ")

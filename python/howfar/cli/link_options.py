@@ -1,0 +1,177 @@
+"""The options that describe a link, for every command that has one: one decorator, and what they say as a value.
+
+The words and their meaning are those of `lab/link/settings.py`; here is only where they come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import click
+
+from howfar.errors import QuantityError, UsageError
+from howfar.lab.link.asked import LinkAsked
+from howfar.lab.link.backends import DEFAULT
+from howfar.lab.link.named import find_link
+from howfar.lab.link.script import Script, read_script
+from howfar.lab.link.settings import apply
+from howfar.lab.link.traces import rate_trace, rtt_trace
+from howfar.lab.network import CONGESTION_CONTROL, TCP_PRESETS, TcpPreset
+
+_RTT, _RATE = "0.2ms", "1gbit"
+_BACKENDS = ("packet", "tun", "kernel", "none")
+_MAX_BYTES = 16 * 2**20
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+_WORDS: tuple[tuple[str, str, str], ...] = (
+    ("rtt", "DURATION", f"Round trip time of the link.  [default: {_RTT}]"),
+    ("delay-to-server", "DURATION", "The part of the RTT on the way to the server.  [default: half]"),
+    ("rate", "RATE", f"Rate of the link, each way; `none`: unshaped.  [default: {_RATE}]"),
+    ("rate-to-server", "RATE", "The same for one way."),
+    ("rate-to-client", "RATE", "The same for the other."),
+    ("mtu", "BYTES", "Largest IP packet.  [default: 1500]"),
+    ("queue", "SIZE", "Before the bottleneck, in bytes or as a time at the rate.  [default: one RTT, at least 10ms]"),
+    ("jitter", "SPEC", "Variation of the delay: 2ms, 2ms:normal, 2ms:pareto[:shape]."),
+    ("loss", "SHARE", "Segments lost, like 1%."),
+    ("loss-burst", "LENGTH", "The loss comes in bursts of this mean length."),
+    ("duplicate", "SHARE", "Segments that arrive twice."),
+    ("corrupt", "SHARE", "Segments that arrive with one bit turned over."),
+    ("reorder", "on|off", "Jitter may let a later packet overtake.  [default: off]"),
+    ("outage", "AT:FOR[/EVERY]", "The link is down, like 5s:1s/30s; time 0 is the start of CMD."),
+    ("seed", "NUMBER", "Of all that is random.  [default: 0]"),
+)
+"""In the order in which they are applied. Each may begin with to-server: or to-client: and be given more than once."""
+_PER_WAY = {"queue", "jitter", "loss", "loss-burst", "duplicate", "corrupt", "reorder", "outage"}
+
+
+@dataclass(frozen=True)
+class LinkChoice:
+    """What the options say."""
+
+    asked: LinkAsked
+    script: Script
+    backend: str
+    tcp: TcpPreset
+    congestion_control: str
+    named: str | None
+    given: bool
+    """Any option that only makes sense with a link."""
+
+
+def link_options(command: _Command) -> _Command:
+    """Give a command all options of a link; `read_link` takes the values."""
+    file = click.Path(exists=True, dir_okay=False, path_type=Path)
+    options = [
+        click.option("--link", "link_name", metavar="NAME", help="A link by name; `howfar links` lists them."),
+        *(
+            click.option(
+                f"--{word}",
+                multiple=word in _PER_WAY,
+                metavar=metavar,
+                help=f"{about}{_EITHER if word in _PER_WAY else ''}",
+            )
+            for word, metavar, about in _WORDS
+        ),
+        click.option(
+            "--rtt-trace", type=file, help="Measured round trips, one a line: the link's RTT is distributed so."
+        ),
+        click.option("--rate-trace", type=file, help="Lines like `10ms 5mbit`, or a mahimahi trace; both ways."),
+        click.option(
+            "--link-script", type=file, help="Changes while CMD runs: lines like `5s rtt 50ms`, `10s down 2s`."
+        ),
+        click.option(
+            "--link-backend",
+            type=click.Choice(_BACKENDS),
+            default=DEFAULT,
+            show_default=True,
+            help="How packets get across; none: a bare cable.",
+        ),
+        click.option(
+            "--tcp",
+            type=click.Choice(TCP_PRESETS),
+            default=TCP_PRESETS[0],
+            show_default=True,
+            help="tuned: buffers large enough for the link; stock: the kernel's defaults.",
+        ),
+        click.option("--congestion-control", default=CONGESTION_CONTROL, show_default=True, help="Of both hosts' TCP."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+_EITHER = " Also to-server:… or to-client:…"
+
+
+def read_link(values: dict[str, Any]) -> LinkChoice:
+    """The values of the options of `link_options`. Raises UsageError."""
+    said = {word: values[word.replace("-", "_")] for word, _, _ in _WORDS if values[word.replace("-", "_")]}
+    name, backend = values["link_name"], values["link_backend"]
+    script_file: Path | None = values["link_script"]
+    asked = _asked(said, name, backend, values["rtt_trace"], values["rate_trace"])
+    script = Script(asked)
+    if script_file is not None:
+        script = read_script(_text(script_file, "--link-script"), asked, str(script_file))
+    only_of_links = set(said) - {"rtt", "rate"}
+    files = (values["rtt_trace"], values["rate_trace"], script_file)
+    return LinkChoice(
+        asked=script.first,
+        script=script,
+        backend=backend,
+        tcp=cast(TcpPreset, values["tcp"]),
+        congestion_control=values["congestion_control"],
+        named=name,
+        given=bool(name or only_of_links or any(files) or backend != DEFAULT),
+    )
+
+
+def _asked(said: dict[str, Any], name: str | None, backend: str, rtts: Path | None, rates: Path | None) -> LinkAsked:
+    try:
+        asked = find_link(name).asked if name else LinkAsked(rtt_ns=0, rate_bps=None)
+    except QuantityError as error:
+        raise UsageError(f"--link {name}: {error.message}", error.advice) from error
+    if name is None and backend != "none":
+        asked = apply(apply(asked, "rtt", _RTT), "rate", _RATE)
+    if rtts is not None:
+        least_ns, extra = _in_file("--rtt-trace", rtts, rtt_trace)
+        asked = replace(asked, rtt_ns=least_ns, to_client=replace(asked.to_client, jitter=extra))
+    for word, value in said.items():
+        for text in value if isinstance(value, tuple) else (value,):
+            try:
+                asked = apply(asked, word, text)
+            except QuantityError as error:
+                raise UsageError(f"--{word} {text}: {error.message}", error.advice) from error
+    if rates is not None:
+        steps = _in_file("--rate-trace", rates, rate_trace)
+        asked = replace(
+            asked,
+            to_server=replace(asked.to_server, rate_trace=steps),
+            to_client=replace(asked.to_client, rate_trace=steps),
+        )
+    return asked
+
+
+_Value = TypeVar("_Value")
+
+
+def _in_file(option: str, path: Path, parse: Callable[[str], _Value]) -> _Value:
+    try:
+        return parse(_text(path, option))
+    except QuantityError as error:
+        raise UsageError(f"{option} {path}: {error.message}", error.advice) from error
+
+
+def _text(path: Path, option: str) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+        if len(data) > _MAX_BYTES:
+            raise UsageError(f"{option} {path} has more than {_MAX_BYTES} bytes", "That is another kind of file.")
+        return data.decode("utf-8")
+    except OSError as error:
+        raise UsageError(f"{option} {path} cannot be read: {error.strerror}", "Check its name.") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{option} {path} is not UTF-8 text", "Save it as UTF-8.") from error

@@ -1,0 +1,7 @@
+"""The link as the laboratory sees it. `asked.py`: what is asked; `settings.py`, `named.py`, `script.py`, `traces.py`: where that comes
+from; `backends/`: how packets get across; `running.py`: a link in use; `calibrate.py`: its RTT made right."""
+
+from howfar.lab.link.asked import WAYS, LinkAsked, WayAsked, WayName
+from howfar.lab.link.running import Link, open_link
+
+__all__ = ["WAYS", "Link", "LinkAsked", "WayAsked", "WayName", "open_link"]

@@ -1,0 +1,185 @@
+"""What is asked of a link, and what follows from it: delays each way, queues, the goodput to expect. Pure values; nothing runs here.
+
+Where the values come from: `settings.py` reads them from text, `named.py` by name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from howfar.engine.link_messages import (
+    BurstLoss,
+    Direction,
+    EmpiricalJitter,
+    IndependentLoss,
+    NormalJitter,
+    Outage,
+    ParetoJitter,
+    RateStep,
+)
+
+WayName = Literal["to_server", "to_client"]
+WAYS: tuple[WayName, WayName] = ("to_server", "to_client")
+MTU = 1500
+FRAMING_BYTES = 38
+"""Of Ethernet around a packet: header 14, frame check sequence 4, preamble 8, gap 12."""
+HEADERS_BYTES = 52
+"""Of IPv4 (20) and TCP with timestamps (32)."""
+_QUEUE_AT_LEAST_NS = 10_000_000
+_UNSHAPED_QUEUE_BYTES = 64 * 2**20
+_UNSHAPED_RATE_BPS = 10**10
+"""What buffers are sized for where no rate is asked."""
+_QUEUE_LEAST_BYTES = 2 * (MTU + FRAMING_BYTES)
+_S = 10**9
+
+
+@dataclass(frozen=True)
+class WayAsked:
+    """What is asked of one direction alone. An effect that is off is None, 0 or empty."""
+
+    rate_bps: int | None = None
+    """None: the link's."""
+    rate_trace: tuple[RateStep, ...] = ()
+    queue_bytes: int | None = None
+    """None, and no `queue_ns`: one product of bandwidth and delay, at least 10 ms at the rate."""
+    queue_ns: int | None = None
+    """The same as a time at the rate."""
+    jitter: NormalJitter | ParetoJitter | EmpiricalJitter | None = None
+    reorder: bool = False
+    loss: IndependentLoss | BurstLoss | None = None
+    duplicate: float = 0.0
+    corrupt: float = 0.0
+    outages: tuple[Outage, ...] = ()
+    """Times count from when the link is let loose (`Link.arm`)."""
+
+    @property
+    def has_effects(self) -> bool:
+        """Anything that a link at rest does not have."""
+        return bool(
+            self.rate_trace
+            or self.jitter
+            or self.reorder
+            or self.loss
+            or self.duplicate
+            or self.corrupt
+            or self.outages
+        )
+
+
+@dataclass(frozen=True)
+class LinkAsked:
+    """What the user asked of a link. `rate_bps` holds for each way that has none of its own; None: unshaped."""
+
+    rtt_ns: int
+    rate_bps: int | None
+    to_server: WayAsked = WayAsked()
+    to_client: WayAsked = WayAsked()
+    delay_to_server_ns: int | None = None
+    """The part of the RTT on the way to the server; None: half."""
+    mtu: int = MTU
+    seed: int = 0
+
+    def way(self, name: WayName) -> WayAsked:
+        return self.to_server if name == "to_server" else self.to_client
+
+    def with_way(self, name: WayName, way: WayAsked) -> LinkAsked:
+        return replace(self, to_server=way) if name == "to_server" else replace(self, to_client=way)
+
+    @property
+    def has_effects(self) -> bool:
+        return self.to_server.has_effects or self.to_client.has_effects
+
+    def calm(self) -> LinkAsked:
+        """The same link at rest: rates (of a trace its mean), delays and queues, nothing else. Of one form: it serves as a key."""
+
+        def still(name: WayName) -> WayAsked:
+            way = self.way(name)
+            return WayAsked(rate_bps=self.mean_rate_bps(name), queue_bytes=way.queue_bytes, queue_ns=way.queue_ns)
+
+        return replace(self, rate_bps=None, to_server=still("to_server"), to_client=still("to_client"), seed=0)
+
+    def mean_rate_bps(self, name: WayName) -> int | None:
+        """None: unshaped."""
+        way = self.way(name)
+        if way.rate_trace:
+            total_ns = sum(step.for_ns for step in way.rate_trace)
+            return max(sum(step.for_ns * step.rate_bps for step in way.rate_trace) // total_ns, 1)
+        return self.rate_bps if way.rate_bps is None else way.rate_bps
+
+    def delay_ns(self, name: WayName) -> int:
+        there = self.rtt_ns // 2 if self.delay_to_server_ns is None else self.delay_to_server_ns
+        return there if name == "to_server" or self.delay_to_server_ns is None else self.rtt_ns - there
+
+    @property
+    def bdp_bytes(self) -> int:
+        """The larger one of both ways."""
+        return max(self._in_flight(name) for name in WAYS)
+
+    def _in_flight(self, name: WayName) -> int:
+        return (self.mean_rate_bps(name) or _UNSHAPED_RATE_BPS) * self.rtt_ns // 8 // _S
+
+    def queue_bytes(self, name: WayName) -> int:
+        """As asked; else one bandwidth-delay product, but never less than 10 ms at the rate."""
+        way, rate_bps = self.way(name), self.mean_rate_bps(name)
+        if way.queue_bytes is not None:
+            return way.queue_bytes
+        if rate_bps is None:
+            return _UNSHAPED_QUEUE_BYTES
+        if way.queue_ns is not None:
+            return max(rate_bps * way.queue_ns // 8 // _S, _QUEUE_LEAST_BYTES)
+        return max(self._in_flight(name), rate_bps * _QUEUE_AT_LEAST_NS // 8 // _S, _QUEUE_LEAST_BYTES)
+
+    def direction(self, name: WayName, compensate_ns: int = 0, elapsed_ns: int = 0) -> Direction:
+        """As the engine takes it, `elapsed_ns` after schedules began: they go on where they are, not anew."""
+        way = self.way(name)
+        return Direction(
+            rate_bps=None if way.rate_trace else self.mean_rate_bps(name),
+            rate_trace=rotated(way.rate_trace, elapsed_ns),
+            delay_ns=self.delay_ns(name),
+            compensate_ns=compensate_ns,
+            queue_bytes=self.queue_bytes(name),
+            jitter=way.jitter,
+            reorder=way.reorder,
+            loss=way.loss,
+            duplicate=way.duplicate,
+            corrupt=way.corrupt,
+            outages=[rest for outage in way.outages for rest in remaining(outage, elapsed_ns)],
+            seed=(2 * self.seed + (name == "to_client")) % 2**64,
+        )
+
+    @property
+    def payload_share(self) -> float:
+        """Payload in each byte on the wire: 1448 of 1538 with an MTU of 1500."""
+        return (self.mtu - HEADERS_BYTES) / (self.mtu + FRAMING_BYTES)
+
+    def expected_goodput_bps(self, name: WayName) -> float | None:
+        """What one TCP connection can carry when nothing is lost. None: unshaped, the machine is the limit."""
+        rate_bps = self.mean_rate_bps(name)
+        return None if rate_bps is None else rate_bps * self.payload_share
+
+
+def remaining(outage: Outage, elapsed_ns: int) -> list[Outage]:
+    """What is left of a schedule after some time, counted from then."""
+    since_ns = elapsed_ns - outage.at_ns
+    if since_ns <= 0:
+        return [outage.model_copy(update={"at_ns": -since_ns})]
+    if outage.every_ns is None:
+        return [Outage(at_ns=0, for_ns=outage.for_ns - since_ns)] if since_ns < outage.for_ns else []
+    phase_ns = since_ns % outage.every_ns
+    later = [outage.model_copy(update={"at_ns": outage.every_ns - phase_ns})]
+    return [Outage(at_ns=0, for_ns=outage.for_ns - phase_ns), *later] if phase_ns < outage.for_ns else later
+
+
+def rotated(trace: tuple[RateStep, ...], elapsed_ns: int) -> list[RateStep]:
+    """A trace that began `elapsed_ns` ago, beginning now."""
+    if not trace or elapsed_ns <= 0:
+        return list(trace)
+    phase_ns = elapsed_ns % sum(step.for_ns for step in trace)
+    for number, step in enumerate(trace):
+        if phase_ns < step.for_ns:
+            rest = step.model_copy(update={"for_ns": step.for_ns - phase_ns})
+            done = [step.model_copy(update={"for_ns": phase_ns})] if phase_ns else []
+            return [rest, *trace[number + 1 :], *trace[:number], *done]
+        phase_ns -= step.for_ns
+    raise AssertionError("a phase lies within the trace")

@@ -1,0 +1,80 @@
+"""How packets get from one host to the other: one file a back-end, one line of registration.
+
+A back-end is opened for a network whose hosts are not cabled yet; it cables them, and what it gives back is a `Line`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from howfar.engine.link_messages import LinkReady, LinkStats
+from howfar.errors import UsageError
+from howfar.lab.link.asked import LinkAsked
+from howfar.lab.network import Network
+
+DEFAULT = "packet"
+
+
+class Line(Protocol):
+    """A line in use. What it cannot tell is None."""
+
+    @property
+    def ready(self) -> LinkReady | None:
+        """What the emulator says of itself; None: there is none."""
+        ...
+
+    @property
+    def pid(self) -> int | None: ...
+
+    def alive(self) -> bool: ...
+
+    def set(self, asked: LinkAsked, compensate_ns: int, elapsed_ns: int) -> None:
+        """In force when it returns. Raises LinkFailed, EngineError."""
+        ...
+
+    def stats(self, *, reset: bool = False) -> LinkStats | None:
+        """Counters since the last reset; None: this back-end has none."""
+        ...
+
+
+class Backend(Protocol):
+    """Modules of this package are its implementations."""
+
+    NAME: str
+    ABOUT: str
+    """One line, for `howfar links`."""
+
+    @staticmethod
+    def refuses(asked: LinkAsked) -> str | None:
+        """Why it cannot be what is asked, known before trying; None: it can."""
+        ...
+
+    @staticmethod
+    def open_line(network: Network, asked: LinkAsked) -> AbstractContextManager[Line]:
+        """Cable the hosts. Undone on leaving. Raises LinkFailed, EngineError."""
+        ...
+
+
+def backends() -> dict[str, Backend]:
+    from howfar.lab.link.backends import bare, kernel_qdiscs, packet, tun
+
+    listed: tuple[Callable[[], Backend], ...] = (
+        packet.PacketBackend,
+        tun.TunBackend,
+        kernel_qdiscs.KernelBackend,
+        bare.BareBackend,
+    )
+    return {backend.NAME: backend for backend in (make() for make in listed)}
+
+
+def find_backend(name: str, asked: LinkAsked) -> Backend:
+    """Raises UsageError when there is none of that name, or it cannot be what is asked."""
+    known = backends()
+    if name not in known:
+        raise UsageError(f"no link back-end is called {name!r}", f"Known: {', '.join(known)}.")
+    why = known[name].refuses(asked)
+    if why:
+        raise UsageError(f"the link back-end {name} cannot do that: {why}", f"Use --link-backend {DEFAULT}.")
+    return known[name]

@@ -1,0 +1,47 @@
+"""`none`: one veth cable from host to host and nothing on it. What everything else is held against."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from howfar.engine.link_messages import LinkReady, LinkStats
+from howfar.errors import LinkFailed
+from howfar.lab.link.asked import WAYS, LinkAsked
+from howfar.lab.link.backends import Line
+from howfar.lab.network import Network, cable_directly
+
+
+class BareLine:
+    """See `backends.Line`."""
+
+    ready: LinkReady | None = None
+    pid: int | None = None
+
+    def alive(self) -> bool:
+        return True
+
+    def set(self, asked: LinkAsked, compensate_ns: int, elapsed_ns: int) -> None:
+        why = BareBackend.refuses(asked)
+        if why:
+            raise LinkFailed(f"a bare cable cannot do that: {why}")
+
+    def stats(self, *, reset: bool = False) -> LinkStats | None:
+        return None
+
+
+class BareBackend:
+    NAME = "none"
+    ABOUT = "a bare veth cable, no effect at all"
+
+    @staticmethod
+    def refuses(asked: LinkAsked) -> str | None:
+        if asked.rtt_ns or asked.has_effects or any(asked.mean_rate_bps(name) for name in WAYS):
+            return "a bare cable has no delay, no rate and no effect"
+        return None
+
+    @staticmethod
+    @contextmanager
+    def open_line(network: Network, asked: LinkAsked) -> Iterator[Line]:
+        with cable_directly(network):
+            yield BareLine()

@@ -1,0 +1,71 @@
+"""A line that the engine's emulator is: what the back-ends `packet` and `tun` share."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+from howfar.engine.link_messages import AskStats, LinkJob, LinkReady, LinkStats, SetLink
+from howfar.engine.process import EngineProcess, Launcher
+from howfar.errors import LinkFailed
+from howfar.lab.link.asked import LinkAsked
+from howfar.lab.network import CLIENT_MIDDLE, SERVER_MIDDLE
+
+
+class EngineLine:
+    """See `backends.Line`."""
+
+    def __init__(self, engine: EngineProcess, ready: LinkReady) -> None:
+        self._engine, self._ready = engine, ready
+        self._one_at_a_time = threading.Lock()
+
+    @property
+    def ready(self) -> LinkReady:
+        return self._ready
+
+    @property
+    def pid(self) -> int:
+        return self._engine.pid
+
+    def alive(self) -> bool:
+        return self._engine.alive()
+
+    def set(self, asked: LinkAsked, compensate_ns: int, elapsed_ns: int) -> None:
+        message = SetLink(
+            to_server=asked.direction("to_server", compensate_ns, elapsed_ns),
+            to_client=asked.direction("to_client", compensate_ns, elapsed_ns),
+        )
+        with self._one_at_a_time:
+            self._engine.send(message)
+            self._ask(reset=False)  # answered in order: the new parameters are in force
+
+    def stats(self, *, reset: bool = False) -> LinkStats:
+        with self._one_at_a_time:
+            return self._ask(reset=reset)
+
+    def _ask(self, *, reset: bool) -> LinkStats:
+        self._engine.send(AskStats(reset=reset))
+        event = self._engine.read()
+        if not isinstance(event, LinkStats):
+            raise LinkFailed(f"the link answered {event.event!r} when asked for its counters")
+        return event
+
+
+@contextmanager
+def engine_line(asked: LinkAsked, port: Literal["packet", "tun"]) -> Iterator[EngineLine]:
+    """Start the emulator in the network that we are in. Ended on leaving. Raises LinkFailed, EngineError."""
+    calm = asked.calm()
+    job = LinkJob(
+        port=port,
+        client_interface=CLIENT_MIDDLE,
+        server_interface=SERVER_MIDDLE,
+        to_server=calm.direction("to_server"),
+        to_client=calm.direction("to_client"),
+    )
+    with EngineProcess(job, Launcher(prefix=("setsid",))) as engine:
+        ready = engine.read()
+        if not isinstance(ready, LinkReady):
+            raise LinkFailed(f"the link answered {ready.event!r} instead of being ready")
+        yield EngineLine(engine, ready)

@@ -1,0 +1,139 @@
+"""`kernel`: a bridge between two veth cables, shaped by the kernel's own queueing disciplines, as tc sets them.
+
+tbf makes the rate, netem the delay and what is random; many kernels lack netem, and then only rates are possible. Nothing is
+known of lateness or of unmodelled drops here, so the receipt says so. Not here: which disciplines this kernel has; that is found by
+adding them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from howfar.engine.link_messages import IndependentLoss, LinkReady, LinkStats, NormalJitter
+from howfar.errors import LabError, LinkFailed
+from howfar.lab.link.asked import FRAMING_BYTES, WAYS, LinkAsked, WayName
+from howfar.lab.link.backends import Line
+from howfar.lab.network import CLIENT_MIDDLE, SERVER_MIDDLE, Network, cable_through_middle
+
+_BRIDGE = "lab0"
+_DEVICES: dict[WayName, str] = {"to_server": SERVER_MIDDLE, "to_client": CLIENT_MIDDLE}
+"""A packet to the server leaves the middle by the server's cable, and is shaped there: a slow router, not a slow card."""
+_BURST_BYTES = 128 * 1024
+"""A super-packet is 64 KiB; with a smaller burst tbf takes it apart, and a tenth of the throughput is left."""
+_ETHERNET_BYTES = 14
+_NETEM_PACKETS = 10_000_000
+"""netem's limit counts packets, those on their way included; its default of 1000 is what makes long fast links slow."""
+
+
+class KernelLine:
+    """See `backends.Line`."""
+
+    ready: LinkReady | None = None
+    pid: int | None = None
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._set: set[str] = set()
+
+    def alive(self) -> bool:
+        return True
+
+    def set(self, asked: LinkAsked, compensate_ns: int, elapsed_ns: int) -> None:
+        why = KernelBackend.refuses(asked)
+        if why:
+            raise LinkFailed(f"the kernel's disciplines cannot do that: {why}")
+        for name in WAYS:
+            device = _DEVICES[name]
+            if device in self._set:
+                self._network.base.tc([f"qdisc del dev {device} root"])
+                self._set.discard(device)
+            lines = qdisc_batch(asked, name, compensate_ns)
+            if not lines:
+                continue
+            try:
+                self._network.base.tc(lines)
+            except LabError as error:
+                lacks = "netem" if any("netem" in line for line in lines) else "tbf"
+                raise LinkFailed(
+                    f"this kernel does not take {lacks}: {error.message}",
+                    "Use --link-backend packet, which needs no queueing discipline; `howfar links` shows what is here.",
+                ) from error
+            self._set.add(device)
+
+    def stats(self, *, reset: bool = False) -> LinkStats | None:
+        return None
+
+
+def qdisc_batch(asked: LinkAsked, name: WayName, compensate_ns: int) -> list[str]:
+    """Lines for `tc -batch`: netem at the root where it is needed, tbf below it or alone."""
+    way, device, rate_bps = asked.way(name), _DEVICES[name], asked.mean_rate_bps(name)
+    lines, parent = [], "root"
+    delay_ns = max(asked.delay_ns(name) - compensate_ns, 0)
+    netem = []
+    if asked.rtt_ns or way.jitter:
+        spread = (
+            f" {way.jitter.deviation_ns / 1000:g}us distribution normal" if isinstance(way.jitter, NormalJitter) else ""
+        )
+        netem.append(f"delay {delay_ns / 1000:g}us{spread}")
+    if isinstance(way.loss, IndependentLoss):
+        netem.append(f"loss random {way.loss.probability:%}")
+    elif way.loss is not None:
+        chain = (way.loss.to_bad, way.loss.to_good, way.loss.loss_bad, way.loss.loss_good)
+        netem.append("loss gemodel " + " ".join(f"{share:%}" for share in chain))
+    if way.duplicate:
+        netem.append(f"duplicate {way.duplicate:%}")
+    if way.corrupt:
+        netem.append(f"corrupt {way.corrupt:%}")
+    if netem:
+        lines.append(f"qdisc add dev {device} root handle 1: netem limit {_NETEM_PACKETS} {' '.join(netem)}")
+        parent = "parent 1:1"
+    if rate_bps is not None:
+        # tbf counts a super-packet's bytes once, with one Ethernet header: so its rate is lowered by what the wire has more.
+        rate = rate_bps * (asked.mtu + _ETHERNET_BYTES) // (asked.mtu + FRAMING_BYTES)
+        limit = max(asked.queue_bytes(name), _BURST_BYTES)
+        lines.append(
+            f"qdisc add dev {device} {parent} handle 10: tbf rate {rate} burst {_BURST_BYTES} limit {min(limit, 2**31)}"
+        )
+    return lines
+
+
+class KernelBackend:
+    NAME = "kernel"
+    ABOUT = "the kernel's tbf (rate) and netem (delay, loss) on a bridge; nothing is proved"
+
+    @staticmethod
+    def refuses(asked: LinkAsked) -> str | None:
+        for name in WAYS:
+            way = asked.way(name)
+            if way.outages or way.rate_trace:
+                return "no outages and no traces of rates"
+            if way.jitter is not None and not isinstance(way.jitter, NormalJitter):
+                return "no jitter but the normal distribution"
+            if way.jitter is not None and not way.reorder:
+                return "netem's jitter reorders; say --reorder on"
+        return None
+
+    @staticmethod
+    @contextmanager
+    def open_line(network: Network, asked: LinkAsked) -> Iterator[Line]:
+        with cable_through_middle(network):
+            try:
+                network.base.ip(
+                    [
+                        f"link add name {_BRIDGE} mtu {asked.mtu} type bridge stp_state 0 forward_delay 0 mcast_snooping 0",
+                        f"link set dev {CLIENT_MIDDLE} master {_BRIDGE}",
+                        f"link set dev {SERVER_MIDDLE} master {_BRIDGE}",
+                        f"link set dev {_BRIDGE} arp off up",
+                    ]
+                )
+            except LabError as error:
+                raise LinkFailed(
+                    f"a bridge could not be made: {error.message}", "Use --link-backend packet."
+                ) from error
+            try:
+                line = KernelLine(network)
+                line.set(asked.calm(), 0, 0)
+                yield line
+            finally:
+                network.base.ip([f"link del dev {_BRIDGE}"])

@@ -1,0 +1,26 @@
+"""`packet`: the emulator on packet sockets, between two veth cables. Needs no device node and no module but veth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from howfar.lab.link.asked import LinkAsked
+from howfar.lab.link.backends import Line
+from howfar.lab.link.backends.engine_line import engine_line
+from howfar.lab.network import Network, cable_through_middle
+
+
+class PacketBackend:
+    NAME = "packet"
+    ABOUT = "howfar's emulator on packet sockets and veth; every effect"
+
+    @staticmethod
+    def refuses(asked: LinkAsked) -> str | None:
+        return None
+
+    @staticmethod
+    @contextmanager
+    def open_line(network: Network, asked: LinkAsked) -> Iterator[Line]:
+        with cable_through_middle(network), engine_line(asked, "packet") as line:
+            yield line

@@ -1,0 +1,94 @@
+"""Which back-ends work on this machine: each is really tried, in the sandbox, with packets across it. Nothing is guessed from names
+of modules or versions, and no interface of the machine is touched."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, replace
+
+from howfar.engine.process import Launcher
+from howfar.errors import HowfarError, LabError
+from howfar.lab import sandbox
+from howfar.lab.hosts import Host, share_cpus, usable_cpus
+from howfar.lab.link.asked import LinkAsked
+from howfar.lab.link.backends import Backend, backends
+from howfar.lab.link.running import Link, open_link
+from howfar.lab.network import Network, build_network
+
+_QDISCS = {
+    "tbf": "tbf rate 1gbit burst 128kb limit 1mb",
+    "htb": "htb default 1",
+    "netem": "netem delay 1ms",
+}
+_SCRATCH = "scratch0"
+
+
+@dataclass(frozen=True)
+class Presence:
+    name: str
+    about: str
+    works: bool
+    notes: tuple[str, ...]
+    """What was found, or why it does not work."""
+
+
+def try_all() -> tuple[Presence, ...]:
+    """Call in the sandbox."""
+    assert sandbox.inside(), "a trial elsewhere would touch the machine's network"
+    return tuple(_try(backend) for backend in backends().values())
+
+
+def _try(backend: Backend) -> Presence:
+    notes: list[str] = []
+    try:
+        with ExitStack() as ledger:
+            network = build_network(ledger)
+            shares = share_cpus(usable_cpus())
+            bare = LinkAsked(rtt_ns=0, rate_bps=None)
+            asked = bare if backend.NAME == "none" else replace(bare, rate_bps=10**9)
+            client, server = network.client.launcher(shares.client), network.server.launcher(shares.server)
+            link = ledger.enter_context(_opened(network, asked, client, server, backend.NAME))
+            notes += _notes(link)
+            if backend.NAME == "kernel":
+                notes += _qdiscs()
+    except HowfarError as error:
+        return Presence(backend.NAME, backend.ABOUT, False, (error.message,))
+    return Presence(backend.NAME, backend.ABOUT, True, tuple(notes))
+
+
+def _opened(
+    network: Network, asked: LinkAsked, client: Launcher, server: Launcher, backend: str
+) -> AbstractContextManager[Link]:
+    known = {asked.calm(): {"compensate_ns": 0}}
+    return open_link(network, asked, client, server, known, backend=backend)
+
+
+def _notes(link: Link) -> list[str]:
+    link.ping_from_idle()  # a packet crosses it, there and back
+    ready = link.ready
+    if ready is None:
+        return []
+    scheduling = (
+        "real-time class" if ready.realtime else "short time slice" if ready.short_slice else "ordinary scheduling"
+    )
+    return [scheduling, "super-packets kept" if ready.offload else "no offload: slower"]
+
+
+def _qdiscs() -> list[str]:
+    """Each discipline added to an interface made for that."""
+    base = Host("base", None)
+    found = []
+    base.ip([f"link add name {_SCRATCH} type veth peer name {_SCRATCH}p"])
+    try:
+        for name, words in _QDISCS.items():
+            try:
+                base.tc([f"qdisc add dev {_SCRATCH} root {words}"])
+            except LabError as error:
+                why = error.message.rpartition("failed: ")[2].splitlines()[0]
+                found.append(f"{name} is not here ({why})")
+                continue
+            found.append(f"{name} works")
+            base.tc([f"qdisc del dev {_SCRATCH} root"])
+    finally:
+        base.ip([f"link del dev {_SCRATCH}"])
+    return found

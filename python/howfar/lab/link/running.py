@@ -1,0 +1,184 @@
+"""A running link between both hosts: a back-end's line, and the echo that it is measured with.
+
+It rests (no effect but rate and delay) while it is calibrated and probed, and is let loose by `arm` for a load.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from howfar.engine.messages import (
+    EchoJob,
+    GoodputJob,
+    GoodputResult,
+    LinkReady,
+    LinkStats,
+    Listening,
+    RttJob,
+    RttResult,
+)
+from howfar.engine.process import EngineProcess, Launcher, run_probe
+from howfar.errors import LinkFailed
+from howfar.lab.awake import awake
+from howfar.lab.hosts import usable_cpus
+from howfar.lab.link.asked import WAYS, LinkAsked
+from howfar.lab.link.backends import DEFAULT, Line, find_backend
+from howfar.lab.link.calibrate import calibrate, goodput_times_ns, measure_goodput, ping_count
+from howfar.lab.network import SERVER_ADDRESS, Network
+from howfar.plan.tolerance import rtt_tolerance_ns
+
+_PAUSES_S = (0.1, 0.2, 0.4, 0.8)
+"""Before a trial the RTT is measured, and again after each of these when it was off: a neighbour's burst passes in that time."""
+
+
+@dataclass
+class Link:
+    """What `open_link` gives."""
+
+    line: Line
+    echo: EngineProcess
+    client: Launcher
+    echo_port: int
+    asked: LinkAsked
+    backend: str = DEFAULT
+    with_goodput: bool = True
+    """Calibration measures the goodput as well."""
+    compensate_ns: int = 0
+    """Taken off the delay of each direction: what calibration found for `asked`, and nothing else, once there is one."""
+    calibrations: dict[LinkAsked, dict[str, Any]] = field(default_factory=dict)
+    """By the link at rest."""
+    armed: bool = False
+    sleep: Callable[[float], None] = time.sleep
+
+    @property
+    def pid(self) -> int | None:
+        return self.line.pid
+
+    @property
+    def ready(self) -> LinkReady | None:
+        return self.line.ready
+
+    @property
+    def calibration(self) -> dict[str, Any]:
+        """Of the link as it is asked now."""
+        return self.calibrations[self.asked.calm()]
+
+    def alive(self) -> bool:
+        """Emulator and echo both."""
+        return self.line.alive() and self.echo.alive()
+
+    def shape(self, asked: LinkAsked) -> dict[str, Any]:
+        """Make the link at rest what is asked, calibrating the first time only. Raises LinkFailed, EngineError."""
+        known = self.calibrations.get(asked.calm())
+        if known is None:
+            known = calibrate(self, asked.calm(), with_goodput=self.with_goodput)
+            self.calibrations[asked.calm()] = known
+        self.set_calm(asked, int(known["compensate_ns"]))
+        return known
+
+    def measure_goodput(self) -> None:
+        """Add the goodput to a calibration that was made without it. The link must be at rest."""
+        if "goodput_bps" not in self.calibration:
+            self.calibration.update(measure_goodput(self, self.asked.calm()))
+
+    def arm(self) -> None:
+        """Let the effects loose; schedules and random decisions begin now."""
+        self.line.set(self.asked, self.compensate_ns, 0)
+        self.armed = True
+
+    def change(self, asked: LinkAsked, elapsed_ns: int) -> None:
+        """Another link from now on, `elapsed_ns` after `arm`, without losing a packet and without measuring anything. What calibration
+        found for this link is in force when there is something, else what is in force now."""
+        known = self.calibrations.get(asked.calm())
+        compensate_ns = self.compensate_ns if known is None else int(known["compensate_ns"])
+        self.line.set(asked, min(compensate_ns, *(asked.delay_ns(name) for name in WAYS)), elapsed_ns)
+
+    def set_calm(self, asked: LinkAsked, compensate_ns: int) -> None:
+        """The link at rest, with this much taken off the delay each way."""
+        self.line.set(asked.calm(), compensate_ns, 0)
+        self.asked, self.compensate_ns, self.armed = asked, compensate_ns, False
+
+    def ping(self) -> RttResult:
+        """RTT now, processors kept awake: what the link adds, not what waking up adds."""
+        with awake(usable_cpus()):
+            return self.ping_from_idle()
+
+    def ping_from_idle(self) -> RttResult:
+        """RTT now as any program finds it: where the processors sleep, waking both ends is part of it."""
+        job = RttJob(host=SERVER_ADDRESS, port=self.echo_port, count=ping_count(self.asked.rtt_ns))
+        result = run_probe(job, self.client)
+        if not isinstance(result, RttResult):
+            raise LinkFailed(f"the RTT probe answered {result.event!r} instead of an RTT")
+        return result
+
+    def goodput(self, to_server: bool) -> GoodputResult:
+        """One bulk transfer; warm-up long enough for the window to open."""
+        warmup_ns, measure_ns = goodput_times_ns(self.asked.rtt_ns)
+        job = GoodputJob(
+            host=SERVER_ADDRESS,
+            port=self.echo_port,
+            direction="to_server" if to_server else "to_client",
+            warmup_ns=warmup_ns,
+            measure_ns=measure_ns,
+        )
+        result = run_probe(job, self.client)
+        if not isinstance(result, GoodputResult):
+            raise LinkFailed(f"the goodput probe answered {result.event!r} instead of a goodput")
+        return result
+
+    def at_rest(self) -> tuple[RttResult, ...]:
+        """The RTT before a load, effects off; again, a few times over some time, while it is not as asked. The last one counts."""
+        if self.armed:
+            self.set_calm(self.asked, self.compensate_ns)
+        probes = [self.ping()]
+        for pause_s in _PAUSES_S:
+            if abs(probes[-1].p50_ns - self.asked.rtt_ns) <= rtt_tolerance_ns(self.asked.rtt_ns):
+                break
+            self.sleep(pause_s)
+            probes.append(self.ping())
+        return tuple(probes)
+
+    def stats(self, *, reset: bool = False) -> LinkStats | None:
+        """Counters since the last reset; None: this back-end has none."""
+        return self.line.stats(reset=reset)
+
+
+@contextmanager
+def open_link(
+    network: Network,
+    asked: LinkAsked,
+    client: Launcher,
+    server: Launcher,
+    calibrations: Mapping[LinkAsked, dict[str, Any]] | None = None,
+    *,
+    backend: str = DEFAULT,
+    with_goodput: bool = True,
+) -> Iterator[Link]:
+    """Cable the hosts, start emulator and echo, shape and calibrate (unless `calibrations` of a link before it say how). Ended and
+    taken away on leaving.
+
+    Raises UsageError, LinkFailed, EngineError.
+    """
+    with (
+        find_backend(backend, asked).open_line(network, asked) as line,
+        EngineProcess(EchoJob(host=SERVER_ADDRESS), server) as echo,
+    ):
+        listening = echo.read()
+        if not isinstance(listening, Listening):
+            raise LinkFailed(f"the link's echo answered {listening.event!r}")
+        link = Link(
+            line,
+            echo,
+            client,
+            listening.port,
+            asked,
+            backend=backend,
+            with_goodput=with_goodput,
+            calibrations=dict(calibrations or {}),
+        )
+        link.shape(asked)
+        yield link

@@ -1,0 +1,226 @@
+"""The words in which a link is described: `rtt 85ms`, `loss 1%`. One vocabulary for options, named links and scripts.
+
+A value that begins with `to-server:` or `to-client:` holds for that way alone, any other for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from howfar.engine.link_messages import (
+    DELAY_MAX_NS,
+    RATE_MAX_BPS,
+    BurstLoss,
+    IndependentLoss,
+    NormalJitter,
+    Outage,
+    ParetoJitter,
+)
+from howfar.errors import QuantityError
+from howfar.lab.link.asked import WAYS, LinkAsked, WayAsked
+from howfar.units import parse_duration_ns, parse_rate_bps, parse_share, parse_size_bytes
+
+RTT_MAX_NS = 10 * 10**9
+RATE_LEAST_BPS = 8_000
+MTU_LEAST, MTU_MOST = 576, 9000
+_QUEUE_MAX_BYTES = 64 * 2**30
+_WayChange = Callable[[WayAsked, str], WayAsked]
+
+
+def apply(asked: LinkAsked, word: str, value: str) -> LinkAsked:
+    """The link with one thing said of it. Raises QuantityError, also for a word that is none."""
+    if word in _OF_THE_LINK:
+        return _OF_THE_LINK[word](asked, value)
+    for name in WAYS:
+        suffix = f"-{name.replace('_', '-')}"
+        if word.endswith(suffix) and word.removesuffix(suffix) in _OF_A_WAY:
+            word, value = word.removesuffix(suffix), f"{name.replace('_', '-')}:{value}"
+    if word not in _OF_A_WAY:
+        raise QuantityError(f"{word!r} is nothing that a link has", f"Known: {', '.join([*_OF_THE_LINK, *_OF_A_WAY])}.")
+    change = _OF_A_WAY[word]
+    for name in WAYS:
+        prefix = f"{name.replace('_', '-')}:"
+        if value.startswith(prefix):
+            return asked.with_way(name, change(asked.way(name), value.removeprefix(prefix)))
+    for name in WAYS:
+        asked = asked.with_way(name, change(asked.way(name), value))
+    return asked
+
+
+def _limited(what: str, value: int, least: int, most: int, text: str) -> int:
+    if not least <= value <= most:
+        raise QuantityError(
+            f"{text!r} is out of range for {what}", f"From {least} to {most} in base units (ns, bit/s, bytes)."
+        )
+    return value
+
+
+def _rtt(asked: LinkAsked, text: str) -> LinkAsked:
+    rtt_ns = _limited("an RTT", parse_duration_ns(text), 0, RTT_MAX_NS, text)
+    if asked.delay_to_server_ns is None or asked.rtt_ns == 0:
+        return replace(asked, rtt_ns=rtt_ns)
+    # A split that was asked for stays in proportion.
+    return replace(asked, rtt_ns=rtt_ns, delay_to_server_ns=asked.delay_to_server_ns * rtt_ns // asked.rtt_ns)
+
+
+def _delay_to_server(asked: LinkAsked, text: str) -> LinkAsked:
+    delay_ns = _limited("a part of the RTT", parse_duration_ns(text), 0, asked.rtt_ns, text)
+    return replace(asked, delay_to_server_ns=delay_ns)
+
+
+def _seed(asked: LinkAsked, text: str) -> LinkAsked:
+    if not text.isdecimal() or int(text) >= 2**63:
+        raise QuantityError(f"{text!r} is not a seed", "Write a whole number from 0 on.")
+    return replace(asked, seed=int(text))
+
+
+def _mtu(asked: LinkAsked, text: str) -> LinkAsked:
+    if not text.isdecimal():
+        raise QuantityError(f"{text!r} is not an MTU", "Write a number of bytes, like 1500.")
+    return replace(asked, mtu=_limited("an MTU", int(text), MTU_LEAST, MTU_MOST, text))
+
+
+def _rate(asked: LinkAsked, text: str) -> LinkAsked:
+    """Of both ways, or of one; `none`: unshaped."""
+    for name in WAYS:
+        prefix = f"{name.replace('_', '-')}:"
+        if text.startswith(prefix):
+            other = WAYS[1 - WAYS.index(name)]
+            kept = asked.mean_rate_bps(other)
+            asked = asked.with_way(
+                name, replace(asked.way(name), rate_bps=_read_rate(text.removeprefix(prefix)), rate_trace=())
+            )
+            # The link's own rate goes: the way that was not named keeps what it had, as its own.
+            if not asked.way(other).rate_trace:
+                asked = asked.with_way(other, replace(asked.way(other), rate_bps=kept))
+            return replace(asked, rate_bps=None)
+    asked = replace(asked, rate_bps=_read_rate(text))
+    for name in WAYS:
+        asked = asked.with_way(name, replace(asked.way(name), rate_bps=None, rate_trace=()))
+    return asked
+
+
+def _read_rate(text: str) -> int | None:
+    if text == "none":
+        return None
+    return _limited("a rate", parse_rate_bps(text), RATE_LEAST_BPS, RATE_MAX_BPS, text)
+
+
+def _queue(way: WayAsked, text: str) -> WayAsked:
+    """Bytes, or the time that they take at the rate; `auto`: the default."""
+    if text == "auto":
+        return replace(way, queue_bytes=None, queue_ns=None)
+    try:
+        size = _limited("a queue", parse_size_bytes(text), 1, _QUEUE_MAX_BYTES, text)
+    except QuantityError:
+        return replace(
+            way, queue_bytes=None, queue_ns=_limited("a queue", parse_duration_ns(text), 1, RTT_MAX_NS, text)
+        )
+    return replace(way, queue_bytes=size, queue_ns=None)
+
+
+def _jitter(way: WayAsked, text: str) -> WayAsked:
+    """`2ms[:normal|pareto[:shape]]`; `none`."""
+    if text == "none":
+        return replace(way, jitter=None)
+    size, _, kind = text.partition(":")
+    ns = _limited("jitter", parse_duration_ns(size), 1, DELAY_MAX_NS, text)
+    name, _, shape = kind.partition(":")
+    if name in ("", "normal") and not shape:
+        return replace(way, jitter=NormalJitter(deviation_ns=ns))
+    if name == "pareto":
+        try:
+            exponent = float(shape) if shape else 3.0
+        except ValueError:
+            exponent = 0.0
+        if 1 < exponent <= 100:
+            return replace(way, jitter=ParetoJitter(mean_ns=ns, shape=exponent))
+    raise QuantityError(
+        f"{text!r} is no jitter", "Write 2ms, 2ms:normal, 2ms:pareto or 2ms:pareto:2.5 (shape above 1)."
+    )
+
+
+def loss_share(loss: IndependentLoss | BurstLoss | None) -> float:
+    """Of all segments in the long run."""
+    if loss is None:
+        return 0.0
+    if isinstance(loss, IndependentLoss):
+        return loss.probability
+    moves = loss.to_bad + loss.to_good
+    bad = loss.to_bad / moves if moves else 0.0
+    return bad * loss.loss_bad + (1 - bad) * loss.loss_good
+
+
+def _loss(way: WayAsked, text: str) -> WayAsked:
+    share = parse_share(text)
+    return replace(way, loss=IndependentLoss(probability=share) if share else None)
+
+
+def _loss_burst(way: WayAsked, text: str) -> WayAsked:
+    """The loss that there is, in bursts of this mean length: Gilbert's chain with a bad state in which all is lost."""
+    try:
+        length = float(text)
+    except ValueError:
+        length = 0.0
+    share = loss_share(way.loss)
+    if not 1 <= length <= 1e6:
+        raise QuantityError(
+            f"{text!r} is no mean length of a burst", "Write how many segments are lost in a row, like 8."
+        )
+    to_good = 1 / length
+    if share and share * to_good > 1 - share:
+        raise QuantityError(f"bursts of {text} cannot make a loss of {share:.0%}", "Longer bursts, or less loss.")
+    if way.loss is None:
+        return way
+    return replace(way, loss=BurstLoss(to_bad=share * to_good / (1 - share), to_good=to_good))
+
+
+def _duplicate(way: WayAsked, text: str) -> WayAsked:
+    return replace(way, duplicate=parse_share(text))
+
+
+def _corrupt(way: WayAsked, text: str) -> WayAsked:
+    return replace(way, corrupt=parse_share(text))
+
+
+def _reorder(way: WayAsked, text: str) -> WayAsked:
+    if text not in ("on", "off"):
+        raise QuantityError(f"reorder is on or off, not {text!r}", "Write reorder on.")
+    return replace(way, reorder=text == "on")
+
+
+def _outage(way: WayAsked, text: str) -> WayAsked:
+    """`5s:1s[/30s]`: at 5 s for 1 s, and again each 30 s. Several add up."""
+    when, _, again = text.partition("/")
+    at, colon, duration = when.partition(":")
+    if not colon:
+        raise QuantityError(f"{text!r} is no outage", "Write at:for or at:for/every, like 5s:1s/30s.")
+    at_ns, for_ns = parse_duration_ns(at), parse_duration_ns(duration)
+    every_ns = parse_duration_ns(again) if again else None
+    if for_ns == 0 or (every_ns is not None and every_ns <= for_ns):
+        raise QuantityError(
+            f"{text!r} is no outage", "It lasts for some time, and less long than what it repeats after."
+        )
+    return replace(way, outages=(*way.outages, Outage(at_ns=at_ns, for_ns=for_ns, every_ns=every_ns)))
+
+
+_OF_THE_LINK: dict[str, Callable[[LinkAsked, str], LinkAsked]] = {
+    "rtt": _rtt,
+    "delay-to-server": _delay_to_server,
+    "rate": _rate,
+    "rate-to-server": lambda asked, text: _rate(asked, f"to-server:{text}"),
+    "rate-to-client": lambda asked, text: _rate(asked, f"to-client:{text}"),
+    "seed": _seed,
+    "mtu": _mtu,
+}
+_OF_A_WAY: dict[str, _WayChange] = {
+    "queue": _queue,
+    "jitter": _jitter,
+    "loss": _loss,
+    "loss-burst": _loss_burst,
+    "duplicate": _duplicate,
+    "corrupt": _corrupt,
+    "reorder": _reorder,
+    "outage": _outage,
+}

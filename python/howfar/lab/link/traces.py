@@ -1,0 +1,90 @@
+"""Traces from files: rates that change, and round trips that were measured. Pure: text in, values out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from howfar.engine.link_messages import DELAY_MAX_NS, RATE_MAX_BPS, EmpiricalJitter, RateStep
+from howfar.errors import QuantityError
+from howfar.lab.link.asked import FRAMING_BYTES, MTU
+from howfar.units import parse_duration_ns, parse_rate_bps
+
+STEPS_MAX = 100_000
+_MS = 1_000_000
+_OPPORTUNITY_BITS = (MTU + FRAMING_BYTES) * 8
+"""A line of a mahimahi trace lets one packet of full size pass; on our wire that packet has its framing too."""
+
+
+def rate_trace(text: str) -> tuple[RateStep, ...]:
+    """Lines `10ms 5mbit` (0 for a line that stands still), or a mahimahi trace: one delivery a line, in ms. Raises QuantityError."""
+    lines = list(_lines(text))
+    if not lines:
+        raise QuantityError("the rate trace is empty", "Write lines like: 10ms 5mbit")
+    steps = _mahimahi(lines) if all(line.isdecimal() for _, line in lines) else [_step(at, line) for at, line in lines]
+    if len(steps) > STEPS_MAX:
+        raise QuantityError(f"the rate trace has {len(steps)} steps, {STEPS_MAX} are possible", "Shorten it.")
+    if not any(step.rate_bps for step in steps):
+        raise QuantityError("nothing ever passes in the rate trace", "At least one step needs a rate.")
+    return tuple(steps)
+
+
+def rtt_trace(text: str) -> tuple[int, EmpiricalJitter]:
+    """The least of the round trips, and what each has more: one a line, with its unit or in ms. Raises QuantityError."""
+    found = []
+    for at, line in _lines(text):
+        try:
+            found.append(parse_duration_ns(line if line[-1].isalpha() else f"{line}ms"))
+        except QuantityError as error:
+            raise QuantityError(f"line {at} of the RTT trace: {error.message}", error.advice) from error
+    if not found:
+        raise QuantityError("the RTT trace is empty", "Write one round trip a line, like 12.5ms")
+    if len(found) > STEPS_MAX:
+        raise QuantityError(f"the RTT trace has {len(found)} values, {STEPS_MAX} are possible", "Take a sample of it.")
+    least = min(found)
+    if max(found) - least > DELAY_MAX_NS:
+        raise QuantityError("the round trips of the RTT trace differ by more than a minute", "Is the unit right?")
+    return least, EmpiricalJitter(extra_ns=[value - least for value in found])
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines with their numbers, without comments and empty ones."""
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].strip()
+        if words:
+            yield number, words
+
+
+def _step(at: int, line: str) -> RateStep:
+    words = line.split()
+    if len(words) != 2:
+        raise QuantityError(f"line {at} of the rate trace: {line!r} is not a time and a rate", "Write: 10ms 5mbit")
+    try:
+        for_ns = parse_duration_ns(words[0])
+        rate_bps = 0 if words[1] in ("0", "0bit") else parse_rate_bps(words[1])
+    except QuantityError as error:
+        raise QuantityError(f"line {at} of the rate trace: {error.message}", error.advice) from error
+    if for_ns == 0 or rate_bps > RATE_MAX_BPS:
+        raise QuantityError(f"line {at} of the rate trace: {line!r} is out of range", "Write: 10ms 5mbit")
+    return RateStep(for_ns=for_ns, rate_bps=rate_bps)
+
+
+def _mahimahi(lines: list[tuple[int, str]]) -> list[RateStep]:
+    """Deliveries within a millisecond become a rate of that millisecond; neighbours that are alike become one step."""
+    times = [int(line) for _, line in lines]
+    for (at, _), before, after in zip(lines[1:], times, times[1:], strict=False):
+        if after < before:
+            raise QuantityError(f"line {at} of the rate trace: {after} ms is before {before} ms", "Sort the trace.")
+    # The delivery at t ends the millisecond before t; one at 0 belongs to the first.
+    counts = Counter(max(time - 1, 0) for time in times)
+    last = max(times[-1], 1)
+    if last > 86_400_000:
+        raise QuantityError("the rate trace is longer than a day", "Shorten it.")
+    steps: list[RateStep] = []
+    for ms in range(last):
+        rate_bps = counts.get(ms, 0) * _OPPORTUNITY_BITS * 1000
+        if steps and steps[-1].rate_bps == rate_bps:
+            steps[-1] = RateStep(for_ns=steps[-1].for_ns + _MS, rate_bps=rate_bps)
+        else:
+            steps.append(RateStep(for_ns=_MS, rate_bps=rate_bps))
+    return steps

@@ -1,0 +1,261 @@
+"""What a link is asked to be: options, names, scripts and traces become values, and mistakes are told where they are."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from howfar.engine.link_messages import (
+    BurstLoss,
+    EmpiricalJitter,
+    IndependentLoss,
+    NormalJitter,
+    Outage,
+    ParetoJitter,
+    RateStep,
+)
+from howfar.errors import QuantityError, UsageError
+from howfar.lab.link import WAYS, LinkAsked, WayAsked
+from howfar.lab.link.asked import remaining, rotated
+from howfar.lab.link.backends import backends, find_backend
+from howfar.lab.link.backends.kernel_qdiscs import qdisc_batch
+from howfar.lab.link.named import find_link, named_links
+from howfar.lab.link.script import Player, read_script
+from howfar.lab.link.settings import apply, loss_share
+from howfar.lab.link.traces import rate_trace, rtt_trace
+
+_BASE = LinkAsked(rtt_ns=10_000_000, rate_bps=10**9)
+_MS, _S = 10**6, 10**9
+
+
+def _said(*pairs: str) -> LinkAsked:
+    asked = _BASE
+    for pair in pairs:
+        word, _, value = pair.partition(" ")
+        asked = apply(asked, word, value)
+    return asked
+
+
+def test_one_word_holds_for_both_ways_and_a_prefix_for_one() -> None:
+    both = _said("loss 1%")
+    assert both.to_server.loss == both.to_client.loss == IndependentLoss(probability=0.01)
+    one = _said("loss to-client:1%")
+    assert (one.to_server.loss, one.to_client.loss) == (None, IndependentLoss(probability=0.01))
+    assert _said("loss-to-client 1%") == one
+
+
+def test_a_rate_for_one_way_leaves_the_other_alone() -> None:
+    asked = _said("rate-to-server 10mbit")
+    assert [asked.mean_rate_bps(name) for name in WAYS] == [10**7, 10**9]
+    assert [_said("rate to-client:none").mean_rate_bps(name) for name in WAYS] == [10**9, None]
+    again = apply(asked, "rate", "5mbit")
+    assert [again.mean_rate_bps(name) for name in WAYS] == [5 * 10**6] * 2
+    each = _said("rate-to-server 640kbit", "rate-to-client 6144kbit")
+    assert [each.mean_rate_bps(name) for name in WAYS] == [640_000, 6_144_000]
+
+
+def test_the_rtt_is_split_evenly_unless_told() -> None:
+    assert [_BASE.delay_ns(name) for name in WAYS] == [5 * _MS, 5 * _MS]
+    uneven = _said("delay-to-server 8ms")
+    assert [uneven.delay_ns(name) for name in WAYS] == [8 * _MS, 2 * _MS]
+    assert [apply(uneven, "rtt", "20ms").delay_ns(name) for name in WAYS] == [16 * _MS, 4 * _MS]
+
+
+@pytest.mark.parametrize(
+    ("text", "jitter"),
+    [
+        ("2ms", NormalJitter(deviation_ns=2 * _MS)),
+        ("2ms:normal", NormalJitter(deviation_ns=2 * _MS)),
+        ("2ms:pareto", ParetoJitter(mean_ns=2 * _MS, shape=3.0)),
+        ("2ms:pareto:2.5", ParetoJitter(mean_ns=2 * _MS, shape=2.5)),
+    ],
+)
+def test_jitter(text: str, jitter: object) -> None:
+    assert _said(f"jitter {text}").to_server.jitter == jitter
+
+
+@given(st.floats(0.0001, 0.5), st.floats(1, 1000))
+def test_bursts_keep_the_loss_and_have_the_length(share: float, length: float) -> None:
+    asked = apply(
+        _BASE.with_way("to_server", WayAsked(loss=IndependentLoss(probability=share))), "loss-burst", str(length)
+    )
+    loss = asked.to_server.loss
+    assert isinstance(loss, BurstLoss)
+    assert loss_share(loss) == pytest.approx(share, rel=1e-9)
+    assert 1 / loss.to_good == pytest.approx(length)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "rtt 10",
+        "rtt 11s",
+        "rate 1kbit",
+        "jitter 0ms",
+        "jitter 2ms:pareto:1",
+        "jitter 2ms:cauchy",
+        "loss 2",
+        "loss 101%",
+        "duplicate -1%",
+        "reorder yes",
+        "outage 5s",
+        "outage 5s:0s",
+        "outage 5s:2s/1s",
+        "queue 0B",
+        "mtu 100",
+        "delay-to-server 11ms",
+        "colour red",
+    ],
+)
+def test_what_makes_no_sense_is_refused(said: str) -> None:
+    with pytest.raises(QuantityError):
+        _said(said)
+
+
+def test_loss_that_no_burst_can_make_is_refused() -> None:
+    with pytest.raises(QuantityError, match="cannot make"):
+        _said("loss 90%", "loss-burst 2")
+
+
+def test_a_queue_in_bytes_or_as_a_time() -> None:
+    assert _said("queue 64KiB").queue_bytes("to_server") == 65536
+    assert _said("queue 20ms").queue_bytes("to_client") == 10**9 // 50 // 8
+    assert _said("queue 20ms", "queue auto").queue_bytes("to_client") == _BASE.queue_bytes("to_client")
+
+
+def test_a_link_at_rest_has_no_effect_and_serves_as_a_key() -> None:
+    asked = _said("jitter 1ms", "loss 1%", "outage 1s:1s", "seed 7")
+    asked = asked.with_way("to_client", WayAsked(jitter=EmpiricalJitter(extra_ns=[1, 2]), rate_bps=10**9))
+    assert not asked.calm().has_effects
+    assert asked.calm() == _BASE.calm()
+    assert hash(asked.calm()) == hash(_BASE.calm())
+    assert [asked.direction(name).seed for name in WAYS] == [14, 15], "both ways draw differently"
+
+
+@given(
+    st.integers(0, 10 * _S), st.integers(1, 3 * _S), st.none() | st.integers(4 * _S, 9 * _S), st.integers(0, 40 * _S)
+)
+def test_a_schedule_goes_on_where_it_is(at_ns: int, for_ns: int, every_ns: int | None, elapsed_ns: int) -> None:
+    def down(outages: list[Outage], now_ns: int) -> bool:
+        return any(
+            now_ns >= one.at_ns and (now_ns - one.at_ns) % (one.every_ns or 10**18) < one.for_ns for one in outages
+        )
+
+    whole = Outage(at_ns=at_ns, for_ns=for_ns, every_ns=every_ns)
+    rest = remaining(whole, elapsed_ns)
+    for later_ns in range(0, 30 * _S, _S // 3):
+        assert down(rest, later_ns) == down([whole], elapsed_ns + later_ns)
+
+
+@given(st.lists(st.tuples(st.integers(1, 50), st.integers(0, 9)), min_size=1, max_size=6), st.integers(0, 500))
+def test_a_trace_goes_on_where_it_is(steps: list[tuple[int, int]], elapsed_ns: int) -> None:
+    trace = tuple(RateStep(for_ns=for_ns, rate_bps=rate_bps) for for_ns, rate_bps in steps)
+
+    def rates(trace: list[RateStep] | tuple[RateStep, ...]) -> list[int]:
+        return [step.rate_bps for step in trace for _ in range(step.for_ns)]
+
+    whole = rates(trace)
+    phase = elapsed_ns % len(whole)
+    assert rates(rotated(trace, elapsed_ns)) == whole[phase:] + whole[:phase]
+
+
+def test_a_rate_trace_in_our_form_and_in_mahimahis() -> None:
+    assert rate_trace("10ms 5mbit\n\n5ms 0 # still\n") == (
+        RateStep(for_ns=10 * _MS, rate_bps=5 * 10**6),
+        RateStep(for_ns=5 * _MS, rate_bps=0),
+    )
+    # Two packets in the first millisecond, none in the second, one in the third and fourth.
+    packet = 1538 * 8 * 1000
+    assert rate_trace("1\n1\n3\n4\n") == (
+        RateStep(for_ns=_MS, rate_bps=2 * packet),
+        RateStep(for_ns=_MS, rate_bps=0),
+        RateStep(for_ns=2 * _MS, rate_bps=packet),
+    )
+
+
+@pytest.mark.parametrize("text", ["", "10ms", "10ms fast", "0ms 5mbit", "10ms 0", "5\n4\n"])
+def test_a_bad_rate_trace_is_refused(text: str) -> None:
+    with pytest.raises(QuantityError):
+        rate_trace(text)
+
+
+def test_an_rtt_trace_becomes_its_least_and_what_is_more() -> None:
+    assert rtt_trace("12\n10.5ms\n11000us\n") == (10_500_000, EmpiricalJitter(extra_ns=[1_500_000, 0, 500_000]))
+    for text in ("", "soon", "-1"):
+        with pytest.raises(QuantityError):
+            rtt_trace(text)
+
+
+def test_a_script_is_read_and_outages_stand_on_its_own_clock() -> None:
+    script = read_script("# comment\n5s rtt 50ms rate 100mbit loss 1%\n\n10s down 2s\n12s loss 0%\n", _BASE)
+    assert script.first.to_server.outages == (Outage(at_ns=10 * _S, for_ns=2 * _S),)
+    (first_ns, first), (second_ns, second) = script.changes
+    assert (first_ns, second_ns) == (5 * _S, 12 * _S)
+    assert (first.rtt_ns, first.rate_bps, first.to_client.loss) == (50 * _MS, 10**8, IndependentLoss(probability=0.01))
+    assert (second.rtt_ns, second.to_client.loss) == (50 * _MS, None)
+    # At 12 s the outage of 10 s is over, at 11 s one second of it is left.
+    assert second.direction("to_server", elapsed_ns=12 * _S).outages == []
+    assert second.direction("to_server", elapsed_ns=11 * _S).outages == [Outage(at_ns=0, for_ns=_S)]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("1s rtt 5ms\nsoon rtt 5ms\n", 2),
+        ("1s rtt\n", 1),
+        ("2s rtt 5ms\n1s rtt 5ms\n", 2),
+        ("# x\n1s colour red\n", 2),
+        ("1s mtu 1400\n", 1),
+        ("1s down 0s\n", 1),
+    ],
+)
+def test_a_mistake_in_a_script_is_told_with_its_line(text: str, line: int) -> None:
+    with pytest.raises(UsageError, match=f"^here:{line}: "):
+        read_script(text, _BASE, "here")
+
+
+def test_a_player_makes_each_change_once_and_in_order() -> None:
+    script = read_script("0s rtt 1ms\n1ms rtt 2ms\n2ms rtt 3ms\n3600s rtt 4ms\n", _BASE)
+    made: list[tuple[int, int]] = []
+    with Player(script, lambda asked, elapsed_ns: made.append((asked.rtt_ns, elapsed_ns))) as player:
+        while len(player.played) < 3:
+            time.sleep(0.001)
+    assert [rtt_ns for rtt_ns, _ in made] == [_MS, 2 * _MS, 3 * _MS], "what was not due is not made"
+    assert all(elapsed_ns >= at_ns for (_, elapsed_ns), (at_ns, _) in zip(made, script.changes, strict=False))
+
+
+def test_named_links_are_those_of_the_documentation() -> None:
+    names = ["lan-1g", "lan-10g", "same-zone", "cross-zone", "region", "us-coasts", "transatlantic", "adsl"]
+    assert list(named_links()) == names
+    assert find_link("us-coasts").asked.rtt_ns == 85 * _MS
+    adsl = find_link("adsl").asked
+    assert [adsl.mean_rate_bps(name) for name in WAYS] == [640_000, 6_144_000]
+    for link in named_links().values():
+        assert link.source and link.stated and link.ours, "each figure is somebody's"
+        for name in WAYS:
+            link.asked.direction(name)
+    with pytest.raises(QuantityError, match="no link is called"):
+        find_link("moon")
+
+
+def test_a_back_end_refuses_what_it_cannot_be() -> None:
+    assert list(backends()) == ["packet", "tun", "kernel", "none"]
+    with pytest.raises(UsageError, match="no delay"):
+        find_backend("none", _BASE)
+    assert find_backend("none", LinkAsked(0, None)).NAME == "none"
+    with pytest.raises(UsageError, match="outages"):
+        find_backend("kernel", _said("outage 1s:1s"))
+
+
+def test_tbf_is_told_the_rate_that_super_packets_need() -> None:
+    """tbf charges a super-packet's own bytes: 1514 where the wire carries 1538."""
+    (line,) = qdisc_batch(LinkAsked(0, 10**9), "to_server", 0)
+    assert f"rate {10**9 * 1514 // 1538} burst 131072 limit 1250000" in line
+    netem, tbf = qdisc_batch(_said("loss 1%"), "to_client", 1000)
+    assert "root handle 1: netem" in netem
+    assert "delay 4999us" in netem
+    assert "loss random 1.0" in netem
+    assert "parent 1:1" in tbf
