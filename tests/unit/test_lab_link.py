@@ -173,13 +173,14 @@ class _FakeLink(Link):
             bytes=1, elapsed_ns=1, bits_per_second=1.0, retransmits=0, congestion_control="cubic", mss=1448
         )
 
-    def stats(self, *, reset: bool = False) -> LinkStats:
+    def counters(self, *, reset: bool = False) -> LinkStats:
         return _stats()
 
 
 def _fake(excess_ns: int, noise: Iterable[int] = ()) -> _FakeLink:
     fake = _FakeLink(
         _FakeLine(),
+        None,  # type: ignore[arg-type]
         None,  # type: ignore[arg-type]
         None,  # type: ignore[arg-type]
         1,

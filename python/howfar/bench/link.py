@@ -176,6 +176,7 @@ def privileged() -> bool:
 
 def _setting(request: Request, ground: Ground, load_average: float) -> Setting:
     link = ground.ours.link
+    assert link.ready is not None, "our link is the emulator's"
     return Setting(
         howfar=howfar.__version__,
         kernel=f"{os.uname().sysname} {platform.release()}",
@@ -185,7 +186,7 @@ def _setting(request: Request, ground: Ground, load_average: float) -> Setting:
         realtime=link.ready.realtime,
         short_slice=link.ready.short_slice,
         offload=link.ready.offload,
-        congestion_control=str(link.calibrations[link.asked]["congestion_control"]),
+        congestion_control=str(link.calibration["congestion_control"]),
         peer=ground.peer.version,
         peer_skipped=ground.peer.skipped,
         runs=request.runs,

@@ -78,10 +78,10 @@ def _build(ledger: ExitStack) -> Network:
     try:
         base.ip(cable_batch(client.network, server.network), pass_fds=(client.network, server.network))
         for host in (client, server):
-            host.ip(host_batch(host.name, CONGESTION_CONTROL))
+            host.ip(host_batch(host.name, CONGESTION_CONTROL, ipv6=False))
     except LabError as error:
         raise LinkFailed(error.message, "Is the kernel's veth module there?") from error
-    return Network(base, client, server, ())
+    return Network(base, client, server)
 
 
 def cable_batch(client_fd: int, server_fd: int) -> list[str]:

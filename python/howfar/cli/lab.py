@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from howfar.cli.lab_link import describe_link, run_over_link, write_receipt
-from howfar.cli.link_options import link_options, read_link
+from howfar.cli.link_options import LinkChoice, link_options, read_link
 from howfar.engine.messages import TcpTarget, UnixTarget
 from howfar.engine.process import Launcher
 from howfar.errors import HowfarError, SandboxForbidden, UsageError
@@ -84,22 +84,20 @@ def lab(
     over any link.
     """
     choice = read_link(link_values)
-    path = find_path(path_name or ("remote" if choice.given else "socket"))
+    path = _path(path_name, choice)
     request = LabRequest(
         server=server or ("none" if choice.given and path_name is None else "mariadb"),
         tables=tables,
         table_size=table_size,
-        link=choice.asked,
-        backend=choice.backend,
-        tcp=choice.tcp,
-        congestion_control=choice.congestion_control,
         with_goodput=receipt is not None,
         placement=placement,
         connections=connections,
         paths=(path.NAME,),
+        link=choice.asked,
+        backend=choice.backend,
+        tcp=choice.tcp,
+        congestion_control=choice.congestion_control,
     )
-    if choice.given and not path.LINK:
-        raise UsageError(f"the path {path.NAME} passes no link", "Leave out --path, or say --path remote.")
     _check_command(command)
     if not sandbox.inside():
         try:
@@ -114,16 +112,21 @@ def lab(
         _say(laboratory, path)
         if on_server:
             _start_companion(laboratory, on_server, variables, ledger)
-        launch = _launcher(laboratory, path, command)
-        if laboratory.link is None:
-            code = _run(launch, command, variables)
-            if receipt:
-                write_receipt(receipt, {"environment": laboratory.environment(), "server": laboratory.server()})
-        else:
-            code = run_over_link(
-                laboratory, laboratory.link, choice.script, partial(_run, launch, command, variables), receipt
-            )
+        run = partial(_run, _launcher(laboratory, path, command), command, variables)
+        if laboratory.link is not None:
+            sys.exit(run_over_link(laboratory, laboratory.link, choice.script, run, receipt))
+        code = run()
+        if receipt:
+            write_receipt(receipt, {"environment": laboratory.environment(), "server": laboratory.server()})
     sys.exit(code)
+
+
+def _path(name: str | None, choice: LinkChoice) -> PathKind:
+    """As typed; else the one that passes the link, when anything was said of a link."""
+    path = find_path(name or ("remote" if choice.given else "socket"))
+    if choice.given and not path.LINK:
+        raise UsageError(f"the path {path.NAME} passes no link", "Leave out --path, or say --path remote.")
+    return path
 
 
 def _check_command(command: Sequence[str]) -> None:

@@ -26,7 +26,7 @@ def run_over_link(laboratory: Lab, link: Link, script: Script, run: Callable[[],
     from_idle = link.ping_from_idle() if receipt else None
     watch = LoadWatch()
     link.arm()
-    link.stats(reset=True)
+    link.counters(reset=True)
     start_ns = time.monotonic_ns()
     with Player(script, link.change) as player:
         code = run()
@@ -35,7 +35,7 @@ def run_over_link(laboratory: Lab, link: Link, script: Script, run: Callable[[],
     if player.failure is not None:
         click.echo(f"howfar: the link could not be changed: {player.failure.message}", err=True)
     try:
-        stats = link.stats()
+        stats = link.counters()
     except HowfarError as error:
         raise LabError(f"the link ended before CMD did: {error.message}", error.advice) from error
     # A script that changed the RTT is judged by the strictest of its links.
@@ -79,6 +79,8 @@ def describe_link(link: Link) -> str:
     asked = link.asked
     rates = [_rate(asked.mean_rate_bps(name)) for name in WAYS]
     queues = [format_size_bytes(asked.queue_bytes(name)) for name in WAYS]
+    if link.backend == "none":
+        return f"a bare cable, RTT measured {format_duration_ns(link.calibration['rtt_p50_ns'])} at rest"
     parts = [
         f"link {_both(rates)}",
         f"RTT {format_duration_ns(asked.rtt_ns)} (measured {format_duration_ns(link.calibration['rtt_p50_ns'])} at rest)",

@@ -108,7 +108,7 @@ class LabStage:
             if dead:
                 raise LabError(f"a forwarder (process {dead[0]}) died during the trial", "See if memory ran out.")
         if self.link is not None:
-            stats = self.link.stats()
+            stats = self.link.counters()
             receipt["link"] = link_receipt(self.link, self.at_rest, stats, self.tcp)
             found += link_violations(self.link.asked, self.at_rest, stats)
             if stats is not None:
@@ -248,7 +248,7 @@ class Lab:
             if link:
                 if link.asked.has_effects:
                     link.arm()
-                link.stats(reset=True)
+                link.counters(reset=True)
             forks = ForkWatch(
                 dict(zip(_FORWARDER_PLACES, (forwarder.pid for forwarder in way.forwarders), strict=False))
             )

@@ -2,6 +2,7 @@
 from; `backends/`: how packets get across; `running.py`: a link in use; `calibrate.py`: its RTT made right."""
 
 from howfar.lab.link.asked import WAYS, LinkAsked, WayAsked, WayName
+from howfar.lab.link.calibrate import goodput_times_ns
 from howfar.lab.link.running import Link, open_link
 
-__all__ = ["WAYS", "Link", "LinkAsked", "WayAsked", "WayName", "open_link"]
+__all__ = ["WAYS", "Link", "LinkAsked", "WayAsked", "WayName", "goodput_times_ns", "open_link"]

@@ -54,7 +54,7 @@ class Calibrated(Protocol):
     def ping(self) -> RttResult: ...
     def ping_from_idle(self) -> RttResult: ...
     def goodput(self, to_server: bool) -> GoodputResult: ...
-    def stats(self, *, reset: bool = False) -> LinkStats | None: ...
+    def counters(self, *, reset: bool = False) -> LinkStats | None: ...
 
 
 def compensation_ns(asked: LinkAsked, present_ns: int, excess_ns: int) -> int:
@@ -99,7 +99,7 @@ def measure_goodput(link: Calibrated, asked: LinkAsked) -> dict[str, Any]:
     """Bulk transfers over the link at rest, one after the other."""
     found = {name: link.goodput(name == "to_server") for name in WAYS}
     expected = {name: asked.expected_goodput_bps(name) for name in WAYS}
-    stats = link.stats(reset=True)
+    stats = link.counters(reset=True)
     drops = None
     if stats is not None:
         drops = {name: getattr(stats, name).drops.model_dump() for name in WAYS}

@@ -40,6 +40,7 @@ class Link:
     """What `open_link` gives."""
 
     line: Line
+    network: Network
     echo: EngineProcess
     client: Launcher
     echo_port: int
@@ -142,9 +143,16 @@ class Link:
             probes.append(self.ping())
         return tuple(probes)
 
-    def stats(self, *, reset: bool = False) -> LinkStats | None:
-        """Counters since the last reset; None: this back-end has none."""
+    def counters(self, *, reset: bool = False) -> LinkStats | None:
+        """Since the last reset; None: this back-end has none."""
         return self.line.stats(reset=reset)
+
+    def stats(self, *, reset: bool = False) -> LinkStats:
+        """The same of a back-end that must have them. Raises LinkFailed."""
+        found = self.counters(reset=reset)
+        if found is None:
+            raise LinkFailed(f"the link back-end {self.backend} counts nothing", "Use --link-backend packet.")
+        return found
 
 
 @contextmanager
@@ -172,6 +180,7 @@ def open_link(
             raise LinkFailed(f"the link's echo answered {listening.event!r}")
         link = Link(
             line,
+            network,
             echo,
             client,
             listening.port,
