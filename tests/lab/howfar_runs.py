@@ -47,6 +47,9 @@ max_blocks = {BLOCKS}
 target = "0.1%"
 time_budget = "30min"
 """
+PATHS = '["socket", "tcp", "remote", "forwarded-socket"]'
+LOCAL = TINY.replace(PATHS, '["socket", "tcp"]')
+"""Without a link, which takes seconds to calibrate at each start; its arms are two and the baseline again."""
 _TRIAL = re.compile(r"block (\d+), (\d+)/\d+ ([a-z -]+(?: \(again\))?): (.*)")
 Reported = tuple[int, int, str, bool]
 """Block, position (both from 0), arm, void."""

@@ -49,7 +49,7 @@ def test_calibrate_says_all_that_is_documented() -> None:
         "--blocks",
         "2",
         "--seconds",
-        "0.5",
+        "0.2",
         "--json",
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=170)
