@@ -99,6 +99,8 @@ pub(crate) fn link(rig: &Rig, to_server: &Value, to_client: &Value) -> Job {
     let ready = link.event();
     assert_eq!(ready["event"], "link_ready", "{ready}");
     rig.linked();
+    // What a host said before the other one was there is no fault of the link.
+    stats(&mut link);
     link
 }
 
@@ -143,9 +145,13 @@ pub(crate) fn unmodelled(stats: &Value) -> u64 {
 
 /// The far end of the probes, and its port.
 pub(crate) fn echo(server: &Host) -> (Job, u64) {
+    echo_at(server, SERVER)
+}
+
+pub(crate) fn echo_at(server: &Host, address: &str) -> (Job, u64) {
     let mut echo = Job::start(
         own_on(server, "echo"),
-        &json!({"job": "echo", "version": 2, "host": SERVER}),
+        &json!({"job": "echo", "version": 2, "host": address}),
     );
     let port = echo.event()["port"].as_u64().expect("a port");
     (echo, port)

@@ -7,10 +7,13 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
+mod capture;
 mod checks;
+mod datagrams;
 mod drive;
 mod mirror;
 mod rig;
+mod streams;
 mod table;
 
 use rig::{Port, Rig};
@@ -26,7 +29,12 @@ fn main() -> ExitCode {
     match first {
         Some("link") => return howfar_link::run(),
         Some("echo" | "rtt" | "goodput") => return howfar_link::probe::run(),
-        Some("mirror") => return mirror::run(&arguments[1], &arguments[2]),
+        Some("mirror") => return mirror::run(&arguments[1], &arguments[2], &arguments[3]),
+        Some("capture") => return capture::run(),
+        Some("receive-datagrams") => return datagrams::receive(&arguments[1]),
+        Some("send-datagrams") => {
+            return datagrams::send(&arguments[1], &arguments[2], &arguments[3]);
+        }
         _ => {}
     }
     if std::env::var_os(INSIDE).is_none() {
@@ -35,6 +43,10 @@ fn main() -> ExitCode {
                 "SKIPPED physics of the link: network namespaces or virtual cables are not permitted here: {reason}"
             );
             return ExitCode::SUCCESS;
+        }
+        if first != Some("table") && rig::is_root() && !rig::unprivileged(&arguments) {
+            println!("FAILED as an unprivileged user");
+            return ExitCode::FAILURE;
         }
         println!("cannot enter namespaces: {}", rig::enter(INSIDE));
         return ExitCode::FAILURE;

@@ -1,24 +1,23 @@
 //! A stream of bytes over the link and back again, compared byte by byte.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{IpAddr, TcpStream};
 use std::process::ExitCode;
 use std::time::Duration;
-
-use crate::rig::SERVER;
 
 /// Byte `index` of the stream: no period that a lost or doubled segment could hide in.
 fn byte(index: u64) -> u8 {
     (index.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
 
-/// Send `length` bytes to the echo on `port` and read them back. Run on the client host; success means that all were right.
-pub(crate) fn run(port: &str, length: &str) -> ExitCode {
+/// Send `length` bytes to the echo on `port` of `host` and read them back. Run on the client host; success means that all were right.
+pub(crate) fn run(host: &str, port: &str, length: &str) -> ExitCode {
+    let host: IpAddr = host.parse().expect("an address");
     let (port, length): (u16, u64) = (
         port.parse().expect("a port"),
         length.parse().expect("a length"),
     );
-    let mut stream = TcpStream::connect((SERVER, port)).expect("the echo listens");
+    let mut stream = TcpStream::connect((host, port)).expect("the echo listens");
     stream
         .set_read_timeout(Some(Duration::from_secs(20)))
         .expect("a timeout");

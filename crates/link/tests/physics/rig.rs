@@ -8,7 +8,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 pub(crate) const SERVER: &str = "10.77.0.2";
+pub(crate) const SERVER6: &str = "fd77::2";
 const CLIENT: &str = "10.77.0.1";
+const CLIENT6: &str = "fd77::1";
 
 /// What the link's ends are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +81,38 @@ pub(crate) fn permitted() -> Result<(), String> {
     }
 }
 
-fn is_root() -> bool {
+/// Run the same checks as nobody, in a user namespace: all that the kernel allows any user. Tells whether they passed; where they
+/// cannot be run, they say so.
+pub(crate) fn unprivileged(arguments: &[String]) -> bool {
+    println!("as user 65534, without root");
+    // The program may lie where nobody else may read.
+    let copy = std::env::temp_dir().join(format!("howfar-physics-{}", std::process::id()));
+    let own = std::env::current_exe().expect("own path");
+    fs::copy(own, &copy).expect("a copy of this program");
+    let status = Command::new("setpriv")
+        .args([
+            "--reuid",
+            "65534",
+            "--regid",
+            "65534",
+            "--clear-groups",
+            "--",
+        ])
+        .arg(&copy)
+        .args(arguments)
+        .current_dir("/")
+        .status();
+    let _ = fs::remove_file(&copy);
+    match status {
+        Ok(status) => status.success(),
+        Err(error) => {
+            println!("SKIPPED physics without root: setpriv cannot be started: {error}");
+            true
+        }
+    }
+}
+
+pub(crate) fn is_root() -> bool {
     fs::read_to_string("/proc/self/status").is_ok_and(|status| {
         status
             .lines()
@@ -91,11 +124,11 @@ fn is_root() -> bool {
 pub(crate) struct Host {
     holder: Child,
     pub(crate) cpu: &'static str,
-    address: &'static str,
+    addresses: [&'static str; 2],
 }
 
 impl Host {
-    fn make(cpu: &'static str, address: &'static str) -> Self {
+    fn make(cpu: &'static str, addresses: [&'static str; 2]) -> Self {
         let holder = Command::new("unshare")
             .args(["--net", "--", "cat"])
             .stdin(Stdio::piped())
@@ -114,11 +147,13 @@ impl Host {
         let host = Self {
             holder,
             cpu,
-            address,
+            addresses,
         };
         for (key, value) in [
-            ("ipv6/conf/all/disable_ipv6", "1"),
-            ("ipv6/conf/default/disable_ipv6", "1"),
+            // IPv6 without anything that speaks by itself.
+            ("ipv6/conf/default/addr_gen_mode", "1"),
+            ("ipv6/conf/default/accept_dad", "0"),
+            ("ipv6/conf/default/router_solicitations", "0"),
             ("ipv4/tcp_rmem", "4096 131072 268435456"),
             ("ipv4/tcp_wmem", "4096 131072 268435456"),
             // Every connection begins as if the host had never talked to that peer before.
@@ -131,21 +166,27 @@ impl Host {
         }
         // On the loopback, so that it is there before and after any link.
         host.ip("link set dev lo up");
-        host.ip(&format!("address add {address}/32 dev lo"));
+        host.ip(&format!("address add {}/32 dev lo", addresses[0]));
+        host.ip(&format!("address add {}/128 dev lo nodad", addresses[1]));
         host
     }
 
-    /// The way to the other host, whose Ethernet address is known if there is Ethernet.
-    fn reach(&self, device: &str, other: &str, mac: Option<&str>) {
-        if let Some(mac) = mac {
-            self.ip(&format!(
-                "neighbour add {other} lladdr {mac} dev {device} nud permanent"
-            ));
+    /// The ways to the other host, whose Ethernet address is known if there is Ethernet.
+    fn reach(&self, device: &str, others: [&str; 2], mac: Option<&str>) {
+        for (other, own) in others.into_iter().zip(self.addresses) {
+            if let Some(mac) = mac {
+                self.ip(&format!(
+                    "neighbour add {other} lladdr {mac} dev {device} nud permanent"
+                ));
+            }
+            let route = format!("route add {other} dev {device} src {own}");
+            // Choosing it may be refused without root; then it is what this machine's default is.
+            let mut chosen = self.command("ip");
+            chosen.args(format!("{route} congctl cubic").split_whitespace());
+            if !chosen.output().is_ok_and(|output| output.status.success()) {
+                self.ip(&route);
+            }
         }
-        self.ip(&format!(
-            "route add {other}/32 dev {device} src {} congctl cubic",
-            self.address
-        ));
     }
 
     fn ip(&self, words: &str) {
@@ -200,14 +241,16 @@ impl Rig {
         };
         let rig = Self {
             port,
-            client: Host::make("0", CLIENT),
-            server: Host::make(last, SERVER),
+            client: Host::make("0", [CLIENT, CLIENT6]),
+            server: Host::make(last, [SERVER, SERVER6]),
         };
         if port == Port::Packet {
             cable("lc", &rig.client, ("c0", "02:00:00:00:00:01"));
             cable("ls", &rig.server, ("s0", "02:00:00:00:00:02"));
-            rig.client.reach("c0", SERVER, Some("02:00:00:00:00:02"));
-            rig.server.reach("s0", CLIENT, Some("02:00:00:00:00:01"));
+            rig.client
+                .reach("c0", [SERVER, SERVER6], Some("02:00:00:00:00:02"));
+            rig.server
+                .reach("s0", [CLIENT, CLIENT6], Some("02:00:00:00:00:01"));
         }
         rig
     }
@@ -215,12 +258,13 @@ impl Rig {
     /// Called when a link between lc and ls is ready.
     pub(crate) fn linked(&self) {
         if self.port == Port::Tun {
-            for (host, device, other) in
-                [(&self.client, "lc", SERVER), (&self.server, "ls", CLIENT)]
-            {
+            for (host, device, others) in [
+                (&self.client, "lc", [SERVER, SERVER6]),
+                (&self.server, "ls", [CLIENT, CLIENT6]),
+            ] {
                 ip(&format!("link set dev {device} netns {}", host.id()));
                 host.ip(&format!("link set dev {device} mtu 1500 up"));
-                host.reach(device, other, None);
+                host.reach(device, others, None);
             }
         }
     }

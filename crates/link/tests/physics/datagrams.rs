@@ -1,0 +1,87 @@
+//! UDP in bursts that the sender's kernel keeps as super-packets, each datagram compared byte by byte where it arrives. One burst
+//! at a time is on the way, so that no socket's buffer can be too small.
+
+use std::io::Write;
+use std::net::{IpAddr, UdpSocket};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Datagrams of a burst.
+const BURST: u64 = 32;
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The datagram of this number: the number, then bytes that follow from it.
+fn content(number: u64, length: usize) -> Vec<u8> {
+    let mut bytes = number.to_be_bytes().to_vec();
+    bytes.extend((8..length as u64).map(|index| (number.wrapping_mul(31) ^ index) as u8));
+    bytes
+}
+
+/// Receive on the host's address, which is printed with the port; answer each burst with how many came. Never ends by itself.
+pub(crate) fn receive(host: &str) -> ExitCode {
+    let address: IpAddr = host.parse().expect("an address");
+    let socket = UdpSocket::bind((address, 0)).expect("the address is ours");
+    println!("{}", socket.local_addr().expect("bound").port());
+    std::io::stdout().flush().expect("somebody reads");
+    let (mut seen, mut room) = (0_u64, vec![0; 65_536]);
+    loop {
+        let (length, from) = socket.recv_from(&mut room).expect("a datagram");
+        assert_eq!(
+            room[..length],
+            content(seen, length),
+            "datagram {seen} of {length} bytes"
+        );
+        seen += 1;
+        if seen % BURST == 0 {
+            socket
+                .send_to(&seen.to_be_bytes(), from)
+                .expect("a way back");
+        }
+    }
+}
+
+/// Send so many bursts, by turns as one super-packet and as datagrams of all lengths. Success: all of them arrived and were right.
+pub(crate) fn send(host: &str, port: &str, bursts: &str) -> ExitCode {
+    let address: IpAddr = host.parse().expect("an address");
+    let port: u16 = port.parse().expect("a port");
+    let bursts: u64 = bursts.parse().expect("a number");
+    let any = if address.is_ipv6() { "::" } else { "0.0.0.0" };
+    let socket = UdpSocket::bind((any, 0)).expect("a socket");
+    socket.connect((address, port)).expect("a way");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    for burst in 0..bursts {
+        let numbers = burst * BURST..(burst + 1) * BURST;
+        let length = 1_200 + burst as usize % 200;
+        segment(&socket, if burst % 2 == 0 { length as i32 } else { 0 });
+        if burst % 2 == 0 {
+            let train: Vec<u8> = numbers.flat_map(|number| content(number, length)).collect();
+            socket.send(&train).expect("a burst is sent");
+        } else {
+            for number in numbers {
+                let length = 8 + (number.wrapping_mul(97) % 1_400) as usize;
+                socket.send(&content(number, length)).expect("it is sent");
+            }
+        }
+        let mut answer = [0; 8];
+        socket.recv(&mut answer).expect("the burst is answered");
+        assert_eq!(u64::from_be_bytes(answer), (burst + 1) * BURST);
+    }
+    ExitCode::SUCCESS
+}
+
+/// What is sent at once is cut into datagrams of this length by whoever comes last; 0: it is one datagram.
+#[allow(unsafe_code)] // One option for which no safe wrapper is at hand; the value is a local int whose length is given.
+fn segment(socket: &UdpSocket, length: i32) {
+    use std::os::fd::AsRawFd;
+    // SAFETY: see above.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_UDP,
+            libc::UDP_SEGMENT,
+            std::ptr::from_ref(&length).cast(),
+            size_of::<i32>() as libc::socklen_t,
+        )
+    };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+}

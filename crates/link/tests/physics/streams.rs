@@ -1,0 +1,144 @@
+//! Checks of what arrives: TCP and UDP over IPv4 and IPv6 intact, every checksum right, and wrong ones where they were asked.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::json;
+
+use crate::drive::{self, usual, way};
+use crate::rig::{Host, Rig, SERVER, SERVER6};
+
+/// A program on a host that says one line when it is ready; killed when this is dropped.
+struct Helper(Child, BufReader<std::process::ChildStdout>);
+
+impl Helper {
+    fn start(host: &Host, words: &[&str]) -> (Self, String) {
+        let mut child = own_on(host, words)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let mut out = BufReader::new(child.stdout.take().expect("piped"));
+        let mut line = String::new();
+        out.read_line(&mut line).expect("it says that it is ready");
+        (Self(child, out), line.trim().to_owned())
+    }
+
+    /// End its stdin; what it says then, which must be a success.
+    fn end(mut self) -> String {
+        drop(self.0.stdin.take());
+        let mut said = String::new();
+        self.1.read_to_string(&mut said).expect("it writes");
+        assert!(self.0.wait().expect("it ends").success(), "{said}");
+        said
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn own_on(host: &Host, words: &[&str]) -> Command {
+    let own = std::env::current_exe().expect("own path");
+    let mut command = host.command(own.to_str().expect("a path in UTF-8"));
+    command.args(words);
+    command
+}
+
+/// A counter of the host's `/proc/net/snmp`, by protocol and name.
+fn counter(host: &Host, protocol: &str, name: &str) -> u64 {
+    let output = host.command("cat").arg("/proc/net/snmp").output();
+    let table = String::from_utf8(output.expect("cat starts").stdout).expect("text");
+    let rows: Vec<Vec<&str>> = table
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>())
+        .filter(|row| row[0] == protocol)
+        .collect();
+    let column = rows[0].iter().position(|word| *word == name);
+    rows[1][column.expect("the kernel counts it")]
+        .parse()
+        .expect("a number")
+}
+
+/// Wrong checksums that the hosts have seen, UDP over IPv6 included.
+fn wrong_checksums(rig: &Rig) -> u64 {
+    [&rig.client, &rig.server]
+        .iter()
+        .map(|host| {
+            let output = host.command("cat").arg("/proc/net/snmp6").output();
+            let table = String::from_utf8(output.expect("cat starts").stdout).expect("text");
+            let six: u64 = table
+                .lines()
+                .filter_map(|line| line.strip_prefix("Udp6InCsumErrors"))
+                .map(|number| number.trim().parse::<u64>().expect("a number"))
+                .sum();
+            six + counter(host, "Tcp:", "InCsumErrors") + counter(host, "Udp:", "InCsumErrors")
+        })
+        .sum()
+}
+
+fn mirror(rig: &Rig, host: &str, port: u64, length: u64) {
+    let status = own_on(
+        &rig.client,
+        &["mirror", host, &port.to_string(), &length.to_string()],
+    )
+    .status();
+    assert!(status.expect("the mirror starts").success(), "over {host}");
+}
+
+/// Super-packets pass whole, cut in pieces, and cut into single segments.
+pub(crate) fn checksums(rig: &Rig) {
+    let before = wrong_checksums(rig);
+    for both in [
+        usual(0, 0),
+        usual(1_000_000_000, 200_000),
+        way(60_000_000, 200_000, 1 << 28),
+    ] {
+        let mut link = drive::link(rig, &both, &both);
+        let ears = [&rig.client, &rig.server].map(|host| Helper::start(host, &["capture"]).0);
+        for host in [SERVER, SERVER6] {
+            let (_echo, port) = drive::echo_at(&rig.server, host);
+            mirror(rig, host, port, 2_000_000);
+            let (_receiver, port) = Helper::start(&rig.server, &["receive-datagrams", host]);
+            let sent = own_on(&rig.client, &["send-datagrams", host, &port, "40"]).status();
+            assert!(
+                sent.expect("it starts").success(),
+                "UDP over {host}, {both}"
+            );
+        }
+        for ear in ears {
+            let said = ear.end();
+            let counts: Vec<u64> = said
+                .split_whitespace()
+                .map(|word| word.parse().expect("a count"))
+                .collect();
+            assert!(counts.iter().all(|count| *count > 50), "{said} with {both}");
+        }
+        assert_eq!(drive::unmodelled(&drive::stats(&mut link)), 0);
+    }
+    assert_eq!(wrong_checksums(rig), before);
+}
+
+/// The receiving kernel sees what was turned over, and TCP mends it. A bit of TCP's own header length may be refused before its
+/// checksum is looked at.
+pub(crate) fn corruption(rig: &Rig) {
+    let (_echo, port) = drive::echo(&rig.server);
+    let mut worse = usual(200_000_000, 1_000_000);
+    worse["corrupt"] = json!(0.01);
+    worse["seed"] = json!(7);
+    let mut link = drive::link(rig, &worse, &usual(200_000_000, 1_000_000));
+    let before = counter(&rig.server, "Tcp:", "InCsumErrors");
+    mirror(rig, SERVER, port, 6_000_000);
+    let seen = counter(&rig.server, "Tcp:", "InCsumErrors") - before;
+    let stats = drive::stats(&mut link);
+    let done = stats["to_server"]["corrupted"].as_u64().expect("a count");
+    assert!(done > 10, "{stats}");
+    assert!(
+        seen <= done && seen * 10 >= done * 8,
+        "{seen} seen of {done}"
+    );
+    assert_eq!(drive::unmodelled(&stats), 0, "{stats}");
+}
