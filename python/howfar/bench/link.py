@@ -30,8 +30,8 @@ from howfar.lab.hosts import share_cpus, usable_cpus
 from howfar.lab.link import Link, LinkAsked, open_link
 from howfar.lab.network import SERVER_ADDRESS, build_network, size_buffers
 
-BACKENDS: Final = ("packet",)
-OURS: Final = "ours"
+BACKENDS: Final = ("packet", "tun", "kernel")
+"""Those that a rate can be asked of; a bare cable is a peer."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,12 @@ class OurLink:
     def shape(self, asked: Asked) -> Road:
         """Calibrated the first time. Its counters begin anew. Raises LinkFailed, EngineError."""
         self.link.shape(LinkAsked(asked.rtt_ns, asked.rate_bps))
-        self.link.stats(reset=True)
+        self.link.counters(reset=True)
         return Road(SERVER_ADDRESS, self.link.echo_port, self.link.client, self.link.pid)
 
     def measure(self, asked: Asked, times: Times) -> Run:
         road = self.shape(asked)
-        run = with_counters(measure(road, asked.rtt_ns, times), self.link.stats())
+        run = with_counters(measure(road, asked.rtt_ns, times), self.link.counters())
         return run.model_copy(update={"compensate_us": self.link.compensate_ns / 1e3})
 
 
@@ -85,7 +85,7 @@ def measure_links(request: Request, on_step: Callable[[int, int], None] = lambda
         extras = Extras(ground.ours, ground.cable, delayed, request.hogs, request.times)
         grid = Grid(ground, request.times)
         in_blocks(request, grid, extras.steps() if request.extras else (), on_step)
-        setting = _setting(request, ground, load_average)
+        setting = _setting(request, ground, load_average, grid.congestion_control())
         return LinkBench(
             setting=setting,
             rows=tuple(grid.row(asked, request.backend, setting.privileged) for asked in request.links),
@@ -118,6 +118,10 @@ class Grid:
             self._peers[asked].append(measure(road, asked.rtt_ns, self._times))
         except (LabError, EngineError) as error:
             self._failures[asked] = error.message
+
+    def congestion_control(self) -> str:
+        """As the kernel named it for our transfers."""
+        return ", ".join(sorted({run.congestion_control for runs in self._ours.values() for run in runs}))
 
     def row(self, asked: Asked, backend: str, privileged: bool) -> Row:
         name, runs = self.ground.peer.name, self._peers[asked]
@@ -155,6 +159,8 @@ def _open(request: Request, stack: ExitStack) -> Ground:
             LinkAsked(first.rtt_ns, first.rate_bps),
             network.client.launcher(shares.client),
             network.server.launcher(shares.server),
+            backend=request.backend,
+            with_goodput=False,  # measured here, and longer
         )
     )
     cable = stack.enter_context(open_cable(longest))
@@ -174,19 +180,19 @@ def privileged() -> bool:
     return os.geteuid() == 0 and words == ["0", "0", "4294967295"]
 
 
-def _setting(request: Request, ground: Ground, load_average: float) -> Setting:
+def _setting(request: Request, ground: Ground, load_average: float, congestion_control: str) -> Setting:
     link = ground.ours.link
-    assert link.ready is not None, "our link is the emulator's"
+    ready = link.ready
     return Setting(
         howfar=howfar.__version__,
         kernel=f"{os.uname().sysname} {platform.release()}",
         cpus=usable_cpus(),
         privileged=privileged(),
         backend=request.backend,
-        realtime=link.ready.realtime,
-        short_slice=link.ready.short_slice,
-        offload=link.ready.offload,
-        congestion_control=str(link.calibration["congestion_control"]),
+        realtime=ready.realtime if ready else None,
+        short_slice=ready.short_slice if ready else None,
+        offload=ready.offload if ready else None,
+        congestion_control=congestion_control,
         peer=ground.peer.version,
         peer_skipped=ground.peer.skipped,
         runs=request.runs,

@@ -8,7 +8,6 @@ between the cables is all that is missing.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -16,13 +15,9 @@ from dataclasses import dataclass
 from howfar.bench.link_meter import Road
 from howfar.engine.messages import EchoJob, Listening
 from howfar.engine.process import EngineProcess, Launcher
-from howfar.errors import LabError, LinkFailed
-from howfar.lab import kernel
+from howfar.errors import LinkFailed
 from howfar.lab.hosts import Host, Shares, share_cpus, usable_cpus
-from howfar.lab.network import CONGESTION_CONTROL, MTU, SERVER_ADDRESS, Network, host_batch, size_buffers
-
-CLIENT_MAC, SERVER_MAC = "02:00:0a:4d:00:01", "02:00:0a:4d:00:02"
-"""As `host_batch` tells them to each other."""
+from howfar.lab.network import SERVER_ADDRESS, build_network, cable_directly, size_buffers
 
 
 @dataclass(frozen=True)
@@ -49,9 +44,10 @@ class Cable:
 
 @contextmanager
 def open_cable(bdp_bytes: int) -> Iterator[Cable]:
-    """In the sandbox. The hosts go when the descriptors are closed. Raises LinkFailed, EngineError."""
+    """In the sandbox. The hosts go when their descriptors are closed. Raises LinkFailed, EngineError."""
     with ExitStack() as ledger:
-        network = _build(ledger)
+        network = build_network(ledger)
+        ledger.enter_context(cable_directly(network))
         size_buffers(network, bdp_bytes)
         shares = share_cpus(usable_cpus())
         launcher = network.server.launcher(shares.server)
@@ -60,34 +56,3 @@ def open_cable(bdp_bytes: int) -> Iterator[Cable]:
         if not isinstance(listening, Listening):
             raise LinkFailed(f"the echo answered {listening.event!r}")
         yield Cable(network.client, network.server, shares, listening.port)
-
-
-def _build(ledger: ExitStack) -> Network:
-    base = Host("base", None)
-    try:
-        client = Host("client", kernel.new_network_namespace())
-        server = Host("server", kernel.new_network_namespace())
-    except OSError as error:
-        raise LinkFailed(f"a network for a host could not be made: {error}", "Run as root.") from error
-    assert client.network is not None and server.network is not None
-    ledger.callback(os.close, client.network)
-    ledger.callback(os.close, server.network)
-    for host in (client, server):
-        for scope in ("all", "default"):
-            host.write_sysctl(f"net/ipv6/conf/{scope}/disable_ipv6", "1")
-    try:
-        base.ip(cable_batch(client.network, server.network), pass_fds=(client.network, server.network))
-        for host in (client, server):
-            host.ip(host_batch(host.name, CONGESTION_CONTROL, ipv6=False))
-    except LabError as error:
-        raise LinkFailed(error.message, "Is the kernel's veth module there?") from error
-    return Network(base, client, server)
-
-
-def cable_batch(client_fd: int, server_fd: int) -> list[str]:
-    """`ip -batch` lines for the base network: one cable, both of its ends given away."""
-    return [
-        f"link add name c0 mtu {MTU} address {CLIENT_MAC} type veth peer name s0 mtu {MTU} address {SERVER_MAC}",
-        f"link set dev c0 netns /proc/self/fd/{client_fd}",
-        f"link set dev s0 netns /proc/self/fd/{server_fd}",
-    ]

@@ -79,7 +79,8 @@ class Extras:
             what = "redis GET, 50 connections, no delay"
             made.append(Extra(name="redis", what=what, unit="requests/s", skipped=self._no_redis))
         if self._hogs:
-            bars = judge_hogs(self._runs["hogs", "ours"], privileged)
+            late = self._runs["hogs", "ours"]
+            bars = judge_hogs(late, privileged) if late else ()
             what = f"lateness p99.9 beside {self._hogs} CPU hogs, RTT {BESIDE_HOGS.rtt_ms:g} ms"
             made.append(self._extra("hogs", what, "µs", bars, best=min))
         return tuple(made)
@@ -92,10 +93,11 @@ class Extras:
         bars: tuple[Verdict, ...],
         best: Callable[[Sequence[float]], float] = max,
     ) -> Extra:
-        sides = {side: Figure.of(runs, best) for (kind, side), runs in self._runs.items() if kind == name}
-        ours = sides.pop("ours")
+        sides = {side: Figure.of(runs, best) for (kind, side), runs in self._runs.items() if kind == name and runs}
+        ours = sides.pop("ours", None)
         beside = tuple(Beside(name=side, figure=figure) for side, figure in sides.items())
-        return Extra(name=name, what=what, unit=unit, ours=ours, beside=beside, bars=bars)
+        skipped = None if ours is not None else "this back-end counts none"
+        return Extra(name=name, what=what, unit=unit, ours=ours, beside=beside, bars=bars, skipped=skipped)
 
     def _unlimited(self) -> None:
         window = self._times.transfer(UNLIMITED.rtt_ns)
@@ -134,9 +136,10 @@ class Extras:
         road = self._ours.shape(BESIDE_HOGS)
         with hogs(self._hogs):
             excess_us = _excess_us(road, count)
-        stats = self._ours.link.stats()
-        lateness_ns = max(stats.to_server.lateness_p999_ns, stats.to_client.lateness_p999_ns)
-        self._runs["hogs", "ours"].append(lateness_ns / 1e3)
+        stats = self._ours.link.counters()
+        if stats is not None:
+            lateness_ns = max(stats.to_server.lateness_p999_ns, stats.to_client.lateness_p999_ns)
+            self._runs["hogs", "ours"].append(lateness_ns / 1e3)
         self._runs["hogs", "RTT p99 excess of ours"].append(excess_us)
         if self._peer is not None:
             name, shape = self._peer

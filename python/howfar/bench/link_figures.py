@@ -60,6 +60,8 @@ class Run(Part):
     compensate_us: float | None = None
     """What calibration took off our delay, each way: no RTT is shorter than the asked one less twice this."""
     retransmits: int | None = None
+    congestion_control: str
+    """Of the transfer's sender."""
     steal_share: float | None = None
     """CPU time that the machine below took."""
     load_average: float
@@ -149,9 +151,10 @@ class Setting(Part):
     privileged: bool
     """Root outside of any user namespace: the bars without brackets."""
     backend: str
-    realtime: bool
-    short_slice: bool
-    offload: bool
+    realtime: bool | None
+    short_slice: bool | None
+    offload: bool | None
+    """What the emulator says of itself; None: the back-end has no emulator."""
     congestion_control: str
     peer: str | None
     peer_skipped: str | None

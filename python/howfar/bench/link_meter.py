@@ -100,13 +100,16 @@ def measure(road: Road, rtt_ns: int, times: Times) -> Run:
         cpu_core_per_gbit=moved.per_gbit(moved.process_cores),
         machine_core_per_gbit=moved.per_gbit(moved.machine_cores),
         retransmits=moved.result.retransmits,
+        congestion_control=moved.result.congestion_control,
         steal_share=moved.steal_share,
         load_average=watch.finish().load_average_1m,
     )
 
 
-def with_counters(run: Run, stats: LinkStats) -> Run:
-    """What our emulator counted meanwhile."""
+def with_counters(run: Run, stats: LinkStats | None) -> Run:
+    """What our emulator counted meanwhile; None: there is none."""
+    if stats is None:
+        return run
     ways = (stats.to_server, stats.to_client)
     return run.model_copy(
         update={

@@ -12,7 +12,7 @@ from howfar.cli.screen import no_colour_option
 from howfar.errors import UsageError
 from howfar.plan.quantities import RateBps, RttNs, read_option
 
-BACKENDS = ("packet",)
+BACKENDS = ("packet", "tun", "kernel")
 PEERS = ("toxiproxy", "mahimahi", "tbf", "veth")
 RTTS = ",".join(f"{rtt:g}ms" for rtt in RTTS_MS)
 RATES = ",".join(f"{rate:g}gbit" for rate in RATES_GBIT)

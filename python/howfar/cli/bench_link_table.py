@@ -46,7 +46,15 @@ def show(found: LinkBench, screen: Console) -> None:
 
 def _heading(found: LinkBench) -> str:
     setting = found.setting
-    how = "real-time class" if setting.realtime else "short slice" if setting.short_slice else "ordinary scheduling"
+    how = (
+        "no emulator"
+        if setting.realtime is None
+        else "real-time class"
+        if setting.realtime
+        else "short slice"
+        if setting.short_slice
+        else "ordinary scheduling"
+    )
     peer = f", beside {setting.peer}" if setting.peer and not setting.peer_skipped else ""
     runs = "1 run" if setting.runs == 1 else f"{setting.runs} runs, medians"
     rights = "" if setting.privileged else ", without root (bars in brackets)"
@@ -166,9 +174,7 @@ def _with_best(bar: Verdict, several: bool) -> str:
 
 
 def _extra(extra: Extra) -> str:
-    if extra.ours is None:
-        return f"{extra.what}: skipped, {extra.skipped}"
-    sides = [f"ours {_of_runs(extra.ours)} {extra.unit}"]
+    sides = [f"skipped, {extra.skipped}" if extra.ours is None else f"ours {_of_runs(extra.ours)} {extra.unit}"]
     sides += [f"{one.name} {_of_runs(one.figure)} {extra.unit}" for one in extra.beside]
     return f"{extra.what}: {', '.join(sides)}"
 
