@@ -184,6 +184,12 @@ def test_the_table_says_who_was_skipped_and_what_was_not_asked() -> None:
     assert "Other programs" in shown(bench_of(rows, load_average=1.5))
 
 
+def test_a_cable_without_a_rate_is_shown_in_bits_a_second() -> None:
+    row = link_figures.row(GIGABIT, "packet", [run()], True, ("veth", "", [run(gbit=30)]))
+    line = next(line for line in shown(bench_of((row,))).splitlines() if "veth" in line)
+    assert "30 Gb/s" in line and "%" not in line
+
+
 def test_an_extra_says_both_sides_and_the_best_of_several_runs() -> None:
     beside = (Beside(name="veth", figure=Figure.of([100_000.0])),)
     extra = Extra(

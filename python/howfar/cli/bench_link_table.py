@@ -15,6 +15,7 @@ from howfar.units import format_duration_ns, format_rate_bps
 
 MISSED = "!"
 """Behind the figure of a link that misses a bar."""
+SHARE_MOST = 1.5
 _MARKED = {
     "RTT p50 error, µs": "p50",
     "RTT p99 excess, µs": "p99",
@@ -190,7 +191,8 @@ def _ms(value: float) -> str:
 
 
 def _goodput(ratio: float | None, gbit: float) -> str:
-    return f"{gbit:.3g} Gb/s" if ratio is None else f"{ratio:.2%}"
+    """Of what the rate allows. Far beyond it no rate was in force, and the share would mean nothing."""
+    return f"{gbit:.3g} Gb/s" if ratio is None or ratio > SHARE_MOST else f"{ratio:.2%}"
 
 
 def _figure(value: float | None) -> str:
