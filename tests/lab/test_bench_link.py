@@ -74,7 +74,8 @@ def test_what_is_beside_the_grid_is_measured_or_says_why_not(found: LinkBench) -
         assert (extra.ours is None) == (extra.skipped is not None)
         if extra.ours is not None:
             assert extra.ours.median > 0
-            assert len(extra.bars) == 1
+            assert len(extra.bars) == 2
+            assert extra.bars[-1].bar == "unmodelled drops"
 
 
 def test_what_it_says_is_documented(found: LinkBench) -> None:

@@ -8,19 +8,22 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from howfar.bench import link_figures, link_peer_kernel
+from howfar.bench import link_extras, link_figures, link_peer_kernel
 from howfar.bench.link import Grid, Ground, OurLink, Request, in_blocks
 from howfar.bench.link_bars import judge_hogs, judge_link, judge_redis, judge_unlimited
 from howfar.bench.link_cable import Cable
+from howfar.bench.link_extras import Extras, OpenPeer
 from howfar.bench.link_figures import Asked, Beside, Extra, Figure, LinkBench, Run, Setting
 from howfar.bench.link_grid import FULL_TIMES, RATES_GBIT, RTTS_MS, Times, grid
-from howfar.bench.link_meter import Road
+from howfar.bench.link_meter import Road, Transfer
 from howfar.bench.link_peer_toxiproxy import toxics
 from howfar.bench.link_peers import PEERS, Found, Shape, find_peer
 from howfar.bench.link_redis import read_rate
 from howfar.cli import bench_link
 from howfar.cli.bench import bench
 from howfar.cli.bench_link_table import show
+from howfar.engine.messages import DirectionStats, Drops, GoodputResult, LinkStats
+from howfar.engine.process import Launcher
 from howfar.errors import LabError
 
 GIGABIT = Asked(rtt_ms=10, rate_gbit=1)
@@ -325,3 +328,58 @@ def test_a_peer_that_breaks_down_costs_its_own_figures_only() -> None:
     assert (len(row.runs), row.peer, row.peer_failed) == (3, None, "no answer")
     assert len(tried) == 1, "it is asked no more"
     assert "The peer failed at 10ms 1gbit: no answer" in shown(bench_of((row,)))
+
+
+class FakeShaped:
+    """Our link for the extras: it counts one drop."""
+
+    def __init__(self) -> None:
+        self.link = self
+
+    def shape(self, asked: Asked) -> Road:
+        return Road("ours", 1, Launcher())
+
+    def counters(self) -> LinkStats:
+        drops = Drops(queue=5, loss=0, outage=0, arena=0, socket=1, transmit=0)
+        numbers = {name: 0 for name in DirectionStats.model_fields if name != "drops"}
+        way = DirectionStats.model_validate({**numbers, "drops": drops.model_dump()})
+        none = way.model_copy(update={"drops": drops.model_copy(update={"socket": 0})})
+        return LinkStats(to_server=way, to_client=none)
+
+
+class FakeCable:
+    def road(self) -> Road:
+        return Road("cable", 2, Launcher())
+
+
+@pytest.mark.parametrize("delays", [False, True])
+def test_the_bare_cable_is_bare_again_beside_the_extras(monkeypatch: pytest.MonkeyPatch, delays: bool) -> None:
+    shaped: list[Asked] = []
+    went: set[str] = set()
+
+    def shape(asked: Asked) -> tuple[Road, str]:
+        shaped.append(asked)
+        return Road("peer", 3, Launcher()), ""
+
+    def transfer(road: Road, warmup_ns: int, measure_ns: int) -> Transfer:
+        assert shaped, "what the peer laid on the cable is still there"
+        went.add(road.host)
+        result = GoodputResult(
+            bytes=1, elapsed_ns=1, bits_per_second=2e10, retransmits=0, congestion_control="cubic", mss=1448
+        )
+        return Transfer(result, None, None, None)
+
+    monkeypatch.setattr(link_extras, "transfer", transfer)
+    monkeypatch.setattr(link_extras, "missing_program", lambda: "no redis")
+    peer = OpenPeer("tbf", shape, delays)
+    extras = Extras(cast(OurLink, FakeShaped()), cast(Cable, FakeCable()), peer, 0, FULL_TIMES)
+    for step in extras.steps():
+        step()
+    unlimited, redis = extras.found("packet", True)
+    assert went == ({"ours", "cable", "peer"} if delays else {"ours", "cable"})
+    assert set(shaped) == {link_extras.UNLIMITED}
+    assert [(bar.bar, bar.met) for bar in unlimited.bars] == [
+        ("unlimited, one stream, Gb/s", True),
+        ("unmodelled drops", False),
+    ]
+    assert redis.skipped == "no redis"

@@ -19,7 +19,7 @@ from typing import Final
 import howfar
 from howfar.bench import link_figures
 from howfar.bench.link_cable import Cable, open_cable
-from howfar.bench.link_extras import Extras
+from howfar.bench.link_extras import Extras, OpenPeer
 from howfar.bench.link_figures import Asked, LinkBench, Row, Run, Setting
 from howfar.bench.link_grid import FULL_TIMES, Times
 from howfar.bench.link_meter import Road, measure, with_counters
@@ -80,9 +80,9 @@ def measure_links(request: Request, on_step: Callable[[int, int], None] = lambda
     load_average = os.getloadavg()[0]
     with ExitStack() as stack:
         ground = _open(request, stack)
-        kind = ground.peer.kind
-        delayed = (ground.peer.name, ground.shape) if ground.shape and kind and kind.DELAYS else None
-        extras = Extras(ground.ours, ground.cable, delayed, request.hogs, request.times)
+        kind, shape = ground.peer.kind, ground.shape
+        peer = OpenPeer(kind.NAME, shape, kind.DELAYS) if kind is not None and shape is not None else None
+        extras = Extras(ground.ours, ground.cable, peer, request.hogs, request.times)
         grid = Grid(ground, request.times)
         in_blocks(request, grid, extras.steps() if request.extras else (), on_step)
         setting = _setting(request, ground, load_average, grid.congestion_control())

@@ -23,7 +23,7 @@ REDIS_SHARE: Final = 0.80
 
 
 class Verdict(Part):
-    """One bar. `median` and `best` are in the bar's unit."""
+    """One bar. `median` and `best` are in the bar's unit; of drops `median` is the worst run."""
 
     bar: str
     limit: str
@@ -80,20 +80,24 @@ def judge_link(
         found.append(_at_least("goodput, %", f"at least {LONG_FAT_SHARE:.0%}", LONG_FAT_SHARE * 100, percent))
     if rate_gbit == CPU_RATE_GBIT and cpu_core_per_gbit:
         found.append(_at_most("CPU, core per Gb/s", f"at most {CPU_MAX}", CPU_MAX, cpu_core_per_gbit))
-    if drops:
-        # One drop in one run is one too many: the worst counts, not the middle.
-        lost = float(max(drops))
-        found.append(
-            Verdict(
-                bar="unmodelled drops",
-                limit="0",
-                median=lost,
-                best=float(min(drops)),
-                met=lost == 0,
-                met_at_best=min(drops) == 0,
-            )
-        )
-    return tuple(found)
+    return (*found, *judge_drops(drops))
+
+
+def judge_drops(drops: Sequence[int]) -> tuple[Verdict, ...]:
+    """One drop in one run is one too many: the worst counts, not the middle. Nothing counted, nothing judged."""
+    if not drops:
+        return ()
+    worst, best = max(drops), min(drops)
+    return (
+        Verdict(
+            bar="unmodelled drops",
+            limit="0",
+            median=float(worst),
+            best=float(best),
+            met=worst == 0,
+            met_at_best=best == 0,
+        ),
+    )
 
 
 def judge_unlimited(backend: str, gbit: Sequence[float]) -> tuple[Verdict, ...]:

@@ -5,17 +5,19 @@ Each is measured once a run, over our link and beside it over the bare cable, or
 
 from __future__ import annotations
 
+import random
 import subprocess
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
-from howfar.bench.link_bars import Verdict, judge_hogs, judge_redis, judge_unlimited
+from howfar.bench.link_bars import Verdict, judge_drops, judge_hogs, judge_redis, judge_unlimited
 from howfar.bench.link_cable import Cable
 from howfar.bench.link_figures import Asked, Beside, Extra, Figure
 from howfar.bench.link_grid import FULL_TIMES, Times
-from howfar.bench.link_meter import Road, ping, transfer
+from howfar.bench.link_meter import Road, ping, transfer, unmodelled_drops
 from howfar.bench.link_redis import gets_per_s, missing_program
 from howfar.errors import LabError
 from howfar.lab.hosts import share_cpus, usable_cpus
@@ -30,6 +32,13 @@ _PINGS: Final = 3000
 """Two packets and their acknowledgements each: the worst of a thousand is then no single one."""
 _PINGS_QUICK: Final = 300
 VETH: Final = "veth"
+
+
+@dataclass(frozen=True)
+class OpenPeer:
+    name: str
+    shape: Callable[[Asked], tuple[Road, str]]
+    delays: bool
 
 
 class Shaped(Protocol):
@@ -47,13 +56,14 @@ class Extras:
         self,
         ours: Shaped,
         cable: Cable,
-        peer: tuple[str, Callable[[Asked], tuple[Road, str]]] | None,
+        peer: OpenPeer | None,
         hogs: int,
         times: Times,
     ) -> None:
-        """`peer`: one that can be asked for a delay, by name."""
         self._ours, self._cable, self._times, self._hogs = ours, cable, times, hogs
         self._peer = peer
+        self._order = random.Random(1)
+        self._drops: dict[str, list[int]] = defaultdict(list)
         self._runs: dict[tuple[str, str], list[float]] = defaultdict(list)
         self._no_redis = missing_program()
 
@@ -97,17 +107,36 @@ class Extras:
         ours = sides.pop("ours", None)
         beside = tuple(Beside(name=side, figure=figure) for side, figure in sides.items())
         skipped = None if ours is not None else "this back-end counts none"
-        return Extra(name=name, what=what, unit=unit, ours=ours, beside=beside, bars=bars, skipped=skipped)
+        return Extra(
+            name=name,
+            what=what,
+            unit=unit,
+            ours=ours,
+            beside=beside,
+            bars=(*bars, *judge_drops(self._drops[name])),
+            skipped=skipped,
+        )
+
+    def _bare(self) -> Cable:
+        """The cable without what a peer may have laid on it."""
+        if self._peer is not None:
+            self._peer.shape(UNLIMITED)
+        return self._cable
+
+    def _count_drops(self, name: str) -> None:
+        stats = self._ours.link.counters()
+        if stats is not None:
+            self._drops[name].append(unmodelled_drops(stats))
 
     def _unlimited(self) -> None:
         window = self._times.transfer(UNLIMITED.rtt_ns)
-        roads = {"ours": self._ours.shape(UNLIMITED), VETH: self._cable.road()}
-        if self._peer is not None:
-            name, shape = self._peer
-            roads[name], _ = shape(UNLIMITED)
-        for side, road in roads.items():
-            gbit = transfer(road, *window).result.bits_per_second / 1e9
+        roads = {"ours": self._ours.shape(UNLIMITED), VETH: self._bare().road()}
+        if self._peer is not None and self._peer.delays:
+            roads[self._peer.name], _ = self._peer.shape(UNLIMITED)
+        for side in self._order.sample(list(roads), len(roads)):
+            gbit = transfer(roads[side], *window).result.bits_per_second / 1e9
             self._runs["unlimited", side].append(gbit)
+        self._count_drops("unlimited")
 
     def _redis(self) -> None:
         """redis and its benchmark are not ours: that they fail is told, and the rest goes on."""
@@ -119,16 +148,17 @@ class Extras:
             self._no_redis = error.message
 
     def _both_redis(self) -> None:
-        quick = self._times != FULL_TIMES
         self._ours.shape(UNLIMITED)
-        link, shares = self._ours.link, share_cpus(usable_cpus())
-        hosts = link.network
-        server, client = hosts.server.launcher(shares.server), hosts.client.launcher(shares.client)
-        ours = gets_per_s(hosts.server, server, client, quick=quick)
-        cable = self._cable
-        bare = gets_per_s(cable.server_host, cable.server, cable.client, quick=quick)
-        self._runs["redis", "ours"].append(ours)
-        self._runs["redis", VETH].append(bare)
+        ours, bare, shares = self._ours.link.network, self._bare(), share_cpus(usable_cpus())
+        hosts = {"ours": (ours.client, ours.server), VETH: (bare.client_host, bare.server_host)}
+        measured = {}
+        for side in self._order.sample(list(hosts), len(hosts)):
+            client, server = hosts[side]
+            launchers = server.launcher(shares.server), client.launcher(shares.client)
+            measured[side] = gets_per_s(server, *launchers, quick=self._times != FULL_TIMES)
+        self._count_drops("redis")
+        for side, rate in measured.items():  # both or neither: a ratio is formed within a run
+            self._runs["redis", side].append(rate)
 
     def _beside_hogs(self) -> None:
         """Over ours the emulator's own count. A peer counts none, so beside it the RTT of both is told."""
@@ -140,12 +170,12 @@ class Extras:
         if stats is not None:
             lateness_ns = max(stats.to_server.lateness_p999_ns, stats.to_client.lateness_p999_ns)
             self._runs["hogs", "ours"].append(lateness_ns / 1e3)
+        self._count_drops("hogs")
         self._runs["hogs", "RTT p99 excess of ours"].append(excess_us)
-        if self._peer is not None:
-            name, shape = self._peer
-            road, _ = shape(BESIDE_HOGS)
+        if self._peer is not None and self._peer.delays:
+            road, _ = self._peer.shape(BESIDE_HOGS)
             with hogs(self._hogs):
-                self._runs["hogs", f"RTT p99 excess of {name}"].append(_excess_us(road, count))
+                self._runs["hogs", f"RTT p99 excess of {self._peer.name}"].append(_excess_us(road, count))
 
 
 def _excess_us(road: Road, count: int) -> float:

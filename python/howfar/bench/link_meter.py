@@ -114,6 +114,11 @@ def with_counters(run: Run, stats: LinkStats | None) -> Run:
     return run.model_copy(
         update={
             "lateness_us_p999": max(way.lateness_p999_ns for way in ways) / 1e3,
-            "drops": sum(way.drops.arena + way.drops.socket + way.drops.transmit for way in ways),
+            "drops": unmodelled_drops(stats),
         }
     )
+
+
+def unmodelled_drops(stats: LinkStats) -> int:
+    """Segments lost for a reason that nobody asked for, both ways."""
+    return sum(way.drops.arena + way.drops.socket + way.drops.transmit for way in (stats.to_server, stats.to_client))

@@ -148,7 +148,7 @@ def _bars(found: LinkBench) -> Table:
             judged.setdefault((bar.bar, bar.limit), []).append((name_of(row.asked), bar))
     for extra in found.extras:
         for bar in extra.bars:
-            judged.setdefault((bar.bar, bar.limit), []).append(("", bar))
+            judged.setdefault((bar.bar, bar.limit), []).append((extra.name, bar))
     made = Table(box=None, padding=(0, 2, 0, 0))
     for heading in ("bar", "demanded", "verdict"):
         made.add_column(heading, overflow="fold")
