@@ -78,8 +78,8 @@ fn overtakes(direction: &Direction) -> bool {
     direction.reorder && direction.jitter.is_some()
 }
 
-/// While something is on the way that nothing overtakes, packets that come need no waking: they cannot be due before it, and the
-/// kernel's stamp says when they came. Orders wait until the thread wakes, too; no sleep is longer than [`DEAF_MAX`]. So this is
+/// While something is on the way that nothing overtakes, packets that come need no waking where the port has stamps: they cannot be
+/// due before it, and the kernel's stamp says when they came. Orders wait until the thread wakes, too; no sleep is longer than [`DEAF_MAX`]. So this is
 /// a timer and nothing else, which costs less than to wait for a descriptor with a timeout.
 fn sleep_until(moment: Nanos) {
     // Woken by a signal, the loop looks at the clock and comes back.
@@ -148,7 +148,9 @@ impl<P: Port> Pump<P> {
                 }
                 self.sleeper.watched(seen - moment);
             }
-            Until::Sleep(wanted) if self.overtakes => self.hear(Some(wanted - moment))?,
+            Until::Sleep(wanted) if self.overtakes || !P::STAMPED => {
+                self.hear(Some(wanted - moment))?
+            }
             Until::Sleep(wanted) if wanted - moment > self.deaf => sleep_until(moment + self.deaf),
             Until::Sleep(wanted) => {
                 sleep_until(wanted);

@@ -38,6 +38,8 @@ pub(crate) trait Port: 'static {
 
     /// Bytes of link-layer header before the network header of each frame.
     const LINK_HEADER: usize;
+    /// Does the kernel say when a packet came? Otherwise it counts as come when it is read, and must be read at once.
+    const STAMPED: bool;
     /// What to do when the kernel does not permit it.
     const PERMISSION: &'static str;
 

@@ -38,6 +38,7 @@ impl Port for Packet {
     type Transmitter = Transmitter;
 
     const LINK_HEADER: usize = ETHERNET;
+    const STAMPED: bool = true;
     const PERMISSION: &'static str = "Packet sockets need CAP_NET_RAW in the network namespace: run howfar as root, or allow user namespaces.";
 
     fn open(name: &str) -> Result<(Receiver, Transmitter), Failure> {

@@ -43,6 +43,7 @@ impl Port for Tun {
     type Transmitter = Transmitter;
 
     const LINK_HEADER: usize = 0;
+    const STAMPED: bool = false;
     const PERMISSION: &'static str = "TUN devices need /dev/net/tun to be readable and writable, and CAP_NET_ADMIN in the network namespace. Packet sockets (the default kind of port) need no device file.";
 
     fn open(name: &str) -> Result<(Receiver, Transmitter), Failure> {
