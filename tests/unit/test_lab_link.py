@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 from howfar.engine.messages import DirectionStats, Drops, GoodputResult, LinkReady, LinkStats, RttResult
 from howfar.lab.link import WAYS, Link, LinkAsked
 from howfar.lab.link.calibrate import goodput_times_ns, ping_count, probe_count
-from howfar.lab.link_receipt import crossing_violations, goodput_warnings, link_receipt, link_violations
+from howfar.lab.link.settings import apply
+from howfar.lab.link_receipt import (
+    OF_A_PLAN,
+    STRICT,
+    counter_violations,
+    crossing_violations,
+    effect_warnings,
+    goodput_warnings,
+    link_receipt,
+    link_violations,
+)
 
 _ASKED = LinkAsked(rtt_ns=200_000, rate_bps=10**9)
 
@@ -249,3 +259,47 @@ def test_a_link_made_anew_gets_the_frozen_correction() -> None:
     second.calibrations = dict(first.calibrations)
     assert second.shape(_ASKED)["compensate_ns"] == frozen
     assert second.settings == [frozen]
+
+
+@pytest.mark.parametrize(
+    ("rtt_ns", "late_ns", "void"), [(200_000, 99_000, False), (200_000, 101_000, True), (85_000_000, 849_000, False)]
+)
+def test_a_link_used_alone_is_judged_strictly(rtt_ns: int, late_ns: int, void: bool) -> None:
+    """One packet in a thousand at most 100 µs late, or 1 % of the RTT; a trial of a run is let off up to ten times that."""
+    asked, stats = LinkAsked(rtt_ns, 10**9), _stats(lateness_p999_ns=late_ns)
+    assert bool(counter_violations(asked, stats, STRICT)) == void
+    assert not counter_violations(asked, stats, OF_A_PLAN)
+
+
+def test_a_back_end_that_counts_nothing_is_accused_of_nothing() -> None:
+    assert link_violations(_ASKED, [_rtt(200_000)], None, STRICT) == ()
+    assert effect_warnings(_ASKED, None) == ()
+
+
+def _lost(lost: int, of: int) -> DirectionStats:
+    drops = Drops(queue=0, loss=lost, outage=0, arena=0, socket=0, transmit=0)
+    return _way(segments=of - lost, drops=drops)
+
+
+@pytest.mark.parametrize(("lost", "warned"), [(1000, False), (1250, True), (750, True)])
+def test_a_loss_outside_its_interval_is_a_warning(lost: int, warned: bool) -> None:
+    """Of 100,000 segments 1 % is 1000, with a deviation of 31.5: 250 off is eight of them."""
+    asked = apply(_ASKED, "loss", "to-server:1%")
+    warnings = effect_warnings(asked, LinkStats(to_server=_lost(lost, 100_000), to_client=_way()))
+    assert bool(warnings) == warned
+    assert all("loss to server: asked 1.000%" in warning for warning in warnings)
+
+
+def test_bursts_may_miss_their_share_by_more() -> None:
+    """In bursts of 50 the same losses are a fiftieth of the independent events: the deviation is about ten times as large."""
+    asked = apply(apply(_ASKED, "loss", "to-server:1%"), "loss-burst", "50")
+    assert effect_warnings(asked, LinkStats(to_server=_lost(1250, 100_000), to_client=_way())) == ()
+    assert effect_warnings(asked, LinkStats(to_server=_lost(2500, 100_000), to_client=_way()))
+
+
+def test_duplicates_and_spoilt_segments_are_held_against_what_was_asked() -> None:
+    asked = apply(apply(_ASKED, "duplicate", "to-client:10%"), "corrupt", "to-client:20%")
+    right = _way(segments=11_000, duplicated=1000, corrupted=2000)
+    assert effect_warnings(asked, LinkStats(to_server=_way(), to_client=right)) == ()
+    none = _way(segments=10_000, duplicated=0, corrupted=0)
+    assert len(effect_warnings(asked, LinkStats(to_server=_way(), to_client=none))) == 2

@@ -183,7 +183,7 @@ def effect_warnings(asked: LinkAsked, stats: LinkStats | None) -> tuple[str, ...
 
 def _counted(way: WayAsked, seen: DirectionStats) -> dict[str, dict[str, Any]]:
     drops = seen.drops
-    came = seen.segments - seen.duplicated + drops.queue + drops.loss
+    came = seen.segments - seen.duplicated + drops.loss  # what the queue refused comes to no effect
     rows = {}
     if way.loss is not None:
         rows["loss"] = _row(loss_share(way.loss), drops.loss, came, _clumping(way.loss))

@@ -1,0 +1,257 @@
+"""The checks of the conformance suite: what a link was asked, what crossed it, and whether that is physics.
+
+Each is a function of a running link that says whether what it saw is right, and what it saw. What is random is held against the
+interval in which it lies in 999 of 1000 cases.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from scipy.stats import binom, chi2
+
+from howfar.lab.link import Link, LinkAsked
+from howfar.lab.link.settings import apply
+from howfar.plan.tolerance import rtt_tolerance_ns
+from tests.physics.conformance_tools import FRAME_BYTES, datagrams, stream, udp_errors
+
+_MS = 1_000_000
+_CHANCE = 0.001
+Seen = tuple[bool, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Check:
+    name: str
+    words: tuple[str, ...]
+    """What the link is asked, in the words of its options."""
+    look: Callable[[Link], Seen]
+    calibrated: bool = False
+    burst: bool = True
+    """A back-end that lets a burst through at any speed can be held against it too."""
+
+    def asked(self) -> LinkAsked:
+        asked = LinkAsked(rtt_ns=0, rate_bps=None)
+        for said in self.words:
+            word, _, value = said.partition(" ")
+            asked = apply(asked, word, value)
+        return asked
+
+
+def within(count: int, of: int, share: float) -> bool:
+    low, high = binom.interval(1 - _CHANCE, of, share)
+    return bool(low <= count <= high)
+
+
+def bytes_cross(link: Link) -> Seen:
+    """Of any link at all: a stream of bytes arrives as it was sent."""
+    sent = bytes(range(256)) * 4096
+    with stream(link) as (client, server):
+        writer = threading.Thread(target=client.sendall, args=(sent,))
+        writer.start()
+        got = b""
+        while len(got) < len(sent):
+            got += server.recv(1 << 20)
+        writer.join()
+    return got == sent, {"bytes": len(got)}
+
+
+def round_trips(link: Link) -> Seen:
+    """n in a row take at least n RTTs, and half of them at most a little more."""
+    rtt_ns, times = link.asked.rtt_ns, []
+
+    with stream(link) as (client, server):
+
+        def echo() -> None:
+            while data := server.recv(1):
+                server.sendall(data)
+
+        answering = threading.Thread(target=echo)
+        answering.start()
+        for _ in range(30):
+            start_ns = time.monotonic_ns()
+            client.sendall(b"x")
+            client.recv(1)
+            times.append(time.monotonic_ns() - start_ns)
+        client.close()
+        answering.join()
+    p50, allowed = statistics.median(times), rtt_tolerance_ns(rtt_ns)
+    # Calibration takes off what waking up adds, so one that needed no waking may be that much early.
+    long_enough = sum(times) >= len(times) * (rtt_ns - allowed)
+    return long_enough and p50 <= rtt_ns + 3 * allowed, {"rtt_ns": rtt_ns, "p50_ns": p50, "total_ns": sum(times)}
+
+
+def known_rate(link: Link) -> Seen:
+    """B bytes take at least B / rate, and once the window is open the goodput is what the framing leaves."""
+    rate_bps = link.asked.mean_rate_bps("to_server")
+    assert rate_bps is not None
+    size, arrived = 6 * 2**20, []
+    with stream(link) as (client, server):
+        start_ns = time.monotonic_ns()
+        writer = threading.Thread(target=client.sendall, args=(b"\0" * size,))
+        writer.start()
+        total = 0
+        while total < size:
+            total += len(server.recv(1 << 16))
+            arrived.append((time.monotonic_ns() - start_ns, total))
+        writer.join()
+    burst = 0 if link.backend == "packet" or link.backend == "tun" else 2 * 128 * 1024
+    least_ns = (size - burst) * 8 * 10**9 // rate_bps
+    (from_ns, from_bytes), (to_ns, to_bytes) = arrived[len(arrived) // 4], arrived[-1]
+    goodput = (to_bytes - from_bytes) * 8 * 1e9 / (to_ns - from_ns)
+    expected = link.asked.expected_goodput_bps("to_server")
+    assert expected is not None
+    facts = {"took_ns": to_ns, "least_ns": least_ns, "of_expected": goodput / expected}
+    return to_ns >= least_ns and abs(goodput / expected - 1) <= 0.02, facts
+
+
+def known_queue(link: Link) -> Seen:
+    """Of a burst larger than the queue that much survives: its limit, one segment on the wire, and what left meanwhile."""
+    payload, count = 1000, 200
+    limit, rate_bps = link.asked.queue_bytes("to_server"), link.asked.mean_rate_bps("to_server")
+    assert rate_bps is not None
+    wire = payload + FRAME_BYTES
+    with datagrams(link) as udp:
+        start_ns = time.monotonic_ns()
+        udp.send_all(count, payload, pace=count)
+        meanwhile = (time.monotonic_ns() - start_ns) * rate_bps / 8e9
+        survived = len(udp.finish(limit * 8 / rate_bps + 0.1).numbers)
+    facts = {"survived_bytes": survived * wire, "limit_bytes": limit, "left_meanwhile_bytes": meanwhile}
+    return limit - wire <= survived * wire <= limit + 2 * wire + meanwhile, facts
+
+
+def known_loss(link: Link) -> Seen:
+    count = 4000
+    with datagrams(link) as udp:
+        udp.send_all(count)
+        seen = udp.finish(0.0)
+    lost = count - len(set(seen.numbers))
+    facts = {"lost": lost, "of": count, "receiver_full": udp_errors(link.network.server)["RcvbufErrors"]}
+    return within(lost, count, 0.1), facts
+
+
+def known_bursts(link: Link) -> Seen:
+    """What is lost in a row has the mean length asked: geometric, so its deviation is known."""
+    count, length = 8000, 8.0
+    with datagrams(link) as udp:
+        udp.send_all(count)
+        there = set(udp.finish(0.0).numbers)
+    runs = [len(list(run)) for lost, run in groupby(range(count), key=lambda number: number not in there) if lost]
+    lost, mean = sum(runs), statistics.mean(runs) if runs else 0.0
+    deviation = (length * (length - 1) / max(len(runs), 1)) ** 0.5
+    # A lump of losses varies more than single ones; the share's deviation grows by the root of about twice their length.
+    share_off = abs(lost / count - 0.1) / (0.1 * 0.9 * 2 * length / count) ** 0.5
+    facts = {"bursts": len(runs), "mean_length": mean, "allowed": 3.3 * deviation, "lost": lost, "of": count}
+    return abs(mean - length) <= 3.3 * deviation and share_off <= 3.3, facts
+
+
+def known_duplicates(link: Link) -> Seen:
+    count = 2000
+    with datagrams(link) as udp:
+        udp.send_all(count)
+        seen = udp.finish(0.0)
+    twice = len(seen.numbers) - len(set(seen.numbers))
+    return within(twice, count, 0.2) and len(set(seen.numbers)) == count, {"twice": twice, "of": count}
+
+
+def known_corruption(link: Link) -> Seen:
+    """The receiving kernel finds each by its checksum."""
+    count = 2000
+    before = udp_errors(link.network.server)
+    with datagrams(link) as udp:
+        udp.send_all(count)
+        seen = udp.finish(0.0)
+    after = udp_errors(link.network.server)
+    errors, missing = after["InCsumErrors"] - before["InCsumErrors"], count - len(seen.numbers)
+    facts = {"checksum_errors": errors, "missing": missing, "of": count}
+    return within(errors, count, 0.2) and missing == errors, facts
+
+
+def known_outage(link: Link) -> Seen:
+    """Down from 200 ms for 300 ms: what is sent then is lost, and nothing else."""
+    link.arm()
+    start_ns = time.monotonic_ns()
+    with datagrams(link) as udp:
+        number, sent = 0, []
+        while (now_ns := time.monotonic_ns() - start_ns) < 700 * _MS:
+            sent.append(now_ns)
+            udp.send(number, 100)
+            number += 1
+            time.sleep(0.002)
+        there = set(udp.finish(0.0).numbers)
+    lost = [at_ns for number, at_ns in enumerate(sent) if number not in there]
+    edge_ns = 25 * _MS
+    inside = [at_ns for at_ns in sent if 200 * _MS + edge_ns <= at_ns <= 500 * _MS - edge_ns]
+    right = all(200 * _MS - edge_ns <= at_ns <= 500 * _MS + edge_ns for at_ns in lost)
+    facts = {
+        "lost": len(lost),
+        "sent": len(sent),
+        "from_ms": min(lost, default=0) / 1e6,
+        "to_ms": max(lost, default=0) / 1e6,
+    }
+    return right and len(inside) > 20 and set(inside) <= set(lost), facts
+
+
+def known_jitter(link: Link) -> Seen:
+    """One way has the mean and the deviation asked, by the sender's own stamps."""
+    count, deviation_ns = 800, 2 * _MS
+    with datagrams(link) as udp:
+        for number in range(count):
+            udp.send(number, 100)
+            time.sleep(0.001)
+        seen = udp.finish(0.0)
+    mean_off = statistics.mean(seen.one_way_ns) - link.asked.delay_ns("to_server")
+    got = statistics.stdev(seen.one_way_ns) if len(seen.one_way_ns) > 1 else 0.0
+    low, high = ((chi2.ppf(p, count - 1) / (count - 1)) ** 0.5 for p in (_CHANCE / 2, 1 - _CHANCE / 2))
+    facts = {"mean_off_ns": mean_off, "deviation_ns": got, "asked_ns": deviation_ns, "came": len(seen.numbers)}
+    # A fifth of a millisecond for the sender between its stamp and its packet, on a machine with other work.
+    mean_right = abs(mean_off) <= 3.3 * deviation_ns / count**0.5 + _MS / 5
+    return len(seen.numbers) == count and mean_right and low <= got / deviation_ns <= high * 1.02, facts
+
+
+def live_change(link: Link) -> Seen:
+    """10 ms become 30 ms under way: nothing is lost, and what leaves before and after has its own delay."""
+    link.arm()
+    start_ns = time.monotonic_ns()
+    longer, changed_ns, number = apply(link.asked, "rtt", "30ms"), 0, 0
+    with datagrams(link) as udp:
+        while (now_ns := time.monotonic_ns() - start_ns) < 400 * _MS:
+            if now_ns > 200 * _MS and not changed_ns:
+                link.change(longer, now_ns)
+                changed_ns = time.time_ns()
+            udp.send(number, 100)
+            number += 1
+            time.sleep(0.001)
+        seen = udp.finish(0.0)
+    edge_ns = 20 * _MS
+    pairs = list(zip(seen.sent_at_ns, seen.one_way_ns, strict=True))
+    before = [way for sent, way in pairs if sent < changed_ns - edge_ns]
+    after = [way for sent, way in pairs if sent > changed_ns + edge_ns]
+    ways = statistics.median(before or [0]), statistics.median(after or [0])
+    facts = {"sent": number, "came": len(seen.numbers), "before_ms": ways[0] / 1e6, "after_ms": ways[1] / 1e6}
+    right = abs(ways[0] - 5 * _MS) <= _MS and abs(ways[1] - 15 * _MS) <= _MS
+    return right and sorted(seen.numbers) == list(range(number)), facts
+
+
+CHECKS = {
+    check.name: check
+    for check in (
+        Check("bytes", (), bytes_cross),
+        Check("round-trips", ("rtt 20ms",), round_trips, calibrated=True),
+        Check("rate", ("rate 100mbit",), known_rate),
+        Check("queue", ("rate 1mbit", "queue 64KiB"), known_queue, burst=False),
+        Check("loss", ("loss to-server:10%",), known_loss),
+        Check("bursts", ("loss to-server:10%", "loss-burst to-server:8"), known_bursts),
+        Check("duplicates", ("duplicate to-server:20%",), known_duplicates),
+        Check("corruption", ("corrupt to-server:20%",), known_corruption),
+        Check("outage", ("outage to-server:200ms:300ms",), known_outage),
+        Check("jitter", ("rtt 20ms", "jitter to-server:2ms", "reorder to-server:on"), known_jitter),
+        Check("live-change", ("rtt 10ms",), live_change),
+    )
+}
