@@ -288,7 +288,8 @@ impl<P: Port> Pump<P> {
             counters.packets += 1;
             counters.segments += count;
             counters.wire_bytes += slice.wire_bytes;
-            counters.corrupted += u64::from(corrupted);
+            // A copy of a spoilt segment is spoilt, too, and is a copy.
+            counters.corrupted += u64::from(corrupted && !slice.copy);
             counters.duplicated += u64::from(slice.copy);
             counters.reordered += if slice.overtaken { count } else { 0 };
         } else {

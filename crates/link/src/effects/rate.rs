@@ -48,12 +48,17 @@ impl Bottleneck {
     }
 
     /// How many bytes of what is there at `arrival` make a slice; None: any number.
-    pub(crate) fn slice(&self, arrival: Nanos) -> Option<u64> {
+    pub(crate) fn slice(&self, arrival: Nanos) -> Option<u32> {
         match self {
             Self::Steady(line) => line.slice,
-            Self::Changing(line) => Some(line.bytes_in(arrival, QUANTUM)),
+            Self::Changing(line) => Some(narrow(line.bytes_in(arrival, QUANTUM))),
         }
     }
+}
+
+/// More than any packet has is any number; a short division is a fast one.
+fn narrow(bytes: u64) -> u32 {
+    u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
 /// A transmitter of constant rate. The part of a nanosecond that a division leaves is carried on, so that a busy line
@@ -67,7 +72,7 @@ pub(crate) struct Steady {
     /// Remainder of that moment, in 1/rate nanoseconds.
     remainder: u64,
     /// Bytes that leave in a [`QUANTUM`].
-    slice: Option<u64>,
+    slice: Option<u32>,
 }
 
 impl Steady {
@@ -77,7 +82,8 @@ impl Steady {
             rate,
             free,
             remainder: 0,
-            slice: rate.map(|rate| (u128::from(rate) * u128::from(QUANTUM) / NANOBITS) as u64),
+            slice: rate
+                .map(|rate| narrow((u128::from(rate) * u128::from(QUANTUM) / NANOBITS) as u64)),
         }
     }
 

@@ -63,12 +63,11 @@ impl<T: Copy> Line<T> {
 
     /// The next slice, if it is due at `now`. Of those due together the first comer is the first.
     pub(super) fn take(&mut self, now: Nanos) -> Option<Slice<T>> {
-        if self.next_due()? > now {
-            return None;
-        }
         let mut slice = if self.overtaker_is_next() {
+            self.overtaking.peek().filter(|next| next.0.due <= now)?;
             self.overtaking.pop()?.0
         } else {
+            self.queue.front().filter(|next| next.due <= now)?;
             self.queue.pop_front()?
         };
         slice.overtaken = slice.order < self.newest;

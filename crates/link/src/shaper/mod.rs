@@ -152,7 +152,12 @@ impl<T: Copy> Shaper<T> {
                 .segments_per_slice(arrival, train)
                 .min(admitted - first);
             passage.extra = self.jitter.as_mut().map_or(0, Jitter::draw);
-            self.pass(&passage, first, count, &mut admission);
+            if self.faults.is_none() {
+                self.send(&passage, first, count, None, false);
+                admission.slices += 1;
+            } else {
+                self.send_in_pieces(&passage, first, count, &mut admission);
+            }
             first += count;
         }
         admission.queue_bytes = self.bottleneck.backlog(arrival);
@@ -189,35 +194,34 @@ impl<T: Copy> Shaper<T> {
         self.send_anew(now, waiting, lost);
     }
 
-    /// Send a slice of which nobody knows yet what the line does to its segments.
-    fn pass(&mut self, passage: &Passage<T>, first: u32, count: u32, admission: &mut Admission) {
+    /// Send a slice over a line with faults, around the segments that are lost and in pieces where some are spoilt or copied.
+    fn send_in_pieces(
+        &mut self,
+        passage: &Passage<T>,
+        first: u32,
+        count: u32,
+        admission: &mut Admission,
+    ) {
         let (mut at, end) = (first, first + count);
-        while at < end {
-            let clean = self
-                .faults
-                .as_mut()
-                .map_or(end - at, |faults| faults.clean(end - at));
+        while let Some(faults) = self.faults.as_mut().filter(|_| at < end) {
+            let clean = faults.clean(end - at);
             if clean > 0 {
-                self.send(passage, at, clean, None);
+                self.send(passage, at, clean, None, false);
                 admission.slices += 1;
                 at += clean;
-            } else if let Some(faults) = &mut self.faults {
-                match faults.next() {
-                    Fate::Lost => {
-                        self.lose(passage, at);
-                        admission.lost += 1;
-                    }
-                    Fate::Arrives { flaw, twice } => {
-                        let slice = self.send(passage, at, 1, flaw);
-                        admission.slices += 1;
-                        if twice {
-                            self.send_copy(slice);
-                            admission.slices += 1;
-                        }
-                    }
-                }
-                at += 1;
+                continue;
             }
+            match faults.next() {
+                Fate::Lost => {
+                    self.lose(passage, at);
+                    admission.lost += 1;
+                }
+                Fate::Arrives { flaw, twice } => {
+                    self.send(passage, at, 1, flaw, twice);
+                    admission.slices += 1 + u32::from(twice);
+                }
+            }
+            at += 1;
         }
     }
 
@@ -227,34 +231,30 @@ impl<T: Copy> Shaper<T> {
         first: u32,
         count: u32,
         flaw: Option<u32>,
-    ) -> Slice<T> {
+        twice: bool,
+    ) {
         let wire_bytes = passage.train.bytes(first, count);
         let depart = self.bottleneck.depart(passage.arrival, wire_bytes);
-        self.order += 1;
-        let slice = Slice {
-            packet: passage.packet,
-            first,
-            count,
-            due: self.propagation.due(depart, passage.extra),
-            wire_bytes,
-            flaw,
-            copy: false,
-            overtaken: false,
-            order: self.order,
-            arrival: passage.arrival,
-            depart,
-        };
-        self.line.push(slice);
-        slice
-    }
-
-    fn send_copy(&mut self, slice: Slice<T>) {
-        self.order += 1;
-        self.line.push(Slice {
-            copy: true,
-            order: self.order,
-            ..slice
-        });
+        let due = self.propagation.due(depart, passage.extra);
+        for copy in [false, true] {
+            self.order += 1;
+            self.line.push(Slice {
+                packet: passage.packet,
+                first,
+                count,
+                due,
+                wire_bytes,
+                flaw,
+                copy,
+                overtaken: false,
+                order: self.order,
+                arrival: passage.arrival,
+                depart,
+            });
+            if !twice {
+                break;
+            }
+        }
     }
 
     fn lose(&mut self, passage: &Passage<T>, index: u32) {
@@ -325,12 +325,8 @@ impl<T: Copy> Shaper<T> {
     }
 
     fn segments_per_slice(&self, arrival: Nanos, train: Train) -> u32 {
-        let Some(bytes) = self.bottleneck.slice(arrival) else {
-            return train.segments;
-        };
-        u32::try_from(bytes / u64::from(train.wire.max(1)))
-            .unwrap_or(u32::MAX)
-            .max(1)
+        let bytes = self.bottleneck.slice(arrival);
+        bytes.map_or(train.segments, |bytes| (bytes / train.wire.max(1)).max(1))
     }
 }
 

@@ -6,6 +6,7 @@ use std::process::Child;
 use serde_json::{Value, json};
 
 use crate::drive::{self, Job, own, usual, way};
+use crate::faults;
 use crate::rig::{Port, Rig, SERVER, ip};
 use crate::streams;
 
@@ -24,6 +25,11 @@ pub(crate) const ALL: &[Check] = &[
         "a turned bit is a wrong checksum, and mended",
         streams::corruption,
     ),
+    (
+        "a faulty line has the faults that were asked",
+        faults::all_at_once,
+    ),
+    ("nothing passes while the line is down", faults::outage),
     ("parameters change while bytes are on the way", live_change),
     ("the directions are not confused", directions),
     ("the link ends with its stdin", end_of_stdin),
@@ -31,7 +37,7 @@ pub(crate) const ALL: &[Check] = &[
     ("an interface that vanishes ends the link", vanished),
 ];
 
-fn count(value: &Value) -> u64 {
+pub(crate) fn count(value: &Value) -> u64 {
     value
         .as_u64()
         .unwrap_or_else(|| panic!("{value} is no count"))
@@ -109,7 +115,7 @@ fn short_queue(rig: &Rig) {
     );
 }
 
-fn mirror(rig: &Rig, port: u64, length: u64) -> Child {
+pub(crate) fn mirror(rig: &Rig, port: u64, length: u64) -> Child {
     let own = std::env::current_exe().expect("own path");
     let mut command = rig.client.command(own.to_str().expect("a path in UTF-8"));
     command

@@ -11,6 +11,7 @@ mod capture;
 mod checks;
 mod datagrams;
 mod drive;
+mod faults;
 mod mirror;
 mod rig;
 mod streams;

@@ -1,0 +1,77 @@
+//! What a faulty line does to real packets: as many faults as were asked, and the bytes still arrive as they were sent.
+
+use serde_json::{Value, json};
+
+use crate::checks::{count, mirror};
+use crate::drive::{self, way};
+use crate::rig::Rig;
+
+/// One way with effects put into it. The queue holds everything.
+fn with(rate: u64, rtt_ns: u64, effects: &Value) -> Value {
+    let mut way = way(rate, rtt_ns, 1 << 28);
+    for (name, value) in effects.as_object().expect("fields") {
+        way[name] = value.clone();
+    }
+    way
+}
+
+/// A share of n that is asked to be p: binomial; five deviations are exceeded once in two million.
+fn assert_share(name: &str, struck: u64, of: u64, chance: f64) {
+    let (struck, of) = (struck as f64, of as f64);
+    let bound = 5.0 * (of * chance * (1.0 - chance)).sqrt();
+    assert!(
+        (struck - of * chance).abs() <= bound,
+        "{name}: {struck} of {of} segments at {chance}"
+    );
+}
+
+/// Loss, copies, turned bits and overtaking at once, towards the server; the other way is as it should be.
+pub(crate) fn all_at_once(rig: &Rig) {
+    let (_echo, port) = drive::echo(&rig.server);
+    let faults = json!({
+        "loss": {"kind": "independent", "probability": 0.02},
+        "duplicate": 0.05,
+        "corrupt": 0.01,
+        "jitter": {"kind": "normal", "deviation_ns": 100_000},
+        "reorder": true,
+        "seed": 11,
+    });
+    let mut link = drive::link(
+        rig,
+        &with(0, 1_000_000, &faults),
+        &with(0, 1_000_000, &json!({})),
+    );
+    let mended = mirror(rig, port, 12_000_000).wait();
+    assert!(mended.expect("the mirror ends").success());
+    let stats = drive::stats(&mut link);
+    let (up, down) = (&stats["to_server"], &stats["to_client"]);
+    let lost = count(&up["drops"]["loss"]);
+    // Copies arrive beside the segments that they are copies of.
+    let copies = count(&up["duplicated"]);
+    let arrived = count(&up["segments"]) - copies;
+    assert!(arrived > 8_000, "{stats}");
+    assert_share("lost", lost, arrived + lost, 0.02);
+    assert_share("copied", copies, arrived, 0.05);
+    assert_share("turned", count(&up["corrupted"]), arrived, 0.01);
+    assert!(count(&up["reordered"]) > 0, "{stats}");
+    for figure in ["duplicated", "corrupted", "reordered"] {
+        assert_eq!(count(&down[figure]), 0, "{stats}");
+    }
+    assert_eq!(count(&down["drops"]["loss"]), 0, "{stats}");
+    assert_eq!(drive::unmodelled(&stats), 0, "{stats}");
+}
+
+/// Both lines are down for 100 ms of each 330 ms. Four hundred round trips of a millisecond meet that: nothing passes until it is over, and
+/// TCP's repetitions, 200 ms later or more, do not all meet it again.
+pub(crate) fn outage(rig: &Rig) {
+    let (_echo, port) = drive::echo(&rig.server);
+    let down = json!({"outages": [{"at_ns": 0, "for_ns": 100_000_000, "every_ns": 330_000_000}]});
+    let both = with(0, 1_000_000, &down);
+    let mut link = drive::link(rig, &both, &both);
+    let seen = drive::rtt(&rig.client, port, 400);
+    let stats = drive::stats(&mut link);
+    let lost = ["to_server", "to_client"].map(|way| count(&stats[way]["drops"]["outage"]));
+    assert!(lost.iter().sum::<u64>() > 0, "{stats}");
+    assert!(count(&seen["max_ns"]) >= 20_000_000, "{seen}");
+    assert_eq!(drive::unmodelled(&stats), 0, "{stats}");
+}
