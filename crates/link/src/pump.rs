@@ -149,7 +149,7 @@ impl<P: Port> Pump<P> {
                 self.sleeper.watched(seen - moment);
             }
             Until::Sleep(wanted) if self.overtakes || !P::STAMPED => {
-                self.hear(Some(wanted - moment))?
+                self.hear(Some(wanted - moment))?;
             }
             Until::Sleep(wanted) if wanted - moment > self.deaf => sleep_until(moment + self.deaf),
             Until::Sleep(wanted) => {
