@@ -6,7 +6,9 @@ import os
 import time
 from pathlib import Path
 
-from howfar.lab.awake import awake
+import pytest
+
+from howfar.lab.awake import awake, spinning
 
 
 def _spinners() -> set[int]:
@@ -36,11 +38,38 @@ def test_processors_are_kept_awake_and_let_go() -> None:
     before = _spinners()
     with awake([cpu]):
         deadline = time.monotonic() + 20
-        while not (spinning := _spinners() - before):
+        while not (found := _spinners() - before):
             assert time.monotonic() < deadline, "no spinner came"
             time.sleep(0.01)
-        assert all(os.sched_getaffinity(pid) == {cpu} for pid in spinning if _policy(pid) is not None)
+        assert all(os.sched_getaffinity(pid) == {cpu} for pid in found if _policy(pid) is not None)
     deadline = time.monotonic() + 20
     while _spinners() - before:
         assert time.monotonic() < deadline, "a spinner stayed"
         time.sleep(0.01)
+
+
+def test_nothing_is_left_of_one_that_does_not_pass_signals_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `timeout` for a moment after its fork: ended by a signal, it would leave its child behind."""
+    names = tmp_path / "names"
+    deaf = tmp_path / "timeout"
+    deaf.write_text(f"#!/bin/sh\nsleep 60 &\necho $$ $! >{names}.new && mv {names}.new {names}\nwait\n")
+    deaf.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    with spinning([()], 60):
+        deadline = time.monotonic() + 20
+        while not names.exists():
+            assert time.monotonic() < deadline, "it did not start"
+            time.sleep(0.01)
+    deadline = time.monotonic() + 20
+    for pid in map(int, names.read_text().split()):
+        while _alive(pid):
+            assert time.monotonic() < deadline, f"{pid} stayed"
+            time.sleep(0.01)
+
+
+def _alive(pid: int) -> bool:
+    """A zombie that nobody has waited for yet spins no more."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

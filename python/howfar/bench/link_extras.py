@@ -6,10 +6,9 @@ Each is measured once a run, over our link and beside it over the bare cable, or
 from __future__ import annotations
 
 import random
-import subprocess
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
@@ -20,12 +19,12 @@ from howfar.bench.link_grid import FULL_TIMES, Times
 from howfar.bench.link_meter import Road, ping, transfer, unmodelled_drops
 from howfar.bench.link_redis import gets_per_s, missing_program
 from howfar.errors import LabError
+from howfar.lab.awake import spinning
 from howfar.lab.hosts import share_cpus, usable_cpus
 from howfar.lab.link import Link
 
 UNLIMITED: Final = Asked(rtt_ms=0, rate_gbit=None)
 BESIDE_HOGS: Final = Asked(rtt_ms=1, rate_gbit=1)
-_SPIN: Final = "while :; do :; done"
 _LONGEST_S: Final = 120
 """A hog ends by itself, should nobody be left to end it."""
 _PINGS: Final = 3000
@@ -182,22 +181,6 @@ def _excess_us(road: Road, count: int) -> float:
     return (ping(road, count, keep_awake=False).p99_ns - BESIDE_HOGS.rtt_ns) / 1e3
 
 
-@contextmanager
-def hogs(count: int) -> Iterator[None]:
+def hogs(count: int) -> AbstractContextManager[None]:
     """So many ordinary programs that want a CPU each, all the time."""
-    spinners = [
-        subprocess.Popen(
-            ["timeout", str(_LONGEST_S), "sh", "-c", _SPIN],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        for _ in range(count)
-    ]
-    try:
-        yield
-    finally:
-        for spinner in spinners:
-            spinner.terminate()  # `timeout` passes it on to what it runs
-            spinner.wait()
+    return spinning([()] * count, _LONGEST_S)

@@ -7,14 +7,15 @@ to: whoever is measured takes the processor at once, and finds it awake.
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
 
 _SPIN = "while :; do :; done"
 _LONGEST_S = 60
-"""A spinner ends by itself, should nobody be left to end it."""
 _MOST = 32
 """On a larger machine the rest may sleep: starting a spinner for each would take longer than the probe."""
 
@@ -22,10 +23,21 @@ _MOST = 32
 @contextmanager
 def awake(cpus: Iterable[int]) -> Iterator[None]:
     """None of `cpus` goes idle inside."""
+    chosen = [["taskset", "-c", str(cpu), "chrt", "--idle", "0"] for cpu in islice(cpus, _MOST)]
+    with spinning(chosen, _LONGEST_S):
+        yield
+
+
+@contextmanager
+def spinning(prefixes: Iterable[Sequence[str]], longest_s: int) -> Iterator[None]:
+    """Programs that want a CPU all the time, one behind each prefix of a command line; none is left on leaving.
+
+    They end by themselves after `longest_s`, should nobody be left to end them.
+    """
     with ExitStack() as ledger:
-        for cpu in islice(cpus, _MOST):
+        for prefix in prefixes:
             spinner = subprocess.Popen(
-                ["taskset", "-c", str(cpu), "chrt", "--idle", "0", "timeout", str(_LONGEST_S), "sh", "-c", _SPIN],
+                [*prefix, "timeout", str(longest_s), "sh", "-c", _SPIN],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -36,6 +48,8 @@ def awake(cpus: Iterable[int]) -> Iterator[None]:
 
 
 def _end(spinner: subprocess.Popen[bytes]) -> None:
-    """`timeout` passes the signal on to what it runs."""
-    spinner.terminate()
+    """The whole group at once. `timeout` would pass a signal on, but not in the moment between its fork and its noting of the child,
+    and in the idle class of a busy machine that moment can last: the child then spun for ever."""
+    with suppress(ProcessLookupError):
+        os.killpg(spinner.pid, signal.SIGKILL)
     spinner.wait()
