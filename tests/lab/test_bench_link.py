@@ -89,7 +89,7 @@ def test_what_it_says_is_documented(found: LinkBench) -> None:
 
 @pytest.mark.skipif(not os.access("/dev/net/tun", os.R_OK | os.W_OK), reason="/dev/net/tun may not be opened here")
 def test_another_back_end_is_measured_alike() -> None:
-    (row,) = bench_link("--backend", "tun", "--rtt", "5ms", "--rate", "100mbit", "--no-extras").rows
+    (row,) = bench_link("--link-backend", "tun", "--rtt", "5ms", "--rate", "100mbit", "--no-extras").rows
     ours = row.runs[0]
     assert (row.backend, row.peer) == ("tun", None)
     assert ours.compensate_us is not None

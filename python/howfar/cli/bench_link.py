@@ -26,7 +26,12 @@ COMMAND = "howfar bench link"
 @click.option("--rate", "rates", help=f"Rates, with commas between.  [default: {RATES}]")
 @click.option("--quick", is_flag=True, help="Two links, short measurements; a look, no verdict.")
 @click.option(
-    "--backend", type=click.Choice(BACKENDS), default=BACKENDS[0], show_default=True, help="What makes our link."
+    "--link-backend",
+    "backend",
+    type=click.Choice(BACKENDS),
+    default=BACKENDS[0],
+    show_default=True,
+    help="What makes our link.",
 )
 @click.option("--runs", type=click.IntRange(1, 100), default=1, show_default=True, help="Median and best of so many.")
 @click.option(
