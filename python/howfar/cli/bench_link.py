@@ -24,7 +24,7 @@ COMMAND = "howfar bench link"
 @click.option("--build-peer", is_flag=True, help="Have Go fetch and build toxiproxy into howfar's cache first.")
 @click.option("--rtt", "rtts", help=f"Round trip times, with commas between.  [default: {RTTS}]")
 @click.option("--rate", "rates", help=f"Rates, with commas between.  [default: {RATES}]")
-@click.option("--quick", is_flag=True, help="Two links, short measurements; a look, no verdict.")
+@click.option("--quick", is_flag=True, help="Two links, short measurements: half a minute.")
 @click.option(
     "--link-backend",
     "backend",
@@ -56,7 +56,7 @@ def link(
     """Ask the link for round trip times and rates, and print what was obtained, what it cost, and which bars are missed.
 
     Probes between the two hosts of a laboratory: RTT at rest, a bulk transfer, the emulator's CPU, how late packets left, drops
-    that nobody asked for. With --against the same over another program. A full grid takes about three minutes a run.
+    that nobody asked for. With --against the same over another program. A full grid takes some minutes a run.
     """
     from howfar.bench.link import Request, measure_links
     from howfar.lab import sandbox
