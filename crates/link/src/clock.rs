@@ -8,7 +8,7 @@ use crate::effects::Nanos;
 use crate::job::Realtime;
 use crate::sys;
 
-/// A kernel stamp older than this is not believed: the real-time clock was set in between.
+/// A kernel stamp further from the present is not believed: the real-time clock was set in between.
 const STAMP_AGE_MAX: i128 = 1_000_000_000;
 /// Low among the real-time priorities: above every normal thread is all that is wanted.
 const PRIORITY: i32 = 10;
@@ -21,16 +21,31 @@ pub(crate) fn now() -> Nanos {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// The moment of a kernel stamp, which counts on the real-time clock, on the monotonic clock. Without a believable stamp, now.
-pub(crate) fn moment_of(stamp: Option<i128>) -> Nanos {
-    let Some(stamp) = stamp else { return now() };
-    let real = clock_gettime(ClockId::Realtime);
-    let now = now();
-    let age = i128::from(real.tv_sec) * 1_000_000_000 + i128::from(real.tv_nsec) - stamp;
-    if (0..STAMP_AGE_MAX).contains(&age) {
-        now.saturating_sub(age as u64)
-    } else {
-        now
+/// How kernel stamps, which count on the real-time clock, lie on the monotonic clock: read once for a batch of packets.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Stamps {
+    monotonic: Nanos,
+    real: i128,
+}
+
+impl Stamps {
+    pub(crate) fn read() -> Self {
+        let real = clock_gettime(ClockId::Realtime);
+        Self {
+            monotonic: now(),
+            real: i128::from(real.tv_sec) * 1_000_000_000 + i128::from(real.tv_nsec),
+        }
+    }
+
+    /// The moment of a stamp on the monotonic clock. Without a believable stamp, now.
+    pub(crate) fn moment(self, stamp: Option<i128>) -> Nanos {
+        match stamp.map(|stamp| self.real - stamp) {
+            // A packet of the batch may have come after the clocks were read.
+            Some(age) if (-STAMP_AGE_MAX..STAMP_AGE_MAX).contains(&age) => {
+                (i128::from(self.monotonic) - age).max(0) as u64
+            }
+            _ => now(),
+        }
     }
 }
 
@@ -65,5 +80,26 @@ pub(crate) fn wake_on_time(realtime: Realtime) -> Scheduling {
     } else {
         // Older kernels know no slices and keep their own.
         Scheduling::Normal
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stamps_are_moved_to_the_monotonic_clock() {
+        let stamps = Stamps {
+            monotonic: 5_000_000_000,
+            real: 1_700_000_000_000_000_000,
+        };
+        let stamp = |age: i128| Some(stamps.real - age);
+        assert_eq!(stamps.moment(stamp(0)), 5_000_000_000);
+        assert_eq!(stamps.moment(stamp(1_234)), 4_999_998_766);
+        assert_eq!(stamps.moment(stamp(-50)), 5_000_000_050);
+        let before = now();
+        for unbelievable in [stamp(STAMP_AGE_MAX), stamp(-3_600 * STAMP_AGE_MAX), None] {
+            assert!(stamps.moment(unbelievable) >= before);
+        }
     }
 }
