@@ -50,6 +50,8 @@ def run_over_link(laboratory: Lab, link: Link, script: Script, run: Callable[[],
         click.echo(f"howfar: {sentence}", err=True)
     if receipt is None:
         return code
+    # Of a link that counts nothing, or that nothing crossed, nothing is known.
+    unproved = not violations and (stats is None or not (stats.to_server.packets or stats.to_client.packets))
     facts: dict[str, Any] = {"environment": laboratory.environment(), "server": laboratory.server()}
     facts["link"] = {
         **link_receipt(link, at_rest, stats, laboratory.tcp(), changed=bool(script.changes)),
@@ -58,7 +60,7 @@ def run_over_link(laboratory: Lab, link: Link, script: Script, run: Callable[[],
         "script_ns": [{"asked": asked, "in_force": done} for asked, done in player.played],
         "machine": machine.model_dump(),
         "verdict": {
-            "valid": None if stats is None else not violations,
+            "valid": None if unproved else not violations,
             "violations": list(violations),
             "warnings": [*warnings, *laboratory.warnings],
         },
