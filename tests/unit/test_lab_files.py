@@ -13,7 +13,8 @@ from howfar.errors import LabError, PlanError
 from howfar.lab.cache import cache_home, file_system_of, lock, work_directory
 from howfar.lab.environment import LoadWatch, cpu_ticks, machine_facts
 from howfar.lab.laboratory import LabRequest
-from howfar.lab.network import host_batch, loopback_batch, middle_batch
+from howfar.lab.network import host_batch, loopback_batch, middle_batch, tcp_memory_warning
+from howfar.lab.sandbox import TCP_MEMORY
 from howfar.lab.servers.templates import from_template, tidy
 
 
@@ -178,3 +179,13 @@ def test_a_relative_cache_is_ignored(
     monkeypatch.setenv("HOME", str(tmp_path / home))
     assert cache_home() == tmp_path / expected
     assert not (tmp_path / "rel").exists()
+
+
+def test_a_link_larger_than_the_machines_tcp_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """tcp_mem counts pages: the second figure is where the kernel begins to save."""
+    pages = 2**30 // os.sysconf("SC_PAGE_SIZE")
+    monkeypatch.setenv(TCP_MEMORY, f"{pages // 2}\t{pages}\t{2 * pages}")
+    assert tcp_memory_warning(2**28) is None
+    assert "1024 MiB" in (tcp_memory_warning(2**28 + 1) or "")
+    monkeypatch.setenv(TCP_MEMORY, "")
+    assert tcp_memory_warning(2**40) is None, "unknown is no accusation"

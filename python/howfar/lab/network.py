@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from howfar.errors import LabError, LinkFailed
-from howfar.lab import kernel
+from howfar.lab import kernel, sandbox
 from howfar.lab.hosts import Host
 
 CLIENT_ADDRESS = "10.77.0.1"
@@ -225,9 +225,9 @@ def size_buffers(network: Network, bdp_bytes: int, preset: TcpPreset = "tuned") 
 def tcp_memory_warning(bdp_bytes: int) -> str | None:
     """Where the kernel would take memory back from TCP before a link of this size is full: its limit is one for the whole machine."""
     try:
-        _, pressure, _ = (int(word) for word in Path("/proc/sys/net/ipv4/tcp_mem").read_text().split())
-    except (OSError, ValueError):
-        return None  # not shown in a network of our own
+        _, pressure, _ = (int(word) for word in os.environ.get(sandbox.TCP_MEMORY, "").split())
+    except ValueError:
+        return None  # this kernel does not say
     limit = pressure * os.sysconf("SC_PAGE_SIZE")
     if 4 * bdp_bytes <= limit:
         return None

@@ -26,6 +26,8 @@ from howfar.lab.kernel import die_with_parent
 
 _MARK = "HOWFAR_SANDBOX"
 _LIFELINE = "HOWFAR_SANDBOX_LIFELINE"
+TCP_MEMORY = "HOWFAR_TCP_MEM"
+"""net.ipv4.tcp_mem as it is outside: one limit for the whole machine, which a network of our own does not show."""
 _FLAGS = ("--pid", "--fork", "--kill-child", "--mount", "--net", "--mount-proc")
 _USER_FLAGS = ("--user", "--map-root-user")
 _SI_KERNEL = 0x80
@@ -136,7 +138,7 @@ def run_inside(argv: Sequence[str] | None = None) -> int:
     try:
         process = subprocess.Popen(
             ["unshare", *flags, "--", *command],
-            env={**os.environ, _MARK: "1", _LIFELINE: str(read_end)},
+            env={**os.environ, _MARK: "1", _LIFELINE: str(read_end), TCP_MEMORY: _tcp_memory()},
             pass_fds=(read_end,),
             preexec_fn=partial(_tie, os.getpid(), before),
         )
@@ -146,6 +148,13 @@ def run_inside(argv: Sequence[str] | None = None) -> int:
         os.close(write_end)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return code if code >= 0 else 128 - code
+
+
+def _tcp_memory() -> str:
+    try:
+        return Path("/proc/sys/net/ipv4/tcp_mem").read_text().strip()
+    except OSError:
+        return ""
 
 
 def _tie(parent: int, mask: set[int]) -> None:
