@@ -34,6 +34,9 @@ from howfar.plan.tolerance import rtt_tolerance_ns
 _PAUSES_S = (0.1, 0.2, 0.4, 0.8)
 """Before a trial the RTT is measured, and again after each of these when it was off: a neighbour's burst passes in that time."""
 
+_PING_PATIENCE_NS = 10_000_000_000
+"""Beyond the round trips themselves; the probe makes some before those that count, and a slow first one."""
+
 
 @dataclass
 class Link:
@@ -110,7 +113,9 @@ class Link:
 
     def ping_from_idle(self) -> RttResult:
         """RTT now as any program finds it: where the processors sleep, waking both ends is part of it."""
-        job = RttJob(host=SERVER_ADDRESS, port=self.echo_port, count=ping_count(self.asked.rtt_ns))
+        count = ping_count(self.asked.rtt_ns)
+        longest_ns = _PING_PATIENCE_NS + 4 * count * self.asked.rtt_ns
+        job = RttJob(host=SERVER_ADDRESS, port=self.echo_port, count=count, timeout_ns=longest_ns)
         result = run_probe(job, self.client)
         if not isinstance(result, RttResult):
             raise LinkFailed(f"the RTT probe answered {result.event!r} instead of an RTT")
