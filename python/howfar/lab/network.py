@@ -35,7 +35,7 @@ CONGESTION_CONTROL = "cubic"
 TcpPreset = Literal["stock", "tuned"]
 TCP_PRESETS: tuple[TcpPreset, ...] = ("tuned", "stock")
 """`tuned`: TCP may hold four times what is in flight, up to 1 GiB; never less than the kernel's own maximum. `stock`: the kernel's
-defaults, which at 10 Gb/s and 85 ms carry about 0.34 Gb/s: a finding, not a fault of the link."""
+defaults, which at 10 Gb/s and 85 ms carry about 0.3 Gb/s: a finding, not a fault of the link."""
 _BUFFER_MAX = 1 << 30
 _TUN_QUEUE = 10_000
 """Packets. A TUN device whose queue is full drops without a word; its default of 500 is full within a millisecond."""
