@@ -13,6 +13,11 @@ pub(crate) const ETHERNET: usize = 14;
 const FRAMING: u32 = 24;
 /// A shorter frame is padded on the wire.
 const FRAME_MIN: u32 = 60;
+/// A super-packet of more segments (24 kB) is part of a transfer in bulk, not an answer that somebody waits for.
+const SINGLE_ANSWER: u32 = 16;
+/// TCP flags of a bare acknowledgement.
+const ACK: u8 = 0x10;
+const TCP: u8 = 6;
 /// Longest frame header that the slicer rewrites.
 pub(crate) const HEADERS_MAX: usize = 256;
 
@@ -137,6 +142,7 @@ impl Layout {
                 segments,
                 wire,
                 wire_last,
+                patient: segments > SINGLE_ANSWER,
             },
         }
     }
@@ -145,6 +151,26 @@ impl Layout {
     fn wire(&self, length: usize) -> u32 {
         ((length + ETHERNET - self.network) as u32).max(FRAME_MIN) + FRAMING
     }
+}
+
+/// Is the packet a TCP acknowledgement and nothing else?
+pub(crate) fn bare_acknowledgement(packet: &[u8], link: usize) -> bool {
+    let ip = packet.get(VNET + link..).unwrap_or_default();
+    let (protocol, header, length) = match *ip {
+        [first, _, high, low, _, _, _, _, _, protocol, ..] if first >> 4 == 4 => {
+            let length = usize::from(u16::from_be_bytes([high, low]));
+            (protocol, usize::from(first & 0x0f) * 4, length)
+        }
+        [first, _, _, _, high, low, protocol, ..] if first >> 4 == 6 => {
+            let length = usize::from(u16::from_be_bytes([high, low]));
+            (protocol, 40, 40 + length)
+        }
+        _ => return false,
+    };
+    let Some(&[offset, flags]) = ip.get(header + 12..header + 14) else {
+        return false;
+    };
+    protocol == TCP && flags == ACK && length == header + usize::from(offset >> 4) * 4
 }
 
 /// What can be cut, where its header begins and where its payload, when the checksum is left to do and the headers are as
@@ -186,4 +212,53 @@ fn transport(frame: &[u8], vnet: Vnet, link: usize) -> Option<(Transport, usize,
     let least = if kind == Transport::Tcp { 20 } else { 8 };
     (headers >= start + least && headers <= HEADERS_MAX && headers < frame.len())
         .then_some((kind, start, headers))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A virtio-net header, a link header of `link` bytes, IPv4 or IPv6 and TCP with `options`, then `payload` bytes.
+    fn tcp(link: usize, version: u8, flags: u8, options: usize, payload: usize) -> Vec<u8> {
+        let segment = 20 + options + payload;
+        let mut ip = if version == 4 {
+            vec![0; 20]
+        } else {
+            vec![0; 40]
+        };
+        let total = (if version == 4 { 20 + segment } else { segment }) as u16;
+        if version == 4 {
+            (ip[0], ip[9]) = (0x45, TCP);
+            ip[2..4].copy_from_slice(&total.to_be_bytes());
+        } else {
+            (ip[0], ip[6]) = (0x60, TCP);
+            ip[4..6].copy_from_slice(&total.to_be_bytes());
+        }
+        let mut header = vec![0; 20 + options];
+        (header[12], header[13]) = ((((20 + options) / 4) << 4) as u8, flags);
+        [vec![0; VNET + link], ip, header, vec![0; payload]].concat()
+    }
+
+    #[test]
+    fn a_bare_acknowledgement_is_that_and_nothing_else() {
+        for (link, version) in [(14, 4), (14, 6), (0, 4), (0, 6)] {
+            assert!(bare_acknowledgement(&tcp(link, version, ACK, 12, 0), link));
+            assert!(
+                !bare_acknowledgement(&tcp(link, version, ACK, 12, 1), link),
+                "data"
+            );
+            for flags in [0x02, 0x11, 0x12, 0x14, 0x18] {
+                assert!(!bare_acknowledgement(
+                    &tcp(link, version, flags, 0, 0),
+                    link
+                ));
+            }
+            // A short frame is padded, as on a real Ethernet.
+            let padded = [tcp(link, version, ACK, 0, 0), vec![0; 6]].concat();
+            assert!(bare_acknowledgement(&padded, link));
+            for length in 0..VNET + link + 33 {
+                assert!(!bare_acknowledgement(&padded[..length], link), "torn");
+            }
+        }
+    }
 }

@@ -17,7 +17,7 @@ use crate::effects::{Nanos, corrupt, jitter};
 use crate::event::{DirectionStats, Failure};
 use crate::job::Direction;
 use crate::nap::{Sleeper, Until};
-use crate::packet::{Layout, VNET};
+use crate::packet::{self, Layout, VNET};
 use crate::port::{Port, Receive, Transmit};
 use crate::shaper::{Shaper, Slice};
 use crate::slicer;
@@ -141,7 +141,7 @@ impl<P: Port> Pump<P> {
     /// Until something is due, a packet came where it must be heard, or an order may be there.
     fn wait(&mut self) -> Result<(), Failure> {
         let moment = now();
-        let Some(due) = self.shaper.next_due() else {
+        let Some(due) = self.shaper.next_wake() else {
             if !self.dense {
                 return self.hear(None);
             }
@@ -259,7 +259,9 @@ impl<P: Port> Pump<P> {
     /// Offer the packet that lies in the arena's room to the shaper.
     fn accept(&mut self, arrival: Nanos, length: usize, layout: &Layout) {
         let place = self.arena.keep(length);
-        let admission = self.shaper.offer(arrival, layout.train(), place);
+        let mut train = layout.train();
+        train.patient |= packet::bare_acknowledgement(self.arena.get(place), P::LINK_HEADER);
+        let admission = self.shaper.offer(arrival, train, place);
         self.arena.hold(place, admission.slices);
         let counters = &mut self.counters;
         counters.drops.queue += u64::from(admission.dropped);

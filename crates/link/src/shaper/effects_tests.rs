@@ -24,6 +24,7 @@ const TRAIN: Train = Train {
     segments: 44,
     wire: 1538,
     wire_last: 1538,
+    patient: false,
 };
 
 fn everything<T: Copy>(shaper: &mut Shaper<T>) -> Vec<Slice<T>> {

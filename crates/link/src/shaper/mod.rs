@@ -25,6 +25,8 @@ pub(crate) struct Train {
     pub(crate) segments: u32,
     pub(crate) wire: u32,
     pub(crate) wire_last: u32,
+    /// Nobody waits for this very packet: it may leave a little late in company, see [`Shaper::next_wake`].
+    pub(crate) patient: bool,
 }
 
 impl Train {
@@ -34,6 +36,7 @@ impl Train {
             segments: 1,
             wire,
             wire_last: wire,
+            patient: false,
         }
     }
 
@@ -165,8 +168,14 @@ impl<T: Copy> Shaper<T> {
     }
 
     /// When the next slice is due.
+    #[cfg(test)]
     pub(crate) fn next_due(&self) -> Option<Nanos> {
         self.line.next_due()
+    }
+
+    /// When to look again for what is due: just then, or up to [`line::PATIENCE`] later if it is patient and company follows.
+    pub(crate) fn next_wake(&self) -> Option<Nanos> {
+        self.line.next_wake()
     }
 
     /// The next slice, if it is due at `now`.
@@ -244,6 +253,7 @@ impl<T: Copy> Shaper<T> {
                 count,
                 due,
                 wire_bytes,
+                patient: passage.train.patient,
                 flaw,
                 copy,
                 overtaken: false,

@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 
+use super::line::PATIENCE;
 use super::*;
 use crate::effects::rate::QUANTUM;
 use crate::job::Direction;
@@ -41,6 +42,7 @@ fn a_super_packet_leaves_in_slices_of_at_most_100_us() {
         segments: 44,
         wire: 1538,
         wire_last: 800,
+        patient: false,
     };
     let mut shaper = Shaper::new(0, &way(1_000_000_000, 0, 1_000_000));
     let admission = shaper.offer(0, train, ());
@@ -61,6 +63,7 @@ fn the_queue_cuts_a_super_packet_where_it_is_full() {
         segments: 44,
         wire: 1538,
         wire_last: 1538,
+        patient: false,
     };
     let mut shaper = Shaper::new(0, &way(1_000_000, 0, 1538 * 10 + 700));
     let admission = shaper.offer(0, train, ());
@@ -87,6 +90,7 @@ fn without_rate_or_delay_everything_passes_at_once() {
         segments: 44,
         wire: 1538,
         wire_last: 100,
+        patient: false,
     };
     assert_eq!(shaper.offer(5, train, ()).admitted, 44);
     let slice = shaper.take(5).expect("due");
@@ -122,6 +126,7 @@ pub(super) fn packets() -> impl Strategy<Value = Vec<(u64, Train)>> {
                     segments,
                     wire,
                     wire_last: last,
+                    patient: false,
                 }
             }
         })
@@ -211,4 +216,42 @@ proptest! {
         }
         prop_assert_eq!(next, (offers.len(), 0));
     }
+}
+
+/// 1 Gb/s, 1538 bytes take 12.304 µs; one way takes no time.
+fn wakes(patient: &[bool], apart: Nanos) -> Vec<Nanos> {
+    let mut shaper = Shaper::new(0, &way(1_000_000_000, 0, 1 << 20));
+    for (index, patient) in patient.iter().enumerate() {
+        let train = Train {
+            patient: *patient,
+            ..one(1_538)
+        };
+        shaper.offer(index as u64 * apart, train, index);
+    }
+    let mut found = Vec::new();
+    while let Some(wake) = shaper.next_wake() {
+        assert!(
+            shaper
+                .next_due()
+                .is_some_and(|due| wake >= due && wake <= due + PATIENCE)
+        );
+        found.push(wake);
+        while shaper.take(wake).is_some() {}
+    }
+    found
+}
+
+#[test]
+fn the_patient_leave_in_company_and_the_others_on_time() {
+    let sent = |index: u64| index * 20_000 + 12_304;
+    // Four of them within 60 µs: 0, 20, 40, 60; then three more.
+    assert_eq!(wakes(&[true; 7], 20_000), [sent(3), sent(6)]);
+    // Nobody waits with one who is in a hurry; those before leave with it.
+    assert_eq!(
+        wakes(&[true, false, true, true], 20_000),
+        [sent(1), sent(3)]
+    );
+    assert_eq!(wakes(&[false; 3], 20_000), [sent(0), sent(1), sent(2)]);
+    // Without company nobody is late.
+    assert_eq!(wakes(&[true; 3], 70_000), [12_304, 82_304, 152_304]);
 }

@@ -52,22 +52,22 @@ fn round_trips(rig: &Rig) {
         let seen = drive::rtt(&rig.client, port, rounds);
         let least = count(&seen["min_ns"]);
         assert!(least >= rtt, "{least} ns for {rtt} ns");
-        assert!(least <= rtt + 10_000_000, "{least} ns for {rtt} ns");
+        assert!(least <= rtt + 1_000_000, "{least} ns for {rtt} ns");
         assert_eq!(count(&seen["count"]), rounds);
         assert_eq!(drive::unmodelled(&drive::stats(&mut link)), 0);
     }
 }
 
 /// 1448 bytes of payload in each 1538 on the wire: 94.15 % of the rate. The window's ends may cut a slice of 100 µs. Never more;
-/// where the sender gets little processor time it is less, so that only half of it must be had, once in three times.
+/// where the sender gets little processor time it is less, so that 95 % of it must be had once in five times.
 fn rate(rig: &Rig) {
     let (_echo, port) = drive::echo(&rig.server);
     for (rate, direction) in [(50_000_000, "to_server"), (200_000_000, "to_client")] {
-        let shares = (0..3).map(|_| rate_once(rig, port, rate, direction));
+        let shares = (0..5).map(|_| rate_once(rig, port, rate, direction));
         let best = shares
             .inspect(|share| assert!(*share < 1.02, "{direction}: {share:.3} of the goodput"))
-            .find(|share| *share >= 0.5);
-        assert!(best.is_some(), "{direction}: three times below 50 %");
+            .find(|share| *share >= 0.95);
+        assert!(best.is_some(), "{direction}: five times below 95 %");
     }
 }
 

@@ -1,5 +1,6 @@
 //! UDP in bursts that the sender's kernel keeps as super-packets, each datagram compared byte by byte where it arrives. One burst
 //! at a time is on the way, so that no socket's buffer can be too small.
+#![allow(unsafe_code)] // One option for which no safe wrapper is at hand; the value is a local int whose length is given.
 
 use std::io::Write;
 use std::net::{IpAddr, UdpSocket};
@@ -70,7 +71,6 @@ pub(crate) fn send(host: &str, port: &str, bursts: &str) -> ExitCode {
 }
 
 /// What is sent at once is cut into datagrams of this length by whoever comes last; 0: it is one datagram.
-#[allow(unsafe_code)] // One option for which no safe wrapper is at hand; the value is a local int whose length is given.
 fn segment(socket: &UdpSocket, length: i32) {
     use std::os::fd::AsRawFd;
     // SAFETY: see above.
