@@ -15,6 +15,7 @@ from typing import Final, Literal, Protocol
 from howfar.bench.link_bars import Verdict, judge_drops, judge_hogs, judge_redis, judge_unlimited
 from howfar.bench.link_cable import Cable
 from howfar.bench.link_figures import Asked, Beside, Extra, Figure
+from howfar.bench.link_floor import timer_lateness_us
 from howfar.bench.link_grid import FULL_TIMES, Times
 from howfar.bench.link_meter import Road, ping, transfer, unmodelled_drops
 from howfar.bench.link_redis import gets_per_s, missing_program
@@ -165,12 +166,17 @@ class Extras:
         road = self._ours.shape(BESIDE_HOGS)
         with hogs(self._hogs):
             excess_us = _excess_us(road, count)
+            timer_us = timer_lateness_us(count)
         stats = self._ours.link.counters()
         if stats is not None:
             lateness_ns = max(stats.to_server.lateness_p999_ns, stats.to_client.lateness_p999_ns)
             self._runs["hogs", "ours"].append(lateness_ns / 1e3)
         self._count_drops("hogs")
         self._runs["hogs", "RTT p99 excess of ours"].append(excess_us)
+        self._runs["hogs", "a timer of its class beside them"].append(timer_us)
+        self._runs["hogs", "that timer alone"].append(timer_lateness_us(count))
+        bare = ping(self._bare().road(), count, keep_awake=True)
+        self._runs["hogs", "RTT p99 - p50 of the bare cable, alone"].append((bare.p99_ns - bare.p50_ns) / 1e3)
         if self._peer is not None and self._peer.delays:
             road, _ = self._peer.shape(BESIDE_HOGS)
             with hogs(self._hogs):
