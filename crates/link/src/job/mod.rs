@@ -284,9 +284,11 @@ mod tests {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../schema/examples");
         let read = |name: &str| std::fs::read_to_string(format!("{folder}/{name}")).expect(name);
         let job = LinkJob::parse(&read("job.link.effects.json")).expect("job");
-        assert_eq!((job.port, job.to_server.seed), (PortKind::Tun, u64::MAX));
+        assert_eq!((job.port, job.to_server.seed), (PortKind::Packet, u64::MAX));
         assert_eq!(job.to_server.outages.len(), 2);
         assert!(LinkJob::parse(&read("job.link.json")).is_ok());
+        let tun = LinkJob::parse(&read("job.link.tun.json")).expect("job");
+        assert_eq!(tun.port, PortKind::Tun);
         assert!(Command::parse(&read("command.set.effects.json")).is_ok());
         for entry in std::fs::read_dir(format!("{folder}/refused")).expect("folder") {
             let name = entry
