@@ -1,7 +1,8 @@
 """The part of the contract that is about the link: what it is asked to be, the later lines on its stdin, what it says.
 
-An effect that is off is absent (None, 0 or an empty list). Random decisions are a pure function of `seed` and of what passes;
-`set` begins them, and every schedule, anew.
+An effect that is off is absent (None, 0 or an empty list). Random decisions are a pure function of `seed`, of what passes and of the
+`set`s before. A `set` begins every schedule anew, but no random effect that is asked as before: that goes on. One that is changed, or
+switched on again, draws on numbers that this link has not used; with another seed it begins at the first.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@
 use super::corrupt::Corrupt;
 use super::duplicate::Duplicate;
 use super::loss::Loss;
-use crate::job::Direction;
+use super::ongoing::Ongoing;
+use crate::job::{self, Direction};
 
 /// What becomes of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,51 +20,68 @@ pub(crate) enum Fate {
     },
 }
 
-/// The effects that are on.
+/// The effects, each on or off.
 #[derive(Debug)]
 pub(crate) struct Faults {
-    loss: Option<Loss>,
-    corrupt: Option<Corrupt>,
-    duplicate: Option<Duplicate>,
+    loss: Ongoing<job::Loss, Loss>,
+    corrupt: Ongoing<f64, Corrupt>,
+    duplicate: Ongoing<f64, Duplicate>,
+    any: bool,
 }
 
 impl Faults {
-    /// None: the line has no faults.
-    pub(crate) fn new(direction: &Direction) -> Option<Self> {
-        let stream = |name| direction.draws(name);
-        let on = |chance: f64| (chance > 0.0).then_some(chance);
-        let faults = Self {
-            loss: direction
-                .loss
-                .as_ref()
-                .map(|asked| Loss::asked(asked, stream("loss"))),
-            corrupt: on(direction.corrupt)
-                .map(|chance| Corrupt::new(chance, stream("corrupt"), stream("flaw"))),
-            duplicate: on(direction.duplicate)
-                .map(|chance| Duplicate::asked(chance, stream("duplicate"))),
+    pub(crate) fn new(direction: &Direction) -> Self {
+        let mut faults = Self {
+            loss: Ongoing::off("loss"),
+            corrupt: Ongoing::off("corrupt"),
+            duplicate: Ongoing::off("duplicate"),
+            any: false,
         };
-        let none = faults.loss.is_none() && faults.corrupt.is_none() && faults.duplicate.is_none();
-        (!none).then_some(faults)
+        faults.set(direction);
+        faults
+    }
+
+    /// Change what is asked.
+    pub(crate) fn set(&mut self, direction: &Direction) {
+        let on = |chance: f64| (chance > 0.0).then_some(chance);
+        self.loss
+            .set_simple(direction, direction.loss.as_ref(), Loss::asked);
+        self.corrupt.set(
+            direction,
+            on(direction.corrupt).as_ref(),
+            |chance, draws| Corrupt::new(*chance, draws("corrupt"), draws("flaw")),
+        );
+        self.duplicate.set_simple(
+            direction,
+            on(direction.duplicate).as_ref(),
+            |chance, draws| Duplicate::asked(*chance, draws),
+        );
+        self.any = self.loss.is_on() || self.corrupt.is_on() || self.duplicate.is_on();
+    }
+
+    /// Is any of them on?
+    pub(crate) fn any(&self) -> bool {
+        self.any
     }
 
     /// How many of the next `within` segments arrive as they are before one does not; they are passed over.
     pub(crate) fn clean(&mut self, mut within: u32) -> u32 {
-        if let Some(loss) = &mut self.loss {
+        if let Some(loss) = self.loss.get() {
             within = loss.clean(within);
         }
-        if let Some(corrupt) = &mut self.corrupt {
+        if let Some(corrupt) = self.corrupt.get() {
             within = corrupt.strikes().clean(within);
         }
-        if let Some(duplicate) = &mut self.duplicate {
+        if let Some(duplicate) = self.duplicate.get() {
             within = duplicate.clean(within);
         }
-        if let Some(loss) = &mut self.loss {
+        if let Some(loss) = self.loss.get() {
             loss.pass(within);
         }
-        if let Some(corrupt) = &mut self.corrupt {
+        if let Some(corrupt) = self.corrupt.get() {
             corrupt.strikes().pass(within);
         }
-        if let Some(duplicate) = &mut self.duplicate {
+        if let Some(duplicate) = self.duplicate.get() {
             duplicate.pass(within);
         }
         within
@@ -71,9 +89,9 @@ impl Faults {
 
     /// What becomes of the next segment.
     pub(crate) fn next(&mut self) -> Fate {
-        let lost = self.loss.as_mut().is_some_and(Loss::step);
-        let flaw = self.corrupt.as_mut().and_then(Corrupt::flaw);
-        let twice = self.duplicate.as_mut().is_some_and(Duplicate::step);
+        let lost = self.loss.get().is_some_and(Loss::step);
+        let flaw = self.corrupt.get().and_then(Corrupt::flaw);
+        let twice = self.duplicate.get().is_some_and(Duplicate::step);
         if lost {
             Fate::Lost
         } else {
@@ -89,9 +107,10 @@ mod tests {
     fn fates(effects: &str, seed: u64) -> Vec<Fate> {
         let text = format!(r#"{{"delay_ns":0,"queue_bytes":1,"seed":{seed}{effects}}}"#);
         let direction = serde_json::from_str(&text).expect("a direction");
-        let Some(mut faults) = Faults::new(&direction) else {
+        let mut faults = Faults::new(&direction);
+        if !faults.any() {
             return Vec::new();
-        };
+        }
         (0..20_000).map(|_| faults.next()).collect()
     }
 
@@ -123,7 +142,7 @@ mod tests {
         let one_by_one = fates(&effects, 3);
         let text = format!(r#"{{"delay_ns":0,"queue_bytes":1,"seed":3{effects}}}"#);
         let direction = serde_json::from_str(&text).expect("a direction");
-        let mut faults = Faults::new(&direction).expect("faults");
+        let mut faults = Faults::new(&direction);
         let as_it_is = Fate::Arrives {
             flaw: None,
             twice: false,

@@ -11,7 +11,8 @@
 //! 5. `delay` and `jitter`: when is it at the far end?
 //!
 //! Loss, corruption and duplication look at every segment; jitter and delay at slices, which are at most 100 µs of the wire, because a
-//! super-packet is many segments that would have come one after the other. Random numbers come from `draws`, a stream for each effect.
+//! super-packet is many segments that would have come one after the other. Random numbers come from `draws`, a stream for each effect;
+//! `ongoing` says which they are when what is asked changes.
 
 pub(crate) mod corrupt;
 pub(crate) mod delay;
@@ -20,6 +21,7 @@ pub(crate) mod duplicate;
 pub(crate) mod faults;
 pub(crate) mod jitter;
 pub(crate) mod loss;
+pub(crate) mod ongoing;
 pub(crate) mod outage;
 pub(crate) mod queue;
 pub(crate) mod rate;

@@ -74,9 +74,14 @@ impl Direction {
         steps.chain(self.rate_bps()).max()
     }
 
-    /// The random numbers of one effect.
-    pub(crate) fn draws(&self, effect: &str) -> Draws {
-        Draws::of(self.seed, &format!("{}.{effect}", self.name))
+    /// The random numbers of one effect that has begun so many times before.
+    pub(crate) fn draws(&self, effect: &str, begun: u64) -> Draws {
+        let name = format!("{}.{effect}", self.name);
+        if begun == 0 {
+            Draws::of(self.seed, &name)
+        } else {
+            Draws::of(self.seed, &format!("{name}.{begun}"))
+        }
     }
 
     /// Give the name and check what was asked.

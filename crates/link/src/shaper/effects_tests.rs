@@ -304,3 +304,58 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_thousand_changes_of_the_delay_leave_the_loss_as_it_is() {
+    // 80 segments between two changes; the first loss of this seed comes later than that, so that a chain begun anew would lose none.
+    let asked = |delay| {
+        with(
+            0,
+            delay,
+            1 << 30,
+            r#""loss":{"kind":"independent","probability":0.01},"seed":17"#,
+        )
+    };
+    let mut shaper = Shaper::new(0, &asked(0));
+    let (mut lost, mut first) = (0, None);
+    for round in 0..1_000_u32 {
+        for index in 0..80 {
+            let admission = shaper.offer(u64::from(round) * 1_000, one(1538), ());
+            lost += admission.lost;
+            if lost > 0 {
+                first = first.or(Some(round * 80 + index));
+            }
+        }
+        everything(&mut shaper);
+        shaper.set(u64::from(round) * 1_000, &asked(u64::from(round % 7)));
+    }
+    assert!(first.is_some_and(|first| first >= 80), "{first:?}");
+    // 800 of 80 000 with a deviation of 28: five of them.
+    assert!(lost.abs_diff(800) < 141, "{lost}");
+}
+
+#[test]
+fn a_change_of_the_delay_leaves_the_jitter_as_it_is() {
+    let asked = |delay| {
+        with(
+            0,
+            delay,
+            1 << 30,
+            r#""jitter":{"kind":"normal","deviation_ns":1000},"reorder":true"#,
+        )
+    };
+    let dues = |change: bool| -> Vec<Nanos> {
+        let mut shaper = Shaper::new(0, &asked(10_000));
+        (0..20)
+            .map(|_| {
+                if change {
+                    shaper.set(0, &asked(10_001));
+                    shaper.set(0, &asked(10_000));
+                }
+                shaper.offer(0, one(1538), ());
+                everything(&mut shaper)[0].due
+            })
+            .collect()
+    };
+    assert_eq!(dues(true), dues(false));
+}

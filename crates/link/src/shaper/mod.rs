@@ -9,10 +9,11 @@ use crate::effects::Nanos;
 use crate::effects::delay::Propagation;
 use crate::effects::faults::{Fate, Faults};
 use crate::effects::jitter::Jitter;
+use crate::effects::ongoing::Ongoing;
 use crate::effects::outage::Outages;
 use crate::effects::queue::DropTail;
 use crate::effects::rate::Bottleneck;
-use crate::job::Direction;
+use crate::job::{self, Direction};
 
 mod line;
 
@@ -92,8 +93,8 @@ pub(crate) struct Shaper<T> {
     outages: Outages,
     queue: DropTail,
     bottleneck: Bottleneck,
-    faults: Option<Faults>,
-    jitter: Option<Jitter>,
+    faults: Faults,
+    jitter: Ongoing<job::Jitter, Jitter>,
     propagation: Propagation,
     line: Line<T>,
     /// Those that may still wait before the bottleneck: a change of the rate moves them, too.
@@ -108,12 +109,14 @@ pub(crate) struct Shaper<T> {
 impl<T: Copy> Shaper<T> {
     /// Schedules begin at `now`.
     pub(crate) fn new(now: Nanos, direction: &Direction) -> Self {
+        let mut jitter = Ongoing::off("jitter");
+        jitter.set_simple(direction, direction.jitter.as_ref(), Jitter::new);
         Self {
             outages: Outages::new(&direction.outages, now),
             queue: DropTail::new(direction.queue_bytes),
             bottleneck: Bottleneck::new(direction, now, 0),
             faults: Faults::new(direction),
-            jitter: jitter(direction),
+            jitter,
             propagation: propagation(direction, 0),
             line: Line::new(),
             lost: VecDeque::new(),
@@ -154,12 +157,12 @@ impl<T: Copy> Shaper<T> {
             let count = self
                 .segments_per_slice(arrival, train)
                 .min(admitted - first);
-            passage.extra = self.jitter.as_mut().map_or(0, Jitter::draw);
-            if self.faults.is_none() {
+            passage.extra = self.jitter.get().map_or(0, Jitter::draw);
+            if self.faults.any() {
+                self.send_in_pieces(&passage, first, count, &mut admission);
+            } else {
                 self.send(&passage, first, count, None, false);
                 admission.slices += 1;
-            } else {
-                self.send_in_pieces(&passage, first, count, &mut admission);
             }
             first += count;
         }
@@ -188,6 +191,7 @@ impl<T: Copy> Shaper<T> {
     /// Change the parameters at `now`. What has left the bottleneck keeps its arrival; what waits in the queue, and is
     /// never dropped by the change, leaves at the new rate and takes the new delay. Who is lost, spoilt or copied was decided when it
     /// came, and so were the cuts: after a change to a slower rate, what waits leaves in slices that take longer.
+    /// Random effects that are asked as before go on where they are, see `effects::ongoing`.
     pub(crate) fn set(&mut self, now: Nanos, direction: &Direction) {
         let waiting = self.line.waiting(now);
         self.forget_lost(now);
@@ -197,8 +201,9 @@ impl<T: Copy> Shaper<T> {
         self.outages = Outages::new(&direction.outages, now);
         self.queue = DropTail::new(direction.queue_bytes);
         self.bottleneck = Bottleneck::new(direction, now, self.free_at(now));
-        self.faults = Faults::new(direction);
-        self.jitter = jitter(direction);
+        self.faults.set(direction);
+        self.jitter
+            .set_simple(direction, direction.jitter.as_ref(), Jitter::new);
         self.propagation = propagation(direction, last_due);
         self.send_anew(now, waiting, lost);
     }
@@ -212,15 +217,15 @@ impl<T: Copy> Shaper<T> {
         admission: &mut Admission,
     ) {
         let (mut at, end) = (first, first + count);
-        while let Some(faults) = self.faults.as_mut().filter(|_| at < end) {
-            let clean = faults.clean(end - at);
+        while at < end {
+            let clean = self.faults.clean(end - at);
             if clean > 0 {
                 self.send(passage, at, clean, None, false);
                 admission.slices += 1;
                 at += clean;
                 continue;
             }
-            match faults.next() {
+            match self.faults.next() {
                 Fate::Lost => {
                     self.lose(passage, at);
                     admission.lost += 1;
@@ -302,7 +307,7 @@ impl<T: Copy> Shaper<T> {
                 self.lose_anew(before);
             }
             if !slice.copy {
-                let extra = self.jitter.as_mut().map_or(0, Jitter::draw);
+                let extra = self.jitter.get().map_or(0, Jitter::draw);
                 depart = self.bottleneck.depart(slice.arrival, slice.wire_bytes);
                 due = self.propagation.due(depart, extra).max(now);
             }
@@ -338,11 +343,6 @@ impl<T: Copy> Shaper<T> {
         let bytes = self.bottleneck.slice(arrival);
         bytes.map_or(train.segments, |bytes| (bytes / train.wire.max(1)).max(1))
     }
-}
-
-fn jitter(direction: &Direction) -> Option<Jitter> {
-    let asked = direction.jitter.as_ref()?;
-    Some(Jitter::new(asked, direction.draws("jitter")))
 }
 
 /// A line on which what is there already arrives by `last_due`. Without jitter nothing can overtake by itself, and a shorter delay

@@ -90,7 +90,7 @@ class Link:
             self.calibration.update(measure_goodput(self, self.asked.calm()))
 
     def arm(self) -> None:
-        """Let the effects loose; schedules and random decisions begin now."""
+        """Let the effects loose; schedules begin now, random decisions go on after those of an earlier time."""
         self.line.set(self.asked, self.compensate_ns, 0)
         self.armed = True
 

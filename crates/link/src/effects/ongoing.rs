@@ -1,0 +1,121 @@
+//! A random effect while what is asked of the link changes: what is asked as before goes on where it is, and what begins draws on
+//! numbers that this link has not used yet.
+//!
+//! Neither is a detail. A script that changes the delay ten times a second must not repeat the first decisions ten times a second: where
+//! the first loss comes after more segments than pass in between, nothing would ever be lost.
+
+use super::draws::Draws;
+use crate::job::Direction;
+
+/// The effect `E`, of which `A` is asked.
+#[derive(Debug)]
+pub(crate) struct Ongoing<A, E> {
+    name: &'static str,
+    asked: Option<A>,
+    effect: Option<E>,
+    /// Of the numbers in use; None: none were used yet.
+    seed: Option<u64>,
+    /// How often it has begun with this seed.
+    begun: u64,
+}
+
+impl<A: PartialEq + Clone, E> Ongoing<A, E> {
+    /// One that is off.
+    pub(crate) fn off(name: &'static str) -> Self {
+        Self {
+            name,
+            asked: None,
+            effect: None,
+            seed: None,
+            begun: 0,
+        }
+    }
+
+    /// From now on this is asked of it, None: nothing. `make` gets a source of streams of numbers by their names.
+    pub(crate) fn set(
+        &mut self,
+        direction: &Direction,
+        asked: Option<&A>,
+        make: impl FnOnce(&A, &dyn Fn(&str) -> Draws) -> E,
+    ) {
+        // While it is off its seed means nothing: a link at rest may have any.
+        let same_seed = asked.is_none() || self.seed == Some(direction.seed);
+        if same_seed && self.asked.as_ref() == asked {
+            return;
+        }
+        self.asked = asked.cloned();
+        self.effect = asked.map(|asked| {
+            if !same_seed {
+                (self.seed, self.begun) = (Some(direction.seed), 0);
+            }
+            let begun = self.begun;
+            self.begun += 1;
+            make(asked, &|name| direction.draws(name, begun))
+        });
+    }
+
+    /// Set it where one stream, of the effect's own name, is all that it needs.
+    pub(crate) fn set_simple(
+        &mut self,
+        direction: &Direction,
+        asked: Option<&A>,
+        make: impl FnOnce(&A, Draws) -> E,
+    ) {
+        let name = self.name;
+        self.set(direction, asked, |asked, draws| make(asked, draws(name)));
+    }
+
+    pub(crate) fn is_on(&self) -> bool {
+        self.effect.is_some()
+    }
+
+    /// The effect, if it is on.
+    pub(crate) fn get(&mut self) -> Option<&mut E> {
+        self.effect.as_mut()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An effect that is its next number.
+    fn after(steps: &[(u64, Option<u32>)]) -> Vec<Option<u64>> {
+        let mut effect = Ongoing::off("test");
+        let mut seen = Vec::new();
+        for (seed, asked) in steps {
+            let text = format!(r#"{{"delay_ns":0,"queue_bytes":1,"seed":{seed}}}"#);
+            let direction: Direction = serde_json::from_str(&text).expect("a direction");
+            effect.set_simple(&direction, asked.as_ref(), |_, draws| draws);
+            seen.push(effect.get().map(Draws::bits));
+        }
+        seen
+    }
+
+    #[test]
+    fn what_is_asked_as_before_goes_on() {
+        let mut draws = Draws::of(7, ".test");
+        let numbers = [(); 3].map(|()| Some(draws.bits()));
+        assert_eq!(after(&[(7, Some(1)); 3]), numbers);
+    }
+
+    #[test]
+    fn what_begins_again_has_other_numbers() {
+        // Changed, changed back, off and on again, and at rest with another seed in between.
+        let seen = after(&[
+            (7, Some(1)),
+            (7, Some(2)),
+            (7, Some(1)),
+            (0, None),
+            (7, Some(1)),
+        ]);
+        let on: std::collections::BTreeSet<_> = seen.iter().flatten().collect();
+        assert_eq!(on.len(), 4, "{seen:?}");
+    }
+
+    #[test]
+    fn another_seed_begins_at_the_first_number() {
+        let first = after(&[(8, Some(1))]);
+        assert_eq!(after(&[(7, Some(1)), (8, Some(1))])[1..], first);
+    }
+}
