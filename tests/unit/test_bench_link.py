@@ -8,23 +8,22 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from howfar.bench import link_extras, link_figures, link_peer_kernel
+from howfar.bench import link_extras, link_figures
 from howfar.bench.link import Grid, Ground, OurLink, Request, in_blocks
 from howfar.bench.link_bars import judge_hogs, judge_link, judge_redis, judge_unlimited
 from howfar.bench.link_cable import Cable
 from howfar.bench.link_extras import Extras, OpenPeer
-from howfar.bench.link_figures import Asked, Beside, Extra, Figure, LinkBench, Run, Setting
+from howfar.bench.link_figures import Asked, Beside, Extra, Figure, LinkBench, Run, RunsOn, Setting
 from howfar.bench.link_grid import FULL_TIMES, RATES_GBIT, RTTS_MS, Times, grid
 from howfar.bench.link_meter import Road, Transfer
-from howfar.bench.link_peer_toxiproxy import toxics
-from howfar.bench.link_peers import PEERS, Found, Shape, find_peer
-from howfar.bench.link_redis import read_rate
+from howfar.bench.link_peers import PEERS, Found, Shape
 from howfar.cli import bench_link
 from howfar.cli.bench import bench
 from howfar.cli.bench_link_table import show
 from howfar.engine.messages import DirectionStats, Drops, GoodputResult, LinkStats
 from howfar.engine.process import Launcher
 from howfar.errors import LabError
+from howfar.lab.link.backends import NAMES, SHAPING, backends
 
 GIGABIT = Asked(rtt_ms=10, rate_gbit=1)
 
@@ -63,6 +62,8 @@ def bench_of(rows: tuple[link_figures.Row, ...], extras: tuple[Extra, ...] = (),
         realtime=True,
         short_slice=False,
         offload=True,
+        ours_runs_on=RunsOn(cpus=(0, 1), scheduling=("real-time class",)),
+        peer_runs_on=None,
         congestion_control="cubic",
         peer="toxiproxy v2",
         peer_skipped=None,
@@ -111,12 +112,22 @@ def test_bars_are_judged_by_the_median_and_the_best_is_said() -> None:
 def test_the_rtt_may_be_off_by_so_much(rtt_ms: float, privileged: bool, most_us: float) -> None:
     def met(off_us: float) -> bool:
         p50 = rtt_ms + off_us / 1e3
-        found = bars(run(p50=p50, p99=p50), asked=Asked(rtt_ms=rtt_ms, rate_gbit=1), privileged=privileged)
+        found = bars(run(p50=p50, p99=p50), asked=Asked(rtt_ms=rtt_ms, rate_gbit=None), privileged=privileged)
         return found["RTT p50 error, µs"][0]
 
     assert met(most_us - 0.01)
     assert met(0.01 - most_us), "too early is as wrong as too late"
     assert not met(most_us + 0.01)
+
+
+def test_the_time_that_a_ping_takes_on_the_wire_is_no_error() -> None:
+    """91 bytes each way: at 1 Mb/s 1.456 ms of the RTT."""
+    slow = Asked(rtt_ms=10, rate_gbit=0.001)
+    assert slow.rest_rtt_ms == pytest.approx(11.456)
+    assert Asked(rtt_ms=10, rate_gbit=None).rest_rtt_ms == 10
+    found = bars(run(p50=11.46, p99=11.47, gbit=0), asked=slow)
+    assert (found["RTT p50 error, µs"], found["RTT p99 excess, µs"]) == ((True, True), (True, True))
+    assert bars(run(p50=10, p99=10, gbit=0), asked=slow)["RTT p50 error, µs"] == (False, False), "that is too early"
 
 
 def test_one_drop_in_one_run_is_too_many() -> None:
@@ -151,6 +162,7 @@ def test_goodput_beyond_the_rate_is_off_too() -> None:
     found = judge_link(
         1,
         1,
+        rest_rtt_ms=1,
         rtt_p50_ms=[1],
         rtt_p99_ms=[1],
         goodput_share=[1.01],
@@ -223,11 +235,23 @@ def test_the_default_grid_is_what_the_help_says() -> None:
     assert set(bench_link.PEERS) == set(PEERS)
 
 
+def test_the_back_ends_are_named_once() -> None:
+    assert tuple(backends()) == NAMES
+    assert set(NAMES) - set(SHAPING) == {"none"}
+
+
 def test_pings_fit_and_are_never_too_few() -> None:
     times = Times(pings_ns=10**9, pings_least=50, pings_most=500, transfer_ns=10**9)
     assert [times.pings(rtt) for rtt in (0, 1_000_000, 10_000_000, 85_000_000)] == [500, 500, 100, 50]
-    warmup_ns, measure_ns = FULL_TIMES.transfer(85_000_000)
-    assert warmup_ns + measure_ns > 5_000_000_000, "10 Gb/s x 85 ms is judged after 5 s"
+    warmup_ns, _ = FULL_TIMES.transfer(Asked(rtt_ms=85, rate_gbit=10))
+    assert warmup_ns == 5_000_000_000, "10 Gb/s x 85 ms is judged after 5 s, no later"
+    assert FULL_TIMES.transfer(Asked(rtt_ms=85, rate_gbit=1))[0] > warmup_ns
+
+
+def test_the_table_says_where_either_ran() -> None:
+    ours = RunsOn(cpus=(0, 1), scheduling=("real-time class",))
+    text = shown(bench_of((), ours_runs_on=ours, peer_runs_on=RunsOn(cpus=(0, 1), scheduling=("ordinary",))))
+    assert "Our emulator on CPUs 0, 1, real-time class; the peer on CPUs 0, 1, ordinary" in text
 
 
 @pytest.mark.parametrize(("words", "said"), [(["--rtt", "1"], "unit"), (["--rate", "1gbit,x"], "rate")])
@@ -235,52 +259,6 @@ def test_quantities_without_a_unit_are_refused(words: list[str], said: str) -> N
     result = CliRunner().invoke(bench, ["link", *words])
     assert result.exception is not None
     assert said in str(result.exception)
-
-
-def test_toxiproxy_is_asked_for_whole_milliseconds_and_payload() -> None:
-    def latencies(rtt_ms: float) -> dict[str, int]:
-        made, _ = toxics(Asked(rtt_ms=rtt_ms, rate_gbit=None))
-        return {toxic["stream"]: toxic["attributes"]["latency"] for toxic in made}
-
-    assert latencies(10) == {"upstream": 5, "downstream": 5}
-    assert latencies(85) == {"upstream": 42, "downstream": 43}
-    assert latencies(1) == {"downstream": 1}
-    assert latencies(0.2) == {}
-    made, note = toxics(Asked(rtt_ms=0.2, rate_gbit=1))
-    assert "0 ms" in note
-    rates = [toxic["attributes"]["rate"] for toxic in made]
-    assert rates == [117_685] * 2, "10^9 bit/s x 1448/1538 are 117685 kB/s of payload"
-    assert toxics(GIGABIT)[1] == ""
-
-
-def test_tbf_is_asked_for_the_rate_of_whole_frames() -> None:
-    words = link_peer_kernel.tbf_words("c0", 10**9)
-    assert words[words.index("rate") + 1] == f"{round(10**9 * 1514 / 1538)}bit"
-    assert int(words[words.index("burst") + 1]) >= 65536, "a super-packet must pass whole"
-    assert "tbf" not in link_peer_kernel.tbf_words("c0", None)
-
-
-def test_a_peer_that_is_not_here_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    for name in ("toxiproxy", "mahimahi"):
-        found = find_peer(name)
-        assert found.kind is None
-        assert found.skipped
-    assert "--build-peer" in str(find_peer("toxiproxy").skipped)
-    assert find_peer("veth").kind is not None
-
-
-@pytest.mark.parametrize(
-    "text", ['"GET","93023.26"\n', '"test","rps","avg_latency_ms"\n"GET","93023.26","0.3"\n', "GET,93023.26\n"]
-)
-def test_the_rate_of_redis_is_read_from_both_forms_of_its_csv(text: str) -> None:
-    assert read_rate(text) == 93023.26
-
-
-def test_redis_without_a_rate_is_an_error() -> None:
-    with pytest.raises(LabError, match="said no rate"):
-        read_rate("Could not connect")
 
 
 class FakeLink:

@@ -14,24 +14,21 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import howfar
 from howfar.bench import link_figures
 from howfar.bench.link_cable import Cable, open_cable
 from howfar.bench.link_extras import Extras, OpenPeer
-from howfar.bench.link_figures import Asked, LinkBench, Row, Run, Setting
+from howfar.bench.link_figures import Asked, LinkBench, Row, Run, RunsOn, Setting
 from howfar.bench.link_grid import FULL_TIMES, Times
-from howfar.bench.link_meter import Road, measure, with_counters
+from howfar.bench.link_meter import Road, measure, runs_on, with_counters
 from howfar.bench.link_peers import Found, Shape, find_peer
 from howfar.errors import EngineError, LabError, MissingError
 from howfar.lab import sandbox
 from howfar.lab.hosts import share_cpus, usable_cpus
-from howfar.lab.link import Link, LinkAsked, open_link
+from howfar.lab.link import Link, open_link
+from howfar.lab.link.backends import SHAPING
 from howfar.lab.network import SERVER_ADDRESS, build_network, size_buffers
-
-BACKENDS: Final = ("packet", "tun", "kernel")
-"""Those that a rate can be asked of; a bare cable is a peer."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +50,13 @@ class OurLink:
 
     def shape(self, asked: Asked) -> Road:
         """Calibrated the first time. Its counters begin anew. Raises LinkFailed, EngineError."""
-        self.link.shape(LinkAsked(asked.rtt_ns, asked.rate_bps))
+        self.link.shape(asked.link)
         self.link.counters(reset=True)
         return Road(SERVER_ADDRESS, self.link.echo_port, self.link.client, self.link.pid)
 
     def measure(self, asked: Asked, times: Times) -> Run:
         road = self.shape(asked)
-        run = with_counters(measure(road, asked.rtt_ns, times), self.link.counters())
+        run = with_counters(measure(road, asked, times), self.link.counters())
         return run.model_copy(update={"compensate_us": self.link.compensate_ns / 1e3})
 
 
@@ -85,7 +82,7 @@ def measure_links(request: Request, on_step: Callable[[int, int], None] = lambda
         extras = Extras(ground.ours, ground.cable, peer, request.hogs, request.times)
         grid = Grid(ground, request.times)
         in_blocks(request, grid, extras.steps() if request.extras else (), on_step)
-        setting = _setting(request, ground, load_average, grid.congestion_control())
+        setting = _setting(request, ground, load_average, grid)
         return LinkBench(
             setting=setting,
             rows=tuple(grid.row(asked, request.backend, setting.privileged) for asked in request.links),
@@ -99,6 +96,7 @@ class Grid:
     def __init__(self, ground: Ground, times: Times) -> None:
         self.ground = ground
         self._times = times
+        self.peer_runs_on: RunsOn | None = None
         self._ours: dict[Asked, list[Run]] = defaultdict(list)
         self._peers: dict[Asked, list[Run]] = defaultdict(list)
         self._notes: dict[Asked, str] = {}
@@ -115,7 +113,8 @@ class Grid:
             return
         try:
             road, self._notes[asked] = self.ground.shape(asked)
-            self._peers[asked].append(measure(road, asked.rtt_ns, self._times))
+            self.peer_runs_on = runs_on(road.pid)
+            self._peers[asked].append(measure(road, asked, self._times))
         except (LabError, EngineError) as error:
             self._failures[asked] = error.message
 
@@ -148,15 +147,15 @@ def in_blocks(
 
 
 def _open(request: Request, stack: ExitStack) -> Ground:
-    assert request.backend in BACKENDS, "checked where it is typed"
+    assert request.backend in SHAPING, "checked where it is typed"
     first, *_ = request.links
-    longest = max(LinkAsked(asked.rtt_ns, asked.rate_bps).bdp_bytes for asked in request.links)
+    longest = max(asked.link.bdp_bytes for asked in request.links)
     network, shares = build_network(stack), share_cpus(usable_cpus())
     size_buffers(network, longest)
     link = stack.enter_context(
         open_link(
             network,
-            LinkAsked(first.rtt_ns, first.rate_bps),
+            first.link,
             network.client.launcher(shares.client),
             network.server.launcher(shares.server),
             backend=request.backend,
@@ -180,7 +179,7 @@ def privileged() -> bool:
     return os.geteuid() == 0 and words == ["0", "0", "4294967295"]
 
 
-def _setting(request: Request, ground: Ground, load_average: float, congestion_control: str) -> Setting:
+def _setting(request: Request, ground: Ground, load_average: float, grid: Grid) -> Setting:
     link = ground.ours.link
     ready = link.ready
     return Setting(
@@ -192,7 +191,9 @@ def _setting(request: Request, ground: Ground, load_average: float, congestion_c
         realtime=ready.realtime if ready else None,
         short_slice=ready.short_slice if ready else None,
         offload=ready.offload if ready else None,
-        congestion_control=congestion_control,
+        ours_runs_on=runs_on(link.pid),
+        peer_runs_on=grid.peer_runs_on,
+        congestion_control=grid.congestion_control(),
         peer=ground.peer.version,
         peer_skipped=ground.peer.skipped,
         runs=request.runs,

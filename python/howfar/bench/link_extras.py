@@ -129,7 +129,7 @@ class Extras:
             self._drops[name].append(unmodelled_drops(stats))
 
     def _unlimited(self) -> None:
-        window = self._times.transfer(UNLIMITED.rtt_ns)
+        window = self._times.transfer(UNLIMITED)
         roads = {"ours": self._ours.shape(UNLIMITED), VETH: self._bare().road()}
         if self._peer is not None and self._peer.delays:
             roads[self._peer.name], _ = self._peer.shape(UNLIMITED)
@@ -175,7 +175,7 @@ class Extras:
         self._runs["hogs", "RTT p99 excess of ours"].append(excess_us)
         self._runs["hogs", "a timer of its class beside them"].append(timer_us)
         self._runs["hogs", "that timer alone"].append(timer_lateness_us(count))
-        bare = ping(self._bare().road(), count, keep_awake=True)
+        bare = ping(self._bare().road(), count, UNLIMITED.rtt_ns)
         self._runs["hogs", "RTT p99 - p50 of the bare cable, alone"].append((bare.p99_ns - bare.p50_ns) / 1e3)
         if self._peer is not None and self._peer.delays:
             road, _ = self._peer.shape(BESIDE_HOGS)
@@ -184,7 +184,7 @@ class Extras:
 
 
 def _excess_us(road: Road, count: int) -> float:
-    return (ping(road, count, keep_awake=False).p99_ns - BESIDE_HOGS.rtt_ns) / 1e3
+    return ping(road, count, BESIDE_HOGS.rtt_ns, keep_awake=False).p99_ns / 1e3 - BESIDE_HOGS.rest_rtt_ms * 1e3
 
 
 def hogs(count: int) -> AbstractContextManager[None]:

@@ -13,9 +13,7 @@ from typing import Literal, Self
 
 from howfar.analysis.summary import Part
 from howfar.bench.link_bars import Verdict, judge_link
-
-GOODPUT_SHARE = 1448 / 1538
-"""Payload in each frame's bytes on the wire: TCP with timestamps on Ethernet, preamble, FCS and gap included."""
+from howfar.lab.link.asked import FRAMING_BYTES, HEADERS_BYTES, WAYS, LinkAsked
 
 BUSY_LOAD = 0.5
 
@@ -34,9 +32,27 @@ class Asked(Part):
         return None if self.rate_gbit is None else round(self.rate_gbit * 1e9)
 
     @property
+    def link(self) -> LinkAsked:
+        """The same for the laboratory."""
+        return LinkAsked(self.rtt_ns, self.rate_bps)
+
+    @property
+    def rest_rtt_ms(self) -> float:
+        """What a ping of one byte must take: the RTT, and its own frames' time on the wire both ways where there is a rate."""
+        return rest_rtt_ns(self.link) / 1e6
+
+    @property
     def expected_gbit(self) -> float | None:
         """The most payload that such a link carries."""
-        return None if self.rate_gbit is None else self.rate_gbit * GOODPUT_SHARE
+        bps = self.link.expected_goodput_bps("to_server")
+        return None if bps is None else bps / 1e9
+
+
+def rest_rtt_ns(link: LinkAsked) -> int:
+    """Of a ping of one byte: 91 bytes on the wire each way."""
+    frame_bits = (1 + HEADERS_BYTES + FRAMING_BYTES) * 8
+    rates = (link.mean_rate_bps(name) for name in WAYS)
+    return link.rtt_ns + sum(frame_bits * 10**9 // rate for rate in rates if rate is not None)
 
 
 class Run(Part):
@@ -79,15 +95,10 @@ class Obtained(Part):
     """Of what the rate allows. None: no rate was asked."""
 
 
-class Peer(Part):
+class Peer(Obtained):
     """The same link as another program makes it: medians."""
 
     name: str
-    rtt_ms_p50: float
-    rtt_ms_p99: float
-    rtt_ms_p50_from_idle: float
-    goodput_gbit: float
-    goodput_ratio: float | None
     cpu_core_per_gbit: float | None
     machine_core_per_gbit: float | None
     note: str
@@ -97,6 +108,8 @@ class Peer(Part):
 
 class Row(Part):
     asked: Asked
+    rest_rtt_ms: float
+    """What the RTT is held against: the asked one and the ping's own time on the wire."""
     backend: str
     obtained: Obtained
     cpu_core_per_gbit: float | None
@@ -129,10 +142,13 @@ class Beside(Part):
     figure: Figure
 
 
+ExtraName = Literal["unlimited", "redis", "hogs", "loss", "jitter"]
+
+
 class Extra(Part):
     """Something beside the grid of links; `skipped` says why there is no figure."""
 
-    name: Literal["unlimited", "redis", "hogs"]
+    name: ExtraName
     what: str
     unit: str
     ours: Figure | None = None
@@ -140,6 +156,13 @@ class Extra(Part):
     """The same over a bare cable, or over the peer."""
     bars: tuple[Verdict, ...] = ()
     skipped: str | None = None
+
+
+class RunsOn(Part):
+    """Where the kernel lets a process run, and how: all of its threads together."""
+
+    cpus: tuple[int, ...]
+    scheduling: tuple[str, ...]
 
 
 class Setting(Part):
@@ -155,6 +178,10 @@ class Setting(Part):
     short_slice: bool | None
     offload: bool | None
     """What the emulator says of itself; None: the back-end has no emulator."""
+    ours_runs_on: RunsOn | None
+    """The emulator; None: there is none."""
+    peer_runs_on: RunsOn | None
+    """The peer's process; None: it has none, or it was not there."""
     congestion_control: str
     peer: str | None
     peer_skipped: str | None
@@ -186,22 +213,27 @@ def _share(gbit: float, asked: Asked) -> float | None:
     return None if asked.expected_gbit is None else gbit / asked.expected_gbit
 
 
+def _obtained(runs: Sequence[Run], asked: Asked) -> Obtained:
+    gbit = median(run.goodput_gbit for run in runs)
+    return Obtained(
+        rtt_ms_p50=median(run.rtt_ms_p50 for run in runs),
+        rtt_ms_p99=median(run.rtt_ms_p99 for run in runs),
+        rtt_ms_p50_from_idle=median(run.rtt_ms_p50_from_idle for run in runs),
+        goodput_gbit=gbit,
+        goodput_ratio=_share(gbit, asked),
+    )
+
+
 def row(
     asked: Asked, backend: str, ours: Sequence[Run], privileged: bool, peer: tuple[str, str, Sequence[Run]] | None
 ) -> Row:
     """From the runs of both; `peer` has its name, its note and its runs."""
     drops = [run.drops for run in ours if run.drops is not None]
-    gbit = median(run.goodput_gbit for run in ours)
     return Row(
         asked=asked,
+        rest_rtt_ms=asked.rest_rtt_ms,
         backend=backend,
-        obtained=Obtained(
-            rtt_ms_p50=median(run.rtt_ms_p50 for run in ours),
-            rtt_ms_p99=median(run.rtt_ms_p99 for run in ours),
-            rtt_ms_p50_from_idle=median(run.rtt_ms_p50_from_idle for run in ours),
-            goodput_gbit=gbit,
-            goodput_ratio=_share(gbit, asked),
-        ),
+        obtained=_obtained(ours, asked),
         cpu_core_per_gbit=_median([run.cpu_core_per_gbit for run in ours]),
         machine_core_per_gbit=_median([run.machine_core_per_gbit for run in ours]),
         lateness_us_p999=_median([run.lateness_us_p999 for run in ours]),
@@ -210,6 +242,7 @@ def row(
         bars=judge_link(
             asked.rtt_ms,
             asked.rate_gbit,
+            rest_rtt_ms=asked.rest_rtt_ms,
             rtt_p50_ms=[run.rtt_ms_p50 for run in ours],
             rtt_p99_ms=[run.rtt_ms_p99 for run in ours],
             goodput_share=[share for run in ours if (share := _share(run.goodput_gbit, asked)) is not None],
@@ -223,14 +256,9 @@ def row(
 
 
 def _peer(name: str, note: str, runs: Sequence[Run], asked: Asked) -> Peer:
-    gbit = median(run.goodput_gbit for run in runs)
     return Peer(
+        **_obtained(runs, asked).model_dump(),
         name=name,
-        rtt_ms_p50=median(run.rtt_ms_p50 for run in runs),
-        rtt_ms_p99=median(run.rtt_ms_p99 for run in runs),
-        rtt_ms_p50_from_idle=median(run.rtt_ms_p50_from_idle for run in runs),
-        goodput_gbit=gbit,
-        goodput_ratio=_share(gbit, asked),
         cpu_core_per_gbit=_median([run.cpu_core_per_gbit for run in runs]),
         machine_core_per_gbit=_median([run.machine_core_per_gbit for run in runs]),
         note=note,

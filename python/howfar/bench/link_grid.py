@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from howfar.bench.link_bars import LONG_FAT, LONG_FAT_AFTER_NS
 from howfar.bench.link_figures import Asked
 from howfar.lab.link import goodput_times_ns
 
@@ -28,9 +29,12 @@ class Times:
         """As many as fit, so many at least that a p99 is more than the maximum by another name."""
         return min(max(self.pings_ns // max(rtt_ns, 1), self.pings_least), self.pings_most)
 
-    def transfer(self, rtt_ns: int) -> tuple[int, int]:
-        """Warm-up and window: as the laboratory's own, the window at least `transfer_ns`."""
-        warmup_ns, measure_ns = goodput_times_ns(rtt_ns)
+    def transfer(self, asked: Asked) -> tuple[int, int]:
+        """Warm-up and window: as the laboratory's own, the window at least `transfer_ns`; the link whose bar names the warm-up has
+        that."""
+        warmup_ns, measure_ns = goodput_times_ns(asked.rtt_ns)
+        if (asked.rtt_ms, asked.rate_gbit) == LONG_FAT:
+            warmup_ns = LONG_FAT_AFTER_NS
         return warmup_ns, max(measure_ns, self.transfer_ns)
 
 

@@ -5,12 +5,14 @@ The same for our link, for a bare cable and through a proxy. What a peer says of
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
-from howfar.bench.link_figures import Run
+from howfar.bench.link_figures import Asked, Run, RunsOn
 from howfar.bench.link_grid import Times
 from howfar.bench.meter import cpu_clock_ns
 from howfar.engine.messages import GoodputJob, GoodputResult, LinkStats, RttJob, RttResult
@@ -23,7 +25,10 @@ from howfar.lab.hosts import usable_cpus
 _EDGE_S: Final = 0.1
 """Cut off both ends of the window in which CPU is taken: the probe's clock began a little later than ours."""
 _IDLE_PINGS: Final = 30
-_PATIENCE_NS: Final = 60_000_000_000
+_PATIENCE_NS: Final = 10_000_000_000
+_PING_PATIENCE_NS: Final = 10_000_000
+"""A ping may take four times its RTT and this: beside hogs each end waits for a processor."""
+_CLASSES: Final = {os.SCHED_FIFO: "real-time class", os.SCHED_RR: "real-time class", os.SCHED_OTHER: "ordinary"}
 
 
 @dataclass(frozen=True)
@@ -50,12 +55,31 @@ class Transfer:
         return None if cores is None or gbit <= 0 else cores / gbit
 
 
-def ping(road: Road, count: int, *, keep_awake: bool = True) -> RttResult:
-    """RTT over one connection. Raises EngineError."""
+def ping_patience_ns(count: int, rtt_ns: int) -> int:
+    """How long so many pings may take together."""
+    return _PATIENCE_NS + count * (4 * rtt_ns + _PING_PATIENCE_NS)
+
+
+def runs_on(pid: int | None) -> RunsOn | None:
+    """As the kernel has it, of all threads. None: no such process."""
+    if pid is None:
+        return None
+    try:
+        threads = [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
+        cpus = set().union(*(os.sched_getaffinity(thread) for thread in threads))
+        classes = {_CLASSES.get(os.sched_getscheduler(thread), "another class") for thread in threads}
+    except OSError:
+        return None
+    return RunsOn(cpus=tuple(sorted(cpus)), scheduling=tuple(sorted(classes)))
+
+
+def ping(road: Road, count: int, rtt_ns: int, *, keep_awake: bool = True) -> RttResult:
+    """RTT over one connection; `rtt_ns` says how long that may take. Raises EngineError."""
+    longest_ns = ping_patience_ns(count, rtt_ns)
     with ExitStack() as stack:
         if keep_awake:
-            stack.enter_context(awake(usable_cpus()))
-        result = run_probe(RttJob(host=road.host, port=road.port, count=count, timeout_ns=_PATIENCE_NS), road.client)
+            stack.enter_context(awake(usable_cpus(), longest_s=longest_ns // 10**9))
+        result = run_probe(RttJob(host=road.host, port=road.port, count=count, timeout_ns=longest_ns), road.client)
     if not isinstance(result, RttResult):
         raise EngineError(f"the RTT probe answered {result.event!r}", "Please report this.")
     return result
@@ -85,12 +109,12 @@ def _clocks(pid: int | None) -> tuple[int, int]:
     return time.monotonic_ns(), 0 if pid is None else cpu_clock_ns(pid)
 
 
-def measure(road: Road, rtt_ns: int, times: Times) -> Run:
+def measure(road: Road, asked: Asked, times: Times) -> Run:
     """RTT at rest with processors awake and from idle, then a bulk transfer."""
-    watch = LoadWatch()
-    at_rest = ping(road, times.pings(rtt_ns))
-    from_idle = ping(road, min(times.pings(rtt_ns), _IDLE_PINGS), keep_awake=False)
-    moved = transfer(road, *times.transfer(rtt_ns))
+    watch, count = LoadWatch(), times.pings(asked.rtt_ns)
+    at_rest = ping(road, count, asked.rtt_ns)
+    from_idle = ping(road, min(count, _IDLE_PINGS), asked.rtt_ns, keep_awake=False)
+    moved = transfer(road, *times.transfer(asked))
     return Run(
         rtt_ms_p50=at_rest.p50_ns / 1e6,
         rtt_ms_p99=at_rest.p99_ns / 1e6,

@@ -14,12 +14,9 @@ from howfar.bench.link_figures import Asked
 from howfar.bench.link_meter import Road
 from howfar.errors import LabError, MissingError
 from howfar.lab.hosts import Host
+from howfar.lab.link.asked import MTU
+from howfar.lab.link.backends.kernel_qdiscs import BURST_BYTES, tbf_rate
 
-_WIRE_OVER_SEEN: Final = 1514 / 1538
-"""A full frame as the qdisc counts it, over the same on the wire. Its own `overhead` is charged once for a super-packet of up to 44
-frames, so the rate is scaled instead."""
-_BURST_BYTES: Final = 131_072
-"""Twice a super-packet: with less, tbf cuts them up."""
 _LATENCY: Final = "10ms"
 """How long a packet may wait; the default queue of our link at a short RTT."""
 _PROBE_BPS: Final = 10**9
@@ -69,9 +66,9 @@ def tbf_words(device: str, rate_bps: int | None) -> tuple[str, ...]:
     """What tc is told for a rate on the wire; without a rate: no qdisc."""
     if rate_bps is None:
         return ("qdisc", "replace", "dev", device, "root", "noqueue")
-    rate = round(rate_bps * _WIRE_OVER_SEEN)
+    rate = tbf_rate(rate_bps, MTU)
     words = ("qdisc", "replace", "dev", device, "root", "tbf", "rate", f"{rate}bit")
-    return (*words, "burst", f"{_BURST_BYTES}", "latency", _LATENCY)
+    return (*words, "burst", f"{BURST_BYTES}", "latency", _LATENCY)
 
 
 def _tc(host: Host, words: tuple[str, ...]) -> None:

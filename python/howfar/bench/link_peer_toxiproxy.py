@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from howfar.bench.link_cable import Cable
-from howfar.bench.link_figures import GOODPUT_SHARE, Asked
+from howfar.bench.link_figures import Asked
 from howfar.bench.link_meter import Road
 from howfar.bench.meter import wait_until
 from howfar.errors import LabError, MissingError
 from howfar.lab.cache import cache_home
-from howfar.lab.hosts import Companion
+from howfar.lab.hosts import Companion, usable_cpus
 from howfar.lab.network import SERVER_ADDRESS
 
 PROGRAM: Final = "toxiproxy-server"
@@ -53,7 +53,8 @@ class Toxiproxy:
         command = [str(find_program()), "-host", SERVER_ADDRESS, "-port", str(_API_PORT)]
         quiet = subprocess.DEVNULL
         server = Companion(
-            cable.server,
+            # Where our emulator may run: on every CPU, not on the half of the host that it stands for.
+            cable.server_host.launcher(usable_cpus()),
             command,
             stdin=quiet,
             stdout=quiet,
@@ -163,8 +164,8 @@ def toxics(asked: Asked) -> tuple[list[dict[str, Any]], str]:
     for stream, latency in (("upstream", rtt_ms // 2), ("downstream", rtt_ms - rtt_ms // 2)):
         if latency:
             made.append(_toxic("latency", stream, {"latency": latency, "jitter": 0}))
-        if asked.rate_gbit is not None:
-            made.append(_toxic("bandwidth", stream, {"rate": round(asked.rate_gbit * GOODPUT_SHARE * 1e6 / 8)}))
+        if asked.expected_gbit is not None:
+            made.append(_toxic("bandwidth", stream, {"rate": round(asked.expected_gbit * 1e6 / 8)}))
     if rtt_ms == asked.rtt_ms:
         return made, ""
     return made, f"asked for {rtt_ms} ms: it knows whole ms only"

@@ -10,9 +10,9 @@ from howfar.bench.link_grid import FULL_TIMES, QUICK, QUICK_TIMES, RATES_GBIT, R
 from howfar.cli.bench_screen import console, counter
 from howfar.cli.screen import no_colour_option
 from howfar.errors import UsageError
+from howfar.lab.link.backends import DEFAULT, SHAPING
 from howfar.plan.quantities import RateBps, RttNs, read_option
 
-BACKENDS = ("packet", "tun", "kernel")
 PEERS = ("toxiproxy", "mahimahi", "tbf", "veth")
 RTTS = ",".join(f"{rtt:g}ms" for rtt in RTTS_MS)
 RATES = ",".join(f"{rate:g}gbit" for rate in RATES_GBIT)
@@ -28,8 +28,8 @@ COMMAND = "howfar bench link"
 @click.option(
     "--link-backend",
     "backend",
-    type=click.Choice(BACKENDS),
-    default=BACKENDS[0],
+    type=click.Choice(SHAPING),
+    default=DEFAULT,
     show_default=True,
     help="What makes our link.",
 )

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from howfar.bench.link_bars import Verdict
-from howfar.bench.link_figures import Asked, Extra, Figure, LinkBench, Peer, Row
+from howfar.bench.link_figures import Asked, Extra, Figure, LinkBench, Peer, Row, RunsOn
 from howfar.cli.bench_screen import cpu_list
 from howfar.units import format_duration_ns, format_rate_bps
 
@@ -30,6 +30,9 @@ def show(found: LinkBench, screen: Console) -> None:
     screen.print(Text(_heading(found)))
     if found.setting.peer_skipped:
         screen.print(Text(f"Peer skipped: {found.setting.peer_skipped}"))
+    places = (_where("Our emulator", found.setting.ours_runs_on), _where("the peer", found.setting.peer_runs_on))
+    if any(places):
+        screen.print(Text("; ".join(place for place in places if place)))
     screen.print(_links(found.rows))
     for line in (*notes(found.rows), *failures(found.rows)):
         screen.print(Text(line))
@@ -63,6 +66,10 @@ def _heading(found: LinkBench) -> str:
         f"howfar {setting.howfar} on {setting.kernel}, CPUs {cpu_list(setting.cpus)}, load average "
         f"{setting.load_average:.1f}: back-end {setting.backend}, {how}{rights}, {setting.congestion_control}{peer}; {runs}"
     )
+
+
+def _where(name: str, runs: RunsOn | None) -> str:
+    return "" if runs is None else f"{name} on CPUs {cpu_list(runs.cpus)}, {' and '.join(runs.scheduling)}"
 
 
 def name_of(asked: Asked) -> str:

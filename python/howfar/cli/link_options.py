@@ -14,7 +14,7 @@ import click
 
 from howfar.errors import QuantityError, UsageError
 from howfar.lab.link.asked import LinkAsked
-from howfar.lab.link.backends import DEFAULT
+from howfar.lab.link.backends import DEFAULT, NAMES
 from howfar.lab.link.named import find_link
 from howfar.lab.link.script import Script, read_script
 from howfar.lab.link.settings import apply
@@ -22,7 +22,6 @@ from howfar.lab.link.traces import rate_trace, rtt_trace
 from howfar.lab.network import CONGESTION_CONTROL, TCP_PRESETS, TcpPreset
 
 _RTT, _RATE = "0.2ms", "1gbit"
-_BACKENDS = ("packet", "tun", "kernel", "none")
 _MAX_BYTES = 16 * 2**20
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -84,7 +83,7 @@ def link_options(command: _Command) -> _Command:
         ),
         click.option(
             "--link-backend",
-            type=click.Choice(_BACKENDS),
+            type=click.Choice(NAMES),
             default=DEFAULT,
             show_default=True,
             help="How packets get across; none: a bare cable.",

@@ -24,10 +24,10 @@ _MOST = 32
 
 
 @contextmanager
-def awake(cpus: Iterable[int]) -> Iterator[None]:
-    """None of `cpus` goes idle inside."""
+def awake(cpus: Iterable[int], longest_s: int = _LONGEST_S) -> Iterator[None]:
+    """None of `cpus` goes idle inside, for `longest_s` at most."""
     chosen = [["taskset", "-c", str(cpu), "chrt", "--idle", "0"] for cpu in islice(cpus, _MOST)]
-    with spinning(chosen, _LONGEST_S, _MEEK_SPIN):
+    with spinning(chosen, longest_s, _MEEK_SPIN):
         yield
 
 

@@ -15,6 +15,10 @@ from howfar.lab.link.asked import LinkAsked
 from howfar.lab.network import Network
 
 DEFAULT = "packet"
+SHAPING = (DEFAULT, "tun", "kernel")
+"""Those that a rate can be asked of."""
+NAMES = (*SHAPING, "none")
+"""All, without loading them: command lines name them."""
 
 
 class Line(Protocol):

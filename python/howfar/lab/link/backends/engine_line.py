@@ -53,6 +53,14 @@ class EngineLine:
         return event
 
 
+class EngineBackend:
+    """What both are alike in: the emulator can be all that can be asked."""
+
+    @staticmethod
+    def refuses(asked: LinkAsked) -> str | None:
+        return None
+
+
 @contextmanager
 def engine_line(asked: LinkAsked, port: Literal["packet", "tun"]) -> Iterator[EngineLine]:
     """Start the emulator in the network that we are in. Ended on leaving. Raises LinkFailed, EngineError."""

@@ -19,7 +19,7 @@ from howfar.lab.network import CLIENT_MIDDLE, SERVER_MIDDLE, Network, cable_thro
 _BRIDGE = "lab0"
 _DEVICES: dict[WayName, str] = {"to_server": SERVER_MIDDLE, "to_client": CLIENT_MIDDLE}
 """A packet to the server leaves the middle by the server's cable, and is shaped there: a slow router, not a slow card."""
-_BURST_BYTES = 128 * 1024
+BURST_BYTES = 128 * 1024
 """A super-packet is 64 KiB; with a smaller burst tbf takes it apart, and a tenth of the throughput is left."""
 _ETHERNET_BYTES = 14
 _NETEM_PACKETS = 10_000_000
@@ -65,6 +65,12 @@ class KernelLine:
         return None
 
 
+def tbf_rate(rate_bps: int, mtu: int) -> int:
+    """What tbf is told for a rate on the wire. It counts full frames without preamble, FCS and gap, and its own `overhead` is charged
+    once for a super-packet of up to 44 frames: so the rate is lowered instead."""
+    return rate_bps * (mtu + _ETHERNET_BYTES) // (mtu + FRAMING_BYTES)
+
+
 def qdisc_batch(asked: LinkAsked, name: WayName, compensate_ns: int) -> list[str]:
     """Lines for `tc -batch`: netem at the root where it is needed, tbf below it or alone."""
     way, device, rate_bps = asked.way(name), _DEVICES[name], asked.mean_rate_bps(name)
@@ -89,11 +95,10 @@ def qdisc_batch(asked: LinkAsked, name: WayName, compensate_ns: int) -> list[str
         lines.append(f"qdisc add dev {device} root handle 1: netem limit {_NETEM_PACKETS} {' '.join(netem)}")
         parent = "parent 1:1"
     if rate_bps is not None:
-        # tbf counts a super-packet's bytes once, with one Ethernet header: so its rate is lowered by what the wire has more.
-        rate = rate_bps * (asked.mtu + _ETHERNET_BYTES) // (asked.mtu + FRAMING_BYTES)
-        limit = max(asked.queue_bytes(name), _BURST_BYTES)
+        rate = tbf_rate(rate_bps, asked.mtu)
+        limit = max(asked.queue_bytes(name), BURST_BYTES)
         lines.append(
-            f"qdisc add dev {device} {parent} handle 10: tbf rate {rate} burst {_BURST_BYTES} limit {min(limit, 2**31)}"
+            f"qdisc add dev {device} {parent} handle 10: tbf rate {rate} burst {BURST_BYTES} limit {min(limit, 2**31)}"
         )
     return lines
 

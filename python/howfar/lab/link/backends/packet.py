@@ -7,17 +7,13 @@ from contextlib import contextmanager
 
 from howfar.lab.link.asked import LinkAsked
 from howfar.lab.link.backends import Line
-from howfar.lab.link.backends.engine_line import engine_line
+from howfar.lab.link.backends.engine_line import EngineBackend, engine_line
 from howfar.lab.network import Network, cable_through_middle
 
 
-class PacketBackend:
+class PacketBackend(EngineBackend):
     NAME = "packet"
     ABOUT = "howfar's emulator on packet sockets and veth; every effect"
-
-    @staticmethod
-    def refuses(asked: LinkAsked) -> str | None:
-        return None
 
     @staticmethod
     @contextmanager

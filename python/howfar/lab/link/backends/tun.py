@@ -7,17 +7,13 @@ from contextlib import contextmanager
 
 from howfar.lab.link.asked import LinkAsked
 from howfar.lab.link.backends import Line
-from howfar.lab.link.backends.engine_line import engine_line
+from howfar.lab.link.backends.engine_line import EngineBackend, engine_line
 from howfar.lab.network import Network, adopt_devices
 
 
-class TunBackend:
+class TunBackend(EngineBackend):
     NAME = "tun"
     ABOUT = "howfar's emulator on TUN devices; every effect"
-
-    @staticmethod
-    def refuses(asked: LinkAsked) -> str | None:
-        return None
 
     @staticmethod
     @contextmanager
