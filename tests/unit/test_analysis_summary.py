@@ -198,6 +198,13 @@ def test_a_link_that_carries_less_than_its_rate_is_seen() -> None:
     assert link_facts(asked, [{"link": link}]).as_asked
 
 
+def test_what_the_ping_s_own_bytes_take_is_no_fault_of_the_link() -> None:
+    """At 1 Mb/s they take 1.456 ms; a receipt from before that was known says nothing of it."""
+    link = {"rtt_at_rest_ns": {"p50": 11_460_000}, "asked": {"rest_rtt_ns": 11_456_000}}
+    assert link_facts({"rtt_ns": 10_000_000}, [{"link": link}]).as_asked
+    assert not link_facts({"rtt_ns": 10_000_000}, [{"link": {**link, "asked": {}}}]).as_asked
+
+
 def test_a_client_without_time_left_is_seen() -> None:
     run = synthetic_run(blocks=8, samples=20)
 

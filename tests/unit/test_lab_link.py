@@ -17,6 +17,7 @@ from howfar.lab.link.settings import apply
 from howfar.lab.link_receipt import (
     OF_A_PLAN,
     STRICT,
+    Lateness,
     counter_violations,
     crossing_violations,
     effect_warnings,
@@ -74,26 +75,70 @@ def test_a_probe_is_short_and_never_empty(rtt_ns: int) -> None:
     assert count == 10 or count * rtt_ns <= 100_000_000
 
 
-@pytest.mark.parametrize(("p50_ns", "off"), [(200_000, False), (299_000, False), (301_000, True), (99_000, True)])
+def _violations(
+    asked: LinkAsked,
+    at_rest: list[RttResult] | tuple[RttResult, ...],
+    stats: LinkStats | None,
+    lateness: Lateness = OF_A_PLAN,
+) -> tuple[str, ...]:
+    fake = _fake(0)
+    fake.asked = asked
+    return link_violations(fake, at_rest, stats, lateness)
+
+
+def test_a_ping_takes_its_own_time_on_the_wire() -> None:
+    """91 bytes each way: 1 of payload, 52 of headers, 38 of framing."""
+    assert LinkAsked(10_000_000, 10**6).rest_rtt_ns == 10_000_000 + 2 * 728_000
+    assert LinkAsked(10_000_000, None).rest_rtt_ns == 10_000_000
+    one_way = apply(LinkAsked(10_000_000, None), "rate", "to-client:10mbit")
+    assert one_way.rest_rtt_ns == 10_000_000 + 72_800
+
+
+@pytest.mark.parametrize("bounds", [STRICT, OF_A_PLAN])
+def test_a_slow_link_is_not_accused_of_the_time_that_the_ping_takes(bounds: Lateness) -> None:
+    slow = LinkAsked(10_000_000, 10**6)
+    assert _violations(slow, [_rtt(11_456_000)], None, bounds) == ()
+    (found,) = _violations(slow, [_rtt(10_000_000)], None, bounds)
+    assert "asked 10ms and 1.456ms for the ping's own bytes" in found
+
+
+def test_calibration_takes_nothing_off_for_the_ping_s_own_bytes() -> None:
+    slow = LinkAsked(10_000_000, 10**6)
+    fake = _fake(60_000)
+    assert fake.shape(slow)["compensate_ns"] == 0, "60 µs are less than 1 %"
+    fake = _fake(120_000)
+    assert fake.shape(slow)["compensate_ns"] == 60_000
+
+
+def test_a_back_end_that_lets_a_lone_packet_through_is_held_against_the_rtt_alone() -> None:
+    fake = _fake(0)
+    fake.asked, fake.backend = LinkAsked(10_000_000, 10**6), "kernel"
+    assert link_violations(fake, [_rtt(10_000_000)], None, STRICT) == ()
+
+
+@pytest.mark.parametrize(("p50_ns", "off"), [(230_000, False), (233_000, True), (299_000, True), (169_000, True)])
+def test_the_rtt_of_a_link_used_alone_is_within_its_tolerance(p50_ns: int, off: bool) -> None:
+    assert bool(_violations(_ASKED, [_rtt(p50_ns)], None, STRICT)) == off
+
+
+@pytest.mark.parametrize(("p50_ns", "off"), [(200_000, False), (299_000, False), (302_000, True), (99_000, True)])
 def test_an_rtt_at_rest_too_far_off_is_a_violation(p50_ns: int, off: bool) -> None:
-    assert bool(link_violations(_ASKED, [_rtt(p50_ns)], _stats())) == off
+    assert bool(_violations(_ASKED, [_rtt(p50_ns)], _stats())) == off
 
 
 def test_tolerance_grows_with_the_rtt() -> None:
-    assert not link_violations(LinkAsked(100_000_000, 10**9), [_rtt(102_900_000)], _stats())
-    assert link_violations(LinkAsked(100_000_000, 10**9), [_rtt(103_100_000)], _stats())
+    assert not _violations(LinkAsked(100_000_000, 10**9), [_rtt(102_900_000)], _stats())
+    assert _violations(LinkAsked(100_000_000, 10**9), [_rtt(103_100_000)], _stats())
 
 
 def test_only_modelled_drops_are_allowed() -> None:
     rest = [_rtt(200_000)]
-    assert not link_violations(
-        _ASKED, rest, _stats(drops=Drops(queue=99, loss=9, outage=9, arena=0, socket=0, transmit=0))
-    )
+    assert not _violations(_ASKED, rest, _stats(drops=Drops(queue=99, loss=9, outage=9, arena=0, socket=0, transmit=0)))
     for cause in ("arena", "socket", "transmit"):
         drops = Drops.model_validate(
             {"queue": 0, "loss": 0, "outage": 0, "arena": 0, "socket": 0, "transmit": 0, cause: 1}
         )
-        (found,) = link_violations(_ASKED, rest, _stats(drops=drops))
+        (found,) = _violations(_ASKED, rest, _stats(drops=drops))
         assert f"{cause} 1" in found
 
 
@@ -110,7 +155,7 @@ def test_only_modelled_drops_are_allowed() -> None:
 def test_late_packets_are_a_violation_beyond_a_share_of_the_rtt(
     rtt_ns: int, late: dict[str, int], violated: bool
 ) -> None:
-    assert bool(link_violations(LinkAsked(rtt_ns, 10**9), [_rtt(rtt_ns)], _stats(**late))) == violated
+    assert bool(_violations(LinkAsked(rtt_ns, 10**9), [_rtt(rtt_ns)], _stats(**late))) == violated
 
 
 def test_goodput_more_than_a_fiftieth_off_is_a_warning() -> None:
@@ -173,7 +218,7 @@ class _FakeLink(Link):
         self.settings.append(compensate_ns)
 
     def ping(self) -> RttResult:
-        return _rtt(max(self.asked.rtt_ns - 2 * self.compensate_ns + self.excess_ns + next(self.noise), 1))
+        return _rtt(max(self.asked.rest_rtt_ns - 2 * self.compensate_ns + self.excess_ns + next(self.noise), 1))
 
     def ping_from_idle(self) -> RttResult:
         return _rtt(self.asked.rtt_ns)
@@ -206,7 +251,7 @@ def _fake(excess_ns: int, noise: Iterable[int] = ()) -> _FakeLink:
 def test_calibration_takes_off_what_the_machine_adds(excess_ns: int) -> None:
     fake = _fake(excess_ns)
     found = fake.shape(_ASKED)
-    assert abs(found["rtt_p50_ns"] - _ASKED.rtt_ns) <= 2_000
+    assert abs(found["rtt_p50_ns"] - _ASKED.rest_rtt_ns) <= 2_000
     assert found["rounds"][-1]["rtt_p50_ns"] == found["rtt_p50_ns"], "what is frozen has been measured"
     assert found["rounds"][-1]["compensate_ns"] == found["compensate_ns"] == fake.compensate_ns
 
@@ -214,7 +259,7 @@ def test_calibration_takes_off_what_the_machine_adds(excess_ns: int) -> None:
 def test_what_only_a_busy_machine_adds_stays() -> None:
     """75 µs are taken off each way and no more; where the delay is shorter than that, all of it."""
     found = _fake(500_000).shape(_ASKED)
-    assert (found["compensate_ns"], found["rtt_p50_ns"]) == (75_000, 550_000)
+    assert (found["compensate_ns"], found["rtt_p50_ns"]) == (75_000, 551_456)
     short = LinkAsked(rtt_ns=100_000, rate_bps=10**9)
     assert _fake(500_000).shape(short)["compensate_ns"] == 50_000
 
@@ -248,12 +293,12 @@ def test_a_burst_before_a_trial_is_waited_for_and_a_change_is_not() -> None:
     fake.noise = chain([50_000, 50_000], repeat(0))
     burst = fake.at_rest()
     assert len(burst) == 3
-    assert not link_violations(_ASKED, burst, _stats())
+    assert not _violations(_ASKED, burst, _stats())
     fake.slept.clear()
     fake.noise = repeat(150_000)
     changed = fake.at_rest()
-    (violation,) = link_violations(_ASKED, changed, _stats())
-    assert violation.count("0.35ms") == len(changed) == len(fake.slept) + 1
+    (violation,) = _violations(_ASKED, changed, _stats())
+    assert violation.count("0.3515ms") == len(changed) == len(fake.slept) + 1
 
 
 def test_a_link_made_anew_gets_the_frozen_correction() -> None:
@@ -276,7 +321,7 @@ def test_a_link_used_alone_is_judged_strictly(rtt_ns: int, late_ns: int, void: b
 
 
 def test_a_back_end_that_counts_nothing_is_accused_of_nothing() -> None:
-    assert link_violations(_ASKED, [_rtt(200_000)], None, STRICT) == ()
+    assert _violations(_ASKED, [_rtt(200_000)], None, STRICT) == ()
     assert effect_warnings(_ASKED, None) == ()
 
 

@@ -24,6 +24,8 @@ class LinkFacts:
     """Measured by ping-pong while nothing else was on the link; median over trials."""
     goodput_share: float | None
     """Measured over expected bulk transfer, the worse direction; None: not measured, or no rate asked."""
+    ping_rtt_ns: float | None = None
+    """What the ping takes over the asked link, its own bytes at the rate included; None: of an older receipt, the asked RTT."""
 
     @property
     def as_asked(self) -> bool:
@@ -32,7 +34,8 @@ class LinkFacts:
             return False
         if self.asked_rtt_ns is None or self.rest_rtt_ns is None:
             return True
-        return abs(self.rest_rtt_ns - self.asked_rtt_ns) <= rtt_tolerance_ns(self.asked_rtt_ns)
+        expected_ns = self.asked_rtt_ns if self.ping_rtt_ns is None else self.ping_rtt_ns
+        return abs(self.rest_rtt_ns - expected_ns) <= rtt_tolerance_ns(self.asked_rtt_ns)
 
 
 def _number(receipt: Mapping[str, Any], *path: str) -> float | None:
@@ -64,5 +67,8 @@ def link_facts(factors: Mapping[str, FactorValue], receipts: Sequence[Mapping[st
     return LinkFacts(
         asked_rtt_ns=_level(factors, "rtt_ns"),
         rest_rtt_ns=median(measured) if measured else None,
+        ping_rtt_ns=next(
+            (ns for receipt in receipts if (ns := _number(receipt, "link", "asked", "rest_rtt_ns")) is not None), None
+        ),
         goodput_share=next((share for receipt in receipts if (share := _goodput_share(receipt)) is not None), None),
     )

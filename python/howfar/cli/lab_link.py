@@ -16,6 +16,7 @@ from howfar.lab.laboratory import Lab
 from howfar.lab.link import WAYS, Link, LinkAsked
 from howfar.lab.link.script import Player, Script
 from howfar.lab.link_receipt import STRICT, counter_violations, effect_warnings, link_receipt, link_violations
+from howfar.plan.tolerance import rtt_tolerance_ns
 from howfar.units import format_duration_ns, format_rate_bps, format_size_bytes
 
 
@@ -42,7 +43,7 @@ def run_over_link(laboratory: Lab, link: Link, script: Script, run: Callable[[],
     judged = min(script.links(), key=lambda asked: asked.rtt_ns)
     violations = counter_violations(judged, stats, STRICT)
     if at_rest:
-        violations = link_violations(link.asked, at_rest, None, STRICT) + violations
+        violations = link_violations(link, at_rest, None, STRICT) + violations
     warnings = () if script.changes else effect_warnings(link.asked, stats)
     for sentence in violations:
         click.echo(f"howfar: not what was asked: {sentence}", err=True)
@@ -85,13 +86,22 @@ def describe_link(link: Link) -> str:
         return f"a bare cable, RTT measured {format_duration_ns(link.calibration['rtt_p50_ns'])} at rest"
     parts = [
         f"link {_both(rates)}",
-        f"RTT {format_duration_ns(asked.rtt_ns)} (measured {format_duration_ns(link.calibration['rtt_p50_ns'])} at rest)",
+        f"RTT {format_duration_ns(asked.rtt_ns)} (measured {_measured_rtt(link)} at rest)",
         f"queue {_both(queues)}",
         *_effects(asked),
     ]
     if link.backend != "packet":
         parts.append(f"back-end {link.backend}")
     return ", ".join(parts)
+
+
+def _measured_rtt(link: Link) -> str:
+    """With what the ping's own bytes take of it, where that shows."""
+    words = format_duration_ns(link.calibration["rtt_p50_ns"])
+    own_ns = link.rest_rtt_ns(link.asked) - link.asked.rtt_ns
+    if own_ns > rtt_tolerance_ns(link.asked.rtt_ns):
+        return f"{words}, {format_duration_ns(own_ns)} of it the ping's own bytes,"
+    return words
 
 
 def _rate(rate_bps: int | None) -> str:

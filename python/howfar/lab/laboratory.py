@@ -110,7 +110,7 @@ class LabStage:
         if self.link is not None:
             stats = self.link.counters()
             receipt["link"] = link_receipt(self.link, self.at_rest, stats, self.tcp)
-            found += link_violations(self.link.asked, self.at_rest, stats)
+            found += link_violations(self.link, self.at_rest, stats)
             if stats is not None:
                 found += crossing_violations(stats, facts["counters"])
         return Obtained(receipt, tuple(found))

@@ -12,27 +12,30 @@ from howfar.engine.messages import DirectionStats, LinkStats, RttResult
 from howfar.lab.link import WAYS, Link, LinkAsked
 from howfar.lab.link.asked import WayAsked, WayName
 from howfar.lab.link.settings import loss_share
+from howfar.plan.tolerance import rtt_tolerance_ns
 from howfar.units import format_duration_ns, format_rate_bps
 
 RTT_VOID_NS, RTT_VOID_SHARE = 100_000, 0.03
-"""An RTT at rest that is off by more makes the trial void. What is off by less (see `plan.tolerance`) is kept and warned of
+"""An RTT at rest that is off by more makes a trial of a run void. What is off by less (see `plan.tolerance`) is kept and warned of
 beside the figure, with the measured RTT: on a busy machine it is the waking of both ends that takes longer, and that is so on every
 path."""
 
 
 @dataclass(frozen=True)
 class Lateness:
-    """How late packets may leave, as a time or as a share of the RTT, whichever is more."""
+    """How late packets may leave, as a time or as a share of the RTT, whichever is more, and how far the RTT at rest may be off."""
 
+    rtt_to_tolerance: bool
+    """By no more than the tolerance of a measured RTT; else by what makes a trial void."""
     p99_ns: int | None
     p99_share: float
     p999_ns: int
     p999_share: float
 
 
-STRICT = Lateness(p99_ns=None, p99_share=0.0, p999_ns=100_000, p999_share=0.01)
-"""Of a link used alone: one packet in a thousand at most 100 µs or 1 % of the RTT late."""
-OF_A_PLAN = Lateness(p99_ns=100_000, p99_share=0.01, p999_ns=1_000_000, p999_share=0.1)
+STRICT = Lateness(rtt_to_tolerance=True, p99_ns=None, p99_share=0.0, p999_ns=100_000, p999_share=0.01)
+"""Of a link used alone: one packet in a thousand at most 100 µs or 1 % of the RTT late, the RTT at rest within its tolerance."""
+OF_A_PLAN = Lateness(rtt_to_tolerance=False, p99_ns=100_000, p99_share=0.01, p999_ns=1_000_000, p999_share=0.1)
 """Of a trial in a run. One packet in a hundred later than 100 µs (or 1 % of the RTT) adds 1 µs to the mean way: still below 1 % of the
 shortest RTT that makes sense; more moves throughput. A transaction of sixteen turns is 32 packets, so one packet in a thousand
 touches every thirtieth transaction: later than 1 ms (or 10 % of the RTT) shows in its p99. A tighter bound would only measure that
@@ -76,6 +79,7 @@ def link_receipt(
         "backend": link.backend,
         "asked": {
             "rtt_ns": asked.rtt_ns,
+            "rest_rtt_ns": link.rest_rtt_ns(asked),
             "rate_bps": asked.rate_bps,
             "queue_bytes": max(asked.queue_bytes(name) for name in WAYS),
             "changed_by_script": changed,
@@ -102,15 +106,28 @@ def link_receipt(
 
 
 def link_violations(
-    asked: LinkAsked, at_rest: Sequence[RttResult], stats: LinkStats | None, lateness: Lateness = OF_A_PLAN
+    link: Link, at_rest: Sequence[RttResult], stats: LinkStats | None, lateness: Lateness = OF_A_PLAN
 ) -> tuple[str, ...]:
     """Where the link was not what was asked. A back-end without counters proves nothing, and is accused of nothing."""
-    found = []
-    off = at_rest[-1].p50_ns - asked.rtt_ns
-    if abs(off) > max(RTT_VOID_NS, RTT_VOID_SHARE * asked.rtt_ns):
-        seen = ", ".join(format_duration_ns(probe.p50_ns) for probe in at_rest)
-        found.append(f"the link's RTT at rest was {seen}, asked {format_duration_ns(asked.rtt_ns)}")
-    return (*found, *counter_violations(asked, stats, lateness))
+    found = rtt_violations(link.asked, link.rest_rtt_ns(link.asked), at_rest, lateness)
+    return (*found, *counter_violations(link.asked, stats, lateness))
+
+
+def rtt_violations(
+    asked: LinkAsked, rest_rtt_ns: int, at_rest: Sequence[RttResult], lateness: Lateness
+) -> tuple[str, ...]:
+    """The part of them that the pings at rest tell; `rest_rtt_ns` is what they take over the asked link. The last probe counts."""
+    allowed_ns = max(RTT_VOID_NS, RTT_VOID_SHARE * asked.rtt_ns)
+    if lateness.rtt_to_tolerance:
+        allowed_ns = rtt_tolerance_ns(asked.rtt_ns)
+    if abs(at_rest[-1].p50_ns - rest_rtt_ns) <= allowed_ns:
+        return ()
+    seen = ", ".join(format_duration_ns(probe.p50_ns) for probe in at_rest)
+    words = f"the link's RTT at rest was {seen}, asked {format_duration_ns(asked.rtt_ns)}"
+    on_wire_ns = rest_rtt_ns - asked.rtt_ns
+    if on_wire_ns > allowed_ns / 10:
+        words += f" and {format_duration_ns(on_wire_ns)} for the ping's own bytes at the rate"
+    return (words,)
 
 
 def counter_violations(asked: LinkAsked, stats: LinkStats | None, lateness: Lateness) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """Calibration: a closed loop that finds what must be taken off a link's delay so that its RTT is the one asked.
 
 The RTT at rest is probed with the asked delay set, what it has too much is taken off both ways, and so on for a few rounds. It is
+held against the time of a ping over the asked link, whose own bytes take theirs at the rate. It is
 measured with the effects off: jitter, loss and outages would be taken for an error of the delay, and the loop would follow them.
 What comes out is frozen and holds with the effects on, which come on top of the same delay: every trial of the session on this
 link runs with the same programmed delays. A correction that followed each probe would follow the probe's noise, and the arms
@@ -54,6 +55,7 @@ class Calibrated(Protocol):
     """What the loop needs of a link."""
 
     def set_calm(self, asked: LinkAsked, compensate_ns: int) -> None: ...
+    def rest_rtt_ns(self, asked: LinkAsked) -> int: ...
     def ping(self) -> RttResult: ...
     def ping_from_idle(self) -> RttResult: ...
     def goodput(self, to_server: bool) -> GoodputResult: ...
@@ -70,11 +72,11 @@ def calibrate(link: Calibrated, asked: LinkAsked, *, with_goodput: bool) -> dict
 
     The last round measures what is then frozen. `with_goodput`: one bulk transfer each way as well, which takes seconds.
     """
-    compensate = 0
+    compensate, rest_rtt_ns = 0, link.rest_rtt_ns(asked)
     rounds: list[dict[str, Any]] = []
     while True:
         link.set_calm(asked, compensate)
-        probes = [link.ping() for _ in range(probe_count(asked.rtt_ns))]
+        probes = [link.ping() for _ in range(probe_count(rest_rtt_ns))]
         rtt_ns = int(statistics.median(probe.p50_ns for probe in probes))
         rounds.append(
             {
@@ -83,13 +85,14 @@ def calibrate(link: Calibrated, asked: LinkAsked, *, with_goodput: bool) -> dict
                 "rtt_p50s_ns": [probe.p50_ns for probe in probes],
             }
         )
-        excess = rtt_ns - asked.rtt_ns
+        excess = rtt_ns - rest_rtt_ns
         better = compensation_ns(asked, compensate, excess if len(rounds) == 1 else excess // _DAMPING)
         if len(rounds) == _ROUNDS or better == compensate or abs(excess) < asked.rtt_ns // 100:
             break
         compensate = better
     found: dict[str, Any] = {
         "compensate_ns": compensate,
+        "rest_rtt_ns": rest_rtt_ns,
         "rounds": rounds,
         "rtt_p50_ns": rtt_ns,
         "rtt_p99_ns": int(statistics.median(probe.p99_ns for probe in probes)),

@@ -49,6 +49,8 @@ class Backend(Protocol):
     NAME: str
     ABOUT: str
     """One line, for `howfar links`."""
+    CHARGES_LONE_PACKETS: bool
+    """A packet that comes alone takes its time at the rate, too."""
 
     @staticmethod
     def refuses(asked: LinkAsked) -> str | None:

@@ -33,6 +33,7 @@ class BareLine:
 class BareBackend:
     NAME = "none"
     ABOUT = "a bare veth cable, no effect at all"
+    CHARGES_LONE_PACKETS = False
 
     @staticmethod
     def refuses(asked: LinkAsked) -> str | None:

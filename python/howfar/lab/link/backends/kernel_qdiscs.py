@@ -106,6 +106,8 @@ def qdisc_batch(asked: LinkAsked, name: WayName, compensate_ns: int) -> list[str
 class KernelBackend:
     NAME = "kernel"
     ABOUT = "the kernel's tbf (rate) and netem (delay, loss) on a bridge; nothing is proved"
+    CHARGES_LONE_PACKETS = False
+    """tbf's bucket is full at rest."""
 
     @staticmethod
     def refuses(asked: LinkAsked) -> str | None:

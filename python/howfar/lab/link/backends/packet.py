@@ -14,6 +14,7 @@ from howfar.lab.network import Network, cable_through_middle
 class PacketBackend(EngineBackend):
     NAME = "packet"
     ABOUT = "howfar's emulator on packet sockets and veth; every effect"
+    CHARGES_LONE_PACKETS = True
 
     @staticmethod
     @contextmanager

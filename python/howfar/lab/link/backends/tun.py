@@ -14,6 +14,7 @@ from howfar.lab.network import Network, adopt_devices
 class TunBackend(EngineBackend):
     NAME = "tun"
     ABOUT = "howfar's emulator on TUN devices; every effect"
+    CHARGES_LONE_PACKETS = True
 
     @staticmethod
     @contextmanager
