@@ -69,7 +69,7 @@ def test_the_bare_cable_holds_up_nothing(found: LinkBench) -> None:
 
 
 def test_what_is_beside_the_grid_is_measured_or_says_why_not(found: LinkBench) -> None:
-    assert [extra.name for extra in found.extras] == ["unlimited", "redis", "hogs"]
+    assert [extra.name for extra in found.extras] == ["unlimited", "redis", "hogs", "loss", "jitter"]
     for extra in found.extras:
         assert (extra.ours is None) == (extra.skipped is not None)
         if extra.ours is not None:

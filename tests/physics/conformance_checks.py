@@ -16,11 +16,12 @@ from typing import Any
 
 from scipy.stats import binom, chi2
 
+from howfar.bench.link_datagrams import udp_errors
 from howfar.lab.link import Link, LinkAsked
 from howfar.lab.link.settings import apply
 from howfar.lab.link_receipt import OF_A_PLAN, link_violations
 from howfar.plan.tolerance import rtt_tolerance_ns
-from tests.physics.conformance_tools import FRAME_BYTES, datagrams, stream, udp_errors
+from tests.physics.conformance_tools import FRAME_BYTES, datagrams, stream
 
 _MS = 1_000_000
 _CHANCE = 0.001

@@ -22,17 +22,20 @@ CPU_MAX: Final = 0.08
 CPU_RATE_GBIT: Final = 10.0
 UNLIMITED_GBIT: Final = {"packet": 12.0, "tun": 15.0}
 REDIS_SHARE: Final = 0.80
+CHANCE: Final = 0.01
+"""How often what is random may lie outside of its interval though the link is right."""
 
 
 class Verdict(Part):
-    """One bar. `median` and `best` are in the bar's unit; of drops `median` is the worst run."""
+    """One bar. `median` and `best` are in the bar's unit. `median` is of drops the worst run, and of
+    loss and jitter all runs together."""
 
     bar: str
     limit: str
     median: float
     best: float
     met: bool
-    """By the median."""
+    """By the median, or what stands in its place."""
     met_at_best: bool
 
 
@@ -121,3 +124,53 @@ def judge_hogs(lateness_us: Sequence[float], privileged: bool) -> tuple[Verdict,
     """Lateness while other programs want every CPU."""
     most = 25.0 if privileged else 200.0
     return (_at_most("lateness p99.9 beside CPU hogs, µs", f"at most {most:.0f} µs", most, lateness_us),)
+
+
+def judge_loss(lost: Sequence[int], of: Sequence[int], asked: float) -> tuple[Verdict, ...]:
+    """All runs as one: each has a seed of its own, so their draws are independent and the interval is the narrowest."""
+    from scipy.stats import binom  # heavy, and wanted at the end only
+
+    def within(count: int, sent: int) -> tuple[float, float, bool]:
+        low, high = binom.interval(1 - CHANCE, sent, asked)
+        return float(low) / sent * 100, float(high) / sent * 100, bool(low <= count <= high)
+
+    if not of or min(of) < 1:
+        return ()
+    low, high, met = within(sum(lost), sum(of))
+    best, best_of = min(zip(lost, of, strict=True), key=lambda run: abs(run[0] / run[1] - asked))
+    return (
+        Verdict(
+            bar="loss, %",
+            limit=f"{low:.2f} to {high:.2f} (99 % interval of {asked:.0%})",
+            median=sum(lost) / sum(of) * 100,
+            best=best / best_of * 100,
+            met=met,
+            met_at_best=within(best, best_of)[2],
+        ),
+    )
+
+
+def judge_jitter(deviations_ms: Sequence[float], of: Sequence[int], asked_ms: float) -> tuple[Verdict, ...]:
+    """The standard deviation of all runs together, each about its own mean."""
+    from scipy.stats import chi2
+
+    def limits(freedom: int) -> tuple[float, float]:
+        low, high = chi2.interval(1 - CHANCE, freedom)
+        return asked_ms * (float(low) / freedom) ** 0.5, asked_ms * (float(high) / freedom) ** 0.5
+
+    if not of or min(of) < 2:
+        return ()
+    freedom = sum(of) - len(of)
+    pooled = (sum(one**2 * (count - 1) for one, count in zip(deviations_ms, of, strict=True)) / freedom) ** 0.5
+    best, best_of = min(zip(deviations_ms, of, strict=True), key=lambda run: abs(run[0] - asked_ms))
+    (low, high), (best_low, best_high) = limits(freedom), limits(best_of - 1)
+    return (
+        Verdict(
+            bar="jitter, ms",
+            limit=f"{low:.3f} to {high:.3f} (99 % interval of {asked_ms:g})",
+            median=pooled,
+            best=best,
+            met=low <= pooled <= high,
+            met_at_best=best_low <= best <= best_high,
+        ),
+    )

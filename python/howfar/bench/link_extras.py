@@ -1,4 +1,5 @@
-"""What the grid of links does not show: one stream without a rate, small requests of many connections, lateness beside CPU hogs.
+"""What the grid of links does not show: one stream without a rate, small requests of many connections, lateness beside
+CPU hogs, loss and jitter.
 
 Each is measured once a run, over our link and beside it over the bare cable, or over the peer where that can do the same.
 """
@@ -10,11 +11,30 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import Final, Protocol
 
-from howfar.bench.link_bars import Verdict, judge_drops, judge_hogs, judge_redis, judge_unlimited
+from howfar.bench.link_bars import (
+    Verdict,
+    judge_drops,
+    judge_hogs,
+    judge_jitter,
+    judge_loss,
+    judge_redis,
+    judge_unlimited,
+)
 from howfar.bench.link_cable import Cable
-from howfar.bench.link_figures import Asked, Beside, Extra, Figure
+from howfar.bench.link_effects import (
+    DEVIATION_NS,
+    LOSS_SHARE,
+    Lost,
+    Spread,
+    count_lost,
+    jittery,
+    let_loose,
+    lossy,
+    spread,
+)
+from howfar.bench.link_figures import Asked, Beside, Extra, ExtraName, Figure
 from howfar.bench.link_floor import timer_lateness_us
 from howfar.bench.link_grid import FULL_TIMES, Times
 from howfar.bench.link_meter import Road, ping, transfer, unmodelled_drops
@@ -22,7 +42,8 @@ from howfar.bench.link_redis import gets_per_s, missing_program
 from howfar.errors import LabError
 from howfar.lab.awake import spinning
 from howfar.lab.hosts import share_cpus, usable_cpus
-from howfar.lab.link import Link
+from howfar.lab.link import Link, LinkAsked
+from howfar.lab.link.backends import backends
 
 UNLIMITED: Final = Asked(rtt_ms=0, rate_gbit=None)
 BESIDE_HOGS: Final = Asked(rtt_ms=1, rate_gbit=1)
@@ -31,6 +52,9 @@ _LONGEST_S: Final = 120
 _PINGS: Final = 3000
 """Two packets and their acknowledgements each: the worst of a thousand is then no single one."""
 _PINGS_QUICK: Final = 300
+_LOST_OF, _LOST_OF_QUICK = 10_000, 3_000
+_SPREAD_OF, _SPREAD_OF_QUICK = 1_000, 300
+"""Datagrams."""
 VETH: Final = "veth"
 
 
@@ -66,6 +90,10 @@ class Extras:
         self._drops: dict[str, list[int]] = defaultdict(list)
         self._runs: dict[tuple[str, str], list[float]] = defaultdict(list)
         self._no_redis = missing_program()
+        self._lost: list[Lost] = []
+        self._spreads: list[Spread] = []
+        self._refused: dict[ExtraName, str] = {}
+        """Why our back-end cannot be asked for that."""
 
     def steps(self) -> Sequence[Callable[[], None]]:
         made: list[Callable[[], None]] = [self._unlimited]
@@ -73,6 +101,7 @@ class Extras:
             made.append(self._redis)
         if self._hogs:
             made.append(self._beside_hogs)
+        made += [self._loss, self._jitter]
         return tuple(made)
 
     def found(self, backend: str, privileged: bool) -> tuple[Extra, ...]:
@@ -93,11 +122,29 @@ class Extras:
             bars = judge_hogs(late, privileged) if late else ()
             what = f"lateness p99.9 beside {self._hogs} CPU hogs, RTT {BESIDE_HOGS.rtt_ms:g} ms"
             made.append(self._extra("hogs", what, "µs", bars, best=min))
-        return tuple(made)
+        return (*made, *self._effects())
+
+    def _effects(self) -> Sequence[Extra]:
+        def nearest(asked: float) -> Callable[[Sequence[float]], float]:
+            return lambda runs: min(runs, key=lambda one: abs(one - asked))
+
+        percent, asked_ms = LOSS_SHARE * 100, DEVIATION_NS / 1e6
+        lost = judge_loss([run.count for run in self._lost], [run.of for run in self._lost], LOSS_SHARE)
+        jitter = judge_jitter(self._runs["jitter", "ours"], [run.of for run in self._spreads], asked_ms)
+        return (
+            self._extra("loss", f"datagrams lost of a loss of {percent:g} %", "%", lost, best=nearest(percent)),
+            self._extra(
+                "jitter",
+                f"standard deviation of the one-way time, of a normal jitter of {asked_ms:g} ms",
+                "ms",
+                jitter,
+                best=nearest(asked_ms),
+            ),
+        )
 
     def _extra(
         self,
-        name: Literal["unlimited", "redis", "hogs"],
+        name: ExtraName,
         what: str,
         unit: str,
         bars: tuple[Verdict, ...],
@@ -106,7 +153,7 @@ class Extras:
         sides = {side: Figure.of(runs, best) for (kind, side), runs in self._runs.items() if kind == name and runs}
         ours = sides.pop("ours", None)
         beside = tuple(Beside(name=side, figure=figure) for side, figure in sides.items())
-        skipped = None if ours is not None else "this back-end counts none"
+        skipped = None if ours is not None else self._refused.get(name, "this back-end counts none")
         return Extra(
             name=name,
             what=what,
@@ -162,7 +209,7 @@ class Extras:
 
     def _beside_hogs(self) -> None:
         """Over ours the emulator's own count. A peer counts none, so beside it the RTT of both is told."""
-        count = _PINGS if self._times == FULL_TIMES else _PINGS_QUICK
+        count = self._count(_PINGS, _PINGS_QUICK)
         road = self._ours.shape(BESIDE_HOGS)
         with hogs(self._hogs):
             excess_us = _excess_us(road, count)
@@ -181,6 +228,41 @@ class Extras:
             road, _ = self._peer.shape(BESIDE_HOGS)
             with hogs(self._hogs):
                 self._runs["hogs", f"RTT p99 excess of {self._peer.name}"].append(_excess_us(road, count))
+
+    def _loss(self) -> None:
+        if self._ask("loss", lossy(self._seed(len(self._lost)))):
+            network = self._ours.link.network
+            found = count_lost(network.client, network.server, self._count(_LOST_OF, _LOST_OF_QUICK))
+            self._lost.append(found)
+            self._runs["loss", "ours"].append(found.count / max(found.of, 1) * 100)
+            self._count_drops("loss")
+
+    def _jitter(self) -> None:
+        """Over the bare cable as well: what the machine itself scatters is in either."""
+        if self._ask("jitter", jittery(self._seed(len(self._spreads)))):
+            network, bare = self._ours.link.network, self._bare()
+            count = self._count(_SPREAD_OF, _SPREAD_OF_QUICK)
+            found = spread(network.client, network.server, count)
+            self._spreads.append(found)
+            self._runs["jitter", "ours"].append(found.deviation_ns / 1e6)
+            self._count_drops("jitter")
+            self._runs["jitter", VETH].append(spread(bare.client_host, bare.server_host, count).deviation_ns / 1e6)
+
+    def _ask(self, name: ExtraName, asked: LinkAsked) -> bool:
+        """Let it loose, or note why this back-end never can. Raises LinkFailed, EngineError."""
+        why = backends()[self._ours.link.backend].refuses(asked)
+        if why is not None:
+            self._refused[name] = why
+            return False
+        let_loose(self._ours.link, asked)
+        return True
+
+    def _seed(self, run: int) -> int:
+        """Each run draws anew. The kernel does so by itself, and takes no seed."""
+        return 0 if self._ours.link.ready is None else run
+
+    def _count(self, full: int, quick: int) -> int:
+        return full if self._times == FULL_TIMES else quick
 
 
 def _excess_us(road: Road, count: int) -> float:

@@ -37,7 +37,9 @@ COMMAND = "howfar bench link"
 @click.option(
     "--hogs", type=click.IntRange(0, 64), default=2, show_default=True, help="CPU hogs beside which lateness is taken."
 )
-@click.option("--extras/--no-extras", default=True, help="Also without a rate, redis, and beside CPU hogs.")
+@click.option(
+    "--extras/--no-extras", default=True, help="Also without a rate, redis, beside CPU hogs, loss and jitter."
+)
 @click.option("--json", "as_json", is_flag=True, help="The result as JSON.")
 @no_colour_option
 def link(
