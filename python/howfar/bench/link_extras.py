@@ -266,7 +266,7 @@ class Extras:
 
 
 def _excess_us(road: Road, count: int) -> float:
-    return ping(road, count, BESIDE_HOGS.rtt_ns, keep_awake=False).p99_ns / 1e3 - BESIDE_HOGS.rest_rtt_ms * 1e3
+    return (ping(road, count, BESIDE_HOGS.rtt_ns, keep_awake=False).p99_ns - BESIDE_HOGS.rtt_ns) / 1e3
 
 
 def hogs(count: int) -> AbstractContextManager[None]:

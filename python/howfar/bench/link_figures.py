@@ -13,7 +13,8 @@ from typing import Literal, Self
 
 from howfar.analysis.summary import Part
 from howfar.bench.link_bars import Verdict, judge_link
-from howfar.lab.link.asked import FRAMING_BYTES, HEADERS_BYTES, WAYS, LinkAsked
+from howfar.lab.link.asked import LinkAsked
+from howfar.lab.link.backends import backends
 
 BUSY_LOAD = 0.5
 
@@ -36,23 +37,15 @@ class Asked(Part):
         """The same for the laboratory."""
         return LinkAsked(self.rtt_ns, self.rate_bps)
 
-    @property
-    def rest_rtt_ms(self) -> float:
-        """What a ping of one byte must take: the RTT, and its own frames' time on the wire both ways where there is a rate."""
-        return rest_rtt_ns(self.link) / 1e6
+    def rest_rtt_ms(self, backend: str) -> float:
+        """What a ping of one byte must take: the RTT, and its own time on the wire where this back-end charges it."""
+        return (self.link.rest_rtt_ns if backends()[backend].CHARGES_LONE_PACKETS else self.rtt_ns) / 1e6
 
     @property
     def expected_gbit(self) -> float | None:
         """The most payload that such a link carries."""
         bps = self.link.expected_goodput_bps("to_server")
         return None if bps is None else bps / 1e9
-
-
-def rest_rtt_ns(link: LinkAsked) -> int:
-    """Of a ping of one byte: 91 bytes on the wire each way."""
-    frame_bits = (1 + HEADERS_BYTES + FRAMING_BYTES) * 8
-    rates = (link.mean_rate_bps(name) for name in WAYS)
-    return link.rtt_ns + sum(frame_bits * 10**9 // rate for rate in rates if rate is not None)
 
 
 class Run(Part):
@@ -229,9 +222,10 @@ def row(
 ) -> Row:
     """From the runs of both; `peer` has its name, its note and its runs."""
     drops = [run.drops for run in ours if run.drops is not None]
+    rest_rtt_ms = asked.rest_rtt_ms(backend)
     return Row(
         asked=asked,
-        rest_rtt_ms=asked.rest_rtt_ms,
+        rest_rtt_ms=rest_rtt_ms,
         backend=backend,
         obtained=_obtained(ours, asked),
         cpu_core_per_gbit=_median([run.cpu_core_per_gbit for run in ours]),
@@ -242,7 +236,7 @@ def row(
         bars=judge_link(
             asked.rtt_ms,
             asked.rate_gbit,
-            rest_rtt_ms=asked.rest_rtt_ms,
+            rest_rtt_ms=rest_rtt_ms,
             rtt_p50_ms=[run.rtt_ms_p50 for run in ours],
             rtt_p99_ms=[run.rtt_ms_p99 for run in ours],
             goodput_share=[share for run in ours if (share := _share(run.goodput_gbit, asked)) is not None],
