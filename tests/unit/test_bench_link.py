@@ -15,7 +15,7 @@ from howfar.bench.link_cable import Cable
 from howfar.bench.link_extras import Extras, OpenPeer
 from howfar.bench.link_figures import Asked, Beside, Extra, Figure, LinkBench, Run, RunsOn, Setting
 from howfar.bench.link_grid import FULL_TIMES, RATES_GBIT, RTTS_MS, Times, grid
-from howfar.bench.link_meter import Road, Transfer
+from howfar.bench.link_meter import Road, Transfer, unmodelled_drops
 from howfar.bench.link_peers import PEERS, Found, Shape
 from howfar.cli import bench_link
 from howfar.cli.bench import bench
@@ -329,6 +329,14 @@ class FakeShaped:
 class FakeCable:
     def road(self) -> Road:
         return Road("cable", 2, Launcher())
+
+
+def test_drops_that_the_kernel_does_not_tell_are_not_none() -> None:
+    stats = FakeShaped().counters()
+    assert unmodelled_drops(stats) == 1
+    silent = stats.to_client.model_copy(update={"drops": stats.to_client.drops.model_copy(update={"socket": None})})
+    assert unmodelled_drops(stats.model_copy(update={"to_client": silent})) == 1, "what is known is told"
+    assert unmodelled_drops(LinkStats(to_server=silent, to_client=silent)) is None
 
 
 @pytest.mark.parametrize("delays", [False, True])

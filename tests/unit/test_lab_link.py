@@ -24,6 +24,7 @@ from howfar.lab.link_receipt import (
     goodput_warnings,
     link_receipt,
     link_violations,
+    unproved,
 )
 
 _ASKED = LinkAsked(rtt_ns=200_000, rate_bps=10**9)
@@ -34,6 +35,7 @@ def _way(**changes: object) -> DirectionStats:
         "packets": 10,
         "segments": 10,
         "wire_bytes": 15380,
+        "admitted": 10,
         "drops": Drops(queue=0, loss=0, outage=0, arena=0, socket=0, transmit=0),
         "duplicated": 0,
         "corrupted": 0,
@@ -327,7 +329,7 @@ def test_a_back_end_that_counts_nothing_is_accused_of_nothing() -> None:
 
 def _lost(lost: int, of: int) -> DirectionStats:
     drops = Drops(queue=0, loss=lost, outage=0, arena=0, socket=0, transmit=0)
-    return _way(segments=of - lost, drops=drops)
+    return _way(segments=of - lost, admitted=of, drops=drops)
 
 
 @pytest.mark.parametrize(("lost", "warned"), [(1000, False), (1250, True), (750, True)])
@@ -337,6 +339,26 @@ def test_a_loss_outside_its_interval_is_a_warning(lost: int, warned: bool) -> No
     warnings = effect_warnings(asked, LinkStats(to_server=_lost(lost, 100_000), to_client=_way()))
     assert bool(warnings) == warned
     assert all("loss to server: asked 1.000%" in warning for warning in warnings)
+
+
+def test_what_is_on_its_way_at_the_end_came_to_the_loss() -> None:
+    """A short program over a long link: of 1000 segments that came 10 were lost, and 800 are still on their way."""
+    asked = apply(_ASKED, "loss", "to-server:1%")
+    drops = Drops(queue=0, loss=10, outage=0, arena=0, socket=0, transmit=0)
+    seen = _way(segments=190, admitted=1000, drops=drops)
+    assert effect_warnings(asked, LinkStats(to_server=seen, to_client=_way())) == ()
+
+
+def test_drops_that_the_kernel_does_not_tell_prove_nothing() -> None:
+    assert unproved(_stats()) == ()
+    silent = Drops(queue=0, loss=0, outage=0, arena=0, socket=None, transmit=0)
+    stats = _stats(drops=silent)
+    assert counter_violations(_ASKED, stats, STRICT) == ()
+    (sentence,) = unproved(stats)
+    assert "to server" in sentence
+    lost = _stats(drops=silent.model_copy(update={"arena": 3}))
+    assert "socket unknown" in counter_violations(_ASKED, lost, STRICT)[0]
+    assert unproved(None) and unproved(_stats(packets=0).model_copy(update={"to_client": _way(packets=0)}))
 
 
 def test_bursts_may_miss_their_share_by_more() -> None:

@@ -8,8 +8,11 @@ use crate::effects::Nanos;
 use crate::job::Realtime;
 use crate::sys;
 
-/// A kernel stamp further from the present is not believed: the real-time clock was set in between.
-const STAMP_AGE_MAX: i128 = 1_000_000_000;
+/// An older kernel stamp is not believed: the real-time clock was set in between. A packet may have waited for a thread that did not
+/// run, and so long a wait must be seen, not taken for no wait at all.
+const STAMP_AGE_MAX: i128 = 60_000_000_000;
+/// How much later than the reading of the clocks a stamp may be: that of a packet which came meanwhile.
+const STAMP_AHEAD_MAX: i128 = 1_000_000_000;
 /// Low among the real-time priorities: above every normal thread is all that is wanted.
 const PRIORITY: i32 = 10;
 /// In the normal class: the shortest slice that the kernel gives.
@@ -40,8 +43,7 @@ impl Stamps {
     /// The moment of a stamp on the monotonic clock. Without a believable stamp, now.
     pub(crate) fn moment(self, stamp: Option<i128>) -> Nanos {
         match stamp.map(|stamp| self.real - stamp) {
-            // A packet of the batch may have come after the clocks were read.
-            Some(age) if (-STAMP_AGE_MAX..STAMP_AGE_MAX).contains(&age) => {
+            Some(age) if (-STAMP_AHEAD_MAX..STAMP_AGE_MAX).contains(&age) => {
                 (i128::from(self.monotonic) - age).max(0) as u64
             }
             _ => now(),
@@ -90,15 +92,17 @@ mod tests {
     #[test]
     fn stamps_are_moved_to_the_monotonic_clock() {
         let stamps = Stamps {
-            monotonic: 5_000_000_000,
+            monotonic: 100_000_000_000,
             real: 1_700_000_000_000_000_000,
         };
         let stamp = |age: i128| Some(stamps.real - age);
-        assert_eq!(stamps.moment(stamp(0)), 5_000_000_000);
-        assert_eq!(stamps.moment(stamp(1_234)), 4_999_998_766);
-        assert_eq!(stamps.moment(stamp(-50)), 5_000_000_050);
+        assert_eq!(stamps.moment(stamp(0)), 100_000_000_000);
+        assert_eq!(stamps.moment(stamp(1_234)), 99_999_998_766);
+        assert_eq!(stamps.moment(stamp(-50)), 100_000_000_050);
+        // A machine that stood still for 59 s.
+        assert_eq!(stamps.moment(stamp(59_000_000_000)), 41_000_000_000);
         let before = now();
-        for unbelievable in [stamp(STAMP_AGE_MAX), stamp(-3_600 * STAMP_AGE_MAX), None] {
+        for unbelievable in [stamp(STAMP_AGE_MAX), stamp(-2 * STAMP_AHEAD_MAX), None] {
             assert!(stamps.moment(unbelievable) >= before);
         }
     }

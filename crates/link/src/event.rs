@@ -44,13 +44,14 @@ impl Failure {
 }
 
 /// Segments that did not arrive, by cause. `queue`, `loss` and `outage` are properties of the link; any other spoils a trial.
+/// Only of `socket` the kernel tells packets, each a segment or a super-packet of many; None: it does not tell.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Drops {
     pub(crate) queue: u64,
     pub(crate) loss: u64,
     pub(crate) outage: u64,
     pub(crate) arena: u64,
-    pub(crate) socket: u64,
+    pub(crate) socket: Option<u64>,
     pub(crate) transmit: u64,
 }
 
@@ -59,6 +60,8 @@ pub(crate) struct DirectionStats {
     pub(crate) packets: u64,
     pub(crate) segments: u64,
     pub(crate) wire_bytes: u64,
+    /// Segments that were let onto the line: what an outage or the queue took is not among them, what the line lost is.
+    pub(crate) admitted: u64,
     pub(crate) drops: Drops,
     pub(crate) duplicated: u64,
     pub(crate) corrupted: u64,

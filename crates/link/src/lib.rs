@@ -70,19 +70,19 @@ fn serve(news: &Receiver<News>, sender: Sender<News>) -> Result<(), Failure> {
         return Err(Failure::bad_job("stdin ended before the job came"));
     };
     let job = LinkJob::parse(&text).map_err(Failure::bad_job)?;
-    let link = Link::start(&job, sender)?;
+    let mut link = Link::start(&job, sender)?;
     Event::LinkReady {
         realtime: link.scheduling() == Scheduling::Realtime,
         short_slice: link.scheduling() == Scheduling::ShortSlice,
         offload: true,
     }
     .emit();
-    let outcome = obey(&link, news);
+    let outcome = obey(&mut link, news);
     link.stop();
     outcome
 }
 
-fn obey(link: &Link, news: &Receiver<News>) -> Result<(), Failure> {
+fn obey(link: &mut Link, news: &Receiver<News>) -> Result<(), Failure> {
     loop {
         match news.recv() {
             Ok(News::Line(text)) if text.trim().is_empty() => {}

@@ -1,6 +1,7 @@
 //! Both directions of a link, each a thread, and how the main thread talks to them.
 
 use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
@@ -12,7 +13,7 @@ use crate::News;
 use crate::clock::{self, Scheduling};
 use crate::event::{Code, DirectionStats, Failure};
 use crate::job::{Direction, LinkJob, PortKind, Realtime};
-use crate::port::{Packet, Port, Tun};
+use crate::port::{Gauge, Packet, Port, Tun};
 use crate::pump::{Order, Pump};
 
 /// A direction that does not answer within this time hangs.
@@ -24,6 +25,8 @@ struct Way {
     wake: Arc<OwnedFd>,
     thread: JoinHandle<()>,
     scheduling: Scheduling,
+    /// Of the interface that it hears. Asked by the main thread, which has the time.
+    gauge: Box<dyn Gauge>,
 }
 
 #[derive(Debug)]
@@ -44,20 +47,21 @@ impl Link {
     fn join<P: Port>(job: &LinkJob, news: Sender<News>) -> Result<Self, Failure> {
         let (client, server) = (&job.client_interface, &job.server_interface);
         // Both ends first: nothing passes before both ways are there.
-        let (from_client, into_client) = P::open(client)?;
-        let (from_server, into_server) = P::open(server)?;
+        let (at_client, at_server) = (P::open(client)?, P::open(server)?);
         let names = |from: &String, to: &String| (from.clone(), to.clone());
         Ok(Self {
             to_server: Way::start::<P>(
                 names(client, server),
-                (from_client, into_server),
+                (at_client.receiver, at_server.transmitter),
+                at_client.gauge,
                 &job.to_server,
                 job.realtime,
                 news.clone(),
             )?,
             to_client: Way::start::<P>(
                 names(server, client),
-                (from_server, into_client),
+                (at_server.receiver, at_client.transmitter),
+                at_server.gauge,
                 &job.to_client,
                 job.realtime,
                 news,
@@ -79,7 +83,10 @@ impl Link {
         self.to_client.order(Order::Set(to_client.clone()));
     }
 
-    pub(crate) fn stats(&self, reset: bool) -> Result<(DirectionStats, DirectionStats), Failure> {
+    pub(crate) fn stats(
+        &mut self,
+        reset: bool,
+    ) -> Result<(DirectionStats, DirectionStats), Failure> {
         Ok((self.to_server.stats(reset)?, self.to_client.stats(reset)?))
     }
 
@@ -87,7 +94,7 @@ impl Link {
     pub(crate) fn stop(self) {
         for way in [self.to_server, self.to_client] {
             way.order(Order::Stop);
-            // A thread that panicked has already said why on stderr.
+            // Whatever ended it by itself has been told.
             let _ = way.thread.join();
         }
     }
@@ -97,6 +104,7 @@ impl Way {
     fn start<P: Port>(
         names: (String, String),
         ports: (P::Receiver, P::Transmitter),
+        gauge: Box<dyn Gauge>,
         direction: &Direction,
         realtime: Realtime,
         news: Sender<News>,
@@ -120,9 +128,9 @@ impl Way {
             .spawn(move || {
                 // The main thread waits for the class; if it has gone there is nobody to tell.
                 let _ = class.send(clock::wake_on_time(realtime));
-                if let Err(failure) = Pump::<P>::new(names, ports, &direction, inbox, ear).run() {
-                    let _ = news.send(News::Broken(failure));
-                }
+                tell_of_its_end(&news, || {
+                    Pump::<P>::new(names, ports, &direction, inbox, ear).run()
+                });
             })
             .map_err(|error| internal(&error))?;
         let scheduling = classes
@@ -133,6 +141,7 @@ impl Way {
             wake,
             thread,
             scheduling,
+            gauge,
         })
     }
 
@@ -143,9 +152,14 @@ impl Way {
         }
     }
 
-    fn stats(&self, reset: bool) -> Result<DirectionStats, Failure> {
+    fn stats(&mut self, reset: bool) -> Result<DirectionStats, Failure> {
         let (answer, answers) = channel();
-        self.order(Order::Stats { reset, answer });
+        let dropped = self.gauge.dropped();
+        self.order(Order::Stats {
+            reset,
+            dropped,
+            answer,
+        });
         answers.recv_timeout(PATIENCE).map_err(|error| {
             Failure::new(
                 Code::Internal,
@@ -153,5 +167,53 @@ impl Way {
                 "The machine may be overloaded; try again, and report this if it stays.",
             )
         })
+    }
+}
+
+/// Run a direction, and say so when it ends by itself: a link of which one direction is silent must not look like a slow one.
+fn tell_of_its_end(news: &Sender<News>, run: impl FnOnce() -> Result<(), Failure>) {
+    // Nothing that the closure holds is used after a panic.
+    let ended = catch_unwind(AssertUnwindSafe(run));
+    let failure = match ended {
+        Ok(Ok(())) => return,
+        Ok(Err(failure)) => failure,
+        Err(_) => Failure::new(
+            Code::Internal,
+            "a direction of the link panicked; stderr says where",
+            "Please report this.",
+        ),
+    };
+    // The main thread may have ended already.
+    let _ = news.send(News::Broken(failure));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_direction_that_panics_says_so() {
+        let (sender, news) = channel();
+        tell_of_its_end(&sender, || panic!("as the test wants"));
+        assert!(matches!(
+            news.try_recv(),
+            Ok(News::Broken(Failure {
+                code: Code::Internal,
+                ..
+            }))
+        ));
+        tell_of_its_end(&sender, || Err(Failure::bad_job("as the test wants")));
+        assert!(matches!(
+            news.try_recv(),
+            Ok(News::Broken(Failure {
+                code: Code::BadJob,
+                ..
+            }))
+        ));
+        tell_of_its_end(&sender, || Ok(()));
+        assert!(
+            news.try_recv().is_err(),
+            "a direction that was stopped is no news"
+        );
     }
 }

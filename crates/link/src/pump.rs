@@ -30,9 +30,6 @@ const BATCH: usize = 64;
 const DEAF_MAX: Nanos = 10_000_000;
 const DEAF_LEAST: Nanos = 2_000_000;
 const DEAF_BYTES: u64 = 1 << 20;
-/// Packets closer than this are a burst, of which more is gathered for so long at once, as network cards do. Only where nothing is
-/// on the way: to be woken for each of them costs more than to pass it on, and takes the processor from whoever sends them.
-const GATHER: Nanos = 20_000;
 /// Attempts to send a packet for which the kernel has no room, and the time between two.
 const ATTEMPTS: u32 = 50;
 const PAUSE: Nanos = 20_000;
@@ -47,6 +44,8 @@ pub(crate) enum Order {
     Set(Direction),
     Stats {
         reset: bool,
+        /// What the receiver's gauge said just now.
+        dropped: Option<u64>,
         answer: Sender<DirectionStats>,
     },
     Stop,
@@ -65,9 +64,6 @@ pub(crate) struct Pump<P: Port> {
     sleeper: Sleeper,
     deaf: Nanos,
     overtakes: bool,
-    /// When the last packet came, and whether the one before it was close.
-    arrival: Nanos,
-    dense: bool,
     scratch: Vec<u8>,
 }
 
@@ -119,8 +115,6 @@ impl<P: Port> Pump<P> {
             sleeper: Sleeper::new(now()),
             deaf: deaf(direction),
             overtakes: overtakes(direction),
-            arrival: 0,
-            dense: false,
             scratch: vec![0; PACKET_MAX],
         }
     }
@@ -131,7 +125,7 @@ impl<P: Port> Pump<P> {
             self.wait()?;
             self.transmit_due()?;
             self.receive()?;
-            // After what came before it.
+            // After what came before it, as far as a batch goes: of more that waits, the rest meets the new link.
             if self.obey() {
                 return Ok(());
             }
@@ -142,11 +136,7 @@ impl<P: Port> Pump<P> {
     fn wait(&mut self) -> Result<(), Failure> {
         let moment = now();
         let Some(due) = self.shaper.next_wake() else {
-            if !self.dense {
-                return self.hear(None);
-            }
-            sleep_until(moment + GATHER);
-            return Ok(());
+            return self.hear(None).map(drop);
         };
         if due <= moment {
             return Ok(());
@@ -161,7 +151,9 @@ impl<P: Port> Pump<P> {
                 self.sleeper.watched(seen - moment);
             }
             Until::Sleep(wanted) if self.overtakes || !P::STAMPED => {
-                self.hear(Some(wanted - moment))?;
+                if self.hear(Some(wanted - moment))? {
+                    self.sleeper.slept(wanted, now());
+                }
             }
             Until::Sleep(wanted) if wanted - moment > self.deaf => sleep_until(moment + self.deaf),
             Until::Sleep(wanted) => {
@@ -172,21 +164,21 @@ impl<P: Port> Pump<P> {
         Ok(())
     }
 
-    /// Until a packet or an order comes, but no longer than `time`.
-    fn hear(&self, time: Option<Nanos>) -> Result<(), Failure> {
+    /// Until a packet or an order comes, but no longer than `time`. True: neither came.
+    fn hear(&self, time: Option<Nanos>) -> Result<bool, Failure> {
         let timeout = time.map(timespec);
         let mut ends = [
             PollFd::new(&self.wake, PollFlags::IN),
             PollFd::new(&self.receiver, PollFlags::IN),
         ];
         match poll(&mut ends, timeout.as_ref()) {
-            Ok(_) if ends[0].revents().is_empty() => Ok(()),
+            Ok(ready) if ends[0].revents().is_empty() => Ok(ready == 0),
             Ok(_) => {
                 // Read only to make it quiet; orders are counted by the channel.
                 let _ = rustix::io::read(self.wake.as_fd(), &mut [0_u8; 8]);
-                Ok(())
+                Ok(false)
             }
-            Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(rustix::io::Errno::INTR) => Ok(false),
             Err(error) => Err(P::failure(
                 &self.names.0,
                 "wait for packets on",
@@ -206,8 +198,11 @@ impl<P: Port> Pump<P> {
                     self.deaf = deaf(&direction);
                     self.overtakes = overtakes(&direction);
                 }
-                Order::Stats { reset, answer } => {
-                    let dropped = self.receiver.dropped();
+                Order::Stats {
+                    reset,
+                    dropped,
+                    answer,
+                } => {
                     // An asker that has gone needs no answer.
                     let _ = answer.send(self.counters.figures(dropped));
                     if reset {
@@ -221,7 +216,6 @@ impl<P: Port> Pump<P> {
 
     fn receive(&mut self) -> Result<(), Failure> {
         let stamps = Stamps::read();
-        self.dense = false;
         for _ in 0..BATCH {
             let (room, kept) = match self.arena.room() {
                 Some(room) => (room, true),
@@ -235,8 +229,6 @@ impl<P: Port> Pump<P> {
                     match layout {
                         Some(layout) if kept && !received.truncated => {
                             let arrival = stamps.moment(received.stamp);
-                            self.dense = arrival < self.arrival + GATHER;
-                            self.arrival = arrival;
                             self.accept(arrival, received.length, &layout);
                         }
                         layout => {
@@ -248,7 +240,7 @@ impl<P: Port> Pump<P> {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // A packet of a kind that virtio-net headers cannot describe: the kernel has dropped it.
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-                    self.counters.drops.socket += 1;
+                    self.counters.refused += 1;
                 }
                 Err(error) => return Err(P::failure(&self.names.0, "receive from", &error)),
             }
@@ -264,6 +256,7 @@ impl<P: Port> Pump<P> {
         let admission = self.shaper.offer(arrival, train, place);
         self.arena.hold(place, admission.slices);
         let counters = &mut self.counters;
+        counters.admitted += u64::from(admission.admitted);
         counters.drops.queue += u64::from(admission.dropped);
         counters.drops.loss += u64::from(admission.lost);
         counters.drops.outage += u64::from(admission.outage);

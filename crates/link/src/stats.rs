@@ -14,14 +14,19 @@ pub(crate) struct Counters {
     pub(crate) packets: u64,
     pub(crate) segments: u64,
     pub(crate) wire_bytes: u64,
+    pub(crate) admitted: u64,
+    /// `socket` is reckoned when it is asked.
     pub(crate) drops: Drops,
+    /// Packets that the socket could not describe.
+    pub(crate) refused: u64,
     pub(crate) duplicated: u64,
     pub(crate) corrupted: u64,
     pub(crate) reordered: u64,
     pub(crate) queue_bytes_max: u64,
     lateness: Histogram<u64>,
     cpu_start: Nanos,
-    socket_start: u64,
+    /// None: nobody knows what had been dropped before.
+    socket_start: Option<u64>,
 }
 
 impl Counters {
@@ -31,31 +36,36 @@ impl Counters {
             packets: 0,
             segments: 0,
             wire_bytes: 0,
+            admitted: 0,
             drops: Drops::default(),
+            refused: 0,
             duplicated: 0,
             corrupted: 0,
             reordered: 0,
             queue_bytes_max: 0,
             lateness: Histogram::new_with_bounds(1, LATENESS_MAX, 2).expect("the bounds are right"),
             cpu_start: thread_cpu(),
-            socket_start: 0,
+            socket_start: Some(0),
         }
     }
 
-    /// A slice that was due at `due` had left at `now`: the send has returned.
+    /// A slice that was due at `due` left at `now`, the moment just before the send that took it.
     pub(crate) fn left(&mut self, due: Nanos, now: Nanos) {
         self.lateness.saturating_record(now.saturating_sub(due));
     }
 
-    /// The figures, where `socket_drops` is the socket's total since it was opened.
-    pub(crate) fn figures(&self, socket_drops: u64) -> DirectionStats {
+    /// The figures, where `socket_drops` is the socket's total since it was opened, if it is known.
+    pub(crate) fn figures(&self, socket_drops: Option<u64>) -> DirectionStats {
         let quantile = |part| self.lateness.value_at_quantile(part);
         DirectionStats {
             packets: self.packets,
             segments: self.segments,
             wire_bytes: self.wire_bytes,
+            admitted: self.admitted,
             drops: Drops {
-                socket: self.drops.socket + socket_drops - self.socket_start,
+                socket: socket_drops
+                    .zip(self.socket_start)
+                    .map(|(total, start)| total.saturating_sub(start) + self.refused),
                 ..self.drops
             },
             duplicated: self.duplicated,
@@ -71,11 +81,13 @@ impl Counters {
     }
 
     /// Count anew.
-    pub(crate) fn reset(&mut self, socket_drops: u64) {
+    pub(crate) fn reset(&mut self, socket_drops: Option<u64>) {
         self.packets = 0;
         self.segments = 0;
         self.wire_bytes = 0;
+        self.admitted = 0;
         self.drops = Drops::default();
+        self.refused = 0;
         (self.duplicated, self.corrupted, self.reordered) = (0, 0, 0);
         self.queue_bytes_max = 0;
         self.lateness.reset();
@@ -87,4 +99,33 @@ impl Counters {
 fn thread_cpu() -> Nanos {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drops_of_the_socket_count_from_the_last_reset() {
+        let mut counters = Counters::new();
+        counters.refused = 2;
+        assert_eq!(counters.figures(Some(5)).drops.socket, Some(7));
+        counters.reset(Some(5));
+        assert_eq!(counters.figures(Some(6)).drops.socket, Some(1));
+    }
+
+    #[test]
+    fn what_the_socket_does_not_tell_is_unknown_and_not_zero() {
+        let mut counters = Counters::new();
+        assert_eq!(counters.figures(None).drops.socket, None);
+        assert_eq!(counters.figures(Some(1)).drops.socket, Some(1));
+        counters.reset(None);
+        assert_eq!(
+            counters.figures(Some(1)).drops.socket,
+            None,
+            "of how many before the reset nothing is known"
+        );
+        counters.reset(Some(4));
+        assert_eq!(counters.figures(Some(4)).drops.socket, Some(0));
+    }
 }

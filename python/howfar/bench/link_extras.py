@@ -172,8 +172,9 @@ class Extras:
 
     def _count_drops(self, name: str) -> None:
         stats = self._ours.link.counters()
-        if stats is not None:
-            self._drops[name].append(unmodelled_drops(stats))
+        drops = None if stats is None else unmodelled_drops(stats)
+        if drops is not None:
+            self._drops[name].append(drops)
 
     def _unlimited(self) -> None:
         window = self._times.transfer(UNLIMITED)

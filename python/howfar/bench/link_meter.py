@@ -143,6 +143,9 @@ def with_counters(run: Run, stats: LinkStats | None) -> Run:
     )
 
 
-def unmodelled_drops(stats: LinkStats) -> int:
-    """Segments lost for a reason that nobody asked for, both ways."""
-    return sum(way.drops.arena + way.drops.socket + way.drops.transmit for way in (stats.to_server, stats.to_client))
+def unmodelled_drops(stats: LinkStats) -> int | None:
+    """Segments, and of a full socket packets, lost for a reason that nobody asked for, both ways. None: none is known of, but not
+    everything is known."""
+    drops = [way.drops for way in (stats.to_server, stats.to_client)]
+    known = sum(way.arena + (way.socket or 0) + way.transmit for way in drops)
+    return None if known == 0 and any(way.socket is None for way in drops) else known

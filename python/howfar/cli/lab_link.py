@@ -15,7 +15,14 @@ from howfar.lab.environment import LoadWatch
 from howfar.lab.laboratory import Lab
 from howfar.lab.link import WAYS, Link, LinkAsked
 from howfar.lab.link.script import Player, Script
-from howfar.lab.link_receipt import STRICT, counter_violations, effect_warnings, link_receipt, link_violations
+from howfar.lab.link_receipt import (
+    STRICT,
+    counter_violations,
+    effect_warnings,
+    link_receipt,
+    link_violations,
+    unproved,
+)
 from howfar.plan.tolerance import rtt_tolerance_ns
 from howfar.units import format_duration_ns, format_rate_bps, format_size_bytes
 
@@ -51,8 +58,7 @@ def run_over_link(laboratory: Lab, link: Link, script: Script, run: Callable[[],
         click.echo(f"howfar: {sentence}", err=True)
     if receipt is None:
         return code
-    # Of a link that counts nothing, or that nothing crossed, nothing is known.
-    unproved = not violations and (stats is None or not (stats.to_server.packets or stats.to_client.packets))
+    unknown = unproved(stats)
     facts: dict[str, Any] = {"environment": laboratory.environment(), "server": laboratory.server()}
     facts["link"] = {
         **link_receipt(link, at_rest, stats, laboratory.tcp(), changed=bool(script.changes)),
@@ -61,9 +67,9 @@ def run_over_link(laboratory: Lab, link: Link, script: Script, run: Callable[[],
         "script_ns": [{"asked": asked, "in_force": done} for asked, done in player.played],
         "machine": machine.model_dump(),
         "verdict": {
-            "valid": None if unproved else not violations,
+            "valid": None if unknown and not violations else not violations,
             "violations": list(violations),
-            "warnings": [*warnings, *laboratory.warnings],
+            "warnings": [*warnings, *unknown, *laboratory.warnings],
         },
     }
     write_receipt(receipt, facts)

@@ -160,7 +160,9 @@ class Drops(Message):
     loss: int
     outage: int
     arena: int
-    socket: int
+    socket: int | None
+    """What the emulator never saw, because a buffer of the kernel's (of a packet socket, of a TUN device) had no room. Packets, each a
+    segment or a super-packet of many: the kernel tells no more. None: it did not tell at all."""
     transmit: int
 
 
@@ -171,6 +173,8 @@ class DirectionStats(Message):
     segments: int
     wire_bytes: int
     """Bytes on the emulated wire: each segment with its Ethernet framing (preamble, FCS, gap: 38 bytes)."""
+    admitted: int
+    """Segments that came while the line was up and the queue had room: `loss` is a share of these. Both are counted when they come."""
     drops: Drops
     duplicated: int
     corrupted: int

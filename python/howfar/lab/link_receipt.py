@@ -141,6 +141,19 @@ def counter_violations(asked: LinkAsked, stats: LinkStats | None, lateness: Late
     )
 
 
+def unproved(stats: LinkStats | None) -> tuple[str, ...]:
+    """Why nothing can be said for a link that nothing was found against."""
+    if stats is None:
+        return ("the back-end counts nothing: whether the link dropped or delayed packets is unknown",)
+    if not (stats.to_server.packets or stats.to_client.packets):
+        return ("not one packet crossed the link: what it would have done to one is unknown",)
+    return tuple(
+        f"the kernel does not tell whether packets were dropped before the link {_words(name)} saw them"
+        for name in WAYS
+        if getattr(stats, name).drops.socket is None
+    )
+
+
 def crossing_violations(stats: LinkStats, counters: Mapping[str, int]) -> tuple[str, ...]:
     """Where the session's bytes did not cross the link. `counters` are the server's since the link's were reset; one that it
     does not have proves nothing."""
@@ -162,11 +175,11 @@ def crossing_violations(stats: LinkStats, counters: Mapping[str, int]) -> tuple[
 def _direction_violations(asked: LinkAsked, name: str, way: DirectionStats, lateness: Lateness) -> list[str]:
     found = []
     drops = way.drops
-    unmodelled = drops.arena + drops.socket + drops.transmit
-    if unmodelled:
+    if drops.arena or drops.socket or drops.transmit:
+        socket = "unknown" if drops.socket is None else str(drops.socket)
         found.append(
-            f"the link {name} lost {unmodelled} packets that no queue explains "
-            f"(arena {drops.arena}, socket {drops.socket}, transmit {drops.transmit})"
+            f"the link {name} lost what no queue explains "
+            f"(segments: arena {drops.arena}, transmit {drops.transmit}; packets: socket {socket})"
         )
     limits: list[tuple[str, int, float]] = []
     if lateness.p99_ns is not None:
@@ -201,11 +214,11 @@ def effect_warnings(asked: LinkAsked, stats: LinkStats | None) -> tuple[str, ...
 
 def _counted(way: WayAsked, seen: DirectionStats) -> dict[str, dict[str, Any]]:
     drops = seen.drops
-    came = seen.segments - seen.duplicated + drops.loss  # what the queue refused comes to no effect
     rows = {}
     if way.loss is not None:
-        rows["loss"] = _row(loss_share(way.loss), drops.loss, came, _clumping(way.loss))
-    passed = max(came - drops.loss, 0)
+        # Both counted when a segment comes: what is still on its way at the end is in both.
+        rows["loss"] = _row(loss_share(way.loss), drops.loss, seen.admitted, _clumping(way.loss))
+    passed = max(seen.segments - seen.duplicated, 0)  # these when a segment leaves
     if way.duplicate:
         rows["duplicate"] = _row(way.duplicate, seen.duplicated, passed, 1.0)
     if way.corrupt:

@@ -20,15 +20,26 @@ pub(crate) use tun::Tun;
 pub(crate) trait Receive: AsFd + Debug + Send + 'static {
     /// One packet, if there is any, without waiting.
     fn receive(&self, room: &mut [u8]) -> io::Result<Option<Received>>;
+}
 
-    /// Packets that the kernel had no room for since the port was opened.
-    fn dropped(&mut self) -> u64;
+/// Tells what the receiver never saw. Apart from it, for another thread: to ask may take longer than a packet may wait.
+pub(crate) trait Gauge: Debug + Send + 'static {
+    /// Packets (of however many segments) that the kernel had no room for since the port was opened. None: it does not say.
+    fn dropped(&mut self) -> Option<u64>;
 }
 
 /// Sends towards the host at one end. Apart from the receiver, so that the two directions share nothing.
 pub(crate) trait Transmit: Debug + Send + 'static {
     /// Send one packet without waiting: its headers, then its payload (which may be empty).
     fn send(&self, head: &[u8], body: &[u8]) -> io::Result<()>;
+}
+
+/// An open end.
+#[derive(Debug)]
+pub(crate) struct End<P: Port + ?Sized> {
+    pub(crate) receiver: P::Receiver,
+    pub(crate) transmitter: P::Transmitter,
+    pub(crate) gauge: Box<dyn Gauge>,
 }
 
 /// A kind of end.
@@ -43,8 +54,8 @@ pub(crate) trait Port: 'static {
     /// What to do when the kernel does not permit it.
     const PERMISSION: &'static str;
 
-    /// Both halves of the end called `name`.
-    fn open(name: &str) -> Result<(Self::Receiver, Self::Transmitter), Failure>;
+    /// The end called `name`.
+    fn open(name: &str) -> Result<End<Self>, Failure>;
 
     /// Translate an operating-system error at the border.
     fn failure(name: &str, tried: &str, error: &io::Error) -> Failure {

@@ -3,8 +3,9 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
-use super::{Port, Receive, Transmit};
+use super::{End, Gauge, Port, Receive, Transmit};
 use crate::event::Failure;
 use crate::packet::ETHERNET;
 use crate::sys;
@@ -24,8 +25,13 @@ pub(crate) struct Packet;
 
 #[derive(Debug)]
 pub(crate) struct Receiver {
-    fd: OwnedFd,
-    dropped: u64,
+    fd: Arc<OwnedFd>,
+}
+
+#[derive(Debug)]
+struct Statistics {
+    fd: Arc<OwnedFd>,
+    total: u64,
 }
 
 #[derive(Debug)]
@@ -41,20 +47,22 @@ impl Port for Packet {
     const STAMPED: bool = true;
     const PERMISSION: &'static str = "Packet sockets need CAP_NET_RAW in the network namespace: run howfar as root, or allow user namespaces.";
 
-    fn open(name: &str) -> Result<(Receiver, Transmitter), Failure> {
+    fn open(name: &str) -> Result<End<Self>, Failure> {
         let interface =
             sys::interface_index(name).map_err(|error| Self::failure(name, "find", &error))?;
         let opened = |fd: io::Result<OwnedFd>| {
             fd.map_err(|error| Self::failure(name, "open a packet socket on", &error))
         };
-        let receiver = Receiver {
-            fd: opened(listening(interface))?,
-            dropped: 0,
-        };
-        let transmitter = Transmitter {
-            fd: opened(sending(interface))?,
-        };
-        Ok((receiver, transmitter))
+        let fd = Arc::new(opened(listening(interface))?);
+        Ok(End {
+            receiver: Receiver {
+                fd: Arc::clone(&fd),
+            },
+            transmitter: Transmitter {
+                fd: opened(sending(interface))?,
+            },
+            gauge: Box::new(Statistics { fd, total: 0 }),
+        })
     }
 }
 
@@ -88,12 +96,13 @@ impl Receive for Receiver {
     fn receive(&self, room: &mut [u8]) -> io::Result<Option<sys::Received>> {
         sys::unless_empty(sys::receive(self.fd.as_fd(), room))
     }
+}
 
-    fn dropped(&mut self) -> u64 {
-        // The kernel's counter starts anew at each reading; an unreadable one adds nothing, and cannot happen on an
-        // open packet socket.
-        self.dropped += sys::packet_drops(self.fd.as_fd()).unwrap_or(0);
-        self.dropped
+impl Gauge for Statistics {
+    fn dropped(&mut self) -> Option<u64> {
+        // The kernel's counter starts anew at each reading, but not at one that failed.
+        self.total += sys::packet_drops(self.fd.as_fd()).ok()?;
+        Some(self.total)
     }
 }
 

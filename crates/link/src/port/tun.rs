@@ -13,7 +13,7 @@ use std::thread;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::{Port, Receive, Transmit};
+use super::{End, Gauge, Port, Receive, Transmit};
 use crate::event::Failure;
 use crate::sys;
 
@@ -29,8 +29,12 @@ pub(crate) struct Tun;
 #[derive(Debug)]
 pub(crate) struct Receiver {
     device: Arc<File>,
+}
+
+#[derive(Debug)]
+struct Ring {
+    device: Arc<File>,
     name: String,
-    dropped: u64,
 }
 
 #[derive(Debug)]
@@ -46,16 +50,22 @@ impl Port for Tun {
     const STAMPED: bool = false;
     const PERMISSION: &'static str = "TUN devices need /dev/net/tun to be readable and writable, and CAP_NET_ADMIN in the network namespace. Packet sockets (the default kind of port) need no device file.";
 
-    fn open(name: &str) -> Result<(Receiver, Transmitter), Failure> {
+    fn open(name: &str) -> Result<End<Self>, Failure> {
         let device = make(name)
             .map_err(|error| Self::failure(name, &format!("make with {DEVICE} the"), &error))?;
         let device = Arc::new(device);
-        let receiver = Receiver {
-            device: Arc::clone(&device),
-            name: name.to_owned(),
-            dropped: 0,
-        };
-        Ok((receiver, Transmitter { device }))
+        Ok(End {
+            receiver: Receiver {
+                device: Arc::clone(&device),
+            },
+            transmitter: Transmitter {
+                device: Arc::clone(&device),
+            },
+            gauge: Box::new(Ring {
+                device,
+                name: name.to_owned(),
+            }),
+        })
     }
 }
 
@@ -74,11 +84,12 @@ impl Receive for Receiver {
     fn receive(&self, room: &mut [u8]) -> io::Result<Option<sys::Received>> {
         sys::unless_empty(sys::read_packet(self.device.as_fd(), room))
     }
+}
 
-    fn dropped(&mut self) -> u64 {
-        // The counter only grows; where it cannot be read it is taken as it was.
-        self.dropped = ring_drops(self.device.as_fd(), &self.name).unwrap_or(self.dropped);
-        self.dropped
+impl Gauge for Ring {
+    fn dropped(&mut self) -> Option<u64> {
+        // Older kernels do not say where a device is, and it may have gone with its host.
+        ring_drops(self.device.as_fd(), &self.name).ok()
     }
 }
 
