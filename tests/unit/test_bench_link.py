@@ -68,6 +68,7 @@ def bench_of(rows: tuple[link_figures.Row, ...], extras: tuple[Extra, ...] = (),
         peer="toxiproxy v2",
         peer_skipped=None,
         runs=1,
+        seed=0,
         load_average=0.1,
     )
     return LinkBench(setting=setting.model_copy(update=changes), rows=rows, extras=extras)
@@ -359,7 +360,7 @@ def test_the_bare_cable_is_bare_again_beside_the_extras(monkeypatch: pytest.Monk
     monkeypatch.setattr(link_extras, "transfer", transfer)
     monkeypatch.setattr(link_extras, "missing_program", lambda: "no redis")
     peer = OpenPeer("tbf", shape, delays)
-    extras = Extras(cast(OurLink, FakeShaped()), cast(Cable, FakeCable()), peer, 0, FULL_TIMES)
+    extras = Extras(cast(OurLink, FakeShaped()), cast(Cable, FakeCable()), peer, 0, FULL_TIMES, 0)
     for effect in ("_loss", "_jitter"):
         monkeypatch.setattr(Extras, effect, lambda extras: None)
     for step in extras.steps():

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from howfar.bench import link_extras
-from howfar.bench.link import OurLink
+from howfar.bench.link import OurLink, Request
 from howfar.bench.link_bars import judge_jitter, judge_loss
 from howfar.bench.link_cable import Cable
 from howfar.bench.link_effects import Lost, Spread, jittery, lossy
@@ -76,7 +76,7 @@ def effects_of(monkeypatch: pytest.MonkeyPatch, backend: str) -> tuple[FakeLink,
     link = FakeLink(backend)
     cable = cast(Cable, SimpleNamespace(client_host=None, server_host=None))
     ours = cast(OurLink, SimpleNamespace(link=link))
-    extras = Extras(ours, cable, None, 0, FULL_TIMES)
+    extras = Extras(ours, cable, None, 0, FULL_TIMES, seed=7)
     monkeypatch.setattr(extras, "_unlimited", lambda: extras._runs["unlimited", "ours"].append(20.0))
     return link, extras
 
@@ -86,7 +86,7 @@ def test_each_run_lets_loose_what_is_judged_with_a_seed_of_its_own(monkeypatch: 
     for _ in range(3):
         for step in extras.steps():
             step()
-    assert link.shaped == [kind(seed) for seed in range(3) for kind in (lossy, jittery)]
+    assert link.shaped == [kind(seed) for seed in (7, 8, 9) for kind in (lossy, jittery)]
     assert link.armed == 6
     loss, jitter = extras.found("packet", True)[-2:]
     assert (loss.name, jitter.name) == ("loss", "jitter")
@@ -103,3 +103,7 @@ def test_a_back_end_without_effects_says_so(monkeypatch: pytest.MonkeyPatch) -> 
     assert link.armed == 0
     assert loss.ours is None and "no effect" in str(loss.skipped)
     assert jitter.ours is None and jitter.bars == ()
+
+
+def test_every_bench_has_a_seed_of_its_own() -> None:
+    assert Request(()).seed != Request(()).seed

@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import platform
 import random
+import secrets
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import howfar
@@ -40,6 +41,9 @@ class Request:
     times: Times = FULL_TIMES
     hogs: int = 2
     extras: bool = True
+    seed: int = field(default_factory=lambda: secrets.randbits(32))
+    """Of loss and jitter. A new one each time: one that always were the same would give a right link the same verdict for ever, and
+    one in a hundred a wrong one."""
 
 
 class OurLink:
@@ -79,7 +83,7 @@ def measure_links(request: Request, on_step: Callable[[int, int], None] = lambda
         ground = _open(request, stack)
         kind, shape = ground.peer.kind, ground.shape
         peer = OpenPeer(kind.NAME, shape, kind.DELAYS) if kind is not None and shape is not None else None
-        extras = Extras(ground.ours, ground.cable, peer, request.hogs, request.times)
+        extras = Extras(ground.ours, ground.cable, peer, request.hogs, request.times, request.seed)
         grid = Grid(ground, request.times)
         in_blocks(request, grid, extras.steps() if request.extras else (), on_step)
         setting = _setting(request, ground, load_average, grid)
@@ -197,5 +201,6 @@ def _setting(request: Request, ground: Ground, load_average: float, grid: Grid) 
         peer=ground.peer.version,
         peer_skipped=ground.peer.skipped,
         runs=request.runs,
+        seed=request.seed,
         load_average=load_average,
     )

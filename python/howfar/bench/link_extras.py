@@ -83,9 +83,11 @@ class Extras:
         peer: OpenPeer | None,
         hogs: int,
         times: Times,
+        seed: int,
     ) -> None:
+        """`seed`: of loss and jitter in the first run."""
         self._ours, self._cable, self._times, self._hogs = ours, cable, times, hogs
-        self._peer = peer
+        self._peer, self._seed_of_first = peer, seed
         self._order = random.Random(1)
         self._drops: dict[str, list[int]] = defaultdict(list)
         self._runs: dict[tuple[str, str], list[float]] = defaultdict(list)
@@ -260,7 +262,7 @@ class Extras:
 
     def _seed(self, run: int) -> int:
         """Each run draws anew. The kernel does so by itself, and takes no seed."""
-        return 0 if self._ours.link.ready is None else run
+        return 0 if self._ours.link.ready is None else self._seed_of_first + run
 
     def _count(self, full: int, quick: int) -> int:
         return full if self._times == FULL_TIMES else quick

@@ -180,6 +180,8 @@ class Setting(Part):
     peer_skipped: str | None
     """Why the peer that was asked for has no figures."""
     runs: int
+    seed: int
+    """Of loss and jitter in the first run; each later run has one more."""
     load_average: float
     """Of the last minute, before it began: other programs."""
 
