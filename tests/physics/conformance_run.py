@@ -11,11 +11,13 @@ import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from howfar.errors import HowfarError, LinkFailed
+from howfar.errors import HowfarError
 from howfar.lab import sandbox
 from howfar.lab.hosts import share_cpus, usable_cpus
-from howfar.lab.link import Link, LinkAsked, open_link
+from howfar.lab.link import WAYS, Link, LinkAsked, open_link
 from howfar.lab.link.backends import backends
+from howfar.lab.link.backends.kernel_qdiscs import qdisc_batch
+from howfar.lab.link.present import missing_qdiscs
 from howfar.lab.network import build_network
 
 if TYPE_CHECKING:
@@ -27,27 +29,39 @@ _NOTHING = LinkAsked(rtt_ns=0, rate_bps=None)
 
 def run(link: Link, check: Check) -> dict[str, Any]:
     asked = check.asked()
-    why = backends()[link.backend].refuses(asked)
-    if why is None and not check.burst and link.backend == "kernel":
-        why = "tbf's bucket of 128 kB lets the burst through before the queue is used"
+    why = cannot(link.backend, asked, check)
     if why is not None:
         return {"skipped": why}
-    seen = []
+    seen: list[dict[str, Any]] = []
     for attempt in range(ATTEMPTS):
-        # Other random decisions each time: a right link fails once in a thousand with any one sequence.
-        asked = LinkAsked(**{**vars(asked), "seed": attempt})
+        # Other random decisions each time: a right link fails once in a thousand with any one sequence. netem's are others anyway.
+        asked = LinkAsked(**{**vars(asked), "seed": 0 if link.backend == "kernel" else attempt})
         try:
             if not check.calibrated:
                 link.calibrations[asked.calm()] = {"compensate_ns": 0, "rtt_p50_ns": asked.rtt_ns}
             link.shape(asked)
             link.arm()
-        except LinkFailed as error:
-            return {"skipped": error.message}
-        right, facts = check.look(link)
+            right, facts = check.look(link)
+        except HowfarError as error:
+            right, facts = False, {"failed": error.message}
         seen.append(facts)
         if right:
             return {"right": True, "seen": seen}
     return {"right": False, "seen": seen}
+
+
+def cannot(backend: str, asked: LinkAsked, check: Check) -> str | None:
+    """Why a check cannot be made, known beforehand. What fails when it is tried is a failure, and no such reason."""
+    why = backends()[backend].refuses(asked)
+    if why is not None or backend != "kernel":
+        return why
+    if not check.burst:
+        return "tbf's bucket of 128 kB lets the burst through before the queue is used"
+    missing = missing_qdiscs()
+    for kind in ("tbf", "netem"):
+        if kind in missing and any(f": {kind} " in line for name in WAYS for line in qdisc_batch(asked, name, 0)):
+            return f"{kind} is not here ({missing[kind]})"
+    return None
 
 
 def main() -> None:

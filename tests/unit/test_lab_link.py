@@ -123,6 +123,11 @@ def test_the_rtt_of_a_link_used_alone_is_within_its_tolerance(p50_ns: int, off: 
     assert bool(_violations(_ASKED, [_rtt(p50_ns)], None, STRICT)) == off
 
 
+def test_where_no_delay_is_asked_the_way_itself_may_take_some() -> None:
+    assert _violations(LinkAsked(0, None), [_rtt(46_000)], None, STRICT) == ()
+    assert _violations(LinkAsked(0, None), [_rtt(101_000)], None, STRICT)
+
+
 @pytest.mark.parametrize(("p50_ns", "off"), [(200_000, False), (299_000, False), (302_000, True), (99_000, True)])
 def test_an_rtt_at_rest_too_far_off_is_a_violation(p50_ns: int, off: bool) -> None:
     assert bool(_violations(_ASKED, [_rtt(p50_ns)], _stats())) == off

@@ -7,9 +7,11 @@ from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 
+from howfar.cli.lab import lab
 from howfar.cli.link_options import LinkChoice, link_options, read_link
-from howfar.engine.link_messages import EmpiricalJitter, IndependentLoss
+from howfar.engine.link_messages import BurstLoss, EmpiricalJitter, IndependentLoss
 from howfar.errors import UsageError
 from howfar.lab.link import WAYS
 
@@ -29,9 +31,23 @@ def read(*arguments: str) -> LinkChoice:
 def test_without_an_option_the_link_is_what_it_always_was() -> None:
     choice = read()
     assert (choice.asked.rtt_ns, choice.asked.rate_bps, choice.given) == (200_000, 10**9, False)
-    assert not read("--rtt", "10ms", "--rate", "none").given, (
-        "these two have always been there, also for paths without a link"
-    )
+    assert not choice.alone
+
+
+@pytest.mark.parametrize(
+    "words", [("--rtt", "10ms"), ("--rate", "none"), ("--tcp", "tuned"), ("--congestion-control", "reno")]
+)
+def test_any_option_of_a_link_asks_for_one_but_these_keep_the_server(words: tuple[str, str]) -> None:
+    choice = read(*words)
+    assert (choice.given, choice.alone) == (True, False)
+    assert read(*words, "--loss", "1%").alone
+    assert read("--link-backend", "packet").alone, "also where it says what is the default"
+
+
+def test_a_path_without_a_link_is_refused_with_an_option_of_a_link() -> None:
+    done = CliRunner().invoke(lab, ["--path", "socket", "--rtt", "20ms", "--", "true"])
+    assert isinstance(done.exception, UsageError)
+    assert "the path socket passes no link" in done.exception.message
 
 
 def test_single_options_change_a_named_link() -> None:
@@ -68,12 +84,43 @@ def test_traces_and_scripts_are_read_from_files(tmp_path: Path) -> None:
         (("--rtt", "10"), "--rtt 10: '10' is not a duration"),
         (("--link", "moon"), "--link moon: no link is called"),
         (("--loss", "1%", "--loss", "to-moon:1%"), "--loss to-moon:1%"),
+        (("--loss-burst", "8"), "no loss comes in bursts where none is lost"),
+        (("--reorder", "on"), "nothing is reordered without jitter"),
+        (("--reorder", "to-server:on", "--jitter", "to-client:2ms"), "nothing is reordered without jitter"),
+        (("--outage", "25h:1s"), "--outage 25h:1s: '25h' is more than a day"),
+        (("--outage", "1s:1s", "--seed", "9" * 5000), "is not a seed"),
+        (("--rate", "100gbit", "--rtt", "10s"), "more than 64 GiB"),
+        (("--link-backend", "kernel", "--outage", "1s:1s"), "back-end kernel cannot do that: no outages"),
+        (("--link-backend", "none", "--rtt", "1ms"), "back-end none cannot do that"),
     ],
 )
 def test_a_mistake_names_its_option(arguments: tuple[str, ...], said: str) -> None:
     with pytest.raises(UsageError) as error:
         read(*arguments)
     assert said in error.value.message
+
+
+def test_one_option_does_not_take_the_place_of_another(tmp_path: Path) -> None:
+    rtts, rates = tmp_path / "rtts", tmp_path / "rates"
+    rtts.write_text("12ms\n10ms\n")
+    rates.write_text("10ms 5mbit\n")
+    with pytest.raises(UsageError, match="both vary the delay"):
+        read("--rtt-trace", str(rtts), "--jitter", "1ms")
+    assert read("--rtt-trace", str(rtts), "--jitter", "to-server:1ms").asked.to_server.jitter is not None
+    for word in ("--rate", "--rate-to-client"):
+        with pytest.raises(UsageError, match=f"--rate-trace and {word} both say the rate"):
+            read("--rate-trace", str(rates), word, "1mbit")
+
+
+def test_a_script_may_bring_what_an_option_needs_and_no_back_end_learns_of_it_too_late(tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text("1s loss 2% jitter 1ms\n")
+    choice = read("--loss-burst", "8", "--reorder", "on", "--link-script", str(script))
+    ((_, later),) = choice.script.changes
+    assert isinstance(later.to_server.loss, BurstLoss)
+    script.write_text("1s jitter 1ms:pareto\n")
+    with pytest.raises(UsageError, match="no jitter but the normal"):
+        read("--link-backend", "kernel", "--link-script", str(script))
 
 
 def test_a_bad_line_of_a_file_is_named(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from howfar.cli.lab_link import script_violations
 from howfar.engine.link_messages import (
     BurstLoss,
     EmpiricalJitter,
@@ -120,6 +121,19 @@ def test_loss_that_no_burst_can_make_is_refused() -> None:
         _said("loss 90%", "loss-burst 2")
 
 
+def test_bursts_stay_as_long_when_a_script_says_another_loss() -> None:
+    asked = _said("loss 1%", "loss-burst 8", "loss 2%")
+    loss = asked.to_server.loss
+    assert isinstance(loss, BurstLoss)
+    assert loss_share(loss) == pytest.approx(0.02)
+    assert 1 / loss.to_good == 8
+    assert _said("loss 1%", "loss-burst 8", "loss 0%").to_server.loss is None
+    assert _said("loss 1%", "loss-burst 8", "loss 0%", "loss 2%") == asked
+    assert _said("loss 1%", "loss-burst 8", "loss-burst none") == _said("loss 1%")
+    with pytest.raises(QuantityError, match="cannot make"):
+        _said("loss 1%", "loss-burst 2", "loss 90%")
+
+
 def test_a_queue_in_bytes_or_as_a_time() -> None:
     assert _said("queue 64KiB").queue_bytes("to_server") == 65536
     assert _said("queue 20ms").queue_bytes("to_client") == 10**9 // 50 // 8
@@ -176,7 +190,9 @@ def test_a_rate_trace_in_our_form_and_in_mahimahis() -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["", "10ms", "10ms fast", "0ms 5mbit", "10ms 0", "5\n4\n"])
+@pytest.mark.parametrize(
+    "text", ["", "10ms", "10ms fast", "0ms 5mbit", "10ms 0", "5\n4\n", "25h 1mbit", "9" * 5000, "1\n" * 90_000]
+)
 def test_a_bad_rate_trace_is_refused(text: str) -> None:
     with pytest.raises(QuantityError):
         rate_trace(text)
@@ -184,7 +200,7 @@ def test_a_bad_rate_trace_is_refused(text: str) -> None:
 
 def test_an_rtt_trace_becomes_its_least_and_what_is_more() -> None:
     assert rtt_trace("12\n10.5ms\n11000us\n") == (10_500_000, EmpiricalJitter(extra_ns=[1_500_000, 0, 500_000]))
-    for text in ("", "soon", "-1"):
+    for text in ("", "soon", "-1", "11s"):
         with pytest.raises(QuantityError):
             rtt_trace(text)
 
@@ -210,6 +226,9 @@ def test_a_script_is_read_and_outages_stand_on_its_own_clock() -> None:
         ("# x\n1s colour red\n", 2),
         ("1s mtu 1400\n", 1),
         ("1s down 0s\n", 1),
+        ("1s down 25h\n", 1),
+        ("25h rtt 1ms\n", 1),
+        ("1s down 1ms\n" * 1001, 1001),
     ],
 )
 def test_a_mistake_in_a_script_is_told_with_its_line(text: str, line: int) -> None:
@@ -225,6 +244,20 @@ def test_a_player_makes_each_change_once_and_in_order() -> None:
             time.sleep(0.001)
     assert [rtt_ns for rtt_ns, _ in made] == [_MS, 2 * _MS, 3 * _MS], "what was not due is not made"
     assert all(elapsed_ns >= at_ns for (_, elapsed_ns), (at_ns, _) in zip(made, script.changes, strict=False))
+
+
+def test_whatever_goes_wrong_in_a_script_is_known_afterwards() -> None:
+    def change(asked: LinkAsked, elapsed_ns: int) -> None:
+        if asked.rtt_ns == 2 * _MS:
+            raise ValueError("a value that nobody foresaw")
+
+    with Player(read_script("0s rtt 1ms\n1ms rtt 2ms\n2ms rtt 3ms\n", _BASE), change) as player:
+        while player.failure is None:
+            time.sleep(0.001)
+    assert len(player.played) == 1
+    (violation,) = script_violations(player)
+    assert "could not be changed at 1ms" in violation
+    assert "ValueError: a value that nobody foresaw" in violation
 
 
 def test_named_links_are_those_of_the_documentation() -> None:
@@ -253,9 +286,26 @@ def test_a_back_end_refuses_what_it_cannot_be() -> None:
 def test_tbf_is_told_the_rate_that_super_packets_need() -> None:
     """tbf charges a super-packet's own bytes: 1514 where the wire carries 1538."""
     (line,) = qdisc_batch(LinkAsked(0, 10**9), "to_server", 0)
+    assert line.startswith("qdisc replace "), "what is queued stays"
     assert f"rate {10**9 * 1514 // 1538} burst 131072 limit 1250000" in line
     netem, tbf = qdisc_batch(_said("loss 1%"), "to_client", 1000)
     assert "root handle 1: netem" in netem
     assert "delay 4999us" in netem
     assert "loss random 1.0" in netem
     assert "parent 1:1" in tbf
+    assert "corrupt 0%" in netem, "a netem that is changed keeps what it is not told"
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (("queue 4KiB",), "bucket of 128 KiB"),
+        (("rate 1mbit", "queue 20ms"), "bucket of 128 KiB"),
+        (("queue 3GiB",), "2 GiB"),
+        (("loss 1%", "seed 7"), "leave out --seed"),
+    ],
+)
+def test_the_kernel_back_end_refuses_what_it_would_not_do(said: tuple[str, ...], why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        find_backend("kernel", _said(*said))
+    assert find_backend("packet", _said(*said))

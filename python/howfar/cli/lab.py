@@ -15,8 +15,9 @@ from typing import Any
 
 import click
 
-from howfar.cli.lab_link import describe_link, run_over_link, write_receipt
+from howfar.cli.lab_link import describe_link, run_over_link
 from howfar.cli.link_options import LinkChoice, link_options, read_link
+from howfar.cli.receipt_file import check_receipt, code_with_receipt
 from howfar.engine.messages import TcpTarget, UnixTarget
 from howfar.engine.process import Launcher
 from howfar.errors import HowfarError, SandboxForbidden, UsageError
@@ -41,7 +42,7 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126
 @link_options
 @click.option(
     "--server",
-    help="A name from `howfar servers`, a path, or `none`.  [default: mariadb; none with an option of a link and no --path]",
+    help="A name from `howfar servers`, a path, or `none`.  [default: mariadb; none with most options of a link and no --path]",
 )
 @click.option("--tables", type=click.IntRange(0, 1000), default=10, show_default=True, help="How many sysbench tables.")
 @click.option(
@@ -80,13 +81,13 @@ def lab(
     HOWFAR_DATABASE; HOWFAR_CLIENT_CNF names an option file with all of it, for `mariadb --defaults-file` and the like. Its
     exit code is given back. On `remote` HOWFAR_HOST and HOWFAR_HOST6 are the server's host, whether or not a server runs there.
 
-    An option of a link other than --rtt and --rate means `--path remote`, and without --path also `--server none`: any program
-    over any link.
+    An option of a link means `--path remote`. One other than --rtt, --rate, --tcp and --congestion-control, without --path, means
+    `--server none` as well: any program over any link.
     """
     choice = read_link(link_values)
     path = _path(path_name, choice)
     request = LabRequest(
-        server=server or ("none" if choice.given and path_name is None else "mariadb"),
+        server=server or ("none" if choice.alone and path_name is None else "mariadb"),
         tables=tables,
         table_size=table_size,
         with_goodput=receipt is not None,
@@ -99,6 +100,8 @@ def lab(
         congestion_control=choice.congestion_control,
     )
     _check_command(command)
+    if receipt is not None:
+        check_receipt(receipt)
     if not sandbox.inside():
         try:
             sys.exit(sandbox.run_inside())
@@ -117,7 +120,8 @@ def lab(
             sys.exit(run_over_link(laboratory, laboratory.link, choice.script, run, receipt))
         code = run()
         if receipt:
-            write_receipt(receipt, {"environment": laboratory.environment(), "server": laboratory.server()})
+            facts = {"environment": laboratory.environment(), "server": laboratory.server()}
+            code = code_with_receipt(code, receipt, facts)
     sys.exit(code)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import click
 
+from howfar.cli.receipt_file import code_with_receipt
 from howfar.errors import HowfarError, LabError
 from howfar.lab.environment import LoadWatch
 from howfar.lab.laboratory import Lab
@@ -40,15 +40,13 @@ def run_over_link(laboratory: Lab, link: Link, script: Script, run: Callable[[],
         code = run()
     elapsed_ns = time.monotonic_ns() - start_ns
     machine = watch.finish()
-    if player.failure is not None:
-        click.echo(f"howfar: the link could not be changed: {player.failure.message}", err=True)
     try:
         stats = link.counters()
     except HowfarError as error:
         raise LabError(f"the link ended before CMD did: {error.message}", error.advice) from error
     # A script that changed the RTT is judged by the strictest of its links.
     judged = min(script.links(), key=lambda asked: asked.rtt_ns)
-    violations = counter_violations(judged, stats, STRICT)
+    violations = (*script_violations(player), *counter_violations(judged, stats, STRICT))
     if at_rest:
         violations = link_violations(link, at_rest, None, STRICT) + violations
     warnings = () if script.changes else effect_warnings(link.asked, stats)
@@ -72,22 +70,22 @@ def run_over_link(laboratory: Lab, link: Link, script: Script, run: Callable[[],
             "warnings": [*warnings, *unknown, *laboratory.warnings],
         },
     }
-    write_receipt(receipt, facts)
-    return code
+    return code_with_receipt(code, receipt, facts)
 
 
-def write_receipt(receipt: Path, facts: dict[str, Any]) -> None:
-    try:
-        receipt.write_text(json.dumps(facts, indent=2) + "\n")
-    except OSError as error:
-        raise LabError(f"the receipt {receipt} cannot be written: {error.strerror}", "Name another file.") from error
+def script_violations(player: Player) -> tuple[str, ...]:
+    """A script that stopped half-way: from then on the link was not what was asked."""
+    if player.failure is None:
+        return ()
+    at_ns, _ = player.script.changes[len(player.played)]
+    return (f"the link could not be changed at {format_duration_ns(at_ns)}, nor after that: {player.failure.message}",)
 
 
 def describe_link(link: Link) -> str:
     """`link 1gbit, RTT 10ms (measured 10.01ms at rest), queue 1.192MiB, jitter, loss`."""
     asked = link.asked
     rates = [_rate(asked.mean_rate_bps(name)) for name in WAYS]
-    queues = [format_size_bytes(asked.queue_bytes(name)) for name in WAYS]
+    queues = [format_size_bytes(link.queue_bytes(name)) for name in WAYS]
     if link.backend == "none":
         return f"a bare cable, RTT measured {format_duration_ns(link.calibration['rtt_p50_ns'])} at rest"
     parts = [

@@ -14,10 +14,10 @@ import click
 
 from howfar.errors import QuantityError, UsageError
 from howfar.lab.link.asked import LinkAsked
-from howfar.lab.link.backends import DEFAULT, NAMES
+from howfar.lab.link.backends import DEFAULT, NAMES, find_backend
 from howfar.lab.link.named import find_link
 from howfar.lab.link.script import Script, read_script
-from howfar.lab.link.settings import apply
+from howfar.lab.link.settings import apply, check
 from howfar.lab.link.traces import rate_trace, rtt_trace
 from howfar.lab.network import CONGESTION_CONTROL, TCP_PRESETS, TcpPreset
 
@@ -57,7 +57,9 @@ class LinkChoice:
     congestion_control: str
     named: str | None
     given: bool
-    """Any option that only makes sense with a link."""
+    """Any option of a link was."""
+    alone: bool
+    """One beyond those that say what lies between the client and a database: whoever says it wants the link, not the server."""
 
 
 def link_options(command: _Command) -> _Command:
@@ -84,18 +86,16 @@ def link_options(command: _Command) -> _Command:
         click.option(
             "--link-backend",
             type=click.Choice(NAMES),
-            default=DEFAULT,
-            show_default=True,
+            show_default=DEFAULT,
             help="How packets get across; none: a bare cable.",
         ),
         click.option(
             "--tcp",
             type=click.Choice(TCP_PRESETS),
-            default=TCP_PRESETS[0],
-            show_default=True,
+            show_default=TCP_PRESETS[0],
             help="tuned: buffers large enough for the link; stock: the kernel's defaults.",
         ),
-        click.option("--congestion-control", default=CONGESTION_CONTROL, show_default=True, help="Of both hosts' TCP."),
+        click.option("--congestion-control", show_default=CONGESTION_CONTROL, help="Of both hosts' TCP."),
     ]
     for option in reversed(options):
         command = option(command)
@@ -108,23 +108,35 @@ _EITHER = " Also to-server:… or to-client:…"
 def read_link(values: dict[str, Any]) -> LinkChoice:
     """The values of the options of `link_options`. Raises UsageError."""
     said = {word: values[word.replace("-", "_")] for word, _, _ in _WORDS if values[word.replace("-", "_")]}
-    name, backend = values["link_name"], values["link_backend"]
+    name, backend = values["link_name"], values["link_backend"] or DEFAULT
     script_file: Path | None = values["link_script"]
     asked = _asked(said, name, backend, values["rtt_trace"], values["rate_trace"])
     script = Script(asked)
     if script_file is not None:
         script = read_script(_text(script_file, "--link-script"), asked, str(script_file))
-    only_of_links = set(said) - {"rtt", "rate"}
+    _check(script, backend)
     files = (values["rtt_trace"], values["rate_trace"], script_file)
+    alone = bool(name or set(said) - {"rtt", "rate"} or any(files) or values["link_backend"])
     return LinkChoice(
         asked=script.first,
         script=script,
         backend=backend,
-        tcp=cast(TcpPreset, values["tcp"]),
-        congestion_control=values["congestion_control"],
+        tcp=cast(TcpPreset, values["tcp"] or TCP_PRESETS[0]),
+        congestion_control=values["congestion_control"] or CONGESTION_CONTROL,
         named=name,
-        given=bool(name or only_of_links or any(files) or backend != DEFAULT),
+        given=bool(alone or said or values["tcp"] or values["congestion_control"]),
+        alone=alone,
     )
+
+
+def _check(script: Script, backend: str) -> None:
+    """Each link that there will be, before anything is built."""
+    try:
+        check(script.links())
+    except QuantityError as error:
+        raise UsageError(error.message, error.advice) from error
+    for asked in script.links():
+        find_backend(backend, asked)
 
 
 def _asked(said: dict[str, Any], name: str | None, backend: str, rtts: Path | None, rates: Path | None) -> LinkAsked:
@@ -134,6 +146,7 @@ def _asked(said: dict[str, Any], name: str | None, backend: str, rtts: Path | No
         raise UsageError(f"--link {name}: {error.message}", error.advice) from error
     if name is None and backend != "none":
         asked = apply(apply(asked, "rtt", _RTT), "rate", _RATE)
+    extra = None
     if rtts is not None:
         least_ns, extra = _in_file("--rtt-trace", rtts, rtt_trace)
         asked = replace(asked, rtt_ns=least_ns, to_client=replace(asked.to_client, jitter=extra))
@@ -143,7 +156,14 @@ def _asked(said: dict[str, Any], name: str | None, backend: str, rtts: Path | No
                 asked = apply(asked, word, text)
             except QuantityError as error:
                 raise UsageError(f"--{word} {text}: {error.message}", error.advice) from error
+    if extra is not None and asked.to_client.jitter != extra:
+        raise UsageError(
+            "--rtt-trace and --jitter both vary the delay to the client", "Leave one out, or say --jitter to-server:…."
+        )
     if rates is not None:
+        also = [f"--{word}" for word in ("rate", "rate-to-server", "rate-to-client") if word in said]
+        if also:
+            raise UsageError(f"--rate-trace and {also[0]} both say the rate", "Leave one out.")
         steps = _in_file("--rate-trace", rates, rate_trace)
         asked = replace(
             asked,

@@ -11,6 +11,7 @@ from howfar.engine.link_messages import BurstLoss, IndependentLoss
 from howfar.engine.messages import DirectionStats, LinkStats, RttResult
 from howfar.lab.link import WAYS, Link, LinkAsked
 from howfar.lab.link.asked import WayAsked, WayName
+from howfar.lab.link.backends import backends
 from howfar.lab.link.settings import loss_share
 from howfar.plan.tolerance import rtt_tolerance_ns
 from howfar.units import format_duration_ns, format_rate_bps
@@ -77,11 +78,12 @@ def link_receipt(
     asked, ready = link.asked, link.ready
     return {
         "backend": link.backend,
+        "arrival": backends()[link.backend].ARRIVAL,
         "asked": {
             "rtt_ns": asked.rtt_ns,
             "rest_rtt_ns": link.rest_rtt_ns(asked),
             "rate_bps": asked.rate_bps,
-            "queue_bytes": max(asked.queue_bytes(name) for name in WAYS),
+            "queue_bytes": max(link.queue_bytes(name) for name in WAYS),
             "changed_by_script": changed,
             **{name: asked.direction(name).model_dump(exclude={"compensate_ns"}) for name in WAYS},
         },
@@ -118,7 +120,9 @@ def rtt_violations(
 ) -> tuple[str, ...]:
     """The part of them that the pings at rest tell; `rest_rtt_ns` is what they take over the asked link. The last probe counts."""
     allowed_ns = max(RTT_VOID_NS, RTT_VOID_SHARE * asked.rtt_ns)
-    if lateness.rtt_to_tolerance:
+    if (
+        lateness.rtt_to_tolerance and asked.rtt_ns
+    ):  # where no delay is asked, nothing can be taken off what the way itself takes
         allowed_ns = rtt_tolerance_ns(asked.rtt_ns)
     if abs(at_rest[-1].p50_ns - rest_rtt_ns) <= allowed_ns:
         return ()

@@ -29,6 +29,7 @@ HEADERS_BYTES = 52
 PING_BYTES = 1 + HEADERS_BYTES + FRAMING_BYTES
 """On the wire of a ping with one byte of payload, and of its answer."""
 _QUEUE_AT_LEAST_NS = 10_000_000
+QUEUE_MAX_BYTES = 64 * 2**30
 _UNSHAPED_QUEUE_BYTES = 64 * 2**20
 _UNSHAPED_RATE_BPS = 10**10
 """What buffers are sized for where no rate is asked."""
@@ -50,6 +51,8 @@ class WayAsked:
     jitter: NormalJitter | ParetoJitter | EmpiricalJitter | None = None
     reorder: bool = False
     loss: IndependentLoss | BurstLoss | None = None
+    loss_burst: float | None = None
+    """Mean length of the bursts that any loss comes in, also one that is asked later. None: each segment for itself."""
     duplicate: float = 0.0
     corrupt: float = 0.0
     outages: tuple[Outage, ...] = ()

@@ -75,20 +75,23 @@ def _notes(link: Link) -> list[str]:
 
 
 def _qdiscs() -> list[str]:
-    """Each discipline added to an interface made for that."""
+    missing = missing_qdiscs()
+    return [f"{name} is not here ({missing[name]})" if name in missing else f"{name} works" for name in _QDISCS]
+
+
+def missing_qdiscs() -> dict[str, str]:
+    """Which disciplines this kernel lacks, and what it says: each is added to an interface made for that. Call in the sandbox."""
     base = Host("base", None)
-    found = []
+    missing: dict[str, str] = {}
     base.ip([f"link add name {_SCRATCH} type veth peer name {_SCRATCH}p"])
     try:
         for name, words in _QDISCS.items():
             try:
                 base.tc([f"qdisc add dev {_SCRATCH} root {words}"])
             except LabError as error:
-                why = error.message.rpartition("failed: ")[2].splitlines()[0]
-                found.append(f"{name} is not here ({why})")
+                missing[name] = error.message.rpartition("failed: ")[2].splitlines()[0]
                 continue
-            found.append(f"{name} works")
             base.tc([f"qdisc del dev {_SCRATCH} root"])
     finally:
         base.ip([f"link del dev {_SCRATCH}"])
-    return found
+    return missing

@@ -25,7 +25,7 @@ from howfar.engine.process import EngineProcess, Launcher, run_probe
 from howfar.errors import LinkFailed
 from howfar.lab.awake import awake
 from howfar.lab.hosts import usable_cpus
-from howfar.lab.link.asked import WAYS, LinkAsked
+from howfar.lab.link.asked import WAYS, LinkAsked, WayName
 from howfar.lab.link.backends import DEFAULT, Line, backends, find_backend
 from howfar.lab.link.calibrate import calibrate, goodput_times_ns, measure_goodput, ping_count
 from howfar.lab.network import SERVER_ADDRESS, Network
@@ -88,6 +88,10 @@ class Link:
         """What a ping of ours takes over such a link at rest. Where the back-end lets a lone packet through at any rate, its own
         bytes take no time."""
         return asked.rest_rtt_ns if backends()[self.backend].CHARGES_LONE_PACKETS else asked.rtt_ns
+
+    def queue_bytes(self, name: WayName) -> int:
+        """What the queue really is; asked for a shorter one, the back-end would have refused."""
+        return max(self.asked.queue_bytes(name), backends()[self.backend].QUEUE_LEAST_BYTES)
 
     def measure_goodput(self) -> None:
         """Add the goodput to a calibration that was made without it. The link must be at rest."""

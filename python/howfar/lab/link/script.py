@@ -11,10 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from howfar.engine.link_messages import Outage
-from howfar.errors import HowfarError, QuantityError, UsageError
+from howfar.errors import HowfarError, LabError, QuantityError, UsageError
 from howfar.lab.link.asked import WAYS, LinkAsked
-from howfar.lab.link.settings import apply
-from howfar.units import parse_duration_ns
+from howfar.lab.link.settings import OUTAGES_MOST, apply, schedule_ns
 
 MOST_LINES = 10_000
 _FIXED = {"mtu": "an interface keeps its MTU", "seed": "a link keeps its seed", "outage": "write: 10s down 2s"}
@@ -48,9 +47,9 @@ def read_script(text: str, asked: LinkAsked, source: str = "the script") -> Scri
                     f"{words[0]} is before the line above", "Write the lines in the order of their times."
                 )
             outages += [Outage(at_ns=at_ns, for_ns=_down(value)) for word, value in said if word == "down"]
+            if len(outages) > OUTAGES_MOST:
+                raise QuantityError(f"more than {OUTAGES_MOST} times down", "Those that repeat: --outage 5s:1s/30s.")
             changes = [(word, value) for word, value in said if word != "down"]
-            for word, value in changes:
-                apply(asked, word, value)  # a mistake is told with its line
         except QuantityError as error:
             raise UsageError(f"{source}:{number}: {error.message}", error.advice) from error
         lines.append((number, at_ns, changes))
@@ -63,7 +62,7 @@ def read_script(text: str, asked: LinkAsked, source: str = "the script") -> Scri
 
 
 def _line(words: list[str]) -> tuple[int, list[tuple[str, str]]]:
-    at_ns = parse_duration_ns(words[0])
+    at_ns = schedule_ns(words[0])
     rest = words[1:]
     if not rest or len(rest) % 2:
         raise QuantityError("a line is a time, then pairs of a word and its value", "Write: 5s rtt 50ms loss 1%")
@@ -75,7 +74,7 @@ def _line(words: list[str]) -> tuple[int, list[tuple[str, str]]]:
 
 
 def _down(text: str) -> int:
-    for_ns = parse_duration_ns(text)
+    for_ns = schedule_ns(text)
     if for_ns == 0:
         raise QuantityError("down for no time", "Write: 10s down 2s")
     return for_ns
@@ -99,13 +98,14 @@ class Player:
 
     def __init__(self, script: Script, change: Callable[[LinkAsked, int], None]) -> None:
         """`change` is told the link and the time since the start."""
-        self._script, self._change = script, change
+        self.script, self._change = script, change
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._play, name="link script", daemon=True)
         self._start_ns = 0
         self.played: list[tuple[int, int]] = []
         """When each change was asked for and when it was in force, in ns from the start."""
         self.failure: HowfarError | None = None
+        """Why a change could not be made; none was made after it."""
 
     def __enter__(self) -> Player:
         self._start_ns = time.monotonic_ns()
@@ -117,7 +117,7 @@ class Player:
         self._thread.join()
 
     def _play(self) -> None:
-        for at_ns, asked in self._script.changes:
+        for at_ns, asked in self.script.changes:
             rest_ns = self._start_ns + at_ns - time.monotonic_ns()
             if self._ended.wait(max(rest_ns, 0) / 1e9):
                 return
@@ -125,5 +125,8 @@ class Player:
                 self._change(asked, time.monotonic_ns() - self._start_ns)
             except HowfarError as error:
                 self.failure = error
+                return
+            except Exception as error:  # in a thread it would end the script and be lost
+                self.failure = LabError(f"{type(error).__name__}: {error}", "Please report this.")
                 return
             self.played.append((at_ns, time.monotonic_ns() - self._start_ns))

@@ -5,7 +5,7 @@ A value that begins with `to-server:` or `to-client:` holds for that way alone, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from howfar.engine.link_messages import (
@@ -17,14 +17,17 @@ from howfar.engine.link_messages import (
     Outage,
     ParetoJitter,
 )
+from howfar.engine.message import LONGEST_NS
 from howfar.errors import QuantityError
-from howfar.lab.link.asked import WAYS, LinkAsked, WayAsked
+from howfar.lab.link.asked import QUEUE_MAX_BYTES, WAYS, LinkAsked, WayAsked
 from howfar.units import parse_duration_ns, parse_rate_bps, parse_share, parse_size_bytes
 
 RTT_MAX_NS = 10 * 10**9
 RATE_LEAST_BPS = 8_000
 MTU_LEAST, MTU_MOST = 576, 9000
-_QUEUE_MAX_BYTES = 64 * 2**30
+OUTAGES_MOST = 1_000
+_DIGITS_MOST = 20
+"""Beyond what any number here has."""
 _WayChange = Callable[[WayAsked, str], WayAsked]
 
 
@@ -56,6 +59,39 @@ def _limited(what: str, value: int, least: int, most: int, text: str) -> int:
     return value
 
 
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and len(text) <= _DIGITS_MOST
+
+
+def schedule_ns(text: str) -> int:
+    """A moment or a duration of a schedule: at most a day."""
+    found_ns = parse_duration_ns(text)
+    if found_ns > LONGEST_NS:
+        raise QuantityError(f"{text!r} is more than a day", "Schedules of a link are at most a day long.")
+    return found_ns
+
+
+def check(links: Sequence[LinkAsked]) -> None:
+    """What was asked and would silently do nothing, or cannot be, in any of the links that follow each other. Raises QuantityError."""
+    ways = [asked.way(name) for asked in links for name in WAYS]
+    if any(way.reorder for way in ways) and not any(way.reorder and way.jitter for way in ways):
+        raise QuantityError(
+            "nothing is reordered without jitter", "Say --jitter for the same way, or leave out --reorder."
+        )
+    if any(way.loss_burst for way in ways) and not any(way.loss_burst and way.loss for way in ways):
+        raise QuantityError(
+            "no loss comes in bursts where none is lost", "Say --loss for the same way, or leave out --loss-burst."
+        )
+    for asked in links:
+        for name in WAYS:
+            if len(asked.way(name).outages) > OUTAGES_MOST:
+                raise QuantityError(
+                    f"more than {OUTAGES_MOST} outages one way", "Write those that repeat as one: --outage 5s:1s/30s."
+                )
+            if asked.queue_bytes(name) > QUEUE_MAX_BYTES:
+                raise QuantityError("the queue would have more than 64 GiB", "Say a smaller --queue, rate or RTT.")
+
+
 def _rtt(asked: LinkAsked, text: str) -> LinkAsked:
     rtt_ns = _limited("an RTT", parse_duration_ns(text), 0, RTT_MAX_NS, text)
     if asked.delay_to_server_ns is None or asked.rtt_ns == 0:
@@ -70,13 +106,13 @@ def _delay_to_server(asked: LinkAsked, text: str) -> LinkAsked:
 
 
 def _seed(asked: LinkAsked, text: str) -> LinkAsked:
-    if not text.isdecimal() or int(text) >= 2**63:
+    if not _is_number(text) or int(text) >= 2**63:
         raise QuantityError(f"{text!r} is not a seed", "Write a whole number from 0 on.")
     return replace(asked, seed=int(text))
 
 
 def _mtu(asked: LinkAsked, text: str) -> LinkAsked:
-    if not text.isdecimal():
+    if not _is_number(text):
         raise QuantityError(f"{text!r} is not an MTU", "Write a number of bytes, like 1500.")
     return replace(asked, mtu=_limited("an MTU", int(text), MTU_LEAST, MTU_MOST, text))
 
@@ -112,7 +148,7 @@ def _queue(way: WayAsked, text: str) -> WayAsked:
     if text == "auto":
         return replace(way, queue_bytes=None, queue_ns=None)
     try:
-        size = _limited("a queue", parse_size_bytes(text), 1, _QUEUE_MAX_BYTES, text)
+        size = _limited("a queue", parse_size_bytes(text), 1, QUEUE_MAX_BYTES, text)
     except QuantityError:
         return replace(
             way, queue_bytes=None, queue_ns=_limited("a queue", parse_duration_ns(text), 1, RTT_MAX_NS, text)
@@ -153,27 +189,34 @@ def loss_share(loss: IndependentLoss | BurstLoss | None) -> float:
 
 
 def _loss(way: WayAsked, text: str) -> WayAsked:
-    share = parse_share(text)
-    return replace(way, loss=IndependentLoss(probability=share) if share else None)
+    """Where it came in bursts it still does, and they are as long."""
+    return replace(way, loss=_made_loss(parse_share(text), way.loss_burst))
 
 
 def _loss_burst(way: WayAsked, text: str) -> WayAsked:
-    """The loss that there is, in bursts of this mean length: Gilbert's chain with a bad state in which all is lost."""
+    """Loss comes in bursts of this mean length; `none`: each segment for itself."""
+    if text == "none":
+        return replace(way, loss=_made_loss(loss_share(way.loss), None), loss_burst=None)
     try:
         length = float(text)
     except ValueError:
         length = 0.0
-    share = loss_share(way.loss)
     if not 1 <= length <= 1e6:
         raise QuantityError(
             f"{text!r} is no mean length of a burst", "Write how many segments are lost in a row, like 8."
         )
-    to_good = 1 / length
-    if share and share * to_good > 1 - share:
-        raise QuantityError(f"bursts of {text} cannot make a loss of {share:.0%}", "Longer bursts, or less loss.")
-    if way.loss is None:
-        return way
-    return replace(way, loss=BurstLoss(to_bad=share * to_good / (1 - share), to_good=to_good))
+    return replace(way, loss=_made_loss(loss_share(way.loss), length), loss_burst=length)
+
+
+def _made_loss(share: float, burst: float | None) -> IndependentLoss | BurstLoss | None:
+    """In bursts: Gilbert's chain with a bad state in which all is lost."""
+    if not share:
+        return None
+    if burst is None:
+        return IndependentLoss(probability=share)
+    if share > (1 - share) * burst:
+        raise QuantityError(f"bursts of {burst:g} cannot make a loss of {share:.0%}", "Longer bursts, or less loss.")
+    return BurstLoss(to_bad=share / burst / (1 - share), to_good=1 / burst)
 
 
 def _duplicate(way: WayAsked, text: str) -> WayAsked:
@@ -196,8 +239,8 @@ def _outage(way: WayAsked, text: str) -> WayAsked:
     at, colon, duration = when.partition(":")
     if not colon:
         raise QuantityError(f"{text!r} is no outage", "Write at:for or at:for/every, like 5s:1s/30s.")
-    at_ns, for_ns = parse_duration_ns(at), parse_duration_ns(duration)
-    every_ns = parse_duration_ns(again) if again else None
+    at_ns, for_ns = schedule_ns(at), schedule_ns(duration)
+    every_ns = schedule_ns(again) if again else None
     if for_ns == 0 or (every_ns is not None and every_ns <= for_ns):
         raise QuantityError(
             f"{text!r} is no outage", "It lasts for some time, and less long than what it repeats after."

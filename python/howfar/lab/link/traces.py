@@ -6,12 +6,16 @@ from collections import Counter
 from collections.abc import Iterator
 
 from howfar.engine.link_messages import DELAY_MAX_NS, RATE_MAX_BPS, EmpiricalJitter, RateStep
+from howfar.engine.message import LONGEST_NS
 from howfar.errors import QuantityError
 from howfar.lab.link.asked import FRAMING_BYTES, MTU
+from howfar.lab.link.settings import RTT_MAX_NS, schedule_ns
 from howfar.units import parse_duration_ns, parse_rate_bps
 
 STEPS_MAX = 100_000
 _MS = 1_000_000
+_DIGITS_OF_A_DAY = 8
+"""In milliseconds."""
 _OPPORTUNITY_BITS = (MTU + FRAMING_BYTES) * 8
 """A line of a mahimahi trace lets one packet of full size pass; on our wire that packet has its framing too."""
 
@@ -44,6 +48,8 @@ def rtt_trace(text: str) -> tuple[int, EmpiricalJitter]:
     least = min(found)
     if max(found) - least > DELAY_MAX_NS:
         raise QuantityError("the round trips of the RTT trace differ by more than a minute", "Is the unit right?")
+    if least > RTT_MAX_NS:
+        raise QuantityError("the round trips of the RTT trace are longer than 10 s", "Is the unit right?")
     return least, EmpiricalJitter(extra_ns=[value - least for value in found])
 
 
@@ -60,7 +66,7 @@ def _step(at: int, line: str) -> RateStep:
     if len(words) != 2:
         raise QuantityError(f"line {at} of the rate trace: {line!r} is not a time and a rate", "Write: 10ms 5mbit")
     try:
-        for_ns = parse_duration_ns(words[0])
+        for_ns = schedule_ns(words[0])
         rate_bps = 0 if words[1] in ("0", "0bit") else parse_rate_bps(words[1])
     except QuantityError as error:
         raise QuantityError(f"line {at} of the rate trace: {error.message}", error.advice) from error
@@ -71,15 +77,20 @@ def _step(at: int, line: str) -> RateStep:
 
 def _mahimahi(lines: list[tuple[int, str]]) -> list[RateStep]:
     """Deliveries within a millisecond become a rate of that millisecond; neighbours that are alike become one step."""
-    times = [int(line) for _, line in lines]
+    for at, line in lines:
+        if len(line.lstrip("0")) > _DIGITS_OF_A_DAY:
+            raise QuantityError(f"line {at} of the rate trace is longer than a day", "A line is a time in ms.")
+    times = [int(line.lstrip("0") or "0") for _, line in lines]
     for (at, _), before, after in zip(lines[1:], times, times[1:], strict=False):
         if after < before:
             raise QuantityError(f"line {at} of the rate trace: {after} ms is before {before} ms", "Sort the trace.")
     # The delivery at t ends the millisecond before t; one at 0 belongs to the first.
     counts = Counter(max(time - 1, 0) for time in times)
     last = max(times[-1], 1)
-    if last > 86_400_000:
+    if last > LONGEST_NS // _MS:
         raise QuantityError("the rate trace is longer than a day", "Shorten it.")
+    if max(counts.values()) * _OPPORTUNITY_BITS * 1000 > RATE_MAX_BPS:
+        raise QuantityError("more than 1 Tb/s in a millisecond of the rate trace", "Is it a list of deliveries in ms?")
     steps: list[RateStep] = []
     for ms in range(last):
         rate_bps = counts.get(ms, 0) * _OPPORTUNITY_BITS * 1000

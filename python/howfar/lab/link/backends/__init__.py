@@ -51,6 +51,10 @@ class Backend(Protocol):
     """One line, for `howfar links`."""
     CHARGES_LONE_PACKETS: bool
     """A packet that comes alone takes its time at the rate, too."""
+    QUEUE_LEAST_BYTES: int
+    """No queue is shorter, also where none was asked for."""
+    ARRIVAL: str | None
+    """What lateness is counted from, for the receipt; None: lateness is not counted."""
 
     @staticmethod
     def refuses(asked: LinkAsked) -> str | None:

@@ -34,6 +34,8 @@ class BareBackend:
     NAME = "none"
     ABOUT = "a bare veth cable, no effect at all"
     CHARGES_LONE_PACKETS = False
+    QUEUE_LEAST_BYTES = 0
+    ARRIVAL: str | None = None
 
     @staticmethod
     def refuses(asked: LinkAsked) -> str | None:

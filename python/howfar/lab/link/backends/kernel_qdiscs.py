@@ -21,6 +21,7 @@ _DEVICES: dict[WayName, str] = {"to_server": SERVER_MIDDLE, "to_client": CLIENT_
 """A packet to the server leaves the middle by the server's cable, and is shaped there: a slow router, not a slow card."""
 BURST_BYTES = 128 * 1024
 """A super-packet is 64 KiB; with a smaller burst tbf takes it apart, and a tenth of the throughput is left."""
+_QUEUE_MOST_BYTES = 2**31
 _ETHERNET_BYTES = 14
 _NETEM_PACKETS = 10_000_000
 """netem's limit counts packets, those on their way included; its default of 1000 is what makes long fast links slow."""
@@ -34,7 +35,8 @@ class KernelLine:
 
     def __init__(self, network: Network) -> None:
         self._network = network
-        self._set: set[str] = set()
+        self._set: dict[str, list[str]] = {}
+        """By device: the disciplines in force."""
 
     def alive(self) -> bool:
         return True
@@ -45,10 +47,12 @@ class KernelLine:
             raise LinkFailed(f"the kernel's disciplines cannot do that: {why}")
         for name in WAYS:
             device = _DEVICES[name]
-            if device in self._set:
-                self._network.base.tc([f"qdisc del dev {device} root"])
-                self._set.discard(device)
             lines = qdisc_batch(asked, name, compensate_ns)
+            kinds = [line.partition(" handle ")[2].split()[1] for line in lines]
+            # Replaced by one of the same kind and handle, a discipline changes and keeps its queue; another tree begins empty.
+            if self._set.get(device) not in (None, kinds):
+                self._network.base.tc([f"qdisc del dev {device} root"])
+                del self._set[device]
             if not lines:
                 continue
             try:
@@ -59,7 +63,7 @@ class KernelLine:
                     f"this kernel does not take {lacks}: {error.message}",
                     "Use --link-backend packet, which needs no queueing discipline; `howfar links` shows what is here.",
                 ) from error
-            self._set.add(device)
+            self._set[device] = kinds
 
     def stats(self, *, reset: bool = False) -> LinkStats | None:
         return None
@@ -91,14 +95,16 @@ def qdisc_batch(asked: LinkAsked, name: WayName, compensate_ns: int) -> list[str
         netem.append(f"duplicate {way.duplicate:%}")
     if way.corrupt:
         netem.append(f"corrupt {way.corrupt:%}")
+    elif netem:
+        netem.append("corrupt 0%")  # not told, a netem that is changed would keep what it had
     if netem:
-        lines.append(f"qdisc add dev {device} root handle 1: netem limit {_NETEM_PACKETS} {' '.join(netem)}")
+        lines.append(f"qdisc replace dev {device} root handle 1: netem limit {_NETEM_PACKETS} {' '.join(netem)}")
         parent = "parent 1:1"
     if rate_bps is not None:
         rate = tbf_rate(rate_bps, asked.mtu)
         limit = max(asked.queue_bytes(name), BURST_BYTES)
         lines.append(
-            f"qdisc add dev {device} {parent} handle 10: tbf rate {rate} burst {BURST_BYTES} limit {min(limit, 2**31)}"
+            f"qdisc replace dev {device} {parent} handle 10: tbf rate {rate} burst {BURST_BYTES} limit {limit}"
         )
     return lines
 
@@ -108,11 +114,21 @@ class KernelBackend:
     ABOUT = "the kernel's tbf (rate) and netem (delay, loss) on a bridge; nothing is proved"
     CHARGES_LONE_PACKETS = False
     """tbf's bucket is full at rest."""
+    QUEUE_LEAST_BYTES = BURST_BYTES
+    ARRIVAL: str | None = None
 
     @staticmethod
     def refuses(asked: LinkAsked) -> str | None:
         for name in WAYS:
-            way = asked.way(name)
+            way, rate_bps = asked.way(name), asked.mean_rate_bps(name)
+            if asked.seed and (way.loss or way.jitter or way.duplicate or way.corrupt):
+                return "netem draws numbers of its own; leave out --seed"
+            if rate_bps is not None:
+                queue_bytes, said = asked.queue_bytes(name), way.queue_bytes or way.queue_ns
+                if said and queue_bytes < BURST_BYTES:
+                    return "tbf's queue is never shorter than its bucket of 128 KiB"
+                if queue_bytes > _QUEUE_MOST_BYTES:
+                    return "tbf's queue is never longer than 2 GiB; say a shorter --queue"
             if way.outages or way.rate_trace:
                 return "no outages and no traces of rates"
             if way.jitter is not None and not isinstance(way.jitter, NormalJitter):

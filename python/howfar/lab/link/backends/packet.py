@@ -15,6 +15,8 @@ class PacketBackend(EngineBackend):
     NAME = "packet"
     ABOUT = "howfar's emulator on packet sockets and veth; every effect"
     CHARGES_LONE_PACKETS = True
+    QUEUE_LEAST_BYTES = 0
+    ARRIVAL: str | None = "kernel stamp"
 
     @staticmethod
     @contextmanager

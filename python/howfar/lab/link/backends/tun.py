@@ -15,6 +15,8 @@ class TunBackend(EngineBackend):
     NAME = "tun"
     ABOUT = "howfar's emulator on TUN devices; every effect"
     CHARGES_LONE_PACKETS = True
+    QUEUE_LEAST_BYTES = 0
+    ARRIVAL: str | None = "when it was read"
 
     @staticmethod
     @contextmanager

@@ -1,0 +1,32 @@
+"""A receipt that cannot be written is told before anything is built, and never takes the place of CMD's exit code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from howfar.cli.receipt_file import check_receipt, code_with_receipt
+from howfar.errors import LabError, UsageError
+
+
+def test_a_place_that_is_none_is_told_first(tmp_path: Path) -> None:
+    check_receipt(tmp_path / "new.json")
+    assert not (tmp_path / "new.json").exists()
+    (tmp_path / "file").touch()
+    check_receipt(tmp_path / "file")
+    for place, why in (
+        (tmp_path / "none" / "x", "there is no directory"),
+        (tmp_path, "is a directory"),
+        (tmp_path / "file" / "x", "is no directory"),
+    ):
+        with pytest.raises(UsageError, match=why):
+            check_receipt(place)
+
+
+def test_the_exit_code_of_the_command_outlives_a_receipt_that_failed(tmp_path: Path) -> None:
+    gone = tmp_path / "gone" / "x"
+    assert code_with_receipt(7, gone, {}) == 7
+    assert code_with_receipt(0, gone, {}) == LabError.exit_code
+    assert code_with_receipt(0, tmp_path / "x", {"a": 1}) == 0
+    assert (tmp_path / "x").read_text() == '{\n  "a": 1\n}\n'
