@@ -260,6 +260,23 @@ pub(crate) fn tun_network(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     }
 }
 
+/// What a TUN device is called now: whoever moved it to a host may have given it another name.
+pub(crate) fn tun_name(fd: BorrowedFd<'_>) -> io::Result<String> {
+    // SAFETY: ifreq is plain data, and a local of the type that this call takes.
+    let request = unsafe {
+        let mut request: libc::ifreq = zeroed();
+        check(libc::ioctl(
+            fd.as_raw_fd(),
+            libc::TUNGETIFF,
+            addr_of_mut!(request),
+        ))?;
+        request
+    };
+    let name = request.ifr_name.iter().take_while(|byte| **byte != 0);
+    String::from_utf8(name.map(|byte| *byte as u8).collect())
+        .map_err(|_| io::Error::from(io::ErrorKind::InvalidData))
+}
+
 /// Read one packet of a TUN device without waiting.
 pub(crate) fn read_packet(fd: BorrowedFd<'_>, room: &mut [u8]) -> io::Result<Received> {
     // SAFETY: the room is valid for writing for its length.

@@ -34,7 +34,6 @@ pub(crate) struct Receiver {
 #[derive(Debug)]
 struct Ring {
     device: Arc<File>,
-    name: String,
 }
 
 #[derive(Debug)]
@@ -61,10 +60,7 @@ impl Port for Tun {
             transmitter: Transmitter {
                 device: Arc::clone(&device),
             },
-            gauge: Box::new(Ring {
-                device,
-                name: name.to_owned(),
-            }),
+            gauge: Box::new(Ring { device }),
         })
     }
 }
@@ -89,7 +85,7 @@ impl Receive for Receiver {
 impl Gauge for Ring {
     fn dropped(&mut self) -> Option<u64> {
         // Older kernels do not say where a device is, and it may have gone with its host.
-        ring_drops(self.device.as_fd(), &self.name).ok()
+        ring_drops(self.device.as_fd()).ok()
     }
 }
 
@@ -105,8 +101,9 @@ impl Transmit for Transmitter {
     }
 }
 
-/// Packets that the device dropped, read in the network where it is now, by a thread that goes there.
-fn ring_drops(device: BorrowedFd<'_>, name: &str) -> io::Result<u64> {
+/// Packets that the device dropped, read in the network where it is now and under the name that it has there, by a thread that goes there.
+fn ring_drops(device: BorrowedFd<'_>) -> io::Result<u64> {
+    let name = sys::tun_name(device)?;
     let network: OwnedFd = sys::tun_network(device)?;
     thread::scope(|scope| {
         let there = scope.spawn(|| {
@@ -116,7 +113,7 @@ fn ring_drops(device: BorrowedFd<'_>, name: &str) -> io::Result<u64> {
         let table = there
             .join()
             .map_err(|_| io::Error::other("it panicked"))??;
-        transmit_drops(&table, name).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
+        transmit_drops(&table, &name).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
     })
 }
 

@@ -258,13 +258,17 @@ impl Rig {
     /// Called when a link between lc and ls is ready.
     pub(crate) fn linked(&self) {
         if self.port == Port::Tun {
-            for (host, device, others) in [
-                (&self.client, "lc", [SERVER, SERVER6]),
-                (&self.server, "ls", [CLIENT, CLIENT6]),
+            // They get another name there, as they do in the laboratory: their drops must be found all the same.
+            for (host, device, name, others) in [
+                (&self.client, "lc", "c0", [SERVER, SERVER6]),
+                (&self.server, "ls", "s0", [CLIENT, CLIENT6]),
             ] {
-                ip(&format!("link set dev {device} netns {}", host.id()));
-                host.ip(&format!("link set dev {device} mtu 1500 up"));
-                host.reach(device, others, None);
+                ip(&format!(
+                    "link set dev {device} netns {} name {name}",
+                    host.id()
+                ));
+                host.ip(&format!("link set dev {name} mtu 1500 up"));
+                host.reach(name, others, None);
             }
         }
     }
