@@ -129,3 +129,17 @@ def test_a_bad_line_of_a_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as error:
         read("--link-script", str(script))
     assert error.value.message.startswith(f"{script}:2: ")
+
+
+@pytest.mark.parametrize(
+    "twice", [("to-server:1%", "to-server:2%"), ("1%", "2%"), ("to-client:1%", "to-server:1%", "to-client:1%")]
+)
+def test_a_way_is_said_once(twice: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match="given twice for the same way"):
+        read(*[word for value in twice for word in ("--loss", value)])
+
+
+def test_a_link_of_no_name_is_a_mistake() -> None:
+    """A variable that is not set, for instance."""
+    with pytest.raises(UsageError, match="--link"):
+        read("--link", "")

@@ -17,7 +17,7 @@ import click
 
 from howfar.cli.lab_link import describe_link, run_over_link
 from howfar.cli.link_options import LinkChoice, link_options, read_link
-from howfar.cli.receipt_file import check_receipt, code_with_receipt
+from howfar.cli.receipt_file import check_receipt, code_with_receipt, forget_receipt
 from howfar.engine.messages import TcpTarget, UnixTarget
 from howfar.engine.process import Launcher
 from howfar.errors import HowfarError, SandboxForbidden, UsageError
@@ -102,6 +102,7 @@ def lab(
     _check_command(command)
     if receipt is not None:
         check_receipt(receipt)
+        forget_receipt(receipt)
     if not sandbox.inside():
         try:
             sys.exit(sandbox.run_inside())

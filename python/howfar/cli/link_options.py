@@ -116,7 +116,7 @@ def read_link(values: dict[str, Any]) -> LinkChoice:
         script = read_script(_text(script_file, "--link-script"), asked, str(script_file))
     _check(script, backend)
     files = (values["rtt_trace"], values["rate_trace"], script_file)
-    alone = bool(name or set(said) - {"rtt", "rate"} or any(files) or values["link_backend"])
+    alone = bool(name is not None or set(said) - {"rtt", "rate"} or any(files) or values["link_backend"])
     return LinkChoice(
         asked=script.first,
         script=script,
@@ -141,7 +141,7 @@ def _check(script: Script, backend: str) -> None:
 
 def _asked(said: dict[str, Any], name: str | None, backend: str, rtts: Path | None, rates: Path | None) -> LinkAsked:
     try:
-        asked = find_link(name).asked if name else LinkAsked(rtt_ns=0, rate_bps=None)
+        asked = find_link(name).asked if name is not None else LinkAsked(rtt_ns=0, rate_bps=None)
     except QuantityError as error:
         raise UsageError(f"--link {name}: {error.message}", error.advice) from error
     if name is None and backend != "none":
@@ -151,11 +151,15 @@ def _asked(said: dict[str, Any], name: str | None, backend: str, rtts: Path | No
         least_ns, extra = _in_file("--rtt-trace", rtts, rtt_trace)
         asked = replace(asked, rtt_ns=least_ns, to_client=replace(asked.to_client, jitter=extra))
     for word, value in said.items():
-        for text in value if isinstance(value, tuple) else (value,):
+        texts = value if isinstance(value, tuple) else (value,)
+        for text in texts:
             try:
                 asked = apply(asked, word, text)
             except QuantityError as error:
                 raise UsageError(f"--{word} {text}: {error.message}", error.advice) from error
+        ways = [text.partition(":")[0] if text.startswith(("to-server:", "to-client:")) else "both" for text in texts]
+        if len(set(ways)) < len(ways):
+            raise UsageError(f"--{word} is given twice for the same way: {', '.join(texts)}", "Leave one out.")
     if extra is not None and asked.to_client.jitter != extra:
         raise UsageError(
             "--rtt-trace and --jitter both vary the delay to the client", "Leave one out, or say --jitter to-server:…."

@@ -27,6 +27,17 @@ def check_receipt(receipt: Path) -> None:
         raise UsageError(f"the receipt {receipt} cannot be written: you may not", "Name another file.")
 
 
+def forget_receipt(receipt: Path) -> None:
+    """Take away an older one: what ends early must not leave another run's verdict in its place. Raises UsageError."""
+    try:
+        if receipt.is_file():
+            receipt.unlink()
+    except OSError as error:
+        raise UsageError(
+            f"the older receipt {receipt} cannot be removed: {error.strerror}", "Name another file."
+        ) from error
+
+
 def code_with_receipt(code: int, receipt: Path, facts: dict[str, Any]) -> int:
     """Write it, and give the exit code: CMD's own, unless CMD was content and the receipt could not be written."""
     try:

@@ -189,11 +189,12 @@ class Lab:
             self.warnings.append(warning)
 
     def tcp(self) -> dict[str, Any]:
-        """What the hosts' TCP was told, for receipts."""
+        """What is in force for the hosts' TCP, for receipts."""
+        assert self.network is not None
         return {
             "preset": self.request.tcp,
             "buffers": dict(self._buffers),
-            "congestion_control": self.request.congestion_control,
+            "congestion_control": self.network.congestion_control,
         }
 
     def server(self) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from howfar.engine.link_messages import BurstLoss, IndependentLoss
 from howfar.engine.messages import DirectionStats, LinkStats, RttResult
 from howfar.lab.link import WAYS, Link, LinkAsked
 from howfar.lab.link.asked import WayAsked, WayName
-from howfar.lab.link.backends import backends
+from howfar.lab.link.backends import SHAPING, backends
 from howfar.lab.link.settings import loss_share
 from howfar.plan.tolerance import rtt_tolerance_ns
 from howfar.units import format_duration_ns, format_rate_bps
@@ -111,7 +111,9 @@ def link_violations(
     link: Link, at_rest: Sequence[RttResult], stats: LinkStats | None, lateness: Lateness = OF_A_PLAN
 ) -> tuple[str, ...]:
     """Where the link was not what was asked. A back-end without counters proves nothing, and is accused of nothing."""
-    found = rtt_violations(link.asked, link.rest_rtt_ns(link.asked), at_rest, lateness)
+    found: tuple[str, ...] = ()
+    if link.backend in SHAPING:  # a bare cable was asked for nothing
+        found = rtt_violations(link.asked, link.rest_rtt_ns(link.asked), at_rest, lateness)
     return (*found, *counter_violations(link.asked, stats, lateness))
 
 
@@ -193,7 +195,7 @@ def _direction_violations(asked: LinkAsked, name: str, way: DirectionStats, late
         if late_ns > limit_ns:
             found.append(
                 f"the link {name} was late by {format_duration_ns(late_ns)} ({name_of_limit}, "
-                f"allowed {format_duration_ns(limit_ns)}): the machine was too busy"
+                f"allowed {format_duration_ns(limit_ns)}): the machine was too busy, or the emulator was stopped"
             )
     return found
 

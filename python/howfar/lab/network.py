@@ -53,6 +53,9 @@ class Network:
     server: Host
     mtu: int = MTU
     congestion_control: str = CONGESTION_CONTROL
+    """In force."""
+    by_route: bool = True
+    """It is chosen for each route; else it is the kernel's own."""
     ipv6: bool = False
     """The present wires carry IPv6 too."""
     warnings: list[str] = field(default_factory=list)
@@ -118,11 +121,28 @@ def build_network(ledger: ExitStack, mtu: int = MTU, congestion_control: str = C
         try:
             host.ip(loopback_batch(congestion_control))
         except LabError as error:
-            network.warnings.append(
-                f"congestion control {congestion_control} could not be chosen for a route: {error.message}"
-            )
+            _not_chosen(network, congestion_control, error)
             host.ip(loopback_batch(None))
     return network
+
+
+def _not_chosen(network: Network, asked: str, error: LabError) -> None:
+    """The usual one is wished for: without it the kernel's own is in force, and that is said. Another one was asked for.
+
+    Raises LinkFailed.
+    """
+    own = network.client.within(Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text).strip()
+    why = error.message.splitlines()[0]
+    if asked != CONGESTION_CONTROL:
+        known = network.base.within(Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text).strip()
+        raise LinkFailed(
+            f"congestion control {asked} cannot be chosen: {why}",
+            f"This kernel knows {known}; the default here is {own}.",
+        ) from error
+    if network.congestion_control != own:
+        network.warnings.append(f"congestion control is the kernel's own, {own}: {asked} could not be chosen ({why})")
+    network.congestion_control = own
+    network.by_route = False
 
 
 @contextmanager
@@ -191,14 +211,13 @@ def _configure(network: Network, *, ethernet: bool) -> None:
     """Addresses and routes of both ends."""
     network.ipv6 = _allow_ipv6(network.client, "c0") and _allow_ipv6(network.server, "s0")
     for host in (network.client, network.server):
+        chosen = network.congestion_control if network.by_route else None
         try:
-            host.ip(host_batch(host.name, network.congestion_control, ethernet=ethernet, ipv6=network.ipv6))
+            host.ip(host_batch(host.name, chosen, ethernet=ethernet, ipv6=network.ipv6))
         except LabError as error:
-            warning = (
-                f"congestion control {network.congestion_control} could not be chosen for a route: {error.message}"
-            )
-            if warning not in network.warnings:
-                network.warnings.append(warning)
+            if chosen is None:
+                raise
+            _not_chosen(network, chosen, error)
             host.ip(host_batch(host.name, None, ethernet=ethernet, ipv6=network.ipv6))
 
 

@@ -85,7 +85,8 @@ def calibrate(link: Calibrated, asked: LinkAsked, *, with_goodput: bool) -> dict
                 "rtt_p50s_ns": [probe.p50_ns for probe in probes],
             }
         )
-        excess = rtt_ns - rest_rtt_ns
+        # Whatever else runs only adds to a round trip: the probe that saw least of it knows best what the way itself costs.
+        excess = min(probe.p50_ns for probe in probes) - rest_rtt_ns
         better = compensation_ns(asked, compensate, excess if len(rounds) == 1 else excess // _DAMPING)
         if len(rounds) == _ROUNDS or better == compensate or abs(excess) < asked.rtt_ns // 100:
             break
