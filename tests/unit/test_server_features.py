@@ -19,7 +19,7 @@ ABLE = Features(tls="OpenSSL", compression=("zlib", "zstd"), semi_sync=True, clo
 @pytest.fixture(autouse=True)
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No server of this machine is seen."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "c"))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("howfar.lab.servers.program.PLACES", ())
 
@@ -41,7 +41,7 @@ def test_a_server_that_is_not_here_is_said(tmp_path: Path, capsys: pytest.Captur
     assert "no mariadb server was found" in str(_listed(capsys)["mariadb"]["missing"])
 
 
-def test_one_that_does_not_start_is_listed_with_the_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_that_fails_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _program(tmp_path)
     row = _listed(capsys)["mysql"]
     assert (row["version"], "features" in row) == ("9.9.9", False)
@@ -52,7 +52,7 @@ def test_one_that_does_not_start_is_listed_with_the_reason(tmp_path: Path, capsy
 
 def test_what_was_found_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = _program(tmp_path)
-    kept = tmp_path / "cache" / "howfar" / "features" / f"{program.key}.json"
+    kept = tmp_path / "c" / "howfar" / "features" / f"{program.key}.json"
     module._keep(kept, ABLE)
     assert features(program) == ABLE
     kept.write_text('{"of another": "version"}')

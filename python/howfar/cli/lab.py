@@ -17,7 +17,7 @@ import click
 
 from howfar.cli.lab_link import describe_link, run_over_link
 from howfar.cli.link_options import LinkChoice, link_options, read_link
-from howfar.cli.receipt_file import check_receipt, code_with_receipt, forget_receipt
+from howfar.cli.receipt_file import code_with_receipt, make_way
 from howfar.engine.messages import TcpTarget, UnixTarget
 from howfar.engine.process import Launcher
 from howfar.errors import HowfarError, SandboxForbidden, UsageError
@@ -101,8 +101,7 @@ def lab(
     )
     _check_command(command)
     if receipt is not None:
-        check_receipt(receipt)
-        forget_receipt(receipt)
+        make_way(receipt)
     if not sandbox.inside():
         try:
             sys.exit(sandbox.run_inside())

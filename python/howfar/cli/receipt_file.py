@@ -12,8 +12,11 @@ import click
 from howfar.errors import LabError, UsageError
 
 
-def check_receipt(receipt: Path) -> None:
-    """Raises UsageError where it plainly cannot be written. What goes wrong later is told by `code_with_receipt`."""
+def make_way(receipt: Path) -> None:
+    """Look whether it can be written, and take an older one away: what ends early must not leave another run's verdict in its place.
+
+    Raises UsageError where it plainly cannot be written. What goes wrong later is told by `code_with_receipt`.
+    """
     place = receipt if receipt.exists() else receipt.parent
     if not place.exists():
         raise UsageError(
@@ -25,10 +28,6 @@ def check_receipt(receipt: Path) -> None:
         raise UsageError(f"the receipt {receipt} cannot be written: {place} is no directory", "Name another file.")
     if not os.access(place, os.W_OK):
         raise UsageError(f"the receipt {receipt} cannot be written: you may not", "Name another file.")
-
-
-def forget_receipt(receipt: Path) -> None:
-    """Take away an older one: what ends early must not leave another run's verdict in its place. Raises UsageError."""
     try:
         if receipt.is_file():
             receipt.unlink()
