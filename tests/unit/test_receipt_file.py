@@ -6,22 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from howfar.cli.receipt_file import check_receipt, code_with_receipt
+from howfar.cli.receipt_file import code_with_receipt, make_way
 from howfar.errors import LabError, UsageError
 
 
 def test_a_place_that_is_none_is_told_first(tmp_path: Path) -> None:
-    check_receipt(tmp_path / "new.json")
+    make_way(tmp_path / "new.json")
     assert not (tmp_path / "new.json").exists()
     (tmp_path / "file").touch()
-    check_receipt(tmp_path / "file")
+    make_way(tmp_path / "file")
+    (tmp_path / "file").touch()
     for place, why in (
         (tmp_path / "none" / "x", "there is no directory"),
         (tmp_path, "is a directory"),
-        (tmp_path / "file" / "x", "is no directory"),
+        (tmp_path / "file" / "x", "file is no directory"),
     ):
         with pytest.raises(UsageError, match=why):
-            check_receipt(place)
+            make_way(place)
 
 
 def test_the_exit_code_of_the_command_outlives_a_receipt_that_failed(tmp_path: Path) -> None:
@@ -30,3 +31,11 @@ def test_the_exit_code_of_the_command_outlives_a_receipt_that_failed(tmp_path: P
     assert code_with_receipt(0, gone, {}) == LabError.exit_code
     assert code_with_receipt(0, tmp_path / "x", {"a": 1}) == 0
     assert (tmp_path / "x").read_text() == '{\n  "a": 1\n}\n'
+
+
+def test_an_older_receipt_goes_first(tmp_path: Path) -> None:
+    """Whatever ends the run early, nobody finds another run's verdict in its place."""
+    receipt = tmp_path / "old.json"
+    receipt.write_text('{"verdict": {"valid": true}}')
+    make_way(receipt)
+    assert not receipt.exists()
