@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 
 import click
 
+from howfar.cli.text_file import read_text
 from howfar.errors import QuantityError, UsageError
 from howfar.lab.link.asked import LinkAsked
 from howfar.lab.link.backends import DEFAULT, NAMES, find_backend
@@ -113,7 +114,7 @@ def read_link(values: dict[str, Any]) -> LinkChoice:
     asked = _asked(said, name, backend, values["rtt_trace"], values["rate_trace"])
     script = Script(asked)
     if script_file is not None:
-        script = read_script(_text(script_file, "--link-script"), asked, str(script_file))
+        script = read_script(read_text(script_file, "--link-script", _MAX_BYTES), asked, str(script_file))
     _check(script, backend)
     files = (values["rtt_trace"], values["rate_trace"], script_file)
     alone = bool(name is not None or set(said) - {"rtt", "rate"} or any(files) or values["link_backend"])
@@ -182,19 +183,6 @@ _Value = TypeVar("_Value")
 
 def _in_file(option: str, path: Path, parse: Callable[[str], _Value]) -> _Value:
     try:
-        return parse(_text(path, option))
+        return parse(read_text(path, option, _MAX_BYTES))
     except QuantityError as error:
         raise UsageError(f"{option} {path}: {error.message}", error.advice) from error
-
-
-def _text(path: Path, option: str) -> str:
-    try:
-        with path.open("rb") as file:
-            data = file.read(_MAX_BYTES + 1)
-        if len(data) > _MAX_BYTES:
-            raise UsageError(f"{option} {path} has more than {_MAX_BYTES} bytes", "That is another kind of file.")
-        return data.decode("utf-8")
-    except OSError as error:
-        raise UsageError(f"{option} {path} cannot be read: {error.strerror}", "Check its name.") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{option} {path} is not UTF-8 text", "Save it as UTF-8.") from error

@@ -14,6 +14,7 @@ from contextlib import closing
 from ipaddress import ip_address
 from pathlib import Path
 
+from howfar.cli.text_file import read_text
 from howfar.engine.messages import Target, TcpTarget, UnixTarget
 from howfar.errors import EngineError, UsageError
 from howfar.load.dsn import parse_dsn
@@ -37,7 +38,7 @@ def find_login(asked: Asked, say: Say, environment: Mapping[str, str] = os.envir
     of_file: str | None = None
     if asked.said("defaults-file"):
         path = Path(asked.value("defaults-file"))
-        file, of_file = parse_option_file(str(path), _read(path, "--defaults-file"))
+        file, of_file = parse_option_file(str(path), read_text(path, "--defaults-file", MAX_FILE_BYTES))
     dsn = parse_dsn(asked.dsn) if asked.dsn is not None else None
     options = place_of_options(asked)
     laboratory = not any(source is not None and source.names_a_server for source in (dsn, options, file))
@@ -85,25 +86,10 @@ def _asked_for() -> str:
 
 
 def _password_in(path: Path, say: Say) -> str:
-    text = _read(path, "--password-file")
+    text = read_text(path, "--password-file", MAX_FILE_BYTES)
     if path.stat().st_mode & 0o077:
         say(f"others on this machine may read {path}: chmod 600 it")
     return text.split("\n", 1)[0].removesuffix("\r")
-
-
-def _read(path: Path, option: str) -> str:
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-        if len(data) > MAX_FILE_BYTES:
-            raise UsageError(f"{option} {path} has more than {MAX_FILE_BYTES} bytes", "That is another kind of file.")
-        return data.decode("utf-8")
-    except OSError as error:
-        raise UsageError(
-            f"{option} {path} cannot be read: {error.strerror}", "Check its name and who may read it."
-        ) from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{option} {path} is not UTF-8 text", "Save it as UTF-8.") from error
 
 
 def target_of(place: Place, say: Say) -> Target:
