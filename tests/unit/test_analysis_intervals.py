@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from howfar.analysis.estimate import Estimate
 from howfar.analysis.intervals import (
     blocks_needed,
     excludes_one,
@@ -27,7 +28,7 @@ from howfar.analysis.intervals import (
     t_quantile,
     welch_ratio,
 )
-from howfar.analysis.summary import Estimate, Resolution
+from howfar.analysis.summary import Resolution
 
 REPETITIONS = 3000
 

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from tests.unit.fake_lab import fake_info, fakes
 
-from howfar.analysis.summary import Estimate
+from howfar.analysis.estimate import Estimate
 from howfar.cli.live import LivePicture
 from howfar.cli.words import ratio, time_left
 from howfar.conduct.conductor import conduct

@@ -8,8 +8,9 @@ import pytest
 from tests.unit.synthetic_run import PATHS, synthetic_run
 
 from howfar.analysis.analyse import summarise
+from howfar.analysis.estimate import Estimate
 from howfar.analysis.intervals import half_width_text, share_text
-from howfar.analysis.summary import Estimate, Resolution, Summary
+from howfar.analysis.summary import Resolution, Summary
 from howfar.report import html, markdown, terminal
 from howfar.report.sections import answer
 from howfar.report.setup import setup_line

@@ -11,6 +11,7 @@ from typing import Any
 from howfar.analysis import histograms, signs
 from howfar.analysis.advice import advise
 from howfar.analysis.budget import time_split_us
+from howfar.analysis.estimate import Estimate
 from howfar.analysis.intervals import (
     RatioJudgement,
     blocks_needed,
@@ -27,7 +28,6 @@ from howfar.analysis.summary import (
     BytesPerTxn,
     CellSummary,
     CpuPerQuery,
-    Estimate,
     Resolution,
     Summary,
     TrialPoint,

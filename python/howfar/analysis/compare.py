@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from howfar.analysis.estimate import Estimate
 from howfar.analysis.intervals import excludes_one, welch_ratio
-from howfar.analysis.summary import Estimate
 from howfar.analysis.trials import TrialTable, Value, path_cpu_us, qps, trial_table
 from howfar.results.records import ArmRole, Measured, Run
 from howfar.units import format_duration_ns, format_rate_bps

@@ -15,7 +15,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from howfar.analysis.summary import Estimate, Resolution
+from howfar.analysis.estimate import Estimate
+from howfar.analysis.summary import Resolution
 
 LEVEL = 0.95
 """Confidence of every interval in this program."""

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from howfar.analysis.estimate import Estimate
 from howfar.analysis.intervals import RatioJudgement, excludes_one, half_width, judge_ratio
 from howfar.analysis.link_facts import LinkFacts
-from howfar.analysis.summary import Estimate, Warning
+from howfar.analysis.summary import Warning
 from howfar.results.records import CpuRecord, MachineLoad, Measured
 
 FEW_BLOCKS = 8

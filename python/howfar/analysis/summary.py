@@ -5,21 +5,17 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
+from howfar.analysis.estimate import Estimate, Part
+from howfar.analysis.findings import (
+    CompressionEconomics,
+    Confirmation,
+    Cycle,
+    EncryptionEconomics,
+    Limit,
+    Scaling,
+    WhatIf,
+)
 from howfar.results.records import ArmRole, FactorValue
-
-
-class Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Estimate(Part):
-    """A value with its 95 % confidence interval; `low` and `high` are None where too few trials allow one."""
-
-    value: float
-    low: float | None
-    high: float | None
 
 
 class CpuPerQuery(Part):
@@ -140,6 +136,26 @@ class CellSummary(Part):
     receipt: dict[str, Any]
     published: Published | None
     warnings: tuple[Warning, ...]
+    cycle: Cycle | None = None
+    """`time_split_us` with what the window's counters add. None: a run of before."""
+    limit: Limit | None = None
+    network: NetworkSeries | None = None
+
+
+class NetworkSeries(Part):
+    """The link, or the loopback, over one trial of an arm: the last good one. Bytes a second as an interface counts them."""
+
+    trial: int
+    at_s: tuple[float, ...]
+    to_client_bytes_per_s: tuple[float, ...]
+    to_server_bytes_per_s: tuple[float, ...]
+    to_client_queue_bytes: tuple[int, ...] | None
+    to_server_queue_bytes: tuple[int, ...] | None
+    """The most in each slice. None: nothing queues that could be asked."""
+    retransmits_per_s: tuple[float, ...]
+    interface_ceiling_bytes_per_s: float | None
+    payload_ceiling_bytes_per_s: float | None
+    """None: no rate was asked."""
 
 
 class Advice(Part):
@@ -218,3 +234,9 @@ class Summary(Part):
     trials: tuple[TrialPoint, ...]
     environment: dict[str, Any]
     warnings: tuple[Warning, ...]
+    scaling: Scaling | None = None
+    """Of plans with several numbers of connections."""
+    compression: CompressionEconomics | None = None
+    encryption: EncryptionEconomics | None = None
+    what_if: WhatIf | None = None
+    confirmations: tuple[Confirmation, ...] = ()

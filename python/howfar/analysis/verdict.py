@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from howfar.analysis.estimate import Estimate
 from howfar.analysis.intervals import excludes_one, share_text
-from howfar.analysis.summary import Bound, CellSummary, Estimate, Resolution
+from howfar.analysis.summary import Bound, CellSummary, Resolution
 from howfar.results.records import ArmRole
 
 MAX_NAMED = 6

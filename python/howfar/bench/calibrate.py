@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 import howfar
-from howfar.analysis.summary import Part
+from howfar.analysis.estimate import Part
 from howfar.bench import calibration
 from howfar.bench.calibration import Calibration, Cpus, Exchange, Load, OverTransport, Setting, Transport
 from howfar.engine.messages import (

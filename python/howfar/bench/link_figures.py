@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Literal, Self
 
-from howfar.analysis.summary import Part
+from howfar.analysis.estimate import Part
 from howfar.bench.link_bars import Verdict, judge_link
 from howfar.lab.link.asked import LinkAsked
 from howfar.lab.link.backends import backends

@@ -8,7 +8,7 @@ from typing import get_args
 import click
 from rich.text import Text
 
-from howfar.analysis.summary import Estimate
+from howfar.analysis.estimate import Estimate
 from howfar.bench.calibrate import Request
 from howfar.bench.calibrate import calibrate as run_calibration
 from howfar.bench.calibration import FLOOR_BAR, Calibration, Floor, Limit, OverTransport, Transport

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import click
 from rich.text import Text
 
-from howfar.analysis.summary import Estimate
+from howfar.analysis.estimate import Estimate
 from howfar.bench.against import Request, compare, many
 from howfar.bench.comparison import Comparison, Placement, Row, Side
 from howfar.cli.bench_screen import console, counter, cpu_list, table

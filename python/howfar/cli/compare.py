@@ -12,7 +12,7 @@ from rich.text import Text
 
 from howfar.analysis.compare import ArmComparison, Comparison
 from howfar.analysis.compare import compare as compare_runs
-from howfar.analysis.summary import Estimate
+from howfar.analysis.estimate import Estimate
 from howfar.cli.screen import has_colour, no_colour_option, width
 from howfar.results.store import read_run
 

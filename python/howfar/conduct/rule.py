@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from howfar.analysis.estimate import Estimate
 from howfar.analysis.intervals import blocks_needed, half_width, judge_ratio
-from howfar.analysis.summary import Estimate
 from howfar.analysis.trials import qps, trial_table
 from howfar.plan.estimate import REPORT_NS, TRIAL_OVERHEAD_NS
 from howfar.plan.types import Timing

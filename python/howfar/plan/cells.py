@@ -8,7 +8,7 @@ from itertools import product
 from typing import Literal
 
 from howfar.errors import PlanError
-from howfar.plan.types import LOCAL_PATHS, Plan
+from howfar.plan.types import LOCAL_PATHS, ORDINARY, Plan
 from howfar.units import format_duration_ns, format_rate_bps
 
 Level = str | int | float | bool
@@ -34,6 +34,9 @@ def _combinations(plan: Plan) -> list[dict[str, Level]]:
     levels: dict[str, tuple[Level, ...]] = {
         field: tuple(getattr(plan.factors, field)) for field in type(plan.factors).model_fields
     }
+    for name, ordinary in ORDINARY.items():
+        if levels[name] == (ordinary,):
+            del levels[name]
     found: list[dict[str, Level]] = []
     for values in product(*levels.values()):
         factors = dict(zip(levels, values, strict=True))
@@ -52,6 +55,12 @@ def _show(factor: str, level: Level) -> str:
             return f"RTT {format_duration_ns(float(level))}"
         case "rate_bps":
             return format_rate_bps(float(level))
+        case "tls":
+            return "plain" if level == "off" else f"TLS {level}"
+        case "compression":
+            return "uncompressed" if level == "off" else str(level)
+        case "connect":
+            return "connect per transaction" if level == "per-transaction" else "persistent"
         case _:
             return str(level)
 
@@ -67,7 +76,9 @@ def cells(plan: Plan) -> tuple[Cell, ...]:
     combinations = _combinations(plan)
     varied = [name for name in type(plan.factors).model_fields if len(getattr(plan.factors, name)) > 1]
     wanted = {name: level for name, level in plan.baseline.model_dump().items() if level is not None}
-    matching = [factors for factors in combinations if all(factors.get(key) == wanted[key] for key in wanted)]
+    matching = [
+        factors for factors in combinations if all(factors.get(key, ORDINARY.get(key)) == wanted[key] for key in wanted)
+    ]
     if len(matching) != 1:
         asked = ", ".join(f"{key} = {level!r}" for key, level in wanted.items()) or "nothing"
         raise PlanError(

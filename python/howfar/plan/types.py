@@ -11,6 +11,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from howfar.plan.quantities import STORED, BudgetNs, HalfWidth, MeasureNs, RateBps, RttNs, WarmupNs, refuse
 
+ORDINARY: dict[str, str] = {"tls": "off", "compression": "off", "connect": "persistent", "content": "digits"}
+"""What a cell is where its factors do not say: such a level is not written into a cell of a plan that does not vary it."""
+
 PathName = Literal["socket", "tcp", "remote", "forwarded-socket"]
 LOCAL_PATHS: frozenset[str] = frozenset({"socket", "tcp"})
 """Paths that pass no link: a delay or a rate means nothing on them."""
@@ -54,6 +57,14 @@ Threads = Annotated[int, BeforeValidator(_threads), Field(strict=True)]
 ServerChoice = Annotated[str, Field(min_length=1)]
 
 
+Tls = Literal["off", "1.2", "1.3"]
+Connect = Literal["persistent", "per-transaction"]
+Content = Literal["digits", "text", "incompressible"]
+"""What the tables hold: sysbench's digits, words as people write them, bytes in which nothing repeats."""
+Compression = Annotated[str, Field(pattern=r"^(off|zlib(-[1-9])?|zstd(-([1-9]|1[0-9]|2[0-2]))?)$")]
+"""Algorithm and level, as `zstd-3`. The level of zlib is the client's; servers compress their answers at their own."""
+
+
 class Factors(Part):
     """What is varied, and what is held: every combination of levels is a cell."""
 
@@ -64,6 +75,10 @@ class Factors(Part):
     """`mariadb`, `mysql`, the name of a private install, or the path of a server program."""
     rtt_ns: Annotated[tuple[RttNs, ...], _OneOrMore] = Field(default=(200_000,), alias="rtt")
     rate_bps: Annotated[tuple[RateBps, ...], _OneOrMore] = Field(default=(10**9,), alias="rate")
+    tls: Annotated[tuple[Tls, ...], _OneOrMore] = ("off",)
+    compression: Annotated[tuple[Compression, ...], _OneOrMore] = ("off",)
+    connect: Annotated[tuple[Connect, ...], _OneOrMore] = ("persistent",)
+    content: Annotated[tuple[Content, ...], _OneOrMore] = ("digits",)
 
 
 class Baseline(Part):
@@ -75,6 +90,10 @@ class Baseline(Part):
     server: str | None = None
     rtt_ns: RttNs | None = Field(default=None, alias="rtt")
     rate_bps: RateBps | None = Field(default=None, alias="rate")
+    tls: Tls | None = None
+    compression: Compression | None = None
+    connect: Connect | None = None
+    content: Content | None = None
 
 
 class Data(Part):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import io
 
-from howfar.analysis.summary import CellSummary, Estimate, Summary
+from howfar.analysis.estimate import Estimate
+from howfar.analysis.summary import CellSummary, Summary
 
 
 def render(summary: Summary) -> str:

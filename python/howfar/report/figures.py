@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from howfar.analysis.estimate import Estimate
 from howfar.analysis.intervals import half_width, half_width_text, share_text
-from howfar.analysis.summary import Bound, CellSummary, Estimate, Resolution, Summary
+from howfar.analysis.summary import Bound, CellSummary, Resolution, Summary
 from howfar.analysis.verdict import BOUND_SIGN, interval_text
 from howfar.results.records import ArmRole
 

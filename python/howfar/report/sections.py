@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from howfar.analysis.estimate import Estimate
 from howfar.analysis.intervals import excludes_one
-from howfar.analysis.summary import CellSummary, Estimate, Resolution, Summary
+from howfar.analysis.summary import CellSummary, Resolution, Summary
 from howfar.report import figures
 from howfar.report.fragments import details, facts, sentence, text
 from howfar.report.sceptic import questions

@@ -6,11 +6,11 @@ Not here: any statistic. Times are integers of nanoseconds, sizes bytes.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Of the run file. A reader upgrades older files and refuses newer ones."""
 
 FactorValue = str | int | float | bool
@@ -103,6 +103,53 @@ class Measured(Record):
     histograms: tuple[HistogramRecord, ...]
 
 
+class TcpRecord(Record):
+    """One host's connections of the load at the end of the measured window, as its kernel tells (TCP_INFO). Times in nanoseconds,
+    summed over connections; since each connection began. None: this kernel does not say."""
+
+    host: Literal["client", "server"]
+    connections: int
+    rtt_p50_ns: int
+    min_rtt_ns: int | None
+    retransmits: int
+    segments_out: int | None
+    busy_ns: int | None
+    """Time with data in flight or to send; the next two are parts of it."""
+    rwnd_limited_ns: int | None
+    sndbuf_limited_ns: int | None
+
+
+class NetworkSample(Record):
+    """One look at the way. Bytes as an interface counts them (Ethernet headers in), since the measured window began."""
+
+    at_ns: int
+    to_server_bytes: int
+    to_client_bytes: int
+    to_server_packets: int
+    to_client_packets: int
+    to_server_queue_bytes: int | None
+    to_client_queue_bytes: int | None
+    """The most since the sample before, in the link's queue. None: no link, or one that does not say."""
+    retransmits: int
+    """Segments that both hosts sent again."""
+
+
+class Window(Record):
+    """What was seen around the measured window, beside the load itself. Times since it began."""
+
+    length_ns: int
+    interface: str
+    """Whose bytes: `s0` of the server on a link, `lo` on its loopback; empty: a Unix socket, no samples."""
+    network: tuple[NetworkSample, ...] = ()
+    tcp: tuple[TcpRecord, ...] = ()
+    server: dict[str, int] = Field(default_factory=dict)
+    """How much the server's counters grew."""
+    cpus_busy: dict[int, float] = Field(default_factory=dict)
+    """Share of the window in which each CPU of the machine worked, on anything."""
+    link_cpu_ns: dict[int, int] = Field(default_factory=dict)
+    """Of the emulator's threads, by the CPU they were last on: the instrument's own part of it."""
+
+
 class MachineLoad(Record):
     """What else the machine did during a trial. `None`: this kernel does not say."""
 
@@ -133,6 +180,8 @@ class Trial(Record):
     receipt: dict[str, Any] = Field(default_factory=dict)
     """What was proven: sections `session` (the engine's), `server`, `forwarder`, `link`."""
     load: MachineLoad | None = None
+    window: Window | None = None
+    """None: files of before, and trials without a measured window."""
     warnings: tuple[str, ...] = ()
 
 

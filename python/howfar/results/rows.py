@@ -21,6 +21,7 @@ from howfar.results.records import (
     StopReason,
     Trial,
     TrialStatus,
+    Window,
 )
 
 _INFO_JSON = ("command", "plan", "environment")
@@ -69,6 +70,8 @@ def insert_trial(connection: sqlite3.Connection, trial: Trial) -> None:
         row["errors"] = _json(trial.measured.errors)
     if trial.load is not None:
         row |= {name: getattr(trial.load, name) for name in _LOAD}
+    if trial.window is not None:
+        row["around"] = trial.window.model_dump_json()
     row |= {"receipt": _json(trial.receipt), "warnings": _json(trial.warnings)}
     insert(connection, "trial", row)
     if trial.measured is not None:
@@ -137,6 +140,7 @@ def read_trials(connection: sqlite3.Connection) -> tuple[Trial, ...]:
                 measured=measured,
                 receipt=json.loads(row["receipt"]),
                 load=MachineLoad(**{name: row[name] for name in _LOAD}) if has_load else None,
+                window=None if row["around"] is None else Window.model_validate_json(row["around"]),
                 warnings=tuple(json.loads(row["warnings"])),
             )
         )

@@ -58,6 +58,7 @@ CREATE TABLE trial (
     steal_share REAL,
     load_average_1m REAL,
     busy_cpus REAL,
+    around TEXT,
     warnings TEXT NOT NULL,
     UNIQUE (block, position, attempt)
 ) STRICT;
@@ -113,7 +114,12 @@ def _add_busy_cpus(connection: sqlite3.Connection) -> None:
     connection.execute("ALTER TABLE trial ADD COLUMN busy_cpus REAL")
 
 
-UPGRADES: dict[int, Callable[[sqlite3.Connection], None]] = {1: _add_busy_cpus}
+def _add_window(connection: sqlite3.Connection) -> None:
+    """Format 3 keeps what was seen around the measured window (`window` is a word of SQL)."""
+    connection.execute("ALTER TABLE trial ADD COLUMN around TEXT")
+
+
+UPGRADES: dict[int, Callable[[sqlite3.Connection], None]] = {1: _add_busy_cpus, 2: _add_window}
 """From a format version to the next: what to run on a private copy in memory."""
 
 

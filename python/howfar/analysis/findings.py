@@ -1,0 +1,272 @@
+"""What a run is found to say beyond ratios: where a cycle's time goes, which resource is the limit, how throughput grows with
+connections and what a model makes of that, what compression and encryption cost. Types only; each is public in the report's JSON.
+
+They are made by `attribution/` (cycle, limit), `scaling.py` and `model/` (curves, predictions, what-if), `economics/`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal
+
+from howfar.analysis.estimate import Estimate, Part
+from howfar.results.records import FactorValue
+
+# ---------------------------------------------------------------- one arm: its cycle and its limit
+
+
+class CyclePart(Part):
+    """A share of the mean time from one transaction of a connection to the next."""
+
+    name: str
+    us: float
+    basis: Literal["measured", "computed", "bounded"]
+    """Read from a counter; from a rate or a delay that was measured; an upper bound cut to what was left."""
+
+
+class Cycle(Part):
+    """Parts add up to `us` = connections x elapsed / transactions. The last part, `rest`, is what none of the others explains."""
+
+    us: float
+    parts: tuple[CyclePart, ...]
+    rest_share: float
+
+
+class Resource(StrEnum):
+    """What can be a limit. Closed: a report can explain each."""
+
+    CLIENT_CPU = "client CPU"
+    """Then the figures are about the load generator."""
+    SERVER_CPU = "server CPU"
+    FORWARDER_CPU = "forwarder CPU"
+    INSTRUMENT_CPU = "instrument CPU"
+    """The emulator of the link took the processors: a larger machine would give more."""
+    ONE_THREAD = "one thread"
+    LINK_TO_CLIENT = "link to client"
+    LINK_TO_SERVER = "link to server"
+    RECEIVE_WINDOW = "receive window"
+    SEND_BUFFER = "send buffer"
+    LOSS = "loss"
+    COMMIT = "commit"
+    LOCK = "lock"
+    SERVER_WAIT = "wait in the server"
+    LATENCY = "latency"
+    INVALID = "invalid"
+    NOT_ESTABLISHED = "not established"
+
+
+class Limit(Part):
+    """Which resource binds, with the evidence."""
+
+    resource: Resource
+    says: str
+    """One clause with figures: `the link to the client is full: 117.1 of 117.3 MiB/s`."""
+    evidence: tuple[str, ...]
+    """Each a measured figure against its limit."""
+    confidence: Literal["high", "medium", "low"]
+    would_change: str
+    """The counterfactual: what moves throughput, and about how far."""
+    would_not: str
+    """What will not help, though people try it; empty: nothing to warn of."""
+
+
+class Confirmation(Part):
+    """The named resource was changed for a few blocks: did throughput move as said?"""
+
+    arm: str
+    resource: Resource
+    changed: str
+    """`rate 1 Gb/s -> 1.5 Gb/s`."""
+    predicted: float
+    """Throughput over the unchanged arm's, by the model."""
+    measured: Estimate
+    confirmed: bool
+    blocks: int
+
+
+# ---------------------------------------------------------------- throughput against connections
+
+
+class ThreadsPoint(Part):
+    """One arm as a point of its curve. Transactions a second."""
+
+    threads: int
+    arm: str
+    tps: Estimate
+    published_tps: float | None
+
+
+class Ceiling(Part):
+    """Transactions a second that a resource lets pass at most."""
+
+    resource: Resource
+    tps: float
+    says: str
+
+
+class ModelPoint(Part):
+    threads: int
+    tps: float
+    low: float
+    high: float
+    """The band: what is not modelled is expected to lie within."""
+
+
+class Prediction(Part):
+    """A curve as the model predicts it, beside what was then measured."""
+
+    basis: str
+    """What went in, in words: `from tcp at 1 and 64 threads, and 43.3 kB a transaction`."""
+    points: tuple[ModelPoint, ...]
+    plateau_tps: float
+    knee: float
+    """N*: connections that would fill the busiest station if nobody ever waited."""
+    mean_error: float | None
+    """Mean absolute relative error over the measured points; None: nothing to compare with."""
+    worst_error: float | None
+    plateau_error: float | None
+    """Signed, of the largest measured throughput of the curve."""
+
+
+class Curve(Part):
+    """Cells that differ in nothing but the number of connections."""
+
+    name: str
+    factors: dict[str, FactorValue]
+    """Without threads."""
+    points: tuple[ThreadsPoint, ...]
+    ceilings: tuple[Ceiling, ...]
+    """Ascending; the first is the binding one."""
+    own: Prediction | None
+    """Fitted on this curve's own ends: does the model describe it?"""
+    foreign: Prediction | None
+    """From other curves of this run: did the model foresee it?"""
+    published: str | None
+    """Whose figures `published_tps` are."""
+
+
+class Scaling(Part):
+    curves: tuple[Curve, ...]
+    says: str
+    """The answer in a sentence."""
+
+
+# ---------------------------------------------------------------- compression
+
+
+class CompressionRow(Part):
+    """One algorithm on one kind of data, against none."""
+
+    content: str
+    algorithm: str
+    ratio_to_client: float
+    """Bytes on the wire over bytes before, replies."""
+    ratio_to_server: float
+    client_ns_per_byte: float
+    """CPU beyond the uncompressed session's, per uncompressed byte."""
+    server_ns_per_byte: float
+    break_even_bps: float | None
+    """Below this link rate it pays on this machine and data, when the link is the limit; None: it never does."""
+    measured: tuple[CompressionTried, ...]
+    level_advice: str
+
+
+class CompressionTried(Part):
+    """What the measurement said at one rate: compressed over uncompressed throughput, and what the break-even had said."""
+
+    rate_bps: float | None
+    """None: no link."""
+    threads: int
+    ratio: Estimate
+    predicted: float
+    agrees: bool
+    """The prediction of better or worse was right, or the interval holds both."""
+
+
+class CompressionEconomics(Part):
+    rows: tuple[CompressionRow, ...]
+    says: str
+
+
+# ---------------------------------------------------------------- encryption
+
+
+class EncryptionRow(Part):
+    """One TLS version against none, CPU of both ends and time."""
+
+    version: str
+    connect_us: float | None
+    """CPU of a connect beyond the plain one's, both ends. None: not measured with a connect a transaction."""
+    connect_turns: float | None
+    """Round trips of a connect beyond the plain one's."""
+    byte_ns: float
+    """CPU per payload byte beyond the plain session's, both ends."""
+    persistent: tuple[EncryptionTried, ...]
+    per_transaction: tuple[EncryptionTried, ...]
+    resumed: bool | None
+
+
+class EncryptionTried(Part):
+    threads: int
+    ratio: Estimate
+    """Throughput over the same cell without TLS."""
+
+
+class EncryptionEconomics(Part):
+    rows: tuple[EncryptionRow, ...]
+    says: str
+
+
+# ---------------------------------------------------------------- what if
+
+
+class WhatIfStation(Part):
+    """One queueing station of the fitted model, per transaction; times in seconds."""
+
+    name: str
+    visits: float
+    mean_s: float
+    square_s2: float
+
+
+class WhatIf(Part):
+    """What the page's sliders compute with: the fitted demands of one measured point. `model/what_if.py` and `what_if.js` do the same
+    arithmetic on it; shared vectors hold them together."""
+
+    arm: str
+    threads: int
+    tps: float
+    turns: float
+    connect_turns: float
+    """Of a connect a transaction, plain TCP."""
+    think_s: float
+    """What does not queue and is no round trip."""
+    rtt_s: float
+    rate_bps: float | None
+    client_cpu_s: float
+    server_cpu_s: float
+    client_cpus: float
+    server_cpus: float
+    """What the load could have of them: the emulator's share is taken off."""
+    replies_bytes: tuple[float, ...]
+    """Of one transaction, on the wire without TLS and compression, headers included."""
+    requests_bytes: tuple[float, ...]
+    tls_byte_s: float
+    """CPU seconds a payload byte, each end."""
+    tls_connect_client_s: float
+    tls_connect_server_s: float
+    compression: tuple[WhatIfCompression, ...]
+    threads_most: int
+
+
+class WhatIfCompression(Part):
+    algorithm: str
+    ratio_to_client: float
+    ratio_to_server: float
+    client_byte_s: float
+    server_byte_s: float
+
+
+CompressionRow.model_rebuild()
+EncryptionRow.model_rebuild()
+WhatIf.model_rebuild()
