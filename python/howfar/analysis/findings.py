@@ -169,6 +169,16 @@ class CompressionRow(Part):
     """Below this link rate it pays on this machine and data, when the link is the limit; None: it never does."""
     measured: tuple[CompressionTried, ...]
     level_advice: str
+    curve: tuple[BreakEvenPoint, ...] = ()
+    """By the model, ascending rates: what a chart draws between the measured points. The lines cross at `break_even_bps`."""
+
+
+class BreakEvenPoint(Part):
+    """Transactions a second over a link of this rate, by the model, without compression and with it."""
+
+    rate_bps: float
+    plain_tps: float
+    compressed_tps: float
 
 
 class CompressionTried(Part):
@@ -257,6 +267,8 @@ class WhatIf(Part):
     tls_connect_server_s: float
     compression: tuple[WhatIfCompression, ...]
     threads_most: int
+    worked: tuple[WhatIfWorked, ...] = ()
+    """A few settings with their answers, for readers without JavaScript; the first is the measured point itself."""
 
 
 class WhatIfCompression(Part):
@@ -265,6 +277,34 @@ class WhatIfCompression(Part):
     ratio_to_server: float
     client_byte_s: float
     server_byte_s: float
+
+
+class WhatIfSettings(Part):
+    """What is asked. The page's `howfarWhatIf(base, settings)` takes these names as they are."""
+
+    threads: int
+    rtt_s: float
+    rate_bps: float | None
+    tls: bool
+    connect_each: bool
+    """A connect for every transaction, TLS handshake included."""
+    compression: str
+    """`off`, or an algorithm of `WhatIf.compression`."""
+
+
+class WhatIfAnswer(Part):
+    """What `howfarWhatIf` gives back, by these names."""
+
+    tps: float
+    limits: str
+    """The busiest station's name, or `latency` where none is near its ceiling."""
+    cycle_s: float
+    knee: float
+
+
+class WhatIfWorked(Part):
+    settings: WhatIfSettings
+    answer: WhatIfAnswer
 
 
 CompressionRow.model_rebuild()
