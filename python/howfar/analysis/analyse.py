@@ -22,6 +22,7 @@ from howfar.analysis.intervals import (
 )
 from howfar.analysis.link_facts import link_facts
 from howfar.analysis.machine import baseline_spread, others_cpus, others_in
+from howfar.analysis.plateau import complete_blocks, settled
 from howfar.analysis.published import find_published
 from howfar.analysis.summary import (
     Bound,
@@ -59,7 +60,8 @@ def summarise(run: Run) -> Summary:
     """The whole answer. Arms without a good trial are in `unmeasured`; a run without any has no cells and says so."""
     table = trial_table(run)
     floors = _Floors(table)
-    cells = tuple(_cell(table, arm, floors) for arm in run.info.arms if table.measured(arm.name))
+    rest = settled(run, floors.target)
+    cells = tuple(_cell(table, arm, floors, arm.name in rest) for arm in run.info.arms if table.measured(arm.name))
     return Summary(
         run=run.info.run_id,
         plan=run.info.plan_name,
@@ -70,7 +72,7 @@ def summarise(run: Run) -> Summary:
         server={"kind": run.info.server_kind, "version": run.info.server_version},
         workload=workload_line(run.info.plan),
         blocks=max((len(good) for good in table.good.values()), default=0),
-        complete_blocks=len(set.intersection(*(set(good) for good in table.good.values()))) if table.good else 0,
+        complete_blocks=complete_blocks(table, floors.target),
         noise_floor=floors.throughput,
         aa_ratio=floors.aa,
         cpu_noise_floor=floors.cpu,
@@ -128,7 +130,7 @@ def _quoted(table: TrialTable, arm: Arm, value: Value) -> Estimate | None:
     return judged.quoted if judged else None
 
 
-def _cell(table: TrialTable, arm: Arm, floors: _Floors) -> CellSummary:
+def _cell(table: TrialTable, arm: Arm, floors: _Floors, rests: bool) -> CellSummary:
     trials = table.measured(arm.name)
     baseline = arm.role is ArmRole.BASELINE
     judged = None if baseline else _judged(table, arm.name, qps)
@@ -172,6 +174,7 @@ def _cell(table: TrialTable, arm: Arm, floors: _Floors) -> CellSummary:
         rest_rtt_ns=link.rest_rtt_ns,
         receipt=receipts[-1] if receipts else {},
         published=find_published(table.run.info.plan_name, arm.factors) if arm.role is not ArmRole.DUPLICATE else None,
+        settled_after=len(trials) if rests else None,
         warnings=tuple(warnings),
     )
 

@@ -136,6 +136,8 @@ class CellSummary(Part):
     receipt: dict[str, Any]
     published: Published | None
     warnings: tuple[Warning, ...]
+    settled_after: int | None = None
+    """Blocks in which it was measured; then it rested, deep on a plateau, and kept its interval. None: measured to the end."""
     cycle: Cycle | None = None
     """`time_split_us` with what the window's counters add. None: a run of before."""
     limit: Limit | None = None
@@ -213,7 +215,7 @@ class Summary(Part):
     """One line."""
     blocks: int
     complete_blocks: int
-    """Of them, those in which every arm has a good trial."""
+    """Of them, those in which every arm that did not rest has a good trial."""
     noise_floor: float | None
     """Half-width of the A/A interval as a share (0.02: effects under 2 % are not resolved)."""
     aa_ratio: Estimate | None

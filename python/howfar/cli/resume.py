@@ -79,9 +79,9 @@ def _check_helps(run: Run, plan: Plan, more: Extension) -> None:
         raise UsageError("the time budget of the run is used", f"Give this session more: --time-budget {MORE_TIME}.")
     if more.time_ns is None:
         return
-    arms = len(run.info.arms)
-    places = len(list(places_left(run.info, run.trials, blocks_done(run.info, run.trials))))
-    needed = LABORATORY_NS + REPORT_NS + block_cost_ns(timing, arms, run.trials) * places // arms
+    target = timing.target_half_width if more.target is None else more.target
+    places = len(list(places_left(run, blocks_done(run, target), target)))
+    needed = LABORATORY_NS + REPORT_NS + block_cost_ns(timing, places, run.trials)
     if more.time_ns < needed:
         least_s = -(-needed // 10**9)
         raise UsageError(

@@ -26,12 +26,12 @@ def time_left(ns: int) -> str:
 
 
 def ratio(arm: ArmStanding) -> str:
-    """`0.78 ±4 %`, `baseline`, `-` while unknown."""
+    """`0.78 ±4 %`, `baseline`, `-` while unknown; `(settled)`: it rests."""
     if arm.role is ArmRole.BASELINE:
         return "baseline"
     if arm.ratio is None:
         return "-"
-    return f"{arm.ratio.value:.3f}{_width(arm.half_width)}"
+    return f"{arm.ratio.value:.3f}{_width(arm.half_width)}{' (settled)' if arm.rests else ''}"
 
 
 def _width(half: float | None) -> str:

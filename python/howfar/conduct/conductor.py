@@ -71,7 +71,8 @@ class _Conductor:
         trial = len(self.trials)
         happened = [events.resumed(trial, now, differs)]
         before = self.plan
-        timing = more.applied(before.timing, self.used_before_ns, blocks_done(self.info, self.trials))
+        done = blocks_done(self._run(), before.timing.target_half_width)
+        timing = more.applied(before.timing, self.used_before_ns, done)
         self.plan = before.model_copy(update={"timing": timing})
         if timing != before.timing:
             happened.append(events.extended(trial, _changed(before, self.plan), _changed(self.plan, before)))
@@ -80,11 +81,10 @@ class _Conductor:
 
     def run(self) -> StopReason:
         timing = self.plan.timing
-        block = blocks_done(self.info, self.trials)
-        now = self._standing(block)
+        now = self._standing(blocks_done(self._run(), timing.target_half_width))
         self.observer.begun(self._run(), self.plan, now, self._forecast(now))
         while True:
-            stop = why_stop(timing, now, self._used_ns(), self._block_ns())
+            stop = why_stop(timing, now, self._used_ns(), self._block_ns(now))
             if stop is not None:
                 return stop
             if not self._run_block(now):
@@ -96,7 +96,7 @@ class _Conductor:
         """Measure what is left of a block; False: the time budget ended first."""
         while True:
             # Asked anew after each trial: a void one leaves its place to be tried again, at once.
-            place = next(places_left(self.info, self.trials, now.blocks), None)
+            place = next(places_left(self._run(), now.blocks, self.plan.timing.target_half_width), None)
             if place is None:
                 return True
             if self.trials and Budget(self.plan.timing.time_budget_ns).is_over(self._used_ns()):
@@ -135,13 +135,13 @@ class _Conductor:
     def _used_ns(self) -> int:
         return self.used_before_ns + self.instruments.monotonic_ns() - self.began_ns
 
-    def _block_ns(self) -> int:
-        return block_cost_ns(self.plan.timing, len(self.arms), self.trials)
+    def _block_ns(self, now: Standing) -> int:
+        return block_cost_ns(self.plan.timing, now.places, self.trials)
 
     def _forecast(self, now: Standing) -> Forecast:
         here = [trial for trial in self.trials if trial.block == now.blocks]
-        done = sum(trial.status is TrialStatus.OK for trial in here) / len(self.arms)
-        return forecast(self.plan.timing, now, done, self._used_ns(), self._block_ns())
+        done = sum(trial.status is TrialStatus.OK for trial in here) / now.places
+        return forecast(self.plan.timing, now, done, self._used_ns(), self._block_ns(now))
 
 
 def _changed(plan: Plan, other: Plan) -> dict[str, Any]:

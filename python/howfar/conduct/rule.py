@@ -8,6 +8,7 @@ from statistics import median
 
 from howfar.analysis.estimate import Estimate
 from howfar.analysis.intervals import blocks_needed, half_width, judge_ratio
+from howfar.analysis.plateau import resting
 from howfar.analysis.trials import qps, trial_table
 from howfar.plan.estimate import REPORT_NS, TRIAL_OVERHEAD_NS
 from howfar.plan.types import Timing
@@ -28,6 +29,10 @@ class ArmStanding:
     """Of the ratio's interval, as a share; None: no interval yet."""
     blocks_needed: int | None
     """Until the target is reached at the present scatter; None: unknown or out of reach."""
+    blocks: int = 0
+    """In which it was measured, and the baseline too."""
+    rests: bool = False
+    """Deep on a plateau: not measured in the next block. See `analysis/plateau.py`."""
 
 
 @dataclass(frozen=True)
@@ -38,23 +43,31 @@ class Standing:
     blocks: int
 
     def narrow_enough(self, target: float) -> bool:
-        """Every headline ratio and the A/A arm have an interval at most that wide."""
+        """Every headline ratio and the A/A arm have an interval at most that wide, those of arms that rest included."""
         compared = [arm for arm in self.arms if arm.role is not ArmRole.BASELINE]
         return all(arm.half_width is not None and arm.half_width <= target for arm in compared)
 
+    @property
+    def places(self) -> int:
+        """Trials of the next block."""
+        return sum(not arm.rests for arm in self.arms)
+
     def blocks_expected(self, timing: Timing) -> int:
         """Blocks in all, by the present scatter, before the time budget is thought of."""
-        wanted = [arm.blocks_needed for arm in self.arms if arm.role is not ArmRole.BASELINE]
-        if not wanted or any(count is None for count in wanted):
+        compared = [arm for arm in self.arms if arm.role is not ArmRole.BASELINE]
+        if not compared or any(arm.blocks_needed is None for arm in compared):
             return timing.max_blocks
-        most = max(count for count in wanted if count is not None)
-        return min(timing.max_blocks, max(timing.min_blocks, most))
+        most = max((arm.blocks_needed or 0 for arm in compared if not arm.rests), default=0)
+        # What rests and is wide yet is measured again when all else is done.
+        after = max((max((arm.blocks_needed or 0) - arm.blocks, 0) for arm in compared if arm.rests), default=0)
+        return min(timing.max_blocks, max(timing.min_blocks, most + after))
 
 
 def standing(run: Run, blocks: int, target: float) -> Standing:
     """Where a run stands after `blocks` blocks."""
     table = trial_table(run)
     baseline = table.baseline
+    rest = resting(run, blocks, target)
     arms = []
     for arm in run.info.arms:
         rates = [rate for rate in (qps(measured) for measured in table.measured(arm.name)) if rate]
@@ -71,6 +84,8 @@ def standing(run: Run, blocks: int, target: float) -> Standing:
                 ratio=None if judged is None else judged.quoted,
                 half_width=None if judged is None else half_width(judged.quoted),
                 blocks_needed=needed,
+                blocks=len(ratios),
+                rests=arm.name in rest,
             )
         )
     return Standing(tuple(arms), blocks)
@@ -114,13 +129,13 @@ def forecast(timing: Timing, now: Standing, done_here: float, used_ns: int, bloc
     return Forecast(blocks, max(int((blocks - now.blocks - done_here) * block_ns), 0))
 
 
-def block_cost_ns(timing: Timing, arms: int, trials: Sequence[Trial]) -> int:
-    """Forecast of one block: the median of the trials so far times its arms, or the plan's own figures before any trial."""
+def block_cost_ns(timing: Timing, places: int, trials: Sequence[Trial]) -> int:
+    """Forecast of so many trials: the median of those so far each, or the plan's own figures before any."""
     if trials:
         trial_ns = int(median(trial.ended_unix_ns - trial.started_unix_ns for trial in trials))
     else:
         trial_ns = timing.warmup_ns + timing.measure_ns + TRIAL_OVERHEAD_NS
-    return arms * max(trial_ns, 0)
+    return places * max(trial_ns, 0)
 
 
 def why_stop(timing: Timing, now: Standing, used_ns: int, next_block_ns: int) -> StopReason | None:

@@ -1,6 +1,6 @@
-"""What is to be measured next, as a pure function of the plan's arms, the seed and the trials so far.
+"""What is to be measured next, as a pure function of the plan's arms and target, the seed and the trials so far.
 
-So a run that was cut off continues by the same reckoning: nothing else is remembered.
+So a run that was cut off continues by the same reckoning: nothing else is remembered, not even which arms rest.
 """
 
 from __future__ import annotations
@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from howfar.analysis.plateau import resting
 from howfar.errors import NotARunFile
 from howfar.plan.cells import block_order
-from howfar.results.records import RunInfo, Trial, TrialStatus
+from howfar.results.records import Run, Trial, TrialStatus
 
 ATTEMPTS_PER_PLACE = 2
 """A place in a block whose trial was void is tried once more; then the block goes on without it."""
@@ -29,26 +30,33 @@ class Place:
     arm: str
 
 
-def places_left(info: RunInfo, trials: Sequence[Trial], block: int) -> Iterator[Place]:
-    """Places of `block` that have no good trial and attempts left, in the block's order. Raises NotARunFile."""
-    order = block_order(info.seed, block, tuple(arm.name for arm in info.arms))
+def places_left(run: Run, block: int, target: float) -> Iterator[Place]:
+    """Places of `block` that have no good trial, attempts left and an arm that does not rest, in the block's order.
+
+    A resting arm keeps its place in the order, so that the others have the same ones with and without it. Raises NotARunFile.
+    """
+    order = block_order(run.info.seed, block, tuple(arm.name for arm in run.info.arms))
+    rest = resting(run, block, target)
     for position, arm in enumerate(order):
-        tried = [trial for trial in trials if trial.block == block and trial.position == position]
+        tried = [trial for trial in run.trials if trial.block == block and trial.position == position]
         if any(trial.arm != arm for trial in tried):
             raise NotARunFile(
                 f"block {block} of the run file is not in the order that its seed gives",
                 "It was changed by hand or by another version; begin a new run.",
             )
+        if arm in rest:
+            continue
         if len(tried) < ATTEMPTS_PER_PLACE and all(trial.status is TrialStatus.VOID for trial in tried):
             yield Place(block, position, len(tried), arm)
 
 
-def blocks_done(info: RunInfo, trials: Sequence[Trial]) -> int:
-    """How many blocks, from the first, have nothing left to measure."""
-    done = 0
-    while any(trial.block == done for trial in trials) and not any(places_left(info, trials, done)):
-        done += 1
-    return done
+def blocks_done(run: Run, target: float) -> int:
+    """How many blocks, from the first, have nothing left to measure. What comes after a block ended it: with another target other
+    arms would have rested in it, and they are not fetched from later."""
+    last = max((trial.block for trial in run.trials), default=None)
+    if last is None:
+        return 0
+    return last if any(places_left(run, last, target)) else last + 1
 
 
 def voids_in_a_row(trials: Sequence[Trial], arm: str) -> int:

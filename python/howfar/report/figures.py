@@ -132,7 +132,19 @@ def baseline_name(summary: Summary) -> str:
 
 
 def noise_line(summary: Summary) -> str:
-    """The noise floor in one or two sentences."""
+    """The noise floor in one or two sentences, and which arms were not measured to the end."""
+    return " ".join(text for text in (_noise_floor(summary), settled_line(summary)) if text)
+
+
+def settled_line(summary: Summary) -> str:
+    """`Settled on a plateau and measured no further: tcp, 64 threads (after 4 blocks).` Empty when every arm went on to the end."""
+    rests = [
+        f"{cell.arm} (after {cell.settled_after} blocks)" for cell in summary.cells if cell.settled_after is not None
+    ]
+    return f"Settled on a plateau and measured no further: {'; '.join(rests)}." if rests else ""
+
+
+def _noise_floor(summary: Summary) -> str:
     base = baseline_name(summary)
     if summary.aa_ratio is None or summary.noise_floor is None:
         return "Noise floor: unknown. The second measurement of the baseline (A/A) has no interval, so nothing is resolved."

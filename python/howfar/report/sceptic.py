@@ -41,7 +41,8 @@ def questions(summary: Summary) -> list[tuple[str, str]]:
 
 def _noise(summary: Summary) -> str:
     design = (
-        f"In each of {summary.complete_blocks} complete blocks every path was measured once, in random order; a ratio compares "
+        f"In each of {summary.complete_blocks} complete blocks every path was measured once, in random order"
+        f"{_but_settled(summary)}; a ratio compares "
         "trials of the same block, and its interval comes from the scatter between blocks, never from seconds within a trial. "
     )
     if summary.aa_ratio is None or summary.noise_floor is None:
@@ -54,6 +55,10 @@ def _noise(summary: Summary) -> str:
         width for cell in figures.shown_cells(summary) if cell.ratio and (width := half_width(cell.ratio)) is not None
     ]
     return design + check + (f" The widest interval is {half_width_text(max(widths))}." if widths else "")
+
+
+def _but_settled(summary: Summary) -> str:
+    return ", but those that had settled on a plateau" if any(c.settled_after for c in summary.cells) else ""
 
 
 def _busy(summary: Summary) -> str:

@@ -1,0 +1,123 @@
+"""Where throughput no longer grows with connections, and which arms therefore need no further block. Pure.
+
+A saturated tail costs as much time as the rest of a curve and says the same thing again and again. An arm deep on a plateau
+rests; what it gives up goes to blocks for the others. It keeps the interval that it has: nothing narrower is claimed for it.
+Not here: which resource makes the plateau (`attribution/`), and when a run ends (`conduct/rule.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from howfar.analysis.intervals import half_width, judge_ratio
+from howfar.analysis.trials import TrialTable, qps, trial_table
+from howfar.results.records import Arm, ArmRole, Run
+
+AGREEMENT = 0.03
+"""Two levels agree when the whole interval of their ratio lies within this share of 1: equal as far as it matters, and shown to
+be. That an interval includes 1 shows nothing; a wide one always does."""
+LEVELS = 3
+"""Fewer consecutive levels may agree by chance, and would leave nothing to rest: the ends of a plateau never do."""
+BLOCKS = 3
+"""That two levels have in common, at least. Two blocks give an interval with one degree of freedom."""
+
+
+def curves(arms: Sequence[Arm]) -> tuple[tuple[Arm, ...], ...]:
+    """Arms that differ in nothing but connections, ascending. The A/A twin is the baseline again and no level of its own."""
+    found: dict[str, list[Arm]] = {}
+    for arm in arms:
+        if arm.role in (ArmRole.BASELINE, ArmRole.CONTENDER) and "threads" in arm.factors:
+            rest = {name: level for name, level in arm.factors.items() if name != "threads"}
+            found.setdefault(json.dumps(rest, sort_keys=True), []).append(arm)
+    return tuple(tuple(sorted(curve, key=_threads)) for curve in found.values())
+
+
+def plateaus(table: TrialTable) -> tuple[tuple[Arm, ...], ...]:
+    """Runs of at least `LEVELS` consecutive levels of a curve of which any two agree, as long as they can be from the left. On a
+    slow slope they overlap: its ends then count for both."""
+    found: list[tuple[Arm, ...]] = []
+    for curve in curves(table.run.info.arms):
+        begun: list[Arm] = []
+        for arm in curve:
+            if all(_agree(table, arm, other) for other in begun):
+                begun.append(arm)
+                continue
+            found.append(tuple(begun))
+            # The level that did not fit may begin the next one, with those before it that it agrees with.
+            begun = _tail_agreeing(table, begun, arm)
+        found.append(tuple(begun))
+    return tuple(levels for levels in found if len(levels) >= LEVELS)
+
+
+def resting(run: Run, block: int, target: float) -> frozenset[str]:
+    """Names of the arms that are not measured in `block`, by the trials of the blocks before it.
+
+    Of a plateau all but its first and last level; never the baseline, its twin, or a single connection. When every arm that does
+    not rest is as narrow as `target`, those of the resting that are not are measured again: a run is not called narrow enough
+    by what it left out.
+    """
+    table = trial_table(run.model_copy(update={"trials": tuple(t for t in run.trials if t.block < block)}))
+    if max((len(good) for good in table.good.values()), default=0) < BLOCKS:
+        return frozenset()
+    flat = plateaus(table)
+    ends = {arm.name for levels in flat for arm in (levels[0], levels[-1])}
+    inside = {arm.name for levels in flat for arm in levels[1:-1] if _may_rest(arm)} - ends
+    wide = {
+        arm.name for arm in run.info.arms if arm.role is not ArmRole.BASELINE and not _is_narrow(table, arm, target)
+    }
+    return frozenset(inside if wide - inside else inside - wide)
+
+
+def _threads(arm: Arm) -> int:
+    return int(arm.factors["threads"])
+
+
+def _may_rest(arm: Arm) -> bool:
+    """The model and the cycle budget start from one connection; ratios, and the noise floor, from the baseline."""
+    return arm.role is ArmRole.CONTENDER and _threads(arm) > 1
+
+
+def _agree(table: TrialTable, one: Arm, other: Arm) -> bool:
+    ratios = table.block_ratios(one.name, other.name, qps)
+    if len(ratios) < BLOCKS:
+        return False
+    quoted = judge_ratio(ratios).quoted
+    if quoted.low is None or quoted.high is None:
+        return False
+    return quoted.low >= 1 / (1 + AGREEMENT) and quoted.high <= 1 + AGREEMENT
+
+
+def _tail_agreeing(table: TrialTable, begun: Sequence[Arm], arm: Arm) -> list[Arm]:
+    kept = [arm]
+    for other in reversed(begun):
+        if not _agree(table, arm, other):
+            break
+        kept.insert(0, other)
+    return kept
+
+
+def _is_narrow(table: TrialTable, arm: Arm, target: float) -> bool:
+    baseline = table.baseline
+    ratios = [] if baseline is None else table.block_ratios(arm.name, baseline.name, qps)
+    width = half_width(judge_ratio(ratios).quoted) if ratios else None
+    return width is not None and width <= target
+
+
+def settled(run: Run, target: float) -> frozenset[str]:
+    """Arms that rested in the last block of a run."""
+    last = max((trial.block for trial in run.trials), default=0)
+    return resting(run, last, target) - {trial.arm for trial in run.trials if trial.block == last}
+
+
+def complete_blocks(table: TrialTable, target: float) -> int:
+    """Blocks in which every arm that did not rest has a good trial."""
+    names = {arm.name for arm in table.run.info.arms}
+    blocks = set().union(*(set(good) for good in table.good.values()))
+
+    def missing(block: int) -> set[str]:
+        return {name for name in names if block not in table.good[name]}
+
+    return sum(
+        not absent or absent <= resting(table.run, block, target) for block in blocks for absent in [missing(block)]
+    )
