@@ -31,7 +31,7 @@ from howfar.engine.messages import (
 from howfar.engine.process import Event, Launcher, LoadOutcome
 from howfar.lab.stage import Obtained
 from howfar.plan.load import LoadedPlan, load_plan
-from howfar.results.records import FactorValue, RunInfo
+from howfar.results.records import FactorValue, RunInfo, Window
 
 RATES = {"socket": 30_000, "tcp": 24_000, "remote": 9_000, "forwarded-socket": 7_500}
 """Queries a second of each path, exact when `jitter` is 0."""
@@ -63,6 +63,16 @@ class FakeClock:
         return 1_700_000_000_000_000_000 + self.now_ns
 
 
+@dataclass(frozen=True)
+class FakeWindowWatch:
+    """Has seen a window of the asked length, in which the first CPU worked half of the time."""
+
+    length_ns: int
+
+    def finish(self) -> Window:
+        return Window(length_ns=self.length_ns, interface="", server={"Questions": 1}, cpus_busy={0: 0.5, 1: 0.0})
+
+
 @dataclass
 class FakeStage:
     target: Target
@@ -72,6 +82,9 @@ class FakeStage:
     database: str = "sbtest"
     client: Launcher = field(default_factory=Launcher)
     observe: tuple[Observed, ...] = ()
+
+    def watch(self, length_ns: int) -> FakeWindowWatch:
+        return FakeWindowWatch(length_ns)
 
     def obtained(self, session: Mapping[str, Any]) -> Obtained:
         return Obtained({"server": {"networking": False}}, self.violations)

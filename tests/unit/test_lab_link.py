@@ -41,6 +41,7 @@ def _way(**changes: object) -> DirectionStats:
         "corrupted": 0,
         "reordered": 0,
         "queue_bytes_max": 0,
+        "queue_bytes_lately": 0,
         "lateness_p50_ns": 300,
         "lateness_p99_ns": 5_000,
         "lateness_p999_ns": 20_000,

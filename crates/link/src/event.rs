@@ -67,6 +67,7 @@ pub(crate) struct DirectionStats {
     pub(crate) corrupted: u64,
     pub(crate) reordered: u64,
     pub(crate) queue_bytes_max: u64,
+    pub(crate) queue_bytes_lately: u64,
     pub(crate) lateness_p50_ns: u64,
     pub(crate) lateness_p99_ns: u64,
     pub(crate) lateness_p999_ns: u64,

@@ -221,6 +221,8 @@ impl<P: Port> Pump<P> {
                     if reset {
                         self.counters.reset(dropped);
                     }
+                    // What waits now is the least that the next one to ask may hear of.
+                    self.counters.queue_bytes_lately = self.shaper.backlog(now());
                 }
             }
         }
@@ -275,7 +277,7 @@ impl<P: Port> Pump<P> {
         counters.drops.queue += u64::from(admission.dropped);
         counters.drops.loss += u64::from(admission.lost);
         counters.drops.outage += u64::from(admission.outage);
-        counters.queue_bytes_max = counters.queue_bytes_max.max(admission.queue_bytes);
+        counters.queued(admission.queue_bytes);
     }
 
     fn transmit_due(&mut self) -> Result<(), Failure> {

@@ -23,6 +23,8 @@ pub(crate) struct Counters {
     pub(crate) corrupted: u64,
     pub(crate) reordered: u64,
     pub(crate) queue_bytes_max: u64,
+    /// Since somebody asked last, with or without a reset.
+    pub(crate) queue_bytes_lately: u64,
     lateness: Histogram<u64>,
     cpu_start: Nanos,
     /// None: nobody knows what had been dropped before.
@@ -43,6 +45,7 @@ impl Counters {
             corrupted: 0,
             reordered: 0,
             queue_bytes_max: 0,
+            queue_bytes_lately: 0,
             lateness: Histogram::new_with_bounds(1, LATENESS_MAX, 2).expect("the bounds are right"),
             cpu_start: thread_cpu(),
             socket_start: Some(0),
@@ -52,6 +55,12 @@ impl Counters {
     /// A slice that was due at `due` left at `now`, the moment just before the send that took it.
     pub(crate) fn left(&mut self, due: Nanos, now: Nanos) {
         self.lateness.saturating_record(now.saturating_sub(due));
+    }
+
+    /// The queue holds so much now.
+    pub(crate) fn queued(&mut self, bytes: u64) {
+        self.queue_bytes_max = self.queue_bytes_max.max(bytes);
+        self.queue_bytes_lately = self.queue_bytes_lately.max(bytes);
     }
 
     /// The figures, where `socket_drops` is the socket's total since it was opened, if it is known.
@@ -72,6 +81,7 @@ impl Counters {
             corrupted: self.corrupted,
             reordered: self.reordered,
             queue_bytes_max: self.queue_bytes_max,
+            queue_bytes_lately: self.queue_bytes_lately,
             lateness_p50_ns: quantile(0.5),
             lateness_p99_ns: quantile(0.99),
             lateness_p999_ns: quantile(0.999),

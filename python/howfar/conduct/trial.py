@@ -12,7 +12,7 @@ from howfar.engine.messages import Finished, LoadJob, Measuring, Sysbench
 from howfar.engine.process import Event, Launcher, LoadOutcome, run_load
 from howfar.engine.receipt_check import mismatches
 from howfar.errors import EngineError, LabError
-from howfar.lab.stage import Laboratory, Stage
+from howfar.lab.stage import Laboratory, Stage, WindowWatch
 from howfar.plan.cells import stream_seed
 from howfar.plan.types import Plan
 from howfar.results.records import (
@@ -24,6 +24,7 @@ from howfar.results.records import (
     Measured,
     Trial,
     TrialStatus,
+    Window,
 )
 
 REASON_KEPT = 500
@@ -67,6 +68,7 @@ class _Seen:
     measured: Measured | None = None
     receipt: dict[str, Any] = field(default_factory=dict)
     load: MachineLoad | None = None
+    window: Window | None = None
     void_reason: str | None = None
 
 
@@ -102,6 +104,7 @@ def run_trial(
         measured=seen.measured,
         receipt=seen.receipt,
         load=seen.load,
+        window=seen.window,
     )
 
 
@@ -109,11 +112,12 @@ def _measure(
     job: LoadJob, stage: Stage, instruments: Instruments, on_event: Callable[[Event], None], seen: _Seen
 ) -> None:
     watch: Watch | None = None
+    around: WindowWatch | None = None
 
     def hear(event: Event) -> None:
-        nonlocal watch
-        if isinstance(event, Measuring):
-            watch = instruments.watch()  # of the measured window only: starting a server is load too
+        nonlocal watch, around
+        if isinstance(event, Measuring):  # of the measured window only: starting a server is load too
+            watch, around = instruments.watch(), stage.watch(job.measure_ns)
         elif isinstance(event, Finished) and watch is not None:
             seen.load = watch.finish()
         on_event(event)
@@ -122,6 +126,9 @@ def _measure(
         outcome = instruments.measure(job, stage.client, hear)
     except EngineError as error:
         raise _blame(error, stage) from error
+    finally:
+        if around is not None:
+            seen.window = around.finish()
     session = outcome.ready.receipt.model_dump(mode="json")
     seen.measured = measured(outcome)
     seen.receipt = {"session": session}

@@ -16,6 +16,7 @@ from howfar.engine.process import Launcher
 from howfar.errors import LabError, PlanError, SandboxForbidden
 from howfar.lab import sandbox
 from howfar.lab.cache import file_system_of, work_directory
+from howfar.lab.data_fsync import data_fsync_ns
 from howfar.lab.environment import machine_facts
 from howfar.lab.forked import ForkWatch, fork_violations
 from howfar.lab.hosts import Cpus, Host, Shares, share_cpus, usable_cpus
@@ -33,6 +34,7 @@ from howfar.lab.network import (
 from howfar.lab.paths import PathKind, Terrain, Way, find_path, session_violations, view_violations
 from howfar.lab.servers import DATABASE, USER, CertificatePaths, Ground, Server, Store, Tables, find_store
 from howfar.lab.stage import Obtained
+from howfar.lab.window import Scene, WindowWatch
 from howfar.results.records import FactorValue
 
 PLACEMENTS = ("isolated", "machines")
@@ -94,6 +96,10 @@ class LabStage:
     forks: ForkWatch
     connections: int | None
     """How many the load opens; None: whatever it likes."""
+    scene: Scene
+
+    def watch(self, length_ns: int) -> WindowWatch:
+        return WindowWatch(self.scene, length_ns)
 
     def obtained(self, session: Mapping[str, Any]) -> Obtained:
         found = [*session_violations(self.way, session), *view_violations(self.way, self.view)]
@@ -130,6 +136,7 @@ class Lab:
             self.store = find_store(request.server, Tables(request.tables, request.table_size))
         data_bytes = self.store.data_bytes() if self.store else 0
         self.work: Path = ledger.enter_context(work_directory(data_bytes))
+        self._fsync_ns = data_fsync_ns(self.work)
         self.network: Network | None = None
         if sandbox.inside():
             self.network = build_network(ledger, request.link_asked.mtu, request.congestion_control)
@@ -208,6 +215,7 @@ class Lab:
             "client_cpus": list(self.shares.client),
             "server_cpus": list(self.shares.server),
             "work_file_system": file_system_of(self.work),
+            "data_fsync_ns": self._fsync_ns,
             "data": self._data,
             "tcp_buffers": self._buffers,
             "tcp": self.tcp() if self.link else None,
@@ -270,6 +278,7 @@ class Lab:
                 before=running.snapshot(),
                 forks=forks,
                 connections=int(factors["threads"]) if "threads" in factors else None,
+                scene=Scene(client_host, self.server_host, way.tcp_port, link, running.snapshot),
             )
 
     def _shaped_link(self, factors: Mapping[str, FactorValue]) -> Link:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from howfar.engine.messages import Observed, Target
 from howfar.engine.process import Launcher
-from howfar.results.records import FactorValue
+from howfar.results.records import FactorValue, Window
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,14 @@ class Obtained:
     """Sections `server`, `forwarder`, `link`, each present only where the path has that part."""
     violations: tuple[str, ...] = ()
     """Asked and obtained differ: each a sentence; any makes the trial void."""
+
+
+class WindowWatch(Protocol):
+    """Looks at what is around the load, from its making until the length that it was told."""
+
+    def finish(self) -> Window | None:
+        """End it, if it has not by itself. None: it has seen nothing."""
+        ...
 
 
 class Stage(Protocol):
@@ -33,6 +41,10 @@ class Stage(Protocol):
     """Puts the engine on the right host and CPUs."""
     observe: tuple[Observed, ...]
     """Roles server, forwarder, link."""
+
+    def watch(self, length_ns: int) -> WindowWatch:
+        """Begin to watch a measured window of this length; whoever asks must finish it."""
+        ...
 
     def obtained(self, session: Mapping[str, Any]) -> Obtained:
         """Asked after the load; `session` is the engine's receipt. Raises LabError when a part has died."""

@@ -170,6 +170,11 @@ impl<T: Copy> Shaper<T> {
         admission
     }
 
+    /// Bytes in the queue at `now`.
+    pub(crate) fn backlog(&self, now: Nanos) -> u64 {
+        self.bottleneck.backlog(now)
+    }
+
     /// When the next slice is due.
     #[cfg(test)]
     pub(crate) fn next_due(&self) -> Option<Nanos> {

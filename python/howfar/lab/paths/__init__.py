@@ -32,6 +32,12 @@ class Way:
     """The client's address as the server must see it, without port."""
     forwarder_facts: dict[str, Any]
 
+    @property
+    def tcp_port(self) -> int | None:
+        """The server's end of its TCP connections; None: it has none."""
+        found = self.target.port if isinstance(self.target, TcpTarget) else self.forwarder_facts.get("port")
+        return None if found is None else int(found)
+
 
 @dataclass(frozen=True)
 class Terrain:

@@ -59,6 +59,7 @@ class ForwardedSocketPath:
             seen_from="localhost",
             forwarder_facts={
                 "program": _version(),
+                "port": _PORT,
                 "server_side": " ".join(to_server),
                 "client_side": " ".join(to_client),
             },

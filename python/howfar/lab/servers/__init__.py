@@ -14,6 +14,8 @@ from howfar.lab.hosts import Cpus, Host
 
 DATABASE = "sbtest"
 USER = "howfar"
+GAUGES = ("Threads_running",)
+"""Among the counters of a server those that tell how much there is now, and do not grow."""
 
 
 @dataclass(frozen=True)

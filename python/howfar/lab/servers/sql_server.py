@@ -15,7 +15,7 @@ from pymysql.cursors import DictCursor
 
 from howfar.errors import LabError, ServerCrashed
 from howfar.lab.hosts import Companion, Host
-from howfar.lab.servers import DATABASE, USER
+from howfar.lab.servers import DATABASE, GAUGES, USER
 from howfar.lab.servers.dialect import SPARE_CONNECTIONS, Dialect, Settings
 from howfar.lab.sockets import free_port, listening_ports
 
@@ -42,7 +42,17 @@ _COUNTERS = (
     "Innodb_buffer_pool_read_requests",
     "Innodb_data_reads",
     "Innodb_rows_read",
+    "Innodb_row_lock_time",
+    "Innodb_row_lock_waits",
+    "Innodb_data_fsyncs",
+    "Innodb_os_log_fsyncs",
+    "Innodb_log_waits",
+    "Binlog_commits",
+    "Binlog_group_commits",
+    "Handler_commit",
+    *GAUGES,
 )
+"""Those that a server does not have are left out. Innodb_row_lock_time is in milliseconds."""
 _FACTS = (
     "version",
     "version_comment",
@@ -189,7 +199,7 @@ class SqlServer:
     def receipt(self, before: Mapping[str, int]) -> tuple[dict[str, Any], tuple[str, ...]]:
         self._check_alive("during the trial")
         after = self.snapshot()
-        counters = {name: after[name] - before.get(name, 0) for name in after}
+        counters = {name: after[name] - before.get(name, 0) for name in after if name not in GAUGES}
         facts = self._status(_FACTS, what="GLOBAL VARIABLES")
         ports = self._settings.ground.host.within(lambda: listening_ports(self.pid))
         found = []

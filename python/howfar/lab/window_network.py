@@ -1,0 +1,184 @@
+"""What crossed an interface and what TCP sent again, as the kernel of a host counts them: opened once, read often, parsed afterwards.
+
+Not here: the link's own counters, which `crates/link` keeps. Start at `samples`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from howfar.lab.hosts import Host
+from howfar.results.records import NetworkSample
+
+_LONGEST = 1 << 16
+"""Bytes of a file of /proc that are read; these two have some hundred to a few thousand."""
+_ETHERNET = 14
+_IP_AND_TCP = 52
+"""Headers of a segment: IPv4 and TCP with time stamps."""
+
+Kind = Literal["ethernet", "tun", "loopback"]
+"""Of an interface, by the headers that it counts. A TUN device counts from IP on; on the loopback a packet is a segment."""
+
+
+class ProcFile:
+    """An open file of /proc. Those of a network belong for ever to the one in which they were opened."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def read(self) -> bytes:
+        """All of it, as it is now. Raises OSError."""
+        return os.pread(self._descriptor, _LONGEST, 0)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            os.close(self._descriptor)
+
+
+def open_in(host: Host, name: str) -> ProcFile:
+    """`name` of the host's /proc/net. Raises OSError."""
+    return host.within(lambda: ProcFile(Path("/proc/thread-self/net", name)))
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Of one interface since it is there. A super-packet is one packet, with one set of headers."""
+
+    received_bytes: int
+    received_packets: int
+    sent_bytes: int
+    sent_packets: int
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Of one host's TCP since it is there."""
+
+    sent: int
+    """Those sent again included."""
+    again: int
+
+
+def traffic(dev: bytes, interface: str) -> Traffic | None:
+    """From /proc/net/dev; None: there is no such interface."""
+    for line in dev.decode().splitlines():
+        name, colon, numbers = line.partition(":")
+        if colon and name.strip() == interface:
+            words = [int(word) for word in numbers.split()]
+            return Traffic(words[0], words[1], words[8], words[9])
+    return None
+
+
+def segments(snmp: bytes) -> Segments:
+    """From /proc/net/snmp, whose lines come in pairs: names, then values. OutSegs leaves out what was sent again."""
+    lines = [line.split()[1:] for line in snmp.decode().splitlines() if line.startswith("Tcp:")]
+    told = dict(zip(lines[0], (int(word) for word in lines[1]), strict=False)) if len(lines) == 2 else {}
+    again = told.get("RetransSegs", 0)
+    return Segments(told.get("OutSegs", 0) + again, again)
+
+
+@dataclass(frozen=True)
+class Look:
+    """Files and counters at one moment, as they were read."""
+
+    at_ns: int
+    dev: bytes
+    server_snmp: bytes
+    client_snmp: bytes | None
+    """None: both are one host."""
+    to_server_queue_bytes: int | None = None
+    to_client_queue_bytes: int | None = None
+
+
+@dataclass
+class HostFiles:
+    """The files behind a `Look`."""
+
+    dev: ProcFile
+    server_snmp: ProcFile
+    client_snmp: ProcFile | None
+
+    @staticmethod
+    def open(server: Host, client: Host) -> HostFiles:
+        """Raises OSError."""
+        return HostFiles(
+            dev=open_in(server, "dev"),
+            server_snmp=open_in(server, "snmp"),
+            client_snmp=None if client.network == server.network else open_in(client, "snmp"),
+        )
+
+    def look(self, at_ns: int, queues: tuple[int, int] | None) -> Look:
+        to_server, to_client = queues or (None, None)
+        client = None if self.client_snmp is None else self.client_snmp.read()
+        return Look(at_ns, self.dev.read(), self.server_snmp.read(), client, to_server, to_client)
+
+    def close(self) -> None:
+        for file in (self.dev, self.server_snmp, self.client_snmp):
+            if file is not None:
+                file.close()
+
+
+def samples(
+    looks: Sequence[Look], interface: str, kind: Kind, share_to_server: float | None
+) -> tuple[NetworkSample, ...]:
+    """What grew since the first look, at each later one.
+
+    The loopback counts both directions as one: `share_to_server` of its bytes and packets is said to go to the server. None: that is
+    not known, and neither are samples of it.
+    """
+    if kind == "loopback" and share_to_server is None:
+        return ()
+    count = _counter(interface, kind, share_to_server or 0.0)
+    counted = [count(look) for look in looks]
+    if None in counted:
+        return ()
+    first, *later = [row for row in counted if row is not None]
+    return tuple(
+        NetworkSample(
+            at_ns=look.at_ns - looks[0].at_ns,
+            to_server_bytes=row[0] - first[0],
+            to_client_bytes=row[1] - first[1],
+            to_server_packets=row[2] - first[2],
+            to_client_packets=row[3] - first[3],
+            to_server_queue_bytes=look.to_server_queue_bytes,
+            to_client_queue_bytes=look.to_client_queue_bytes,
+            retransmits=row[4] - first[4],
+        )
+        for look, row in zip(looks[1:], later, strict=True)
+    )
+
+
+_Row = tuple[int, int, int, int, int]
+"""Bytes and packets, each to the server and to the client; segments sent again."""
+
+
+def _counter(interface: str, kind: Kind, share_to_server: float) -> Callable[[Look], _Row | None]:
+    def count(look: Look) -> _Row | None:
+        seen = traffic(look.dev, interface)
+        if seen is None:
+            return None
+        server = segments(look.server_snmp)
+        client = server if look.client_snmp is None else segments(look.client_snmp)
+        if kind == "loopback":
+            to_server = round(seen.received_bytes * share_to_server)
+            packets = round(seen.received_packets * share_to_server)
+            return to_server, seen.received_bytes - to_server, packets, seen.received_packets - packets, server.again
+        in_bytes, in_packets = as_frames(seen.received_bytes, seen.received_packets, client.sent, kind)
+        out_bytes, out_packets = as_frames(seen.sent_bytes, seen.sent_packets, server.sent, kind)
+        return in_bytes, out_bytes, in_packets, out_packets, client.again + server.again
+
+    return count
+
+
+def as_frames(counted_bytes: int, counted_packets: int, sent: int, kind: Kind) -> tuple[int, int]:
+    """Bytes and frames as a network card would count what a virtual interface counts by super-packets: with headers for each of the
+    `sent` segments."""
+    frames = max(sent, counted_packets)
+    if kind == "tun":
+        return counted_bytes + _IP_AND_TCP * (frames - counted_packets) + _ETHERNET * frames, frames
+    return counted_bytes + (_ETHERNET + _IP_AND_TCP) * (frames - counted_packets), frames
