@@ -10,8 +10,8 @@ import json
 import sys
 from typing import Any
 
-from howfar.engine.messages import LoadJob, Sysbench
-from howfar.engine.process import Event, Finished, Measuring, run_load
+from howfar.engine.messages import Finished, LoadJob, Measuring, Sysbench
+from howfar.engine.process import Event, run_load
 from howfar.lab import sandbox
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
 from howfar.lab.window import WindowWatch

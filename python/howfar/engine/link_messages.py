@@ -181,8 +181,8 @@ class DirectionStats(Message):
     reordered: int
     """Segments that left after one that had come later."""
     queue_bytes_max: int
-    queue_bytes_lately: int
-    """The most since the counters were last asked for, also without a reset."""
+    queue_bytes_lately: int | None = None
+    """The most since the counters were last asked for, also without a reset. None: an engine of before."""
     lateness_p50_ns: int
     lateness_p99_ns: int
     lateness_p999_ns: int

@@ -155,7 +155,7 @@ class _Eyes:
         self.look(seen)
         seen.server.append(self._scene.snapshot())
 
-    def _queues(self) -> tuple[int, int] | None:
+    def _queues(self) -> tuple[int | None, int | None] | None:
         stats = None if self._scene.link is None else self._scene.link.counters()
         return None if stats is None else (stats.to_server.queue_bytes_lately, stats.to_client.queue_bytes_lately)
 

@@ -112,7 +112,7 @@ class HostFiles:
             client_snmp=None if client.network == server.network else open_in(client, "snmp"),
         )
 
-    def look(self, at_ns: int, queues: tuple[int, int] | None) -> Look:
+    def look(self, at_ns: int, queues: tuple[int | None, int | None] | None) -> Look:
         to_server, to_client = queues or (None, None)
         client = None if self.client_snmp is None else self.client_snmp.read()
         return Look(at_ns, self.dev.read(), self.server_snmp.read(), client, to_server, to_client)
