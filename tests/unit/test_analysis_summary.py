@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from tests.unit.synthetic_run import PATHS, PathModel, measured, synthetic_run
+from tests.unit.synthetic_run import PATHS, PathModel, synthetic_run
 
 from howfar.analysis import budget
 from howfar.analysis.analyse import summarise
 from howfar.analysis.link_facts import link_facts
 from howfar.analysis.published import find_published, published_sets
 from howfar.analysis.summary import CellSummary, Resolution, Summary, Warning
-from howfar.results.records import ArmRole, CpuRecord, MachineLoad, Measured, Run, TrialStatus
-
-ONE = measured(PATHS[0], random.Random(1), 1.0, 5)
+from howfar.results.records import ArmRole, MachineLoad, Measured, Run, TrialStatus
 
 
 def cell(summary: Summary, arm: str) -> CellSummary:
@@ -58,31 +52,6 @@ def test_the_time_split_adds_up_to_the_cycle(run: Run, summary: Summary) -> None
         assert sum(found.time_split_us.values()) == pytest.approx(cycle)
     assert cell(summary, "remote").time_split_us[budget.LINK] == pytest.approx(203 * 29)
     assert cell(summary, "socket").time_split_us[budget.LINK] == 0
-
-
-@given(
-    st.floats(1, 1e6),
-    st.floats(0, 1e6),
-    st.floats(0, 1e6),
-    st.floats(0, 1e5),
-    st.integers(1, 64),
-    st.integers(1, 10_000),
-)
-def test_any_split_adds_up_and_no_part_is_negative(
-    client: float, server: float, waiting: float, rtt: float, connections: int, transactions: int
-) -> None:
-    good = ONE
-
-    def record(role: str, us: float) -> CpuRecord:
-        cpu = good.cpu[0]
-        return cpu.model_copy(update={"role": role, "cpu_ns": int(us * 1000), "runnable_wait_ns": int(waiting * 1000)})
-
-    trial: Measured = good.model_copy(
-        update={"cpu": (record("client", client), record("server", server)), "transactions": transactions}
-    )
-    split = budget.time_split_us([trial], connections, rtt)
-    assert min(split.values()) >= 0
-    assert sum(split.values()) == pytest.approx(connections * trial.elapsed_ns / 1e3 / transactions)
 
 
 def test_void_trials_are_counted_with_their_reasons_and_in_no_figure(run: Run, summary: Summary) -> None:

@@ -10,6 +10,9 @@ from typing import Any
 
 from howfar.analysis import histograms, signs
 from howfar.analysis.advice import advise
+from howfar.analysis.attribution.limit import find_limit
+from howfar.analysis.attribution.setting import setting_of
+from howfar.analysis.attribution.traffic import network_series
 from howfar.analysis.budget import time_split_us
 from howfar.analysis.estimate import Estimate
 from howfar.analysis.intervals import (
@@ -132,6 +135,7 @@ def _quoted(table: TrialTable, arm: Arm, value: Value) -> Estimate | None:
 
 def _cell(table: TrialTable, arm: Arm, floors: _Floors, rests: bool) -> CellSummary:
     trials = table.measured(arm.name)
+    whole = list(table.trials[arm.name].values())
     baseline = arm.role is ArmRole.BASELINE
     judged = None if baseline else _judged(table, arm.name, qps)
     cpu_ratio = _quoted(table, arm, path_cpu_us)
@@ -140,7 +144,8 @@ def _cell(table: TrialTable, arm: Arm, floors: _Floors, rests: bool) -> CellSumm
     merged = histograms.merge(records)
     receipts = [t.receipt for t in table.run.trials if t.arm == arm.name and t.status is TrialStatus.OK]
     link = link_facts(arm.factors, receipts)
-    rest_rtt_us = link.rest_rtt_ns / 1e3 if link.rest_rtt_ns is not None else None
+    rest_rtt_s = link.rest_rtt_ns / 1e9 if link.rest_rtt_ns is not None else None
+    _, cycle, limit = find_limit(whole, setting_of(table.run.info, arm, threads_of(arm), rest_rtt_s))
     ratio = IDENTITY if baseline else judged.quoted if judged else None
     bound = _cpu_bound(arm, table.baseline)
     warnings = signs.arm_warnings(trials, link) + (signs.ratio_warnings(judged, floors.target) if judged else [])
@@ -170,12 +175,15 @@ def _cell(table: TrialTable, arm: Arm, floors: _Floors, rests: bool) -> CellSumm
             to_server=sum(trial.bytes_to_server for trial in trials) / transactions,
             to_client=sum(trial.bytes_to_client for trial in trials) / transactions,
         ),
-        time_split_us=time_split_us(trials, threads_of(arm), rest_rtt_us),
+        time_split_us=time_split_us(cycle),
         rest_rtt_ns=link.rest_rtt_ns,
         receipt=receipts[-1] if receipts else {},
         published=find_published(table.run.info.plan_name, arm.factors) if arm.role is not ArmRole.DUPLICATE else None,
         settled_after=len(trials) if rests else None,
         warnings=tuple(warnings),
+        cycle=cycle,
+        limit=limit,
+        network=network_series(whole[-1], arm.factors),
     )
 
 

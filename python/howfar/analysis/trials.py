@@ -16,10 +16,11 @@ Value = Callable[[Measured], float | None]
 
 @dataclass(frozen=True)
 class TrialTable:
-    """The good trials of a run: `good[arm][block]`, blocks ascending."""
+    """The good trials of a run: `trials[arm][block]`, blocks ascending, and what each measured: `good[arm][block]`."""
 
     run: Run
     good: dict[str, dict[int, Measured]]
+    trials: dict[str, dict[int, Trial]]
 
     @property
     def baseline(self) -> Arm | None:
@@ -49,10 +50,12 @@ def _is_good(trial: Trial) -> bool:
 
 def trial_table(run: Run) -> TrialTable:
     good: dict[str, dict[int, Measured]] = {arm.name: {} for arm in run.info.arms}
+    trials: dict[str, dict[int, Trial]] = {arm.name: {} for arm in run.info.arms}
     for trial in sorted(run.trials, key=lambda t: (t.block, t.attempt)):
         if _is_good(trial) and trial.arm in good and trial.measured is not None:
             good[trial.arm][trial.block] = trial.measured
-    return TrialTable(run=run, good=good)
+            trials[trial.arm][trial.block] = trial
+    return TrialTable(run=run, good=good, trials=trials)
 
 
 def qps(measured: Measured) -> float | None:

@@ -1,0 +1,191 @@
+"""What would change the throughput of an arm, by how much at most, and what would not.
+
+Bounds, not forecasts: what the other resources have left, and what of the cycle would go. Models of queues are in `analysis/model/`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from howfar.analysis.attribution.cycle import (
+    CLIENT_QUEUE,
+    FORWARDER_CPU,
+    LINK_QUEUE,
+    ROUND_TRIPS,
+    WAITING,
+    WIRE,
+    part_us,
+)
+from howfar.analysis.attribution.evidence import Evidence
+from howfar.analysis.attribution.rules import FULL_SHARE, HALF, HELD_PARTS
+from howfar.analysis.attribution.words import WAY_WORDS, percent, times
+from howfar.analysis.findings import Cycle, Resource
+
+FASTER = 1.5
+"""What a faster link is tried with: enough to be seen in three blocks, little enough to stay below the next ceiling mostly."""
+_UNBOUNDED = 100.0
+"""No figure beyond this is worth saying."""
+_EMULATOR_SHARE = 0.10
+"""Of a CPU, in the emulator's hands: from here on its absence would be seen."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The most that throughput can grow before something else is full."""
+
+    factor: float
+    then: str
+    """What is full then."""
+
+
+def next_ceiling(evidence: Evidence, without: frozenset[Resource]) -> Bound:
+    """Of everything that has a capacity, but for what is thought away. What the load and its instrument use grows with throughput;
+    what other programs have of a CPU they would have to share."""
+    found = [
+        Bound(1 / way.used, f"the link {WAY_WORDS[way.name]}")
+        for way in evidence.ways
+        if way.used and _link(way.name) not in without
+    ]
+    if Resource.SERVER_CPU not in without:
+        found += [Bound(1 / cpus.ours, f"the CPU of the {cpus.name}") for cpus in evidence.cpu_sets[:1] if cpus.ours]
+    if Resource.CLIENT_CPU not in without:
+        found += [Bound(1 / cpus.ours, f"the CPU of the {cpus.name}") for cpus in evidence.cpu_sets[1:] if cpus.ours]
+        share = evidence.thread_share("client") / evidence.client_workers
+        found += [Bound(1 / share, "the load generator")] if share else []
+    if not found:
+        return Bound(_UNBOUNDED, "nothing that was measured")
+    least = min(found, key=lambda bound: bound.factor)
+    return Bound(min(_UNBOUNDED, max(1.0, least.factor)), least.then)
+
+
+def _link(name: str) -> Resource:
+    return Resource.LINK_TO_CLIENT if name == "to_client" else Resource.LINK_TO_SERVER
+
+
+def without_parts(cycle: Cycle, us: float) -> float:
+    """How much faster a connection goes round when so much of its cycle goes."""
+    left = cycle.us - us
+    return cycle.us / left if left > cycle.us / _UNBOUNDED else _UNBOUNDED
+
+
+def gain(resource: Resource, evidence: Evidence, cycle: Cycle) -> Bound:
+    """The most that comes of a limit's absence."""
+    after = next_ceiling(evidence, _thought_away(resource))
+    parts: tuple[str, ...] = HELD_PARTS.get(resource, ())
+    if resource in (Resource.LINK_TO_CLIENT, Resource.LINK_TO_SERVER):
+        parts = (WIRE, LINK_QUEUE)
+    elif resource is Resource.LATENCY:
+        parts = (ROUND_TRIPS,)
+    elif resource is Resource.FORWARDER_CPU:
+        parts = (FORWARDER_CPU, WAITING)
+    if not parts:
+        return after
+    faster = without_parts(cycle, part_us(cycle, *parts))
+    return after if after.factor <= faster else Bound(faster, "")
+
+
+def _thought_away(resource: Resource) -> frozenset[Resource]:
+    """A CPU that is full by the emulator's work may be both hosts'."""
+    if resource is Resource.INSTRUMENT_CPU:
+        return frozenset({Resource.SERVER_CPU, Resource.CLIENT_CPU})
+    return frozenset({resource})
+
+
+def _up_to(bound: Bound) -> str:
+    if bound.factor <= 1.02:
+        return f"hardly anything: {bound.then} is full too" if bound.then else "hardly anything"
+    return f"at most {times(bound.factor)}" + (f", then {bound.then} is full" if bound.then else "")
+
+
+def would_change(resource: Resource, evidence: Evidence, cycle: Cycle) -> str:
+    """What moves throughput, with a number."""
+    most = gain(resource, evidence, cycle)
+    match resource:
+        case Resource.LINK_TO_CLIENT | Resource.LINK_TO_SERVER:
+            first = min(FASTER, most.factor)
+            what = "compression, fewer columns or rows" if resource is Resource.LINK_TO_CLIENT else "compression"
+            return f"a link of {FASTER:g} times the rate: about {times(first)}; a far faster one: {_up_to(most)}; fewer bytes ({what})"
+        case Resource.SERVER_CPU:
+            twice = most if most.factor < 2 else type(most)(2.0, "")
+            return f"twice the CPU for the server: {_up_to(twice)}" + _without_emulator(evidence)
+        case Resource.CLIENT_CPU:
+            return f"more CPU for the load generator, or a second one: {_up_to(most)}"
+        case Resource.INSTRUMENT_CPU:
+            return f"a machine with CPUs to spare for the emulator: {_up_to(_emulator_gone(evidence))}"
+        case Resource.FORWARDER_CPU | Resource.ONE_THREAD:
+            return "plain TCP instead of a forwarder, or more connections where one thread serves each: " + _up_to(most)
+        case Resource.RECEIVE_WINDOW:
+            return f"a larger receive window (net.ipv4.tcp_rmem of the receiver): {_up_to(most)}; more connections, each has its own"
+        case Resource.SEND_BUFFER:
+            return f"a larger send buffer (net.ipv4.tcp_wmem of the sender): {_up_to(most)}; more connections, each has its own"
+        case Resource.LOSS:
+            return f"a way without loss: {_up_to(most)}; more connections, each loses for itself"
+        case Resource.COMMIT:
+            return f"commits without waiting for the disk: {_up_to(most)}; more connections, which share a write; a faster disk"
+        case Resource.LOCK:
+            return f"no waiting for locks (shorter transactions, other rows): {_up_to(most)}"
+        case Resource.LATENCY:
+            return _latency(evidence, cycle)
+        case Resource.SERVER_WAIT:
+            return "what the sessions wait for: ask the server's performance_schema or processlist during the load"
+        case Resource.INVALID:
+            return "a run without errors and without other programs on the machine"
+        case _:
+            return "not known: change one thing at a time (--confirm does so for a limit that is established)"
+
+
+def _latency(evidence: Evidence, cycle: Cycle) -> str:
+    after = next_ceiling(evidence, frozenset())
+    rtt_us = part_us(cycle, ROUND_TRIPS)
+    more = f"twice the connections: {_up_to(after if after.factor < 2 else type(after)(2.0, ''))}"
+    if rtt_us <= HALF * cycle.us:
+        return more
+    half = min(without_parts(cycle, rtt_us / 2), after.factor)
+    return f"half the RTT or half the turns: about {times(half)}; {more}"
+
+
+def _emulator_gone(evidence: Evidence) -> Bound:
+    """Its share of the fullest set of CPUs goes to who waits for it."""
+    share = max((cpus.owners.get("link", 0.0) / cpus.used for cpus in evidence.cpu_sets if cpus.used), default=0.0)
+    links = [1 / way.used for way in evidence.ways if way.used]
+    return Bound(min([_UNBOUNDED, 1 / (1 - min(share, 0.99)), *links]), "")
+
+
+def _without_emulator(evidence: Evidence) -> str:
+    cpus = evidence.server_cpus
+    share = cpus.owners.get("link", 0.0)
+    if share < _EMULATOR_SHARE or not cpus.used:
+        return ""
+    return f"; the emulator had {percent(share)} of it: where it has CPUs of its own {_up_to(_emulator_gone(evidence))}"
+
+
+def would_not(resource: Resource, evidence: Evidence, cycle: Cycle) -> str:
+    """What will not help, though people try it."""
+    used = max((way.used for way in evidence.ways if way.used is not None), default=None)
+    idle = f"more bandwidth: the link is {percent(used)} used" if used is not None and used < FULL_SHARE else ""
+    match resource:
+        case Resource.LINK_TO_CLIENT | Resource.LINK_TO_SERVER:
+            return "more connections, or more CPU on either side"
+        case Resource.SERVER_CPU | Resource.FORWARDER_CPU | Resource.INSTRUMENT_CPU:
+            return _joined("more connections", idle)
+        case Resource.CLIENT_CPU:
+            return "any change of path or server: these figures would not show it"
+        case Resource.LOCK:
+            return _joined("more connections", idle)
+        case Resource.LATENCY | Resource.LOSS | Resource.RECEIVE_WINDOW | Resource.SEND_BUFFER | Resource.COMMIT:
+            return _joined(idle, _cpu_idle(evidence))
+        case _:
+            return ""
+
+
+def _cpu_idle(evidence: Evidence) -> str:
+    cpus = evidence.server_cpus
+    return f"more CPU for the server: {percent(cpus.used)} of it is in use" if 0 < cpus.used < HALF else ""
+
+
+def _joined(*clauses: str) -> str:
+    return "; ".join(clause for clause in clauses if clause)
+
+
+WAITS_OF_A_QUEUE = (WAITING, LINK_QUEUE, CLIENT_QUEUE)
+"""Parts of the cycle that go when fewer connections share what is full."""

@@ -1,0 +1,152 @@
+"""Where the time from one transaction of a connection to its next goes. The parts add up; what none of them explains is `rest`.
+
+In a closed loop each of N connections always has one transaction under way, so the cycle is N x elapsed / transactions. Each part is
+known from something else than the clock, and claims its time in this order; a later one gets at most what is left:
+
+- CPU of client, server and forwarder a transaction, measured. One part at a time works on a transaction, so it lies in its cycle in
+  full, whatever N is.
+- round trips: RTT at rest x turns.
+- bytes on the wire: what carried this transaction, at the link's rate, both directions, framing in. A large answer is worked on
+  while it crosses; what CPU time covers of it is not counted twice: this part is cut first to what is left.
+- row locks, as the server counts them, and the disk: writes made durable x what one was measured to take, or one and a half for
+  each commit where they share it (arrivals wait for the group under way, then for their own).
+- waiting for a CPU: the scheduler's count for these processes, also of threads that work for no transaction: an upper bound.
+- queue at the link, queue in the client: what others put before us. At a station with demand D and utilisation U, in a closed loop
+  of N, at most D x U / (1 - U) and never more than D x (N - 1).
+- windows: time in which TCP had data to send and was not allowed to. Loss: a timeout for each segment sent again, at most.
+
+Not here: which of them is the limit (`rules.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from howfar.analysis.attribution.evidence import RTO_S, Evidence
+from howfar.analysis.findings import Cycle, CyclePart
+
+CLIENT_CPU, SERVER_CPU, FORWARDER_CPU = "client CPU", "server CPU", "forwarder CPU"
+ROUND_TRIPS, WIRE = "round trips", "bytes on the wire"
+LOCKS, COMMIT = "row locks", "commit to disk"
+WAITING = "waiting for a CPU"
+LINK_QUEUE, WINDOWS, LOSS, CLIENT_QUEUE = "queue at the link", "TCP windows", "loss", "queue in the client"
+REST = "rest"
+PARTS = (
+    CLIENT_CPU,
+    SERVER_CPU,
+    FORWARDER_CPU,
+    ROUND_TRIPS,
+    WIRE,
+    LOCKS,
+    COMMIT,
+    WAITING,
+    LINK_QUEUE,
+    WINDOWS,
+    LOSS,
+    CLIENT_QUEUE,
+    REST,
+)
+"""Every name that a part may have, in the order in which they are shown and claim their time."""
+CPU_ROLES = {CLIENT_CPU: "client", SERVER_CPU: "server", FORWARDER_CPU: "forwarder"}
+
+LOSS_COUNTS_SHARE = 0.001
+"""Fewer segments sent again than this are probes at the tail of a burst, which cost next to nothing."""
+GROUP_WAIT = 1.5
+"""Of a commit's own time on the disk, where commits share it: on the mean half of the one under way, then its own."""
+
+Basis = Literal["measured", "computed", "bounded"]
+
+
+def cycle_of(evidence: Evidence) -> Cycle:
+    """Adds up to `evidence.cycle_s`, exactly but for rounding. Parts of nothing are left out; `rest` is always there."""
+    cycle = evidence.cycle_s
+    claims: list[tuple[str, float, Basis]] = [*_cpu(evidence, cycle)]
+    left = cycle - sum(seconds for _, seconds, _ in claims)
+    parts = list(claims)
+    for name, seconds, basis in _claims(evidence):
+        got = min(max(left, 0.0), seconds)
+        parts.append((name, got, basis))
+        left -= got
+    rest = max(0.0, left)
+    shown = [CyclePart(name=name, us=s * 1e6, basis=basis) for name, s, basis in parts if s > 0]
+    return Cycle(
+        us=cycle * 1e6,
+        parts=(*shown, CyclePart(name=REST, us=rest * 1e6, basis="computed")),
+        rest_share=rest / cycle,
+    )
+
+
+def _cpu(evidence: Evidence, cycle: float) -> list[tuple[str, float, Basis]]:
+    """Scaled where overlapping work (a server that tidies up after it has answered) makes more of it than there was time."""
+    found = {part: evidence.role(role).cpu_s / evidence.transactions for part, role in CPU_ROLES.items()}
+    total = sum(found.values())
+    scale = cycle / total if total > cycle else 1.0
+    return [(part, seconds * scale, "measured") for part, seconds in found.items()]
+
+
+def _claims(evidence: Evidence) -> list[tuple[str, float, Basis]]:
+    """Everything but CPU, in the order of PARTS."""
+    setting = evidence.setting
+    commit, commit_basis = _commit(evidence)
+    return [
+        (ROUND_TRIPS, (setting.rest_rtt_s or 0.0) * evidence.turns, "computed"),
+        (WIRE, sum(way.wire_s or 0.0 for way in evidence.ways), "computed"),
+        (LOCKS, evidence.lock_s or 0.0, "bounded"),
+        (COMMIT, commit, commit_basis),
+        (WAITING, sum(evidence.role(role).wait_s for role in CPU_ROLES.values()) / evidence.transactions, "bounded"),
+        (LINK_QUEUE, _link_queue(evidence), "bounded"),
+        (WINDOWS, _windows(evidence), "bounded"),
+        (LOSS, _loss(evidence), "bounded"),
+        (CLIENT_QUEUE, _client_queue(evidence), "bounded"),
+    ]
+
+
+def _commit(evidence: Evidence) -> tuple[float, Basis]:
+    """Alone, a transaction waits for each of its writes; among others at most for the group under way and its own."""
+    if evidence.fsyncs is None or evidence.setting.fsync_s is None:
+        return 0.0, "computed"
+    if evidence.setting.connections == 1 or not evidence.commits or evidence.fsyncs >= evidence.commits:
+        return evidence.fsyncs * evidence.setting.fsync_s, "computed"
+    if evidence.fsyncs * evidence.setting.connections < evidence.commits:  # of the background, not of commits
+        return evidence.fsyncs * evidence.setting.fsync_s, "computed"
+    return GROUP_WAIT * evidence.commits * evidence.setting.fsync_s, "bounded"
+
+
+def behind_others(demand_s: float, used: float, connections: int) -> float:
+    """The longest wait before a station of that demand a transaction and that utilisation, in a closed loop."""
+    most = demand_s * (connections - 1)
+    return most if used >= 1 else min(most, demand_s * used / (1 - used))
+
+
+def _link_queue(evidence: Evidence) -> float:
+    connections = evidence.setting.connections
+    return sum(behind_others(way.wire_s, way.used, connections) for way in evidence.ways if way.wire_s and way.used)
+
+
+def _windows(evidence: Evidence) -> float:
+    """The share of the window in which the sender of the two was held back, of the cycle."""
+    held = [tcp.rwnd_of_window + tcp.sndbuf_of_window for tcp in evidence.tcp.values()]
+    return min(1.0, sum(held)) * evidence.cycle_s
+
+
+def _loss(evidence: Evidence) -> float:
+    if not evidence.retransmits or (evidence.retransmit_share or 0.0) < LOSS_COUNTS_SHARE:
+        return 0.0
+    return evidence.retransmits * (RTO_S + (evidence.setting.rest_rtt_s or 0.0))
+
+
+def _client_queue(evidence: Evidence) -> float:
+    """The client's threads serve many connections each: an answer that came waits for those before it."""
+    client, workers = evidence.role("client"), evidence.client_workers
+    busy_s = client.cpu_s + client.wait_s
+    each = -(-evidence.setting.connections // workers)
+    return behind_others(busy_s / evidence.transactions, busy_s / (evidence.elapsed_s * workers), each)
+
+
+def part_us(cycle: Cycle, *names: str) -> float:
+    """Of these parts together."""
+    return sum(part.us for part in cycle.parts if part.name in names)
+
+
+def largest(cycle: Cycle, count: int) -> tuple[CyclePart, ...]:
+    return tuple(sorted(cycle.parts, key=lambda part: -part.us)[:count])

@@ -1,0 +1,61 @@
+"""From an arm's good trials to its cycle and its limit: over all of them, and then whether each block says the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from howfar.analysis.attribution.counterfactual import would_change, would_not
+from howfar.analysis.attribution.cycle import cycle_of
+from howfar.analysis.attribution.evidence import Evidence, Setting, gather
+from howfar.analysis.attribution.rules import Confidence, Finding, judge
+from howfar.analysis.findings import Cycle, Limit, Resource
+from howfar.results.records import Trial
+
+SURE_SHARE, MOST_SHARE = 0.75, 0.5
+"""Of the trials must name the same limit for it to be as sure as its rule; with half of them or fewer it is hardly one."""
+_LEVELS: tuple[Confidence, ...] = ("low", "medium", "high")
+
+
+def find_limit(trials: Sequence[Trial], setting: Setting) -> tuple[Evidence, Cycle, Limit]:
+    """Of one arm; `trials` are its good ones, at least one. The cycle is that of all of them. The limit is what most of them name, on
+    the evidence of those: a block in which the machine was disturbed does not speak for the others."""
+    everything = gather(trials, setting)
+    cycle = cycle_of(everything)
+    named = [_finding([trial], setting).resource for trial in trials]
+    agreeing = _of_most(trials, named)
+    evidence = gather(agreeing, setting)
+    found = judge(evidence, cycle_of(evidence))
+    share = named.count(found.resource) / len(trials)
+    facts = found.evidence
+    if len(trials) > 1:
+        facts += (f"{named.count(found.resource)} of {len(trials)} trials say so for themselves",)
+    limit = Limit(
+        resource=found.resource,
+        says=found.says,
+        evidence=facts,
+        confidence=_confidence(found.confidence, share),
+        would_change=would_change(found.resource, evidence, cycle),
+        would_not=would_not(found.resource, evidence, cycle),
+    )
+    return everything, cycle, limit
+
+
+def _of_most(trials: Sequence[Trial], named: Sequence[Resource]) -> list[Trial]:
+    """Those that name the same limit, if they are more than half; else all."""
+    first = max(named, key=named.count)
+    if named.count(first) <= MOST_SHARE * len(trials):
+        return list(trials)
+    return [trial for trial, resource in zip(trials, named, strict=True) if resource is first]
+
+
+def _finding(trials: Sequence[Trial], setting: Setting) -> Finding:
+    evidence = gather(trials, setting)
+    return judge(evidence, cycle_of(evidence))
+
+
+def _confidence(found: Confidence, agreeing_share: float) -> Confidence:
+    if agreeing_share <= MOST_SHARE:
+        return "low"
+    if agreeing_share < SURE_SHARE:
+        return _LEVELS[max(0, _LEVELS.index(found) - 1)]
+    return found

@@ -1,0 +1,41 @@
+"""What the trials of an arm have in common, as the head of the run file says it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from howfar.analysis.attribution.evidence import Setting, number_in
+from howfar.results.records import Arm, RunInfo
+
+_FSYNC = ("data_fsync_ns", "512", "p50")
+"""A log is written in blocks of this size."""
+
+
+def setting_of(info: RunInfo, arm: Arm, connections: int, rest_rtt_s: float | None) -> Setting:
+    """Client and server share CPUs where the placement says so, as on a machine with one."""
+    environment = info.environment
+    server_cpus = _cpus(environment, "server_cpus")
+    machines = arm.factors.get("placement", environment.get("placement")) == "machines" and not _crosses(arm)
+    return Setting(
+        connections=connections,
+        factors=arm.factors,
+        client_cpus=server_cpus if machines else _cpus(environment, "client_cpus"),
+        server_cpus=server_cpus,
+        rest_rtt_s=rest_rtt_s,
+        fsync_s=_fsync_s(environment),
+    )
+
+
+def _crosses(arm: Arm) -> bool:
+    return arm.factors.get("path") in ("remote", "forwarded-socket")
+
+
+def _cpus(environment: Mapping[str, Any], key: str) -> tuple[int, ...]:
+    found = environment.get(key)
+    return tuple(cpu for cpu in found if isinstance(cpu, int)) if isinstance(found, list | tuple) else ()
+
+
+def _fsync_s(environment: Mapping[str, Any]) -> float | None:
+    found = number_in(environment, *_FSYNC)
+    return found / 1e9 if found else None

@@ -1,0 +1,166 @@
+"""Made-up trials of known limits: a load described by what it does to each resource, as the records of a trial with its window."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from howfar.analysis.attribution.evidence import Evidence, Setting, gather
+from howfar.results.records import (
+    CpuRecord,
+    Measured,
+    NetworkSample,
+    TcpRecord,
+    Trial,
+    TrialStatus,
+    Window,
+)
+
+SECONDS = 4
+MSS = 1448
+CLIENT_CPU_NUMBER, SERVER_CPU_NUMBER = 1, 0
+
+
+@dataclass(frozen=True)
+class Case:
+    """Times in µs a transaction, shares of a CPU."""
+
+    connections: int = 1
+    tps: float = 1000.0
+    turns: float = 16.0
+    client_us: float = 100.0
+    server_us: float = 300.0
+    server_wait_us: float = 0.0
+    client_wait_us: float = 0.0
+    emulator: dict[int, float] = field(default_factory=dict)
+    """Share of each CPU."""
+    others: dict[int, float] = field(default_factory=dict)
+    bytes_to_client: int = 40_000
+    bytes_to_server: int = 1_000
+    rate_bps: int | None = 10**9
+    rtt_us: float | None = 200.0
+    """None: no link."""
+    tcp: tuple[TcpRecord, ...] = ()
+    retransmits: int = 0
+    counters: dict[str, int] = field(default_factory=dict)
+    fsync_us: float | None = None
+    errors: dict[str, int] = field(default_factory=dict)
+    window: bool = True
+
+    @property
+    def transactions(self) -> int:
+        return int(self.tps * SECONDS)
+
+    def cpu(self, role: str, us: float, wait_us: float) -> CpuRecord:
+        ns = int(us * 1000 * self.transactions)
+        return CpuRecord(
+            role=role,
+            cpu_ns=ns,
+            runnable_wait_ns=int(wait_us * 1000 * self.transactions),
+            busiest_thread_ns=ns if role == "client" else ns // max(self.connections, 1),
+            threads=2 if role == "client" else self.connections,
+            voluntary_switches=self.transactions,
+            involuntary_switches=0,
+        )
+
+    def busy(self) -> dict[int, float]:
+        ours = {
+            CLIENT_CPU_NUMBER: self.client_us * self.tps / 1e6,
+            SERVER_CPU_NUMBER: self.server_us * self.tps / 1e6,
+        }
+        return {
+            cpu: min(1.0, share + self.emulator.get(cpu, 0.0) + self.others.get(cpu, 0.0))
+            for cpu, share in ours.items()
+        }
+
+    def sample(self, share: float) -> NetworkSample:
+        def way(payload: int) -> tuple[int, int]:
+            frames = max(int(self.turns), payload // MSS + int(self.turns) // 2) * self.transactions
+            return int((payload * self.transactions + frames * 66) * share), int(frames * share)
+
+        to_server, to_client = way(self.bytes_to_server), way(self.bytes_to_client)
+        return NetworkSample(
+            at_ns=int(SECONDS * 1e9 * share),
+            to_server_bytes=to_server[0],
+            to_client_bytes=to_client[0],
+            to_server_packets=to_server[1],
+            to_client_packets=to_client[1],
+            to_server_queue_bytes=0 if self.rtt_us else None,
+            to_client_queue_bytes=120_000 if self.rtt_us else None,
+            retransmits=int(self.retransmits * share),
+        )
+
+    def trial(self, number: int = 0) -> Trial:
+        measured = Measured(
+            elapsed_ns=SECONDS * 10**9,
+            transactions=self.transactions,
+            queries=16 * self.transactions,
+            turns=int(self.turns * self.transactions),
+            rows=0,
+            bytes_to_server=self.bytes_to_server * self.transactions,
+            bytes_to_client=self.bytes_to_client * self.transactions,
+            errors=self.errors,
+            warmup_transactions=0,
+            connect_ns=0,
+            cpu=(
+                self.cpu("client", self.client_us, self.client_wait_us),
+                self.cpu("server", self.server_us, self.server_wait_us),
+            ),
+            intervals=(),
+            histograms=(),
+        )
+        link: dict[str, Any] = {
+            "asked": {"to_client": {"rate_bps": self.rate_bps}, "to_server": {"rate_bps": self.rate_bps}}
+        }
+        window = Window(
+            length_ns=SECONDS * 10**9,
+            interface="s0" if self.rtt_us else "lo",
+            network=tuple(self.sample(step / 4) for step in range(1, 5)),
+            tcp=self.tcp,
+            server=self.counters,
+            cpus_busy=self.busy(),
+            link_cpu_ns={cpu: int(share * SECONDS * 1e9) for cpu, share in self.emulator.items()},
+        )
+        return Trial(
+            number=number,
+            block=number,
+            position=0,
+            arm="arm",
+            status=TrialStatus.OK,
+            started_unix_ns=0,
+            ended_unix_ns=1,
+            measured=measured,
+            receipt={"link": link} if self.rtt_us is not None else {},
+            window=window if self.window else None,
+        )
+
+    def setting(self) -> Setting:
+        return Setting(
+            connections=self.connections,
+            factors={} if self.rtt_us is None else {"rate_bps": self.rate_bps or 0},
+            client_cpus=(CLIENT_CPU_NUMBER,),
+            server_cpus=(SERVER_CPU_NUMBER,),
+            rest_rtt_s=self.rtt_us / 1e6 if self.rtt_us is not None else None,
+            fsync_s=self.fsync_us / 1e6 if self.fsync_us is not None else None,
+        )
+
+    def evidence(self) -> Evidence:
+        return gather([self.trial()], self.setting())
+
+
+def tcp(host: str, connections: int, busy: float, rwnd: float = 0.0, sndbuf: float = 0.0) -> TcpRecord:
+    """Shares of the window, of each connection."""
+    whole = connections * SECONDS * 1e9
+    return TcpRecord.model_validate(
+        {
+            "host": host,
+            "connections": connections,
+            "rtt_p50_ns": 250_000,
+            "min_rtt_ns": 200_000,
+            "retransmits": 0,
+            "segments_out": 1000,
+            "busy_ns": int(whole * busy),
+            "rwnd_limited_ns": int(whole * rwnd),
+            "sndbuf_limited_ns": int(whole * sndbuf),
+        }
+    )
