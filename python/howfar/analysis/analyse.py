@@ -14,6 +14,7 @@ from howfar.analysis.attribution.limit import find_limit
 from howfar.analysis.attribution.setting import setting_of
 from howfar.analysis.attribution.traffic import network_series
 from howfar.analysis.budget import time_split_us
+from howfar.analysis.confirmation import confirmations, unconfirmed
 from howfar.analysis.estimate import Estimate
 from howfar.analysis.intervals import (
     RatioJudgement,
@@ -50,6 +51,7 @@ from howfar.analysis.trials import (
 )
 from howfar.analysis.verdict import verdict
 from howfar.analysis.workload_line import workload_line
+from howfar.results.parts import confirmation_part, plan_part
 from howfar.results.records import Arm, ArmRole, Measured, Run, TrialStatus
 
 DEFAULT_TARGET = 0.02
@@ -61,6 +63,8 @@ IDENTITY = Estimate(value=1.0, low=1.0, high=1.0)
 
 def summarise(run: Run) -> Summary:
     """The whole answer. Arms without a good trial are in `unmeasured`; a run without any has no cells and says so."""
+    confirmed = confirmation_part(run)
+    run = plan_part(run)
     table = trial_table(run)
     floors = _Floors(table)
     rest = settled(run, floors.target)
@@ -93,6 +97,8 @@ def summarise(run: Run) -> Summary:
         trials=_points(run),
         environment=run.info.environment,
         warnings=tuple(_session_warnings(run, floors.aa)),
+        confirmations=confirmations(confirmed),
+        unconfirmed=unconfirmed(confirmed),
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from howfar.analysis.estimate import Estimate
 from howfar.analysis.intervals import excludes_one, welch_ratio
 from howfar.analysis.trials import TrialTable, Value, path_cpu_us, qps, trial_table
+from howfar.results.parts import plan_part
 from howfar.results.records import ArmRole, Measured, Run
 from howfar.units import format_duration_ns, format_rate_bps
 
@@ -76,6 +77,7 @@ class Comparison:
 
 def compare(before: Run, after: Run) -> Comparison:
     """Arms are matched by name. Welch's interval on log values across blocks."""
+    before, after = plan_part(before), plan_part(after)
     old, new = trial_table(before), trial_table(after)
     differences = _differences(before, after)
     shared = [arm.name for arm in before.info.arms if old.measured(arm.name) and new.measured(arm.name)]

@@ -70,18 +70,44 @@ class Limit(Part):
     """What will not help, though people try it; empty: nothing to warn of."""
 
 
+class Intervention(Part):
+    """What is changed, to see whether a limit is the limit."""
+
+    arm: str
+    resource: Resource
+    changed: str
+    """`rate 1gbit -> 1.5gbit`."""
+    factors: dict[str, FactorValue]
+    """The arm's, with the change."""
+    predicted: float
+    """Throughput over the unchanged arm's, if the limit is as named."""
+    otherwise: float
+    """The same if it is not. The further apart, the fewer blocks tell."""
+
+
+class Unconfirmed(Part):
+    """A limit that could not be put to the test, and why."""
+
+    arm: str
+    resource: Resource
+    why: str
+
+
 class Confirmation(Part):
     """The named resource was changed for a few blocks: did throughput move as said?"""
 
     arm: str
     resource: Resource
     changed: str
-    """`rate 1 Gb/s -> 1.5 Gb/s`."""
+    """`rate 1gbit -> 1.5gbit`."""
     predicted: float
     """Throughput over the unchanged arm's, by the model."""
     measured: Estimate
     confirmed: bool
+    """The whole interval lies nearer to `predicted` than to `otherwise`."""
     blocks: int
+    otherwise: float = 1.0
+    """What would have been seen, were it not the limit."""
 
 
 # ---------------------------------------------------------------- throughput against connections

@@ -13,6 +13,7 @@ from howfar.analysis.findings import (
     EncryptionEconomics,
     Limit,
     Scaling,
+    Unconfirmed,
     WhatIf,
 )
 from howfar.results.records import ArmRole, FactorValue
@@ -242,3 +243,5 @@ class Summary(Part):
     encryption: EncryptionEconomics | None = None
     what_if: WhatIf | None = None
     confirmations: tuple[Confirmation, ...] = ()
+    unconfirmed: tuple[Unconfirmed, ...] = ()
+    """Limits that were to be confirmed and could not be. Empty too where nothing was to be confirmed."""

@@ -59,7 +59,7 @@ def open_ground(plan: Plan) -> AbstractContextManager[Laboratory]:
         rtt_ns=factors.rtt_ns[0],
         rate_bps=factors.rate_bps[0],
         placement=factors.placement[0],
-        connections=max(factors.threads),
+        connections=max(factors.threads),  # a confirmation may halve them, never add
         paths=factors.path,
     )
     return open_laboratory(request)

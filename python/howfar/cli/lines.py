@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TextIO
 
-from howfar.cli.words import STOPPED, blocks_of, ratio, time_left, trial_result, unlike
+from howfar.cli.words import STOPPED, block, blocks_of, ratio, time_left, trial_result, unlike
 from howfar.conduct.rule import Forecast, Standing
 from howfar.conduct.schedule import Place
 from howfar.engine.process import Event
 from howfar.plan.types import Plan
-from howfar.results.records import ArmRole, Run, StopReason, Trial
+from howfar.results.records import CONFIRMATION_BLOCK, ArmRole, Run, StopReason, Trial
 
 
 class Lines:
@@ -40,15 +40,23 @@ class Lines:
         pass
 
     def trial_ended(self, trial: Trial) -> None:
-        self._say(f"block {trial.block + 1}, {trial.position + 1}/{self._arms} {trial.arm}: {trial_result(trial)}")
+        self._say(f"{block(trial.block)}{self._place(trial)} {trial.arm}: {trial_result(trial)}")
 
     def block_ended(self, standing: Standing, forecast: Forecast) -> None:
         ratios = ", ".join(f"{arm.arm} {ratio(arm)}" for arm in standing.arms if arm.role is not ArmRole.BASELINE)
         left = f"; about {time_left(forecast.left_ns)} left" if forecast.left_ns else ""
         self._say(f"after block {standing.blocks} {blocks_of(forecast, self._max_blocks)}: {ratios}{left}")
 
+    def confirming(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            self._say(f"confirming: {line}")
+
     def stopped(self, stop: StopReason) -> None:
         self._say(f"ended: {STOPPED[stop]}")
+
+    def _place(self, trial: Trial) -> str:
+        """Of how many. A confirmation has arms of its own, which are few."""
+        return "," if trial.block >= CONFIRMATION_BLOCK else f", {trial.position + 1}/{self._arms}"
 
     def _say(self, text: str) -> None:
         print(text, file=self._stream, flush=True)

@@ -12,13 +12,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from howfar.cli.words import STOPPED, blocks_of, ratio, time_left, unlike
+from howfar.cli.words import STOPPED, block, blocks_of, ratio, time_left, unlike
 from howfar.conduct.rule import Forecast, Standing
 from howfar.conduct.schedule import Place
 from howfar.engine.messages import Finished, Interval, Measuring, Ready
 from howfar.engine.process import Event
 from howfar.plan.types import Plan
-from howfar.results.records import Run, StopReason, Trial, TrialStatus
+from howfar.results.records import CONFIRMATION_BLOCK, Run, StopReason, Trial, TrialStatus
 
 REFRESH_PER_S = 2
 """Drawing costs CPU that the measured paths want; twice a second is enough for an eye."""
@@ -55,8 +55,10 @@ class LivePicture:
 
     def trial_started(self, place: Place, forecast: Forecast) -> None:
         again = f", attempt {place.attempt + 1}" if place.attempt else ""
-        of = blocks_of(forecast, self._max_blocks)
-        self._doing = f"block {place.block + 1} {of}, {place.position + 1}/{self._arms} {place.arm}{again}"
+        confirming = place.block >= CONFIRMATION_BLOCK
+        of = f"of {forecast.blocks}," if confirming else f"{blocks_of(forecast, self._max_blocks)},"
+        turn = "" if confirming else f" {place.position + 1}/{self._arms}"
+        self._doing = f"{block(place.block)} {of}{turn} {place.arm}{again}"
         self._phase = "starting"
         self._expect(forecast)
 
@@ -73,13 +75,15 @@ class LivePicture:
     def trial_ended(self, trial: Trial) -> None:
         if trial.status is TrialStatus.VOID:
             self._voids += 1
-            self._console.print(
-                Text(f"void: block {trial.block + 1}, {trial.arm}: {trial.void_reason}", style="yellow")
-            )
+            self._console.print(Text(f"void: {block(trial.block)}, {trial.arm}: {trial.void_reason}", style="yellow"))
 
     def block_ended(self, standing: Standing, forecast: Forecast) -> None:
         self._standing = standing
         self._expect(forecast)
+
+    def confirming(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            self._console.print(Text(f"confirming: {line}"))
 
     def stopped(self, stop: StopReason) -> None:
         self._doing = f"ended: {STOPPED[stop]}"

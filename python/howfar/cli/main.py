@@ -27,6 +27,7 @@ _NOT_TAKEN = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 _COMMANDS = {
     "run": ("howfar.cli.run:run", "Run an experiment and report."),
     "resume": ("howfar.cli.resume:resume", "Continue an interrupted run; repeats no finished trial."),
+    "confirm": ("howfar.cli.confirm:confirm", "Change what a run named as its limits: does throughput move as said?"),
     "report": ("howfar.cli.report:report", "Show a run again, or write it as HTML, Markdown, CSV or JSON."),
     "compare": ("howfar.cli.compare:compare", "Set two runs side by side."),
     "plans": ("howfar.cli.plans:plans", "List the experiments: what each answers, how long it takes."),

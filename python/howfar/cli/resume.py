@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -17,9 +18,10 @@ from howfar.conduct.extension import Extension
 from howfar.conduct.rule import block_cost_ns
 from howfar.conduct.schedule import blocks_done, places_left
 from howfar.errors import SandboxForbidden, UsageError
-from howfar.plan.estimate import LABORATORY_NS, REPORT_NS
+from howfar.plan.estimate import LABORATORY_NS, REPORT_NS, confirmation_ns
 from howfar.plan.quantities import BudgetNs, HalfWidth, read_option
 from howfar.plan.types import LOCAL_PATHS, Plan, restore_plan
+from howfar.results.events import confirmation
 from howfar.results.records import Run, StopReason
 from howfar.results.store import RunFile, read_run
 from howfar.units import format_duration_ns, format_share
@@ -31,9 +33,12 @@ _GO_ON = (None, StopReason.INTERRUPTED)
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--time-budget", metavar="TIME", help="What this session may take, like 10min, whatever was used before.")
 @click.option("--target", metavar="SHARE", help="Stop when every interval is this narrow, like 3%; replaces the run's.")
+@click.option("--confirm", is_flag=True, help="Change each named limit and see if throughput moves as said.")
 @click.option("--html", type=click.Path(path_type=Path), help="The HTML page; beside the run file by default.")
 @no_colour_option
-def resume(run: Path, time_budget: str | None, target: str | None, html: Path | None, no_colour: bool) -> int:
+def resume(
+    run: Path, time_budget: str | None, target: str | None, confirm: bool, html: Path | None, no_colour: bool
+) -> int:
     """Continue the run in the file RUN. Finished trials are kept and not repeated.
 
     A run that was cut off goes on within its own time budget: what earlier sessions measured is taken off it. With
@@ -44,7 +49,14 @@ def resume(run: Path, time_budget: str | None, target: str | None, html: Path | 
         None if time_budget is None else read_option("--time-budget", time_budget, BudgetNs, "howfar resume"),
         None if target is None else read_option("--target", target, HalfWidth, "howfar resume"),
     )
+    return go_on(run, more, confirm, html, no_colour, began_ns)
+
+
+def go_on(run: Path, more: Extension, confirm: bool, html: Path | None, no_colour: bool, began_ns: int) -> int:
+    """Continue the run in a file. `confirm`: its limits are then put to the test, unless they have been."""
     found = read_run(run)
+    if confirm:
+        more = _confirming(found, more)
     pages.check_place(pages.place(html, run))
     if found.stop not in _GO_ON and more == Extension():
         assert found.stop is not None
@@ -67,9 +79,24 @@ def resume(run: Path, time_budget: str | None, target: str | None, html: Path | 
     return finish(run, html, no_colour)
 
 
+def _confirming(run: Run, more: Extension) -> Extension:
+    """With the time that a confirmation takes, where the run has ended and its budget may be used."""
+    begun = confirmation(run.events)
+    if begun is not None and begun.ended:
+        return more
+    if run.stop in _GO_ON or more.time_ns is not None:
+        return replace(more, confirm=True)
+    plan = restore_plan(run.info.plan)
+    plan = plan.model_copy(update={"timing": plan.timing.model_copy(update={"confirm": True})})
+    needed = confirmation_ns(plan, block_cost_ns(plan.timing, 1, run.trials))
+    return replace(more, confirm=True, time_ns=LABORATORY_NS + REPORT_NS + needed)
+
+
 def _check_helps(run: Run, plan: Plan, more: Extension) -> None:
     """Refuse options with which not one more block would be measured. Raises UsageError."""
     timing = plan.timing
+    if more.confirm:
+        return
     if run.stop is StopReason.WIDTH and (more.target is None or more.target >= timing.target_half_width):
         raise UsageError(
             f"every interval is already as narrow as asked, ±{format_share(timing.target_half_width)}",

@@ -13,7 +13,7 @@ import click
 from howfar.cli.screen import no_colour_option
 from howfar.errors import SandboxForbidden, UsageError
 from howfar.plan.cells import cells
-from howfar.plan.estimate import LABORATORY_NS, REPORT_NS, cost
+from howfar.plan.estimate import LABORATORY_NS, REPORT_NS, confirmation_ns, cost
 from howfar.plan.load import LoadedPlan, Override, load_plan
 from howfar.plan.types import LOCAL_PATHS, Plan, local_part
 from howfar.units import format_duration_ns
@@ -26,6 +26,7 @@ _OVERRIDES = {
     "rate": ("--rate", ("factors", "rate")),
     "target": ("--target", ("timing", "target")),
     "time_budget": ("--time-budget", ("timing", "time_budget")),
+    "confirm": ("--confirm", ("timing", "confirm")),
 }
 
 
@@ -39,6 +40,7 @@ _OVERRIDES = {
 @click.option("--rate", metavar="RATE", help="Bandwidth of the link, like 1gbit.")
 @click.option("--target", metavar="SHARE", help="Stop when every interval is this narrow, like 5%.")
 @click.option("--time-budget", metavar="TIME", help="Of the whole command, like 5min.")
+@click.option("--confirm", is_flag=True, default=None, help="Then change each named limit and see if throughput moves.")
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), metavar="N", help="Repeat the random order of another run.")
 @click.option("--out", type=click.Path(path_type=Path), help="The run file; a new one here by default.")
 @click.option("--html", type=click.Path(path_type=Path), help="The HTML page; beside the run file by default.")
@@ -99,7 +101,7 @@ def _command(plan: str, quick: bool, seed: int, overrides: list[Override]) -> tu
     """What repeats this run, for the run file and the report."""
     words = ["howfar", "run", plan, *(["--quick"] if quick else [])]
     for override in overrides:
-        words += [override.option, str(override.value)]
+        words += [override.option] if override.value is True else [override.option, str(override.value)]
     return (*words, "--seed", str(seed))
 
 
@@ -128,7 +130,8 @@ def _check_budget(loaded: LoadedPlan, short: Callable[[], LoadedPlan]) -> None:
 
 
 def _least_ns(plan: Plan) -> int:
-    return LABORATORY_NS + REPORT_NS + 2 * cost(plan).block_ns
+    needed = cost(plan)
+    return LABORATORY_NS + REPORT_NS + 2 * needed.block_ns + confirmation_ns(plan, needed.trial_ns)
 
 
 def _short_fits(loaded: LoadedPlan, short: Callable[[], LoadedPlan]) -> bool:

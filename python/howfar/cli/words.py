@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from howfar.conduct.rule import ArmStanding, Forecast
-from howfar.results.records import ArmRole, StopReason, Trial, TrialStatus
+from howfar.results.records import CONFIRMATION_BLOCK, ArmRole, StopReason, Trial, TrialStatus
 
 STOPPED = {
     StopReason.WIDTH: "every interval is as narrow as asked",
@@ -44,6 +44,13 @@ def _width(half: float | None) -> str:
 def blocks_of(forecast: Forecast, most: int) -> str:
     """`of about 4`; `of at most 30` when only the cap ends the run."""
     return f"of at most {most}" if forecast.blocks >= most else f"of about {forecast.blocks}"
+
+
+def block(number: int) -> str:
+    """`block 3`, `confirmation 1`."""
+    if number >= CONFIRMATION_BLOCK:
+        return f"confirmation {number - CONFIRMATION_BLOCK + 1}"
+    return f"block {number + 1}"
 
 
 def unlike(differs: Sequence[str]) -> str:

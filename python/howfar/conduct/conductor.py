@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from howfar.conduct.confirm import confirmation_lines, decide
 from howfar.conduct.extension import Extension
 from howfar.conduct.observer import Observer, Silent
 from howfar.conduct.rule import Budget, Forecast, Standing, block_cost_ns, forecast, standing, why_stop
@@ -15,9 +16,11 @@ from howfar.conduct.surroundings import check_same, differences
 from howfar.conduct.trial import Instruments, run_trial
 from howfar.errors import LabError
 from howfar.lab.stage import Laboratory
+from howfar.plan.estimate import CONFIRMATION_BLOCKS, confirmation_ns
 from howfar.plan.types import Plan, restore_plan
 from howfar.results import events
-from howfar.results.records import Run, StopReason, Trial, TrialStatus
+from howfar.results.parts import confirmation_part, plan_part
+from howfar.results.records import CONFIRMATION_BLOCK, Run, StopReason, Trial, TrialStatus
 from howfar.results.store import RunFile
 
 
@@ -62,6 +65,8 @@ class _Conductor:
         self.began_ns = began_ns
         self.used_before_ns = sum(trial.ended_unix_ns - trial.started_unix_ns for trial in run.trials)
         self.found = run
+        self.confirming = events.confirmation(run.events)
+        self.more = Extension()
 
     def go_on(self, more: Extension) -> None:
         """Enter the break, and what is not as before, in the file. Raises RunFileError."""
@@ -70,7 +75,7 @@ class _Conductor:
         differs = differences(self.info.environment, now)
         trial = len(self.trials)
         happened = [events.resumed(trial, now, differs)]
-        before = self.plan
+        self.more, before = more, self.plan
         done = blocks_done(self._run(), before.timing.target_half_width)
         timing = more.applied(before.timing, self.used_before_ns, done)
         self.plan = before.model_copy(update={"timing": timing})
@@ -80,11 +85,47 @@ class _Conductor:
         self.observer.resumed(differs)
 
     def run(self) -> StopReason:
+        """The plan's blocks, then the confirmation; one that was cut off goes on before anything else."""
+        now = self._standing(blocks_done(self._run(), self.plan.timing.target_half_width))
+        self.observer.begun(plan_part(self._run()), self.plan, now, self._forecast(now))
+        if self.confirming is not None and not self.confirming.ended:
+            self._confirm()
+            if not self.more.measures_on:
+                return self.confirming.stop
+        stop = self._run_plan(now)
+        if self.plan.timing.confirm and self.confirming is None:
+            arms = decide(self.file, stop)
+            self.info = self.info.model_copy(update={"arms": (*self.info.arms, *arms)})
+            self.arms |= {arm.name: arm for arm in arms}
+            self._confirm()
+        return stop
+
+    def _confirm(self) -> None:
+        self.observer.confirming(confirmation_lines(self.file.read()))
+        blocks, why = self._run_confirmation()
+        self.file.happened(events.confirmed(blocks, why))
+        self.confirming = events.confirmation(self.file.read().events)
+
+    def _run_confirmation(self) -> tuple[int, str]:
+        """How many blocks were measured, and why no more."""
+        pairs = confirmation_part(self._run()).info.arms
+        if not pairs:
+            return 0, "nothing to confirm"
+        target = self.plan.timing.target_half_width
+        for number in range(CONFIRMATION_BLOCKS):
+            while places := list(places_left(self._run(), CONFIRMATION_BLOCK + number, target)):
+                if Budget(self.plan.timing.time_budget_ns).is_over(self._used_ns()):
+                    return number, "time"
+                trials = len(places) + (CONFIRMATION_BLOCKS - number - 1) * len(pairs)
+                self._run_place(
+                    places[0], Forecast(CONFIRMATION_BLOCKS, block_cost_ns(self.plan.timing, trials, self.trials))
+                )
+        return CONFIRMATION_BLOCKS, "complete"
+
+    def _run_plan(self, now: Standing) -> StopReason:
         timing = self.plan.timing
-        now = self._standing(blocks_done(self._run(), timing.target_half_width))
-        self.observer.begun(self._run(), self.plan, now, self._forecast(now))
         while True:
-            stop = why_stop(timing, now, self._used_ns(), self._block_ns(now))
+            stop = why_stop(timing, now, self._spoken_for_ns(), self._block_ns(now))
             if stop is not None:
                 return stop
             if not self._run_block(now):
@@ -99,12 +140,13 @@ class _Conductor:
             place = next(places_left(self._run(), now.blocks, self.plan.timing.target_half_width), None)
             if place is None:
                 return True
-            if self.trials and Budget(self.plan.timing.time_budget_ns).is_over(self._used_ns()):
+            if self.trials and Budget(self.plan.timing.time_budget_ns).is_over(self._spoken_for_ns()):
                 return False
-            self._run_place(place, now)
+            self._run_place(place, self._forecast(now))
+            self._check_goes_well(self.trials[-1])
 
-    def _run_place(self, place: Place, now: Standing) -> None:
-        self.observer.trial_started(place, self._forecast(now))
+    def _run_place(self, place: Place, ahead: Forecast) -> None:
+        self.observer.trial_started(place, ahead)
         trial = run_trial(
             len(self.trials),
             place,
@@ -118,10 +160,13 @@ class _Conductor:
         self.file.append_trial(trial)
         self.trials.append(trial)
         self.observer.trial_ended(trial)
-        voids = voids_in_a_row(self.trials, place.arm)
+
+    def _check_goes_well(self, trial: Trial) -> None:
+        """Of the plan's arms only: a confirmation that cannot be measured takes nothing from the run. Raises LabError."""
+        voids = voids_in_a_row(self.trials, trial.arm)
         if voids >= VOIDS_IN_A_ROW:
             raise LabError(
-                f"{place.arm}: {voids} trials in a row were void, the last because: {trial.void_reason}",
+                f"{trial.arm}: {voids} trials in a row were void, the last because: {trial.void_reason}",
                 f"`howfar report {self.file.path}` shows the {len(self.trials)} trials so far."
                 f" Mend the cause, then `howfar resume {self.file.path}`.",
             )
@@ -130,10 +175,15 @@ class _Conductor:
         return Run(info=self.info, trials=tuple(self.trials), stop=None)
 
     def _standing(self, blocks: int) -> Standing:
-        return standing(self._run(), blocks, self.plan.timing.target_half_width)
+        return standing(plan_part(self._run()), blocks, self.plan.timing.target_half_width)
 
     def _used_ns(self) -> int:
         return self.used_before_ns + self.instruments.monotonic_ns() - self.began_ns
+
+    def _spoken_for_ns(self) -> int:
+        """What is used, and what is kept free for a confirmation."""
+        trial_ns = block_cost_ns(self.plan.timing, 1, self.trials)
+        return self._used_ns() + (0 if self.confirming else confirmation_ns(self.plan, trial_ns))
 
     def _block_ns(self, now: Standing) -> int:
         return block_cost_ns(self.plan.timing, now.places, self.trials)
@@ -141,7 +191,7 @@ class _Conductor:
     def _forecast(self, now: Standing) -> Forecast:
         here = [trial for trial in self.trials if trial.block == now.blocks]
         done = sum(trial.status is TrialStatus.OK for trial in here) / now.places
-        return forecast(self.plan.timing, now, done, self._used_ns(), self._block_ns(now))
+        return forecast(self.plan.timing, now, done, self._spoken_for_ns(), self._block_ns(now))
 
 
 def _changed(plan: Plan, other: Plan) -> dict[str, Any]:

@@ -16,6 +16,13 @@ class Extension:
     """What the session may take, its laboratory and report included."""
     target: float | None = None
     """Half-width as a share."""
+    confirm: bool = False
+    """Put the limits to the test when the plan's blocks are done, or at once when they are."""
+
+    @property
+    def measures_on(self) -> bool:
+        """The plan's own blocks are asked for, not only their confirmation."""
+        return not self.confirm and self != Extension()
 
     def applied(self, timing: Timing, used_ns: int, blocks: int) -> Timing:
         """The run's timing from now on. `used_ns`: by earlier sessions; a reached cap on blocks is lifted."""
@@ -24,6 +31,8 @@ class Extension:
             changed["time_budget_ns"] = min(used_ns + self.time_ns, MOST_BUDGET_NS)
         if self.target is not None:
             changed["target_half_width"] = self.target
-        if changed and blocks >= timing.max_blocks:
+        if changed and blocks >= timing.max_blocks and not self.confirm:
             changed["max_blocks"] = MOST_BLOCKS
+        if self.confirm:
+            changed["confirm"] = True
         return timing.model_copy(update=changed)

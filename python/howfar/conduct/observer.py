@@ -29,6 +29,10 @@ class Observer(Protocol):
 
     def block_ended(self, standing: Standing, forecast: Forecast) -> None: ...
 
+    def confirming(self, lines: Sequence[str]) -> None:
+        """The plan's blocks are done; limits are put to the test. `lines`: which, by changing what."""
+        ...
+
     def stopped(self, stop: StopReason) -> None: ...
 
 
@@ -51,6 +55,9 @@ class Silent:
         pass
 
     def block_ended(self, standing: Standing, forecast: Forecast) -> None:
+        pass
+
+    def confirming(self, lines: Sequence[str]) -> None:
         pass
 
     def stopped(self, stop: StopReason) -> None:

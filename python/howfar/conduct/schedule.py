@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from howfar.analysis.plateau import resting
 from howfar.errors import NotARunFile
 from howfar.plan.cells import block_order
-from howfar.results.records import Run, Trial, TrialStatus
+from howfar.results.parts import confirmation_part, plan_part
+from howfar.results.records import CONFIRMATION_BLOCK, Run, Trial, TrialStatus
 
 ATTEMPTS_PER_PLACE = 2
 """A place in a block whose trial was void is tried once more; then the block goes on without it."""
@@ -35,10 +36,12 @@ def places_left(run: Run, block: int, target: float) -> Iterator[Place]:
 
     A resting arm keeps its place in the order, so that the others have the same ones with and without it. Raises NotARunFile.
     """
-    order = block_order(run.info.seed, block, tuple(arm.name for arm in run.info.arms))
-    rest = resting(run, block, target)
+    confirming = block >= CONFIRMATION_BLOCK
+    part = confirmation_part(run) if confirming else plan_part(run)
+    order = block_order(part.info.seed, block, tuple(arm.name for arm in part.info.arms))
+    rest = frozenset[str]() if confirming else resting(part, block, target)
     for position, arm in enumerate(order):
-        tried = [trial for trial in run.trials if trial.block == block and trial.position == position]
+        tried = [trial for trial in part.trials if trial.block == block and trial.position == position]
         if any(trial.arm != arm for trial in tried):
             raise NotARunFile(
                 f"block {block} of the run file is not in the order that its seed gives",
@@ -51,9 +54,11 @@ def places_left(run: Run, block: int, target: float) -> Iterator[Place]:
 
 
 def blocks_done(run: Run, target: float) -> int:
-    """How many blocks, from the first, have nothing left to measure. What comes after a block ended it: with another target other
-    arms would have rested in it, and they are not fetched from later."""
-    last = max((trial.block for trial in run.trials), default=None)
+    """How many of the plan's blocks, from the first, have nothing left to measure.
+
+    What comes after a block ended it: with another target other arms would have rested in it, and they are not measured later.
+    """
+    last = max((trial.block for trial in plan_part(run).trials), default=None)
     if last is None:
         return 0
     return last if any(places_left(run, last, target)) else last + 1

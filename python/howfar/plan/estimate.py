@@ -16,6 +16,12 @@ ROWS_PER_S = 150_000
 REPORT_NS = 10_000_000_000
 """Analysis, charts and the pages; kept free at the end of a time budget."""
 
+CONFIRMED_LIMITS = 3
+"""Put to the test after a plan's blocks, at most. Each costs two trials a block."""
+CONFIRMATION_BLOCKS = 3
+NEW_LINK_NS = 6_000_000_000
+"""A link that the plan has not is calibrated in the first trial that asks for it."""
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -36,7 +42,7 @@ def cost(plan: Plan) -> Cost:
     timing = plan.timing
     trial_ns = timing.warmup_ns + timing.measure_ns + TRIAL_OVERHEAD_NS
     block_ns = arms * trial_ns
-    around_ns = LABORATORY_NS + REPORT_NS
+    around_ns = LABORATORY_NS + REPORT_NS + confirmation_ns(plan, trial_ns)
     rows = plan.data.tables * plan.data.table_size * len(plan.factors.server)
     return Cost(
         arms=arms,
@@ -46,3 +52,11 @@ def cost(plan: Plan) -> Cost:
         least_ns=min(timing.time_budget_ns, around_ns + timing.min_blocks * block_ns),
         most_ns=min(timing.time_budget_ns, around_ns + timing.max_blocks * block_ns),
     )
+
+
+def confirmation_ns(plan: Plan, trial_ns: int) -> int:
+    """Of a plan that confirms: one limit is named for each curve, whatever its number of connections."""
+    if not plan.timing.confirm:
+        return 0
+    curves = {tuple((k, v) for k, v in sorted(cell.factors.items()) if k != "threads") for cell in cells(plan)}
+    return min(CONFIRMED_LIMITS, len(curves)) * (2 * CONFIRMATION_BLOCKS * trial_ns + NEW_LINK_NS)

@@ -148,6 +148,8 @@ class Timing(Part):
     """Of every headline ratio and of the A/A arm, as a share: the run ends when all are at most this wide."""
     time_budget_ns: BudgetNs = Field(default=7_200_000_000_000, alias="time_budget")
     """Of the whole command, laboratory and report included."""
+    confirm: bool = False
+    """After the blocks, change the resources that were named as limits and see whether throughput moves as said."""
 
     @model_validator(mode="after")
     def _blocks_in_order(self) -> Self:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from howfar.results.records import RunEvent, StopReason
@@ -11,6 +12,22 @@ from howfar.results.records import RunEvent, StopReason
 CREATED = "created"
 _RESUMED = "resumed"
 _EXTENDED = "extended"
+_CONFIRMING = "confirming"
+_CONFIRMED = "confirmed"
+
+
+@dataclass(frozen=True)
+class Confirming:
+    """What was decided when the plan's blocks had ended."""
+
+    stop: StopReason
+    """Why they had."""
+    asked: tuple[dict[str, Any], ...]
+    """The interventions, as `analysis/confirmation.py` writes and reads them."""
+    refused: tuple[dict[str, Any], ...]
+    """Limits that cannot be changed here, and why."""
+    ended: bool
+    """Its blocks are measured, or given up."""
 
 
 def stopped(stop: StopReason) -> str:
@@ -25,6 +42,28 @@ def resumed(trial: int, environment: Mapping[str, Any], differs: Sequence[str]) 
 def extended(trial: int, before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     """The plan's timing that changed, before and after."""
     return _text(_EXTENDED, {"trial": trial, "before": dict(before), "after": dict(after)})
+
+
+def confirming(stop: StopReason, asked: Sequence[Mapping[str, Any]], refused: Sequence[Mapping[str, Any]]) -> str:
+    return _text(_CONFIRMING, {"stop": stop.value, "asked": [*map(dict, asked)], "refused": [*map(dict, refused)]})
+
+
+def confirmed(blocks: int, why: str) -> str:
+    """`why`: complete, or what cut it short."""
+    return _text(_CONFIRMED, {"blocks": blocks, "why": why})
+
+
+def confirmation(events: Iterable[RunEvent]) -> Confirming | None:
+    """None: none was begun. A run has at most one."""
+    found: Confirming | None = None
+    for event in events:
+        word, _, detail = event.what.partition(": ")
+        if word == _CONFIRMING:
+            said = json.loads(detail)
+            found = Confirming(StopReason(said["stop"]), tuple(said["asked"]), tuple(said["refused"]), ended=False)
+        elif word == _CONFIRMED and found is not None:
+            found = replace(found, ended=True)
+    return found
 
 
 def breaks(events: Iterable[RunEvent]) -> tuple[int, ...]:

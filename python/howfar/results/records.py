@@ -13,6 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field
 FORMAT_VERSION = 3
 """Of the run file. A reader upgrades older files and refuses newer ones."""
 
+CONFIRMATION_BLOCK = 10_000
+"""Blocks of a confirmation are numbered from here on: the plan's own, at most a thousand, may still get more after it."""
+
 FactorValue = str | int | float | bool
 
 
@@ -29,6 +32,8 @@ class ArmRole(StrEnum):
     DUPLICATE = "duplicate"
     """The baseline's cell under another name: the A/A arm."""
     CONTENDER = "contender"
+    CONFIRMATION = "confirmation"
+    """Of a pair made when a limit was named: an arm once more, and with that resource changed. In no ratio of the plan's."""
 
 
 class Arm(Record):

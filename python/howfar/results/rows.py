@@ -53,7 +53,12 @@ def insert_info(connection: sqlite3.Connection, info: RunInfo) -> None:
     for name in _INFO_JSON:
         row[name] = _json(row[name])
     insert(connection, "run", row)
-    for place, arm in enumerate(info.arms):
+    insert_arms(connection, info.arms, 0)
+
+
+def insert_arms(connection: sqlite3.Connection, arms: Iterable[Arm], first: int) -> None:
+    """`first`: the place of the first of them."""
+    for place, arm in enumerate(arms, first):
         insert(
             connection,
             "arm",

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from howfar.errors import DiskFull, NewerRunFile, NotARunFile, RunFileError
 from howfar.results import events, rows
 from howfar.results.partial import NO_ROOM, unfinished
-from howfar.results.records import FORMAT_VERSION, Run, RunInfo, StopReason, Trial
+from howfar.results.records import FORMAT_VERSION, Arm, Run, RunInfo, StopReason, Trial
 from howfar.results.schema import APPLICATION_ID, create_tables, upgrade
 
 BUSY_TIMEOUT_S = 10.0
@@ -82,6 +82,20 @@ class RunFile:
             rows.update_plan(self._db, plan)
             for what in happened:
                 self._add_event(what)
+
+    def confirm(self, arms: Sequence[Arm], what: str) -> None:
+        """Arms that the plan has not, and the event that says what they are for: both or neither."""
+        with _translated(self.path, "write to"), self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            (first,) = self._db.execute("SELECT count(*) FROM arm").fetchone()
+            rows.insert_arms(self._db, arms, int(first))
+            self._add_event(what)
+
+    def happened(self, what: str) -> None:
+        """An event by itself."""
+        with _translated(self.path, "write to"), self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._add_event(what)
 
     def _add_event(self, what: str) -> None:
         rows.insert(self._db, "event", {"unix_ns": time.time_ns(), "what": what})

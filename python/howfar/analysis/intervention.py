@@ -1,0 +1,99 @@
+"""What a laboratory can change so that throughput shows whether a limit is the limit, and by how much it then moves. Pure.
+
+Expectations here are simple on purpose: one resource in proportion, up to the next one that is full.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from howfar.analysis.findings import Intervention, Limit, Resource
+from howfar.analysis.summary import CellSummary, Summary
+from howfar.results.records import FactorValue
+from howfar.units import format_duration_ns, format_rate_bps
+
+FASTER = 1.5
+"""Times the rate: enough to be seen in three blocks, mostly below what is full next."""
+_LINKS = frozenset({Resource.LINK_TO_CLIENT, Resource.LINK_TO_SERVER})
+_CPUS = frozenset(
+    {Resource.SERVER_CPU, Resource.CLIENT_CPU, Resource.FORWARDER_CPU, Resource.INSTRUMENT_CPU, Resource.ONE_THREAD}
+)
+_FEWEST_TO_HALVE = 8
+"""Connections. Half of fewer may leave a CPU idle that all of them filled."""
+
+_WHY_NOT = {
+    Resource.RECEIVE_WINDOW: "the laboratory's hosts have the largest windows already",
+    Resource.SEND_BUFFER: "the laboratory's hosts have the largest buffers already",
+    Resource.INVALID: "the figures themselves are not valid",
+    Resource.NOT_ESTABLISHED: "no limit was established",
+}
+
+
+def intervention(cell: CellSummary, limit: Limit, summary: Summary) -> Intervention | str:
+    """What to change on an arm; words where this laboratory can change nothing that would tell."""
+    factors, resource = cell.factors, limit.resource
+    if resource in _LINKS and "rate_bps" in factors:
+        return _made(cell, limit, _faster(factors), min(FASTER, _next_ceiling(cell, summary)), 1.0)
+    if resource is Resource.LATENCY and "rtt_ns" in factors:
+        return _made(cell, limit, _nearer(factors), min(_half_the_rtt(cell), _next_ceiling(cell, summary)), 1.0)
+    if resource in _CPUS and "rate_bps" in factors:
+        # Nobody has a faster processor at hand. What would change a full link must change nothing here.
+        return _made(cell, limit, _faster(factors), 1.0, FASTER)
+    if resource in _CPUS and int(factors.get("threads", 1)) >= _FEWEST_TO_HALVE:
+        return _made(cell, limit, _fewer(factors), 1.0, 0.5)
+    return _WHY_NOT.get(resource, "nothing that this laboratory can change alone would tell")
+
+
+def _made(
+    cell: CellSummary, limit: Limit, change: tuple[str, dict[str, FactorValue]], predicted: float, otherwise: float
+) -> Intervention:
+    changed, factors = change
+    return Intervention(
+        arm=cell.arm,
+        resource=limit.resource,
+        changed=changed,
+        factors=factors,
+        predicted=predicted,
+        otherwise=otherwise,
+    )
+
+
+def _faster(factors: dict[str, FactorValue]) -> tuple[str, dict[str, FactorValue]]:
+    rate_bps = int(factors["rate_bps"])
+    faster_bps = int(rate_bps * FASTER)
+    return f"rate {format_rate_bps(rate_bps)} -> {format_rate_bps(faster_bps)}", factors | {"rate_bps": faster_bps}
+
+
+def _nearer(factors: dict[str, FactorValue]) -> tuple[str, dict[str, FactorValue]]:
+    rtt_ns = int(factors["rtt_ns"])
+    return f"RTT {format_duration_ns(rtt_ns)} -> {format_duration_ns(rtt_ns // 2)}", factors | {"rtt_ns": rtt_ns // 2}
+
+
+def _fewer(factors: dict[str, FactorValue]) -> tuple[str, dict[str, FactorValue]]:
+    threads = int(factors["threads"])
+    return f"{threads} -> {threads // 2} connections", factors | {"threads": threads // 2}
+
+
+def _half_the_rtt(cell: CellSummary) -> float:
+    """What is left of a cycle when its round trips take half as long."""
+    threads = int(cell.factors.get("threads", 1))
+    cycle_ns = threads * 1e9 * cell.queries_per_txn / cell.qps.value
+    waits_ns = (cell.rest_rtt_ns or 0.0) * cell.turns_per_txn
+    return 1 / (1 - min(waits_ns / cycle_ns, 1.0) / 2)
+
+
+def _next_ceiling(cell: CellSummary, summary: Summary) -> float:
+    """How far throughput can grow before a host's processors are full. The emulator's threads run on those of both."""
+    cpu, environment = cell.cpu_us_per_query, summary.environment
+    hosts = [
+        (cpu.server.value, _count(environment.get("server_cpus"))),
+        (cpu.client.value, _count(environment.get("client_cpus"))),
+    ]
+    emulator_us = cpu.link.value if cpu.link else 0.0
+    every = sum(cpus for _, cpus in hosts)
+    used = [(us / cpus + emulator_us / every) * cell.qps.value / 1e6 for us, cpus in hosts]
+    return max(1 / max(used), 1.0) if max(used) > 0 else FASTER
+
+
+def _count(cpus: Any) -> int:
+    return max(len(cpus), 1) if isinstance(cpus, list | tuple) else 1

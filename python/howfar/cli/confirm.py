@@ -1,0 +1,25 @@
+"""`howfar confirm`: put the limits that a run named to the test, in the same run file."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from howfar.cli.resume import go_on
+from howfar.cli.screen import no_colour_option
+from howfar.conduct.extension import Extension
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--html", type=click.Path(path_type=Path), help="The HTML page; beside the run file by default.")
+@no_colour_option
+def confirm(run: Path, html: Path | None, no_colour: bool) -> int:
+    """Change the resources that RUN named as limits, and see whether throughput moves as said.
+
+    Up to three limits, three blocks each: the arm as it was and the arm changed, in random order in one laboratory. What was
+    measured stays as it is. A run that was cut off is ended first. Once a run; `howfar run --confirm` does it at once.
+    """
+    return go_on(run, Extension(), True, html, no_colour, time.monotonic_ns())

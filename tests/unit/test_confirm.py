@@ -1,0 +1,277 @@
+"""Confirmation on the exact laboratory: what is changed, what came out, what it costs, and that it survives being killed."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.fake_lab import FakeClock, FakeEngine, FakeLaboratory, fake_info, fakes
+
+from howfar.analysis.analyse import summarise
+from howfar.analysis.confirmation import choose, is_nearer
+from howfar.analysis.estimate import Estimate
+from howfar.analysis.findings import Confirmation, Limit, Resource
+from howfar.analysis.summary import Summary
+from howfar.conduct import confirm
+from howfar.conduct.conductor import conduct
+from howfar.conduct.extension import Extension
+from howfar.conduct.trial import Instruments
+from howfar.engine.messages import LoadJob
+from howfar.errors import LabError
+from howfar.plan.estimate import cost
+from howfar.plan.load import LoadedPlan, Override, load_plan
+from howfar.results.parts import plan_part
+from howfar.results.records import CONFIRMATION_BLOCK, ArmRole, Run, StopReason, Trial
+from howfar.results.store import RunFile, create, read_run
+
+GBIT = 10**9
+PLAN_TRIALS = 8 * 3
+PAIR_TRIALS = 3 * 2
+
+
+def loaded(**timing: Any) -> LoadedPlan:
+    """socket twice, and remote."""
+    said: list[tuple[tuple[str, str], Any]] = [
+        (("factors", "path"), ["socket", "remote"]),
+        (("timing", "confirm"), True),
+        *((("timing", key), value) for key, value in timing.items()),
+    ]
+    return load_plan("paths", True, [Override("", key, value) for key, value in said])
+
+
+def limit(resource: Resource) -> Limit:
+    return Limit(resource=resource, says="", evidence=(), confidence="high", would_change="", would_not="")
+
+
+def with_limits(run: Run, limits: dict[str, Resource]) -> Summary:
+    summary = summarise(run)
+    cells = tuple(
+        cell.model_copy(update={"limit": limit(limits[cell.arm])}) if cell.arm in limits else cell
+        for cell in summary.cells
+    )
+    return summary.model_copy(update={"cells": cells})
+
+
+@pytest.fixture
+def named(monkeypatch: pytest.MonkeyPatch) -> dict[str, Resource]:
+    """Limits by arm, in place of what attribution would find."""
+    limits: dict[str, Resource] = {}
+
+    monkeypatch.setattr(confirm, "summarise", lambda run: with_limits(run, limits))
+    return limits
+
+
+@dataclass
+class Scene:
+    laboratory: FakeLaboratory
+    engine: FakeEngine
+    instruments: Instruments
+
+    def go(self, file: RunFile, more: Extension | None = None) -> StopReason:
+        return conduct(file, self.laboratory, self.laboratory.clock(), self.instruments, more=more)
+
+
+def scene(obeys: Callable[[dict[str, Any]], float] = lambda factors: factors.get("rate_bps", GBIT) / GBIT) -> Scene:
+    """By default throughput follows the rate of the link."""
+    laboratory, engine, instruments = fakes(FakeClock())
+    engine.jitter = lambda job: obeys(laboratory.staged[-1])
+    return Scene(laboratory, engine, instruments)
+
+
+def confirmed(path: Path, there: Scene | None = None, **timing: Any) -> tuple[Run, tuple[Confirmation, ...]]:
+    with create(path, fake_info(loaded=loaded(**timing))) as file:
+        (there or scene()).go(file)
+    run = read_run(path)
+    return run, summarise(run).confirmations
+
+
+def of_pairs(run: Run) -> list[Trial]:
+    return [trial for trial in run.trials if trial.block >= CONFIRMATION_BLOCK]
+
+
+def test_a_full_link_is_confirmed_by_a_faster_one(tmp_path: Path, named: dict[str, Resource]) -> None:
+    named["remote"] = Resource.LINK_TO_CLIENT
+    run, (found,) = confirmed(tmp_path / "a.howfar")
+    assert run.stop is StopReason.WIDTH, "as the plan's own blocks ended"
+    assert (found.arm, found.changed, found.blocks) == ("remote", "rate 1gbit -> 1.5gbit", 3)
+    assert found.measured.value == pytest.approx(1.5, rel=1e-3)
+    assert (found.predicted, found.otherwise, found.confirmed) == (1.5, 1.0, True)
+    assert len(run.trials) == PLAN_TRIALS + PAIR_TRIALS
+    assert Counter(trial.block for trial in of_pairs(run)) == {CONFIRMATION_BLOCK + n: 2 for n in range(3)}
+
+
+def test_a_limit_that_is_none_is_not_confirmed(tmp_path: Path, named: dict[str, Resource]) -> None:
+    named["remote"] = Resource.LINK_TO_CLIENT
+    _, (found,) = confirmed(tmp_path / "a.howfar", scene(lambda factors: 1.0))
+    assert found.measured.value == pytest.approx(1.0)
+    assert not found.confirmed
+
+
+@pytest.mark.parametrize(("follows", "holds"), [(False, True), (True, False)])
+def test_a_full_processor_is_confirmed_by_a_faster_link_that_changes_nothing(
+    tmp_path: Path, named: dict[str, Resource], follows: bool, holds: bool
+) -> None:
+    named["remote"] = Resource.SERVER_CPU
+    there = scene() if follows else scene(lambda factors: 1.0)
+    _, (found,) = confirmed(tmp_path / "a.howfar", there)
+    assert (found.predicted, found.otherwise, found.confirmed) == (1.0, 1.5, holds)
+
+
+def test_half_a_way_is_nobodys() -> None:
+    """An interval must lie on one side of the middle, 1.22, whole."""
+    assert is_nearer(Estimate(value=1.4, low=1.23, high=1.6), 1.5, 1.0)
+    assert not is_nearer(Estimate(value=1.4, low=1.2, high=1.6), 1.5, 1.0)
+    assert is_nearer(Estimate(value=1.0, low=0.9, high=1.22), 1.0, 1.5)
+    assert not is_nearer(Estimate(value=1.0, low=0.8, high=1.3), 1.0, 1.5)
+    assert not is_nearer(Estimate(value=1.5, low=None, high=None), 1.5, 1.0), "one block shows nothing"
+
+
+def test_the_plans_own_figures_know_nothing_of_it(tmp_path: Path, named: dict[str, Resource]) -> None:
+    named["remote"] = Resource.LINK_TO_CLIENT
+    run, _ = confirmed(tmp_path / "a.howfar")
+    with create(tmp_path / "b.howfar", fake_info(loaded=load_plan("paths", True, [*without_confirm()]))) as file:
+        scene().go(file)
+    plain = read_run(tmp_path / "b.howfar")
+    left_out = {"run", "created", "confirmations"}
+    assert summarise(run).model_dump(exclude=left_out) == summarise(plain).model_dump(exclude=left_out)
+    assert [arm.role for arm in run.info.arms][3:] == [ArmRole.CONFIRMATION] * 2
+    assert plan_part(run).info.arms == plain.info.arms
+
+
+def without_confirm() -> list[Override]:
+    value: Any = ["socket", "remote"]
+    return [Override("", ("factors", "path"), value)]
+
+
+def test_what_cannot_be_changed_is_said(tmp_path: Path, named: dict[str, Resource]) -> None:
+    named |= {"remote": Resource.LOCK, "socket": Resource.SERVER_CPU}
+    run, found = confirmed(tmp_path / "a.howfar")
+    assert (found, of_pairs(run)) == ((), [])
+    assert {(said.arm, said.resource) for said in summarise(run).unconfirmed} == {
+        ("remote", Resource.LOCK),
+        ("socket", Resource.SERVER_CPU),  # 2 connections: half of them prove nothing
+    }
+    assert "confirmed" in run.events[-2].what
+
+
+def test_a_run_that_names_no_limit_confirms_none(tmp_path: Path, named: dict[str, Resource]) -> None:
+    run, found = confirmed(tmp_path / "a.howfar")
+    assert (found, summarise(run).unconfirmed, len(run.trials)) == ((), (), PLAN_TRIALS)
+
+
+@pytest.mark.parametrize("cut_at", range(PLAN_TRIALS, PLAN_TRIALS + PAIR_TRIALS))
+def test_a_killed_confirmation_goes_on(tmp_path: Path, named: dict[str, Resource], cut_at: int) -> None:
+    named["remote"] = Resource.LINK_TO_CLIENT
+    whole, expected = confirmed(tmp_path / "whole.howfar")
+    there = scene()
+
+    class Cut(BaseException):
+        pass
+
+    def cut(job: LoadJob) -> None:
+        if len(there.engine.jobs) == cut_at + 1:
+            raise Cut
+
+    there.engine.before = cut
+    path = tmp_path / "a.howfar"
+    with create(path, fake_info(loaded=loaded())) as file, pytest.raises(Cut):
+        there.go(file)
+    named.clear()  # what is done was decided before
+    with RunFile(path) as file:
+        assert scene().go(file) is StopReason.WIDTH
+    run = read_run(path)
+    assert [place(trial) for trial in run.trials] == [place(trial) for trial in whole.trials]
+    assert summarise(run).confirmations == expected
+
+
+def place(trial: Trial) -> tuple[int, int, str]:
+    return trial.block, trial.position, trial.arm
+
+
+def test_its_time_is_kept_free(tmp_path: Path, named: dict[str, Resource]) -> None:
+    """Six trials of 5.5 s for each of two curves, two links: 78 s; so 3 blocks of 16.5 s fit in 150 s - 10 s, and not 8."""
+    named["remote"] = Resource.LINK_TO_CLIENT
+    there = scene()
+    began = there.laboratory.clock()
+    run, (found,) = confirmed(tmp_path / "a.howfar", there, time_budget="150s")
+    assert run.stop is StopReason.TIME
+    assert len(plan_part(run).trials) == 3 * 3
+    assert found.blocks == 3
+    assert there.laboratory.clock() - began <= 150 * 10**9
+    assert cost(loaded(time_budget="150s").plan).least_ns <= 150 * 10**9
+
+
+def test_one_that_the_time_cuts_short_says_so(tmp_path: Path, named: dict[str, Resource]) -> None:
+    named["remote"] = Resource.LINK_TO_CLIENT
+    there = scene()
+
+    def slow(factors: dict[str, Any]) -> float:
+        if factors.get("rate_bps", GBIT) > GBIT:
+            there.laboratory.clock.now_ns += 60 * 10**9
+        return 1.0
+
+    there.engine.jitter = lambda job: slow(there.laboratory.staged[-1])
+    run, found = confirmed(tmp_path / "a.howfar", there, time_budget="150s")
+    assert len(of_pairs(run)) < PAIR_TRIALS
+    assert all(confirmation.blocks < 3 and not confirmation.confirmed for confirmation in found)
+    (said,) = [event.what for event in run.events if event.what.startswith("confirmed: ")]
+    assert json.loads(said.partition(": ")[2])["why"] == "time"
+
+
+def uneven() -> Scene:
+    """So that a width can be asked for that is not there yet."""
+    noise = random.Random(7)
+    return scene(lambda factors: factors.get("rate_bps", GBIT) / GBIT * noise.uniform(0.99, 1.01))
+
+
+def test_a_run_that_has_ended_is_confirmed_later(tmp_path: Path, named: dict[str, Resource]) -> None:
+    """And its own blocks are not added to."""
+    named["remote"] = Resource.LINK_TO_CLIENT
+    path = tmp_path / "a.howfar"
+    with create(path, fake_info(loaded=load_plan("paths", True, [*without_confirm()]))) as file:
+        uneven().go(file)
+    with RunFile(path) as file:
+        assert uneven().go(file, Extension(confirm=True, time_ns=120 * 10**9)) is StopReason.WIDTH
+    run = read_run(path)
+    assert len(plan_part(run).trials) == PLAN_TRIALS
+    assert summarise(run).confirmations[0].confirmed
+    with RunFile(path) as file:
+        uneven().go(file, Extension(time_ns=3600 * 10**9, target=1e-6))
+    after = read_run(path)
+    assert len(plan_part(after).trials) > PLAN_TRIALS, "the plan's blocks can still go on, under their own numbers"
+    assert len(of_pairs(after)) == PAIR_TRIALS, "and it is made once a run"
+
+
+def test_a_pair_that_stays_void_takes_nothing_from_the_run(tmp_path: Path, named: dict[str, Resource]) -> None:
+    named["remote"] = Resource.LINK_TO_CLIENT
+    there = scene()
+
+    def before(job: LoadJob) -> None:
+        if there.laboratory.staged[-1].get("rate_bps") == 3 * GBIT // 2:
+            raise LabError("no such link")
+
+    there.engine.before = before
+    run, found = confirmed(tmp_path / "a.howfar", there)
+    assert (run.stop, found) == (StopReason.WIDTH, ())
+    assert [said.why for said in summarise(run).unconfirmed] == ["no block in which both were measured"]
+
+
+def test_at_most_three_and_a_new_resource_first(tmp_path: Path, named: dict[str, Resource]) -> None:
+    rates: Any = ["100mbit", "1gbit", "2gbit", "5gbit", "10gbit"]
+    paths: Any = ["socket", "remote"]
+    many = load_plan(
+        "paths", True, [Override("", ("factors", "path"), paths), Override("", ("factors", "rate"), rates)]
+    )
+    with create(tmp_path / "a.howfar", fake_info(loaded=many)) as file:
+        scene().go(file)
+    run = read_run(tmp_path / "a.howfar")
+    names = [arm.name for arm in run.info.arms if arm.role is ArmRole.CONTENDER]
+    named |= dict.fromkeys(names, Resource.LINK_TO_CLIENT) | {names[-1]: Resource.SERVER_CPU}
+    chosen = choose(with_limits(run, named), run.info.arms).asked
+    assert [intervention.arm for intervention in chosen] == [names[0], names[-1], names[1]]
