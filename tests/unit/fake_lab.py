@@ -29,7 +29,7 @@ from howfar.engine.messages import (
     UnixTarget,
 )
 from howfar.engine.process import Event, Launcher, LoadOutcome
-from howfar.lab.stage import Obtained
+from howfar.lab.stage import Obtained, Trust
 from howfar.plan.load import LoadedPlan, load_plan
 from howfar.results.records import FactorValue, RunInfo, Window
 
@@ -82,6 +82,7 @@ class FakeStage:
     database: str = "sbtest"
     client: Launcher = field(default_factory=Launcher)
     observe: tuple[Observed, ...] = ()
+    trust: Trust | None = None
 
     def watch(self, length_ns: int) -> FakeWindowWatch:
         return FakeWindowWatch(length_ns)

@@ -9,6 +9,7 @@ import pytest
 from howfar.engine.messages import TcpTarget, UnixTarget
 from howfar.errors import PlanError
 from howfar.lab.paths import Way, find_path, path_names, session_violations, view_violations
+from howfar.plan.sessions import SessionAsked
 
 _SOCKET = Way(UnixTarget(path="/w/s.sock"), {"socket": "/w/s.sock"}, (), 77, "localhost", {})
 _REMOTE = Way(TcpTarget(host="10.77.0.2", port=3306), {}, (), None, "10.77.0.1", {})
@@ -18,8 +19,8 @@ _GOOD_REMOTE = {**_PLAIN, "address_family": "inet", "peer_address": "10.77.0.2:3
 
 
 def test_the_session_of_the_path_is_accepted() -> None:
-    assert session_violations(_SOCKET, _GOOD_SOCKET) == ()
-    assert session_violations(_REMOTE, _GOOD_REMOTE) == ()
+    assert session_violations(_SOCKET, _GOOD_SOCKET, SessionAsked()) == ()
+    assert session_violations(_REMOTE, _GOOD_REMOTE, SessionAsked()) == ()
 
 
 @pytest.mark.parametrize(
@@ -36,14 +37,14 @@ def test_the_session_of_the_path_is_accepted() -> None:
     ],
 )
 def test_any_other_session_is_a_violation(way: Way, good: dict[str, Any], change: dict[str, Any]) -> None:
-    assert len(session_violations(way, {**good, **change})) == 1
+    assert len(session_violations(way, {**good, **change}, SessionAsked())) == 1
 
 
 def test_the_servers_own_view_is_compared_too() -> None:
     good = {"host": "10.77.0.1:51234", "ssl_version": "", "ssl_cipher": "", "compression": "OFF"}
-    assert view_violations(_REMOTE, good) == ()
+    assert view_violations(_REMOTE, good, SessionAsked()) == ()
     for change in ({"host": "localhost"}, {"ssl_version": "TLSv1.3"}, {"compression": "ON"}):
-        assert len(view_violations(_REMOTE, {**good, **change})) == 1
+        assert len(view_violations(_REMOTE, {**good, **change}, SessionAsked())) == 1
 
 
 def test_paths_are_found_by_name() -> None:

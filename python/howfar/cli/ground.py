@@ -59,10 +59,17 @@ def open_ground(plan: Plan) -> AbstractContextManager[Laboratory]:
         rtt_ns=factors.rtt_ns[0],
         rate_bps=factors.rate_bps[0],
         placement=factors.placement[0],
-        connections=max(factors.threads),  # a confirmation may halve them, never add
+        connections=_connections(plan),  # a confirmation may halve them, never add
         paths=factors.path,
+        contents=factors.content,
     )
     return open_laboratory(request)
+
+
+def _connections(plan: Plan) -> int:
+    """The most at once. A server takes its time to see that a connection has gone: with one a transaction there are more."""
+    most = max(plan.factors.threads)
+    return 2 * most if "per-transaction" in plan.factors.connect else most
 
 
 def instruments() -> Instruments:

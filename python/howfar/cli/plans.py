@@ -12,6 +12,11 @@ from howfar.plan.cells import cells
 from howfar.plan.estimate import Cost, cost
 from howfar.plan.load import load_plan, shipped_plans
 from howfar.plan.types import Plan
+from howfar.units import format_duration_ns, format_rate_bps
+
+_MOST_NAMED = 6
+"""Cells; a longer list says less than what they are made of."""
+_FACTORS = {"rate_bps": "link", "rtt_ns": "RTT"}
 
 
 @click.command()
@@ -28,14 +33,25 @@ def plans() -> None:
 
 
 def _arms(plan: Plan) -> str:
-    return "Compares " + ", ".join(cell.name for cell in cells(plan) if cell.role != "duplicate") + "."
+    """Every cell by its name; of a grid, what is varied."""
+    names = [cell.name for cell in cells(plan) if cell.role != "duplicate"]
+    if len(names) <= _MOST_NAMED:
+        return f"Compares {', '.join(names)}."
+    varied = [name for name in type(plan.factors).model_fields if len(getattr(plan.factors, name)) > 1]
+    levels = [f"{_FACTORS.get(name, name)} {_listed(name, getattr(plan.factors, name))}" for name in varied]
+    return f"Compares {len(names)} cells: {'; '.join(levels)}."
+
+
+def _listed(factor: str, levels: tuple[str | int, ...]) -> str:
+    show = {"rate_bps": format_rate_bps, "rtt_ns": format_duration_ns}.get(factor)
+    return ", ".join(show(float(level)) if show else str(level) for level in levels)
 
 
 def _figures(plan: Plan) -> str:
     forecast = cost(plan)
     return (
         f"{_minutes(forecast)}, to within ±{plan.timing.target_half_width:.0%}, "
-        f"{plan.data.tables} tables of {plan.data.table_size} rows "
+        f"{plan.data.tables} tables of {plan.data.table_size} rows{' or what fits' if plan.data.fit else ''} "
         f"(the first time about {_time(forecast.first_time_ns)} more, to load them)"
     )
 
@@ -47,4 +63,6 @@ def _minutes(forecast: Cost) -> str:
 
 def _time(ns: int) -> str:
     seconds = ns / 1e9
-    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

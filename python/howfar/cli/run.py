@@ -71,6 +71,7 @@ def _measure(
     """In the sandbox. What is imported here takes half a second that a mistyped option need not wait for."""
     from howfar.cli import ground, pages
     from howfar.cli.finish import finish
+    from howfar.cli.fitting import fit
     from howfar.cli.observe import observer
     from howfar.conduct.conductor import conduct
     from howfar.conduct.head import new_seed, run_info
@@ -80,18 +81,23 @@ def _measure(
     check_absent(path)
     pages.check_place(pages.place(html, path))
     ground.check_ground(loaded.plan)
+    fitted = fit(loaded.plan)
+    loaded = replace(loaded, plan=fitted.plan)
     try:
         code = ground.enter_sandbox()
     except SandboxForbidden as error:
         loaded, code = _without_sandbox(loaded, error), None
     if code is not None:
         return code
+    for sentence in fitted.said:
+        click.echo(f"howfar: {sentence}", err=True)
     seed = new_seed() if seed is None else seed
     tools = ground.instruments()
+    facts = {**tools.facts(), "not_as_asked": list(fitted.said)}
     with (
         observer(no_colour) as watching,
         ground.open_ground(loaded.plan) as laboratory,
-        ground.new_file(path, out is None, run_info(loaded, seed, command(seed), laboratory, tools.facts())) as file,
+        ground.new_file(path, out is None, run_info(loaded, seed, command(seed), laboratory, facts)) as file,
     ):
         conduct(file, laboratory, began_ns, tools, watching)
     return finish(file.path, html, no_colour)

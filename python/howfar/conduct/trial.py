@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from howfar.conduct.schedule import Place
-from howfar.engine.messages import Finished, LoadJob, Measuring, Sysbench
+from howfar.engine.messages import Compression, Finished, LoadJob, Measuring, Session, Sysbench, Tls
 from howfar.engine.process import Event, Launcher, LoadOutcome, run_load
 from howfar.engine.receipt_check import mismatches
 from howfar.errors import EngineError, LabError
-from howfar.lab.stage import Laboratory, Stage, WindowWatch
+from howfar.lab.stage import Laboratory, Stage, Trust, WindowWatch
 from howfar.plan.cells import stream_seed
+from howfar.plan.sessions import SessionAsked, session_asked
 from howfar.plan.types import Plan
 from howfar.results.records import (
     Arm,
@@ -156,18 +157,39 @@ def _blame(error: EngineError, stage: Stage) -> LabError | EngineError:
 
 def load_job(plan: Plan, arm: Arm, stage: Stage, seed: int) -> LoadJob:
     """The engine's job for one arm on a staged path."""
-    workload = Sysbench.model_validate(plan.workload.model_dump() | plan.data.model_dump())
+    tables = {"tables": plan.data.tables, "table_size": plan.data.table_size}
+    workload = Sysbench.model_validate(plan.workload.model_dump() | tables)
     return LoadJob(
         target=stage.target,
         user=stage.user,
         password=stage.password,
         database=stage.database,
+        session=_session(session_asked(arm.factors), stage.trust),
         workload=workload,
         connections=int(arm.factors["threads"]),
         seed=seed,
         warmup_ns=plan.timing.warmup_ns,
         measure_ns=plan.timing.measure_ns,
         observe=stage.observe,
+    )
+
+
+def _session(asked: SessionAsked, trust: Trust | None) -> Session:
+    """The engine's session as a cell asks for it. The server's certificate is always checked."""
+    tls = None
+    if asked.tls is not None:
+        assert trust is not None, "a stage for an encrypted cell has a server with a certificate"
+        tls = Tls(
+            versions=asked.tls,
+            verify="full",
+            ca_file=trust.ca_file,
+            server_name=trust.server_name,
+            resumption=asked.resumption,
+        )
+    return Session(
+        tls=tls,
+        compression=Compression(algorithm=asked.algorithm, level=asked.level) if asked.algorithm else None,
+        connect="per_transaction" if asked.per_transaction else "persistent",
     )
 
 

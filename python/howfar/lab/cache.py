@@ -51,12 +51,12 @@ def memory_available() -> int:
 
 
 @contextmanager
-def work_directory(data_bytes: int) -> Iterator[Path]:
-    """An empty directory for sockets and server data. `data_bytes` is what will be kept there *and* in a server's memory."""
+def work_directory(data_bytes: int, copies: int = 1) -> Iterator[Path]:
+    """An empty directory for sockets and server data. `data_bytes` is what will be in a server's memory, and `copies` of it there."""
     home = cache_home()
     _collect(home / "work")
     available = memory_available()
-    if sandbox.inside() and 2 * data_bytes + _MEMORY_SLACK < available:
+    if sandbox.inside() and (1 + copies) * data_bytes + _MEMORY_SLACK < available:
         where = home / "sandbox"
         where.mkdir(exist_ok=True)
         _check_name(where)

@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from howfar.engine.messages import Observed, RttResult
+from howfar.engine.messages import Observed, RttResult, TcpTarget
 from howfar.engine.process import Launcher
 from howfar.errors import LabError, PlanError, SandboxForbidden
 from howfar.lab import sandbox
 from howfar.lab.cache import file_system_of, work_directory
+from howfar.lab.certificates import KEY_TYPE, make_certificates, pinned_context
 from howfar.lab.data_fsync import data_fsync_ns
 from howfar.lab.environment import machine_facts
 from howfar.lab.forked import ForkWatch, fork_violations
@@ -25,6 +26,9 @@ from howfar.lab.link.backends import DEFAULT
 from howfar.lab.link_receipt import crossing_violations, goodput_warnings, link_receipt, link_violations
 from howfar.lab.network import (
     CONGESTION_CONTROL,
+    LOOPBACK_ADDRESS,
+    SERVER_ADDRESS,
+    SERVER_ADDRESS6,
     Network,
     TcpPreset,
     build_network,
@@ -33,8 +37,10 @@ from howfar.lab.network import (
 )
 from howfar.lab.paths import PathKind, Terrain, Way, find_path, session_violations, view_violations
 from howfar.lab.servers import DATABASE, USER, CertificatePaths, Ground, Server, Store, Tables, find_store
-from howfar.lab.stage import Obtained
+from howfar.lab.stage import Obtained, Trust
 from howfar.lab.window import Scene, WindowWatch
+from howfar.plan.sessions import SessionAsked, session_asked
+from howfar.plan.types import Content
 from howfar.results.records import FactorValue
 
 PLACEMENTS = ("isolated", "machines")
@@ -62,8 +68,8 @@ class LabRequest:
     connections: int = 64
     """The most that the load will open at once."""
     paths: tuple[str, ...] = ("socket", "tcp", "remote", "forwarded-socket")
-    tls: CertificatePaths | None = None
-    """What the server offers TLS with; None: it offers none."""
+    contents: tuple[Content, ...] = ("digits",)
+    """What the tables hold; a data directory for each."""
 
     @property
     def needs_link(self) -> bool:
@@ -85,6 +91,8 @@ class LabStage:
     client: Launcher
     observe: tuple[Observed, ...]
     way: Way
+    asked: SessionAsked
+    trust: Trust | None
     running: Server
     link: Link | None
     at_rest: tuple[RttResult, ...]
@@ -102,10 +110,12 @@ class LabStage:
         return WindowWatch(self.scene, length_ns)
 
     def obtained(self, session: Mapping[str, Any]) -> Obtained:
-        found = [*session_violations(self.way, session), *view_violations(self.way, self.view)]
+        found = [*session_violations(self.way, session, self.asked), *view_violations(self.way, self.view, self.asked)]
         facts, unlike = self.running.receipt(self.before)
         found += unlike
-        receipt: dict[str, Any] = {"server": {**facts, "session_view": self.view}}
+        receipt: dict[str, Any] = {"server": {**facts, "session_view": self.view, "content": self.asked.content}}
+        if self.trust is not None:
+            receipt["server"]["certificate"] = KEY_TYPE
         if self.way.forwarders:
             most = self.forks.finish()
             receipt["forwarder"] = {**self.way.forwarder_facts, "processes_most": most, "connections": self.connections}
@@ -133,10 +143,11 @@ class Lab:
             self.warnings.append("one CPU only: client and server share it on every path")
         self.store: Store | None = None
         if request.server != "none":
-            self.store = find_store(request.server, Tables(request.tables, request.table_size))
+            self.store = find_store(request.server, Tables(request.tables, request.table_size, request.contents))
         data_bytes = self.store.data_bytes() if self.store else 0
-        self.work: Path = ledger.enter_context(work_directory(data_bytes))
+        self.work: Path = ledger.enter_context(work_directory(data_bytes, len(request.contents)))
         self._fsync_ns = data_fsync_ns(self.work)
+        self._certificates: CertificatePaths | None = None
         self.network: Network | None = None
         if sandbox.inside():
             self.network = build_network(ledger, request.link_asked.mtu, request.congestion_control)
@@ -242,8 +253,10 @@ class Lab:
             raise PlanError("a stage needs a server, this laboratory has none", "Ask for a server.")
         link = self._shaped_link(factors) if path.LINK else None
         client_host = self.client_host_of(path)
+        asked = session_asked(factors)
+        certificates = self.certificates() if asked.tls else None
         with ExitStack() as ledger:
-            running = self.store.start(networking=path.NETWORKING, tls=self.request.tls)
+            running = self.store.start(networking=path.NETWORKING, tls=certificates, content=asked.content)
             ledger.callback(running.stop)
             terrain = Terrain(
                 work=self.work,
@@ -252,7 +265,8 @@ class Lab:
                 running=running,
             )
             way = path.open_way(terrain, ledger)
-            view = running.session_view(way.connection, client_host)
+            encrypted = pinned_context(certificates, asked.tls_version) if certificates and asked.tls_version else None
+            view = running.session_view(way.connection, client_host, encrypted)
             at_rest = link.at_rest() if link else ()
             if link:
                 if link.asked.has_effects:
@@ -270,6 +284,8 @@ class Lab:
                 client=client_host.launcher(cpus),
                 observe=_observed(running, way, link),
                 way=way,
+                asked=asked,
+                trust=_trust(certificates, way) if certificates else None,
                 running=running,
                 link=link,
                 at_rest=at_rest,
@@ -280,6 +296,12 @@ class Lab:
                 connections=int(factors["threads"]) if "threads" in factors else None,
                 scene=Scene(client_host, self.server_host, way.tcp_port, link, running.snapshot),
             )
+
+    def certificates(self) -> CertificatePaths:
+        """Of the server, made when first asked for: a plain cell's server has none."""
+        if self._certificates is None:
+            self._certificates = make_certificates(self.work, (LOOPBACK_ADDRESS, SERVER_ADDRESS, SERVER_ADDRESS6))
+        return self._certificates
 
     def _shaped_link(self, factors: Mapping[str, FactorValue]) -> Link:
         if self.link is None or self.network is None:
@@ -299,6 +321,12 @@ class Lab:
         if asked != self.link.asked:
             self.link.shape(asked)
         return self.link
+
+
+def _trust(certificates: CertificatePaths, way: Way) -> Trust:
+    """Over a socket, forwarded or not, the server has no address."""
+    name = way.target.host if isinstance(way.target, TcpTarget) else "localhost"
+    return Trust(str(certificates.ca), name)
 
 
 def _observed(running: Server, way: Way, link: Link | None) -> tuple[Observed, ...]:

@@ -19,6 +19,7 @@ from howfar.errors import LabError, LinkFailed
 from howfar.lab import kernel, sandbox
 from howfar.lab.hosts import Host
 
+LOOPBACK_ADDRESS = "127.0.0.1"
 CLIENT_ADDRESS = "10.77.0.1"
 SERVER_ADDRESS = "10.77.0.2"
 CLIENT_ADDRESS6 = "fd00:77::1"

@@ -13,6 +13,15 @@ from howfar.results.records import FactorValue, Window
 
 
 @dataclass(frozen=True)
+class Trust:
+    """What a client needs to know that it speaks with the stage's server."""
+
+    ca_file: str
+    server_name: str
+    """Name or address that the certificate carries."""
+
+
+@dataclass(frozen=True)
 class Obtained:
     """What the laboratory can prove about a stage after the load, and what was not as asked."""
 
@@ -41,6 +50,8 @@ class Stage(Protocol):
     """Puts the engine on the right host and CPUs."""
     observe: tuple[Observed, ...]
     """Roles server, forwarder, link."""
+    trust: Trust | None
+    """None: the server offers no TLS."""
 
     def watch(self, length_ns: int) -> WindowWatch:
         """Begin to watch a measured window of this length; whoever asks must finish it."""

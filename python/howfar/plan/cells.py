@@ -42,6 +42,8 @@ def _combinations(plan: Plan) -> list[dict[str, Level]]:
         factors = dict(zip(levels, values, strict=True))
         if factors["path"] in LOCAL_PATHS:
             factors = {name: level for name, level in factors.items() if name not in _LINK_FACTORS}
+        if factors.get("tls") == "1.3-resumed" and factors.get("connect", ORDINARY["connect"]) == "persistent":
+            factors["tls"] = "1.3"  # connections that stay have nothing to resume
         if factors not in found:
             found.append(factors)
     return found
@@ -56,7 +58,7 @@ def _show(factor: str, level: Level) -> str:
         case "rate_bps":
             return format_rate_bps(float(level))
         case "tls":
-            return "plain" if level == "off" else f"TLS {level}"
+            return "plain" if level == "off" else f"TLS {level}".replace("-", " ")
         case "compression":
             return "uncompressed" if level == "off" else str(level)
         case "connect":

@@ -43,7 +43,7 @@ def cost(plan: Plan) -> Cost:
     trial_ns = timing.warmup_ns + timing.measure_ns + TRIAL_OVERHEAD_NS
     block_ns = arms * trial_ns
     around_ns = LABORATORY_NS + REPORT_NS + confirmation_ns(plan, trial_ns)
-    rows = plan.data.tables * plan.data.table_size * len(plan.factors.server)
+    rows = plan.data.tables * plan.data.table_size * len(plan.factors.server) * len(plan.factors.content)
     return Cost(
         arms=arms,
         trial_ns=trial_ns,

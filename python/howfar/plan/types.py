@@ -57,7 +57,8 @@ Threads = Annotated[int, BeforeValidator(_threads), Field(strict=True)]
 ServerChoice = Annotated[str, Field(min_length=1)]
 
 
-Tls = Literal["off", "1.2", "1.3"]
+Tls = Literal["off", "1.2", "1.3", "1.3-resumed"]
+"""`1.3-resumed`: later connections resume the session of an earlier one; all other handshakes are full ones."""
 Connect = Literal["persistent", "per-transaction"]
 Content = Literal["digits", "text", "incompressible"]
 """What the tables hold: sysbench's digits, words as people write them, bytes in which nothing repeats."""
@@ -101,6 +102,8 @@ class Data(Part):
 
     tables: int = Field(default=10, ge=1, le=1000)
     table_size: int = Field(default=1_000_000, ge=1, le=1_000_000_000)
+    fit: bool = False
+    """Where memory does not hold such tables, the largest that fit; the run file says how large they were."""
 
 
 class Distribution(Part):

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from howfar.analysis.summary import Published
 from howfar.results.records import FactorValue
@@ -25,7 +25,8 @@ class PublishedCell(_Entry):
     factors: dict[str, FactorValue]
     tps: float
     qps: float
-    latency_ms: dict[str, float]
+    latency_ms: dict[str, float] = Field(default_factory=dict)
+    """Empty: not published."""
 
 
 class PublishedSet(_Entry):

@@ -16,6 +16,7 @@ from howfar.engine.process import Launcher
 from howfar.errors import PlanError
 from howfar.lab.hosts import Companion
 from howfar.lab.servers import Server
+from howfar.plan.sessions import SessionAsked
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,8 @@ class PathKind(Protocol):
         ...
 
 
-def session_violations(way: Way, session: Mapping[str, Any]) -> tuple[str, ...]:
-    """What the engine's session is not, though the path demands it. Unknown (None) is only accepted where it cannot be asked."""
+def session_violations(way: Way, session: Mapping[str, Any], asked: SessionAsked) -> tuple[str, ...]:
+    """What the engine's session is not, though path or cell demand it. Unknown (None) is only accepted where it cannot be asked."""
     found = []
     family = session.get("address_family")
     wanted = "unix" if isinstance(way.target, UnixTarget) else "inet"
@@ -82,21 +83,36 @@ def session_violations(way: Way, session: Mapping[str, Any]) -> tuple[str, ...]:
         peer, peer_wanted = session.get("peer_address"), f"{way.target.host}:{way.target.port}"
     if peer != peer_wanted:
         found.append(f"the session's peer was {peer}, the path leads to {peer_wanted}")
-    if session.get("tls_version"):
-        found.append(f"the session was encrypted ({session['tls_version']})")
-    if session.get("compression"):
-        found.append(f"the session was compressed ({session['compression']})")
+    # Of both sides: the server's status, and what the engine itself negotiated.
+    for side, version in (("server", session.get("tls_version")), ("engine", session.get("tls_client_version"))):
+        if (version or None) != asked.tls_version:
+            found.append(
+                f"for the {side} the session was {_encrypted(version)}, it was to be {_encrypted(asked.tls_version)}"
+            )
+    algorithm = session.get("compression") or None
+    if algorithm != asked.algorithm:
+        found.append(
+            f"the session was compressed by {algorithm or 'nothing'}, it was to be by {asked.algorithm or 'nothing'}"
+        )
     return tuple(found)
 
 
-def view_violations(way: Way, view: Mapping[str, Any]) -> tuple[str, ...]:
-    """The same from the server's side: a session's row in its process list, its TLS and compression."""
+def _encrypted(version: str | None) -> str:
+    return f"encrypted ({version})" if version else "in plain"
+
+
+def view_violations(way: Way, view: Mapping[str, Any], asked: SessionAsked) -> tuple[str, ...]:
+    """The same from the server's side: a session's row in its process list, its TLS. This session is of a client that cannot
+    compress, and must be seen not to: a server that says otherwise is not to be believed on the engine's either."""
     found = []
     host = str(view.get("host", "")).partition(":")[0]
     if host != way.seen_from:
         found.append(f"the server sees its client at {host!r}, the path comes from {way.seen_from!r}")
-    if view.get("ssl_version"):
-        found.append(f"the server says the session is encrypted ({view['ssl_version']})")
+    version = view.get("ssl_version") or None
+    if version != asked.tls_version:
+        found.append(
+            f"the server says a session is {_encrypted(version)}, it was to be {_encrypted(asked.tls_version)}"
+        )
     if view.get("compression", "OFF") != "OFF":
         found.append("the server says the session is compressed")
     return tuple(found)

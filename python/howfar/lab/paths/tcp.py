@@ -5,9 +5,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from howfar.engine.messages import TcpTarget
+from howfar.lab.network import LOOPBACK_ADDRESS
 from howfar.lab.paths import Terrain, Way
-
-_LOOPBACK = "127.0.0.1"
 
 
 class LoopbackPath:
@@ -21,10 +20,10 @@ class LoopbackPath:
         port = terrain.running.port
         assert port is not None, "this path asks for a server with a network"
         return Way(
-            target=TcpTarget(host=_LOOPBACK, port=port),
-            connection={"host": _LOOPBACK, "port": port},
+            target=TcpTarget(host=LOOPBACK_ADDRESS, port=port),
+            connection={"host": LOOPBACK_ADDRESS, "port": port},
             forwarders=(),
             peer_pid=None,
-            seen_from=_LOOPBACK,
+            seen_from=LOOPBACK_ADDRESS,
             forwarder_facts={},
         )

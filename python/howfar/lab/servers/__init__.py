@@ -5,12 +5,14 @@ What the rest of the laboratory knows of a server is in here: `ServerKind` finds
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from howfar.lab.hosts import Cpus, Host
+from howfar.plan.types import Content
 
 DATABASE = "sbtest"
 USER = "howfar"
@@ -20,10 +22,11 @@ GAUGES = ("Threads_running",)
 
 @dataclass(frozen=True)
 class Tables:
-    """The sysbench tables to be there; `count` 0: none."""
+    """The sysbench tables to be there; `count` 0: none. One data directory for each of `contents`."""
 
     count: int
     size: int
+    contents: tuple[Content, ...] = ("digits",)
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,9 @@ class Server(Protocol):
         """Facts and counters since `before`, and what was not as asked. Raises ServerCrashed."""
         ...
 
-    def session_view(self, connection: Mapping[str, Any], host: Host) -> dict[str, Any]:
+    def session_view(
+        self, connection: Mapping[str, Any], host: Host, encrypted: ssl.SSLContext | None = None
+    ) -> dict[str, Any]:
         """Connect once more from `host` with `connection` (socket, or address and port): how the server itself sees it."""
         ...
 
@@ -82,16 +87,16 @@ class Store(Protocol):
     password: str
 
     def data_bytes(self) -> int:
-        """What the data takes on disk and again in memory."""
+        """What the data of one content takes on disk and again in memory."""
         ...
 
     def prepare(self, ground: Ground) -> dict[str, Any]:
-        """Put a loaded data directory in place. Returns facts for the environment. Raises LabError, ServerCrashed."""
+        """Put loaded data directories in place. Returns facts for the environment. Raises LabError, ServerCrashed."""
         ...
 
-    def start(self, *, networking: bool, tls: CertificatePaths | None = None) -> Server:
+    def start(self, *, networking: bool, tls: CertificatePaths | None = None, content: Content | None = None) -> Server:
         """Start on the prepared data, wait until it answers and its data is in memory. `tls` None: it offers none.
-        Raises ServerCrashed."""
+        `content` None: the first. Raises ServerCrashed."""
         ...
 
 

@@ -23,6 +23,8 @@ class Settings:
     """How to start one."""
 
     program: Path
+    data: Path
+    """Its data directory."""
     ground: Ground
     password: str
     pool_bytes: int
@@ -67,7 +69,7 @@ def shared_options(settings: Settings, port: int | None) -> list[str]:
     connections = settings.ground.connections + SPARE_CONNECTIONS
     options = [
         "--no-defaults",
-        f"--datadir={work / 'data'}",
+        f"--datadir={settings.data}",
         f"--socket={work / 's.sock'}",
         f"--pid-file={work / 'server.pid'}",
         f"--tmpdir={work / 'tmp'}",

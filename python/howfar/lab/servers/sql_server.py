@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import socket
+import ssl
 import subprocess
 import time
 from collections.abc import Mapping
@@ -137,7 +138,7 @@ class SqlServer:
         return True
 
     def _wait_warm(self, deadline: float) -> None:
-        while (self._settings.ground.work / "data" / "ib_buffer_pool").exists():
+        while (self._settings.data / "ib_buffer_pool").exists():
             status = self._status(("Innodb_buffer_pool_load_status",))["Innodb_buffer_pool_load_status"]
             if "completed" in status:
                 return
@@ -157,7 +158,10 @@ class SqlServer:
             time.sleep(_POLL_S)
 
     def _connect(
-        self, connection: Mapping[str, Any], patience_s: float = _SHUTDOWN_TIMEOUT_S
+        self,
+        connection: Mapping[str, Any],
+        patience_s: float = _SHUTDOWN_TIMEOUT_S,
+        encrypted: ssl.SSLContext | None = None,
     ) -> pymysql.Connection[DictCursor]:
         try:
             return pymysql.connect(
@@ -170,7 +174,8 @@ class SqlServer:
                 autocommit=True,
                 connect_timeout=10,
                 read_timeout=patience_s,
-                ssl_disabled=True,
+                ssl=encrypted,
+                ssl_disabled=encrypted is None,
                 cursorclass=DictCursor,
             )
         except pymysql.Error as error:
@@ -218,9 +223,11 @@ class SqlServer:
             "tcp_ports": list(ports),
         }, tuple(found)
 
-    def session_view(self, connection: Mapping[str, Any], host: Host) -> dict[str, Any]:
+    def session_view(
+        self, connection: Mapping[str, Any], host: Host, encrypted: ssl.SSLContext | None = None
+    ) -> dict[str, Any]:
         def ask() -> dict[str, Any]:
-            probe = self._connect(connection, _VIEW_TIMEOUT_S)
+            probe = self._connect(connection, _VIEW_TIMEOUT_S, encrypted)
             with probe, probe.cursor() as cursor:
                 cursor.execute("SELECT HOST AS host FROM information_schema.processlist WHERE ID = CONNECTION_ID()")
                 view: dict[str, Any] = dict(cursor.fetchone() or {})

@@ -10,17 +10,21 @@ import secrets
 from pathlib import Path
 from typing import Any
 
+from howfar.errors import PlanError
 from howfar.lab.cache import cache_home, file_system_of
 from howfar.lab.servers import CertificatePaths, Ground, Tables
+from howfar.lab.servers.contents import Rows, find_rows
 from howfar.lab.servers.dialect import Dialect, Settings
 from howfar.lab.servers.program import Program
-from howfar.lab.servers.rows import GENERATOR_VERSION
 from howfar.lab.servers.sql_server import SqlServer, start_server
 from howfar.lab.servers.sysbench_tables import load_tables
 from howfar.lab.servers.templates import from_template, tidy
+from howfar.plan.types import Content
 
-_ROW_BYTES = 250
+ROW_BYTES = 250
 """A row with its share of the index on `k`, as InnoDB keeps it (2.4 GB for 10 x 1 000 000 were seen)."""
+POOL_PER_DATA = 1.25
+"""The buffer pool has room for more than the tables, so that no page of theirs is ever evicted."""
 
 
 class SqlStore:
@@ -38,28 +42,43 @@ class SqlStore:
         self._cache = cache_home() / "templates"
 
     def data_bytes(self) -> int:
-        return self.tables.count * self.tables.size * _ROW_BYTES + self._dialect.pool_slack_bytes
+        return self.tables.count * self.tables.size * ROW_BYTES + self._dialect.pool_slack_bytes
 
     def prepare(self, ground: Ground) -> dict[str, Any]:
         self._ground = ground
         tidy(self._cache)
         (ground.work / "tmp").mkdir()
-        data = ground.work / "data"
-        if self.tables.count == 0:
-            kept = self._empty(data)
-        else:
-            name = f"{self.program.key}-{self.tables.count}x{self.tables.size}-g{GENERATOR_VERSION}"
-            kept = from_template(self._cache / "loaded", name, data, self._load)
-            self._dialect.adopt(data)
+        kept = [self._put(content) for content in self.tables.contents]
         return {
-            "data_file_system": file_system_of(data),
-            "data_from_template": kept,
+            "data_file_system": file_system_of(self._data(self.tables.contents[0])),
+            "data_from_template": all(kept),
             "tables": self.tables.count,
             "table_size": self.tables.size,
+            "contents": list(self.tables.contents),
         }
 
-    def start(self, *, networking: bool, tls: CertificatePaths | None = None) -> SqlServer:
-        return self._start(networking=networking, loading=False, tls=tls)
+    def start(
+        self, *, networking: bool, tls: CertificatePaths | None = None, content: Content | None = None
+    ) -> SqlServer:
+        content = content or self.tables.contents[0]
+        if content not in self.tables.contents:
+            raise PlanError(f"this laboratory has no tables of {content}", "Ask for them when building the laboratory.")
+        return self._start(self._data(content), networking=networking, loading=False, tls=tls)
+
+    def _data(self, content: Content) -> Path:
+        assert self._ground is not None, "prepare() comes first"
+        return self._ground.work / ("data" if content == "digits" else f"data-{content}")
+
+    def _put(self, content: Content) -> bool:
+        """Make one data directory. True: a template was there."""
+        data = self._data(content)
+        if self.tables.count == 0:
+            return self._empty(data)
+        rows = find_rows(content)
+        name = f"{self.program.key}-{self.tables.count}x{self.tables.size}-{rows.key}"
+        kept = from_template(self._cache / "loaded", name, data, lambda where: self._load(where, rows))
+        self._dialect.adopt(data)
+        return kept
 
     def _empty(self, data: Path) -> bool:
         kept = from_template(
@@ -71,22 +90,23 @@ class SqlStore:
         self._dialect.adopt(data)
         return kept
 
-    def _load(self, data: Path) -> None:
+    def _load(self, data: Path, rows: Rows) -> None:
         self._empty(data)
-        server = self._start(networking=False, loading=True)
+        server = self._start(data, networking=False, loading=True)
         try:
-            load_tables(server, self.tables, data)
+            load_tables(server, self.tables, rows, data)
             server.shut_down()
         finally:
             server.stop()
 
-    def _start(self, *, networking: bool, loading: bool, tls: CertificatePaths | None = None) -> SqlServer:
+    def _start(self, data: Path, *, networking: bool, loading: bool, tls: CertificatePaths | None = None) -> SqlServer:
         assert self._ground is not None, "prepare() comes before start()"
         settings = Settings(
             program=self.program.path,
+            data=data,
             ground=self._ground,
             password=self.password,
-            pool_bytes=self.data_bytes() * 5 // 4 + self._dialect.pool_slack_bytes,
+            pool_bytes=int(self.data_bytes() * POOL_PER_DATA) + self._dialect.pool_slack_bytes,
             tables=self.tables.count,
             networking=networking,
             loading=loading,

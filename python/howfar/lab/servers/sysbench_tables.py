@@ -1,6 +1,7 @@
 """Make the sysbench tables: the first by LOAD DATA from generated rows, the others as copies of its tablespace.
 
-Schema as sysbench 1.0 makes it, the index on `k` after the rows. All tables hold the same rows.
+Schema as sysbench 1.0 makes it (what `c` and `pad` are is said by their content), the index on `k` after the rows. All tables
+hold the same rows.
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ import shutil
 from pathlib import Path
 
 from howfar.lab.servers import DATABASE, Tables
-from howfar.lab.servers.rows import row_chunks
+from howfar.lab.servers.contents import Rows, row_chunks
 from howfar.lab.servers.sql_server import SqlServer
 
 
-def load_tables(server: SqlServer, tables: Tables, data: Path) -> None:
+def load_tables(server: SqlServer, tables: Tables, rows: Rows, data: Path) -> None:
     """Fill the empty database, and read every page once, so that the dump at shutdown names them. Raises LabError."""
-    _load_first(server, tables.size, data)
+    _load_first(server, tables.size, rows, data.parent / "tmp" / "rows")
     for number in range(2, tables.count + 1):
         server.query(f"CREATE TABLE sbtest{number} LIKE sbtest1")
         server.query(f"ALTER TABLE sbtest{number} DISCARD TABLESPACE")
@@ -27,18 +28,17 @@ def load_tables(server: SqlServer, tables: Tables, data: Path) -> None:
         server.query(f"SELECT COUNT(*) FROM sbtest{number} FORCE INDEX (k_{number}) WHERE k > 0")
 
 
-def _load_first(server: SqlServer, size: int, data: Path) -> None:
+def _load_first(server: SqlServer, size: int, rows: Rows, stream: Path) -> None:
     server.query(
         "CREATE TABLE sbtest1 (id INTEGER NOT NULL AUTO_INCREMENT, k INTEGER DEFAULT '0' NOT NULL, "
-        "c CHAR(120) DEFAULT '' NOT NULL, pad CHAR(60) DEFAULT '' NOT NULL, PRIMARY KEY (id)) ENGINE = InnoDB"
+        f"c {rows.c_type} DEFAULT '' NOT NULL, pad {rows.pad_type} DEFAULT '' NOT NULL, PRIMARY KEY (id)) ENGINE = InnoDB"
     )
-    stream = data.parent / "tmp" / "rows"
     server.query("SET SESSION unique_checks = 0")
-    for chunk in row_chunks(size):
+    for chunk in row_chunks(rows, size):
         stream.write_bytes(chunk)
         server.query(
             f"LOAD DATA INFILE '{stream}' INTO TABLE sbtest1 FIELDS TERMINATED BY '\\t' LINES TERMINATED BY '\\n' "
-            "(id, k, c, pad)"
+            f"{rows.columns}"
         )
     stream.unlink(missing_ok=True)
     server.query("CREATE INDEX k_1 ON sbtest1 (k)")

@@ -69,6 +69,11 @@ def _size(directory: Path) -> int:
     return sum(file.stat().st_blocks * 512 for file in directory.rglob("*"))
 
 
+def shelf_bytes(shelf: Path) -> int:
+    """What all its templates take on disk; 0: it is not there."""
+    return _size(shelf) if shelf.is_dir() else 0
+
+
 def _collect(shelf: Path, keep: Path) -> None:
     oldest_first = sorted((item for item in shelf.iterdir() if item.is_dir()), key=lambda item: item.stat().st_mtime)
     total = sum(_size(item) for item in oldest_first)

@@ -1,0 +1,96 @@
+"""Certificates of a laboratory: an authority and a server's certificate, made anew for each one and believed nowhere else.
+
+EC P-256, as sites use it today: what a handshake costs depends on the kind of key, so the kind is in every receipt.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import ssl
+from collections.abc import Sequence
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from howfar.lab.servers import CertificatePaths
+
+KEY_TYPE = "EC P-256"
+_VALID = datetime.timedelta(days=30)
+"""Longer than any run."""
+_CLOCK_SLACK = datetime.timedelta(days=1)
+
+
+def make_certificates(
+    directory: Path, addresses: Sequence[str], names: Sequence[str] = ("localhost",)
+) -> CertificatePaths:
+    """Make them in `directory`, keys readable by their owner only. The server is known by `addresses` and `names`."""
+    ca_key, server_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    authority = _name("howfar laboratory")
+    ca = (
+        _certificate(authority, authority, ca_key)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_key_usage(signs_certificates=True), critical=True)
+        .sign(ca_key, hashes.SHA256())
+    )
+    known_by: list[x509.GeneralName] = [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses]
+    known_by += [x509.DNSName(name) for name in names]
+    server = (
+        _certificate(_name("howfar server"), authority, server_key)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_key_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(known_by), critical=False)
+        .sign(ca_key, hashes.SHA256())
+    )
+    paths = CertificatePaths(directory / "ca.pem", directory / "server.pem", directory / "server-key.pem")
+    paths.ca.write_bytes(ca.public_bytes(serialization.Encoding.PEM))
+    paths.certificate.write_bytes(server.public_bytes(serialization.Encoding.PEM))
+    paths.key.touch(mode=0o600)
+    paths.key.write_bytes(
+        server_key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+    )
+    return paths
+
+
+def pinned_context(certificates: CertificatePaths, version: str) -> ssl.SSLContext:
+    """A client's, in Python: checks the server's certificate and its name, speaks this version (`TLSv1.3`) and no other."""
+    context = ssl.create_default_context(cafile=str(certificates.ca))
+    context.minimum_version = context.maximum_version = ssl.TLSVersion[version.replace(".", "_")]
+    return context
+
+
+def _name(common: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
+
+
+def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _CLOCK_SLACK)
+        .not_valid_after(now + _VALID)
+    )
+
+
+def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )

@@ -1,0 +1,77 @@
+"""Make a plan fit what there is: leave out levels that a server cannot do, make tables smaller where memory is. Pure.
+
+Everything that is changed is said in a sentence, for the terminal and for the run file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from howfar.errors import PlanError
+from howfar.plan.cells import cells
+from howfar.plan.types import Plan
+
+_STEPS = (1, 2, 5)
+"""Table sizes to choose from, times powers of ten: the same on the next day, when a little more or less is free."""
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A plan as it can be had, and what is not as it was asked."""
+
+    plan: Plan
+    said: tuple[str, ...] = ()
+
+
+def without_levels(plan: Plan, lacking: Mapping[str, Mapping[str, str]]) -> Fitted:
+    """Leave out levels, given by factor with the reason for each. Raises PlanError when nothing is left to compare."""
+    changed, said = {}, []
+    for factor, reasons in lacking.items():
+        levels = getattr(plan.factors, factor)
+        gone = [level for level in levels if level in reasons]
+        if not gone:
+            continue
+        left = tuple(level for level in levels if level not in reasons)
+        why = "; ".join(dict.fromkeys(reasons[level] for level in gone))
+        if not left:
+            raise PlanError(
+                f"plan {plan.name} asks for {factor} {', '.join(gone)} only: {why}",
+                "`howfar servers` shows what each server here can do.",
+            )
+        changed[factor] = left
+        said.append(f"left out: {factor} {', '.join(gone)}: {why}")
+    if not changed:
+        return Fitted(plan)
+    fitted = plan.model_copy(update={"factors": plan.factors.model_copy(update=changed)})
+    try:
+        contenders = sum(cell.role == "contender" for cell in cells(fitted))
+    except PlanError as error:
+        raise PlanError(f"{'; '.join(said)}. {error.message}", error.advice) from error
+    if contenders == 0 and any(cell.role == "contender" for cell in cells(plan)):
+        raise PlanError(
+            f"of plan {plan.name} nothing is left to compare with its baseline: {'; '.join(said)}",
+            "Choose another server with --server; `howfar servers` shows what each can do.",
+        )
+    return Fitted(fitted, tuple(said))
+
+
+def with_rows(plan: Plan, most: int) -> Fitted:
+    """Tables of at most so many rows, where the plan says that they may be smaller (`fit`); a round number of them."""
+    data = plan.data
+    if not data.fit:
+        return Fitted(plan)
+    size = data.table_size if data.table_size <= most else _round_below(most)
+    fitted = plan.model_copy(update={"data": data.model_copy(update={"table_size": size, "fit": False})})
+    if size == data.table_size:
+        return Fitted(fitted)
+    return Fitted(
+        fitted,
+        (f"tables of {size} rows instead of {data.table_size}: so many fit in this machine's memory and disk",),
+    )
+
+
+def _round_below(most: int) -> int:
+    """The largest of 1, 2, 5, 10, 20, … that is not above."""
+    power: int = 10 ** (len(str(max(most, 1))) - 1)
+    return max(step * power for step in _STEPS if step * power <= max(most, 1))

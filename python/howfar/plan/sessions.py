@@ -1,0 +1,50 @@
+"""What the levels of a cell ask of its sessions: encryption, compression, how often to connect, what the tables hold. Pure.
+
+The laboratory demands it in receipts, the conductor makes the engine's job of it: both read the levels here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from howfar.plan.types import ORDINARY, Content
+
+TlsVersion = Literal["1.2", "1.3"]
+Algorithm = Literal["zlib", "zstd"]
+_RESUMED = "-resumed"
+
+
+@dataclass(frozen=True)
+class SessionAsked:
+    """The sessions of a cell."""
+
+    tls: TlsVersion | None = None
+    resumption: bool = False
+    """Later connections may resume the session of an earlier one. Clients do not unless they are told how."""
+    algorithm: Algorithm | None = None
+    level: int | None = None
+    """None: the algorithm's own (zlib 6, zstd 3)."""
+    per_transaction: bool = False
+    content: Content = "digits"
+
+    @property
+    def tls_version(self) -> str | None:
+        """As servers name it: `TLSv1.3`."""
+        return None if self.tls is None else f"TLSv{self.tls}"
+
+
+def session_asked(factors: Mapping[str, str | int | float | bool]) -> SessionAsked:
+    """Of a cell's levels; what they do not say is as in `ORDINARY`."""
+    level = {name: str(factors.get(name, ordinary)) for name, ordinary in ORDINARY.items()}
+    version = level["tls"].removesuffix(_RESUMED)
+    algorithm, _, strength = level["compression"].partition("-")
+    return SessionAsked(
+        tls=None if version == "off" else cast(TlsVersion, version),
+        resumption=level["tls"].endswith(_RESUMED),
+        algorithm=None if algorithm == "off" else cast(Algorithm, algorithm),
+        level=int(strength) if strength else None,
+        per_transaction=level["connect"] == "per-transaction",
+        content=cast(Content, level["content"]),
+    )
