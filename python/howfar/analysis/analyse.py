@@ -15,6 +15,8 @@ from howfar.analysis.attribution.setting import setting_of
 from howfar.analysis.attribution.traffic import network_series
 from howfar.analysis.budget import time_split_us
 from howfar.analysis.confirmation import confirmations, unconfirmed
+from howfar.analysis.economics.compression import compression
+from howfar.analysis.economics.encryption import encryption
 from howfar.analysis.estimate import Estimate
 from howfar.analysis.intervals import (
     RatioJudgement,
@@ -26,8 +28,11 @@ from howfar.analysis.intervals import (
 )
 from howfar.analysis.link_facts import link_facts
 from howfar.analysis.machine import baseline_spread, others_cpus, others_in
+from howfar.analysis.model.facts import arm_facts
+from howfar.analysis.model.page import what_if
 from howfar.analysis.plateau import complete_blocks, settled
 from howfar.analysis.published import find_published
+from howfar.analysis.scaling import scaling
 from howfar.analysis.summary import (
     Bound,
     BytesPerTxn,
@@ -68,6 +73,7 @@ def summarise(run: Run) -> Summary:
     table = trial_table(run)
     floors = _Floors(table)
     rest = settled(run, floors.target)
+    facts, workload = arm_facts(run), run.info.plan.get("workload", {})
     cells = tuple(_cell(table, arm, floors, arm.name in rest) for arm in run.info.arms if table.measured(arm.name))
     return Summary(
         run=run.info.run_id,
@@ -99,6 +105,10 @@ def summarise(run: Run) -> Summary:
         warnings=tuple(_session_warnings(run, floors.aa)),
         confirmations=confirmations(confirmed),
         unconfirmed=unconfirmed(confirmed),
+        scaling=scaling(run, facts),
+        compression=compression(facts, workload),
+        encryption=encryption(facts),
+        what_if=what_if(facts, workload),
     )
 
 

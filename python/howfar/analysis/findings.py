@@ -256,15 +256,6 @@ class EncryptionEconomics(Part):
 # ---------------------------------------------------------------- what if
 
 
-class WhatIfStation(Part):
-    """One queueing station of the fitted model, per transaction; times in seconds."""
-
-    name: str
-    visits: float
-    mean_s: float
-    square_s2: float
-
-
 class WhatIf(Part):
     """What the page's sliders compute with: the fitted demands of one measured point. `model/what_if.py` and `what_if.js` do the same
     arithmetic on it; shared vectors hold them together."""
@@ -273,22 +264,30 @@ class WhatIf(Part):
     threads: int
     tps: float
     turns: float
-    connect_turns: float
-    """Of a connect a transaction, plain TCP."""
     think_s: float
-    """What does not queue and is no round trip."""
+    """What does not queue and is no round trip. Below nothing: so long do stations work on one transaction at the same time."""
     rtt_s: float
     rate_bps: float | None
     client_cpu_s: float
     server_cpu_s: float
     client_cpus: float
     server_cpus: float
-    """What the load could have of them: the emulator's share is taken off."""
+    """What the load could have of them."""
+    shared_cpu: bool
+    """Client and server have the same ones: `server_cpus` are both's."""
+    link_client_segment_s: float
+    link_server_segment_s: float
+    """What the link's emulator took of each host's processors for a segment in either direction; it goes first."""
     replies_bytes: tuple[float, ...]
-    """Of one transaction, on the wire without TLS and compression, headers included."""
+    """Of one transaction, as the protocol has them: what compression, encryption and headers make of them is in `model/wire.py`."""
     requests_bytes: tuple[float, ...]
     tls_byte_s: float
     """CPU seconds a payload byte, each end."""
+    connect_turns: float
+    """Of a connect a transaction, plain TCP; so is the CPU beside it. TLS adds to each."""
+    connect_client_s: float
+    connect_server_s: float
+    tls_connect_turns: float
     tls_connect_client_s: float
     tls_connect_server_s: float
     compression: tuple[WhatIfCompression, ...]

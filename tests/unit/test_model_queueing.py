@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from howfar.analysis.queueing import Point, Station, at, ceiling, knee, line, processors, solve
+from howfar.analysis.model.queueing import Point, Station, at, ceiling, knee, line, processors, solve
 
 
 def _machine_repair(delay_s: float, service_s: float, connections: int) -> float:

@@ -1,0 +1,140 @@
+"""Encryption: what TLS costs a byte, what it costs a connect, and what of throughput that is at each number of connections.
+
+Processor time is that of both ends, from cells that differ in nothing but TLS. A connect's is what cells with a connect a transaction
+have beyond persistent ones. Round trips come from time: what a lone connection's cycle grew beyond the processors' part, over the RTT.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+
+from howfar.analysis.economics.pairs import Pair, levels, pairs
+from howfar.analysis.economics.words import encryption_says
+from howfar.analysis.findings import EncryptionEconomics, EncryptionRow, EncryptionTried
+from howfar.analysis.model.facts import ArmFacts
+
+EACH = "per-transaction"
+
+
+def encryption(facts: Sequence[ArmFacts]) -> EncryptionEconomics | None:
+    """None: nothing was encrypted that has its plain cell."""
+    rows = [row for version in levels(facts, "tls") if (row := _row(facts, str(version))) is not None]
+    return EncryptionEconomics(rows=tuple(rows), says=encryption_says(rows)) if rows else None
+
+
+def _row(facts: Sequence[ArmFacts], version: str) -> EncryptionRow | None:
+    every = list(pairs(facts, "tls", version))
+    persistent = [pair for pair in every if pair.plain.level("connect") != EACH]
+    each = [pair for pair in every if pair.plain.level("connect") == EACH]
+    if not every:
+        return None
+    connects = list(_beyond(each, persistent))
+    byte_s = median((pair.client_s + pair.server_s) / pair.payload for pair in persistent) if persistent else None
+    return EncryptionRow(
+        version=f"TLS {version}",
+        connect_us=median(found.client_s + found.server_s for found in connects) * 1e6 if connects else None,
+        connect_turns=_turns(connects),
+        byte_ns=(byte_s or 0.0) * 1e9,
+        persistent=_tried(persistent),
+        per_transaction=_tried(each),
+        resumed=_resumed(each or every),
+    )
+
+
+def _tried(found: Sequence[Pair]) -> tuple[EncryptionTried, ...]:
+    """Where several cells have as many connections (other rates), each stands for itself."""
+    return tuple(
+        EncryptionTried(threads=pair.plain.threads, ratio=ratio)
+        for pair in sorted(found, key=lambda pair: pair.plain.threads)
+        if (ratio := pair.ratio) is not None
+    )
+
+
+def _resumed(found: Sequence[Pair]) -> bool | None:
+    said = [value for pair in found if isinstance(value := pair.changed.session.get("tls_resumed"), bool)]
+    return all(said) if said else None
+
+
+@dataclass(frozen=True)
+class _Connect:
+    """What a connect a transaction adds at one number of connections."""
+
+    threads: int
+    client_s: float
+    server_s: float
+    time_s: float
+    """Of the cycle, beyond processor time."""
+    rtt_s: float
+
+
+def _turns(found: Sequence[_Connect]) -> float | None:
+    """Only a lone connection's time is round trips; with more it is waiting."""
+    lone = [each for each in found if each.threads == 1 and each.rtt_s > 0]
+    return median(each.time_s / each.rtt_s for each in lone) if lone else None
+
+
+def _beyond(each: Sequence[Pair], persistent: Sequence[Pair]) -> Iterator[_Connect]:
+    """TLS's part of a connect: what it adds to a transaction that connects, less what it adds to one that does not."""
+    for pair in each:
+        twin = next((other for other in persistent if _same_place(other.plain, pair.plain)), None)
+        if twin is not None:
+            yield _Connect(
+                threads=pair.plain.threads,
+                client_s=pair.client_s - twin.client_s,
+                server_s=pair.server_s - twin.server_s,
+                time_s=_time_s(pair.plain, pair.changed) - _time_s(twin.plain, twin.changed),
+                rtt_s=pair.plain.rtt_s,
+            )
+
+
+def _time_s(before: ArmFacts, after: ArmFacts) -> float:
+    """By how much the cycle grew beyond what its processors worked more."""
+    return after.idle_s - before.idle_s
+
+
+def _same_place(one: ArmFacts, other: ArmFacts) -> bool:
+    return {**one.arm.factors, "connect": ""} == {**other.arm.factors, "connect": ""}
+
+
+@dataclass(frozen=True)
+class Connecting:
+    """What the model's base needs to know of TLS and of connecting, by the names of its fields. 0: not measured."""
+
+    tls_byte_s: float = 0.0
+    connect_turns: float = 0.0
+    connect_client_s: float = 0.0
+    connect_server_s: float = 0.0
+    tls_connect_turns: float = 0.0
+    tls_connect_client_s: float = 0.0
+    tls_connect_server_s: float = 0.0
+
+    def for_base(self) -> dict[str, float]:
+        return asdict(self)
+
+
+def connecting(facts: Sequence[ArmFacts]) -> Connecting:
+    """From the newest TLS version measured. What noise made less than nothing is nothing here."""
+    version = max((str(level) for level in levels(facts, "tls")), default=None)
+    every = list(pairs(facts, "tls", version)) if version else []
+    persistent = [pair for pair in every if pair.plain.level("connect") != EACH]
+    tls = list(_beyond([pair for pair in every if pair.plain.level("connect") == EACH], persistent))
+    plain = [
+        _Connect(pair.plain.threads, pair.client_s, pair.server_s, _time_s(pair.plain, pair.changed), pair.plain.rtt_s)
+        for pair in pairs(facts, "connect", EACH)
+        if pair.plain.level("tls") == "off"
+    ]
+    return Connecting(
+        tls_byte_s=_middle([(pair.client_s + pair.server_s) / pair.payload / 2 for pair in persistent]),
+        connect_turns=max(_turns(plain) or 0.0, 0.0),
+        connect_client_s=_middle([each.client_s for each in plain]),
+        connect_server_s=_middle([each.server_s for each in plain]),
+        tls_connect_turns=max(_turns(tls) or 0.0, 0.0),
+        tls_connect_client_s=_middle([each.client_s for each in tls]),
+        tls_connect_server_s=_middle([each.server_s for each in tls]),
+    )
+
+
+def _middle(values: Sequence[float]) -> float:
+    return max(median(values), 0.0) if values else 0.0

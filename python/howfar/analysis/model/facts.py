@@ -1,0 +1,185 @@
+"""What the good trials of an arm say a transaction needs: processor time by who spent it, bytes, turns; and what the load could have.
+
+Sums over trials, so that a long trial weighs more. Nothing is modelled here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from howfar.analysis.estimate import Estimate
+from howfar.analysis.intervals import mean_interval
+from howfar.analysis.machine import others_in
+from howfar.plan.types import LOCAL_PATHS, ORDINARY
+from howfar.results.records import Arm, ArmRole, FactorValue, Measured, Run, Trial, TrialStatus
+
+
+@dataclass(frozen=True)
+class ArmFacts:
+    """One arm. Times in seconds and bytes are of one transaction, unless the name says otherwise."""
+
+    arm: Arm
+    threads: int
+    blocks: tuple[int, ...]
+    tps_by_block: dict[int, float]
+    tps: Estimate
+    cycle_s: float
+    turns: float
+    bytes_to_client: float
+    bytes_to_server: float
+    client_cpu_s: float
+    server_cpu_s: float
+    link_cpu_s: float
+    """Of the emulator."""
+    link_server_share: float
+    """How much of that was on the server's processors."""
+    client_cpus: float
+    server_cpus: float
+    """What the load could have of them: less what others took, the emulator not among these."""
+    shared_cpu: bool
+    """Client and server on the same processors."""
+    wire_to_client: float | None
+    wire_to_server: float | None
+    """As the link counted them, headers in; a trial's connects and prepares are among them."""
+    segments_to_client: float | None
+    segments_to_server: float | None
+    rtt_s: float
+    """At rest; 0: no link."""
+    way_s: float
+    """What of a ping over the link is hosts and emulator, not the delay that was asked: kernels, wakes."""
+    session: Mapping[str, Any]
+
+    @property
+    def idle_s(self) -> float:
+        """Of a cycle, when neither end nor the link's delay had it; only at one connection does that mean waiting for nothing."""
+        return self.cycle_s - self.client_cpu_s - self.server_cpu_s - self.turns * self.rtt_s
+
+    def level(self, factor: str) -> FactorValue | None:
+        return self.arm.factors.get(factor, ORDINARY.get(factor))
+
+    @property
+    def rate_bps(self) -> float | None:
+        rate = self.arm.factors.get("rate_bps")
+        return float(rate) if isinstance(rate, int | float) else None
+
+    @property
+    def local(self) -> bool:
+        return self.arm.factors.get("path") in LOCAL_PATHS
+
+
+def arm_facts(run: Run) -> tuple[ArmFacts, ...]:
+    """Of every arm with a good trial that compares cells: not the duplicate, nor one made to confirm something."""
+    found = []
+    for arm in run.info.arms:
+        if arm.role in (ArmRole.BASELINE, ArmRole.CONTENDER):
+            trials = [trial for trial in run.trials if trial.arm == arm.name and _good(trial)]
+            if trials:
+                found.append(_facts(run, arm, trials))
+    return tuple(found)
+
+
+def _good(trial: Trial) -> bool:
+    return trial.status is TrialStatus.OK and trial.measured is not None and trial.measured.transactions > 0
+
+
+def _facts(run: Run, arm: Arm, trials: Sequence[Trial]) -> ArmFacts:
+    seen = [trial.measured for trial in trials if trial.measured is not None]
+    transactions = sum(each.transactions for each in seen)
+    elapsed_ns = sum(each.elapsed_ns for each in seen)
+    threads = int(arm.factors.get("threads", 1))
+    by_block = {trial.block: _tps(trial.measured) for trial in trials if trial.measured is not None}
+    places = _Places(run, arm)
+
+    def cpu(role: str) -> float:
+        return sum(use.cpu_ns for each in seen for use in each.cpu if use.role == role) / 1e9 / transactions
+
+    def crossed(direction: str, name: str) -> float | None:
+        counted = [(trial, _number(trial.receipt, "link", "counters", direction, name)) for trial in trials]
+        known = [(trial.measured, value) for trial, value in counted if value is not None and trial.measured]
+        passed = sum(each.transactions + each.warmup_transactions for each, _ in known)
+        return sum(value for _, value in known) / passed if passed else None
+
+    def typical(*path: str) -> float:
+        known = [value for trial in trials if (value := _number(trial.receipt, *path)) is not None]
+        return median(known) / 1e9 if known else 0.0
+
+    return ArmFacts(
+        arm=arm,
+        threads=threads,
+        blocks=tuple(sorted(by_block)),
+        tps_by_block=by_block,
+        tps=mean_interval(list(by_block.values())),
+        cycle_s=threads * elapsed_ns / 1e9 / transactions,
+        turns=sum(each.turns for each in seen) / transactions,
+        bytes_to_client=sum(each.bytes_to_client for each in seen) / transactions,
+        bytes_to_server=sum(each.bytes_to_server for each in seen) / transactions,
+        client_cpu_s=cpu("client") + cpu("forwarder") / 2,
+        server_cpu_s=cpu("server") + cpu("forwarder") / 2,
+        link_cpu_s=cpu("link"),
+        link_server_share=places.link_server_share(trials),
+        client_cpus=places.available(trials, places.client),
+        server_cpus=places.available(trials, places.server),
+        shared_cpu=bool(places.client & places.server),
+        wire_to_client=crossed("to_client", "wire_bytes"),
+        wire_to_server=crossed("to_server", "wire_bytes"),
+        segments_to_client=crossed("to_client", "segments"),
+        segments_to_server=crossed("to_server", "segments"),
+        rtt_s=typical("link", "rtt_at_rest_ns", "p50") or float(arm.factors.get("rtt_ns", 0)) / 1e9,
+        way_s=2 * typical("link", "compensate_ns"),
+        session=next((s for trial in trials if isinstance(s := trial.receipt.get("session"), Mapping)), {}),
+    )
+
+
+class _Places:
+    """Which processors an arm's two ends had, and what was left of them."""
+
+    def __init__(self, run: Run, arm: Arm) -> None:
+        environment = run.info.environment
+        count = environment.get("cpu_count")
+        self.all = count if isinstance(count, int) and count > 0 else 1
+        self.server = _cpus(environment.get("server_cpus"))
+        placement = arm.factors.get("placement", environment.get("placement"))
+        together = placement == "machines" and arm.factors.get("path") in LOCAL_PATHS
+        self.client = self.server if together else _cpus(environment.get("client_cpus"))
+
+    def available(self, trials: Sequence[Trial], cpus: frozenset[int]) -> float:
+        """Processors less what others took, at least what the load had. Where a run does not say which they took, as if of all."""
+        count = len(cpus) or max(self.all // 2, 1)
+        found = [self._available(trial, trial.measured, cpus, count) for trial in trials if trial.measured]
+        return max(median(found), 0.05 * count)
+
+    def _available(self, trial: Trial, seen: Measured, cpus: frozenset[int], count: int) -> float:
+        roles = [role for role, own in (("client", self.client), ("server", self.server)) if cpus == own]
+        ours = sum(use.cpu_ns for use in seen.cpu if use.role in roles) / seen.elapsed_ns
+        window = trial.window
+        if window is None or not cpus or not cpus <= window.cpus_busy.keys():
+            others = (others_in(trial) or 0.0) * count / self.all
+        else:
+            link = sum(ns for cpu, ns in window.link_cpu_ns.items() if cpu in cpus) / window.length_ns
+            others = max(sum(window.cpus_busy[cpu] for cpu in cpus) - ours - link, 0.0)
+        return max(count - others, min(ours, count))
+
+    def link_server_share(self, trials: Sequence[Trial]) -> float:
+        """Of the emulator's time. Its threads run where there is room: half, where a run does not say."""
+        windows = [trial.window for trial in trials if trial.window is not None and trial.window.link_cpu_ns]
+        spent = sum(ns for window in windows for ns in window.link_cpu_ns.values())
+        here = sum(ns for window in windows for cpu, ns in window.link_cpu_ns.items() if cpu in self.server)
+        return here / spent if spent else 0.5
+
+
+def _cpus(value: Any) -> frozenset[int]:
+    return frozenset(cpu for cpu in value if isinstance(cpu, int)) if isinstance(value, list | tuple) else frozenset()
+
+
+def _tps(seen: Measured) -> float:
+    return seen.transactions / (seen.elapsed_ns / 1e9)
+
+
+def _number(receipt: Mapping[str, Any], *path: str) -> float | None:
+    value: Any = receipt
+    for key in path:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

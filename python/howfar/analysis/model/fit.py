@@ -1,0 +1,151 @@
+"""A base of a measured curve: demands from its saturated point, and from its low end the time that does not queue.
+
+Processor time is read from counters at the highest throughput (the utilisation law: demand = busy time / transactions), where work
+comes in batches as it does under load. What a lone connection takes longer than these demands, whatever the reason, is `think_s`: so
+the model meets both ends of its own curve, and nothing between them is fitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from howfar.analysis.findings import WhatIf, WhatIfCompression, WhatIfSettings
+from howfar.analysis.model.facts import ArmFacts
+from howfar.analysis.model.messages import replies, requests
+from howfar.analysis.model.queueing import at
+from howfar.analysis.model.what_if import network
+from howfar.analysis.model.wire import HEADER_BYTES, SEGMENT_BYTES
+
+THREADS_MOST = 2048
+_HALVINGS = 60
+
+
+def settings_of(facts: ArmFacts) -> WhatIfSettings:
+    """What the arm was measured at. Its connects are part of what was measured, not something to add."""
+    return WhatIfSettings(
+        threads=facts.threads,
+        rtt_s=facts.rtt_s,
+        rate_bps=facts.rate_bps,
+        tls=facts.level("tls") != "off",
+        connect_each=False,
+        compression=str(facts.level("compression")),
+    )
+
+
+def fit(curve: Sequence[ArmFacts], workload: Mapping[str, Any]) -> WhatIf:
+    """Of cells that differ only in connections, at least one; with one, that is both ends."""
+    low = min(curve, key=lambda facts: facts.threads)
+    top = max(curve, key=lambda facts: facts.tps.value)
+    to_client, to_server = segment_costs(top)
+    base = WhatIf(
+        arm=top.arm.name,
+        threads=top.threads,
+        tps=top.tps.value,
+        turns=top.turns,
+        think_s=0.0,
+        rtt_s=top.rtt_s,
+        rate_bps=top.rate_bps,
+        client_cpu_s=top.client_cpu_s,
+        server_cpu_s=top.server_cpu_s,
+        client_cpus=top.client_cpus,
+        server_cpus=top.server_cpus,
+        shared_cpu=top.shared_cpu,
+        link_client_segment_s=to_client,
+        link_server_segment_s=to_server,
+        replies_bytes=replies(workload, low.turns, low.bytes_to_client),
+        requests_bytes=requests(low.turns, low.bytes_to_server),
+        tls_byte_s=0.0,
+        connect_turns=0.0,
+        connect_client_s=0.0,
+        connect_server_s=0.0,
+        tls_connect_turns=0.0,
+        tls_connect_client_s=0.0,
+        tls_connect_server_s=0.0,
+        compression=_as_measured(top),
+        threads_most=THREADS_MOST,
+    )
+    return base.model_copy(update={"think_s": _think_s(base, low)})
+
+
+def _think_s(base: WhatIf, low: ArmFacts) -> float:
+    """Such that the model gives the low end's throughput: by halving, for there it may be more than one connection."""
+    settings = settings_of(low)
+
+    def too_slow(think_s: float) -> bool:
+        tried = network(base.model_copy(update={"think_s": think_s}), settings)
+        return at(tried.points(low.threads), low.threads).throughput < low.tps.value
+
+    shortest, longest = -low.cycle_s, low.cycle_s
+    if too_slow(0.0) and low.threads > 1:
+        return 0.0  # a full station says nothing of what else takes time
+    for _ in range(_HALVINGS):
+        middle = (shortest + longest) / 2
+        shortest, longest = (shortest, middle) if too_slow(middle) else (middle, longest)
+    return (shortest + longest) / 2
+
+
+def _as_measured(facts: ArmFacts) -> tuple[WhatIfCompression, ...]:
+    """For a compressed curve on its own: what the link carried of it. The processors' part is in its demands already."""
+    algorithm = str(facts.level("compression"))
+    if algorithm == "off":
+        return ()
+    carried = carried_payload(facts)
+    to_client, to_server = carried if carried else (facts.bytes_to_client, facts.bytes_to_server)
+    return (
+        WhatIfCompression(
+            algorithm=algorithm,
+            ratio_to_client=to_client / facts.bytes_to_client,
+            ratio_to_server=to_server / facts.bytes_to_server,
+            client_byte_s=0.0,
+            server_byte_s=0.0,
+        ),
+    )
+
+
+def carried_payload(facts: ArmFacts) -> tuple[float, float] | None:
+    """What TCP carried a transaction, to the client and to the server, by the link's counters. None: no link.
+
+    Segments without payload (acknowledgements) count as headers too; what else they say is not known.
+    """
+    if facts.wire_to_client is None or facts.wire_to_server is None:
+        return None
+    if facts.segments_to_client is None or facts.segments_to_server is None:
+        return None
+    return (
+        max(facts.wire_to_client - HEADER_BYTES * facts.segments_to_client, 1.0),
+        max(facts.wire_to_server - HEADER_BYTES * facts.segments_to_server, 1.0),
+    )
+
+
+def segment_costs(facts: ArmFacts) -> tuple[float, float]:
+    """Seconds of the emulator a segment, on the client's and on the server's processors."""
+    count = (facts.segments_to_client or 0.0) + (facts.segments_to_server or 0.0)
+    count = count or (facts.bytes_to_client + facts.bytes_to_server) / SEGMENT_BYTES
+    cost = facts.link_cpu_s / count
+    return cost * (1 - facts.link_server_share), cost * facts.link_server_share
+
+
+def segment_costs_at(rate_bps: float | None, others: Sequence[ArmFacts]) -> tuple[float, float]:
+    """The same at another rate: a part that is the same at every rate, and one that grows with the time between two segments, in which
+    the emulator waits for the next to be due. A line through the arms over other links; through the nearest where there is one rate.
+    """
+    known = sorted({each.rate_bps: each for each in others if each.rate_bps is not None}.items())
+    if rate_bps is None or not known:
+        return 0.0, 0.0
+    gaps = [SEGMENT_BITS / rate for rate, _ in known]
+    gap = SEGMENT_BITS / rate_bps
+    both = [_on_line(gaps, [segment_costs(each)[side] for _, each in known], gap) for side in (0, 1)]
+    return both[0], both[1]
+
+
+SEGMENT_BITS = 8.0 * (SEGMENT_BYTES + HEADER_BYTES)
+
+
+def _on_line(xs: Sequence[float], ys: Sequence[float], x: float) -> float:
+    """By least squares; never below the least that was seen when it would fall with x, and never below nothing."""
+    mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
+    spread = sum((each - mean_x) ** 2 for each in xs)
+    slope = sum((a - mean_x) * (b - mean_y) for a, b in zip(xs, ys, strict=True)) / spread if spread else 0.0
+    slope = max(slope, 0.0)
+    return max(mean_y + slope * (x - mean_x), min(ys) / 2)

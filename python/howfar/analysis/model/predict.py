@@ -1,0 +1,77 @@
+"""Predictions beside what was measured: a curve on its own ends, and a curve from others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from howfar.analysis.findings import ModelPoint, Prediction, WhatIf, WhatIfSettings
+from howfar.analysis.model.facts import ArmFacts
+from howfar.analysis.model.fit import segment_costs_at
+from howfar.analysis.model.queueing import at
+from howfar.analysis.model.what_if import Network, network
+
+SOFTNESS = 1.5
+"""Of the band's lower edge, 1 / ((1/a)^k + (1/b)^k)^(1/k) over the two bounds a and b. With k = 1 every transaction waits behind all
+others, always; with k without end nobody ever waits. A convention between the two, fitted to nothing."""
+
+
+def predict(base: WhatIf, settings: WhatIfSettings, curve: Sequence[ArmFacts], basis: str, own: bool) -> Prediction:
+    """`curve` as `base` has it at `settings`. `own`: its two ends went in, so no error is reckoned there."""
+    found = network(base, settings)
+    threads = sorted(facts.threads for facts in curve)
+    points = found.points(threads[-1])
+    top = max(curve, key=lambda facts: facts.tps.value)
+    drawn = tuple(_point(found, number, at(points, number).throughput) for number in _grid(threads[-1], threads))
+    compared = [facts for facts in curve if not (own and facts.threads in (threads[0], top.threads))]
+    errors = [at(points, facts.threads).throughput / facts.tps.value - 1 for facts in compared]
+    return Prediction(
+        basis=basis,
+        points=drawn,
+        plateau_tps=found.ceiling,
+        knee=found.knee,
+        mean_error=sum(map(abs, errors)) / len(errors) if errors else None,
+        worst_error=max(map(abs, errors)) if errors else None,
+        plateau_error=at(points, top.threads).throughput / top.tps.value - 1,
+    )
+
+
+def _point(found: Network, threads: int, tps: float) -> ModelPoint:
+    low = min(_soft_low(found, threads), tps)
+    high = min(threads / _alone_s(found), found.ceiling)
+    return ModelPoint(threads=threads, tps=tps, low=low, high=max(high, tps))
+
+
+def _alone_s(found: Network) -> float:
+    return found.delay_s + sum(station.demand_s for station in found.stations)
+
+
+def _soft_low(found: Network, threads: int) -> float:
+    waits = (_alone_s(found) / threads) ** SOFTNESS + (1 / found.ceiling) ** SOFTNESS
+    return float(waits ** (-1 / SOFTNESS))
+
+
+def _grid(most: int, measured: Sequence[int]) -> list[int]:
+    """Numbers of connections to draw at: about eight to an octave's square, and every measured one."""
+    grid, number = set(measured), 1.0
+    while number <= most:
+        grid.add(round(number))
+        number *= 1.25
+    return sorted(number for number in grid if number <= most)
+
+
+def onto_link(local: WhatIf, lone: ArmFacts, target: ArmFacts, others: Sequence[ArmFacts]) -> WhatIf:
+    """The base of a path without a link, for one with `target`'s link.
+
+    A lone connection on loopback waits in every turn for kernels and for being woken. The link's round trip at rest is measured by a
+    ping and holds the same: what the calibration found of that is taken off, so that it does not count twice. The emulator's time on
+    the hosts' processors is that of `others`, arms over other links of this run.
+    """
+    twice_s = local.turns * max(min(lone.idle_s / lone.turns, target.way_s), 0.0) if lone.threads == 1 else 0.0
+    to_client, to_server = segment_costs_at(target.rate_bps, others)
+    return local.model_copy(
+        update={
+            "think_s": local.think_s - twice_s,
+            "link_client_segment_s": to_client,
+            "link_server_segment_s": to_server,
+        }
+    )

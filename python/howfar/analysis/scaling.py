@@ -1,0 +1,158 @@
+"""Throughput against connections: the curves of a run, their ceilings, what a model makes of them, and the answer in a sentence.
+
+A curve is the cells that differ in nothing but the number of connections. Each is described from its own two ends, and predicted from
+another: a curve over a link from the loopback's, else from the same path's at another rate or round trip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from howfar.analysis.findings import Ceiling, Curve, Prediction, Resource, Scaling, ThreadsPoint
+from howfar.analysis.model.facts import ArmFacts
+from howfar.analysis.model.fit import fit, settings_of
+from howfar.analysis.model.predict import onto_link, predict
+from howfar.analysis.model.series import MODELLED, Series, series
+from howfar.analysis.model.what_if import SHARED_CPU, network
+from howfar.analysis.published import published_sets
+from howfar.results.records import Run
+from howfar.units import format_rate_bps
+
+_LINK = ("rtt_ns", "rate_bps")
+
+
+def scaling(run: Run, facts: Sequence[ArmFacts]) -> Scaling | None:
+    """None: no cells of this run differ in their connections only."""
+    workload = _table(run.info.plan, "workload")
+    every = [each for each in series(facts) if each.factors.get("path") in MODELLED]
+    drawn = [each for each in every if len(each.arms) > 1]
+    if not drawn:
+        return None
+    curves = tuple(_curve(run, each, every, workload) for each in drawn)
+    return Scaling(curves=curves, says=_says(drawn, curves))
+
+
+def _curve(run: Run, one: Series, every: Sequence[Series], workload: Mapping[str, Any]) -> Curve:
+    base = fit(one.arms, workload)
+    settings = settings_of(one.top)
+    published, whose = _published(run.info.plan_name, one)
+    own = predict(base, settings, one.arms, f"from {_ends(one)} of the curve itself", own=True)
+    return Curve(
+        name=one.name,
+        factors=one.factors,
+        points=tuple(
+            ThreadsPoint(
+                threads=facts.threads,
+                arm=facts.arm.name,
+                tps=facts.tps,
+                published_tps=published.get(facts.threads),
+            )
+            for facts in one.arms
+        ),
+        ceilings=_ceilings(one, workload),
+        own=own,
+        foreign=foreign(one, every, workload),
+        published=whose,
+    )
+
+
+def _ends(one: Series) -> str:
+    low, top = one.arms[0].threads, one.top.threads
+    return f"{low} and {top} connections" if low != top else f"{low} connection{'s' if low > 1 else ''}"
+
+
+def _ceilings(one: Series, workload: Mapping[str, Any]) -> tuple[Ceiling, ...]:
+    base, top = fit(one.arms, workload), one.top
+    found = []
+    for station in network(base, settings_of(top)).stations:
+        if station.occupied_s <= 0:
+            continue
+        tps = 1 / station.occupied_s
+        if station.name == SHARED_CPU:
+            resource, what = Resource.SERVER_CPU, _cpu_says(base.client_cpu_s + base.server_cpu_s, base.server_cpus)
+        elif station.name == Resource.CLIENT_CPU:
+            resource, what = Resource.CLIENT_CPU, _cpu_says(base.client_cpu_s, base.client_cpus)
+        elif station.name == Resource.SERVER_CPU:
+            resource, what = Resource.SERVER_CPU, _cpu_says(base.server_cpu_s, base.server_cpus)
+        else:
+            resource, rate = Resource(station.name), top.rate_bps or 0.0
+            what = f"{_kb(station.occupied_s * rate / 8)} a transaction over {format_rate_bps(rate)}"
+        if station.shadow_s:
+            what += f", and {station.shadow_s * 1e3:.2g} ms that the link's emulator takes first"
+        found.append(Ceiling(resource=resource, tps=tps, says=f"{station.name}: {what}"))
+    return tuple(sorted(found, key=lambda ceiling: ceiling.tps))
+
+
+def _cpu_says(demand_s: float, cpus: float) -> str:
+    return f"{demand_s * 1e3:.3g} ms a transaction, {cpus:.2g} CPU{'' if cpus == 1 else 's'}"
+
+
+def foreign(one: Series, every: Sequence[Series], workload: Mapping[str, Any]) -> Prediction | None:
+    """From a curve that differs in the link only. None: this run has no such."""
+    if one.local:
+        return None
+    like = [each for each in every if each is not one and each.but("path", *_LINK) == one.but("path", *_LINK)]
+    loopback = [each for each in like if each.factors.get("path") == "tcp" and len(each.arms) > 1]
+    links = [each for each in like if not each.local and each.but(*_LINK) == one.but(*_LINK)]
+    basis = loopback[0] if loopback else next((each for each in links if len(each.arms) > 1), None)
+    if basis is None:
+        return None
+    base = fit(basis.arms, workload)
+    said = f"from {basis.name} at {_ends(basis)}, {_kb(sum(base.replies_bytes))} of answers a transaction"
+    if basis.local:
+        others = [each.top for each in links]
+        base = onto_link(base, basis.arms[0], one.top, others)
+        said += ", the link's rate and its round trip at rest"
+        said += ", the emulator's CPU a segment over the other links" if others else ", no CPU for the emulator"
+    return predict(base, settings_of(one.top), one.arms, said, own=False)
+
+
+def _says(drawn: Sequence[Series], curves: Sequence[Curve]) -> str:
+    parts = [_curve_says(one, curve) for one, curve in zip(drawn, curves, strict=True)]
+    foreseen = [curve.foreign for curve in curves if curve.foreign and curve.foreign.mean_error is not None]
+    if foreseen:
+        points = sum(len(curve.points) for curve in curves if curve.foreign)
+        mean = sum(p.mean_error or 0.0 for p in foreseen) / len(foreseen)
+        worst = max(p.worst_error or 0.0 for p in foreseen)
+        parts.append(
+            f"The model foresaw the curves over a link from another one with a mean error of {mean:.1%} over {points} points"
+            f" (worst {worst:.1%})"
+        )
+    return ". ".join(parts).replace("%", " %") + "."
+
+
+def _curve_says(one: Series, curve: Curve) -> str:
+    top, binding = one.top, curve.ceilings[0] if curve.ceilings else None
+    said = f"{curve.name}: at most {top.tps.value:.4g} transactions/s, at {top.threads} connections"
+    if binding is None or curve.own is None:
+        return said
+    share = top.tps.value / binding.tps
+    if share >= 0.9:
+        return f"{said}; the {binding.resource} is the ceiling ({binding.tps:.4g}), N* {curve.own.knee:.3g}"
+    return f"{said}, {share:.0%} of the lowest known ceiling ({binding.resource}, {binding.tps:.4g})"
+
+
+def _published(plan: str, one: Series) -> tuple[dict[int, float], str | None]:
+    """What others published for this curve, by connections, and what they measured."""
+    for entry in published_sets():
+        if entry.plan != plan:
+            continue
+        found = {}
+        for cell in entry.cells:
+            threads = cell.factors.get("threads")
+            rest = {name: level for name, level in cell.factors.items() if name != "threads"}
+            if isinstance(threads, int) and all(one.factors.get(name) == level for name, level in rest.items()):
+                found[threads] = cell.tps
+        if found:
+            return found, entry.setup
+    return {}, None
+
+
+def _kb(length: float) -> str:
+    return f"{length / 1e3:.4g} kB"
+
+
+def _table(plan: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = plan.get(key)
+    return value if isinstance(value, Mapping) else {}

@@ -1,0 +1,161 @@
+"""What compression and encryption cost, from made-up runs whose truth is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.unit.made_curves import REPLIES, REQUESTS, Cell, run_of
+
+from howfar.analysis.analyse import summarise
+from howfar.analysis.findings import CompressionRow, EncryptionRow
+from howfar.results.records import Run
+
+PAYLOAD = REPLIES + REQUESTS
+PLAIN_100M, PLAIN_1G = 286.0, 1100.0
+
+
+def _cell(tps: float, rate_bps: float, threads: int = 16, **more: Any) -> Cell:
+    known = {"client_s", "server_s", "carried", "receipt"}
+    factors = {"path": "remote", "threads": threads, "rtt_ns": 200_000, "rate_bps": int(rate_bps)}
+    factors |= {name: level for name, level in more.items() if name not in known}
+    return Cell(factors, tps, **{name: value for name, value in more.items() if name in known})
+
+
+def _packed(algorithm: str, content: str, tps: float, rate_bps: float, carried: float, server_ns: float) -> Cell:
+    return _cell(
+        tps,
+        rate_bps,
+        compression=algorithm,
+        content=content,
+        carried=carried,
+        client_s=0.0002 + 2e-9 * PAYLOAD,
+        server_s=0.0008 + server_ns * 1e-9 * PAYLOAD,
+    )
+
+
+def _plain(content: str, tps: float, rate_bps: float) -> Cell:
+    return _cell(tps, rate_bps, compression="off", content=content)
+
+
+def _compressed() -> Run:
+    """zlib leaves half and takes 30 ns a byte: the server's CPU then passes 500 transactions a second."""
+    return run_of(
+        [
+            _plain("digits", PLAIN_100M, 1e8),
+            _plain("digits", PLAIN_1G, 1e9),
+            _packed("zlib", "digits", 470.0, 1e8, 0.5, 30),
+            _packed("zlib", "digits", 490.0, 1e9, 0.5, 30),
+            _plain("incompressible", PLAIN_100M, 1e8),
+            _plain("incompressible", PLAIN_1G, 1e9),
+            _packed("zlib", "incompressible", 280.0, 1e8, 1.01, 25),
+            _packed("zlib", "incompressible", 550.0, 1e9, 1.01, 25),
+        ]
+    )
+
+
+def _rows(run: Run) -> dict[str, CompressionRow]:
+    found = summarise(run).compression
+    assert found is not None
+    return {row.content: row for row in found.rows}
+
+
+def test_bytes_and_time_a_byte_are_read_back() -> None:
+    row = _rows(_compressed())["digits"]
+    assert row.ratio_to_client == pytest.approx(0.5, rel=0.02)
+    assert row.server_ns_per_byte == pytest.approx(30, rel=0.01)
+    assert row.client_ns_per_byte == pytest.approx(2, rel=0.01)
+
+
+def test_it_pays_below_the_break_even_and_the_cells_agree() -> None:
+    """500 transactions of 43 kB are 172 Mb/s: below that the link is what is short."""
+    row = _rows(_compressed())["digits"]
+    assert row.break_even_bps is not None and 1.5e8 < row.break_even_bps < 2e8
+    by_rate = {each.rate_bps: each for each in row.measured}
+    assert by_rate[1e8].predicted > 1.4 and by_rate[1e9].predicted < 0.6
+    assert all(each.agrees for each in row.measured)
+    below = [point for point in row.curve if point.rate_bps < row.break_even_bps / 1.1]
+    above = [point for point in row.curve if point.rate_bps > row.break_even_bps * 1.1]
+    assert all(point.compressed_tps > point.plain_tps for point in below)
+    assert all(point.compressed_tps < point.plain_tps for point in above)
+
+
+def test_what_does_not_shrink_never_pays() -> None:
+    row = _rows(_compressed())["incompressible"]
+    assert row.break_even_bps is None and "none pays" in row.level_advice
+
+
+def test_a_wrong_forecast_is_said() -> None:
+    """Here compression made a slow link slower than the same model says: not agreeing."""
+    cells = [_plain("digits", PLAIN_100M, 1e8), _packed("zlib", "digits", 200.0, 1e8, 0.5, 3)]
+    (tried,) = _rows(run_of(cells))["digits"].measured
+    assert tried.predicted > 1 > tried.ratio.value and not tried.agrees
+
+
+def _encrypted(persistent: float, churn: float) -> EncryptionRow:
+    """TLS multiplies throughput by these; 0.5 ns a byte at each end, 300 µs of CPU and two round trips a connect."""
+    cells = []
+    for threads in (1, 16):
+        for connect in ("persistent", "per-transaction"):
+            each = connect == "per-transaction"
+            plain_s = 0.0003 if each else 0.0
+            plain_cycle = 0.0045 + (0.001 + plain_s if each else 0.0)
+            byte_s = 0.5e-9 * PAYLOAD
+            connect_s = 0.00015 if each else 0.0
+            cycle = plain_cycle + 2 * byte_s + 2 * connect_s + (2 * 0.0002 if each else 0.0)
+            plain_tps = 1 / plain_cycle if threads == 1 else 1000.0
+            tls_tps = 1 / cycle if threads == 1 else 1000.0 * (churn if each else persistent)
+            common: dict[str, Any] = {"connect": connect, "threads": threads}
+            cells.append(_cell(plain_tps, 1e9, tls="off", server_s=0.0008 + plain_s, **common))
+            session = {"session": {"tls_resumed": True}}
+            cells.append(
+                _cell(
+                    tls_tps,
+                    1e9,
+                    tls="1.3",
+                    client_s=0.0002 + byte_s + connect_s,
+                    server_s=0.0008 + plain_s + byte_s + connect_s,
+                    receipt=session,
+                    **common,
+                )
+            )
+    found = summarise(run_of(cells)).encryption
+    assert found is not None
+    (row,) = found.rows
+    assert found.says.startswith("TLS 1.3 costs 1.00 ns of CPU a byte and 300 µs a connect")
+    return row
+
+
+def test_costs_of_tls_are_read_back() -> None:
+    row = _encrypted(0.99, 0.6)
+    assert row.byte_ns == pytest.approx(1.0, rel=0.01)
+    assert row.connect_us == pytest.approx(300, rel=0.01)
+    assert row.connect_turns == pytest.approx(2, abs=0.2), "whole transactions in the window, so not exactly"
+    assert row.resumed is True
+    assert [each.threads for each in row.persistent] == [1, 16]
+
+
+@pytest.mark.parametrize(
+    ("persistent", "churn", "said"),
+    [
+        (0.99, 0.6, "churn costs, bytes hardly"),
+        (0.8, 0.6, "churn costs and so do bytes"),
+        (0.99, 0.99, "neither"),
+    ],
+)
+def test_the_sentence_follows_from_the_figures(persistent: float, churn: float, said: str) -> None:
+    from howfar.analysis.economics.words import encryption_says
+
+    row = _encrypted(persistent, churn)
+    slow = row.model_copy(
+        update={
+            "persistent": tuple(each for each in row.persistent if each.threads == 16),
+            "per_transaction": tuple(each for each in row.per_transaction if each.threads == 16),
+        }
+    )
+    assert said in encryption_says([slow])
+
+
+def test_runs_without_them_have_no_economics() -> None:
+    summary = summarise(run_of([_plain("digits", PLAIN_1G, 1e9)]))
+    assert summary.compression is None and summary.encryption is None

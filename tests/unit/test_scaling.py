@@ -1,0 +1,110 @@
+"""Curves, ceilings and predictions, from made-up runs whose truth is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.unit.made_curves import REPLIES, Cell, run_of
+
+from howfar.analysis.analyse import summarise
+from howfar.analysis.findings import Curve, Resource, Scaling
+from howfar.analysis.model.facts import arm_facts
+from howfar.analysis.scaling import scaling
+from howfar.results.records import Run
+
+CYCLE_S = 0.0022
+"""Of a lone connection on loopback: 1 ms of CPU, and 1.2 ms in which nobody works."""
+RTT_S = 0.0002
+WIRE = REPLIES + 90 * 39
+"""About 39 segments a transaction: 12 short replies, 3 of nine segments."""
+
+
+def _tcp(threads: int) -> Cell:
+    """By the two bounds, rounded off where they meet: no law of the model."""
+    soft = ((CYCLE_S / threads) ** 2 + 0.0008**2) ** -0.5 if threads > 1 else 1 / CYCLE_S
+    return Cell({"path": "tcp", "threads": threads}, soft)
+
+
+def _remote(threads: int, rate_bps: float, tps: float) -> Cell:
+    factors = {"path": "remote", "threads": threads, "rtt_ns": 200_000, "rate_bps": int(rate_bps)}
+    return Cell(factors, tps, link_s=0.0005)
+
+
+def _bandwidth() -> Run:
+    slow, fast = 1e8 / 8 / WIRE, 900.0
+    cells = [_tcp(threads) for threads in (1, 4, 16, 64)]
+    cells += [_remote(n, 1e8, tps) for n, tps in ((1, 115.0), (4, 0.87 * slow), (16, 0.98 * slow), (64, slow))]
+    cells += [_remote(n, 1e9, tps) for n, tps in ((1, 170.0), (4, 480.0), (16, 0.97 * fast), (64, fast))]
+    return run_of(cells)
+
+
+def _scaling(run: Run) -> Scaling:
+    found = scaling(run, arm_facts(run))
+    assert found is not None
+    return found
+
+
+def _named(found: Scaling, **factors: Any) -> Curve:
+    (curve,) = [each for each in found.curves if factors.items() <= each.factors.items()]
+    return curve
+
+
+def test_cells_that_differ_in_connections_only_are_one_curve() -> None:
+    found = _scaling(_bandwidth())
+    assert [curve.factors.get("rate_bps", "loopback") for curve in found.curves] == ["loopback", 10**8, 10**9]
+    assert all([point.threads for point in curve.points] == [1, 4, 16, 64] for curve in found.curves)
+
+
+def test_a_slow_link_is_its_curve_s_ceiling_and_the_plateau_is_foreseen_from_loopback() -> None:
+    curve = _named(_scaling(_bandwidth()), rate_bps=10**8)
+    assert curve.ceilings[0].resource is Resource.LINK_TO_CLIENT
+    assert [ceiling.tps for ceiling in curve.ceilings] == sorted(ceiling.tps for ceiling in curve.ceilings)
+    assert curve.foreign is not None and curve.foreign.plateau_error is not None
+    assert abs(curve.foreign.plateau_error) < 0.03
+    assert "tcp at 1 and 64 connections" in curve.foreign.basis
+
+
+def test_a_fast_link_is_not_and_the_emulator_s_part_is_named() -> None:
+    curve = _named(_scaling(_bandwidth()), rate_bps=10**9)
+    assert curve.ceilings[0].resource is Resource.SERVER_CPU
+    assert "emulator" in curve.ceilings[0].says
+
+
+def test_a_curve_s_own_ends_are_met_and_not_counted_as_foreseen() -> None:
+    for curve in _scaling(_bandwidth()).curves:
+        assert curve.own is not None
+        first = next(point for point in curve.own.points if point.threads == 1)
+        assert first.tps == pytest.approx(curve.points[0].tps.value, rel=1e-6)
+    loopback = _named(_scaling(_bandwidth()), path="tcp")
+    assert loopback.own is not None and loopback.own.mean_error is not None and loopback.foreign is None
+
+
+def test_the_band_holds_the_model() -> None:
+    for curve in _scaling(_bandwidth()).curves:
+        for prediction in (curve.own, curve.foreign):
+            for point in prediction.points if prediction else ():
+                assert point.low <= point.tps <= point.high
+
+
+def test_without_loopback_another_link_is_the_basis() -> None:
+    run = _bandwidth()
+    cells = [arm for arm in run.info.arms if arm.factors["path"] == "remote"]
+    left = run.model_copy(update={"info": run.info.model_copy(update={"arms": tuple(cells)})})
+    curve = _named(_scaling(left), rate_bps=10**8)
+    assert curve.foreign is not None and curve.foreign.basis.startswith("from remote")
+
+
+def test_a_run_with_one_number_of_connections_has_no_curves() -> None:
+    run = run_of([_tcp(16), _remote(16, 1e9, 700.0)])
+    assert scaling(run, arm_facts(run)) is None
+    assert summarise(run).what_if is None, "nothing was varied that the sliders vary"
+
+
+def test_the_summary_carries_it_and_the_measured_point() -> None:
+    summary = summarise(_bandwidth())
+    assert summary.scaling is not None and summary.what_if is not None
+    assert summary.what_if.rate_bps == 10**9, "the curve over a link with the highest throughput"
+    measured = summary.what_if.worked[0]
+    assert measured.settings.threads == summary.what_if.threads
+    assert measured.answer.tps == pytest.approx(summary.what_if.tps, rel=0.1)
