@@ -192,6 +192,13 @@ def test_what_is_not_explained_is_refused_with_the_largest_parts() -> None:
     assert limit_of(waiting).resource is Resource.SERVER_WAIT
 
 
+def test_what_is_not_explained_on_a_crowded_machine_is_laid_to_the_machine() -> None:
+    case = Case(connections=8, tps=1000, turns=2, rtt_us=None, client_us=100, server_us=300, others={0: 0.7, 1: 0.9})
+    limit = limit_of(case)
+    assert limit.resource is Resource.INVALID
+    assert "other programs have the machine" in limit.says
+
+
 def test_blocks_that_disagree_make_a_finding_less_sure() -> None:
     """One of four is another load: three quarters agree. Two of four: hardly a finding."""
     idle = replace(FULL, tps=40, server_us=400, client_us=100)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from howfar.engine.messages import Distribution as EngineDistribution
 from howfar.engine.messages import Sysbench
+from howfar.engine.workloads import SYSBENCH_KINDS
 from howfar.errors import PlanError, UsageError
 from howfar.plan.cells import block_order, cells, stream_seed
 from howfar.plan.estimate import LABORATORY_NS, cost
 from howfar.plan.load import Override, load_plan, shipped_plans
-from howfar.plan.types import Data, Distribution, Workload, local_part, restore_plan
+from howfar.plan.types import Data, Distribution, Workload, WorkloadKind, local_part, restore_plan
 
 GOOD = """\
 name = "mine"
@@ -71,6 +73,7 @@ def test_quick_paths_fits_eight_blocks_in_five_minutes() -> None:
 
 def test_the_plan_knows_every_option_of_the_engine() -> None:
     assert set(Workload.model_fields) | set(Data.model_fields) - {"fit"} <= set(Sysbench.model_fields)
+    assert get_args(WorkloadKind) == SYSBENCH_KINDS
     assert set(Distribution.model_fields) == set(EngineDistribution.model_fields)
     defaults = Sysbench()
     for name, field in Workload.model_fields.items():

@@ -11,6 +11,7 @@ from typing import Any
 from howfar.analysis.estimate import Estimate
 from howfar.analysis.intervals import excludes_one, welch_ratio
 from howfar.analysis.trials import TrialTable, Value, path_cpu_us, qps, trial_table
+from howfar.plan.types import Data, Factors, Part, Timing, Workload
 from howfar.results.parts import plan_part
 from howfar.results.records import ArmRole, Measured, Run
 from howfar.units import format_duration_ns, format_rate_bps
@@ -158,9 +159,19 @@ def _plan_keys(before: Run, after: Run) -> list[tuple[str, str]]:
     return found
 
 
+_TABLES: dict[str, type[Part]] = {"factors": Factors, "workload": Workload, "data": Data, "timing": Timing}
+
+
 def _plan_table(run: Run, table: str) -> Mapping[str, Any]:
+    """With what an entry is where a plan does not have it: one of before says nothing of what came later."""
     value = run.info.plan.get(table)
-    return value if isinstance(value, Mapping) else {}
+    if not isinstance(value, Mapping):
+        return {}
+    fields = _TABLES[table].model_fields.items()
+    ordinary = {
+        name: field.default for name, field in fields if isinstance(field.default, str | int | float | bool | tuple)
+    }
+    return {**{name: list(v) if isinstance(v, tuple) else v for name, v in ordinary.items()}, **value}
 
 
 def _planned(table: str, key: str) -> Callable[[Run], Any]:

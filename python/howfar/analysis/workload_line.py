@@ -5,23 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+_WRITES = {"index_updates": "indexed updates", "non_index_updates": "updates", "delete_inserts": "delete-inserts"}
+_WRITING = ("oltp_read_write", "oltp_write_only")
 RANGE_KINDS = ("simple_ranges", "sum_ranges", "order_ranges", "distinct_ranges")
 
 
 def workload_line(plan: Mapping[str, Any]) -> str:
     """`oltp_read_only: 25 point selects + 4 ranges of 5 rows a transaction, 10 tables x 100000 rows, pareto ids`."""
     workload, data = _table(plan, "workload"), _table(plan, "data")
-    parts = []
-    if workload.get("point_selects"):
-        parts.append(f"{workload['point_selects']} point selects")
-    ranges = sum(int(workload.get(kind, 0)) for kind in RANGE_KINDS) if workload.get("range_selects", True) else 0
-    if ranges:
-        parts.append(f"{ranges} ranges of {workload.get('range_size', '?')} rows")
-    line = f"{workload.get('kind', 'workload')}: {' + '.join(parts) or 'queries'} a transaction"
+    kind = str(workload.get("kind", "workload"))
+    parts = [] if kind == "oltp_write_only" else _reads(workload)
+    if kind in _WRITING:
+        parts += [f"{count} {word}" for option, word in _WRITES.items() if (count := workload.get(option))]
+    known = kind in ("oltp_read_only", *_WRITING, "workload")
+    line = f"{kind}: {' + '.join(parts) or 'queries'} a transaction" if known else kind
     if data.get("tables"):
         line += f", {data['tables']} tables x {data.get('table_size', '?')} rows"
     ids = _table(workload, "distribution").get("kind")
     return line + (f", {ids} ids" if ids else "")
+
+
+def _reads(workload: Mapping[str, Any]) -> list[str]:
+    parts = [f"{workload['point_selects']} point selects"] if workload.get("point_selects") else []
+    ranges = sum(int(workload.get(kind, 0)) for kind in RANGE_KINDS) if workload.get("range_selects", True) else 0
+    return [*parts, f"{ranges} ranges of {workload.get('range_size', '?')} rows"] if ranges else parts
 
 
 def _table(plan: Mapping[str, Any], key: str) -> Mapping[str, Any]:

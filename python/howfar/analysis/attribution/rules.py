@@ -336,6 +336,16 @@ def _nothing_full(evidence: Evidence) -> tuple[str, ...]:
     return tuple(facts)
 
 
+def busy_machine(evidence: Evidence, cycle: Cycle) -> Finding | None:
+    """Too much is unexplained, and other programs have the CPUs: what they do to wake-ups and queues is in no counter of ours."""
+    crowded = [cpus for cpus in evidence.cpu_sets if cpus.used >= FULL_SHARE and cpus.owners.get("others", 0.0) >= HALF]
+    if not crowded or cycle.rest_share <= REST_SHARE:
+        return None
+    held = "; ".join(f"CPU of the {cpus.name}: {hold_words(cpus.owners)}" for cpus in crowded)
+    words = f"other programs have the machine ({held}), and {percent(cycle.rest_share)} of the cycle is unexplained"
+    return Finding(Resource.INVALID, words, (held,), "medium")
+
+
 def not_established(evidence: Evidence, cycle: Cycle) -> Finding:
     """The refusal: no counter shows a full resource, and too much is unexplained to say that none is."""
     parts = ", ".join(f"{part.name} {percent(part.us / cycle.us)}" for part in largest(cycle, 3))
@@ -358,6 +368,7 @@ RULES: tuple[Rule, ...] = (
     server_wait,
     latency,
     own_round,
+    busy_machine,
 )
 
 

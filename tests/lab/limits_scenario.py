@@ -1,0 +1,149 @@
+"""A program for the tests: loads that one resource limits, each in a real laboratory, and the limit that analysis names for each.
+
+python -m tests.lab.limits_scenario CASES_JSON   Each case: `name`, `request` (of the laboratory; cases with the same one share it),
+`factors`, `workload`, `data`, `trials`, and what makes it so: `loss` (share of segments to the client), `rmem` (bytes of the client
+host's receive buffers), `work` (what the client does with answers), `null` (bytes of one row from a server that only answers).
+`on_disk` of the first: without a sandbox, whose data would lie in memory.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from howfar.analysis.analyse import summarise
+from howfar.conduct.schedule import Place
+from howfar.conduct.trial import Instruments, run_trial
+from howfar.engine.link_messages import IndependentLoss
+from howfar.engine.messages import LoadJob
+from howfar.engine.process import Event, Launcher, LoadOutcome, run_load
+from howfar.lab import sandbox
+from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
+from howfar.lab.link import LinkAsked
+from howfar.lab.link.asked import WayAsked
+from howfar.lab.stage import Laboratory
+from howfar.plan.types import Baseline, Data, Factors, Plan, Timing, Workload
+from howfar.results.records import Arm, ArmRole, Run, RunInfo, Trial, TrialStatus
+from tests.lab.null_stage import NullLaboratory
+
+SEED = 1
+
+
+def _request(case: Mapping[str, Any]) -> LabRequest:
+    asked = dict(case["request"])
+    loss = case.get("loss", 0.0)
+    link = LinkAsked(rtt_ns=asked.get("rtt_ns", 200_000), rate_bps=asked.get("rate_bps", 10**9))
+    if loss:
+        link = replace(link, to_client=WayAsked(loss=IndependentLoss(probability=loss)))
+    return LabRequest(**asked, link=link, with_goodput=False)
+
+
+def _plan(case: Mapping[str, Any], request: LabRequest) -> Plan:
+    factors = case["factors"]
+    return Plan(
+        name="limits",
+        question="Which resource is the limit?",
+        workload=Workload(**case.get("workload", {})),
+        data=Data(**{"tables": request.tables, "table_size": request.table_size, **case.get("data", {})}),
+        factors=Factors(path=factors["path"], threads=factors["threads"]),
+        baseline=Baseline(path=factors["path"]),
+        timing=Timing(warmup="600ms", measure=case.get("measure", "2s")),
+    )
+
+
+@contextmanager
+def _host_as_asked(laboratory: Lab, case: Mapping[str, Any]) -> Iterator[None]:
+    rmem = case.get("rmem")
+    if rmem is None:
+        yield
+        return
+    host, name = laboratory.client_host, "net/ipv4/tcp_rmem"
+    assert host.write_sysctl(name, f"4096 {rmem} {rmem}")
+    yield
+    assert host.write_sysctl(name, "4096 131072 6291456")
+
+
+def _measure(case: Mapping[str, Any]) -> Any:
+    def measure(job: LoadJob, client: Launcher, hear: Any) -> LoadOutcome:
+        return run_load(job.model_copy(update={"client_work": case.get("work", "touch")}), client, hear)
+
+    return measure
+
+
+def _trials(laboratory: Lab, case: Mapping[str, Any], plan: Plan, arm: Arm) -> list[Trial]:
+    instruments = Instruments(measure=_measure(case))
+
+    def hear(_: Event) -> None:
+        pass
+
+    found = []
+    measured_in: Laboratory = NullLaboratory(laboratory, case["null"]) if "null" in case else laboratory
+    with _host_as_asked(laboratory, case):
+        for number in range(case.get("trials", 1)):
+            place = Place(block=number, position=0, attempt=0, arm=arm.name)
+            found.append(run_trial(number, place, arm, plan, SEED, measured_in, instruments, hear))
+    return found
+
+
+def _judge(laboratory: Lab, case: Mapping[str, Any], request: LabRequest) -> dict[str, Any]:
+    plan = _plan(case, request)
+    arm = Arm(name=case["name"], role=ArmRole.BASELINE, factors=case["factors"])
+    trials = _trials(laboratory, case, plan, arm)
+    kind, version = laboratory.server()
+    info = RunInfo(
+        run_id="0",
+        created_unix_ns=0,
+        howfar_version="0",
+        command=("howfar",),
+        plan_name="limits",
+        quick=True,
+        plan_toml="",
+        plan=plan.model_dump(mode="json"),
+        seed=SEED,
+        arms=(arm,),
+        environment=laboratory.environment(),
+        server_kind=kind,
+        server_version=version,
+    )
+    # A trial that a busy machine made void is judged all the same: which resource is full, the noise does not change.
+    kept = tuple(_forgiven(trial) for trial in trials)
+    summary = summarise(Run(info=info, trials=kept, stop=None))
+    cell = next(iter(summary.cells), None)
+    return {
+        "name": case["name"],
+        "void": [trial.void_reason for trial in trials],
+        "cell": cell and cell.model_dump(mode="json", exclude={"latency_curve", "receipt", "network"}),
+        "window": trials[-1].window and trials[-1].window.model_dump(mode="json", exclude={"network"}),
+        "summary": {"verdict": summary.verdict, "advice": [advice.action for advice in summary.advice]},
+    }
+
+
+def _forgiven(trial: Trial) -> Trial:
+    reason = trial.void_reason or ""
+    busy = "was late" in reason or "RTT at rest" in reason
+    return (
+        trial.model_copy(update={"status": TrialStatus.OK, "void_reason": None}) if busy and trial.measured else trial
+    )
+
+
+def main() -> int:
+    cases = json.loads(sys.argv[1])
+    if not (cases[0].get("on_disk") or sandbox.inside()):  # in the sandbox data that fits lies in memory
+        return sandbox.run_inside()
+    groups: dict[str, list[Any]] = {}
+    for case in cases:
+        groups.setdefault(json.dumps([case["request"], case.get("loss", 0.0)], sort_keys=True), []).append(case)
+    for together in groups.values():
+        request = _request(together[0])
+        with open_laboratory(request) as laboratory:
+            for case in together:
+                print(json.dumps(_judge(laboratory, case, request)), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

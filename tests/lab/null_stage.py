@@ -1,0 +1,65 @@
+"""A stage whose server answers every statement from bytes made beforehand: beside it any client is the slow one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from howfar.engine.messages import NullJob, NullReady, Observed, TcpListen, TcpTarget
+from howfar.engine.process import EngineProcess, Launcher
+from howfar.lab.laboratory import Lab
+from howfar.lab.stage import Obtained
+from howfar.lab.window import Scene, WindowWatch
+from howfar.results.records import FactorValue
+
+ADDRESS = "127.0.0.1"
+
+
+@dataclass
+class NullStage:
+    """See `howfar.lab.stage.Stage`."""
+
+    target: Any
+    client: Launcher
+    observe: tuple[Observed, ...]
+    scene: Scene
+    user: str = "null"
+    password: str = ""
+    database: str = "null"
+
+    def watch(self, length_ns: int) -> WindowWatch:
+        return WindowWatch(self.scene, length_ns)
+
+    def obtained(self, session: Mapping[str, Any]) -> Obtained:
+        return Obtained({})
+
+
+@dataclass
+class NullLaboratory:
+    """Another laboratory's hosts with a null server in place of its own."""
+
+    real: Lab
+    reply_bytes: int
+
+    def server(self) -> tuple[str, str]:
+        return "null", "0"
+
+    def environment(self) -> dict[str, Any]:
+        return self.real.environment()
+
+    @contextmanager
+    def stage(self, factors: Mapping[str, FactorValue]) -> Iterator[NullStage]:
+        """On the loopback of the server's host, whatever the factors say."""
+        host, shares = self.real.server_host, self.real.shares
+        job = NullJob(listen=TcpListen(host=ADDRESS), threads=len(shares.server), reply_bytes=self.reply_bytes)
+        with EngineProcess(job, host.launcher(shares.server)) as server:
+            ready = server.read()
+            assert isinstance(ready, NullReady) and ready.port is not None
+            yield NullStage(
+                target=TcpTarget(host=ADDRESS, port=ready.port),
+                client=host.launcher(shares.client),
+                observe=(Observed(role="server", pid=server.pid),),
+                scene=Scene(host, host, ready.port, None, dict),
+            )
