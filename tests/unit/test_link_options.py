@@ -83,7 +83,15 @@ def test_traces_and_scripts_are_read_from_files(tmp_path: Path) -> None:
     [
         (("--rtt", "10"), "--rtt 10: '10' is not a duration"),
         (("--link", "moon"), "--link moon: no link is called"),
-        (("--loss", "1%", "--loss", "to-moon:1%"), "--loss to-moon:1%"),
+        (("--loss", "1%", "--loss", "to-moon:1%"), "--loss to-moon:1%: 'to-moon' is no way of a link"),
+        (("--rtt", "20s"), "'20s' is out of range for an RTT"),
+        (("--queue", "5"), "--queue 5: '5' is neither a size nor a time"),
+        (("--queue", "1B"), "a queue of 1 bytes holds no packet: one takes 1538 with its framing"),
+        (("--queue", "to-client:1537B"), "holds no packet"),
+        (("--mtu", "9000", "--queue", "1538B"), "holds no packet"),
+        (("--jitter", "5ms"), "a jitter of 5ms around a delay of 0.1ms to server"),
+        (("--rtt", "20ms", "--delay-to-server", "1ms", "--jitter", "2ms"), "a delay of 1ms to server"),
+        (("--mtu", "٣٠٠٠"), "is not an MTU"),
         (("--loss-burst", "8"), "no loss comes in bursts where none is lost"),
         (("--reorder", "on"), "nothing is reordered without jitter"),
         (("--reorder", "to-server:on", "--jitter", "to-client:2ms"), "nothing is reordered without jitter"),
@@ -98,6 +106,24 @@ def test_a_mistake_names_its_option(arguments: tuple[str, ...], said: str) -> No
     with pytest.raises(UsageError) as error:
         read(*arguments)
     assert said in error.value.message
+
+
+def test_a_range_is_said_in_the_units_of_its_option() -> None:
+    for option, value, advice in (
+        ("--rtt", "20s", "From 0ns to 10s."),
+        ("--rate", "1kbit", "From 8kbit to 1000gbit."),
+        ("--queue", "100GiB", "From 1B to 64GiB."),
+        ("--delay-to-server", "5ms", "From 0ns to 0.2ms."),
+    ):
+        with pytest.raises(UsageError) as error:
+            read(option, value)
+        assert error.value.advice == advice
+
+
+def test_a_jitter_as_wide_as_the_delay_is_let_through_and_so_is_one_that_only_adds() -> None:
+    for spec in ("0.1ms", "5ms:pareto"):
+        assert read("--jitter", spec).asked.to_client.jitter is not None
+    assert read("--queue", "1538B").asked.queue_bytes("to_client") == 1538
 
 
 def test_one_option_does_not_take_the_place_of_another(tmp_path: Path) -> None:
@@ -115,7 +141,7 @@ def test_one_option_does_not_take_the_place_of_another(tmp_path: Path) -> None:
 def test_a_script_may_bring_what_an_option_needs_and_no_back_end_learns_of_it_too_late(tmp_path: Path) -> None:
     script = tmp_path / "script"
     script.write_text("1s loss 2% jitter 1ms\n")
-    choice = read("--loss-burst", "8", "--reorder", "on", "--link-script", str(script))
+    choice = read("--rtt", "5ms", "--loss-burst", "8", "--reorder", "on", "--link-script", str(script))
     ((_, later),) = choice.script.changes
     assert isinstance(later.to_server.loss, BurstLoss)
     script.write_text("1s jitter 1ms:pareto\n")

@@ -19,8 +19,16 @@ from howfar.engine.link_messages import (
 )
 from howfar.engine.message import LONGEST_NS
 from howfar.errors import QuantityError
-from howfar.lab.link.asked import QUEUE_MAX_BYTES, WAYS, LinkAsked, WayAsked
-from howfar.units import parse_duration_ns, parse_rate_bps, parse_share, parse_size_bytes
+from howfar.lab.link.asked import FRAMING_BYTES, QUEUE_MAX_BYTES, WAYS, LinkAsked, WayAsked, WayName
+from howfar.units import (
+    format_duration_ns,
+    format_rate_bps,
+    format_size_bytes,
+    parse_duration_ns,
+    parse_rate_bps,
+    parse_share,
+    parse_size_bytes,
+)
 
 RTT_MAX_NS = 10 * 10**9
 RATE_LEAST_BPS = 8_000
@@ -28,6 +36,7 @@ MTU_LEAST, MTU_MOST = 576, 9000
 OUTAGES_MOST = 1_000
 _DIGITS_MOST = 20
 """Beyond what any number here has."""
+_WAY_WORDS = tuple(name.replace("_", "-") for name in WAYS)
 _WayChange = Callable[[WayAsked, str], WayAsked]
 
 
@@ -42,6 +51,7 @@ def apply(asked: LinkAsked, word: str, value: str) -> LinkAsked:
     if word not in _OF_A_WAY:
         raise QuantityError(f"{word!r} is nothing that a link has", f"Known: {', '.join([*_OF_THE_LINK, *_OF_A_WAY])}.")
     change = _OF_A_WAY[word]
+    _check_way(value)
     for name in WAYS:
         prefix = f"{name.replace('_', '-')}:"
         if value.startswith(prefix):
@@ -51,16 +61,21 @@ def apply(asked: LinkAsked, word: str, value: str) -> LinkAsked:
     return asked
 
 
-def _limited(what: str, value: int, least: int, most: int, text: str) -> int:
+def _check_way(value: str) -> None:
+    """A misspelt way would be taken for a misspelt value."""
+    way, colon, _ = value.partition(":")
+    if colon and way.startswith("to") and way not in _WAY_WORDS:
+        raise QuantityError(f"{way!r} is no way of a link", f"Write {' or '.join(f'{word}:…' for word in _WAY_WORDS)}.")
+
+
+def _limited(what: str, value: int, least: int, most: int, text: str, show: Callable[[float], str]) -> int:
     if not least <= value <= most:
-        raise QuantityError(
-            f"{text!r} is out of range for {what}", f"From {least} to {most} in base units (ns, bit/s, bytes)."
-        )
+        raise QuantityError(f"{text!r} is out of range for {what}", f"From {show(least)} to {show(most)}.")
     return value
 
 
 def _is_number(text: str) -> bool:
-    return text.isdecimal() and len(text) <= _DIGITS_MOST
+    return text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MOST
 
 
 def schedule_ns(text: str) -> int:
@@ -90,10 +105,33 @@ def check(links: Sequence[LinkAsked]) -> None:
                 )
             if asked.queue_bytes(name) > QUEUE_MAX_BYTES:
                 raise QuantityError("the queue would have more than 64 GiB", "Say a smaller --queue, rate or RTT.")
+            _check_queue(asked, name)
+            _check_jitter(asked, name)
+
+
+def _check_queue(asked: LinkAsked, name: WayName) -> None:
+    """Where no packet fits, each that finds another one on the wire is lost: no link is like that."""
+    packet, queue = asked.mtu + FRAMING_BYTES, asked.queue_bytes(name)
+    if queue < packet:
+        raise QuantityError(
+            f"a queue of {queue} bytes holds no packet: one takes {packet} with its framing",
+            f"Say --queue {packet}B or more, or a time like 1ms.",
+        )
+
+
+def _check_jitter(asked: LinkAsked, name: WayName) -> None:
+    """A delay is never negative: what a normal jitter takes below zero is cut, and its mean and deviation are not those asked."""
+    jitter, delay_ns = asked.way(name).jitter, asked.delay_ns(name)
+    if isinstance(jitter, NormalJitter) and jitter.deviation_ns > delay_ns:
+        raise QuantityError(
+            f"a jitter of {format_duration_ns(jitter.deviation_ns)} around a delay of {format_duration_ns(delay_ns)}"
+            f" {name.replace('_', ' ')} would often be less than none",
+            "Say a longer --rtt, less --jitter, or :pareto after it, which only adds.",
+        )
 
 
 def _rtt(asked: LinkAsked, text: str) -> LinkAsked:
-    rtt_ns = _limited("an RTT", parse_duration_ns(text), 0, RTT_MAX_NS, text)
+    rtt_ns = _limited("an RTT", parse_duration_ns(text), 0, RTT_MAX_NS, text, format_duration_ns)
     if asked.delay_to_server_ns is None or asked.rtt_ns == 0:
         return replace(asked, rtt_ns=rtt_ns)
     # A split that was asked for stays in proportion.
@@ -101,7 +139,7 @@ def _rtt(asked: LinkAsked, text: str) -> LinkAsked:
 
 
 def _delay_to_server(asked: LinkAsked, text: str) -> LinkAsked:
-    delay_ns = _limited("a part of the RTT", parse_duration_ns(text), 0, asked.rtt_ns, text)
+    delay_ns = _limited("a part of the RTT", parse_duration_ns(text), 0, asked.rtt_ns, text, format_duration_ns)
     return replace(asked, delay_to_server_ns=delay_ns)
 
 
@@ -114,7 +152,9 @@ def _seed(asked: LinkAsked, text: str) -> LinkAsked:
 def _mtu(asked: LinkAsked, text: str) -> LinkAsked:
     if not _is_number(text):
         raise QuantityError(f"{text!r} is not an MTU", "Write a number of bytes, like 1500.")
-    return replace(asked, mtu=_limited("an MTU", int(text), MTU_LEAST, MTU_MOST, text))
+    return replace(
+        asked, mtu=_limited("an MTU", int(text), MTU_LEAST, MTU_MOST, text, lambda size: f"{size:.0f} bytes")
+    )
 
 
 def _rate(asked: LinkAsked, text: str) -> LinkAsked:
@@ -140,20 +180,29 @@ def _rate(asked: LinkAsked, text: str) -> LinkAsked:
 def _read_rate(text: str) -> int | None:
     if text == "none":
         return None
-    return _limited("a rate", parse_rate_bps(text), RATE_LEAST_BPS, RATE_MAX_BPS, text)
+    return _limited("a rate", parse_rate_bps(text), RATE_LEAST_BPS, RATE_MAX_BPS, text, format_rate_bps)
 
 
 def _queue(way: WayAsked, text: str) -> WayAsked:
     """Bytes, or the time that they take at the rate; `auto`: the default."""
     if text == "auto":
         return replace(way, queue_bytes=None, queue_ns=None)
+    if (size := _parsed(parse_size_bytes, text)) is not None:
+        size = _limited("a queue", size, 1, QUEUE_MAX_BYTES, text, format_size_bytes)
+        return replace(way, queue_bytes=size, queue_ns=None)
+    if (time_ns := _parsed(parse_duration_ns, text)) is not None:
+        time_ns = _limited("a queue", time_ns, 1, RTT_MAX_NS, text, format_duration_ns)
+        return replace(way, queue_bytes=None, queue_ns=time_ns)
+    raise QuantityError(
+        f"{text!r} is neither a size nor a time", "Write 64kB, 1MiB, 10ms (as long as it takes at the rate) or auto."
+    )
+
+
+def _parsed(parse: Callable[[str], int], text: str) -> int | None:
     try:
-        size = _limited("a queue", parse_size_bytes(text), 1, QUEUE_MAX_BYTES, text)
+        return parse(text)
     except QuantityError:
-        return replace(
-            way, queue_bytes=None, queue_ns=_limited("a queue", parse_duration_ns(text), 1, RTT_MAX_NS, text)
-        )
-    return replace(way, queue_bytes=size, queue_ns=None)
+        return None
 
 
 def _jitter(way: WayAsked, text: str) -> WayAsked:
@@ -161,7 +210,7 @@ def _jitter(way: WayAsked, text: str) -> WayAsked:
     if text == "none":
         return replace(way, jitter=None)
     size, _, kind = text.partition(":")
-    ns = _limited("jitter", parse_duration_ns(size), 1, DELAY_MAX_NS, text)
+    ns = _limited("jitter", parse_duration_ns(size), 1, DELAY_MAX_NS, text, format_duration_ns)
     name, _, shape = kind.partition(":")
     if name in ("", "normal") and not shape:
         return replace(way, jitter=NormalJitter(deviation_ns=ns))
