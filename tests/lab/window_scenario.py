@@ -1,16 +1,20 @@
 """A program for the tests: one load on each asked path of a laboratory, its window and its link's counters as JSON.
 
 python -m tests.lab.window_scenario LAB_REQUEST_JSON LOAD_JSON PATH...   LOAD_JSON: connections, measure_ns, workload, and `rmem`: the
-receive buffer of the client's host, in bytes.
+receive buffer of the client's host, in bytes. Without a path: only the link, calibrated, and what it is afterwards.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from howfar.engine.messages import Finished, LoadJob, Measuring, Sysbench
+from howfar.engine.messages import LoadJob, Measuring, Sysbench
 from howfar.engine.process import Event, run_load
 from howfar.lab import sandbox
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
@@ -37,12 +41,14 @@ def _trial(laboratory: Lab, path: str, load: dict[str, Any]) -> dict[str, Any]:
         watches: list[WindowWatch] = []
         stats = []
 
+        def snapshot() -> Mapping[str, int]:
+            """Right after the files were read: the link's counters of the same moment."""
+            stats.append(stage.link and stage.link.counters())
+            return stage.scene.snapshot()
+
         def hear(event: Event) -> None:
             if isinstance(event, Measuring):
-                watches.append(stage.watch(job.measure_ns))
-                stats.append(stage.link and stage.link.counters())
-            elif isinstance(event, Finished):
-                stats.append(stage.link and stage.link.counters())
+                watches.append(WindowWatch(replace(stage.scene, snapshot=snapshot), job.measure_ns))
 
         outcome = run_load(job, stage.client, hear)
         window = watches[0].finish()
@@ -57,9 +63,32 @@ def _trial(laboratory: Lab, path: str, load: dict[str, Any]) -> dict[str, Any]:
         }
 
 
+def _at_rest(request: LabRequest) -> dict[str, Any]:
+    """Calibrated with bulk transfers after it, as for a run; then probes with more bulk between them."""
+    with open_laboratory(request) as laboratory:
+        link = laboratory.link
+        assert link is not None and link.pid is not None
+        probes = []
+        for round_ in range(_PROBES):
+            probes.append(link.ping().p50_ns)
+            link.goodput(to_server=bool(round_ % 2))
+        tasks = {
+            (task / "comm").read_text().strip(): sorted(os.sched_getaffinity(int(task.name)))
+            for task in Path(f"/proc/{link.pid}/task").iterdir()
+        }
+        shares = {"client": sorted(laboratory.shares.client), "server": sorted(laboratory.shares.server)}
+        return {"calibrated": link.calibration["rtt_p50_ns"], "probes": probes, "tasks": tasks, "shares": shares}
+
+
+_PROBES = 6
+
+
 def main() -> int:
     if not sandbox.inside():
         return sandbox.run_inside()
+    if not sys.argv[3:]:
+        print(json.dumps(_at_rest(LabRequest(**json.loads(sys.argv[1]), server="none", paths=("remote",)))))
+        return 0
     request = LabRequest(**json.loads(sys.argv[1]), paths=tuple(sys.argv[3:]))
     with open_laboratory(request) as laboratory:
         trials = [_trial(laboratory, path, json.loads(sys.argv[2])) for path in sys.argv[3:]]

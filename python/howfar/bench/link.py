@@ -155,6 +155,7 @@ def _open(request: Request, stack: ExitStack) -> Ground:
     first, *_ = request.links
     longest = max(asked.link.bdp_bytes for asked in request.links)
     network, shares = build_network(stack), share_cpus(usable_cpus())
+    network.shares = shares
     size_buffers(network, longest)
     link = stack.enter_context(
         open_link(

@@ -24,7 +24,7 @@ Cpus = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Shares:
-    """CPUs of each host. One CPU is shared by both; an odd one is left to the link."""
+    """CPUs of each host. One CPU is shared by both; an odd one is left to whatever else runs."""
 
     client: Cpus
     server: Cpus

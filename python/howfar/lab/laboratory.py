@@ -151,6 +151,7 @@ class Lab:
         self.network: Network | None = None
         if sandbox.inside():
             self.network = build_network(ledger, request.link_asked.mtu, request.congestion_control)
+            self.network.shares = self.shares
         self.client_host = self.network.client if self.network else Host("client", None)
         self.server_host = self.network.server if self.network else Host("server", None)
         if not self.network and request.needs_link:

@@ -17,7 +17,7 @@ from typing import Literal
 
 from howfar.errors import LabError, LinkFailed
 from howfar.lab import kernel, sandbox
-from howfar.lab.hosts import Host
+from howfar.lab.hosts import Host, Shares
 
 LOOPBACK_ADDRESS = "127.0.0.1"
 CLIENT_ADDRESS = "10.77.0.1"
@@ -59,6 +59,8 @@ class Network:
     """It is chosen for each route; else it is the kernel's own."""
     ipv6: bool = False
     """The present wires carry IPv6 too."""
+    shares: Shares | None = None
+    """CPUs of the hosts, for who carries packets between them; None: any."""
     warnings: list[str] = field(default_factory=list)
 
 

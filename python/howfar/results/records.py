@@ -109,14 +109,17 @@ class Measured(Record):
 
 
 class TcpRecord(Record):
-    """One host's connections of the load at the end of the measured window, as its kernel tells (TCP_INFO). Times in nanoseconds,
-    summed over connections; since each connection began. None: this kernel does not say."""
+    """One host's connections of the load that are there at the end of the measured window, as its kernel tells (TCP_INFO). What counts
+    is what came over the window, or since a connection began that began in it. Times in nanoseconds, summed over connections. None:
+    this kernel does not say."""
 
     host: Literal["client", "server"]
     connections: int
     rtt_p50_ns: int
+    """Smoothed, at the end; the median of the connections."""
     min_rtt_ns: int | None
     retransmits: int
+    """Segments."""
     segments_out: int | None
     busy_ns: int | None
     """Time with data in flight or to send; the next two are parts of it."""
@@ -125,7 +128,10 @@ class TcpRecord(Record):
 
 
 class NetworkSample(Record):
-    """One look at the way. Bytes as an interface counts them (Ethernet headers in), since the measured window began."""
+    """One look at the way: since the measured window began, bytes and frames as a network card counts them (Ethernet headers in, each
+    segment a frame), which virtual interfaces do not: they count a super-packet as one. On a link those to the client are what the
+    server sent, also what the link then lost or dropped. The loopback counts both directions together; they are told apart by the share
+    that each has of the server's TCP bytes over the window."""
 
     at_ns: int
     to_server_bytes: int
@@ -140,7 +146,8 @@ class NetworkSample(Record):
 
 
 class Window(Record):
-    """What was seen around the measured window, beside the load itself. Times since it began."""
+    """What was seen around the measured window, beside the load itself. Times since it began. It ends up to 20 ms before the engine's
+    own window, so that connections are still there to be asked."""
 
     length_ns: int
     interface: str
@@ -148,7 +155,7 @@ class Window(Record):
     network: tuple[NetworkSample, ...] = ()
     tcp: tuple[TcpRecord, ...] = ()
     server: dict[str, int] = Field(default_factory=dict)
-    """How much the server's counters grew."""
+    """How much the server's counters grew, without the question about them; `Threads_running`: how many there were at the end."""
     cpus_busy: dict[int, float] = Field(default_factory=dict)
     """Share of the window in which each CPU of the machine worked, on anything."""
     link_cpu_ns: dict[int, int] = Field(default_factory=dict)

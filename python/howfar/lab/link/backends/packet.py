@@ -21,5 +21,5 @@ class PacketBackend(EngineBackend):
     @staticmethod
     @contextmanager
     def open_line(network: Network, asked: LinkAsked) -> Iterator[Line]:
-        with cable_through_middle(network), engine_line(asked, "packet") as line:
+        with cable_through_middle(network), engine_line(network, asked, "packet") as line:
             yield line

@@ -21,6 +21,6 @@ class TunBackend(EngineBackend):
     @staticmethod
     @contextmanager
     def open_line(network: Network, asked: LinkAsked) -> Iterator[Line]:
-        with engine_line(asked, "tun") as line:
+        with engine_line(network, asked, "tun") as line:
             adopt_devices(network)  # they end with the engine
             yield line

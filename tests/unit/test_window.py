@@ -1,0 +1,240 @@
+"""What is seen around a measured window: parsers on recorded text, and that nothing shrinks."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from howfar.errors import ServerCrashed
+from howfar.lab import window_tcp
+from howfar.lab.data_fsync import SIZES, data_fsync_ns
+from howfar.lab.hosts import Host
+from howfar.lab.window import Scene, WindowWatch, server_growth
+from howfar.lab.window_cpus import ThreadClocks, busy_shares, processor
+from howfar.lab.window_network import Look, Traffic, as_frames, samples, segments, traffic
+from howfar.lab.window_tcp import Connection, Diag, parse, record, share_to_server
+
+_DEV = """Inter-|   Receive                                                |  Transmit
+ face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed
+    lo: 3000 30    0    0    0     0          0         0 3000 30    0    0    0     0       0          0
+    s0:{} {}    0    0    0     0          0         0 {} {}    0    0    0     0       0          0
+"""
+_SNMP = """Ip: Forwarding DefaultTTL
+Ip: 2 64
+Tcp: RtoAlgorithm RtoMin RtoMax MaxConn ActiveOpens InSegs OutSegs RetransSegs InErrs OutRsts InCsumErrors
+Tcp: 1 200 120000 -1 16 21 {} {} 0 5 0
+"""
+_HERE = Host("here", None)
+
+
+def _dev(received: tuple[int, int], sent: tuple[int, int]) -> bytes:
+    return _DEV.format(*received, *sent).encode()
+
+
+def _snmp(sent: int, again: int) -> bytes:
+    return _SNMP.format(sent, again).encode()
+
+
+def test_an_interface_is_found_also_where_no_space_follows_its_name() -> None:
+    assert traffic(_dev((123456789, 17), (5, 1)), "s0") == Traffic(123456789, 17, 5, 1)
+    assert traffic(_dev((1, 1), (1, 1)), "s") is None
+
+
+def test_segments_include_those_sent_again() -> None:
+    assert segments(_snmp(100, 7)).sent == 107
+    assert segments(b"Ip: Forwarding\nIp: 2\n").sent == 0
+
+
+def test_a_super_packet_counts_as_the_frames_that_a_card_would_send() -> None:
+    payload, frames = 44 * 1448, 44
+    full = payload + frames * 66
+    assert as_frames(payload + 66, 1, frames, "ethernet") == (full, frames)
+    assert as_frames(payload + 52, 1, frames, "tun") == (full, frames)
+    assert as_frames(full, frames, 0, "ethernet") == (full, frames), "what is no segment of TCP's is still a frame"
+
+
+_STEP = st.tuples(*[st.integers(0, 50)] * 6)
+
+
+def _looks(steps: list[tuple[int, ...]]) -> list[Look]:
+    """Counters that grow by each step: packets and super-packets' segments each way, segments sent again."""
+    packets_in = packets_out = client = server = client_again = server_again = 0
+    looks = []
+    for at, step in enumerate(steps):
+        packets_in, packets_out = packets_in + step[0], packets_out + step[1]
+        client, server = client + step[2], server + step[3]
+        client_again, server_again = client_again + step[4], server_again + step[5]
+        dev = _dev((packets_in * 66, packets_in), (packets_out * 1514, packets_out))
+        looks.append(
+            Look(at * 250_000_000 + 9, dev, _snmp(server, server_again), _snmp(client, client_again), at, 2 * at)
+        )
+    return looks
+
+
+@given(st.lists(_STEP, min_size=2, max_size=8), st.sampled_from(["ethernet", "tun"]))
+def test_nothing_ever_shrinks(steps: list[tuple[int, ...]], kind: str) -> None:
+    found = samples(_looks(steps), "s0", "tun" if kind == "tun" else "ethernet", None)
+    assert len(found) == len(steps) - 1
+    names = ("at_ns", "to_server_bytes", "to_client_bytes", "to_server_packets", "to_client_packets", "retransmits")
+    for name in names:
+        row = [0, *(getattr(sample, name) for sample in found)]
+        assert row == sorted(row), name
+    assert found[0].at_ns == 250_000_000
+    assert [sample.to_client_queue_bytes for sample in found] == [2 * at for at in range(1, len(steps))]
+
+
+@given(st.integers(0, 10**12), st.floats(0, 1))
+def test_on_the_loopback_each_byte_is_counted_once(grown: int, share: float) -> None:
+    text = "lo: {0} {1} 0 0 0 0 0 0 {0} {1} 0 0 0 0 0 0\n"
+    looks = [Look(0, text.format(7, 1).encode(), _snmp(0, 0), None)]
+    looks.append(Look(1, text.format(7 + grown, 4).encode(), _snmp(9, 2), None))
+    (sample,) = samples(looks, "lo", "loopback", share)
+    assert abs(sample.to_server_bytes + sample.to_client_bytes - grown) <= 1
+    assert sample.to_server_packets + sample.to_client_packets == 3
+    assert sample.retransmits == 2, "one host's segments are not counted twice"
+    assert samples(looks, "lo", "loopback", None) == ()
+
+
+def _info(*, rtt_us: int, busy_us: int, out: int, again: int = 0, acked: int = 0, received: int = 0) -> bytes:
+    bytes_ = bytearray(240)
+    struct.pack_into("=I", bytes_, 68, rtt_us)
+    struct.pack_into("=I", bytes_, 100, again)
+    struct.pack_into("=QQIII", bytes_, 120, acked, received, out, out, 0)
+    struct.pack_into("=I", bytes_, 148, rtt_us // 2)
+    struct.pack_into("=QQQ", bytes_, 168, busy_us, busy_us // 2, 0)
+    return bytes(bytes_)
+
+
+def _message(cookie: int, info: bytes) -> bytes:
+    """`struct inet_diag_msg` with an attribute that nobody asked for before the one that is wanted."""
+    body = bytes(44) + struct.pack("=Q", cookie) + bytes(20) + struct.pack("=HHB3x", 5, 8, 1)
+    body += struct.pack("=HH", 4 + len(info), 2) + info
+    return struct.pack("=IHHII", 16 + len(body), 20, 2, 1, 0) + body
+
+
+_DONE = struct.pack("=IHHIIi", 20, 3, 2, 1, 0, 0)
+
+
+def test_connections_are_told_over_the_window_only() -> None:
+    first = _message(1, _info(rtt_us=100, busy_us=5000, out=50, again=3, acked=10, received=4))
+    before = parse((first + _DONE,))
+    again = _message(1, _info(rtt_us=300, busy_us=9000, out=80, again=4, acked=1010, received=104))
+    new = _message(2, _info(rtt_us=500, busy_us=1000, out=20))
+    after = parse((again, new, _DONE))
+    found = record("server", before, after)
+    assert found is not None
+    assert (found.connections, found.rtt_p50_ns, found.min_rtt_ns) == (2, 400_000, 150_000)
+    assert (found.retransmits, found.segments_out) == (1, 50)
+    assert (found.busy_ns, found.rwnd_limited_ns, found.sndbuf_limited_ns) == (5_000_000, 2_500_000, 0)
+    to_server, to_client = 100 + 66 * 50, 1000 + 66 * 50
+    assert share_to_server(before, after) == pytest.approx(to_server / (to_server + to_client))
+    assert record("client", before, {}) is None
+
+
+def test_an_older_kernel_tells_less_of_a_connection() -> None:
+    old = window_tcp.connection(_info(rtt_us=100, busy_us=5, out=1)[:104])
+    assert old == Connection(100_000, None, 0, None, None, None, None, None, None, None)
+    found = record("client", {}, {b"1": old})
+    assert found is not None and found.busy_ns is None and found.segments_out is None
+    assert share_to_server({}, {b"1": old}) is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 10**6)), max_size=8), st.integers(0, 2))
+def test_a_record_never_shrinks(rows: list[tuple[int, int]], shift: int) -> None:
+    def side(times: int) -> dict[bytes, Connection]:
+        return {
+            bytes([key]): window_tcp.connection(_info(rtt_us=9, busy_us=value * times, out=1)) for key, value in rows
+        }
+
+    found = record("server", side(shift), side(1))
+    assert found is None or (found.busy_ns is not None and found.busy_ns >= 0)
+
+
+def test_the_kernel_tells_of_a_connection_that_is_there() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as near, listener.accept()[0] as far:
+            try:
+                diags = [Diag(_HERE, port, "client"), Diag(_HERE, port, "server")]
+                before = [parse(diag.ask()) for diag in diags]
+            except OSError as error:
+                pytest.skip(f"no sock_diag here: {error}")
+            near.sendall(bytes(1000))
+            assert len(far.recv(1000, socket.MSG_WAITALL)) == 1000
+            after = [parse(diag.ask()) for diag in diags]
+            for diag in diags:
+                diag.close()
+    assert [len(side) for side in before] == [len(side) for side in after] == [1, 1]
+    share = share_to_server(before[1], after[1])
+    assert share is not None and share > 0.5
+
+
+def test_cpus_that_worked() -> None:
+    before = b"cpu  9 0 0 9 0 0 0 0\ncpu0 100 0 0 50 0 0 0 0\ncpu1 10 5 5 90 0 0 0 0 0 0\nintr 7\n"
+    after = b"cpu  9 0 0 9 0 0 0 0\ncpu0 301 0 0 50 0 0 0 0\ncpu1 10 55 5 240 0 0 0 9 0 0\nintr 9\n"
+    assert busy_shares(before, after, 2.0, 100) == {0: 1.0, 1: 0.25}
+
+
+def test_a_thread_may_be_called_anything() -> None:
+    words = " ".join(str(number) for number in range(4, 60))
+    assert processor(f"17 (a) S 9 (b)) R {words}".encode()) == 39
+
+
+def test_threads_of_nobody_take_nothing(tmp_path: Path) -> None:
+    clocks = ThreadClocks(None)
+    clocks.look()
+    assert clocks.taken_ns() == {}
+
+
+def test_growth_leaves_out_the_look_itself_and_what_is_new() -> None:
+    before = {"Questions": 100, "Bytes_sent": 5, "Threads_running": 9}
+    after = {"Questions": 151, "Bytes_sent": 4, "Threads_running": 3, "Handler_commit": 7}
+    assert server_growth(before, after) == {"Questions": 50, "Bytes_sent": 0, "Threads_running": 2}
+
+
+class _Server:
+    """Answers so many times, then it has died."""
+
+    def __init__(self, answers: int) -> None:
+        self.left = answers
+
+    def __call__(self) -> Mapping[str, int]:
+        if self.left == 0:
+            raise ServerCrashed("the server ended")
+        self.left -= 1
+        return {"Questions": 10 - self.left}
+
+
+def _watch(answers: int) -> WindowWatch:
+    return WindowWatch(Scene(_HERE, _HERE, None, None, _Server(answers)), 20_000_000)
+
+
+def test_a_window_on_a_socket_has_counters_and_cpus_and_no_traffic() -> None:
+    watch = _watch(2)
+    watch._thread.join()  # it ends by itself
+    window = watch.finish()
+    assert window is not None
+    assert (window.interface, window.network, window.tcp) == ("", (), ())
+    assert window.server == {"Questions": 0}
+    assert window.cpus_busy
+
+
+@pytest.mark.parametrize(("answers", "seen"), [(0, False), (1, True)])
+def test_a_server_that_dies_leaves_less_to_see_and_breaks_nothing(answers: int, seen: bool) -> None:
+    window = _watch(answers).finish()
+    assert (window is not None) is seen
+    assert window is None or window.server == {}
+
+
+def test_writes_that_must_be_on_the_disk_are_timed(tmp_path: Path) -> None:
+    found = data_fsync_ns(tmp_path)
+    assert found is not None and set(found) == {str(size) for size in SIZES}
+    assert all(row["count"] > 0 and 0 < row["p50"] <= row["p99"] for row in found.values())
+    assert list(tmp_path.iterdir()) == []
+    assert data_fsync_ns(tmp_path / "absent") is None
