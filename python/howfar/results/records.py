@@ -129,9 +129,9 @@ class TcpRecord(Record):
 
 class NetworkSample(Record):
     """One look at the way: since the measured window began, bytes and frames as a network card counts them (Ethernet headers in, each
-    segment a frame), which virtual interfaces do not: they count a super-packet as one. On a link those to the client are what the
-    server sent, also what the link then lost or dropped. The loopback counts both directions together; they are told apart by the share
-    that each has of the server's TCP bytes over the window."""
+    segment a frame), which virtual interfaces do not: to them a super-packet is one packet. On a link those to the client are what
+    the server sent, also what the link then lost or dropped. The loopback counts both directions together; they are told apart by the
+    share that each has of the server's TCP bytes over the window."""
 
     at_ns: int
     to_server_bytes: int
