@@ -116,7 +116,7 @@ def _cpu(role: str, us_per_query: float, queries: int) -> CpuRecord:
     )
 
 
-def measured(model: PathModel, rng: random.Random, slow: float, samples: int) -> Measured:
+def measured(model: PathModel, rng: random.Random, slow: float, samples: int, threads: int = 2) -> Measured:
     """`slow`: what this trial's rate is multiplied by."""
     transactions = int(model.tps * slow * ELAPSED_NS / 1e9)
     queries = transactions * QUERIES
@@ -124,7 +124,7 @@ def measured(model: PathModel, rng: random.Random, slow: float, samples: int) ->
     roles = [("client", model.client_us), ("server", model.server_us)]
     roles += [("forwarder", model.forwarder_us)] if model.forwarder_us else []
     roles += [("link", model.link_us)] if model.link_us else []
-    mean_ns = 2 * ELAPSED_NS / transactions
+    mean_ns = threads * ELAPSED_NS / transactions
     slices = tuple(
         IntervalRecord(
             start_ns=second * 10**9,

@@ -3,6 +3,8 @@ tables. The first that fits is taken. Plain text in, plain text out."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from howfar.report.columns import Column
 
 GAP = "  "
@@ -13,6 +15,15 @@ def lay_out(columns: list[Column], width: int) -> list[str]:
     for lines in (_rows(columns), _transposed(columns)):
         if max(len(line) for line in lines) <= width:
             return lines
+    return _folded(columns, width)
+
+
+def plain(head: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """A table with one line a row; where it is too wide, several short ones that all begin with the first column."""
+    columns = [
+        Column(head=texts, cells=tuple((row[index], "") for row in rows), lines=(), left=index == 0)
+        for index, texts in enumerate(head)
+    ]
     return _folded(columns, width)
 
 

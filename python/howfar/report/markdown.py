@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from howfar.analysis.summary import Advice, CellSummary, Summary
-from howfar.report import figures
+from howfar.report import figures, tables
+from howfar.report.grid import is_grid
+from howfar.report.limit_words import groups
 from howfar.report.setup import head_line
 from howfar.report.warnings import warning_lines
 
@@ -18,9 +20,9 @@ def render(summary: Summary) -> str:
         f"# howfar: {summary.plan}",
         f"**{summary.verdict}**",
         f"{head_line(summary)}.",
-        _table(summary),
+        *(_grid(summary) if is_grid(summary) else [_table(summary)]),
         figures.noise_line(summary),
-        figures.cpu_note(summary),
+        "" if is_grid(summary) else figures.cpu_note(summary),
         *_published(summary),
         "\n".join(f"- {line}" for line in warning_lines(summary)),
         "## What to do" if summary.advice else "",
@@ -33,6 +35,38 @@ def render(summary: Summary) -> str:
 
 def _row(cells: list[str]) -> str:
     return "| " + " | ".join(_escape(cell) for cell in cells) + " |"
+
+
+def _grid(summary: Summary) -> list[str]:
+    """Of a plan with several factors: the grid, its limits, and what was found about each factor."""
+    limits = "\n".join(
+        f"- {group.where}: {group.limit.says} ({group.limit.confidence} confidence)" for group in groups(summary)
+    )
+    found = (
+        tables.predictions(summary),
+        tables.compression(summary),
+        tables.encryption(summary),
+        tables.confirmations(summary),
+        tables.what_if(summary),
+        tables.published(summary),
+        tables.latency(summary),
+    )
+    return [
+        *_section(tables.throughput(summary)),
+        f"## What limits each cell\n\n{limits}" if limits else "",
+        summary.scaling.says if summary.scaling else "",
+        *(block for table in found if table for block in _section(table)),
+    ]
+
+
+def _section(table: tables.Table) -> list[str]:
+    head = [f"{upper} {lower}".strip() for upper, lower in table.head]
+    lines = [
+        _row(head),
+        "|---|" + "---:|" * (len(head) - 1),
+        *(_row([cell.strip() for cell in row]) for row in table.rows),
+    ]
+    return [f"## {table.title}", "\n".join(lines), *table.notes]
 
 
 def _table(summary: Summary) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from howfar.analysis.summary import Summary
 from howfar.report.figures import session_line, shown_cells
+from howfar.report.grid import is_grid
 from howfar.results.records import FactorValue
 from howfar.units import format_duration_ns, format_rate_bps
 
@@ -41,17 +42,22 @@ def _several(texts: list[str]) -> str:
     return f"{', '.join(texts[:-1])} or {texts[-1]}"
 
 
+def _said(summary: Summary) -> str:
+    """Where a reader finds which cell is which."""
+    return ", as the table says" if is_grid(summary) else ", as each path's name says"
+
+
 def _connections(summary: Summary) -> str:
     levels = [str(level) for level in _levels(summary, "threads")]
     if len(levels) > 1:
-        return f"{_several(levels)} connections, as each path's name says"
+        return f"{_several(levels)} connections{_said(summary)}"
     return f"{levels[0]} connection{'' if levels[0] == '1' else 's'}" if levels else ""
 
 
 def _placement(summary: Summary) -> str:
     levels = [str(level) for level in _levels(summary, "placement")]
     if len(levels) > 1:
-        return f"placement {_several(levels)}, as each path's name says"
+        return f"placement {_several(levels)}{_said(summary)}"
     return PLACEMENT.get(levels[0], f"placement {levels[0]}") if levels else ""
 
 
@@ -65,7 +71,7 @@ def _link(summary: Summary) -> str:
         parts.append(f"RTT {_several(rtts)}")
     elif rtts:
         parts.append(f"RTT {rtts[0]}{_measured(summary)}")
-    named = ", as each path's name says" if len(rates) > 1 or len(rtts) > 1 else ""
+    named = _said(summary) if len(rates) > 1 or len(rtts) > 1 else ""
     return f"link {', '.join(parts)}{named}"
 
 

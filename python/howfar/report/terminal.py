@@ -7,9 +7,12 @@ import textwrap
 from dataclasses import replace
 
 from howfar.analysis.summary import Summary
+from howfar.report import tables
 from howfar.report.columns import Column, Line, columns
 from howfar.report.figures import cpu_note, noise_line, published_sources, shown_cells, void_line
-from howfar.report.layout import lay_out
+from howfar.report.grid import is_grid
+from howfar.report.layout import lay_out, plain
+from howfar.report.limit_words import groups, letter
 from howfar.report.setup import head_line
 from howfar.report.warnings import warning_lines
 
@@ -26,8 +29,8 @@ _BOLD, _DIM, _YELLOW, _END = "\x1b[1m", "\x1b[2m", "\x1b[33m", "\x1b[0m"
 
 def to_ascii(text: str) -> str:
     """For a terminal that cannot show more; what has no transcription becomes `?`."""
-    for fancy, plain in _ASCII.items():
-        text = text.replace(fancy, plain)
+    for fancy, simple in _ASCII.items():
+        text = text.replace(fancy, simple)
     return text.encode("ascii", "replace").decode("ascii")
 
 
@@ -44,9 +47,9 @@ class _Page:
         parts = [
             self._paint(self._wrap(summary.verdict), _BOLD),
             self._paint(self._wrap(f"{head_line(summary)}."), _DIM),
-            self.table(summary),
+            *(self._grid(summary) if is_grid(summary) else [self.table(summary)]),
             self._wrap(noise_line(summary)),
-            self._wrap(cpu_note(summary)),
+            [] if is_grid(summary) else self._wrap(cpu_note(summary)),
             self._published(summary),
             self._warnings(summary),
             self._advice(summary),
@@ -60,6 +63,36 @@ class _Page:
             return []
         lines = lay_out([self._column(column) for column in columns(summary)], self.width)
         return self._paint(lines[:1], _BOLD) + lines[1:]
+
+    def _grid(self, summary: Summary) -> list[list[str]]:
+        """Of a plan with several factors: the grid, its limits, and what was found about each factor."""
+        found = (tables.predictions(summary), tables.compression(summary), tables.encryption(summary))
+        says = self._wrap(summary.scaling.says) if summary.scaling else []
+        parts = [self._plain(tables.throughput(summary)), self._limits(summary), says]
+        return [*parts, *(self._plain(table) for table in found if table), self._confirmations(summary)]
+
+    def _limits(self, summary: Summary) -> list[str]:
+        found = groups(summary)
+        if not found:
+            return []
+        lines = self._paint(["What limits each cell"], _BOLD)
+        for group in found:
+            sure = "" if group.limit.confidence == "high" else f" ({group.limit.confidence} confidence)"
+            text = f"{group.where}: {group.limit.says}{sure}."
+            lines += self._wrap(text, first=f"{letter(group.limit)} ", rest="  ")
+        return lines
+
+    def _confirmations(self, summary: Summary) -> list[str]:
+        lines = [
+            text for line in tables.confirmation_lines(summary) for text in self._wrap(line, first="- ", rest="  ")
+        ]
+        return self._paint(["The limits, confirmed by changing them"], _BOLD) + lines if lines else []
+
+    def _plain(self, table: tables.Table) -> list[str]:
+        head = [(self._text(upper), self._text(lower)) for upper, lower in table.head]
+        rows = [[self._text(cell) for cell in row] for row in table.rows]
+        lines = self._paint([self._text(table.title)], _BOLD) + plain(head, rows, self.width)
+        return lines + [line for note in table.notes for line in self._wrap(note)]
 
     def _column(self, column: Column) -> Column:
         if self.unicode:

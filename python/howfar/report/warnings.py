@@ -6,6 +6,9 @@ from howfar.analysis.signs import MEANING
 from howfar.analysis.summary import Summary
 from howfar.report.figures import unmeasured_lines
 
+MANY = 5
+"""More names than these are counted."""
+
 
 def warning_lines(summary: Summary) -> list[str]:
     """First those of the session, then those of arms (arms with the same warning together), then arms without figures."""
@@ -14,5 +17,14 @@ def warning_lines(summary: Summary) -> list[str]:
     for cell in summary.cells:
         for warning in cell.warnings:
             arms.setdefault(f"{warning.value}: {MEANING[warning]}.", []).append(cell.arm)
-    found += [f"{', '.join(names)}: {text}" for text, names in arms.items()]
+    found += [f"{_whose(names, len(summary.cells))}: {text}" for text, names in arms.items()]
     return found + unmeasured_lines(summary)
+
+
+def _whose(names: list[str], cells: int) -> str:
+    """Names while they can be read at a glance, then a count."""
+    if len(names) <= MANY:
+        return ", ".join(names)
+    if len(names) == cells:
+        return "every cell"
+    return f"{len(names)} of {cells} cells ({'; '.join(names[:2])}; ...)"

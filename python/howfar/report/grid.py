@@ -1,0 +1,132 @@
+"""The cells of a plan with several factors as a grid: rows of one factor (connections where they vary), columns of the others.
+Text reports print it, the page shows it instead of one card an arm. Not here: how it is drawn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from howfar.analysis.estimate import Estimate
+from howfar.analysis.summary import CellSummary, Summary
+from howfar.plan.types import ORDINARY
+from howfar.results.records import ArmRole, FactorValue
+from howfar.units import format_duration_ns, format_rate_bps
+
+MANY = 6
+"""More arms than this are not read one by one."""
+
+FACTORS = ("server", "placement", "path", "rtt_ns", "rate_bps", "content", "tls", "connect", "compression", "threads")
+"""In the order in which they head columns; what is compared most comes last."""
+
+ROWS = ("threads", "compression")
+"""The first of these that varies makes the rows; else the factor with most levels."""
+
+HEADS = {"threads": "connections", "rtt_ns": "RTT", "rate_bps": "link"}
+
+
+@dataclass(frozen=True)
+class Grid:
+    """`cells[row][column]`; None: no such cell, or one without a good trial."""
+
+    row_head: str
+    rows: tuple[str, ...]
+    columns: tuple[tuple[str, ...], ...]
+    """Levels of each column, one text a factor that varies."""
+    cells: tuple[tuple[CellSummary | None, ...], ...]
+
+    def column(self, index: int) -> list[CellSummary]:
+        return [row[index] for row in self.cells if row[index] is not None]  # type: ignore[misc]
+
+
+def is_grid(summary: Summary) -> bool:
+    """Whether the arms differ in more than a handful of names."""
+    if summary.scaling or summary.compression or summary.encryption:
+        return True
+    return len(_compared(summary)) > MANY and len(_varied(_compared(summary))) > 1
+
+
+def _compared(summary: Summary) -> list[CellSummary]:
+    return [cell for cell in summary.cells if cell.role in (ArmRole.BASELINE, ArmRole.CONTENDER)]
+
+
+def level(cell: CellSummary, factor: str) -> FactorValue | None:
+    """What a cell is in a factor; an ordinary level need not be written into it."""
+    return cell.factors.get(factor, ORDINARY.get(factor))
+
+
+def _levels(cells: list[CellSummary], factor: str) -> list[FactorValue | None]:
+    return list(dict.fromkeys(level(cell, factor) for cell in cells))
+
+
+def _varied(cells: list[CellSummary]) -> list[str]:
+    """Factors with several levels. A link's factor that only tells loopback from a link tells no more than the path does."""
+    found = []
+    for factor in FACTORS:
+        levels = _levels(cells, factor)
+        if len(levels) > 1 and (None not in levels or len(levels) > 2):
+            found.append(factor)
+    return found
+
+
+def level_text(factor: str, value: FactorValue | None) -> str:
+    """As short as a head of a column needs; empty where the factor means nothing."""
+    match factor, value:
+        case _, None:
+            return ""
+        case "rtt_ns", int() | float():
+            return f"RTT {format_duration_ns(float(value))}"
+        case "rate_bps", int() | float():
+            return format_rate_bps(float(value))
+        case "tls", _:
+            return "plain" if value == "off" else f"TLS {value}"
+        case "connect", _:
+            return "connect/txn" if value == "per-transaction" else str(value)
+        case "compression", "off":
+            return "none"
+        case _:
+            return str(value)
+
+
+def grid(summary: Summary) -> Grid:
+    """Rows and columns in the order of the arms, numbers ascending."""
+    cells = _compared(summary)
+    varied = _varied(cells)
+    row = next((factor for factor in ROWS if factor in varied), None) or max(
+        varied, key=lambda factor: len(_levels(cells, factor)), default="path"
+    )
+    others = [factor for factor in varied if factor != row]
+    rows = _levels(cells, row)
+    if all(isinstance(value, int | float) for value in rows):
+        rows.sort(key=lambda value: float(value or 0))
+    places = {(level(cell, row), tuple(level(cell, factor) for factor in others)): cell for cell in cells}
+    columns = list(dict.fromkeys(place[1] for place in places))
+    columns.sort(key=lambda levels: _order(cells, others, levels))
+    return Grid(
+        row_head=HEADS.get(row, row),
+        rows=tuple(level_text(row, value) for value in rows),
+        columns=tuple(
+            tuple(text for factor, value in zip(others, levels, strict=True) if (text := level_text(factor, value)))
+            for levels in columns
+        ),
+        cells=tuple(tuple(places.get((value, levels)) for levels in columns) for value in rows),
+    )
+
+
+def _order(cells: list[CellSummary], factors: list[str], levels: tuple[FactorValue | None, ...]) -> list[float]:
+    """Numbers by size, words by first appearance."""
+    found = []
+    for factor, value in zip(factors, levels, strict=True):
+        known = _levels(cells, factor)
+        numeric = all(isinstance(other, int | float | None) for other in known)
+        found.append(float(value or 0) if numeric and not isinstance(value, str) else float(known.index(value)))
+    return found
+
+
+def tps(cell: CellSummary) -> Estimate:
+    """Transactions a second with their interval, from queries a second."""
+    per = cell.queries_per_txn or 1.0
+    low, high = cell.qps.low, cell.qps.high
+    return Estimate(
+        value=cell.qps.value / per,
+        low=None if low is None else low / per,
+        high=None if high is None else high / per,
+    )

@@ -1,0 +1,99 @@
+"""Limits as reports write them: a letter beside each figure, its legend, and the sentences, like ones together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from howfar.analysis.findings import Limit, Resource
+from howfar.analysis.summary import CellSummary, Summary
+from howfar.report.grid import Grid, grid, tps
+
+LETTERS: dict[Resource, str] = {
+    Resource.CLIENT_CPU: "C",
+    Resource.SERVER_CPU: "S",
+    Resource.FORWARDER_CPU: "F",
+    Resource.INSTRUMENT_CPU: "E",
+    Resource.ONE_THREAD: "T",
+    Resource.LINK_TO_CLIENT: "L",
+    Resource.LINK_TO_SERVER: "U",
+    Resource.RECEIVE_WINDOW: "W",
+    Resource.SEND_BUFFER: "B",
+    Resource.LOSS: "X",
+    Resource.COMMIT: "M",
+    Resource.LOCK: "K",
+    Resource.SERVER_WAIT: "A",
+    Resource.LATENCY: "R",
+    Resource.INVALID: "!",
+    Resource.NOT_ESTABLISHED: "?",
+}
+"""One each, so that a figure and its limit fit into a narrow column."""
+
+SAID = {Resource.LATENCY: "round trips", Resource.INSTRUMENT_CPU: "emulator's CPU"}
+
+
+def letter(limit: Limit | None) -> str:
+    """Lower case where the verdict is of low confidence; a space where there is none."""
+    if limit is None:
+        return " "
+    found = LETTERS[limit.resource]
+    return found.lower() if limit.confidence == "low" else found
+
+
+def name(resource: Resource) -> str:
+    return SAID.get(resource, resource.value)
+
+
+def legend(summary: Summary) -> str:
+    """`Limit: L link to client, S server CPU.` Empty where no cell has one."""
+    limits = [cell.limit for cell in summary.cells if cell.limit]
+    present = [resource for resource in Resource if any(limit.resource is resource for limit in limits)]
+    if not present:
+        return ""
+    low = "; lower case: low confidence" if any(limit.confidence == "low" for limit in limits) else ""
+    return f"The limit: {', '.join(f'{LETTERS[resource]} {name(resource)}' for resource in present)}{low}."
+
+
+@dataclass(frozen=True)
+class LimitGroup:
+    """Cells of one column that follow each other and have the same limit; the words are those of the fastest."""
+
+    where: str
+    limit: Limit
+    arm: str
+
+
+def groups(summary: Summary) -> list[LimitGroup]:
+    """Column by column. Numbers of connections are grouped while they follow each other, words wherever they stand."""
+    table = grid(summary)
+    found = []
+    for index, column in enumerate(table.columns):
+        runs: list[list[tuple[str, CellSummary]]] = []
+        for row, cells in zip(table.rows, table.cells, strict=True):
+            cell = cells[index]
+            if cell is None or cell.limit is None:
+                continue
+            open_runs = runs[-1:] if table.row_head == "connections" else runs
+            same = next((run for run in open_runs if _same(run[-1][1].limit, cell.limit)), None)
+            if same is None:
+                runs.append([(row, cell)])
+            else:
+                same.append((row, cell))
+        found += [_group(table, column, run) for run in runs]
+    return found
+
+
+def _same(one: Limit | None, other: Limit | None) -> bool:
+    return one is not None and other is not None and one.resource is other.resource
+
+
+def _group(table: Grid, column: Sequence[str], run: list[tuple[str, CellSummary]]) -> LimitGroup:
+    rows = [row for row, _ in run]
+    span = rows[0] if len(rows) == 1 else f"{rows[0]} to {rows[-1]}" if rows[0].isdigit() else ", ".join(rows)
+    if len(rows) == len(table.rows) and not rows[0].isdigit():
+        span = f"every {table.row_head}"
+    plural = "" if rows == ["1"] else "s"
+    unit = f" connection{plural}" if table.row_head == "connections" else ""
+    fastest = max((cell for _, cell in run), key=lambda cell: tps(cell).value)
+    assert fastest.limit is not None, "a group is made of cells with limits"
+    return LimitGroup(", ".join([*column, f"{span}{unit}"]), fastest.limit, fastest.arm)

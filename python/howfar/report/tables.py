@@ -1,0 +1,322 @@
+"""Tables of a plan with several factors, as text: the grid of throughputs, limits, predictions, economics. Terminal, Markdown and page
+lay the same tables out, so that they never disagree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from howfar.analysis.estimate import Estimate
+from howfar.analysis.findings import CompressionRow, EncryptionTried, Prediction
+from howfar.analysis.intervals import half_width, half_width_text
+from howfar.analysis.summary import CellSummary, Summary
+from howfar.report import figures, limit_words
+from howfar.report.grid import Grid, grid, tps
+from howfar.units import format_rate_bps
+
+Head = tuple[str, str]
+"""A head of two lines; the second may be empty."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """The first column names the row. `notes` are sentences below it."""
+
+    title: str
+    head: tuple[Head, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+
+
+def single(*heads: str) -> tuple[Head, ...]:
+    return tuple((head, "") for head in heads)
+
+
+def share(value: float | None, signed: bool = False) -> str:
+    """`3.4 %`, `-1.2 %`."""
+    if value is None:
+        return figures.UNKNOWN
+    return f"{value * 100:{'+' if signed else ''}.1f} %"
+
+
+def rate(bps: float | None) -> str:
+    """`0.27 Gb/s`, `640 Mb/s`."""
+    if bps is None:
+        return figures.UNKNOWN
+    return f"{bps / 1e9:.3g} Gb/s" if bps >= 1e9 else f"{bps / 1e6:.3g} Mb/s"
+
+
+def _heads(table: Grid) -> tuple[Head, ...]:
+    """What the columns share first, what tells neighbours apart last."""
+    return tuple(
+        (" ".join(column[:-1]), column[-1]) if len(column) > 1 else ("", "".join(column)) for column in table.columns
+    )
+
+
+def _matrix(title: str, summary: Summary, text: Callable[[CellSummary], str], *notes: str) -> Table:
+    table = grid(summary)
+    rows = tuple(
+        (row, *(text(cell) if cell else figures.UNKNOWN for cell in cells))
+        for row, cells in zip(table.rows, table.cells, strict=True)
+    )
+    return Table(title, ((table.row_head, ""), *_heads(table)), rows, tuple(note for note in notes if note))
+
+
+def throughput(summary: Summary) -> Table:
+    """Transactions a second of each cell with the letter of its limit."""
+    widths = [width for cell in figures.shown_cells(summary) if (width := half_width(cell.qps)) is not None]
+    width = (
+        f"95 % intervals: half-widths up to {half_width_text(max(widths))}."
+        if widths
+        else "No intervals: too few blocks."
+    )
+
+    def text(cell: CellSummary) -> str:
+        return f"{figures.number(tps(cell).value)} {limit_words.letter(cell.limit)}".rstrip()
+
+    legend = limit_words.legend(summary)
+    table = _matrix("Transactions a second", summary, text, f"{legend} {width}".strip())
+    if not legend:
+        return table
+    # Letters stand below each other: a cell without one is as wide as the others.
+    padded = tuple(
+        (row[0], *(cell if cell[-1:].isalpha() or cell[-1:] in "!?" else f"{cell}  " for cell in row[1:]))
+        for row in table.rows
+    )
+    return Table(table.title, table.head, padded, table.notes)
+
+
+def latency(summary: Summary) -> Table:
+    return _matrix(
+        "Milliseconds a transaction: median / 99 %",
+        summary,
+        lambda cell: f"{figures.number(cell.latency_ms.p50)} / {figures.number(cell.latency_ms.p99)}",
+        "Closed loop: more connections than the limit needs only wait.",
+    )
+
+
+def limits(summary: Summary) -> Table | None:
+    """One row a group of cells with the same limit, with the evidence of the fastest of them."""
+    found = limit_words.groups(summary)
+    if not found:
+        return None
+    rows = tuple(
+        (
+            group.where,
+            limit_words.name(group.limit.resource),
+            group.limit.confidence,
+            "; ".join(group.limit.evidence),
+            group.limit.would_change or figures.UNKNOWN,
+            group.limit.would_not or figures.UNKNOWN,
+        )
+        for group in found
+    )
+    head = single("cells", "limit", "confidence", "evidence", "would change it", "would not")
+    return Table("What limits each cell", head, rows, ("Evidence is of the fastest cell of its line.",))
+
+
+def predictions(summary: Summary) -> Table | None:
+    """How well the model describes each curve, and how well it foresaw it from others."""
+    curves = summary.scaling.curves if summary.scaling else ()
+    rows = []
+    bases: dict[str, list[str]] = {}
+    for curve in curves:
+        for kind, found in (("foreseen", curve.foreign), ("described", curve.own)):
+            if found is not None:
+                rows.append((curve.name, kind, *_errors(found)))
+        if curve.foreign is not None:
+            bases.setdefault(curve.foreign.basis, []).append(curve.name)
+    if not rows:
+        return None
+    head = (
+        ("curve", ""),
+        ("model", ""),
+        ("knee", "N*"),
+        ("plateau", "txn/s"),
+        ("plateau", "error"),
+        ("mean", "error"),
+        ("worst", "error"),
+    )
+    foreseen = [f"Foreseen, {'; '.join(names)}: {basis}." for basis, names in bases.items()]
+    described = (
+        "Described: fitted on the curve's own ends, so its error says only whether the model has the right shape."
+        if any(curve.own for curve in curves)
+        else ""
+    )
+    return Table("What the model said", head, tuple(rows), tuple(note for note in (*foreseen, described) if note))
+
+
+def _errors(found: Prediction) -> tuple[str, str, str, str, str]:
+    return (
+        figures.number(found.knee),
+        figures.number(found.plateau_tps),
+        share(found.plateau_error, signed=True),
+        share(found.mean_error),
+        share(found.worst_error),
+    )
+
+
+def published(summary: Summary) -> Table | None:
+    """Their transactions a second beside ours; each also as a share of its own largest, which is what can be compared."""
+    curves = [curve for curve in summary.scaling.curves if curve.published] if summary.scaling else []
+    rows = []
+    for curve in curves:
+        most = max(point.tps.value for point in curve.points)
+        theirs = max((point.published_tps or 0.0 for point in curve.points), default=0.0)
+        for point in curve.points:
+            if point.published_tps is not None:
+                rows.append(
+                    (
+                        curve.name,
+                        str(point.threads),
+                        figures.number(point.tps.value),
+                        f"{point.tps.value / most:.2f}",
+                        figures.number(point.published_tps),
+                        f"{point.published_tps / theirs:.2f}",
+                    )
+                )
+    if not rows:
+        return None
+    head = single("curve", "connections", "ours/s", "of its largest", "published/s", "of its largest")
+    sources = sorted({curve.published for curve in curves if curve.published})
+    return Table(
+        "Published beside ours", head, tuple(rows), (f"Published: {'; '.join(sources)}. Not our measurement.",)
+    )
+
+
+def compression(summary: Summary) -> Table | None:
+    found = summary.compression
+    if found is None or not found.rows:
+        return None
+    rates = list(dict.fromkeys(tried.rate_bps for row in found.rows for tried in row.measured))
+    head = (
+        ("data and", "algorithm"),
+        ("bytes", "of before"),
+        ("CPU ns/B", "client+server"),
+        ("pays", "below"),
+        *((f"x at {format_rate_bps(bps)}" if bps else "x, no link", "[95 %] (model)") for bps in rates),
+    )
+    rows = tuple(
+        (
+            f"{row.content}, {row.algorithm}",
+            f"{row.ratio_to_client:.2f}",
+            f"{figures.number(row.client_ns_per_byte)}+{figures.number(row.server_ns_per_byte)}",
+            rate(row.break_even_bps) if row.break_even_bps else "never",
+            *(_tried(row, bps) for bps in rates),
+        )
+        for row in found.rows
+    )
+    advice: dict[str, list[str]] = {}
+    for row in found.rows:
+        if row.level_advice:
+            advice.setdefault(row.level_advice, []).append(f"{row.algorithm} on {row.content}")
+    advised = [f"{', '.join(names)}: {text.rstrip('.')}." for text, names in advice.items()]
+    missed = any(not tried.agrees for row in found.rows for tried in row.measured)
+    said = ("! the model said better where it was worse, or the other way round.",) if missed else ()
+    return Table("What compression costs and saves", head, rows, (found.says, *said, *advised))
+
+
+def _tried(row: CompressionRow, bps: float | None) -> str:
+    tried = next((tried for tried in row.measured if tried.rate_bps == bps), None)
+    if tried is None:
+        return figures.UNKNOWN
+    return f"{figures.ratio(tried.ratio)} ({tried.predicted:.2f}){'' if tried.agrees else ' !'}"
+
+
+def encryption(summary: Summary) -> Table | None:
+    found = summary.encryption
+    if found is None or not found.rows:
+        return None
+    rows = tuple(
+        (
+            f"TLS {row.version}",
+            figures.UNKNOWN if row.connect_us is None else f"{row.connect_us:,.0f}",
+            figures.UNKNOWN if row.connect_turns is None else f"{row.connect_turns:+.2g}",
+            f"{row.byte_ns:.2f}",
+            "unknown" if row.resumed is None else "yes" if row.resumed else "no",
+            _range(row.persistent),
+            _range(row.per_transaction),
+        )
+        for row in found.rows
+    )
+    head = (
+        ("version", ""),
+        ("CPU µs", "a connect"),
+        ("turns", "a connect"),
+        ("CPU ns", "a byte"),
+        ("resumed", ""),
+        ("x persistent", _threads(found.rows[0].persistent)),
+        ("x connect/txn", _threads(found.rows[0].per_transaction)),
+    )
+    note = "All beyond the same cell without TLS, both ends together; x: throughput over its, at the least and the most connections."
+    return Table("What encryption costs", head, rows, (found.says, note))
+
+
+def _threads(tried: Sequence[EncryptionTried]) -> str:
+    counts = sorted({found.threads for found in tried})
+    return "" if not counts else f"at {counts[0]}" if len(counts) == 1 else f"at {counts[0]}; {counts[-1]}"
+
+
+def _range(tried: Sequence[EncryptionTried]) -> str:
+    if not tried:
+        return figures.UNKNOWN
+    ends = sorted(tried, key=lambda found: found.threads)
+    return "; ".join(dict.fromkeys(figures.ratio(found.ratio) for found in (ends[0], ends[-1])))
+
+
+def confirmations(summary: Summary) -> Table | None:
+    """The limit was changed: did throughput move as said?"""
+    if not summary.confirmations:
+        return None
+    rows = tuple(
+        (
+            found.arm,
+            limit_words.name(found.resource),
+            found.changed,
+            f"x {found.predicted:.2f}",
+            f"x {figures.ratio(found.measured)}",
+            "confirmed" if found.confirmed else "NOT confirmed",
+            str(found.blocks),
+        )
+        for found in summary.confirmations
+    )
+    head = single("cell", "limit", "changed", "model", "measured [95 %]", "", "blocks")
+    return Table("The limits, confirmed by changing them", head, rows)
+
+
+def confirmation_lines(summary: Summary) -> list[str]:
+    """The same as sentences, for a narrow place."""
+    return [
+        f"{found.arm} ({limit_words.name(found.resource)}): {found.changed}; the model said x {found.predicted:.2f}, measured "
+        f"x {figures.ratio(found.measured)} in {found.blocks} blocks: {'confirmed' if found.confirmed else 'NOT confirmed'}."
+        for found in summary.confirmations
+    ]
+
+
+def what_if(summary: Summary) -> Table | None:
+    """A few settings, worked out with the same model as the page's sliders."""
+    base = summary.what_if
+    if base is None or not base.worked:
+        return None
+    rows = tuple(
+        (
+            rate(worked.settings.rate_bps) if worked.settings.rate_bps else "no link",
+            f"{worked.settings.rtt_s * 1e3:.3g} ms",
+            str(worked.settings.threads),
+            "on" if worked.settings.tls else "off",
+            "a transaction" if worked.settings.connect_each else "persistent",
+            worked.settings.compression,
+            figures.number(worked.answer.tps),
+            f"x {worked.answer.tps / base.tps:.2f}",
+            worked.answer.limits,
+        )
+        for worked in base.worked
+    )
+    head = single("link", "RTT", "connections", "TLS", "connect", "compression", "model/s", "of measured", "limit")
+    note = f"From {base.arm}: {figures.number(base.tps)} transactions a second measured."
+    return Table("What if", head, rows, (note,))
+
+
+def interval(estimate: Estimate) -> str:
+    """`92.6 ± 1.4`."""
+    return f"{figures.number(estimate.value)} {figures.plus_minus(estimate)}"
