@@ -32,11 +32,11 @@ def _names(cells: Sequence[CellSummary]) -> list[str]:
     return [cell.arm for cell in cells]
 
 
-def _pick(cycle: Sequence[Any], count: int) -> list[Any]:
+def pick(cycle: Sequence[Any], count: int) -> list[Any]:
     return [cycle[index % len(cycle)] for index in range(count)]
 
 
-def _values(rows: list[dict[str, Any]]) -> alt.Data:
+def values(rows: list[dict[str, Any]]) -> alt.Data:
     return alt.Data(values=rows)  # type: ignore[no-untyped-call]
 
 
@@ -93,7 +93,7 @@ def _arrowheads(points: list[dict[str, Any]], x: alt.X, y: alt.Y) -> list[Any]:
     for side, shape in (("low", "triangle-left"), ("high", "triangle-right")):
         cut = [{"arm": point["arm"], "ratio": point[side]} for point in points if point[f"cut_{side}"]]
         if cut:
-            mark = alt.Chart(_values(cut)).mark_point(
+            mark = alt.Chart(values(cut)).mark_point(
                 shape=shape, color=palette.SERIES[0], filled=True, size=90, opacity=1
             )
             layers.append(mark.encode(x=x, y=y))
@@ -116,23 +116,23 @@ def ratios(summary: Summary, width: int) -> Drawable | None:
     points = bars(cells, low, high)
     theirs = [{"arm": cell.arm, "ratio": cell.published.ratio} for cell in cells if cell.published]
     layers: list[Any] = [
-        alt.Chart(_values([{"ratio": max(1 / (1 + floor), low), "to": min(1 + floor, high)}]))
+        alt.Chart(values([{"ratio": max(1 / (1 + floor), low), "to": min(1 + floor, high)}]))
         .mark_rect(color=palette.BAND)
         .encode(x=x, x2="to:Q"),
-        alt.Chart(_values([{"ratio": 1.0}])).mark_rule(color=palette.MUTED, strokeDash=[4, 3]).encode(x=x),
-        alt.Chart(_values(dots))
+        alt.Chart(values([{"ratio": 1.0}])).mark_rule(color=palette.MUTED, strokeDash=[4, 3]).encode(x=x),
+        alt.Chart(values(dots))
         .mark_point(color=palette.MUTED, opacity=0.55, size=22, strokeWidth=1.2)
         .encode(x=x, y=y, yOffset=alt.YOffset("lane:Q", scale=alt.Scale(domain=[-1.6, 1.6]))),
-        alt.Chart(_values(points))
+        alt.Chart(values(points))
         .mark_rule(color=palette.SERIES[0], strokeWidth=4)
         .encode(x=alt.X("low:Q"), x2="high:Q", y=y),
         *_arrowheads(points, x, y),
-        alt.Chart(_values(points))
+        alt.Chart(values(points))
         .mark_point(color=palette.SERIES[0], filled=True, size=50 if width < PHONE else 110, opacity=1)
         .encode(x=x, y=y),
     ]
     if theirs:
-        diamond = alt.Chart(_values(theirs)).mark_point(
+        diamond = alt.Chart(values(theirs)).mark_point(
             shape="diamond", color=palette.SERIES[1], size=60 if width < PHONE else 120, strokeWidth=2
         )
         layers.append(diamond.encode(x=x, y=y))
@@ -163,13 +163,13 @@ def latency(summary: Summary, width: int) -> Drawable | None:
     scale = alt.Scale(type="log", domain=[1, last], nice=False)
     count = len(cells)
     colour = alt.Color(
-        "arm:N", sort=names, scale=alt.Scale(domain=names, range=_pick(palette.SERIES, count)), legend=_legend(width)
+        "arm:N", sort=names, scale=alt.Scale(domain=names, range=pick(palette.SERIES, count)), legend=_legend(width)
     )
     dash = alt.StrokeDash(
-        "arm:N", sort=names, scale=alt.Scale(domain=names, range=_pick(palette.DASHES, count)), legend=_legend(width)
+        "arm:N", sort=names, scale=alt.Scale(domain=names, range=pick(palette.DASHES, count)), legend=_legend(width)
     )
     return (
-        alt.Chart(_values(rows))
+        alt.Chart(values(rows))
         .mark_line(strokeWidth=2.2)
         .encode(
             x=alt.X(
@@ -181,7 +181,7 @@ def latency(summary: Summary, width: int) -> Drawable | None:
             y=alt.Y(
                 "ms:Q",
                 scale=alt.Scale(type="log", domain=[lowest, highest], nice=False),
-                axis=alt.Axis(values=_round_ticks(lowest, highest), format=".3~r"),
+                axis=alt.Axis(values=log_ticks(lowest, highest), format=".3~r"),
                 title="ms a transaction",
             ),
             color=colour,
@@ -191,7 +191,7 @@ def latency(summary: Summary, width: int) -> Drawable | None:
     )
 
 
-def _round_ticks(low: float, high: float) -> list[float]:
+def log_ticks(low: float, high: float) -> list[float]:
     """1, 2 and 5 in each decade; over more than two decades only the 1s."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     leading = (1, 2, 5) if high / low < 200 else (1,)
@@ -250,7 +250,7 @@ def _stack(
         orient="top", title=None, columns=2 if width < PHONE else 6, labelLimit=150, symbolType="square"
     )
     return (
-        alt.Chart(_values(rows))
+        alt.Chart(values(rows))
         .mark_bar(size=22)
         .encode(
             x=alt.X(f"{field}:Q", title=title, axis=alt.Axis(tickCount=6, format=".3~r")),
@@ -289,10 +289,10 @@ def throughput(summary: Summary, width: int) -> Drawable | None:
         axis=alt.Axis(tickCount=5, format="~s"),
         title="queries per second",
     )
-    scale = alt.Scale(domain=names, range=_pick(palette.SERIES, count))
-    shapes = alt.Scale(domain=names, range=_pick(palette.SHAPES, count))
+    scale = alt.Scale(domain=names, range=pick(palette.SERIES, count))
+    shapes = alt.Scale(domain=names, range=pick(palette.SHAPES, count))
     points = (
-        alt.Chart(_values(rows))
+        alt.Chart(values(rows))
         .mark_point(filled=True, size=42, opacity=0.9)
         .encode(
             x=x,
@@ -301,7 +301,7 @@ def throughput(summary: Summary, width: int) -> Drawable | None:
             shape=alt.Shape("arm:N", sort=names, scale=shapes, legend=legend),
         )
     )
-    blocks = _values([{"trial": number - 0.5} for number in starts.values()])
+    blocks = values([{"trial": number - 0.5} for number in starts.values()])
     return alt.layer(alt.Chart(blocks).mark_rule(color=palette.GRID).encode(x=x), points).properties(
         width=width, height=240
     )

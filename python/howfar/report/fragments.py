@@ -20,19 +20,22 @@ def text(value: object) -> str:
 def sentence(value: str) -> str:
     """Escaped; intervals in brackets, and numbers with their percent sign, are kept on one line."""
     return re.sub(
-        r"(?:[≥≤] )?[0-9.]+ \[[^\]]*\]|[0-9.]+ %", lambda match: f'<span class="keep">{match[0]}</span>', text(value)
+        r"(?:[≥≤x] )?[0-9.]+ \[[^\]]*\]|[0-9.]+ %|\bx [0-9.]+",
+        lambda match: f'<span class="keep">{match[0]}</span>',
+        text(value),
     )
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "") -> str:
-    """A plain table of text; the first cell of a row names it."""
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "", kind: str = "") -> str:
+    """A plain table of text; the first cell of a row names it. `kind`: its class in the style sheet."""
     top = "".join(f'<th scope="col">{text(name)}</th>' for name in head)
     body = "".join(
         f'<tr><th scope="row">{text(row[0])}</th>' + "".join(f"<td>{text(cell)}</td>" for cell in row[1:]) + "</tr>"
         for row in rows
     )
     named = f"<caption>{text(caption)}</caption>" if caption else ""
-    return f'<div class="scroll"><table>{named}<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+    shown = f' class="{kind}"' if kind else ""
+    return f'<div class="scroll"><table{shown}>{named}<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def facts(values: Mapping[str, Any], depth: int = 0) -> str:

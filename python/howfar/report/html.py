@@ -1,17 +1,31 @@
-"""The report as one HTML file: no network, no script, for screen (light, dark, phone) and paper. Start at `render`."""
+"""The report as one HTML file for screen (light, dark, phone) and paper. It fetches nothing; its only script is that of the what-if
+sliders, where there are any. Start at `render`."""
 
 from __future__ import annotations
 
 from importlib.resources import files
 
 from howfar.analysis.summary import Summary
-from howfar.report import gallery, palette, sections
+from howfar.report import gallery, grid_page, palette, sections, what_if_section
 from howfar.report.fragments import text
+from howfar.report.grid import is_grid
 
 
 def render(summary: Summary) -> str:
     """The whole page, UTF-8. The answer comes first; each chart has its figures as a table."""
-    body = "".join(
+    body = grid_page.body(summary) if is_grid(summary) else _paths(summary)
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_policy(summary)}">'
+        f"<title>howfar: {text(summary.plan)}</title><style>{_style()}</style></head>\n"
+        f"<body><main>{body}</main></body></html>\n"
+    )
+
+
+def _paths(summary: Summary) -> str:
+    """A handful of arms: a card and a row for each."""
+    return "".join(
         (
             sections.answer(summary),
             sections.warnings(summary),
@@ -27,12 +41,12 @@ def render(summary: Summary) -> str:
             sections.footer(summary),
         )
     )
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>howfar: {text(summary.plan)}</title><style>{_style()}</style></head>\n"
-        f"<body><main>{body}</main></body></html>\n"
-    )
+
+
+def _policy(summary: Summary) -> str:
+    """Nothing is loaded from anywhere; the one script of the page is known by its hash."""
+    script = f"; script-src '{what_if_section.script_hash()}'" if summary.what_if else ""
+    return f"default-src 'none'; style-src 'unsafe-inline'{script}; base-uri 'none'; form-action 'none'"
 
 
 def _style() -> str:

@@ -18,7 +18,11 @@ DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [1, 3], [10, 4], [4, 1], [3, 5])
 PARTS = ("#3b6fd5", "#178a6c", "#8b4fc1", "#c25920", "#b08406", "#b9bec8")
 """Client CPU, server CPU, forwarder CPU, link, waiting for a CPU, rest; a shade off the series, so that each has a rule."""
 
+ON_BAR = "#fffffe"
+"""Text on a bar: dark on the lighter bars of the dark theme."""
+
 _DARK = {
+    ON_BAR: "#16181d",
     INK: "#e8eaef",
     MUTED: "#a3abb8",
     GRID: "#363b45",

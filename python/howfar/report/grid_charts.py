@@ -1,0 +1,243 @@
+"""Charts of plans with several factors beside the chief one: cycle budgets, the network of chosen cells, drift. What is drawn."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+import altair as alt
+
+from howfar.analysis.summary import CellSummary, NetworkSeries, Summary
+from howfar.report import limit_words, palette
+from howfar.report.charts import PHONE, Drawable, pick, values
+from howfar.report.grid import grid, tps
+
+MOST_BARS = 30
+"""More bars than this are no picture: rows of the grid are left out evenly, the first and the last stay."""
+
+MOST_NETWORKS = 4
+NAMED_SHARE = 0.2
+"""A part of a bar at least this long has room for its name."""
+
+REST = "rest"
+MIB = 2**20
+
+
+def budget_cells(summary: Summary) -> list[tuple[str, CellSummary]]:
+    """(label, cell) of the bars, column by column."""
+    table = grid(summary)
+    rows = range(len(table.rows))
+    while len(rows) * len(table.columns) > MOST_BARS and len(rows) > 2:
+        rows = range(0, len(table.rows), rows.step + 1)
+    chosen = [*rows, *([len(table.rows) - 1] if rows[-1] != len(table.rows) - 1 else [])]
+    return [
+        (", ".join((*column, table.rows[row])), cell)
+        for index, column in enumerate(table.columns)
+        for row in chosen
+        if (cell := table.cells[row][index]) is not None and cell.cycle is not None
+    ]
+
+
+def part_names(cells: list[tuple[str, CellSummary]]) -> list[str]:
+    """In the order of the cycles; the rest is last."""
+    names = dict.fromkeys(part.name for _, cell in cells if cell.cycle for part in cell.cycle.parts if part.us > 0)
+    names.pop(REST, None)
+    return [*names, REST]
+
+
+def budgets(summary: Summary, width: int) -> Drawable | None:
+    """A bar a cell, each as long as its cycle is whole: shares, with the cycle's length and the limit beside it."""
+    cells = budget_cells(summary)
+    if not cells:
+        return None
+    narrow = width < PHONE
+    names = part_names(cells)
+    labels = [_label(label, cell, narrow) for label, cell in cells]
+    rows: list[dict[str, Any]] = []
+    ends: list[dict[str, Any]] = []
+    for label, (_, cell) in zip(labels, cells, strict=True):
+        assert cell.cycle is not None, "chosen for it"
+        at = 0.0
+        for part in cell.cycle.parts:
+            share = part.us / cell.cycle.us
+            if share > 0:
+                named = (
+                    f"{part.name} {share:.0%}".replace("%", " %") if share >= NAMED_SHARE and part.name != REST else ""
+                )
+                rows.append(
+                    {
+                        "cell": label,
+                        "part": part.name,
+                        "from": at,
+                        "to": at + share,
+                        "middle": at + share / 2,
+                        "text": named,
+                    }
+                )
+            at += share
+        ends.append({"cell": label, "at": 1.0, "text": _end(cell)})
+    colours = [*pick((*palette.PARTS[:5], *palette.SERIES[5:]), len(names) - 1), palette.PARTS[5]]
+    y = alt.Y(
+        "cell:N", sort=labels, title=None, axis=alt.Axis(labelLimit=120 if narrow else 200, ticks=False, domain=False)
+    )
+
+    def along(field: str) -> alt.X:
+        axis = alt.Axis(format="%", tickCount=5)
+        return alt.X(f"{field}:Q", scale=alt.Scale(domain=[0, 1]), axis=axis, title="of a connection's cycle")
+
+    legend = alt.Legend(orient="top", title=None, columns=2 if narrow else 4, symbolType="square", labelLimit=160)
+    colour = alt.Color("part:N", sort=names, scale=alt.Scale(domain=names, range=colours), legend=legend)
+    layers: list[Any] = [
+        alt.Chart(values(rows)).mark_bar(size=17).encode(x=along("from"), x2="to:Q", y=y, color=colour)
+    ]
+    if not narrow:
+        named = alt.Chart(values([row for row in rows if row["text"]])).mark_text(color=palette.ON_BAR, fontSize=11)
+        layers.append(named.encode(x=along("middle"), y=y, text="text:N"))
+        text = alt.Chart(values(ends)).mark_text(align="left", dx=6, color=palette.INK, fontSize=11)
+        layers.append(text.encode(x=along("at"), y=y, text="text:N"))
+    return alt.layer(*layers).properties(width=width - (0 if narrow else 170), height=22 * len(cells))
+
+
+def _label(label: str, cell: CellSummary, narrow: bool) -> str:
+    """A phone has no room for the limit beside the bar: its letter stands with the name."""
+    return f"{label} {limit_words.letter(cell.limit)}".rstrip() if narrow else label
+
+
+def _end(cell: CellSummary) -> str:
+    assert cell.cycle is not None, "chosen for it"
+    return (
+        f"{duration(cell.cycle.us)}: {limit_words.name(cell.limit.resource)}" if cell.limit else duration(cell.cycle.us)
+    )
+
+
+def duration(us: float) -> str:
+    return f"{us / 1e6:.3g} s" if us >= 1e6 else f"{us / 1e3:.3g} ms" if us >= 1e3 else f"{us:.3g} µs"
+
+
+def network_cells(summary: Summary) -> list[CellSummary]:
+    """The fastest cell of each kind of limit over a link, then the fastest of other columns, a few in all."""
+    table = grid(summary)
+    columns = [
+        [cell for cell in table.column(index) if cell.network and cell.network.at_s]
+        for index in range(len(table.columns))
+    ]
+    fastest = [max(cells, key=lambda cell: tps(cell).value) for cells in columns if cells]
+    linked = [cell for cell in fastest if cell.network and cell.network.interface_ceiling_bytes_per_s]
+    seen: set[str] = set()
+    first = []
+    for cell in linked or fastest:
+        kind = cell.limit.resource.value if cell.limit else ""
+        if kind not in seen:
+            seen.add(kind)
+            first.append(cell)
+    rest = [cell for cell in linked or fastest if cell not in first]
+    chosen = (first + rest)[:MOST_NETWORKS]
+    return [cell for cell in fastest if cell in chosen]
+
+
+def networks(summary: Summary, width: int) -> Drawable | None:
+    """Bytes a second each way against the ceilings, the queue, and retransmits, for each chosen cell."""
+    cells = network_cells(summary)
+    if not cells:
+        return None
+    across = 2 if width >= PHONE and len(cells) > 1 else 1
+    each = width if across == 1 else (width - 90) // 2
+    drawn = [_network(cell, each) for cell in cells]
+    rows = [alt.hconcat(*drawn[start : start + across]) for start in range(0, len(drawn), across)]
+    return alt.vconcat(*rows)
+
+
+def _network(cell: CellSummary, width: int) -> Drawable:
+    series = cell.network
+    assert series is not None, "chosen for it"
+    title = alt.TitleParams(cell.arm, anchor="start", subtitle=_filled(series), limit=width + 40)
+    last = series.at_s[-1]
+    x = alt.X("at:Q", scale=alt.Scale(domain=[0, last], nice=False), axis=alt.Axis(tickCount=4, grid=False), title="s")
+    parts = [_bytes(series, x).properties(width=width, height=110, title=title)]
+    if series.to_client_queue_bytes is not None:
+        parts.append(_queue(series, x).properties(width=width, height=44))
+    return alt.vconcat(*parts, spacing=4)
+
+
+def _filled(series: NetworkSeries) -> str:
+    most = max(max(series.to_client_bytes_per_s), max(series.to_server_bytes_per_s))
+    sent = sum(series.retransmits_per_s) * (series.at_s[-1] / len(series.at_s))
+    again = f"{sent:.0f} segments sent again" if sent >= 0.5 else "nothing sent again"
+    ceiling = series.interface_ceiling_bytes_per_s
+    if not ceiling:
+        return f"up to {most / MIB:,.1f} MiB/s; {again}"
+    return f"up to {most / MIB:,.1f} of {ceiling / MIB:,.1f} MiB/s; {again}"
+
+
+def _bytes(series: NetworkSeries, x: alt.X) -> Any:
+    ways = {"to client": series.to_client_bytes_per_s, "to server": series.to_server_bytes_per_s}
+    rows = [
+        {"at": at, "way": way, "mib": count / MIB}
+        for way, counts in ways.items()
+        for at, count in zip(series.at_s, counts, strict=True)
+    ]
+    most = max(row["mib"] for row in rows)
+    ceilings = [
+        {"mib": ceiling / MIB, "text": name, "at": 0.0}
+        for name, ceiling in (
+            ("interface", series.interface_ceiling_bytes_per_s),
+            ("payload", series.payload_ceiling_bytes_per_s),
+        )
+        if ceiling and ceiling / MIB < most * 3
+    ]
+    top = max([most, *(row["mib"] for row in ceilings)]) * 1.16
+    y = alt.Y("mib:Q", scale=alt.Scale(domain=[0, top], nice=False), axis=alt.Axis(tickCount=4), title="MiB/s")
+    names = list(ways)
+    legend = alt.Legend(orient="top", title=None, symbolStrokeWidth=2)
+    colour = alt.Color(
+        "way:N", sort=names, scale=alt.Scale(domain=names, range=list(palette.SERIES[:2])), legend=legend
+    )
+    dash = alt.StrokeDash("way:N", sort=names, scale=alt.Scale(domain=names, range=[[1, 0], [5, 3]]), legend=legend)
+    layers: list[Any] = [
+        alt.Chart(values(rows)).mark_line(strokeWidth=1.8).encode(x=x, y=y, color=colour, strokeDash=dash)
+    ]
+    for offset, row in zip((-6, 10), ceilings, strict=False):
+        data = alt.Chart(values([row]))
+        layers.append(data.mark_rule(color=palette.MUTED, strokeDash=[2, 3]).encode(y=y))
+        text = data.mark_text(align="left", dx=4, dy=offset, fontSize=10, color=palette.MUTED)
+        layers.append(text.encode(x=x, y=y, text="text:N"))
+    return alt.layer(*layers)
+
+
+def _queue(series: NetworkSeries, x: alt.X) -> Any:
+    assert series.to_client_queue_bytes is not None, "asked before"
+    rows = [{"at": at, "kb": count / 1000} for at, count in zip(series.at_s, series.to_client_queue_bytes, strict=True)]
+    data = alt.Chart(values(rows))
+    y = alt.Y("kb:Q", axis=alt.Axis(tickCount=2), title="queue kB")
+    return alt.layer(data.mark_area(color=palette.SERIES[0], opacity=0.35).encode(x=x, y=y))
+
+
+def drift(summary: Summary, width: int) -> Drawable | None:
+    """Every good trial against the median of its cell, in the order in which they ran."""
+    medians = {
+        arm: statistics.median(found)
+        for arm in dict.fromkeys(trial.arm for trial in summary.trials)
+        if (found := [trial.qps for trial in summary.trials if trial.arm == arm and trial.qps])
+    }
+    rows = [{"trial": t.number, "ratio": t.qps / medians[t.arm]} for t in summary.trials if t.qps]
+    if not rows:
+        return None
+    starts: dict[int, int] = {}
+    for trial in summary.trials:
+        starts.setdefault(trial.block, trial.number)
+    x = alt.X(
+        "trial:Q",
+        title="trial, in the order in which they ran; lines part the blocks",
+        scale=alt.Scale(domain=[-0.5, len(summary.trials) - 0.5], nice=False),
+        axis=alt.Axis(grid=False, format="d", tickMinStep=1),
+    )
+    y = alt.Y(
+        "ratio:Q",
+        scale=alt.Scale(type="log", nice=False, padding=8),
+        axis=alt.Axis(tickCount=5, format=".2~f"),
+        title="of its cell's median",
+    )
+    blocks = alt.Chart(values([{"trial": number - 0.5} for number in starts.values()])).mark_rule(color=palette.GRID)
+    one = alt.Chart(values([{"ratio": 1.0}])).mark_rule(color=palette.MUTED, strokeDash=[4, 3])
+    points = alt.Chart(values(rows)).mark_point(filled=True, size=30, opacity=0.8, color=palette.SERIES[0])
+    return alt.layer(blocks.encode(x=x), one.encode(y=y), points.encode(x=x, y=y)).properties(width=width, height=180)

@@ -1,0 +1,95 @@
+"""The pages of the plans with several factors in a real browser: they open from a file, ask for nothing, complain of nothing, and
+their sliders move what they should."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.unit.browser import Page, browser, program
+from tests.unit.synthetic_findings import PLANS
+
+from howfar.report import html
+
+pytestmark = pytest.mark.skipif(
+    program() is None, reason="NO BROWSER: pages and their sliders are not tested; install chromium"
+)
+
+SHOWN = "document.querySelector('[data-shown=\"{}\"]').textContent"
+MOVE = """(() => {{ const slider = document.querySelector('[name="{0}"]'); slider.value = {1};
+slider.dispatchEvent(new Event("input", {{ bubbles: true }})); }})()"""
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("pages")
+    made = {}
+    for name, summary in PLANS.items():
+        made[name] = folder / f"{name}.html"
+        made[name].write_text(html.render(summary()), "utf-8")
+    return made
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[Page]:
+    with browser() as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_page_opens_from_its_file_and_asks_for_nothing(plan: str, pages: dict[str, Path], page: Page) -> None:
+    page.open(pages[plan])
+    assert page.value("document.querySelector('.verdict').textContent.length") > 20
+    assert page.complaints() == []
+    assert page.requests() == [pages[plan].as_uri()]
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("plan", PLANS)
+def test_nothing_is_wider_than_the_screen(plan: str, width: int, pages: dict[str, Path], page: Page) -> None:
+    page.open(pages[plan], width)
+    assert page.value("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_the_first_screen_has_verdict_and_chart(plan: str, pages: dict[str, Path], page: Page) -> None:
+    page.open(pages[plan])
+    assert page.value("document.querySelector('.verdict').getBoundingClientRect().bottom") < 300
+    assert page.value("document.querySelector('figure svg.wide').getBoundingClientRect().bottom") < 900
+
+
+def test_sliders_move_the_number_and_the_point_and_leave_the_measured_one(pages: dict[str, Path], page: Page) -> None:
+    page.open(pages["bandwidth"])
+    place = "['cx', 'cy'].map((name) => document.querySelector('#what-if .chosen').getAttribute(name)).join()"
+    measured = "document.querySelector('#what-if .measured').getAttribute('x')"
+    start = (page.value(SHOWN.format("tps")), page.value(place))
+    page.value(MOVE.format("threads", 0))
+    alone = (page.value(SHOWN.format("tps")), page.value(place))
+    assert page.value(SHOWN.format("threads")) == "1"
+    assert alone[0] != start[0] and alone[1] != start[1]
+    assert page.value(measured), "the measured point is drawn beside it"
+    page.value(MOVE.format("threads", 900) + ";" + MOVE.format("rate_bps", 0))
+    slow = page.value(SHOWN.format("tps"))
+    assert float(slow.replace(",", "")) < float(start[0].replace(",", "")) / 10, "10 Mb/s carries a hundredth"
+    page.value("document.querySelector('[name=\"reset\"]').click()")
+    assert (page.value(SHOWN.format("tps")), page.value(place)) == start
+    assert page.complaints() == []
+
+
+def test_switches_change_the_number(pages: dict[str, Path], page: Page) -> None:
+    page.open(pages["bandwidth"])
+    start = page.value(SHOWN.format("tps"))
+    page.value(MOVE.format("compression", '"zstd-1"'))
+    assert page.value(SHOWN.format("tps")) != start
+    page.value("document.querySelector('[name=\"reset\"]').click()")
+    page.value("document.querySelector('[name=\"connect_each\"]').click()")
+    assert page.value(SHOWN.format("cycle")) != "" and page.complaints() == []
+
+
+def test_the_page_starts_at_the_measured_point(pages: dict[str, Path], page: Page) -> None:
+    page.open(pages["bandwidth"])
+    assert page.value(SHOWN.format("rate_bps")) == "1 Gb/s"
+    assert page.value(SHOWN.format("rtt_s")) == "200 µs"
+    assert page.value(SHOWN.format("threads")) == "64"
+    assert "of the 92.6 measured" in page.value(SHOWN.format("ratio"))
