@@ -70,8 +70,8 @@ def _series(cell: CellSummary) -> str:
 
 def _limits(cell: CellSummary) -> dict[str, Any]:
     found = tps(cell)
-    low = found.low if found.low and found.low > 0 else found.value
-    return {"tps": found.value, "low": low, "high": found.high or found.value}
+    low, high = (found.value if limit is None else limit for limit in (found.low, found.high))
+    return {"tps": found.value, "low": low, "high": high}
 
 
 class _Frame:
@@ -110,7 +110,9 @@ class _Frame:
             drawn = alt.Chart(values(lines)).mark_line(strokeWidth=1.8)
             layers.append(drawn.encode(x=self.x, y=y, color=self.colour, strokeDash=self.dash))
         if points:
-            data = alt.Chart(values(points))
+            lowest, highest = self.heights
+            cut = [point | {"low": max(point["low"], lowest), "high": min(point["high"], highest)} for point in points]
+            data = alt.Chart(values(cut))
             rule = data.mark_rule(strokeWidth=2.5)
             layers.append(rule.encode(x=self.x, y=self._y("low", first), y2="high:Q", color=self.colour))
             mark = data.mark_point(filled=True, size=55, opacity=1)

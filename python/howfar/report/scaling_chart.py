@@ -120,7 +120,7 @@ def _panel(panel: Panel, domain: tuple[float, float], width: int, height: int) -
     layers = [
         *_model(panel, names, x, (y, low), colour),
         *_ceilings(panel, threads, x, (y, width)),
-        *_measured(panel, names, x, (y, low), (colour, shape)),
+        *_measured(panel, names, (x, y, low), domain, (colour, shape)),
         *_knees(panel, names, threads, x, y, colour),
     ]
     return alt.layer(*layers).properties(
@@ -167,25 +167,30 @@ def _model(panel: Panel, names: list[str], x: alt.X, y: tuple[alt.Y, alt.Y], col
 
 
 def _measured(
-    panel: Panel, names: list[str], x: alt.X, y: tuple[alt.Y, alt.Y], marks: tuple[alt.Color, alt.Shape]
+    panel: Panel,
+    names: list[str],
+    frame: tuple[alt.X, alt.Y, alt.Y],
+    domain: tuple[float, float],
+    marks: tuple[alt.Color, alt.Shape],
 ) -> list[Any]:
+    x, y, low = frame
     colour, shape = marks
     rows: list[dict[str, Any]] = [
         {
             "curve": name,
             "threads": point.threads,
             "tps": point.tps.value,
-            "low": point.tps.low if point.tps.low and point.tps.low > 0 else point.tps.value,
-            "high": point.tps.high if point.tps.high else point.tps.value,
+            "low": max(domain[0], point.tps.value if point.tps.low is None else point.tps.low),
+            "high": min(domain[1], point.tps.value if point.tps.high is None else point.tps.high),
         }
         for name, curve in zip(names, panel.curves, strict=True)
         for point in curve.points
     ]
     data = alt.Chart(values(rows))
     return [
-        data.mark_rule(strokeWidth=2.5).encode(x=x, y=y[1], y2="high:Q", color=colour),
-        data.mark_line(strokeWidth=1.8).encode(x=x, y=y[0], color=colour),
-        data.mark_point(filled=True, size=60, opacity=1).encode(x=x, y=y[0], color=colour, shape=shape),
+        data.mark_rule(strokeWidth=2.5).encode(x=x, y=low, y2="high:Q", color=colour),
+        data.mark_line(strokeWidth=1.8).encode(x=x, y=y, color=colour),
+        data.mark_point(filled=True, size=60, opacity=1).encode(x=x, y=y, color=colour, shape=shape),
     ]
 
 

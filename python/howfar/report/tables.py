@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from howfar.analysis.estimate import Estimate
 from howfar.analysis.findings import CompressionRow, EncryptionTried, Prediction
-from howfar.analysis.intervals import half_width, half_width_text
+from howfar.analysis.intervals import half_width_text
 from howfar.analysis.summary import CellSummary, Summary
 from howfar.report import figures, limit_words
 from howfar.report.grid import Grid, grid, tps
@@ -64,7 +64,7 @@ def _matrix(title: str, summary: Summary, text: Callable[[CellSummary], str], *n
 
 def throughput(summary: Summary) -> Table:
     """Transactions a second of each cell with the letter of its limit."""
-    widths = [width for cell in figures.shown_cells(summary) if (width := half_width(cell.qps)) is not None]
+    widths = [width for cell in figures.shown_cells(summary) if (width := _half_width(cell.qps)) is not None]
     width = (
         f"95 % intervals: half-widths up to {half_width_text(max(widths))}."
         if widths
@@ -84,6 +84,13 @@ def throughput(summary: Summary) -> Table:
         for row in table.rows
     )
     return Table(table.title, table.head, padded, table.notes)
+
+
+def _half_width(estimate: Estimate) -> float | None:
+    """Of a mean, whose interval may reach below zero when trials are few."""
+    if estimate.low is None or estimate.high is None or not estimate.value:
+        return None
+    return (estimate.high - estimate.low) / 2 / estimate.value
 
 
 def latency(summary: Summary) -> Table:
