@@ -37,7 +37,7 @@ from howfar.analysis.findings import (
     WhatIfSettings,
     WhatIfWorked,
 )
-from howfar.analysis.summary import CellSummary, NetworkSeries, Summary
+from howfar.analysis.summary import Advice, CellSummary, NetworkSeries, Summary
 from howfar.results.records import Arm, ArmRole, Run, StopReason
 
 THREADS = (1, 4, 16, 64, 256)
@@ -56,7 +56,7 @@ class Wanted:
 
 
 def soft_min(threads: int, alone: float, most: float, k: float = 2.0) -> float:
-    return ((threads * alone) ** -k + most**-k) ** (-1 / k)
+    return float(((threads * alone) ** -k + most**-k) ** (-1 / k))
 
 
 def estimate(value: float, half: float = 0.015) -> Estimate:
@@ -78,6 +78,21 @@ def grid_run(plan: str, wanted: list[Wanted], blocks: int = 3, seed: int = 1) ->
     return Run(info=info, trials=tuple(trials), stop=StopReason.TIME)
 
 
+ADVICE = (
+    Advice(
+        action="Make the link faster, or send less.",
+        because="At 1 Gb/s it is full from 16 connections on; at 2.5 Gb/s the server's CPU would be the limit, at x 1.7.",
+    ),
+)
+"""Its own, like every finding here: what the analysis advises is tested there."""
+
+
+def told(found: Summary, findings: dict[str, Any]) -> Summary:
+    """The summary with these findings and no others."""
+    none = {"scaling": None, "compression": None, "encryption": None, "what_if": what_if(), "confirmations": ()}
+    return found.model_copy(update=none | {"advice": ADVICE} | findings)
+
+
 def tps(cell: CellSummary) -> float:
     return cell.qps.value / cell.queries_per_txn
 
@@ -93,7 +108,7 @@ def cycle(cell: CellSummary, wire_share: float) -> Cycle:
         ("queue at the link", wire_share * 0.9 * (1 - 1 / threads), "bounded"),
         ("round trips", min(0.2, 0.6 / threads) if "rtt_ns" in cell.factors else 0.0, "measured"),
     ]
-    parts = tuple(CyclePart(name=name, us=us * share, basis=basis) for name, share, basis in shares)  # type: ignore[arg-type]
+    parts = tuple(CyclePart(name=name, us=us * share, basis=basis) for name, share, basis in shares)
     rest = us - sum(part.us for part in parts)
     return Cycle(us=us, parts=(*parts, CyclePart(name="rest", us=rest, basis="measured")), rest_share=rest / us)
 
@@ -118,7 +133,7 @@ def network(cell: CellSummary, bytes_per_s: float, ceiling: float | None) -> Net
 
 def limit(resource: Resource, says: str, confidence: str = "high", **texts: Any) -> Limit:
     fields = {"evidence": (says,), "would_change": "", "would_not": ""} | texts
-    return Limit(resource=resource, says=says, confidence=confidence, **fields)  # type: ignore[arg-type]
+    return Limit(resource=resource, says=says, confidence=confidence, **fields)
 
 
 LINK_LIMIT = limit(
@@ -212,12 +227,12 @@ def bandwidth() -> Summary:
         "At 1 Gb/s the link is full from 16 connections on (92.7 transactions/s, 117.1 of 117.3 MiB/s); "
         "at 10 Gb/s the server's CPU is the limit."
     )
-    return found.model_copy(
-        update={
+    return told(
+        found,
+        {
             "cells": tuple(cells),
             "verdict": says,
             "scaling": Scaling(curves=curves, says="The link costs nothing at 1 connection and caps the rest at 93/s."),
-            "what_if": what_if(),
             "confirmations": (
                 Confirmation(
                     arm="remote, 1gbit, 64 threads",
@@ -229,7 +244,7 @@ def bandwidth() -> Summary:
                     blocks=3,
                 ),
             ),
-        }
+        },
     )
 
 
@@ -337,7 +352,7 @@ def _ratio_of(content: str, algorithm: str) -> float:
 
 def compression() -> Summary:
     """Off, three algorithms; three kinds of data; 100 Mb/s and 1 Gb/s."""
-    wanted = []
+    wanted: list[Wanted] = []
     for rate in (10**8, GBIT):
         for content in CONTENTS:
             for algorithm in ("off", *ALGORITHMS):
@@ -365,13 +380,13 @@ def compression() -> Summary:
         "at 1 Gb/s the link is not the limit, and it costs up to half."
     )
     says = "zstd-1 pays below 0.27 Gb/s on digits, zlib below 0.17 Gb/s; incompressible data never gains."
-    return found.model_copy(
-        update={
+    return told(
+        found,
+        {
             "cells": cells,
             "verdict": verdict,
             "compression": CompressionEconomics(rows=rows, says=says),
-            "what_if": what_if(),
-        }
+        },
     )
 
 
@@ -423,7 +438,7 @@ VERSIONS = {"off": (1.0, 480.0), "1.2": (0.985, 210.0), "1.3": (0.98, 190.0)}
 
 def encryption() -> Summary:
     """TLS off, 1.2, 1.3; persistent or a connect a transaction; three numbers of connections."""
-    wanted = []
+    wanted: list[Wanted] = []
     for version, (keep, churn) in VERSIONS.items():
         for connect in ("persistent", "per-transaction"):
             for threads in (1, 16, 64):
@@ -476,14 +491,14 @@ def encryption() -> Summary:
     says = (
         "Churn costs, bytes hardly: a connect a transaction loses 60 % with TLS 1.3, persistent connections lose 2 %."
     )
-    return found.model_copy(
-        update={
+    return told(
+        found,
+        {
             "cells": tuple(cells),
             "verdict": says,
             "scaling": Scaling(curves=tuple(curves), says="TLS scales like plain connections."),
             "encryption": EncryptionEconomics(rows=rows, says=says),
-            "what_if": what_if(),
-        }
+        },
     )
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Mapping
+
 from howfar.analysis.estimate import Estimate
 from howfar.analysis.intervals import half_width, half_width_text, share_text
 from howfar.analysis.summary import Bound, CellSummary, Resolution, Summary
@@ -184,8 +188,27 @@ def void_line(summary: Summary) -> str:
     """How many trials were void and why; empty when none was."""
     if not summary.void_trials:
         return ""
-    reasons = "; ".join(f"{count} x {reason}" for reason, count in summary.void_reasons.items())
+    reasons = "; ".join(f"{count} x {reason}" for reason, count in _kinds(summary.void_reasons))
     return f"{summary.void_trials} void trial{'' if summary.void_trials == 1 else 's'}, in no figure above: {reasons}."
+
+
+_AMOUNT = re.compile(r"\d[\d.,]*\s?(?:[a-zµ%]+)?")
+
+
+def _kinds(reasons: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Reasons that differ in nothing but their figures are one kind, shown by its first; so are the parts of one that has several."""
+    shown: dict[str, str] = {}
+    counts: Counter[str] = Counter()
+    for reason, count in reasons.items():
+        for part in reason.split("; "):
+            kind = _AMOUNT.sub("#", part)
+            shown.setdefault(kind, part)
+            counts[kind] += count
+    found = []
+    for kind, count in counts.most_common():
+        several = sum(_AMOUNT.sub("#", part) == kind for reason in reasons for part in reason.split("; ")) > 1
+        found.append((f"{shown[kind]} (or the like)" if several else shown[kind], count))
+    return found
 
 
 def published_sources(summary: Summary) -> list[str]:
@@ -197,6 +220,6 @@ def published_sources(summary: Summary) -> list[str]:
 def unmeasured_lines(summary: Summary) -> list[str]:
     lines = []
     for arm in summary.unmeasured:
-        reasons = "; ".join(arm.reasons) or "it was never reached"
+        reasons = "; ".join(kind for kind, _ in _kinds(arm.reasons)) or "it was never reached"
         lines.append(f"{arm.arm}: no good trial ({arm.void_trials} void): {reasons}.")
     return lines

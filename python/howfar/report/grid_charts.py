@@ -171,13 +171,13 @@ def _filled(series: NetworkSeries) -> str:
 
 def _bytes(series: NetworkSeries, x: alt.X) -> Any:
     ways = {"to client": series.to_client_bytes_per_s, "to server": series.to_server_bytes_per_s}
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"at": at, "way": way, "mib": count / MIB}
         for way, counts in ways.items()
         for at, count in zip(series.at_s, counts, strict=True)
     ]
     most = max(row["mib"] for row in rows)
-    ceilings = [
+    ceilings: list[dict[str, Any]] = [
         {"mib": ceiling / MIB, "text": name, "at": 0.0}
         for name, ceiling in (
             ("interface", series.interface_ceiling_bytes_per_s),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from howfar.analysis.findings import Prediction
 from howfar.analysis.summary import Summary
 from howfar.report import economics_chart, figures, grid_charts, scaling_chart, tables
 from howfar.report.drawing import draw
@@ -53,7 +54,7 @@ def scaling(summary: Summary) -> str:
     return figure(drawing, caption, table(head, rows) + _ceilings(summary))
 
 
-def _model_at(model: scaling_chart.Prediction | None, threads: int) -> tuple[str, str]:
+def _model_at(model: Prediction | None, threads: int) -> tuple[str, str]:
     point = next((point for point in model.points if point.threads == threads), None) if model else None
     if point is None:
         return figures.UNKNOWN, figures.UNKNOWN

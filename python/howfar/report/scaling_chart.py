@@ -242,8 +242,8 @@ def _ceilings(panel: Panel, threads: list[int], x: alt.X, drawn: tuple[alt.Y, in
         rule = alt.Chart(values([row])).mark_rule(color=line.colour, strokeWidth=1, strokeDash=[2, 3])
         layers.append(rule.encode(x=x, x2="to:Q", y=y))
     for label in ceiling_labels(lines):
-        row = {"threads": threads[-1] * 1.1, "tps": label.tps, "text": label.name}
-        text = alt.Chart(values([row])).mark_text(
+        at = {"threads": threads[-1] * 1.1, "tps": label.tps, "text": label.name}
+        text = alt.Chart(values([at])).mark_text(
             align="right", dy=-7 if label.room > CLEAR else 15, color=label.colour, fontSize=11 if width < PHONE else 12
         )
         layers.append(text.encode(x=x, y=y, text="text:N"))

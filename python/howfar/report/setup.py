@@ -34,8 +34,9 @@ def _capital(text: str) -> str:
 
 
 def _levels(summary: Summary, factor: str) -> list[FactorValue]:
-    """Distinct levels in the order of the arms."""
-    return list(dict.fromkeys(cell.factors[factor] for cell in shown_cells(summary) if factor in cell.factors))
+    """Distinct levels: numbers ascending, words in the order of the arms."""
+    found = list(dict.fromkeys(cell.factors[factor] for cell in shown_cells(summary) if factor in cell.factors))
+    return sorted(found, key=float) if all(isinstance(level, int | float) for level in found) else found
 
 
 def _several(texts: list[str]) -> str:

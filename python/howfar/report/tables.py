@@ -65,7 +65,7 @@ def _matrix(title: str, summary: Summary, text: Callable[[CellSummary], str], *n
 def throughput(summary: Summary) -> Table:
     """Transactions a second of each cell with the letter of its limit."""
     widths = [width for cell in figures.shown_cells(summary) if (width := _half_width(cell.qps)) is not None]
-    width = (
+    said = (
         f"95 % intervals: half-widths up to {half_width_text(max(widths))}."
         if widths
         else "No intervals: too few blocks."
@@ -75,7 +75,7 @@ def throughput(summary: Summary) -> Table:
         return f"{figures.number(tps(cell).value)} {limit_words.letter(cell.limit)}".rstrip()
 
     legend = limit_words.legend(summary)
-    table = _matrix("Transactions a second", summary, text, f"{legend} {width}".strip())
+    table = _matrix("Transactions a second", summary, text, f"{legend} {said}".strip())
     if not legend:
         return table
     # Letters stand below each other: a cell without one is as wide as the others.
