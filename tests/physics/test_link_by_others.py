@@ -22,7 +22,7 @@ ATTEMPTS = 5
 """A neighbour on this machine can disturb a measurement, and then disturbs it differently the next time. A link that is wrong is
 wrong each time."""
 GOODPUT_TOLERANCE = 0.02
-"""The bar of the first version. One segment in 65 over 3 s at 100 Mb/s would already show."""
+"""The bar of the first version. One segment in 65 over 2 s at 100 Mb/s would already show."""
 
 
 def _lab(tmp_path: Path, rtt: str, rate: str, on_server: str, command: str) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def _iperf3(out: Path, flags: dict[str, str]) -> str:
     """A shell's command: iperf3 with each of the flags in turn, its reports as JSON by name."""
     # The companion starts beside the command, and may not be done with the client before: the first attempts may be refused.
     reports = [
-        f"echo '\"{name}\":'; for i in $(seq 100); do iperf3 -J -O 1 -t 3 {flag} -c $HOWFAR_HOST >{out} && break; sleep 0.05; done; "
+        f"echo '\"{name}\":'; for i in $(seq 100); do iperf3 -J -O 1 -t 2 {flag} -c $HOWFAR_HOST >{out} && break; sleep 0.05; done; "
         f"cat {out}"
         for name, flag in flags.items()
     ]
@@ -75,18 +75,20 @@ def _iperf3(out: Path, flags: dict[str, str]) -> str:
 
 @pytest.mark.parametrize(("rtt", "rtt_ns"), [("0.2ms", 200_000), ("1ms", 1_000_000), ("10ms", 10_000_000)])
 def test_a_ping_pong_sees_the_round_trip_of_the_receipt(tmp_path: Path, rtt: str, rtt_ns: int) -> None:
-    """Python's own price for a ping-pong is measured in the same run over loopback and allowed for."""
+    """Python's own price for a ping-pong is measured in the same run over loopback and allowed for. It asks three times in each
+    laboratory: making another one takes longer than to ask again."""
     serve, ask = (f"exec {sys.executable} {PING_PONG} {role} $HOWFAR_HOST" for role in ("serve", "ask"))
     allowed = rtt_tolerance_ns(rtt_ns)
     seen = []
     for _ in range(ATTEMPTS):
         found = _lab(tmp_path, rtt, "1gbit", serve, ask)
-        link_ns, loopback_ns = found["seen"]["link_p50_ns"], found["seen"]["loopback_p50_ns"]
+        loopback_ns = found["seen"]["loopback_p50_ns"]
         receipt_ns = found["link"]["rtt_at_rest_ns"]["p50"]
         # The foreign program lets processors sleep, so it is held against the receipt's figure that does too.
         idle_ns = found["link"]["rtt_from_idle_ns"]["p50_ns"]
-        seen.append({"receipt": receipt_ns, "from idle": idle_ns, "ping-pong": link_ns, "loopback": loopback_ns})
+        asked_ns = found["seen"]["link_p50s_ns"]
+        seen.append({"receipt": receipt_ns, "from idle": idle_ns, "ping-pong": asked_ns, "loopback": loopback_ns})
         right = abs(receipt_ns - rtt_ns) <= allowed
-        if right and idle_ns - allowed <= link_ns <= idle_ns + allowed + loopback_ns:
+        if right and any(idle_ns - allowed <= link_ns <= idle_ns + allowed + loopback_ns for link_ns in asked_ns):
             return
     pytest.fail(f"no attempt agreed within {allowed / 1000:.0f} µs of {rtt}: {seen}")
