@@ -1,8 +1,8 @@
 """SIGKILL at thirty random moments, to the program outside, its sandbox and its parts: nothing is left, nothing is lost.
 
 One run file after another goes through session after session until all deaths have been died: seven in runs over the link, the
-others in runs without, which begin and end in a quarter of the time. Roles and moments come from a seed, which is printed; HOWFAR_TEST_SEED
-repeats it.
+others in runs without, which begin and end in a quarter of the time. Roles and moments come from a seed, which is printed;
+HOWFAR_TEST_SEED repeats it.
 """
 
 from __future__ import annotations
