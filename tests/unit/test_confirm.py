@@ -26,6 +26,7 @@ from howfar.engine.messages import LoadJob
 from howfar.errors import LabError
 from howfar.plan.estimate import cost
 from howfar.plan.load import LoadedPlan, Override, load_plan
+from howfar.report.figures import unconfirmed_line
 from howfar.results.parts import plan_part
 from howfar.results.records import CONFIRMATION_BLOCK, ArmRole, Run, StopReason, Trial
 from howfar.results.store import RunFile, create, read_run
@@ -158,6 +159,7 @@ def test_what_cannot_be_changed_is_said(tmp_path: Path, named: dict[str, Resourc
         ("socket", Resource.SERVER_CPU),  # 2 connections: half of them prove nothing
     }
     assert "confirmed" in run.events[-2].what
+    assert "remote (lock: nothing that this laboratory can change alone would tell)" in unconfirmed_line(summarise(run))
 
 
 def test_a_run_that_names_no_limit_confirms_none(tmp_path: Path, named: dict[str, Resource]) -> None:

@@ -9,9 +9,12 @@ from pathlib import Path
 import click
 
 from howfar.analysis.analyse import summarise
+from howfar.analysis.findings import Resource
+from howfar.analysis.summary import CellSummary
 from howfar.cli import pages
 from howfar.cli.main import INTERRUPTED
 from howfar.cli.program import program
+from howfar.results.events import confirmation
 from howfar.results.records import Run, StopReason
 from howfar.results.store import read_run
 
@@ -29,15 +32,22 @@ def finish(path: Path, html: Path | None, no_colour: bool) -> int:
         click.echo(f"howfar: interrupted; {len(run.trials)} trials are kept in {path}", err=True)
         click.echo(f"  Go on with: {program()} resume {name}\n  See it so far: {program()} report {name}", err=True)
         return INTERRUPTED
-    pages.show(summarise(run), no_colour)
+    summary = summarise(run)
+    pages.show(summary, no_colour)
     page = pages.place(html, path)
     pages.write(page, pages.as_text(run, "html"))
     click.echo(f"\nRun file:  {path}\nHTML page: {page}")
     if run.stop in (StopReason.TIME, StopReason.BLOCKS):
         click.echo(f"Narrower:  {more_command(path, run)}")
+    if confirmation(run.events) is None and any(_names_a_limit(cell) for cell in summary.cells):
+        click.echo(f"Confirm:   {program()} confirm {name}")
     if run.info.quick:
         click.echo(f"In full:   {_full_command(run)}")
     return 0
+
+
+def _names_a_limit(cell: CellSummary) -> bool:
+    return cell.limit is not None and cell.limit.resource not in (Resource.INVALID, Resource.NOT_ESTABLISHED)
 
 
 def more_command(path: Path, run: Run) -> str:

@@ -137,7 +137,7 @@ def baseline_name(summary: Summary) -> str:
 
 def noise_line(summary: Summary) -> str:
     """The noise floor in one or two sentences, and which arms were not measured to the end."""
-    return " ".join(text for text in (_noise_floor(summary), settled_line(summary)) if text)
+    return " ".join(text for text in (_noise_floor(summary), settled_line(summary), unconfirmed_line(summary)) if text)
 
 
 def settled_line(summary: Summary) -> str:
@@ -146,6 +146,12 @@ def settled_line(summary: Summary) -> str:
         f"{cell.arm} (after {cell.settled_after} blocks)" for cell in summary.cells if cell.settled_after is not None
     ]
     return f"Settled on a plateau and measured no further: {'; '.join(rests)}." if rests else ""
+
+
+def unconfirmed_line(summary: Summary) -> str:
+    """Limits that were to be put to the test and could not be. Empty too where nobody asked for it."""
+    said = [f"{missed.arm} ({missed.resource.value}: {missed.why})" for missed in summary.unconfirmed]
+    return f"Not put to the test: {'; '.join(said)}." if said else ""
 
 
 def _noise_floor(summary: Summary) -> str:
