@@ -33,7 +33,7 @@ def _row(facts: Sequence[ArmFacts], version: str) -> EncryptionRow | None:
     connects = list(_beyond(each, persistent))
     byte_s = median((pair.client_s + pair.server_s) / pair.payload for pair in persistent) if persistent else None
     return EncryptionRow(
-        version=f"TLS {version}",
+        version=f"TLS {version.replace('-', ', ')}",
         connect_us=median(found.client_s + found.server_s for found in connects) * 1e6 if connects else None,
         connect_turns=_turns(connects),
         byte_ns=(byte_s or 0.0) * 1e9,
@@ -115,8 +115,10 @@ class Connecting:
 
 
 def connecting(facts: Sequence[ArmFacts]) -> Connecting:
-    """From the newest TLS version measured. What noise made less than nothing is nothing here."""
-    version = max((str(level) for level in levels(facts, "tls")), default=None)
+    """From the newest TLS version measured, with full handshakes if it was. What noise made less than nothing is nothing here."""
+    version = max(
+        (str(level) for level in levels(facts, "tls")), key=lambda level: (level[:3], -len(level)), default=None
+    )
     every = list(pairs(facts, "tls", version)) if version else []
     persistent = [pair for pair in every if pair.plain.level("connect") != EACH]
     tls = list(_beyond([pair for pair in every if pair.plain.level("connect") == EACH], persistent))

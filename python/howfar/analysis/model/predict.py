@@ -64,13 +64,17 @@ def onto_link(local: WhatIf, lone: ArmFacts, target: ArmFacts, others: Sequence[
 
     A lone connection on loopback waits in every turn for kernels and for being woken. The link's round trip at rest is measured by a
     ping and holds the same: what the calibration found of that is taken off, so that it does not count twice. The emulator's time on
-    the hosts' processors is that of `others`, arms over other links of this run.
+    the hosts' processors is that of `others`, arms over other links of this run. Whether the two ends share processors, and what
+    strangers left of them, is the target's: no throughput goes into that.
     """
     twice_s = local.turns * max(min(lone.idle_s / lone.turns, target.way_s), 0.0) if lone.threads == 1 else 0.0
     to_client, to_server = segment_costs_at(target.rate_bps, others)
     return local.model_copy(
         update={
             "think_s": local.think_s - twice_s,
+            "client_cpus": target.client_cpus,
+            "server_cpus": target.server_cpus,
+            "shared_cpu": target.shared_cpu,
             "link_client_segment_s": to_client,
             "link_server_segment_s": to_server,
         }
