@@ -107,7 +107,7 @@ def _encrypted(persistent: float, churn: float) -> EncryptionRow:
             tls_tps = 1 / cycle if threads == 1 else 1000.0 * (churn if each else persistent)
             common: dict[str, Any] = {"connect": connect, "threads": threads}
             cells.append(_cell(plain_tps, 1e9, tls="off", server_s=0.0008 + plain_s, **common))
-            session = {"session": {"tls_resumed": True}}
+            session = {"session": {"tls_resumed": True, "tls_retried": False}}
             cells.append(
                 _cell(
                     tls_tps,
@@ -131,7 +131,7 @@ def test_costs_of_tls_are_read_back() -> None:
     assert row.byte_ns == pytest.approx(1.0, rel=0.01)
     assert row.connect_us == pytest.approx(300, rel=0.01)
     assert row.connect_turns == pytest.approx(2, abs=0.2), "whole transactions in the window, so not exactly"
-    assert row.resumed is True
+    assert row.resumed is True and row.retried is False
     assert [each.threads for each in row.persistent] == [1, 16]
 
 

@@ -240,6 +240,8 @@ class EncryptionRow(Part):
     persistent: tuple[EncryptionTried, ...]
     per_transaction: tuple[EncryptionTried, ...]
     resumed: bool | None
+    retried: bool | None = None
+    """The server did not take the first key share that it was offered: a round trip more. None: not known."""
 
 
 class EncryptionTried(Part):

@@ -1,7 +1,8 @@
 """Encryption: what TLS costs a byte, what it costs a connect, and what of throughput that is at each number of connections.
 
 Processor time is that of both ends, from cells that differ in nothing but TLS. A connect's is what cells with a connect a transaction
-have beyond persistent ones. Round trips come from time: what a lone connection's cycle grew beyond the processors' part, over the RTT.
+have beyond persistent ones. Round trips come from time: what a lone connection's cycle grew beyond the processors' part and the waits
+for one, over the RTT.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from howfar.analysis.findings import EncryptionEconomics, EncryptionRow, Encrypt
 from howfar.analysis.model.facts import ArmFacts
 
 EACH = "per-transaction"
+MOST_WAITED = 0.2
+"""Of a lone connection's cycle: beyond, what is left of it after taking off the waits is not what round trips took."""
 
 
 def encryption(facts: Sequence[ArmFacts]) -> EncryptionEconomics | None:
@@ -39,7 +42,8 @@ def _row(facts: Sequence[ArmFacts], version: str) -> EncryptionRow | None:
         byte_ns=(byte_s or 0.0) * 1e9,
         persistent=_tried(persistent),
         per_transaction=_tried(each),
-        resumed=_resumed(each or every),
+        resumed=_always("tls_resumed", each or every),
+        retried=_always("tls_retried", every),
     )
 
 
@@ -52,8 +56,9 @@ def _tried(found: Sequence[Pair]) -> tuple[EncryptionTried, ...]:
     )
 
 
-def _resumed(found: Sequence[Pair]) -> bool | None:
-    said = [value for pair in found if isinstance(value := pair.changed.session.get("tls_resumed"), bool)]
+def _always(what: str, found: Sequence[Pair]) -> bool | None:
+    """As the receipts say it. None: none does."""
+    said = [value for pair in found if isinstance(value := pair.changed.session.get(what), bool)]
     return all(said) if said else None
 
 
@@ -67,11 +72,13 @@ class _Connect:
     time_s: float
     """Of the cycle, beyond processor time."""
     rtt_s: float
+    quiet: bool
+    """Strangers did not make it wait for processors more than the connect itself can take."""
 
 
 def _turns(found: Sequence[_Connect]) -> float | None:
-    """Only a lone connection's time is round trips; with more it is waiting."""
-    lone = [each for each in found if each.threads == 1 and each.rtt_s > 0]
+    """Only a lone connection's time is round trips; with more it is waiting, and on a machine that others keep busy too."""
+    lone = [each for each in found if each.threads == 1 and each.rtt_s > 0 and each.quiet]
     return median(each.time_s / each.rtt_s for each in lone) if lone else None
 
 
@@ -86,12 +93,17 @@ def _beyond(each: Sequence[Pair], persistent: Sequence[Pair]) -> Iterator[_Conne
                 server_s=pair.server_s - twin.server_s,
                 time_s=_time_s(pair.plain, pair.changed) - _time_s(twin.plain, twin.changed),
                 rtt_s=pair.plain.rtt_s,
+                quiet=_quiet(pair.plain, pair.changed, twin.plain, twin.changed),
             )
 
 
 def _time_s(before: ArmFacts, after: ArmFacts) -> float:
-    """By how much the cycle grew beyond what its processors worked more."""
+    """By how much the cycle grew beyond what its processors worked more, and were waited for."""
     return after.idle_s - before.idle_s
+
+
+def _quiet(*cells: ArmFacts) -> bool:
+    return all(each.runnable_s < MOST_WAITED * each.cycle_s for each in cells)
 
 
 def _same_place(one: ArmFacts, other: ArmFacts) -> bool:
@@ -123,7 +135,14 @@ def connecting(facts: Sequence[ArmFacts]) -> Connecting:
     persistent = [pair for pair in every if pair.plain.level("connect") != EACH]
     tls = list(_beyond([pair for pair in every if pair.plain.level("connect") == EACH], persistent))
     plain = [
-        _Connect(pair.plain.threads, pair.client_s, pair.server_s, _time_s(pair.plain, pair.changed), pair.plain.rtt_s)
+        _Connect(
+            threads=pair.plain.threads,
+            client_s=pair.client_s,
+            server_s=pair.server_s,
+            time_s=_time_s(pair.plain, pair.changed),
+            rtt_s=pair.plain.rtt_s,
+            quiet=_quiet(pair.plain, pair.changed),
+        )
         for pair in pairs(facts, "connect", EACH)
         if pair.plain.level("tls") == "off"
     ]

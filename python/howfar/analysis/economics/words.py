@@ -57,6 +57,8 @@ def _row_says(row: EncryptionRow) -> str:
         said += f" and {row.connect_us:.0f} µs a connect"
         if row.connect_turns is not None and row.connect_turns >= 0.5:
             said += f" with {row.connect_turns:.1f} round trips"
+        if row.retried:
+            said += " (the server asks for another key share: one of them)"
     bytes_cost, churn_costs = _most_lost(row.persistent), _most_lost(row.per_transaction)
     if bytes_cost is None and churn_costs is None:
         return said + "."

@@ -16,6 +16,8 @@ from howfar.analysis.machine import others_in
 from howfar.plan.types import LOCAL_PATHS, ORDINARY
 from howfar.results.records import Arm, ArmRole, FactorValue, Measured, Run, Trial, TrialStatus
 
+ENDS = ("client", "server")
+
 
 @dataclass(frozen=True)
 class ArmFacts:
@@ -32,6 +34,8 @@ class ArmFacts:
     bytes_to_server: float
     client_cpu_s: float
     server_cpu_s: float
+    runnable_s: float
+    """Of both ends: ready and waiting for a processor."""
     link_cpu_s: float
     """Of the emulator."""
     link_server_share: float
@@ -54,8 +58,9 @@ class ArmFacts:
 
     @property
     def idle_s(self) -> float:
-        """Of a cycle, when neither end nor the link's delay had it; only at one connection does that mean waiting for nothing."""
-        return self.cycle_s - self.client_cpu_s - self.server_cpu_s - self.turns * self.rtt_s
+        """Of a lone connection's cycle: when neither end worked or was ready to, beyond the statements' round trips. (With more
+        connections it means nothing: they work at the same time.)"""
+        return self.cycle_s - self.client_cpu_s - self.server_cpu_s - self.runnable_s - self.turns * self.rtt_s
 
     def level(self, factor: str) -> FactorValue | None:
         return self.arm.factors.get(factor, ORDINARY.get(factor))
@@ -118,6 +123,9 @@ def _facts(run: Run, arm: Arm, trials: Sequence[Trial]) -> ArmFacts:
         bytes_to_server=sum(each.bytes_to_server for each in seen) / transactions,
         client_cpu_s=cpu("client") + cpu("forwarder") / 2,
         server_cpu_s=cpu("server") + cpu("forwarder") / 2,
+        runnable_s=sum(use.runnable_wait_ns for each in seen for use in each.cpu if use.role in ENDS)
+        / 1e9
+        / transactions,
         link_cpu_s=cpu("link"),
         link_server_share=places.link_server_share(trials),
         client_cpus=places.available(trials, places.client),
