@@ -96,7 +96,7 @@ def summarise(run: Run) -> Summary:
         others_cpus=others_cpus(run.trials),
         machine_cpus=_machine_cpus(run),
         baseline_spread=baseline_spread(table),
-        verdict=verdict(cells, floors.throughput, floors.aa),
+        verdict=verdict(cells, table, floors.throughput, floors.aa),
         advice=advise(cells, table),
         cells=cells,
         unmeasured=tuple(_unmeasured(table, arm) for arm in run.info.arms if not table.measured(arm.name)),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from howfar.analysis.answers import answer
 from howfar.analysis.estimate import Estimate
 from howfar.analysis.intervals import excludes_one, share_text
 from howfar.analysis.summary import Bound, CellSummary, Resolution
+from howfar.analysis.trials import TrialTable
 from howfar.results.records import ArmRole
 
 MAX_NAMED = 6
@@ -31,8 +33,11 @@ BOUND_SIGN = {Bound.MEASURED: "", Bound.AT_LEAST: "≥ ", Bound.AT_MOST: "≤ "}
 """Before a CPU ratio that leaves part of one arm's CPU out."""
 
 
-def verdict(cells: Sequence[CellSummary], floor: float | None, aa: Estimate | None) -> str:
-    """One sentence on throughput against the baseline."""
+def verdict(cells: Sequence[CellSummary], table: TrialTable, floor: float | None, aa: Estimate | None) -> str:
+    """One sentence: the limits, of a plan that asks for them; else throughput against the baseline."""
+    limits = answer(cells, table, floor)
+    if limits is not None:
+        return limits + _floor_clause(floor, aa) + "."
     base = next((cell for cell in cells if cell.role is ArmRole.BASELINE), None)
     if base is not None and aa is not None and not any(cell.role is ArmRole.CONTENDER for cell in cells):
         return _against_itself(base.arm, floor, aa)

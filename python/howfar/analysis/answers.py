@@ -1,0 +1,232 @@
+"""The answer in one sentence of a plan that varies the link, the connections, compression or encryption: it names the limits.
+
+Which of the three questions a run asks is told from what its cells differ in, not from a plan's name. A run that compares paths at
+one number of connections asks none of them; `verdict.py` answers it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from howfar.analysis.estimate import Estimate
+from howfar.analysis.findings import Limit, Resource
+from howfar.analysis.intervals import judge_ratio, resolve
+from howfar.analysis.summary import CellSummary, Resolution
+from howfar.analysis.trials import TrialTable, qps
+from howfar.plan.types import ORDINARY
+from howfar.results.records import ArmRole, FactorValue
+
+MOST_CLAUSES = 6
+"""A sentence of more is no answer; the rest is in the tables."""
+_LINKS = (Resource.LINK_TO_CLIENT, Resource.LINK_TO_SERVER)
+_IS = {
+    Resource.SERVER_CPU: "the server's CPU is the limit",
+    Resource.CLIENT_CPU: "the load generator is the limit, and the figures are about it",
+    Resource.FORWARDER_CPU: "the forwarder's CPU is the limit",
+    Resource.INSTRUMENT_CPU: "the CPU of the link's emulator is the limit, which a larger machine would not have",
+    Resource.ONE_THREAD: "one thread is the limit",
+    Resource.LINK_TO_CLIENT: "the link to the client is full",
+    Resource.LINK_TO_SERVER: "the link to the server is full",
+    Resource.RECEIVE_WINDOW: "the receive window is the limit",
+    Resource.SEND_BUFFER: "the send buffer is the limit",
+    Resource.LOSS: "lost segments are the limit",
+    Resource.COMMIT: "commits that wait for the disk are the limit",
+    Resource.LOCK: "row locks are the limit",
+    Resource.SERVER_WAIT: "a wait inside the server is the limit",
+    Resource.LATENCY: "nothing is full: each connection waits for its own answers",
+    Resource.INVALID: "the figures are not about the path",
+    Resource.NOT_ESTABLISHED: "no limit is established",
+}
+
+
+def answer(cells: Sequence[CellSummary], table: TrialTable, floor: float | None) -> str | None:
+    """Without its full stop. None: this run asks something else."""
+    shown = [cell for cell in cells if cell.role in (ArmRole.BASELINE, ArmRole.CONTENDER)]
+    for varied, say in _QUESTIONS:
+        if any(len({_level(cell, name) for cell in shown} - {None}) > 1 for name in varied):
+            clauses = say(shown, _Ratios(table, floor))
+            return _sentence(clauses) if clauses else None
+    return None
+
+
+def _sentence(clauses: Sequence[str]) -> str:
+    left = len(clauses) - MOST_CLAUSES
+    text = "; ".join(clauses[:MOST_CLAUSES]) + (f"; and {left} more in the table" if left > 0 else "")
+    return text[:1].upper() + text[1:]
+
+
+@dataclass(frozen=True)
+class _Ratios:
+    """One arm over another of the same run, paired by block."""
+
+    table: TrialTable
+    floor: float | None
+
+    def of(self, cell: CellSummary, reference: CellSummary) -> Estimate | None:
+        ratios = self.table.block_ratios(cell.arm, reference.arm, qps)
+        return judge_ratio(ratios).quoted if ratios else None
+
+    def resolved(self, ratio: Estimate | None) -> Resolution:
+        return resolve(ratio, self.floor)
+
+
+def _level(cell: CellSummary, name: str) -> FactorValue | None:
+    return cell.factors.get(name, ORDINARY.get(name))
+
+
+def _groups(cells: Sequence[CellSummary], without: str) -> list[list[CellSummary]]:
+    """Cells that differ in nothing but one factor, in the order of the plan."""
+    found: dict[tuple[tuple[str, FactorValue], ...], list[CellSummary]] = {}
+    for cell in cells:
+        rest = {**ORDINARY, **cell.factors}
+        rest.pop(without, None)
+        found.setdefault(tuple(sorted(rest.items())), []).append(cell)
+    return list(found.values())
+
+
+def _tps(cell: CellSummary) -> float:
+    return cell.qps.value / cell.queries_per_txn
+
+
+def rate_words(rate_bps: float) -> str:
+    """`1 Gb/s`, `100 Mb/s`."""
+    for unit, name in ((1e9, "Gb/s"), (1e6, "Mb/s"), (1e3, "kb/s")):
+        if rate_bps >= unit:
+            return f"{rate_bps / unit:g} {name}"
+    return f"{rate_bps:g} b/s"
+
+
+def _place(factors: Mapping[str, FactorValue]) -> str:
+    """`at 1 Gb/s`; without a link the path."""
+    rate = factors.get("rate_bps")
+    if isinstance(rate, int | float):
+        return f"at {rate_words(rate)}"
+    return {"tcp": "on the loopback", "socket": "on the socket"}.get(str(factors.get("path")), "here")
+
+
+# ---------------------------------------------------------------- bandwidth
+
+
+def _of_links(cells: Sequence[CellSummary], ratios: _Ratios) -> list[str]:
+    """For each link: what is the limit at its highest throughput, and from how many connections on."""
+    clauses = []
+    for curve in _groups(cells, "threads"):
+        if all(cell.limit is not None for cell in curve):
+            clauses.append(_curve_clause(sorted(curve, key=lambda cell: int(cell.factors.get("threads", 1)))))
+    return clauses
+
+
+def _curve_clause(curve: Sequence[CellSummary]) -> str:
+    top = max(curve, key=_tps)
+    assert top.limit is not None, "curves without limits say nothing"
+    onset = top
+    for cell in reversed(curve[: curve.index(top)]):
+        if cell.limit is None or cell.limit.resource is not top.limit.resource:
+            break
+        onset = cell
+    threads = int(onset.factors.get("threads", 1))
+    from_here = f" from {threads} connection{'s' if threads > 1 else ''} on" if len(curve) > 1 else ""
+    if top.limit.resource is Resource.LATENCY and len(curve) > 1:
+        from_here = f" up to {curve[-1].factors.get('threads')} connections"
+    sure = ", as far as can be told" if top.limit.confidence == "low" and top.limit.resource in _SURE_WORDS else ""
+    return f"{_place(top.factors)} {_IS[top.limit.resource]}{from_here} ({_figures(top, top.limit)}){sure}"
+
+
+_SURE_WORDS = frozenset(Resource) - {Resource.NOT_ESTABLISHED, Resource.INVALID}
+
+
+def _figures(cell: CellSummary, limit: Limit) -> str:
+    tps = _tps(cell)
+    shown = f"{tps:.1f}" if tps < 100 else f"{tps:,.0f}"
+    detail = limit.says.partition(": ")[2] if limit.resource in _LINKS or limit.resource is Resource.SERVER_CPU else ""
+    return f"{shown} transactions/s{', ' if detail else ''}{detail}"
+
+
+# ---------------------------------------------------------------- compression
+
+
+def _of_compression(cells: Sequence[CellSummary], ratios: _Ratios) -> list[str]:
+    """For each link and kind of data: does the best algorithm help, and where does the limit go?"""
+    clauses = []
+    for group in _groups(cells, "compression"):
+        plain = next((cell for cell in group if _level(cell, "compression") == "off"), None)
+        tried = [(cell, ratio) for cell in group if plain and cell is not plain and (ratio := ratios.of(cell, plain))]
+        if plain is not None and tried:
+            clauses.append(_compression_clause(plain, *max(tried, key=lambda pair: pair[1].value), ratios))
+    return clauses
+
+
+def _compression_clause(plain: CellSummary, best: CellSummary, ratio: Estimate, ratios: _Ratios) -> str:
+    where = f"{_place(plain.factors)}, {_level(plain, 'content')}"
+    name = _level(best, "compression")
+    match ratios.resolved(ratio):
+        case Resolution.FASTER:
+            return f"{where}: {name} answers {ratio.value:.2f} times the queries{_moved(plain.limit, best.limit)}"
+        case Resolution.SLOWER:
+            return f"{where}: none helps, the best ({name}) answers {ratio.value:.2f}{_stayed(plain.limit)}"
+        case _:
+            return (
+                f"{where}: no difference is resolved, the best ({name}) answers {ratio.value:.2f}{_stayed(plain.limit)}"
+            )
+
+
+def _moved(before: Limit | None, after: Limit | None) -> str:
+    if before is None or after is None:
+        return ""
+    if before.resource is after.resource:
+        return f" (limit: {before.resource.value}, with and without)"
+    return f" (the limit goes from {before.resource.value} to {after.resource.value})"
+
+
+def _stayed(limit: Limit | None) -> str:
+    return f" (limit without it: {limit.resource.value})" if limit is not None else ""
+
+
+# ---------------------------------------------------------------- encryption
+
+
+def _of_encryption(cells: Sequence[CellSummary], ratios: _Ratios) -> list[str]:
+    """For each way to connect: what TLS leaves of the throughput, over all numbers of connections and links."""
+    clauses = []
+    for connect, words in (
+        ("persistent", "with persistent connections"),
+        ("per-transaction", "with a connect a transaction"),
+    ):
+        here = [cell for cell in cells if _level(cell, "connect") == connect]
+        spans = _spans(here, ratios)
+        if spans:
+            clauses.append(f"{words} {', '.join(spans)} of the plain session's queries{_busiest(here)}")
+    return clauses
+
+
+def _spans(cells: Sequence[CellSummary], ratios: _Ratios) -> list[str]:
+    seen: dict[str, list[float]] = {}
+    for group in _groups(cells, "tls"):
+        plain = next((cell for cell in group if _level(cell, "tls") == "off"), None)
+        for cell in group:
+            ratio = ratios.of(cell, plain) if plain is not None and cell is not plain else None
+            if ratio is not None:
+                seen.setdefault(str(_level(cell, "tls")), []).append(ratio.value)
+    return [f"TLS {version} answers {_span(values)}" for version, values in seen.items()]
+
+
+def _span(values: Sequence[float]) -> str:
+    low, high = f"{min(values):.2f}", f"{max(values):.2f}"
+    return low if low == high else f"{low} to {high}"
+
+
+def _busiest(cells: Sequence[CellSummary]) -> str:
+    """The limit where the encrypted sessions answer most."""
+    top = max((cell for cell in cells if _level(cell, "tls") != "off"), key=_tps, default=None)
+    if top is None or top.limit is None:
+        return ""
+    return f" (at most {_tps(top):,.0f} transactions/s: {_IS[top.limit.resource]})"
+
+
+_QUESTIONS: tuple[tuple[tuple[str, ...], Callable[[Sequence[CellSummary], _Ratios], list[str]]], ...] = (
+    (("compression",), _of_compression),
+    (("tls", "connect"), _of_encryption),
+    (("threads", "rate_bps"), _of_links),
+)
+"""The most special first. What must differ between cells, and who then answers."""
