@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from howfar.analysis import budget
+from howfar.analysis.answers import tops
+from howfar.analysis.findings import Limit, Resource
 from howfar.analysis.intervals import RatioJudgement, blocks_needed, judge_ratio, noise_floor, resolve
 from howfar.analysis.summary import Advice, CellSummary, Resolution, Warning
 from howfar.analysis.trials import TrialTable, path_cpu_us, qps
@@ -42,7 +44,47 @@ def advise(cells: Sequence[CellSummary], table: TrialTable) -> tuple[Advice, ...
     """In the order of what gains most."""
     session = _Session(cells, table)
     rules = (_use_the_socket, _cut_round_trips, _no_forwarding, _more_blocks)
-    return tuple(found for rule in rules if (found := rule(session)) is not None)
+    found = [advice for rule in rules if (advice := rule(session)) is not None]
+    return (*_at_the_limits(cells), *found)
+
+
+_MOST_LIMITS = 3
+"""Pieces of advice about limits; each is about another resource."""
+_ACTIONS = {
+    Resource.LINK_TO_CLIENT: "Send fewer bytes to the client (columns, rows, compression where it pays), or use a faster link.",
+    Resource.LINK_TO_SERVER: "Send fewer bytes to the server, or use a faster link.",
+    Resource.SERVER_CPU: "Spend on the server's CPU or on its queries, not on the network.",
+    Resource.CLIENT_CPU: "Take these figures for what the load generator can do: give it more CPU and measure again.",
+    Resource.INSTRUMENT_CPU: "Measure these links on a machine with CPUs to spare for their emulator before concluding anything.",
+    Resource.FORWARDER_CPU: "Do without the forwarder.",
+    Resource.ONE_THREAD: "Let more threads share that work.",
+    Resource.RECEIVE_WINDOW: "Enlarge the receive window, or use more connections.",
+    Resource.SEND_BUFFER: "Enlarge the send buffer, or use more connections.",
+    Resource.LOSS: "Find out where segments are lost: no setting of the database will help.",
+    Resource.COMMIT: "Make commits cheaper: a faster disk, more of them at a time, or less durability where that is allowed.",
+    Resource.LOCK: "Hold locks for a shorter time: fewer round trips between the first write and the commit, other rows.",
+    Resource.SERVER_WAIT: "Ask the server what its sessions wait for, during the load.",
+    Resource.LATENCY: "Use more connections, or cut round trips: nothing is full.",
+    Resource.INVALID: "Repeat it on a machine that does nothing else: these figures are not about the path.",
+}
+
+
+def _at_the_limits(cells: Sequence[CellSummary]) -> list[Advice]:
+    """For each limit that a curve ends at, its highest throughput first."""
+    by_resource: dict[Resource, CellSummary] = {}
+    for cell in sorted(tops(cells), key=lambda cell: -cell.qps.value):
+        if cell.limit is not None and cell.limit.resource in _ACTIONS:
+            by_resource.setdefault(cell.limit.resource, cell)
+    return [
+        Advice(action=_ACTIONS[resource], because=_ground(cell.arm, cell.limit))
+        for resource, cell in list(by_resource.items())[:_MOST_LIMITS]
+        if cell.limit is not None
+    ]
+
+
+def _ground(arm: str, limit: Limit) -> str:
+    text = f"{_capital(arm)}: {limit.says}. Would change it: {limit.would_change}."
+    return text + (f" Would not: {limit.would_not}." if limit.would_not else "")
 
 
 def _use_the_socket(session: _Session) -> Advice | None:

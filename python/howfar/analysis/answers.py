@@ -43,10 +43,23 @@ _IS = {
 def answer(cells: Sequence[CellSummary], table: TrialTable, floor: float | None) -> str | None:
     """Without its full stop. None: this run asks something else."""
     shown = [cell for cell in cells if cell.role in (ArmRole.BASELINE, ArmRole.CONTENDER)]
+    say = _asked(shown)
+    clauses = say(shown, _Ratios(table, floor)) if say else []
+    return _sentence(clauses) if clauses else None
+
+
+def tops(cells: Sequence[CellSummary]) -> list[CellSummary]:
+    """Of each curve over connections the cell with the highest throughput, where its limit binds most. Empty: this run asks
+    something else than limits."""
+    shown = [cell for cell in cells if cell.role in (ArmRole.BASELINE, ArmRole.CONTENDER)]
+    return [max(curve, key=_tps) for curve in _groups(shown, "threads")] if _asked(shown) else []
+
+
+def _asked(shown: Sequence[CellSummary]) -> Answerer | None:
+    """Who answers what these cells differ in."""
     for varied, say in _QUESTIONS:
         if any(len({_level(cell, name) for cell in shown} - {None}) > 1 for name in varied):
-            clauses = say(shown, _Ratios(table, floor))
-            return _sentence(clauses) if clauses else None
+            return say
     return None
 
 
@@ -69,6 +82,9 @@ class _Ratios:
 
     def resolved(self, ratio: Estimate | None) -> Resolution:
         return resolve(ratio, self.floor)
+
+
+Answerer = Callable[[Sequence[CellSummary], _Ratios], list[str]]
 
 
 def _level(cell: CellSummary, name: str) -> FactorValue | None:
@@ -125,15 +141,16 @@ def _curve_clause(curve: Sequence[CellSummary]) -> str:
         if cell.limit is None or cell.limit.resource is not top.limit.resource:
             break
         onset = cell
+    resource, named = top.limit.resource, top.limit.resource not in _UNNAMED
     threads = int(onset.factors.get("threads", 1))
-    from_here = f" from {threads} connection{'s' if threads > 1 else ''} on" if len(curve) > 1 else ""
-    if top.limit.resource is Resource.LATENCY and len(curve) > 1:
+    from_here = f" from {threads} connection{'s' if threads > 1 else ''} on" if named and len(curve) > 1 else ""
+    if resource is Resource.LATENCY and len(curve) > 1:
         from_here = f" up to {curve[-1].factors.get('threads')} connections"
-    sure = ", as far as can be told" if top.limit.confidence == "low" and top.limit.resource in _SURE_WORDS else ""
-    return f"{_place(top.factors)} {_IS[top.limit.resource]}{from_here} ({_figures(top, top.limit)}){sure}"
+    sure = ", as far as can be told" if named and top.limit.confidence == "low" else ""
+    return f"{_place(top.factors)} {_IS[resource]}{from_here} ({_figures(top, top.limit)}){sure}"
 
 
-_SURE_WORDS = frozenset(Resource) - {Resource.NOT_ESTABLISHED, Resource.INVALID}
+_UNNAMED = frozenset({Resource.NOT_ESTABLISHED, Resource.INVALID})
 
 
 def _figures(cell: CellSummary, limit: Limit) -> str:
@@ -224,7 +241,7 @@ def _busiest(cells: Sequence[CellSummary]) -> str:
     return f" (at most {_tps(top):,.0f} transactions/s: {_IS[top.limit.resource]})"
 
 
-_QUESTIONS: tuple[tuple[tuple[str, ...], Callable[[Sequence[CellSummary], _Ratios], list[str]]], ...] = (
+_QUESTIONS: tuple[tuple[tuple[str, ...], Answerer], ...] = (
     (("compression",), _of_compression),
     (("tls", "connect"), _of_encryption),
     (("threads", "rate_bps"), _of_links),

@@ -210,7 +210,16 @@ def _shares_of(roles: Mapping[str, Role], setting: Setting, host: str, elapsed_s
         shares["client"] = roles["client"].cpu_s / elapsed_s
     if "forwarder" in roles:
         shares["forwarder"] = roles["forwarder"].cpu_s / elapsed_s / 2
+    if "link" in roles:
+        shares["link"] = roles["link"].cpu_s / elapsed_s * _part_of_all(setting, host)
     return shares
+
+
+def _part_of_all(setting: Setting, host: str) -> float:
+    """The emulator's threads may run anywhere: where nobody looked, they are taken to have been everywhere alike."""
+    here = setting.server_cpus if host == "server" else setting.client_cpus
+    every = set(setting.server_cpus) | set(setting.client_cpus)
+    return len(here) / len(every) if every else 0.0
 
 
 def _cpu_set(name: str, trials: Sequence[Trial], cpus: tuple[int, ...], used: Mapping[str, float]) -> CpuSet:
@@ -222,7 +231,7 @@ def _cpu_set(name: str, trials: Sequence[Trial], cpus: tuple[int, ...], used: Ma
         return CpuSet(name, number, None, owners)
     busy = sum(w.cpus_busy[cpu] for w in seen for cpu in cpus) / len(seen) / number
     length_ns = sum(w.length_ns for w in seen)
-    if any(w.link_cpu_ns for w in seen):
+    if any(w.link_cpu_ns for w in seen):  # the windows know where its threads ran
         owners["link"] = sum(w.link_cpu_ns.get(cpu, 0) for w in seen for cpu in cpus) / length_ns / number
     owners["others"] = max(0.0, busy - sum(owners.values()))
     return CpuSet(name, number, busy, owners)

@@ -126,9 +126,11 @@ _OWNER = {
 
 
 def full_cpus(evidence: Evidence, cycle: Cycle) -> Finding | None:
-    """No time left on the CPUs of a host, and transactions spend theirs there. Whose they are is whose limit it is."""
+    """No time left on the CPUs of a host, by the load's own work, or because transactions spend theirs there waiting. Whose they
+    are is whose limit it is."""
     full = [cpus for cpus in evidence.cpu_sets if cpus.used >= FULL_SHARE]
-    if not full or cpu_residence(evidence, cycle, full) < MATTERS_SHARE:
+    by_load = any(cpus.ours - cpus.owners.get("link", 0.0) >= FULL_SHARE for cpus in full)
+    if not full or not (by_load or cpu_residence(evidence, cycle, full) >= MATTERS_SHARE):
         return None
     shares = _pooled(full)
     owner = max(shares, key=lambda role: shares[role])
