@@ -10,7 +10,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from tests.unit.synthetic_findings import PLANS, THREADS
+from tests.unit.synthetic_cells import THREADS
+from tests.unit.synthetic_findings import PLANS
 from tests.unit.synthetic_run import synthetic_run
 from tests.unit.test_report_html import Balance
 

@@ -1,0 +1,223 @@
+"""Made-up summaries of the plans that vary what a session is: `compression` and `encryption`."""
+
+from __future__ import annotations
+
+from tests.unit.synthetic_cells import (
+    COMMON,
+    CPU_LIMIT,
+    GBIT,
+    LATENCY_LIMIT,
+    LINK_LIMIT,
+    Wanted,
+    cycle,
+    estimate,
+    grid_run,
+    network,
+    soft_min,
+    told,
+    tps,
+)
+
+from howfar.analysis.analyse import summarise
+from howfar.analysis.findings import (
+    BreakEvenPoint,
+    Ceiling,
+    CompressionEconomics,
+    CompressionRow,
+    CompressionTried,
+    Curve,
+    EncryptionEconomics,
+    EncryptionRow,
+    EncryptionTried,
+    Resource,
+    Scaling,
+    ThreadsPoint,
+)
+from howfar.analysis.summary import CellSummary, Summary
+from howfar.results.records import ArmRole
+
+# ---------------------------------------------------------------- compression
+
+CONTENTS = {"digits": (0.46, 0.47), "text": (0.38, 0.41), "incompressible": (1.0, 1.0)}
+ALGORITHMS = {"zlib": 27.0, "zstd-1": 3.3, "zstd-9": 30.0}
+TXN_BYTES = 43_300
+CPU_TPS = 1000.0
+
+
+def _compressed_tps(rate: float, ratio: float, ns: float) -> tuple[float, float]:
+    plain = min(CPU_TPS, rate / 8 / TXN_BYTES)
+    cpu = 1 / (1 / CPU_TPS + ns * 1e-9 * TXN_BYTES)
+    return plain, min(cpu, rate / 8 / (TXN_BYTES * ratio))
+
+
+def _ratio_of(content: str, algorithm: str) -> float:
+    return CONTENTS[content][0 if algorithm == "zlib" else 1]
+
+
+def compression() -> Summary:
+    """Off, three algorithms; three kinds of data; 100 Mb/s and 1 Gb/s."""
+    wanted: list[Wanted] = []
+    for rate in (10**8, GBIT):
+        for content in CONTENTS:
+            for algorithm in ("off", *ALGORITHMS):
+                plain, packed = _compressed_tps(rate, _ratio_of(content, algorithm), ALGORITHMS.get(algorithm, 0))
+                shown = "uncompressed" if algorithm == "off" else algorithm
+                rate_name = "1gbit" if rate == GBIT else "100mbit"
+                factors = {"path": "remote", "threads": 16, **COMMON, "rtt_ns": 200_000, "rate_bps": rate}
+                factors |= {"compression": algorithm, "content": content}
+                first = not wanted
+                wanted.append(
+                    Wanted(
+                        f"remote, {rate_name}, {shown}, {content}",
+                        factors,
+                        plain if algorithm == "off" else packed,
+                        ArmRole.BASELINE if first else ArmRole.CONTENDER,
+                    )
+                )
+    base = wanted[0]
+    wanted.append(Wanted(f"{base.name} (again)", base.factors, base.tps, ArmRole.DUPLICATE))
+    found = summarise(grid_run("compression", wanted))
+    cells = tuple(_compression_cell(cell) for cell in found.cells)
+    rows = tuple(_compression_row(content, algorithm) for content in CONTENTS for algorithm in ALGORITHMS)
+    verdict = (
+        "At 100 Mb/s compression pays for digits and text (zstd-1: x 2.12 and x 2.43) and never for incompressible data; "
+        "at 1 Gb/s the link is not the limit, and it costs up to half."
+    )
+    says = "zstd-1 pays below 0.27 Gb/s on digits, zlib below 0.17 Gb/s; incompressible data never gains."
+    return told(
+        found,
+        {
+            "cells": cells,
+            "verdict": verdict,
+            "compression": CompressionEconomics(rows=rows, says=says),
+        },
+    )
+
+
+def _compression_cell(cell: CellSummary) -> CellSummary:
+    slow = cell.factors["rate_bps"] != GBIT and tps(cell) < 700
+    ceiling = float(cell.factors["rate_bps"]) / 8 * 0.984
+    update = {
+        "cycle": cycle(cell, 0.5 if slow else 0.0),
+        "limit": LINK_LIMIT if slow else CPU_LIMIT,
+        "network": network(cell, min(ceiling, tps(cell) * TXN_BYTES), ceiling),
+    }
+    return cell.model_copy(update=update)
+
+
+def _compression_row(content: str, algorithm: str) -> CompressionRow:
+    ratio, ns = _ratio_of(content, algorithm), ALGORITHMS[algorithm]
+    rates = [10**exponent for exponent in (7, 7.5, 8, 8.2, 8.4, 8.55, 8.7, 9, 9.5, 10)]
+    points = [(rate, *_compressed_tps(rate, ratio, ns)) for rate in rates]
+    crossing = 8 * TXN_BYTES / (1 / CPU_TPS + ns * 1e-9 * TXN_BYTES) if ratio < 1 else None
+
+    def tried(rate: int) -> CompressionTried:
+        plain, packed = _compressed_tps(rate, ratio, ns)
+        return CompressionTried(
+            rate_bps=float(rate),
+            threads=16,
+            ratio=estimate(packed / plain),
+            predicted=packed / plain * 1.02,
+            agrees=True,
+        )
+
+    return CompressionRow(
+        content=content,
+        algorithm=algorithm,
+        ratio_to_client=ratio,
+        ratio_to_server=0.8,
+        client_ns_per_byte=ns * 0.2,
+        server_ns_per_byte=ns * 0.8,
+        break_even_bps=crossing,
+        measured=(tried(10**8), tried(GBIT)),
+        level_advice="level 1: higher ones cost more and save hardly anything" if algorithm != "zstd-9" else "",
+        curve=tuple(BreakEvenPoint(rate_bps=r, plain_tps=plain, compressed_tps=packed) for r, plain, packed in points),
+    )
+
+
+# ---------------------------------------------------------------- encryption
+
+VERSIONS = {"off": (1.0, 480.0), "1.2": (0.985, 210.0), "1.3": (0.98, 190.0)}
+
+
+def encryption() -> Summary:
+    """TLS off, 1.2, 1.3; persistent or a connect a transaction; three numbers of connections."""
+    wanted: list[Wanted] = []
+    for version, (keep, churn) in VERSIONS.items():
+        for connect in ("persistent", "per-transaction"):
+            for threads in (1, 16, 64):
+                most = 700 * keep if connect == "persistent" else churn
+                alone = 140 * keep if connect == "persistent" else churn / 5
+                name = f"remote, {threads} thread{'s' if threads > 1 else ''}, {'plain' if version == 'off' else 'TLS ' + version}, "
+                name += "persistent" if connect == "persistent" else "connect per transaction"
+                factors = {"path": "remote", "threads": threads, **COMMON, "rtt_ns": 200_000, "rate_bps": GBIT}
+                factors |= {"tls": version, "connect": connect}
+                role = ArmRole.BASELINE if not wanted else ArmRole.CONTENDER
+                wanted.append(Wanted(name, factors, soft_min(threads, alone, most), role))
+    base = wanted[0]
+    wanted.append(Wanted(f"{base.name} (again)", base.factors, base.tps, ArmRole.DUPLICATE))
+    found = summarise(grid_run("encryption", wanted))
+    cells = [
+        cell.model_copy(
+            update={
+                "cycle": cycle(cell, 0.0),
+                "limit": CPU_LIMIT if int(cell.factors["threads"]) > 1 else LATENCY_LIMIT,
+                "network": network(cell, tps(cell) * TXN_BYTES, GBIT / 8 * 0.984),
+            }
+        )
+        for cell in found.cells
+    ]
+    rows = tuple(_encryption_row(version) for version in ("1.2", "1.3"))
+    says = (
+        "Churn costs, bytes hardly: a connect a transaction loses 60 % with TLS 1.3, persistent connections lose 2 %."
+    )
+    return told(
+        found,
+        {
+            "cells": tuple(cells),
+            "verdict": says,
+            "scaling": Scaling(curves=_encryption_curves(cells), says="TLS scales like plain connections."),
+            "encryption": EncryptionEconomics(rows=rows, says=says),
+        },
+    )
+
+
+def _encryption_curves(cells: list[CellSummary]) -> tuple[Curve, ...]:
+    curves = []
+    for version in VERSIONS:
+        for connect in ("persistent", "per-transaction"):
+            mine = [
+                c
+                for c in cells
+                if c.factors["tls"] == version and c.factors["connect"] == connect and "again" not in c.arm
+            ]
+            curves.append(
+                Curve(
+                    name=f"{'plain' if version == 'off' else 'TLS ' + version}, {connect}",
+                    factors={key: value for key, value in mine[0].factors.items() if key != "threads"},
+                    points=tuple(
+                        ThreadsPoint(
+                            threads=int(c.factors["threads"]), arm=c.arm, tps=estimate(tps(c)), published_tps=None
+                        )
+                        for c in mine
+                    ),
+                    ceilings=(Ceiling(resource=Resource.SERVER_CPU, tps=tps(mine[-1]) * 1.02, says="server CPU"),),
+                    own=None,
+                    foreign=None,
+                    published=None,
+                )
+            )
+    return tuple(curves)
+
+
+def _encryption_row(version: str) -> EncryptionRow:
+    keep, churn = VERSIONS[version]
+    return EncryptionRow(
+        version=version,
+        connect_us=1480.0,
+        connect_turns=2.0 if version == "1.2" else 1.0,
+        byte_ns=2.1,
+        persistent=tuple(EncryptionTried(threads=n, ratio=estimate(keep)) for n in (1, 16, 64)),
+        per_transaction=tuple(EncryptionTried(threads=n, ratio=estimate(churn / 480)) for n in (1, 16, 64)),
+        resumed=False,
+    )
