@@ -6,6 +6,7 @@ import pytest
 from tests.unit.synthetic_run import PATHS, PathModel, synthetic_run
 
 from howfar.analysis.compare import compare
+from howfar.plan.types import ORDINARY
 from howfar.results.records import ArmRole, Run
 
 
@@ -74,3 +75,22 @@ def test_ratios_to_different_baselines_are_not_set_beside_each_other() -> None:
     assert all(arm.relative_to_baseline is None for arm in found.arms)
     different = next(d for d in found.differences if d.what == "baseline")
     assert "threads 2" in different.before and "threads 8" in different.after
+
+
+def test_a_run_of_before_there_were_sessions_to_choose_is_of_the_same_cells() -> None:
+    """Its plan has no tls, no content, no fit; a run of today has, and a run that varies them writes them into its cells."""
+    before, after = synthetic_run(samples=5), synthetic_run(samples=5, seed=2)
+    before = replanned(before, factors={"threads": [2]}, data={"tables": 10})
+    after = replanned(
+        after,
+        factors={"threads": [2], **{name: [level] for name, level in ORDINARY.items()}},
+        data={"tables": 10, "fit": False},
+    )
+    arms = tuple(arm.model_copy(update={"factors": {**arm.factors, **ORDINARY}}) for arm in after.info.arms)
+    found = compare(before, after.model_copy(update={"info": after.info.model_copy(update={"arms": arms})}))
+    assert found.comparable and found.differences == ()
+    assert all(arm.same_cell for arm in found.arms)
+    encrypted = tuple(arm.model_copy(update={"factors": {**arm.factors, "tls": "1.3"}}) for arm in after.info.arms)
+    other = compare(before, after.model_copy(update={"info": after.info.model_copy(update={"arms": encrypted})}))
+    assert not other.comparable
+    assert not any(arm.same_cell for arm in other.arms)

@@ -40,6 +40,24 @@ def test_any_other_session_is_a_violation(way: Way, good: dict[str, Any], change
     assert len(session_violations(way, {**good, **change}, SessionAsked())) == 1
 
 
+def test_a_session_is_what_the_cell_asks_for() -> None:
+    asked = SessionAsked(tls="1.3", algorithm="zstd")
+    good = {**_GOOD_REMOTE, "tls_version": "TLSv1.3", "tls_client_version": "TLSv1.3", "compression": "zstd"}
+    assert session_violations(_REMOTE, good, asked) == ()
+    for change in (
+        {"tls_version": "TLSv1.2"},
+        {"tls_client_version": None},
+        {"tls_version": None},
+        {"compression": "zlib"},
+        {"compression": None},
+    ):
+        assert len(session_violations(_REMOTE, {**good, **change}, asked)) == 1
+    view = {"host": "10.77.0.1:51234", "ssl_version": "TLSv1.3", "ssl_cipher": "x", "compression": "OFF"}
+    assert view_violations(_REMOTE, view, asked) == ()
+    for version in ("", "TLSv1.2"):
+        assert len(view_violations(_REMOTE, {**view, "ssl_version": version}, asked)) == 1
+
+
 def test_the_servers_own_view_is_compared_too() -> None:
     good = {"host": "10.77.0.1:51234", "ssl_version": "", "ssl_cipher": "", "compression": "OFF"}
     assert view_violations(_REMOTE, good, SessionAsked()) == ()

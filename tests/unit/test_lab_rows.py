@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import zlib
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from howfar.lab.servers.contents import CHUNK_ROWS, find_rows, row_chunk, row_chunks
+from howfar.plan.types import Content
 
 DIGITS = find_rows("digits")
 
@@ -46,3 +48,38 @@ def test_digits_are_even() -> None:
     text = b"".join(b"".join(line.split(b"\t")[2:]) for line in row_chunk(DIGITS, 1, 100, 100).splitlines())
     for digit in b"0123456789":
         assert abs(text.count(digit) - 1650) < 200
+
+
+def values(content: Content, count: int) -> list[tuple[bytes, bytes]]:
+    """`c` and `pad` of rows as the server will hold them."""
+    found = []
+    for line in row_chunk(find_rows(content), 1, count, count).splitlines():
+        _, _, c, pad = line.split(b"\t")
+        found.append(
+            (bytes.fromhex(c.decode()), bytes.fromhex(pad.decode())) if content == "incompressible" else (c, pad)
+        )
+    return found
+
+
+@pytest.mark.parametrize("content", ["digits", "text", "incompressible"])
+def test_every_content_fills_the_columns_alike(content: Content) -> None:
+    """Answers of the same length, whatever they hold; CHAR would drop a space at the end."""
+    rows = values(content, 500)
+    assert {(len(c), len(pad)) for c, pad in rows} == {(119, 59)}
+    assert len(set(rows)) == 500
+    assert content == "incompressible" or not any(value.endswith(b" ") for row in rows for value in row)
+
+
+@pytest.mark.parametrize(("content", "ratio"), [("digits", 0.52), ("text", 0.41), ("incompressible", 1.0)])
+def test_each_content_compresses_as_its_file_says(content: Content, ratio: float) -> None:
+    """In the frames of 16 KiB in which servers send it, zlib at their level."""
+    stream = b"".join(c for c, _ in values(content, 2000))
+    frames = [stream[start : start + 16384] for start in range(0, len(stream), 16384)]
+    assert sum(len(zlib.compress(frame, 6)) for frame in frames) / len(stream) == pytest.approx(ratio, abs=0.01)
+
+
+def test_text_is_plain_sentences() -> None:
+    prose = b" ".join(c for c, _ in values("text", 2000)).decode("ascii")
+    assert re.fullmatch(r"[A-Za-z .]+", prose)
+    words = [word for word in re.split(r"[ .]+", prose.lower()) if word]
+    assert 0.10 < words.count("the") / len(words) < 0.16, "1 / (1 + 1/2 + ... + 1/1146) = 0.131"

@@ -11,9 +11,9 @@ from typing import Any
 from howfar.analysis.estimate import Estimate
 from howfar.analysis.intervals import excludes_one, welch_ratio
 from howfar.analysis.trials import TrialTable, Value, path_cpu_us, qps, trial_table
-from howfar.plan.types import Data, Factors, Part, Timing, Workload
+from howfar.plan.types import ORDINARY, Data, Factors, Part, Timing, Workload
 from howfar.results.parts import plan_part
-from howfar.results.records import ArmRole, Measured, Run
+from howfar.results.records import Arm, ArmRole, Measured, Run
 from howfar.units import format_duration_ns, format_rate_bps
 
 NOT_INTERLEAVED = (
@@ -113,13 +113,18 @@ def _arm(old: TrialTable, new: TrialTable, name: str) -> ArmComparison:
         qps=speed,
         cpu_per_query=ratio(path_cpu_us),
         relative_to_baseline=relative,
-        same_cell=first.factors == second.factors,
+        same_cell=_levels(first) == _levels(second),
         trials=(len(old.measured(name)), len(new.measured(name))),
     )
 
 
+def _levels(arm: Arm) -> dict[str, Any]:
+    """Of its cell, with those that go without saying; a run that varies a factor writes it, one that does not leaves it out."""
+    return {**ORDINARY, **arm.factors}
+
+
 def _relative(old: TrialTable, new: TrialTable, name: str) -> Estimate | None:
-    if old.baseline is None or new.baseline is None or old.baseline.factors != new.baseline.factors:
+    if old.baseline is None or new.baseline is None or _levels(old.baseline) != _levels(new.baseline):
         return None
     before = [math.log(ratio) for ratio in old.block_ratios(name, old.baseline.name, qps)]
     after = [math.log(ratio) for ratio in new.block_ratios(name, new.baseline.name, qps)]
@@ -186,7 +191,10 @@ def _planned(table: str, key: str) -> Callable[[Run], Any]:
 
 def _baseline(run: Run) -> Any:
     """The cell that ratios are over."""
-    return next((dict(sorted(arm.factors.items())) for arm in run.info.arms if arm.role is ArmRole.BASELINE), None)
+    baseline = next((arm for arm in run.info.arms if arm.role is ArmRole.BASELINE), None)
+    if baseline is None:
+        return None
+    return {name: level for name, level in sorted(_levels(baseline).items()) if ORDINARY.get(name) != level}
 
 
 _UNITS: dict[str, Callable[[float], str]] = {"_ns": format_duration_ns, "_bps": format_rate_bps}

@@ -1,0 +1,130 @@
+"""Sessions as cells ask for them: levels, cells that are the same, the engine's job, what a server lacks, tables that fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.fake_lab import FakeStage
+
+from howfar.conduct.trial import load_job
+from howfar.engine.messages import Compression, LoadJob, Tls, UnixTarget
+from howfar.errors import PlanError
+from howfar.lab.stage import Trust
+from howfar.plan.cells import cells
+from howfar.plan.estimate import REPORT_NS, cost
+from howfar.plan.fitting import with_rows, without_levels
+from howfar.plan.load import load_plan
+from howfar.plan.sessions import SessionAsked, session_asked
+from howfar.plan.types import Plan
+from howfar.results.records import Arm, ArmRole
+
+QUICK_OVERHEAD_NS = 3_500_000_000
+"""To start and end a trial on MySQL, the slower of the two servers, as seen on two CPUs."""
+
+
+@pytest.mark.parametrize(
+    ("factors", "asked"),
+    [
+        ({}, SessionAsked()),
+        ({"tls": "1.2"}, SessionAsked(tls="1.2")),
+        ({"tls": "1.3-resumed", "connect": "per-transaction"}, SessionAsked("1.3", True, per_transaction=True)),
+        ({"compression": "zlib"}, SessionAsked(algorithm="zlib")),
+        ({"compression": "zstd-19", "content": "text"}, SessionAsked(algorithm="zstd", level=19, content="text")),
+    ],
+)
+def test_levels_mean_sessions(factors: dict[str, Any], asked: SessionAsked) -> None:
+    assert session_asked({"path": "tcp", "threads": 2, **factors}) == asked
+
+
+def job(factors: dict[str, Any], trust: Trust | None = None) -> LoadJob:
+    arm = Arm(name="it", role=ArmRole.CONTENDER, factors={"path": "socket", "threads": 3, **factors})
+    return load_job(load_plan("paths", quick=True).plan, arm, FakeStage(UnixTarget(path="/s"), trust=trust), 1)
+
+
+def test_the_engine_is_asked_for_what_the_cell_says() -> None:
+    plain = job({}).session
+    assert (plain.tls, plain.compression, plain.connect) == (None, None, "persistent")
+    trust = Trust("/w/ca.pem", "localhost")
+    asked = job({"tls": "1.3", "compression": "zstd-9", "connect": "per-transaction"}, trust).session
+    assert asked.tls == Tls(
+        versions="1.3", verify="full", ca_file="/w/ca.pem", server_name="localhost", resumption=False
+    )
+    assert asked.compression == Compression(algorithm="zstd", level=9)
+    assert asked.connect == "per_transaction"
+    resumed = job({"tls": "1.3-resumed"}, trust).session.tls
+    assert resumed is not None and resumed.resumption
+
+
+def grid(**factors: Any) -> Plan:
+    plan = load_plan("compression").plan
+    return plan.model_copy(update={"factors": plan.factors.model_copy(update=factors)})
+
+
+def test_connections_that_stay_resume_nothing() -> None:
+    plan = load_plan("encryption", quick=True).plan
+    found = [cell for cell in cells(plan) if cell.role != "duplicate"]
+    assert len(found) == 3 * (3 + 4)
+    assert all(cell.factors["connect"] == "per-transaction" for cell in found if "resumed" in str(cell.factors["tls"]))
+    assert len({cell.name for cell in found}) == len(found)
+
+
+def test_what_a_server_lacks_is_left_out_with_the_reason() -> None:
+    lacking = {"compression": dict.fromkeys(("zstd-1", "zstd-3", "zstd-9"), "this one has no zstd")}
+    fitted = without_levels(load_plan("compression").plan, lacking)
+    assert fitted.plan.factors.compression == ("off", "zlib")
+    assert fitted.said == ("left out: compression zstd-1, zstd-3, zstd-9: this one has no zstd",)
+    assert len(cells(fitted.plan)) == 2 * 3 * 2 + 1
+    assert without_levels(load_plan("paths").plan, lacking).said == ()
+
+
+@pytest.mark.parametrize(
+    ("compression", "said"), [(("zstd",), "asks for compression zstd only"), (("off", "zstd"), "nothing is left")]
+)
+def test_a_plan_of_which_nothing_is_left_is_an_error(compression: tuple[str, ...], said: str) -> None:
+    plan = grid(compression=compression, content=("digits",), rate_bps=(10**8,))
+    with pytest.raises(PlanError, match=said) as caught:
+        without_levels(plan, {"compression": {"zstd": "no zstd here"}})
+    assert "no zstd here" in caught.value.message
+
+
+def test_a_baseline_that_cannot_be_had_is_an_error() -> None:
+    plan = load_plan("compression").plan
+    plan = plan.model_copy(update={"baseline": plan.baseline.model_copy(update={"compression": "zstd-3"})})
+    with pytest.raises(PlanError, match=r"left out: compression zstd-3.*baseline names"):
+        without_levels(plan, {"compression": {"zstd-3": "no zstd here"}})
+
+
+@pytest.mark.parametrize(
+    ("most", "size"), [(10**9, 10**7), (10**7, 10**7), (9_999_999, 5 * 10**6), (1_270_000, 10**6), (3, 2), (0, 1)]
+)
+def test_tables_are_as_large_as_fits_in_round_numbers(most: int, size: int) -> None:
+    fitted = with_rows(load_plan("bandwidth").plan, most)
+    assert (fitted.plan.data.table_size, fitted.plan.data.fit) == (size, False)
+    assert bool(fitted.said) == (size < 10**7)
+
+
+def test_tables_are_as_asked_where_the_plan_does_not_say_that_they_may_be_smaller() -> None:
+    plan = load_plan("paths").plan
+    assert with_rows(plan, 1).plan == plan
+
+
+@pytest.mark.parametrize("name", ["bandwidth", "compression", "encryption"])
+def test_three_blocks_of_the_quick_forms_fit_in_ten_minutes(name: str) -> None:
+    """As the plans reckon it: trials as slow as MySQL's, 25 s for the laboratory, 10 s for the report."""
+    plan = load_plan(name, quick=True).plan
+    trial_ns = plan.timing.warmup_ns + plan.timing.measure_ns + QUICK_OVERHEAD_NS
+    needed_ns = 3 * cost(plan).arms * trial_ns + 25 * 10**9 + REPORT_NS
+    assert plan.timing.min_blocks == 3
+    assert needed_ns <= plan.timing.time_budget_ns <= 590 * 10**9
+
+
+def test_the_loopback_is_measured_at_the_same_numbers_of_connections(tmp_path: Path) -> None:
+    for quick in (False, True):
+        found = cells(load_plan("bandwidth", quick).plan)
+        threads = {
+            path: {cell.factors["threads"] for cell in found if cell.factors["path"] == path}
+            for path in ("tcp", "remote")
+        }
+        assert threads["tcp"] == threads["remote"]
