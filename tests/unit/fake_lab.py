@@ -87,7 +87,7 @@ class FakeStage:
     def watch(self, length_ns: int) -> FakeWindowWatch:
         return FakeWindowWatch(length_ns)
 
-    def obtained(self, session: Mapping[str, Any]) -> Obtained:
+    def obtained(self, session: Mapping[str, Any], turn_ns: float = 0.0) -> Obtained:
         return Obtained({"server": {"networking": False}}, self.violations)
 
 

@@ -174,10 +174,10 @@ def test_the_cap_on_blocks_is_lifted_only_when_it_is_reached() -> None:
 class DeadStage(FakeStage):
     cause: Exception | None = None
 
-    def obtained(self, session: Mapping[str, Any]) -> Obtained:
+    def obtained(self, session: Mapping[str, Any], turn_ns: float = 0.0) -> Obtained:
         if self.cause is not None:
             raise self.cause
-        return super().obtained(session)
+        return super().obtained(session, turn_ns)
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,8 @@ def _measure(
     session = outcome.ready.receipt.model_dump(mode="json")
     seen.measured = measured(outcome)
     seen.receipt = {"session": session}
-    obtained = stage.obtained(session)
+    turns = max(seen.measured.turns, 1)
+    obtained = stage.obtained(session, job.connections * seen.measured.elapsed_ns / turns)
     seen.receipt |= obtained.receipt
     if obtained.violations:
         seen.void_reason = "; ".join(obtained.violations)

@@ -16,6 +16,7 @@ from howfar.engine.process import Launcher
 from howfar.errors import LabError, PlanError, SandboxForbidden
 from howfar.lab import sandbox
 from howfar.lab.cache import file_system_of, work_directory
+from howfar.lab.capacity import allow_descriptors, open_queues
 from howfar.lab.certificates import KEY_TYPE, make_certificates, pinned_context
 from howfar.lab.data_fsync import data_fsync_ns
 from howfar.lab.environment import machine_facts
@@ -23,7 +24,7 @@ from howfar.lab.forked import ForkWatch, fork_violations
 from howfar.lab.hosts import Cpus, Host, Shares, share_cpus, usable_cpus
 from howfar.lab.link import Link, LinkAsked, open_link
 from howfar.lab.link.backends import DEFAULT
-from howfar.lab.link_receipt import crossing_violations, goodput_warnings, link_receipt, link_violations
+from howfar.lab.link_receipt import crossing_violations, goodput_warnings, link_receipt, link_violations, of_a_trial
 from howfar.lab.network import (
     CONGESTION_CONTROL,
     LOOPBACK_ADDRESS,
@@ -109,7 +110,7 @@ class LabStage:
     def watch(self, length_ns: int) -> WindowWatch:
         return WindowWatch(self.scene, length_ns)
 
-    def obtained(self, session: Mapping[str, Any]) -> Obtained:
+    def obtained(self, session: Mapping[str, Any], turn_ns: float = 0.0) -> Obtained:
         found = [*session_violations(self.way, session, self.asked), *view_violations(self.way, self.view, self.asked)]
         facts, unlike = self.running.receipt(self.before)
         found += unlike
@@ -126,7 +127,7 @@ class LabStage:
         if self.link is not None:
             stats = self.link.counters()
             receipt["link"] = link_receipt(self.link, self.at_rest, stats, self.tcp)
-            found += link_violations(self.link, self.at_rest, stats)
+            found += link_violations(self.link, self.at_rest, stats, of_a_trial(turn_ns))
             if stats is not None:
                 found += crossing_violations(stats, facts["counters"])
         return Obtained(receipt, tuple(found))
@@ -148,10 +149,12 @@ class Lab:
         self.work: Path = ledger.enter_context(work_directory(data_bytes, len(request.contents)))
         self._fsync_ns = data_fsync_ns(self.work)
         self._certificates: CertificatePaths | None = None
+        self._capacity: dict[str, Any] = {"descriptors": allow_descriptors(request.connections)}
         self.network: Network | None = None
         if sandbox.inside():
             self.network = build_network(ledger, request.link_asked.mtu, request.congestion_control)
             self.network.shares = self.shares
+            self._capacity |= open_queues(self.network, request.connections)
         self.client_host = self.network.client if self.network else Host("client", None)
         self.server_host = self.network.server if self.network else Host("server", None)
         if not self.network and request.needs_link:
@@ -229,6 +232,7 @@ class Lab:
             "work_file_system": file_system_of(self.work),
             "data_fsync_ns": self._fsync_ns,
             "data": self._data,
+            "capacity": self._capacity,
             "tcp_buffers": self._buffers,
             "tcp": self.tcp() if self.link else None,
             "link_backend": self.request.backend if self.link else None,

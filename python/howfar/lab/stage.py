@@ -57,8 +57,8 @@ class Stage(Protocol):
         """Begin to watch a measured window of this length; whoever asks must finish it."""
         ...
 
-    def obtained(self, session: Mapping[str, Any]) -> Obtained:
-        """Asked after the load; `session` is the engine's receipt. Raises LabError when a part has died."""
+    def obtained(self, session: Mapping[str, Any], turn_ns: float = 0.0) -> Obtained:
+        """Asked after the load; `session` is the engine's receipt, `turn_ns` the mean time of a turn. Raises LabError when a part has died."""
         ...
 
 

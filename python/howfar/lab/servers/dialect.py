@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Protocol
 
 from howfar.errors import LabError, ServerCrashed
+from howfar.lab.capacity import LEAST_QUEUE
 from howfar.lab.servers import CertificatePaths, Ground
 
 SPARE_CONNECTIONS = 16
+PREPARED_STATEMENTS = 1_000_000
+"""Of all connections; the default of 16 thousand is eight for each of 2048."""
 _INITIALISE_TIMEOUT_S = 300
 
 
@@ -75,10 +78,10 @@ def shared_options(settings: Settings, port: int | None) -> list[str]:
         f"--tmpdir={work / 'tmp'}",
         f"--init-file={work / 'init.sql'}",
         f"--max-connections={connections}",
-        "--max-prepared-stmt-count=1000000",
+        f"--max-prepared-stmt-count={PREPARED_STATEMENTS}",
         f"--table-open-cache={max(2000, connections * max(settings.tables, 1))}",
         f"--open-files-limit={connections * (settings.tables + 2) + 4096}",
-        "--back-log=4096",
+        f"--back-log={max(LEAST_QUEUE, connections)}",
         f"--innodb-buffer-pool-size={settings.pool_bytes}",
         f"--innodb-buffer-pool-load-at-startup={'OFF' if settings.loading else 'ON'}",
         f"--innodb-buffer-pool-dump-at-shutdown={'ON' if settings.loading else 'OFF'}",

@@ -15,9 +15,10 @@ import pymysql
 from pymysql.cursors import DictCursor
 
 from howfar.errors import LabError, ServerCrashed
+from howfar.lab.capacity import listen_queue
 from howfar.lab.hosts import Companion, Host
 from howfar.lab.servers import DATABASE, GAUGES, USER
-from howfar.lab.servers.dialect import SPARE_CONNECTIONS, Dialect, Settings
+from howfar.lab.servers.dialect import PREPARED_STATEMENTS, SPARE_CONNECTIONS, Dialect, Settings
 from howfar.lab.sockets import free_port, listening_ports
 
 _READY_TIMEOUT_S = 60.0
@@ -70,6 +71,7 @@ _FACTS = (
     "thread_handling",
     "character_set_server",
     "max_prepared_stmt_count",
+    "back_log",
 )
 
 
@@ -87,6 +89,7 @@ class SqlServer:
         if settings.networking:
             self.port = 3306 if settings.ground.namespaced else free_port()
             self.address = "0.0.0.0" if settings.ground.namespaced else "127.0.0.1"
+        self._listen_queue: int | None = None
         self._log = work / "server.log"
         init = work / "init.sql"
         init.touch(mode=0o600)
@@ -118,16 +121,35 @@ class SqlServer:
             time.sleep(_POLL_S)
         self._admin = self._connect({"socket": str(self.socket)})
         self.version = str(self.query("SELECT VERSION() AS v")[0]["v"])
-        wanted = self._settings.ground.connections + SPARE_CONNECTIONS
-        granted = int(self.query("SELECT @@max_connections AS n")[0]["n"])
-        if granted < wanted:
-            raise LabError(
-                f"the server allows {granted} connections where {wanted} are needed: it ran out of file descriptors",
-                "Raise the hard limit of open files (`ulimit -Hn`) or use fewer threads.",
-            )
+        self._check_capacity()
         if not self._settings.loading:
             self._wait_warm(deadline)
             self._wait_settled(deadline)
+
+    def _check_capacity(self) -> None:
+        """Servers lower what they were told without failing. Raises LabError."""
+        ground = self._settings.ground
+        connections = ground.connections + SPARE_CONNECTIONS
+        granted = self.query("SELECT @@max_connections AS connections, @@max_prepared_stmt_count AS statements")[0]
+        if int(granted["connections"]) < connections:
+            raise LabError(
+                f"the server allows {granted['connections']} connections where {connections} are needed: "
+                "it ran out of file descriptors",
+                "Raise the hard limit of open files (`ulimit -Hn`) or use fewer threads.",
+            )
+        if int(granted["statements"]) < PREPARED_STATEMENTS:
+            raise LabError(
+                f"the server allows {granted['statements']} prepared statements where {PREPARED_STATEMENTS} were asked for"
+            )
+        if self.port is None:
+            return
+        self._listen_queue = listen_queue(ground.host, self.port)
+        if self._listen_queue is not None and self._listen_queue < ground.connections:
+            raise LabError(
+                f"{self._listen_queue} clients may wait to be accepted where {ground.connections} connect at once: "
+                "net.core.somaxconn is lower than the server's back_log",
+                "Raise net.core.somaxconn, or use fewer threads.",
+            )
 
     def _socket_accepts(self) -> bool:
         with socket.socket(socket.AF_UNIX) as tried:
@@ -221,6 +243,7 @@ class SqlServer:
             "facts": facts,
             "counters": counters,
             "tcp_ports": list(ports),
+            "listen_queue": self._listen_queue,
         }, tuple(found)
 
     def session_view(
