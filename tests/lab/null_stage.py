@@ -32,7 +32,7 @@ class NullStage:
     def watch(self, length_ns: int) -> WindowWatch:
         return WindowWatch(self.scene, length_ns)
 
-    def obtained(self, session: Mapping[str, Any]) -> Obtained:
+    def obtained(self, session: Mapping[str, Any], turn_ns: float = 0.0) -> Obtained:
         return Obtained({})
 
 

@@ -58,7 +58,8 @@ class Stage(Protocol):
         ...
 
     def obtained(self, session: Mapping[str, Any], turn_ns: float = 0.0) -> Obtained:
-        """Asked after the load; `session` is the engine's receipt, `turn_ns` the mean time of a turn. Raises LabError when a part has died."""
+        """Asked after the load; `session` is the engine's receipt, `turn_ns` the mean time of a turn. Raises LabError when a part
+        has died."""
         ...
 
 
