@@ -125,6 +125,22 @@ mod tests {
     }
 
     #[test]
+    fn the_recent_depth_of_the_queue_is_forgotten_by_who_asked_and_not_by_a_reset() {
+        let mut counters = Counters::new();
+        counters.queued(900);
+        counters.queued(300);
+        let told = counters.figures(None);
+        assert_eq!((told.queue_bytes_max, told.queue_bytes_lately), (900, 900));
+        counters.queue_bytes_lately = 100;
+        counters.queued(200);
+        let told = counters.figures(None);
+        assert_eq!((told.queue_bytes_max, told.queue_bytes_lately), (900, 200));
+        counters.reset(None);
+        let told = counters.figures(None);
+        assert_eq!((told.queue_bytes_max, told.queue_bytes_lately), (0, 200));
+    }
+
+    #[test]
     fn what_the_socket_does_not_tell_is_unknown_and_not_zero() {
         let mut counters = Counters::new();
         assert_eq!(counters.figures(None).drops.socket, None);
