@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -55,37 +54,27 @@ def _plan(case: Mapping[str, Any], request: LabRequest) -> Plan:
     )
 
 
-@contextmanager
-def _host_as_asked(laboratory: Lab, case: Mapping[str, Any]) -> Iterator[None]:
-    rmem = case.get("rmem")
-    if rmem is None:
-        yield
-        return
-    host, name = laboratory.client_host, "net/ipv4/tcp_rmem"
-    assert host.write_sysctl(name, f"4096 {rmem} {rmem}")
-    yield
-    assert host.write_sysctl(name, "4096 131072 6291456")
-
-
-def _measure(case: Mapping[str, Any]) -> Any:
+def _measure(laboratory: Lab, case: Mapping[str, Any]) -> Any:
     def measure(job: LoadJob, client: Launcher, hear: Any) -> LoadOutcome:
+        rmem = case.get("rmem")  # now: setting the stage sizes buffers for the link
+        if rmem is not None:
+            assert laboratory.client_host.write_sysctl("net/ipv4/tcp_rmem", f"4096 {rmem} {rmem}")
         return run_load(job.model_copy(update={"client_work": case.get("work", "touch")}), client, hear)
 
     return measure
 
 
 def _trials(laboratory: Lab, case: Mapping[str, Any], plan: Plan, arm: Arm) -> list[Trial]:
-    instruments = Instruments(measure=_measure(case))
+    instruments = Instruments(measure=_measure(laboratory, case))
 
     def hear(_: Event) -> None:
         pass
 
     found = []
     measured_in: Laboratory = NullLaboratory(laboratory, case["null"]) if "null" in case else laboratory
-    with _host_as_asked(laboratory, case):
-        for number in range(case.get("trials", 1)):
-            place = Place(block=number, position=0, attempt=0, arm=arm.name)
-            found.append(run_trial(number, place, arm, plan, SEED, measured_in, instruments, hear))
+    for number in range(case.get("trials", 1)):
+        place = Place(block=number, position=0, attempt=0, arm=arm.name)
+        found.append(run_trial(number, place, arm, plan, SEED, measured_in, instruments, hear))
     return found
 
 
@@ -115,6 +104,7 @@ def _judge(laboratory: Lab, case: Mapping[str, Any], request: LabRequest) -> dic
     cell = next(iter(summary.cells), None)
     return {
         "name": case["name"],
+        "fsync": info.environment.get("data_fsync_ns"),
         "void": [trial.void_reason for trial in trials],
         "cell": cell and cell.model_dump(mode="json", exclude={"latency_curve", "receipt", "network"}),
         "window": trials[-1].window and trials[-1].window.model_dump(mode="json", exclude={"network"}),

@@ -10,7 +10,7 @@ from typing import Any
 from howfar.engine.messages import NullJob, NullReady, Observed, TcpListen, TcpTarget
 from howfar.engine.process import EngineProcess, Launcher
 from howfar.lab.laboratory import Lab
-from howfar.lab.stage import Obtained
+from howfar.lab.stage import Obtained, Trust
 from howfar.lab.window import Scene, WindowWatch
 from howfar.results.records import FactorValue
 
@@ -25,6 +25,7 @@ class NullStage:
     client: Launcher
     observe: tuple[Observed, ...]
     scene: Scene
+    trust: Trust | None = None
     user: str = "null"
     password: str = ""
     database: str = "null"

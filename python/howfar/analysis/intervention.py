@@ -21,9 +21,10 @@ _CPUS = frozenset(
 _FEWEST_TO_HALVE = 8
 """Connections. Half of fewer may leave a CPU idle that all of them filled."""
 
+_EACH_FOR_ITSELF = frozenset({Resource.LATENCY, Resource.RECEIVE_WINDOW, Resource.SEND_BUFFER, Resource.LOSS})
+"""What holds back each connection by itself: half as many carry half as much."""
 _WHY_NOT = {
-    Resource.RECEIVE_WINDOW: "the laboratory's hosts have the largest windows already",
-    Resource.SEND_BUFFER: "the laboratory's hosts have the largest buffers already",
+    Resource.COMMIT: "how many transactions share one durable write cannot be foreseen",
     Resource.INVALID: "the figures themselves are not valid",
     Resource.NOT_ESTABLISHED: "no limit was established",
 }
@@ -40,6 +41,10 @@ def intervention(cell: CellSummary, limit: Limit, summary: Summary) -> Intervent
         # Nobody has a faster processor at hand. What would change a full link must change nothing here.
         return _made(cell, limit, _faster(factors), 1.0, FASTER)
     if resource in _CPUS and int(factors.get("threads", 1)) >= _FEWEST_TO_HALVE:
+        return _made(cell, limit, _fewer(factors), 1.0, 0.5)
+    if resource in _EACH_FOR_ITSELF and int(factors.get("threads", 1)) > 1:
+        return _made(cell, limit, _fewer(factors), 0.5, 1.0)
+    if resource is Resource.LOCK and int(factors.get("threads", 1)) >= _FEWEST_TO_HALVE:
         return _made(cell, limit, _fewer(factors), 1.0, 0.5)
     return _WHY_NOT.get(resource, "nothing that this laboratory can change alone would tell")
 

@@ -333,7 +333,7 @@ def _could_hide(evidence: Evidence, cycle: Cycle) -> bool:
 
 
 def _nothing_full(evidence: Evidence) -> tuple[str, ...]:
-    facts = [f"CPU of the {cpus.name} {percent(cpus.used)} in use" for cpus in evidence.cpu_sets]
+    facts = [f"CPU of the {cpus.name}: {percent(cpus.ours)} in use by this load" for cpus in evidence.cpu_sets]
     facts += [f"link {WAY_WORDS[way.name]} {percent(way.used)} in use" for way in evidence.ways if way.used is not None]
     return tuple(facts)
 
