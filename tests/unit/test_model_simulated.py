@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import chain, pairwise
+from itertools import chain
 
 import pytest
 from tests.unit.simulated import Visit, constant, exponential, throughput
@@ -41,12 +41,3 @@ def test_the_simulation_agrees_with_what_is_exact() -> None:
     """Two equal exponential stations and no pause: X(N) = N / (D (N + 1))."""
     route = [Visit("a", exponential(0.001)), Visit("b", exponential(0.001))]
     assert throughput(route, 5, 40_000) == pytest.approx(5 / (0.001 * 6), rel=0.03)
-
-
-def test_first_work_slows_a_station_and_lowers_its_ceiling() -> None:
-    """A third of a millisecond of other work a transaction: at most 1 / (D + shadow), and a lone connection hardly notices."""
-    slowed = Station.exponential("cpu", 16, 0.001, shadow_s=0.0005)
-    points = solve(0.004, [slowed], 200)
-    assert points[-1].throughput == pytest.approx(1 / 0.0015, rel=1e-3)
-    assert points[0].throughput == pytest.approx(1 / 0.005)
-    assert all(after.throughput >= before.throughput * (1 - 1e-9) for before, after in pairwise(points))

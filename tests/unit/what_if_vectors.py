@@ -32,8 +32,6 @@ def _base(rng: random.Random, number: int) -> WhatIf:
         client_cpus=rng.choice([1.0, 0.7, 4.0]),
         server_cpus=rng.choice([1.0, 0.6, 8.0]),
         shared_cpu=number % 4 == 3,
-        link_client_segment_s=rng.choice([0.0, 1e-5]),
-        link_server_segment_s=rng.choice([0.0, 8e-6]),
         replies_bytes=tuple(round(rng.lognormvariate(6, 2.5), 1) for _ in range(turns)),
         requests_bytes=tuple(round(rng.uniform(5, 100), 1) for _ in range(turns)),
         tls_byte_s=rng.uniform(0, 2e-9),

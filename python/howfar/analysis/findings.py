@@ -274,12 +274,9 @@ class WhatIf(Part):
     server_cpu_s: float
     client_cpus: float
     server_cpus: float
-    """What the load could have of them."""
+    """What the load could have of them: what the link's emulator and strangers took is taken off."""
     shared_cpu: bool
     """Client and server have the same ones: `server_cpus` are both's."""
-    link_client_segment_s: float
-    link_server_segment_s: float
-    """What the link's emulator took of each host's processors for a segment in either direction; it goes first."""
     replies_bytes: tuple[float, ...]
     """Of one transaction, as the protocol has them: what compression, encryption and headers make of them is in `model/wire.py`."""
     requests_bytes: tuple[float, ...]

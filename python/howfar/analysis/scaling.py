@@ -66,26 +66,25 @@ def _ceilings(one: Series, workload: Mapping[str, Any]) -> tuple[Ceiling, ...]:
     base, top = fit(one.arms, workload), one.top
     found = []
     for station in network(base, settings_of(top)).stations:
-        if station.occupied_s <= 0:
+        if station.demand_s <= 0:
             continue
-        tps = 1 / station.occupied_s
+        tps = 1 / station.demand_s
         if station.name == SHARED_CPU:
             resource, what = Resource.SERVER_CPU, _cpu_says(base.client_cpu_s + base.server_cpu_s, base.server_cpus)
         elif station.name == Resource.CLIENT_CPU:
-            resource, what = Resource.CLIENT_CPU, _cpu_says(base.client_cpu_s, base.client_cpus)
+            resource, what = Resource.CLIENT_CPU, _cpu_says(base.client_cpu_s, base.client_cpus, top.link_client_cpus)
         elif station.name == Resource.SERVER_CPU:
-            resource, what = Resource.SERVER_CPU, _cpu_says(base.server_cpu_s, base.server_cpus)
+            resource, what = Resource.SERVER_CPU, _cpu_says(base.server_cpu_s, base.server_cpus, top.link_server_cpus)
         else:
             resource, rate = Resource(station.name), top.rate_bps or 0.0
-            what = f"{_kb(station.occupied_s * rate / 8)} a transaction over {format_rate_bps(rate)}"
-        if station.shadow_s:
-            what += f", and {station.shadow_s * 1e3:.2g} ms that the link's emulator takes first"
+            what = f"{_kb(station.demand_s * rate / 8)} a transaction over {format_rate_bps(rate)}"
         found.append(Ceiling(resource=resource, tps=tps, says=f"{station.name}: {what}"))
     return tuple(sorted(found, key=lambda ceiling: ceiling.tps))
 
 
-def _cpu_says(demand_s: float, cpus: float) -> str:
-    return f"{demand_s * 1e3:.3g} ms a transaction, {cpus:.2g} CPU{'' if cpus == 1 else 's'}"
+def _cpu_says(demand_s: float, cpus: float, emulator: float = 0.0) -> str:
+    said = f"{demand_s * 1e3:.3g} ms a transaction, {cpus:.2g} CPU{'' if cpus == 1 else 's'}"
+    return f"{said} beside {emulator:.2g} that the link's emulator has" if emulator >= 0.01 else said
 
 
 def foreign(one: Series, every: Sequence[Series], workload: Mapping[str, Any]) -> Prediction | None:
@@ -104,7 +103,7 @@ def foreign(one: Series, every: Sequence[Series], workload: Mapping[str, Any]) -
         others = [each.top for each in links]
         base = onto_link(base, basis.arms[0], one.top, others)
         said += ", the link's rate and its round trip at rest"
-        said += ", the emulator's CPU a segment over the other links" if others else ", no CPU for the emulator"
+        said += ", CPU as over the nearest other link" if others else ", the emulator's share of the CPUs"
     return predict(base, settings_of(one.top), one.arms, said, own=False)
 
 

@@ -3,41 +3,38 @@
 "use strict";
 
 const howfarWhatIf = (() => {
-  const SEGMENT_BYTES = 1448, HEADER_BYTES = 90, TLS_RECORD_BYTES = 16384, TLS_BYTES = 22, COMPRESSED_HEADER_BYTES = 7;
-  const BUSY = 0.9, LITTLE = 1e-9;
+  const SEGMENT_BYTES = 1448, HEADER_BYTES = 90, TLS_RECORD_BYTES = 16384, TLS_BYTES = 22;
+  const PIECE_BYTES = 16384, BUSY = 0.9;
   const NONE = { ratio_to_client: 1, ratio_to_server: 1, client_byte_s: 0, server_byte_s: 0 };
 
   const sum = (values) => values.reduce((total, value) => total + value, 0);
 
   function carriedBytes(message, ratio, tls) {
     let carried = message;
-    if (ratio !== null) carried = carried * ratio + COMPRESSED_HEADER_BYTES;
+    if (ratio !== null) carried *= ratio;
     if (tls) carried += TLS_BYTES * Math.ceil(carried / TLS_RECORD_BYTES);
     return carried;
   }
 
-  // A station: demand_s of a transaction in `visits` parts of mean_s, what an arrival finds left of one, and first work.
-  function station(name, visits, mean_s, square_s2, shadow_s) {
-    const demand_s = visits * mean_s;
-    return {
-      name, visits, mean_s, shadow_s, demand_s,
-      left_s: mean_s ? square_s2 / (2 * mean_s) : 0,
-      occupied_s: demand_s + shadow_s,
-    };
+  const headedBytes = (carried) => carried + HEADER_BYTES * Math.ceil(carried / SEGMENT_BYTES);
+
+  // A station: demand_s of a transaction in `visits` parts of mean_s, and what an arrival finds left of one.
+  function station(name, visits, mean_s, square_s2) {
+    return { name, visits, mean_s, demand_s: visits * mean_s, left_s: mean_s ? square_s2 / (2 * mean_s) : 0 };
   }
 
-  function processors(name, visits, demand_s, count, shadow_s) {
+  function processors(name, visits, demand_s, count) {
     const mean = demand_s / count / visits;
     return {
-      station: station(name, visits, mean, 2 * mean * mean, shadow_s / count),
+      station: station(name, visits, mean, 2 * mean * mean),
       delay_s: (demand_s * Math.max(count - 1, 0)) / count,
     };
   }
 
   function line(name, messages, rate_bps) {
-    const services = messages.map((m) => (8 * (m + HEADER_BYTES * Math.ceil(m / SEGMENT_BYTES))) / rate_bps);
+    const services = messages.map((m) => (8 * headedBytes(m)) / rate_bps);
     const visits = services.length;
-    return station(name, visits, sum(services) / visits, sum(services.map((s) => s * s)) / visits, 0);
+    return station(name, visits, sum(services) / visits, sum(services.map((s) => s * s)) / visits);
   }
 
   function network(base, settings) {
@@ -58,48 +55,57 @@ const howfarWhatIf = (() => {
     }
     client_s = Math.max(client_s, 0);
     server_s = Math.max(server_s, 0);
-    const segments = sum([...replies, ...requests].map((m) => Math.ceil(m / SEGMENT_BYTES)));
-    const link_client_s = segments * base.link_client_segment_s, link_server_s = segments * base.link_server_segment_s;
     const visits = Math.max(base.turns, 1);
     const cpus = base.shared_cpu
-      ? [processors("CPU of both", 2 * visits, client_s + server_s, base.server_cpus, link_client_s + link_server_s)]
+      ? [processors("CPU of both", 2 * visits, client_s + server_s, base.server_cpus)]
       : [
-          processors("client CPU", visits, client_s, base.client_cpus, link_client_s),
-          processors("server CPU", visits, server_s, base.server_cpus, link_server_s),
+          processors("client CPU", visits, client_s, base.client_cpus),
+          processors("server CPU", visits, server_s, base.server_cpus),
         ];
     const stations = cpus.map((each) => each.station);
+    let delay_s = sum(cpus.map((each) => each.delay_s));
     if (settings.rate_bps !== null) {
       stations.push(line("link to client", replies, settings.rate_bps));
       stations.push(line("link to server", requests, settings.rate_bps));
+      delay_s -= sentMeanwhile(base.replies_bytes, replies, server_s, settings.rate_bps);
     }
-    const demands = stations.map((each) => each.demand_s);
-    const delay_s = sum(cpus.map((each) => each.delay_s)) + (base.think_s + turns * settings.rtt_s);
+    delay_s += base.think_s + turns * settings.rtt_s;
     // However much goes on at the same time, a transaction takes as long as its longest part.
+    const demands = stations.map((each) => each.demand_s);
     return { delay_s: Math.max(delay_s, Math.max(...demands) - sum(demands)), stations };
   }
 
+  // A server sends a long reply in pieces while it reads on: but for the first piece, link and server have it at the same time.
+  function sentMeanwhile(messages, replies, server_s, rate_bps) {
+    const total = sum(messages);
+    return sum(messages.map((message, number) => {
+      if (message <= PIECE_BYTES) return 0;
+      const both = Math.min((8 * headedBytes(replies[number])) / rate_bps, (server_s * message) / total);
+      return (1 - PIECE_BYTES / message) * both;
+    }));
+  }
+
   function ceiling(stations) {
-    const busiest = Math.max(...stations.map((each) => each.occupied_s));
+    const busiest = Math.max(...stations.map((each) => each.demand_s));
     return busiest ? 1 / busiest : Infinity;
   }
 
   // Mean value analysis, one connection after the other; gives the throughput at `connections`.
   function solve(delay_s, stations, connections) {
     const highest = ceiling(stations);
-    const found = stations.map(() => 0), serving = stations.map(() => 0), left = stations.map(() => 1);
+    const found = stations.map(() => 0), serving = stations.map(() => 0);
     const residence = stations.map(() => 0);
     let throughput = 0;
     for (let n = 1; n <= connections; n += 1) {
       for (let k = 0; k < stations.length; k += 1) {
         const at = stations[k];
         const wait = Math.max(found[k] - serving[k], 0) * at.mean_s + serving[k] * at.left_s;
-        residence[k] = (at.demand_s + at.visits * wait) / left[k];
+        residence[k] = at.demand_s + at.visits * wait;
       }
       throughput = n / Math.max(delay_s + sum(residence), n / highest);
       for (let k = 0; k < stations.length; k += 1) {
         found[k] = throughput * residence[k];
-        left[k] = Math.max(1 - throughput * stations[k].shadow_s, LITTLE);
-        serving[k] = Math.min((throughput * stations[k].demand_s) / left[k], 1);
+        serving[k] = Math.min(throughput * stations[k].demand_s, 1);
       }
     }
     return throughput;
@@ -110,7 +116,7 @@ const howfarWhatIf = (() => {
     const tps = solve(delay_s, stations, settings.threads);
     let busiest = stations[0], most = -1;
     for (const each of stations) {
-      const used = Math.min(tps * each.occupied_s, 1);
+      const used = Math.min(tps * each.demand_s, 1);
       if (used > most) [busiest, most] = [each, used];
     }
     return {

@@ -31,6 +31,8 @@ from howfar.results.records import FactorValue
 
 SLOWEST_BPS, FASTEST_BPS = 1e6, 1e11
 """Between these a break-even is looked for."""
+WORTH = 1.01
+"""Times the throughput without, on the slowest link: less is not said to pay anywhere."""
 _POINTS_A_DECADE = 5
 _HALVINGS = 50
 
@@ -137,7 +139,7 @@ def gain(base: WhatIf, top: ArmFacts, algorithm: str, rate_bps: float | None) ->
 def break_even_bps(base: WhatIf, top: ArmFacts, algorithm: str) -> float | None:
     """By halving on the logarithm. The fastest rate looked at where it pays even there. None: it pays nowhere."""
     slow, fast = SLOWEST_BPS, FASTEST_BPS
-    if gain(base, top, algorithm, slow) <= 1:
+    if gain(base, top, algorithm, slow) <= WORTH:
         return None
     if gain(base, top, algorithm, fast) > 1:
         return fast

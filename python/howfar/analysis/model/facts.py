@@ -38,11 +38,14 @@ class ArmFacts:
     """Of both ends: ready and waiting for a processor."""
     link_cpu_s: float
     """Of the emulator."""
-    link_server_share: float
-    """How much of that was on the server's processors."""
-    client_cpus: float
-    server_cpus: float
-    """What the load could have of them: less what others took, the emulator not among these."""
+    link_client_cpus: float
+    link_server_cpus: float
+    """How many of each host's processors that was."""
+    client_cpus: int
+    server_cpus: int
+    client_others: float
+    server_others: float
+    """How many of them strangers took, the emulator not among these."""
     shared_cpu: bool
     """Client and server on the same processors."""
     wire_to_client: float | None
@@ -127,9 +130,12 @@ def _facts(run: Run, arm: Arm, trials: Sequence[Trial]) -> ArmFacts:
         / 1e9
         / transactions,
         link_cpu_s=cpu("link"),
-        link_server_share=places.link_server_share(trials),
-        client_cpus=places.available(trials, places.client),
-        server_cpus=places.available(trials, places.server),
+        link_client_cpus=places.emulator(trials, places.client),
+        link_server_cpus=places.emulator(trials, places.server),
+        client_cpus=places.count(places.client),
+        server_cpus=places.count(places.server),
+        client_others=places.others(trials, places.client),
+        server_others=places.others(trials, places.server),
         shared_cpu=bool(places.client & places.server),
         wire_to_client=crossed("to_client", "wire_bytes"),
         wire_to_server=crossed("to_server", "wire_bytes"),
@@ -153,29 +159,34 @@ class _Places:
         together = placement == "machines" and arm.factors.get("path") in LOCAL_PATHS
         self.client = self.server if together else _cpus(environment.get("client_cpus"))
 
-    def available(self, trials: Sequence[Trial], cpus: frozenset[int]) -> float:
-        """Processors less what others took, at least what the load had. Where a run does not say which they took, as if of all."""
-        count = len(cpus) or max(self.all // 2, 1)
-        found = [self._available(trial, trial.measured, cpus, count) for trial in trials if trial.measured]
-        return max(median(found), 0.05 * count)
+    def count(self, cpus: frozenset[int]) -> int:
+        """Half of the machine's, where a run does not say which a host has."""
+        return len(cpus) or max(self.all // 2, 1)
 
-    def _available(self, trial: Trial, seen: Measured, cpus: frozenset[int], count: int) -> float:
-        roles = [role for role, own in (("client", self.client), ("server", self.server)) if cpus == own]
-        ours = sum(use.cpu_ns for use in seen.cpu if use.role in roles) / seen.elapsed_ns
+    def others(self, trials: Sequence[Trial], cpus: frozenset[int]) -> float:
+        """What strangers took of these."""
+        return median(self._others(trial, trial.measured, cpus) for trial in trials if trial.measured)
+
+    def _others(self, trial: Trial, seen: Measured, cpus: frozenset[int]) -> float:
         window = trial.window
         if window is None or not cpus or not cpus <= window.cpus_busy.keys():
-            others = (others_in(trial) or 0.0) * count / self.all
-        else:
-            link = sum(ns for cpu, ns in window.link_cpu_ns.items() if cpu in cpus) / window.length_ns
-            others = max(sum(window.cpus_busy[cpu] for cpu in cpus) - ours - link, 0.0)
-        return max(count - others, min(ours, count))
+            return (others_in(trial) or 0.0) * self.count(cpus) / self.all
+        roles = [role for role, own in (("client", self.client), ("server", self.server)) if cpus == own]
+        ours = sum(use.cpu_ns for use in seen.cpu if use.role in roles) / seen.elapsed_ns
+        link = sum(ns for cpu, ns in window.link_cpu_ns.items() if cpu in cpus) / window.length_ns
+        return max(sum(window.cpus_busy[cpu] for cpu in cpus) - ours - link, 0.0)
 
-    def link_server_share(self, trials: Sequence[Trial]) -> float:
-        """Of the emulator's time. Its threads run where there is room: half, where a run does not say."""
-        windows = [trial.window for trial in trials if trial.window is not None and trial.window.link_cpu_ns]
-        spent = sum(ns for window in windows for ns in window.link_cpu_ns.values())
-        here = sum(ns for window in windows for cpu, ns in window.link_cpu_ns.items() if cpu in self.server)
-        return here / spent if spent else 0.5
+    def emulator(self, trials: Sequence[Trial], cpus: frozenset[int]) -> float:
+        """What it took of these. Its threads run where there is room: as if evenly, where a run does not say."""
+        found = []
+        for trial in trials:
+            if trial.window is not None and trial.window.link_cpu_ns and cpus:
+                here = sum(ns for cpu, ns in trial.window.link_cpu_ns.items() if cpu in cpus)
+                found.append(here / trial.window.length_ns)
+            elif trial.measured is not None:
+                spent = sum(use.cpu_ns for use in trial.measured.cpu if use.role == "link")
+                found.append(spent / trial.measured.elapsed_ns * self.count(cpus) / self.all)
+        return median(found) if found else 0.0
 
 
 def _cpus(value: Any) -> frozenset[int]:

@@ -8,6 +8,7 @@ the model meets both ends of its own curve, and nothing between them is fitted.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import log
 from typing import Any
 
 from howfar.analysis.findings import WhatIf, WhatIfCompression, WhatIfSettings
@@ -15,10 +16,12 @@ from howfar.analysis.model.facts import ArmFacts
 from howfar.analysis.model.messages import replies, requests
 from howfar.analysis.model.queueing import at
 from howfar.analysis.model.what_if import network
-from howfar.analysis.model.wire import HEADER_BYTES, SEGMENT_BYTES
+from howfar.analysis.model.wire import HEADER_BYTES
 
 THREADS_MOST = 2048
 _HALVINGS = 60
+LEAST = 0.05
+"""Share of its processors that a host's load always has: a model needs some."""
 
 
 def settings_of(facts: ArmFacts) -> WhatIfSettings:
@@ -37,7 +40,6 @@ def fit(curve: Sequence[ArmFacts], workload: Mapping[str, Any]) -> WhatIf:
     """Of cells that differ only in connections, at least one; with one, that is both ends."""
     low = min(curve, key=lambda facts: facts.threads)
     top = max(curve, key=lambda facts: facts.tps.value)
-    to_client, to_server = segment_costs(top)
     base = WhatIf(
         arm=top.arm.name,
         threads=top.threads,
@@ -48,11 +50,9 @@ def fit(curve: Sequence[ArmFacts], workload: Mapping[str, Any]) -> WhatIf:
         rate_bps=top.rate_bps,
         client_cpu_s=top.client_cpu_s,
         server_cpu_s=top.server_cpu_s,
-        client_cpus=top.client_cpus,
-        server_cpus=top.server_cpus,
+        client_cpus=client_left(top, top.link_client_cpus, top.client_cpu_s * top.tps.value),
+        server_cpus=server_left(top, top.link_server_cpus, top.server_cpu_s * top.tps.value),
         shared_cpu=top.shared_cpu,
-        link_client_segment_s=to_client,
-        link_server_segment_s=to_server,
         replies_bytes=replies(workload, low.turns, low.bytes_to_client),
         requests_bytes=requests(low.turns, low.bytes_to_server),
         tls_byte_s=0.0,
@@ -118,34 +118,25 @@ def carried_payload(facts: ArmFacts) -> tuple[float, float] | None:
     )
 
 
-def segment_costs(facts: ArmFacts) -> tuple[float, float]:
-    """Seconds of the emulator a segment, on the client's and on the server's processors."""
-    count = (facts.segments_to_client or 0.0) + (facts.segments_to_server or 0.0)
-    count = count or (facts.bytes_to_client + facts.bytes_to_server) / SEGMENT_BYTES
-    cost = facts.link_cpu_s / count
-    return cost * (1 - facts.link_server_share), cost * facts.link_server_share
+def client_left(facts: ArmFacts, emulator: float, used: float = 0.0) -> float:
+    """Of the client's processors for the load: see `_left`."""
+    return _left(facts.client_cpus, emulator, facts.client_others, used)
 
 
-def segment_costs_at(rate_bps: float | None, others: Sequence[ArmFacts]) -> tuple[float, float]:
-    """The same at another rate: a part that is the same at every rate, and one that grows with the time between two segments, in which
-    the emulator waits for the next to be due. A line through the arms over other links; through the nearest where there is one rate.
-    """
-    known = sorted({each.rate_bps: each for each in others if each.rate_bps is not None}.items())
+def server_left(facts: ArmFacts, emulator: float, used: float = 0.0) -> float:
+    return _left(facts.server_cpus, emulator, facts.server_others, used)
+
+
+def _left(cpus: int, emulator: float, strangers: float, used: float) -> float:
+    """The emulator goes first. Strangers share with the load as the scheduler decides: what they took they took of what the load did
+    not want, too, so at least a fair half was there for it; and what it had it could have."""
+    free = max(cpus - emulator, LEAST * cpus)
+    return max(free - strangers, free / 2, min(used, cpus))
+
+
+def nearest(rate_bps: float | None, others: Sequence[ArmFacts]) -> ArmFacts | None:
+    """The arm over the link whose rate is nearest, as a factor. None: there is none."""
+    known = [each for each in others if each.rate_bps]
     if rate_bps is None or not known:
-        return 0.0, 0.0
-    gaps = [SEGMENT_BITS / rate for rate, _ in known]
-    gap = SEGMENT_BITS / rate_bps
-    both = [_on_line(gaps, [segment_costs(each)[side] for _, each in known], gap) for side in (0, 1)]
-    return both[0], both[1]
-
-
-SEGMENT_BITS = 8.0 * (SEGMENT_BYTES + HEADER_BYTES)
-
-
-def _on_line(xs: Sequence[float], ys: Sequence[float], x: float) -> float:
-    """By least squares; never below the least that was seen when it would fall with x, and never below nothing."""
-    mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
-    spread = sum((each - mean_x) ** 2 for each in xs)
-    slope = sum((a - mean_x) * (b - mean_y) for a, b in zip(xs, ys, strict=True)) / spread if spread else 0.0
-    slope = max(slope, 0.0)
-    return max(mean_y + slope * (x - mean_x), min(ys) / 2)
+        return None
+    return min(known, key=lambda each: abs(log(each.rate_bps or 1.0) - log(rate_bps)))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from howfar.analysis.findings import ModelPoint, Prediction, WhatIf, WhatIfSettings
 from howfar.analysis.model.facts import ArmFacts
-from howfar.analysis.model.fit import segment_costs_at
+from howfar.analysis.model.fit import client_left, nearest, server_left
 from howfar.analysis.model.queueing import at
 from howfar.analysis.model.what_if import Network, network
 
@@ -63,19 +63,25 @@ def onto_link(local: WhatIf, lone: ArmFacts, target: ArmFacts, others: Sequence[
     """The base of a path without a link, for one with `target`'s link.
 
     A lone connection on loopback waits in every turn for kernels and for being woken. The link's round trip at rest is measured by a
-    ping and holds the same: what the calibration found of that is taken off, so that it does not count twice. The emulator's time on
-    the hosts' processors is that of `others`, arms over other links of this run. Whether the two ends share processors, and what
-    strangers left of them, is the target's: no throughput goes into that.
+    ping and holds the same: what the calibration found of that is taken off, so that it does not count twice.
+
+    A host sends to a link by another way through the kernel than to itself, so the CPU of a transaction is taken from `others`, arms
+    over other links of this run, where there are any: from the one with the nearest rate. So is what the emulator takes of the hosts'
+    processors. That is a share, not a price a packet: while anything is on the link its threads wait in short naps and loops for the
+    next to be due, and what they take hardly depends on how much passes. Where there is no other link it is the target's own.
+
+    Whether the two ends share processors, and what strangers left of them, is the target's: no throughput goes into that.
     """
     twice_s = local.turns * max(min(lone.idle_s / lone.turns, target.way_s), 0.0) if lone.threads == 1 else 0.0
-    to_client, to_server = segment_costs_at(target.rate_bps, others)
+    other = nearest(target.rate_bps, others)
+    like = other or target
     return local.model_copy(
         update={
             "think_s": local.think_s - twice_s,
-            "client_cpus": target.client_cpus,
-            "server_cpus": target.server_cpus,
+            "client_cpu_s": other.client_cpu_s if other else local.client_cpu_s,
+            "server_cpu_s": other.server_cpu_s if other else local.server_cpu_s,
+            "client_cpus": client_left(target, like.link_client_cpus),
+            "server_cpus": server_left(target, like.link_server_cpus),
             "shared_cpu": target.shared_cpu,
-            "link_client_segment_s": to_client,
-            "link_server_segment_s": to_server,
         }
     )

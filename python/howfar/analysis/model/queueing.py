@@ -9,9 +9,6 @@ left depends on how unequal the services are: E[S^2] / 2E[S]. With exponential s
 Why that matters: a result of 100 rows occupies a gigabit line for 0.1 ms, an OK packet for 1 µs. A model that knows only
 the mean lets small answers slip past large ones, and promises up to a fifth more near the knee than the line gives.
 
-Some of a station's time may be taken by others' work that goes first, so much a transaction (the link's emulator on the hosts' own
-processors): services then take longer by the share that is left, Sevcik 1977's shadow processor.
-
 Not here: measuring the demands, and what becomes worse with many connections (locks, caches, scheduling).
 """
 
@@ -22,9 +19,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Self
 
-_LITTLE = 1e-9
-"""Of a station that first work fills: what is left is never nothing."""
-
 
 @dataclass(frozen=True)
 class Station:
@@ -34,18 +28,11 @@ class Station:
     visits: float
     mean_s: float
     square_s2: float
-    shadow_s: float = 0.0
-    """What is done first at this station for every transaction, and that the transaction does not wait for."""
 
     @property
     def demand_s(self) -> float:
-        """Service of one transaction."""
+        """Service of one transaction: at most 1 / demand of them pass in a second."""
         return self.visits * self.mean_s
-
-    @property
-    def occupied_s(self) -> float:
-        """What a transaction takes of the station in all: at most 1 / occupied of them pass in a second."""
-        return self.demand_s + self.shadow_s
 
     @property
     def left_s(self) -> float:
@@ -53,10 +40,10 @@ class Station:
         return self.square_s2 / (2 * self.mean_s) if self.mean_s else 0.0
 
     @classmethod
-    def exponential(cls, name: str, visits: float, demand_s: float, shadow_s: float = 0.0) -> Self:
+    def exponential(cls, name: str, visits: float, demand_s: float) -> Self:
         """Services of exponential length: the usual assumption where only the demand is known."""
         mean = demand_s / visits
-        return cls(name, visits, mean, 2 * mean**2, shadow_s)
+        return cls(name, visits, mean, 2 * mean**2)
 
     @classmethod
     def of_services(cls, name: str, services_s: Sequence[float]) -> Self:
@@ -70,11 +57,10 @@ def line(name: str, wire_bytes: Sequence[float], rate_bps: float) -> Station:
     return Station.of_services(name, [8 * length / rate_bps for length in wire_bytes])
 
 
-def processors(name: str, visits: float, demand_s: float, count: float, shadow_s: float = 0.0) -> tuple[Station, float]:
+def processors(name: str, visits: float, demand_s: float, count: float) -> tuple[Station, float]:
     """`count` equal processors as one that is `count` times as fast, and the delay in seconds that makes up for it (Seidmann 1987).
     Less than one: a part of a processor, slower by that."""
-    station = Station.exponential(name, visits, demand_s / count, shadow_s / count)
-    return station, demand_s * max(count - 1, 0.0) / count
+    return Station.exponential(name, visits, demand_s / count), demand_s * max(count - 1, 0.0) / count
 
 
 @dataclass(frozen=True)
@@ -100,27 +86,25 @@ def solve(delay_s: float, stations: Sequence[Station], most: int) -> list[Point]
     highest = ceiling(stations)
     found = [0.0] * len(stations)
     serving = [0.0] * len(stations)
-    left = [1.0] * len(stations)
     points = []
     for connections in range(1, most + 1):
         residence = []
-        for station, inside, busy, speed in zip(stations, found, serving, left, strict=True):
+        for station, inside, busy in zip(stations, found, serving, strict=True):
             wait = max(inside - busy, 0.0) * station.mean_s + busy * station.left_s
-            residence.append((station.demand_s + station.visits * wait) / speed)
+            residence.append(station.demand_s + station.visits * wait)
         # The correction is an approximation; the bounds are not. (A delay below nothing could pass the first.)
         cycle = max(delay_s + sum(residence), connections / highest)
         throughput = connections / cycle
         found = [throughput * time for time in residence]
-        left = [max(1 - throughput * station.shadow_s, _LITTLE) for station in stations]
-        serving = [min(throughput * at.demand_s / speed, 1.0) for at, speed in zip(stations, left, strict=True)]
-        used = {station.name: min(throughput * station.occupied_s, 1.0) for station in stations}
+        serving = [min(throughput * station.demand_s, 1.0) for station in stations]
+        used = {station.name: busy for station, busy in zip(stations, serving, strict=True)}
         points.append(Point(connections, throughput, used))
     return points
 
 
 def ceiling(stations: Sequence[Station]) -> float:
     """Transactions a second that the busiest station passes at most."""
-    busiest = max((station.occupied_s for station in stations), default=0.0)
+    busiest = max((station.demand_s for station in stations), default=0.0)
     return 1 / busiest if busiest else float("inf")
 
 

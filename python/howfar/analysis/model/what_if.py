@@ -6,16 +6,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
 
 from howfar.analysis.findings import Resource, WhatIf, WhatIfAnswer, WhatIfCompression, WhatIfSettings
 from howfar.analysis.model.queueing import Point, Station, at, ceiling, knee, line, processors, solve
-from howfar.analysis.model.wire import SEGMENT_BYTES, carried_bytes, headed_bytes
+from howfar.analysis.model.wire import carried_bytes, headed_bytes
 
 CLIENT_CPU, SERVER_CPU = Resource.CLIENT_CPU.value, Resource.SERVER_CPU.value
 TO_CLIENT, TO_SERVER = Resource.LINK_TO_CLIENT.value, Resource.LINK_TO_SERVER.value
 SHARED_CPU = "CPU of both"
 LATENCY = Resource.LATENCY.value
+PIECE_BYTES = 16_384
+"""`net_buffer_length` of both servers, as they come."""
 BUSY = 0.9
 """A station is called the limit from this utilisation on; below, more connections would give more."""
 
@@ -55,13 +56,24 @@ def network(base: WhatIf, settings: WhatIfSettings) -> Network:
         turns += base.connect_turns + (base.tls_connect_turns if tls else 0.0)
         client_s += base.connect_client_s + (base.tls_connect_client_s if tls else 0.0)
         server_s += base.connect_server_s + (base.tls_connect_server_s if tls else 0.0)
-    segments = sum(ceil(m / SEGMENT_BYTES) for m in [*replies, *requests])
-    stations, delay_s = _cpus(base, max(client_s, 0.0), max(server_s, 0.0), segments)
+    stations, delay_s = _cpus(base, max(client_s, 0.0), max(server_s, 0.0))
     if settings.rate_bps is not None:
         for name, messages in ((TO_CLIENT, replies), (TO_SERVER, requests)):
             stations.append(line(name, [headed_bytes(m) for m in messages], settings.rate_bps))
+        delay_s -= _sent_meanwhile_s(base, replies, max(server_s, 0.0), settings.rate_bps)
     delay_s += base.think_s + turns * settings.rtt_s
     return Network(max(delay_s, _overlap_most_s(stations)), tuple(stations))
+
+
+def _sent_meanwhile_s(base: WhatIf, replies: Sequence[float], server_s: float, rate_bps: float) -> float:
+    """A server sends a long reply in pieces while it reads on: but for the first piece, link and server have it at the same time."""
+    total = sum(base.replies_bytes)
+    saved = 0.0
+    for message, carried in zip(base.replies_bytes, replies, strict=True):
+        if message > PIECE_BYTES:
+            both = min(8 * headed_bytes(carried) / rate_bps, server_s * message / total)
+            saved += (1 - PIECE_BYTES / message) * both
+    return saved
 
 
 def _overlap_most_s(stations: Sequence[Station]) -> float:
@@ -70,14 +82,13 @@ def _overlap_most_s(stations: Sequence[Station]) -> float:
     return max(demands) - sum(demands)
 
 
-def _cpus(base: WhatIf, client_s: float, server_s: float, segments: float) -> tuple[list[Station], float]:
-    to_client, to_server = segments * base.link_client_segment_s, segments * base.link_server_segment_s
+def _cpus(base: WhatIf, client_s: float, server_s: float) -> tuple[list[Station], float]:
     visits = max(base.turns, 1.0)
     if base.shared_cpu:
-        both, delay_s = processors(SHARED_CPU, 2 * visits, client_s + server_s, base.server_cpus, to_client + to_server)
+        both, delay_s = processors(SHARED_CPU, 2 * visits, client_s + server_s, base.server_cpus)
         return [both], delay_s
-    client, client_delay_s = processors(CLIENT_CPU, visits, client_s, base.client_cpus, to_client)
-    server, server_delay_s = processors(SERVER_CPU, visits, server_s, base.server_cpus, to_server)
+    client, client_delay_s = processors(CLIENT_CPU, visits, client_s, base.client_cpus)
+    server, server_delay_s = processors(SERVER_CPU, visits, server_s, base.server_cpus)
     return [client, server], client_delay_s + server_delay_s
 
 

@@ -11,19 +11,16 @@ SEGMENT_BYTES = 1448
 """Payload of a full TCP segment with timestamps at an MTU of 1500."""
 HEADER_BYTES = 90
 """Of each segment as a link's rate counts it: IP and TCP with timestamps 52, Ethernet 14, check sequence 4, preamble and gap 20."""
-INTERFACE_HEADER_BYTES = 66
-"""Of them, what an interface's counters show."""
 TLS_RECORD_BYTES = 16_384
 TLS_BYTES = 22
 """Of each record: header 5, kind 1, tag 16."""
-COMPRESSED_HEADER_BYTES = 7
 
 
 def carried_bytes(message: float, ratio: float | None = None, tls: bool = False) -> float:
-    """What TCP carries of one message. `ratio`: what compression leaves of it, its headers apart; None: not compressed."""
+    """What TCP carries of one message. `ratio`: what compression leaves of it, its own headers in; None: not compressed."""
     carried = message
     if ratio is not None:
-        carried = carried * ratio + COMPRESSED_HEADER_BYTES
+        carried *= ratio
     if tls:
         carried += TLS_BYTES * ceil(carried / TLS_RECORD_BYTES)
     return carried
