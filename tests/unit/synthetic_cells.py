@@ -170,8 +170,6 @@ def what_if() -> WhatIf:
         client_cpus=0.66,
         server_cpus=0.65,
         shared_cpu=False,
-        link_client_segment_s=1.1e-6,
-        link_server_segment_s=1.2e-6,
         replies_bytes=(130_000.0,) * 10 + (11.0,) * 2,
         requests_bytes=(120.0,) * 16,
         tls_byte_s=1.1e-9,
