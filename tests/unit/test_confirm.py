@@ -167,8 +167,9 @@ def test_a_run_that_names_no_limit_confirms_none(tmp_path: Path, named: dict[str
     assert (found, summarise(run).unconfirmed, len(run.trials)) == ((), (), PLAN_TRIALS)
 
 
-@pytest.mark.parametrize("cut_at", range(PLAN_TRIALS, PLAN_TRIALS + PAIR_TRIALS))
+@pytest.mark.parametrize("cut_at", [PLAN_TRIALS, PLAN_TRIALS + 1, PLAN_TRIALS + 3, PLAN_TRIALS + 5])
 def test_a_killed_confirmation_goes_on(tmp_path: Path, named: dict[str, Resource], cut_at: int) -> None:
+    """Before its first trial, within a block, within another, before its last."""
     named["remote"] = Resource.LINK_TO_CLIENT
     whole, expected = confirmed(tmp_path / "whole.howfar")
     there = scene()

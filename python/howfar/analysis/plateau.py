@@ -63,6 +63,8 @@ def resting(run: Run, block: int, target: float) -> frozenset[str]:
     flat = plateaus(table)
     ends = {arm.name for levels in flat for arm in (levels[0], levels[-1])}
     inside = {arm.name for levels in flat for arm in levels[1:-1] if _may_rest(arm)} - ends
+    if not inside:
+        return frozenset()
     wide = {
         arm.name for arm in run.info.arms if arm.role is not ArmRole.BASELINE and not _is_narrow(table, arm, target)
     }
