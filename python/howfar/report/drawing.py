@@ -41,6 +41,9 @@ def _configured(chart: Any, width: int) -> dict[str, Any]:
             titleFontWeight="normal",
             titlePadding=8,
         )
+        .configure_title(
+            color=palette.INK, subtitleColor=palette.MUTED, fontSize=text, subtitleFontSize=text - 1, fontWeight="bold"
+        )
         .configure_axisY(labelColor=palette.INK, labelFontSize=text)
         .configure_legend(labelColor=palette.INK, labelFontSize=text, symbolSize=90, columnPadding=24)
     )

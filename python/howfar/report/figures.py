@@ -204,17 +204,18 @@ _AMOUNT = re.compile(r"\d[\d.,]*\s?(?:[a-zµ%]+)?")
 def _kinds(reasons: Mapping[str, int]) -> list[tuple[str, int]]:
     """Reasons that differ in nothing but their figures are one kind, shown by its first; so are the parts of one that has several."""
     shown: dict[str, str] = {}
+    texts: dict[str, set[str]] = {}
     counts: Counter[str] = Counter()
     for reason, count in reasons.items():
-        for part in reason.split("; "):
-            kind = _AMOUNT.sub("#", part)
+        parts = {_AMOUNT.sub("#", part): part for part in reason.split("; ")}
+        for kind, part in parts.items():
             shown.setdefault(kind, part)
+            texts.setdefault(kind, set()).add(part)
             counts[kind] += count
-    found = []
-    for kind, count in counts.most_common():
-        several = sum(_AMOUNT.sub("#", part) == kind for reason in reasons for part in reason.split("; ")) > 1
-        found.append((f"{shown[kind]} (or the like)" if several else shown[kind], count))
-    return found
+    return [
+        (shown[kind] + (" (or the like)" if len(texts[kind]) > 1 else ""), count)
+        for kind, count in counts.most_common()
+    ]
 
 
 def published_sources(summary: Summary) -> list[str]:

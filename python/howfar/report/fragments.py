@@ -27,10 +27,18 @@ def sentence(value: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "", kind: str = "") -> str:
-    """A plain table of text; the first cell of a row names it. `kind`: its class in the style sheet."""
+    """A plain table of text; the first cell of a row names it. `kind`: its classes in the style
+    sheet; a `stack` becomes cards on a phone."""
+
+    def cell_of(name: str, value: str) -> str:
+        label = f' data-label="{text(name)}"' if "stack" in kind else ""
+        return f"<td{label}><span>{text(value)}</span></td>" if label else f"<td>{text(value)}</td>"
+
     top = "".join(f'<th scope="col">{text(name)}</th>' for name in head)
     body = "".join(
-        f'<tr><th scope="row">{text(row[0])}</th>' + "".join(f"<td>{text(cell)}</td>" for cell in row[1:]) + "</tr>"
+        f'<tr><th scope="row">{text(row[0])}</th>'
+        + "".join(cell_of(*pair) for pair in zip(head[1:], row[1:], strict=True))
+        + "</tr>"
         for row in rows
     )
     named = f"<caption>{text(caption)}</caption>" if caption else ""

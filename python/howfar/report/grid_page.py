@@ -9,6 +9,9 @@ from howfar.report.fragments import details, facts, sentence, table, text
 from howfar.report.grid import Grid, grid, tps
 from howfar.report.setup import head_line
 
+LONG = 180
+"""A verdict of more characters is set smaller, so that its chart stays on the first screen."""
+
 
 def body(summary: Summary) -> str:
     return "".join(
@@ -40,8 +43,9 @@ def _answer(summary: Summary) -> str:
     said = summary.scaling.says if summary.scaling else ""
     return (
         f"<h1>howfar: {text(summary.plan)}{' (quick)' if summary.quick else ''}</h1>"
-        f'<p class="verdict">{sentence(summary.verdict)}</p>{grid_gallery.chief(summary)}'
-        + (f"<p>{sentence(said)}</p>" if said and said != summary.verdict else "")
+        f'<p class="verdict{" long" if len(summary.verdict) > LONG else ""}">{sentence(summary.verdict)}</p>'
+        f"{grid_gallery.chief(summary)}"
+        + (f'<p class="small">{sentence(said)}</p>' if said and said != summary.verdict else "")
         + f'<p class="muted small">{sentence(head_line(summary))}.</p>'
         + f'<p class="small">{sentence(figures.noise_line(summary))}</p>'
     )
@@ -104,7 +108,7 @@ def _cell(cell: CellSummary | None, most: float) -> str:
 
 def _limits(summary: Summary) -> str:
     found = tables.limits(summary)
-    return _table(found, "limits") if found else ""
+    return _table(found, "limits stack") if found else ""
 
 
 def _economics(summary: Summary) -> str:

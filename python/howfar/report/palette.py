@@ -21,8 +21,12 @@ PARTS = ("#3b6fd5", "#178a6c", "#8b4fc1", "#c25920", "#b08406", "#b9bec8")
 ON_BAR = "#fffffe"
 """Text on a bar: dark on the lighter bars of the dark theme."""
 
+HALO = "#fffffd"
+"""Round text that lies on lines: the page's colour."""
+
 _DARK = {
     ON_BAR: "#16181d",
+    HALO: "#16181d",
     INK: "#e8eaef",
     MUTED: "#a3abb8",
     GRID: "#363b45",

@@ -9,7 +9,7 @@ from typing import Any
 
 import altair as alt
 
-from howfar.analysis.findings import Ceiling, Curve, Prediction
+from howfar.analysis.findings import Ceiling, Curve, Prediction, Resource
 from howfar.analysis.summary import Summary
 from howfar.report import figures, limit_words, palette
 from howfar.report.charts import PHONE, Drawable, log_ticks, pick, values
@@ -17,11 +17,13 @@ from howfar.report.charts import PHONE, Drawable, log_ticks, pick, values
 NEAR = 1.15
 """Ceilings closer than this factor share a label: beside each other they could not be read."""
 
-FAR = 1.6
-"""A ceiling more than this factor above everything measured limits nothing that is drawn."""
+FAR = 3
+"""A ceiling more than this factor above everything measured of its curve limits nothing that is drawn."""
 
 CLEAR = 1.06
 """A ceiling at least this factor above its curve is labelled above; at a nearer one the curve's points are in the way."""
+
+LINKS = (Resource.LINK_TO_CLIENT, Resource.LINK_TO_SERVER)
 
 HEIGHT = 300
 
@@ -81,13 +83,10 @@ def model_of(curve: Curve) -> Prediction | None:
 
 
 def shown_ceilings(curve: Curve) -> list[Ceiling]:
-    """The binding one, and others that are not out of reach."""
+    """The lowest, which binds, and the link's, unless nothing measured comes near it. The others are in the table."""
     most = max(point.tps.value for point in curve.points)
-    return [
-        ceiling
-        for index, ceiling in enumerate(curve.ceilings)
-        if ceiling.tps <= most * FAR or (index == 0 and ceiling.tps <= most * 3)
-    ]
+    wanted = [ceiling for index, ceiling in enumerate(curve.ceilings) if index == 0 or ceiling.resource in LINKS]
+    return [ceiling for ceiling in wanted if ceiling.tps <= most * FAR]
 
 
 def _domain(curves: Sequence[Curve]) -> tuple[float, float]:
@@ -119,9 +118,10 @@ def _panel(panel: Panel, domain: tuple[float, float], width: int, height: int) -
     colour, shape = _scales(names, width)
     layers = [
         *_model(panel, names, x, (y, low), colour),
-        *_ceilings(panel, threads, x, (y, width)),
+        *_ceiling_rules(panel, threads, x, y),
         *_measured(panel, names, (x, y, low), domain, (colour, shape)),
         *_knees(panel, names, threads, x, y, colour),
+        *_ceiling_labels(panel, threads, x, (y, width)),
     ]
     return alt.layer(*layers).properties(
         width=width, height=height, **({"title": alt.TitleParams(panel.title, anchor="start")} if panel.title else {})
@@ -161,7 +161,7 @@ def _model(panel: Panel, names: list[str], x: alt.X, y: tuple[alt.Y, alt.Y], col
     if not rows:
         return []
     data = alt.Chart(values(rows))
-    band = data.mark_area(opacity=0.16).encode(x=x, y=y[1], y2="high:Q", color=colour)
+    band = data.mark_area(opacity=0.16, clip=True).encode(x=x, y=y[1], y2="high:Q", color=colour)
 
     return [band, data.mark_line(strokeWidth=1.4, strokeDash=[5, 4]).encode(x=x, y=y[0], color=colour)]
 
@@ -188,7 +188,7 @@ def _measured(
     ]
     data = alt.Chart(values(rows))
     return [
-        data.mark_rule(strokeWidth=2.5).encode(x=x, y=low, y2="high:Q", color=colour),
+        data.mark_rule(strokeWidth=1.8, opacity=0.75).encode(x=x, y=low, y2="high:Q", color=colour),
         data.mark_line(strokeWidth=1.8).encode(x=x, y=y, color=colour),
         data.mark_point(filled=True, size=60, opacity=1).encode(x=x, y=y, color=colour, shape=shape),
     ]
@@ -232,21 +232,26 @@ def ceiling_lines(panel: Panel) -> list[Line]:
     ]
 
 
-def _ceilings(panel: Panel, threads: list[int], x: alt.X, drawn: tuple[alt.Y, int]) -> list[Any]:
-    """Lines in the curves' colours; labels at the right, on the side of the line where the curve is not."""
-    y, width = drawn
-    lines = ceiling_lines(panel)
+def _ceiling_rules(panel: Panel, threads: list[int], x: alt.X, y: alt.Y) -> list[Any]:
+    """In the curves' colours."""
     layers: list[Any] = []
-    for line in lines:
+    for line in ceiling_lines(panel):
         row = {"threads": threads[0] / 1.12, "to": threads[-1] * 1.12, "tps": line.tps}
         rule = alt.Chart(values([row])).mark_rule(color=line.colour, strokeWidth=1, strokeDash=[2, 3])
         layers.append(rule.encode(x=x, x2="to:Q", y=y))
-    for label in ceiling_labels(lines):
+    return layers
+
+
+def _ceiling_labels(panel: Panel, threads: list[int], x: alt.X, drawn: tuple[alt.Y, int]) -> list[Any]:
+    """At the right, on the side of the line where the curve is not, over everything else."""
+    y, width = drawn
+    layers: list[Any] = []
+    for label in ceiling_labels(ceiling_lines(panel)):
         at = {"threads": threads[-1] * 1.1, "tps": label.tps, "text": label.name}
-        text = alt.Chart(values([at])).mark_text(
-            align="right", dy=-7 if label.room > CLEAR else 15, color=label.colour, fontSize=11 if width < PHONE else 12
-        )
-        layers.append(text.encode(x=x, y=y, text="text:N"))
+        data = alt.Chart(values([at]))
+        looks = {"align": "right", "dy": -7 if label.room > CLEAR else 15, "fontSize": 11 if width < PHONE else 12}
+        halo = data.mark_text(color=palette.HALO, stroke=palette.HALO, strokeWidth=4, **looks)
+        layers += [mark.encode(x=x, y=y, text="text:N") for mark in (halo, data.mark_text(color=label.colour, **looks))]
     return layers
 
 
@@ -254,7 +259,7 @@ def ceiling_labels(lines: list[Line]) -> list[Line]:
     """Lines that lie close together share one label, in no curve's colour: below the lowest of them, or above the highest."""
     groups: list[list[Line]] = []
     for line in sorted(lines, key=lambda line: line.tps):
-        if groups and line.tps <= groups[-1][-1].tps * NEAR:
+        if groups and line.tps <= groups[-1][0].tps * NEAR:
             groups[-1].append(line)
         else:
             groups.append([line])
