@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import csv
 import hashlib
+import io
 import os
 import re
 from functools import cache
@@ -18,8 +20,10 @@ from tests.unit.test_report_html import Balance
 from howfar.analysis.analyse import summarise
 from howfar.analysis.findings import Resource
 from howfar.analysis.summary import Summary
-from howfar.report import html, limit_words, markdown, scaling_chart, tables, terminal
+from howfar.report import csv as report_csv
+from howfar.report import figures, html, limit_words, markdown, scaling_chart, tables, terminal
 from howfar.report.grid import grid, is_grid, tps
+from howfar.report.sceptic import questions
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 PAGE_BYTES_MOST = 400_000
@@ -156,3 +160,34 @@ def test_limits_and_economics_are_in_every_format() -> None:
         assert "round trips" in render(summary("bandwidth"))
         assert "303 Mb/s" in render(summary("compression"))
         assert "1,480" in render(summary("encryption"))
+
+
+def test_a_sceptic_is_answered_from_the_run() -> None:
+    asked = dict(questions(summary("bandwidth")))
+    assert "In none of 15 cells" in asked["Is the load generator the limit?"]
+    assert "31.8 %" in asked["Is the emulator of the link the limit?"], "14 of 9 + 21 + 14 us"
+    assert "3.4 % on average, by 8.1 % at worst" in asked["Is the model fitted to what it predicts?"]
+    assert "Percona" in asked["Is it the published workload?"]
+    assert "moved as said in 1 of them" in asked["Are the limits more than a guess?"]
+
+
+def test_a_load_generator_that_is_the_limit_is_called_so() -> None:
+    whole = summary("bandwidth")
+    assert whole.cells[0].limit is not None
+    limited = whole.cells[0].limit.model_copy(update={"resource": Resource.CLIENT_CPU})
+    cells = (whole.cells[0].model_copy(update={"limit": limited}), *whole.cells[1:])
+    answer = dict(questions(whole.model_copy(update={"cells": cells})))["Is the load generator the limit?"]
+    assert answer.startswith("In 1 of 15 cells") and whole.cells[0].arm in answer
+
+
+def test_a_spreadsheet_has_limits() -> None:
+    rows = list(csv.DictReader(io.StringIO(report_csv.render(summary("bandwidth")))))
+    found = next(row for row in rows if row["arm"] == "remote, 1gbit, 64 threads")
+    assert (found["limit"], found["limit_confidence"]) == ("link to client", "high")
+    assert float(found["tps"]) == pytest.approx(93, rel=0.05) and float(found["cycle_rest_share"]) < 1
+
+
+def test_void_reasons_that_differ_in_figures_only_are_one_kind() -> None:
+    reasons = {f"the link was late by {late}ms (p99); the emulator was stopped": 2 for late in (1.2, 7.5)}
+    line = figures.void_line(summary("bandwidth").model_copy(update={"void_trials": 4, "void_reasons": reasons}))
+    assert "4 x the link was late by 1.2ms (p99) (or the like)" in line and "7.5" not in line

@@ -7,6 +7,7 @@ import io
 
 from howfar.analysis.estimate import Estimate
 from howfar.analysis.summary import CellSummary, Summary
+from howfar.report.grid import tps
 
 
 def render(summary: Summary) -> str:
@@ -49,11 +50,17 @@ def _row(cell: CellSummary, factors: list[str]) -> dict[str, object]:
         "cpu_bound": cell.cpu_bound.value,
         **{f"{name}_ms": _text(getattr(latency, name)) for name in ("p50", "p95", "p99", "max")},
         **_limits("latency_ratio", cell.latency_ratio),
+        **_limits("tps", tps(cell)),
         "turns_per_txn": _text(cell.turns_per_txn),
         "queries_per_txn": _text(cell.queries_per_txn),
         "bytes_to_server_per_txn": _text(cell.bytes_per_txn.to_server),
         "bytes_to_client_per_txn": _text(cell.bytes_per_txn.to_client),
         "published_ratio": _text(cell.published.ratio if cell.published else None),
         "published_qps": _text(cell.published.qps if cell.published else None),
+        "cycle_us": _text(cell.cycle.us if cell.cycle else None),
+        "cycle_rest_share": _text(cell.cycle.rest_share if cell.cycle else None),
+        "limit": cell.limit.resource.value if cell.limit else "",
+        "limit_confidence": cell.limit.confidence if cell.limit else "",
+        "limit_says": cell.limit.says if cell.limit else "",
         "warnings": "; ".join(warning.value for warning in cell.warnings),
     }

@@ -9,6 +9,9 @@ from howfar.analysis.findings import Limit, Resource
 from howfar.analysis.summary import CellSummary, Summary
 from howfar.report.grid import Grid, grid, tps
 
+WEAK = "low"
+"""The confidence whose letters are small."""
+
 LETTERS: dict[Resource, str] = {
     Resource.CLIENT_CPU: "C",
     Resource.SERVER_CPU: "S",
@@ -37,7 +40,7 @@ def letter(limit: Limit | None) -> str:
     if limit is None:
         return " "
     found = LETTERS[limit.resource]
-    return found.lower() if limit.confidence == "low" else found
+    return found.lower() if limit.confidence == WEAK else found
 
 
 def name(resource: Resource) -> str:
@@ -50,7 +53,7 @@ def legend(summary: Summary) -> str:
     present = [resource for resource in Resource if any(limit.resource is resource for limit in limits)]
     if not present:
         return ""
-    low = "; lower case: low confidence" if any(limit.confidence == "low" for limit in limits) else ""
+    low = "; lower case: low confidence" if any(limit.confidence == WEAK for limit in limits) else ""
     return f"The limit: {', '.join(f'{LETTERS[resource]} {name(resource)}' for resource in present)}{low}."
 
 

@@ -249,7 +249,11 @@ def _ceiling_labels(panel: Panel, threads: list[int], x: alt.X, drawn: tuple[alt
     for label in ceiling_labels(ceiling_lines(panel)):
         at = {"threads": threads[-1] * 1.1, "tps": label.tps, "text": label.name}
         data = alt.Chart(values([at]))
-        looks = {"align": "right", "dy": -7 if label.room > CLEAR else 15, "fontSize": 11 if width < PHONE else 12}
+        looks: dict[str, Any] = {
+            "align": "right",
+            "dy": -7 if label.room > CLEAR else 15,
+            "fontSize": 11 if width < PHONE else 12,
+        }
         halo = data.mark_text(color=palette.HALO, stroke=palette.HALO, strokeWidth=4, **looks)
         layers += [mark.encode(x=x, y=y, text="text:N") for mark in (halo, data.mark_text(color=label.colour, **looks))]
     return layers

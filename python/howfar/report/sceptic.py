@@ -5,6 +5,8 @@ from __future__ import annotations
 from howfar.analysis.intervals import half_width, half_width_text
 from howfar.analysis.summary import Summary, Warning
 from howfar.report import figures
+from howfar.report.grid import is_grid
+from howfar.report.sceptic_grid import grid_questions
 
 RECEIPTS = (
     "Each trial has a receipt, below: address family and peer as the kernel gives them, encryption and compression as the "
@@ -26,10 +28,11 @@ LIMITS = (
 
 def questions(summary: Summary) -> list[tuple[str, str]]:
     """(question, answer) in the order in which they are asked."""
-    return [
+    several = is_grid(summary)
+    found = [
         ("Is it not just noise?", _noise(summary)),
         ("Was the machine busy?", _busy(summary)),
-        ("Is it the load generator that is slow?", _client(summary)),
+        ("Is it the load generator that is slow?", "" if several else _client(summary)),
         ("Is all CPU counted?", _cpu(summary)),
         ("Were bad results thrown away?", _voids(summary)),
         ("Is it really the path that is named?", RECEIPTS),
@@ -37,6 +40,7 @@ def questions(summary: Summary) -> list[tuple[str, str]]:
         ("What do the latencies mean?", LATENCIES),
         ("What does it not say?", LIMITS),
     ]
+    return (grid_questions(summary) if several else []) + [pair for pair in found if pair[1]]
 
 
 def _noise(summary: Summary) -> str:
