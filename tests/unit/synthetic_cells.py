@@ -54,7 +54,8 @@ def grid_run(plan: str, wanted: list[Wanted], blocks: int = 3, seed: int = 1) ->
     trials = []
     for block in range(blocks):
         for position, arm in enumerate(rng.sample(wanted, len(wanted))):
-            model = PathModel(arm.factors["path"], arm.role, arm.tps, 9.0, 21.0, name=arm.name)
+            emulator = 14.0 if "rtt_ns" in arm.factors else None
+            model = PathModel(arm.factors["path"], arm.role, arm.tps, 9.0, 21.0, link_us=emulator, name=arm.name)
             slow = math.exp(rng.gauss(0, 0.008))
             seen = measured(model, rng, slow, 40, arm.factors["threads"])
             trials.append(_trial(block * len(wanted) + position, block, position, model, seen))

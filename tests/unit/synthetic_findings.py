@@ -154,7 +154,9 @@ def _curve(name: str, cells: list[CellSummary]) -> Curve:
         own=_prediction("its own ends", one, most, (0.02, 0.05, 0.004)),
         foreign=None
         if name == "tcp"
-        else _prediction("tcp at 1 and 256 threads, 1.27 MB a transaction", one * 1.06, most, (0.034, 0.081, -0.012)),
+        else _prediction(
+            "from tcp at 1 and 256 threads, and 1.27 MB a transaction", one * 1.06, most, (0.034, 0.081, -0.012)
+        ),
         published="Percona, 2019" if theirs else None,
     )
 

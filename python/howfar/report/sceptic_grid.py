@@ -30,6 +30,10 @@ def _limited(summary: Summary, *resources: Resource) -> list[CellSummary]:
     return [cell for cell in figures.shown_cells(summary) if cell.limit and cell.limit.resource in resources]
 
 
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def _names(cells: list[CellSummary]) -> str:
     shown = "; ".join(cell.arm for cell in cells[:FEW])
     return f"{shown}; and {len(cells) - FEW} more" if len(cells) > FEW else shown
@@ -40,9 +44,10 @@ def _client(summary: Summary) -> str:
     if not known:
         return "This run does not say: it has no counters of its measured windows."
     limited = _limited(summary, Resource.CLIENT_CPU)
-    if limited:
-        return f"In {len(limited)} of {len(known)} cells ({_names(limited)}): these figures are about the load generator, not about the path."
-    return f"In none of {len(known)} cells. Its CPU is a part of its own in every bar of the cycles."
+    if not limited:
+        return f"In none of {_count(len(known), 'cell')}. Its CPU is a part of its own in every bar of the cycles."
+    where = f"In {len(limited)} of {_count(len(known), 'cell')} ({_names(limited)})"
+    return f"{where}: these figures are about the load generator, not about the path."
 
 
 def _emulator(summary: Summary) -> str:
@@ -55,55 +60,50 @@ def _emulator(summary: Summary) -> str:
     if not shares:
         return "No cell passes an emulated link." if figures.shown_cells(summary) else ""
     most, where = max(shares, key=lambda pair: pair[0])
+    took = f"It took up to {figures.share(most)} of the CPU that a query used ({where.arm})."
     limited = _limited(summary, Resource.INSTRUMENT_CPU)
-    said = f"It took up to {figures.share(most)} of the CPU that a query used ({where.arm}), and shares this machine's CPUs with the rest. "
     if limited:
-        return (
-            said
-            + f"In {len(limited)} cells it is the limit ({_names(limited)}): a larger machine would give more there."
-        )
-    return (
-        said
-        + "In no cell is it named as the limit; where it is a large part of a full CPU, the limit's evidence says how large."
-    )
+        named = f"In {_count(len(limited), 'cell')} it is the limit ({_names(limited)}): a larger machine would give more there."
+    else:
+        named = "In no cell is it named as the limit; where a full CPU is partly its own, the evidence of the limit says how much."
+    return f"{took} It shares this machine's CPUs with the rest. {named}"
 
 
 def _confirmed(summary: Summary) -> str:
     tested = summary.confirmations
     weak = [cell for cell in figures.shown_cells(summary) if cell.limit and cell.limit.confidence == WEAK]
-    doubtful = f" In {len(weak)} cells the confidence is low, and the letter lower case." if weak else ""
-    rules = "Each is named by fixed rules from counters of the measured window, with its evidence beside it." + doubtful
+    doubtful = f" In {_count(len(weak), 'cell')} the confidence is low, and the letter lower case." if weak else ""
+    rules = f"Each is named by fixed rules from counters of the measured window, with its evidence beside it.{doubtful}"
     if not tested:
-        return (
-            rules
-            + " None was put to the test in this run; `howfar run --confirm` changes the named resource and looks."
-        )
+        return f"{rules} None was put to the test in this run; `howfar run --confirm` changes the named resource and looks."
     held = sum(found.confirmed for found in tested)
-    return rules + f" {len(tested)} were put to the test by changing the resource: throughput moved as said in {held}."
+    return (
+        f"{rules} Put to the test by changing the resource: {len(tested)}; throughput moved as said in {held} of them."
+    )
 
 
 def _model(summary: Summary) -> str:
     curves = summary.scaling.curves if summary.scaling else ()
-    foreseen = [(curve, curve.foreign) for curve in curves if curve.foreign]
+    foreseen = [curve.foreign for curve in curves if curve.foreign]
     own = [curve for curve in curves if curve.own and not curve.foreign]
     parts = []
     if foreseen:
-        bases = "; ".join(dict.fromkeys(found.basis for _, found in foreseen))
-        errors = [found.mean_error for _, found in foreseen if found.mean_error is not None]
-        worst = [found.worst_error for _, found in foreseen if found.worst_error is not None]
-        measured = (
-            f" Against what was then measured it is off by {share(sum(errors) / len(errors))} on average"
-            if errors
-            else ""
-        )
-        measured += f", by {share(max(worst))} at worst." if errors and worst else "." if errors else ""
+        bases = "; ".join(dict.fromkeys(found.basis for found in foreseen))
+        errors = [found.mean_error for found in foreseen if found.mean_error is not None]
+        worst = [found.worst_error for found in foreseen if found.worst_error is not None]
         parts.append(
-            f"Not where it says foreseen ({len(foreseen)} curves): no throughput of these curves went in, only {bases}.{measured}"
+            f"Not where it says foreseen ({_count(len(foreseen), 'curve')}): no throughput of such a curve went in; it is computed "
+            f"{bases}."
         )
+        if errors and worst:
+            mean = share(sum(errors) / len(errors))
+            parts.append(
+                f"Against what was then measured it is off by {mean} on average, by {share(max(worst))} at worst."
+            )
     if own:
         parts.append(
-            f"{len(own)} curve{'s are' if len(own) > 1 else ' is'} fitted on {'their' if len(own) > 1 else 'its'} own ends: there the "
-            "ends say nothing, and only the points between test its shape."
+            f"{_count(len(own), 'curve')} fitted on {'their' if len(own) > 1 else 'its'} own ends: there the ends prove nothing, and "
+            "only the points between test the shape."
         )
     return " ".join(parts)
 
@@ -119,8 +119,8 @@ def _published(summary: Summary) -> str:
         else ""
     )
     return (
-        f"Not quite. Theirs: {'; '.join(sources)}. Ours: {summary.workload}, on {server}.{quick} Only where the curves bend is compared, each "
-        "over its own largest."
+        f"Not quite. Theirs: {'; '.join(sources)}. Ours: {summary.workload}, on {server}.{quick} Only where the curves bend is "
+        "compared, each over its own largest."
     )
 
 
@@ -128,14 +128,11 @@ def _trials(summary: Summary) -> str:
     counts = [cell.trials for cell in summary.cells if cell.role in (ArmRole.BASELINE, ArmRole.CONTENDER)]
     if not counts:
         return ""
-    gone = (
-        f" {len(summary.unmeasured)} cells have no good trial: they are gaps in the table."
-        if summary.unmeasured
-        else ""
-    )
+    unmeasured = len(summary.unmeasured)
+    gone = f" Without a good trial, and gaps in the table: {_count(unmeasured, 'cell')}." if unmeasured else ""
     if min(counts) == max(counts):
         return f"Yes, {counts[0]} times.{gone}"
     return (
-        f"No: {min(counts)} to {max(counts)} times. Cells deep on a plateau may rest once their neighbours agree with them, void trials "
-        f"count for nothing, and the last block may be cut.{gone}"
+        f"No: {min(counts)} to {max(counts)} times. Cells deep on a plateau may rest once their neighbours agree with them, void "
+        f"trials count for nothing, and the last block may be cut.{gone}"
     )
