@@ -27,6 +27,7 @@ from howfar.errors import LabError
 from howfar.plan.estimate import cost
 from howfar.plan.load import LoadedPlan, Override, load_plan
 from howfar.report.figures import unconfirmed_line
+from howfar.report.tables import outcome
 from howfar.results.parts import plan_part
 from howfar.results.records import CONFIRMATION_BLOCK, ArmRole, Run, StopReason, Trial
 from howfar.results.store import RunFile, create, read_run
@@ -278,3 +279,21 @@ def test_at_most_three_and_a_new_resource_first(tmp_path: Path, named: dict[str,
     named |= dict.fromkeys(names, Resource.LINK_TO_CLIENT) | {names[-1]: Resource.SERVER_CPU}
     chosen = choose(with_limits(run, named), run.info.arms).asked
     assert [intervention.arm for intervention in chosen] == [names[0], names[-1], names[1]]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [(1.3, 1.6, "confirmed"), (0.95, 1.1, "NOT confirmed"), (1.2, 1.77, "not shown either way")],
+)
+def test_what_shows_neither_is_said_to(low: float, high: float, said: str) -> None:
+    measured = Estimate(value=(low * high) ** 0.5, low=low, high=high)
+    found = Confirmation(
+        arm="remote",
+        resource=Resource.LINK_TO_CLIENT,
+        changed="rate 1gbit -> 1.5gbit",
+        predicted=1.5,
+        measured=measured,
+        confirmed=is_nearer(measured, 1.5, 1.0),
+        blocks=3,
+    )
+    assert outcome(found) == said

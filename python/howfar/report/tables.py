@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from howfar.analysis.confirmation import is_nearer
 from howfar.analysis.estimate import Estimate
-from howfar.analysis.findings import CompressionRow, EncryptionTried, Prediction
+from howfar.analysis.findings import CompressionRow, Confirmation, EncryptionTried, Prediction
 from howfar.analysis.intervals import half_width_text
 from howfar.analysis.summary import CellSummary, Summary
 from howfar.report import figures, limit_words
@@ -282,7 +283,7 @@ def confirmations(summary: Summary) -> Table | None:
             found.changed,
             f"x {found.predicted:.2f}",
             f"x {figures.ratio(found.measured)}",
-            "confirmed" if found.confirmed else "NOT confirmed",
+            outcome(found),
             str(found.blocks),
         )
         for found in summary.confirmations
@@ -291,11 +292,19 @@ def confirmations(summary: Summary) -> Table | None:
     return Table("The limits, confirmed by changing them", head, rows)
 
 
+def outcome(found: Confirmation) -> str:
+    """An interval that holds the middle between both expectations shows neither."""
+    if found.confirmed:
+        return "confirmed"
+    refuted = is_nearer(found.measured, found.otherwise, found.predicted)
+    return "NOT confirmed" if refuted else "not shown either way"
+
+
 def confirmation_lines(summary: Summary) -> list[str]:
     """The same as sentences, for a narrow place."""
     return [
         f"{found.arm} ({limit_words.name(found.resource)}): {found.changed}; the model said x {found.predicted:.2f}, measured "
-        f"x {figures.ratio(found.measured)} in {found.blocks} blocks: {'confirmed' if found.confirmed else 'NOT confirmed'}."
+        f"x {figures.ratio(found.measured)} in {found.blocks} blocks: {outcome(found)}."
         for found in summary.confirmations
     ]
 
