@@ -50,7 +50,7 @@ def _plan(case: Mapping[str, Any], request: LabRequest) -> Plan:
         data=Data(**{"tables": request.tables, "table_size": request.table_size, **case.get("data", {})}),
         factors=Factors(path=factors["path"], threads=factors["threads"]),
         baseline=Baseline(path=factors["path"]),
-        timing=Timing(warmup="600ms", measure=case.get("measure", "2s")),
+        timing=Timing(warmup="500ms", measure="1500ms"),
     )
 
 

@@ -141,6 +141,7 @@ class Case:
             client_cpus=(CLIENT_CPU_NUMBER,),
             server_cpus=(SERVER_CPU_NUMBER,),
             rest_rtt_s=self.rtt_us / 1e6 if self.rtt_us is not None else None,
+            machine_cpus=2,
             fsync_s=self.fsync_us / 1e6 if self.fsync_us is not None else None,
         )
 

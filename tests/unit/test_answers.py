@@ -56,7 +56,7 @@ def test_compression_says_where_it_helps_and_where_the_limit_goes() -> None:
     ]
     verdict = summarise(_with_twin(run_of(cells))).verdict
     assert "at 100 mb/s, digits: zlib answers 2.0" in verdict.lower()
-    assert "the limit goes from link to client to " in verdict
+    assert "the limit goes from the link to client to " in verdict
     assert "at 1 Gb/s, digits: none helps, the best (zlib) answers 0.48" in verdict
 
 

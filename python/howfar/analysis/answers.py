@@ -39,6 +39,18 @@ _IS = {
     Resource.NOT_ESTABLISHED: "no limit is established",
 }
 
+_THINGS = {
+    Resource.SERVER_CPU: "the server's CPU",
+    Resource.CLIENT_CPU: "the load generator",
+    Resource.INSTRUMENT_CPU: "the CPU of the link's emulator",
+    Resource.LATENCY: "each connection's own round",
+    Resource.LOSS: "lost segments",
+    Resource.INVALID: "other programs or errors",
+    Resource.NOT_ESTABLISHED: "something not established",
+    Resource.ONE_THREAD: "one thread",
+    Resource.LOCK: "row locks",
+}
+
 
 def answer(cells: Sequence[CellSummary], table: TrialTable, floor: float | None) -> str | None:
     """Without its full stop. None: this run asks something else."""
@@ -192,12 +204,17 @@ def _moved(before: Limit | None, after: Limit | None) -> str:
     if before is None or after is None:
         return ""
     if before.resource is after.resource:
-        return f" (limit: {before.resource.value}, with and without)"
-    return f" (the limit goes from {before.resource.value} to {after.resource.value})"
+        return f" (limit: {_name(before)}, with and without)"
+    return f" (the limit goes from {_name(before)} to {_name(after)})"
 
 
 def _stayed(limit: Limit | None) -> str:
-    return f" (limit without it: {limit.resource.value})" if limit is not None else ""
+    return f" (limit without it: {_name(limit)})" if limit is not None else ""
+
+
+def _name(limit: Limit) -> str:
+    """A limit as a thing, in a sentence."""
+    return _THINGS.get(limit.resource, f"the {limit.resource.value}")
 
 
 # ---------------------------------------------------------------- encryption

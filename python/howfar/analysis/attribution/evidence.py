@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from howfar.analysis.attribution.traffic import Way, link_way
+from howfar.analysis.machine import others_in
 from howfar.results.records import FactorValue, Measured, TcpRecord, Trial
 
 ROLES = ("client", "server", "forwarder", "link")
@@ -29,6 +30,8 @@ class Setting:
     server_cpus: tuple[int, ...]
     rest_rtt_s: float | None
     """The link's, measured at rest. None: no link."""
+    machine_cpus: int | None
+    """All of the machine's."""
     fsync_s: float | None
     """One write made durable on the data's file system, median."""
 
@@ -175,8 +178,8 @@ def gather(trials: Sequence[Trial], setting: Setting) -> Evidence:
         turns=turns,
         errors_share=sum(n for m in good for code, n in m.errors.items() if code not in LOCK_CONFLICTS) / transactions,
         roles=roles,
-        server_cpus=_cpu_set("server", trials, setting.server_cpus, _shares_of(roles, setting, "server", elapsed_s)),
-        client_cpus=_cpu_set("client", trials, setting.client_cpus, _shares_of(roles, setting, "client", elapsed_s)),
+        server_cpus=_cpu_set("server", trials, setting, _shares_of(roles, setting, "server", elapsed_s)),
+        client_cpus=_cpu_set("client", trials, setting, _shares_of(roles, setting, "client", elapsed_s)),
         to_client=to_client,
         to_server=to_server,
         tcp=_tcp(trials),
@@ -222,19 +225,29 @@ def _part_of_all(setting: Setting, host: str) -> float:
     return len(here) / len(every) if every else 0.0
 
 
-def _cpu_set(name: str, trials: Sequence[Trial], cpus: tuple[int, ...], used: Mapping[str, float]) -> CpuSet:
+def _cpu_set(
+    name: Literal["server", "client"], trials: Sequence[Trial], setting: Setting, used: Mapping[str, float]
+) -> CpuSet:
+    cpus = setting.server_cpus if name == "server" else setting.client_cpus
     number = max(len(cpus), 1)
     owners = {role: cpu / number for role, cpu in used.items()}
     windows = [trial.window for trial in trials if trial.window is not None]
     seen = [w for w in windows if cpus and all(cpu in w.cpus_busy for cpu in cpus)]
     if not seen:
-        return CpuSet(name, number, None, owners)
+        others = _others_share(trials, setting.machine_cpus)
+        return CpuSet(name, number, None, owners | ({} if others is None else {"others": others}))
     busy = sum(w.cpus_busy[cpu] for w in seen for cpu in cpus) / len(seen) / number
     length_ns = sum(w.length_ns for w in seen)
     if any(w.link_cpu_ns for w in seen):  # the windows know where its threads ran
         owners["link"] = sum(w.link_cpu_ns.get(cpu, 0) for w in seen for cpu in cpus) / length_ns / number
     owners["others"] = max(0.0, busy - sum(owners.values()))
     return CpuSet(name, number, busy, owners)
+
+
+def _others_share(trials: Sequence[Trial], machine_cpus: int | None) -> float | None:
+    """Of a CPU, in other programs' hands: where no window says which, they are taken to have been on all alike."""
+    seen = [cpus for trial in trials if (cpus := others_in(trial)) is not None]
+    return sum(seen) / len(seen) / machine_cpus if seen and machine_cpus else None
 
 
 def _tcp(trials: Sequence[Trial]) -> dict[str, Tcp]:

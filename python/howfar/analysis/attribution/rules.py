@@ -184,9 +184,10 @@ def cpu_queue(evidence: Evidence, cycle: Cycle) -> Finding | None:
     """The server's threads wait for a CPU that is not quite full on the mean."""
     waited = min(part_us(cycle, WAITING), evidence.role("server").wait_s * 1e6 / evidence.transactions) / cycle.us
     cpus = evidence.server_cpus
-    if waited <= WAITS_SHARE or cpus.used < HALF:
+    if waited <= WAITS_SHARE:
         return None
-    owner = max(cpus.owners, key=lambda role: cpus.owners[role], default="server")
+    known = cpus.used >= HALF  # else somebody has it who is in no account
+    owner = max(cpus.owners, key=lambda role: cpus.owners[role], default="others") if known else "others"
     words = f"threads of the server wait for a CPU for {percent(waited)} of the cycle: {hold_words(cpus.owners)}"
     facts = (
         f"the server's threads were ready and without a CPU for {percent(waited)} of the cycle",

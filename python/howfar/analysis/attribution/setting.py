@@ -23,6 +23,7 @@ def setting_of(info: RunInfo, arm: Arm, connections: int, rest_rtt_s: float | No
         client_cpus=server_cpus if machines else _cpus(environment, "client_cpus"),
         server_cpus=server_cpus,
         rest_rtt_s=rest_rtt_s,
+        machine_cpus=next((n for key in ("cpu_count", "cpus") if isinstance(n := environment.get(key), int)), None),
         fsync_s=_fsync_s(environment),
     )
 
