@@ -1,0 +1,188 @@
+"""Encryption, compression, connecting and contents as factors of a plan: through the real command, on MariaDB and MySQL, and what
+each trial's receipt proves of them. Speeds are nobody's business here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from howfar.errors import HowfarError
+from howfar.lab.servers import Tables
+from howfar.lab.servers.contents import find_rows, row_chunk
+from howfar.lab.servers.kinds import find_server
+from howfar.plan.sessions import session_asked
+from howfar.plan.types import Content
+from howfar.results.records import Run, StopReason, Trial, TrialStatus
+from howfar.results.store import read_run
+from tests.lab.howfar_runs import run_howfar
+from tests.lab.servers_here import prepared, short_directory, started
+
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
+SERVERS = ("mariadb", "mysql")
+CONNECTIONS = 2048
+PLAN = """
+name = "tiny"
+question = "Does it come through?"
+[workload]
+kind = "oltp_read_only"
+point_selects = 1
+order_ranges = 0
+distinct_ranges = 0
+skip_trx = true
+[data]
+tables = 1
+table_size = 1000
+[factors]
+{factors}
+rtt = "20ms" # the longer, the more lateness is forgiven: tests may meet a busy machine
+rate = "1gbit"
+[baseline]
+{baseline}
+[timing]
+warmup = "50ms"
+measure = "{measure}"
+min_blocks = 2
+max_blocks = 2
+target = "0.1%"
+time_budget = "30min"
+"""
+
+
+@pytest.fixture(scope="module", params=SERVERS)
+def server(request: pytest.FixtureRequest) -> str:
+    try:
+        find_server(request.param)
+    except HowfarError as error:
+        pytest.skip(f"{request.param}: {error.message} {error.advice}")
+    return str(request.param)
+
+
+def measure(
+    where: Path, cache: Path, server: str, factors: str, baseline: str = 'path = "tcp"', length: str = "200ms"
+) -> tuple[Run, str]:
+    """A run of its two blocks, and what the command said meanwhile."""
+    plan, file = where / "tiny.toml", where / "tiny.howfar"
+    plan.write_text(PLAN.format(factors=factors, baseline=baseline, measure=length))
+    program = str(find_server(server).path)  # a private install lies below the user's cache, not below this one
+    done = run_howfar(
+        "run", str(plan), "--server", program, "--out", str(file), env={"XDG_CACHE_HOME": str(cache)}, cwd=where
+    )
+    assert done.returncode == 0, done.stderr
+    run = read_run(file)
+    assert run.stop is StopReason.BLOCKS
+    return run, done.stderr
+
+
+def good(run: Run, **levels: object) -> list[Trial]:
+    """Good trials of the arms that have these levels; at least one in each block."""
+    arms = {arm.name for arm in run.info.arms if levels.items() <= arm.factors.items()}
+    found = [trial for trial in run.trials if trial.arm in arms and trial.status is TrialStatus.OK]
+    assert {trial.block for trial in found} == {0, 1}, [trial.void_reason for trial in run.trials]
+    return found
+
+
+def test_each_cell_is_encrypted_as_it_asks(server: str, cache: Path, tmp_path: Path) -> None:
+    run, _ = measure(
+        tmp_path,
+        cache,
+        server,
+        'path = "remote"\ntls = ["off", "1.2", "1.3", "1.3-resumed"]\nconnect = "per-transaction"',
+        'tls = "off"',
+    )
+    for level in ("off", "1.2", "1.3", "1.3-resumed"):
+        for trial in good(run, tls=level):
+            session, seen = trial.receipt["session"], trial.receipt["server"]["session_view"]
+            version = session_asked({"tls": level}).tls_version
+            assert session["tls_version"] == session["tls_client_version"] == version
+            assert seen["ssl_version"] == (version or "")
+            assert ("certificate" in trial.receipt["server"]) == (version is not None)
+            assert session["tls_resumed"] is (None if version is None else level == "1.3-resumed")
+            assert trial.measured is not None
+            assert trial.receipt["server"]["counters"]["Connections"] > trial.measured.transactions
+
+
+def test_each_cell_is_compressed_as_it_asks_or_left_out(server: str, cache: Path, tmp_path: Path) -> None:
+    factors = 'path = "tcp"\ncompression = ["off", "zlib", "zstd-1"]\ncontent = ["text", "incompressible"]'
+    run, said = measure(tmp_path, cache, server, factors, 'compression = "off"\ncontent = "text"')
+    sent = {}
+    for level in ("off", "zlib"):
+        for content in ("text", "incompressible"):
+            trials = good(run, compression=level, content=content)
+            assert {trial.receipt["session"]["compression"] for trial in trials} == {None if level == "off" else level}
+            assert {trial.receipt["server"]["content"] for trial in trials} == {content}
+            counters = [trial.receipt["server"]["counters"] for trial in trials]
+            sent[level, content] = sum(c["Bytes_sent"] for c in counters) / sum(
+                c["Com_select"] or c["Questions"] for c in counters
+            )
+    assert sent["zlib", "text"] < 0.7 * sent["off", "text"], "0.41 of the rows and all of what is around them"
+    assert sent["zlib", "incompressible"] > 0.9 * sent["off", "incompressible"]
+    if server == "mysql":
+        assert {trial.receipt["session"]["compression_level"] for trial in good(run, compression="zstd-1")} == {1}
+        assert run.info.environment["not_as_asked"] == []
+    else:
+        (sentence,) = run.info.environment["not_as_asked"]
+        assert sentence.startswith("left out: compression zstd-1: mariadb") and sentence in said
+        assert not any("zstd" in arm.name for arm in run.info.arms)
+
+
+def test_a_plan_of_which_a_server_can_nothing_is_refused(cache: Path, tmp_path: Path) -> None:
+    plan = tmp_path / "tiny.toml"
+    plan.write_text(PLAN.format(factors='path = "tcp"\ncompression = "zstd"', baseline='path = "tcp"', measure="1s"))
+    done = run_howfar("run", str(plan), "--server", "mariadb", env={"XDG_CACHE_HOME": str(cache)}, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert "asks for compression zstd only" in done.stderr and "has no zstd" in done.stderr
+
+
+def test_a_run_of_such_cells_goes_on(server: str, cache: Path, tmp_path: Path) -> None:
+    factors = 'path = "tcp"\ntls = "1.3"\ncompression = ["off", "zlib", "zstd"]\ncontent = "text"'
+    run, _ = measure(tmp_path, cache, server, factors, 'compression = "off"')
+    done = run_howfar(
+        "resume",
+        str(tmp_path / "tiny.howfar"),
+        "--time-budget",
+        "23s",
+        env={"XDG_CACHE_HOME": str(cache)},
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    after = read_run(tmp_path / "tiny.howfar")
+    assert after.info.arms == run.info.arms
+    assert len(after.trials) > len(run.trials)
+    assert after.trials[: len(run.trials)] == run.trials
+    assert all(trial.status is TrialStatus.OK for trial in after.trials[len(run.trials) :])
+
+
+@pytest.mark.parametrize("content", ["digits", "text", "incompressible"])
+def test_every_byte_of_a_content_comes_back(server: str, content: Content, tmp_path: Path) -> None:
+    """Also tabs, line ends, quotes, zeros and backslashes: random bytes have them all."""
+    tables = Tables(2, 1000, (content,))
+    expected = []
+    for line in row_chunk(find_rows(content), 1, tables.size, tables.size).split(b"\n")[:-1]:
+        _, _, c, pad = line.split(b"\t")
+        expected.append(tuple(bytes.fromhex(v.decode()) if content == "incompressible" else v for v in (c, pad)))
+    if content == "incompressible":
+        assert {0, 9, 10, 13, 34, 39, 92} <= set(b"".join(c for c, _ in expected))
+    with started(prepared(server, short_directory(tmp_path), tables=tables)) as running:
+        for table in ("sbtest1", "sbtest2"):
+            rows = running.execute(f"SELECT HEX(c) AS c, HEX(pad) AS pad FROM {table} ORDER BY id")
+            assert [tuple(bytes.fromhex(str(row[name])) for name in ("c", "pad")) for row in rows] == expected
+        ordered = running.execute("SELECT DISTINCT HEX(c) AS c FROM sbtest1 WHERE id BETWEEN 1 AND 100 ORDER BY c")
+        assert len(ordered) == 100
+
+
+def test_two_thousand_connections_are_let_in(server: str, cache: Path, tmp_path: Path) -> None:
+    run, _ = measure(
+        tmp_path, cache, server, f'path = "remote"\nthreads = {CONNECTIONS}', f"threads = {CONNECTIONS}", length="2s"
+    )
+    capacity = run.info.environment["capacity"]
+    assert capacity["descriptors"] > CONNECTIONS
+    assert min(capacity["client_somaxconn"], capacity["server_somaxconn"]) >= CONNECTIONS
+    for trial in run.trials:
+        assert trial.measured is not None, trial.void_reason
+        proof = trial.receipt["server"]
+        assert proof["listen_queue"] >= CONNECTIONS
+        assert int(proof["facts"]["max_connections"]) > CONNECTIONS
+        assert int(proof["facts"]["max_prepared_stmt_count"]) == 1_000_000
+        assert proof["counters"]["Connections"] >= CONNECTIONS
+        assert proof["counters"]["Aborted_connects"] == 0
