@@ -70,7 +70,7 @@ def measure(
     )
     assert done.returncode == 0, done.stderr
     run = read_run(file)
-    assert run.stop is StopReason.BLOCKS
+    assert run.stop in (StopReason.BLOCKS, StopReason.WIDTH)  # where a round trip is all, two blocks may be alike
     return run, done.stderr
 
 
@@ -134,14 +134,14 @@ def test_a_plan_of_which_a_server_can_nothing_is_refused(cache: Path, tmp_path: 
     assert "asks for compression zstd only" in done.stderr and "has no zstd" in done.stderr
 
 
-def test_a_run_of_such_cells_goes_on(server: str, cache: Path, tmp_path: Path) -> None:
+def test_a_run_of_such_cells_goes_on(cache: Path, tmp_path: Path) -> None:
     factors = 'path = "tcp"\ntls = "1.3"\ncompression = ["off", "zlib", "zstd"]\ncontent = "text"'
-    run, _ = measure(tmp_path, cache, server, factors, 'compression = "off"')
+    run, _ = measure(tmp_path, cache, "mariadb", factors, 'compression = "off"')
     done = run_howfar(
         "resume",
         str(tmp_path / "tiny.howfar"),
         "--time-budget",
-        "23s",
+        "30s",
         env={"XDG_CACHE_HOME": str(cache)},
         cwd=tmp_path,
     )
