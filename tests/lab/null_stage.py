@@ -29,7 +29,6 @@ class NullStage:
     user: str = "null"
     password: str = ""
     database: str = "null"
-    trust: Trust | None = None
 
     def watch(self, length_ns: int) -> WindowWatch:
         return WindowWatch(self.scene, length_ns)
