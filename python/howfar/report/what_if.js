@@ -100,7 +100,8 @@ const howfarWhatIf = (() => {
       for (let k = 0; k < stations.length; k += 1) {
         const at = stations[k];
         const wait = Math.max(found[k] - serving[k], 0) * at.mean_s + serving[k] * at.left_s;
-        residence[k] = at.demand_s + at.visits * wait;
+        // While it makes one round, no other connection goes before it with more than one transaction.
+        residence[k] = Math.min(at.demand_s + at.visits * wait, n * at.demand_s);
       }
       throughput = n / Math.max(delay_s + sum(residence), n / highest);
       for (let k = 0; k < stations.length; k += 1) {

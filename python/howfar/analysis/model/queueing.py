@@ -91,7 +91,8 @@ def solve(delay_s: float, stations: Sequence[Station], most: int) -> list[Point]
         residence = []
         for station, inside, busy in zip(stations, found, serving, strict=True):
             wait = max(inside - busy, 0.0) * station.mean_s + busy * station.left_s
-            residence.append(station.demand_s + station.visits * wait)
+            # While it makes one round, no other connection goes before it with more than one transaction.
+            residence.append(min(station.demand_s + station.visits * wait, connections * station.demand_s))
         # The correction is an approximation; the bounds are not. (A delay below nothing could pass the first.)
         cycle = max(delay_s + sum(residence), connections / highest)
         throughput = connections / cycle
