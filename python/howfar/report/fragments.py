@@ -32,7 +32,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "",
 
     def cell_of(name: str, value: str) -> str:
         label = f' data-label="{text(name)}"' if "stack" in kind else ""
-        return f"<td{label}><span>{text(value)}</span></td>" if label else f"<td>{text(value)}</td>"
+        return f"<td{label}><span>{sentence(value)}</span></td>" if label else f"<td>{text(value)}</td>"
 
     top = "".join(f'<th scope="col">{text(name)}</th>' for name in head)
     body = "".join(

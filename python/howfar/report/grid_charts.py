@@ -76,7 +76,7 @@ def budgets(summary: Summary, width: int) -> Drawable | None:
                 )
             at += share
         ends.append({"cell": label, "at": 1.0, "text": _end(cell)})
-    colours = [*pick((*palette.PARTS[:5], *palette.SERIES[5:]), len(names) - 1), palette.PARTS[5]]
+    colours = [*pick((*palette.PARTS[:5], *palette.SERIES[5:], *palette.MORE), len(names) - 1), palette.PARTS[5]]
     y = alt.Y(
         "cell:N", sort=labels, title=None, axis=alt.Axis(labelLimit=120 if narrow else 200, ticks=False, domain=False)
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from howfar.analysis.findings import Prediction
-from howfar.analysis.summary import Summary
+from howfar.analysis.summary import CellSummary, Summary
 from howfar.report import economics_chart, figures, grid_charts, scaling_chart, tables
 from howfar.report.drawing import draw
 from howfar.report.fragments import figure, table
@@ -105,18 +105,15 @@ def budgets(summary: Summary) -> str:
     if not drawing:
         return ""
     names = grid_charts.part_names(cells)
-    bases = dict.fromkeys(
-        f"{part.name} is {part.basis}"
-        for _, cell in cells
-        if cell.cycle
-        for part in cell.cycle.parts
-        if part.basis != "measured" and part.name != grid_charts.REST
-    )
+    how = [
+        f"{said}: {', '.join(of)}."
+        for said, basis in (("Computed from rates and delays", "computed"), ("At most so long", "bounded"))
+        if (of := [name for name in names if basis in _bases(cells, name)])
+    ]
     caption = (
         "Each bar is one cycle of a connection: from one transaction to the next. Grey, last: the rest, which none of the others "
-        "explains. Beside it how long the cycle is, and what the limit is."
-        + (f" Parts are measured, but {'; '.join(bases)}." if bases else "")
-    )
+        f"explains. Beside it how long the cycle is, and what the limit is. {' '.join(how)}"
+    ).rstrip()
     rows = []
     for label, cell in cells:
         assert cell.cycle is not None, "chosen for it"
@@ -134,6 +131,14 @@ def budgets(summary: Summary) -> str:
     return "<h2>Where does the time go?</h2>" + figure(drawing, caption, table(head, rows))
 
 
+def _bases(cells: list[tuple[str, CellSummary]], name: str) -> set[str]:
+    if name == grid_charts.REST:
+        return set()
+    return {
+        part.basis for _, cell in cells if cell.cycle for part in cell.cycle.parts if part.name == name and part.us > 0
+    }
+
+
 def networks(summary: Summary) -> str:
     cells = grid_charts.network_cells(summary)
     drawing = draw(grid_charts.networks, summary, "Bytes a second each way over one trial, of chosen cells", "networks")
@@ -141,9 +146,10 @@ def networks(summary: Summary) -> str:
         return ""
     caption = (
         "The last good trial of the fastest cell of a column. Bytes as the interface counts them, so the upper ceiling is the one to "
-        "compare with; payload has the lower. A ceiling far above what is drawn is left out. Below: the most bytes waiting in the "
-        "link's queue to the client."
+        "compare with; payload has the lower. A ceiling far above what is drawn is left out."
     )
+    if any(cell.network and cell.network.to_client_queue_bytes for cell in cells):
+        caption += " Below: the most bytes waiting in the link's queue to the client."
     rows = []
     for cell in cells:
         series = cell.network

@@ -18,6 +18,9 @@ DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [1, 3], [10, 4], [4, 1], [3, 5])
 PARTS = ("#3b6fd5", "#178a6c", "#8b4fc1", "#c25920", "#b08406", "#b9bec8")
 """Client CPU, server CPU, forwarder CPU, link, waiting for a CPU, rest; a shade off the series, so that each has a rule."""
 
+MORE = ("#7a5c3e", "#2f6d74", "#8a8f2a")
+"""For parts of a cycle, of which there are more than series."""
+
 ON_BAR = "#fffffe"
 """Text on a bar: dark on the lighter bars of the dark theme."""
 
@@ -45,6 +48,9 @@ _DARK = {
     "#c25920": "#ff9f68",
     "#b08406": "#e5bd4a",
     "#b9bec8": "#666d7a",
+    "#7a5c3e": "#d0a982",
+    "#2f6d74": "#8fc9cf",
+    "#8a8f2a": "#cdd268",
 }
 
 

@@ -51,17 +51,10 @@ def panels(summary: Summary) -> list[Panel]:
 
 
 def series_names(panel: Panel) -> list[str]:
-    """Names of the curves without what the panel's title says."""
-    if not panel.title:
-        return [curve.name for curve in panel.curves]
-    shortened = []
-    for curve in panel.curves:
-        words = [word for word in curve.name.split(", ") if word not in _CONNECT_WORDS]
-        shortened.append(", ".join(words) or curve.name)
-    return shortened if len(set(shortened)) == len(shortened) else [curve.name for curve in panel.curves]
-
-
-_CONNECT_WORDS = frozenset({"persistent", "per-transaction", "connect per transaction"})
+    """Names of the curves without what all of the panel share."""
+    words = [curve.name.split(", ") for curve in panel.curves]
+    shared = set.intersection(*(set(parts) for parts in words)) if len(words) > 1 else set()
+    return [", ".join(part for part in parts if part not in shared) or ", ".join(parts) for parts in words]
 
 
 def scaling(summary: Summary, width: int) -> Drawable | None:
@@ -312,7 +305,7 @@ def shapes(summary: Summary, width: int) -> Drawable | None:
         title="of the curve's largest",
     )
     whose = alt.Scale(domain=["measured", "published"], range=[[1, 0], [2, 3]])
-    legend = alt.Legend(orient="top", title=None, symbolStrokeWidth=2)
+    legend = alt.Legend(orient="bottom", title=None, symbolStrokeWidth=2, symbolType="stroke", symbolSize=300)
     dash = alt.StrokeDash("whose:N", scale=whose, legend=legend)
     thin = alt.StrokeWidth(
         "whose:N", scale=alt.Scale(domain=["measured", "published"], range=[2.2, 1.3]), legend=legend

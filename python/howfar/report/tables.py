@@ -237,7 +237,7 @@ def encryption(summary: Summary) -> Table | None:
         return None
     rows = tuple(
         (
-            f"TLS {row.version}",
+            row.version if row.version.startswith("TLS") else f"TLS {row.version}",
             figures.UNKNOWN if row.connect_us is None else f"{row.connect_us:,.0f}",
             figures.UNKNOWN if row.connect_turns is None else f"{row.connect_turns:+.2g}",
             f"{row.byte_ns:.2f}",

@@ -51,7 +51,7 @@ def section(summary: Summary) -> str:
     )
     told = (
         f"Computed in this page by the model fitted to the measured cell {base.arm} ({figures.number(base.tps)} transactions a "
-        "second, the diamond). Thin line: the model at the measured settings. How far to trust it: its errors against what was "
+        "second, the diamond). Dashed line: the model at the measured settings. How far to trust it: its errors against what was "
         "measured stand under “What the model said”."
     )
     return (
