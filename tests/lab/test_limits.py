@@ -44,7 +44,7 @@ def _case(name: str, factors: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"name": name, "request": REQUEST, "factors": factors, **more}
 
 
-FULL_LINK = _case("full link", {"path": "remote", "threads": 16, "rtt_ns": 200_000, "rate_bps": 10**8})
+FULL_LINK = _case("full link", {"path": "remote", "threads": 16, "rtt_ns": 200_000, "rate_bps": 10**7})
 LOCK = _case(
     "lock",
     {"path": "remote", "threads": 8, "rtt_ns": 1_000_000, "rate_bps": 10**9},
@@ -127,10 +127,10 @@ def _limit(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_full_link(sandboxed: dict[str, Any]) -> None:
-    """16 connections of 43 kB a transaction could pass twelve times 100 Mb/s."""
+    """43 kB a transaction: 28 a second are 10 Mb/s, which a server passes whatever else its machine does."""
     limit = _limit(sandboxed["full link"])
     assert limit["resource"] == Resource.LINK_TO_CLIENT, limit
-    assert " of 11.7 MiB/s" in limit["says"]
+    assert " of 1.17 MiB/s" in limit["says"]
     assert "more connections" in limit["would_not"]
 
 

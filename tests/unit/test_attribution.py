@@ -56,6 +56,13 @@ def test_a_full_link_is_named_with_interface_against_interface() -> None:
     assert "more connections" in limit.would_not
 
 
+def test_what_a_full_queue_drops_is_not_said_to_have_crossed() -> None:
+    """Counted where it is sent: 8 % more than the link carries."""
+    limit = limit_of(replace(FULL, tps=100))
+    assert limit.says == "the link to the client is full: 117.3 of 117.3 MiB/s"
+    assert any("126." in fact and "drops" in fact for fact in limit.evidence)
+
+
 def test_small_packets_fill_a_link_long_before_its_bytes_do() -> None:
     """64 bytes of payload are 154 on the wire: at 1 Mb/s, 100-odd transactions of 8 turns."""
     small = Case(tps=100, connections=4, turns=8, bytes_to_client=512, bytes_to_server=300, rate_bps=1_000_000)

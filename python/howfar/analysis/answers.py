@@ -19,7 +19,17 @@ from howfar.results.records import ArmRole, FactorValue
 
 MOST_CLAUSES = 6
 """A sentence of more is no answer; the rest is in the tables."""
-_LINKS = (Resource.LINK_TO_CLIENT, Resource.LINK_TO_SERVER)
+_DETAILED = frozenset(
+    {
+        Resource.LINK_TO_CLIENT,
+        Resource.LINK_TO_SERVER,
+        Resource.SERVER_CPU,
+        Resource.CLIENT_CPU,
+        Resource.INSTRUMENT_CPU,
+        Resource.INVALID,
+    }
+)
+"""Their sentences have the figures behind a colon."""
 _IS = {
     Resource.SERVER_CPU: "the server's CPU is the limit",
     Resource.CLIENT_CPU: "the load generator is the limit, and the figures are about it",
@@ -168,7 +178,7 @@ _UNNAMED = frozenset({Resource.NOT_ESTABLISHED, Resource.INVALID})
 def _figures(cell: CellSummary, limit: Limit) -> str:
     tps = _tps(cell)
     shown = f"{tps:.1f}" if tps < 100 else f"{tps:,.0f}"
-    detail = limit.says.partition(": ")[2] if limit.resource in _LINKS or limit.resource is Resource.SERVER_CPU else ""
+    detail = limit.says.partition(": ")[2].partition(";")[0] if limit.resource in _DETAILED else ""
     return f"{shown} transactions/s{', ' if detail else ''}{detail}"
 
 

@@ -33,6 +33,7 @@ from howfar.analysis.attribution.words import (
     hold_words,
     milliseconds,
     percent,
+    speed,
     speed_pair,
 )
 from howfar.analysis.findings import Cycle, Resource
@@ -45,6 +46,8 @@ FULL_SHARE = 0.95
 """A link, a CPU or a thread used so much has no time left; the rest is the grain of clocks and windows."""
 BURSTY_SHARE, BURSTY_STRETCH = 0.90, 2.0
 """A link that is nearly full on the mean and makes round trips twice as long is full in bursts."""
+DROPPED = 1.01
+"""More sent into a link than it carries, by the grain of counting."""
 MATTERS_SHARE = 0.30
 """A full CPU limits only those who wait for it: of the cycle, so much is spent on it or before it."""
 WAITS_SHARE = 0.20
@@ -96,6 +99,8 @@ def full_link(evidence: Evidence, cycle: Cycle) -> Finding | None:
     full = way.used >= FULL_SHARE
     facts = [f"the wire {WAY_WORDS[way.name]} carries {percent(way.used)} of its rate, framing in"]
     facts += [f"round trips take {stretch:.1f} times the shortest"] if stretch > BURSTY_STRETCH else []
+    if way.offered_bytes_per_s > DROPPED * way.interface_bytes_per_s:
+        facts.append(f"{speed(way.offered_bytes_per_s)} MiB/s were sent into it: its queue drops what does not fit")
     facts += [f"up to {way.queue_bytes / 1e3:.0f} kB wait in its queue"] if way.queue_bytes else []
     resource = Resource.LINK_TO_CLIENT if way.name == "to_client" else Resource.LINK_TO_SERVER
     words = f"the link {WAY_WORDS[way.name]} is {'full' if full else 'full in bursts'}: {speed_pair(way)}"

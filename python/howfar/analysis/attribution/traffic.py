@@ -32,7 +32,9 @@ class Way:
     """None: unshaped."""
     ceilings: Ceilings | None
     interface_bytes_per_s: float
-    """As a card counts, which gives each segment its headers."""
+    """What it carried, as a card counts, which gives each segment its headers."""
+    offered_bytes_per_s: float
+    """What was sent into it: a full link's queue drops the rest."""
     payload_bytes_per_s: float
     wire_s: float | None
     """Time on the wire, a transaction: framing in."""
@@ -65,15 +67,20 @@ def link_way(trials: Sequence[Trial], factors: Mapping[str, FactorValue], name: 
     interface = sum(load.carried.interface for load in loads)
     wire = sum(load.carried.wire for load in loads)
     segments = sum(load.segments for load in loads)
+    offered = wire * 8 / rate_bps / seconds if rate_bps else None
+    passed = (
+        1 / offered if offered and offered > 1 else 1.0
+    )  # no more than the rate: what was dropped on its queue was never on it
     queues = [queue for load in loads for queue in load.queues]
     return Way(
         name=name,
         rate_bps=rate_bps,
         ceilings=ceilings(rate_bps, mtu) if rate_bps else None,
-        interface_bytes_per_s=interface / seconds,
-        payload_bytes_per_s=(interface - segments * SEGMENT_HEADER_BYTES) / seconds,
-        wire_s=wire * 8 / rate_bps / transactions if rate_bps else None,
-        used=wire * 8 / rate_bps / seconds if rate_bps else None,
+        interface_bytes_per_s=interface * passed / seconds,
+        offered_bytes_per_s=interface / seconds,
+        payload_bytes_per_s=(interface - segments * SEGMENT_HEADER_BYTES) * passed / seconds,
+        wire_s=wire * passed * 8 / rate_bps / transactions if rate_bps else None,
+        used=offered * passed if offered is not None else None,
         segments=segments / transactions,
         queue_bytes=sum(queues) / len(queues) if queues else None,
         counted=bool(counted),
