@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.unit.fake_lab import FakeStage
 
+from howfar.analysis.workload_line import workload_line
 from howfar.conduct.trial import load_job
 from howfar.engine.messages import Compression, LoadJob, Tls, UnixTarget
 from howfar.errors import PlanError
@@ -77,6 +78,12 @@ def test_what_a_server_lacks_is_left_out_with_the_reason() -> None:
     assert fitted.said == ("left out: compression zstd-1, zstd-3, zstd-9: this one has no zstd",)
     assert len(cells(fitted.plan)) == 2 * 3 * 2 + 1
     assert without_levels(load_plan("paths").plan, lacking).said == ()
+
+
+def test_what_was_left_out_stands_beside_the_workload() -> None:
+    plan = load_plan("compression", quick=True).plan.model_dump(mode="json")
+    assert "left out" not in workload_line(plan, {}) + workload_line(plan, {"not_as_asked": []})
+    assert workload_line(plan, {"not_as_asked": ["left out: zstd"]}).endswith("pareto ids; left out: zstd")
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def summarise(run: Run) -> Summary:
         created=datetime.fromtimestamp(run.info.created_unix_ns / 1e9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         command=shlex.join(run.info.command),
         server={"kind": run.info.server_kind, "version": run.info.server_version},
-        workload=workload_line(run.info.plan),
+        workload=workload_line(run.info.plan, run.info.environment),
         blocks=max((len(good) for good in table.good.values()), default=0),
         complete_blocks=complete_blocks(table, floors.target),
         noise_floor=floors.throughput,

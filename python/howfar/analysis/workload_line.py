@@ -10,8 +10,14 @@ _WRITING = ("oltp_read_write", "oltp_write_only")
 RANGE_KINDS = ("simple_ranges", "sum_ranges", "order_ranges", "distinct_ranges")
 
 
-def workload_line(plan: Mapping[str, Any]) -> str:
-    """`oltp_read_only: 25 point selects + 4 ranges of 5 rows a transaction, 10 tables x 100000 rows, pareto ids`."""
+def workload_line(plan: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
+    """`oltp_read_only: 25 point selects + 4 ranges of 5 rows a transaction, 10 tables x 100000 rows, pareto ids`, and what of the
+    plan could not be had here."""
+    missed = environment.get("not_as_asked")
+    return "; ".join([_workload(plan), *(str(sentence) for sentence in missed or ())])
+
+
+def _workload(plan: Mapping[str, Any]) -> str:
     workload, data = _table(plan, "workload"), _table(plan, "data")
     kind = str(workload.get("kind", "workload"))
     parts = [] if kind == "oltp_write_only" else _reads(workload)
