@@ -8,16 +8,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from howfar.analysis.attribution.cycle import (
-    CLIENT_QUEUE,
+    COMMIT,
     FORWARDER_CPU,
     LINK_QUEUE,
+    LOCKS,
+    LOSS,
     ROUND_TRIPS,
     WAITING,
+    WINDOWS,
     WIRE,
     part_us,
 )
 from howfar.analysis.attribution.evidence import Evidence
-from howfar.analysis.attribution.rules import FULL_SHARE, HALF, HELD_PARTS
+from howfar.analysis.attribution.rules.finding import FULL_SHARE, HALF
 from howfar.analysis.attribution.words import WAY_WORDS, percent, times
 from howfar.analysis.findings import Cycle, Resource
 
@@ -27,6 +30,16 @@ _UNBOUNDED = 100.0
 """No figure beyond this is worth saying."""
 _EMULATOR_SHARE = 0.10
 """Of a CPU, in the emulator's hands: from here on its absence would be seen."""
+
+
+HELD_PARTS: dict[Resource, tuple[str, ...]] = {
+    Resource.RECEIVE_WINDOW: (WINDOWS,),
+    Resource.SEND_BUFFER: (WINDOWS,),
+    Resource.LOSS: (LOSS,),
+    Resource.COMMIT: (COMMIT,),
+    Resource.LOCK: (LOCKS,),
+}
+"""What of the cycle goes when such a limit goes."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +198,3 @@ def _cpu_idle(evidence: Evidence) -> str:
 
 def _joined(*clauses: str) -> str:
     return "; ".join(clause for clause in clauses if clause)
-
-
-WAITS_OF_A_QUEUE = (WAITING, LINK_QUEUE, CLIENT_QUEUE)
-"""Parts of the cycle that go when fewer connections share what is full."""

@@ -15,7 +15,7 @@ known from something else than the clock, and claims its time in this order; a l
   of N, at most D x U / (1 - U) and never more than D x (N - 1).
 - windows: time in which TCP had data to send and was not allowed to. Loss: a timeout for each segment sent again, at most.
 
-Not here: which of them is the limit (`rules.py`).
+Not here: which of them is the limit (`rules/`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The facts of an arm, read off its good trials: sums over trials, so that one trial and all of them are reckoned alike.
 
-None is always *unknown*: a file of before, a path without a link, a kernel that does not say. Not here: any judgement (`rules.py`).
+None is always *unknown*: a file of before, a path without a link, a kernel that does not say. Not here: any judgement (`rules/`).
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from howfar.analysis.attribution.counterfactual import would_change, would_not
 from howfar.analysis.attribution.cycle import cycle_of
 from howfar.analysis.attribution.evidence import Evidence, Setting, gather
-from howfar.analysis.attribution.rules import Confidence, Finding, judge
+from howfar.analysis.attribution.rules import judge
+from howfar.analysis.attribution.rules.finding import Confidence, Finding
 from howfar.analysis.findings import Cycle, Limit, Resource
 from howfar.results.records import Trial
 

@@ -1,0 +1,147 @@
+"""Rules about processors: who has them, and who waits for them."""
+
+from __future__ import annotations
+
+from howfar.analysis.attribution.cycle import CLIENT_CPU, CLIENT_QUEUE, FORWARDER_CPU, SERVER_CPU, WAITING, part_us
+from howfar.analysis.attribution.evidence import CpuSet, Evidence
+from howfar.analysis.attribution.rules.finding import FULL_SHARE, HALF, REST_SHARE, Confidence, Finding
+from howfar.analysis.attribution.words import hold_words, percent
+from howfar.analysis.findings import Cycle, Resource
+
+MATTERS_SHARE = 0.30
+"""A full CPU limits only those who wait for it: of the cycle, so much is spent on it or before it."""
+WAITS_SHARE = 0.20
+"""Of the cycle, spent ready and without a CPU: more is a queue and no accident of scheduling."""
+CLIENT_WAITS_SHARE = 0.10
+"""Of the time, that the load generator's thread was ready and had no CPU: then it measures its own scheduling."""
+
+
+_OWNER = {
+    "server": Resource.SERVER_CPU,
+    "client": Resource.CLIENT_CPU,
+    "forwarder": Resource.FORWARDER_CPU,
+    "link": Resource.INSTRUMENT_CPU,
+    "others": Resource.INVALID,
+}
+
+
+def client_thread(evidence: Evidence, cycle: Cycle) -> Finding | None:
+    """The load generator has no time left: the oldest way to measure nothing."""
+    share = evidence.thread_share("client")
+    if share < FULL_SHARE:
+        return None
+    words = f"the load generator's thread was on its CPU for {percent(share)} of the time: these figures are about the load generator"
+    return Finding(Resource.CLIENT_CPU, words, (f"client thread {percent(share)} on a CPU",), "high")
+
+
+def full_cpus(evidence: Evidence, cycle: Cycle) -> Finding | None:
+    """No time left on the CPUs of a host, by the load's own work, or because transactions spend theirs there waiting. Whose they
+    are is whose limit it is."""
+    full = [cpus for cpus in evidence.cpu_sets if cpus.used >= FULL_SHARE]
+    by_load = any(cpus.ours - cpus.owners.get("link", 0.0) >= FULL_SHARE for cpus in full)
+    if not full or not (by_load or cpu_residence(evidence, cycle, full) >= MATTERS_SHARE):
+        return None
+    shares = _pooled(full)
+    owner = max(shares, key=lambda role: shares[role])
+    hosts = "both hosts" if len(full) > 1 else f"the {full[0].name}"
+    facts: tuple[str, ...] = tuple(
+        f"CPU of the {cpus.name}: {percent(cpus.used)} in use ({hold_words(cpus.owners)})" for cpus in full
+    )
+    facts += (
+        f"{percent(cpu_residence(evidence, cycle, full))} of the cycle is spent on these CPUs or waiting for them",
+    )
+    sure: Confidence = "high" if shares[owner] >= HALF and all(cpus.busy is not None for cpus in full) else "medium"
+    return Finding(_OWNER[owner], _owner_words(owner, hosts, shares), facts, sure)
+
+
+def _owner_words(owner: str, hosts: str, shares: dict[str, float]) -> str:
+    held = f"the CPU of {hosts} is full: {hold_words(shares)}"
+    match owner:
+        case "client":
+            return f"{held}; these figures are about the load generator"
+        case "link":
+            return f"{held}; the emulator of the link is this instrument's, and not the path's"
+        case "others":
+            return f"{held}; these figures are about what else runs on this machine"
+        case _:
+            return held
+
+
+def _pooled(sets: list[CpuSet]) -> dict[str, float]:
+    """Mean over CPUs."""
+    number = sum(cpus.cpus for cpus in sets)
+    roles = {role for cpus in sets for role in cpus.owners}
+    return {role: sum(cpus.owners.get(role, 0.0) * cpus.cpus for cpus in sets) / number for role in sorted(roles)}
+
+
+def cpu_residence(evidence: Evidence, cycle: Cycle, sets: list[CpuSet]) -> float:
+    """Share of the cycle on the CPUs of these hosts, or waiting for them. A forwarder has a half on each."""
+    names = {cpus.name for cpus in sets}
+    parts, waits = [], 0.0
+    if "server" in names:
+        parts += [SERVER_CPU, FORWARDER_CPU]
+        waits += evidence.role("server").wait_s + evidence.role("forwarder").wait_s
+    if "client" in names or len(evidence.cpu_sets) == 1:
+        parts += [CLIENT_CPU, FORWARDER_CPU, CLIENT_QUEUE]
+        waits += evidence.role("client").wait_s
+    all_waits_us = part_us(cycle, WAITING)
+    us = part_us(cycle, *set(parts)) + min(all_waits_us, waits * 1e6 / evidence.transactions)
+    return us / cycle.us
+
+
+def cpu_queue(evidence: Evidence, cycle: Cycle) -> Finding | None:
+    """The server's threads wait for a CPU that is not quite full on the mean."""
+    waited = min(part_us(cycle, WAITING), evidence.role("server").wait_s * 1e6 / evidence.transactions) / cycle.us
+    cpus = evidence.server_cpus
+    if waited <= WAITS_SHARE:
+        return None
+    known = cpus.used >= HALF  # else somebody has it who is in no account
+    owner = max(cpus.owners, key=lambda role: cpus.owners[role], default="others") if known else "others"
+    words = f"threads of the server wait for a CPU for {percent(waited)} of the cycle: {hold_words(cpus.owners)}"
+    facts = (
+        f"the server's threads were ready and without a CPU for {percent(waited)} of the cycle",
+        f"CPU of the server: {percent(cpus.used)} in use",
+    )
+    return Finding(_OWNER[owner], words, facts, "medium")
+
+
+def one_thread(evidence: Evidence, cycle: Cycle) -> Finding | None:
+    """A single thread without time left hides in half of two CPUs."""
+    for role in ("server", "forwarder", "link"):
+        share = evidence.thread_share(role)
+        if share < FULL_SHARE:
+            continue
+        if role == "link":
+            words = f"one thread of the link's emulator was on a CPU for {percent(share)} of the time"
+            return Finding(Resource.INSTRUMENT_CPU, words, (words,), "medium")
+        words = (
+            f"one thread of the {role} was on a CPU for {percent(share)} of the time, while other CPUs had time left"
+        )
+        return Finding(Resource.ONE_THREAD, words, (words,), "high")
+    return None
+
+
+def waiting_client(evidence: Evidence, cycle: Cycle) -> Finding | None:
+    """The load generator was ready and had no CPU. Because others had it, or because it wants more than there is?"""
+    share = evidence.client_waited_share
+    matters = (evidence.role("client").wait_s * 1e6 / evidence.transactions + part_us(cycle, CLIENT_QUEUE)) / cycle.us
+    if share <= CLIENT_WAITS_SHARE or matters <= CLIENT_WAITS_SHARE:
+        return None
+    owners = evidence.cpu_sets[-1].owners
+    owner = max(owners, key=lambda role: owners[role], default="client")
+    words = f"the load generator waited for a CPU for {percent(share)} of the time: {hold_words(owners)}"
+    tail = "; these figures are about the load generator" if owner == "client" else ""
+    facts = (
+        f"client ready and without a CPU for {percent(share)} of the time (allowed {percent(CLIENT_WAITS_SHARE)})",
+    )
+    return Finding(_OWNER[owner], words + tail, facts, "low" if evidence.cpu_sets[-1].busy is None else "medium")
+
+
+def busy_machine(evidence: Evidence, cycle: Cycle) -> Finding | None:
+    """Too much is unexplained, and other programs have the CPUs: what they do to wake-ups and queues is in no counter of ours."""
+    crowded = [cpus for cpus in evidence.cpu_sets if cpus.used >= FULL_SHARE and cpus.owners.get("others", 0.0) >= HALF]
+    if not crowded or cycle.rest_share <= REST_SHARE:
+        return None
+    held = "; ".join(f"CPU of the {cpus.name}: {hold_words(cpus.owners)}" for cpus in crowded)
+    words = f"other programs have the machine ({held}), and {percent(cycle.rest_share)} of the cycle is unexplained"
+    return Finding(Resource.INVALID, words, (held,), "medium")

@@ -1,0 +1,55 @@
+"""Rules for when nothing is full: distance, a connection's own round, and the refusal."""
+
+from __future__ import annotations
+
+from howfar.analysis.attribution.cycle import REST, ROUND_TRIPS, largest, part_us
+from howfar.analysis.attribution.evidence import Evidence
+from howfar.analysis.attribution.rules.finding import HALF, REST_SHARE, Finding
+from howfar.analysis.attribution.words import WAY_WORDS, milliseconds, percent
+from howfar.analysis.findings import Cycle, Resource
+
+HIDDEN_SHARE = 0.95
+"""Connections x the unexplained share is the number of connections that are there at a time. Below one, no queue stands there:
+nothing hidden is full."""
+
+
+def latency(evidence: Evidence, cycle: Cycle) -> Finding | None:
+    """Nothing is full, and most of the time goes on round trips: distance."""
+    share = part_us(cycle, ROUND_TRIPS) / cycle.us
+    if share <= HALF or _could_hide(evidence, cycle):
+        return None
+    words = f"round trips take {percent(share)} of the cycle: {evidence.turns:.3g} x {milliseconds(evidence.setting.rest_rtt_s or 0)}"
+    return Finding(
+        Resource.LATENCY, words, _nothing_full(evidence), "high" if cycle.rest_share <= REST_SHARE else "medium"
+    )
+
+
+def own_round(evidence: Evidence, cycle: Cycle) -> Finding | None:
+    """Nothing is full, whatever the time goes on: each connection waits for its own transaction."""
+    first = largest(cycle, 1)[0]
+    if first.name == REST or _could_hide(evidence, cycle):
+        return None
+    words = (
+        f"nothing is full: each connection waits for its own round of {milliseconds(cycle.us / 1e6)}, "
+        f"most of it {first.name} ({percent(first.us / cycle.us)})"
+    )
+    return Finding(Resource.LATENCY, words, _nothing_full(evidence), "medium")
+
+
+def _could_hide(evidence: Evidence, cycle: Cycle) -> bool:
+    """Whether what is unexplained is enough for a resource that is full and that nothing here counts."""
+    queued = evidence.setting.connections * cycle.rest_share
+    return cycle.rest_share > REST_SHARE and queued >= HIDDEN_SHARE
+
+
+def _nothing_full(evidence: Evidence) -> tuple[str, ...]:
+    facts = [f"CPU of the {cpus.name}: {percent(cpus.ours)} in use by this load" for cpus in evidence.cpu_sets]
+    facts += [f"link {WAY_WORDS[way.name]} {percent(way.used)} in use" for way in evidence.ways if way.used is not None]
+    return tuple(facts)
+
+
+def not_established(evidence: Evidence, cycle: Cycle) -> Finding:
+    """The refusal: no counter shows a full resource, and too much is unexplained to say that none is."""
+    parts = ", ".join(f"{part.name} {percent(part.us / cycle.us)}" for part in largest(cycle, 3))
+    words = f"not established: nothing is full by its own counter; the largest parts of the cycle are {parts}"
+    return Finding(Resource.NOT_ESTABLISHED, words, _nothing_full(evidence), "low")
