@@ -16,8 +16,6 @@ from howfar.analysis.machine import others_in
 from howfar.plan.types import LOCAL_PATHS, ORDINARY
 from howfar.results.records import Arm, ArmRole, FactorValue, Measured, Run, Trial, TrialStatus
 
-ENDS = ("client", "server")
-
 
 @dataclass(frozen=True)
 class ArmFacts:
@@ -34,8 +32,9 @@ class ArmFacts:
     bytes_to_server: float
     client_cpu_s: float
     server_cpu_s: float
-    runnable_s: float
-    """Of both ends: ready and waiting for a processor."""
+    client_wait_s: float
+    server_wait_s: float
+    """Ready and waiting for a processor."""
     link_cpu_s: float
     """Of the emulator."""
     link_client_cpus: float
@@ -58,6 +57,11 @@ class ArmFacts:
     way_s: float
     """What of a ping over the link is hosts and emulator, not the delay that was asked: kernels, wakes."""
     session: Mapping[str, Any]
+
+    @property
+    def runnable_s(self) -> float:
+        """Both ends' waiting for a processor."""
+        return self.client_wait_s + self.server_wait_s
 
     @property
     def idle_s(self) -> float:
@@ -104,6 +108,9 @@ def _facts(run: Run, arm: Arm, trials: Sequence[Trial]) -> ArmFacts:
     def cpu(role: str) -> float:
         return sum(use.cpu_ns for each in seen for use in each.cpu if use.role == role) / 1e9 / transactions
 
+    def waited(role: str) -> float:
+        return sum(use.runnable_wait_ns for each in seen for use in each.cpu if use.role == role) / 1e9 / transactions
+
     def crossed(direction: str, name: str) -> float | None:
         counted = [(trial, _number(trial.receipt, "link", "counters", direction, name)) for trial in trials]
         known = [(trial.measured, value) for trial, value in counted if value is not None and trial.measured]
@@ -126,9 +133,8 @@ def _facts(run: Run, arm: Arm, trials: Sequence[Trial]) -> ArmFacts:
         bytes_to_server=sum(each.bytes_to_server for each in seen) / transactions,
         client_cpu_s=cpu("client") + cpu("forwarder") / 2,
         server_cpu_s=cpu("server") + cpu("forwarder") / 2,
-        runnable_s=sum(use.runnable_wait_ns for each in seen for use in each.cpu if use.role in ENDS)
-        / 1e9
-        / transactions,
+        client_wait_s=waited("client"),
+        server_wait_s=waited("server"),
         link_cpu_s=cpu("link"),
         link_client_cpus=places.emulator(trials, places.client),
         link_server_cpus=places.emulator(trials, places.server),

@@ -20,8 +20,6 @@ from howfar.analysis.model.wire import HEADER_BYTES
 
 THREADS_MOST = 2048
 _HALVINGS = 60
-LEAST = 0.05
-"""Share of its processors that a host's load always has: a model needs some."""
 
 
 def settings_of(facts: ArmFacts) -> WhatIfSettings:
@@ -50,8 +48,8 @@ def fit(curve: Sequence[ArmFacts], workload: Mapping[str, Any]) -> WhatIf:
         rate_bps=top.rate_bps,
         client_cpu_s=top.client_cpu_s,
         server_cpu_s=top.server_cpu_s,
-        client_cpus=client_left(top, top.link_client_cpus, top.client_cpu_s * top.tps.value),
-        server_cpus=server_left(top, top.link_server_cpus, top.server_cpu_s * top.tps.value),
+        client_cpus=client_left(top),
+        server_cpus=server_left(top),
         shared_cpu=top.shared_cpu,
         replies_bytes=replies(workload, low.turns, low.bytes_to_client),
         requests_bytes=requests(low.turns, low.bytes_to_server),
@@ -118,20 +116,22 @@ def carried_payload(facts: ArmFacts) -> tuple[float, float] | None:
     )
 
 
-def client_left(facts: ArmFacts, emulator: float, used: float = 0.0) -> float:
+def client_left(facts: ArmFacts) -> float:
     """Of the client's processors for the load: see `_left`."""
-    return _left(facts.client_cpus, emulator, facts.client_others, used)
+    free = facts.client_cpus - facts.link_client_cpus - facts.client_others
+    return _left(facts.client_cpus, free, facts.client_cpu_s, facts.client_wait_s, facts.tps.value)
 
 
-def server_left(facts: ArmFacts, emulator: float, used: float = 0.0) -> float:
-    return _left(facts.server_cpus, emulator, facts.server_others, used)
+def server_left(facts: ArmFacts) -> float:
+    free = facts.server_cpus - facts.link_server_cpus - facts.server_others
+    return _left(facts.server_cpus, free, facts.server_cpu_s, facts.server_wait_s, facts.tps.value)
 
 
-def _left(cpus: int, emulator: float, strangers: float, used: float) -> float:
-    """The emulator goes first. Strangers share with the load as the scheduler decides: what they took they took of what the load did
-    not want, too, so at least a fair half was there for it; and what it had it could have."""
-    free = max(cpus - emulator, LEAST * cpus)
-    return max(free - strangers, free / 2, min(used, cpus))
+def _left(cpus: int, free: float, worked_s: float, waited_s: float, tps: float) -> float:
+    """What the link's emulator and strangers left. An end that waited for processors longer than it worked has had what there was for
+    it. Of one that did not, strangers took what it had no use for as well: at least a fair half of all was there."""
+    used = min(worked_s * tps, cpus)
+    return used if waited_s > worked_s > 0 else max(free, cpus / 2, used)
 
 
 def nearest(rate_bps: float | None, others: Sequence[ArmFacts]) -> ArmFacts | None:

@@ -66,22 +66,26 @@ def onto_link(local: WhatIf, lone: ArmFacts, target: ArmFacts, others: Sequence[
     ping and holds the same: what the calibration found of that is taken off, so that it does not count twice.
 
     A host sends to a link by another way through the kernel than to itself, so the CPU of a transaction is taken from `others`, arms
-    over other links of this run, where there are any: from the one with the nearest rate. So is what the emulator takes of the hosts'
+    over other links of this run, where there are any: from the one with the nearest rate. So is what the emulator leaves of the hosts'
     processors. That is a share, not a price a packet: while anything is on the link its threads wait in short naps and loops for the
-    next to be due, and what they take hardly depends on how much passes. Where there is no other link it is the target's own.
-
-    Whether the two ends share processors, and what strangers left of them, is the target's: no throughput goes into that.
+    next to be due, and what they take hardly depends on how much passes. Where there is no other link, the load is taken to have what
+    it had on loopback less the emulator's share over the target.
     """
     twice_s = local.turns * max(min(lone.idle_s / lone.turns, target.way_s), 0.0) if lone.threads == 1 else 0.0
     other = nearest(target.rate_bps, others)
-    like = other or target
+    client_cpus = client_left(other) if other else _less(local.client_cpus, target.link_client_cpus)
+    server_cpus = server_left(other) if other else _less(local.server_cpus, target.link_server_cpus)
     return local.model_copy(
         update={
             "think_s": local.think_s - twice_s,
             "client_cpu_s": other.client_cpu_s if other else local.client_cpu_s,
             "server_cpu_s": other.server_cpu_s if other else local.server_cpu_s,
-            "client_cpus": client_left(target, like.link_client_cpus),
-            "server_cpus": server_left(target, like.link_server_cpus),
+            "client_cpus": client_cpus,
+            "server_cpus": server_cpus,
             "shared_cpu": target.shared_cpu,
         }
     )
+
+
+def _less(cpus: float, emulator: float) -> float:
+    return max(cpus - emulator, cpus / 10)
