@@ -80,6 +80,12 @@ def test_it_pays_below_the_break_even_and_the_cells_agree() -> None:
     assert all(point.compressed_tps < point.plain_tps for point in above)
 
 
+def test_the_sentence_counts_only_cells_that_are_told_from_no_change() -> None:
+    found = summarise(_compressed()).compression
+    assert found is not None and "Of 4 measured cells" in found.says
+    assert "incompressible: zlib never" in found.says and "digits: zlib below 1" in found.says
+
+
 def test_what_does_not_shrink_never_pays() -> None:
     row = _rows(_compressed())["incompressible"]
     assert row.break_even_bps is None and "none pays" in row.level_advice

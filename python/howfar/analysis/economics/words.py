@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from howfar.analysis.findings import CompressionRow, EncryptionRow, EncryptionTried, WhatIf, WhatIfSettings
+from howfar.analysis.intervals import excludes_one
 from howfar.analysis.model.what_if import answer
 from howfar.units import format_rate_bps
 
@@ -37,10 +38,12 @@ def compression_says(rows: Sequence[CompressionRow]) -> str:
         named = ", ".join(f"{row.algorithm} {_below(row.break_even_bps)}" for row in pays)
         parts.append(f"{content}: {named}")
     tried = [each for row in rows for each in row.measured]
-    agreed = sum(each.agrees for each in tried)
-    return (
-        f"Compression pays on this machine for {'; '.join(parts)}. Measured cells that agree: {agreed} of {len(tried)}."
-    )
+    decided = [each for each in tried if excludes_one(each.ratio)]
+    foreseen = sum(each.agrees for each in decided)
+    said = f"Compression pays on this machine for {'; '.join(parts)}."
+    if not decided:
+        return f"{said} None of the {len(tried)} measured cells is told from no change."
+    return f"{said} Of {len(tried)} measured cells {len(decided)} are told from no change; the model has {foreseen} of these right."
 
 
 def _below(rate_bps: float | None) -> str:
