@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+
 from howfar.analysis.findings import Prediction
 from howfar.analysis.summary import CellSummary, Summary
 from howfar.report import economics_chart, figures, grid_charts, scaling_chart, tables
@@ -194,6 +196,9 @@ def drift(summary: Summary) -> str:
     if not drawing:
         return ""
     caption = "A trend or a jump within blocks would be seen here; what all cells of a block share cancels in ratios."
+    if len(grid_charts.against_median(summary)) > grid_charts.MOST_TRIALS:
+        caption = "Dot and line: median and middle 80 % of a block's trials. " + caption
+        return "<h2>Was it quiet?</h2>" + figure(drawing, caption, _blocks(summary))
     rows = [
         [
             str(t.number),
@@ -207,3 +212,23 @@ def drift(summary: Summary) -> str:
     ]
     head = ["trial", "block", "cell", "queries/s", "some task waited for a CPU", "CPUs busy for others"]
     return "<h2>Was it quiet?</h2>" + figure(drawing, caption, table(head, rows))
+
+
+def _blocks(summary: Summary) -> str:
+    """Where there are too many trials to list each."""
+    rows = []
+    for found in grid_charts.block_ranges(grid_charts.against_median(summary)):
+        trials = [trial for trial in summary.trials if trial.block == found["block"]]
+        others = [trial.others_cpus for trial in trials if trial.others_cpus is not None]
+        rows.append(
+            [
+                str(found["block"]),
+                str(len(trials)),
+                str(sum(trial.qps is None for trial in trials)),
+                f"{found['ratio']:.3f}",
+                f"{found['low']:.3f} to {found['high']:.3f}",
+                figures.cpus(statistics.median(others) if others else None),
+            ]
+        )
+    head = ["block", "trials", "void", "median, of the cell's", "middle 80 %", "CPUs busy for others"]
+    return table(head, rows)
