@@ -109,7 +109,8 @@ def test_transactions_are_queries_over_queries_a_transaction() -> None:
 def test_near_ceilings_share_a_label() -> None:
     line = scaling_chart.Line
     found = scaling_chart.ceiling_labels(
-        [line(100, "server CPU", "a", 1.0), line(105, "server CPU", "b", 1.0), line(300, "link to client", "a", 1.5)]
+        [line(100, "server CPU", "a", 1.0), line(105, "server CPU", "b", 1.0), line(300, "link to client", "a", 1.5)],
+        near=1.15,
     )
     assert [(label.tps, label.name) for label in found] == [
         (100, "server CPU: 100 to 105/s"),

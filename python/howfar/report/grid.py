@@ -77,7 +77,7 @@ def level_text(factor: str, value: FactorValue | None) -> str:
         case "rate_bps", int() | float():
             return format_rate_bps(float(value))
         case "tls", _:
-            return "plain" if value == "off" else f"TLS {value}"
+            return "plain" if value == "off" else f"TLS {str(value).replace('-', ' ')}"
         case "connect", _:
             return "connect/txn" if value == "per-transaction" else str(value)
         case "compression", "off":

@@ -12,6 +12,9 @@ from howfar.report.setup import head_line
 LONG = 180
 """A verdict of more characters is set smaller, so that its chart stays on the first screen."""
 
+MUCH = 500
+"""More characters than this on the curves are for those who ask."""
+
 
 def body(summary: Summary) -> str:
     return "".join(
@@ -45,10 +48,16 @@ def _answer(summary: Summary) -> str:
         f"<h1>howfar: {text(summary.plan)}{' (quick)' if summary.quick else ''}</h1>"
         f'<p class="verdict{" long" if len(summary.verdict) > LONG else ""}">{sentence(summary.verdict)}</p>'
         f"{grid_gallery.chief(summary)}"
-        + (f'<p class="small">{sentence(said)}</p>' if said and said != summary.verdict else "")
+        + _curves_said(said if said != summary.verdict else "")
         + f'<p class="muted small">{sentence(head_line(summary))}.</p>'
         + f'<p class="small">{sentence(figures.noise_line(summary))}</p>'
     )
+
+
+def _curves_said(said: str) -> str:
+    """A sentence a curve: of many, to be opened."""
+    paragraph = f'<p class="small">{sentence(said)}</p>'
+    return "" if not said else details("Curve by curve", paragraph) if len(said) > MUCH else paragraph
 
 
 def _scaling_below(summary: Summary) -> str:

@@ -14,8 +14,8 @@ from howfar.analysis.summary import Summary
 from howfar.report import figures, limit_words, palette
 from howfar.report.charts import PHONE, Drawable, log_ticks, pick, values
 
-NEAR = 1.15
-"""Ceilings closer than this factor share a label: beside each other they could not be read."""
+LABEL = 20
+"""Pixels: ceilings closer than this share a label, since two could not be read."""
 
 FAR = 3
 """A ceiling more than this factor above everything measured of its curve limits nothing that is drawn."""
@@ -35,24 +35,38 @@ BESIDE = 200
 class Panel:
     title: str
     curves: tuple[Curve, ...]
+    every_name: tuple[str, ...]
+    """Of the curves of every panel: one legend and one set of colours for all."""
+
+    @property
+    def names(self) -> list[str]:
+        return series_names(self.curves)
+
+    @property
+    def colours(self) -> list[str]:
+        """Of this panel's curves."""
+        colours = pick(palette.SERIES, len(self.every_name))
+        return [colours[self.every_name.index(name)] for name in self.names]
 
 
 def panels(summary: Summary) -> list[Panel]:
     """One, or one for each way to connect: their throughputs are of different kinds."""
     curves = [curve for curve in (summary.scaling.curves if summary.scaling else ()) if len(curve.points) > 1]
-    ways = list(dict.fromkeys(str(curve.factors.get("connect", "persistent")) for curve in curves))
-    if len(ways) < 2:
-        return [Panel("", tuple(curves))] if curves else []
-    titles = {"persistent": "persistent connections", "per-transaction": "a connect for every transaction"}
-    return [
-        Panel(titles.get(way, way), tuple(c for c in curves if c.factors.get("connect", "persistent") == way))
-        for way in ways
-    ]
+    if not curves:
+        return []
+    ways: dict[str, list[Curve]] = {}
+    for curve in curves:
+        ways.setdefault(str(curve.factors.get("connect", "persistent")), []).append(curve)
+    every = tuple(dict.fromkeys(name for found in ways.values() for name in series_names(found)))
+    return [Panel(TITLES.get(way, way) if len(ways) > 1 else "", tuple(found), every) for way, found in ways.items()]
 
 
-def series_names(panel: Panel) -> list[str]:
-    """Names of the curves without what all of the panel share."""
-    words = [curve.name.split(", ") for curve in panel.curves]
+TITLES = {"persistent": "persistent connections", "per-transaction": "a connect for every transaction"}
+
+
+def series_names(curves: Sequence[Curve]) -> list[str]:
+    """Names of the curves without what all of them share."""
+    words = [curve.name.split(", ") for curve in curves]
     shared = set.intersection(*(set(parts) for parts in words)) if len(words) > 1 else set()
     return [", ".join(part for part in parts if part not in shared) or ", ".join(parts) for parts in words]
 
@@ -90,7 +104,7 @@ def _domain(curves: Sequence[Curve]) -> tuple[float, float]:
 
 
 def _panel(panel: Panel, domain: tuple[float, float], width: int, height: int) -> Drawable:
-    names = series_names(panel)
+    names = panel.names
     threads = sorted({point.threads for curve in panel.curves for point in curve.points})
     x = alt.X(
         "threads:Q",
@@ -108,13 +122,13 @@ def _panel(panel: Panel, domain: tuple[float, float], width: int, height: int) -
         )
 
     y, low = height_of("tps"), height_of("low")
-    colour, shape = _scales(names, width)
+    colour, shape = _scales(list(panel.every_name), width)
     layers = [
         *_model(panel, names, x, (y, low), colour),
         *_ceiling_rules(panel, threads, x, y),
         *_measured(panel, names, (x, y, low), domain, (colour, shape)),
         *_knees(panel, names, threads, x, y, colour),
-        *_ceiling_labels(panel, threads, x, (y, width)),
+        *_ceiling_labels(panel, threads, (x, y), width, (domain[1] / domain[0]) ** (LABEL / height)),
     ]
     return alt.layer(*layers).properties(
         width=width, height=height, **({"title": alt.TitleParams(panel.title, anchor="start")} if panel.title else {})
@@ -220,7 +234,7 @@ def ceiling_lines(panel: Panel) -> list[Line]:
             colour,
             ceiling.tps / max(point.tps.value for point in curve.points),
         )
-        for curve, colour in zip(panel.curves, pick(palette.SERIES, len(panel.curves)), strict=True)
+        for curve, colour in zip(panel.curves, panel.colours, strict=True)
         for ceiling in shown_ceilings(curve)
     ]
 
@@ -235,11 +249,11 @@ def _ceiling_rules(panel: Panel, threads: list[int], x: alt.X, y: alt.Y) -> list
     return layers
 
 
-def _ceiling_labels(panel: Panel, threads: list[int], x: alt.X, drawn: tuple[alt.Y, int]) -> list[Any]:
+def _ceiling_labels(panel: Panel, threads: list[int], axes: tuple[alt.X, alt.Y], width: int, near: float) -> list[Any]:
     """At the right, on the side of the line where the curve is not, over everything else."""
-    y, width = drawn
+    x, y = axes
     layers: list[Any] = []
-    for label in ceiling_labels(ceiling_lines(panel)):
+    for label in ceiling_labels(ceiling_lines(panel), near):
         at = {"threads": threads[-1] * 1.1, "tps": label.tps, "text": label.name}
         data = alt.Chart(values([at]))
         looks: dict[str, Any] = {
@@ -252,11 +266,11 @@ def _ceiling_labels(panel: Panel, threads: list[int], x: alt.X, drawn: tuple[alt
     return layers
 
 
-def ceiling_labels(lines: list[Line]) -> list[Line]:
-    """Lines that lie close together share one label, in no curve's colour: below the lowest of them, or above the highest."""
+def ceiling_labels(lines: list[Line], near: float) -> list[Line]:
+    """Lines within the factor `near` share one label, in no curve's colour: below the lowest of them, or above the highest."""
     groups: list[list[Line]] = []
     for line in sorted(lines, key=lambda line: line.tps):
-        if groups and line.tps <= groups[-1][0].tps * NEAR:
+        if groups and line.tps <= groups[-1][0].tps * near:
             groups[-1].append(line)
         else:
             groups.append([line])
