@@ -1,0 +1,79 @@
+"""What attribution reads off records: the setting of an arm, the series of a trial's traffic, whose a CPU was."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.unit.limit_cases import SECONDS, Case
+from tests.unit.synthetic_run import arms, synthetic_run
+
+from howfar.analysis.attribution.evidence import gather
+from howfar.analysis.attribution.setting import setting_of
+from howfar.analysis.attribution.traffic import network_series
+from howfar.results.records import Arm, MachineLoad, RunInfo
+
+ENVIRONMENT: dict[str, Any] = {
+    "cpu_count": 4,
+    "client_cpus": [2, 3],
+    "server_cpus": [0, 1],
+    "data_fsync_ns": {"512": {"count": 48, "p50": 1_500_000, "p99": 9_000_000}, "16384": {"p50": 2_000_000}},
+}
+
+
+def _info(**more: Any) -> RunInfo:
+    return synthetic_run(blocks=1, samples=5).info.model_copy(update={"environment": ENVIRONMENT | more})
+
+
+def _arm(path: str, **factors: Any) -> Arm:
+    arm = next(arm for arm in arms() if arm.factors["path"] == path)
+    return arm.model_copy(update={"factors": arm.factors | factors})
+
+
+def test_hosts_have_their_cpus_and_the_disk_its_cost() -> None:
+    setting = setting_of(_info(), _arm("remote"), 2, 0.0002)
+    assert (setting.client_cpus, setting.server_cpus, setting.machine_cpus) == ((2, 3), (0, 1), 4)
+    assert setting.fsync_s == pytest.approx(0.0015), "of a log's block"
+    assert setting_of(_info(data_fsync_ns=None), _arm("remote"), 2, 0.0002).fsync_s is None
+
+
+def test_a_client_on_the_server_s_machine_shares_its_cpus_and_a_remote_one_does_not() -> None:
+    local = setting_of(_info(), _arm("socket", placement="machines"), 2, None)
+    assert local.client_cpus == local.server_cpus == (0, 1)
+    remote = setting_of(_info(), _arm("remote", placement="machines"), 2, 0.0002)
+    assert remote.client_cpus == (2, 3)
+
+
+def test_traffic_is_shown_by_slices_beside_both_ceilings() -> None:
+    case = Case(tps=1000, bytes_to_client=40_000)
+    trial = case.trial()
+    series = network_series(trial, case.setting().factors)
+    assert series is not None and trial.window is not None
+    assert len(series.at_s) == len(trial.window.network) == 4
+    carried = trial.window.network[-1].to_client_bytes / SECONDS
+    assert series.to_client_bytes_per_s == pytest.approx([carried] * 4, rel=0.01)
+    assert series.interface_ceiling_bytes_per_s == pytest.approx(123.05e6, rel=0.001)
+    assert series.payload_ceiling_bytes_per_s == pytest.approx(117.69e6, rel=0.001)
+    assert network_series(replace(case, window=False).trial(), {}) is None
+
+
+def test_without_a_window_the_machine_s_load_says_what_others_had() -> None:
+    """1.9 CPUs busy of 2, of which this load had 0.3 and 0.1: the rest is taken to be on both alike."""
+    case = Case(tps=1000, client_us=100, server_us=300, rtt_us=None, window=False)
+    load = MachineLoad(
+        psi_cpu_some_share=None, psi_io_some_share=None, steal_share=None, load_average_1m=5, busy_cpus=1.9
+    )
+    evidence = gather([case.trial().model_copy(update={"load": load})], case.setting())
+    assert evidence.server_cpus.owners["others"] == pytest.approx(0.75)
+    assert evidence.server_cpus.used == pytest.approx(1.05)
+    unknown = gather([case.trial()], case.setting())
+    assert "others" not in unknown.server_cpus.owners
+
+
+def test_a_watched_window_knows_which_cpu_others_had() -> None:
+    case = Case(tps=1000, client_us=100, server_us=300, emulator={0: 0.2}, others={0: 0.4})
+    evidence = case.evidence()
+    assert evidence.server_cpus.owners == pytest.approx({"server": 0.3, "link": 0.2, "others": 0.4})
+    assert evidence.client_cpus.owners["others"] == pytest.approx(0.0, abs=1e-6)
+    assert evidence.client_cpus.busy == pytest.approx(0.1)
