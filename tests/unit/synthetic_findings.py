@@ -96,7 +96,7 @@ def bandwidth() -> Summary:
         cells.append(
             cell.model_copy(
                 update={
-                    "cycle": cycle(cell, 0.6 if full else 0.0),
+                    "cycle": cycle(cell, 0.4 if full else 0.0),
                     "limit": _limit_of(name, threads),
                     "network": network(cell, tps(cell) * 1.325e6, ceiling),
                 }

@@ -77,6 +77,15 @@ def test_sliders_move_the_number_and_the_point_and_leave_the_measured_one(pages:
     assert page.complaints() == []
 
 
+def test_without_scripts_the_settings_stand_in_a_table(pages: dict[str, Path], page: Page) -> None:
+    page.call("Emulation.setScriptExecutionDisabled", value=True)
+    page.open(pages["bandwidth"])
+    page.call("Emulation.setScriptExecutionDisabled", value=False)
+    text = pages["bandwidth"].read_text("utf-8")
+    assert '<form id="what-if" hidden' in text and '<div class="worked"><details open>' in text
+    assert page.complaints() == []
+
+
 def test_switches_change_the_number(pages: dict[str, Path], page: Page) -> None:
     page.open(pages["bandwidth"])
     start = page.value(SHOWN.format("tps"))

@@ -57,7 +57,8 @@
 
   // ---------------------------------------------------------------- the chart
 
-  const WIDTH = 680, HEIGHT = 260, LEFT = 56, RIGHT = 12, TOP = 12, BOTTOM = 40;
+  const WIDTH = window.matchMedia("(max-width: 620px)").matches ? 350 : 680; // text keeps its size on a phone
+  const HEIGHT = 260, LEFT = 56, RIGHT = 12, TOP = 12, BOTTOM = 40;
   const counts = [];
   for (let n = 1; n < base.threads_most; n *= 2) counts.push(n);
   counts.push(base.threads_most);
@@ -125,6 +126,13 @@
 
   holder.addEventListener("input", update);
   control("reset").addEventListener("click", reset);
+  holder.querySelector("svg").setAttribute("viewBox", `0 0 ${WIDTH} ${HEIGHT}`);
   holder.hidden = false;
+  // The table is for readers without the sliders, and for paper.
+  const worked = document.querySelector(".worked details");
+  if (worked) {
+    worked.open = false;
+    window.addEventListener("beforeprint", () => { worked.open = true; });
+  }
   reset();
 })();

@@ -46,9 +46,10 @@ def section(summary: Summary) -> str:
         return ""
     start = measured_settings(base)
     worked = tables.what_if(summary)
-    reading = (
-        details("A few settings as a table", table([head for head, _ in worked.head], worked.rows)) if worked else ""
-    )
+    reading = ""
+    if worked:
+        inner = table([head for head, _ in worked.head], worked.rows)
+        reading = f'<div class="worked">{details("A few settings as a table", inner, open_=True)}</div>'
     told = (
         f"Computed in this page by the model fitted to the measured cell {base.arm} ({figures.number(base.tps)} transactions a "
         "second, the diamond). Dashed line: the model at the measured settings. How far to trust it: its errors against what was "
