@@ -12,6 +12,9 @@ from howfar.report.setup import head_line
 LONG = 180
 """A verdict of more characters is set smaller, so that its chart stays on the first screen."""
 
+COUNTERS = "counters"
+"""Of a receipt: they differ in every cell and prove nothing that its other parts do not; the JSON has them all."""
+
 MUCH = 500
 """More characters than this on the curves are for those who ask."""
 
@@ -144,7 +147,7 @@ def _receipts(summary: Summary) -> str:
     return (
         "<h2>Receipts and environment</h2>"
         '<p class="small muted">A receipt is what was found to be true of a cell while it was measured, from the last good trial. '
-        f"A trial whose receipt differs from what was asked is void. Of all but the first, only what differs from it is shown.</p>"
+        f"A trial whose receipt differs from what was asked is void. Of all but the first, only what differs from it is shown, counters left out.</p>"
         f"{details(f'Receipt: {first.arm}', facts(first.receipt))}{details('The other receipts', others)}"
         f"{details('The machine and the versions', facts(summary.environment))}"
     )
@@ -155,7 +158,7 @@ def _difference(one: dict[str, object], other: dict[str, object]) -> dict[str, o
     found: dict[str, object] = {}
     for key in {**one, **other}:
         mine, theirs = one.get(key), other.get(key)
-        if mine == theirs:
+        if mine == theirs or key == COUNTERS:
             continue
         if isinstance(mine, dict) and isinstance(theirs, dict):
             found[key] = _difference(mine, theirs)
