@@ -147,7 +147,8 @@ def _receipts(summary: Summary) -> str:
     return (
         "<h2>Receipts and environment</h2>"
         '<p class="small muted">A receipt is what was found to be true of a cell while it was measured, from the last good trial. '
-        f"A trial whose receipt differs from what was asked is void. Of all but the first, only what differs from it is shown, counters left out.</p>"
+        "A trial whose receipt differs from what was asked is void. Of all but the first, only what differs from it is shown, "
+        "counters left out.</p>"
         f"{details(f'Receipt: {first.arm}', facts(first.receipt))}{details('The other receipts', others)}"
         f"{details('The machine and the versions', facts(summary.environment))}"
     )
