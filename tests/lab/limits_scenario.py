@@ -114,7 +114,9 @@ def _judge(laboratory: Lab, case: Mapping[str, Any], request: LabRequest) -> dic
 
 def _forgiven(trial: Trial) -> Trial:
     reason = trial.void_reason or ""
-    busy = "was late" in reason or "RTT at rest" in reason
+    busy = (
+        "was late" in reason or "RTT at rest" in reason or "pages from files" in reason
+    )  # those that writes touch first
     return (
         trial.model_copy(update={"status": TrialStatus.OK, "void_reason": None}) if busy and trial.measured else trial
     )

@@ -22,7 +22,7 @@ from howfar.lab.servers.kinds import find_server
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces", "mariadb")]
 ROUNDS = 2
 PATIENCE_S = 400.0
-FSYNC_WORTH_NS = 200_000
+FSYNC_WORTH_NS = 150_000
 """A durable write that costs less is none: memory, or a disk that answers before it has written."""
 
 REQUEST = {"tables": 1, "table_size": 10_000, "connections": 64, "paths": ["tcp", "remote"]}
