@@ -2,18 +2,19 @@
 
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-use howfar_record::events::Ready;
+use howfar_record::events::{Finished, Ready};
 use howfar_record::jobs::{Connect, LoadJob};
 use howfar_record::{FailCode, Failed};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::thread::{CpuSet, sched_getaffinity};
 
+use crate::acknowledged::{Fates, LogFile};
 use crate::channel::Wanted;
 use crate::clock::now_ns;
 use crate::connection::{Connection, State, Wire};
@@ -40,6 +41,9 @@ const OPENING: Duration = Duration::from_millis(50);
 /// Run a job to its end, emitting its events.
 pub(crate) fn conduct(job: LoadJob) -> Result<(), Failed> {
     job.check()?;
+    if let Some(path) = &job.acknowledged {
+        LogFile::must_be_new(path)?;
+    }
     let address = Address::parse(&job.target)?;
     let wanted = Wanted::new(&job.session, &job.target)?;
     let program = Program::new(&job.workload, job.connections, job.seed).map_err(|wrong| {
@@ -55,6 +59,7 @@ pub(crate) fn conduct(job: LoadJob) -> Result<(), Failed> {
         wanted,
         program: Arc::new(program),
         begun: AtomicU64::new(0),
+        log: OnceLock::new(),
     });
     allow_descriptors(plan.all_connections())?;
     let cpus = own_cpus()?;
@@ -79,10 +84,21 @@ pub(crate) fn conduct(job: LoadJob) -> Result<(), Failed> {
         end_ns: start_ns + plan.job.measure_ns,
         interval_ns: plan.job.interval_ns,
     };
+    if let Some(path) = &plan.job.acknowledged {
+        let file = LogFile::create(path, plan.job.connections, origin_ns)?;
+        let _ = plan.log.set(file);
+    }
     crew.order(Order::Start { origin_ns, window });
-    crew.attend(&plan, window)?;
-    crew.dismiss();
-    Ok(())
+    let finished = crew.attend(&plan, window);
+    crew.dismiss(if finished.is_ok() {
+        Order::Stop
+    } else {
+        Order::Abandon
+    });
+    let logged = crew.close_log(&plan);
+    let finished = finished?;
+    logged?;
+    tell(&finished)
 }
 
 /// The CPUs that this process may use.
@@ -132,6 +148,10 @@ fn first_connections(
 struct Crew {
     lines: Vec<(Sender<Order>, Arc<OwnedFd>)>,
     reports: Receiver<Report>,
+    /// Workers that have not ended.
+    left: usize,
+    /// How many have ended their part of the log, and what is in it.
+    logged: (usize, Fates),
 }
 
 impl Crew {
@@ -176,7 +196,12 @@ impl Crew {
                 .map_err(|error| internal(format!("starting a thread: {error}")))?;
             lines.push((line, bell));
         }
-        Ok(Self { lines, reports })
+        Ok(Self {
+            left: lines.len(),
+            lines,
+            reports,
+            logged: (0, Fates::default()),
+        })
     }
 
     fn order(&self, order: Order) {
@@ -215,7 +240,7 @@ impl Crew {
     }
 
     /// From the order to start until all is told.
-    fn attend(&mut self, plan: &Plan, window: Window) -> Result<(), Failed> {
+    fn attend(&mut self, plan: &Plan, window: Window) -> Result<Finished, Failed> {
         let mut collected = Collected::new(plan, window, self.lines.len());
         let patrol_ns = PATROL_NS.min(plan.job.stall_timeout_ns / 4 + 1);
         let mut patrol = now_ns() + patrol_ns;
@@ -234,7 +259,16 @@ impl Crew {
                 .recv_timeout(Duration::from_nanos(wake.saturating_sub(now_ns())))
             {
                 Ok(Report::Passed(passed)) => collected.take(passed)?,
-                Ok(Report::Failed(failed)) => return Err(failed),
+                Ok(Report::Failed(failed)) => {
+                    self.left -= 1;
+                    return Err(failed);
+                }
+                Ok(Report::Logged(fates)) => self.take_log(&fates),
+                Ok(Report::Interrupted(failed)) => {
+                    if let Some(at_ns) = collected.interrupt(failed, now_ns())? {
+                        self.order(Order::EndWindow { at_ns });
+                    }
+                }
                 Ok(Report::Drained) => {
                     drained += 1;
                     if drained == self.lines.len() {
@@ -252,17 +286,39 @@ impl Crew {
         collected.finish()
     }
 
-    /// Let the workers end their sessions; what they cannot end in time ends with the process.
-    fn dismiss(&mut self) {
-        self.order(Order::Stop);
-        let mut left = self.lines.len();
-        while left > 0 {
-            match self.reports.recv_timeout(GOODBYE) {
-                Ok(Report::Stopped | Report::Failed(_)) => left -= 1,
-                Ok(_) => {}
-                Err(_) => return,
+    /// Let the workers end their sessions; what they cannot end in time is abandoned.
+    fn dismiss(&mut self, how: Order) {
+        for order in [how, Order::Abandon] {
+            self.order(order);
+            while self.left > 0 {
+                match self.reports.recv_timeout(GOODBYE) {
+                    Ok(Report::Stopped | Report::Failed(_)) => self.left -= 1,
+                    Ok(Report::Logged(fates)) => self.take_log(&fates),
+                    Ok(_) => {}
+                    Err(_) => break,
+                }
             }
         }
+    }
+
+    fn take_log(&mut self, fates: &Fates) {
+        self.logged.0 += 1;
+        self.logged.1.add(fates);
+    }
+
+    /// Say where the log is, once all of it is there.
+    fn close_log(&self, plan: &Plan) -> Result<(), Failed> {
+        let Some(file) = plan.log.get() else {
+            return Ok(());
+        };
+        let (workers, fates) = &self.logged;
+        if *workers < self.lines.len() {
+            let missing = self.lines.len() - workers;
+            return Err(internal(format!(
+                "{missing} workers did not end their part of the log"
+            )));
+        }
+        tell(&file.close(fates)?)
     }
 }
 

@@ -174,7 +174,7 @@ pub(crate) struct Connection {
     pub(crate) id: u64,
     pub(crate) state: State,
     pub(crate) wire: Option<Box<Wire>>,
-    memory: Memory,
+    pub(crate) memory: Memory,
     /// Transactions that it has ended.
     number: u64,
     /// Times that the present one was tried in vain.

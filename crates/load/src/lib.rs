@@ -4,6 +4,7 @@
 //! connections and counts; the conductor opens, starts, tells the time and collects. Not here: protocols (`howfar-wire`), the contract
 //! (`howfar-record`).
 
+mod acknowledged;
 mod channel;
 mod client;
 mod clock;

@@ -16,6 +16,9 @@ use crate::tcp_info::TcpInfo;
 use crate::usage::Usage;
 use crate::worker::Plan;
 
+/// For the workers to take an order.
+const MEET_NS: u64 = 1_000_000;
+
 /// Write an event. Nobody may be left to read it; then the job ends.
 pub(crate) fn tell<T: serde::Serialize>(event: &T) -> Result<(), Failed> {
     emit(event).map_err(|error| internal(format!("stdout is closed: {error}")))
@@ -35,6 +38,7 @@ pub(crate) struct Collected<'a> {
     before: Option<Usage>,
     after: Option<Usage>,
     next_slice: u64,
+    interrupted: Option<Failed>,
 }
 
 impl<'a> Collected<'a> {
@@ -51,6 +55,7 @@ impl<'a> Collected<'a> {
             before: None,
             after: None,
             next_slice: 0,
+            interrupted: None,
         }
     }
 
@@ -85,6 +90,19 @@ impl<'a> Collected<'a> {
     pub(crate) fn end_now(&mut self, now: u64) -> u64 {
         self.window.end_ns = now.clamp(self.window.start_ns + 1, self.window.end_ns);
         self.window.end_ns
+    }
+
+    /// A connection is lost at `now`: the window ends a little later, at a moment that the workers can still meet. Gives the moment,
+    /// the first time. Before the window there is nothing to tell: `failed` comes back.
+    pub(crate) fn interrupt(&mut self, failed: Failed, now: u64) -> Result<Option<u64>, Failed> {
+        if self.interrupted.is_some() || now >= self.window.end_ns {
+            return Ok(None);
+        }
+        if now <= self.window.start_ns {
+            return Err(failed);
+        }
+        self.interrupted = Some(failed);
+        Ok(Some(self.end_now(now + MEET_NS)))
     }
 
     /// A worker passed a mark.
@@ -144,7 +162,7 @@ impl<'a> Collected<'a> {
         self.ended == self.workers && self.after.is_some()
     }
 
-    pub(crate) fn finish(self) -> Result<(), Failed> {
+    pub(crate) fn finish(self) -> Result<Finished, Failed> {
         let (Some(before), Some(after)) = (self.before, self.after) else {
             return Err(internal("the window ended without its CPU times"));
         };
@@ -167,7 +185,7 @@ impl<'a> Collected<'a> {
                 )));
             }
         }
-        tell(&Finished {
+        Ok(Finished {
             elapsed_ns: self.window.end_ns - self.window.start_ns,
             transactions: totals.transactions,
             queries: totals.used.queries,
@@ -186,6 +204,7 @@ impl<'a> Collected<'a> {
             cpu: after.since(&before),
             peak_memory_bytes: peak_memory(),
             histograms: histograms(&totals, self.plan),
+            interrupted: self.interrupted,
         })
     }
 }

@@ -205,6 +205,19 @@ pub struct Finished {
     pub cpu: Vec<CpuUse>,
     pub peak_memory_bytes: u64,
     pub histograms: Vec<Histogram>,
+    /// Why the window ended early.
+    pub interrupted: Option<Failed>,
+}
+
+/// The log of acknowledged keys is closed; comes before the job's last event.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "event", rename = "acknowledgement_log")]
+pub struct AcknowledgementLog {
+    pub path: String,
+    pub records: u64,
+    pub acknowledged: u64,
+    pub refused: u64,
+    pub unknown: u64,
 }
 
 /// A tables job goes on.

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use howfar_record::events::{
-    Account, Bytes, Classes, CpuUse, Fairness, Finished, Histogram, Interval, Measuring, Ready,
-    Receipt, TablesDone, TablesProgress, TcpFacts,
+    Account, AcknowledgementLog, Bytes, Classes, CpuUse, Fairness, Finished, Histogram, Interval,
+    Measuring, Ready, Receipt, TablesDone, TablesProgress, TcpFacts,
 };
 use howfar_record::jobs::{LoadJob, TablesJob, Target, Workload};
 use howfar_record::{FailCode, Failed, parse_job};
@@ -144,6 +144,14 @@ fn events_are_written_as_the_contract_has_them() {
         "Check the user and its password.",
     );
     assert_eq!(written(&failed), json("event.failed.json"));
+    let log = AcknowledgementLog {
+        path: "/tmp/keys.log".to_owned(),
+        records: 1503,
+        acknowledged: 1500,
+        refused: 1,
+        unknown: 2,
+    };
+    assert_eq!(written(&log), json("event.acknowledgement_log.json"));
     let progress = TablesProgress {
         done: 10,
         total: 20,
@@ -230,6 +238,7 @@ fn a_finished_event_is_written_as_the_contract_has_it() {
             .collect(),
         cpu: parts("cpu").iter().map(cpu).collect(),
         histograms: parts("histograms").iter().map(histogram).collect(),
+        interrupted: None,
     };
     assert_eq!(written(&finished), example);
 }

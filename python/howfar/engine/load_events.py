@@ -171,6 +171,27 @@ class Account(Message):
     backlog_max: int
 
 
+class Failed(Message):
+    """The job ended without a result."""
+
+    event: Literal["failed"] = "failed"
+    code: Literal[
+        "bad_job",
+        "connect",
+        "auth",
+        "tls",
+        "server_error",
+        "protocol",
+        "server_gone",
+        "stalled",
+        "not_permitted",
+        "interface",
+        "internal",
+    ]
+    message: str
+    advice: str
+
+
 class Finished(Message):
     """The measured window. Closed loop: transactions that ended in it. Open loop: those due in it and answered before its end."""
 
@@ -194,6 +215,23 @@ class Finished(Message):
     peak_memory_bytes: int
     """VmHWM of the engine."""
     histograms: tuple[Histogram, ...]
+    interrupted: Failed | None = None
+    """Why the window ended early; only under `on_disconnect: end`."""
+
+
+class AcknowledgementLog(Message):
+    """The log of acknowledged keys is closed and complete; comes before the job's last event, also before `failed`."""
+
+    event: Literal["acknowledgement_log"] = "acknowledgement_log"
+    path: str
+    records: int
+    """One for each transaction that drew a key, of the warm-up and after the window too; each is one of these:"""
+    acknowledged: int
+    """Its last statement was answered well."""
+    refused: int
+    """The server answered one of its statements with an error."""
+    unknown: int
+    """No answer came before its connection or the job ended: it may be on the server or not."""
 
 
 class TablesProgress(Message):
@@ -211,25 +249,6 @@ class TablesDone(Message):
     elapsed_ns: int
 
 
-class Failed(Message):
-    """The job ended without a result."""
-
-    event: Literal["failed"] = "failed"
-    code: Literal[
-        "bad_job",
-        "connect",
-        "auth",
-        "tls",
-        "server_error",
-        "protocol",
-        "server_gone",
-        "stalled",
-        "not_permitted",
-        "interface",
-        "internal",
-    ]
-    message: str
-    advice: str
-
-
-LoadEvent = Annotated[Ready | Measuring | Interval | Finished | Failed, Field(discriminator="event")]
+LoadEvent = Annotated[
+    Ready | Measuring | Interval | AcknowledgementLog | Finished | Failed, Field(discriminator="event")
+]

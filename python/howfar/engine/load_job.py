@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from howfar.engine.message import LONGEST_NS, PROTOCOL_VERSION, Message
-from howfar.engine.workloads import Workload
+from howfar.engine.workloads import Workload, is_keyed
 
 # ---------------------------------------------------------------- where
 
@@ -83,8 +83,9 @@ class Session(Message):
     connect: Literal["persistent", "per_transaction"] = "persistent"
     reconnect_after: int = Field(default=0, ge=0)
     """Transactions after which a connection is closed and opened anew, outside every latency; 0: never."""
-    on_disconnect: Literal["stop", "reconnect"] = "stop"
-    """A connection lost in the measured load ends the job, or is opened again until `connect_timeout_ns` has passed."""
+    on_disconnect: Literal["stop", "reconnect", "end"] = "stop"
+    """A connection lost under load fails the job (`stop`), is opened again until `connect_timeout_ns` has passed (`reconnect`), or
+    ends the measured window there, which is told with its reason (`end`, for a stalled one too; in the warm-up the job fails)."""
 
 
 # ---------------------------------------------------------------- when
@@ -143,6 +144,9 @@ class LoadJob(Message):
     ignore_errors: tuple[int, ...] | Literal["all"] = (1213, 1020, 1205)
     """Server errors after which a transaction begins anew, with other values, inside its latency. Any other ends the job."""
     observe: tuple[Observed, ...] = ()
+    acknowledged: str | None = Field(default=None, min_length=1)
+    """A new file: the log of the keys that transactions wrote and what became of each (`acknowledged.py` reads it). The workload must
+    give each transaction one key: a single `sequence` parameter, drawn at most once a transaction, or oltp_insert without auto_inc."""
     connect_timeout_ns: int = Field(default=10_000_000_000, gt=0, le=LONGEST_NS)
     stall_timeout_ns: int = Field(default=30_000_000_000, gt=0, le=LONGEST_NS)
 
@@ -150,6 +154,8 @@ class LoadJob(Message):
     def _consistent(self) -> Self:
         if self.ramp_ns > self.warmup_ns:
             raise ValueError("ramp_ns is part of the warm-up and cannot be longer")
+        if self.acknowledged is not None and not is_keyed(self.workload):
+            raise ValueError("a log of acknowledged keys needs a workload that gives each transaction one key")
         return self
 
 

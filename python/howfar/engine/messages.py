@@ -33,6 +33,7 @@ from howfar.engine.link_messages import (
 )
 from howfar.engine.load_events import (
     Account,
+    AcknowledgementLog,
     Bytes,
     Classes,
     CpuUse,
@@ -68,6 +69,7 @@ __all__ = [
     "LONGEST_NS",
     "PROTOCOL_VERSION",
     "Account",
+    "AcknowledgementLog",
     "Arrivals",
     "AskStats",
     "BurstLoss",

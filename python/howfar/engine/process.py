@@ -23,6 +23,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 import howfar
 from howfar.engine.messages import (
     PROTOCOL_VERSION,
+    AcknowledgementLog,
     Failed,
     Finished,
     GoodputResult,
@@ -48,6 +49,7 @@ Event = (
     Ready
     | Measuring
     | Interval
+    | AcknowledgementLog
     | Finished
     | Failed
     | LinkReady

@@ -35,6 +35,7 @@ EVENTS: dict[str, type[messages.Message]] = {
     "ready": messages.Ready,
     "measuring": messages.Measuring,
     "interval": messages.Interval,
+    "acknowledgement_log": messages.AcknowledgementLog,
     "finished": messages.Finished,
     "failed": messages.Failed,
     "tables_progress": messages.TablesProgress,

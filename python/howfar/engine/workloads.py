@@ -171,3 +171,20 @@ class Custom(Message):
 
 
 Workload = Annotated[Sysbench | Custom, Field(discriminator="kind")]
+
+
+def is_keyed(workload: Workload) -> bool:
+    """Each transaction draws at most one number that no other transaction of the job draws, and some do."""
+    if isinstance(workload, Sysbench):
+        return workload.kind == "oltp_insert" and not workload.auto_inc
+    drawing = [
+        statement.name
+        for statement in workload.statements
+        for values in statement.parameters
+        if isinstance(values, SequenceValues)
+    ]
+    keys = [
+        sum(step.repeat for step in transaction.steps if step.statement in drawing)
+        for transaction in workload.transactions
+    ]
+    return len(drawing) == 1 and max(keys) == 1

@@ -6,6 +6,7 @@ use howfar_record::{FailCode, Failed};
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use super::{INTEREST, Report, Worker};
+use crate::acknowledged::Fate;
 use crate::clock::now_ns;
 use crate::connection::{State, Wire};
 use crate::failure;
@@ -85,6 +86,7 @@ impl Worker<'_> {
                 Err(failed) if self.may_seek(&failed) => {
                     self.try_later(index, GONE_NS, now, failed)?;
                 }
+                Err(failed) if self.ends_early() => self.end_early(index, failed)?,
                 Err(failed) => return Err(failed),
             }
         }
@@ -130,6 +132,10 @@ impl Worker<'_> {
             Err(failed) if self.may_seek(&failed) => {
                 self.opening -= 1;
                 return self.try_later(index, GONE_NS, now_ns(), failed);
+            }
+            Err(failed) if self.ends_early() => {
+                self.opening -= 1;
+                return self.end_early(index, failed);
             }
             Err(failed) => return Err(failed),
         };
@@ -177,10 +183,14 @@ impl Worker<'_> {
             self.leave(index);
             return Ok(());
         }
+        if self.ends_early() {
+            return self.end_early(index, failed);
+        }
         if self.load.is_none() || !self.reconnects() {
             return Err(failed);
         }
         let now = now_ns();
+        self.log_key(index, now, Fate::Unknown)?;
         if let Some(load) = &mut self.load {
             load.tally.reconnected();
             // Whoever was free is no more.

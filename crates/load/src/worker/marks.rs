@@ -5,7 +5,6 @@ use howfar_record::Failed;
 use super::{Load, Order, Report, Worker};
 use crate::clock::now_ns;
 use crate::connection::State;
-use crate::failure;
 use crate::schedule::Schedule;
 use crate::tally::{Mark, Tally, Window};
 use crate::tcp_info;
@@ -105,7 +104,11 @@ impl Worker<'_> {
                     }
                 }
                 Order::Stop => self.stop(),
+                Order::Abandon => self.abandon(),
             }
+        }
+        if let Some(log) = &mut self.log {
+            log.flush()?;
         }
         let now = now_ns();
         self.tick(now);
@@ -125,6 +128,7 @@ impl Worker<'_> {
             free: std::collections::VecDeque::new(),
             due_at_start: 0,
         });
+        self.begin_log();
         let used = u64::from(job.connections);
         let step_ns = if open_loop { 0 } else { job.ramp_ns / used };
         for index in 0..self.connections.len() {
@@ -156,12 +160,11 @@ impl Worker<'_> {
             self.plan.job.stall_timeout_ns,
             self.plan.job.connect_timeout_ns,
         );
-        for connection in &self.connections {
+        for index in 0..self.connections.len() {
+            let connection = &self.connections[index];
             match &connection.state {
                 State::Asking if now.saturating_sub(connection.sent_ns) > stall_ns => {
-                    let doing = connection.doing(&self.tools.program);
-                    let target = &self.plan.job.target;
-                    return Err(failure::stalled(target, connection.id, doing, stall_ns));
+                    self.stalled(index)?;
                 }
                 State::Opening(opening) if now.saturating_sub(connection.seeking_ns) > open_ns => {
                     return Err(opening.too_slow(&self.plan.entry(), open_ns));

@@ -1,11 +1,12 @@
 //! One worker: a thread with its share of the connections, one driver, one heap of timers. It shares nothing that changes.
 //!
 //! Here: its life, and the loop over epoll. [`uring`] has the loop over an `io_uring`, [`driver`] the choice between them. [`traffic`]
-//! is the hot path, [`doors`] opens and closes connections, [`marks`] passes the marks of the measured window. After a send nothing is read before epoll says that there is something: one send and one receive a
+//! is the hot path, [`doors`] opens and closes connections, [`marks`] passes the marks of the measured window, [`keys`] tells the log. After a send nothing is read before epoll says that there is something: one send and one receive a
 //! query, and a wait that serves all connections that are ready.
 
 mod doors;
 pub(crate) mod driver;
+mod keys;
 mod marks;
 mod traffic;
 mod uring;
@@ -13,9 +14,9 @@ mod uring;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
+use std::sync::{Arc, OnceLock};
 
 use howfar_record::Failed;
 use howfar_record::jobs::{ClientWork, Connect, LoadJob, OnDisconnect};
@@ -28,6 +29,7 @@ use rustix::time::{
     timerfd_settime,
 };
 
+use crate::acknowledged::{Fates, Log, LogFile};
 use crate::channel::Wanted;
 use crate::clock::now_ns;
 use crate::connection::{Connection, State, Tools};
@@ -57,6 +59,8 @@ pub(crate) struct Plan {
     pub(crate) program: Arc<Program>,
     /// Transactions begun in the window, where their number is limited.
     pub(crate) begun: AtomicU64,
+    /// Where acknowledged keys are logged, if they are; made when the load begins.
+    pub(crate) log: OnceLock<LogFile>,
 }
 
 impl Plan {
@@ -113,6 +117,8 @@ pub(crate) enum Order {
         at_ns: u64,
     },
     Stop,
+    /// Stop without waiting for answers.
+    Abandon,
 }
 
 /// From a worker to the conductor.
@@ -124,6 +130,10 @@ pub(crate) enum Report {
     Passed(Passed),
     /// No transaction may begin any more, and none is under way.
     Drained,
+    /// A connection is lost, and with it the rest of the window.
+    Interrupted(Failed),
+    /// Its part of the log is written.
+    Logged(Fates),
     Failed(Failed),
     Stopped,
 }
@@ -161,6 +171,7 @@ struct Worker<'a> {
     connections: Vec<Connection>,
     tools: Tools,
     load: Option<Load>,
+    log: Option<Log<'a>>,
     /// (when, connection): pauses, the ramp, another try to connect.
     timers: BinaryHeap<Reverse<(u64, u32)>>,
     /// Connections that wait for their turn to be opened, and how many are on their way.
@@ -208,6 +219,7 @@ pub(crate) fn run(plan: &Plan, seat: Seat) -> Result<(), Failed> {
         connections: seat.connections,
         tools,
         load: None,
+        log: None,
         timers: BinaryHeap::new(),
         to_open: VecDeque::new(),
         opening: 0,
@@ -227,14 +239,9 @@ pub(crate) fn run(plan: &Plan, seat: Seat) -> Result<(), Failed> {
     };
     worker.watch(&worker.bell, BELL, INTEREST)?;
     worker.watch(&worker.alarm, ALARM, INTEREST)?;
-    if let Driver::Ring(ring) = &worker.driver {
-        ring.start().map_err(|error| uring::broken(&error))?;
-        worker.open_all()?;
-        worker.serve_ring()?;
-    } else {
-        worker.open_all()?;
-        worker.serve()?;
-    }
+    let served = worker.live();
+    let logged = worker.end_log();
+    served.and(logged)?;
     worker.report(Report::Stopped);
     Ok(())
 }
@@ -248,6 +255,16 @@ impl Worker<'_> {
     fn watch(&self, socket: &OwnedFd, token: u64, interest: EventFlags) -> Result<(), Failed> {
         epoll::add(&self.epoll, socket, EventData::new_u64(token), interest)
             .map_err(|error| internal(format!("epoll: {error}")))
+    }
+
+    fn live(&mut self) -> Result<(), Failed> {
+        if let Driver::Ring(ring) = &self.driver {
+            ring.start().map_err(|error| uring::broken(&error))?;
+            self.open_all()?;
+            return self.serve_ring();
+        }
+        self.open_all()?;
+        self.serve()
     }
 
     fn serve(&mut self) -> Result<(), Failed> {

@@ -115,7 +115,12 @@ impl Worker<'_> {
         let now = now_ns();
         self.tick(now);
         self.measure(index, now, last_byte_ns, &outcome);
+        let code = match &outcome {
+            howfar_wire::mysql::Outcome::Failed(error) => Some(error.code),
+            howfar_wire::mysql::Outcome::Done(_) => None,
+        };
         let after = self.connections[index].answered(outcome, &self.tools);
+        self.log_answer(index, now, code, &after)?;
         self.go_on(index, after, now)?;
         Ok(true)
     }

@@ -85,6 +85,8 @@ impl From<Value<'_>> for Owned {
 pub struct Memory {
     connection: u64,
     calls: u64,
+    /// What it last drew that no other call of the job gets.
+    key: Option<i64>,
     kept: Vec<Owned>,
     text: Vec<u8>,
 }
@@ -94,6 +96,7 @@ impl Memory {
         Self {
             connection,
             calls: 0,
+            key: None,
             kept: vec![Owned::Integer(0); places],
             text: Vec::new(),
         }
@@ -108,6 +111,12 @@ impl Memory {
             let comma = if self.text.is_empty() { "" } else { "," };
             write!(self.text, "{comma}({row},{row})").expect("writing to memory cannot fail");
         }
+    }
+
+    /// The key drawn since this was last asked.
+    #[inline]
+    pub(crate) fn take_key(&mut self) -> Option<i64> {
+        self.key.take()
     }
 
     /// Numbers that no other call of the job gets.
@@ -172,11 +181,15 @@ impl Source {
             }),
             Self::Unique => {
                 let number = unique(memory.call(program.connections) as u32);
-                each(Value::Integer(i64::from(number) - (1 << 31)));
+                let key = i64::from(number) - (1 << 31);
+                memory.key = Some(key);
+                each(Value::Integer(key));
             }
             Self::Sequence { first, step } => {
                 let number = step.wrapping_mul(memory.call(program.connections));
-                each(Value::Integer(first.wrapping_add(number) as i64));
+                let key = first.wrapping_add(number) as i64;
+                memory.key = Some(key);
+                each(Value::Integer(key));
             }
             Self::Integer(number) => each(Value::Integer(*number)),
             Self::Constant(bytes) => each(Value::Bytes(bytes)),

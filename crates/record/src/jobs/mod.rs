@@ -1,6 +1,8 @@
 //! The load jobs, as `load_job.py` defines them. Closed: an unknown field is a contract broken, never ignored.
 
+mod keys;
 mod session;
+mod tables;
 mod workload;
 
 use serde::Deserialize;
@@ -11,6 +13,7 @@ pub use session::{
     Algorithm, Compression, Connect, Driver, OnDisconnect, SessionJob, Target, Tls, TlsVerify,
     TlsVersions,
 };
+pub use tables::{Action, TablesJob};
 pub use workload::{
     Alphabet, Constant, Custom, CustomStatement, CustomStep, CustomTransaction, Distribution,
     DistributionKind, PsMode, Sysbench, Values, Workload,
@@ -130,47 +133,12 @@ pub struct LoadJob {
     pub ignore_errors: IgnoredErrors,
     #[serde(default)]
     pub observe: Vec<Observed>,
+    #[serde(default)]
+    pub acknowledged: Option<String>,
     #[serde(default = "ten_seconds")]
     pub connect_timeout_ns: u64,
     #[serde(default = "thirty_seconds")]
     pub stall_timeout_ns: u64,
-}
-
-/// What is done with a workload's tables.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Action {
-    Prepare,
-    Warmup,
-    Cleanup,
-}
-
-/// Make, warm or drop a workload's tables.
-#[derive(Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TablesJob {
-    pub job: String,
-    pub version: u32,
-    pub action: Action,
-    pub target: Target,
-    pub user: String,
-    #[serde(default)]
-    pub password: String,
-    pub database: String,
-    #[serde(default)]
-    pub session: SessionJob,
-    pub workload: Workload,
-    #[serde(default = "one_connection")]
-    pub connections: u32,
-    pub seed: u64,
-    #[serde(default = "ten_seconds")]
-    pub connect_timeout_ns: u64,
-    #[serde(default = "ten_minutes")]
-    pub stall_timeout_ns: u64,
-}
-
-const fn one_connection() -> u32 {
-    1
 }
 
 const fn one_second() -> u64 {
@@ -185,10 +153,6 @@ const fn thirty_seconds() -> u64 {
     30_000_000_000
 }
 
-const fn ten_minutes() -> u64 {
-    600_000_000_000
-}
-
 /// Without the password: a job may end up in a log.
 impl std::fmt::Debug for LoadJob {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -199,17 +163,6 @@ impl std::fmt::Debug for LoadJob {
             .field("workload", &self.workload)
             .field("connections", &self.connections)
             .field("seed", &self.seed)
-            .finish_non_exhaustive()
-    }
-}
-
-impl std::fmt::Debug for TablesJob {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("TablesJob")
-            .field("action", &self.action)
-            .field("target", &self.target)
-            .field("user", &self.user)
-            .field("database", &self.database)
             .finish_non_exhaustive()
     }
 }
@@ -248,26 +201,6 @@ fn timeouts(connect_ns: u64, stall_ns: u64) -> [Rule; 2] {
             "stall_timeout_ns must be above 0 and at most a day",
         ),
     ]
-}
-
-impl TablesJob {
-    /// The bounds that the types do not hold.
-    pub fn check(&self) -> Result<(), Failed> {
-        let rules = [
-            (
-                (1..=1024).contains(&self.connections),
-                "connections must be 1..1024",
-            ),
-            (self.seed < 1 << 63, "seed must be below 2^63"),
-        ];
-        judge(
-            rules
-                .into_iter()
-                .chain(timeouts(self.connect_timeout_ns, self.stall_timeout_ns))
-                .chain(self.session.rules())
-                .chain(self.workload.rules()),
-        )
-    }
 }
 
 impl LoadJob {
@@ -316,6 +249,13 @@ impl LoadJob {
                         && (1..=1_000_000).contains(&arrivals.burst)
                 }),
                 "rate_per_s must be above 0 and at most 1e9, burst 1..1000000",
+            ),
+            (
+                self.acknowledged
+                    .as_ref()
+                    .is_none_or(|path| !path.is_empty() && self.workload.is_keyed()),
+                "a log of acknowledged keys needs a path, and transactions with one number each that is the job's only `sequence`, \
+                 or oltp_insert without auto_inc",
             ),
             (
                 self.observe.iter().all(watched),

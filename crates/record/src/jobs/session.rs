@@ -93,6 +93,8 @@ pub enum OnDisconnect {
     #[default]
     Stop,
     Reconnect,
+    /// The window ends there and is told.
+    End,
 }
 
 /// How each connection talks to the server.

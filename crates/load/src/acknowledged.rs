@@ -1,0 +1,317 @@
+//! The log of acknowledged keys: what each transaction wrote, when it was asked, and what became of it.
+//!
+//! A header, records of one size, a closing record with their number: little-endian, read by `python/howfar/engine/acknowledged.py`.
+//! Each worker gathers records and appends them in whole pieces, so those of one connection stand in their order. It outlives the
+//! server, not a crash of this process: then it is not closed, and nobody takes it for complete.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use howfar_record::events::AcknowledgementLog;
+use howfar_record::{FailCode, Failed};
+
+use crate::clock::{now_ns, unix_ns};
+
+const MAGIC: [u8; 8] = *b"howfarAK";
+const VERSION: u32 = 1;
+const HEADER: usize = 64;
+const RECORD: usize = 32;
+/// What a worker holds back at most: 2048 records.
+const PIECE: usize = 2048 * RECORD;
+
+/// What became of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// The last statement of its transaction was answered well.
+    Acknowledged,
+    /// The server answered a statement with this error.
+    Refused(u16),
+    /// No answer came before the connection or the job ended.
+    Unknown,
+}
+
+impl Fate {
+    fn code(self) -> u8 {
+        match self {
+            Self::Acknowledged => 1,
+            Self::Refused(_) => 2,
+            Self::Unknown => 3,
+        }
+    }
+}
+
+/// Of the closing record.
+const CLOSED: u8 = 255;
+
+/// Records by fate.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Fates {
+    acknowledged: u64,
+    refused: u64,
+    unknown: u64,
+}
+
+impl Fates {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.acknowledged += other.acknowledged;
+        self.refused += other.refused;
+        self.unknown += other.unknown;
+    }
+}
+
+/// The file, shared by all workers.
+#[derive(Debug)]
+pub(crate) struct LogFile {
+    path: String,
+    file: Mutex<File>,
+    /// All times count from here.
+    origin_ns: u64,
+}
+
+impl LogFile {
+    /// Before anything is begun: a log is never written over.
+    pub(crate) fn must_be_new(path: &str) -> Result<(), Failed> {
+        if Path::new(path).symlink_metadata().is_ok() {
+            return Err(Failed::new(
+                FailCode::BadJob,
+                format!("the log of acknowledged keys {path} exists already"),
+                "Name a new file, or move the old one away.",
+            ));
+        }
+        Ok(())
+    }
+
+    /// A new file with its header. The load begins at `origin_ns`.
+    pub(crate) fn create(path: &str, connections: u32, origin_ns: u64) -> Result<Self, Failed> {
+        let made = OpenOptions::new().append(true).create_new(true).open(path);
+        let file = made.map_err(|error| {
+            Failed::new(
+                FailCode::BadJob,
+                format!("making the log of acknowledged keys {path}: {error}"),
+                "Name a new file in a directory that may be written to.",
+            )
+        })?;
+        let log = Self {
+            path: path.to_owned(),
+            file: Mutex::new(file),
+            origin_ns,
+        };
+        let origin_unix_ns = unix_ns() + origin_ns.saturating_sub(now_ns());
+        let mut header = Vec::with_capacity(HEADER);
+        header.extend_from_slice(&MAGIC);
+        header.extend_from_slice(&VERSION.to_le_bytes());
+        header.extend_from_slice(&(RECORD as u32).to_le_bytes());
+        header.extend_from_slice(&origin_ns.to_le_bytes());
+        header.extend_from_slice(&origin_unix_ns.to_le_bytes());
+        header.extend_from_slice(&connections.to_le_bytes());
+        header.resize(HEADER, 0);
+        log.append(&header)?;
+        Ok(log)
+    }
+
+    fn append(&self, bytes: &[u8]) -> Result<(), Failed> {
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        file.write_all(bytes).map_err(|error| {
+            Failed::new(
+                FailCode::Interface,
+                format!(
+                    "writing the log of acknowledged keys {}: {error}",
+                    self.path
+                ),
+                "Give the log a file system with room: 32 bytes a transaction.",
+            )
+        })
+    }
+
+    /// All workers have ended theirs, with these numbers of records.
+    pub(crate) fn close(&self, fates: &Fates) -> Result<AcknowledgementLog, Failed> {
+        let records = fates.acknowledged + fates.refused + fates.unknown;
+        let times = (fates.acknowledged, fates.refused);
+        let mut bytes = Vec::with_capacity(RECORD);
+        put(&mut bytes, records as i64, times, u32::MAX, 0, CLOSED);
+        self.append(&bytes)?;
+        Ok(AcknowledgementLog {
+            path: self.path.clone(),
+            records,
+            acknowledged: fates.acknowledged,
+            refused: fates.refused,
+            unknown: fates.unknown,
+        })
+    }
+}
+
+fn put(
+    out: &mut Vec<u8>,
+    key: i64,
+    (sent_ns, ended_ns): (u64, u64),
+    connection: u32,
+    error: u16,
+    fate: u8,
+) {
+    out.extend_from_slice(&key.to_le_bytes());
+    out.extend_from_slice(&sent_ns.to_le_bytes());
+    out.extend_from_slice(&ended_ns.to_le_bytes());
+    out.extend_from_slice(&connection.to_le_bytes());
+    out.extend_from_slice(&error.to_le_bytes());
+    out.extend_from_slice(&[fate, 0]);
+}
+
+/// One worker's part.
+#[derive(Debug)]
+pub(crate) struct Log<'a> {
+    file: &'a LogFile,
+    piece: Vec<u8>,
+    fates: Fates,
+}
+
+impl<'a> Log<'a> {
+    pub(crate) fn new(file: &'a LogFile) -> Self {
+        Self {
+            file,
+            piece: Vec::with_capacity(PIECE),
+            fates: Fates::default(),
+        }
+    }
+
+    /// `key` was asked for at `sent_ns`; `now` is its end.
+    #[inline]
+    pub(crate) fn write(
+        &mut self,
+        key: i64,
+        connection: u64,
+        sent_ns: u64,
+        now: u64,
+        fate: Fate,
+    ) -> Result<(), Failed> {
+        if self.piece.len() == PIECE {
+            self.flush()?;
+        }
+        let (count, error) = match fate {
+            Fate::Acknowledged => (&mut self.fates.acknowledged, 0),
+            Fate::Refused(code) => (&mut self.fates.refused, code),
+            Fate::Unknown => (&mut self.fates.unknown, 0),
+        };
+        *count += 1;
+        let since = |time: u64| time.saturating_sub(self.file.origin_ns);
+        let times = (since(sent_ns), since(now));
+        let connection = connection as u32;
+        put(&mut self.piece, key, times, connection, error, fate.code());
+        Ok(())
+    }
+
+    /// Append what is gathered.
+    pub(crate) fn flush(&mut self) -> Result<(), Failed> {
+        if self.piece.is_empty() {
+            return Ok(());
+        }
+        let written = self.file.append(&self.piece);
+        // Half a piece may be there: what follows it would not be found.
+        self.piece.clear();
+        written
+    }
+
+    /// Append the rest.
+    pub(crate) fn end(mut self) -> Result<Fates, Failed> {
+        self.flush()?;
+        Ok(self.fates)
+    }
+}
+
+/// In a panic what is known is kept; nobody closes the log then.
+impl Drop for Log<'_> {
+    fn drop(&mut self) {
+        let _ = self.flush();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(name: &str) -> String {
+        let file = format!("howfar-keys-{}-{name}", std::process::id());
+        std::env::temp_dir().join(file).display().to_string()
+    }
+
+    #[test]
+    fn a_log_is_a_header_its_records_and_their_number() {
+        let path = place("whole");
+        let file = LogFile::create(&path, 3, 1000).expect("a new file");
+        let (mut one, mut other) = (Log::new(&file), Log::new(&file));
+        one.write(-5, 0, 1001, 1007, Fate::Acknowledged)
+            .expect("room");
+        other
+            .write(6, 1, 900, 1008, Fate::Refused(1062))
+            .expect("room");
+        one.write(7, 2, 1003, 1009, Fate::Unknown).expect("room");
+        let mut fates = one.end().expect("room");
+        fates.add(&other.end().expect("room"));
+        let told = file.close(&fates).expect("room");
+        assert_eq!((told.records, told.acknowledged), (3, 1));
+        assert_eq!((told.refused, told.unknown), (1, 1));
+        let bytes = std::fs::read(&path).expect("the log");
+        std::fs::remove_file(&path).expect("ours");
+        assert_eq!(bytes.len(), HEADER + 4 * RECORD);
+        assert_eq!(bytes[..8], MAGIC);
+        let first = &bytes[HEADER..HEADER + RECORD];
+        assert_eq!(first[..8], (-5_i64).to_le_bytes());
+        assert_eq!((first[8], first[16], first[30]), (1, 7, 1));
+        // The second worker's, asked before the origin.
+        let third = &bytes[HEADER + 2 * RECORD..HEADER + 3 * RECORD];
+        assert_eq!((third[0], third[8], third[30]), (6, 0, 2));
+        assert_eq!(third[28..30], 1062_u16.to_le_bytes());
+        let last = &bytes[HEADER + 3 * RECORD..];
+        assert_eq!((last[0], last[30]), (3, CLOSED));
+    }
+
+    #[test]
+    fn what_a_worker_holds_back_is_bounded_and_not_lost_with_it() {
+        let path = place("dropped");
+        let file = LogFile::create(&path, 1, 0).expect("a new file");
+        let mut log = Log::new(&file);
+        let most = (PIECE / RECORD) as i64;
+        for key in 0..=most {
+            log.write(key, 0, 1, 2, Fate::Acknowledged).expect("room");
+        }
+        let written = || std::fs::metadata(&path).expect("the log").len() as usize;
+        assert_eq!(written(), HEADER + PIECE);
+        assert_eq!(log.piece.len(), RECORD);
+        drop(log);
+        assert_eq!(written(), HEADER + PIECE + RECORD);
+        std::fs::remove_file(&path).expect("ours");
+    }
+
+    #[test]
+    fn nothing_is_written_over() {
+        let path = place("old");
+        std::fs::write(&path, "old").expect("a file");
+        let early = LogFile::must_be_new(&path).expect_err("it is there");
+        assert!(early.message.contains("exists"), "{early:?}");
+        let late = LogFile::create(&path, 1, 0).expect_err("it is there");
+        assert_eq!(late.code, FailCode::BadJob);
+        assert_eq!(std::fs::read(&path).expect("a file"), b"old");
+        std::fs::remove_file(&path).expect("ours");
+        LogFile::must_be_new(&path).expect("it is gone");
+    }
+
+    #[test]
+    fn a_full_disk_is_told() {
+        let full = File::options()
+            .append(true)
+            .open("/dev/full")
+            .expect("a device");
+        let file = LogFile {
+            path: "here".to_owned(),
+            file: Mutex::new(full),
+            origin_ns: 0,
+        };
+        let mut log = Log::new(&file);
+        log.write(1, 0, 1, 2, Fate::Acknowledged)
+            .expect("held back");
+        let failed = log.end().expect_err("no room");
+        assert!(failed.message.contains("here"), "{failed:?}");
+        assert!(failed.message.contains("space"), "{failed:?}");
+    }
+}

@@ -1,0 +1,103 @@
+//! What the log of acknowledged keys is told, and how a job ends that has lost its server.
+
+use howfar_record::Failed;
+use howfar_record::jobs::OnDisconnect;
+
+use super::{Report, Worker};
+use crate::acknowledged::{Fate, Log};
+use crate::clock::now_ns;
+use crate::connection::{After, State};
+use crate::failure;
+
+impl Worker<'_> {
+    /// An answer is whole: `code` is the server's error, if it is one.
+    #[inline]
+    pub(super) fn log_answer(
+        &mut self,
+        index: usize,
+        now: u64,
+        code: Option<u16>,
+        after: &After,
+    ) -> Result<(), Failed> {
+        if self.log.is_none() {
+            return Ok(());
+        }
+        match (code, after) {
+            (Some(code), _) => self.log_key(index, now, Fate::Refused(code)),
+            (None, After::Transaction) => self.log_key(index, now, Fate::Acknowledged),
+            (None, _) => Ok(()),
+        }
+    }
+
+    /// The transaction under way ends like this for its key, if it has drawn one.
+    pub(super) fn log_key(&mut self, index: usize, now: u64, fate: Fate) -> Result<(), Failed> {
+        let Some(log) = &mut self.log else {
+            return Ok(());
+        };
+        let connection = &mut self.connections[index];
+        let Some(key) = connection.memory.take_key() else {
+            return Ok(());
+        };
+        log.write(key, connection.id, connection.sent_ns, now, fate)
+    }
+
+    /// Nothing comes any more: whatever has no answer never will, as far as this job knows.
+    pub(super) fn end_log(&mut self) -> Result<(), Failed> {
+        let now = now_ns();
+        for index in 0..self.connections.len() {
+            self.log_key(index, now, Fate::Unknown)?;
+        }
+        if let Some(log) = self.log.take() {
+            let fates = log.end()?;
+            self.report(Report::Logged(fates));
+        }
+        Ok(())
+    }
+
+    pub(super) fn begin_log(&mut self) {
+        self.log = self.plan.log.get().map(Log::new);
+    }
+
+    /// Leave everything as it is.
+    pub(super) fn abandon(&mut self) {
+        self.stopping = true;
+        self.left = 0;
+    }
+
+    /// A lost connection ends the window, not the job.
+    pub(super) fn ends_early(&self) -> bool {
+        self.load.is_some() && self.plan.job.session.on_disconnect == OnDisconnect::End
+    }
+
+    /// Such a connection: it stays where it is, with what it has under way.
+    #[cold]
+    pub(super) fn end_early(&mut self, index: usize, failed: Failed) -> Result<(), Failed> {
+        self.log_key(index, now_ns(), Fate::Unknown)?;
+        if let Some(load) = &mut self.load {
+            load.free.retain(|&free| free as usize != index);
+        }
+        let connection = &mut self.connections[index];
+        connection.state = State::Closed;
+        if let Some(wire) = connection.wire.take() {
+            self.part(*wire, false);
+        }
+        self.report(Report::Interrupted(failed));
+        Ok(())
+    }
+
+    /// It has waited for an answer for longer than it may.
+    #[cold]
+    pub(super) fn stalled(&mut self, index: usize) -> Result<(), Failed> {
+        let connection = &self.connections[index];
+        let failed = failure::stalled(
+            &self.plan.job.target,
+            connection.id,
+            connection.doing(&self.tools.program),
+            self.plan.job.stall_timeout_ns,
+        );
+        if self.ends_early() {
+            return self.end_early(index, failed);
+        }
+        Err(failed)
+    }
+}

@@ -1,0 +1,79 @@
+//! The tables job, as `load_job.py` defines it.
+
+use serde::Deserialize;
+
+use super::{SessionJob, Target, Workload, judge, ten_seconds, timeouts};
+use crate::events::Failed;
+
+/// What is done with a workload's tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    Prepare,
+    Warmup,
+    Cleanup,
+}
+
+/// Make, warm or drop a workload's tables.
+#[derive(Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TablesJob {
+    pub job: String,
+    pub version: u32,
+    pub action: Action,
+    pub target: Target,
+    pub user: String,
+    #[serde(default)]
+    pub password: String,
+    pub database: String,
+    #[serde(default)]
+    pub session: SessionJob,
+    pub workload: Workload,
+    #[serde(default = "one_connection")]
+    pub connections: u32,
+    pub seed: u64,
+    #[serde(default = "ten_seconds")]
+    pub connect_timeout_ns: u64,
+    #[serde(default = "ten_minutes")]
+    pub stall_timeout_ns: u64,
+}
+
+const fn one_connection() -> u32 {
+    1
+}
+
+const fn ten_minutes() -> u64 {
+    600_000_000_000
+}
+
+/// Without the password: a job may end up in a log.
+impl std::fmt::Debug for TablesJob {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("TablesJob")
+            .field("action", &self.action)
+            .field("target", &self.target)
+            .field("user", &self.user)
+            .field("database", &self.database)
+            .finish_non_exhaustive()
+    }
+}
+
+impl TablesJob {
+    /// The bounds that the types do not hold.
+    pub fn check(&self) -> Result<(), Failed> {
+        let rules = [
+            (
+                (1..=1024).contains(&self.connections),
+                "connections must be 1..1024",
+            ),
+            (self.seed < 1 << 63, "seed must be below 2^63"),
+        ];
+        judge(
+            rules
+                .into_iter()
+                .chain(timeouts(self.connect_timeout_ns, self.stall_timeout_ns))
+                .chain(self.session.rules())
+                .chain(self.workload.rules()),
+        )
+    }
+}

@@ -1,0 +1,1 @@
+"""What a crash loses: clients' logs against what a surviving server holds."""

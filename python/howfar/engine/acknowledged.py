@@ -1,0 +1,150 @@
+"""Reads the log of acknowledged keys that a load job wrote: what each transaction wrote, when it was asked, what became of it.
+
+The engine writes it (`crates/load/src/acknowledged.rs`): a header, records of one size, a closing record. A log that is not whole is
+refused: a missing record would look like a transaction that never was. Not here: what a server holds of it (`analysis/crash`).
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from howfar.errors import EngineError
+
+MAGIC = b"howfarAK"
+VERSION = 1
+HEADER = struct.Struct("<8sIIQQI28x")
+"""Magic, version, bytes a record, origin of all times by the monotonic clock and by the wall clock, connections."""
+RECORD = np.dtype(
+    [
+        ("key", "<i8"),
+        ("sent_ns", "<u8"),
+        ("ended_ns", "<u8"),
+        ("connection", "<u4"),
+        ("error", "<u2"),
+        ("fate", "u1"),
+        ("reserved", "u1"),
+    ]
+)
+_CLOSED = 255
+
+
+class Fate(IntEnum):
+    """What became of a key: its transaction's last statement was answered well, a statement was refused, no answer came."""
+
+    ACKNOWLEDGED = 1
+    REFUSED = 2
+    UNKNOWN = 3
+
+
+@dataclass(frozen=True)
+class KeyLog:
+    """One job's log. Times of `records` are nanoseconds since the load began."""
+
+    path: Path
+    origin_ns: int
+    """The beginning of the load, by CLOCK_MONOTONIC."""
+    origin_unix_ns: int
+    """The same moment by the wall clock."""
+    connections: int
+    records: NDArray[Any]
+    """Of type RECORD, without the closing one, mapped from the file and not to be written to; in order for each connection:
+    `sent_ns` is before the first byte of the transaction's last statement left, `ended_ns` after the last byte of its answer came."""
+    closed: bool
+    """The engine has ended it: nothing is missing."""
+
+    def keys(self, fate: Fate) -> NDArray[np.int64]:
+        """The keys that ended like this, ascending."""
+        return np.sort(self.records["key"][self.records["fate"] == fate])
+
+    def count(self, fate: Fate) -> int:
+        return int(np.count_nonzero(self.records["fate"] == fate))
+
+
+def read(path: Path, *, unclosed: bool = False) -> KeyLog:
+    """Read a log and check that it is whole; `unclosed`: as far as it goes, while the engine writes it or after it was killed.
+
+    Raises EngineError.
+    """
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            head = file.read(HEADER.size)
+    except OSError as error:
+        raise EngineError(
+            f"the log of acknowledged keys cannot be read: {error}", "Name the file of a load job."
+        ) from error
+    origin_ns, origin_unix_ns, connections = _header(path, head)
+    whole, torn = divmod(size - HEADER.size, RECORD.itemsize)
+    if torn and not unclosed:
+        raise _broken(path, f"its last record has {torn} of {RECORD.itemsize} bytes")
+    records: NDArray[Any] = np.empty(0, RECORD)
+    if whole > 0:
+        records = np.memmap(path, RECORD, mode="r", offset=HEADER.size, shape=(whole,))
+    closed = whole > 0 and int(records["fate"][-1]) == _CLOSED
+    if not closed and not unclosed:
+        raise _broken(path, f"it ends after {whole} records without having been closed")
+    log = KeyLog(path, origin_ns, origin_unix_ns, connections, records[:-1] if closed else records, closed)
+    if closed:
+        _closing(log, records[-1])
+    _consistent(log)
+    return log
+
+
+def _header(path: Path, head: bytes) -> tuple[int, int, int]:
+    if len(head) < HEADER.size:
+        raise _broken(path, f"its header has {len(head)} of {HEADER.size} bytes")
+    magic, version, itemsize, origin_ns, origin_unix_ns, connections = HEADER.unpack(head)
+    if magic != MAGIC:
+        raise EngineError(f"{path} is not a log of acknowledged keys: it begins with {magic!r}")
+    if (version, itemsize) != (VERSION, RECORD.itemsize):
+        raise EngineError(
+            f"{path} is a log of acknowledged keys of version {version} with {itemsize} bytes a record, "
+            f"this reads version {VERSION} with {RECORD.itemsize}",
+            "Read it with the howfar that wrote it.",
+        )
+    return origin_ns, origin_unix_ns, connections
+
+
+def _closing(log: KeyLog, last: np.void) -> None:
+    """The engine's own counts against what is there."""
+    told = (int(last["key"]), int(last["sent_ns"]), int(last["ended_ns"]))
+    found = (len(log.records), log.count(Fate.ACKNOWLEDGED), log.count(Fate.REFUSED))
+    if told != found:
+        raise _broken(
+            log.path,
+            f"it was closed with {told[0]} records, {told[1]} acknowledged and {told[2]} refused, "
+            f"and has {found[0]}, {found[1]} and {found[2]}",
+        )
+
+
+def _consistent(log: KeyLog) -> None:
+    records = log.records
+    if len(records) == 0:
+        return
+    if not np.isin(records["fate"], list(Fate)).all():
+        raise _broken(log.path, "a record's fate is none that there is")
+    if (records["connection"] >= log.connections).any():
+        raise _broken(log.path, f"a record is of a connection beyond the {log.connections} that there were")
+    if (records["ended_ns"] < records["sent_ns"]).any():
+        raise _broken(log.path, "a transaction ended before it was asked for")
+    if len(np.unique(records["key"])) < len(records):
+        raise _broken(log.path, "two transactions have one key")
+    order = np.argsort(records["connection"], kind="stable")
+    same = np.diff(records["connection"][order].astype(np.int64)) == 0
+    back = records["sent_ns"][order][1:] < records["ended_ns"][order][:-1]
+    if (same & back).any():
+        raise _broken(log.path, "a connection asked before its last transaction had ended")
+
+
+def _broken(path: Path, what: str) -> EngineError:
+    return EngineError(
+        f"the log of acknowledged keys {path} is not whole: {what}",
+        "Nothing can be concluded from it; run the load again, on a file system with room.",
+    )

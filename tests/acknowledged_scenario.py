@@ -1,0 +1,95 @@
+"""Load jobs that log their keys, for tests: the workload of single-row inserts, a job's events, a server that can be ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from howfar.engine.messages import (
+    AcknowledgementLog,
+    Custom,
+    Failed,
+    LoadJob,
+    NullJob,
+    NullReady,
+    Session,
+    Target,
+    UnixTarget,
+)
+from howfar.engine.process import EngineFailed, EngineProcess, Event
+from howfar.engine.workloads import CustomStatement, CustomStep, CustomTransaction, SequenceValues, TextValues
+
+T = TypeVar("T")
+MILLISECOND = 1_000_000
+SECOND = 1_000_000_000
+TABLE = "CREATE TABLE inserted (id INT UNSIGNED AUTO_INCREMENT PRIMARY KEY, text VARCHAR(8)) ENGINE=InnoDB"
+
+INSERTS = Custom(
+    statements=(
+        CustomStatement(
+            name="insert",
+            sql="INSERT INTO inserted (id, text) VALUES (?, ?)",
+            parameters=(SequenceValues(), TextValues(length=8)),
+        ),
+    ),
+    transactions=(CustomTransaction(name="insert", steps=(CustomStep(statement="insert"),)),),
+)
+"""The published workload of single-row inserts, autocommit, with keys that the client chooses."""
+
+
+def job(target: Target, log: Path | None, **changes: Any) -> LoadJob:
+    """A short closed loop of inserts."""
+    asked: dict[str, Any] = {
+        "target": target,
+        "user": "null",
+        "database": "null",
+        "workload": INSERTS,
+        "connections": 4,
+        "seed": 1,
+        "warmup_ns": 0,
+        "measure_ns": 300 * MILLISECOND,
+        "acknowledged": None if log is None else str(log),
+    }
+    return LoadJob(**(asked | changes))
+
+
+def ending(how: str) -> Session:
+    """A session whose loss ends the job like this."""
+    return Session.model_validate({"on_disconnect": how})
+
+
+def run(wanted: LoadJob, at: Callable[[Event], None] | None = None) -> list[Event]:
+    """All events of a job, also of one that fails; `at` is told each as it comes."""
+    events: list[Event] = []
+    with EngineProcess(wanted) as engine:
+        try:
+            for event in engine.events():
+                events.append(event)
+                if at is not None:
+                    at(event)
+        except EngineFailed as failed:
+            events.append(Failed(code=failed.code, message=failed.message, advice=failed.advice))
+    return events
+
+
+def only(events: list[Event], kind: type[T]) -> T:
+    """The one event of this kind."""
+    (found,) = [event for event in events if isinstance(event, kind)]
+    return found
+
+
+def log_told(events: list[Event]) -> AcknowledgementLog:
+    """Told right before the last event."""
+    assert isinstance(events[-2], AcknowledgementLog), events
+    return events[-2]
+
+
+@contextmanager
+def null_server(work: Path, **changes: Any) -> Iterator[tuple[EngineProcess, UnixTarget]]:
+    """Answers everything from memory; may be killed."""
+    target = UnixTarget(path=str(work / "null.sock"))
+    with EngineProcess(NullJob(listen=target, **changes)) as server:
+        assert isinstance(server.read(), NullReady)
+        yield server, target

@@ -1,0 +1,181 @@
+"""The log of acknowledged keys, written by the real engine and read back: its counts are the engine's own, whatever ends the load."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from howfar.engine import acknowledged
+from howfar.engine.acknowledged import Fate, KeyLog
+from howfar.engine.messages import AcknowledgementLog, Failed, Finished, Interval, Measuring, Sysbench, UnixTarget
+from howfar.engine.process import EngineProcess, Event
+from tests.acknowledged_scenario import INSERTS, MILLISECOND, SECOND, ending, job, log_told, null_server, only, run
+
+CONNECTIONS = 32
+
+
+def read(told: AcknowledgementLog) -> KeyLog:
+    """The log that was told of, with the counts that were told."""
+    log = acknowledged.read(Path(told.path))
+    assert (len(log.records), log.closed) == (told.records, True)
+    counts = [log.count(fate) for fate in Fate]
+    assert counts == [told.acknowledged, told.refused, told.unknown]
+    return log
+
+
+def by_sequence(log: KeyLog) -> None:
+    """Each connection has drawn its keys one after the other, and none is missing."""
+    for connection in np.unique(log.records["connection"]):
+        keys = log.records["key"][log.records["connection"] == connection]
+        assert np.array_equal(keys, 1 + connection + log.connections * np.arange(len(keys)))
+
+
+@pytest.mark.parametrize("driver", ["epoll", "io_uring"])
+def test_counts_are_the_engines_own(driver: str, tmp_path: Path) -> None:
+    warmup_ns = 50 * MILLISECOND
+    with null_server(tmp_path) as (_, target):
+        events = run(
+            job(target, tmp_path / "keys", connections=CONNECTIONS, warmup_ns=warmup_ns, driver=driver, threads=2)
+        )
+    if isinstance(events[-1], Failed) and events[-1].code == "interface":
+        pytest.skip(events[-1].message)
+    log, finished = read(log_told(events)), only(events, Finished)
+    by_sequence(log)
+    ended = log.records["ended_ns"][log.records["fate"] == Fate.ACKNOWLEDGED]
+    assert np.count_nonzero(ended < warmup_ns) == only(events, Measuring).warmup_transactions
+    in_window = (ended >= warmup_ns) & (ended < warmup_ns + finished.elapsed_ns)
+    assert np.count_nonzero(in_window) == finished.transactions > 0
+    # The load goes on until all workers have told of the window, and what is under way then is waited for.
+    assert (log.count(Fate.REFUSED), log.count(Fate.UNKNOWN)) == (0, 0)
+    assert abs(log.origin_unix_ns + warmup_ns - only(events, Measuring).unix_time_ns) < SECOND
+
+
+@pytest.mark.parametrize("mode", ["auto", "disable", "multi"])
+def test_as_many_as_were_asked_for(mode: str, tmp_path: Path) -> None:
+    workload = INSERTS.model_copy(update={"db_ps_mode": mode})
+    with null_server(tmp_path) as (_, target):
+        events = run(job(target, tmp_path / "keys", workload=workload, transactions=5000, measure_ns=30 * SECOND))
+    log = read(log_told(events))
+    by_sequence(log)
+    assert log.count(Fate.ACKNOWLEDGED) == only(events, Finished).transactions == 5000
+
+
+def test_ids_of_sysbench_that_the_client_chooses(tmp_path: Path) -> None:
+    workload = Sysbench(kind="oltp_insert", auto_inc=False)
+    with null_server(tmp_path) as (_, target):
+        events = run(job(target, tmp_path / "keys", workload=workload, transactions=500, measure_ns=30 * SECOND))
+    assert read(log_told(events)).count(Fate.ACKNOWLEDGED) == 500
+
+
+def to_the_server(server: EngineProcess, number: int) -> Callable[[Event], None]:
+    """At the first interval: under load."""
+    sent: list[int] = []
+
+    def at(event: Event) -> None:
+        if isinstance(event, Interval) and not sent:
+            sent.append(server.pid)
+            os.kill(server.pid, number)
+
+    return at
+
+
+def broken_off(tmp_path: Path, number: int, **changes: Any) -> list[Event]:
+    """The server dies or hangs in the middle of a window that would last for a minute."""
+    with null_server(tmp_path) as (server, target):
+        wanted = job(
+            target,
+            tmp_path / "keys",
+            connections=CONNECTIONS,
+            measure_ns=60 * SECOND,
+            interval_ns=50 * MILLISECOND,
+            stall_timeout_ns=SECOND,
+            **changes,
+        )
+        try:
+            return run(wanted, to_the_server(server, number))
+        finally:
+            server.kill()
+
+
+@pytest.mark.parametrize("driver", ["epoll", "io_uring"])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, "server_gone"), (signal.SIGSTOP, "stalled")])
+@pytest.mark.parametrize("how", ["stop", "end"])
+def test_a_lost_server_loses_no_record(how: str, number: int, code: str, driver: str, tmp_path: Path) -> None:
+    events = broken_off(tmp_path, number, session=ending(how), driver=driver)
+    last = events[-1]
+    if isinstance(last, Failed) and last.code == "interface":
+        pytest.skip(last.message)
+    log = read(log_told(events))
+    by_sequence(log)
+    # A closed loop: nobody asks twice, and whoever was asked last has no answer.
+    assert 0 < log.count(Fate.UNKNOWN) <= CONNECTIONS
+    unknown = log.records[log.records["fate"] == Fate.UNKNOWN]
+    assert len(np.unique(unknown["connection"])) == len(unknown)
+    if how == "stop":
+        assert isinstance(last, Failed) and last.code == code
+        return
+    assert isinstance(last, Finished) and last.interrupted is not None
+    assert last.interrupted.code == code
+    assert last.elapsed_ns < 60 * SECOND
+    assert last.transactions == log.count(Fate.ACKNOWLEDGED) > 0
+    if code == "stalled":
+        # All were under way when the window ended.
+        (in_flight,) = [one for one in last.histograms if one.kind == "in_flight"]
+        assert in_flight.count == CONNECTIONS
+
+
+def test_lost_connections_that_are_opened_again_are_unknown_each_time(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        server, target = stack.enter_context(null_server(tmp_path))
+        killed = to_the_server(server, signal.SIGKILL)
+        revived: list[EngineProcess] = []
+
+        def at(event: Event) -> None:
+            killed(event)
+            if isinstance(event, Interval) and not revived:
+                (tmp_path / "null.sock").unlink()
+                revived.append(stack.enter_context(null_server(tmp_path))[0])
+
+        wanted = job(
+            target,
+            tmp_path / "keys",
+            measure_ns=2 * SECOND,
+            interval_ns=100 * MILLISECOND,
+            session=ending("reconnect"),
+        )
+        events = run(wanted, at)
+        server.kill()
+    log, finished = read(log_told(events)), only(events, Finished)
+    by_sequence(log)
+    assert log.count(Fate.UNKNOWN) == finished.reconnects == wanted.connections
+
+
+def test_an_answer_that_does_not_come_after_the_window_is_not_waited_for(tmp_path: Path) -> None:
+    with null_server(tmp_path) as (server, target):
+        wanted = job(target, tmp_path / "keys", measure_ns=2 * SECOND, interval_ns=50 * MILLISECOND)
+        events = run(wanted, to_the_server(server, signal.SIGSTOP))
+        server.kill()
+    log = read(log_told(events))
+    assert log.count(Fate.UNKNOWN) == wanted.connections
+    assert log.count(Fate.ACKNOWLEDGED) == only(events, Finished).transactions
+
+
+def test_a_log_is_never_written_over(tmp_path: Path) -> None:
+    old = tmp_path / "keys"
+    old.write_bytes(b"old")
+    (failed,) = run(job(UnixTarget(path="/nonexistent"), old))
+    assert isinstance(failed, Failed) and failed.code == "bad_job" and "exists" in failed.message
+    assert old.read_bytes() == b"old"
+
+
+def test_a_load_that_never_begins_leaves_no_log(tmp_path: Path) -> None:
+    (failed,) = run(job(UnixTarget(path="/nonexistent"), tmp_path / "keys"))
+    assert isinstance(failed, Failed) and failed.code == "connect"
+    assert not (tmp_path / "keys").exists()
