@@ -84,10 +84,7 @@ pub(crate) fn conduct(job: LoadJob) -> Result<(), Failed> {
         end_ns: start_ns + plan.job.measure_ns,
         interval_ns: plan.job.interval_ns,
     };
-    if let Some(path) = &plan.job.acknowledged {
-        let file = LogFile::create(path, plan.job.connections, origin_ns)?;
-        let _ = plan.log.set(file);
-    }
+    begin_log(&plan, origin_ns)?;
     crew.order(Order::Start { origin_ns, window });
     let finished = crew.attend(&plan, window);
     crew.dismiss(if finished.is_ok() {
@@ -99,6 +96,15 @@ pub(crate) fn conduct(job: LoadJob) -> Result<(), Failed> {
     let finished = finished?;
     logged?;
     tell(&finished)
+}
+
+fn begin_log(plan: &Plan, origin_ns: u64) -> Result<(), Failed> {
+    if let Some(path) = &plan.job.acknowledged {
+        let file = LogFile::create(path, plan.job.connections, origin_ns)?;
+        // Nobody else sets it.
+        let _ = plan.log.set(file);
+    }
+    Ok(())
 }
 
 /// The CPUs that this process may use.

@@ -119,6 +119,11 @@ impl Memory {
         self.key.take()
     }
 
+    fn keyed(&mut self, key: i64) -> Value<'static> {
+        self.key = Some(key);
+        Value::Integer(key)
+    }
+
     /// Numbers that no other call of the job gets.
     fn call(&mut self, connections: u64) -> u64 {
         let number = self.connection + connections * self.calls;
@@ -181,15 +186,11 @@ impl Source {
             }),
             Self::Unique => {
                 let number = unique(memory.call(program.connections) as u32);
-                let key = i64::from(number) - (1 << 31);
-                memory.key = Some(key);
-                each(Value::Integer(key));
+                each(memory.keyed(i64::from(number) - (1 << 31)));
             }
             Self::Sequence { first, step } => {
                 let number = step.wrapping_mul(memory.call(program.connections));
-                let key = first.wrapping_add(number) as i64;
-                memory.key = Some(key);
-                each(Value::Integer(key));
+                each(memory.keyed(first.wrapping_add(number) as i64));
             }
             Self::Integer(number) => each(Value::Integer(*number)),
             Self::Constant(bytes) => each(Value::Bytes(bytes)),

@@ -1,0 +1,144 @@
+"""A real server dies by SIGKILL under inserts, and comes back: what the clients' log says was acknowledged is all there."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from howfar.analysis.crash.accounting import Account, Asked, Keys, account
+from howfar.engine import acknowledged
+from howfar.engine.acknowledged import Fate, KeyLog
+from howfar.engine.messages import Failed, Finished, Interval, UnixTarget
+from howfar.engine.process import Event
+from howfar.lab.servers import DATABASE, USER
+from tests.acknowledged_scenario import MILLISECOND, SECOND, TABLE, ending, job, log_told, run
+from tests.lab.servers_here import Running, prepared, short_directory, started
+
+pytestmark = pytest.mark.lab
+CONNECTIONS = 16
+
+
+@dataclass(frozen=True)
+class Crashed:
+    """The clients' log, and the keys that were on the server when it had come back."""
+
+    events: list[Event]
+    log: KeyLog
+    found: Keys
+
+    def held_against(self, records: NDArray[Any]) -> Account:
+        """The account by these records of the log."""
+        return account([asked(records)], self.found)
+
+
+def asked(records: NDArray[Any]) -> Asked:
+    parts = [records["key"][records["fate"] == fate] for fate in (Fate.ACKNOWLEDGED, Fate.REFUSED, Fate.UNKNOWN)]
+    return Asked(*parts)
+
+
+def keys_of(running: Running) -> Keys:
+    return np.array([row["id"] for row in running.execute("SELECT id FROM inserted")], np.int64)
+
+
+@pytest.fixture(scope="module")
+def crashed(name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crashed]:
+    """One crash in the middle of the load, with every commit flushed."""
+    work = short_directory(tmp_path_factory.mktemp("k", numbered=True))
+    store = prepared(name, work)
+    path = tmp_path_factory.mktemp("log") / "keys"
+    with started(store, networking=False) as running:
+        running.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 1", TABLE)
+        slices: list[int] = []
+
+        def at(event: Event) -> None:
+            if isinstance(event, Interval):
+                slices.append(event.transactions)
+                if len(slices) > 2 and sum(slices) > 100:
+                    os.kill(running.server.pid, signal.SIGKILL)
+
+        wanted = job(
+            UnixTarget(path=str(running.server.socket)),
+            path,
+            user=USER,
+            password=running.password,
+            database=DATABASE,
+            connections=CONNECTIONS,
+            session=ending("end"),
+            measure_ns=60 * SECOND,
+            interval_ns=100 * MILLISECOND,
+        )
+        events = run(wanted, at)
+    with started(store, networking=False) as running:
+        yield Crashed(events, acknowledged.read(path), keys_of(running))
+
+
+def test_the_job_ends_by_itself_and_tells_all(crashed: Crashed) -> None:
+    finished = crashed.events[-1]
+    assert isinstance(finished, Finished) and finished.interrupted is not None, crashed.events[-1]
+    assert finished.interrupted.code == "server_gone"
+    assert finished.elapsed_ns < 60 * SECOND
+    told = log_told(crashed.events)
+    assert (told.refused, told.acknowledged) == (0, finished.transactions)
+    # Each connection had one commit under way.
+    assert 0 < told.unknown <= CONNECTIONS
+
+
+def test_nothing_that_was_acknowledged_is_lost(crashed: Crashed) -> None:
+    found = crashed.held_against(crashed.log.records)
+    assert found.is_sound
+    assert found.lost.tolist() == []
+    assert found.kept == len(crashed.log.keys(Fate.ACKNOWLEDGED)) > 100
+    # What is on the server and was not acknowledged was under way, and nothing else was.
+    assert len(found.applied_unknown) + found.kept == len(crashed.found)
+    assert len(found.applied_unknown) + found.absent_unknown <= CONNECTIONS
+
+
+def test_faults_planted_in_the_log_are_found(crashed: Crashed) -> None:
+    records = np.array(crashed.log.records)
+    at = int(np.flatnonzero(records["fate"] == Fate.ACKNOWLEDGED)[50])
+    key = int(records["key"][at])
+    assert crashed.held_against(np.delete(records, at)).strangers.tolist() == [key]
+    turned = records.copy()
+    turned["fate"][at] = Fate.UNKNOWN
+    assert key in crashed.held_against(turned).applied_unknown
+    made_up = records.copy()
+    made_up["key"][at] = 2**40
+    planted = crashed.held_against(made_up)
+    assert (planted.lost.tolist(), planted.strangers.tolist()) == ([2**40], [key])
+
+
+def test_a_row_that_vanishes_is_found(crashed: Crashed) -> None:
+    key = crashed.log.keys(Fate.ACKNOWLEDGED)[7]
+    found = account([asked(crashed.log.records)], crashed.found[crashed.found != key])
+    assert found.lost.tolist() == [key]
+
+
+def test_a_crash_fails_a_job_that_is_to_stop(name: str, tmp_path: Path) -> None:
+    with started(prepared(name, short_directory(tmp_path)), networking=False) as running:
+        running.execute(TABLE)
+
+        def at(event: Event) -> None:
+            if isinstance(event, Interval):
+                os.kill(running.server.pid, signal.SIGKILL)
+
+        path = tmp_path / "keys"
+        wanted = job(
+            UnixTarget(path=str(running.server.socket)),
+            path,
+            user=USER,
+            password=running.password,
+            database=DATABASE,
+            measure_ns=60 * SECOND,
+            interval_ns=100 * MILLISECOND,
+        )
+        events = run(wanted, at)
+    assert isinstance(events[-1], Failed) and events[-1].code == "server_gone"
+    assert len(acknowledged.read(path).records) == log_told(events).records
