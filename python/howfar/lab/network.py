@@ -3,7 +3,8 @@
     client [c0] ---- [lc]  base network of the sandbox  [ls] ---- [s0] server
 
 The link emulator joins `lc` and `ls`. Nothing of the kernel's own stack may speak on those two: no address, no ARP, no IPv6. Which
-wires there are is up to the link's back-end.
+wires there are is up to the link's back-end. A replica's host is joined to the server's in the same way, by names and addresses of
+its own (`ends.py`): a `Network` of two hosts for each link.
 """
 
 from __future__ import annotations
@@ -11,25 +12,19 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from howfar.errors import LabError, LinkFailed
 from howfar.lab import kernel, sandbox
+from howfar.lab.ends import FIRST, Ends, numbered
 from howfar.lab.hosts import Host, Shares
 
 LOOPBACK_ADDRESS = "127.0.0.1"
-CLIENT_ADDRESS = "10.77.0.1"
-SERVER_ADDRESS = "10.77.0.2"
-CLIENT_ADDRESS6 = "fd00:77::1"
-SERVER_ADDRESS6 = "fd00:77::2"
-_SUBNET = "10.77.0.0/30"
-_SUBNET6 = "fd00:77::/64"
-_CLIENT_MAC = "02:00:0a:4d:00:01"
-_SERVER_MAC = "02:00:0a:4d:00:02"
-CLIENT_MIDDLE = "lc"
-SERVER_MIDDLE = "ls"
+CLIENT_ADDRESS = FIRST.client_address
+SERVER_ADDRESS = FIRST.server_address
+SERVER_ADDRESS6 = FIRST.server_address6
 MTU = 1500
 CONGESTION_CONTROL = "cubic"
 """Debian's kernels' default; chosen per route because a child network may not set its own default."""
@@ -47,7 +42,7 @@ _QUIET6 = {"accept_ra": "0", "autoconf": "0", "accept_dad": "0", "router_solicit
 
 @dataclass
 class Network:
-    """The hosts of a sandbox; a link's back-end cables them."""
+    """Two hosts of a sandbox; a link's back-end cables them."""
 
     base: Host
     client: Host
@@ -61,18 +56,20 @@ class Network:
     """The present wires carry IPv6 too."""
     shares: Shares | None = None
     """CPUs of the hosts, for who carries packets between them; None: any."""
+    ends: Ends = FIRST
     warnings: list[str] = field(default_factory=list)
 
 
-def middle_batch(client_fd: int, server_fd: int, mtu: int = MTU) -> list[str]:
+def middle_batch(client_fd: int, server_fd: int, mtu: int = MTU, ends: Ends = FIRST) -> list[str]:
     """`ip -batch` lines for the base network: two cables, their outer ends given away."""
+    client, server = ends.client_device, ends.server_device
     return [
-        f"link add name {CLIENT_MIDDLE} mtu {mtu} type veth peer name c0 mtu {mtu} address {_CLIENT_MAC}",
-        f"link add name {SERVER_MIDDLE} mtu {mtu} type veth peer name s0 mtu {mtu} address {_SERVER_MAC}",
-        f"link set dev c0 netns /proc/self/fd/{client_fd}",
-        f"link set dev s0 netns /proc/self/fd/{server_fd}",
-        f"link set dev {CLIENT_MIDDLE} arp off up",
-        f"link set dev {SERVER_MIDDLE} arp off up",
+        f"link add name {ends.client_middle} mtu {mtu} type veth peer name {client} mtu {mtu} address {ends.client_mac}",
+        f"link add name {ends.server_middle} mtu {mtu} type veth peer name {server} mtu {mtu} address {ends.server_mac}",
+        f"link set dev {client} netns /proc/self/fd/{client_fd}",
+        f"link set dev {server} netns /proc/self/fd/{server_fd}",
+        f"link set dev {ends.client_middle} arp off up",
+        f"link set dev {ends.server_middle} arp off up",
     ]
 
 
@@ -82,51 +79,77 @@ def loopback_batch(congestion_control: str | None) -> list[str]:
     return [*lines, f"{_LOCAL} congctl {congestion_control}"] if congestion_control else lines
 
 
-def host_batch(role: str, congestion_control: str | None, *, ethernet: bool = True, ipv6: bool = True) -> list[str]:
+def host_batch(
+    role: str, congestion_control: str | None, *, ethernet: bool = True, ipv6: bool = True, ends: Ends = FIRST
+) -> list[str]:
     """`ip -batch` lines for a host's end of the link: addresses, the one static neighbour, routes with their congestion control.
 
     Without ARP, and so without the groups that IPv6 joins to find neighbours: nothing asks, nothing is announced.
     """
-    device, own, other, own6, other6, mac = {
-        "client": ("c0", CLIENT_ADDRESS, SERVER_ADDRESS, CLIENT_ADDRESS6, SERVER_ADDRESS6, _SERVER_MAC),
-        "server": ("s0", SERVER_ADDRESS, CLIENT_ADDRESS, SERVER_ADDRESS6, CLIENT_ADDRESS6, _CLIENT_MAC),
-    }[role]
+    client = (ends.client_device, ends.client_address, ends.client_address6, ends.client_mac)
+    server = (ends.server_device, ends.server_address, ends.server_address6, ends.server_mac)
+    near, far = {"client": (client, server), "server": (server, client)}[role]
+    device, own, own6, _ = near
+    _, other, other6, mac = far
     chosen = f" congctl {congestion_control}" if congestion_control else ""
     up = f"link set dev {device} arp off up" if ethernet else f"link set dev {device} txqueuelen {_TUN_QUEUE} up"
     lines = [up, f"addr replace {own}/30 dev {device} noprefixroute"]
     if ethernet:
         lines.append(f"neigh replace {other} lladdr {mac} dev {device} nud permanent")
-    lines.append(f"route replace {_SUBNET} dev {device} scope link src {own}{chosen}")
+    lines.append(f"route replace {ends.subnet} dev {device} scope link src {own}{chosen}")
     if ipv6:
         lines.append(f"addr replace {own6}/64 dev {device} nodad noprefixroute")
         if ethernet:
             lines.append(f"neigh replace {other6} lladdr {mac} dev {device} nud permanent")
-        lines.append(f"route replace {_SUBNET6} dev {device} src {own6}{chosen}")
+        lines.append(f"route replace {ends.subnet6} dev {device} src {own6}{chosen}")
     return lines
 
 
 def build_network(ledger: ExitStack, mtu: int = MTU, congestion_control: str = CONGESTION_CONTROL) -> Network:
     """Make both hosts, not cabled; call in the sandbox. The descriptors are closed with the ledger. Raises LinkFailed."""
     base = Host("base", None)
-    try:
-        client = Host("client", kernel.new_network_namespace())
-        server = Host("server", kernel.new_network_namespace())
-    except OSError as error:
-        raise LinkFailed(f"a network for a host could not be made: {error}", "Run as root.") from error
-    assert client.network is not None and server.network is not None
-    ledger.callback(os.close, client.network)
-    ledger.callback(os.close, server.network)
-    for host in (base, client, server):
-        for scope in ("all", "default"):
-            host.write_sysctl(f"net/ipv6/conf/{scope}/disable_ipv6", "1")
+    _without_ipv6(base)
+    client, server = _new_host("client", ledger), _new_host("server", ledger)
     network = Network(base, client, server, mtu, congestion_control)
     for host in (client, server):
-        try:
-            host.ip(loopback_batch(congestion_control))
-        except LabError as error:
-            _not_chosen(network, congestion_control, error)
-            host.ip(loopback_batch(None))
+        _open_loopback(network, host)
     return network
+
+
+def join_replica(network: Network, ledger: ExitStack, number: int, shares: Shares | None) -> Network:
+    """A further host, `replica1` and so on, for a link of its own to the server's; not cabled. There the replica is the client, for
+    it is the one that dials: what the primary sends it goes `to_client`, acknowledgements go `to_server`. Raises LinkFailed."""
+    replica = _new_host(f"replica{number}", ledger)
+    joined = replace(network, client=replica, ipv6=False, shares=shares, warnings=[], ends=numbered(number))
+    _open_loopback(joined, replica)
+    return joined
+
+
+def _new_host(name: str, ledger: ExitStack) -> Host:
+    try:
+        descriptor = kernel.new_network_namespace()
+    except OSError as error:
+        raise LinkFailed(f"a network for a host could not be made: {error}", "Run as root.") from error
+    ledger.callback(os.close, descriptor)
+    host = Host(name, descriptor)
+    _without_ipv6(host)
+    return host
+
+
+def _without_ipv6(host: Host) -> None:
+    for scope in ("all", "default"):
+        host.write_sysctl(f"net/ipv6/conf/{scope}/disable_ipv6", "1")
+
+
+def _open_loopback(network: Network, host: Host) -> None:
+    chosen = network.congestion_control if network.by_route else None
+    try:
+        host.ip(loopback_batch(chosen))
+    except LabError as error:
+        if chosen is None:
+            raise
+        _not_chosen(network, chosen, error)
+        host.ip(loopback_batch(None))
 
 
 def _not_chosen(network: Network, asked: str, error: LabError) -> None:
@@ -153,9 +176,10 @@ def cable_through_middle(network: Network) -> Iterator[None]:
     """A cable from each host to the base network. Taken away on leaving. Raises LinkFailed."""
     client_fd, server_fd = network.client.network, network.server.network
     assert client_fd is not None and server_fd is not None
-    _cable(network, middle_batch(client_fd, server_fd, network.mtu))
+    ends = network.ends
+    _cable(network, middle_batch(client_fd, server_fd, network.mtu, ends))
     with ExitStack() as ledger:
-        ledger.callback(network.base.ip, [f"link del dev {CLIENT_MIDDLE}", f"link del dev {SERVER_MIDDLE}"])
+        ledger.callback(network.base.ip, [f"link del dev {ends.client_middle}", f"link del dev {ends.server_middle}"])
         _configure(network, ethernet=True)
         yield
 
@@ -165,17 +189,19 @@ def cable_directly(network: Network) -> Iterator[None]:
     """One cable from host to host. Taken away on leaving. Raises LinkFailed."""
     client_fd, server_fd = network.client.network, network.server.network
     assert client_fd is not None and server_fd is not None
-    mtu = network.mtu
+    mtu, ends = network.mtu, network.ends
+    client, server = ends.client_device, ends.server_device
+    peer = f"type veth peer name {server} mtu {mtu} address {ends.server_mac}"
     _cable(
         network,
         [
-            f"link add name c0 mtu {mtu} address {_CLIENT_MAC} type veth peer name s0 mtu {mtu} address {_SERVER_MAC}",
-            f"link set dev c0 netns /proc/self/fd/{client_fd}",
-            f"link set dev s0 netns /proc/self/fd/{server_fd}",
+            f"link add name {client} mtu {mtu} address {ends.client_mac} {peer}",
+            f"link set dev {client} netns /proc/self/fd/{client_fd}",
+            f"link set dev {server} netns /proc/self/fd/{server_fd}",
         ],
     )
     with ExitStack() as ledger:
-        ledger.callback(network.client.ip, ["link del dev c0"])
+        ledger.callback(network.client.ip, [f"link del dev {client}"])
         _configure(network, ethernet=True)
         yield
 
@@ -184,13 +210,14 @@ def adopt_devices(network: Network) -> None:
     """Move the two devices that somebody made in the base network to their hosts. They end with who made them. Raises LinkFailed."""
     client_fd, server_fd = network.client.network, network.server.network
     assert client_fd is not None and server_fd is not None
+    ends = network.ends
     try:
         network.base.ip(
             [
-                f"link set dev {CLIENT_MIDDLE} mtu {network.mtu}",
-                f"link set dev {SERVER_MIDDLE} mtu {network.mtu}",
-                f"link set dev {CLIENT_MIDDLE} netns /proc/self/fd/{client_fd} name c0",
-                f"link set dev {SERVER_MIDDLE} netns /proc/self/fd/{server_fd} name s0",
+                f"link set dev {ends.client_middle} mtu {network.mtu}",
+                f"link set dev {ends.server_middle} mtu {network.mtu}",
+                f"link set dev {ends.client_middle} netns /proc/self/fd/{client_fd} name {ends.client_device}",
+                f"link set dev {ends.server_middle} netns /proc/self/fd/{server_fd} name {ends.server_device}",
             ],
             pass_fds=(client_fd, server_fd),
         )
@@ -212,16 +239,17 @@ def _cable(network: Network, batch: list[str]) -> None:
 
 def _configure(network: Network, *, ethernet: bool) -> None:
     """Addresses and routes of both ends."""
-    network.ipv6 = _allow_ipv6(network.client, "c0") and _allow_ipv6(network.server, "s0")
-    for host in (network.client, network.server):
+    ends = network.ends
+    network.ipv6 = _allow_ipv6(network.client, ends.client_device) and _allow_ipv6(network.server, ends.server_device)
+    for role, host in (("client", network.client), ("server", network.server)):
         chosen = network.congestion_control if network.by_route else None
         try:
-            host.ip(host_batch(host.name, chosen, ethernet=ethernet, ipv6=network.ipv6))
+            host.ip(host_batch(role, chosen, ethernet=ethernet, ipv6=network.ipv6, ends=ends))
         except LabError as error:
             if chosen is None:
                 raise
             _not_chosen(network, chosen, error)
-            host.ip(host_batch(host.name, None, ethernet=ethernet, ipv6=network.ipv6))
+            host.ip(host_batch(role, None, ethernet=ethernet, ipv6=network.ipv6, ends=ends))
 
 
 def _allow_ipv6(host: Host, device: str) -> bool:

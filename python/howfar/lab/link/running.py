@@ -28,7 +28,7 @@ from howfar.lab.hosts import usable_cpus
 from howfar.lab.link.asked import WAYS, LinkAsked, WayName
 from howfar.lab.link.backends import DEFAULT, Line, backends, find_backend
 from howfar.lab.link.calibrate import calibrate, goodput_times_ns, measure_goodput, ping_count
-from howfar.lab.network import SERVER_ADDRESS, Network
+from howfar.lab.network import Network
 from howfar.plan.tolerance import rtt_tolerance_ns
 
 _PAUSES_S = (0.1, 0.2, 0.4, 0.8)
@@ -125,7 +125,7 @@ class Link:
         rest_rtt_ns = self.rest_rtt_ns(self.asked)
         count = ping_count(rest_rtt_ns)
         longest_ns = _PING_PATIENCE_NS + 4 * count * rest_rtt_ns
-        job = RttJob(host=SERVER_ADDRESS, port=self.echo_port, count=count, timeout_ns=longest_ns)
+        job = RttJob(host=self.network.ends.server_address, port=self.echo_port, count=count, timeout_ns=longest_ns)
         result = run_probe(job, self.client)
         if not isinstance(result, RttResult):
             raise LinkFailed(f"the RTT probe answered {result.event!r} instead of an RTT")
@@ -135,7 +135,7 @@ class Link:
         """One bulk transfer; warm-up long enough for the window to open."""
         warmup_ns, measure_ns = goodput_times_ns(self.asked.rtt_ns)
         job = GoodputJob(
-            host=SERVER_ADDRESS,
+            host=self.network.ends.server_address,
             port=self.echo_port,
             direction="to_server" if to_server else "to_client",
             warmup_ns=warmup_ns,
@@ -188,7 +188,7 @@ def open_link(
     """
     with (
         find_backend(backend, asked).open_line(network, asked) as line,
-        EngineProcess(EchoJob(host=SERVER_ADDRESS), server) as echo,
+        EngineProcess(EchoJob(host=network.ends.server_address), server) as echo,
     ):
         listening = echo.read()
         if not isinstance(listening, Listening):

@@ -22,6 +22,16 @@ _INITIALISE_TIMEOUT_S = 300
 
 
 @dataclass(frozen=True)
+class BinaryLog:
+    """What a server that takes part in replication is told beyond the rest."""
+
+    server_id: int
+    options: tuple[str, ...]
+    init_sql: str
+    """Accounts for replication, one statement a line."""
+
+
+@dataclass(frozen=True)
 class Settings:
     """How to start one."""
 
@@ -37,6 +47,8 @@ class Settings:
     """For a template: slower to end, allowed to read files."""
     tls: CertificatePaths | None = None
     """None: the server offers no TLS."""
+    binary_log: BinaryLog | None = None
+    """None: it writes none."""
 
 
 class Dialect(Protocol):
@@ -100,6 +112,20 @@ def shared_options(settings: Settings, port: int | None) -> list[str]:
         tls = settings.tls
         options += [f"--ssl-ca={tls.ca}", f"--ssl-cert={tls.certificate}", f"--ssl-key={tls.key}"]
     return options
+
+
+def log_options(log: BinaryLog) -> list[str]:
+    """What both take. The log lies with the data; its name is in positions, so it is the same everywhere."""
+    return [f"--server-id={log.server_id}", "--log-bin=bl", "--relay-log=rl", *log.options]
+
+
+def start_sql(settings: Settings, dialect: Dialect) -> str:
+    """Statements at start, one a line. Accounts are each server's own: logged, those of the primary would come to its replicas, and
+    a replica's would be transactions that its primary never had."""
+    if settings.binary_log is None:
+        return dialect.init_sql(settings.password)
+    unlogged = "SET SESSION sql_log_bin = 0;\n"
+    return unlogged + dialect.init_sql(settings.password) + settings.binary_log.init_sql
 
 
 def run_initialiser(command: Sequence[str], data: Path, *, pass_fds: Sequence[int] = ()) -> None:

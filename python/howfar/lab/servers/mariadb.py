@@ -8,7 +8,7 @@ from pathlib import Path
 
 from howfar.errors import ServerMissing
 from howfar.lab.servers import DATABASE, USER
-from howfar.lab.servers.dialect import Settings, quotable, run_initialiser, shared_options
+from howfar.lab.servers.dialect import Settings, log_options, quotable, run_initialiser, shared_options
 
 NAMES = ("mariadbd", "mysqld")
 PACKAGE = "mariadb-server-core"
@@ -48,6 +48,8 @@ class MariadbDialect:
         command = [str(settings.program), *shared_options(settings, port)]
         if settings.tls is None:
             command.append("--skip-ssl")
+        if settings.binary_log is not None:
+            command += log_options(settings.binary_log)
         if os.geteuid() == 0:
             command.append("--user=root")
         return command

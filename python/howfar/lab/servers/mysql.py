@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 from howfar.lab.servers import DATABASE, USER
-from howfar.lab.servers.dialect import Settings, quotable, run_initialiser, shared_options
+from howfar.lab.servers.dialect import Settings, log_options, quotable, run_initialiser, shared_options
 
 NAMES = ("mysqld",)
 
@@ -50,10 +50,10 @@ class MysqlDialect:
             str(settings.program),
             *shared_options(settings, port),
             "--mysqlx=OFF",
-            "--disable-log-bin",
             "--auto-generate-certs=OFF",
             "--innodb-purge-rseg-truncate-frequency=1",
         ]
+        command += ["--disable-log-bin"] if settings.binary_log is None else log_options(settings.binary_log)
         if settings.tls is None:
             command.append("--tls-version=")
         if os.geteuid() == 0:

@@ -18,7 +18,7 @@ from howfar.errors import LabError, ServerCrashed
 from howfar.lab.capacity import listen_queue
 from howfar.lab.hosts import Companion, Host
 from howfar.lab.servers import DATABASE, GAUGES, USER
-from howfar.lab.servers.dialect import PREPARED_STATEMENTS, SPARE_CONNECTIONS, Dialect, Settings
+from howfar.lab.servers.dialect import PREPARED_STATEMENTS, SPARE_CONNECTIONS, Dialect, Settings, start_sql
 from howfar.lab.sockets import free_port, listening_ports
 
 _READY_TIMEOUT_S = 60.0
@@ -93,7 +93,7 @@ class SqlServer:
         self._log = work / "server.log"
         init = work / "init.sql"
         init.touch(mode=0o600)
-        init.write_text(dialect.init_sql(settings.password))
+        init.write_text(start_sql(settings, dialect))
         self.socket.unlink(missing_ok=True)
         with self._log.open("wb") as log:
             self._companion = Companion(
@@ -204,6 +204,10 @@ class SqlServer:
             self._check_alive("when asked for a connection")
             raise LabError(f"connecting to the server by {dict(connection)} failed: {error}{self._said()}") from error
 
+    def session(self, patience_s: float) -> pymysql.Connection[DictCursor]:
+        """A further connection over the socket; what takes longer than `patience_s` is an error of pymysql's. Raises LabError."""
+        return self._connect({"socket": str(self.socket)}, patience_s)
+
     def query(self, sql: str) -> list[dict[str, Any]]:
         """Ask over the socket. Raises ServerCrashed, LabError."""
         assert self._admin is not None, "not ready yet"
@@ -265,6 +269,10 @@ class SqlServer:
         except pymysql.Error as error:
             self._check_alive("when asked how it sees its client")
             raise LabError(f"the server did not say how it sees a client by {dict(connection)}: {error}") from error
+
+    def kill(self) -> None:
+        """SIGKILL, and nothing else: what it held stays as it is."""
+        self._companion.process.kill()
 
     def shut_down(self) -> None:
         """Cleanly, so that the next start needs no recovery. Raises ServerCrashed."""

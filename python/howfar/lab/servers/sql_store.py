@@ -14,7 +14,7 @@ from howfar.errors import PlanError
 from howfar.lab.cache import cache_home, file_system_of
 from howfar.lab.servers import CertificatePaths, Ground, Tables
 from howfar.lab.servers.contents import Rows, find_rows
-from howfar.lab.servers.dialect import Dialect, Settings
+from howfar.lab.servers.dialect import BinaryLog, Dialect, Settings
 from howfar.lab.servers.program import Program
 from howfar.lab.servers.sql_server import SqlServer, start_server
 from howfar.lab.servers.sysbench_tables import load_tables
@@ -65,6 +65,13 @@ class SqlStore:
             raise PlanError(f"this laboratory has no tables of {content}", "Ask for them when building the laboratory.")
         return self._start(self._data(content), networking=networking, loading=False, tls=tls)
 
+    def begin(self, *, binary_log: BinaryLog, tls: CertificatePaths | None = None) -> SqlServer:
+        """Start one that takes part in replication, with networking, on the first content; who calls waits until it is ready, and
+        stops it. So several come up side by side."""
+        data = self._data(self.tables.contents[0])
+        settings = self._settings(data, networking=True, loading=False, tls=tls, binary_log=binary_log)
+        return SqlServer(settings, self._dialect)
+
     def _data(self, content: Content) -> Path:
         assert self._ground is not None, "prepare() comes first"
         return self._ground.work / ("data" if content == "digits" else f"data-{content}")
@@ -100,8 +107,19 @@ class SqlStore:
             server.stop()
 
     def _start(self, data: Path, *, networking: bool, loading: bool, tls: CertificatePaths | None = None) -> SqlServer:
+        return start_server(self._settings(data, networking=networking, loading=loading, tls=tls), self._dialect)
+
+    def _settings(
+        self,
+        data: Path,
+        *,
+        networking: bool,
+        loading: bool,
+        tls: CertificatePaths | None,
+        binary_log: BinaryLog | None = None,
+    ) -> Settings:
         assert self._ground is not None, "prepare() comes before start()"
-        settings = Settings(
+        return Settings(
             program=self.program.path,
             data=data,
             ground=self._ground,
@@ -111,5 +129,5 @@ class SqlStore:
             networking=networking,
             loading=loading,
             tls=tls,
+            binary_log=binary_log,
         )
-        return start_server(settings, self._dialect)

@@ -12,9 +12,10 @@ from typing import Literal
 from howfar.engine.link_messages import AskStats, LinkJob, LinkReady, LinkStats, SetLink
 from howfar.engine.process import EngineProcess, Launcher
 from howfar.errors import LinkFailed
+from howfar.lab.ends import FIRST, Ends
 from howfar.lab.hosts import Shares
 from howfar.lab.link.asked import LinkAsked
-from howfar.lab.network import CLIENT_MIDDLE, SERVER_MIDDLE, Network
+from howfar.lab.network import Network
 
 
 class EngineLine:
@@ -64,7 +65,7 @@ class EngineBackend:
         return None
 
 
-def seat(pid: int, shares: Shares) -> None:
+def seat(pid: int, shares: Shares, ends: Ends = FIRST) -> None:
     """Keep each direction's thread on the CPUs of the host that it delivers to.
 
     Left alone, a real-time thread stays where it was last until another is in its way, so each burst of packets dealt the two anew,
@@ -73,8 +74,8 @@ def seat(pid: int, shares: Shares) -> None:
     it another.
     """
     cpus = {
-        f"{CLIENT_MIDDLE}-{SERVER_MIDDLE}": shares.server,
-        f"{SERVER_MIDDLE}-{CLIENT_MIDDLE}": shares.client,
+        f"{ends.client_middle}-{ends.server_middle}": shares.server,
+        f"{ends.server_middle}-{ends.client_middle}": shares.client,
     }
     for task in Path(f"/proc/{pid}/task").iterdir():
         chosen = cpus.get((task / "comm").read_text().strip())
@@ -88,8 +89,8 @@ def engine_line(network: Network, asked: LinkAsked, port: Literal["packet", "tun
     calm = asked.calm()
     job = LinkJob(
         port=port,
-        client_interface=CLIENT_MIDDLE,
-        server_interface=SERVER_MIDDLE,
+        client_interface=network.ends.client_middle,
+        server_interface=network.ends.server_middle,
         to_server=calm.direction("to_server"),
         to_client=calm.direction("to_client"),
     )
@@ -99,5 +100,5 @@ def engine_line(network: Network, asked: LinkAsked, port: Literal["packet", "tun
             raise LinkFailed(f"the link answered {ready.event!r} instead of being ready")
         if network.shares is not None:
             with suppress(OSError):  # the link is as right without, only less steady
-                seat(engine.pid, network.shares)
+                seat(engine.pid, network.shares, network.ends)
         yield EngineLine(engine, ready)

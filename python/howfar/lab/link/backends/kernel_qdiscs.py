@@ -12,13 +12,11 @@ from contextlib import contextmanager
 
 from howfar.engine.link_messages import IndependentLoss, LinkReady, LinkStats, NormalJitter
 from howfar.errors import LabError, LinkFailed
+from howfar.lab.ends import FIRST, Ends
 from howfar.lab.link.asked import FRAMING_BYTES, WAYS, LinkAsked, WayName
 from howfar.lab.link.backends import Line
-from howfar.lab.network import CLIENT_MIDDLE, SERVER_MIDDLE, Network, cable_through_middle
+from howfar.lab.network import Network, cable_through_middle
 
-_BRIDGE = "lab0"
-_DEVICES: dict[WayName, str] = {"to_server": SERVER_MIDDLE, "to_client": CLIENT_MIDDLE}
-"""A packet to the server leaves the middle by the server's cable, and is shaped there: a slow router, not a slow card."""
 BURST_BYTES = 128 * 1024
 """A super-packet is 64 KiB; with a smaller burst tbf takes it apart, and a tenth of the throughput is left."""
 _QUEUE_MOST_BYTES = 2**31
@@ -46,8 +44,8 @@ class KernelLine:
         if why:
             raise LinkFailed(f"the kernel's disciplines cannot do that: {why}")
         for name in WAYS:
-            device = _DEVICES[name]
-            lines = qdisc_batch(asked, name, compensate_ns)
+            device = _device(name, self._network.ends)
+            lines = qdisc_batch(asked, name, compensate_ns, self._network.ends)
             kinds = [line.partition(" handle ")[2].split()[1] for line in lines]
             # Replaced by one of the same kind and handle, a discipline changes and keeps its queue; another tree begins empty.
             if self._set.get(device) not in (None, kinds):
@@ -69,15 +67,20 @@ class KernelLine:
         return None
 
 
+def _device(name: WayName, ends: Ends) -> str:
+    """A packet to the server leaves the middle by the server's cable, and is shaped there: a slow router, not a slow card."""
+    return ends.server_middle if name == "to_server" else ends.client_middle
+
+
 def tbf_rate(rate_bps: int, mtu: int) -> int:
     """What tbf is told for a rate on the wire. It counts full frames without preamble, FCS and gap, and its own `overhead` is charged
     once for a super-packet of up to 44 frames: so the rate is lowered instead."""
     return rate_bps * (mtu + _ETHERNET_BYTES) // (mtu + FRAMING_BYTES)
 
 
-def qdisc_batch(asked: LinkAsked, name: WayName, compensate_ns: int) -> list[str]:
+def qdisc_batch(asked: LinkAsked, name: WayName, compensate_ns: int, ends: Ends = FIRST) -> list[str]:
     """Lines for `tc -batch`: netem at the root where it is needed, tbf below it or alone."""
-    way, device, rate_bps = asked.way(name), _DEVICES[name], asked.mean_rate_bps(name)
+    way, device, rate_bps = asked.way(name), _device(name, ends), asked.mean_rate_bps(name)
     lines, parent = [], "root"
     delay_ns = max(asked.delay_ns(name) - compensate_ns, 0)
     netem = []
@@ -140,14 +143,15 @@ class KernelBackend:
     @staticmethod
     @contextmanager
     def open_line(network: Network, asked: LinkAsked) -> Iterator[Line]:
+        ends, bridge = network.ends, network.ends.bridge
         with cable_through_middle(network):
             try:
                 network.base.ip(
                     [
-                        f"link add name {_BRIDGE} mtu {asked.mtu} type bridge stp_state 0 forward_delay 0 mcast_snooping 0",
-                        f"link set dev {CLIENT_MIDDLE} master {_BRIDGE}",
-                        f"link set dev {SERVER_MIDDLE} master {_BRIDGE}",
-                        f"link set dev {_BRIDGE} arp off up",
+                        f"link add name {bridge} mtu {asked.mtu} type bridge stp_state 0 forward_delay 0 mcast_snooping 0",
+                        f"link set dev {ends.client_middle} master {bridge}",
+                        f"link set dev {ends.server_middle} master {bridge}",
+                        f"link set dev {bridge} arp off up",
                     ]
                 )
             except LabError as error:
@@ -159,4 +163,4 @@ class KernelBackend:
                 line.set(asked.calm(), 0, 0)
                 yield line
             finally:
-                network.base.ip([f"link del dev {_BRIDGE}"])
+                network.base.ip([f"link del dev {bridge}"])

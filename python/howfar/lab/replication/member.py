@@ -1,0 +1,155 @@
+"""One server of a pair: its data from the template, its options, the questions that are asked of it again and again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pymysql
+
+from howfar.errors import LabError
+from howfar.lab.hosts import Cpus, Host
+from howfar.lab.replication.asked import ReplicationAsked
+from howfar.lab.replication.semi_sync import (
+    PrimaryEnd,
+    SemiSyncNames,
+    primary_end,
+    replica_status,
+    semi_sync_names,
+)
+from howfar.lab.replication.verbs import PRIMARY_ID, ReplicaState, Verbs
+from howfar.lab.servers import CertificatePaths, Ground, Tables
+from howfar.lab.servers.dialect import BinaryLog
+from howfar.lab.servers.kinds import DIALECTS
+from howfar.lab.servers.program import Program
+from howfar.lab.servers.sql_server import SqlServer
+from howfar.lab.servers.sql_store import SqlStore
+
+_POLL_S = 0.01
+_SEMI_SYNC = "LIKE 'rpl\\_semi%'"
+
+
+@dataclass
+class Member:
+    """`primary`, `replica1` and so on."""
+
+    name: str
+    host: Host
+    server: SqlServer
+    store: SqlStore
+    verbs: Verbs
+    server_id: int
+    names: SemiSyncNames = field(default=SemiSyncNames(None, None, None))
+
+    def ask(self, sql: str) -> list[dict[str, Any]]:
+        """Questions only: a commit may wait for a replica, see `write`. Raises ServerCrashed, LabError."""
+        return self.server.query(sql)
+
+    def position(self, sql: str) -> str:
+        return str(self.ask(sql)[0]["position"] or "").replace("\n", "")
+
+    def replica_state(self) -> ReplicaState | None:
+        """None: it follows nobody."""
+        rows = self.ask(self.verbs.status_sql)
+        return self.verbs.replica_state(rows[0]) if rows else None
+
+    def variables(self, pattern: str = _SEMI_SYNC) -> dict[str, str]:
+        return {row["Variable_name"]: row["Value"] for row in self.ask(f"SHOW GLOBAL VARIABLES {pattern}")}
+
+    def status(self, pattern: str = _SEMI_SYNC) -> dict[str, str]:
+        return {row["Variable_name"]: row["Value"] for row in self.ask(f"SHOW GLOBAL STATUS {pattern}")}
+
+    def primary_end(self) -> PrimaryEnd | None:
+        return primary_end(self.names, self.variables(), self.status())
+
+    def acknowledges(self) -> bool | None:
+        return replica_status(self.names, self.status())
+
+    def write(self, *statements: str, patience_s: float) -> None:
+        """Commit something, and wait so long. Raises LabError when it is not acknowledged by then: it may be committed or not."""
+        connection = self.server.session(patience_s)
+        try:
+            with connection, connection.cursor() as cursor:
+                for statement in statements:
+                    cursor.execute(statement)
+        except pymysql.Error as error:
+            raise LabError(
+                f"{self.name} did not commit {statements[0][:80]!r} within {patience_s:.0f} s, or refused it: {error}",
+                "Semi-synchronous, it waits for its replicas: is one of them gone?",
+            ) from error
+
+    def load_plugins(self) -> None:
+        """Those of semi-synchronous replication, both ends, so that a replica can become a primary. Raises LabError."""
+        self.names = semi_sync_names(self.variables())
+        for have, plugins in (
+            (self.names.primary, self.verbs.primary_plugins),
+            (self.names.replica, self.verbs.replica_plugins),
+        ):
+            if have is None:
+                self._load_first_of(plugins)
+        self.names = semi_sync_names(self.variables())
+        if self.names.primary is None or self.names.replica is None:
+            raise LabError(
+                f"{self.name} ({self.server.kind} {self.server.version}) has no semi-synchronous replication",
+                "Ask for asynchronous replication, or use another server.",
+            )
+
+    def _load_first_of(self, plugins: tuple[tuple[str, str], ...]) -> None:
+        refusals = []
+        for name, file in plugins:
+            try:
+                self.ask(f"INSTALL PLUGIN {name} SONAME '{file}'")
+            except LabError as error:
+                refusals.append(error.message.splitlines()[0])
+                continue
+            return
+        if refusals:
+            raise LabError(f"{self.name} loads no plugin for semi-synchronous replication: {'; '.join(refusals)}")
+
+
+def place_data(
+    name: str, program: Program, tables: Tables, verbs: Verbs, where: tuple[Path, Host, Cpus, int]
+) -> SqlStore:
+    """A copy of the loaded template in a directory of its own. Raises LabError, ServerCrashed."""
+    work, host, cpus, connections = where
+    store = SqlStore(program, DIALECTS[program.kind], tables)
+    (work / name).mkdir()
+    store.prepare(Ground(work=work / name, host=host, cpus=cpus, connections=connections, namespaced=True))
+    return store
+
+
+def begin(
+    name: str,
+    number: int,
+    store: SqlStore,
+    asked: ReplicationAsked,
+    verbs: Verbs,
+    host: Host,
+    secret: str,
+    tls: CertificatePaths | None,
+) -> Member:
+    """Start it; `become_ready` of its server comes later, so that all come up side by side."""
+    log = BinaryLog(
+        server_id=PRIMARY_ID + number,
+        options=verbs.options(asked),
+        init_sql=verbs.account_sql(secret, tls=tls is not None),
+    )
+    server = store.begin(binary_log=log, tls=tls)
+    return Member(name, host, server, store, verbs, PRIMARY_ID + number)
+
+
+def wait_for(
+    condition: Callable[[], bool],
+    patience_s: float,
+    what: Callable[[], str],
+    advice: str = "Is the machine overloaded?",
+) -> None:
+    """Observe, bounded in time. Raises LabError that says `what` was not reached."""
+    deadline = time.monotonic() + patience_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise LabError(f"{what()} within {patience_s:.0f} s", advice)
+        time.sleep(_POLL_S)

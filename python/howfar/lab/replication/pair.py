@@ -1,0 +1,337 @@
+"""A primary and its replicas: hosts, links, data, servers, replication, made in this order, and proven before anybody measures.
+
+Each replica is seeded from the same loaded template as its primary, before either writes: their histories are empty and equal. Not
+here: the load, and what a crash does.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NoReturn
+
+from howfar.errors import LabError, PlanError
+from howfar.lab.certificates import make_certificates
+from howfar.lab.hosts import Cpus, Shares, usable_cpus
+from howfar.lab.link import Link, LinkAsked, open_link
+from howfar.lab.link.backends import DEFAULT
+from howfar.lab.network import LOOPBACK_ADDRESS, SERVER_ADDRESS, Network, join_replica, size_buffers
+from howfar.lab.replication.asked import ReplicationAsked
+from howfar.lab.replication.member import Member, begin, place_data, wait_for
+from howfar.lab.replication.proof import ReplicaFacts, Snapshot, violations
+from howfar.lab.replication.verbs import ReplicaState, Source, Verbs, verbs_of
+from howfar.lab.servers import CertificatePaths, Tables
+from howfar.lab.servers.program import Program
+
+SCHEMA = "howfar_replication"
+"""Apart from the tables that are measured."""
+_PATIENCE_S = 30.0
+_ROUND_TRIPS = 60
+"""Beyond that, for a long link: connecting, catching up and the proof take about a third of them."""
+_DURABILITY = ("innodb_flush_log_at_trx_commit", "sync_binlog", "innodb_flush_method")
+
+
+@dataclass(frozen=True)
+class PairGround:
+    """Where a pair may live: a directory, the network whose `server` will be the primary's host, CPUs, clients at once."""
+
+    work: Path
+    network: Network
+    shares: Shares
+    connections: int
+    backend: str = DEFAULT
+
+    @property
+    def replica_cpus(self) -> Cpus:
+        """Those that no host has; else the client's: so the primary, which is measured, keeps its own."""
+        taken = {*self.shares.client, *self.shares.server}
+        return tuple(cpu for cpu in usable_cpus() if cpu not in taken) or self.shares.client
+
+
+@dataclass
+class Pair:
+    """What `open_pair` gives."""
+
+    asked: ReplicationAsked
+    verbs: Verbs
+    primary: Member
+    replicas: tuple[Member, ...] = ()
+    links: tuple[Link, ...] = ()
+    """In the replicas' order."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """How it was made, and what its servers said of themselves."""
+
+    @property
+    def patience_s(self) -> float:
+        """For what needs some round trips."""
+        return _PATIENCE_S + _ROUND_TRIPS * max((link.asked.rtt_ns for link in self.links), default=0) / 1e9
+
+    def snapshot(self) -> Snapshot:
+        """Raises ServerCrashed, LabError."""
+        position = self.primary.position(self.verbs.position_sql)
+        return Snapshot(
+            position=position,
+            primary=self.primary.primary_end(),
+            replicas=tuple(self._facts_of(replica, position) for replica in self.replicas),
+        )
+
+    def _facts_of(self, replica: Member, position: str) -> ReplicaFacts:
+        state = _state_of(replica)
+        applied = replica.position(self.verbs.applied_sql)
+        return ReplicaFacts(
+            name=replica.name,
+            state=state,
+            semi_sync=replica.acknowledges(),
+            applied=applied,
+            behind=self.verbs.positions.lacking(position, applied),
+        )
+
+    def leave(self, replica: Member) -> None:
+        """It stops replicating; the primary is not told otherwise than by its connection."""
+        replica.ask(self.verbs.stop_sql)
+
+    def rejoin(self, replica: Member) -> None:
+        """It goes on from where it is. Raises LabError when it cannot, as when it has written on its own."""
+        self.refuse_strangers(replica)
+        replica.ask(self.verbs.start_sql)
+        self.await_replicating(replica)
+
+    def refuse_strangers(self, replica: Member) -> None:
+        """Histories that have parted cannot be joined, and not every server says so. Raises LabError."""
+        own, known = replica.position(self.verbs.state_sql), self.primary.position(self.verbs.state_sql)
+        strangers = self.verbs.positions.strangers(own, known)
+        if strangers:
+            raise LabError(
+                f"{replica.name} has transactions that its primary never had ({strangers}): their histories have parted",
+                "Seed the replica anew.",
+            )
+
+    def await_replicating(self, replica: Member) -> None:
+        """Raises LabError with what the replica says."""
+
+        def replicating() -> bool:
+            state = replica.replica_state()
+            state = _state_of(replica)
+            if state.applying != "Yes" or (state.receiving == "No" and state.errors):
+                _raise_refused(replica, state)
+            return state.receiving == "Yes"
+
+        def said() -> str:
+            return f"{replica.name} did not begin to replicate ({'; '.join(_state_of(replica).errors) or 'no error'})"
+
+        wait_for(replicating, self.patience_s, said)
+
+    def await_caught_up(self, replica: Member) -> None:
+        """Until all that the primary has committed by now is applied. Raises LabError."""
+        wanted = self.primary.position(self.verbs.position_sql)
+
+        def lacking() -> int:
+            return self.verbs.positions.lacking(wanted, replica.position(self.verbs.applied_sql))
+
+        def caught_up() -> bool:
+            state = _state_of(replica)
+            if state.applying != "Yes":
+                _raise_refused(replica, state)
+            return lacking() == 0
+
+        wait_for(
+            caught_up, self.patience_s, lambda: f"{replica.name} lacks {lacking()} transactions and did not catch up"
+        )
+
+    def prove(self) -> Snapshot:
+        """A row written on the primary is read on every replica, and every end says what was asked. Raises LabError."""
+        before = self.snapshot()
+        word = secrets.token_hex(8)
+        self.primary.write(f"REPLACE INTO {SCHEMA}.marker VALUES (1, '{word}')", patience_s=self.patience_s)
+        for replica in self.replicas:
+            self.await_caught_up(replica)
+            rows = replica.ask(f"SELECT word FROM {SCHEMA}.marker WHERE id = 1")
+            if [row["word"] for row in rows] != [word]:
+                raise LabError(f"{replica.name} says that it has all of its primary, and lacks a row of it")
+        after = self.snapshot()
+        found = violations(self.asked, before, after, commits=1)
+        if found:
+            raise LabError("replication is not what was asked: " + "; ".join(found))
+        return after
+
+
+def _state_of(replica: Member) -> ReplicaState:
+    state = replica.replica_state()
+    if state is None:
+        raise LabError(f"{replica.name} follows nobody")
+    return state
+
+
+def _raise_refused(replica: Member, state: ReplicaState) -> NoReturn:
+    why = "; ".join(state.errors) or f"receiving {state.receiving}, applying {state.applying}, and no error"
+    raise LabError(f"{replica.name} cannot replicate: {why}", "Its data and its primary's must be of one origin.")
+
+
+@contextmanager
+def open_pair(
+    ground: PairGround, program: Program, tables: Tables, asked: ReplicationAsked, link: LinkAsked
+) -> Iterator[Pair]:
+    """Call in the sandbox. Everything is undone on leaving, also after a failure half-way.
+
+    Raises PlanError, LabError, ServerCrashed, LinkFailed, EngineError.
+    """
+    asked.check()
+    verbs = verbs_of(program.kind)
+    _refuse(asked, verbs)
+    with ExitStack() as ledger:
+        marks = [("", time.monotonic())]
+
+        def mark(what: str) -> None:
+            marks.append((what, time.monotonic()))
+
+        wires = _join(ground, asked, link, ledger)
+        mark("links")
+        pair = _start(ground, program, tables, asked, verbs, wires, ledger)
+        mark("servers")
+        _connect(pair, ground)
+        mark("replication")
+        pair.facts["proof"] = asdict(pair.prove())
+        mark("proof")
+        pair.facts["seconds"] = {what: round(at - before, 3) for (_, before), (what, at) in pairwise(marks)}
+        yield pair
+
+
+def _refuse(asked: ReplicationAsked, verbs: Verbs) -> None:
+    if asked.semi_sync and verbs.most_to_wait_for is not None and asked.wait_for > verbs.most_to_wait_for:
+        raise PlanError(
+            f"{verbs.kind} waits for {verbs.most_to_wait_for} replica, not for {asked.wait_for}", "Use MySQL for that."
+        )
+    if asked.compression is not None and asked.compression not in verbs.compressions:
+        raise PlanError(
+            f"{verbs.kind} does not compress replication by {asked.compression}",
+            f"It can: {', '.join(verbs.compressions)}.",
+        )
+
+
+def _join(
+    ground: PairGround, asked: ReplicationAsked, link: LinkAsked, ledger: ExitStack
+) -> tuple[tuple[Network, Link], ...]:
+    """A host and a calibrated link for each replica."""
+    shares = Shares(client=ground.replica_cpus, server=ground.shares.server)
+    wires = []
+    for number in range(1, asked.replicas + 1):
+        network = join_replica(ground.network, ledger, number, shares)
+        size_buffers(network, link.bdp_bytes)
+        client, server = network.client.launcher(shares.client), network.server.launcher(shares.server)
+        opened = open_link(network, link, client, server, backend=ground.backend, with_goodput=False)
+        wires.append((network, ledger.enter_context(opened)))
+    return tuple(wires)
+
+
+def _start(
+    ground: PairGround,
+    program: Program,
+    tables: Tables,
+    asked: ReplicationAsked,
+    verbs: Verbs,
+    wires: tuple[tuple[Network, Link], ...],
+    ledger: ExitStack,
+) -> Pair:
+    """All servers up on equal data."""
+    certificates = _certificates(ground, wires) if asked.tls else None
+    secret = secrets.token_urlsafe(18)
+    hosts = [("primary", ground.network.server, ground.shares.server)]
+    hosts += [(network.client.name, network.client, ground.replica_cpus) for network, _ in wires]
+    members = []
+    for number, (name, host, cpus) in enumerate(hosts):
+        store = place_data(name, program, tables, verbs, (ground.work, host, cpus, ground.connections))
+        member = begin(name, number, store, asked, verbs, host, secret, certificates)
+        ledger.callback(member.server.stop)
+        members.append(member)
+    for member in members:
+        member.server.become_ready()
+    primary, *replicas = members
+    pair = Pair(asked, verbs, primary, tuple(replicas), tuple(link for _, link in wires))
+    pair.facts = {
+        "asked": asdict(asked),
+        "replica_cpus": list(ground.replica_cpus),
+        "durability": {member.name: _durability(member, asked) for member in members},
+    }
+    for member, (network, _) in zip(replicas, wires, strict=True):
+        source = Source(
+            address=network.ends.server_address,
+            port=_port(primary),
+            password=secret,
+            ca=str(certificates.ca) if certificates else None,
+            compression=asked.compression,
+        )
+        member.ask(verbs.follow_sql(source))
+    return pair
+
+
+def _port(member: Member) -> int:
+    assert member.server.port is not None, "replication needs networking"
+    return member.server.port
+
+
+def _certificates(ground: PairGround, wires: tuple[tuple[Network, Link], ...]) -> CertificatePaths:
+    directory = ground.work / "replication-tls"
+    directory.mkdir()
+    addresses = [network.ends.server_address for network, _ in wires]
+    return make_certificates(directory, (LOOPBACK_ADDRESS, SERVER_ADDRESS, *addresses))
+
+
+def _durability(member: Member, asked: ReplicationAsked) -> dict[str, str]:
+    """Read back. Raises LabError when it is not the preset: a server may take an option and not obey it."""
+    listed = ", ".join(f"'{name}'" for name in _DURABILITY)
+    found = member.variables(f"WHERE Variable_name IN ({listed})")
+    preset = asked.preset
+    wanted = dict(zip(_DURABILITY, (preset.flush_log_at_commit, preset.sync_binlog, preset.flush_method), strict=True))
+    unlike = [
+        f"{name} is {found.get(name)} instead of {value}"
+        for name, value in wanted.items()
+        if value is not None and found.get(name, "").lower() != str(value)
+    ]
+    if unlike:
+        raise LabError(f"{member.name} is not as durable as asked ({asked.durability}): {'; '.join(unlike)}")
+    return found
+
+
+def _connect(pair: Pair, ground: PairGround) -> None:
+    """Replication on, everywhere. The primary is semi-synchronous before a replica comes, and writes only when all have come."""
+    primary = pair.primary
+    patience_s = pair.patience_s
+    primary.write(
+        f"CREATE DATABASE {SCHEMA}",
+        f"CREATE TABLE {SCHEMA}.marker (id INT PRIMARY KEY, word VARCHAR(64)) ENGINE = InnoDB",
+        f"CREATE TABLE {SCHEMA}.heartbeat (id INT PRIMARY KEY, sent_ns BIGINT UNSIGNED) ENGINE = InnoDB",
+        patience_s=patience_s,
+    )
+    if pair.asked.semi_sync:
+        for member in (primary, *pair.replicas):
+            member.load_plugins()
+        for statement in primary.names.enable_primary_sql(pair.asked):
+            primary.ask(statement)
+    for replica in pair.replicas:
+        replica.ask(pair.verbs.read_only_sql)
+        if pair.asked.semi_sync:
+            replica.ask(replica.names.enable_replica_sql())
+        pair.refuse_strangers(replica)
+        replica.ask(pair.verbs.start_sql)
+    for replica in pair.replicas:
+        pair.await_replicating(replica)
+    if not pair.asked.semi_sync:
+        return
+
+    def clients() -> int:
+        end = primary.primary_end()
+        return 0 if end is None else end.clients
+
+    def all_there() -> bool:
+        return clients() >= pair.asked.replicas and all(replica.acknowledges() for replica in pair.replicas)
+
+    wait_for(
+        all_there,
+        patience_s,
+        lambda: f"{clients()} of {pair.asked.replicas} replicas were there to acknowledge, and no more came",
+    )

@@ -1,0 +1,114 @@
+"""Whether replication was what was asked over a window: facts at its beginning and its end, and what contradicts. Pure.
+
+A window whose semi-synchronous replication fell back for one commit is no measurement of it: the trial is void then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from howfar.lab.replication.asked import ReplicationAsked
+from howfar.lab.replication.semi_sync import PrimaryEnd
+from howfar.lab.replication.verbs import ReplicaState
+
+
+@dataclass(frozen=True)
+class ReplicaFacts:
+    name: str
+    state: ReplicaState
+    semi_sync: bool | None
+    """It acknowledges; None: it cannot."""
+    applied: str
+    """A position."""
+    behind: int
+    """Transactions that the primary had committed, asked before the replica was, and that are not applied."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All ends at one moment."""
+
+    position: str
+    """Of the primary."""
+    primary: PrimaryEnd | None
+    """None: it knows no semi-synchronous replication."""
+    replicas: tuple[ReplicaFacts, ...]
+
+
+def violations(
+    asked: ReplicationAsked, before: Snapshot, after: Snapshot, commits: int | None = None
+) -> tuple[str, ...]:
+    """Sentences, none: it held. `commits`: how many the load saw acknowledged in the window; None: unknown."""
+    found = [*_of_moment(asked, before, "before"), *_of_moment(asked, after, "after")]
+    if not asked.semi_sync or before.primary is None or after.primary is None:
+        return tuple(found)
+    one, two = before.primary, after.primary
+    if two.no_tx < one.no_tx or two.no_times < one.no_times or two.yes_tx < one.yes_tx:
+        found.append("the primary's counters went back during the window: it was started again, or they were reset")
+    if two.no_tx > one.no_tx:
+        found.append(f"{two.no_tx - one.no_tx} commits of the window were not acknowledged by a replica")
+    if two.no_times > one.no_times:
+        found.append(f"the primary fell back to asynchronous replication {two.no_times - one.no_times} times")
+    if commits and two.yes_tx <= one.yes_tx:
+        found.append(f"{commits} commits returned and the primary counted no acknowledgement")
+    return tuple(found)
+
+
+def _of_moment(asked: ReplicationAsked, seen: Snapshot, when: str) -> list[str]:
+    found = [] if len(seen.replicas) == asked.replicas else [f"{len(seen.replicas)} replicas {when} the window"]
+    for replica in seen.replicas:
+        found += _of_replica(asked, replica, when)
+    end = seen.primary
+    if not asked.semi_sync:
+        if end is not None and end.enabled:
+            found.append(f"the primary was semi-synchronous {when} the window")
+        return found
+    if end is None:
+        return [*found, f"the primary had no semi-synchronous replication {when} the window"]
+    if not (end.enabled and end.status):
+        found.append(f"the primary was not semi-synchronous {when} the window: it is asynchronous without saying so")
+    if end.clients < asked.replicas:
+        found.append(f"{end.clients} semi-synchronous replicas of {asked.replicas} were connected {when} the window")
+    for name, wanted, obtained in (
+        ("wait point", asked.wait_point, end.wait_point),
+        ("timeout in ms", asked.timeout_ms, end.timeout_ms),
+        ("number of replicas to wait for", asked.wait_for, end.wait_for),
+    ):
+        if wanted != obtained:
+            found.append(f"the {name} was {obtained} instead of {wanted} {when} the window")
+    return found
+
+
+def _of_replica(asked: ReplicationAsked, replica: ReplicaFacts, when: str) -> list[str]:
+    state, found = replica.state, []
+    if (state.receiving, state.applying) != ("Yes", "Yes"):
+        why = f" ({'; '.join(state.errors)})" if state.errors else ""
+        found.append(
+            f"{replica.name} was not replicating {when} the window: receiving {state.receiving}, applying {state.applying}{why}"
+        )
+    if asked.semi_sync and replica.semi_sync is not True:
+        found.append(f"{replica.name} did not acknowledge {when} the window")
+    if not asked.semi_sync and replica.semi_sync:
+        found.append(f"{replica.name} acknowledged {when} the window, which nobody asked for")
+    return found
+
+
+def latency_violation(asked: ReplicationAsked, p50_ns: int, rtt_ns: int) -> str | None:
+    """No commit is acknowledged sooner than a packet goes to the replica and back. Counters can lie, this cannot."""
+    if not asked.semi_sync or p50_ns >= rtt_ns:
+        return None
+    return (
+        f"half of the commits took less than {p50_ns / 1e6:.3f} ms where the round trip to the replica takes "
+        f"{rtt_ns / 1e6:.3f} ms: nobody waited for it"
+    )
+
+
+def window_facts(before: Snapshot, after: Snapshot) -> dict[str, Any]:
+    """For the receipt: both moments, and the mean wait of the window's commits, which no counter of the server's tells."""
+    facts: dict[str, Any] = {"before": asdict(before), "after": asdict(after), "mean_wait_us": None}
+    if before.primary is not None and after.primary is not None:
+        waits = after.primary.tx_waits - before.primary.tx_waits
+        if waits > 0:
+            facts["mean_wait_us"] = (after.primary.tx_wait_us - before.primary.tx_wait_us) / waits
+    return facts

@@ -1,0 +1,110 @@
+"""Semi-synchronous replication's variables and counters under whatever names a server has. Pure.
+
+Names come from `SHOW VARIABLES LIKE 'rpl_semi%'`, never from a version: builds of one version differ in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from howfar.lab.replication.asked import ReplicationAsked
+
+_PREFIX = "rpl_semi_sync_"
+_PRIMARY_WORDS = ("source", "master")
+_REPLICA_WORDS = ("replica", "slave")
+
+
+@dataclass(frozen=True)
+class SemiSyncNames:
+    """How one server calls its two ends; None: it cannot be that end, or not yet."""
+
+    primary: str | None
+    replica: str | None
+    wait_for: str | None
+    """The variable that says how many replicas must acknowledge; None: always one."""
+
+    def enable_primary_sql(self, asked: ReplicationAsked) -> tuple[str, ...]:
+        assert self.primary is not None, "its plugin comes first"
+        settings = [
+            f"SET GLOBAL {self.primary}timeout = {asked.timeout_ms}",
+            f"SET GLOBAL {self.primary}wait_point = '{asked.wait_point}'",
+        ]
+        if self.wait_for is not None:
+            settings.append(f"SET GLOBAL {self.wait_for} = {asked.wait_for}")
+        return (*settings, f"SET GLOBAL {self.primary}enabled = ON")
+
+    def enable_replica_sql(self) -> str:
+        assert self.replica is not None, "its plugin comes first"
+        return f"SET GLOBAL {self.replica}enabled = ON"
+
+
+def semi_sync_names(variables: Iterable[str]) -> SemiSyncNames:
+    """From the names of a server's variables."""
+    known = {name.lower() for name in variables}
+
+    def prefix(words: Iterable[str]) -> str | None:
+        return next((f"{_PREFIX}{word}_" for word in words if f"{_PREFIX}{word}_enabled" in known), None)
+
+    counts = (f"{_PREFIX}{one}_wait_for_{other}_count" for one in _PRIMARY_WORDS for other in _REPLICA_WORDS)
+    return SemiSyncNames(
+        primary=prefix(_PRIMARY_WORDS),
+        replica=prefix(_REPLICA_WORDS),
+        wait_for=next((name for name in counts if name in known), None),
+    )
+
+
+@dataclass(frozen=True)
+class PrimaryEnd:
+    """A primary's own account of its acknowledgements. Counters are totals since it started."""
+
+    enabled: bool
+    status: bool
+    """It is semi-synchronous now, and has not fallen back."""
+    clients: int
+    """Semi-synchronous replicas that are connected."""
+    timeout_ms: int
+    wait_point: str
+    wait_for: int
+    yes_tx: int
+    """Acknowledged. Beware: MySQL under AFTER_SYNC counts groups of commits, MariaDB and AFTER_COMMIT each commit."""
+    no_tx: int
+    """Committed without."""
+    no_times: int
+    """Fallbacks; switching it off counts as one."""
+    tx_waits: int
+    tx_wait_us: int
+    waiting: int
+    """Sessions that wait for an acknowledgement now."""
+
+
+def primary_end(names: SemiSyncNames, variables: Mapping[str, str], status: Mapping[str, str]) -> PrimaryEnd | None:
+    """None: this server cannot be one."""
+    if names.primary is None:
+        return None
+    said = {name.lower(): value for name, value in {**variables, **status}.items()}
+
+    def number(name: str) -> int:
+        return int(said.get(f"{names.primary}{name}", "0"))
+
+    return PrimaryEnd(
+        enabled=said[f"{names.primary}enabled"] == "ON",
+        status=said[f"{names.primary}status"] == "ON",
+        clients=number("clients"),
+        timeout_ms=number("timeout"),
+        wait_point=said[f"{names.primary}wait_point"],
+        wait_for=1 if names.wait_for is None else int(said[names.wait_for]),
+        yes_tx=number("yes_tx"),
+        no_tx=number("no_tx"),
+        no_times=number("no_times"),
+        tx_waits=number("tx_waits"),
+        tx_wait_us=number("tx_wait_time"),
+        waiting=number("wait_sessions"),
+    )
+
+
+def replica_status(names: SemiSyncNames, status: Mapping[str, str]) -> bool | None:
+    """Whether it acknowledges; None: it cannot."""
+    if names.replica is None:
+        return None
+    return {name.lower(): value for name, value in status.items()}.get(f"{names.replica}status") == "ON"

@@ -1,0 +1,103 @@
+"""What differs between MariaDB and MySQL in replication: options, statements, names of what they report.
+
+Semi-synchronous replication has two vocabularies (master and slave, source and replica) that do not follow from a version: which one a
+server has is read from its variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from howfar.lab.replication.asked import Compression, ReplicationAsked
+from howfar.lab.replication.positions import Positions
+
+ACCOUNT = "repl"
+PRIMARY_ID = 1
+"""The replicas' identifiers follow it."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a replica finds its primary."""
+
+    address: str
+    port: int
+    password: str
+    ca: str | None
+    """Who signed the primary's certificate; None: unencrypted."""
+    compression: Compression | None
+
+
+@dataclass(frozen=True)
+class ReplicaState:
+    """What a replica says of itself."""
+
+    receiving: str
+    """`Yes`, `No`, `Connecting`."""
+    applying: str
+    errors: tuple[str, ...]
+    received: str
+    """A position: what has come whole. Applied it may be or not."""
+
+
+class Verbs(Protocol):
+    """One kind of server."""
+
+    kind: str
+    positions: Positions
+    compressions: tuple[Compression, ...]
+    most_to_wait_for: int | None
+    """None: as many as there are."""
+    primary_plugins: tuple[tuple[str, str], ...]
+    """Name and file of those that can make a primary semi-synchronous, the one to try first; none: it is built in."""
+    replica_plugins: tuple[tuple[str, str], ...]
+    position_sql: str
+    """What a primary has committed, as `position`."""
+    applied_sql: str
+    """What a replica has applied, as `position`."""
+    state_sql: str
+    """All that is in its own binary log, as `position`."""
+    status_sql: str
+    start_sql: str
+    stop_sql: str
+    stop_receiving_sql: str
+    forget_sql: str
+    """A stopped replica has no primary any more."""
+    read_only_sql: str
+    writable_sql: str
+
+    def options(self, asked: ReplicationAsked) -> tuple[str, ...]:
+        """At start, primary and replicas alike."""
+        ...
+
+    def account_sql(self, password: str, *, tls: bool) -> str:
+        """The account of the replicas, one statement a line."""
+        ...
+
+    def follow_sql(self, source: Source) -> str:
+        """Tell a replica whom to follow from the first transaction that it lacks."""
+        ...
+
+    def replica_state(self, row: Mapping[str, object]) -> ReplicaState: ...
+
+
+def durability_options(asked: ReplicationAsked) -> tuple[str, ...]:
+    preset = asked.preset
+    options = (f"--innodb-flush-log-at-trx-commit={preset.flush_log_at_commit}", f"--sync-binlog={preset.sync_binlog}")
+    return options if preset.flush_method is None else (*options, f"--innodb-flush-method={preset.flush_method}")
+
+
+def text_of(row: Mapping[str, object], name: str) -> str:
+    """A column of a status, None as nothing."""
+    value = row.get(name)
+    return "" if value is None else str(value).replace("\n", "")
+
+
+def verbs_of(kind: str) -> Verbs:
+    from howfar.lab.replication.mariadb import MariadbVerbs
+    from howfar.lab.replication.mysql import MysqlVerbs
+
+    verbs: dict[str, Verbs] = {"mariadb": MariadbVerbs(), "mysql": MysqlVerbs()}
+    return verbs[kind]
