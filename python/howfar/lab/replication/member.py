@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pymysql
 
 from howfar.errors import LabError
-from howfar.lab.hosts import Cpus, Host
+from howfar.lab.hosts import Host
 from howfar.lab.replication.asked import ReplicationAsked
 from howfar.lab.replication.semi_sync import (
     PrimaryEnd,
@@ -20,7 +19,7 @@ from howfar.lab.replication.semi_sync import (
     replica_status,
     semi_sync_names,
 )
-from howfar.lab.replication.verbs import PRIMARY_ID, ReplicaState, Verbs
+from howfar.lab.replication.verbs import PRIMARY_ID, ReplicaState, Verbs, verbs_of
 from howfar.lab.servers import CertificatePaths, Ground, Tables
 from howfar.lab.servers.dialect import BinaryLog
 from howfar.lab.servers.kinds import DIALECTS
@@ -39,9 +38,7 @@ class Member:
     name: str
     host: Host
     server: SqlServer
-    store: SqlStore
     verbs: Verbs
-    server_id: int
     names: SemiSyncNames = field(default=SemiSyncNames(None, None, None))
 
     def ask(self, sql: str) -> list[dict[str, Any]]:
@@ -81,9 +78,12 @@ class Member:
                 "Semi-synchronous, it waits for its replicas: is one of them gone?",
             ) from error
 
-    def load_plugins(self) -> None:
-        """Those of semi-synchronous replication, both ends, so that a replica can become a primary. Raises LabError."""
+    def learn_names(self, *, load: bool) -> None:
+        """Of semi-synchronous replication. `load`: its plugins too, where there are some, for both ends, so that a replica can become
+        a primary. Raises LabError."""
         self.names = semi_sync_names(self.variables())
+        if not load:
+            return
         for have, plugins in (
             (self.names.primary, self.verbs.primary_plugins),
             (self.names.replica, self.verbs.replica_plugins),
@@ -110,35 +110,29 @@ class Member:
             raise LabError(f"{self.name} loads no plugin for semi-synchronous replication: {'; '.join(refusals)}")
 
 
-def place_data(
-    name: str, program: Program, tables: Tables, verbs: Verbs, where: tuple[Path, Host, Cpus, int]
-) -> SqlStore:
-    """A copy of the loaded template in a directory of its own. Raises LabError, ServerCrashed."""
-    work, host, cpus, connections = where
-    store = SqlStore(program, DIALECTS[program.kind], tables)
-    (work / name).mkdir()
-    store.prepare(Ground(work=work / name, host=host, cpus=cpus, connections=connections, namespaced=True))
-    return store
-
-
-def begin(
+def begin_member(
     name: str,
     number: int,
-    store: SqlStore,
+    ground: Ground,
+    program: Program,
+    tables: Tables,
     asked: ReplicationAsked,
-    verbs: Verbs,
-    host: Host,
     secret: str,
     tls: CertificatePaths | None,
 ) -> Member:
-    """Start it; `become_ready` of its server comes later, so that all come up side by side."""
+    """Seed it from the template and start it; `become_ready` of its server comes later, so that all come up side by side.
+
+    Raises LabError, ServerCrashed.
+    """
+    verbs = verbs_of(program.kind)
+    store = SqlStore(program, DIALECTS[program.kind], tables)
+    store.prepare(ground)
     log = BinaryLog(
         server_id=PRIMARY_ID + number,
         options=verbs.options(asked),
         init_sql=verbs.account_sql(secret, tls=tls is not None),
     )
-    server = store.begin(binary_log=log, tls=tls)
-    return Member(name, host, server, store, verbs, PRIMARY_ID + number)
+    return Member(name, ground.host, store.begin(binary_log=log, tls=tls), verbs)
 
 
 def wait_for(

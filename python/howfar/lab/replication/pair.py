@@ -1,56 +1,37 @@
-"""A primary and its replicas: hosts, links, data, servers, replication, made in this order, and proven before anybody measures.
+"""A primary and its replicas: data, servers, replication, made in this order, and proven before anybody measures.
 
-Each replica is seeded from the same loaded template as its primary, before either writes: their histories are empty and equal. Not
-here: the load, and what a crash does.
+Each replica is seeded from the same loaded template as its primary, before either writes: their histories are empty and equal. Hosts
+and links are in `wires.py` and outlive a pair. Not here: the load, and what a crash does.
 """
 
 from __future__ import annotations
 
 import secrets
+import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
-from howfar.errors import LabError, PlanError
+from howfar.errors import LabError, PlanError, ServerCrashed
 from howfar.lab.certificates import make_certificates
-from howfar.lab.hosts import Cpus, Shares, usable_cpus
-from howfar.lab.link import Link, LinkAsked, open_link
-from howfar.lab.link.backends import DEFAULT
-from howfar.lab.network import LOOPBACK_ADDRESS, SERVER_ADDRESS, Network, join_replica, size_buffers
+from howfar.lab.network import LOOPBACK_ADDRESS, SERVER_ADDRESS
 from howfar.lab.replication.asked import ReplicationAsked
-from howfar.lab.replication.member import Member, begin, place_data, wait_for
+from howfar.lab.replication.member import Member, begin_member, wait_for
 from howfar.lab.replication.proof import ReplicaFacts, Snapshot, violations
 from howfar.lab.replication.verbs import ReplicaState, Source, Verbs, verbs_of
-from howfar.lab.servers import CertificatePaths, Tables
+from howfar.lab.replication.wires import PairGround, Wire
+from howfar.lab.servers import CertificatePaths, Ground, Tables
 from howfar.lab.servers.program import Program
 
 SCHEMA = "howfar_replication"
 """Apart from the tables that are measured."""
-_PATIENCE_S = 30.0
 _ROUND_TRIPS = 60
-"""Beyond that, for a long link: connecting, catching up and the proof take about a third of them."""
+"""For a long link: connecting, catching up and the proof take about a third of them."""
 _DURABILITY = ("innodb_flush_log_at_trx_commit", "sync_binlog", "innodb_flush_method")
-
-
-@dataclass(frozen=True)
-class PairGround:
-    """Where a pair may live: a directory, the network whose `server` will be the primary's host, CPUs, clients at once."""
-
-    work: Path
-    network: Network
-    shares: Shares
-    connections: int
-    backend: str = DEFAULT
-
-    @property
-    def replica_cpus(self) -> Cpus:
-        """Those that no host has; else the client's: so the primary, which is measured, keeps its own."""
-        taken = {*self.shares.client, *self.shares.server}
-        return tuple(cpu for cpu in usable_cpus() if cpu not in taken) or self.shares.client
 
 
 @dataclass
@@ -61,15 +42,20 @@ class Pair:
     verbs: Verbs
     primary: Member
     replicas: tuple[Member, ...] = ()
-    links: tuple[Link, ...] = ()
+    wires: tuple[Wire, ...] = ()
     """In the replicas' order."""
+    patience_beyond_s: float = 30.0
+    """Beyond round trips."""
     facts: dict[str, Any] = field(default_factory=dict)
     """How it was made, and what its servers said of themselves."""
 
     @property
     def patience_s(self) -> float:
         """For what needs some round trips."""
-        return _PATIENCE_S + _ROUND_TRIPS * max((link.asked.rtt_ns for link in self.links), default=0) / 1e9
+        return (
+            self.patience_beyond_s
+            + _ROUND_TRIPS * max((wire.link.asked.rtt_ns for wire in self.wires), default=0) / 1e9
+        )
 
     def snapshot(self) -> Snapshot:
         """Raises ServerCrashed, LabError."""
@@ -124,7 +110,7 @@ class Pair:
         def said() -> str:
             return f"{replica.name} did not begin to replicate ({'; '.join(_state_of(replica).errors) or 'no error'})"
 
-        wait_for(replicating, self.patience_s, said)
+        wait_for(replicating, self.patience_s, said, "Is its link cut, or the machine overloaded?")
 
     def await_caught_up(self, replica: Member) -> None:
         """Until all that the primary has committed by now is applied. Raises LabError."""
@@ -174,26 +160,27 @@ def _raise_refused(replica: Member, state: ReplicaState) -> NoReturn:
 
 @contextmanager
 def open_pair(
-    ground: PairGround, program: Program, tables: Tables, asked: ReplicationAsked, link: LinkAsked
+    ground: PairGround, wires: Sequence[Wire], program: Program, tables: Tables, asked: ReplicationAsked
 ) -> Iterator[Pair]:
-    """Call in the sandbox. Everything is undone on leaving, also after a failure half-way.
+    """One replica on each of the first wires, as many as asked for. Call in the sandbox, with no other pair on this ground. Everything
+    is undone on leaving, also after a failure half-way.
 
-    Raises PlanError, LabError, ServerCrashed, LinkFailed, EngineError.
+    Raises PlanError, LabError, ServerCrashed.
     """
     asked.check()
     verbs = verbs_of(program.kind)
     _refuse(asked, verbs)
+    assert len(wires) >= asked.replicas, "each replica has a wire of its own"
     with ExitStack() as ledger:
         marks = [("", time.monotonic())]
 
         def mark(what: str) -> None:
             marks.append((what, time.monotonic()))
 
-        wires = _join(ground, asked, link, ledger)
-        mark("links")
-        pair = _start(ground, program, tables, asked, verbs, wires, ledger)
+        directory = ledger.enter_context(_directory(ground))
+        pair = _start(directory, ground, program, tables, asked, tuple(wires[: asked.replicas]), ledger)
         mark("servers")
-        _connect(pair, ground)
+        _connect(pair)
         mark("replication")
         pair.facts["proof"] = asdict(pair.prove())
         mark("proof")
@@ -213,53 +200,54 @@ def _refuse(asked: ReplicationAsked, verbs: Verbs) -> None:
         )
 
 
-def _join(
-    ground: PairGround, asked: ReplicationAsked, link: LinkAsked, ledger: ExitStack
-) -> tuple[tuple[Network, Link], ...]:
-    """A host and a calibrated link for each replica."""
-    shares = Shares(client=ground.replica_cpus, server=ground.shares.server)
-    wires = []
-    for number in range(1, asked.replicas + 1):
-        network = join_replica(ground.network, ledger, number, shares)
-        size_buffers(network, link.bdp_bytes)
-        client, server = network.client.launcher(shares.client), network.server.launcher(shares.server)
-        opened = open_link(network, link, client, server, backend=ground.backend, with_goodput=False)
-        wires.append((network, ledger.enter_context(opened)))
-    return tuple(wires)
+@contextmanager
+def _directory(ground: PairGround) -> Iterator[Path]:
+    """For the data of all, gone with the pair: the next one begins anew."""
+    where = ground.work / "pair"
+    where.mkdir()
+    try:
+        yield where
+    finally:
+        shutil.rmtree(where, ignore_errors=True)
 
 
 def _start(
+    directory: Path,
     ground: PairGround,
     program: Program,
     tables: Tables,
     asked: ReplicationAsked,
-    verbs: Verbs,
-    wires: tuple[tuple[Network, Link], ...],
+    wires: tuple[Wire, ...],
     ledger: ExitStack,
 ) -> Pair:
-    """All servers up on equal data."""
-    certificates = _certificates(ground, wires) if asked.tls else None
+    """All servers up on equal data, each replica told whom to follow."""
+    verbs = verbs_of(program.kind)
+    certificates = _certificates(directory, wires) if asked.tls else None
     secret = secrets.token_urlsafe(18)
     hosts = [("primary", ground.network.server, ground.shares.server)]
-    hosts += [(network.client.name, network.client, ground.replica_cpus) for network, _ in wires]
+    hosts += [(wire.host.name, wire.host, ground.replica_cpus) for wire in wires]
     members = []
     for number, (name, host, cpus) in enumerate(hosts):
-        store = place_data(name, program, tables, verbs, (ground.work, host, cpus, ground.connections))
-        member = begin(name, number, store, asked, verbs, host, secret, certificates)
+        (directory / name).mkdir()
+        place = Ground(work=directory / name, host=host, cpus=cpus, connections=ground.connections, namespaced=True)
+        member = begin_member(name, number, place, program, tables, asked, secret, certificates)
         ledger.callback(member.server.stop)
         members.append(member)
     for member in members:
-        member.server.become_ready()
+        try:
+            member.server.become_ready()
+        except ServerCrashed as error:
+            raise ServerCrashed(f"{member.name} does not start: {error.message}", error.advice) from error
     primary, *replicas = members
-    pair = Pair(asked, verbs, primary, tuple(replicas), tuple(link for _, link in wires))
+    pair = Pair(asked, verbs, primary, tuple(replicas), wires, ground.patience_s)
     pair.facts = {
         "asked": asdict(asked),
         "replica_cpus": list(ground.replica_cpus),
         "durability": {member.name: _durability(member, asked) for member in members},
     }
-    for member, (network, _) in zip(replicas, wires, strict=True):
+    for member, wire in zip(replicas, wires, strict=True):
         source = Source(
-            address=network.ends.server_address,
+            address=wire.network.ends.server_address,
             port=_port(primary),
             password=secret,
             ca=str(certificates.ca) if certificates else None,
@@ -274,10 +262,8 @@ def _port(member: Member) -> int:
     return member.server.port
 
 
-def _certificates(ground: PairGround, wires: tuple[tuple[Network, Link], ...]) -> CertificatePaths:
-    directory = ground.work / "replication-tls"
-    directory.mkdir()
-    addresses = [network.ends.server_address for network, _ in wires]
+def _certificates(directory: Path, wires: tuple[Wire, ...]) -> CertificatePaths:
+    addresses = [wire.network.ends.server_address for wire in wires]
     return make_certificates(directory, (LOOPBACK_ADDRESS, SERVER_ADDRESS, *addresses))
 
 
@@ -297,7 +283,7 @@ def _durability(member: Member, asked: ReplicationAsked) -> dict[str, str]:
     return found
 
 
-def _connect(pair: Pair, ground: PairGround) -> None:
+def _connect(pair: Pair) -> None:
     """Replication on, everywhere. The primary is semi-synchronous before a replica comes, and writes only when all have come."""
     primary = pair.primary
     patience_s = pair.patience_s
@@ -307,9 +293,9 @@ def _connect(pair: Pair, ground: PairGround) -> None:
         f"CREATE TABLE {SCHEMA}.heartbeat (id INT PRIMARY KEY, sent_ns BIGINT UNSIGNED) ENGINE = InnoDB",
         patience_s=patience_s,
     )
+    for member in (primary, *pair.replicas):
+        member.learn_names(load=pair.asked.semi_sync)
     if pair.asked.semi_sync:
-        for member in (primary, *pair.replicas):
-            member.load_plugins()
         for statement in primary.names.enable_primary_sql(pair.asked):
             primary.ask(statement)
     for replica in pair.replicas:

@@ -270,6 +270,9 @@ class SqlServer:
             self._check_alive("when asked how it sees its client")
             raise LabError(f"the server did not say how it sees a client by {dict(connection)}: {error}") from error
 
+    def alive(self) -> bool:
+        return self._companion.alive()
+
     def kill(self) -> None:
         """SIGKILL, and nothing else: what it held stays as it is."""
         self._companion.process.kill()

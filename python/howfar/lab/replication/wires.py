@@ -1,0 +1,82 @@
+"""The replicas' hosts, and each one's link to the primary's. They outlive a pair: calibrating takes longer than starting servers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from howfar.engine.link_messages import Outage
+from howfar.engine.message import LONGEST_NS
+from howfar.lab.hosts import Cpus, Host, Shares, usable_cpus
+from howfar.lab.link import WAYS, Link, LinkAsked, WayName, open_link
+from howfar.lab.link.backends import DEFAULT
+from howfar.lab.network import Network, TcpPreset, join_replica, size_buffers
+
+
+@dataclass(frozen=True)
+class PairGround:
+    """Where a pair may live: a directory, the network whose `server` will be the primary's host, CPUs, clients at once."""
+
+    work: Path
+    network: Network
+    shares: Shares
+    connections: int
+    backend: str = DEFAULT
+    tcp: TcpPreset = "tuned"
+    patience_s: float = 30.0
+    """Beyond round trips: for a replica to connect, to catch up, and for a commit outside the load."""
+
+    @property
+    def replica_cpus(self) -> Cpus:
+        """Those that no host has; else the client's: so the primary, which is measured, keeps its own."""
+        taken = {*self.shares.client, *self.shares.server}
+        return tuple(cpu for cpu in usable_cpus() if cpu not in taken) or self.shares.client
+
+
+@dataclass(frozen=True)
+class Wire:
+    """One replica's way to the primary. The replica dials, so it is the link's client: what the primary sends goes `to_client`,
+    acknowledgements go `to_server`."""
+
+    network: Network
+    link: Link
+    tcp: TcpPreset
+
+    @property
+    def host(self) -> Host:
+        """The replica's."""
+        return self.network.client
+
+    def shape(self, asked: LinkAsked) -> None:
+        """Another link from now on, at rest. Raises LinkFailed, EngineError."""
+        size_buffers(self.network, asked.bdp_bytes, self.tcp)
+        self.link.shape(asked)
+
+    def cut(self, ways: Iterable[WayName] = WAYS) -> None:
+        """Nothing comes through any more in these directions, and nobody is told. Raises LinkFailed."""
+        asked = self.link.asked
+        for name in ways:
+            way = replace(asked.way(name), outages=(Outage(at_ns=0, for_ns=LONGEST_NS),))
+            asked = asked.with_way(name, way)
+        self.link.change(asked, 0)
+
+    def mend(self) -> None:
+        """What it was before it was cut. Raises LinkFailed."""
+        self.link.change(self.link.asked, 0)
+
+
+@contextmanager
+def open_wires(ground: PairGround, count: int, asked: LinkAsked) -> Iterator[tuple[Wire, ...]]:
+    """So many hosts, each joined to the primary's by a calibrated link; call in the sandbox. Raises LinkFailed, EngineError."""
+    shares = Shares(client=ground.replica_cpus, server=ground.shares.server)
+    with ExitStack() as ledger:
+        wires = []
+        for number in range(1, count + 1):
+            network = join_replica(ground.network, ledger, number, shares)
+            size_buffers(network, asked.bdp_bytes, ground.tcp)
+            replica, primary = network.client.launcher(shares.client), network.server.launcher(shares.server)
+            opened = open_link(network, asked, replica, primary, backend=ground.backend, with_goodput=False)
+            wires.append(Wire(network, ledger.enter_context(opened), ground.tcp))
+        yield tuple(wires)

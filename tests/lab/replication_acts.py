@@ -1,0 +1,163 @@
+"""What the tests do with a pair; each act says what it saw."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from howfar.errors import LabError
+from howfar.lab.replication import Pair
+from howfar.lab.replication.lag import watch_lag
+from howfar.lab.replication.member import Member, wait_for
+from howfar.lab.replication.promote import promote
+from howfar.lab.replication.proof import latency_violation, violations
+from howfar.lab.replication.watch import watch_commits
+
+INSERTS = 15
+PATIENCE_S = 60.0
+Answer = dict[str, Any]
+
+
+def _insert(pair: Pair, count: int, patience_s: float = PATIENCE_S) -> list[int]:
+    """Single-row inserts of one connection over the primary's socket: how long each took."""
+    times = []
+    connection = pair.primary.server.session(patience_s)
+    with connection, connection.cursor() as cursor:
+        for _ in range(count):
+            began = time.monotonic_ns()
+            cursor.execute("INSERT INTO sbtest1 (k, c, pad) VALUES (1, 'howfar', '')")
+            times.append(time.monotonic_ns() - began)
+    return sorted(times)
+
+
+def _refused(tried: Callable[[], object]) -> str | None:
+    try:
+        tried()
+    except LabError as error:
+        return error.message
+    return None
+
+
+def commits(pair: Pair) -> Answer:
+    before, times, after = pair.snapshot(), _insert(pair, INSERTS), pair.snapshot()
+    rtts = [wire.link.ping().p50_ns for wire in pair.wires]
+    return {
+        "p50_ns": times[INSERTS // 2],
+        "rtt_ns": rtts,
+        "after": asdict(after),
+        "violations": violations(pair.asked, before, after, INSERTS),
+        "too_fast": latency_violation(pair.asked, times[INSERTS // 2], min(rtts, default=0)),
+    }
+
+
+def recorded(pair: Pair) -> Answer:
+    """What unit tests are fed with."""
+    return {
+        "primary": [pair.primary.variables(), pair.primary.status()],
+        "replicas": [[replica.variables(), replica.status()] for replica in pair.replicas],
+        "statuses": [replica.ask(pair.verbs.status_sql) for replica in pair.replicas],
+        "states": [member.position(pair.verbs.state_sql) for member in (pair.primary, *pair.replicas)],
+    }
+
+
+def fallback(pair: Pair) -> Answer:
+    """The line is cut under a short timeout, and mended."""
+    before = pair.snapshot()
+    pair.wires[0].cut()
+    times = _insert(pair, 3)
+    after = pair.snapshot()
+    pair.wires[0].mend()
+    _refused(lambda: pair.await_caught_up(pair.replicas[0]))
+    return {
+        "longest_ns": times[-1],
+        "violations": violations(pair.asked, before, after, 3),
+        "late_violations": violations(pair.asked, before, pair.snapshot(), 3),
+        "before": asdict(before),
+        "after": asdict(after),
+    }
+
+
+def half_cut(pair: Pair) -> Answer:
+    """Acknowledgements are lost, what the primary sends comes through: the row is on the replica and its writer not told."""
+    pair.wires[0].cut(("to_server",))
+    told = _refused(lambda: pair.primary.write("INSERT INTO sbtest1 (k, c, pad) VALUES (4242, '', '')", patience_s=3.0))
+    rows = pair.replicas[0].ask("SELECT COUNT(*) AS n FROM sbtest.sbtest1 WHERE k = 4242")
+    pair.wires[0].mend()
+    return {"told": told, "rows": rows[0]["n"]}
+
+
+def hang(pair: Pair) -> Answer:
+    """The replica dies; a commit hangs until the watch ends it."""
+    watch = watch_commits(pair, patience_s=2.0)
+    pair.replicas[0].server.kill()
+    told = _refused(lambda: pair.primary.write("INSERT INTO sbtest1 (k, c, pad) VALUES (1, '', '')", patience_s=120.0))
+    said = watch.finish()
+    return {"told": told, "said": said, "afterwards": _refused(pair.snapshot)}
+
+
+def calm(pair: Pair) -> Answer:
+    """A watch that sees nothing wrong says nothing."""
+    watch = watch_commits(pair, patience_s=10.0)
+    _insert(pair, 5)
+    return {"said": watch.finish()}
+
+
+def lag(pair: Pair) -> Answer:
+    """Replication stops and goes on while somebody looks."""
+    replica, watch = pair.replicas[0], watch_lag(pair, interval_s=0.05)
+    wait_for(lambda: any(s.heartbeat_ns for s in watch.samples), PATIENCE_S, lambda: "no heartbeat came")
+    pair.leave(replica)
+    _insert(pair, 10)
+    wait_for(lambda: max(s.behind for s in watch.samples) >= 10, PATIENCE_S, lambda: "no lag was seen")
+    pair.rejoin(replica)
+    pair.await_caught_up(replica)
+    return {"samples": [asdict(sample) for sample in watch.finish()]}
+
+
+def promotion(pair: Pair) -> Answer:
+    """Refused while the replica cannot apply, done when it can, with the primary dead."""
+    replica = pair.replicas[0]
+    with replica.server.session(PATIENCE_S) as lock, lock.cursor() as cursor:
+        cursor.execute("LOCK TABLES sbtest1 READ")
+        _insert(pair, 4)
+        wait_for(lambda: _received_all(pair, replica), PATIENCE_S, lambda: "it did not receive all")
+        pair.primary.server.kill()
+        refused = _refused(lambda: promote(replica, patience_s=1.0))
+        cursor.execute("UNLOCK TABLES")
+    promoted = promote(replica)
+    before = replica.ask("SELECT COUNT(*) AS n FROM sbtest.sbtest1")[0]["n"]
+    replica.write("INSERT INTO sbtest1 (k, c, pad) VALUES (1, 'mine', '')", patience_s=PATIENCE_S)
+    again = _refused(lambda: promote(replica))
+    return {"refused": refused, "promoted": asdict(promoted), "rows": before, "again": again}
+
+
+def _received_all(pair: Pair, replica: Member) -> bool:
+    state = replica.replica_state()
+    assert state is not None
+    return pair.verbs.positions.lacking(pair.primary.position(pair.verbs.position_sql), state.received) == 0
+
+
+def diverge(pair: Pair) -> Answer:
+    """The replica writes on its own and comes back."""
+    replica = pair.replicas[0]
+    pair.leave(replica)
+    replica.ask(pair.verbs.writable_sql)
+    replica.write("INSERT INTO sbtest1 (k, c, pad) VALUES (1, 'own', '')", patience_s=PATIENCE_S)
+    return {"refused": _refused(lambda: pair.rejoin(replica))}
+
+
+def conflict(pair: Pair) -> Answer:
+    """A row is there already, and nobody logged how: only the applier notices."""
+    replica = pair.replicas[0]
+    replica.ask(pair.verbs.writable_sql)
+    insert = "INSERT INTO sbtest1 (id, k, c, pad) VALUES (999999, 1, '', '')"
+    replica.write("SET SESSION sql_log_bin = 0", insert, patience_s=PATIENCE_S)
+    pair.primary.write(insert, patience_s=PATIENCE_S)
+    return {"refused": _refused(lambda: pair.await_caught_up(replica))}
+
+
+ACTS: dict[str, Callable[[Pair], Answer]] = {
+    act.__name__: act for act in (commits, recorded, fallback, half_cut, hang, calm, lag, promotion, diverge, conflict)
+}

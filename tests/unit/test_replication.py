@@ -1,0 +1,212 @@
+"""Replication without a server: names, positions, proof, what is refused. Values were recorded from MariaDB 10.11 and MySQL 9.7."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from howfar.errors import PlanError
+from howfar.lab.ends import REPLICAS_MOST, numbered
+from howfar.lab.link import LinkAsked
+from howfar.lab.link.backends.kernel_qdiscs import qdisc_batch
+from howfar.lab.network import host_batch, middle_batch
+from howfar.lab.replication import ReplicationAsked
+from howfar.lab.replication.lag import lag_sample
+from howfar.lab.replication.positions import MariadbPositions, MysqlPositions
+from howfar.lab.replication.proof import ReplicaFacts, Snapshot, latency_violation, violations, window_facts
+from howfar.lab.replication.semi_sync import primary_end, replica_status, semi_sync_names
+from howfar.lab.replication.verbs import Source, verbs_of
+from howfar.lab.replication.watch import HangClock
+
+RECORDED: dict[str, Any] = json.loads(Path(__file__).with_name("recorded_replication.json").read_text())
+KINDS = ("mariadb", "mysql")
+ASKED = ReplicationAsked()
+
+
+def snapshot(kind: str, *, add: dict[str, int] | None = None, replica: dict[str, str] | None = None) -> Snapshot:
+    """As recorded, with so much added to counters of the primary, and columns of the replica's status changed."""
+    seen, verbs = RECORDED[kind], verbs_of(kind)
+    (variables, status), (replica_variables, replica_said) = seen["primary"], seen["replica"]
+    ending = {name.rpartition("source_" if kind == "mysql" else "master_")[2]: name for name in status}
+    status = status | {ending[name]: str(int(status[ending[name]]) + more) for name, more in (add or {}).items()}
+    return Snapshot(
+        position=seen["states"][0],
+        primary=primary_end(semi_sync_names(variables), variables, status),
+        replicas=(
+            ReplicaFacts(
+                name="replica1",
+                state=verbs.replica_state(seen["replica_status"] | (replica or {})),
+                semi_sync=replica_status(semi_sync_names(replica_variables), replica_said),
+                applied=seen["states"][1],
+                behind=0,
+            ),
+        ),
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_names_are_found_whatever_they_are(kind: str) -> None:
+    names = semi_sync_names(RECORDED[kind]["primary"][0])
+    words = {"mariadb": ("master", "slave"), "mysql": ("source", "replica")}[kind]
+    assert (names.primary, names.replica) == tuple(f"rpl_semi_sync_{word}_" for word in words)
+    assert (names.wait_for is None) == (kind == "mariadb")
+    statements = names.enable_primary_sql(replace(ASKED, wait_point="AFTER_COMMIT"))
+    assert f"SET GLOBAL {names.primary}wait_point = 'AFTER_COMMIT'" in statements
+    assert statements[-1].endswith("enabled = ON"), "all else is set by then"
+
+
+def test_older_names_of_mysql_are_found_and_none_are_none() -> None:
+    old = semi_sync_names(["rpl_semi_sync_master_enabled", "rpl_semi_sync_master_wait_for_slave_count"])
+    assert (old.primary, old.replica, old.wait_for) == (
+        "rpl_semi_sync_master_",
+        None,
+        "rpl_semi_sync_master_wait_for_slave_count",
+    )
+    none = semi_sync_names(["server_id"])
+    assert (none.primary, none.replica) == (None, None)
+    assert primary_end(none, {}, {}) is None
+    assert replica_status(none, {}) is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_window_that_held(kind: str) -> None:
+    before, after = snapshot(kind), snapshot(kind, add={"yes_tx": 10, "tx_waits": 10, "tx_wait_time": 20500})
+    assert violations(ASKED, before, after, commits=10) == ()
+    assert window_facts(before, after)["mean_wait_us"] == 2050
+    assert before.primary is not None and before.primary.timeout_ms == 3_600_000
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("add", "commits", "words"),
+    [
+        ({"no_tx": 3, "yes_tx": 7}, 10, "3 commits of the window were not acknowledged"),
+        ({"no_times": 1, "yes_tx": 10}, 10, "fell back to asynchronous replication 1 times"),
+        ({}, 10, "10 commits returned and the primary counted no acknowledgement"),
+        ({"yes_tx": -1}, None, "counters went back"),
+        ({"clients": -1, "yes_tx": 1}, 1, "0 semi-synchronous replicas of 1 were connected after"),
+    ],
+)
+def test_a_window_that_did_not(kind: str, add: dict[str, int], commits: int | None, words: str) -> None:
+    found = violations(ASKED, snapshot(kind), snapshot(kind, add=add), commits)
+    assert [sentence for sentence in found if words in sentence] == list(found) != []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_end_must_say_what_was_asked(kind: str) -> None:
+    now = snapshot(kind)
+    for asked, words in (
+        (replace(ASKED, wait_point="AFTER_COMMIT"), "wait point was AFTER_SYNC instead of AFTER_COMMIT"),
+        (replace(ASKED, timeout_ms=10_000), "timeout in ms was 3600000 instead of 10000"),
+        (replace(ASKED, replicas=2, wait_for=2), "number of replicas to wait for was 1 instead of 2"),
+        (replace(ASKED, mode="async"), "the primary was semi-synchronous before"),
+    ):
+        assert any(words in sentence for sentence in violations(asked, now, now)), words
+    assert now.primary is not None
+    fallen = replace(now, primary=replace(now.primary, status=False))
+    assert any("asynchronous without saying so" in sentence for sentence in violations(ASKED, now, fallen))
+    silent = replace(now, replicas=(replace(now.replicas[0], semi_sync=False),))
+    assert violations(ASKED, now, silent) == ("replica1 did not acknowledge after the window",)
+    assert any("no semi-synchronous" in sentence for sentence in violations(ASKED, now, replace(now, primary=None)))
+    io = "Replica_IO_Running" if kind == "mysql" else "Slave_IO_Running"
+    lost = snapshot(kind, replica={io: "Connecting", "Last_IO_Error": "cannot reach it"})
+    assert violations(ASKED, now, lost) == (
+        "replica1 was not replicating after the window: receiving Connecting, applying Yes (cannot reach it)",
+    )
+
+
+def test_no_commit_is_quicker_than_light() -> None:
+    assert latency_violation(ASKED, 20_000_000, 20_000_000) is None
+    assert latency_violation(replace(ASKED, mode="async"), 1, 20_000_000) is None
+    said = latency_violation(ASKED, 1_000_000, 20_000_000)
+    assert said is not None and "1.000 ms" in said and "20.000 ms" in said
+
+
+UUID, OTHER = "3e11fa47-71ca-11e1-9e33-c80aa9429562", "4f22fa47-71ca-11e1-9e33-c80aa9429562"
+
+
+def test_positions_of_mysql() -> None:
+    lacking = MysqlPositions().lacking
+    assert lacking(f"{UUID}:1-57:60", f"{UUID}:1-50") == 8
+    assert lacking(f"{UUID}:1-57,\n{OTHER}:1-2:7", f"{UUID}:1-57") == 3
+    assert lacking("", f"{UUID}:1-5") == 0
+    assert lacking(f"{UUID}:1-5:red:1-3", f"{UUID}:1-5") == 3, "a tag is an origin of its own"
+    assert lacking(f"{UUID}:red:1-3", f"{UUID}:1-5:red:2") == 2
+    assert lacking(f"{UUID}:1-10", f"{UUID}:1-3:5-6:9-20") == 3
+    assert MysqlPositions().strangers(f"{UUID}:1-5,{OTHER}:1", f"{UUID}:1-9") == f"1 of {OTHER}"
+    with pytest.raises(ValueError, match="no set"):
+        lacking("nonsense", "")
+
+
+def test_positions_of_mariadb() -> None:
+    lacking, strangers = MariadbPositions().lacking, MariadbPositions().strangers
+    assert lacking("0-1-57", "0-1-50") == 7
+    assert lacking("0-1-57,1-4-9", "0-1-57") == 9
+    assert lacking("0-1-57", "") == 57
+    assert lacking("0-2-58", "0-1-57") == 1, "the number counts a domain, whoever wrote"
+    assert lacking("0-1-5", "0-1-9") == 0
+    assert strangers("0-1-57,0-2-58", "0-1-60") == "0-2-58"
+    assert strangers("0-1-57", "0-1-57") == ""
+    with pytest.raises(ValueError, match="invalid literal"):
+        lacking("x-y-z", "")
+
+
+def test_a_sample_of_lag() -> None:
+    sample = lag_sample(MariadbPositions(), 1_000, "replica1", "0-1-9", "0-1-4", 250)
+    assert (sample.behind, sample.heartbeat_ns) == (5, 750)
+    assert lag_sample(MariadbPositions(), 1_000, "replica1", "", "", None).heartbeat_ns is None
+
+
+def test_a_hung_commit_is_told_from_a_slow_one() -> None:
+    end, clock = snapshot("mysql").primary, HangClock()
+    assert end is not None
+    waiting = replace(end, waiting=3)
+    assert clock.look(0, waiting) == 0
+    assert clock.look(5, waiting) == 5
+    assert clock.look(9, replace(waiting, yes_tx=waiting.yes_tx + 1)) == 0, "somebody was answered"
+    assert clock.look(12, replace(waiting, yes_tx=waiting.yes_tx + 1)) == 3
+    assert clock.look(20, end) == 0, "nobody waits"
+    assert clock.look(30, waiting) == 10
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (replace(ASKED, replicas=0), "semi_sync with 0 replicas"),
+        (replace(ASKED, mode="none"), "none with 1 replicas"),
+        (replace(ASKED, wait_for=2), "2 of 1"),
+        (replace(ASKED, timeout_ms=0), "0 ms"),
+        (replace(ASKED, replicas=REPLICAS_MOST + 1), "too many"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(asked: ReplicationAsked, words: str) -> None:
+    with pytest.raises(PlanError, match=words):
+        asked.check()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_server_is_told_in_its_words(kind: str) -> None:
+    verbs = verbs_of(kind)
+    plain = verbs.follow_sql(Source("10.77.1.2", 3306, "secret", None, None))
+    assert "'10.77.1.2'" in plain and "_SSL = 0" in plain, "never left to a default, which differs between versions"
+    encrypted = verbs.follow_sql(Source("10.77.1.2", 3306, "secret", "ca.pem", verbs.compressions[0]))
+    assert "_SSL = 1" in encrypted and "VERIFY_SERVER_CERT = 1" in encrypted and "ca.pem" in encrypted
+    assert "REQUIRE SSL" in verbs.account_sql("secret", tls=True), "what makes encryption certain"
+    assert "--sync-binlog=0" in verbs.options(replace(ASKED, durability="relaxed"))
+    assert "--innodb-flush-method=nosync" in verbs.options(replace(ASKED, durability="off"))
+
+
+def test_each_link_has_names_and_addresses_of_its_own() -> None:
+    ends = [numbered(number) for number in range(REPLICAS_MOST + 1)]
+    values = [value for one in ends for value in vars(one).values()]
+    assert len(set(values)) == len(values)
+    assert all(len(f"{one.client_middle}-{one.server_middle}") <= 15 for one in ends), "a thread's name"
+    lines = [*middle_batch(7, 8, ends=ends[2]), *host_batch("client", "cubic", ends=ends[2])]
+    lines += qdisc_batch(LinkAsked(10**6, 10**9), "to_server", 0, ends[2])
+    text = "\n".join(lines)
+    assert "dev lp2 root" in text and "neigh replace 10.77.2.2 lladdr 02:00:0a:4d:02:02 dev r2" in text
+    assert not [word for word in text.split() if word in {"c0", "s0", "lc", "ls", "10.77.0.1"}]
