@@ -48,7 +48,9 @@ def test_bad_job_is_refused_with_a_reason(example: Path) -> None:
     assert failed.message
 
 
-@pytest.mark.parametrize("subcommand", ["load", "tables", "link", "echo", "rtt", "goodput", "null", "pingpong"])
+@pytest.mark.parametrize(
+    "subcommand", ["load", "tables", "watch", "link", "echo", "rtt", "goodput", "null", "pingpong"]
+)
 @pytest.mark.parametrize("text", ["", "\n", "{", "[]", "null", '{"job": "dance"}', "\x00\x01"], ids=repr)
 def test_what_is_no_job_is_refused(subcommand: str, text: str) -> None:
     failed = only_event(engine(subcommand, text))
@@ -61,6 +63,7 @@ def test_what_is_no_job_is_refused(subcommand: str, text: str) -> None:
     [
         ("load", "rtt"),
         ("tables", "load.unix"),
+        ("watch", "tables"),
         ("link", "rtt"),
         ("rtt", "link"),
         ("echo", "load.unix"),

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from howfar.analysis.crash.accounting import Account, Asked, Keys, account
+from howfar.analysis.crash.visibility import visible
 
 
 def keys(*numbers: int) -> Keys:
@@ -90,3 +91,10 @@ def test_a_fault_planted_in_a_log_is_found(count: int, data: st.DataObject) -> N
     assert turned.applied_unknown.tolist() == [key] and turned.kept == count - 1
     twice = account([asked(np.append(present, key))], present)
     assert twice.reasked.tolist() == [key] and not twice.is_sound
+
+
+def test_what_others_saw_before_its_client_knew() -> None:
+    """Key 3 was seen 5 ns before its acknowledgement, 1 after, 2 at the same time; 9 was never acknowledged; 3 did not survive."""
+    found = visible(keys(3, 1, 9, 2), keys(10, 30, 40, 50), keys(1, 2, 3), keys(20, 50, 15), keys(1, 2, 9))
+    assert (found.early.tolist(), found.early_ns.tolist()) == ([3], [5])
+    assert (found.unacknowledged.tolist(), found.phantoms.tolist()) == ([9], [3])

@@ -11,13 +11,14 @@ fn main() -> ExitCode {
         Some("info") => info(),
         Some("load") => howfar_load::run(),
         Some("tables") => howfar_load::run_tables(),
+        Some("watch") => howfar_load::run_watch(),
         Some("link") => howfar_link::run(),
         Some("null") => howfar_null::serve(),
         Some("pingpong") => howfar_null::ping_pong(),
         Some("echo" | "rtt" | "goodput") => howfar_link::probe::run(),
         _ => {
             eprintln!(
-                "usage: howfar-engine info|load|tables|link|echo|rtt|goodput|null|pingpong   (a job as JSON on stdin)"
+                "usage: howfar-engine info|load|tables|watch|link|echo|rtt|goodput|null|pingpong   (a job as JSON on stdin)"
             );
             ExitCode::from(2)
         }

@@ -30,6 +30,8 @@ pub(crate) enum Fate {
     Refused(u16),
     /// No answer came before the connection or the job ended.
     Unknown,
+    /// Another connection found it in its table (`watch`).
+    Seen,
 }
 
 impl Fate {
@@ -38,6 +40,7 @@ impl Fate {
             Self::Acknowledged => 1,
             Self::Refused(_) => 2,
             Self::Unknown => 3,
+            Self::Seen => 4,
         }
     }
 }
@@ -51,6 +54,7 @@ pub(crate) struct Fates {
     acknowledged: u64,
     refused: u64,
     unknown: u64,
+    seen: u64,
 }
 
 impl Fates {
@@ -58,6 +62,7 @@ impl Fates {
         self.acknowledged += other.acknowledged;
         self.refused += other.refused;
         self.unknown += other.unknown;
+        self.seen += other.seen;
     }
 }
 
@@ -127,7 +132,7 @@ impl LogFile {
 
     /// All workers have ended theirs, with these numbers of records.
     pub(crate) fn close(&self, fates: &Fates) -> Result<AcknowledgementLog, Failed> {
-        let records = fates.acknowledged + fates.refused + fates.unknown;
+        let records = fates.acknowledged + fates.refused + fates.unknown + fates.seen;
         let times = (fates.acknowledged, fates.refused);
         let mut bytes = Vec::with_capacity(RECORD);
         put(&mut bytes, records as i64, times, u32::MAX, 0, CLOSED);
@@ -192,6 +197,7 @@ impl<'a> Log<'a> {
             Fate::Acknowledged => (&mut self.fates.acknowledged, 0),
             Fate::Refused(code) => (&mut self.fates.refused, code),
             Fate::Unknown => (&mut self.fates.unknown, 0),
+            Fate::Seen => (&mut self.fates.seen, 0),
         };
         *count += 1;
         let since = |time: u64| time.saturating_sub(self.file.origin_ns);

@@ -27,6 +27,7 @@ mod tables;
 mod tally;
 mod tcp_info;
 mod usage;
+mod watch;
 mod window;
 mod worker;
 pub mod workload;
@@ -45,6 +46,11 @@ pub fn run() -> ExitCode {
 /// The same for a job that makes, warms or drops a workload's tables.
 pub fn run_tables() -> ExitCode {
     guarded(|| read_job("tables").and_then(tables::conduct))
+}
+
+/// The same for a job that watches a load's keys become visible.
+pub fn run_watch() -> ExitCode {
+    guarded(|| read_job("watch").and_then(|job| watch::conduct(&job)))
 }
 
 /// Whatever goes wrong becomes a `failed` event.

@@ -220,6 +220,23 @@ pub struct AcknowledgementLog {
     pub unknown: u64,
 }
 
+/// A watch job has asked once, and goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(tag = "event", rename = "watching")]
+pub struct Watching {}
+
+/// A watch job is done, and its log closed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "event", rename = "watched")]
+pub struct Watched {
+    pub path: String,
+    pub keys: u64,
+    pub polls: u64,
+    pub longest_poll_ns: u64,
+    pub elapsed_ns: u64,
+    pub interrupted: Option<Failed>,
+}
+
 /// A tables job goes on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "event", rename = "tables_progress")]

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use howfar_record::events::{
     Account, AcknowledgementLog, Bytes, Classes, CpuUse, Fairness, Finished, Histogram, Interval,
-    Measuring, Ready, Receipt, TablesDone, TablesProgress, TcpFacts,
+    Measuring, Ready, Receipt, TablesDone, TablesProgress, TcpFacts, Watched, Watching,
 };
-use howfar_record::jobs::{LoadJob, TablesJob, Target, Workload};
+use howfar_record::jobs::{LoadJob, TablesJob, Target, WatchJob, Workload};
 use howfar_record::{FailCode, Failed, parse_job};
 use serde::Serialize;
 use serde_json::Value;
@@ -59,6 +59,8 @@ fn load_jobs_are_read() {
     assert!(matches!(custom.workload, Workload::Custom(_)));
     let tables: TablesJob = parse_job("tables", &text("job.tables.json")).expect("a good job");
     tables.check().expect("in bounds");
+    let watch: WatchJob = parse_job("watch", &text("job.watch.json")).expect("a good job");
+    watch.check().expect("in bounds");
 }
 
 #[test]
@@ -144,14 +146,6 @@ fn events_are_written_as_the_contract_has_them() {
         "Check the user and its password.",
     );
     assert_eq!(written(&failed), json("event.failed.json"));
-    let log = AcknowledgementLog {
-        path: "/tmp/keys.log".to_owned(),
-        records: 1503,
-        acknowledged: 1500,
-        refused: 1,
-        unknown: 2,
-    };
-    assert_eq!(written(&log), json("event.acknowledgement_log.json"));
     let progress = TablesProgress {
         done: 10,
         total: 20,
@@ -163,6 +157,32 @@ fn events_are_written_as_the_contract_has_them() {
         elapsed_ns: 5,
     };
     assert_eq!(written(&done), json("event.tables_done.json"));
+}
+
+#[test]
+fn events_about_keys_are_written_as_the_contract_has_them() {
+    let log = AcknowledgementLog {
+        path: "/tmp/keys.log".to_owned(),
+        records: 1503,
+        acknowledged: 1500,
+        refused: 1,
+        unknown: 2,
+    };
+    assert_eq!(written(&log), json("event.acknowledgement_log.json"));
+    assert_eq!(written(&Watching {}), json("event.watching.json"));
+    let watched = Watched {
+        path: "/tmp/seen.log".to_owned(),
+        keys: 1501,
+        polls: 30_000,
+        longest_poll_ns: 5_000_000,
+        elapsed_ns: 3_000_000_000,
+        interrupted: Some(Failed::new(
+            FailCode::Auth,
+            "the server refused user 'howfar': 1045 Access denied",
+            "Check the user and its password.",
+        )),
+    };
+    assert_eq!(written(&watched), json("event.watched.json"));
 }
 
 fn account() -> Account {

@@ -234,6 +234,26 @@ class AcknowledgementLog(Message):
     """No answer came before its connection or the job ended: it may be on the server or not."""
 
 
+class Watching(Message):
+    """A watch job has asked once, found its table, and goes on."""
+
+    event: Literal["watching"] = "watching"
+
+
+class Watched(Message):
+    """A watch job is done, and its log closed."""
+
+    event: Literal["watched"] = "watched"
+    path: str
+    keys: int
+    polls: int
+    longest_poll_ns: int
+    """A key is visible at some moment between the one before the poll that saw it was answered and that one's answer."""
+    elapsed_ns: int
+    interrupted: Failed | None
+    """The server's end, if that ended it."""
+
+
 class TablesProgress(Message):
     """A tables job goes on: `done` of `total` rows at sysbench's prepare, else tables, or statements of a custom list."""
 

@@ -176,3 +176,31 @@ class TablesJob(Message):
     seed: int = Field(ge=0, lt=2**63)
     connect_timeout_ns: int = Field(default=10_000_000_000, gt=0, le=LONGEST_NS)
     stall_timeout_ns: int = Field(default=600_000_000_000, gt=0, le=LONGEST_NS)
+
+
+class WatchJob(Message):
+    """Poll for the next keys of each connection of a load job, on a connection of its own, and log when each is first seen.
+
+    Ends after `watch_ns`, with its stdin, or when the server does. The load's keys are from one `sequence`.
+    """
+
+    job: Literal["watch"] = "watch"
+    version: Literal[2] = PROTOCOL_VERSION
+    target: Target
+    user: str
+    password: str = Field(default="", repr=False)
+    database: str
+    session: Session = Session()
+    table: str = Field(pattern=r"^[A-Za-z0-9_]{1,64}$")
+    column: str = Field(pattern=r"^[A-Za-z0-9_]{1,64}$")
+    first: int = Field(default=1, ge=0, lt=2**62)
+    """Of the load's sequence; `step` and `connections` too."""
+    step: int = Field(default=1, ge=1, lt=2**31)
+    connections: int = Field(ge=1, le=4096)
+    seen: str = Field(min_length=1)
+    """A new file: a log as that of `acknowledged`, of the fate *seen*; sent and ended are those of the poll that saw the key."""
+    pause_ns: int = Field(default=0, ge=0, le=LONGEST_NS)
+    """Between two polls."""
+    watch_ns: int = Field(gt=0, le=LONGEST_NS)
+    connect_timeout_ns: int = Field(default=10_000_000_000, gt=0, le=LONGEST_NS)
+    stall_timeout_ns: int = Field(default=30_000_000_000, gt=0, le=LONGEST_NS)

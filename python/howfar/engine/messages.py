@@ -49,6 +49,8 @@ from howfar.engine.load_events import (
     TablesDone,
     TablesProgress,
     TcpFacts,
+    Watched,
+    Watching,
 )
 from howfar.engine.load_job import (
     Arrivals,
@@ -61,6 +63,7 @@ from howfar.engine.load_job import (
     TcpTarget,
     Tls,
     UnixTarget,
+    WatchJob,
 )
 from howfar.engine.message import LONGEST_NS, PROTOCOL_VERSION, Message
 from howfar.engine.workloads import Custom, Distribution, Sysbench, Workload
@@ -130,6 +133,9 @@ __all__ = [
     "TcpTarget",
     "Tls",
     "UnixTarget",
+    "WatchJob",
+    "Watched",
+    "Watching",
     "Workload",
 ]
 

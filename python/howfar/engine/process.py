@@ -42,6 +42,8 @@ from howfar.engine.messages import (
     TablesDone,
     TablesJob,
     TablesProgress,
+    Watched,
+    Watching,
 )
 from howfar.errors import EngineError, MissingError
 
@@ -59,6 +61,8 @@ Event = (
     | GoodputResult
     | TablesProgress
     | TablesDone
+    | Watching
+    | Watched
     | Info
     | NullReady
     | PingPong
@@ -206,14 +210,18 @@ class EngineProcess:
         while True:
             event = self.read()
             yield event
-            if isinstance(event, Finished | TablesDone | RttResult | GoodputResult | PingPong):
+            if isinstance(event, Finished | TablesDone | Watched | RttResult | GoodputResult | PingPong):
                 return
 
-    def close(self, patience_s: float = 5.0) -> None:
-        """End it: close stdin, wait, kill."""
+    def end_input(self) -> None:
+        """What lives until its stdin ends does so, with its last event."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
+
+    def close(self, patience_s: float = 5.0) -> None:
+        """End it: close stdin, wait, kill."""
+        self.end_input()
         try:
             self._process.wait(patience_s)
         except subprocess.TimeoutExpired:

@@ -19,6 +19,7 @@ from howfar.engine import messages
 JOBS: dict[str, type[messages.Message]] = {
     "load": messages.LoadJob,
     "tables": messages.TablesJob,
+    "watch": messages.WatchJob,
     "link": messages.LinkJob,
     "echo": messages.EchoJob,
     "rtt": messages.RttJob,
@@ -38,6 +39,8 @@ EVENTS: dict[str, type[messages.Message]] = {
     "acknowledgement_log": messages.AcknowledgementLog,
     "finished": messages.Finished,
     "failed": messages.Failed,
+    "watching": messages.Watching,
+    "watched": messages.Watched,
     "tables_progress": messages.TablesProgress,
     "tables_done": messages.TablesDone,
     "link_ready": messages.LinkReady,

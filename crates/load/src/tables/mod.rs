@@ -200,7 +200,7 @@ impl Site {
 }
 
 /// A login that prepares no statement.
-fn nothing_prepared() -> Program {
+pub(crate) fn nothing_prepared() -> Program {
     let none = Sysbench {
         db_ps_mode: PsMode::Disable,
         ..Sysbench::default()

@@ -3,6 +3,7 @@
 mod keys;
 mod session;
 mod tables;
+mod watch;
 mod workload;
 
 use serde::Deserialize;
@@ -14,6 +15,7 @@ pub use session::{
     TlsVersions,
 };
 pub use tables::{Action, TablesJob};
+pub use watch::WatchJob;
 pub use workload::{
     Alphabet, Constant, Custom, CustomStatement, CustomStep, CustomTransaction, Distribution,
     DistributionKind, PsMode, Sysbench, Values, Workload,
@@ -139,6 +141,10 @@ pub struct LoadJob {
     pub connect_timeout_ns: u64,
     #[serde(default = "thirty_seconds")]
     pub stall_timeout_ns: u64,
+}
+
+const fn one() -> u64 {
+    1
 }
 
 const fn one_second() -> u64 {

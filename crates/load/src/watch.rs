@@ -1,0 +1,244 @@
+//! Sees when the keys of a load job's sequence become visible to others: polls for the next keys of each of its connections, on a
+//! connection of its own, and logs each key when it is first seen.
+//!
+//! A connection draws its keys in order, one transaction at a time, so a few keys each are enough to ask for.
+
+use std::fmt::Write as _;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use howfar_record::events::{Watched, Watching};
+use howfar_record::jobs::WatchJob;
+use howfar_record::{FailCode, Failed};
+use howfar_wire::mysql::handshake::Account;
+
+use crate::acknowledged::{Fate, Log, LogFile};
+use crate::channel::Wanted;
+use crate::client::{Client, Limits};
+use crate::clock::now_ns;
+use crate::login::{Entry, internal};
+use crate::socket::Address;
+use crate::tables::nothing_prepared;
+use crate::window::tell;
+
+/// Keys asked for of each connection: of so many in a row all but one may have been refused.
+const AHEAD: u64 = 4;
+
+/// Run a job to its end: its time, the end of stdin, or the server's.
+pub(crate) fn conduct(job: &WatchJob) -> Result<(), Failed> {
+    job.check()?;
+    LogFile::must_be_new(&job.seen)?;
+    let address = Address::parse(&job.target)?;
+    let wanted = Wanted::new(&job.session, &job.target)?;
+    let program = nothing_prepared();
+    let entry = Entry {
+        target: &job.target,
+        account: Account {
+            user: &job.user,
+            password: &job.password,
+            database: &job.database,
+        },
+        wanted: &wanted,
+        program: &program,
+        decode: false,
+    };
+    let limits = Limits {
+        connect_ns: job.connect_timeout_ns,
+        stall_ns: job.stall_timeout_ns,
+    };
+    let mut client = Client::open(&entry, &address, limits)?;
+    let mut awaited = Awaited::new(job);
+    client.query(&awaited.question())?;
+
+    let began_ns = now_ns();
+    let file = LogFile::create(&job.seen, job.connections, began_ns)?;
+    let mut log = Log::new(&file);
+    let over = over_with_stdin()?;
+    tell(&Watching {})?;
+    let mut polls = Polls::default();
+    let until_ns = began_ns + job.watch_ns;
+    let followed = polls.follow(
+        &mut client,
+        &mut awaited,
+        &mut log,
+        (until_ns, job.pause_ns),
+        &over,
+    );
+    let interrupted = match followed {
+        Err(failed) if is_the_servers_end(&failed) => Some(failed),
+        ended => ended.map(|()| None)?,
+    };
+    let closed = file.close(&log.end()?)?;
+    tell(&Watched {
+        path: closed.path,
+        keys: closed.records,
+        polls: polls.count,
+        longest_poll_ns: polls.longest_ns,
+        elapsed_ns: now_ns() - began_ns,
+        interrupted,
+    })
+}
+
+fn is_the_servers_end(failed: &Failed) -> bool {
+    matches!(failed.code, FailCode::ServerGone | FailCode::Stalled)
+}
+
+/// Set when stdin ends.
+fn over_with_stdin() -> Result<Arc<AtomicBool>, Failed> {
+    let over = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&over);
+    thread::Builder::new()
+        .name("stdin".to_owned())
+        .spawn(move || {
+            // Whatever comes is ignored.
+            let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
+            told.store(true, Ordering::Relaxed);
+        })
+        .map_err(|error| internal(format!("starting a thread: {error}")))?;
+    Ok(over)
+}
+
+#[derive(Debug, Default)]
+struct Polls {
+    count: u64,
+    longest_ns: u64,
+}
+
+impl Polls {
+    /// Ask until the time is up, or until nothing new comes after it is `over`.
+    fn follow(
+        &mut self,
+        client: &mut Client<'_>,
+        awaited: &mut Awaited,
+        log: &mut Log<'_>,
+        (until_ns, pause_ns): (u64, u64),
+        over: &AtomicBool,
+    ) -> Result<(), Failed> {
+        while now_ns() < until_ns {
+            // What was there when stdin ended is seen.
+            let last = over.load(Ordering::Relaxed);
+            let new = self.poll(client, awaited, log)?;
+            if last && new == 0 {
+                break;
+            }
+            if pause_ns > 0 && !last {
+                thread::sleep(Duration::from_nanos(pause_ns));
+            }
+        }
+        Ok(())
+    }
+
+    /// Ask once, and log what is new. Gives how many keys that is.
+    fn poll(
+        &mut self,
+        client: &mut Client<'_>,
+        awaited: &mut Awaited,
+        log: &mut Log<'_>,
+    ) -> Result<usize, Failed> {
+        let asked_ns = now_ns();
+        let rows = client.query(&awaited.question())?;
+        let seen_ns = now_ns();
+        self.count += 1;
+        self.longest_ns = self.longest_ns.max(seen_ns - asked_ns);
+        let new = rows.len();
+        for row in rows {
+            let key = match row.as_slice() {
+                [Some(key)] => key.parse().ok(),
+                _ => None,
+            };
+            let (key, writer) = key
+                .and_then(|key| Some((key, awaited.seen(key)?)))
+                .ok_or_else(not_asked_for)?;
+            log.write(key as i64, writer, asked_ns, seen_ns, Fate::Seen)?;
+        }
+        Ok(new)
+    }
+}
+
+/// The keys that may come next.
+#[derive(Debug)]
+struct Awaited {
+    ask: String,
+    first: u64,
+    step: u64,
+    /// By connection: which of its keys comes next.
+    next: Vec<u64>,
+}
+
+impl Awaited {
+    fn new(job: &WatchJob) -> Self {
+        Self {
+            ask: format!(
+                "SELECT `{column}` FROM `{table}` WHERE `{column}` IN (",
+                column = job.column,
+                table = job.table
+            ),
+            first: job.first,
+            step: job.step,
+            next: vec![0; job.connections as usize],
+        }
+    }
+
+    fn question(&self) -> String {
+        let mut sql = self.ask.clone();
+        for ahead in 0..AHEAD {
+            for (connection, next) in self.next.iter().enumerate() {
+                let place = connection as u64 + (next + ahead) * self.next.len() as u64;
+                let _ = write!(sql, "{},", self.first + self.step * place);
+            }
+        }
+        sql.pop();
+        sql.push(')');
+        sql
+    }
+
+    /// `key` is there: whose it is, if it was asked for.
+    fn seen(&mut self, key: u64) -> Option<u64> {
+        let distance = key.checked_sub(self.first)?;
+        let (place, rest) = (distance / self.step, distance % self.step);
+        let connections = self.next.len() as u64;
+        let (connection, number) = (place % connections, place / connections);
+        let next = &mut self.next[connection as usize];
+        if rest > 0 || number + AHEAD < *next || number >= *next + AHEAD {
+            return None;
+        }
+        *next = (number + 1).max(*next);
+        Some(connection)
+    }
+}
+
+fn not_asked_for() -> Failed {
+    Failed::new(
+        FailCode::Protocol,
+        "the server answered a poll for keys with something else",
+        "Check that the address is that of a MySQL or MariaDB server, and that the column holds whole numbers.",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_connections_next_keys_are_asked_for() {
+        let mut awaited = Awaited {
+            ask: "IN (".to_owned(),
+            first: 10,
+            step: 5,
+            next: vec![0; 2],
+        };
+        assert_eq!(awaited.question(), "IN (10,15,20,25,30,35,40,45)");
+        // The first connection's second key: its first one was refused.
+        assert_eq!(awaited.seen(20), Some(0));
+        assert_eq!(awaited.seen(15), Some(1));
+        assert_eq!(awaited.question(), "IN (30,25,40,35,50,45,60,55)");
+        // Rows of one answer come in any order.
+        assert_eq!((awaited.seen(40), awaited.seen(30)), (Some(0), Some(0)));
+        for never in [9, 11, 1000] {
+            assert_eq!(awaited.seen(never), None, "{never}");
+        }
+    }
+}
