@@ -14,7 +14,16 @@ import pytest
 
 from howfar.engine import acknowledged
 from howfar.engine.acknowledged import Fate, KeyLog
-from howfar.engine.messages import AcknowledgementLog, Failed, Finished, Interval, Measuring, Sysbench, UnixTarget
+from howfar.engine.messages import (
+    AcknowledgementLog,
+    Arrivals,
+    Failed,
+    Finished,
+    Interval,
+    Measuring,
+    Sysbench,
+    UnixTarget,
+)
 from howfar.engine.process import EngineProcess, Event
 from tests.acknowledged_scenario import INSERTS, MILLISECOND, SECOND, ending, job, log_told, null_server, only, run
 
@@ -129,6 +138,17 @@ def test_a_lost_server_loses_no_record(how: str, number: int, code: str, driver:
         # All were under way when the window ended.
         (in_flight,) = [one for one in last.histograms if one.kind == "in_flight"]
         assert in_flight.count == CONNECTIONS
+
+
+def test_an_open_loop_that_ends_early_accounts_for_all_that_was_due(tmp_path: Path) -> None:
+    events = broken_off(tmp_path, signal.SIGKILL, session=ending("end"), arrivals=Arrivals(rate_per_s=2000))
+    log, finished = read(log_told(events)), only(events, Finished)
+    told = finished.open_loop
+    assert finished.interrupted is not None and told is not None
+    assert (told.due, told.failed) == (told.answered + told.unanswered, 0)
+    assert told.answered == finished.transactions == log.count(Fate.ACKNOWLEDGED) > 0
+    # Those under way are among the unanswered.
+    assert log.count(Fate.UNKNOWN) <= told.unanswered
 
 
 def test_lost_connections_that_are_opened_again_are_unknown_each_time(tmp_path: Path) -> None:

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from howfar.analysis.crash.accounting import Account, Asked, Keys, account
 from howfar.engine import acknowledged
 from howfar.engine.acknowledged import Fate, KeyLog
-from howfar.engine.messages import Failed, Finished, Interval, UnixTarget
+from howfar.engine.messages import Custom, Failed, Finished, Interval, UnixTarget
 from howfar.engine.process import Event
+from howfar.engine.workloads import CustomStatement, CustomStep, CustomTransaction
 from howfar.lab.servers import DATABASE, USER
-from tests.acknowledged_scenario import MILLISECOND, SECOND, TABLE, ending, job, log_told, run
+from tests.acknowledged_scenario import INSERTS, MILLISECOND, SECOND, TABLE, ending, job, log_told, run
 from tests.lab.servers_here import Running, prepared, short_directory, started
 
 pytestmark = pytest.mark.lab
@@ -142,3 +143,35 @@ def test_a_crash_fails_a_job_that_is_to_stop(name: str, tmp_path: Path) -> None:
         events = run(wanted, at)
     assert isinstance(events[-1], Failed) and events[-1].code == "server_gone"
     assert len(acknowledged.read(path).records) == log_told(events).records
+
+
+def test_what_is_refused_is_logged_with_its_error(name: str, tmp_path: Path) -> None:
+    """Transactions of several statements; two keys are taken by rows that were there before."""
+    insert = INSERTS.statements[0]
+    steps = tuple(CustomStep(statement=statement) for statement in ("begin", insert.name, "commit"))
+    workload = Custom(
+        statements=(CustomStatement(name="begin", sql="BEGIN"), insert, CustomStatement(name="commit", sql="COMMIT")),
+        transactions=(CustomTransaction(name="insert", steps=steps),),
+    )
+    with started(prepared(name, short_directory(tmp_path)), networking=False) as running:
+        running.execute(TABLE, "INSERT INTO inserted (id) VALUES (5), (6)")
+        wanted = job(
+            UnixTarget(path=str(running.server.socket)),
+            tmp_path / "keys",
+            user=USER,
+            password=running.password,
+            database=DATABASE,
+            workload=workload,
+            ignore_errors=(1062,),
+            transactions=100,
+            measure_ns=60 * SECOND,
+        )
+        finished = run(wanted)[-1]
+        found = keys_of(running)
+    assert isinstance(finished, Finished)
+    log = acknowledged.read(tmp_path / "keys")
+    refused = log.records[log.records["fate"] == Fate.REFUSED]
+    assert sorted(zip(refused["key"].tolist(), refused["error"].tolist(), strict=True)) == [(5, 1062), (6, 1062)]
+    held = account([asked(log.records)], found)
+    assert (held.kept, held.lost.tolist(), held.applied_refused.tolist()) == (100, [], [5, 6])
+    assert finished.transactions == 100 and finished.errors == {"1062": 2}
