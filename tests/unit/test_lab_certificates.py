@@ -47,6 +47,13 @@ def test_the_server_is_believed_by_each_of_its_names(made: CertificatePaths, nam
     assert shake_hands(made, pinned_context(made, version), name) == version
 
 
+def test_the_server_is_believed_by_a_client_that_is_strict(made: CertificatePaths) -> None:
+    """As Python is by default from 3.13 on: RFC 5280 demands the identifiers of both keys."""
+    strict = pinned_context(made, "TLSv1.3")
+    strict.verify_flags |= ssl.VERIFY_X509_STRICT
+    assert shake_hands(made, strict, "127.0.0.1") == "TLSv1.3"
+
+
 def test_another_name_and_another_laboratory_are_not(made: CertificatePaths, tmp_path: Path) -> None:
     with pytest.raises(ssl.SSLCertVerificationError):
         shake_hands(made, pinned_context(made, "TLSv1.3"), "10.77.0.1")
