@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
+
+import pymysql
 
 from howfar.errors import LabError
 from howfar.lab.replication import Pair
@@ -16,6 +20,7 @@ from howfar.lab.replication.proof import latency_violation, violations
 from howfar.lab.replication.watch import watch_commits
 
 INSERTS = 15
+WRITERS = 4
 PATIENCE_S = 60.0
 Answer = dict[str, Any]
 
@@ -158,6 +163,59 @@ def conflict(pair: Pair) -> Answer:
     return {"refused": _refused(lambda: pair.await_caught_up(replica))}
 
 
+def crash(pair: Pair) -> Answer:
+    """The primary dies under inserts of several connections, keys chosen by them; what they were told against what survived."""
+    told: list[int] = []
+
+    def insert(first: int) -> None:
+        with (
+            suppress(pymysql.Error, OSError),
+            pair.primary.server.session(PATIENCE_S) as connection,
+            connection.cursor() as cursor,
+        ):
+            for key in range(first, first + 100_000):
+                cursor.execute(f"INSERT INTO sbtest1 (id, k, c, pad) VALUES ({key}, 1, '', '')")
+                told.append(key)
+
+    writers = [threading.Thread(target=insert, args=(1_000_000 * number,)) for number in range(1, WRITERS + 1)]
+    for writer in writers:
+        writer.start()
+    wait_for(lambda: len(told) >= 20 * WRITERS, PATIENCE_S, lambda: "too few were told")
+    pair.wires[0].cut()  # else what lies in the dead one's sockets would still arrive
+    pair.primary.server.kill()
+    for writer in writers:
+        writer.join(PATIENCE_S)
+    promoted = promote(pair.replicas[0])
+    found = {int(row["id"]) for row in pair.replicas[0].ask("SELECT id FROM sbtest.sbtest1 WHERE id >= 1000000")}
+    pair.wires[0].mend()
+    return {
+        "told": len(told),
+        "lost": len(set(told) - found),
+        "never_told": len(found - set(told)),
+        "promoted": asdict(promoted),
+    }
+
+
+def torn(pair: Pair) -> Answer:
+    """The link is cut in the middle of a large row: how long a promotion takes then, and whether the row is there."""
+    replica = pair.replicas[0]
+    pair.primary.write("CREATE TABLE big (id INT PRIMARY KEY, t LONGBLOB)", patience_s=PATIENCE_S)
+    pair.await_caught_up(replica)
+    pair.wires[0].link.counters(reset=True)
+    pair.primary.write(f"INSERT INTO big VALUES (1, '{'x' * 12_000_000}')", patience_s=PATIENCE_S)
+    wait_for(lambda: _bytes_to_replica(pair) > 100_000, PATIENCE_S, lambda: "the row was not sent")
+    pair.wires[0].cut()
+    pair.primary.server.kill()
+    promoted = promote(replica)
+    pair.wires[0].mend()
+    return {"promoted": asdict(promoted), "rows": replica.ask("SELECT COUNT(*) AS n FROM big")[0]["n"]}
+
+
+def _bytes_to_replica(pair: Pair) -> int:
+    return pair.wires[0].link.stats().to_client.wire_bytes
+
+
 ACTS: dict[str, Callable[[Pair], Answer]] = {
-    act.__name__: act for act in (commits, recorded, fallback, half_cut, hang, calm, lag, promotion, diverge, conflict)
+    act.__name__: act
+    for act in (commits, recorded, fallback, half_cut, hang, calm, lag, promotion, diverge, conflict, crash, torn)
 }

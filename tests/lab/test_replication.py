@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from howfar.lab.servers.kinds import find_server
-from tests.lab.replication_acts import INSERTS
+from tests.lab.replication_acts import INSERTS, WRITERS
 from tests.lab.sandboxes import PATIENCE_S
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
@@ -112,6 +112,26 @@ def test_histories_that_part_and_a_replica_that_takes_over(name: str, cache: Pat
     assert "nothing to promote" in found["again"]
     assert "transactions that its primary never had" in parted["diverge"]["refused"]
     assert clashed["conflict"]["refused"].startswith("replica1 cannot replicate: ")
+
+
+@_BOTH
+def test_what_was_acknowledged_survives_its_primary(name: str, cache: Path) -> None:
+    """Semi-synchronous only. Asynchronous, at least what was on the way is gone; a row of which half has come is none."""
+    sync, late, apart, torn = _pairs(
+        name,
+        cache,
+        {"asked": {"wait_point": "AFTER_SYNC"}, "acts": ["crash"]},
+        {"asked": {"wait_point": "AFTER_COMMIT"}, "acts": ["crash"]},
+        {"asked": {"mode": "async"}, "acts": ["crash"]},
+        {"asked": {"mode": "async"}, "acts": ["torn"]},
+    )
+    assert (sync["crash"]["lost"], late["crash"]["lost"]) == (0, 0)
+    assert max(sync["crash"]["never_told"], late["crash"]["never_told"]) <= WRITERS, "one in flight for each"
+    assert apart["crash"]["lost"] > 0
+    assert torn["torn"]["rows"] == 0
+    assert torn["torn"]["promoted"]["took_ns"] < 45_000_000_000, (
+        "an applier that is left alone waits 60 s for the other half"
+    )
 
 
 @pytest.mark.parametrize("name", ["mysql"], indirect=True)
