@@ -6,7 +6,7 @@ from tests.unit.synthetic_run import synthetic_run
 
 from howfar.analysis.analyse import summarise
 from howfar.analysis.estimate import Estimate
-from howfar.analysis.verdict import interval_text
+from howfar.analysis.intervals import interval_text
 from howfar.report import terminal
 from howfar.results.records import ArmRole, Run
 

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from howfar.analysis import budget
 from howfar.analysis.answers import tops
 from howfar.analysis.findings import Limit, Resource
-from howfar.analysis.intervals import RatioJudgement, blocks_needed, judge_ratio, noise_floor, resolve
+from howfar.analysis.intervals import RatioJudgement, blocks_needed, interval_text, judge_ratio, noise_floor, resolve
 from howfar.analysis.summary import Advice, CellSummary, Resolution, Warning
 from howfar.analysis.trials import TrialTable, path_cpu_us, qps
-from howfar.analysis.verdict import interval_text
 from howfar.results.records import ArmRole
 
 LATENCY_BOUND_SHARE = 0.5

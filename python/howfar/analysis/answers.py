@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from howfar.analysis.estimate import Estimate
 from howfar.analysis.findings import Limit, Resource
-from howfar.analysis.intervals import judge_ratio, resolve
+from howfar.analysis.intervals import interval_text, judge_ratio, resolve
 from howfar.analysis.summary import CellSummary, Resolution
 from howfar.analysis.trials import TrialTable, qps
 from howfar.plan.types import ORDINARY
@@ -62,12 +62,22 @@ _THINGS = {
 }
 
 
-def answer(cells: Sequence[CellSummary], table: TrialTable, floor: float | None) -> str | None:
-    """Without its full stop. None: this run asks something else."""
+@dataclass(frozen=True)
+class Answer:
+    """A sentence without its full stop."""
+
+    text: str
+    intervals: bool
+    """Ratios are quoted in it, each with its interval."""
+
+
+def answer(cells: Sequence[CellSummary], table: TrialTable, floor: float | None) -> Answer | None:
+    """None: this run asks something else."""
     shown = [cell for cell in cells if cell.role in (ArmRole.BASELINE, ArmRole.CONTENDER)]
     say = _asked(shown)
-    clauses = say(shown, _Ratios(table, floor)) if say else []
-    return _sentence(clauses) if clauses else None
+    ratios = _Ratios(table, floor)
+    clauses = say(shown, ratios) if say else []
+    return Answer(_sentence(clauses), intervals=say is not _of_links) if clauses else None
 
 
 def tops(cells: Sequence[CellSummary]) -> list[CellSummary]:
@@ -158,18 +168,32 @@ def _of_links(cells: Sequence[CellSummary], ratios: _Ratios) -> list[str]:
 def _curve_clause(curve: Sequence[CellSummary]) -> str:
     top = max(curve, key=_tps)
     assert top.limit is not None, "curves without limits say nothing"
-    onset = top
-    for cell in reversed(curve[: curve.index(top)]):
-        if cell.limit is None or cell.limit.resource is not top.limit.resource:
-            break
-        onset = cell
     resource, named = top.limit.resource, top.limit.resource not in _UNNAMED
-    threads = int(onset.factors.get("threads", 1))
-    from_here = f" from {threads} connection{'s' if threads > 1 else ''} on" if named and len(curve) > 1 else ""
-    if resource is Resource.LATENCY and len(curve) > 1:
-        from_here = f" up to {curve[-1].factors.get('threads')} connections"
+    where = f" {_stretch(curve, top)}" if named and len(curve) > 1 else ""
     sure = ", as far as can be told" if named and top.limit.confidence == "low" else ""
-    return f"{_place(top.factors)} {_IS[resource]}{from_here} ({_figures(top, top.limit)}){sure}"
+    return f"{_place(top.factors)} {_IS[resource]}{where} ({_figures(top, top.limit)}){sure}"
+
+
+def _stretch(curve: Sequence[CellSummary], top: CellSummary) -> str:
+    """The numbers of connections around the best at which its limit is the limit, all that were measured: `from 16 connections on`."""
+    assert top.limit is not None, "only of a limit"
+    bound = [cell.limit is not None and cell.limit.resource is top.limit.resource for cell in curve]
+    first = last = curve.index(top)
+    while first > 0 and bound[first - 1]:
+        first -= 1
+    while last < len(curve) - 1 and bound[last + 1]:
+        last += 1
+    low, high = (int(curve[place].factors.get("threads", 1)) for place in (first, last))
+    begins, ends = first == 0, last == len(curve) - 1
+    if top.limit.resource is Resource.LATENCY and begins:
+        return f"up to {_connections(high)}"
+    if ends:
+        return f"from {_connections(low)} on"
+    return f"at {_connections(low)}" if low == high else f"from {low} to {_connections(high)}"
+
+
+def _connections(number: int) -> str:
+    return f"{number} connection{'' if number == 1 else 's'}"
 
 
 _UNNAMED = frozenset({Resource.NOT_ESTABLISHED, Resource.INVALID})
@@ -192,22 +216,26 @@ def _of_compression(cells: Sequence[CellSummary], ratios: _Ratios) -> list[str]:
         plain = next((cell for cell in group if _level(cell, "compression") == "off"), None)
         tried = [(cell, ratio) for cell in group if plain and cell is not plain and (ratio := ratios.of(cell, plain))]
         if plain is not None and tried:
-            clauses.append(_compression_clause(plain, *max(tried, key=lambda pair: pair[1].value), ratios))
+            clauses.append(_compression_clause(plain, tried, ratios))
     return clauses
 
 
-def _compression_clause(plain: CellSummary, best: CellSummary, ratio: Estimate, ratios: _Ratios) -> str:
+def _compression_clause(plain: CellSummary, tried: Sequence[_Tried], ratios: _Ratios) -> str:
+    """Of those that are told from no change the best; what only looks best is not chosen over it."""
     where = f"{_place(plain.factors)}, {_level(plain, 'content')}"
-    name = _level(best, "compression")
-    match ratios.resolved(ratio):
-        case Resolution.FASTER:
-            return f"{where}: {name} answers {ratio.value:.2f} times the queries{_moved(plain.limit, best.limit)}"
-        case Resolution.SLOWER:
-            return f"{where}: none helps, the best ({name}) answers {ratio.value:.2f}{_stayed(plain.limit)}"
-        case _:
-            return (
-                f"{where}: no difference is resolved, the best ({name}) answers {ratio.value:.2f}{_stayed(plain.limit)}"
-            )
+    faster = [pair for pair in tried if ratios.resolved(pair[1]) is Resolution.FASTER]
+    best, ratio = max(faster or tried, key=lambda pair: pair[1].value)
+    answers = f"{_level(best, 'compression')} answers {interval_text(ratio)}"
+    if faster:
+        return f"{where}: {answers} times the queries{_moved(plain.limit, best.limit)}"
+    if all(ratios.resolved(ratio) is Resolution.SLOWER for _, ratio in tried):
+        return f"{where}: none helps, at best {answers}{_stayed(plain.limit)}"
+    if any(ratios.resolved(ratio) is Resolution.SLOWER for _, ratio in tried):
+        return f"{where}: none is resolved to help{_stayed(plain.limit)}"
+    return f"{where}: no difference is resolved{_stayed(plain.limit)}"
+
+
+_Tried = tuple[CellSummary, Estimate]
 
 
 def _moved(before: Limit | None, after: Limit | None) -> str:
@@ -238,26 +266,34 @@ def _of_encryption(cells: Sequence[CellSummary], ratios: _Ratios) -> list[str]:
         ("per-transaction", "with a connect a transaction"),
     ):
         here = [cell for cell in cells if _level(cell, "connect") == connect]
-        spans = _spans(here, ratios)
-        if spans:
-            clauses.append(f"{words} {', '.join(spans)} of the plain session's queries{_busiest(here)}")
+        found = _tls(here, ratios)
+        if found:
+            clauses.append(f"{words} {'; '.join(_of_version(*each) for each in found.items())}{_busiest(here)}")
     return clauses
 
 
-def _spans(cells: Sequence[CellSummary], ratios: _Ratios) -> list[str]:
-    seen: dict[str, list[float]] = {}
+def _tls(cells: Sequence[CellSummary], ratios: _Ratios) -> dict[str, list[Estimate | None]]:
+    """By version a ratio for each pair of cells; None: not resolved."""
+    found: dict[str, list[Estimate | None]] = {}
     for group in _groups(cells, "tls"):
         plain = next((cell for cell in group if _level(cell, "tls") == "off"), None)
         for cell in group:
             ratio = ratios.of(cell, plain) if plain is not None and cell is not plain else None
             if ratio is not None:
-                seen.setdefault(str(_level(cell, "tls")), []).append(ratio.value)
-    return [f"TLS {version} answers {_span(values)}" for version, values in seen.items()]
+                told = ratios.resolved(ratio) is not Resolution.NOT_RESOLVED
+                found.setdefault(str(_level(cell, "tls")), []).append(ratio if told else None)
+    return found
 
 
-def _span(values: Sequence[float]) -> str:
-    low, high = f"{min(values):.2f}", f"{max(values):.2f}"
-    return low if low == high else f"{low} to {high}"
+def _of_version(version: str, found: Sequence[Estimate | None]) -> str:
+    """The extremes of what is resolved, each with its own interval: between cells, which differ, and not of one figure."""
+    told = sorted((ratio for ratio in found if ratio is not None), key=lambda ratio: ratio.value)
+    if not told:
+        return f"no difference of TLS {version} is resolved"
+    ends = list(dict.fromkeys(interval_text(ratio) for ratio in (told[0], told[-1])))
+    between = " between cells" if len(ends) > 1 else ""
+    missing = f" ({len(found) - len(told)} of {len(found)} cells not resolved)" if len(told) < len(found) else ""
+    return f"TLS {version} answers {' to '.join(ends)} of the plain session's queries{between}{missing}"
 
 
 def _busiest(cells: Sequence[CellSummary]) -> str:

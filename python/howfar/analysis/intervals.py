@@ -144,6 +144,20 @@ def half_width(ratio: Estimate) -> float | None:
     return math.expm1((math.log(ratio.high) - math.log(ratio.low)) / 2)
 
 
+NARROW = 0.02
+"""Of an interval narrower than this, two decimals would show hardly more than one number."""
+
+
+def interval_text(estimate: Estimate) -> str:
+    """`0.78 [0.76, 0.80]`: two decimals, three where two would hide the interval, leave one digit, or leave a limit at 0."""
+    low, high = estimate.low, estimate.high
+    narrow = low is not None and high is not None and high - low < NARROW and estimate.value < 1.1
+    digits = 3 if narrow or estimate.value < 0.1 or (low is not None and low < 0.01) else 2
+    if low is None or high is None:
+        return f"{estimate.value:.{digits}f} (no interval)"
+    return f"{estimate.value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
 def share_text(share: float) -> str:
     """`1.7 %`; `> 100 %` from there on, where more digits would tell of a precision that is not there."""
     return "> 100 %" if share > 1 else f"{share * 100:.1f} %"

@@ -6,28 +6,13 @@ from collections.abc import Sequence
 
 from howfar.analysis.answers import answer
 from howfar.analysis.estimate import Estimate
-from howfar.analysis.intervals import excludes_one, share_text
+from howfar.analysis.intervals import excludes_one, interval_text, share_text
 from howfar.analysis.summary import Bound, CellSummary, Resolution
 from howfar.analysis.trials import TrialTable
 from howfar.results.records import ArmRole
 
 MAX_NAMED = 6
 """A sentence that lists more arms is no answer; the rest is in the table."""
-
-
-NARROW = 0.02
-"""Of an interval narrower than this, two decimals would show hardly more than one number."""
-
-
-def interval_text(estimate: Estimate) -> str:
-    """`0.78 [0.76, 0.80]`: two decimals, three where two would hide the interval, leave one digit, or leave a limit at 0."""
-    low, high = estimate.low, estimate.high
-    narrow = low is not None and high is not None and high - low < NARROW and estimate.value < 1.1
-    digits = 3 if narrow or estimate.value < 0.1 or (low is not None and low < 0.01) else 2
-    if low is None or high is None:
-        return f"{estimate.value:.{digits}f} (no interval)"
-    return f"{estimate.value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
-
 
 BOUND_SIGN = {Bound.MEASURED: "", Bound.AT_LEAST: "≥ ", Bound.AT_MOST: "≤ "}
 """Before a CPU ratio that leaves part of one arm's CPU out."""
@@ -37,7 +22,7 @@ def verdict(cells: Sequence[CellSummary], table: TrialTable, floor: float | None
     """One sentence: the limits, of a plan that asks for them; else throughput against the baseline."""
     limits = answer(cells, table, floor)
     if limits is not None:
-        return limits + _floor_clause(floor, aa) + "."
+        return limits.text + _floor_clause(floor, aa, quoted=limits.intervals) + "."
     base = next((cell for cell in cells if cell.role is ArmRole.BASELINE), None)
     if base is not None and aa is not None and not any(cell.role is ArmRole.CONTENDER for cell in cells):
         return _against_itself(base.arm, floor, aa)
@@ -75,10 +60,12 @@ def _unresolved_name(cell: CellSummary) -> str:
     return f"{cell.arm} (its CPU per query is: {BOUND_SIGN[cell.cpu_bound]}{interval_text(cell.cpu_ratio)} times)"
 
 
-def _floor_clause(floor: float | None, aa: Estimate | None) -> str:
+def _floor_clause(floor: float | None, aa: Estimate | None, *, quoted: bool = True) -> str:
+    """`quoted`: intervals stand in the sentence before."""
     if floor is None or aa is None:
         return "; this session has no noise floor, so no difference is claimed"
     if excludes_one(aa):
         off = abs(aa.value - 1)
         return f"; the same path under two names differed by {share_text(off)}, so nothing under {share_text(floor)} is claimed"
-    return f" (95 % intervals; noise floor {share_text(floor)})"
+    intervals = "95 % intervals; " if quoted else ""
+    return f" ({intervals}noise floor {share_text(floor)})"

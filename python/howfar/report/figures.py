@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Mapping
 
 from howfar.analysis.estimate import Estimate
-from howfar.analysis.intervals import half_width, half_width_text, share_text
+from howfar.analysis.intervals import half_width, half_width_text, interval_text, share_text
 from howfar.analysis.summary import Bound, CellSummary, Resolution, Summary
-from howfar.analysis.verdict import BOUND_SIGN, interval_text
+from howfar.analysis.verdict import BOUND_SIGN
 from howfar.results.records import ArmRole
 
 UNKNOWN = "-"
