@@ -8,7 +8,8 @@ import pytest
 from tests.unit.made_curves import REPLIES, REQUESTS, Cell, run_of
 
 from howfar.analysis.analyse import summarise
-from howfar.analysis.findings import CompressionRow, EncryptionRow
+from howfar.analysis.economics.words import encryption_says
+from howfar.analysis.findings import CompressionRow, EncryptionRow, EncryptionTried
 from howfar.results.records import Run
 
 PAYLOAD = REPLIES + REQUESTS
@@ -150,8 +151,6 @@ def test_costs_of_tls_are_read_back() -> None:
     ],
 )
 def test_the_sentence_follows_from_the_figures(persistent: float, churn: float, said: str) -> None:
-    from howfar.analysis.economics.words import encryption_says
-
     row = _encrypted(persistent, churn)
     slow = row.model_copy(
         update={
@@ -160,6 +159,28 @@ def test_the_sentence_follows_from_the_figures(persistent: float, churn: float, 
         }
     )
     assert said in encryption_says([slow])
+
+
+def _with_ratios(row: EncryptionRow, *ratios: tuple[float, float, float]) -> EncryptionRow:
+    """The same cells with these intervals, both ways to connect."""
+    tried = tuple(
+        EncryptionTried.model_validate({"threads": number + 1, "ratio": {"value": v, "low": low, "high": high}})
+        for number, (low, v, high) in enumerate(ratios)
+    )
+    return row.model_copy(update={"persistent": tried, "per_transaction": tried})
+
+
+def test_the_worst_of_many_noisy_figures_is_no_cost() -> None:
+    """Eight cells around no change: one of them always looks bad."""
+    row = _encrypted(0.99, 0.6)
+    said = encryption_says([_with_ratios(row, (0.6, 0.7, 1.1), (0.8, 1.0, 1.2), (0.9, 1.1, 1.3))])
+    assert "what churn and bytes cost is not told from nothing" in said
+    assert "not told from no change in 3 cells" in said and "-30 %" not in said
+    told = encryption_says([_with_ratios(row, (0.6, 0.7, 1.1), (0.78, 0.8, 0.82))])
+    assert "churn costs and so do bytes" in told
+    assert "throughput -20 % at worst with persistent connections, 1 of 2 cells told from no change" in told
+    narrow = encryption_says([_with_ratios(row, (0.97, 0.99, 1.01), (0.98, 1.0, 1.02))])
+    assert "neither churn nor bytes cost much here" in narrow, "the whole interval is near no change"
 
 
 def test_runs_without_them_have_no_economics() -> None:

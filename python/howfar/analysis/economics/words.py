@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 
+from howfar.analysis.estimate import Estimate
 from howfar.analysis.findings import CompressionRow, EncryptionRow, EncryptionTried, WhatIf, WhatIfSettings
 from howfar.analysis.intervals import excludes_one
 from howfar.analysis.model.what_if import answer
@@ -62,36 +64,75 @@ def _row_says(row: EncryptionRow) -> str:
             said += f" with {row.connect_turns:.1f} round trips"
         if row.retried:
             said += " (the server asks for another key share: one of them)"
-    bytes_cost, churn_costs = _most_lost(row.persistent), _most_lost(row.per_transaction)
+    bytes_cost, churn_costs = _price(row.persistent), _price(row.per_transaction)
     if bytes_cost is None and churn_costs is None:
         return said + "."
-    verdict = _verdict(bytes_cost, churn_costs)
-    return f"{said}: {verdict} ({_shares(bytes_cost, churn_costs)})."
+    return f"{said}: {_verdict(bytes_cost, churn_costs)} ({_shares(row)})."
 
 
-def _verdict(bytes_cost: float | None, churn_costs: float | None) -> str:
-    if churn_costs is None:
-        return "bytes cost hardly anything" if (bytes_cost or 0.0) < HARDLY else "bytes cost"
-    if bytes_cost is None:
-        return "churn costs hardly anything" if churn_costs < HARDLY else "churn costs"
-    if max(bytes_cost, churn_costs) < HARDLY:
+class _Price(Enum):
+    """What TLS takes of throughput, over all cells of a way to connect."""
+
+    COSTS = "costs"
+    HARDLY = "hardly"
+    UNTOLD = "untold"
+    """No cell shows a cost, and not all of them show that there is none."""
+
+
+def _price(tried: Sequence[EncryptionTried]) -> _Price | None:
+    """None: not measured."""
+    if not tried:
+        return None
+    if any(excludes_one(each.ratio) and 1 - each.ratio.value >= HARDLY for each in tried):
+        return _Price.COSTS
+    return _Price.HARDLY if all(_shows_hardly(each.ratio) for each in tried) else _Price.UNTOLD
+
+
+def _shows_hardly(ratio: Estimate) -> bool:
+    """Told from no change and less than `HARDLY` from it, or the whole interval is."""
+    return excludes_one(ratio) or (ratio.low is not None and 1 - ratio.low < HARDLY)
+
+
+def _verdict(bytes_cost: _Price | None, churn_costs: _Price | None) -> str:
+    """`None`: not measured, and not spoken of."""
+    known = {"churn": churn_costs, "bytes": bytes_cost}
+    prices = {name: price for name, price in known.items() if price is not None}
+    cost = [name for name, price in prices.items() if price is _Price.COSTS]
+    hardly = [name for name, price in prices.items() if price is _Price.HARDLY]
+    if len(cost) == 2:
+        return "churn costs and so do bytes"
+    if len(hardly) == 2:
         return "neither churn nor bytes cost much here"
-    if bytes_cost < HARDLY:
-        return "churn costs, bytes hardly"
-    if churn_costs < HARDLY:
-        return "bytes cost, churn hardly"
-    return "churn costs and so do bytes"
+    if cost and hardly:
+        return f"{_costs(cost[0])}, {hardly[0]} hardly"
+    untold = [name for name, price in prices.items() if price is _Price.UNTOLD]
+    clauses = [_costs(name) for name in cost]
+    clauses += [f"{_costs(name)} hardly anything" for name in hardly]
+    clauses += [f"what {_costs(' and '.join(untold))} is not told from nothing"] if untold else []
+    return ", ".join(clauses)
 
 
-def _most_lost(tried: Sequence[EncryptionTried]) -> float | None:
-    """The largest share of throughput that TLS took; below nothing: none."""
-    return max((1 - each.ratio.value for each in tried), default=None)
+def _costs(name: str) -> str:
+    return f"{name} {'costs' if name == 'churn' else 'cost'}"
 
 
-def _shares(bytes_cost: float | None, churn_costs: float | None) -> str:
+def _shares(row: EncryptionRow) -> str:
     parts = []
-    if bytes_cost is not None:
-        parts.append(f"throughput {-bytes_cost:+.0%} at worst with persistent connections")
-    if churn_costs is not None:
-        parts.append(f"{-churn_costs:+.0%} with a connect a transaction")
-    return ", ".join(parts).replace("%", " %")
+    if row.persistent:
+        parts.append(_throughput(row.persistent, "with persistent connections"))
+    if row.per_transaction:
+        parts.append(_throughput(row.per_transaction, "with a connect a transaction"))
+    return ", ".join(parts)
+
+
+def _throughput(tried: Sequence[EncryptionTried], how: str) -> str:
+    """The worst of what is told from no change: of many noisy figures the worst is always bad."""
+    told = [each.ratio.value - 1 for each in tried if excludes_one(each.ratio)]
+    if not told:
+        return f"throughput {how} not told from no change in {_cells(len(tried))}"
+    among = "" if len(told) == len(tried) else f", {len(told)} of {len(tried)} cells told from no change"
+    return f"throughput {min(told):+.0%} at worst {how}{among}".replace("%", " %")
+
+
+def _cells(number: int) -> str:
+    return f"{number} cell{'' if number == 1 else 's'}"
