@@ -15,6 +15,7 @@ from howfar.results.records import (
     StopReason,
     Trial,
     TrialStatus,
+    Window,
 )
 
 ELAPSED_NS = 2_000_000_000
@@ -46,6 +47,12 @@ class Cell:
     carried: float = 1.0
     """Share of the replies' bytes that the link carried."""
     receipt: dict[str, Any] = field(default_factory=dict)
+    client_wait_s: float = 0.0
+    server_wait_s: float = 0.0
+    busy: dict[int, float] | None = None
+    """Of each processor, the server's 0 and the client's 1. None: no window."""
+    link_cpus: dict[int, float] = field(default_factory=dict)
+    """What the emulator had of each; needs a window."""
 
     @property
     def name(self) -> str:
@@ -54,11 +61,11 @@ class Cell:
         )
 
 
-def _cpu(role: str, cpu_ns: float) -> CpuRecord:
+def _cpu(role: str, cpu_ns: float, wait_ns: float) -> CpuRecord:
     return CpuRecord(
         role=role,
         cpu_ns=int(cpu_ns),
-        runnable_wait_ns=0,
+        runnable_wait_ns=int(wait_ns),
         busiest_thread_ns=int(cpu_ns),
         threads=1,
         voluntary_switches=0,
@@ -69,6 +76,8 @@ def _cpu(role: str, cpu_ns: float) -> CpuRecord:
 def _measured(cell: Cell, tps: float) -> Measured:
     transactions = round(tps * ELAPSED_NS / 1e9)
     spent = {"client": cell.client_s, "server": cell.server_s, "link": cell.link_s}
+    waited = {"client": cell.client_wait_s, "server": cell.server_wait_s}
+    each_ns = transactions * 1e9
     return Measured(
         elapsed_ns=ELAPSED_NS,
         transactions=transactions,
@@ -80,7 +89,7 @@ def _measured(cell: Cell, tps: float) -> Measured:
         errors={},
         warmup_transactions=0,
         connect_ns=0,
-        cpu=tuple(_cpu(role, each * transactions * 1e9) for role, each in spent.items() if each),
+        cpu=tuple(_cpu(role, each * each_ns, waited.get(role, 0.0) * each_ns) for role, each in spent.items() if each),
         intervals=(),
         histograms=(),
     )
@@ -100,6 +109,13 @@ def _receipt(cell: Cell, seen: Measured) -> dict[str, Any]:
     }
     link = {"rtt_at_rest_ns": {"p50": cell.factors["rtt_ns"]}, "compensate_ns": 10_000, "counters": counters}
     return {**cell.receipt, "link": link}
+
+
+def _window(cell: Cell) -> Window | None:
+    if cell.busy is None:
+        return None
+    link_cpu_ns = {cpu: int(share * ELAPSED_NS) for cpu, share in cell.link_cpus.items()}
+    return Window(length_ns=ELAPSED_NS, interface="", cpus_busy=cell.busy, link_cpu_ns=link_cpu_ns)
 
 
 def run_of(cells: list[Cell], blocks: int = 4, wobble: float = 0.002) -> Run:
@@ -123,6 +139,7 @@ def run_of(cells: list[Cell], blocks: int = 4, wobble: float = 0.002) -> Run:
                     ended_unix_ns=1,
                     measured=seen,
                     receipt=_receipt(cell, seen),
+                    window=_window(cell),
                 )
             )
     info = RunInfo(

@@ -61,6 +61,7 @@ def _prediction(basis: str, alone: float, most: float, errors: tuple[float, floa
     return Prediction(
         basis=basis,
         points=points,
+        ceiling_tps=most,
         plateau_tps=most,
         knee=most / alone,
         mean_error=mean,

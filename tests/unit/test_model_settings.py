@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -105,6 +107,32 @@ def test_one_machine_shares_its_processors_and_two_do_not() -> None:
     moved = onto_link(base, local, remote, [])
     names = [station.name for station in network(moved, settings_of(remote)).stations]
     assert names == ["client CPU", "server CPU", "link to client", "link to server"]
+
+
+def _short(path: str, **changed: Any) -> WhatIf:
+    """Both processors are full, and each end waits ten times as long as it works: 0.1 and 0.4 of a processor."""
+    known: dict[str, Any] = {
+        "client_s": 0.001,
+        "server_s": 0.004,
+        "client_wait_s": 0.01,
+        "server_wait_s": 0.04,
+        "busy": {0: 1.0, 1: 1.0},
+    }
+    factors = {"path": path, "threads": 16, **(LINK if path == "remote" else {})}
+    (facts,) = arm_facts(_machines(Cell(factors, 100.0, **{**known, **changed})))
+    return fit([facts], WORKLOAD)
+
+
+def test_an_end_that_was_short_of_processors_had_what_it_used() -> None:
+    assert _short("remote").server_cpus == pytest.approx(0.4, rel=0.01)
+    assert _short("remote", busy={0: 0.9, 1: 0.9}).server_cpus > 0.49, "not full"
+    assert _short("remote", server_wait_s=0.0045).server_cpus > 0.49, "not always wanted"
+    assert _short("remote", busy=None).server_cpus > 0.49, "no counter says so"
+    assert _short("remote", server_s=0.004, carried=30.0).server_cpus > 0.49, "the link was full"
+
+
+def test_ends_that_share_processors_had_what_both_used() -> None:
+    assert _short("tcp").server_cpus == pytest.approx(0.5, rel=0.01)
 
 
 def test_the_emulator_s_share_is_taken_off_what_the_load_may_have() -> None:

@@ -71,11 +71,67 @@ def test_a_fast_link_is_not_and_the_emulator_s_part_is_named() -> None:
     assert "emulator" in curve.ceilings[0].says
 
 
-def test_a_curve_s_own_ends_are_met_and_not_counted_as_foreseen() -> None:
+_FULL = {0: 1.0, 1: 1.0}
+
+
+def _waited(path: str, threads: int, tps: float, rate_bps: float | None = None) -> Cell:
+    """Strangers keep both processors busy, so that each end waits longer than it works. The server works 4 ms a transaction and is
+    always wanted where it is what limits; the client works 0.5 ms."""
+    factors: dict[str, Any] = {"path": path, "threads": threads}
+    if rate_bps is not None:
+        factors |= {"rtt_ns": 200_000, "rate_bps": int(rate_bps)}
+    limits = rate_bps is None or 8 * WIRE * tps < 0.9 * rate_bps
+    wait_s = (threads - 0.5) / tps - 0.004 if limits and threads > 1 else 0.005
+    return Cell(factors, tps, 0.0005, 0.004, client_wait_s=0.001, server_wait_s=wait_s, busy=_FULL)
+
+
+def _among_strangers() -> Run:
+    slow = 1e7 / 8 / WIRE
+    cells = [_waited("tcp", threads, tps) for threads, tps in ((1, 90.0), (4, 130.0), (16, 130.0))]
+    cells += [_waited("remote", threads, tps, 1e7) for threads, tps in ((1, 0.8 * slow), (4, slow), (16, slow))]
+    cells += [_waited("remote", threads, tps, 1e8) for threads, tps in ((1, 70.0), (4, 110.0), (16, 115.0))]
+    return run_of(cells)
+
+
+def test_what_a_full_link_let_through_is_no_ceiling_of_the_processors() -> None:
+    found = _scaling(_among_strangers())
+    slow, fast = _named(found, rate_bps=10**7), _named(found, rate_bps=10**8)
+    assert slow.ceilings[0].resource is Resource.LINK_TO_CLIENT
+    assert all(each.tps > 3 * slow.points[-1].tps.value for each in slow.ceilings if "CPU" in each.resource)
+    assert fast.foreign is not None
+    assert max(point.tps for point in fast.foreign.points) > 2 * slow.points[-1].tps.value, (
+        "not the full link's own throughput"
+    )
+
+
+def test_a_ceiling_that_was_read_at_the_top_is_not_said_to_be_reached() -> None:
+    found = _scaling(_among_strangers())
+    curve = _named(found, rate_bps=10**8)
+    assert curve.ceilings[0].resource is Resource.SERVER_CPU and curve.ceilings[0].tps == pytest.approx(115, rel=0.01)
+    assert "read at the highest throughput itself" in curve.ceilings[0].says
+    assert "is the ceiling (1" not in found.says and "where server CPU was full" in found.says
+
+
+def test_a_curve_s_low_end_is_met_and_every_other_point_counts() -> None:
     for curve in _scaling(_bandwidth()).curves:
         assert curve.own is not None
-        first = next(point for point in curve.own.points if point.threads == 1)
-        assert first.tps == pytest.approx(curve.points[0].tps.value, rel=1e-6)
+        model = {point.threads: point.tps for point in curve.own.points}
+        assert model[1] == pytest.approx(curve.points[0].tps.value, rel=1e-6)
+        errors = [abs(model[point.threads] / point.tps.value - 1) for point in curve.points[1:]]
+        assert curve.own.mean_error == pytest.approx(sum(errors) / 3) and curve.own.worst_error == pytest.approx(
+            max(errors)
+        )
+
+
+def test_the_plateau_is_the_figure_that_its_error_belongs_to() -> None:
+    for curve in _scaling(_bandwidth()).curves:
+        assert curve.own is not None and curve.own.plateau_error is not None
+        highest = max(point.tps.value for point in curve.points)
+        assert curve.own.plateau_tps == pytest.approx(highest * (1 + curve.own.plateau_error))
+        assert curve.own.plateau_tps <= curve.own.ceiling_tps
+
+
+def test_loopback_is_foreseen_by_no_other_curve() -> None:
     loopback = _named(_scaling(_bandwidth()), path="tcp")
     assert loopback.own is not None and loopback.own.mean_error is not None and loopback.foreign is None
 

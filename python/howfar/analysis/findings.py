@@ -144,14 +144,17 @@ class Prediction(Part):
     basis: str
     """What went in, in words: `from tcp at 1 and 64 threads, and 43.3 kB a transaction`."""
     points: tuple[ModelPoint, ...]
+    ceiling_tps: float
+    """What the busiest station passes at most, with however many connections."""
     plateau_tps: float
+    """At the connections at which the curve was fastest."""
     knee: float
     """N*: connections that would fill the busiest station if nobody ever waited."""
     mean_error: float | None
     """Mean absolute relative error over the measured points; None: nothing to compare with."""
     worst_error: float | None
     plateau_error: float | None
-    """Signed, of the largest measured throughput of the curve."""
+    """Signed: `plateau_tps` against the largest measured throughput of the curve."""
 
 
 class Curve(Part):

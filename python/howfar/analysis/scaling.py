@@ -20,6 +20,8 @@ from howfar.results.records import Run
 from howfar.units import format_rate_bps
 
 _LINK = ("rtt_ns", "rate_bps")
+_CPUS = (Resource.CLIENT_CPU, Resource.SERVER_CPU)
+_SAME = 1e-6
 
 
 def scaling(run: Run, facts: Sequence[ArmFacts]) -> Scaling | None:
@@ -78,7 +80,10 @@ def _ceilings(one: Series, workload: Mapping[str, Any]) -> tuple[Ceiling, ...]:
         else:
             resource, rate = Resource(station.name), top.rate_bps or 0.0
             what = f"{_kb(station.demand_s * rate / 8)} a transaction over {format_rate_bps(rate)}"
-        found.append(Ceiling(resource=resource, tps=tps, says=f"{station.name}: {what}"))
+        ceiling = Ceiling(resource=resource, tps=tps, says=f"{station.name}: {what}")
+        if _is_its_own(ceiling, top):
+            ceiling = ceiling.model_copy(update={"says": f"{ceiling.says}, read at the highest throughput itself"})
+        found.append(ceiling)
     return tuple(sorted(found, key=lambda ceiling: ceiling.tps))
 
 
@@ -127,9 +132,16 @@ def _curve_says(one: Series, curve: Curve) -> str:
     if binding is None or curve.own is None:
         return said
     share = top.tps.value / binding.tps
+    if _is_its_own(binding, top):
+        return f"{said}, where {binding.resource} was full; no ceiling is foreseen from that point for itself"
     if share >= 0.9:
         return f"{said}; the {binding.resource} is the ceiling ({binding.tps:.4g}), N* {curve.own.knee:.3g}"
     return f"{said}, {share:.0%} of the lowest known ceiling ({binding.resource}, {binding.tps:.4g})"
+
+
+def _is_its_own(ceiling: Ceiling, top: ArmFacts) -> bool:
+    """Read off the highest throughput itself (what a full processor let through), so that reaching it says nothing."""
+    return ceiling.resource in _CPUS and abs(ceiling.tps / top.tps.value - 1) < _SAME
 
 
 def _published(plan: str, one: Series) -> tuple[dict[int, float], str | None]:

@@ -203,7 +203,7 @@ def _measured(
 
 def _knees(panel: Panel, names: list[str], threads: list[int], x: alt.X, y: alt.Y, colour: alt.Color) -> list[Any]:
     rows = [
-        {"curve": name, "threads": model.knee, "tps": model.plateau_tps}
+        {"curve": name, "threads": model.knee, "tps": model.ceiling_tps}
         for name, curve in zip(names, panel.curves, strict=True)
         if (model := model_of(curve)) and threads[0] <= model.knee <= threads[-1]
     ]

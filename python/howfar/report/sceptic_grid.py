@@ -102,8 +102,8 @@ def _model(summary: Summary) -> str:
             )
     if own:
         parts.append(
-            f"{_count(len(own), 'curve')} fitted on {'their' if len(own) > 1 else 'its'} own ends: there the ends prove nothing, and "
-            "only the points between test the shape."
+            f"{_count(len(own), 'curve')} fitted on {'their' if len(own) > 1 else 'its'} own ends: there the low end proves nothing, "
+            "and only the other points test the shape."
         )
     return " ".join(parts)
 

@@ -147,7 +147,7 @@ def predictions(summary: Summary) -> Table | None:
     )
     foreseen = [f"Foreseen, {'; '.join(names)}: {basis}." for basis, names in bases.items()]
     described = (
-        "Described: fitted on the curve's own ends, so its error says only whether the model has the right shape."
+        "Described: fitted on the curve's own ends; its error, the low end not counted, says only whether the shape is right."
         if any(curve.own for curve in curves)
         else ""
     )

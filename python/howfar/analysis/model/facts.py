@@ -16,6 +16,9 @@ from howfar.analysis.machine import others_in
 from howfar.plan.types import LOCAL_PATHS, ORDINARY
 from howfar.results.records import Arm, ArmRole, FactorValue, Measured, Run, Trial, TrialStatus
 
+FULL_LINK = 0.9
+"""Of the rate that was asked, as the link counts bytes: from here on a link may be what everything else waits for."""
+
 
 @dataclass(frozen=True)
 class ArmFacts:
@@ -45,6 +48,9 @@ class ArmFacts:
     client_others: float
     server_others: float
     """How many of them strangers took, the emulator not among these."""
+    client_busy: float | None
+    server_busy: float | None
+    """Of each host's processors, by the machine's own counters: the share that was busy. None: no trial says."""
     shared_cpu: bool
     """Client and server on the same processors."""
     wire_to_client: float | None
@@ -62,6 +68,12 @@ class ArmFacts:
     def runnable_s(self) -> float:
         """Both ends' waiting for a processor."""
         return self.client_wait_s + self.server_wait_s
+
+    @property
+    def link_full(self) -> bool:
+        """One direction of the link carried nearly all that its rate lets through."""
+        most = max(self.wire_to_client or 0.0, self.wire_to_server or 0.0)
+        return self.rate_bps is not None and 8 * most * self.tps.value >= FULL_LINK * self.rate_bps
 
     @property
     def idle_s(self) -> float:
@@ -142,6 +154,8 @@ def _facts(run: Run, arm: Arm, trials: Sequence[Trial]) -> ArmFacts:
         server_cpus=places.count(places.server),
         client_others=places.others(trials, places.client),
         server_others=places.others(trials, places.server),
+        client_busy=places.busy(trials, places.client),
+        server_busy=places.busy(trials, places.server),
         shared_cpu=bool(places.client & places.server),
         wire_to_client=crossed("to_client", "wire_bytes"),
         wire_to_server=crossed("to_server", "wire_bytes"),
@@ -181,6 +195,16 @@ class _Places:
         ours = sum(use.cpu_ns for use in seen.cpu if use.role in roles) / seen.elapsed_ns
         link = sum(ns for cpu, ns in window.link_cpu_ns.items() if cpu in cpus) / window.length_ns
         return max(sum(window.cpus_busy[cpu] for cpu in cpus) - ours - link, 0.0)
+
+    def busy(self, trials: Sequence[Trial], cpus: frozenset[int]) -> float | None:
+        """The share of their time that these worked, for whomever."""
+        windows = [trial.window for trial in trials if trial.window is not None]
+        found = [
+            sum(window.cpus_busy[cpu] for cpu in cpus) / len(cpus)
+            for window in windows
+            if cpus and cpus <= window.cpus_busy.keys()
+        ]
+        return median(found) if found else None
 
     def emulator(self, trials: Sequence[Trial], cpus: frozenset[int]) -> float:
         """What it took of these. Its threads run where there is room: as if evenly, where a run does not say."""

@@ -2,12 +2,13 @@
 
 Processor time is read from counters at the highest throughput (the utilisation law: demand = busy time / transactions), where work
 comes in batches as it does under load. What a lone connection takes longer than these demands, whatever the reason, is `think_s`: so
-the model meets both ends of its own curve, and nothing between them is fitted.
+the model meets the low end of its own curve. The highest throughput is not fitted to, nor is anything between.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import log
 from typing import Any
 
@@ -19,6 +20,8 @@ from howfar.analysis.model.what_if import network
 from howfar.analysis.model.wire import HEADER_BYTES
 
 THREADS_MOST = 2048
+FULL_CPU = 0.95
+"""Of a host's processors, busy: from here on they are taken to have been full."""
 _HALVINGS = 60
 
 
@@ -117,21 +120,58 @@ def carried_payload(facts: ArmFacts) -> tuple[float, float] | None:
 
 
 def client_left(facts: ArmFacts) -> float:
-    """Of the client's processors for the load: see `_left`."""
-    free = facts.client_cpus - facts.link_client_cpus - facts.client_others
-    return _left(facts.client_cpus, free, facts.client_cpu_s, facts.client_wait_s, facts.tps.value)
+    """How many of the client's processors the load could have: see `_End`. Where both ends share them: both."""
+    return _both(facts).left if facts.shared_cpu else _client(facts).left
 
 
 def server_left(facts: ArmFacts) -> float:
+    return _both(facts).left if facts.shared_cpu else _server(facts).left
+
+
+@dataclass(frozen=True)
+class _End:
+    """One end of an arm, or both where they share processors. Times are of one transaction."""
+
+    cpus: int
+    free: float
+    """Of these, what the link's emulator and strangers did not take."""
+    busy: float | None
+    worked_s: float
+    waited_s: float
+    facts: ArmFacts
+
+    @property
+    def left(self) -> float:
+        """An end whose processors were short has had what there was for it. Of any other, strangers took what it had no use for as
+        well: at least a fair half was there, and what it used."""
+        used = min(self.worked_s * self.facts.tps.value, self.cpus)
+        return used if self.was_short else max(self.free, self.cpus / 2, used)
+
+    @property
+    def was_short(self) -> bool:
+        """Its work was held up by processors and by nothing else: they were busy all the time, at any moment some of its work was on
+        one or waiting for one (Little's law: so many on average), it waited longer than it worked, and no link was full. Anything
+        less, and what it used is no ceiling: it only says what else let through."""
+        if self.busy is None or self.busy < FULL_CPU or self.facts.link_full:
+            return False
+        ready = (self.worked_s + self.waited_s) * self.facts.tps.value
+        return self.waited_s > self.worked_s > 0 and ready >= self.cpus
+
+
+def _client(facts: ArmFacts) -> _End:
+    free = facts.client_cpus - facts.link_client_cpus - facts.client_others
+    return _End(facts.client_cpus, free, facts.client_busy, facts.client_cpu_s, facts.client_wait_s, facts)
+
+
+def _server(facts: ArmFacts) -> _End:
     free = facts.server_cpus - facts.link_server_cpus - facts.server_others
-    return _left(facts.server_cpus, free, facts.server_cpu_s, facts.server_wait_s, facts.tps.value)
+    return _End(facts.server_cpus, free, facts.server_busy, facts.server_cpu_s, facts.server_wait_s, facts)
 
 
-def _left(cpus: int, free: float, worked_s: float, waited_s: float, tps: float) -> float:
-    """What the link's emulator and strangers left. An end that waited for processors longer than it worked has had what there was for
-    it. Of one that did not, strangers took what it had no use for as well: at least a fair half of all was there."""
-    used = min(worked_s * tps, cpus)
-    return used if waited_s > worked_s > 0 else max(free, cpus / 2, used)
+def _both(facts: ArmFacts) -> _End:
+    """The processors are the server's; so is what others took of them."""
+    worked_s = facts.client_cpu_s + facts.server_cpu_s
+    return replace(_server(facts), worked_s=worked_s, waited_s=facts.runnable_s)
 
 
 def nearest(rate_bps: float | None, others: Sequence[ArmFacts]) -> ArmFacts | None:

@@ -16,18 +16,19 @@ others, always; with k without end nobody ever waits. A convention between the t
 
 
 def predict(base: WhatIf, settings: WhatIfSettings, curve: Sequence[ArmFacts], basis: str, own: bool) -> Prediction:
-    """`curve` as `base` has it at `settings`. `own`: its two ends went in, so no error is reckoned there."""
+    """`curve` as `base` has it at `settings`. `own`: its low end is met by fitting, so no error is reckoned there."""
     found = network(base, settings)
     threads = sorted(facts.threads for facts in curve)
     points = found.points(threads[-1])
     top = max(curve, key=lambda facts: facts.tps.value)
     drawn = tuple(_point(found, number, at(points, number).throughput) for number in _grid(threads[-1], threads))
-    compared = [facts for facts in curve if not (own and facts.threads in (threads[0], top.threads))]
+    compared = [facts for facts in curve if not (own and facts.threads == threads[0])]
     errors = [at(points, facts.threads).throughput / facts.tps.value - 1 for facts in compared]
     return Prediction(
         basis=basis,
         points=drawn,
-        plateau_tps=found.ceiling,
+        ceiling_tps=found.ceiling,
+        plateau_tps=at(points, top.threads).throughput,
         knee=found.knee,
         mean_error=sum(map(abs, errors)) / len(errors) if errors else None,
         worst_error=max(map(abs, errors)) if errors else None,
