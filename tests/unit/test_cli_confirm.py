@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.test_cli import Howfar, Lab, howfar, laboratory
-from tests.unit.test_confirm import named
+from tests.unit.test_confirm import named, with_limits
 
 from howfar.analysis.findings import Resource
+from howfar.cli import finish, ground
 from howfar.results.parts import plan_part
 from howfar.results.records import StopReason
 from howfar.results.store import read_run
@@ -65,3 +69,76 @@ def test_a_budget_without_room_for_it_is_refused(laboratory: Lab, howfar: Howfar
     code, _, err = howfar("run", "--quick", "--confirm", "--time-budget", "100s", "--out", "b.howfar")
     assert code == 2
     assert "a time budget of 100s is too short" in err
+
+
+def test_its_own_time_begins_when_the_laboratory_is_open(
+    laboratory: Lab, howfar: Howfar, named: dict[str, Resource], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Filling tables takes minutes; and the confirmed arm's trials, not the others', say how long its trials take."""
+    named["remote"] = Resource.LINK_TO_CLIENT
+    fake = laboratory[0]
+
+    def slow(path: str, number: int) -> tuple[str, ...]:
+        fake.clock.now_ns += 40 * 10**9 if path == "remote" else 0
+        return ()
+
+    fake.trouble = slow
+    assert howfar("run", "--quick", "--time-budget", "20min", "--out", "a.howfar")[0] == 0
+    before = len(read_run(tmp_path / "a.howfar").trials)
+
+    @contextmanager
+    def filled(plan: Any) -> Iterator[Any]:
+        fake.clock.now_ns += 600 * 10**9
+        yield fake
+
+    monkeypatch.setattr(ground, "open_ground", filled)
+    code, _, err = howfar("confirm", "a.howfar")
+    assert code == 0, err
+    assert len(read_run(tmp_path / "a.howfar").trials) - before == PAIR_TRIALS
+
+
+def test_a_time_in_which_no_pair_can_be_measured_is_refused(
+    laboratory: Lab, howfar: Howfar, named: dict[str, Resource], tmp_path: Path
+) -> None:
+    named["remote"] = Resource.LINK_TO_CLIENT
+    assert howfar("run", "--quick", "--out", "a.howfar")[0] == 0
+    before = read_run(tmp_path / "a.howfar")
+    code, _, err = howfar("resume", "a.howfar", "--confirm", "--time-budget", "10s")
+    assert (code, "10s are too short: laboratory, report and 2 trials take about 38 s" in err) == (2, True), err
+    assert read_run(tmp_path / "a.howfar") == before
+    assert howfar("resume", "a.howfar", "--confirm", "--time-budget", "38s")[0] == 0
+    assert len(read_run(tmp_path / "a.howfar").trials) > len(before.trials)
+
+
+@pytest.mark.parametrize(
+    ("resource", "offered"),
+    [(Resource.LINK_TO_CLIENT, True), (Resource.COMMIT, False), (Resource.INVALID, False), (None, False)],
+)
+def test_it_is_offered_where_something_can_be_put_to_the_test(
+    laboratory: Lab, howfar: Howfar, monkeypatch: pytest.MonkeyPatch, resource: Resource | None, offered: bool
+) -> None:
+    limits = {} if resource is None else {"remote": resource}
+    monkeypatch.setattr(finish, "summarise", lambda run: with_limits(run, limits))
+    _, out, err = howfar("run", "--quick", "--out", "a.howfar")
+    assert ("Confirm:   howfar confirm a.howfar\n" in out) is offered, err
+
+
+def test_what_the_time_cut_short_is_offered_again(
+    laboratory: Lab, howfar: Howfar, named: dict[str, Resource], tmp_path: Path
+) -> None:
+    named["remote"] = Resource.LINK_TO_CLIENT
+    fake, engine = laboratory
+    slow = {"ns": 70 * 10**9}
+
+    def jitter(job: Any) -> float:
+        fake.clock.now_ns += slow["ns"] if int(fake.staged[-1].get("rate_bps", 0)) > 10**9 else 0
+        return 1.0
+
+    engine.jitter = jitter
+    _, out, err = howfar("run", "--quick", "--confirm", "--time-budget", "300s", "--out", "a.howfar")
+    assert "Confirm:   howfar confirm a.howfar\n" in out, err
+    slow["ns"] = 0
+    for _ in range(2):
+        _, out, err = howfar("confirm", "a.howfar")
+    assert "Confirm:" not in out
+    assert "Nothing to do" in err

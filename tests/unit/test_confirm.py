@@ -228,6 +228,29 @@ def test_one_that_the_time_cuts_short_says_so(tmp_path: Path, named: dict[str, R
     assert json.loads(said.partition(": ")[2])["why"] == "time"
 
 
+def test_one_that_the_time_cuts_short_goes_on_later(tmp_path: Path, named: dict[str, Resource]) -> None:
+    """Also one of which the time left nothing; what is measured of it is kept."""
+    named["remote"] = Resource.LINK_TO_CLIENT
+    path, there = tmp_path / "a.howfar", scene()
+
+    def late(factors: dict[str, Any]) -> float:
+        there.laboratory.clock.now_ns += 200 * 10**9 if len(there.engine.jobs) == 6 else 0
+        return 1.0
+
+    with create(path, fake_info(loaded=loaded(time_budget="150s"))) as file:
+        there.engine.jitter = lambda job: late(there.laboratory.staged[-1])
+        assert there.go(file) is StopReason.TIME
+    assert of_pairs(read_run(path)) == []
+    more = Extension(confirm=True, only_confirms=True, time_ns=30 * 10**9)
+    for measured in (range(1, PAIR_TRIALS), [PAIR_TRIALS]):
+        with RunFile(path) as file:
+            assert scene().go(file, more) is StopReason.TIME, "as the plan's own blocks ended"
+        assert len(of_pairs(read_run(path))) in measured
+    run = read_run(path)
+    assert len(plan_part(run).trials) == len(run.trials) - PAIR_TRIALS
+    assert summarise(run).confirmations[0].blocks == 3
+
+
 def uneven() -> Scene:
     """So that a width can be asked for that is not there yet."""
     noise = random.Random(7)

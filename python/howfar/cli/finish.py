@@ -9,12 +9,13 @@ from pathlib import Path
 import click
 
 from howfar.analysis.analyse import summarise
-from howfar.analysis.findings import Resource
-from howfar.analysis.summary import CellSummary
+from howfar.analysis.confirmation import choose
+from howfar.analysis.summary import Summary
 from howfar.cli import pages
 from howfar.cli.main import INTERRUPTED
 from howfar.cli.program import program
 from howfar.results.events import confirmation
+from howfar.results.parts import plan_part
 from howfar.results.records import Run, StopReason
 from howfar.results.store import read_run
 
@@ -39,15 +40,19 @@ def finish(path: Path, html: Path | None, no_colour: bool) -> int:
     click.echo(f"\nRun file:  {path}\nHTML page: {page}")
     if run.stop in (StopReason.TIME, StopReason.BLOCKS):
         click.echo(f"Narrower:  {more_command(path, run)}")
-    if confirmation(run.events) is None and any(_names_a_limit(cell) for cell in summary.cells):
+    if _can_be_confirmed(run, summary):
         click.echo(f"Confirm:   {program()} confirm {name}")
     if run.info.quick:
         click.echo(f"In full:   {_full_command(run)}")
     return 0
 
 
-def _names_a_limit(cell: CellSummary) -> bool:
-    return cell.limit is not None and cell.limit.resource not in (Resource.INVALID, Resource.NOT_ESTABLISHED)
+def _can_be_confirmed(run: Run, summary: Summary) -> bool:
+    """A limit was named that this laboratory can put to the test, and that was not done or not to its end."""
+    begun = confirmation(run.events)
+    if begun is not None:
+        return not begun.ended
+    return bool(choose(summary, plan_part(run).info.arms).asked)
 
 
 def more_command(path: Path, run: Run) -> str:

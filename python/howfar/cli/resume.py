@@ -14,11 +14,12 @@ from howfar.cli.observe import observer
 from howfar.cli.screen import no_colour_option
 from howfar.cli.words import STOPPED
 from howfar.conduct.conductor import conduct
+from howfar.conduct.confirm import to_confirm
 from howfar.conduct.extension import Extension
-from howfar.conduct.rule import block_cost_ns
+from howfar.conduct.rule import block_cost_ns, confirmation_cost_ns
 from howfar.conduct.schedule import blocks_done, places_left
 from howfar.errors import SandboxForbidden, UsageError
-from howfar.plan.estimate import LABORATORY_NS, REPORT_NS, confirmation_ns
+from howfar.plan.estimate import LABORATORY_NS, NEW_LINK_NS, REPORT_NS
 from howfar.plan.quantities import BudgetNs, HalfWidth, read_option
 from howfar.plan.types import LOCAL_PATHS, Plan, restore_plan
 from howfar.results.events import confirmation
@@ -74,28 +75,32 @@ def go_on(run: Path, more: Extension, confirm: bool, html: Path | None, no_colou
         code = None
     if code is not None:
         return code
+    if more.only_confirms:
+        more = replace(more, time_ns=REPORT_NS + confirmation_cost_ns(plan.timing, to_confirm(found), found.trials))
     with RunFile(run) as file, observer(no_colour) as watching, ground.open_ground(plan) as laboratory:
+        if (
+            more.only_confirms
+        ):  # its own time: nobody asked for an end, and a laboratory can take minutes to fill its tables
+            began_ns = time.monotonic_ns()
         conduct(file, laboratory, began_ns, ground.instruments(), watching, more)
     return finish(run, html, no_colour)
 
 
 def _confirming(run: Run, more: Extension) -> Extension:
-    """With the time that a confirmation takes, where the run has ended and its budget may be used."""
+    """With the wish to confirm; where the run has ended and its budget may be used, that alone, in a time of its own."""
     begun = confirmation(run.events)
     if begun is not None and begun.ended:
         return more
     if run.stop in _GO_ON or more.time_ns is not None:
         return replace(more, confirm=True)
-    plan = restore_plan(run.info.plan)
-    plan = plan.model_copy(update={"timing": plan.timing.model_copy(update={"confirm": True})})
-    needed = confirmation_ns(plan, block_cost_ns(plan.timing, 1, run.trials))
-    return replace(more, confirm=True, time_ns=LABORATORY_NS + REPORT_NS + needed)
+    return replace(more, confirm=True, only_confirms=True)
 
 
 def _check_helps(run: Run, plan: Plan, more: Extension) -> None:
     """Refuse options with which not one more block would be measured. Raises UsageError."""
-    timing = plan.timing
-    if more.confirm:
+    timing, begun = plan.timing, confirmation(run.events)
+    if more.confirm and (begun is not None or run.stop not in _GO_ON):
+        _check_time(more, 2, 2 * NEW_LINK_NS + block_cost_ns(timing, 2, run.trials))
         return
     if run.stop is StopReason.WIDTH and (more.target is None or more.target >= timing.target_half_width):
         raise UsageError(
@@ -104,15 +109,18 @@ def _check_helps(run: Run, plan: Plan, more: Extension) -> None:
         )
     if run.stop is StopReason.TIME and more.time_ns is None:
         raise UsageError("the time budget of the run is used", f"Give this session more: --time-budget {MORE_TIME}.")
-    if more.time_ns is None:
-        return
     target = timing.target_half_width if more.target is None else more.target
     places = len(list(places_left(run, blocks_done(run, target), target)))
-    needed = LABORATORY_NS + REPORT_NS + block_cost_ns(timing, places, run.trials)
-    if more.time_ns < needed:
-        least_s = -(-needed // 10**9)
-        raise UsageError(
-            f"{format_duration_ns(more.time_ns)} are too short: laboratory, report and {places} trials take about"
-            f" {least_s} s",
-            f"Give at least --time-budget {least_s}s.",
-        )
+    _check_time(more, places, block_cost_ns(timing, places, run.trials))
+
+
+def _check_time(more: Extension, trials: int, trials_ns: int) -> None:
+    needed = LABORATORY_NS + REPORT_NS + trials_ns
+    if more.time_ns is None or more.time_ns >= needed:
+        return
+    least_s = -(-needed // 10**9)
+    raise UsageError(
+        f"{format_duration_ns(more.time_ns)} are too short: laboratory, report and {trials} trials take about"
+        f" {least_s} s",
+        f"Give at least --time-budget {least_s}s.",
+    )

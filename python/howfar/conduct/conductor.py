@@ -92,7 +92,8 @@ class _Conductor:
             self._confirm()
             if not self.more.measures_on:
                 return self.confirming.stop
-        stop = self._run_plan(now)
+        ended = self.found.stop if self.more.only_confirms else None
+        stop = ended or self._run_plan(now)
         if self.plan.timing.confirm and self.confirming is None:
             arms = decide(self.file, stop)
             self.info = self.info.model_copy(update={"arms": (*self.info.arms, *arms)})
@@ -110,17 +111,17 @@ class _Conductor:
         """How many blocks were measured, and why no more."""
         pairs = confirmation_part(self._run()).info.arms
         if not pairs:
-            return 0, "nothing to confirm"
+            return 0, events.CONFIRMED_NOTHING
         target = self.plan.timing.target_half_width
         for number in range(CONFIRMATION_BLOCKS):
             while places := list(places_left(self._run(), CONFIRMATION_BLOCK + number, target)):
                 if Budget(self.plan.timing.time_budget_ns).is_over(self._used_ns()):
-                    return number, "time"
+                    return number, events.CONFIRMED_TIME
                 trials = len(places) + (CONFIRMATION_BLOCKS - number - 1) * len(pairs)
                 self._run_place(
                     places[0], Forecast(CONFIRMATION_BLOCKS, block_cost_ns(self.plan.timing, trials, self.trials))
                 )
-        return CONFIRMATION_BLOCKS, "complete"
+        return CONFIRMATION_BLOCKS, events.CONFIRMED_COMPLETE
 
     def _run_plan(self, now: Standing) -> StopReason:
         timing = self.plan.timing

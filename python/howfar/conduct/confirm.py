@@ -15,6 +15,15 @@ from howfar.results.records import Arm, Run, StopReason
 from howfar.results.store import RunFile
 
 
+def to_confirm(run: Run) -> tuple[str, ...]:
+    """Arms whose limits were chosen to be put to the test, or would be now; none: there is nothing to confirm."""
+    begun = events.confirmation(run.events)
+    if begun is not None:
+        return tuple(Intervention.model_validate(chosen).arm for chosen in begun.asked)
+    run = plan_part(run)
+    return tuple(chosen.arm for chosen in choose(summarise(run), run.info.arms).asked)
+
+
 def decide(file: RunFile, stop: StopReason) -> tuple[Arm, ...]:
     """Enter in the run file what will be confirmed. Gives the new arms."""
     run = plan_part(file.read())

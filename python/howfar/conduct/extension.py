@@ -19,6 +19,9 @@ class Extension:
     confirm: bool = False
     """Put the limits to the test when the plan's blocks are done, or at once when they are."""
 
+    only_confirms: bool = False
+    """And that alone: a run that has ended gets no more of the plan's blocks, whatever time is left."""
+
     @property
     def measures_on(self) -> bool:
         """The plan's own blocks are asked for, not only their confirmation."""

@@ -14,6 +14,9 @@ _RESUMED = "resumed"
 _EXTENDED = "extended"
 _CONFIRMING = "confirming"
 _CONFIRMED = "confirmed"
+CONFIRMED_COMPLETE = "complete"
+CONFIRMED_TIME = "time"
+CONFIRMED_NOTHING = "nothing to confirm"
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class Confirming:
     refused: tuple[dict[str, Any], ...]
     """Limits that cannot be changed here, and why."""
     ended: bool
-    """Its blocks are measured, or given up."""
+    """Its blocks are measured, or there are none. One that the time cut short has not ended: it can go on."""
 
 
 def stopped(stop: StopReason) -> str:
@@ -49,7 +52,7 @@ def confirming(stop: StopReason, asked: Sequence[Mapping[str, Any]], refused: Se
 
 
 def confirmed(blocks: int, why: str) -> str:
-    """`why`: complete, or what cut it short."""
+    """`why`: `CONFIRMED_COMPLETE`, `_TIME` or `_NOTHING`."""
     return _text(_CONFIRMED, {"blocks": blocks, "why": why})
 
 
@@ -62,7 +65,7 @@ def confirmation(events: Iterable[RunEvent]) -> Confirming | None:
             said = json.loads(detail)
             found = Confirming(StopReason(said["stop"]), tuple(said["asked"]), tuple(said["refused"]), ended=False)
         elif word == _CONFIRMED and found is not None:
-            found = replace(found, ended=True)
+            found = replace(found, ended=json.loads(detail)["why"] != CONFIRMED_TIME)
     return found
 
 
