@@ -16,8 +16,9 @@ from tests.unit.fake_lab import FakeClock, FakeEngine, FakeLaboratory, fake_info
 from howfar.analysis.analyse import summarise
 from howfar.analysis.confirmation import choose, is_nearer
 from howfar.analysis.estimate import Estimate
-from howfar.analysis.findings import Confirmation, Limit, Resource
-from howfar.analysis.summary import Summary
+from howfar.analysis.findings import Confirmation, Intervention, Limit, Resource
+from howfar.analysis.intervention import intervention
+from howfar.analysis.summary import BytesPerTxn, Summary
 from howfar.conduct import confirm
 from howfar.conduct.conductor import conduct
 from howfar.conduct.extension import Extension
@@ -39,8 +40,10 @@ PAIR_TRIALS = 3 * 2
 
 def loaded(**timing: Any) -> LoadedPlan:
     """socket twice, and remote."""
+    threads = [(("factors", "threads"), [timing.pop("threads")])] if "threads" in timing else []
     said: list[tuple[tuple[str, str], Any]] = [
         (("factors", "path"), ["socket", "remote"]),
+        *threads,
         (("timing", "confirm"), True),
         *((("timing", key), value) for key, value in timing.items()),
     ]
@@ -116,13 +119,33 @@ def test_a_limit_that_is_none_is_not_confirmed(tmp_path: Path, named: dict[str, 
 
 
 @pytest.mark.parametrize(("follows", "holds"), [(False, True), (True, False)])
-def test_a_full_processor_is_confirmed_by_a_faster_link_that_changes_nothing(
+def test_of_a_full_processor_half_the_connections_get_as_much(
     tmp_path: Path, named: dict[str, Resource], follows: bool, holds: bool
 ) -> None:
+    """Over a link, which is not touched: at a fifth of its rate in use it could never show itself."""
     named["remote"] = Resource.SERVER_CPU
-    there = scene() if follows else scene(lambda factors: 1.0)
-    _, (found,) = confirmed(tmp_path / "a.howfar", there)
-    assert (found.predicted, found.otherwise, found.confirmed) == (1.0, 1.5, holds)
+    there = scene(lambda factors: factors["threads"] / 16 if follows else 1.0)
+    _, (found,) = confirmed(tmp_path / "a.howfar", there, threads=16)
+    assert (found.predicted, found.otherwise, found.confirmed) == (1.0, 0.5, holds)
+    assert found.changed == "16 -> 8 connections"
+    assert outcome(found) == ("rules out a limit of each connection's own" if holds else "NOT confirmed")
+
+
+@pytest.mark.parametrize(("used", "asked"), [(0.2, False), (0.6, False), (0.7, True)])
+def test_a_faster_link_is_asked_only_of_a_link_that_it_could_show(tmp_path: Path, used: float, asked: bool) -> None:
+    """Two connections, a full processor: at 20 % use no rate could give 1.5 times, whatever the limit is."""
+    with create(tmp_path / "a.howfar", fake_info(loaded=loaded())) as file:
+        scene().go(file)
+    summary = summarise(read_run(tmp_path / "a.howfar"))
+    cell = next(cell for cell in summary.cells if cell.arm == "remote")
+    busier = used * GBIT / 8 * cell.queries_per_txn / cell.qps.value
+    cell = cell.model_copy(update={"bytes_per_txn": BytesPerTxn(to_server=1.0, to_client=busier), "network": None})
+    found = intervention(cell, limit(Resource.SERVER_CPU), summary)
+    if asked:
+        assert isinstance(found, Intervention)
+        assert (found.changed, found.rules_out) == ("rate 1gbit -> 1.5gbit", "the link")
+    else:
+        assert isinstance(found, str) and "the link is used too little" in found
 
 
 def test_half_a_way_is_nobodys() -> None:
@@ -292,9 +315,8 @@ def test_a_pair_that_stays_void_takes_nothing_from_the_run(tmp_path: Path, named
 def test_at_most_three_and_a_new_resource_first(tmp_path: Path, named: dict[str, Resource]) -> None:
     rates: Any = ["100mbit", "1gbit", "2gbit", "5gbit", "10gbit"]
     paths: Any = ["socket", "remote"]
-    many = load_plan(
-        "paths", True, [Override("", ("factors", "path"), paths), Override("", ("factors", "rate"), rates)]
-    )
+    levels: dict[str, Any] = {"path": paths, "rate": rates, "threads": [16]}
+    many = load_plan("paths", True, [Override("", ("factors", name), each) for name, each in levels.items()])
     with create(tmp_path / "a.howfar", fake_info(loaded=many)) as file:
         scene().go(file)
     run = read_run(tmp_path / "a.howfar")

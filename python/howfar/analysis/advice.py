@@ -11,6 +11,7 @@ from howfar.analysis import budget
 from howfar.analysis.answers import tops
 from howfar.analysis.findings import Limit, Resource
 from howfar.analysis.intervals import RatioJudgement, blocks_needed, interval_text, judge_ratio, noise_floor, resolve
+from howfar.analysis.link_facts import used_share
 from howfar.analysis.summary import Advice, CellSummary, Resolution, Warning
 from howfar.analysis.trials import TrialTable, path_cpu_us, qps
 from howfar.results.records import ArmRole
@@ -115,21 +116,13 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _link_used_share(cell: CellSummary) -> float | None:
-    rate = cell.factors.get("rate_bps")
-    if not isinstance(rate, int | float) or not rate or not cell.queries_per_txn:
-        return None
-    busier = max(cell.bytes_per_txn.to_client, cell.bytes_per_txn.to_server)
-    return busier * 8 * cell.qps.value / cell.queries_per_txn / float(rate)
-
-
 def _cut_round_trips(session: _Session) -> Advice | None:
     remote = session.by_path("remote")
     if remote is None or remote.ratio is None or remote.resolution is not Resolution.SLOWER:
         return None
     cycle = sum(remote.time_split_us.values())
     link = remote.time_split_us.get(budget.LINK, 0.0)
-    used = _link_used_share(remote)
+    used = used_share(remote)
     if not cycle or link <= 0:
         return None
     ground = (

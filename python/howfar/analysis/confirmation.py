@@ -1,6 +1,6 @@
 """Which limits are put to the test after a plan's blocks, by changing what, and what came out. Pure.
 
-Each is a pair of arms, one as it was and one with the named resource changed, measured in the same blocks: what the machine
+Each is a pair of arms, one as it was and one with one thing changed, measured in the same blocks: what the machine
 does meanwhile happens to both. Not here: the change that suits a limit (`intervention.py`), and the measuring (`conduct/confirm.py`).
 """
 
@@ -76,6 +76,7 @@ def confirmations(part: Run) -> tuple[Confirmation, ...]:
                     changed=chosen.changed,
                     predicted=chosen.predicted,
                     otherwise=chosen.otherwise,
+                    rules_out=chosen.rules_out,
                     measured=measured,
                     confirmed=is_nearer(measured, chosen.predicted, chosen.otherwise),
                     blocks=len(ratios),

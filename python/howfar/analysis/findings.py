@@ -83,6 +83,8 @@ class Intervention(Part):
     """Throughput over the unchanged arm's, if the limit is as named."""
     otherwise: float
     """The same if it is not. The further apart, the fewer blocks tell."""
+    rules_out: str = ""
+    """What is no limit if throughput moves as predicted: where not the resource itself was changed. Empty: it was."""
 
 
 class Unconfirmed(Part):
@@ -108,6 +110,8 @@ class Confirmation(Part):
     blocks: int
     otherwise: float = 1.0
     """What would have been seen, were it not the limit."""
+    rules_out: str = ""
+    """As of the intervention. Empty: the resource itself was changed."""
 
 
 # ---------------------------------------------------------------- throughput against connections

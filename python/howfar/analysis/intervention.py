@@ -1,6 +1,7 @@
 """What a laboratory can change so that throughput shows whether a limit is the limit, and by how much it then moves. Pure.
 
-Expectations here are simple on purpose: one resource in proportion, up to the next one that is full.
+A rate and an RTT are changed themselves. A processor is not at hand in another speed: what is changed instead rules out another
+limit, and says which. Expectations are simple on purpose: one resource in proportion, up to the next one that is full.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from howfar.analysis.findings import Intervention, Limit, Resource
+from howfar.analysis.link_facts import used_share
 from howfar.analysis.summary import CellSummary, Summary
 from howfar.results.records import FactorValue
 from howfar.units import format_duration_ns, format_rate_bps
@@ -20,6 +22,11 @@ _CPUS = frozenset(
 )
 _FEWEST_TO_HALVE = 8
 """Connections. Half of fewer may leave a CPU idle that all of them filled."""
+_TELLS_USED = 1 / FASTER
+"""Of a link. Used less, it could not give `FASTER` times even if nothing else were full: a faster one would prove nothing."""
+_LINK_RULED_OUT = "the link"
+_SHARED_RULED_OUT = "a limit that connections share"
+_OWN_RULED_OUT = "a limit of each connection's own"
 
 _EACH_FOR_ITSELF = frozenset({Resource.LATENCY, Resource.RECEIVE_WINDOW, Resource.SEND_BUFFER, Resource.LOSS})
 """What holds back each connection by itself: half as many carry half as much."""
@@ -37,20 +44,26 @@ def intervention(cell: CellSummary, limit: Limit, summary: Summary) -> Intervent
         return _made(cell, limit, _faster(factors), min(FASTER, _next_ceiling(cell, summary)), 1.0)
     if resource is Resource.LATENCY and "rtt_ns" in factors:
         return _made(cell, limit, _nearer(factors), min(_half_the_rtt(cell), _next_ceiling(cell, summary)), 1.0)
+    threads = int(factors.get("threads", 1))
+    if resource in _CPUS | {Resource.LOCK} and threads >= _FEWEST_TO_HALVE:
+        return _made(cell, limit, _fewer(factors), 1.0, 0.5, _OWN_RULED_OUT)
+    if resource in _EACH_FOR_ITSELF and threads > 1:
+        return _made(cell, limit, _fewer(factors), 0.5, 1.0, _SHARED_RULED_OUT)
     if resource in _CPUS and "rate_bps" in factors:
-        # Nobody has a faster processor at hand. What would change a full link must change nothing here.
-        return _made(cell, limit, _faster(factors), 1.0, FASTER)
-    if resource in _CPUS and int(factors.get("threads", 1)) >= _FEWEST_TO_HALVE:
-        return _made(cell, limit, _fewer(factors), 1.0, 0.5)
-    if resource in _EACH_FOR_ITSELF and int(factors.get("threads", 1)) > 1:
-        return _made(cell, limit, _fewer(factors), 0.5, 1.0)
-    if resource is Resource.LOCK and int(factors.get("threads", 1)) >= _FEWEST_TO_HALVE:
-        return _made(cell, limit, _fewer(factors), 1.0, 0.5)
+        used = used_share(cell)
+        if used is not None and used >= _TELLS_USED:
+            return _made(cell, limit, _faster(factors), 1.0, FASTER, _LINK_RULED_OUT)
+        return "too few connections to halve, and the link is used too little for its rate to tell"
     return _WHY_NOT.get(resource, "nothing that this laboratory can change alone would tell")
 
 
 def _made(
-    cell: CellSummary, limit: Limit, change: tuple[str, dict[str, FactorValue]], predicted: float, otherwise: float
+    cell: CellSummary,
+    limit: Limit,
+    change: tuple[str, dict[str, FactorValue]],
+    predicted: float,
+    otherwise: float,
+    rules_out: str = "",
 ) -> Intervention:
     changed, factors = change
     return Intervention(
@@ -60,6 +73,7 @@ def _made(
         factors=factors,
         predicted=predicted,
         otherwise=otherwise,
+        rules_out=rules_out,
     )
 
 

@@ -1,4 +1,4 @@
-"""What the receipts of an arm say about its link: asked and obtained, as numbers."""
+"""What an arm's receipts say about its link, asked and obtained, and how much of it was used; as numbers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from howfar.analysis.summary import CellSummary
 from howfar.plan.tolerance import rtt_tolerance_ns
 from howfar.results.records import FactorValue
 
@@ -57,6 +58,20 @@ def _goodput_share(receipt: Mapping[str, Any]) -> float | None:
 def _level(factors: Mapping[str, FactorValue], name: str) -> int | None:
     level = factors.get(name)
     return int(level) if isinstance(level, int | float) and not isinstance(level, bool) else None
+
+
+def used_share(cell: CellSummary) -> float | None:
+    """Of the rate, by the busier direction: as the interface counted it against its ceiling, else by the protocol's bytes, headers
+    not in. None: no rate."""
+    seen = cell.network
+    if seen is not None and seen.interface_ceiling_bytes_per_s and seen.at_s:
+        ways = (seen.to_client_bytes_per_s, seen.to_server_bytes_per_s)
+        return max(sum(way) / len(way) for way in ways) / seen.interface_ceiling_bytes_per_s
+    rate = _level(cell.factors, "rate_bps")
+    if not rate or not cell.queries_per_txn:
+        return None
+    busier = max(cell.bytes_per_txn.to_client, cell.bytes_per_txn.to_server)
+    return busier * 8 * cell.qps.value / cell.queries_per_txn / rate
 
 
 def link_facts(factors: Mapping[str, FactorValue], receipts: Sequence[Mapping[str, Any]]) -> LinkFacts:

@@ -75,10 +75,13 @@ def _confirmed(summary: Summary) -> str:
     doubtful = f" In {_count(len(weak), 'cell')} the confidence is low, and the letter lower case." if weak else ""
     rules = f"Each is named by fixed rules from counters of the measured window, with its evidence beside it.{doubtful}"
     if not tested:
-        return f"{rules} None was put to the test in this run; `howfar run --confirm` changes the named resource and looks."
-    held = sum(found.confirmed for found in tested)
+        return f"{rules} None was put to the test in this run; `howfar run --confirm` changes what tells and looks."
+    held = [found for found in tested if found.confirmed]
+    changed = [found for found in held if not found.rules_out]
+    ruled_out = "; ".join(f"in {found.arm} {found.rules_out} was ruled out" for found in held if found.rules_out)
     return (
-        f"{rules} Put to the test by changing the resource: {len(tested)}; throughput moved as said in {held} of them."
+        f"{rules} Put to the test: {len(tested)}; throughput moved as said in {len(held)} of them. The named resource itself was "
+        f"changed in {len(changed)} of these{', and ' + ruled_out if ruled_out else ''}."
     )
 
 

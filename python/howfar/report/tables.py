@@ -273,7 +273,7 @@ def _range(tried: Sequence[EncryptionTried]) -> str:
 
 
 def confirmations(summary: Summary) -> Table | None:
-    """The limit was changed: did throughput move as said?"""
+    """Something was changed that tells: did throughput move as said?"""
     if not summary.confirmations:
         return None
     rows = tuple(
@@ -289,13 +289,14 @@ def confirmations(summary: Summary) -> Table | None:
         for found in summary.confirmations
     )
     head = single("cell", "limit", "changed", "model", "measured [95 %]", "", "blocks")
-    return Table("The limits, confirmed by changing them", head, rows)
+    return Table("The limits, put to the test", head, rows)
 
 
 def outcome(found: Confirmation) -> str:
-    """An interval that holds the middle between both expectations shows neither."""
+    """An interval that holds the middle between both expectations shows neither. Where not the resource itself was changed, what came
+    out as said rules another limit out and shows no more."""
     if found.confirmed:
-        return "confirmed"
+        return f"rules out {found.rules_out}" if found.rules_out else "confirmed"
     refuted = is_nearer(found.measured, found.otherwise, found.predicted)
     return "NOT confirmed" if refuted else "not shown either way"
 

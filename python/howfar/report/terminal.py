@@ -86,7 +86,7 @@ class _Page:
         lines = [
             text for line in tables.confirmation_lines(summary) for text in self._wrap(line, first="- ", rest="  ")
         ]
-        return self._paint(["The limits, confirmed by changing them"], _BOLD) + lines if lines else []
+        return self._paint(["The limits, put to the test"], _BOLD) + lines if lines else []
 
     def _plain(self, table: tables.Table) -> list[str]:
         head = [(self._text(upper), self._text(lower)) for upper, lower in table.head]
