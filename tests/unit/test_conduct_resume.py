@@ -9,20 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.fake_lab import FakeLaboratory, FakeStage, fake_info, fakes
+from tests.unit.fake_lab import FakeLaboratory, FakeStage, FakeWindowWatch, fake_info, fakes
 
 from howfar.conduct.conductor import conduct
 from howfar.conduct.extension import Extension
 from howfar.conduct.observer import Silent
 from howfar.conduct.rule import Forecast, Standing, forecast
+from howfar.conduct.schedule import Place
 from howfar.conduct.surroundings import differences
-from howfar.engine.messages import LoadJob
+from howfar.conduct.trial import run_trial
+from howfar.engine.messages import LoadJob, Measuring
 from howfar.errors import EngineError, LabError, RunFileError, ServerCrashed
 from howfar.lab.stage import Obtained
 from howfar.plan.load import Override, load_plan
-from howfar.plan.types import Timing
+from howfar.plan.types import Timing, restore_plan
 from howfar.results.events import breaks
-from howfar.results.records import Run, StopReason, TrialStatus
+from howfar.results.records import Run, StopReason, TrialStatus, Window
 from howfar.results.store import RunFile, create, read_run
 
 HERE = {"kernel": "6.1", "cpu_model": "One", "boot_id": "a", "howfar_version": "0.1.0", "engine_version": "0.1.0"}
@@ -215,6 +217,54 @@ def test_a_dead_part_is_named_before_what_the_engine_saw(tmp_path: Path, cause: 
         conduct(file, laboratory, laboratory.clock(), replace(instruments, measure=measure))
     trials = read_run(tmp_path / "a.howfar").trials
     assert [trial.void_reason for trial in trials if trial.status is TrialStatus.VOID] == [reason]
+
+
+@dataclass
+class OneConnection(FakeStage):
+    """Its watch and its questions at the end use the same connection: not at once."""
+
+    busy: bool = False
+
+    def watch(self, length_ns: int) -> FakeWindowWatch:
+        self.busy = True
+        return _Ending(length_ns, self)
+
+    def obtained(self, session: Mapping[str, Any], turn_ns: float = 0.0) -> Obtained:
+        assert not self.busy, "the watch still uses the connection"
+        return super().obtained(session, turn_ns)
+
+
+@dataclass(frozen=True)
+class _Ending(FakeWindowWatch):
+    stage: OneConnection
+
+    def finish(self) -> Window:
+        self.stage.busy = False
+        return super().finish()
+
+
+def test_the_watch_has_ended_before_the_stage_is_asked_who_was_at_fault() -> None:
+    from contextlib import contextmanager
+
+    laboratory, _, instruments = fakes()
+    info = fake_info(laboratory)
+    plain = laboratory.stage
+
+    @contextmanager
+    def stage(factors: Any) -> Any:
+        with plain(factors) as found:
+            yield OneConnection(found.target)
+
+    def measure(job: Any, launcher: Any, hear: Any) -> Any:
+        hear(Measuring(unix_time_ns=0, warmup_transactions=0))
+        raise EngineError("reset")
+
+    laboratory.stage = stage  # type: ignore[method-assign]
+    arm, plan = info.arms[0], restore_plan(info.plan)
+    broken = replace(instruments, measure=measure)
+    trial = run_trial(0, Place(0, 0, 0, arm.name), arm, plan, 1, laboratory, broken, lambda event: None)
+    assert trial.void_reason == "reset"
+    assert trial.window is not None, "what was seen until then is kept"
 
 
 def test_a_forecast_asks_as_the_rule_will() -> None:

@@ -124,12 +124,13 @@ def _measure(
         on_event(event)
 
     try:
-        outcome = instruments.measure(job, stage.client, hear)
+        try:
+            outcome = instruments.measure(job, stage.client, hear)
+        finally:  # before anything else is asked: the watch's thread and the stage have one connection to the server
+            if around is not None:
+                seen.window = around.finish()
     except EngineError as error:
         raise _blame(error, stage) from error
-    finally:
-        if around is not None:
-            seen.window = around.finish()
     session = outcome.ready.receipt.model_dump(mode="json")
     seen.measured = measured(outcome)
     seen.receipt = {"session": session}
