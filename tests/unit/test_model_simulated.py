@@ -21,8 +21,8 @@ def _services(rate_bps: float) -> list[float]:
 @pytest.mark.parametrize("connections", [1, 4, 16, 64])
 @pytest.mark.parametrize("rate_bps", [1e8, 1e9])
 def test_a_transaction_over_a_link(connections: int, rate_bps: float) -> None:
-    """A server whose visits vary, a link whose messages do not: within 10 %, at the knee too, where the model is the lower one (9 % at
-    4 connections over the slow link). Simulated for 4000 transactions of 16 visits, whose own scatter is about 1 %."""
+    """A server whose visits vary, a link whose messages do not: within 10 %, at the knee too, where the model is the lower one
+    (docs/model.md has the figures). Simulated for 4000 transactions of 16 visits, whose own scatter is about 1 %."""
     visits = [
         [
             Visit(None, constant(DELAY_S / TURNS)),

@@ -107,7 +107,7 @@ def summarise(run: Run) -> Summary:
         unconfirmed=unconfirmed(confirmed),
         scaling=scaling(run, facts),
         compression=compression(facts, workload),
-        encryption=encryption(facts),
+        encryption=encryption(facts, workload),
         what_if=what_if(facts, workload),
     )
 

@@ -199,7 +199,11 @@ class CompressionRow(Part):
     """CPU beyond the uncompressed session's, per uncompressed byte."""
     server_ns_per_byte: float
     break_even_bps: float | None
-    """Below this link rate it pays on this machine and data, when the link is the limit; None: it never does."""
+    """Below this link rate it pays on this machine and data, when the link is the limit; None: it never does, or see `resolved`."""
+    resolved: bool = True
+    """Its CPU was told from nothing. Where noise hid it, no break-even is said."""
+    everywhere: bool = False
+    """It pays at every rate that was looked at, `break_even_bps` being the fastest of them."""
     measured: tuple[CompressionTried, ...]
     level_advice: str
     curve: tuple[BreakEvenPoint, ...] = ()
@@ -221,9 +225,10 @@ class CompressionTried(Part):
     """None: no link."""
     threads: int
     ratio: Estimate
-    predicted: float
-    agrees: bool
-    """The prediction of better or worse was right, or the interval holds both."""
+    predicted: float | None
+    """By the model, the costs of compression taken from cells at other rates. None: there are none."""
+    agrees: bool | None
+    """The prediction of better or worse was right, or the interval holds both. None: nothing was predicted."""
 
 
 class CompressionEconomics(Part):
@@ -242,8 +247,8 @@ class EncryptionRow(Part):
     """CPU of a connect beyond the plain one's, both ends. None: not measured with a connect a transaction."""
     connect_turns: float | None
     """Round trips of a connect beyond the plain one's."""
-    byte_ns: float
-    """CPU per payload byte beyond the plain session's, both ends."""
+    byte_ns: float | None
+    """CPU per payload byte beyond the plain session's, both ends. None: no persistent cells."""
     persistent: tuple[EncryptionTried, ...]
     per_transaction: tuple[EncryptionTried, ...]
     resumed: bool | None
@@ -255,6 +260,8 @@ class EncryptionTried(Part):
     threads: int
     ratio: Estimate
     """Throughput over the same cell without TLS."""
+    predicted: float | None = None
+    """The same by the model, what TLS costs taken from cells with other numbers of connections. None: there are none that tell."""
 
 
 class EncryptionEconomics(Part):
@@ -287,15 +294,15 @@ class WhatIf(Part):
     replies_bytes: tuple[float, ...]
     """Of one transaction, as the protocol has them: what compression, encryption and headers make of them is in `model/wire.py`."""
     requests_bytes: tuple[float, ...]
-    tls_byte_s: float
-    """CPU seconds a payload byte, each end."""
-    connect_turns: float
+    tls_byte_s: float | None
+    """CPU seconds a payload byte, each end. None, here and below: this run did not measure it, and nothing is said of it."""
+    connect_turns: float | None
     """Of a connect a transaction, plain TCP; so is the CPU beside it. TLS adds to each."""
-    connect_client_s: float
-    connect_server_s: float
-    tls_connect_turns: float
-    tls_connect_client_s: float
-    tls_connect_server_s: float
+    connect_client_s: float | None
+    connect_server_s: float | None
+    tls_connect_turns: float | None
+    tls_connect_client_s: float | None
+    tls_connect_server_s: float | None
     compression: tuple[WhatIfCompression, ...]
     threads_most: int
     worked: tuple[WhatIfWorked, ...] = ()

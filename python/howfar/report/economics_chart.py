@@ -6,6 +6,7 @@ from typing import Any
 
 import altair as alt
 
+from howfar.analysis.economics.words import EVERYWHERE, NOT_RESOLVED
 from howfar.analysis.findings import CompressionRow
 from howfar.analysis.summary import CellSummary, Summary
 from howfar.report import palette
@@ -138,15 +139,19 @@ class _Frame:
         """At the right foot, where throughput is high and no line passes: below which rate each pays."""
         layers = []
         for index, row in enumerate(sorted(rows, key=lambda row: row.break_even_bps or 0.0)):
-            said = (
-                f"{row.algorithm} pays below {rate(row.break_even_bps)}"
-                if row.break_even_bps
-                else f"{row.algorithm} never pays"
-            )
+            said = f"{row.algorithm} {_said_of(row)}"
             data = alt.Chart(values([{"text": said, "series": row.algorithm}]))
             mark = data.mark_text(align="right", fontSize=11, x=self.width - 4, y=HEIGHT - 8 - 15 * index)
             layers.append(mark.encode(text="text:N", color=self.colour))
         return layers
+
+
+def _said_of(row: CompressionRow) -> str:
+    if not row.resolved:
+        return NOT_RESOLVED
+    if row.everywhere:
+        return f"pays {EVERYWHERE}"
+    return f"pays below {rate(row.break_even_bps)}" if row.break_even_bps else "never pays"
 
 
 def _lines(rows: list[CompressionRow]) -> list[dict[str, Any]]:

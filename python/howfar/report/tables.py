@@ -209,7 +209,7 @@ def compression(summary: Summary) -> Table | None:
             f"{row.content}, {row.algorithm}",
             f"{row.ratio_to_client:.2f}",
             f"{figures.number(row.client_ns_per_byte)}+{figures.number(row.server_ns_per_byte)}",
-            rate(row.break_even_bps) if row.break_even_bps else "never",
+            pays_below(row),
             *(_tried(row, bps) for bps in rates),
         )
         for row in found.rows
@@ -219,7 +219,7 @@ def compression(summary: Summary) -> Table | None:
         if row.level_advice:
             advice.setdefault(row.level_advice, []).append(f"{row.algorithm} on {row.content}")
     advised = [f"{', '.join(names)}: {text.rstrip('.')}." for text, names in advice.items()]
-    missed = any(not tried.agrees for row in found.rows for tried in row.measured)
+    missed = any(tried.agrees is False for row in found.rows for tried in row.measured)
     said = ("! the model said better where it was worse, or the other way round.",) if missed else ()
     return Table("What compression costs and saves", head, rows, (found.says, *said, *advised))
 
@@ -228,7 +228,20 @@ def _tried(row: CompressionRow, bps: float | None) -> str:
     tried = next((tried for tried in row.measured if tried.rate_bps == bps), None)
     if tried is None:
         return figures.UNKNOWN
-    return f"{figures.ratio(tried.ratio)} ({tried.predicted:.2f}){'' if tried.agrees else ' !'}"
+    return f"{figures.ratio(tried.ratio)} ({_model(tried.predicted)}){' !' if tried.agrees is False else ''}"
+
+
+def _model(predicted: float | None) -> str:
+    return figures.UNKNOWN if predicted is None else f"{predicted:.2f}"
+
+
+def pays_below(row: CompressionRow) -> str:
+    """The break-even; or that it pays nowhere, everywhere, or cannot be told."""
+    if not row.resolved:
+        return "not resolved"
+    if row.everywhere:
+        return "all tried"
+    return rate(row.break_even_bps) if row.break_even_bps else "never"
 
 
 def encryption(summary: Summary) -> Table | None:
@@ -240,7 +253,7 @@ def encryption(summary: Summary) -> Table | None:
             row.version if row.version.startswith("TLS") else f"TLS {row.version}",
             figures.UNKNOWN if row.connect_us is None else f"{row.connect_us:,.0f}",
             figures.UNKNOWN if row.connect_turns is None else f"{row.connect_turns:+.2g}",
-            f"{row.byte_ns:.2f}",
+            figures.UNKNOWN if row.byte_ns is None else f"{row.byte_ns:.2f}",
             "unknown" if row.resumed is None else "yes" if row.resumed else "no",
             _range(row.persistent),
             _range(row.per_transaction),
@@ -256,7 +269,10 @@ def encryption(summary: Summary) -> Table | None:
         ("x persistent", _threads(found.rows[0].persistent)),
         ("x connect/txn", _threads(found.rows[0].per_transaction)),
     )
-    note = "All beyond the same cell without TLS, both ends together; x: throughput over its, at the least and the most connections."
+    note = (
+        "All beyond the same cell without TLS, both ends together; x: throughput over its, at the least and the most connections "
+        "(by the model, from other numbers of them)."
+    )
     return Table("What encryption costs", head, rows, (found.says, note))
 
 
@@ -269,7 +285,9 @@ def _range(tried: Sequence[EncryptionTried]) -> str:
     if not tried:
         return figures.UNKNOWN
     ends = sorted(tried, key=lambda found: found.threads)
-    return "; ".join(dict.fromkeys(figures.ratio(found.ratio) for found in (ends[0], ends[-1])))
+    return "; ".join(
+        dict.fromkeys(f"{figures.ratio(found.ratio)} ({_model(found.predicted)})" for found in (ends[0], ends[-1]))
+    )
 
 
 def confirmations(summary: Summary) -> Table | None:

@@ -44,6 +44,7 @@ const howfarWhatIf = (() => {
     const requests = base.requests_bytes.map((m) => carriedBytes(m, compressed ? how.ratio_to_server : null, settings.tls));
     const plain = sum(base.replies_bytes) + sum(base.requests_bytes);
     const carried = sum(replies) + sum(requests);
+    // What was not measured is null, counts as nothing here, and is not offered by the page.
     const tls_s = settings.tls ? carried * base.tls_byte_s : 0;
     let turns = base.turns;
     let client_s = base.client_cpu_s + plain * how.client_byte_s + tls_s;

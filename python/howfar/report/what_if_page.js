@@ -34,6 +34,13 @@
   const timeText = (s) => (s >= 1 ? `${Number(s.toPrecision(3))} s` : s >= 1e-3 ? `${Number((s * 1e3).toPrecision(3))} ms` : `${Number((s * 1e6).toPrecision(3))} µs`);
   const texts = { rate_bps: rateText, rtt_s: timeText, threads: (count) => String(count) };
 
+  // As `is_known` of the analysis has it: both boxes together need what TLS adds to a connect.
+  const measuredAll = (...names) => names.every((name) => base[name] !== null);
+  const known = (tls, each) =>
+    (!tls || measuredAll("tls_byte_s")) &&
+    (!each || measuredAll("connect_turns", "connect_client_s", "connect_server_s")) &&
+    (!(tls && each) || measuredAll("tls_connect_turns", "tls_connect_client_s", "tls_connect_server_s"));
+
   function settings() {
     const link = measured.rate_bps !== null || control("linked").checked;
     return {
@@ -115,6 +122,8 @@
       shown(name).textContent = value === null ? "no link" : texts[name](value);
       control(name).setAttribute("aria-valuetext", shown(name).textContent);
     }
+    control("tls").disabled = !asked.tls && !known(true, asked.connect_each);
+    control("connect_each").disabled = !asked.connect_each && !known(asked.tls, true);
     control("rate_bps").disabled = asked.rate_bps === null;
     shown("tps").textContent = digits(answer.tps);
     shown("ratio").textContent = `x ${(answer.tps / base.tps).toFixed(2)} of the ${digits(base.tps)} measured`;

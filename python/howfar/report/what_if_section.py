@@ -9,6 +9,7 @@ import json
 from importlib.resources import files
 
 from howfar.analysis.findings import WhatIf, WhatIfSettings
+from howfar.analysis.model.what_if import is_known
 from howfar.analysis.summary import Summary
 from howfar.report import figures, tables
 from howfar.report.fragments import details, sentence, table, text
@@ -75,8 +76,10 @@ def _slider(name: str, label: str) -> str:
     )
 
 
-def _check(name: str, label: str) -> str:
-    return f'<label class="check"><input type="checkbox" name="{name}"> {text(label)}</label>'
+def _check(name: str, label: str, known: bool = True) -> str:
+    """A box that stays off where nothing is known of what it costs."""
+    off, why = ("", "") if known else (" disabled", ' <span class="muted">(not measured in this run)</span>')
+    return f'<label class="check"><input type="checkbox" name="{name}"{off}> {text(label)}{why}</label>'
 
 
 def _controls(base: WhatIf, start: WhatIfSettings) -> str:
@@ -90,7 +93,8 @@ def _controls(base: WhatIf, start: WhatIfSettings) -> str:
         + _slider("rate_bps", "link rate")
         + _slider("rtt_s", "round trip")
         + _slider("threads", "connections")
-        + f'<div class="switches">{linked}{_check("tls", "TLS")}{_check("connect_each", "connect for every transaction")}'
+        + f'<div class="switches">{linked}{_check("tls", "TLS", is_known(base, tls=True, connect_each=False))}'
+        + _check("connect_each", "connect for every transaction", is_known(base, tls=False, connect_each=True))
         + f'<label class="check">compression <select name="compression">{algorithms}</select></label>'
         + '<button type="button" name="reset">back to the measured point</button></div></div>'
     )

@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any
 
 from howfar.analysis.economics.pairs import Pair, levels, pairs
-from howfar.analysis.economics.words import compression_says, level_advice
+from howfar.analysis.economics.words import WORTH, compression_says, level_advice
 from howfar.analysis.findings import (
     BreakEvenPoint,
     CompressionEconomics,
@@ -31,8 +31,6 @@ from howfar.results.records import FactorValue
 
 SLOWEST_BPS, FASTEST_BPS = 1e6, 1e11
 """Between these a break-even is looked for."""
-WORTH = 1.01
-"""Times the throughput without, on the slowest link: less is not said to pay anywhere."""
 _POINTS_A_DECADE = 5
 _HALVINGS = 50
 
@@ -49,7 +47,8 @@ def costs(facts: Sequence[ArmFacts], content: FactorValue | None) -> tuple[WhatI
 
 
 def _cost(algorithm: str, tried: Sequence[Pair]) -> WhatIfCompression | None:
-    """The median over cells. None: no cell over a link, whose counters say what the bytes became."""
+    """The median over cells; what noise made less than nothing is nothing. None: no cell over a link, whose counters say what the
+    bytes became."""
     ratios = [ratio for pair in tried if (ratio := _ratios(pair)) is not None]
     if not ratios:
         return None
@@ -57,9 +56,14 @@ def _cost(algorithm: str, tried: Sequence[Pair]) -> WhatIfCompression | None:
         algorithm=algorithm,
         ratio_to_client=median(to_client for to_client, _ in ratios),
         ratio_to_server=median(to_server for _, to_server in ratios),
-        client_byte_s=median(pair.client_s / pair.payload for pair in tried),
-        server_byte_s=median(pair.server_s / pair.payload for pair in tried),
+        client_byte_s=max(median(pair.client_s / pair.payload for pair in tried), 0.0),
+        server_byte_s=max(median(pair.server_s / pair.payload for pair in tried), 0.0),
     )
+
+
+def _is_resolved(tried: Sequence[Pair]) -> bool:
+    """Compressing takes time: cells where both ends seem to have worked no more, or less, show noise and no cost."""
+    return all(pair.client_s + pair.server_s > 0 for pair in tried)
 
 
 def _ratios(pair: Pair) -> tuple[float, float] | None:
@@ -105,10 +109,13 @@ def _rows(content: _Content) -> list[CompressionRow]:
     if not known:
         return []
     base = content.base.model_copy(update={"compression": known})
-    advice = level_advice(base, settings_of(content.top), _rates(content.facts))
+    tried_of = {cost.algorithm: list(pairs(content.facts, "compression", cost.algorithm)) for cost in known}
+    told = [cost.algorithm for cost in known if _is_resolved(tried_of[cost.algorithm])]
+    advice = level_advice(base, settings_of(content.top), _rates(content.facts), told)
     rows = []
     for cost in known:
-        tried = list(pairs(content.facts, "compression", cost.algorithm))
+        tried, resolved = tried_of[cost.algorithm], cost.algorithm in told
+        even_bps = break_even_bps(base, content.top, cost.algorithm) if resolved else None
         rows.append(
             CompressionRow(
                 content=content.name,
@@ -117,7 +124,9 @@ def _rows(content: _Content) -> list[CompressionRow]:
                 ratio_to_server=cost.ratio_to_server,
                 client_ns_per_byte=cost.client_byte_s * 1e9,
                 server_ns_per_byte=cost.server_byte_s * 1e9,
-                break_even_bps=break_even_bps(base, content.top, cost.algorithm),
+                break_even_bps=even_bps,
+                resolved=resolved,
+                everywhere=even_bps == FASTEST_BPS,
                 measured=tuple(each for pair in tried if (each := _tried(content, cost.algorithm, pair, tried))),
                 level_advice=advice,
                 curve=_curve(base, content.top, cost.algorithm),
@@ -163,15 +172,16 @@ def _curve(base: WhatIf, top: ArmFacts, algorithm: str) -> tuple[BreakEvenPoint,
 
 
 def _tried(content: _Content, algorithm: str, pair: Pair, tried: Sequence[Pair]) -> CompressionTried | None:
-    """What was foreseen comes from cells at other rates, where there are any."""
+    """What was foreseen comes from cells at other rates; without any, nothing was."""
     ratio = pair.ratio
     if ratio is None:
         return None
     elsewhere = [each for each in tried if each.plain.rate_bps != pair.plain.rate_bps]
-    cost = _cost(algorithm, elsewhere) or _cost(algorithm, tried)
-    assert cost is not None, "a row has a cost"
-    base = content.base.model_copy(update={"compression": (cost,)})
-    predicted = gain(base, pair.plain, algorithm, pair.plain.rate_bps)
+    cost = _cost(algorithm, elsewhere)
+    predicted = None
+    if cost is not None:
+        base = content.base.model_copy(update={"compression": (cost,)})
+        predicted = gain(base, pair.plain, algorithm, pair.plain.rate_bps)
     inside = ratio.low is not None and ratio.high is not None
     undecided = inside and (ratio.low or 0.0) <= 1 <= (ratio.high or 0.0)
     return CompressionTried(
@@ -179,5 +189,5 @@ def _tried(content: _Content, algorithm: str, pair: Pair, tried: Sequence[Pair])
         threads=pair.plain.threads,
         ratio=ratio,
         predicted=predicted,
-        agrees=undecided or (predicted > 1) == (ratio.value > 1),
+        agrees=None if predicted is None else undecided or (predicted > 1) == (ratio.value > 1),
     )

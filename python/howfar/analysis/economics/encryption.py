@@ -7,50 +7,54 @@ for one, over the RTT.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from statistics import median
+from typing import Any
 
 from howfar.analysis.economics.pairs import Pair, levels, pairs
 from howfar.analysis.economics.words import encryption_says
 from howfar.analysis.findings import EncryptionEconomics, EncryptionRow, EncryptionTried
 from howfar.analysis.model.facts import ArmFacts
+from howfar.analysis.model.fit import fit, settings_of
+from howfar.analysis.model.series import MODELLED, series
+from howfar.analysis.model.what_if import answer, is_known
 
 EACH = "per-transaction"
 MOST_WAITED = 0.2
 """Of a lone connection's cycle: beyond, what is left of it after taking off the waits is not what round trips took."""
 
 
-def encryption(facts: Sequence[ArmFacts]) -> EncryptionEconomics | None:
+def encryption(facts: Sequence[ArmFacts], workload: Mapping[str, Any]) -> EncryptionEconomics | None:
     """None: nothing was encrypted that has its plain cell."""
-    rows = [row for version in levels(facts, "tls") if (row := _row(facts, str(version))) is not None]
+    rows = [row for version in levels(facts, "tls") if (row := _row(facts, workload, str(version))) is not None]
     return EncryptionEconomics(rows=tuple(rows), says=encryption_says(rows)) if rows else None
 
 
-def _row(facts: Sequence[ArmFacts], version: str) -> EncryptionRow | None:
+def _row(facts: Sequence[ArmFacts], workload: Mapping[str, Any], version: str) -> EncryptionRow | None:
     every = list(pairs(facts, "tls", version))
-    persistent = [pair for pair in every if pair.plain.level("connect") != EACH]
-    each = [pair for pair in every if pair.plain.level("connect") == EACH]
+    persistent, each = _apart(every)
     if not every:
         return None
+    forecast = _Forecast(facts, workload, every)
     connects = list(_beyond(each, persistent))
     byte_s = median((pair.client_s + pair.server_s) / pair.payload for pair in persistent) if persistent else None
     return EncryptionRow(
-        version=f"TLS {version.replace('-', ', ')}",
+        version=f"TLS {version.replace('-', ' ')}",
         connect_us=median(found.client_s + found.server_s for found in connects) * 1e6 if connects else None,
         connect_turns=_turns(connects),
-        byte_ns=(byte_s or 0.0) * 1e9,
-        persistent=_tried(persistent),
-        per_transaction=_tried(each),
+        byte_ns=None if byte_s is None else byte_s * 1e9,
+        persistent=_tried(persistent, forecast),
+        per_transaction=_tried(each, forecast),
         resumed=_always("tls_resumed", each or every),
         retried=_always("tls_retried", every),
     )
 
 
-def _tried(found: Sequence[Pair]) -> tuple[EncryptionTried, ...]:
+def _tried(found: Sequence[Pair], forecast: _Forecast) -> tuple[EncryptionTried, ...]:
     """Where several cells have as many connections (other rates), each stands for itself."""
     return tuple(
-        EncryptionTried(threads=pair.plain.threads, ratio=ratio)
+        EncryptionTried(threads=pair.plain.threads, ratio=ratio, predicted=forecast.ratio(pair))
         for pair in sorted(found, key=lambda pair: pair.plain.threads)
         if (ratio := pair.ratio) is not None
     )
@@ -112,17 +116,17 @@ def _same_place(one: ArmFacts, other: ArmFacts) -> bool:
 
 @dataclass(frozen=True)
 class Connecting:
-    """What the model's base needs to know of TLS and of connecting, by the names of its fields. 0: not measured."""
+    """What the model's base needs to know of TLS and of connecting, by the names of its fields. None: not measured."""
 
-    tls_byte_s: float = 0.0
-    connect_turns: float = 0.0
-    connect_client_s: float = 0.0
-    connect_server_s: float = 0.0
-    tls_connect_turns: float = 0.0
-    tls_connect_client_s: float = 0.0
-    tls_connect_server_s: float = 0.0
+    tls_byte_s: float | None = None
+    connect_turns: float | None = None
+    connect_client_s: float | None = None
+    connect_server_s: float | None = None
+    tls_connect_turns: float | None = None
+    tls_connect_client_s: float | None = None
+    tls_connect_server_s: float | None = None
 
-    def for_base(self) -> dict[str, float]:
+    def for_base(self) -> dict[str, float | None]:
         return asdict(self)
 
 
@@ -131,9 +135,6 @@ def connecting(facts: Sequence[ArmFacts]) -> Connecting:
     version = max(
         (str(level) for level in levels(facts, "tls")), key=lambda level: (level[:3], -len(level)), default=None
     )
-    every = list(pairs(facts, "tls", version)) if version else []
-    persistent = [pair for pair in every if pair.plain.level("connect") != EACH]
-    tls = list(_beyond([pair for pair in every if pair.plain.level("connect") == EACH], persistent))
     plain = [
         _Connect(
             threads=pair.plain.threads,
@@ -146,16 +147,64 @@ def connecting(facts: Sequence[ArmFacts]) -> Connecting:
         for pair in pairs(facts, "connect", EACH)
         if pair.plain.level("tls") == "off"
     ]
-    return Connecting(
-        tls_byte_s=_middle([(pair.client_s + pair.server_s) / pair.payload / 2 for pair in persistent]),
-        connect_turns=max(_turns(plain) or 0.0, 0.0),
+    return replace(
+        _of_tls(list(pairs(facts, "tls", version)) if version else []),
+        connect_turns=_some(_turns(plain)),
         connect_client_s=_middle([each.client_s for each in plain]),
         connect_server_s=_middle([each.server_s for each in plain]),
-        tls_connect_turns=max(_turns(tls) or 0.0, 0.0),
-        tls_connect_client_s=_middle([each.client_s for each in tls]),
-        tls_connect_server_s=_middle([each.server_s for each in tls]),
     )
 
 
-def _middle(values: Sequence[float]) -> float:
-    return max(median(values), 0.0) if values else 0.0
+def _of_tls(every: Sequence[Pair]) -> Connecting:
+    """What TLS costs by these cells; of connecting without it nothing."""
+    persistent, each = _apart(every)
+    connects = list(_beyond(each, persistent))
+    return Connecting(
+        tls_byte_s=_middle([(pair.client_s + pair.server_s) / pair.payload / 2 for pair in persistent]),
+        tls_connect_turns=_some(_turns(connects)),
+        tls_connect_client_s=_middle([found.client_s for found in connects]),
+        tls_connect_server_s=_middle([found.server_s for found in connects]),
+    )
+
+
+def _apart(every: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
+    """Those with persistent connections, and those with a connect for every transaction."""
+    persistent = [pair for pair in every if pair.plain.level("connect") != EACH]
+    return persistent, [pair for pair in every if pair.plain.level("connect") == EACH]
+
+
+def _middle(values: Sequence[float]) -> float | None:
+    return max(median(values), 0.0) if values else None
+
+
+def _some(value: float | None) -> float | None:
+    return None if value is None else max(value, 0.0)
+
+
+# ---------------------------------------------------------------- foreseen
+
+
+@dataclass(frozen=True)
+class _Forecast:
+    """Ratios by the model, for cells that had no part in them: costs come from cells with other numbers of connections."""
+
+    facts: Sequence[ArmFacts]
+    workload: Mapping[str, Any]
+    every: Sequence[Pair]
+    """Of one TLS version."""
+
+    def ratio(self, pair: Pair) -> float | None:
+        """None: nothing else was measured that tells it, or the model does not know the path."""
+        each = pair.plain.level("connect") == EACH
+        costs = _of_tls([other for other in self.every if other.plain.threads != pair.plain.threads])
+        # The plain cells connect as often: what that costs is in their demands.
+        costs = replace(costs, connect_turns=0.0, connect_client_s=0.0, connect_server_s=0.0)
+        if pair.plain.level("path") not in MODELLED:
+            return None
+        curve = next(one for one in series(self.facts) if pair.plain in one.arms)
+        base = fit(curve.arms, self.workload).model_copy(update=costs.for_base())
+        if not is_known(base, tls=True, connect_each=each):
+            return None
+        plain = settings_of(pair.plain)
+        encrypted = plain.model_copy(update={"tls": True, "connect_each": each})
+        return answer(base, encrypted).tps / answer(base, plain).tps

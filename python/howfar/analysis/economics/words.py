@@ -13,17 +13,25 @@ from howfar.units import format_rate_bps
 
 HARDLY = 0.05
 """A share of throughput that is called hardly anything."""
+WORTH = 1.01
+"""Times the throughput without compression: less is not said to pay."""
+HALF_A_TURN = 0.5
+"""Of a round trip: less is not said to be one."""
+NOT_RESOLVED = "cost not resolved"
+"""Of an algorithm whose CPU noise hid."""
+EVERYWHERE = "at every rate looked at"
 
 
-def level_advice(base: WhatIf, settings: WhatIfSettings, rates: Sequence[float]) -> str:
-    """Which of the algorithms tried gives most, by the model, on each link tried."""
+def level_advice(base: WhatIf, settings: WhatIfSettings, rates: Sequence[float], told: Sequence[str]) -> str:
+    """Which algorithm gives most, by the model, on each link tried; among `told`, those whose costs are known."""
+    if not told:
+        return ""
     parts = []
     for rate in rates:
         here = settings.model_copy(update={"rate_bps": rate, "compression": "off"})
         plain = answer(base, here).tps
-        best = max(base.compression, key=lambda how: answer(base, _with(here, how.algorithm)).tps)
-        times = answer(base, _with(here, best.algorithm)).tps / plain
-        what = f"{best.algorithm} gives most ({times:.2f} times)" if times > 1 else "none pays"
+        times, best = max((answer(base, _with(here, algorithm)).tps / plain, algorithm) for algorithm in told)
+        what = f"{best} gives most ({times:.2f} times)" if times > WORTH else "none pays"
         parts.append(f"at {format_rate_bps(rate)} {what}")
     return "; ".join(parts)
 
@@ -37,19 +45,28 @@ def compression_says(rows: Sequence[CompressionRow]) -> str:
     parts = []
     for content in dict.fromkeys(row.content for row in rows):
         pays = [row for row in rows if row.content == content]
-        named = ", ".join(f"{row.algorithm} {_below(row.break_even_bps)}" for row in pays)
+        named = ", ".join(f"{row.algorithm} {_pays(row)}" for row in pays)
         parts.append(f"{content}: {named}")
     tried = [each for row in rows for each in row.measured]
     decided = [each for each in tried if excludes_one(each.ratio)]
-    foreseen = sum(each.agrees for each in decided)
+    foreseen = [each for each in decided if each.agrees is not None]
     said = f"Compression pays on this machine for {'; '.join(parts)}."
     if not decided:
         return f"{said} None of the {len(tried)} measured cells is told from no change."
-    return f"{said} Of {len(tried)} measured cells {len(decided)} are told from no change; the model has {foreseen} of these right."
+    said += f" Of {len(tried)} measured cells {len(decided)} are told from no change"
+    if not foreseen:
+        return f"{said}; the model foresaw none of these, for it had no cells at another rate."
+    among = "these" if len(foreseen) == len(decided) else f"the {len(foreseen)} of these that it foresaw"
+    return f"{said}; the model has {sum(bool(each.agrees) for each in foreseen)} of {among} right."
 
 
-def _below(rate_bps: float | None) -> str:
-    return "never" if rate_bps is None else f"below {format_rate_bps(float(f'{rate_bps:.2g}'))}"
+def _pays(row: CompressionRow) -> str:
+    if not row.resolved:
+        return NOT_RESOLVED
+    if row.everywhere:
+        return EVERYWHERE
+    bps = row.break_even_bps
+    return "never" if bps is None else f"below {format_rate_bps(float(f'{bps:.2g}'))}"
 
 
 def encryption_says(rows: Sequence[EncryptionRow]) -> str:
@@ -57,17 +74,39 @@ def encryption_says(rows: Sequence[EncryptionRow]) -> str:
 
 
 def _row_says(row: EncryptionRow) -> str:
-    said = f"{row.version} costs {row.byte_ns:.2f} ns of CPU a byte"
+    costs = [] if row.byte_ns is None else [f"{row.byte_ns:.2f} ns of CPU a byte"]
     if row.connect_us is not None:
-        said += f" and {row.connect_us:.0f} µs a connect"
-        if row.connect_turns is not None and row.connect_turns >= 0.5:
-            said += f" with {row.connect_turns:.1f} round trips"
-        if row.retried:
-            said += " (the server asks for another key share: one of them)"
+        costs.append(f"{row.connect_us:.0f} µs of CPU a connect{_round_trips(row)}")
+    said = (
+        f"{row.version} costs {' and '.join(costs)}"
+        if costs
+        else f"{row.version}: what a byte and a connect cost was not measured"
+    )
     bytes_cost, churn_costs = _price(row.persistent), _price(row.per_transaction)
     if bytes_cost is None and churn_costs is None:
-        return said + "."
-    return f"{said}: {_verdict(bytes_cost, churn_costs)} ({_shares(row)})."
+        return f"{said}."
+    return f"{said}: {_verdict(bytes_cost, churn_costs)} ({_shares(row)}).{_model_says(row)}"
+
+
+def _round_trips(row: EncryptionRow) -> str:
+    told = row.connect_turns is not None and row.connect_turns >= HALF_A_TURN
+    said = f" with {row.connect_turns:.1f} round trips" if told else ""
+    if not row.retried:
+        return said
+    return (
+        f"{said} ({'one of them because' if told else 'a round trip more, for'} the server asks for another key share)"
+    )
+
+
+def _model_says(row: EncryptionRow) -> str:
+    """How far off the model was in the cells that it foresaw."""
+    tried = [*row.persistent, *row.per_transaction]
+    errors = [abs(each.predicted / each.ratio.value - 1) for each in tried if each.predicted is not None]
+    if not errors:
+        return ""
+    mean, worst = sum(errors) / len(errors), max(errors)
+    off = f"{mean:.1%} on average and {worst:.1%} at worst".replace("%", " %")
+    return f" From other numbers of connections the model foresaw {len(errors)} of these {len(tried)} ratios, off by {off}."
 
 
 class _Price(Enum):

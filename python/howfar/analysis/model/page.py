@@ -12,7 +12,7 @@ from howfar.analysis.findings import WhatIf, WhatIfSettings, WhatIfWorked
 from howfar.analysis.model.facts import ArmFacts
 from howfar.analysis.model.fit import fit, settings_of
 from howfar.analysis.model.series import MODELLED, Series, series
-from howfar.analysis.model.what_if import answer
+from howfar.analysis.model.what_if import answer, is_known
 from howfar.plan.types import ORDINARY
 
 VARIED = ("tls", "compression", "connect")
@@ -58,11 +58,9 @@ def _settings(base: WhatIf, top: ArmFacts) -> list[WhatIfSettings]:
     also(rtt_s=now.rtt_s + _FAR_S)
     for rate in (_SLOW_BPS, 1e9, _FAST_BPS):
         also(rate_bps=rate)
-    if base.tls_byte_s or base.tls_connect_server_s:
-        also(tls=True)
-    if base.connect_turns:
-        also(connect_each=True)
-        also(connect_each=True, tls=True)
+    for tls, connect_each in ((True, False), (False, True), (True, True)):
+        if is_known(base, tls, connect_each):
+            also(tls=tls, connect_each=connect_each)
     for each in base.compression:
         also(compression=each.algorithm)
         also(compression=each.algorithm, rate_bps=_SLOW_BPS)

@@ -43,19 +43,20 @@ class Network:
 
 
 def network(base: WhatIf, settings: WhatIfSettings) -> Network:
-    """Demands of a transaction at `settings`; what of `base` they do not name stays."""
+    """Demands of a transaction at `settings`; what of `base` they do not name stays. What was not measured costs nothing here, so ask
+    `is_known` first."""
     how = next((each for each in base.compression if each.algorithm == settings.compression), _NONE)
     compressed, tls, each = settings.compression != "off", settings.tls, settings.connect_each
     replies = [carried_bytes(m, how.ratio_to_client if compressed else None, tls) for m in base.replies_bytes]
     requests = [carried_bytes(m, how.ratio_to_server if compressed else None, tls) for m in base.requests_bytes]
     plain, carried = sum(base.replies_bytes) + sum(base.requests_bytes), sum(replies) + sum(requests)
     turns, client_s, server_s = base.turns, base.client_cpu_s, base.server_cpu_s
-    client_s += plain * how.client_byte_s + (carried * base.tls_byte_s if tls else 0.0)
-    server_s += plain * how.server_byte_s + (carried * base.tls_byte_s if tls else 0.0)
+    client_s += plain * how.client_byte_s + (carried * (base.tls_byte_s or 0.0) if tls else 0.0)
+    server_s += plain * how.server_byte_s + (carried * (base.tls_byte_s or 0.0) if tls else 0.0)
     if each:
-        turns += base.connect_turns + (base.tls_connect_turns if tls else 0.0)
-        client_s += base.connect_client_s + (base.tls_connect_client_s if tls else 0.0)
-        server_s += base.connect_server_s + (base.tls_connect_server_s if tls else 0.0)
+        turns += (base.connect_turns or 0.0) + ((base.tls_connect_turns or 0.0) if tls else 0.0)
+        client_s += (base.connect_client_s or 0.0) + ((base.tls_connect_client_s or 0.0) if tls else 0.0)
+        server_s += (base.connect_server_s or 0.0) + ((base.tls_connect_server_s or 0.0) if tls else 0.0)
     stations, delay_s = _cpus(base, max(client_s, 0.0), max(server_s, 0.0))
     if settings.rate_bps is not None:
         for name, messages in ((TO_CLIENT, replies), (TO_SERVER, requests)):
@@ -63,6 +64,16 @@ def network(base: WhatIf, settings: WhatIfSettings) -> Network:
         delay_s -= _sent_meanwhile_s(base, replies, max(server_s, 0.0), settings.rate_bps)
     delay_s += base.think_s + turns * settings.rtt_s
     return Network(max(delay_s, _overlap_most_s(stations)), tuple(stations))
+
+
+def is_known(base: WhatIf, tls: bool, connect_each: bool) -> bool:
+    """The run measured what this costs: only then is there an answer."""
+    costs: list[float | None] = [base.tls_byte_s] if tls else []
+    if connect_each:
+        costs += [base.connect_turns, base.connect_client_s, base.connect_server_s]
+        if tls:
+            costs += [base.tls_connect_turns, base.tls_connect_client_s, base.tls_connect_server_s]
+    return None not in costs
 
 
 def _sent_meanwhile_s(base: WhatIf, replies: Sequence[float], server_s: float, rate_bps: float) -> float:
