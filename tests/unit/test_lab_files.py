@@ -49,6 +49,15 @@ def test_half_made_templates_of_the_dead_are_removed(tmp_path: Path) -> None:
     assert not stale.exists()
 
 
+def test_what_goes_away_while_a_shelf_is_measured_takes_nothing(tmp_path: Path) -> None:
+    """A link to nothing is as a file that was removed between its name and its size."""
+    old = tmp_path / "shelf" / "old"
+    old.mkdir(parents=True)
+    (old / "gone").symlink_to(tmp_path / "nothing")
+    assert not from_template(tmp_path / "shelf", "t", tmp_path / "a", lambda where: where.mkdir())
+    assert old.is_dir()
+
+
 def test_holes_stay_holes(tmp_path: Path) -> None:
     def build(where: Path) -> None:
         where.mkdir()

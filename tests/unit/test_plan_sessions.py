@@ -104,12 +104,18 @@ def test_a_baseline_that_cannot_be_had_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("most", "size"), [(10**9, 10**7), (10**7, 10**7), (9_999_999, 5 * 10**6), (1_270_000, 10**6), (3, 2), (0, 1)]
+    ("most", "size"), [(10**9, 10**7), (10**7, 10**7), (9_999_999, 5 * 10**6), (1_270_000, 10**6), (10_003, 10_000)]
 )
 def test_tables_are_as_large_as_fits_in_round_numbers(most: int, size: int) -> None:
     fitted = with_rows(load_plan("bandwidth").plan, most)
     assert (fitted.plan.data.table_size, fitted.plan.data.fit) == (size, False)
     assert bool(fitted.said) == (size < 10**7)
+
+
+@pytest.mark.parametrize(("most", "said"), [(9_999, "5000 rows only"), (3, "2 rows only"), (0, "0 rows only")])
+def test_tables_too_small_for_their_ranges_are_refused(most: int, said: str) -> None:
+    with pytest.raises(PlanError, match=f"{said}.*ranges of 100, .*fewer than 10000"):
+        with_rows(load_plan("bandwidth").plan, most)
 
 
 def test_tables_are_as_asked_where_the_plan_does_not_say_that_they_may_be_smaller() -> None:

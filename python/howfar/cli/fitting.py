@@ -12,11 +12,16 @@ def fit(plan: Plan) -> Fitted:
 
     Raises ServerMissing, ServerCrashed, LabError; PlanError when nothing is left.
     """
-    from howfar.lab.room import rows_that_fit
-
     able = without_levels(plan, _lacking(plan))
-    sized = with_rows(able.plan, rows_that_fit(plan.data.tables, len(plan.factors.content)) if plan.data.fit else 0)
+    sized = with_rows(able.plan, _most_rows(plan) if plan.data.fit else 0)
     return Fitted(sized.plan, (*able.said, *sized.said))
+
+
+def _most_rows(plan: Plan) -> int:
+    from howfar.lab.room import rows_that_fit
+    from howfar.lab.servers.kinds import find_server
+
+    return rows_that_fit(plan.data, plan.factors.content, find_server(plan.factors.server[0]))
 
 
 def _lacking(plan: Plan) -> dict[str, dict[str, str]]:

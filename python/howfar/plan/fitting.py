@@ -16,6 +16,10 @@ _STEPS = (1, 2, 5)
 """Table sizes to choose from, times powers of ten: the same on the next day, when a little more or less is free."""
 
 
+_LEAST_RANGES = 100
+"""Ranges that lie side by side in a table, at least: in a smaller one many end at its end, and a few pages hold it all."""
+
+
 @dataclass(frozen=True)
 class Fitted:
     """A plan as it can be had, and what is not as it was asked."""
@@ -57,11 +61,21 @@ def without_levels(plan: Plan, lacking: Mapping[str, Mapping[str, str]]) -> Fitt
 
 
 def with_rows(plan: Plan, most: int) -> Fitted:
-    """Tables of at most so many rows, where the plan says that they may be smaller (`fit`); a round number of them."""
+    """Tables of at most so many rows, where the plan says that they may be smaller (`fit`); a round number of them.
+
+    Raises PlanError where they would be too small for the plan's ranges.
+    """
     data = plan.data
     if not data.fit:
         return Fitted(plan)
-    size = data.table_size if data.table_size <= most else _round_below(most)
+    size = data.table_size if data.table_size <= most else round_below(most)
+    least = _LEAST_RANGES * plan.workload.range_size
+    if size < min(least, data.table_size):
+        raise PlanError(
+            f"this machine has memory and disk for tables of {size if most else 0} rows only; plan {plan.name} reads"
+            f" ranges of {plan.workload.range_size}, which is something else in tables of fewer than {least}",
+            "Free memory or disk (`df`), or give the plan fewer tables.",
+        )
     fitted = plan.model_copy(update={"data": data.model_copy(update={"table_size": size, "fit": False})})
     if size == data.table_size:
         return Fitted(fitted)
@@ -71,7 +85,7 @@ def with_rows(plan: Plan, most: int) -> Fitted:
     )
 
 
-def _round_below(most: int) -> int:
+def round_below(most: int) -> int:
     """The largest of 1, 2, 5, 10, 20, … that is not above."""
     power: int = 10 ** (len(str(max(most, 1))) - 1)
     return max(step * power for step in _STEPS if step * power <= max(most, 1))

@@ -22,6 +22,8 @@ from howfar.lab.servers.dialect import PREPARED_STATEMENTS, SPARE_CONNECTIONS, D
 from howfar.lab.sockets import free_port, listening_ports
 
 _READY_TIMEOUT_S = 60.0
+_READ_BYTES_PER_S = 50e6
+"""At the least: a server reads its tables into memory before it is ready."""
 _SHUTDOWN_TIMEOUT_S = 300.0
 _VIEW_TIMEOUT_S = 30.0
 """For an answer over the path. A link or a forwarder that died meanwhile says nothing, not even that it is gone."""
@@ -75,6 +77,11 @@ _FACTS = (
 )
 
 
+def ready_timeout_s(pool_bytes: int) -> float:
+    """How long a server with such a buffer pool may take to start."""
+    return _READY_TIMEOUT_S + pool_bytes / _READ_BYTES_PER_S
+
+
 class SqlServer:
     """See `servers.Server`."""
 
@@ -109,13 +116,13 @@ class SqlServer:
 
     def become_ready(self) -> None:
         """Until it answers on its socket and its pages are in memory. Raises ServerCrashed."""
-        deadline = time.monotonic() + _READY_TIMEOUT_S
+        patience_s = ready_timeout_s(self._settings.pool_bytes)
+        deadline = time.monotonic() + patience_s
         while not self._socket_accepts():
             self._check_alive("at start")
             if time.monotonic() > deadline:
                 raise ServerCrashed(
-                    f"{self._settings.program} did not listen on {self.socket} within {_READY_TIMEOUT_S:.0f} s"
-                    f"{self._said()}",
+                    f"{self._settings.program} did not listen on {self.socket} within {patience_s:.0f} s{self._said()}",
                     "Is the machine overloaded?",
                 )
             time.sleep(_POLL_S)

@@ -26,6 +26,14 @@ ROW_BYTES = 250
 POOL_PER_DATA = 1.25
 """The buffer pool has room for more than the tables, so that no page of theirs is ever evicted."""
 
+LOADED = "templates/loaded"
+"""The shelf of loaded tables, in the cache."""
+
+
+def template_name(program: Program, tables: int, table_size: int, rows: Rows) -> str:
+    """What such tables are called there."""
+    return f"{program.key}-{tables}x{table_size}-{rows.key}"
+
 
 class SqlStore:
     """See `servers.Store`."""
@@ -82,8 +90,8 @@ class SqlStore:
         if self.tables.count == 0:
             return self._empty(data)
         rows = find_rows(content)
-        name = f"{self.program.key}-{self.tables.count}x{self.tables.size}-{rows.key}"
-        kept = from_template(self._cache / "loaded", name, data, lambda where: self._load(where, rows))
+        name = template_name(self.program, self.tables.count, self.tables.size, rows)
+        kept = from_template(cache_home() / LOADED, name, data, lambda where: self._load(where, rows))
         self._dialect.adopt(data)
         return kept
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from howfar.lab.cache import copy_tree, lock
 
 _UNFINISHED = "building-"
-SHELF_BYTES_MAX = 16 * 2**30
-"""Templates used longest ago go when a shelf holds more; the one just built stays."""
+_SHELF_BYTES_MAX = 16 * 2**30
+"""Templates used longest ago go when a shelf holds more; the one just built stays, however large."""
 
 
 def from_template(shelf: Path, name: str, target: Path, build: Callable[[Path], None]) -> bool:
@@ -66,19 +66,20 @@ def _remove_unfinished(shelf: Path) -> None:
 
 
 def _size(directory: Path) -> int:
-    return sum(file.stat().st_blocks * 512 for file in directory.rglob("*"))
-
-
-def shelf_bytes(shelf: Path) -> int:
-    """What all its templates take on disk; 0: it is not there."""
-    return _size(shelf) if shelf.is_dir() else 0
+    """On disk. What goes away meanwhile takes nothing."""
+    total = 0
+    for where, _, names in os.walk(directory):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                total += (Path(where) / name).stat().st_blocks * 512
+    return total
 
 
 def _collect(shelf: Path, keep: Path) -> None:
     oldest_first = sorted((item for item in shelf.iterdir() if item.is_dir()), key=lambda item: item.stat().st_mtime)
     total = sum(_size(item) for item in oldest_first)
     for item in oldest_first:
-        if total <= SHELF_BYTES_MAX or item == keep:
+        if total <= _SHELF_BYTES_MAX or item == keep:
             continue
         total -= _size(item)
         shutil.rmtree(item, ignore_errors=True)
