@@ -42,6 +42,7 @@ class Case:
     """None: no link."""
     tcp: tuple[TcpRecord, ...] = ()
     retransmits: int = 0
+    timeouts: int | None = 0
     counters: dict[str, int] = field(default_factory=dict)
     fsync_us: float | None = None
     errors: dict[str, int] = field(default_factory=dict)
@@ -120,6 +121,7 @@ class Case:
             server=self.counters,
             cpus_busy=self.busy(),
             link_cpu_ns={cpu: int(share * SECONDS * 1e9) for cpu, share in self.emulator.items()},
+            timeouts=self.timeouts,
         )
         return Trial(
             number=number,

@@ -13,7 +13,7 @@ from howfar.analysis import budget
 from howfar.analysis.attribution import cycle as cycles
 from howfar.analysis.attribution.ceilings import carried, carried_payload, ceilings
 from howfar.analysis.attribution.cycle import PARTS, behind_others, cycle_of, part_us
-from howfar.analysis.attribution.evidence import Evidence
+from howfar.analysis.attribution.evidence import Evidence, gather
 from howfar.analysis.attribution.limit import find_limit
 from howfar.analysis.findings import Cycle, Limit, Resource
 
@@ -147,6 +147,60 @@ def test_loss_is_named_when_nothing_is_full() -> None:
         limit_of(replace(case, tps=6, bytes_to_client=400, connections=1, retransmits=0)).resource is Resource.LATENCY
     )
     assert limit_of(replace(FULL, retransmits=900)).resource is Resource.LINK_TO_CLIENT, "a full queue drops too"
+
+
+def test_segments_sent_again_at_once_cost_a_round_trip_and_no_timeout() -> None:
+    """Half a segment a transaction, 1 %: 5 of 182 ms if it was seen at once, 105 ms if a timer had to run out."""
+    case = Case(tps=22, connections=4, turns=16, rtt_us=10_000, bytes_to_client=40_000, retransmits=44)
+    assert limit_of(case).resource is Resource.LATENCY
+    slow = limit_of(replace(case, timeouts=40))
+    assert slow.resource is Resource.LOSS and slow.confidence == "high"
+    assert any("timers ran out" in fact for fact in slow.evidence)
+    unknown = limit_of(replace(case, timeouts=None))
+    assert (unknown.resource, unknown.confidence) == (Resource.LOSS, "low"), "an upper bound accuses nobody for sure"
+
+
+def test_loss_that_keeps_windows_small_costs_the_rounds_that_a_reply_then_takes() -> None:
+    """127 kB over 10 ms with 0.9 % loss, as measured: no timer ran out, and a cycle of 375 ms has 40 ms of turns."""
+    case = Case(tps=10.67, connections=4, turns=4, rtt_us=10_000, bytes_to_client=504_096, retransmits=145)
+    _, cycle, limit = of(replace(case, client_us=750, server_us=2300))
+    assert limit.resource is Resource.LOSS
+    assert 0.5 * cycle.us < part_us(cycle, cycles.LOSS) < 0.9 * cycle.us
+
+
+def test_a_trial_that_nobody_watched_does_not_thin_out_what_was_counted() -> None:
+    """One of two trials has no window: its transactions had as many retransmits, writes and lock waits as the other's."""
+    counters = {
+        "Innodb_data_fsyncs": 400,
+        "Handler_commit": 800,
+        "Innodb_row_lock_waits": 80,
+        "Innodb_row_lock_time": 900,
+    }
+    case = Case(tps=200, connections=4, retransmits=80, timeouts=8, counters=counters, fsync_us=100.0)
+    alone = case.evidence()
+    both = gather([case.trial(0), replace(case, window=False).trial(1)], case.setting())
+    assert both.transactions == 2 * alone.transactions
+    for counted in ("retransmits", "timeouts", "fsyncs", "commits", "lock_waits", "lock_s", "retransmit_share"):
+        assert getattr(both, counted) == pytest.approx(getattr(alone, counted)), counted
+    assert alone.fsyncs == pytest.approx(0.5)
+
+
+def test_nothing_is_full_is_not_sure_where_upper_bounds_explain_most() -> None:
+    """Waiting for a CPU counts threads of no transaction too: up to 18 % of 8 connections' cycle may be something that is full."""
+    case = Case(connections=8, tps=48, turns=16, rtt_us=10_000, bytes_to_client=400, server_us=1000, client_us=500)
+    assert limit_of(case).confidence == "high"
+    bounded = limit_of(replace(case, tps=40, server_wait_us=36_000))
+    assert (bounded.resource, bounded.confidence) == (Resource.LATENCY, "low")
+    assert any("upper bounds" in fact for fact in bounded.evidence)
+
+
+def test_a_round_that_is_mostly_an_upper_bound_is_not_established() -> None:
+    """28 % of the cycle is row locks if each wait that the server calls 0 ms took one; if not, something may be full."""
+    case = Case(connections=8, tps=1000, turns=2, rtt_us=1000, server_wait_us=1400, bytes_to_client=200)
+    counters = {"Innodb_row_lock_waits": 9000, "Innodb_row_lock_time": 0}
+    limit = limit_of(replace(case, counters=counters, tcp=(tcp("server", 8, 0.9, sndbuf=0.2),)))
+    assert limit.resource is Resource.NOT_ESTABLISHED, limit.says
+    assert "row locks 28 %" in limit.says
 
 
 def test_a_lock() -> None:

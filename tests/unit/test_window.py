@@ -17,7 +17,7 @@ from howfar.lab.data_fsync import SIZES, data_fsync_ns
 from howfar.lab.hosts import Host
 from howfar.lab.window import Scene, WindowWatch, server_growth
 from howfar.lab.window_cpus import ThreadClocks, busy_shares, processor
-from howfar.lab.window_network import Look, Traffic, as_frames, samples, segments, traffic
+from howfar.lab.window_network import Look, ProcFile, Traffic, as_frames, samples, segments, timeouts, traffic
 from howfar.lab.window_tcp import Connection, Diag, parse, record, share_to_server
 
 _DEV = """Inter-|   Receive                                                |  Transmit
@@ -49,6 +49,15 @@ def test_an_interface_is_found_also_where_no_space_follows_its_name() -> None:
 def test_segments_include_those_sent_again() -> None:
     assert segments(_snmp(100, 7)).sent == 107
     assert segments(b"Ip: Forwarding\nIp: 2\n").sent == 0
+
+
+def test_timers_that_ran_out_are_told_where_the_kernel_counts_them() -> None:
+    told = b"TcpExt: SyncookiesSent TCPTimeouts TCPSpuriousRTOs\nTcpExt: 3 17 1\nIpExt: InNoRoutes\nIpExt: 0\n"
+    assert timeouts(told) == 17
+    assert timeouts(b"TcpExt: SyncookiesSent\nTcpExt: 3\n") is None
+    here = ProcFile(Path("/proc/self/net/netstat"))
+    assert timeouts(here.read()) is not None, "of this kernel"
+    here.close()
 
 
 def test_a_super_packet_counts_as_the_frames_that_a_card_would_send() -> None:

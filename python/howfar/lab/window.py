@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,6 +73,7 @@ class _Seen:
     stat: list[bytes] = field(default_factory=list)
     tcp: dict[str, list[tuple[bytes, ...]]] = field(default_factory=lambda: {side: [] for side in SIDES})
     server: list[Mapping[str, int]] = field(default_factory=list)
+    timeouts: list[int | None] = field(default_factory=list)
     cost_ns: int = 0
     """CPU time of the looks."""
 
@@ -152,6 +153,7 @@ class _Eyes:
             except OSError:
                 del self._diags[side]
         seen.stat.append(self._stat.read())
+        seen.timeouts.append(None if self._files is None else self._files.timeouts())
         self.look(seen)
         seen.server.append(self._scene.snapshot())
 
@@ -173,7 +175,13 @@ def _window(scene: Scene, seen: _Seen, link_cpu_ns: Mapping[int, int]) -> Window
         server=server_growth(*seen.server) if len(seen.server) == 2 else {},
         cpus_busy=busy_shares(seen.stat[0], seen.stat[-1], length_ns / 1e9, _TICKS),
         link_cpu_ns=dict(link_cpu_ns),
+        timeouts=_grown(seen.timeouts),
     )
+
+
+def _grown(told: Sequence[int | None]) -> int | None:
+    first, last = (told[0], told[-1]) if len(told) > 1 else (None, None)
+    return None if first is None or last is None else last - first
 
 
 def _connections(seen: _Seen) -> tuple[tuple[TcpRecord, ...], float | None]:

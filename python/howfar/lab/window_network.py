@@ -82,6 +82,13 @@ def segments(snmp: bytes) -> Segments:
     return Segments(told.get("OutSegs", 0) + again, again)
 
 
+def timeouts(netstat: bytes) -> int | None:
+    """How often a retransmission timer ran out, from /proc/net/netstat, which is made like snmp. None: this kernel does not say."""
+    lines = [line.split()[1:] for line in netstat.decode().splitlines() if line.startswith("TcpExt:")]
+    told = dict(zip(lines[0], lines[1], strict=False)) if len(lines) == 2 else {}
+    return int(told["TCPTimeouts"]) if "TCPTimeouts" in told else None
+
+
 @dataclass(frozen=True)
 class Look:
     """Files and counters at one moment, as they were read."""
@@ -102,6 +109,8 @@ class HostFiles:
     dev: ProcFile
     server_snmp: ProcFile
     client_snmp: ProcFile | None
+    netstats: tuple[ProcFile, ...]
+    """Of each host once. None: a kernel without them."""
 
     @staticmethod
     def open(server: Host, client: Host) -> HostFiles:
@@ -110,6 +119,7 @@ class HostFiles:
             dev=open_in(server, "dev"),
             server_snmp=open_in(server, "snmp"),
             client_snmp=None if client.network == server.network else open_in(client, "snmp"),
+            netstats=_netstats(server, client),
         )
 
     def look(self, at_ns: int, queues: tuple[int | None, int | None] | None) -> Look:
@@ -117,10 +127,28 @@ class HostFiles:
         client = None if self.client_snmp is None else self.client_snmp.read()
         return Look(at_ns, self.dev.read(), self.server_snmp.read(), client, to_server, to_client)
 
+    def timeouts(self) -> int | None:
+        """Of all hosts together."""
+        told = [timeouts(file.read()) for file in self.netstats]
+        return None if not told or None in told else sum(number or 0 for number in told)
+
     def close(self) -> None:
-        for file in (self.dev, self.server_snmp, self.client_snmp):
+        for file in (self.dev, self.server_snmp, self.client_snmp, *self.netstats):
             if file is not None:
                 file.close()
+
+
+def _netstats(server: Host, client: Host) -> tuple[ProcFile, ...]:
+    hosts = (server,) if client.network == server.network else (server, client)
+    opened: list[ProcFile] = []
+    try:
+        for host in hosts:
+            opened.append(open_in(host, "netstat"))
+    except OSError:
+        for file in opened:
+            file.close()
+        return ()
+    return tuple(opened)
 
 
 def samples(

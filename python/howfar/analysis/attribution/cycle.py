@@ -13,13 +13,17 @@ known from something else than the clock, and claims its time in this order; a l
 - waiting for a CPU: the scheduler's count for these processes, also of threads that work for no transaction: an upper bound.
 - queue at the link, queue in the client: what others put before us. At a station with demand D and utilisation U, in a closed loop
   of N, at most D x U / (1 - U) and never more than D x (N - 1).
-- windows: time in which TCP had data to send and was not allowed to. Loss: a timeout for each segment sent again, at most.
+- windows: time in which TCP had data to send and was not allowed to.
+- loss: 200 ms and a round trip for each retransmission timer that ran out, a round trip for each other segment sent again, and the
+  round trips that a reply takes more because loss keeps the sender's window small. Where nobody counted timers, each segment sent
+  again may have cost one: at most.
 
 Not here: which of them is the limit (`rules/`).
 """
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from howfar.analysis.attribution.evidence import RTO_S, Evidence
@@ -51,6 +55,8 @@ CPU_ROLES = {CLIENT_CPU: "client", SERVER_CPU: "server", FORWARDER_CPU: "forward
 
 LOSS_COUNTS_SHARE = 0.001
 """Fewer segments sent again than this are probes at the tail of a burst, which cost next to nothing."""
+LOSS_WINDOW = 1.5
+"""Of the square of the mean window in segments, times the share lost: halved at each loss, one more a round trip."""
 GROUP_WAIT = 1.5
 """Of a commit's own time on the disk, where commits share it: on the mean half of the one under way, then its own."""
 
@@ -132,7 +138,18 @@ def _windows(evidence: Evidence) -> float:
 def _loss(evidence: Evidence) -> float:
     if not evidence.retransmits or (evidence.retransmit_share or 0.0) < LOSS_COUNTS_SHARE:
         return 0.0
-    return evidence.retransmits * (RTO_S + (evidence.setting.rest_rtt_s or 0.0))
+    rtt_s = evidence.setting.rest_rtt_s or 0.0
+    timeouts = evidence.retransmits if evidence.timeouts is None else min(evidence.timeouts, evidence.retransmits)
+    fast = evidence.retransmits - timeouts
+    return timeouts * RTO_S + (timeouts + fast + (_rounds_more(evidence) if fast else 0.0)) * rtt_s
+
+
+def _rounds_more(evidence: Evidence) -> float:
+    """Round trips a transaction beyond its turns, where each window is what this share of loss leaves of it on the mean: sqrt(3/2p)
+    segments (Mathis and others, 1997)."""
+    share = evidence.retransmit_share or 0.0
+    segments = max((way.segments for way in evidence.ways), default=0.0)
+    return max(0.0, segments / math.sqrt(LOSS_WINDOW / share) - evidence.turns) if share else 0.0
 
 
 def _client_queue(evidence: Evidence) -> float:

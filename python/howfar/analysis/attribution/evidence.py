@@ -104,6 +104,8 @@ class Evidence:
     """A transaction, both hosts."""
     retransmit_share: float | None
     """Of the segments that carried this load, both directions."""
+    timeouts: float | None
+    """Retransmission timers that ran out, a transaction, both hosts. None: not counted."""
     lock_waits: float | None
     """A transaction."""
     lock_s: float | None
@@ -167,10 +169,10 @@ def gather(trials: Sequence[Trial], setting: Setting) -> Evidence:
     elapsed_s = sum(m.elapsed_ns for m in good) / 1e9
     roles = {name: found for name in ROLES if (found := _role(good, name)) is not None}
     turns = sum(m.turns for m in good) / transactions
-    retransmits = _retransmits(trials, transactions)
+    retransmits = _retransmits(trials)
     to_client = link_way(trials, setting.factors, "to_client")
     to_server = link_way(trials, setting.factors, "to_server")
-    lock_waits, lock_s = _locks(trials, transactions)
+    lock_waits, lock_s = _locks(trials)
     return Evidence(
         setting=setting,
         elapsed_s=elapsed_s,
@@ -185,10 +187,11 @@ def gather(trials: Sequence[Trial], setting: Setting) -> Evidence:
         tcp=_tcp(trials),
         retransmits=retransmits,
         retransmit_share=_retransmit_share(retransmits, to_client, to_server),
+        timeouts=_timeouts(trials),
         lock_waits=lock_waits,
         lock_s=lock_s,
-        fsyncs=_growth(trials, ("Innodb_data_fsyncs",), transactions),
-        commits=_growth(trials, ("Handler_commit",), transactions),
+        fsyncs=_growth(trials, "Innodb_data_fsyncs"),
+        commits=_growth(trials, "Handler_commit"),
         threads_running=_threads_running(trials),
     )
 
@@ -281,9 +284,18 @@ def _limits(told: Sequence[tuple[TcpRecord, float]]) -> Tcp:
     )
 
 
-def _retransmits(trials: Sequence[Trial], transactions: int) -> float | None:
-    seen = [t.window.network[-1].retransmits for t in trials if t.window is not None and t.window.network]
-    return sum(seen) / transactions if seen else None
+def _a_transaction(counted: Sequence[tuple[Trial, int]]) -> float | None:
+    """Of trials that have a count, over their own transactions: another trial's are none of theirs."""
+    transactions = sum(trial.measured.transactions for trial, _ in counted if trial.measured is not None)
+    return sum(count for _, count in counted) / transactions if transactions else None
+
+
+def _retransmits(trials: Sequence[Trial]) -> float | None:
+    return _a_transaction([(t, t.window.network[-1].retransmits) for t in trials if t.window and t.window.network])
+
+
+def _timeouts(trials: Sequence[Trial]) -> float | None:
+    return _a_transaction([(t, t.window.timeouts) for t in trials if t.window and t.window.timeouts is not None])
 
 
 def _retransmit_share(retransmits: float | None, *ways: Way | None) -> float | None:
@@ -291,18 +303,14 @@ def _retransmit_share(retransmits: float | None, *ways: Way | None) -> float | N
     return retransmits / sent if retransmits is not None and sent else None
 
 
-def _growth(trials: Sequence[Trial], names: Sequence[str], transactions: int) -> float | None:
-    """Of the first of these counters that the server has, a transaction."""
-    for name in names:
-        values = [t.window.server[name] for t in trials if t.window is not None and name in t.window.server]
-        if values:
-            return sum(values) / transactions
-    return None
+def _growth(trials: Sequence[Trial], name: str) -> float | None:
+    """Of a counter of the server, a transaction. None: it has no such counter."""
+    return _a_transaction([(t, t.window.server[name]) for t in trials if t.window and name in t.window.server])
 
 
-def _locks(trials: Sequence[Trial], transactions: int) -> tuple[float | None, float | None]:
-    waits = _growth(trials, ("Innodb_row_lock_waits",), transactions)
-    time_ms = _growth(trials, ("Innodb_row_lock_time",), transactions)
+def _locks(trials: Sequence[Trial]) -> tuple[float | None, float | None]:
+    waits = _growth(trials, "Innodb_row_lock_waits")
+    time_ms = _growth(trials, "Innodb_row_lock_time")
     if waits is None or time_ms is None:
         return waits, None
     return waits, (time_ms + waits) / 1e3

@@ -71,7 +71,12 @@ def loss(evidence: Evidence, cycle: Cycle) -> Finding | None:
     if share is None or share <= LOSS_COUNTS_SHARE or part_us(cycle, LOSS) <= LOSS_MATTERS_SHARE * cycle.us:
         return None
     words = f"segments are lost: {percent(share)} were sent again, while the link is not full"
-    facts = (
+    facts: tuple[str, ...] = (
         f"{evidence.retransmits:.2g} segments sent again a transaction (from {percent(LOSS_COUNTS_SHARE)} of them it counts)",
     )
+    if evidence.timeouts is None:
+        return Finding(
+            Resource.LOSS, words, (*facts, "timers that ran out were not counted: the cost is an upper bound"), "low"
+        )
+    facts += (f"{evidence.timeouts:.2g} timers ran out a transaction, 200 ms each",)
     return Finding(Resource.LOSS, words, facts, "high" if share > 3 * LOSS_COUNTS_SHARE else "medium")

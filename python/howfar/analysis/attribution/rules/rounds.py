@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from howfar.analysis.attribution.cycle import REST, ROUND_TRIPS, largest, part_us
 from howfar.analysis.attribution.evidence import Evidence
-from howfar.analysis.attribution.rules.finding import HALF, REST_SHARE, Finding
+from howfar.analysis.attribution.rules.finding import HALF, REST_SHARE, Confidence, Finding
 from howfar.analysis.attribution.words import WAY_WORDS, milliseconds, percent
 from howfar.analysis.findings import Cycle, Resource
 
@@ -16,30 +16,46 @@ nothing hidden is full."""
 def latency(evidence: Evidence, cycle: Cycle) -> Finding | None:
     """Nothing is full, and most of the time goes on round trips: distance."""
     share = part_us(cycle, ROUND_TRIPS) / cycle.us
-    if share <= HALF or _could_hide(evidence, cycle):
+    if share <= HALF or _could_hide(evidence, cycle.rest_share):
         return None
     words = f"round trips take {percent(share)} of the cycle: {evidence.turns:.3g} x {milliseconds(evidence.setting.rest_rtt_s or 0)}"
-    return Finding(
-        Resource.LATENCY, words, _nothing_full(evidence), "high" if cycle.rest_share <= REST_SHARE else "medium"
-    )
+    sure: Confidence = "high" if cycle.rest_share <= REST_SHARE else "medium"
+    return _round(words, evidence, cycle, sure)
 
 
 def own_round(evidence: Evidence, cycle: Cycle) -> Finding | None:
     """Nothing is full, whatever the time goes on: each connection waits for its own transaction."""
     first = largest(cycle, 1)[0]
-    if first.name == REST or _could_hide(evidence, cycle):
+    if first.name == REST or _could_hide(evidence, cycle.rest_share):
         return None
+    if first.basis == "bounded" and _could_hide(evidence, _unproven_share(cycle)):
+        return None  # it would be said that most of the round is what may be hardly there
     words = (
         f"nothing is full: each connection waits for its own round of {milliseconds(cycle.us / 1e6)}, "
         f"most of it {first.name} ({percent(first.us / cycle.us)})"
     )
-    return Finding(Resource.LATENCY, words, _nothing_full(evidence), "medium")
+    return _round(words, evidence, cycle, "medium")
 
 
-def _could_hide(evidence: Evidence, cycle: Cycle) -> bool:
-    """Whether what is unexplained is enough for a resource that is full and that nothing here counts."""
-    queued = evidence.setting.connections * cycle.rest_share
-    return cycle.rest_share > REST_SHARE and queued >= HIDDEN_SHARE
+def _round(words: str, evidence: Evidence, cycle: Cycle, sure: Confidence) -> Finding:
+    """Not sure where upper bounds took what a full resource could have needed."""
+    facts, unproven = _nothing_full(evidence), _unproven_share(cycle)
+    if not _could_hide(evidence, unproven):
+        return Finding(Resource.LATENCY, words, facts, sure)
+    doubt = (
+        f"{percent(unproven)} of the cycle is unexplained or explained by upper bounds: something full could hide there"
+    )
+    return Finding(Resource.LATENCY, words, (*facts, doubt), "low")
+
+
+def _unproven_share(cycle: Cycle) -> float:
+    """The rest is what upper bounds left. Where they are not reached, as much more is unexplained."""
+    return cycle.rest_share + sum(part.us for part in cycle.parts if part.basis == "bounded") / cycle.us
+
+
+def _could_hide(evidence: Evidence, share: float) -> bool:
+    """Whether so much of the cycle is enough for a resource that is full and that nothing here counts."""
+    return share > REST_SHARE and evidence.setting.connections * share >= HIDDEN_SHARE
 
 
 def _nothing_full(evidence: Evidence) -> tuple[str, ...]:
