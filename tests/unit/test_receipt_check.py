@@ -96,6 +96,19 @@ def test_each_difference_is_told_once(job: LoadJob, receipt: Receipt, words: str
     assert words in found[0]
 
 
+def test_where_sessions_must_be_resumed_it_is_not_enough_that_they_may() -> None:
+    each_time = {"tls": Tls(), "compression": Compression(), "connect": "per_transaction"}
+    for resumed in (False, None):
+        receipt = _receipt(tls_resumed=resumed)
+        assert mismatches(_job(**each_time), receipt) == (), "a job only permits it"
+        (found,) = mismatches(_job(**each_time), receipt, must_resume=True)
+        assert "to be resumed" in found
+        assert mismatches(_job(**each_time | {"tls": Tls(resumption=False)}), receipt, must_resume=True) == ()
+        assert mismatches(_job(**each_time | {"connect": "persistent"}), receipt, must_resume=True) == ()
+    assert mismatches(_job(**each_time), _receipt(tls_resumed=True), must_resume=True) == ()
+    assert len(mismatches(_job(**each_time), _plain(compression="zlib"), must_resume=True)) == 1, "plain is told once"
+
+
 def test_all_differences_are_told() -> None:
     job = _job(UnixTarget(path="/s"), tls=Tls(), compression=Compression())
     assert len(mismatches(job, _plain())) == 3

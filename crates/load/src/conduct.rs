@@ -117,7 +117,8 @@ fn own_cpus() -> Result<Vec<u32>, Failed> {
     Ok(cpus.collect())
 }
 
-/// Connection 0, asked what it really is; under TLS also connection 1, which shows whether sessions are resumed.
+/// Connection 0, asked what it really is. Connection 1 shows what later ones find: whether TLS sessions are resumed, and how many
+/// round trips opening takes.
 fn first_connections(
     plan: &Plan,
     cpus: &[u32],
@@ -127,12 +128,14 @@ fn first_connections(
     let (socket, mut session) = open()?;
     let mut receipt = receipt::take(plan, &socket, &mut session, cpus)?;
     let mut sessions = vec![(socket, session)];
-    if plan.job.session.tls.is_some() && plan.all_connections() > 1 {
+    let each_time = plan.job.session.connect == Connect::PerTransaction;
+    if each_time || plan.job.session.tls.is_some() && plan.all_connections() > 1 {
         let (socket, session) = open()?;
+        receipt.connect_turns = receipt::connect_turns(plan, &session);
         receipt.tls_resumed = session.facts.tls.as_ref().map(|tls| tls.resumed);
         sessions.push((socket, session));
     }
-    if plan.job.session.connect == Connect::PerTransaction {
+    if each_time {
         // Each transaction opens its own.
         for (socket, session) in sessions.drain(..) {
             Wire::new(socket, session).leave();

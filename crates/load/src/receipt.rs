@@ -31,6 +31,11 @@ const LONGEST: usize = 1 << 16;
 const MOST_PACKETS: u32 = 64;
 const POLL_NS: i64 = 50_000_000;
 
+/// Round trips that opening this session took; TCP's own handshake is one.
+pub(crate) fn connect_turns(plan: &Plan, session: &Session) -> u32 {
+    u32::from(matches!(plan.address, Address::Tcp(_))) + session.turns
+}
+
 /// Ask the socket and the server.
 pub(crate) fn take(
     plan: &Plan,
@@ -68,6 +73,7 @@ pub(crate) fn take(
         tls_group: tls.and_then(|tls| tls.group.clone()),
         tls_retried: tls.map(|tls| tls.retried),
         tls_resumed: None,
+        connect_turns: connect_turns(plan, session),
         compression: said("Compression").map(|_| algorithm(said("Compression_algorithm"))),
         compression_level: said("Compression")
             .and_then(|_| said("Compression_level"))

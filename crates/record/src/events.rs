@@ -66,6 +66,7 @@ pub struct Receipt {
     pub tls_group: Option<String>,
     pub tls_retried: Option<bool>,
     pub tls_resumed: Option<bool>,
+    pub connect_turns: u32,
     pub compression: Option<String>,
     pub compression_level: Option<u32>,
     pub tcp_mss: Option<u32>,

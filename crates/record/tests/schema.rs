@@ -96,6 +96,7 @@ fn receipt() -> Receipt {
         tls_group: Some("X25519".to_owned()),
         tls_retried: Some(false),
         tls_resumed: Some(true),
+        connect_turns: 4,
         compression: Some("zlib".to_owned()),
         compression_level: Some(6),
         tcp_mss: Some(1448),

@@ -139,7 +139,7 @@ def _measure(
     seen.receipt |= obtained.receipt
     if obtained.violations:
         seen.void_reason = "; ".join(obtained.violations)
-    elif unlike := mismatches(job, outcome.ready.receipt):
+    elif unlike := mismatches(job, outcome.ready.receipt, must_resume=True):
         seen.void_reason = "; ".join(unlike)
     elif seen.measured.transactions == 0:
         seen.void_reason = "not one transaction ended in the measured window"

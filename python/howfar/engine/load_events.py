@@ -33,7 +33,10 @@ class Receipt(Message):
     tls_retried: bool | None = None
     """The server did not take the first key share offered: the handshake took a round trip more."""
     tls_resumed: bool | None
-    """Whether the second connection resumed the session of the first; None: no TLS, or a single connection."""
+    """Whether the second connection resumed the session of the first; None: no TLS, or a single connection that stays."""
+    connect_turns: int | None = None
+    """Round trips from `connect` to the last prepared statement, of the second connection if there is one: TCP 1, greeting 1, login 1
+    and what its way adds, TLS 1 or 2, prepares 1 for 64. None: an engine of before."""
     compression: str | None
     """Algorithm in force: the server's session status where it tells (MySQL), zlib where it says only ON; None: off."""
     compression_level: int | None

@@ -21,9 +21,10 @@ _OPENSSL: Final = {
 """IANA's names of the suites of TLS 1.2, and OpenSSL's, which servers report."""
 
 
-def mismatches(job: LoadJob | TablesJob, receipt: Receipt) -> tuple[str, ...]:
-    """Empty: all is as asked."""
-    return (*_transport(job, receipt), *_tls(job.session.tls, receipt), *_compression(job, receipt))
+def mismatches(job: LoadJob | TablesJob, receipt: Receipt, must_resume: bool = False) -> tuple[str, ...]:
+    """Empty: all is as asked. `must_resume`: where connections come and go and may resume TLS sessions, it is not enough that they may."""
+    found = (*_transport(job, receipt), *_tls(job.session.tls, receipt), *_compression(job, receipt))
+    return (*found, *_not_resumed(job, receipt)) if must_resume else found
 
 
 def _transport(job: LoadJob | TablesJob, receipt: Receipt) -> tuple[str, ...]:
@@ -59,6 +60,14 @@ def _tls(asked: Tls | None, receipt: Receipt) -> tuple[str, ...]:
             "something between ends the encryption"
         )
     return tuple(found)
+
+
+def _not_resumed(job: LoadJob | TablesJob, receipt: Receipt) -> tuple[str, ...]:
+    """Of an encrypted session only: that it is plain is told elsewhere."""
+    asked = job.session.tls is not None and job.session.tls.resumption and job.session.connect == "per_transaction"
+    if asked and receipt.tls_version is not None and not receipt.tls_resumed:
+        return ("sessions were to be resumed, and the second connection's was not",)
+    return ()
 
 
 def cipher_name(name: str) -> str:

@@ -98,6 +98,7 @@ fn greet(
         &proof,
     );
     line.framer.expect(next);
+    line.turns += 1;
     Ok(Begun {
         greeting,
         agreed,

@@ -39,6 +39,8 @@ pub(crate) struct Session {
     pub(crate) answer: Answer,
     pub(crate) statements: Statements,
     pub(crate) facts: SessionFacts,
+    /// Round trips since the transport was there: see [`Line::turns`].
+    pub(crate) turns: u32,
 }
 
 /// What both sides agreed on.
@@ -72,6 +74,8 @@ struct Line {
     framer: Framer,
     /// Whole packets that have not gone into the channel.
     packets: Vec<u8>,
+    /// Times that the server was waited for, by what was sent and not by how the bytes came. Those of TLS are its own.
+    turns: u32,
 }
 
 impl Line {
@@ -79,6 +83,7 @@ impl Line {
     fn send(&mut self, payload: &[u8]) {
         let next = frame::write_packet(&mut self.packets, self.framer.sequence(), payload);
         self.framer.expect(next);
+        self.turns += 1;
     }
 }
 
@@ -89,6 +94,7 @@ impl Login {
                 channel: Channel::Plain,
                 framer: Framer::new(LONGEST_PACKET),
                 packets: Vec::new(),
+                turns: 1,
             },
             stage: Stage::Entering(Entering::default()),
             facts: None,
@@ -184,11 +190,13 @@ impl Login {
 
     fn session(&mut self) -> Option<Session> {
         let facts = self.facts.take()?;
+        let handshake = facts.tls.as_ref().map_or(0, TlsFacts::turns);
         Some(Session {
             channel: std::mem::take(&mut self.line.channel),
             answer: Answer::new(facts.agreed.caches_metadata()),
             statements: std::mem::take(&mut self.statements),
             facts,
+            turns: self.line.turns + handshake,
         })
     }
 }

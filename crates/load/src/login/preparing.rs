@@ -51,6 +51,7 @@ impl Preparing {
             entry.program.write_prepare(slot, &mut sql);
             command::prepare(&mut line.packets, &sql);
         }
+        line.turns += u32::from(upto > self.sent);
         self.sent = upto;
     }
 

@@ -1,6 +1,6 @@
 //! What a login sends, and what it refuses, byte for byte. Logins that end well are tested with real servers.
 
-use howfar_record::jobs::{SessionJob, Sysbench, Tls, Workload};
+use howfar_record::jobs::{PsMode, SessionJob, Sysbench, Tls, Workload};
 use howfar_wire::mysql::server;
 
 use super::*;
@@ -28,12 +28,23 @@ fn over_tls() -> SessionJob {
 
 /// Feed a login what a server says, one piece after the other: all that was sent, or how it ended.
 fn talk(session: &SessionJob, said: &[Vec<u8>]) -> Result<Vec<u8>, Failed> {
+    let (ready, out) = login(session, Sysbench::default(), said)?;
+    assert!(ready.is_none());
+    Ok(out)
+}
+
+/// The same, with the session that came of it.
+fn login(
+    session: &SessionJob,
+    workload: Sysbench,
+    said: &[Vec<u8>],
+) -> Result<(Option<Session>, Vec<u8>), Failed> {
     let target = Target::Tcp {
         host: "127.0.0.1".to_owned(),
         port: 1,
     };
     let wanted = Wanted::new(session, &target)?;
-    let workload = Workload::OltpPointSelect(Sysbench::default());
+    let workload = Workload::OltpPointSelect(workload);
     let program = Program::new(&workload, 1, 1).expect("a good workload");
     let entry = Entry {
         target: &target,
@@ -48,10 +59,12 @@ fn talk(session: &SessionJob, said: &[Vec<u8>]) -> Result<Vec<u8>, Failed> {
     };
     let mut login = Login::new(&program);
     let mut out = Vec::new();
+    let mut ready = None;
     for piece in said {
-        assert!(login.feed(piece, &entry, &mut out)?.is_none());
+        assert!(ready.is_none(), "nothing follows a login");
+        ready = login.feed(piece, &entry, &mut out)?;
     }
-    Ok(out)
+    Ok((ready, out))
 }
 
 fn holds(bytes: &[u8], text: &str) -> bool {
@@ -140,4 +153,54 @@ fn what_is_not_spoken_is_named() {
         "{}",
         failed.message
     );
+}
+
+/// In the modes without and with prepared statements; the server may want another way of logging in, which takes one more.
+#[test]
+fn round_trips_are_counted_by_what_is_awaited() {
+    assert_eq!(turns(PsMode::Disable, false), 2, "greeting, login");
+    assert_eq!(turns(PsMode::Disable, true), 3);
+    assert_eq!(turns(PsMode::Auto, false), 3, "and the prepare");
+    assert_eq!(turns(PsMode::Auto, true), 4);
+}
+
+fn turns(ps_mode: PsMode, switches: bool) -> u32 {
+    let mut said = vec![greeting(false)];
+    if switches {
+        let payload = [b"\xFEmysql_native_password\0".as_slice(), &[9; 20], &[0]].concat();
+        said.push(Vec::new());
+        frame::write_packet(&mut said[1], 2, &payload);
+    }
+    let (mut ok, mut prepared) = (Vec::new(), Vec::new());
+    server::ok(&mut ok, if switches { 4 } else { 2 }, 2);
+    server::prepared(&mut prepared, 1, 0, 0);
+    said.push(ok);
+    if ps_mode == PsMode::Auto {
+        said.push(prepared);
+    }
+    let workload = Sysbench {
+        db_ps_mode: ps_mode,
+        ..Sysbench::default()
+    };
+    let ended = login(&SessionJob::default(), workload, &said).expect("a login");
+    ended.0.expect("a session").turns
+}
+
+#[test]
+fn a_handshake_takes_round_trips_by_its_version() {
+    let turns = |version, resumed, retried| {
+        let facts = TlsFacts {
+            version,
+            cipher: "any",
+            group: None,
+            resumed,
+            retried,
+        };
+        facts.turns()
+    };
+    assert_eq!(turns("TLSv1.2", false, false), 2);
+    assert_eq!(turns("TLSv1.2", true, false), 1);
+    assert_eq!(turns("TLSv1.3", false, false), 1);
+    assert_eq!(turns("TLSv1.3", true, false), 1);
+    assert_eq!(turns("TLSv1.3", false, true), 2);
 }
