@@ -87,9 +87,10 @@ def test_each_cell_is_encrypted_as_it_asks(server: str, cache: Path, tmp_path: P
         tmp_path,
         cache,
         server,
-        'path = "remote"\ntls = ["off", "1.2", "1.3", "1.3-resumed"]\nconnect = "per-transaction"',
+        'path = "remote"\nthreads = 1\ntls = ["off", "1.2", "1.3", "1.3-resumed"]\nconnect = "per-transaction"',
         'tls = "off"',
     )
+    fastest: dict[str, float] = {}
     for level in ("off", "1.2", "1.3", "1.3-resumed"):
         for trial in good(run, tls=level):
             session, seen = trial.receipt["session"], trial.receipt["server"]["session_view"]
@@ -100,6 +101,14 @@ def test_each_cell_is_encrypted_as_it_asks(server: str, cache: Path, tmp_path: P
             assert session["tls_resumed"] is (None if version is None else level == "1.3-resumed")
             assert trial.measured is not None
             assert trial.receipt["server"]["counters"]["Connections"] > trial.measured.transactions
+            retried = level == "1.3" and session["tls_retried"]  # who resumes remembers which key share the server took
+            extra = {"off": 0, "1.2": 2}.get(level, 2 if retried else 1)
+            assert session["connect_turns"] == 4 + extra, "TCP, greeting, login, prepares, and TLS by its version"
+            took = min(h.min_ns for h in trial.measured.histograms if h.kind == "connect")
+            rounds = took / trial.receipt["link"]["rtt_at_rest_ns"]["p50"]
+            assert rounds > session["connect_turns"] - 0.5, "no connect is faster than its round trips"
+            fastest[level] = min(fastest.get(level, rounds), rounds)
+            assert fastest[level] < session["connect_turns"] + 0.9 or trial.block == 0, "in one of its trials"
 
 
 def test_each_cell_is_compressed_as_it_asks_or_left_out(server: str, cache: Path, tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_each_difference_is_told_once(job: LoadJob, receipt: Receipt, words: str
 
 
 def test_where_sessions_must_be_resumed_it_is_not_enough_that_they_may() -> None:
-    each_time = {"tls": Tls(), "compression": Compression(), "connect": "per_transaction"}
+    each_time: dict[str, Any] = {"tls": Tls(), "compression": Compression(), "connect": "per_transaction"}
     for resumed in (False, None):
         receipt = _receipt(tls_resumed=resumed)
         assert mismatches(_job(**each_time), receipt) == (), "a job only permits it"

@@ -22,7 +22,7 @@ _OPENSSL: Final = {
 
 
 def mismatches(job: LoadJob | TablesJob, receipt: Receipt, must_resume: bool = False) -> tuple[str, ...]:
-    """Empty: all is as asked. `must_resume`: where connections come and go and may resume TLS sessions, it is not enough that they may."""
+    """Empty: all is as asked. `must_resume`: connections that come and go and may resume TLS sessions have to."""
     found = (*_transport(job, receipt), *_tls(job.session.tls, receipt), *_compression(job, receipt))
     return (*found, *_not_resumed(job, receipt)) if must_resume else found
 
