@@ -17,8 +17,8 @@ from howfar.analysis.analyse import summarise
 from howfar.analysis.confirmation import choose, is_nearer
 from howfar.analysis.estimate import Estimate
 from howfar.analysis.findings import Confirmation, Intervention, Limit, Resource
-from howfar.analysis.intervention import intervention
-from howfar.analysis.summary import BytesPerTxn, Summary
+from howfar.analysis.intervention import FASTER, intervention
+from howfar.analysis.summary import BytesPerTxn, CellSummary, Summary
 from howfar.conduct import confirm
 from howfar.conduct.conductor import conduct
 from howfar.conduct.extension import Extension
@@ -134,10 +134,7 @@ def test_of_a_full_processor_half_the_connections_get_as_much(
 @pytest.mark.parametrize(("used", "asked"), [(0.2, False), (0.6, False), (0.7, True)])
 def test_a_faster_link_is_asked_only_of_a_link_that_it_could_show(tmp_path: Path, used: float, asked: bool) -> None:
     """Two connections, a full processor: at 20 % use no rate could give 1.5 times, whatever the limit is."""
-    with create(tmp_path / "a.howfar", fake_info(loaded=loaded())) as file:
-        scene().go(file)
-    summary = summarise(read_run(tmp_path / "a.howfar"))
-    cell = next(cell for cell in summary.cells if cell.arm == "remote")
+    cell, summary = of_remote(tmp_path)
     busier = used * GBIT / 8 * cell.queries_per_txn / cell.qps.value
     cell = cell.model_copy(update={"bytes_per_txn": BytesPerTxn(to_server=1.0, to_client=busier), "network": None})
     found = intervention(cell, limit(Resource.SERVER_CPU), summary)
@@ -146,6 +143,38 @@ def test_a_faster_link_is_asked_only_of_a_link_that_it_could_show(tmp_path: Path
         assert (found.changed, found.rules_out) == ("rate 1gbit -> 1.5gbit", "the link")
     else:
         assert isinstance(found, str) and "the link is used too little" in found
+
+
+@pytest.mark.parametrize(
+    ("threads", "changed"), [(2, "2 -> 1 connections"), (1, "nothing that this laboratory can change alone would tell")]
+)
+def test_an_rtt_of_nothing_is_not_halved(tmp_path: Path, threads: int, changed: str) -> None:
+    """A link of a rate alone has its hosts' own latency, which cannot be changed."""
+    cell, summary = of_remote(tmp_path, rtt_ns=0, threads=threads)
+    found = intervention(cell, limit(Resource.LATENCY), summary)
+    assert (found if isinstance(found, str) else found.changed) == changed
+
+
+@pytest.mark.parametrize(("rest_us", "goes_us"), [(50, 50), (100, 100), (400, 100)])
+def test_only_the_rtt_that_was_asked_is_halved(tmp_path: Path, rest_us: int, goes_us: int) -> None:
+    """100 µs asked: where 400 were measured, 300 stay. A cycle of 2 ms with ten turns."""
+    cell, summary = of_remote(tmp_path, rtt_ns=100_000, threads=1)
+    qps = cell.qps.model_copy(update={"value": 500 * cell.queries_per_txn})
+    cell = cell.model_copy(update={"rest_rtt_ns": rest_us * 1000.0, "turns_per_txn": 10.0, "qps": qps})
+    free = cell.cpu_us_per_query.server.model_copy(update={"value": 0.0})
+    cpu = cell.cpu_us_per_query.model_copy(update={"server": free, "client": free, "link": None})
+    found = intervention(cell.model_copy(update={"cpu_us_per_query": cpu}), limit(Resource.LATENCY), summary)
+    assert isinstance(found, Intervention)
+    assert (found.changed, found.factors["rtt_ns"]) == ("RTT 0.1ms -> 50us", 50_000)
+    assert found.predicted == pytest.approx(min(2000 / (2000 - 10 * goes_us / 2), FASTER))
+
+
+def of_remote(tmp_path: Path, **factors: int) -> tuple[CellSummary, Summary]:
+    with create(tmp_path / "a.howfar", fake_info(loaded=loaded())) as file:
+        scene().go(file)
+    summary = summarise(read_run(tmp_path / "a.howfar"))
+    cell = next(cell for cell in summary.cells if cell.arm == "remote")
+    return cell.model_copy(update={"factors": cell.factors | factors}), summary
 
 
 def test_half_a_way_is_nobodys() -> None:

@@ -42,7 +42,7 @@ def intervention(cell: CellSummary, limit: Limit, summary: Summary) -> Intervent
     factors, resource = cell.factors, limit.resource
     if resource in _LINKS and "rate_bps" in factors:
         return _made(cell, limit, _faster(factors), min(FASTER, _next_ceiling(cell, summary)), 1.0)
-    if resource is Resource.LATENCY and "rtt_ns" in factors:
+    if resource is Resource.LATENCY and int(factors.get("rtt_ns", 0)) > 0:
         return _made(cell, limit, _nearer(factors), min(_half_the_rtt(cell), _next_ceiling(cell, summary)), 1.0)
     threads = int(factors.get("threads", 1))
     if resource in _CPUS | {Resource.LOCK} and threads >= _FEWEST_TO_HALVE:
@@ -94,10 +94,10 @@ def _fewer(factors: dict[str, FactorValue]) -> tuple[str, dict[str, FactorValue]
 
 
 def _half_the_rtt(cell: CellSummary) -> float:
-    """What is left of a cycle when its round trips take half as long."""
+    """What is left of a cycle when its round trips take half as long: of what was asked, for the hosts' own part stays."""
     threads = int(cell.factors.get("threads", 1))
     cycle_ns = threads * 1e9 * cell.queries_per_txn / cell.qps.value
-    waits_ns = (cell.rest_rtt_ns or 0.0) * cell.turns_per_txn
+    waits_ns = min(int(cell.factors["rtt_ns"]), cell.rest_rtt_ns or 0.0) * cell.turns_per_txn
     return 1 / (1 - min(waits_ns / cycle_ns, 1.0) / 2)
 
 

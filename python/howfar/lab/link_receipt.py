@@ -55,8 +55,8 @@ _Z99 = 2.5758
 def of_a_trial(turn_ns: float) -> Lateness:
     """Of a trial whose turns took `turn_ns` on the average, waiting at server and link included. Where many connections wait for
     each other a turn is a hundred RTTs long, and a packet that is late by little of it moves little: of the two packets of a turn
-    the limits together admit one in a hundred by up to 20 % of it, which adds 0.4 %. Hundreds of connections also send at one moment, which any
-    sender serves one after the other."""
+    the limits together admit one in a hundred that is late by up to 20 % of it, which adds 0.4 %. Hundreds of connections also
+    send at one moment, which any sender serves one after the other."""
     assert OF_A_PLAN.p99_ns is not None
     return replace(
         OF_A_PLAN,
