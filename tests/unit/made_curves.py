@@ -51,6 +51,8 @@ class Cell:
     server_wait_s: float = 0.0
     busy: dict[int, float] | None = None
     """Of each processor, the server's 0 and the client's 1. None: no window."""
+    replies: float = REPLIES
+    """Bytes a transaction, as the protocol has them."""
     link_cpus: dict[int, float] = field(default_factory=dict)
     """What the emulator had of each; needs a window."""
 
@@ -85,7 +87,7 @@ def _measured(cell: Cell, tps: float) -> Measured:
         turns=transactions * TURNS,
         rows=0,
         bytes_to_server=int(transactions * REQUESTS),
-        bytes_to_client=int(transactions * REPLIES),
+        bytes_to_client=int(transactions * cell.replies),
         errors={},
         warmup_transactions=0,
         connect_ns=0,

@@ -210,6 +210,12 @@ def _encryption_curves(cells: list[CellSummary]) -> tuple[Curve, ...]:
     return tuple(curves)
 
 
+def _churned(ratio: float, threads: int) -> EncryptionTried:
+    """A lone connection's is not foreseen: no other cell tells a connect's round trips."""
+    predicted = ratio * 0.97 if threads > 1 else None
+    return EncryptionTried(threads=threads, ratio=estimate(ratio), predicted=predicted)
+
+
 def _encryption_row(version: str) -> EncryptionRow:
     keep, churn = VERSIONS[version]
     return EncryptionRow(
@@ -217,7 +223,7 @@ def _encryption_row(version: str) -> EncryptionRow:
         connect_us=1480.0,
         connect_turns=2.0 if version == "1.2" else 1.0,
         byte_ns=2.1,
-        persistent=tuple(EncryptionTried(threads=n, ratio=estimate(keep)) for n in (1, 16, 64)),
-        per_transaction=tuple(EncryptionTried(threads=n, ratio=estimate(churn / 480)) for n in (1, 16, 64)),
+        persistent=tuple(EncryptionTried(threads=n, ratio=estimate(keep), predicted=keep * 1.01) for n in (1, 16, 64)),
+        per_transaction=tuple(_churned(churn / 480, n) for n in (1, 16, 64)),
         resumed=False,
     )
