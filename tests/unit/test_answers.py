@@ -139,6 +139,20 @@ def test_waiting_for_ones_own_round_holds_up_to_where_it_was_seen() -> None:
     assert "each connection waits for its own answers up to 2 connections (" in verdict
 
 
+def test_errors_of_the_server_are_no_reason_for_a_quieter_machine() -> None:
+    run = _with_twin(run_of([_remote(n, 10**9, tps) for n, tps in ((1, 200), (16, 1245))]))
+    trials = tuple(
+        trial.model_copy(update={"measured": trial.measured.model_copy(update={"errors": {"1040": 500}})})
+        if trial.measured is not None
+        else trial
+        for trial in run.trials
+    )
+    summary = summarise(run.model_copy(update={"trials": trials}))
+    assert "errors of the server are part of the figures" in summary.verdict
+    assert summary.advice[0].action.startswith("Find out why the server refuses")
+    assert not any("does nothing else" in advice.action for advice in summary.advice)
+
+
 def test_a_plan_of_paths_is_answered_as_before() -> None:
     summary = summarise(synthetic_run(blocks=8, samples=20))
     assert summary.verdict.startswith("Of the queries that socket answers in a second")

@@ -216,8 +216,9 @@ def test_a_lock() -> None:
 
 def test_lock_conflicts_are_no_errors_of_the_run_and_others_are() -> None:
     case = Case(connections=8, tps=200, turns=6, rtt_us=1000, bytes_to_client=200)
-    assert limit_of(replace(case, errors={"1213": 100})).resource is not Resource.INVALID
-    assert limit_of(replace(case, errors={"1064": 100})).resource is Resource.INVALID
+    assert limit_of(replace(case, errors={"1213": 100})).resource is not Resource.ERRORS
+    failed = limit_of(replace(case, errors={"1064": 100}))
+    assert failed.resource is Resource.ERRORS and "other programs" not in failed.would_change
 
 
 def test_a_commit_that_waits_for_the_disk() -> None:

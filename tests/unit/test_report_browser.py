@@ -133,6 +133,21 @@ def test_what_was_not_measured_is_not_offered(tmp_path: Path, page: Page) -> Non
     assert page.complaints() == []
 
 
+def test_a_measured_round_trip_of_nothing_is_where_the_page_starts(tmp_path: Path, page: Page) -> None:
+    summary = PLANS["bandwidth"]()
+    assert summary.what_if is not None
+    path = tmp_path / "page.html"
+    first, *others = summary.what_if.worked
+    here = first.model_copy(update={"settings": first.settings.model_copy(update={"rtt_s": 0.0})})
+    what_if = summary.what_if.model_copy(update={"rtt_s": 0.0, "worked": (here, *others)})
+    path.write_text(html.render(summary.model_copy(update={"what_if": what_if})), "utf-8")
+    page.open(path)
+    assert page.value(SHOWN.format("rtt_s")) == "0 µs"
+    page.value(MOVE.format("rtt_s", 500))
+    assert page.value(SHOWN.format("rtt_s")) != "0 µs"
+    assert page.complaints() == []
+
+
 def test_the_page_starts_at_the_measured_point(pages: dict[str, Path], page: Page) -> None:
     page.open(pages["bandwidth"])
     assert page.value(SHOWN.format("rate_bps")) == "1 Gb/s"

@@ -65,6 +65,7 @@ _ACTIONS = {
     Resource.LOCK: "Hold locks for a shorter time: fewer round trips between the first write and the commit, other rows.",
     Resource.SERVER_WAIT: "Ask the server what its sessions wait for, during the load.",
     Resource.LATENCY: "Use more connections, or cut round trips: nothing is full.",
+    Resource.ERRORS: "Find out why the server refuses, and measure again when it does not: these figures are about its errors too.",
     Resource.INVALID: "Repeat it on a machine that does nothing else: these figures are not about the path.",
 }
 

@@ -26,6 +26,7 @@ _DETAILED = frozenset(
         Resource.SERVER_CPU,
         Resource.CLIENT_CPU,
         Resource.INSTRUMENT_CPU,
+        Resource.ERRORS,
         Resource.INVALID,
     }
 )
@@ -45,6 +46,7 @@ _IS = {
     Resource.LOCK: "row locks are the limit",
     Resource.SERVER_WAIT: "a wait inside the server is the limit",
     Resource.LATENCY: "nothing is full: each connection waits for its own answers",
+    Resource.ERRORS: "errors of the server are part of the figures",
     Resource.INVALID: "the figures are not about the path",
     Resource.NOT_ESTABLISHED: "no limit is established",
 }
@@ -55,7 +57,8 @@ _THINGS = {
     Resource.INSTRUMENT_CPU: "the CPU of the link's emulator",
     Resource.LATENCY: "each connection's own round",
     Resource.LOSS: "lost segments",
-    Resource.INVALID: "other programs or errors",
+    Resource.ERRORS: "errors of the server",
+    Resource.INVALID: "other programs",
     Resource.NOT_ESTABLISHED: "something not established",
     Resource.ONE_THREAD: "one thread",
     Resource.LOCK: "row locks",
@@ -196,7 +199,7 @@ def _connections(number: int) -> str:
     return f"{number} connection{'' if number == 1 else 's'}"
 
 
-_UNNAMED = frozenset({Resource.NOT_ESTABLISHED, Resource.INVALID})
+_UNNAMED = frozenset({Resource.NOT_ESTABLISHED, Resource.ERRORS, Resource.INVALID})
 
 
 def _figures(cell: CellSummary, limit: Limit) -> str:

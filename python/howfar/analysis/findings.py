@@ -51,7 +51,10 @@ class Resource(StrEnum):
     LOCK = "lock"
     SERVER_WAIT = "wait in the server"
     LATENCY = "latency"
+    ERRORS = "server errors"
+    """Transactions fail: the figures are about them too."""
     INVALID = "invalid"
+    """Other programs have the machine."""
     NOT_ESTABLISHED = "not established"
 
 
@@ -139,7 +142,7 @@ class ModelPoint(Part):
     tps: float
     low: float
     high: float
-    """The band: what is not modelled is expected to lie within."""
+    """The band: a convention (two ways to soften the bounds), and no interval."""
 
 
 class Prediction(Part):

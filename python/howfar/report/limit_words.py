@@ -27,6 +27,7 @@ LETTERS: dict[Resource, str] = {
     Resource.LOCK: "K",
     Resource.SERVER_WAIT: "A",
     Resource.LATENCY: "R",
+    Resource.ERRORS: "#",
     Resource.INVALID: "!",
     Resource.NOT_ESTABLISHED: "?",
 }

@@ -24,7 +24,7 @@
   const valueAt = (name, at) => {
     const [low, high] = ends[name];
     const start = measured[name];
-    if (start && at === place(name, start)) return start;
+    if (start !== null && start !== undefined && at === place(name, start)) return start; // a round trip of 0 is one too
     const value = low * (high / low) ** (at / STEPS);
     return name === "threads" ? Math.max(1, Math.round(value)) : Number(value.toPrecision(2));
   };

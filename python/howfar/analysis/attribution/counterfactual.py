@@ -141,8 +141,10 @@ def would_change(resource: Resource, evidence: Evidence, cycle: Cycle) -> str:
             return _latency(evidence, cycle)
         case Resource.SERVER_WAIT:
             return "what the sessions wait for: ask the server's performance_schema or processlist during the load"
+        case Resource.ERRORS:
+            return "a run without these errors: what fails is another workload"
         case Resource.INVALID:
-            return "a run without errors and without other programs on the machine"
+            return "a run without other programs on the machine"
         case _:
             return "not known: change one thing at a time (--confirm does so for a limit that is established)"
 

@@ -17,7 +17,7 @@ def errors(evidence: Evidence, cycle: Cycle) -> Finding | None:
     if evidence.errors_share < ERRORS_SHARE:
         return None
     words = f"{percent(evidence.errors_share)} of the transactions met an error of the server"
-    return Finding(Resource.INVALID, words, (f"{words} (allowed {percent(ERRORS_SHARE)})",), "high")
+    return Finding(Resource.ERRORS, words, (f"{words} (allowed {percent(ERRORS_SHARE)})",), "high")
 
 
 def commits(evidence: Evidence, cycle: Cycle) -> Finding | None:
