@@ -47,6 +47,10 @@ class Case:
     fsync_us: float | None = None
     errors: dict[str, int] = field(default_factory=dict)
     window: bool = True
+    session: dict[str, Any] = field(default_factory=dict)
+    """Of the receipt; what it says of opening counts where `each_time`."""
+    each_time: bool = False
+    """A connection for each transaction."""
 
     @property
     def transactions(self) -> int:
@@ -132,14 +136,15 @@ class Case:
             started_unix_ns=0,
             ended_unix_ns=1,
             measured=measured,
-            receipt={"link": link} if self.rtt_us is not None else {},
+            receipt={"session": self.session} | ({"link": link} if self.rtt_us is not None else {}),
             window=window if self.window else None,
         )
 
     def setting(self) -> Setting:
         return Setting(
             connections=self.connections,
-            factors={} if self.rtt_us is None else {"rate_bps": self.rate_bps or 0},
+            factors=({"connect": "per-transaction"} if self.each_time else {})
+            | ({} if self.rtt_us is None else {"rate_bps": self.rate_bps or 0}),
             client_cpus=(CLIENT_CPU_NUMBER,),
             server_cpus=(SERVER_CPU_NUMBER,),
             rest_rtt_s=self.rtt_us / 1e6 if self.rtt_us is not None else None,

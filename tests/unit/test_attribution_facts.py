@@ -6,12 +6,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.limit_cases import SECONDS, Case
+from tests.unit.limit_cases import SECONDS, Case, tcp
 from tests.unit.synthetic_run import arms, synthetic_run
 
+from howfar.analysis.attribution.cycle import cycle_of
 from howfar.analysis.attribution.evidence import gather
+from howfar.analysis.attribution.rules import judge
+from howfar.analysis.attribution.rules.finding import Finding
 from howfar.analysis.attribution.setting import setting_of
 from howfar.analysis.attribution.traffic import network_series
+from howfar.analysis.findings import Resource
 from howfar.results.records import Arm, MachineLoad, RunInfo
 
 ENVIRONMENT: dict[str, Any] = {
@@ -77,3 +81,44 @@ def test_a_watched_window_knows_which_cpu_others_had() -> None:
     assert evidence.server_cpus.owners == pytest.approx({"server": 0.3, "link": 0.2, "others": 0.4})
     assert evidence.client_cpus.owners["others"] == pytest.approx(0.0, abs=1e-6)
     assert evidence.client_cpus.busy == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("session", "turns"),
+    [
+        ({"connect_turns": 6, "tls_version": "TLSv1.3"}, 22),
+        ({"tls_version": None}, 20),
+        ({"tls_version": "TLSv1.2", "tls_resumed": False}, 22),
+        ({"tls_version": "TLSv1.2", "tls_resumed": True}, 21),
+        ({"tls_version": "TLSv1.3", "tls_resumed": False, "tls_retried": False}, 21),
+        ({"tls_version": "TLSv1.3", "tls_resumed": False, "tls_retried": True}, 22),
+    ],
+)
+def test_opening_a_connection_takes_round_trips_too(session: dict[str, Any], turns: int) -> None:
+    """At an RTT of 1 ms, 16 ms of statements are not all of the way's."""
+    case = Case(tps=20, turns=16, rtt_us=1000, session=session, each_time=True)
+    assert case.evidence().turns == pytest.approx(turns)
+    assert replace(case, each_time=False).evidence().turns == pytest.approx(16)
+
+
+def test_where_connections_come_and_go_no_window_is_ruled_in_or_out() -> None:
+    """The kernel tells of the one that happened to be there; its share of the whole window says nothing."""
+    told = (tcp("server", 1, 0.9, rwnd=0.8),)
+    case = Case(tps=3, turns=16, rtt_us=10_000, bytes_to_client=1_270_000, tcp=told)
+    assert case.evidence().tcp["server"].rwnd_of_busy > 0.3
+    assert replace(case, each_time=True).evidence().tcp == {}
+
+
+def test_who_says_that_nothing_is_full_says_what_is_not_known() -> None:
+    case = Case(
+        tps=45, turns=16, rtt_us=1000, client_us=200, server_us=900, each_time=True, session={"connect_turns": 4}
+    )
+    found = found_of(case)
+    assert found.resource is Resource.LATENCY and "20 x 1" in found.says
+    assert any("not known" in fact for fact in found.evidence)
+    assert not any("not known" in fact for fact in found_of(replace(case, each_time=False, tps=52)).evidence)
+
+
+def found_of(case: Case) -> Finding:
+    evidence = case.evidence()
+    return judge(evidence, cycle_of(evidence))

@@ -10,6 +10,7 @@ from typing import Any
 
 from howfar.analysis import histograms, signs
 from howfar.analysis.advice import advise
+from howfar.analysis.attribution.connecting import connect_turns
 from howfar.analysis.attribution.limit import find_limit
 from howfar.analysis.attribution.setting import setting_of
 from howfar.analysis.attribution.traffic import network_series
@@ -185,7 +186,7 @@ def _cell(table: TrialTable, arm: Arm, floors: _Floors, rests: bool) -> CellSumm
         latency_ms=histograms.latency_ms(merged, records),
         latency_curve=histograms.curve(merged),
         latency_ratio=_quoted(table, arm, median_latency_ns),
-        turns_per_txn=sum(trial.turns for trial in trials) / transactions,
+        turns_per_txn=sum(trial.turns for trial in trials) / transactions + connect_turns(receipts, arm.factors),
         queries_per_txn=sum(trial.queries for trial in trials) / transactions,
         bytes_per_txn=BytesPerTxn(
             to_server=sum(trial.bytes_to_server for trial in trials) / transactions,

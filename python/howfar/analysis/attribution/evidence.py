@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from howfar.analysis.attribution.connecting import connect_turns, connects_each_time
 from howfar.analysis.attribution.traffic import Way, link_way
 from howfar.analysis.machine import others_in
 from howfar.results.records import FactorValue, Measured, TcpRecord, Trial
@@ -90,7 +91,7 @@ class Evidence:
     elapsed_s: float
     transactions: int
     turns: float
-    """A transaction."""
+    """A transaction, with those of opening its connection if it opens one."""
     errors_share: float
     """Errors other than lock conflicts, a transaction."""
     roles: dict[str, Role]
@@ -99,7 +100,7 @@ class Evidence:
     to_client: Way | None
     to_server: Way | None
     tcp: dict[str, Tcp]
-    """By host."""
+    """By host. Empty: unknown, as where connections come and go: a kernel tells only of those that are there at the end."""
     retransmits: float | None
     """A transaction, both hosts."""
     retransmit_share: float | None
@@ -168,7 +169,7 @@ def gather(trials: Sequence[Trial], setting: Setting) -> Evidence:
     assert transactions > 0, "evidence needs a transaction"
     elapsed_s = sum(m.elapsed_ns for m in good) / 1e9
     roles = {name: found for name in ROLES if (found := _role(good, name)) is not None}
-    turns = sum(m.turns for m in good) / transactions
+    turns = sum(m.turns for m in good) / transactions + connect_turns([t.receipt for t in trials], setting.factors)
     retransmits = _retransmits(trials)
     to_client = link_way(trials, setting.factors, "to_client")
     to_server = link_way(trials, setting.factors, "to_server")
@@ -184,7 +185,7 @@ def gather(trials: Sequence[Trial], setting: Setting) -> Evidence:
         client_cpus=_cpu_set("client", trials, setting, _shares_of(roles, setting, "client", elapsed_s)),
         to_client=to_client,
         to_server=to_server,
-        tcp=_tcp(trials),
+        tcp={} if connects_each_time(setting.factors) else _tcp(trials),
         retransmits=retransmits,
         retransmit_share=_retransmit_share(retransmits, to_client, to_server),
         timeouts=_timeouts(trials),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from howfar.analysis.attribution.connecting import connects_each_time
 from howfar.analysis.attribution.cycle import REST, ROUND_TRIPS, largest, part_us
 from howfar.analysis.attribution.evidence import Evidence
 from howfar.analysis.attribution.rules.finding import HALF, REST_SHARE, Confidence, Finding
@@ -61,6 +62,8 @@ def _could_hide(evidence: Evidence, share: float) -> bool:
 def _nothing_full(evidence: Evidence) -> tuple[str, ...]:
     facts = [f"CPU of the {cpus.name}: {percent(cpus.ours)} in use by this load" for cpus in evidence.cpu_sets]
     facts += [f"link {WAY_WORDS[way.name]} {percent(way.used)} in use" for way in evidence.ways if way.used is not None]
+    if connects_each_time(evidence.setting.factors):
+        facts.append("windows and send buffers are not known: connections come and go")
     return tuple(facts)
 
 
