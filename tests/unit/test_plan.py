@@ -13,7 +13,7 @@ from howfar.engine.messages import Sysbench
 from howfar.engine.workloads import SYSBENCH_KINDS
 from howfar.errors import PlanError, UsageError
 from howfar.plan.cells import block_order, cells, stream_seed
-from howfar.plan.estimate import LABORATORY_NS, cost
+from howfar.plan.estimate import LABORATORY_NS, NEW_LINK_NS, REPORT_NS, cost
 from howfar.plan.load import Override, load_plan, shipped_plans
 from howfar.plan.types import Data, Distribution, Workload, WorkloadKind, local_part, restore_plan
 
@@ -69,6 +69,21 @@ def test_quick_paths_fits_eight_blocks_in_five_minutes() -> None:
     plan = load_plan("paths", quick=True).plan
     assert plan.timing.time_budget_ns <= 295 * 10**9
     assert 25 * 10**9 + cost(plan).least_ns - LABORATORY_NS <= 295 * 10**9
+
+
+@pytest.mark.parametrize("mysql", ["mysql", "mysql-8.4.3", "/opt/mysql/bin/mysqld"])
+def test_a_forecast_knows_the_server_and_the_links(mysql: str) -> None:
+    """16 trials a block of 1 + 5 s, two links: the second is calibrated in a trial. MySQL takes 2.1 s more to start and end."""
+    plan = load_plan("bandwidth", quick=True).plan
+    on_mysql = plan.model_copy(update={"factors": plan.factors.model_copy(update={"server": (mysql,)})})
+    links = {cell.factors["rate_bps"] for cell in cells(plan) if "rate_bps" in cell.factors}
+    assert len(links) == 2
+    assert cost(plan).least_ns == LABORATORY_NS + NEW_LINK_NS + REPORT_NS + 3 * 16 * 7_200_000_000
+    assert cost(on_mysql).least_ns - cost(plan).least_ns == 3 * 16 * 2_100_000_000
+    other = plan.factors.model_copy(update={"server": ("/usr/sbin/mariadbd",)})
+    assert cost(plan.model_copy(update={"factors": other})) == cost(plan)
+    paths = load_plan("paths", quick=True).plan
+    assert cost(paths).around_ns == LABORATORY_NS + REPORT_NS, "its one link is the laboratory's"
 
 
 def test_the_plan_knows_every_option_of_the_engine() -> None:

@@ -76,7 +76,7 @@ def go_on(run: Path, more: Extension, confirm: bool, html: Path | None, no_colou
     if code is not None:
         return code
     if more.only_confirms:
-        more = replace(more, time_ns=REPORT_NS + confirmation_cost_ns(plan.timing, to_confirm(found), found.trials))
+        more = replace(more, time_ns=REPORT_NS + confirmation_cost_ns(plan, to_confirm(found), found.trials))
     with RunFile(run) as file, observer(no_colour) as watching, ground.open_ground(plan) as laboratory:
         if (
             more.only_confirms
@@ -100,7 +100,7 @@ def _check_helps(run: Run, plan: Plan, more: Extension) -> None:
     """Refuse options with which not one more block would be measured. Raises UsageError."""
     timing, begun = plan.timing, confirmation(run.events)
     if more.confirm and (begun is not None or run.stop not in _GO_ON):
-        _check_time(more, 2, 2 * NEW_LINK_NS + block_cost_ns(timing, 2, run.trials))
+        _check_time(more, 2, 2 * NEW_LINK_NS + block_cost_ns(plan, 2, run.trials))
         return
     if run.stop is StopReason.WIDTH and (more.target is None or more.target >= timing.target_half_width):
         raise UsageError(
@@ -111,7 +111,7 @@ def _check_helps(run: Run, plan: Plan, more: Extension) -> None:
         raise UsageError("the time budget of the run is used", f"Give this session more: --time-budget {MORE_TIME}.")
     target = timing.target_half_width if more.target is None else more.target
     places = len(list(places_left(run, blocks_done(run, target), target)))
-    _check_time(more, places, block_cost_ns(timing, places, run.trials))
+    _check_time(more, places, block_cost_ns(plan, places, run.trials))
 
 
 def _check_time(more: Extension, trials: int, trials_ns: int) -> None:

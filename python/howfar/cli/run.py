@@ -13,7 +13,7 @@ import click
 from howfar.cli.screen import no_colour_option
 from howfar.errors import SandboxForbidden, UsageError
 from howfar.plan.cells import cells
-from howfar.plan.estimate import LABORATORY_NS, REPORT_NS, confirmation_ns, cost
+from howfar.plan.estimate import cost
 from howfar.plan.load import LoadedPlan, Override, load_plan
 from howfar.plan.types import LOCAL_PATHS, Plan, local_part
 from howfar.units import format_duration_ns
@@ -137,7 +137,7 @@ def _check_budget(loaded: LoadedPlan, short: Callable[[], LoadedPlan]) -> None:
 
 def _least_ns(plan: Plan) -> int:
     needed = cost(plan)
-    return LABORATORY_NS + REPORT_NS + 2 * needed.block_ns + confirmation_ns(plan, needed.trial_ns)
+    return needed.around_ns + 2 * needed.block_ns
 
 
 def _short_fits(loaded: LoadedPlan, short: Callable[[], LoadedPlan]) -> bool:

@@ -118,9 +118,7 @@ class _Conductor:
                 if Budget(self.plan.timing.time_budget_ns).is_over(self._used_ns()):
                     return number, events.CONFIRMED_TIME
                 trials = len(places) + (CONFIRMATION_BLOCKS - number - 1) * len(pairs)
-                self._run_place(
-                    places[0], Forecast(CONFIRMATION_BLOCKS, block_cost_ns(self.plan.timing, trials, self.trials))
-                )
+                self._run_place(places[0], Forecast(CONFIRMATION_BLOCKS, block_cost_ns(self.plan, trials, self.trials)))
         return CONFIRMATION_BLOCKS, events.CONFIRMED_COMPLETE
 
     def _run_plan(self, now: Standing) -> StopReason:
@@ -183,11 +181,11 @@ class _Conductor:
 
     def _spoken_for_ns(self) -> int:
         """What is used, and what is kept free for a confirmation."""
-        trial_ns = block_cost_ns(self.plan.timing, 1, self.trials)
+        trial_ns = block_cost_ns(self.plan, 1, self.trials)
         return self._used_ns() + (0 if self.confirming else confirmation_ns(self.plan, trial_ns))
 
     def _block_ns(self, now: Standing) -> int:
-        return block_cost_ns(self.plan.timing, now.places, self.trials)
+        return block_cost_ns(self.plan, now.places, self.trials)
 
     def _forecast(self, now: Standing) -> Forecast:
         here = [trial for trial in self.trials if trial.block == now.blocks]

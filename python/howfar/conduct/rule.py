@@ -10,8 +10,8 @@ from howfar.analysis.estimate import Estimate
 from howfar.analysis.intervals import blocks_needed, half_width, judge_ratio
 from howfar.analysis.plateau import resting
 from howfar.analysis.trials import qps, trial_table
-from howfar.plan.estimate import CONFIRMATION_BLOCKS, NEW_LINK_NS, REPORT_NS, TRIAL_OVERHEAD_NS
-from howfar.plan.types import Timing
+from howfar.plan.estimate import CONFIRMATION_BLOCKS, NEW_LINK_NS, REPORT_NS, trial_cost_ns
+from howfar.plan.types import Plan, Timing
 from howfar.results.records import ArmRole, Run, StopReason, Trial
 
 
@@ -129,19 +129,17 @@ def forecast(timing: Timing, now: Standing, done_here: float, used_ns: int, bloc
     return Forecast(blocks, max(int((blocks - now.blocks - done_here) * block_ns), 0))
 
 
-def block_cost_ns(timing: Timing, places: int, trials: Sequence[Trial]) -> int:
+def block_cost_ns(plan: Plan, places: int, trials: Sequence[Trial]) -> int:
     """Forecast of so many trials: the median of those so far each, or the plan's own figures before any."""
-    if trials:
-        trial_ns = int(median(trial.ended_unix_ns - trial.started_unix_ns for trial in trials))
-    else:
-        trial_ns = timing.warmup_ns + timing.measure_ns + TRIAL_OVERHEAD_NS
+    taken = [trial.ended_unix_ns - trial.started_unix_ns for trial in trials]
+    trial_ns = int(median(taken)) if taken else trial_cost_ns(plan)
     return places * max(trial_ns, 0)
 
 
-def confirmation_cost_ns(timing: Timing, arms: Sequence[str], trials: Sequence[Trial]) -> int:
+def confirmation_cost_ns(plan: Plan, arms: Sequence[str], trials: Sequence[Trial]) -> int:
     """Forecast of confirming the limits of these arms in a laboratory just opened: no link is calibrated yet."""
     of_arms = ([trial for trial in trials if trial.arm == arm] for arm in arms)
-    return sum(block_cost_ns(timing, 2 * CONFIRMATION_BLOCKS, own) + 2 * NEW_LINK_NS for own in of_arms)
+    return sum(block_cost_ns(plan, 2 * CONFIRMATION_BLOCKS, own) + 2 * NEW_LINK_NS for own in of_arms)
 
 
 def why_stop(timing: Timing, now: Standing, used_ns: int, next_block_ns: int) -> StopReason | None:
