@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from howfar.analysis import budget
 from howfar.analysis.answers import tops
@@ -23,6 +24,9 @@ LINK_IDLE_SHARE = 0.5
 """A link used less than this is not what holds anything back."""
 
 MAX_BLOCKS_ADVISED = 500
+
+MAX_ARMS_NAMED = 6
+"""A plan of a grid has dozens of cells; nobody reads a list of them."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +194,7 @@ def _more_blocks(session: _Session) -> Advice | None:
     if beyond:
         because.append(
             f"At the scatter seen no sensible number of blocks (over {MAX_BLOCKS_ADVISED}) resolves a difference as small as "
-            f"that of {', '.join(beyond)}; CPU per query may."
+            f"that of {', '.join(beyond) if len(beyond) <= MAX_ARMS_NAMED else f'{len(beyond)} cells'}; CPU per query may."
         )
     width = _width_asked([*unclear, *([session.duplicate] if session.duplicate else [])])
     because += [width] if width else []
@@ -202,7 +206,11 @@ def _more_blocks(session: _Session) -> Advice | None:
 
 
 def _enough(within: dict[str, int]) -> str:
-    named = ", ".join(f"{arm} about {blocks}" for arm, blocks in within.items())
+    if len(within) <= MAX_ARMS_NAMED:
+        named = ", ".join(f"{arm} about {blocks}" for arm, blocks in within.items())
+    else:
+        worst = max(within, key=lambda arm: within[arm])
+        named = f"about {math.ceil(median(within.values()))} in the median of {len(within)} cells, {within[worst]} at worst ({worst})"
     return f"If the differences are as large as they look, these blocks resolve them at the scatter seen: {named}."
 
 
