@@ -34,6 +34,7 @@ from howfar.analysis.findings import (
     ThreadsPoint,
 )
 from howfar.analysis.summary import CellSummary, Summary
+from howfar.plan.types import tls_words
 from howfar.results.records import ArmRole
 
 # ---------------------------------------------------------------- compression
@@ -219,7 +220,7 @@ def _churned(ratio: float, threads: int) -> EncryptionTried:
 def _encryption_row(version: str) -> EncryptionRow:
     keep, churn = VERSIONS[version]
     return EncryptionRow(
-        version=version,
+        version=tls_words(version),
         connect_us=1480.0,
         connect_turns=2.0 if version == "1.2" else 1.0,
         byte_ns=2.1,

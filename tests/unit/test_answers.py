@@ -10,6 +10,7 @@ from tests.unit.synthetic_run import synthetic_run
 
 from howfar.analysis.analyse import summarise
 from howfar.analysis.answers import rate_words
+from howfar.report.grid import level_text
 from howfar.results.records import Arm, ArmRole, Run, Trial
 
 WIRE_BYTES = REPLIES + 90 * (REPLIES / 1448 + 8)
@@ -70,6 +71,17 @@ def test_encryption_tells_churn_from_bytes() -> None:
     verdict = summarise(_with_twin(run_of(cells))).verdict
     assert "With persistent connections TLS 1.3 answers 0.957 [0.952, 0.963] to 0.958 [0.953, 0.963] of" in verdict
     assert "with a connect a transaction TLS 1.3 answers 0.44" in verdict
+
+
+def test_a_resumed_handshake_has_one_name_everywhere() -> None:
+    cells = [
+        _remote(16, 10**9, tps, connect="per-transaction", tls=tls)
+        for tls, tps in (("off", 1000.0), ("1.3-resumed", 700.0))
+    ]
+    summary = summarise(_with_twin(run_of(cells)))
+    assert summary.encryption is not None and summary.encryption.rows[0].version == "TLS 1.3 resumed"
+    assert "TLS 1.3 resumed" in summary.verdict and "1.3-resumed" not in summary.verdict
+    assert level_text("tls", "1.3-resumed") == "TLS 1.3 resumed"
 
 
 def _noisy(run: Run) -> Run:

@@ -11,6 +11,7 @@ from howfar.analysis.analyse import summarise
 from howfar.analysis.findings import Curve, Resource, Scaling
 from howfar.analysis.model.facts import arm_facts
 from howfar.analysis.scaling import scaling
+from howfar.report import tables
 from howfar.results.records import Run
 
 CYCLE_S = 0.0022
@@ -141,6 +142,22 @@ def test_the_band_holds_the_model() -> None:
         for prediction in (curve.own, curve.foreign):
             for point in prediction.points if prediction else ():
                 assert point.low <= point.tps <= point.high
+
+
+@pytest.mark.parametrize(("rows", "differs"), [(100, False), (1000, True)])
+def test_published_figures_of_another_workload_are_compared_as_shapes_only(rows: int, differs: bool) -> None:
+    run = _bandwidth()
+    plan = {**run.info.plan, "workload": {**run.info.plan["workload"], "range_size": rows}}
+    info = run.info.model_copy(update={"plan_name": "bandwidth", "plan": plan})
+    summary = summarise(run.model_copy(update={"info": info}))
+    assert summary.scaling is not None
+    curve = _named(summary.scaling, rate_bps=10**9)
+    assert curve.published is not None and curve.published_differs is differs
+    table = tables.published(summary)
+    assert table is not None
+    assert ("2,838" in {row[4] for row in table.rows}) is not differs, "at 64 connections"
+    assert {row[5] for row in table.rows} >= {"1.00"}, "shares stay"
+    assert ("another workload" in " ".join(table.notes)) is differs
 
 
 def test_without_loopback_another_link_is_the_basis() -> None:

@@ -179,6 +179,8 @@ class Curve(Part):
     """From other curves of this run: did the model foresee it?"""
     published: str | None
     """Whose figures `published_tps` are."""
+    published_differs: bool = False
+    """Theirs are of another workload: where the curve bends can be compared, transactions a second cannot."""
 
 
 class Scaling(Part):

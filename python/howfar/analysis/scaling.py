@@ -15,7 +15,7 @@ from howfar.analysis.model.fit import fit, settings_of
 from howfar.analysis.model.predict import onto_link, predict
 from howfar.analysis.model.series import MODELLED, Series, series
 from howfar.analysis.model.what_if import SHARED_CPU, network
-from howfar.analysis.published import published_sets
+from howfar.analysis.published import PublishedSet, published_sets
 from howfar.results.records import Run
 from howfar.units import format_rate_bps
 
@@ -38,7 +38,7 @@ def scaling(run: Run, facts: Sequence[ArmFacts]) -> Scaling | None:
 def _curve(run: Run, one: Series, every: Sequence[Series], workload: Mapping[str, Any]) -> Curve:
     base = fit(one.arms, workload)
     settings = settings_of(one.top)
-    published, whose = _published(run.info.plan_name, one)
+    published, entry = _published(run.info.plan_name, one)
     own = predict(base, settings, one.arms, f"from {_ends(one)} of the curve itself", own=True)
     return Curve(
         name=one.name,
@@ -55,7 +55,8 @@ def _curve(run: Run, one: Series, every: Sequence[Series], workload: Mapping[str
         ceilings=_ceilings(one, workload),
         own=own,
         foreign=foreign(one, every, workload),
-        published=whose,
+        published=entry.setup if entry else None,
+        published_differs=entry is not None and entry.differs(workload),
     )
 
 
@@ -144,7 +145,7 @@ def _is_its_own(ceiling: Ceiling, top: ArmFacts) -> bool:
     return ceiling.resource in _CPUS and abs(ceiling.tps / top.tps.value - 1) < _SAME
 
 
-def _published(plan: str, one: Series) -> tuple[dict[int, float], str | None]:
+def _published(plan: str, one: Series) -> tuple[dict[int, float], PublishedSet | None]:
     """What others published for this curve, by connections, and what they measured."""
     for entry in published_sets():
         if entry.plan != plan:
@@ -156,7 +157,7 @@ def _published(plan: str, one: Series) -> tuple[dict[int, float], str | None]:
             if isinstance(threads, int) and all(one.factors.get(name) == level for name, level in rest.items()):
                 found[threads] = cell.tps
         if found:
-            return found, entry.setup
+            return found, entry
     return {}, None
 
 

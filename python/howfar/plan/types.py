@@ -59,6 +59,13 @@ ServerChoice = Annotated[str, Field(min_length=1)]
 
 Tls = Literal["off", "1.2", "1.3", "1.3-resumed"]
 """`1.3-resumed`: later connections resume the session of an earlier one; all other handshakes are full ones."""
+
+
+def tls_words(level: object) -> str:
+    """`TLS 1.3 resumed`: a level in a sentence or a table."""
+    return f"TLS {str(level).replace('-', ' ')}"
+
+
 Connect = Literal["persistent", "per-transaction"]
 Content = Literal["digits", "text", "incompressible"]
 """What the tables hold: sysbench's digits, words as people write them, bytes in which nothing repeats."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from howfar.analysis.estimate import Estimate
 from howfar.analysis.summary import CellSummary, Summary
-from howfar.plan.types import ORDINARY
+from howfar.plan.types import ORDINARY, tls_words
 from howfar.results.records import ArmRole, FactorValue
 from howfar.units import format_duration_ns, format_rate_bps
 
@@ -77,7 +77,7 @@ def level_text(factor: str, value: FactorValue | None) -> str:
         case "rate_bps", int() | float():
             return format_rate_bps(float(value))
         case "tls", _:
-            return "plain" if value == "off" else f"TLS {str(value).replace('-', ' ')}"
+            return "plain" if value == "off" else tls_words(value)
         case "connect", _:
             return "connect/txn" if value == "per-transaction" else str(value)
         case "compression", "off":

@@ -46,7 +46,7 @@ def scaling(summary: Summary) -> str:
             str(point.threads),
             tables.interval(point.tps),
             *_model_at(curve_model, point.threads),
-            figures.number(point.published_tps),
+            tables.published_tps(curve, point),
         ]
         for curve in curves
         for curve_model in (scaling_chart.model_of(curve),)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from howfar.analysis.confirmation import is_nearer
 from howfar.analysis.estimate import Estimate
-from howfar.analysis.findings import CompressionRow, Confirmation, EncryptionTried, Prediction
+from howfar.analysis.findings import CompressionRow, Confirmation, Curve, EncryptionTried, Prediction, ThreadsPoint
 from howfar.analysis.intervals import half_width_text
 from howfar.analysis.summary import CellSummary, Summary
 from howfar.report import figures, limit_words
@@ -179,7 +179,7 @@ def published(summary: Summary) -> Table | None:
                         str(point.threads),
                         figures.number(point.tps.value),
                         f"{point.tps.value / most:.2f}",
-                        figures.number(point.published_tps),
+                        published_tps(curve, point),
                         f"{point.published_tps / theirs:.2f}",
                     )
                 )
@@ -187,9 +187,17 @@ def published(summary: Summary) -> Table | None:
         return None
     head = single("curve", "connections", "ours/s", "of its largest", "published/s", "of its largest")
     sources = sorted({curve.published for curve in curves if curve.published})
-    return Table(
-        "Published beside ours", head, tuple(rows), (f"Published: {'; '.join(sources)}. Not our measurement.",)
-    )
+    notes = [f"Published: {'; '.join(sources)}. Not our measurement."]
+    if any(curve.published_differs for curve in curves):
+        notes.append(
+            "Theirs is another workload than this run's: compare where the curves bend, not transactions a second."
+        )
+    return Table("Published beside ours", head, tuple(rows), tuple(notes))
+
+
+def published_tps(curve: Curve, point: ThreadsPoint) -> str:
+    """Nothing where theirs are transactions of another kind."""
+    return figures.number(None if curve.published_differs else point.published_tps)
 
 
 def compression(summary: Summary) -> Table | None:
@@ -248,15 +256,17 @@ def encryption(summary: Summary) -> Table | None:
     found = summary.encryption
     if found is None or not found.rows:
         return None
+    persistent = _ends([tried for row in found.rows for tried in row.persistent])
+    churned = _ends([tried for row in found.rows for tried in row.per_transaction])
     rows = tuple(
         (
-            row.version if row.version.startswith("TLS") else f"TLS {row.version}",
+            row.version,
             figures.UNKNOWN if row.connect_us is None else f"{row.connect_us:,.0f}",
             figures.UNKNOWN if row.connect_turns is None else f"{row.connect_turns:+.2g}",
             figures.UNKNOWN if row.byte_ns is None else f"{row.byte_ns:.2f}",
             "unknown" if row.resumed is None else "yes" if row.resumed else "no",
-            _range(row.persistent),
-            _range(row.per_transaction),
+            *(_encrypted(row.persistent, threads) for threads in persistent),
+            *(_encrypted(row.per_transaction, threads) for threads in churned),
         )
         for row in found.rows
     )
@@ -266,8 +276,8 @@ def encryption(summary: Summary) -> Table | None:
         ("turns", "a connect"),
         ("CPU ns", "a byte"),
         ("resumed", ""),
-        ("x persistent", _threads(found.rows[0].persistent)),
-        ("x connect/txn", _threads(found.rows[0].per_transaction)),
+        *(("x persistent", f"at {threads}") for threads in persistent),
+        *(("x connect/txn", f"at {threads}") for threads in churned),
     )
     note = (
         "All beyond the same cell without TLS, both ends together; x: throughput over its, at the least and the most connections "
@@ -276,18 +286,15 @@ def encryption(summary: Summary) -> Table | None:
     return Table("What encryption costs", head, rows, (found.says, note))
 
 
-def _threads(tried: Sequence[EncryptionTried]) -> str:
+def _ends(tried: Sequence[EncryptionTried]) -> list[int]:
+    """The least and the most connections."""
     counts = sorted({found.threads for found in tried})
-    return "" if not counts else f"at {counts[0]}" if len(counts) == 1 else f"at {counts[0]}; {counts[-1]}"
+    return sorted({counts[0], counts[-1]}) if counts else []
 
 
-def _range(tried: Sequence[EncryptionTried]) -> str:
-    if not tried:
-        return figures.UNKNOWN
-    ends = sorted(tried, key=lambda found: found.threads)
-    return "; ".join(
-        dict.fromkeys(f"{figures.ratio(found.ratio)} ({_model(found.predicted)})" for found in (ends[0], ends[-1]))
-    )
+def _encrypted(tried: Sequence[EncryptionTried], threads: int) -> str:
+    found = next((found for found in tried if found.threads == threads), None)
+    return figures.UNKNOWN if found is None else f"{figures.ratio(found.ratio)} ({_model(found.predicted)})"
 
 
 def confirmations(summary: Summary) -> Table | None:

@@ -19,6 +19,7 @@ from howfar.analysis.model.facts import ArmFacts
 from howfar.analysis.model.fit import fit, settings_of
 from howfar.analysis.model.series import MODELLED, series
 from howfar.analysis.model.what_if import answer, is_known
+from howfar.plan.types import tls_words
 
 EACH = "per-transaction"
 MOST_WAITED = 0.2
@@ -40,7 +41,7 @@ def _row(facts: Sequence[ArmFacts], workload: Mapping[str, Any], version: str) -
     connects = list(_beyond(each, persistent))
     byte_s = median((pair.client_s + pair.server_s) / pair.payload for pair in persistent) if persistent else None
     return EncryptionRow(
-        version=f"TLS {version.replace('-', ' ')}",
+        version=tls_words(version),
         connect_us=median(found.client_s + found.server_s for found in connects) * 1e6 if connects else None,
         connect_turns=_turns(connects),
         byte_ns=None if byte_s is None else byte_s * 1e9,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -36,8 +37,14 @@ class PublishedSet(_Entry):
     """The plan that repeats it."""
     source: str
     setup: str
+    workload: dict[str, FactorValue] = Field(default_factory=dict)
+    """What shapes a transaction of theirs, by the names that plans have for it. Empty: not said."""
     baseline: dict[str, FactorValue]
     cells: tuple[PublishedCell, ...]
+
+    def differs(self, workload: Mapping[str, Any]) -> bool:
+        """A transaction of theirs asks for something else than one of `workload`: then their figures are no figures of it."""
+        return any(workload.get(name, level) != level for name, level in self.workload.items())
 
 
 @cache
