@@ -27,6 +27,7 @@ from howfar.lab.link.asked import WayAsked
 from howfar.lab.stage import Laboratory
 from howfar.plan.types import Baseline, Data, Factors, Plan, Timing, Workload
 from howfar.results.records import Arm, ArmRole, Run, RunInfo, Trial, TrialStatus
+from tests.lab.limit_verdicts import forgiven
 from tests.lab.null_stage import NullLaboratory
 
 SEED = 1
@@ -108,18 +109,21 @@ def _judge(laboratory: Lab, case: Mapping[str, Any], request: LabRequest) -> dic
         "void": [trial.void_reason for trial in trials],
         "cell": cell and cell.model_dump(mode="json", exclude={"latency_curve", "receipt", "network"}),
         "window": trials[-1].window and trials[-1].window.model_dump(mode="json", exclude={"network"}),
+        "used_cpus": _used_cpus(trials[-1]),
         "summary": {"verdict": summary.verdict, "advice": [advice.action for advice in summary.advice]},
     }
 
 
 def _forgiven(trial: Trial) -> Trial:
-    reason = trial.void_reason or ""
-    busy = (
-        "was late" in reason or "RTT at rest" in reason or "pages from files" in reason
-    )  # those that writes touch first
-    return (
-        trial.model_copy(update={"status": TrialStatus.OK, "void_reason": None}) if busy and trial.measured else trial
-    )
+    busy = trial.measured is not None and trial.void_reason is not None and forgiven(trial.void_reason)
+    return trial.model_copy(update={"status": TrialStatus.OK, "void_reason": None}) if busy else trial
+
+
+def _used_cpus(trial: Trial) -> float:
+    """By all parts of the case: client, server, forwarder, link."""
+    if trial.measured is None:
+        return 0.0
+    return sum(cpu.cpu_ns for cpu in trial.measured.cpu) / trial.measured.elapsed_ns
 
 
 def main() -> int:

@@ -1,0 +1,45 @@
+"""What a test of limits makes of a case that was measured: right, wrong, or not to be judged because others had the machine.
+
+A wrong verdict is never excused, nor is a void trial. A refusal to judge is right where others had CPUs, and only there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from howfar.analysis.findings import Resource
+
+MANY_OTHERS = 0.3
+"""CPUs in the hands of programs that are no part of the case; on a quiet machine a few hundredths."""
+_REFUSALS = (Resource.INVALID, Resource.NOT_ESTABLISHED)
+FORGIVEN = ("was late", "RTT at rest", "pages from files")
+"""Reasons for which a busy machine makes a trial void. Which resource is full they do not change."""
+
+Verdict = Literal["right", "wrong", "void", "others"]
+
+
+def others_cpus(found: Mapping[str, Any]) -> float:
+    """That others kept busy in the last trial's window."""
+    busy = found["window"]["cpus_busy"] if found["window"] else {}
+    return float(sum(busy.values()) - found["used_cpus"]) if busy else 0.0
+
+
+def verdict(found: Mapping[str, Any], expected: Resource) -> Verdict:
+    if found["cell"] is None:
+        return "void"
+    named = found["cell"]["limit"]["resource"]
+    if named == expected:
+        return "right"
+    return "others" if named in _REFUSALS and others_cpus(found) > MANY_OTHERS else "wrong"
+
+
+def try_again(found: Mapping[str, Any], expected: Resource) -> bool:
+    """Bounded by the caller. What is wrong on a quiet machine is wrong at once."""
+    judged = verdict(found, expected)
+    return judged in ("void", "others") or (judged == "wrong" and others_cpus(found) > MANY_OTHERS)
+
+
+def forgiven(reason: str) -> bool:
+    """Whether a busy machine alone explains it: each of the reasons that were joined."""
+    return all(any(words in each for words in FORGIVEN) for each in reason.split("; "))

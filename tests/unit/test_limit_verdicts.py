@@ -1,0 +1,52 @@
+"""A test of limits skips only where others had the machine: no wrong verdict, no void trial, no reason beside a forgiven one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.lab.limit_verdicts import forgiven, others_cpus, try_again, verdict
+
+from howfar.analysis.findings import Resource
+
+LINK = Resource.LINK_TO_CLIENT
+
+
+def found(resource: Resource | None, others: float = 0.0) -> dict[str, Any]:
+    cell = None if resource is None else {"limit": {"resource": resource.value}}
+    return {"cell": cell, "window": {"cpus_busy": {"0": 0.5, "1": 0.4 + others}}, "used_cpus": 0.9}
+
+
+@pytest.mark.parametrize(
+    ("resource", "others", "judged", "again"),
+    [
+        (LINK, 0.0, "right", False),
+        (LINK, 0.9, "right", False),
+        (Resource.LOSS, 0.0, "wrong", False),
+        (Resource.LOSS, 0.9, "wrong", True),
+        (Resource.INVALID, 0.0, "wrong", False),
+        (Resource.INVALID, 0.9, "others", True),
+        (Resource.NOT_ESTABLISHED, 0.0, "wrong", False),
+        (Resource.NOT_ESTABLISHED, 0.9, "others", True),
+        (None, 0.0, "void", True),
+    ],
+)
+def test_only_a_refusal_on_a_busy_machine_is_excused(
+    resource: Resource | None, others: float, judged: str, again: bool
+) -> None:
+    case = found(resource, others)
+    assert others_cpus(case) == pytest.approx(others)
+    assert verdict(case, LINK) == judged
+    assert try_again(case, LINK) is again
+
+
+def test_without_a_window_nobody_is_blamed() -> None:
+    assert verdict(found(Resource.INVALID) | {"window": None}, LINK) == "wrong"
+
+
+def test_each_of_several_reasons_must_be_forgiven() -> None:
+    late = "the link to client was late by 2.703ms (p99, allowed 1.333ms)"
+    assert forgiven(late)
+    assert forgiven(f"{late}; RTT at rest rose from 0.2ms to 0.4ms")
+    assert not forgiven(f"{late}; TLS was asked for, and the server sees a plain session")
+    assert not forgiven("")
