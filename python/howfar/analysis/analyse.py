@@ -33,6 +33,7 @@ from howfar.analysis.model.facts import arm_facts
 from howfar.analysis.model.page import what_if
 from howfar.analysis.plateau import complete_blocks, settled
 from howfar.analysis.published import find_published
+from howfar.analysis.refuted import doubted, refuted_sentence, unadvised
 from howfar.analysis.scaling import scaling
 from howfar.analysis.summary import (
     Bound,
@@ -76,6 +77,7 @@ def summarise(run: Run) -> Summary:
     rest = settled(run, floors.target)
     facts, workload = arm_facts(run), run.info.plan.get("workload", {})
     cells = tuple(_cell(table, arm, floors, arm.name in rest) for arm in run.info.arms if table.measured(arm.name))
+    tested = confirmations(confirmed)
     return Summary(
         run=run.info.run_id,
         plan=run.info.plan_name,
@@ -97,14 +99,14 @@ def summarise(run: Run) -> Summary:
         others_cpus=others_cpus(run.trials),
         machine_cpus=_machine_cpus(run),
         baseline_spread=baseline_spread(table),
-        verdict=verdict(cells, table, floors.throughput, floors.aa),
-        advice=advise(cells, table),
-        cells=cells,
+        verdict=verdict(cells, table, floors.throughput, floors.aa, refuted_sentence(cells, tested)),
+        advice=advise(unadvised(cells, tested), table),
+        cells=doubted(cells, tested),
         unmeasured=tuple(_unmeasured(table, arm) for arm in run.info.arms if not table.measured(arm.name)),
         trials=_points(run),
         environment=run.info.environment,
         warnings=tuple(_session_warnings(run, floors.aa)),
-        confirmations=confirmations(confirmed),
+        confirmations=tested,
         unconfirmed=unconfirmed(confirmed),
         scaling=scaling(run, facts),
         compression=compression(facts, workload),

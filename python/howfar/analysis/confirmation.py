@@ -107,6 +107,16 @@ def is_nearer(measured: Estimate, predicted: float, otherwise: float) -> bool:
     return measured.low > middle if predicted > otherwise else measured.high < middle
 
 
+def is_refuted(found: Confirmation) -> bool:
+    """The interval lies on the other side of the middle, or holds what was expected otherwise and not what was predicted."""
+    measured, otherwise = found.measured, found.otherwise
+    if found.confirmed or measured.low is None or measured.high is None:
+        return False
+    if is_nearer(measured, otherwise, found.predicted):
+        return True
+    return measured.low <= otherwise <= measured.high and not measured.low <= found.predicted <= measured.high
+
+
 def _ratios(table: TrialTable, chosen: Intervention) -> list[float]:
     same, changed = _names(chosen)
     return table.block_ratios(changed, same, qps)

@@ -18,11 +18,14 @@ BOUND_SIGN = {Bound.MEASURED: "", Bound.AT_LEAST: "≥ ", Bound.AT_MOST: "≤ "}
 """Before a CPU ratio that leaves part of one arm's CPU out."""
 
 
-def verdict(cells: Sequence[CellSummary], table: TrialTable, floor: float | None, aa: Estimate | None) -> str:
-    """One sentence: the limits, of a plan that asks for them; else throughput against the baseline."""
+def verdict(
+    cells: Sequence[CellSummary], table: TrialTable, floor: float | None, aa: Estimate | None, refuted: str = ""
+) -> str:
+    """One sentence: the limits, of a plan that asks for them; else throughput against the baseline. `refuted`: what is to be added
+    where limits are named."""
     limits = answer(cells, table, floor)
     if limits is not None:
-        return limits.text + _floor_clause(floor, aa, quoted=limits.intervals) + "."
+        return limits.text + _floor_clause(floor, aa, quoted=limits.intervals) + (f". {refuted}" if refuted else ".")
     base = next((cell for cell in cells if cell.role is ArmRole.BASELINE), None)
     if base is not None and aa is not None and not any(cell.role is ArmRole.CONTENDER for cell in cells):
         return _against_itself(base.arm, floor, aa)

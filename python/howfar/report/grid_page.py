@@ -33,7 +33,7 @@ def body(summary: Summary) -> str:
             grid_gallery.budgets(summary),
             grid_gallery.networks(summary),
             _table(tables.predictions(summary)),
-            _table(tables.confirmations(summary)),
+            confirmations(summary),
             grid_gallery.published(summary),
             _table(tables.latency(summary)),
             grid_gallery.drift(summary),
@@ -43,6 +43,11 @@ def body(summary: Summary) -> str:
             sections.footer(summary),
         )
     )
+
+
+def confirmations(summary: Summary) -> str:
+    """What came out of the limits that were put to the test, for pages of any plan."""
+    return _table(tables.confirmations(summary))
 
 
 def _answer(summary: Summary) -> str:

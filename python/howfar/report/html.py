@@ -31,6 +31,7 @@ def _paths(summary: Summary) -> str:
             sections.warnings(summary),
             sections.advice(summary),
             sections.main_table(summary),
+            grid_page.confirmations(summary),
             gallery.ratio_plot(summary),
             gallery.time_plot(summary),
             gallery.latency_plot(summary),

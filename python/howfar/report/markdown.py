@@ -20,7 +20,7 @@ def render(summary: Summary) -> str:
         f"# howfar: {summary.plan}",
         f"**{summary.verdict}**",
         f"{head_line(summary)}.",
-        *(_grid(summary) if is_grid(summary) else [_table(summary)]),
+        *(_grid(summary) if is_grid(summary) else [_table(summary), *_confirmations(summary)]),
         figures.noise_line(summary),
         "" if is_grid(summary) else figures.cpu_note(summary),
         *_published(summary),
@@ -57,6 +57,11 @@ def _grid(summary: Summary) -> list[str]:
         summary.scaling.says if summary.scaling else "",
         *(block for table in found if table for block in _section(table)),
     ]
+
+
+def _confirmations(summary: Summary) -> list[str]:
+    found = tables.confirmations(summary)
+    return _section(found) if found else []
 
 
 def _section(table: tables.Table) -> list[str]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from howfar.analysis.confirmation import is_nearer
+from howfar.analysis.confirmation import is_refuted
 from howfar.analysis.estimate import Estimate
 from howfar.analysis.findings import CompressionRow, Confirmation, Curve, EncryptionTried, Prediction, ThreadsPoint
 from howfar.analysis.intervals import half_width_text
@@ -322,8 +322,7 @@ def outcome(found: Confirmation) -> str:
     out as said rules another limit out and shows no more."""
     if found.confirmed:
         return f"rules out {found.rules_out}" if found.rules_out else "confirmed"
-    refuted = is_nearer(found.measured, found.otherwise, found.predicted)
-    return "NOT confirmed" if refuted else "not shown either way"
+    return "NOT confirmed" if is_refuted(found) else "not shown either way"
 
 
 def confirmation_lines(summary: Summary) -> list[str]:

@@ -47,7 +47,7 @@ class _Page:
         parts = [
             self._paint(self._wrap(summary.verdict), _BOLD),
             self._paint(self._wrap(f"{head_line(summary)}."), _DIM),
-            *(self._grid(summary) if is_grid(summary) else [self.table(summary)]),
+            *(self._grid(summary) if is_grid(summary) else [self.table(summary), self._confirmations(summary)]),
             self._wrap(noise_line(summary)),
             [] if is_grid(summary) else self._wrap(cpu_note(summary)),
             self._published(summary),

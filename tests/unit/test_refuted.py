@@ -1,0 +1,83 @@
+"""A limit that was put to the test and did not hold: what answer, cells, advice and reports then say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.fake_lab import fake_info
+from tests.unit.test_confirm import Scene, limit, scene
+
+from howfar.analysis import analyse
+from howfar.analysis.analyse import summarise
+from howfar.analysis.attribution import limit as attribution
+from howfar.analysis.confirmation import is_refuted
+from howfar.analysis.estimate import Estimate
+from howfar.analysis.findings import Confirmation, Resource
+from howfar.analysis.summary import Summary
+from howfar.plan.load import Override, load_plan
+from howfar.report import html, markdown, terminal
+from howfar.report.grid import is_grid
+from howfar.results.store import create, read_run
+
+
+@pytest.fixture
+def full_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever was measured: the limit of every cell over a link is the link, which is what is put to the test."""
+    find = attribution.find_limit
+
+    def over_links(whole: Any, setting: Any) -> Any:
+        budget, cycle, _ = find(whole, setting)
+        return budget, cycle, limit(Resource.LINK_TO_CLIENT) if "rate_bps" in setting.factors else None
+
+    monkeypatch.setattr(analyse, "find_limit", over_links)
+
+
+def two_links(path: Path, there: Scene) -> Summary:
+    levels: dict[str, Any] = {"path": ["socket", "remote"], "rate": ["100mbit", "1gbit"]}
+    overrides = [Override("", ("factors", name), each) for name, each in levels.items()]
+    plan = load_plan("paths", True, [*overrides, Override("", ("timing", "confirm"), True)])
+    with create(path, fake_info(loaded=plan)) as file:
+        there.go(file)
+    return summarise(read_run(path))
+
+
+def test_an_answer_whose_limit_was_refuted_says_so_in_every_report(tmp_path: Path, full_links: None) -> None:
+    summary = two_links(tmp_path / "a.howfar", scene(lambda factors: 1.0))
+    assert not is_grid(summary)
+    assert {found.confirmed for found in summary.confirmations} == {False}
+    assert "Put to the test and refuted: the limit named at remote, 100mbit: rate 100mbit -> 150mbit" in summary.verdict
+    for cell in summary.cells:
+        if cell.limit is not None:
+            assert (cell.limit.confidence, cell.limit.would_change) == ("low", "")
+            assert "gave x 1" in cell.limit.evidence[-1] and "not x 1.50" in cell.limit.says
+    assert not any("faster link" in advice.action for advice in summary.advice), "nothing is advised on its ground"
+    for text in (terminal.render(summary), markdown.render(summary), html.render(summary)):
+        assert "The limits, put to the test" in text and "NOT confirmed" in text
+
+
+def test_an_answer_whose_limit_held_says_nothing_of_the_kind(tmp_path: Path, full_links: None) -> None:
+    summary = two_links(tmp_path / "a.howfar", scene())
+    assert {found.confirmed for found in summary.confirmations} == {True}
+    assert "refuted" not in terminal.render(summary)
+    assert {cell.limit.confidence for cell in summary.cells if cell.limit} == {"high"}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [(1.14, 1.75, True), (0.9, 1.3, False), (1.14, 1.4, False), (0.9, 1.75, False), (1.3, 1.75, True)],
+)
+def test_an_interval_that_holds_only_the_other_expectation_refutes(low: float, high: float, said: bool) -> None:
+    """Foretold was 1.0, otherwise 1.5; the middle is 1.22."""
+    found = Confirmation(
+        arm="remote",
+        resource=Resource.INSTRUMENT_CPU,
+        changed="rate 100mbit -> 150mbit",
+        predicted=1.0,
+        otherwise=1.5,
+        measured=Estimate(value=(low * high) ** 0.5, low=low, high=high),
+        confirmed=False,
+        blocks=2,
+    )
+    assert is_refuted(found) is said
