@@ -8,7 +8,7 @@ import pytest
 
 from howfar.engine.messages import TcpTarget, UnixTarget
 from howfar.errors import PlanError
-from howfar.lab.paths import Way, find_path, path_names, session_violations, view_violations
+from howfar.lab.paths import Way, find_path, path_names, session_violations, view_receipt, view_violations
 from howfar.plan.sessions import SessionAsked
 
 _SOCKET = Way(UnixTarget(path="/w/s.sock"), {"socket": "/w/s.sock"}, (), 77, "localhost", {})
@@ -80,3 +80,10 @@ def test_only_the_forwarded_server_has_no_network_and_only_remote_clients_cross_
         "remote": (True, True, False),
         "forwarded-socket": (False, True, False),
     }
+
+
+def test_a_receipt_does_not_say_of_a_compressed_load_that_a_session_beside_it_is_not() -> None:
+    view = {"host": "10.77.0.1:51234", "ssl_version": "TLSv1.3", "ssl_cipher": "x", "compression": "OFF"}
+    kept = view_receipt(view)
+    assert "compression" not in kept and kept["ssl_version"] == "TLSv1.3"
+    assert "beside the load's" in kept["of"]

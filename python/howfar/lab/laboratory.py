@@ -36,7 +36,7 @@ from howfar.lab.network import (
     size_buffers,
     tcp_memory_warning,
 )
-from howfar.lab.paths import PathKind, Terrain, Way, find_path, session_violations, view_violations
+from howfar.lab.paths import PathKind, Terrain, Way, find_path, session_violations, view_receipt, view_violations
 from howfar.lab.servers import DATABASE, USER, CertificatePaths, Ground, Server, Store, Tables, find_store
 from howfar.lab.stage import Obtained, Trust
 from howfar.lab.window import Scene, WindowWatch
@@ -114,7 +114,9 @@ class LabStage:
         found = [*session_violations(self.way, session, self.asked), *view_violations(self.way, self.view, self.asked)]
         facts, unlike = self.running.receipt(self.before)
         found += unlike
-        receipt: dict[str, Any] = {"server": {**facts, "session_view": self.view, "content": self.asked.content}}
+        receipt: dict[str, Any] = {
+            "server": {**facts, "session_view": view_receipt(self.view), "content": self.asked.content}
+        }
         if self.trust is not None:
             receipt["server"]["certificate"] = KEY_TYPE
         if self.way.forwarders:

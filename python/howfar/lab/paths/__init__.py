@@ -118,6 +118,12 @@ def view_violations(way: Way, view: Mapping[str, Any], asked: SessionAsked) -> t
     return tuple(found)
 
 
+def view_receipt(view: Mapping[str, Any]) -> dict[str, Any]:
+    """As receipts keep it. That this session is not compressed is so of every one and says nothing of the load's."""
+    kept = {name: value for name, value in view.items() if name != "compression"}
+    return {"of": "a session beside the load's, by the same path and encrypted alike", **kept}
+
+
 def find_path(name: str) -> PathKind:
     """Raises PlanError."""
     paths = _paths()
