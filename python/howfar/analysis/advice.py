@@ -10,6 +10,7 @@ from statistics import median
 
 from howfar.analysis import budget
 from howfar.analysis.answers import tops
+from howfar.analysis.attribution.cycle import LINK_QUEUE, ROUND_TRIPS, WIRE, part_us
 from howfar.analysis.findings import Limit, Resource
 from howfar.analysis.intervals import RatioJudgement, blocks_needed, interval_text, judge_ratio, noise_floor, resolve
 from howfar.analysis.link_facts import used_share
@@ -22,6 +23,9 @@ LATENCY_BOUND_SHARE = 0.5
 
 LINK_IDLE_SHARE = 0.5
 """A link used less than this is not what holds anything back."""
+
+BYTES_SHARE = 0.05
+"""Of a transaction, on the wire or in the queue before it: with less, no faster link is worth a word."""
 
 MAX_BLOCKS_ADVISED = 500
 
@@ -68,10 +72,22 @@ _ACTIONS = {
     Resource.COMMIT: "Make commits cheaper: a faster disk, more of them at a time, or less durability where that is allowed.",
     Resource.LOCK: "Hold locks for a shorter time: fewer round trips between the first write and the commit, other rows.",
     Resource.SERVER_WAIT: "Ask the server what its sessions wait for, during the load.",
-    Resource.LATENCY: "Use more connections, or cut round trips: nothing is full.",
+    Resource.LATENCY: "Use more connections: nothing is full.",
     Resource.ERRORS: "Find out why the server refuses, and measure again when it does not: these figures are about its errors too.",
     Resource.INVALID: "Repeat it on a machine that does nothing else: these figures are not about the path.",
 }
+
+
+def _action(cell: CellSummary, limit: Limit) -> str:
+    """A connection's own round is cut where most of it is."""
+    if limit.resource is not Resource.LATENCY or cell.cycle is None:
+        return _ACTIONS[limit.resource]
+    trips, wire = part_us(cell.cycle, ROUND_TRIPS), part_us(cell.cycle, WIRE, LINK_QUEUE)
+    if wire > max(trips, cell.cycle.us / 4):
+        return "Send fewer bytes, use a faster link, or more connections: nothing is full, but each waits for its own bytes."
+    if trips > cell.cycle.us / 4:
+        return "Use more connections, or cut round trips: nothing is full."
+    return _ACTIONS[limit.resource]
 
 
 def _at_the_limits(cells: Sequence[CellSummary]) -> list[Advice]:
@@ -81,8 +97,8 @@ def _at_the_limits(cells: Sequence[CellSummary]) -> list[Advice]:
         if cell.limit is not None and cell.limit.resource in _ACTIONS:
             by_resource.setdefault(cell.limit.resource, cell)
     return [
-        Advice(action=_ACTIONS[resource], because=_ground(cell.arm, cell.limit))
-        for resource, cell in list(by_resource.items())[:_MOST_LIMITS]
+        Advice(action=_action(cell, cell.limit), because=_ground(cell.arm, cell.limit))
+        for cell in list(by_resource.values())[:_MOST_LIMITS]
         if cell.limit is not None
     ]
 
@@ -141,7 +157,9 @@ def _cut_round_trips(session: _Session) -> Advice | None:
             action="Look at CPU and server before the network: round trips are not the larger part.",
             because=ground + ".",
         )
-    no_bandwidth = "; more bandwidth will not help" if used is not None and used < LINK_IDLE_SHARE else ""
+    bytes_us = part_us(remote.cycle, WIRE, LINK_QUEUE) if remote.cycle is not None else 0.0
+    idle = used is not None and used < LINK_IDLE_SHARE and bytes_us < BYTES_SHARE * cycle
+    no_bandwidth = "; more bandwidth will not help" if idle else ""
     return Advice(
         action="With the server on another machine, cut round trips (one query with IN or JOIN for many, multi-row INSERT) "
         f"or move the application next to its data{no_bandwidth}.",

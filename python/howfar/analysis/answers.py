@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from howfar.analysis.attribution.cycle import largest
 from howfar.analysis.estimate import Estimate
 from howfar.analysis.findings import Limit, Resource
 from howfar.analysis.intervals import interval_text, judge_ratio, resolve
@@ -206,6 +207,9 @@ def _figures(cell: CellSummary, limit: Limit) -> str:
     tps = _tps(cell)
     shown = f"{tps:.1f}" if tps < 100 else f"{tps:,.0f}"
     detail = limit.says.partition(": ")[2].partition(";")[0] if limit.resource in _DETAILED else ""
+    if limit.resource is Resource.LATENCY and cell.cycle is not None:
+        first = largest(cell.cycle, 1)[0]
+        detail = f"{first.us / cell.cycle.us * 100:.0f} % of a round {first.name}"
     return f"{shown} transactions/s{', ' if detail else ''}{detail}"
 
 

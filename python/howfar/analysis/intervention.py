@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from howfar.analysis.attribution.cycle import ROUND_TRIPS, WIRE, part_us
 from howfar.analysis.findings import Intervention, Limit, Resource
 from howfar.analysis.link_facts import used_share
 from howfar.analysis.summary import CellSummary, Summary
@@ -43,6 +44,8 @@ def intervention(cell: CellSummary, limit: Limit, summary: Summary) -> Intervent
     factors, resource = cell.factors, limit.resource
     if resource in _LINKS and "rate_bps" in factors:
         return _made(cell, limit, _faster(factors), min(FASTER, _next_ceiling(cell, summary)), 1.0)
+    if resource is Resource.LATENCY and "rate_bps" in factors and _wire_first(cell):
+        return _made(cell, limit, _faster(factors), min(_at_the_faster(cell), _next_ceiling(cell, summary)), 1.0)
     if resource is Resource.LATENCY and int(factors.get("rtt_ns", 0)) > 0:
         return _made(cell, limit, _nearer(factors), min(_half_the_rtt(cell), _next_ceiling(cell, summary)), 1.0)
     threads = int(factors.get("threads", 1))
@@ -92,6 +95,17 @@ def _nearer(factors: dict[str, FactorValue]) -> tuple[str, dict[str, FactorValue
 def _fewer(factors: dict[str, FactorValue]) -> tuple[str, dict[str, FactorValue]]:
     threads = int(factors["threads"])
     return f"{threads} -> {threads // 2} connections", factors | {"threads": threads // 2}
+
+
+def _wire_first(cell: CellSummary) -> bool:
+    """More of a connection's round is bytes on the wire than round trips."""
+    return cell.cycle is not None and part_us(cell.cycle, WIRE) > part_us(cell.cycle, ROUND_TRIPS)
+
+
+def _at_the_faster(cell: CellSummary) -> float:
+    """Times the throughput when the bytes of a round cross `FASTER` times as fast."""
+    assert cell.cycle is not None, "only of a cell whose cycle is known"
+    return 1 / (1 - part_us(cell.cycle, WIRE) / cell.cycle.us * (1 - 1 / FASTER))
 
 
 def _half_the_rtt(cell: CellSummary) -> float:

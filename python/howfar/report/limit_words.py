@@ -33,7 +33,7 @@ LETTERS: dict[Resource, str] = {
 }
 """One each, so that a figure and its limit fit into a narrow column."""
 
-SAID = {Resource.LATENCY: "round trips", Resource.INSTRUMENT_CPU: "emulator's CPU"}
+SAID = {Resource.LATENCY: "own round", Resource.INSTRUMENT_CPU: "emulator's CPU"}
 
 
 def letter(limit: Limit | None) -> str:

@@ -10,17 +10,16 @@ from dataclasses import dataclass
 from howfar.analysis.attribution.cycle import (
     COMMIT,
     FORWARDER_CPU,
-    LINK_QUEUE,
     LOCKS,
     LOSS,
     ROUND_TRIPS,
     WAITING,
     WINDOWS,
-    WIRE,
+    link_most_us,
     part_us,
 )
 from howfar.analysis.attribution.evidence import Evidence
-from howfar.analysis.attribution.rules.finding import FULL_SHARE, HALF
+from howfar.analysis.attribution.rules.finding import HALF
 from howfar.analysis.attribution.words import WAY_WORDS, percent, times
 from howfar.analysis.findings import Cycle, Resource
 
@@ -30,6 +29,9 @@ _UNBOUNDED = 100.0
 """No figure beyond this is worth saying."""
 _EMULATOR_SHARE = 0.10
 """Of a CPU, in the emulator's hands: from here on its absence would be seen."""
+_HARDLY = 1.05
+"""Times the throughput: what gives less at the very most is no help."""
+_LINKS = frozenset({Resource.LINK_TO_CLIENT, Resource.LINK_TO_SERVER})
 
 
 HELD_PARTS: dict[Resource, tuple[str, ...]] = {
@@ -85,16 +87,24 @@ def gain(resource: Resource, evidence: Evidence, cycle: Cycle) -> Bound:
     """The most that comes of a limit's absence."""
     after = next_ceiling(evidence, _thought_away(resource))
     parts: tuple[str, ...] = HELD_PARTS.get(resource, ())
-    if resource in (Resource.LINK_TO_CLIENT, Resource.LINK_TO_SERVER):
-        parts = (WIRE, LINK_QUEUE)
-    elif resource is Resource.LATENCY:
+    if resource in _LINKS:
+        return _least(after, without_parts(cycle, link_most_us(evidence, cycle)))
+    if resource is Resource.LATENCY:
         parts = (ROUND_TRIPS,)
     elif resource is Resource.FORWARDER_CPU:
         parts = (FORWARDER_CPU, WAITING)
-    if not parts:
-        return after
-    faster = without_parts(cycle, part_us(cycle, *parts))
+    return _least(after, without_parts(cycle, part_us(cycle, *parts))) if parts else after
+
+
+def _least(after: Bound, faster: float) -> Bound:
     return after if after.factor <= faster else Bound(faster, "")
+
+
+def bandwidth(evidence: Evidence, cycle: Cycle) -> Bound | None:
+    """The most that a link of any rate gives. None: no link, or one without a rate."""
+    if all(way.used is None for way in evidence.ways):
+        return None
+    return _least(next_ceiling(evidence, _LINKS), without_parts(cycle, link_most_us(evidence, cycle)))
 
 
 def _thought_away(resource: Resource) -> frozenset[Resource]:
@@ -153,6 +163,9 @@ def _latency(evidence: Evidence, cycle: Cycle) -> str:
     after = next_ceiling(evidence, frozenset())
     rtt_us = part_us(cycle, ROUND_TRIPS)
     more = f"twice the connections: {_up_to(after if after.factor < 2 else type(after)(2.0, ''))}"
+    wide = bandwidth(evidence, cycle)
+    if wide is not None and wide.factor >= _HARDLY:
+        more = f"a far faster link: {_up_to(wide)}; {more}"
     if rtt_us <= HALF * cycle.us:
         return more
     half = min(without_parts(cycle, rtt_us / 2), after.factor)
@@ -177,7 +190,8 @@ def _without_emulator(evidence: Evidence) -> str:
 def would_not(resource: Resource, evidence: Evidence, cycle: Cycle) -> str:
     """What will not help, though people try it."""
     used = max((way.used for way in evidence.ways if way.used is not None), default=None)
-    idle = f"more bandwidth: the link is {percent(used)} used" if used is not None and used < FULL_SHARE else ""
+    wide = bandwidth(evidence, cycle)
+    idle = f"more bandwidth: the link is {percent(used)} used" if used and wide and wide.factor < _HARDLY else ""
     match resource:
         case Resource.LINK_TO_CLIENT | Resource.LINK_TO_SERVER:
             return "more connections, or more CPU on either side"

@@ -160,6 +160,13 @@ def _client_queue(evidence: Evidence) -> float:
     return behind_others(busy_s / evidence.transactions, busy_s / (evidence.elapsed_s * workers), each)
 
 
+def link_most_us(evidence: Evidence, cycle: Cycle) -> float:
+    """The most that bytes on the wire and the queue before it can be of a cycle: of all but CPU time and round trips. Other upper
+    bounds, which may have claimed it before, may be hardly there."""
+    most = sum(way.wire_s or 0.0 for way in evidence.ways) + _link_queue(evidence)
+    return min(most * 1e6, cycle.us - part_us(cycle, *CPU_ROLES, ROUND_TRIPS))
+
+
 def part_us(cycle: Cycle, *names: str) -> float:
     """Of these parts together."""
     return sum(part.us for part in cycle.parts if part.name in names)

@@ -27,8 +27,10 @@ def find_limit(trials: Sequence[Trial], setting: Setting) -> tuple[Evidence, Cyc
     evidence = gather(agreeing, setting)
     found = judge(evidence, cycle_of(evidence))
     share = named.count(found.resource) / len(trials)
+    if not share and found.resource is not Resource.NOT_ESTABLISHED:
+        found = _named_by_none(found.resource, named)
     facts = found.evidence
-    if len(trials) > 1:
+    if share and len(trials) > 1:
         facts += (f"{named.count(found.resource)} of {len(trials)} trials say so for themselves",)
     limit = Limit(
         resource=found.resource,
@@ -47,6 +49,14 @@ def _of_most(trials: Sequence[Trial], named: Sequence[Resource]) -> list[Trial]:
     if named.count(first) <= MOST_SHARE * len(trials):
         return list(trials)
     return [trial for trial, resource in zip(trials, named, strict=True) if resource is first]
+
+
+def _named_by_none(together: Resource, named: Sequence[Resource]) -> Finding:
+    """What only the mean of unlike trials looks like is the limit of none of them."""
+    each = ", ".join(f"{resource.value} in {named.count(resource)}" for resource in dict.fromkeys(named))
+    words = f"not established: the {len(named)} trials differ, and together look like none of them: {each}"
+    fact = f"taken together they look like {together.value}, which none of them names"
+    return Finding(Resource.NOT_ESTABLISHED, words, (fact,), "low")
 
 
 def _finding(trials: Sequence[Trial], setting: Setting) -> Finding:

@@ -125,16 +125,19 @@ def waiting_client(evidence: Evidence, cycle: Cycle) -> Finding | None:
     """The load generator was ready and had no CPU. Because others had it, or because it wants more than there is?"""
     share = evidence.client_waited_share
     matters = (evidence.role("client").wait_s * 1e6 / evidence.transactions + part_us(cycle, CLIENT_QUEUE)) / cycle.us
+    cpus = evidence.cpu_sets[-1]
     if share <= CLIENT_WAITS_SHARE or matters <= CLIENT_WAITS_SHARE:
         return None
-    owners = evidence.cpu_sets[-1].owners
+    if cpus.busy is not None and cpus.used < HALF:
+        return None  # idle for longer than it is not: nobody has it, and the wait is a part of the cycle like others
+    owners = cpus.owners
     owner = max(owners, key=lambda role: owners[role], default="client")
     words = f"the load generator waited for a CPU for {percent(share)} of the time: {hold_words(owners)}"
     tail = "; these figures are about the load generator" if owner == "client" else ""
     facts = (
         f"client ready and without a CPU for {percent(share)} of the time (allowed {percent(CLIENT_WAITS_SHARE)})",
     )
-    return Finding(_OWNER[owner], words + tail, facts, "low" if evidence.cpu_sets[-1].busy is None else "medium")
+    return Finding(_OWNER[owner], words + tail, facts, "low" if cpus.busy is None else "medium")
 
 
 def busy_machine(evidence: Evidence, cycle: Cycle) -> Finding | None:

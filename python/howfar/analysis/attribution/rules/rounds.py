@@ -33,7 +33,7 @@ def own_round(evidence: Evidence, cycle: Cycle) -> Finding | None:
         return None  # it would be said that most of the round is what may be hardly there
     words = (
         f"nothing is full: each connection waits for its own round of {milliseconds(cycle.us / 1e6)}, "
-        f"most of it {first.name} ({percent(first.us / cycle.us)})"
+        f"the largest part of it {first.name} ({percent(first.us / cycle.us)})"
     )
     return _round(words, evidence, cycle, "medium")
 

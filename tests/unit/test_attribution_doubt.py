@@ -1,0 +1,78 @@
+"""Loads of which no resource is full, and such that no one has: what is said, and what is not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.unit.limit_cases import Case
+from tests.unit.made_curves import Cell, run_of
+
+from howfar.analysis.analyse import summarise
+from howfar.analysis.attribution.evidence import Evidence
+from howfar.analysis.attribution.limit import find_limit
+from howfar.analysis.findings import Cycle, Intervention, Limit, Resource
+from howfar.analysis.intervention import intervention
+
+
+def limit_of(case: Case) -> Limit:
+    return of(case)[2]
+
+
+def of(case: Case) -> tuple[Evidence, Cycle, Limit]:
+    return find_limit([case.trial()], case.setting())
+
+
+OWN_BYTES = Case(
+    connections=1,
+    tps=80.5,
+    turns=4,
+    rate_bps=10**8,
+    bytes_to_client=123_000,
+    bytes_to_server=100,
+    client_us=1070,
+    client_wait_us=1500,
+    server_us=650,
+    emulator={0: 0.2, 1: 0.23},
+    others={1: 0.03},
+)
+"""127 kB a reply over 100 Mb/s: four fifths of the round are bytes on the wire. Half as fast again gave 1.41 times as much."""
+
+
+def test_a_client_waits_for_nobody_on_a_cpu_that_is_mostly_idle() -> None:
+    """12 % of the time, on a CPU of which the emulator has 23 % and all together 35 %."""
+    evidence, _, limit = of(OWN_BYTES)
+    assert evidence.client_waited_share > 0.1
+    assert limit.resource is Resource.LATENCY
+    assert "bytes on the wire (8" in limit.says
+
+
+def test_a_limit_that_no_trial_names_is_not_named() -> None:
+    """A full link in one trial, a full server in the other: on the mean nothing is full, and that is true of neither."""
+    one = Case(connections=1, tps=98, turns=4, rate_bps=10**8, bytes_to_client=119_000, client_us=100, server_us=300)
+    other = replace(one, bytes_to_client=400, server_us=10_000)
+    assert [limit_of(case).resource for case in (one, other)] == [Resource.LINK_TO_CLIENT, Resource.SERVER_CPU]
+    limit = find_limit([one.trial(0), other.trial(1)], one.setting())[2]
+    assert (limit.resource, limit.confidence) == (Resource.NOT_ESTABLISHED, "low")
+    assert "link to client in 1, server CPU in 1" in limit.says
+
+
+@pytest.mark.parametrize(("connections", "tps"), [(1, 80.5), (2, 84.5)])
+def test_more_bandwidth_helps_replies_that_wait_for_their_own_bytes(connections: int, tps: float) -> None:
+    """A link that is used for less than 95 % by its mean is waited for all the same: four times the rate gave 3.3 times as much."""
+    limit = limit_of(replace(OWN_BYTES, connections=connections, tps=tps))
+    assert limit.resource is Resource.LATENCY
+    assert limit.would_change.startswith("a far faster link: at most x3")
+    assert "bandwidth" not in limit.would_not
+
+
+def test_a_round_of_bytes_is_put_to_the_test_by_the_rate_and_advised_on_as_such() -> None:
+    factors = {"path": "remote", "rtt_ns": 200_000, "rate_bps": 10**8}
+    summary = summarise(run_of([Cell({**factors, "threads": threads}, tps) for threads, tps in ((1, 120), (2, 200))]))
+    cell = summary.cells[1]
+    assert cell.limit is not None and cell.limit.resource is Resource.LATENCY, cell.limit
+    found = intervention(cell, cell.limit, summary)
+    assert isinstance(found, Intervention) and found.changed.startswith("rate 100mbit")
+    assert 1.1 < found.predicted < 1.5
+    assert summary.advice[0].action.startswith("Send fewer bytes, use a faster link")
+    assert "% of a round bytes on the wire" in summary.verdict
