@@ -129,6 +129,14 @@ LINK_LIMIT = limit(
     would_change="a link of 2.5 Gb/s: up to 160 transactions/s (x 1.7), then the server's CPU is the limit",
     would_not="more connections or a faster server",
 )
+SLOW_LINK_LIMIT = limit(
+    Resource.LINK_TO_CLIENT,
+    "the link to the client is full: 11.7 of 11.7 MiB/s",
+    evidence=("interface 11.7 of 11.7 MiB/s (99.8 %)", "queue to the client never empty: 184 to 230 kB"),
+    would_change="a link of 250 Mb/s: up to 660 transactions/s (x 2.3), then the server's CPU is the limit",
+    would_not="more connections or a faster server",
+)
+"""Of 100 Mb/s."""
 CPU_LIMIT = limit(
     Resource.SERVER_CPU,
     "the server's CPU is full: 99.1 % busy, server 64 %, emulator 34 %",

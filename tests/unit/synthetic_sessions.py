@@ -7,7 +7,7 @@ from tests.unit.synthetic_cells import (
     CPU_LIMIT,
     GBIT,
     LATENCY_LIMIT,
-    LINK_LIMIT,
+    SLOW_LINK_LIMIT,
     Wanted,
     cycle,
     estimate,
@@ -100,7 +100,7 @@ def _compression_cell(cell: CellSummary) -> CellSummary:
     ceiling = float(cell.factors["rate_bps"]) / 8 * 0.984
     update = {
         "cycle": cycle(cell, 0.5 if slow else 0.0),
-        "limit": LINK_LIMIT if slow else CPU_LIMIT,
+        "limit": SLOW_LINK_LIMIT if slow else CPU_LIMIT,
         "network": network(cell, min(ceiling, tps(cell) * TXN_BYTES), ceiling),
     }
     return cell.model_copy(update=update)

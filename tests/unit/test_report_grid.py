@@ -8,10 +8,12 @@ import hashlib
 import io
 import os
 import re
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import pytest
+from tests.unit.made_plans import bandwidth_run
 from tests.unit.synthetic_cells import THREADS
 from tests.unit.synthetic_findings import PLANS
 from tests.unit.synthetic_run import synthetic_run
@@ -39,8 +41,9 @@ def page(plan: str) -> str:
     return html.render(summary(plan))
 
 
-GOLDENS = {
+GOLDENS: dict[str, Callable[[], str]] = {
     **{f"terminal-{plan}.txt": (lambda plan=plan: terminal.render(summary(plan), 80)) for plan in PLANS},  # type: ignore[misc]
+    "terminal-made-bandwidth.txt": lambda: terminal.render(summarise(bandwidth_run()), 80),
     "bandwidth.md": lambda: markdown.render(summary("bandwidth")),
 }
 
