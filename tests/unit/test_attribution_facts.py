@@ -12,10 +12,11 @@ from tests.unit.synthetic_run import arms, synthetic_run
 from howfar.analysis.attribution.cycle import cycle_of
 from howfar.analysis.attribution.evidence import gather
 from howfar.analysis.attribution.rules import judge
+from howfar.analysis.attribution.rules.cpus import cpu_residence
 from howfar.analysis.attribution.rules.finding import Finding
 from howfar.analysis.attribution.setting import setting_of
 from howfar.analysis.attribution.traffic import network_series
-from howfar.analysis.findings import Resource
+from howfar.analysis.findings import Cycle, CyclePart, Resource
 from howfar.results.records import Arm, MachineLoad, RunInfo
 
 ENVIRONMENT: dict[str, Any] = {
@@ -122,3 +123,21 @@ def test_who_says_that_nothing_is_full_says_what_is_not_known() -> None:
 def found_of(case: Case) -> Finding:
     evidence = case.evidence()
     return judge(evidence, cycle_of(evidence))
+
+
+def test_a_forwarder_has_half_of_its_work_on_each_host() -> None:
+    case = Case(connections=1, rtt_us=200, tps=100)
+    evidence = case.evidence()
+    cycle = Cycle(
+        us=1000,
+        parts=(
+            CyclePart(name="server CPU", us=100, basis="measured"),
+            CyclePart(name="client CPU", us=50, basis="measured"),
+            CyclePart(name="forwarder CPU", us=200, basis="measured"),
+            CyclePart(name="rest", us=650, basis="computed"),
+        ),
+        rest_share=0.65,
+    )
+    assert cpu_residence(evidence, cycle, [evidence.server_cpus]) == pytest.approx(0.2)
+    assert cpu_residence(evidence, cycle, [evidence.client_cpus]) == pytest.approx(0.15)
+    assert cpu_residence(evidence, cycle, [evidence.server_cpus, evidence.client_cpus]) == pytest.approx(0.35)

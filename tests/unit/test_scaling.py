@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 from tests.unit.made_curves import REPLIES, Cell, run_of
 
+from howfar.analysis import plateau
 from howfar.analysis.analyse import summarise
 from howfar.analysis.findings import Curve, Resource, Scaling
 from howfar.analysis.model.facts import arm_facts
+from howfar.analysis.model.series import series
 from howfar.analysis.scaling import scaling
 from howfar.report import tables
 from howfar.results.records import Run
@@ -55,6 +57,12 @@ def test_cells_that_differ_in_connections_only_are_one_curve() -> None:
     found = _scaling(_bandwidth())
     assert [curve.factors.get("rate_bps", "loopback") for curve in found.curves] == ["loopback", 10**8, 10**9]
     assert all([point.threads for point in curve.points] == [1, 4, 16, 64] for curve in found.curves)
+
+
+def test_a_level_that_is_not_said_is_the_ordinary_one_to_every_part_of_the_analysis() -> None:
+    said = run_of([_tcp(1), Cell({**_tcp(16).factors, "tls": "off"}, 900.0)])
+    assert [len(one.arms) for one in series(arm_facts(said))] == [2]
+    assert [len(curve) for curve in plateau.curves(said.info.arms)] == [2]
 
 
 def test_a_slow_link_is_its_curve_s_ceiling_and_the_plateau_is_foreseen_from_loopback() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from howfar.analysis.alike import alike
 from howfar.analysis.attribution.cycle import largest
 from howfar.analysis.estimate import Estimate
 from howfar.analysis.findings import Limit, Resource
@@ -129,12 +130,7 @@ def _level(cell: CellSummary, name: str) -> FactorValue | None:
 
 def _groups(cells: Sequence[CellSummary], without: str) -> list[list[CellSummary]]:
     """Cells that differ in nothing but one factor, in the order of the plan."""
-    found: dict[tuple[tuple[str, FactorValue], ...], list[CellSummary]] = {}
-    for cell in cells:
-        rest = {**ORDINARY, **cell.factors}
-        rest.pop(without, None)
-        found.setdefault(tuple(sorted(rest.items())), []).append(cell)
-    return list(found.values())
+    return alike(cells, lambda cell: cell.factors, without)
 
 
 def _tps(cell: CellSummary) -> float:

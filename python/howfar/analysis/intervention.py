@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from howfar.analysis.attribution.counterfactual import FASTER
 from howfar.analysis.attribution.cycle import ROUND_TRIPS, WIRE, part_us
 from howfar.analysis.findings import Intervention, Limit, Resource
 from howfar.analysis.link_facts import used_share
@@ -15,8 +16,6 @@ from howfar.analysis.summary import CellSummary, Summary
 from howfar.results.records import FactorValue
 from howfar.units import format_duration_ns, format_rate_bps
 
-FASTER = 1.5
-"""Times the rate: enough to be seen in three blocks, mostly below what is full next."""
 _LINKS = frozenset({Resource.LINK_TO_CLIENT, Resource.LINK_TO_SERVER})
 _CPUS = frozenset(
     {Resource.SERVER_CPU, Resource.CLIENT_CPU, Resource.FORWARDER_CPU, Resource.INSTRUMENT_CPU, Resource.ONE_THREAD}

@@ -7,9 +7,9 @@ Not here: which resource makes the plateau (`attribution/`), and when a run ends
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
+from howfar.analysis.alike import alike
 from howfar.analysis.intervals import half_width, judge_ratio
 from howfar.analysis.trials import TrialTable, qps, trial_table
 from howfar.results.records import Arm, ArmRole, Run
@@ -25,12 +25,8 @@ BLOCKS = 3
 
 def curves(arms: Sequence[Arm]) -> tuple[tuple[Arm, ...], ...]:
     """Arms that differ in nothing but connections, ascending. The A/A twin is the baseline again and no level of its own."""
-    found: dict[str, list[Arm]] = {}
-    for arm in arms:
-        if arm.role in (ArmRole.BASELINE, ArmRole.CONTENDER) and "threads" in arm.factors:
-            rest = {name: level for name, level in arm.factors.items() if name != "threads"}
-            found.setdefault(json.dumps(rest, sort_keys=True), []).append(arm)
-    return tuple(tuple(sorted(curve, key=_threads)) for curve in found.values())
+    levels = [arm for arm in arms if arm.role in (ArmRole.BASELINE, ArmRole.CONTENDER) and "threads" in arm.factors]
+    return tuple(tuple(sorted(curve, key=_threads)) for curve in alike(levels, lambda arm: arm.factors, "threads"))
 
 
 def plateaus(table: TrialTable) -> tuple[tuple[Arm, ...], ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from howfar.analysis.attribution.connecting import connect_turns, connects_each_time
 from howfar.analysis.attribution.traffic import Way, link_way
@@ -320,11 +320,3 @@ def _locks(trials: Sequence[Trial]) -> tuple[float | None, float | None]:
 def _threads_running(trials: Sequence[Trial]) -> float | None:
     seen = [t.window.server["Threads_running"] for t in trials if t.window and "Threads_running" in t.window.server]
     return sum(seen) / len(seen) if seen else None
-
-
-def number_in(facts: Mapping[str, Any], *path: str) -> float | None:
-    """A number below keys of nested mappings; None: not there."""
-    value: Any = facts
-    for key in path:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from howfar.analysis.attribution.evidence import Setting, number_in
+from howfar.analysis.attribution.evidence import Setting
+from howfar.analysis.facts_in import cpus_in, number_in
 from howfar.results.records import Arm, RunInfo
 
 _FSYNC = ("data_fsync_ns", "512", "p50")
@@ -15,12 +16,12 @@ _FSYNC = ("data_fsync_ns", "512", "p50")
 def setting_of(info: RunInfo, arm: Arm, connections: int, rest_rtt_s: float | None) -> Setting:
     """Client and server share CPUs where the placement says so, as on a machine with one."""
     environment = info.environment
-    server_cpus = _cpus(environment, "server_cpus")
+    server_cpus = cpus_in(environment, "server_cpus")
     machines = arm.factors.get("placement", environment.get("placement")) == "machines" and not _crosses(arm)
     return Setting(
         connections=connections,
         factors=arm.factors,
-        client_cpus=server_cpus if machines else _cpus(environment, "client_cpus"),
+        client_cpus=server_cpus if machines else cpus_in(environment, "client_cpus"),
         server_cpus=server_cpus,
         rest_rtt_s=rest_rtt_s,
         machine_cpus=next((n for key in ("cpu_count", "cpus") if isinstance(n := environment.get(key), int)), None),
@@ -30,11 +31,6 @@ def setting_of(info: RunInfo, arm: Arm, connections: int, rest_rtt_s: float | No
 
 def _crosses(arm: Arm) -> bool:
     return arm.factors.get("path") in ("remote", "forwarded-socket")
-
-
-def _cpus(environment: Mapping[str, Any], key: str) -> tuple[int, ...]:
-    found = environment.get(key)
-    return tuple(cpu for cpu in found if isinstance(cpu, int)) if isinstance(found, list | tuple) else ()
 
 
 def _fsync_s(environment: Mapping[str, Any]) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from howfar.analysis.alike import rest_of
 from howfar.analysis.estimate import Estimate
 from howfar.analysis.intervals import judge_ratio
 from howfar.analysis.model.facts import ArmFacts
@@ -46,18 +47,17 @@ def pairs(facts: Sequence[ArmFacts], factor: str, level: FactorValue) -> Iterato
     for changed in facts:
         if changed.level(factor) != level:
             continue
-        wanted = _without(changed, factor)
+        wanted = rest_of(changed.arm.factors, factor)
         plain = next(
-            (each for each in facts if each.level(factor) == ORDINARY[factor] and _without(each, factor) == wanted),
+            (
+                each
+                for each in facts
+                if each.level(factor) == ORDINARY[factor] and rest_of(each.arm.factors, factor) == wanted
+            ),
             None,
         )
         if plain is not None:
             yield Pair(plain, changed)
-
-
-def _without(facts: ArmFacts, factor: str) -> dict[str, FactorValue]:
-    """Factors but this; what is not said is ordinary."""
-    return {name: level for name, level in {**ORDINARY, **facts.arm.factors}.items() if name != factor}
 
 
 def levels(facts: Sequence[ArmFacts], factor: str) -> list[FactorValue]:

@@ -11,6 +11,7 @@ from statistics import median
 from typing import Any
 
 from howfar.analysis.estimate import Estimate
+from howfar.analysis.facts_in import cpus_in, number_in
 from howfar.analysis.intervals import mean_interval
 from howfar.analysis.machine import others_in
 from howfar.plan.types import LOCAL_PATHS, ORDINARY
@@ -124,13 +125,13 @@ def _facts(run: Run, arm: Arm, trials: Sequence[Trial]) -> ArmFacts:
         return sum(use.runnable_wait_ns for each in seen for use in each.cpu if use.role == role) / 1e9 / transactions
 
     def crossed(direction: str, name: str) -> float | None:
-        counted = [(trial, _number(trial.receipt, "link", "counters", direction, name)) for trial in trials]
+        counted = [(trial, number_in(trial.receipt, "link", "counters", direction, name)) for trial in trials]
         known = [(trial.measured, value) for trial, value in counted if value is not None and trial.measured]
         passed = sum(each.transactions + each.warmup_transactions for each, _ in known)
         return sum(value for _, value in known) / passed if passed else None
 
     def typical(*path: str) -> float:
-        known = [value for trial in trials if (value := _number(trial.receipt, *path)) is not None]
+        known = [value for trial in trials if (value := number_in(trial.receipt, *path)) is not None]
         return median(known) / 1e9 if known else 0.0
 
     return ArmFacts(
@@ -174,10 +175,10 @@ class _Places:
         environment = run.info.environment
         count = environment.get("cpu_count")
         self.all = count if isinstance(count, int) and count > 0 else 1
-        self.server = _cpus(environment.get("server_cpus"))
+        self.server = frozenset(cpus_in(environment, "server_cpus"))
         placement = arm.factors.get("placement", environment.get("placement"))
         together = placement == "machines" and arm.factors.get("path") in LOCAL_PATHS
-        self.client = self.server if together else _cpus(environment.get("client_cpus"))
+        self.client = self.server if together else frozenset(cpus_in(environment, "client_cpus"))
 
     def count(self, cpus: frozenset[int]) -> int:
         """Half of the machine's, where a run does not say which a host has."""
@@ -219,16 +220,5 @@ class _Places:
         return median(found) if found else 0.0
 
 
-def _cpus(value: Any) -> frozenset[int]:
-    return frozenset(cpu for cpu in value if isinstance(cpu, int)) if isinstance(value, list | tuple) else frozenset()
-
-
 def _tps(seen: Measured) -> float:
     return seen.transactions / (seen.elapsed_ns / 1e9)
-
-
-def _number(receipt: Mapping[str, Any], *path: str) -> float | None:
-    value: Any = receipt
-    for key in path:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

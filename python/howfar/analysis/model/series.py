@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from howfar.analysis.alike import alike
 from howfar.analysis.model.facts import ArmFacts
 from howfar.results.records import FactorValue
 
@@ -40,12 +41,10 @@ class Series:
 
 def series(facts: Sequence[ArmFacts]) -> tuple[Series, ...]:
     """In the order in which their first arms stand in the plan."""
-    found: list[tuple[dict[str, FactorValue], list[ArmFacts]]] = []
-    for each in facts:
-        factors = {name: level for name, level in each.arm.factors.items() if name != "threads"}
-        group = next((arms for known, arms in found if known == factors), None)
-        if group is None:
-            found.append((factors, [each]))
-        else:
-            group.append(each)
-    return tuple(Series(factors, tuple(sorted(arms, key=lambda arm: arm.threads))) for factors, arms in found)
+    return tuple(
+        Series(
+            {name: level for name, level in arms[0].arm.factors.items() if name != "threads"},
+            tuple(sorted(arms, key=lambda arm: arm.threads)),
+        )
+        for arms in alike(facts, lambda each: each.arm.factors, "threads")
+    )

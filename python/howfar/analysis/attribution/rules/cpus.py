@@ -77,16 +77,15 @@ def _pooled(sets: list[CpuSet]) -> dict[str, float]:
 def cpu_residence(evidence: Evidence, cycle: Cycle, sets: list[CpuSet]) -> float:
     """Share of the cycle on the CPUs of these hosts, or waiting for them. A forwarder has a half on each."""
     names = {cpus.name for cpus in sets}
-    parts, waits = [], 0.0
+    half_us, half_wait_s = part_us(cycle, FORWARDER_CPU) / 2, evidence.role("forwarder").wait_s / 2
+    us, waits = 0.0, 0.0
     if "server" in names:
-        parts += [SERVER_CPU, FORWARDER_CPU]
-        waits += evidence.role("server").wait_s + evidence.role("forwarder").wait_s
+        us += part_us(cycle, SERVER_CPU) + half_us
+        waits += evidence.role("server").wait_s + half_wait_s
     if "client" in names or len(evidence.cpu_sets) == 1:
-        parts += [CLIENT_CPU, FORWARDER_CPU, CLIENT_QUEUE]
-        waits += evidence.role("client").wait_s
-    all_waits_us = part_us(cycle, WAITING)
-    us = part_us(cycle, *set(parts)) + min(all_waits_us, waits * 1e6 / evidence.transactions)
-    return us / cycle.us
+        us += part_us(cycle, CLIENT_CPU, CLIENT_QUEUE) + half_us
+        waits += evidence.role("client").wait_s + half_wait_s
+    return (us + min(part_us(cycle, WAITING), waits * 1e6 / evidence.transactions)) / cycle.us
 
 
 def cpu_queue(evidence: Evidence, cycle: Cycle) -> Finding | None:
