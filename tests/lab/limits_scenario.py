@@ -1,9 +1,9 @@
 """A program for the tests: loads that one resource limits, each in a real laboratory, and the limit that analysis names for each.
 
 python -m tests.lab.limits_scenario CASES_JSON   Each case: `name`, `request` (of the laboratory; cases with the same one share it),
-`factors`, `workload`, `data`, `trials`, and what makes it so: `loss` (share of segments to the client), `rmem` (bytes of the client
-host's receive buffers), `work` (what the client does with answers), `null` (bytes of one row from a server that only answers).
-`on_disk` of the first: without a sandbox, whose data would lie in memory.
+`factors`, `workload`, `data`, `trials`, `measure`, and what makes it so: `loss` (share of segments to the client), `rmem` (bytes of
+the client host's receive buffers), `work` (what the client does with answers), `null` (bytes of one row from a server that only
+answers). `on_disk` of the first: without a sandbox, whose data would lie in memory.
 """
 
 from __future__ import annotations
@@ -31,14 +31,16 @@ from tests.lab.limit_verdicts import forgiven
 from tests.lab.null_stage import NullLaboratory
 
 SEED = 1
+QUEUE_NS = 200_000_000
+"""Of the link to the client, unless segments are to be lost: room for the answers of all connections, so that none is."""
 
 
 def _request(case: Mapping[str, Any]) -> LabRequest:
     asked = dict(case["request"])
     loss = case.get("loss", 0.0)
     link = LinkAsked(rtt_ns=asked.get("rtt_ns", 200_000), rate_bps=asked.get("rate_bps", 10**9))
-    if loss:
-        link = replace(link, to_client=WayAsked(loss=IndependentLoss(probability=loss)))
+    to_client = WayAsked(loss=IndependentLoss(probability=loss)) if loss else WayAsked(queue_ns=QUEUE_NS)
+    link = replace(link, to_client=to_client)
     return LabRequest(**asked, link=link, with_goodput=False)
 
 
@@ -51,7 +53,7 @@ def _plan(case: Mapping[str, Any], request: LabRequest) -> Plan:
         data=Data(**{"tables": request.tables, "table_size": request.table_size, **case.get("data", {})}),
         factors=Factors(path=factors["path"], threads=factors["threads"]),
         baseline=Baseline(path=factors["path"]),
-        timing=Timing(warmup="500ms", measure="1500ms"),
+        timing=Timing(warmup="500ms", measure=case.get("measure", "1500ms")),
     )
 
 

@@ -10,14 +10,18 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
+from math import ceil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from howfar.analysis.attribution.ceilings import IP_TCP_BYTES, MTU, SEGMENT_HEADER_BYTES, carried
 from howfar.analysis.findings import Resource
+from howfar.analysis.model.messages import replies
 from howfar.errors import HowfarError
 from howfar.lab.servers.kinds import find_server
+from howfar.plan.types import Workload
 from tests.lab.limit_verdicts import others_cpus, try_again, verdict
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces", "mariadb")]
@@ -46,8 +50,12 @@ def _case(name: str, expected: Resource, factors: dict[str, Any], **more: Any) -
 
 
 FULL_LINK = _case(
-    "full link", Resource.LINK_TO_CLIENT, {"path": "remote", "threads": 16, "rtt_ns": 200_000, "rate_bps": 10**7}
+    "full link",
+    Resource.LINK_TO_CLIENT,
+    {"path": "remote", "threads": 16, "rtt_ns": 200_000, "rate_bps": 20_000_000},
+    measure="5s",  # 270 transactions: those under way at either end are half a percent
 )
+SERVER_CPU = _case("server CPU", Resource.SERVER_CPU, {"path": "tcp", "threads": 16})
 LOCK = _case(
     "lock",
     Resource.LOCK,
@@ -57,7 +65,7 @@ LOCK = _case(
 )
 IN_SANDBOX = (
     FULL_LINK,
-    _case("server CPU", Resource.SERVER_CPU, {"path": "tcp", "threads": 16}),
+    SERVER_CPU,
     _case(
         "client CPU",
         Resource.CLIENT_CPU,
@@ -131,10 +139,24 @@ def _limit(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_full_link(sandboxed: dict[str, Any]) -> None:
-    """43 kB a transaction: 28 a second are 10 Mb/s, which a server passes whatever else its machine does."""
+    """43 kB a transaction: 54 a second are 20 Mb/s, which a server passes whatever else its machine does."""
     limit = _limit(sandboxed["full link"])
-    assert " of 1.17 MiB/s" in limit["says"]
+    assert " of 2.35 MiB/s" in limit["says"]
     assert "more connections" in limit["would_not"]
+    _plateau_is_what_the_bytes_say(sandboxed)
+
+
+def _plateau_is_what_the_bytes_say(found: dict[str, Any]) -> None:
+    """What a transaction's answers are on the loopback, cut into segments: the link's rate over that is its throughput, within 3 %."""
+    full, loopback = found["full link"]["cell"], found["server CPU"]["cell"]
+    assert loopback is not None, found["server CPU"]["void"]
+    workload = Workload().model_dump(mode="json")
+    answers = replies(workload, loopback["turns_per_txn"], loopback["bytes_per_txn"]["to_client"])
+    assert len(set(answers)) > 1, "not all are taken to be of one length"
+    segments = sum(ceil(answer / (MTU - IP_TCP_BYTES)) for answer in answers)
+    on_wire = carried(sum(answers) + segments * SEGMENT_HEADER_BYTES, segments).wire
+    tps = full["qps"]["value"] / full["queries_per_txn"]
+    assert tps == pytest.approx(full["factors"]["rate_bps"] / 8 / on_wire, rel=0.03)
 
 
 def test_a_server_without_cpu_left(sandboxed: dict[str, Any]) -> None:
@@ -183,7 +205,8 @@ def test_the_same_on_mysql(cache: Path) -> None:
         program = find_server("mysql").path  # by its path: another cache has other private installs
     except HowfarError as error:
         pytest.skip(f"mysql: {error.message}")
-    cases = tuple({**case, "request": {**REQUEST, "server": str(program)}} for case in (FULL_LINK, LOCK))
+    cases = tuple({**case, "request": {**REQUEST, "server": str(program)}} for case in (SERVER_CPU, FULL_LINK, LOCK))
     found = _judged(cases, cache)
     _limit(found["full link"])
+    _plateau_is_what_the_bytes_say(found)
     _limit(found["lock"])
