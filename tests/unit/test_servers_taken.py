@@ -74,6 +74,16 @@ def test_a_directory_without_a_server_is_refused(tmp_path: Path) -> None:
     assert list(servers_home().iterdir()) == []
 
 
+def test_a_name_beside_it_is_refused_and_nothing_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("howfar.cli.servers.get", lambda name, tell: asked.append(name))
+    assert run_command_line(["servers", "get", "mysql", "--from", str(tmp_path)]) == 2
+    assert (asked, servers_home().exists()) == ([], False)
+    assert "leave out mysql" in capsys.readouterr().err
+
+
 def test_a_torn_tarball_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     whole = _tarball(tmp_path).read_bytes()
     torn = tmp_path / "torn.tar.gz"

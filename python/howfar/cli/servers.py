@@ -99,16 +99,16 @@ def get_servers(names: tuple[str, ...], source: Path | None) -> None:
     """Make a private install of each NAME, from Debian's archive, with apt checking its signatures.
 
     One that is there already is left as it is, without a look at the network. NAME is one of those that `howfar servers list` ends
-    with. What is taken with --from is as trustworthy as the place that it came from: nothing is checked.
+    with. What is taken with --from gets the name that its program says, and no NAME; it is as trustworthy as the place that it came
+    from: nothing is checked.
     """
     if not names and source is None:
         raise click.UsageError("name what to get, or where to take it --from")
+    if names and source is not None:
+        raise click.UsageError(f"--from takes what lies there and nothing else: leave out {', '.join(names)}")
 
     def tell(line: str) -> None:
         click.echo(f"howfar: {line}", err=True)
 
-    got = [get(name, tell) for name in names]
-    if source is not None:
-        got.append(get_from(source, tell))
-    for installed, made in got:
+    for installed, made in [get_from(source, tell)] if source is not None else [get(name, tell) for name in names]:
         click.echo(f"{installed.name}  {installed.program}{'' if made else '  (was there)'}")
