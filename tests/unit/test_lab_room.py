@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from howfar.lab import room
-from howfar.lab.room import memory_limit, rows_in, rows_that_fit, sizes_kept
+from howfar.lab.room import memory_limit, rows_at_all, rows_in, rows_that_fit, sizes_kept
 from howfar.lab.servers.contents import find_rows
 from howfar.lab.servers.program import Program
 from howfar.lab.servers.sql_server import ready_timeout_s
@@ -104,3 +104,14 @@ def test_the_scarcest_of_the_machine_its_group_and_what_is_free_decides(
 def test_a_server_has_time_to_read_its_tables() -> None:
     assert ready_timeout_s(0) == 60
     assert ready_timeout_s(62_500_000_000) > 62.5e9 / 100e6, "a disk of 100 MB/s"
+
+
+@pytest.mark.parametrize("scarce", ["_memory_total", "memory_available", "memory_limit"])
+def test_more_than_the_servers_pool_has_room_for_is_too_much_whatever_lies_on_disk(
+    monkeypatch: pytest.MonkeyPatch, scarce: str
+) -> None:
+    """20 tables of 250 bytes a row, and a quarter more for the pool: 6250 bytes for a row of each."""
+    for name in ("_memory_total", "memory_available", "memory_limit"):
+        size = 64 * 10**9 if name == scarce else 10**15
+        monkeypatch.setattr(room, name, lambda *_, size=size: size)
+    assert rows_at_all(PUBLISHED) == 64 * 10**9 // 6250

@@ -9,13 +9,15 @@ import pytest
 from tests.unit.fake_lab import FakeStage
 
 from howfar.analysis.workload_line import workload_line
+from howfar.cli import fitting
+from howfar.cli.fitting import fit
 from howfar.conduct.trial import load_job
 from howfar.engine.messages import Compression, LoadJob, Tls, UnixTarget
 from howfar.errors import PlanError
 from howfar.lab.stage import Trust
 from howfar.plan.cells import cells
 from howfar.plan.estimate import REPORT_NS, cost
-from howfar.plan.fitting import with_rows, without_levels
+from howfar.plan.fitting import check_rows, resumed_in_full, with_rows, without_levels
 from howfar.plan.load import load_plan
 from howfar.plan.sessions import SessionAsked, session_asked
 from howfar.plan.types import Plan
@@ -121,6 +123,37 @@ def test_tables_too_small_for_their_ranges_are_refused(most: int, said: str) -> 
 def test_tables_are_as_asked_where_the_plan_does_not_say_that_they_may_be_smaller() -> None:
     plan = load_plan("paths").plan
     assert with_rows(plan, 1).plan == plan
+
+
+@pytest.mark.parametrize(
+    ("tls", "connect", "said"),
+    [
+        (("off", "1.3-resumed"), ("persistent",), True),
+        (("off", "1.3-resumed"), ("persistent", "per-transaction"), True),
+        (("1.3", "1.3-resumed"), ("persistent",), True),
+        (("1.3", "1.3-resumed"), ("persistent", "per-transaction"), False),
+        (("off", "1.3-resumed"), ("per-transaction",), False),
+        (("off", "1.3"), ("persistent",), False),
+    ],
+)
+def test_connections_that_stay_and_were_to_resume_are_said_not_to(
+    monkeypatch: pytest.MonkeyPatch, tls: tuple[str, ...], connect: tuple[str, ...], said: bool
+) -> None:
+    monkeypatch.setattr(fitting, "_lacking", lambda plan: {})
+    plan = grid(tls=tls, connect=connect)
+    assert bool(resumed_in_full(plan)) is said
+    assert fit(plan.model_copy(update={"data": plan.data.model_copy(update={"fit": False, "table_size": 9})})).said == (
+        resumed_in_full(plan)
+    )
+
+
+def test_tables_that_no_memory_holds_are_refused_before_anything_is_built() -> None:
+    plan = load_plan("paths").plan
+    huge = plan.model_copy(update={"data": plan.data.model_copy(update={"table_size": 500_000_000, "tables": 1000})})
+    with pytest.raises(PlanError, match="1000 tables of 500000000 rows are too large") as caught:
+        fit(huge)
+    assert "fit = true" in caught.value.advice
+    check_rows(plan, plan.data.table_size)
 
 
 @pytest.mark.parametrize("name", ["bandwidth", "compression", "encryption"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from howfar.plan.fitting import Fitted, with_rows, without_levels
+from howfar.plan.fitting import Fitted, check_rows, resumed_in_full, with_rows, without_levels
 from howfar.plan.sessions import session_asked
 from howfar.plan.types import Plan
 
@@ -12,9 +12,17 @@ def fit(plan: Plan) -> Fitted:
 
     Raises ServerMissing, ServerCrashed, LabError; PlanError when nothing is left.
     """
+    if not plan.data.fit:
+        check_rows(plan, _rows_at_all(plan))
     able = without_levels(plan, _lacking(plan))
     sized = with_rows(able.plan, _most_rows(plan) if plan.data.fit else 0)
-    return Fitted(sized.plan, (*able.said, *sized.said))
+    return Fitted(sized.plan, (*able.said, *sized.said, *resumed_in_full(sized.plan)))
+
+
+def _rows_at_all(plan: Plan) -> int:
+    from howfar.lab.room import rows_at_all
+
+    return rows_at_all(plan.data)
 
 
 def _most_rows(plan: Plan) -> int:

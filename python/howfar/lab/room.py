@@ -37,6 +37,12 @@ def rows_that_fit(data: Data, contents: Sequence[Content], program: Program) -> 
     return rows_in(memory, shutil.disk_usage(cache_home()).free, data.tables, len(contents), asked)
 
 
+def rows_at_all(data: Data) -> int:
+    """Of each table, where only the server's pool is in memory and all of it is given to that: of more it would die."""
+    total = min(_memory_total(), memory_limit(Path("/proc/self/cgroup").read_text(), _CGROUPS), memory_available())
+    return max(int(total / POOL_PER_DATA / (data.tables * ROW_BYTES)), 0)
+
+
 def rows_in(memory_bytes: float, disk_bytes: float, tables: int, contents: int, kept: Sequence[int] = ()) -> int:
     """`kept`: sizes of which there are templates already: they need no more disk."""
     row_bytes = tables * ROW_BYTES

@@ -85,6 +85,27 @@ def with_rows(plan: Plan, most: int) -> Fitted:
     )
 
 
+def resumed_in_full(plan: Plan) -> tuple[str, ...]:
+    """What is said where `1.3-resumed` was asked for and connections that stay give plain 1.3 in its place (`cells.py`)."""
+    factors = plan.factors
+    if "1.3-resumed" not in factors.tls or "persistent" not in factors.connect:
+        return ()
+    if "1.3" in factors.tls and "per-transaction" in factors.connect:
+        return ()  # each level has cells of its own
+    return ("tls 1.3-resumed is measured as 1.3 where connections are persistent: they have nothing to resume",)
+
+
+def check_rows(plan: Plan, most: int) -> None:
+    """Refuse tables that a machine cannot hold at all, before anything is built. `most`: rows of each. Raises PlanError."""
+    data = plan.data
+    if data.table_size > most:
+        raise PlanError(
+            f"{data.tables} tables of {data.table_size} rows are too large for this machine: its free memory holds {most} rows of"
+            " each at most",
+            "Set fit = true in [data] for the largest tables that fit, or make table_size smaller.",
+        )
+
+
 def round_below(most: int) -> int:
     """The largest of 1, 2, 5, 10, 20, … that is not above."""
     power: int = 10 ** (len(str(max(most, 1))) - 1)
