@@ -145,6 +145,12 @@ BAD = [
         "10: plan mine: baseline names path = 'remote', which 0",
     ),
     ('[baseline]\npath = "socket"', "[baseline]", "10: plan mine: baseline names nothing, which 2 of its 2 cells"),
+    (
+        'path = ["socket", "tcp"]',
+        'path = "tcp"\ncompression = "zstd-77"',
+        "9: factors.compression = 'zstd-77': compression is off, zlib, zlib-1 to zlib-9, zstd, or zstd-1 to zstd-22",
+    ),
+    ("[factors]", '[data]\nfit = "yes"\n[factors]', "8: data.fit = 'yes': Input should be a valid boolean"),
     ('question = "Which?"', "", "1: the field question is missing"),
     ('question = "Which?"', 'question = "Which?', "2:19: malformed TOML"),
     ('question = "Which?"', "question = Which", "2:12: malformed TOML: invalid value, in: question = Which"),
@@ -221,3 +227,25 @@ def test_local_part() -> None:
     plan = load_plan("paths").plan
     assert local_part(plan).factors.path == ("socket", "tcp")
     assert [cell.name for cell in cells(local_part(plan))] == ["socket", "socket (again)", "tcp"]
+
+
+def test_a_baseline_that_options_took_away_is_said_by_every_factor_in_the_words_of_a_plan() -> None:
+    overrides = [Override("--rate", ("factors", "rate"), "5gbit"), Override("--threads", ("factors", "threads"), 3)]
+    with pytest.raises(PlanError) as caught:
+        load_plan("bandwidth", True, overrides)
+    assert "which 0 of its 2 cells match: none has threads = 16, rate = '1gbit'" in caught.value.message
+    assert "the plan has: threads 3; rate 5gbit. Changed by --rate, --threads." in caught.value.advice
+
+
+def test_a_baseline_that_says_too_little_is_told_what_is_missing(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD.replace('path = ["socket", "tcp"]', 'path = ["socket", "tcp"]\nthreads = [1, 2]'))
+    with pytest.raises(PlanError, match="2 of its 4 cells") as caught:
+        load_plan(path)
+    assert "name a level of threads too" in caught.value.advice
+
+
+def test_levels_of_a_baseline_that_never_meet(tmp_path: Path) -> None:
+    text = GOOD.replace('path = ["socket", "tcp"]', 'path = ["socket", "remote"]\nrate = "2gbit"')
+    with pytest.raises(PlanError, match=r"baseline names path = 'socket', rate = '2gbit', which 0") as caught:
+        load_plan(write(tmp_path, text.replace("[baseline]\n", '[baseline]\nrate = "2gbit"\n')))
+    assert "do not occur together" in caught.value.advice

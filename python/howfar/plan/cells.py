@@ -8,7 +8,7 @@ from itertools import product
 from typing import Literal
 
 from howfar.errors import PlanError
-from howfar.plan.types import LOCAL_PATHS, ORDINARY, Plan
+from howfar.plan.types import LOCAL_PATHS, ORDINARY, Factors, Plan
 from howfar.units import format_duration_ns, format_rate_bps
 
 Level = str | int | float | bool
@@ -82,12 +82,7 @@ def cells(plan: Plan) -> tuple[Cell, ...]:
         factors for factors in combinations if all(factors.get(key, ORDINARY.get(key)) == wanted[key] for key in wanted)
     ]
     if len(matching) != 1:
-        asked = ", ".join(f"{key} = {level!r}" for key, level in wanted.items()) or "nothing"
-        raise PlanError(
-            f"plan {plan.name}: baseline names {asked}, which {len(matching)} of its {len(combinations)} cells match",
-            "The baseline must single out one cell: name one level of each factor that has several"
-            f" ({', '.join(varied) or 'none here'}), among the levels that the plan lists.",
-        )
+        raise _no_one_baseline(plan, combinations, wanted, len(matching))
     baseline = matching[0]
     name = _name(baseline, varied)
     contenders = [factors for factors in combinations if factors is not baseline]
@@ -96,6 +91,47 @@ def cells(plan: Plan) -> tuple[Cell, ...]:
         Cell(name + AGAIN, "duplicate", dict(baseline)),
         *(Cell(_name(factors, varied), "contender", factors) for factors in contenders),
     )
+
+
+def _no_one_baseline(
+    plan: Plan, combinations: list[dict[str, Level]], wanted: dict[str, Level], matching: int
+) -> PlanError:
+    """Says what is wrong with each factor that the baseline names, or does not name, in the words of the plan."""
+    has = {
+        key: list(
+            dict.fromkeys(
+                level for factors in combinations if (level := factors.get(key, ORDINARY.get(key))) is not None
+            )
+        )
+        for key in type(plan.factors).model_fields
+    }
+    asked = ", ".join(_written(key, level) for key, level in wanted.items()) or "nothing"
+    message = f"plan {plan.name}: baseline names {asked}, which {matching} of its {len(combinations)} cells match"
+    absent = [key for key, level in wanted.items() if level not in has[key]]
+    if absent:
+        message += f": none has {', '.join(_written(key, wanted[key]) for key in absent)}"
+        levels = "; ".join(
+            f"{_in_toml(key)} {', '.join(_shown(key, level) for level in has[key]) or '-'}" for key in absent
+        )
+        return PlanError(message, f"Name levels that the plan has: {levels}.")
+    open_ones = [_in_toml(key) for key, levels in has.items() if len(levels) > 1 and key not in wanted]
+    if matching and open_ones:
+        return PlanError(message, f"The baseline must single out one cell: name a level of {', '.join(open_ones)} too.")
+    return PlanError(message, "The baseline must single out one cell: these levels do not occur together.")
+
+
+def _in_toml(factor: str) -> str:
+    return Factors.model_fields[factor].alias or factor
+
+
+def _shown(factor: str, level: Level) -> str:
+    return _show(factor, level).removeprefix("RTT ") if factor in _LINK_FACTORS else str(level)
+
+
+def _written(factor: str, level: Level) -> str:
+    """As a plan has it: `rate = '1gbit'`, `threads = 16`."""
+    shown = _shown(factor, level)
+    return f"{_in_toml(factor)} = {shown if factor == 'threads' else repr(shown)}"
 
 
 def block_order(seed: int, block: int, names: tuple[str, ...]) -> tuple[str, ...]:

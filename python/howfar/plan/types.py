@@ -5,9 +5,10 @@ The names in TOML (`rtt`, `measure`) carry their unit in the value; the fields h
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, model_validator
 
 from howfar.plan.quantities import STORED, BudgetNs, HalfWidth, MeasureNs, RateBps, RttNs, WarmupNs, refuse
 
@@ -69,7 +70,16 @@ def tls_words(level: object) -> str:
 Connect = Literal["persistent", "per-transaction"]
 Content = Literal["digits", "text", "incompressible"]
 """What the tables hold: sysbench's digits, words as people write them, bytes in which nothing repeats."""
-Compression = Annotated[str, Field(pattern=r"^(off|zlib(-[1-9])?|zstd(-([1-9]|1[0-9]|2[0-2]))?)$")]
+
+
+def _compression(value: Any) -> Any:
+    if isinstance(value, str) and not _ALGORITHM.fullmatch(value):
+        raise refuse("compression is off, zlib, zlib-1 to zlib-9, zstd, or zstd-1 to zstd-22")
+    return value
+
+
+_ALGORITHM = re.compile(r"off|zlib(-[1-9])?|zstd(-([1-9]|1[0-9]|2[0-2]))?")
+Compression = Annotated[str, BeforeValidator(_compression)]
 """Algorithm and level, as `zstd-3`. The level of zlib is the client's; servers compress their answers at their own."""
 
 
@@ -109,7 +119,7 @@ class Data(Part):
 
     tables: int = Field(default=10, ge=1, le=1000)
     table_size: int = Field(default=1_000_000, ge=1, le=1_000_000_000)
-    fit: bool = False
+    fit: StrictBool = False
     """Where memory does not hold such tables, the largest that fit; the run file says how large they were."""
 
 
@@ -182,7 +192,7 @@ class Timing(Part):
     """Of every headline ratio and of the A/A arm, as a share: the run ends when all are at most this wide."""
     time_budget_ns: BudgetNs = Field(default=7_200_000_000_000, alias="time_budget")
     """Of the whole command, laboratory and report included."""
-    confirm: bool = False
+    confirm: StrictBool = False
     """After the blocks, change the resources that were named as limits and see whether throughput moves as said."""
 
     @model_validator(mode="after")
