@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.unit.limit_cases import Case
+from tests.unit.limit_cases import SERVER_CPU_NUMBER, Case
 from tests.unit.made_curves import Cell, run_of
 
+from howfar.analysis.advice import advise
 from howfar.analysis.analyse import summarise
+from howfar.analysis.answers import answer
 from howfar.analysis.attribution.evidence import Evidence
 from howfar.analysis.attribution.limit import find_limit
 from howfar.analysis.findings import Cycle, Intervention, Limit, Resource
 from howfar.analysis.intervention import intervention
+from howfar.analysis.trials import trial_table
 
 
 def limit_of(case: Case) -> Limit:
@@ -66,6 +69,27 @@ def test_more_bandwidth_helps_replies_that_wait_for_their_own_bytes(connections:
     assert "bandwidth" not in limit.would_not
 
 
+@pytest.mark.parametrize(
+    ("server", "others", "resource"), [(0.34, 0.33, Resource.SERVER_CPU), (0.33, 0.34, Resource.INVALID)]
+)
+def test_a_hair_does_not_decide_whose_a_cpu_is(server: float, others: float, resource: Resource) -> None:
+    """Whoever has a percent more of it is no reason to spend on it, nor to call the figures invalid for sure."""
+    case = Case(connections=16, tps=700, client_us=100, server_us=server / 700 * 1e6, server_wait_us=15_000)
+    limit = limit_of(replace(case, emulator={SERVER_CPU_NUMBER: 0.31}, others={SERVER_CPU_NUMBER: others}))
+    assert limit.resource is resource
+    assert limit.divided and limit.confidence == "low"
+    assert limit.says.endswith("nobody has most of it")
+    assert all(share in limit.says for share in ("server 3", "other programs 3", "emulator 31 %"))
+    assert limit.would_change.startswith("CPUs of their own")
+
+
+def test_half_of_what_is_in_use_is_an_owner_s() -> None:
+    case = Case(connections=16, tps=700, client_us=100, server_us=720, server_wait_us=15_000)
+    limit = limit_of(replace(case, emulator={SERVER_CPU_NUMBER: 0.24}, others={SERVER_CPU_NUMBER: 0.24}))
+    assert limit.resource is Resource.SERVER_CPU and not limit.divided
+    assert limit.confidence != "low"
+
+
 def test_a_round_of_bytes_is_put_to_the_test_by_the_rate_and_advised_on_as_such() -> None:
     factors = {"path": "remote", "rtt_ns": 200_000, "rate_bps": 10**8}
     summary = summarise(run_of([Cell({**factors, "threads": threads}, tps) for threads, tps in ((1, 120), (2, 200))]))
@@ -76,3 +100,18 @@ def test_a_round_of_bytes_is_put_to_the_test_by_the_rate_and_advised_on_as_such(
     assert 1.1 < found.predicted < 1.5
     assert summary.advice[0].action.startswith("Send fewer bytes, use a faster link")
     assert "% of a round bytes on the wire" in summary.verdict
+
+
+def test_nobody_is_advised_to_spend_on_cpus_that_nobody_has_most_of() -> None:
+    factors = {"path": "remote", "rtt_ns": 200_000, "rate_bps": 10**9}
+    run = run_of([Cell({**factors, "threads": threads}, tps) for threads, tps in ((1, 200), (16, 1245))])
+    cells = summarise(run).cells
+    assert cells[1].limit is not None and cells[1].limit.resource is Resource.SERVER_CPU
+    divided = cells[1].model_copy(update={"limit": cells[1].limit.model_copy(update={"divided": True})})
+    table = trial_table(run)
+    assert advise(cells, table)[0].action.startswith("Spend on the server's CPU")
+    assert advise([cells[0], divided], table)[0].action.startswith(
+        "Measure where load, emulator and other programs have CPUs"
+    )
+    said = answer([cells[0], divided], table, None)
+    assert said is not None and "CPUs are the limit that nobody has most of" in said.text

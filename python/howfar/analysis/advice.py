@@ -79,7 +79,9 @@ _ACTIONS = {
 
 
 def _action(cell: CellSummary, limit: Limit) -> str:
-    """A connection's own round is cut where most of it is."""
+    """A connection's own round is cut where most of it is; of CPUs in several hands it is not known whose to spend on."""
+    if limit.divided:
+        return "Measure where load, emulator and other programs have CPUs of their own before spending on any of them."
     if limit.resource is not Resource.LATENCY or cell.cycle is None:
         return _ACTIONS[limit.resource]
     trips, wire = part_us(cell.cycle, ROUND_TRIPS), part_us(cell.cycle, WIRE, LINK_QUEUE)

@@ -168,10 +168,10 @@ def _of_links(cells: Sequence[CellSummary], ratios: _Ratios) -> list[str]:
 def _curve_clause(curve: Sequence[CellSummary]) -> str:
     top = max(curve, key=_tps)
     assert top.limit is not None, "curves without limits say nothing"
-    resource, named = top.limit.resource, top.limit.resource not in _UNNAMED
+    named = top.limit.resource not in _UNNAMED
     where = f" {_stretch(curve, top)}" if named and len(curve) > 1 else ""
     sure = ", as far as can be told" if named and top.limit.confidence == "low" else ""
-    return f"{_place(top.factors)} {_IS[resource]}{where} ({_figures(top, top.limit)}){sure}"
+    return f"{_place(top.factors)} {_is(top.limit)}{where} ({_figures(top, top.limit)}){sure}"
 
 
 def _stretch(curve: Sequence[CellSummary], top: CellSummary) -> str:
@@ -253,8 +253,15 @@ def _stayed(limit: Limit | None) -> str:
     return f" (limit without it: {_name(limit)})" if limit is not None else ""
 
 
+def _is(limit: Limit) -> str:
+    """A limit as a clause."""
+    return "CPUs are the limit that nobody has most of" if limit.divided else _IS[limit.resource]
+
+
 def _name(limit: Limit) -> str:
     """A limit as a thing, in a sentence."""
+    if limit.divided:
+        return "CPUs that nobody has most of"
     return _THINGS.get(limit.resource, f"the {limit.resource.value}")
 
 
@@ -304,7 +311,7 @@ def _busiest(cells: Sequence[CellSummary]) -> str:
     top = max((cell for cell in cells if _level(cell, "tls") != "off"), key=_tps, default=None)
     if top is None or top.limit is None:
         return ""
-    return f" (at most {_tps(top):,.0f} transactions/s: {_IS[top.limit.resource]})"
+    return f" (at most {_tps(top):,.0f} transactions/s: {_is(top.limit)})"
 
 
 _QUESTIONS: tuple[tuple[tuple[str, ...], Answerer], ...] = (

@@ -71,6 +71,8 @@ class Limit(Part):
     """The counterfactual: what moves throughput, and about how far."""
     would_not: str
     """What will not help, though people try it; empty: nothing to warn of."""
+    divided: bool = False
+    """Of CPUs: `resource` says who has the largest share, which is neither half of what is in use nor twice the next."""
 
 
 class Intervention(Part):

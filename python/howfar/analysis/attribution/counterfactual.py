@@ -31,6 +31,8 @@ _EMULATOR_SHARE = 0.10
 """Of a CPU, in the emulator's hands: from here on its absence would be seen."""
 _HARDLY = 1.05
 """Times the throughput: what gives less at the very most is no help."""
+SHARED_CPUS = "CPUs of their own for each of these; which of them that helps most is not told"
+"""What would change CPUs that nobody has most of."""
 _LINKS = frozenset({Resource.LINK_TO_CLIENT, Resource.LINK_TO_SERVER})
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from howfar.analysis.attribution.counterfactual import would_change, would_not
+from howfar.analysis.attribution.counterfactual import SHARED_CPUS, would_change, would_not
 from howfar.analysis.attribution.cycle import cycle_of
 from howfar.analysis.attribution.evidence import Evidence, Setting, gather
 from howfar.analysis.attribution.rules import judge
@@ -32,13 +32,15 @@ def find_limit(trials: Sequence[Trial], setting: Setting) -> tuple[Evidence, Cyc
     facts = found.evidence
     if share and len(trials) > 1:
         facts += (f"{named.count(found.resource)} of {len(trials)} trials say so for themselves",)
+    changes = SHARED_CPUS if found.divided else would_change(found.resource, evidence, cycle)
     limit = Limit(
         resource=found.resource,
         says=found.says,
         evidence=facts,
         confidence=_confidence(found.confidence, share),
-        would_change=would_change(found.resource, evidence, cycle),
+        would_change=changes,
         would_not=would_not(found.resource, evidence, cycle),
+        divided=found.divided,
     )
     return everything, cycle, limit
 

@@ -16,6 +16,10 @@ CLIENT_WAITS_SHARE = 0.10
 """Of the time, that the load generator's thread was ready and had no CPU: then it measures its own scheduling."""
 
 
+CLEARLY = 2.0
+"""Times the next largest share of a CPU: whoever has so much, or half of what is in use, is its owner. Below, a hair decides."""
+
+
 _OWNER = {
     "server": Resource.SERVER_CPU,
     "client": Resource.CLIENT_CPU,
@@ -42,7 +46,7 @@ def full_cpus(evidence: Evidence, cycle: Cycle) -> Finding | None:
     if not full or not (by_load or cpu_residence(evidence, cycle, full) >= MATTERS_SHARE):
         return None
     shares = _pooled(full)
-    owner = max(shares, key=lambda role: shares[role])
+    owner, divided = _largest(shares)
     hosts = "both hosts" if len(full) > 1 else f"the {full[0].name}"
     facts: tuple[str, ...] = tuple(
         f"CPU of the {cpus.name}: {percent(cpus.used)} in use ({hold_words(cpus.owners)})" for cpus in full
@@ -51,20 +55,33 @@ def full_cpus(evidence: Evidence, cycle: Cycle) -> Finding | None:
         f"{percent(cpu_residence(evidence, cycle, full))} of the cycle is spent on these CPUs or waiting for them",
     )
     sure: Confidence = "high" if shares[owner] >= HALF and all(cpus.busy is not None for cpus in full) else "medium"
-    return Finding(_OWNER[owner], _owner_words(owner, hosts, shares), facts, sure)
-
-
-def _owner_words(owner: str, hosts: str, shares: dict[str, float]) -> str:
     held = f"the CPU of {hosts} is full: {hold_words(shares)}"
+    if divided:
+        return Finding(_OWNER[owner], held + _NOBODY, facts, "low", divided=True)
+    return Finding(_OWNER[owner], held + _about(owner), facts, sure)
+
+
+_NOBODY = "; nobody has most of it"
+
+
+def _largest(shares: dict[str, float]) -> tuple[str, bool]:
+    """Who has most of a CPU; and whether that is hardly more than others have."""
+    first, *rest = sorted(shares, key=lambda role: -shares[role])
+    next_share = shares[rest[0]] if rest else 0.0
+    clear = shares[first] >= HALF * sum(shares.values()) or shares[first] >= CLEARLY * next_share
+    return first, not clear
+
+
+def _about(owner: str) -> str:
     match owner:
         case "client":
-            return f"{held}; these figures are about the load generator"
+            return "; these figures are about the load generator"
         case "link":
-            return f"{held}; the emulator of the link is this instrument's, and not the path's"
+            return "; the emulator of the link is this instrument's, and not the path's"
         case "others":
-            return f"{held}; these figures are about what else runs on this machine"
+            return "; these figures are about what else runs on this machine"
         case _:
-            return held
+            return ""
 
 
 def _pooled(sets: list[CpuSet]) -> dict[str, float]:
@@ -95,13 +112,14 @@ def cpu_queue(evidence: Evidence, cycle: Cycle) -> Finding | None:
     if waited <= WAITS_SHARE:
         return None
     known = cpus.used >= HALF  # else somebody has it who is in no account
-    owner = max(cpus.owners, key=lambda role: cpus.owners[role], default="others") if known else "others"
+    owner, divided = _largest(cpus.owners) if known and cpus.owners else ("others", False)
     words = f"threads of the server wait for a CPU for {percent(waited)} of the cycle: {hold_words(cpus.owners)}"
+    words += _NOBODY if divided else ""
     facts = (
         f"the server's threads were ready and without a CPU for {percent(waited)} of the cycle",
         f"CPU of the server: {percent(cpus.used)} in use",
     )
-    return Finding(_OWNER[owner], words, facts, "medium")
+    return Finding(_OWNER[owner], words, facts, "low" if divided else "medium", divided)
 
 
 def one_thread(evidence: Evidence, cycle: Cycle) -> Finding | None:
@@ -130,13 +148,13 @@ def waiting_client(evidence: Evidence, cycle: Cycle) -> Finding | None:
     if cpus.busy is not None and cpus.used < HALF:
         return None  # idle for longer than it is not: nobody has it, and the wait is a part of the cycle like others
     owners = cpus.owners
-    owner = max(owners, key=lambda role: owners[role], default="client")
+    owner, divided = _largest(owners) if owners else ("client", False)
     words = f"the load generator waited for a CPU for {percent(share)} of the time: {hold_words(owners)}"
-    tail = "; these figures are about the load generator" if owner == "client" else ""
+    tail = _NOBODY if divided else _about(owner) if owner == "client" else ""
     facts = (
         f"client ready and without a CPU for {percent(share)} of the time (allowed {percent(CLIENT_WAITS_SHARE)})",
     )
-    return Finding(_OWNER[owner], words + tail, facts, "low" if cpus.busy is None else "medium")
+    return Finding(_OWNER[owner], words + tail, facts, "low" if divided or cpus.busy is None else "medium", divided)
 
 
 def busy_machine(evidence: Evidence, cycle: Cycle) -> Finding | None:

@@ -28,6 +28,8 @@ class Finding:
     says: str
     evidence: tuple[str, ...]
     confidence: Confidence
+    divided: bool = False
+    """Nobody has most of the CPUs."""
 
 
 Rule = Callable[[Evidence, Cycle], Finding | None]
