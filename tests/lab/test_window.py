@@ -17,6 +17,8 @@ pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces", "mariadb")]
 _BULK = {"range_size": 1000, "point_selects": 1, "sum_ranges": 0, "order_ranges": 0, "distinct_ranges": 0}
 _LOAD = {"connections": 4, "measure_ns": 1_500_000_000, "workload": _BULK}
 _REQUEST = {"tables": 1, "table_size": 2000, "connections": 8, "with_goodput": False}
+_LOOKS_SHARE = 0.03
+"""Of one CPU, at most: looking must not cost what is measured."""
 _FRAMING = 24
 """Preamble, check sequence and gap: what a frame takes of the wire beyond what an interface counts."""
 
@@ -92,6 +94,7 @@ def _each_path_shows(seen: dict[str, Any]) -> None:
         assert last["to_client_bytes"] > 10 * last["to_server_bytes"]
     for path in ("socket", "tcp", "remote"):
         window, finished = seen[path]["window"], seen[path]["finished"]
+        assert 0 < window["looks_cpu_ns"] < _LOOKS_SHARE * window["length_ns"]
         assert 0.5 < window["server"]["Questions"] / finished["queries"] < 1.5
         assert window["cpus_busy"] and all(0 <= share <= 1 for share in window["cpus_busy"].values())
     assert seen["remote"]["window"]["link_cpu_ns"] and not seen["tcp"]["window"]["link_cpu_ns"]

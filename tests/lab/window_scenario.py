@@ -58,7 +58,6 @@ def _trial(laboratory: Lab, path: str, load: dict[str, Any]) -> dict[str, Any]:
             "window": None if window is None else window.model_dump(mode="json"),
             "finished": outcome.finished.model_dump(mode="json", exclude={"histograms"}),
             "link": [found and found.model_dump(mode="json") for found in stats],
-            "cost_ns": watches[0].cost_ns,
             "violations": obtained.violations,
         }
 

@@ -17,6 +17,7 @@ from howfar.analysis.attribution.rules.finding import Finding
 from howfar.analysis.attribution.setting import setting_of
 from howfar.analysis.attribution.traffic import network_series
 from howfar.analysis.findings import Cycle, CyclePart, Resource
+from howfar.analysis.machine import others_in
 from howfar.results.records import Arm, MachineLoad, RunInfo
 
 ENVIRONMENT: dict[str, Any] = {
@@ -34,6 +35,23 @@ def _info(**more: Any) -> RunInfo:
 def _arm(path: str, **factors: Any) -> Arm:
     arm = next(arm for arm in arms() if arm.factors["path"] == path)
     return arm.model_copy(update={"factors": arm.factors | factors})
+
+
+def test_what_howfar_s_own_looks_take_is_no_stranger_s() -> None:
+    """A tenth of a CPU in looks, on two CPUs alike."""
+    case = Case(tps=1000, client_us=100, server_us=300, others={0: 0.4, 1: 0.02})
+    trial = case.trial()
+    assert trial.window is not None
+    window = trial.window.model_copy(update={"looks_cpu_ns": trial.window.length_ns // 10})
+    looked_at = trial.model_copy(update={"window": window})
+    evidence = gather([looked_at], case.setting())
+    assert evidence.server_cpus.owners["others"] == pytest.approx(0.35)
+    assert evidence.client_cpus.owners["others"] == 0
+    load = MachineLoad(
+        psi_cpu_some_share=None, psi_io_some_share=None, steal_share=None, load_average_1m=5, busy_cpus=0.82
+    )
+    assert others_in(looked_at.model_copy(update={"load": load})) == pytest.approx(0.32)
+    assert others_in(trial.model_copy(update={"load": load})) == pytest.approx(0.42)
 
 
 def test_hosts_have_their_cpus_and_the_disk_its_cost() -> None:

@@ -232,6 +232,7 @@ def test_a_window_on_a_socket_has_counters_and_cpus_and_no_traffic() -> None:
     assert (window.interface, window.network, window.tcp) == ("", (), ())
     assert window.server == {"Questions": 0}
     assert window.cpus_busy
+    assert window.looks_cpu_ns > 0
 
 
 @pytest.mark.parametrize(("answers", "seen"), [(0, False), (1, True)])

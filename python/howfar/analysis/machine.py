@@ -13,12 +13,14 @@ from howfar.results.records import Trial
 def others_in(trial: Trial) -> float | None:
     """CPUs kept busy in one trial by whatever is not client, server, forwarder or link. None: void, or not recorded.
 
-    The machine's busy CPUs less our roles' CPU time over elapsed time. Never below 0, where the clocks' grain would put it.
+    The machine's busy CPUs less our roles' CPU time over elapsed time, and that of the looks at them. Never below 0, where the clocks'
+    grain would put it.
     """
     if trial.measured is None or trial.load is None or trial.load.busy_cpus is None or not trial.measured.elapsed_ns:
         return None
     ours = sum(cpu.cpu_ns for cpu in trial.measured.cpu) / trial.measured.elapsed_ns
-    return max(0.0, trial.load.busy_cpus - ours)
+    looks = trial.window.looks_cpu_ns / trial.window.length_ns if trial.window is not None else 0.0
+    return max(0.0, trial.load.busy_cpus - ours - looks)
 
 
 def others_cpus(trials: Sequence[Trial]) -> float | None:

@@ -75,7 +75,7 @@ class _Seen:
     server: list[Mapping[str, int]] = field(default_factory=list)
     timeouts: list[int | None] = field(default_factory=list)
     cost_ns: int = 0
-    """CPU time of the looks."""
+    """CPU time of the looks, known at their end."""
 
 
 class WindowWatch:
@@ -95,11 +95,6 @@ class WindowWatch:
         self._enough.set()
         self._thread.join()
         return _window(self._scene, self._seen, {} if self._clocks is None else self._clocks.taken_ns())
-
-    @property
-    def cost_ns(self) -> int:
-        """CPU time that the looks took."""
-        return self._seen.cost_ns
 
     def _watch(self) -> None:
         # Whatever is watched may die meanwhile. Who measures says so; a watch that broke off has seen less.
@@ -175,6 +170,7 @@ def _window(scene: Scene, seen: _Seen, link_cpu_ns: Mapping[int, int]) -> Window
         server=server_growth(*seen.server) if len(seen.server) == 2 else {},
         cpus_busy=busy_shares(seen.stat[0], seen.stat[-1], length_ns / 1e9, _TICKS),
         link_cpu_ns=dict(link_cpu_ns),
+        looks_cpu_ns=seen.cost_ns,
         timeouts=_grown(seen.timeouts),
     )
 

@@ -160,6 +160,8 @@ class Window(Record):
     """Share of the window in which each CPU of the machine worked, on anything."""
     link_cpu_ns: dict[int, int] = Field(default_factory=dict)
     """Of the emulator's threads, by the CPU they were last on: the instrument's own part of it."""
+    looks_cpu_ns: int = 0
+    """CPU time of these looks themselves, on whichever CPU; howfar's, and no stranger's. Files of before say nothing."""
     timeouts: int | None = None
     """Retransmission timers of both hosts that ran out. None: files of before, a Unix socket, or this kernel does not say."""
 

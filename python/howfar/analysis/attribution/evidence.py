@@ -244,7 +244,10 @@ def _cpu_set(
     length_ns = sum(w.length_ns for w in seen)
     if any(w.link_cpu_ns for w in seen):  # the windows know where its threads ran
         owners["link"] = sum(w.link_cpu_ns.get(cpu, 0) for w in seen for cpu in cpus) / length_ns / number
-    owners["others"] = max(0.0, busy - sum(owners.values()))
+    looks = (
+        sum(w.looks_cpu_ns / max(len(w.cpus_busy), 1) for w in seen) / length_ns
+    )  # anywhere: taken to be on all alike
+    owners["others"] = max(0.0, busy - looks - sum(owners.values()))
     return CpuSet(name, number, busy, owners)
 
 
