@@ -195,3 +195,17 @@ def test_void_reasons_that_differ_in_figures_only_are_one_kind() -> None:
     reasons = {f"the link was late by {late}ms (p99); the emulator was stopped": 2 for late in (1.2, 7.5)}
     line = figures.void_line(summary("bandwidth").model_copy(update={"void_trials": 4, "void_reasons": reasons}))
     assert "4 x the link was late by 1.2ms (p99) (or the like)" in line and "7.5" not in line
+
+
+def test_what_if_nothing_changes_then_nothing_changes() -> None:
+    """A model that is a quarter below what was measured says so once, and not of every change."""
+    whole = summary("bandwidth")
+    assert whole.what_if is not None
+    own = whole.what_if.worked[0].answer.tps
+    off = whole.model_copy(update={"what_if": whole.what_if.model_copy(update={"tps": own / 0.76})})
+    found = tables.what_if(off)
+    assert found is not None
+    assert (found.rows[0][-2], found.head[-2][0]) == ("x 1.00", "of the first")
+    assert "-24.0 %: its error there" in found.notes[0]
+    for text in (markdown.render(off), html.render(off)):
+        assert text.count(": its error there") == 1

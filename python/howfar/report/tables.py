@@ -8,7 +8,15 @@ from dataclasses import dataclass
 
 from howfar.analysis.confirmation import is_refuted
 from howfar.analysis.estimate import Estimate
-from howfar.analysis.findings import CompressionRow, Confirmation, Curve, EncryptionTried, Prediction, ThreadsPoint
+from howfar.analysis.findings import (
+    CompressionRow,
+    Confirmation,
+    Curve,
+    EncryptionTried,
+    Prediction,
+    ThreadsPoint,
+    WhatIf,
+)
 from howfar.analysis.intervals import half_width_text
 from howfar.analysis.summary import CellSummary, Summary
 from howfar.report import figures, limit_words
@@ -339,6 +347,7 @@ def what_if(summary: Summary) -> Table | None:
     base = summary.what_if
     if base is None or not base.worked:
         return None
+    own = base.worked[0].answer.tps
     rows = tuple(
         (
             rate(worked.settings.rate_bps) if worked.settings.rate_bps else "no link",
@@ -348,14 +357,22 @@ def what_if(summary: Summary) -> Table | None:
             "a transaction" if worked.settings.connect_each else "persistent",
             worked.settings.compression,
             figures.number(worked.answer.tps),
-            f"x {worked.answer.tps / base.tps:.2f}",
+            f"x {worked.answer.tps / own:.2f}",
             worked.answer.limits,
         )
         for worked in base.worked
     )
-    head = single("link", "RTT", "connections", "TLS", "connect", "compression", "model/s", "of measured", "limit")
-    note = f"From {base.arm}: {figures.number(base.tps)} transactions a second measured."
-    return Table("What if", head, rows, (note,))
+    head = single("link", "RTT", "connections", "TLS", "connect", "compression", "model/s", "of the first", "limit")
+    return Table("What if", head, rows, (f"From {base.arm}: {model_beside_measured(base)}",))
+
+
+def model_beside_measured(base: WhatIf) -> str:
+    """The model's error where it was fitted, said once: every other answer is compared with the model's own there."""
+    own = base.worked[0].answer.tps
+    return (
+        f"{figures.number(base.tps)} transactions a second measured, {figures.number(own)} by the model at the same settings"
+        f" ({share(own / base.tps - 1, signed=True)}: its error there). What a change is worth is said over the model's own figure."
+    )
 
 
 def interval(estimate: Estimate) -> str:

@@ -32,6 +32,7 @@
   const digits = (value) => (value >= 100 ? Math.round(value).toLocaleString("en-US") : value.toPrecision(3));
   const rateText = (bps) => (bps >= 1e9 ? `${Number((bps / 1e9).toPrecision(3))} Gb/s` : `${Number((bps / 1e6).toPrecision(3))} Mb/s`);
   const timeText = (s) => (s >= 1 ? `${Number(s.toPrecision(3))} s` : s >= 1e-3 ? `${Number((s * 1e3).toPrecision(3))} ms` : `${Number((s * 1e6).toPrecision(3))} µs`);
+  const own = howfarWhatIf(base, measured).tps;
   const texts = { rate_bps: rateText, rtt_s: timeText, threads: (count) => String(count) };
 
   // As `is_known` of the analysis has it: both boxes together need what TLS adds to a connect.
@@ -126,7 +127,8 @@
     control("connect_each").disabled = !asked.connect_each && !known(asked.tls, true);
     control("rate_bps").disabled = asked.rate_bps === null;
     shown("tps").textContent = digits(answer.tps);
-    shown("ratio").textContent = `x ${(answer.tps / base.tps).toFixed(2)} of the ${digits(base.tps)} measured`;
+    // Over the model's own answer: over the measured one its error there would read as a gain or a loss of the change.
+    shown("ratio").textContent = `x ${(answer.tps / own).toFixed(2)} of the model's ${digits(own)} at the measured settings`;
     shown("limits").textContent = answer.limits === "latency" ? "nothing is full: it waits for round trips" : `limit: ${answer.limits}`;
     shown("cycle").textContent = `${timeText(answer.cycle_s)} a transaction`;
     shown("knee").textContent = `knee N* ${digits(answer.knee)} connections`;

@@ -11,7 +11,7 @@ from importlib.resources import files
 from howfar.analysis.findings import WhatIf, WhatIfSettings
 from howfar.analysis.model.what_if import is_known
 from howfar.analysis.summary import Summary
-from howfar.report import figures, tables
+from howfar.report import tables
 from howfar.report.fragments import details, sentence, table, text
 
 STEPS = 1000
@@ -52,9 +52,9 @@ def section(summary: Summary) -> str:
         inner = table([head for head, _ in worked.head], worked.rows)
         reading = f'<div class="worked">{details("A few settings as a table", inner, open_=True)}</div>'
     told = (
-        f"Computed in this page by the model fitted to the measured cell {base.arm} ({figures.number(base.tps)} transactions a "
-        "second, the diamond). Dashed line: the model at the measured settings. How far to trust it: its errors against what was "
-        "measured stand under “What the model said”."
+        f"Computed in this page by the model fitted to the measured cell {base.arm} (the diamond). Dashed line: the model at the "
+        f"measured settings. {_beside(base)}How far to trust it elsewhere: its errors against what was measured stand under “What "
+        "the model said”."
     )
     return (
         f'<h2 id="what-if-head">What if?</h2><p class="muted small">{sentence(told)}</p>'
@@ -62,6 +62,10 @@ def section(summary: Summary) -> str:
         f"{_data('what-if-base', base.model_dump_json(exclude={'worked'}))}{_data('what-if-measured', start.model_dump_json())}"
         f"<script>{script()}</script>"
     )
+
+
+def _beside(base: WhatIf) -> str:
+    return f"{tables.model_beside_measured(base)} " if base.worked else ""
 
 
 def _data(name: str, plain: str) -> str:
