@@ -98,6 +98,7 @@ def shared_options(settings: Settings, port: int | None) -> list[str]:
         f"--innodb-buffer-pool-load-at-startup={'OFF' if settings.loading else 'ON'}",
         f"--innodb-buffer-pool-dump-at-shutdown={'ON' if settings.loading else 'OFF'}",
         "--innodb-buffer-pool-dump-pct=100",
+        "--innodb-read-ahead-threshold=0",  # a long range would fetch the extent after it: pages of a table that nobody reads
         "--character-set-server=utf8mb4",
         "--collation-server=utf8mb4_general_ci",
         "--skip-name-resolve",
