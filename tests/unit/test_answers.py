@@ -151,6 +151,49 @@ def test_waiting_for_ones_own_round_holds_up_to_where_it_was_seen() -> None:
     assert "each connection waits for its own answers up to 2 connections (" in verdict
 
 
+def test_what_other_programs_or_errors_made_says_nothing_of_encryption() -> None:
+    """Narrow intervals of a cell whose figures are not about the path: neither the headline nor the economics builds on it."""
+    cells = [_remote(n, 10**9, tps, tls=tls) for n in (1, 16) for tls, tps in (("off", 1200 * n / 16), ("1.3", 70 * n))]
+    run = _with_twin(run_of(cells))
+    clean = summarise(run)
+    assert (
+        "TLS 1.3 answers 0.9" in clean.verdict
+        and clean.encryption is not None
+        and "bytes cost" in clean.encryption.says
+    )
+    trials = tuple(
+        trial.model_copy(update={"measured": trial.measured.model_copy(update={"errors": {"1040": 500}})})
+        if trial.measured is not None and "1.3" in trial.arm
+        else trial
+        for trial in run.trials
+    )
+    summary = summarise(run.model_copy(update={"trials": trials}))
+    assert "no difference of TLS 1.3 is resolved" in summary.verdict
+    assert summary.encryption is not None
+    assert all(tried.invalid for row in summary.encryption.rows for tried in row.persistent)
+    assert "bytes cost is not told from nothing" in summary.encryption.says
+    assert "2 of them not about the path" in summary.encryption.says
+
+
+def test_economics_claim_nothing_below_the_noise_floor() -> None:
+    """The baseline under another name is half as fast: a ratio of 0.8, however narrow, is not told from no change."""
+    cells = [_remote(n, 10**9, tps, tls=tls) for n in (1, 16) for tls, tps in (("off", 1200 * n / 16), ("1.3", 60 * n))]
+    run = run_of(cells)
+    twin = _with_twin(run)
+    halved = tuple(
+        trial.model_copy(
+            update={"measured": trial.measured.model_copy(update={"elapsed_ns": trial.measured.elapsed_ns * 2})}
+        )
+        if trial.measured is not None and trial.arm.endswith("(again)")
+        else trial
+        for trial in twin.trials
+    )
+    told, untold = summarise(twin).encryption, summarise(twin.model_copy(update={"trials": halved})).encryption
+    assert told is not None and untold is not None
+    assert "bytes cost" in told.says and "not told" not in told.says
+    assert "bytes cost is not told from nothing" in untold.says
+
+
 def test_errors_of_the_server_are_no_reason_for_a_quieter_machine() -> None:
     run = _with_twin(run_of([_remote(n, 10**9, tps) for n, tps in ((1, 200), (16, 1245))]))
     trials = tuple(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,6 +20,7 @@ from howfar.analysis.confirmation import confirmations, unconfirmed
 from howfar.analysis.economics.compression import compression
 from howfar.analysis.economics.encryption import encryption
 from howfar.analysis.estimate import Estimate
+from howfar.analysis.findings import NOT_THE_PATH
 from howfar.analysis.intervals import (
     RatioJudgement,
     blocks_needed,
@@ -77,6 +79,8 @@ def summarise(run: Run) -> Summary:
     rest = settled(run, floors.target)
     facts, workload = arm_facts(run), run.info.plan.get("workload", {})
     cells = tuple(_cell(table, arm, floors, arm.name in rest) for arm in run.info.arms if table.measured(arm.name))
+    about = {cell.arm for cell in cells if cell.limit is None or cell.limit.resource not in NOT_THE_PATH}
+    facts = tuple(replace(each, valid=each.arm.name in about) for each in facts)
     tested = confirmations(confirmed)
     return Summary(
         run=run.info.run_id,
@@ -109,8 +113,8 @@ def summarise(run: Run) -> Summary:
         confirmations=tested,
         unconfirmed=unconfirmed(confirmed),
         scaling=scaling(run, facts),
-        compression=compression(facts, workload),
-        encryption=encryption(facts, workload),
+        compression=compression(facts, workload, floors.throughput),
+        encryption=encryption(facts, workload, floors.throughput),
         what_if=what_if(facts, workload),
     )
 

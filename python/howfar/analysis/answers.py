@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from howfar.analysis.alike import alike
 from howfar.analysis.attribution.cycle import largest
 from howfar.analysis.estimate import Estimate
-from howfar.analysis.findings import Limit, Resource
+from howfar.analysis.findings import NOT_THE_PATH, Limit, Resource
 from howfar.analysis.intervals import interval_text, judge_ratio, resolve
 from howfar.analysis.summary import CellSummary, Resolution
 from howfar.analysis.trials import TrialTable, qps
@@ -226,6 +226,9 @@ def _of_compression(cells: Sequence[CellSummary], ratios: _Ratios) -> list[str]:
 def _compression_clause(plain: CellSummary, tried: Sequence[_Tried], ratios: _Ratios) -> str:
     """Of those that are told from no change the best; what only looks best is not chosen over it."""
     where = f"{_place(plain.factors)}, {_level(plain, 'content')}"
+    tried = [pair for pair in tried if _valid(plain, pair[0])]
+    if not tried:
+        return f"{where}: no figure is about the path{_stayed(plain.limit)}"
     faster = [pair for pair in tried if ratios.resolved(pair[1]) is Resolution.FASTER]
     best, ratio = max(faster or tried, key=lambda pair: pair[1].value)
     answers = f"{_level(best, 'compression')} answers {interval_text(ratio)}"
@@ -239,6 +242,11 @@ def _compression_clause(plain: CellSummary, tried: Sequence[_Tried], ratios: _Ra
 
 
 _Tried = tuple[CellSummary, Estimate]
+
+
+def _valid(*cells: CellSummary) -> bool:
+    """Figures about other programs or errors say nothing of what is compared, however narrow their intervals."""
+    return all(cell.limit is None or cell.limit.resource not in NOT_THE_PATH for cell in cells)
 
 
 def _moved(before: Limit | None, after: Limit | None) -> str:
@@ -290,7 +298,9 @@ def _tls(cells: Sequence[CellSummary], ratios: _Ratios) -> dict[str, list[Estima
         for cell in group:
             ratio = ratios.of(cell, plain) if plain is not None and cell is not plain else None
             if ratio is not None:
-                told = ratios.resolved(ratio) is not Resolution.NOT_RESOLVED
+                told = (
+                    ratios.resolved(ratio) is not Resolution.NOT_RESOLVED and plain is not None and _valid(plain, cell)
+                )
                 found.setdefault(str(_level(cell, "tls")), []).append(ratio if told else None)
     return found
 

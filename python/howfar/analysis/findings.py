@@ -58,6 +58,10 @@ class Resource(StrEnum):
     NOT_ESTABLISHED = "not established"
 
 
+NOT_THE_PATH = frozenset({Resource.ERRORS, Resource.INVALID})
+"""Figures with such a limit say nothing of a path, nor of what is compared on it."""
+
+
 class Limit(Part):
     """Which resource binds, with the evidence."""
 
@@ -236,6 +240,10 @@ class CompressionTried(Part):
     """By the model, the costs of compression taken from cells at other rates. None: there are none."""
     agrees: bool | None
     """The prediction of better or worse was right, or the interval holds both. None: nothing was predicted."""
+    invalid: bool = False
+    """One of the two cells is about other programs or errors: nothing follows from the ratio."""
+    below_noise: bool = False
+    """No further from 1 than the run's noise floor."""
 
 
 class CompressionEconomics(Part):
@@ -269,6 +277,10 @@ class EncryptionTried(Part):
     """Throughput over the same cell without TLS."""
     predicted: float | None = None
     """The same by the model, what TLS costs taken from cells with other numbers of connections. None: there are none that tell."""
+    invalid: bool = False
+    """One of the two cells is about other programs or errors: nothing follows from the ratio."""
+    below_noise: bool = False
+    """No further from 1 than the run's noise floor."""
 
 
 class EncryptionEconomics(Part):

@@ -235,16 +235,21 @@ def compression(summary: Summary) -> Table | None:
         if row.level_advice:
             advice.setdefault(row.level_advice, []).append(f"{row.algorithm} on {row.content}")
     advised = [f"{', '.join(names)}: {text.rstrip('.')}." for text, names in advice.items()]
-    missed = any(tried.agrees is False for row in found.rows for tried in row.measured)
+    missed = any(tried.agrees is False and not tried.invalid for row in found.rows for tried in row.measured)
     said = ("! the model said better where it was worse, or the other way round.",) if missed else ()
     return Table("What compression costs and saves", head, rows, (found.says, *said, *advised))
+
+
+NOT_VALID = " not valid"
+"""Behind a ratio of which one side is about other programs or errors."""
 
 
 def _tried(row: CompressionRow, bps: float | None) -> str:
     tried = next((tried for tried in row.measured if tried.rate_bps == bps), None)
     if tried is None:
         return figures.UNKNOWN
-    return f"{figures.ratio(tried.ratio)} ({_model(tried.predicted)}){' !' if tried.agrees is False else ''}"
+    mark = NOT_VALID if tried.invalid else " !" if tried.agrees is False else ""
+    return f"{figures.ratio(tried.ratio)} ({_model(tried.predicted)}){mark}"
 
 
 def _model(predicted: float | None) -> str:
@@ -302,7 +307,9 @@ def _ends(tried: Sequence[EncryptionTried]) -> list[int]:
 
 def _encrypted(tried: Sequence[EncryptionTried], threads: int) -> str:
     found = next((found for found in tried if found.threads == threads), None)
-    return figures.UNKNOWN if found is None else f"{figures.ratio(found.ratio)} ({_model(found.predicted)})"
+    if found is None:
+        return figures.UNKNOWN
+    return f"{figures.ratio(found.ratio)} ({_model(found.predicted)}){NOT_VALID if found.invalid else ''}"
 
 
 def confirmations(summary: Summary) -> Table | None:

@@ -82,11 +82,13 @@ class _Content:
     facts: tuple[ArmFacts, ...]
 
 
-def compression(facts: Sequence[ArmFacts], workload: Mapping[str, Any]) -> CompressionEconomics | None:
-    """None: nothing was compressed, or nothing that has its uncompressed cell."""
+def compression(
+    facts: Sequence[ArmFacts], workload: Mapping[str, Any], floor: float | None = None
+) -> CompressionEconomics | None:
+    """`floor`: the run's noise floor. None: nothing was compressed, or nothing that has its uncompressed cell."""
     rows: list[CompressionRow] = []
     for content in _contents(facts, workload):
-        rows += _rows(content)
+        rows += _rows(content, floor)
     if not rows:
         return None
     return CompressionEconomics(rows=tuple(rows), says=compression_says(rows))
@@ -104,7 +106,7 @@ def _contents(facts: Sequence[ArmFacts], workload: Mapping[str, Any]) -> list[_C
     return found
 
 
-def _rows(content: _Content) -> list[CompressionRow]:
+def _rows(content: _Content, floor: float | None) -> list[CompressionRow]:
     known = costs(content.facts, content.name)
     if not known:
         return []
@@ -127,7 +129,7 @@ def _rows(content: _Content) -> list[CompressionRow]:
                 break_even_bps=even_bps,
                 resolved=resolved,
                 everywhere=even_bps == FASTEST_BPS,
-                measured=tuple(each for pair in tried if (each := _tried(content, cost.algorithm, pair, tried))),
+                measured=tuple(each for pair in tried if (each := _tried(content, cost.algorithm, pair, tried, floor))),
                 level_advice=advice,
                 curve=_curve(base, content.top, cost.algorithm),
             )
@@ -171,7 +173,9 @@ def _curve(base: WhatIf, top: ArmFacts, algorithm: str) -> tuple[BreakEvenPoint,
     return tuple(points)
 
 
-def _tried(content: _Content, algorithm: str, pair: Pair, tried: Sequence[Pair]) -> CompressionTried | None:
+def _tried(
+    content: _Content, algorithm: str, pair: Pair, tried: Sequence[Pair], floor: float | None
+) -> CompressionTried | None:
     """What was foreseen comes from cells at other rates; without any, nothing was."""
     ratio = pair.ratio
     if ratio is None:
@@ -189,5 +193,7 @@ def _tried(content: _Content, algorithm: str, pair: Pair, tried: Sequence[Pair])
         threads=pair.plain.threads,
         ratio=ratio,
         predicted=predicted,
+        invalid=not pair.valid,
+        below_noise=pair.below_noise(floor),
         agrees=None if predicted is None else undecided or (predicted > 1) == (ratio.value > 1),
     )

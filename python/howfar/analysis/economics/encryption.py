@@ -26,13 +26,17 @@ MOST_WAITED = 0.2
 """Of a lone connection's cycle: beyond, what is left of it after taking off the waits is not what round trips took."""
 
 
-def encryption(facts: Sequence[ArmFacts], workload: Mapping[str, Any]) -> EncryptionEconomics | None:
-    """None: nothing was encrypted that has its plain cell."""
-    rows = [row for version in levels(facts, "tls") if (row := _row(facts, workload, str(version))) is not None]
+def encryption(
+    facts: Sequence[ArmFacts], workload: Mapping[str, Any], floor: float | None = None
+) -> EncryptionEconomics | None:
+    """`floor`: the run's noise floor. None: nothing was encrypted that has its plain cell."""
+    rows = [row for version in levels(facts, "tls") if (row := _row(facts, workload, str(version), floor)) is not None]
     return EncryptionEconomics(rows=tuple(rows), says=encryption_says(rows)) if rows else None
 
 
-def _row(facts: Sequence[ArmFacts], workload: Mapping[str, Any], version: str) -> EncryptionRow | None:
+def _row(
+    facts: Sequence[ArmFacts], workload: Mapping[str, Any], version: str, floor: float | None
+) -> EncryptionRow | None:
     every = list(pairs(facts, "tls", version))
     persistent, each = _apart(every)
     if not every:
@@ -45,17 +49,23 @@ def _row(facts: Sequence[ArmFacts], workload: Mapping[str, Any], version: str) -
         connect_us=median(found.client_s + found.server_s for found in connects) * 1e6 if connects else None,
         connect_turns=_turns(connects),
         byte_ns=None if byte_s is None else byte_s * 1e9,
-        persistent=_tried(persistent, forecast),
-        per_transaction=_tried(each, forecast),
+        persistent=_tried(persistent, forecast, floor),
+        per_transaction=_tried(each, forecast, floor),
         resumed=_always("tls_resumed", each or every),
         retried=_always("tls_retried", every),
     )
 
 
-def _tried(found: Sequence[Pair], forecast: _Forecast) -> tuple[EncryptionTried, ...]:
+def _tried(found: Sequence[Pair], forecast: _Forecast, floor: float | None) -> tuple[EncryptionTried, ...]:
     """Where several cells have as many connections (other rates), each stands for itself."""
     return tuple(
-        EncryptionTried(threads=pair.plain.threads, ratio=ratio, predicted=forecast.ratio(pair))
+        EncryptionTried(
+            threads=pair.plain.threads,
+            ratio=ratio,
+            predicted=forecast.ratio(pair),
+            invalid=not pair.valid,
+            below_noise=pair.below_noise(floor),
+        )
         for pair in sorted(found, key=lambda pair: pair.plain.threads)
         if (ratio := pair.ratio) is not None
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -33,6 +34,15 @@ class Pair:
     @property
     def server_s(self) -> float:
         return self.changed.server_cpu_s - self.plain.server_cpu_s
+
+    @property
+    def valid(self) -> bool:
+        """Both cells are about the path."""
+        return self.plain.valid and self.changed.valid
+
+    def below_noise(self, floor: float | None) -> bool:
+        """The same cell under two names differs by as much."""
+        return floor is not None and self.ratio is not None and abs(math.log(self.ratio.value)) < math.log1p(floor)
 
     @property
     def ratio(self) -> Estimate | None:

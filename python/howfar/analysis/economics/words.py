@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
-from howfar.analysis.estimate import Estimate
-from howfar.analysis.findings import CompressionRow, EncryptionRow, EncryptionTried, WhatIf, WhatIfSettings
+from howfar.analysis.findings import (
+    CompressionRow,
+    CompressionTried,
+    EncryptionRow,
+    EncryptionTried,
+    WhatIf,
+    WhatIfSettings,
+)
 from howfar.analysis.intervals import excludes_one
 from howfar.analysis.model.what_if import answer
 from howfar.units import format_rate_bps
@@ -20,6 +26,11 @@ HALF_A_TURN = 0.5
 NOT_RESOLVED = "cost not resolved"
 """Of an algorithm whose CPU noise hid."""
 EVERYWHERE = "at every rate looked at"
+
+
+def is_told(tried: CompressionTried | EncryptionTried) -> bool:
+    """From no change: by its interval and the noise floor, of cells that are about the path."""
+    return excludes_one(tried.ratio) and not tried.invalid and not tried.below_noise
 
 
 def level_advice(base: WhatIf, settings: WhatIfSettings, rates: Sequence[float], told: Sequence[str]) -> str:
@@ -48,7 +59,7 @@ def compression_says(rows: Sequence[CompressionRow]) -> str:
         named = ", ".join(f"{row.algorithm} {_pays(row)}" for row in pays)
         parts.append(f"{content}: {named}")
     tried = [each for row in rows for each in row.measured]
-    decided = [each for each in tried if excludes_one(each.ratio)]
+    decided = [each for each in tried if is_told(each)]
     foreseen = [each for each in decided if each.agrees is not None]
     said = f"Compression pays on this machine for {'; '.join(parts)}."
     if not decided:
@@ -101,7 +112,9 @@ def _round_trips(row: EncryptionRow) -> str:
 def _model_says(row: EncryptionRow) -> str:
     """How far off the model was in the cells that it foresaw."""
     tried = [*row.persistent, *row.per_transaction]
-    errors = [abs(each.predicted / each.ratio.value - 1) for each in tried if each.predicted is not None]
+    errors = [
+        abs(each.predicted / each.ratio.value - 1) for each in tried if each.predicted is not None and not each.invalid
+    ]
     if not errors:
         return ""
     mean, worst = sum(errors) / len(errors), max(errors)
@@ -122,14 +135,15 @@ def _price(tried: Sequence[EncryptionTried]) -> _Price | None:
     """None: not measured."""
     if not tried:
         return None
-    if any(excludes_one(each.ratio) and 1 - each.ratio.value >= HARDLY for each in tried):
+    if any(is_told(each) and 1 - each.ratio.value >= HARDLY for each in tried):
         return _Price.COSTS
-    return _Price.HARDLY if all(_shows_hardly(each.ratio) for each in tried) else _Price.UNTOLD
+    return _Price.HARDLY if all(_shows_hardly(each) for each in tried) else _Price.UNTOLD
 
 
-def _shows_hardly(ratio: Estimate) -> bool:
+def _shows_hardly(tried: EncryptionTried) -> bool:
     """Told from no change and less than `HARDLY` from it, or the whole interval is."""
-    return excludes_one(ratio) or (ratio.low is not None and 1 - ratio.low < HARDLY)
+    low = tried.ratio.low
+    return is_told(tried) or (not tried.invalid and low is not None and 1 - low < HARDLY)
 
 
 def _verdict(bytes_cost: _Price | None, churn_costs: _Price | None) -> str:
@@ -166,10 +180,12 @@ def _shares(row: EncryptionRow) -> str:
 
 def _throughput(tried: Sequence[EncryptionTried], how: str) -> str:
     """The worst of what is told from no change: of many noisy figures the worst is always bad."""
-    told = [each.ratio.value - 1 for each in tried if excludes_one(each.ratio)]
+    told = [each.ratio.value - 1 for each in tried if is_told(each)]
+    invalid = sum(each.invalid for each in tried)
+    about = f", {invalid} of them not about the path" if invalid else ""
     if not told:
-        return f"throughput {how} not told from no change in {_cells(len(tried))}"
-    among = "" if len(told) == len(tried) else f", {len(told)} of {len(tried)} cells told from no change"
+        return f"throughput {how} not told from no change in {_cells(len(tried))}{about}"
+    among = "" if len(told) == len(tried) else f", {len(told)} of {len(tried)} cells told from no change{about}"
     return f"throughput {min(told):+.0%} at worst {how}{among}".replace("%", " %")
 
 

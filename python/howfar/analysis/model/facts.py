@@ -64,6 +64,8 @@ class ArmFacts:
     way_s: float
     """What of a ping over the link is hosts and emulator, not the delay that was asked: kernels, wakes."""
     session: Mapping[str, Any]
+    valid: bool = True
+    """False: its limit says that these figures are about other programs or about errors."""
 
     @property
     def runnable_s(self) -> float:
