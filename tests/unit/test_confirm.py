@@ -14,10 +14,11 @@ import pytest
 from tests.unit.fake_lab import FakeClock, FakeEngine, FakeLaboratory, fake_info, fakes
 
 from howfar.analysis.analyse import summarise
+from howfar.analysis.attribution.counterfactual import FASTER
 from howfar.analysis.confirmation import choose, is_nearer
 from howfar.analysis.estimate import Estimate
 from howfar.analysis.findings import Confirmation, Intervention, Limit, Resource
-from howfar.analysis.intervention import FASTER, intervention
+from howfar.analysis.intervention import intervention
 from howfar.analysis.summary import BytesPerTxn, CellSummary, Summary
 from howfar.conduct import confirm
 from howfar.conduct.conductor import conduct
@@ -167,6 +168,24 @@ def test_only_the_rtt_that_was_asked_is_halved(tmp_path: Path, rest_us: int, goe
     assert isinstance(found, Intervention)
     assert (found.changed, found.factors["rtt_ns"]) == ("RTT 0.1ms -> 50us", 50_000)
     assert found.predicted == pytest.approx(min(2000 / (2000 - 10 * goes_us / 2), FASTER))
+
+
+def test_what_is_changed_of_each_limit_is_what_the_method_says(tmp_path: Path) -> None:
+    """The table of docs/method.md, at 16 connections and an RTT of 1 ms; all others are in its last paragraph."""
+    cell, summary = of_remote(tmp_path, rtt_ns=1_000_000, threads=16)
+    changed: dict[str, set[Resource]] = {}
+    for resource in Resource:
+        found = intervention(cell, limit(resource), summary)
+        changed.setdefault("nothing" if isinstance(found, str) else found.changed.partition(" ")[0], set()).add(
+            resource
+        )
+    assert changed.pop("rate") == {Resource.LINK_TO_CLIENT, Resource.LINK_TO_SERVER}
+    assert changed.pop("RTT") == {Resource.LATENCY}
+    nothing = {Resource.COMMIT, Resource.ERRORS, Resource.SERVER_WAIT, Resource.INVALID, Resource.NOT_ESTABLISHED}
+    assert changed.pop("nothing") == nothing
+    assert changed == {
+        "16": set(Resource) - nothing - {Resource.LINK_TO_CLIENT, Resource.LINK_TO_SERVER, Resource.LATENCY}
+    }
 
 
 def of_remote(tmp_path: Path, **factors: int) -> tuple[CellSummary, Summary]:
