@@ -61,7 +61,9 @@ def go_on(run: Path, more: Extension, confirm: bool, html: Path | None, no_colou
     pages.check_place(pages.place(html, run))
     if found.stop not in _GO_ON and more == Extension():
         assert found.stop is not None
-        click.echo(f"Nothing to do: the run is complete ({STOPPED[found.stop]}).", err=True)
+        click.echo(
+            f"Nothing to do: the run is complete ({STOPPED[found.stop]}){_tested(found) if confirm else ''}.", err=True
+        )
         click.echo(f"  To measure on: {more_command(run, found)}", err=True)
         return finish(run, html, no_colour)
     plan = restore_plan(found.info.plan)
@@ -84,6 +86,19 @@ def go_on(run: Path, more: Extension, confirm: bool, html: Path | None, no_colou
             began_ns = time.monotonic_ns()
         conduct(file, laboratory, began_ns, ground.instruments(), watching, more)
     return finish(run, html, no_colour)
+
+
+def _tested(run: Run) -> str:
+    """What there is to say to somebody who asks for a test that was made."""
+    begun = confirmation(run.events)
+    if begun is None or not begun.ended:
+        return ""
+    tested = ", ".join(to_confirm(run))
+    return (
+        f", and its limits have been put to the test before: {tested}"
+        if tested
+        else ", and no limit of it can be put to the test"
+    )
 
 
 def _confirming(run: Run, more: Extension) -> Extension:
