@@ -54,6 +54,17 @@ def test_what_howfar_s_own_looks_take_is_no_stranger_s() -> None:
     assert others_in(trial.model_copy(update={"load": load})) == pytest.approx(0.42)
 
 
+def test_a_cpu_worked_no_less_than_this_load_did_on_it() -> None:
+    """Ticks saw 22 % where the load and the emulator by their own clocks had 50."""
+    trial = Case(tps=1000, client_us=100, server_us=300, emulator={0: 0.2}).trial()
+    assert trial.window is not None
+    ticks = trial.window.model_copy(update={"cpus_busy": {0: 0.22, 1: 0.05}})
+    evidence = gather([trial.model_copy(update={"window": ticks})], Case().setting())
+    assert evidence.server_cpus.used == pytest.approx(0.5)
+    assert evidence.client_cpus.used == pytest.approx(0.1)
+    assert evidence.server_cpus.owners["others"] == 0
+
+
 def test_hosts_have_their_cpus_and_the_disk_its_cost() -> None:
     setting = setting_of(_info(), _arm("remote"), 2, 0.0002)
     assert (setting.client_cpus, setting.server_cpus, setting.machine_cpus) == ((2, 3), (0, 1), 4)

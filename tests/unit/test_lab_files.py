@@ -11,7 +11,7 @@ import pytest
 
 from howfar.errors import LabError, PlanError
 from howfar.lab.cache import cache_home, file_system_of, lock, work_directory
-from howfar.lab.environment import LoadWatch, cpu_ticks, machine_facts
+from howfar.lab.environment import LoadWatch, busy_cpus, cpu_ticks, machine_facts
 from howfar.lab.laboratory import LabRequest
 from howfar.lab.network import host_batch, loopback_batch, middle_batch, tcp_memory_warning
 from howfar.lab.sandbox import TCP_MEMORY
@@ -141,9 +141,18 @@ def test_facts_and_load_are_read_from_this_kernel() -> None:
 
 def test_busy_is_neither_idle_nor_waiting_nor_stolen() -> None:
     """The words are user, nice, system, idle, iowait, irq, softirq, steal, guest, guest_nice."""
-    assert cpu_ticks("cpu  1 20 300 4000 50000 600000 7000000 80000000 9 9\ncpu0 1 1") == (7600321, 80000000)
+    ticks = cpu_ticks("cpu  1 20 300 4000 50000 600000 7000000 80000000 9 9\ncpu0 1 1")
+    assert ticks is not None and ticks[:2] == (54000, 80000000)
     assert cpu_ticks("cpu  1 2 3 4") is None
     assert cpu_ticks(None) is None
+
+
+def test_work_that_the_ticks_did_not_see_is_the_time_that_was_not_idle() -> None:
+    """Two CPUs, a second: ticks saw 22 of 58 hundredths of work, the idle clock is exact. Where nothing counts, nothing is said."""
+    before, after = cpu_ticks("cpu  0 0 0 0 0 0 0 0"), cpu_ticks("cpu  20 0 2 131 1 0 0 10")
+    assert before is not None and after is not None
+    assert busy_cpus(before, after, 1.0, 100, 2) == pytest.approx(0.58)
+    assert busy_cpus(before, before, 1.0, 100, 2) is None
 
 
 def test_a_busy_loop_is_seen_as_busy() -> None:

@@ -6,7 +6,7 @@ import os
 import platform
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from howfar.results.records import MachineLoad
 
@@ -69,17 +69,36 @@ def _pressure_us(resource: str) -> int | None:
     return None
 
 
-_USER, _NICE, _SYSTEM, _IRQ, _SOFTIRQ, _STEAL = 0, 1, 2, 5, 6, 7
-"""Where they stand in the first line of /proc/stat. Guests are counted in user and nice already."""
+_IDLE, _IOWAIT, _STEAL = 3, 4, 7
+"""Where they stand in a line of /proc/stat."""
 
 
-def cpu_ticks(stat: str | None) -> tuple[int, int] | None:
-    """Ticks of all CPUs since boot: at work (not idle, waiting for a disk, or stolen), and stolen. None: not said."""
+class CpuTicks(NamedTuple):
+    """Of a line of /proc/stat, since boot. What a CPU was at work is not read off the line but is the rest of the time: most kernels
+    clock idle time exactly, and sample work at their timer's ticks, which miss whoever wakes at a tick and sleeps before the next."""
+
+    idle: int
+    """Waiting for a disk too."""
+    stolen: int
+    every: int
+    """Of all kinds. Where it stands still, nobody counts."""
+
+
+def cpu_ticks(stat: str | None) -> CpuTicks | None:
+    """Of the first line. None: not said."""
     words = (stat or "").partition("\n")[0].split()[1:]
     if len(words) <= _STEAL:
         return None
     ticks = [int(word) for word in words]
-    return sum(ticks[place] for place in (_USER, _NICE, _SYSTEM, _IRQ, _SOFTIRQ)), ticks[_STEAL]
+    return CpuTicks(ticks[_IDLE] + ticks[_IOWAIT], ticks[_STEAL], sum(ticks))
+
+
+def busy_cpus(before: CpuTicks, after: CpuTicks, elapsed_s: float, ticks_per_s: int, cpus: int) -> float | None:
+    """How many of so many CPUs were at work: neither idle, nor waiting for a disk, nor stolen. None: nothing was counted."""
+    if after.every == before.every:
+        return None
+    away_s = (after.idle - before.idle + after.stolen - before.stolen) / ticks_per_s
+    return min(max(cpus - away_s / elapsed_s, 0.0), float(cpus))
 
 
 class LoadWatch:
@@ -97,12 +116,12 @@ class LoadWatch:
         def share(before: int | None, after: int | None, per_s: float) -> float | None:
             return None if before is None or after is None else (after - before) / per_s / elapsed_s
 
-        busy, stolen = self._ticks or (None, None)
-        busy_now, stolen_now = ticks or (None, None)
+        cpus = os.cpu_count() or 1
+        busy = busy_cpus(self._ticks, ticks, elapsed_s, _TICKS, cpus) if self._ticks and ticks else None
         return MachineLoad(
             psi_cpu_some_share=share(self._cpu, _pressure_us("cpu"), _US_PER_S),
             psi_io_some_share=share(self._io, _pressure_us("io"), _US_PER_S),
-            steal_share=share(stolen, stolen_now, _TICKS * (os.cpu_count() or 1)),
+            steal_share=share(self._ticks and self._ticks.stolen, ticks and ticks.stolen, _TICKS * cpus),
             load_average_1m=os.getloadavg()[0],
-            busy_cpus=share(busy, busy_now, _TICKS),
+            busy_cpus=busy,
         )

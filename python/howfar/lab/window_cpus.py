@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from howfar.lab.environment import cpu_ticks
+from howfar.lab.environment import CpuTicks, busy_cpus, cpu_ticks
 from howfar.lab.window_network import ProcFile
 
 _PROCESSOR = 36
@@ -15,20 +15,19 @@ _PROCESSOR = 36
 
 
 def busy_shares(before: bytes, after: bytes, elapsed_s: float, ticks_per_s: int) -> dict[int, float]:
-    """Share of the time between two readings of /proc/stat in which each CPU worked; at most 1, for a tick may fall on an edge."""
+    """Share of the time between two readings of /proc/stat in which each CPU worked."""
     then, now = _ticks(before), _ticks(after)
-    return {
-        cpu: min(max(ticks - then[cpu], 0) / ticks_per_s / elapsed_s, 1.0) for cpu, ticks in now.items() if cpu in then
-    }
+    shares = {cpu: busy_cpus(then[cpu], ticks, elapsed_s, ticks_per_s, 1) for cpu, ticks in now.items() if cpu in then}
+    return {cpu: share for cpu, share in shares.items() if share is not None}
 
 
-def _ticks(stat: bytes) -> dict[int, int]:
+def _ticks(stat: bytes) -> dict[int, CpuTicks]:
     found = {}
     for line in stat.decode().splitlines():
         name = line.partition(" ")[0]
         ticks = cpu_ticks(line)
         if name[:3] == "cpu" and name[3:].isdigit() and ticks is not None:
-            found[int(name[3:])] = ticks[0]
+            found[int(name[3:])] = ticks
     return found
 
 

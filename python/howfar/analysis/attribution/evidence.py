@@ -247,8 +247,11 @@ def _cpu_set(
     looks = (
         sum(w.looks_cpu_ns / max(len(w.cpus_busy), 1) for w in seen) / length_ns
     )  # anywhere: taken to be on all alike
-    owners["others"] = max(0.0, busy - looks - sum(owners.values()))
-    return CpuSet(name, number, busy, owners)
+    ours = sum(owners.values())
+    owners["others"] = max(0.0, busy - looks - ours)
+    return CpuSet(
+        name, number, min(max(busy, ours), 1.0), owners
+    )  # sampled ticks miss short wakes, our own clocks do not
 
 
 def _others_share(trials: Sequence[Trial], machine_cpus: int | None) -> float | None:
