@@ -209,3 +209,16 @@ def test_what_if_nothing_changes_then_nothing_changes() -> None:
     assert "-24.0 %: its error there" in found.notes[0]
     for text in (markdown.render(off), html.render(off)):
         assert text.count(": its error there") == 1
+
+
+def test_a_version_that_was_measured_at_connections_of_its_own_has_its_figure() -> None:
+    """Of one version only those in the middle were measured: they are neither the least nor the most of the others."""
+    whole = summary("encryption")
+    assert whole.encryption is not None
+    older, newer = whole.encryption.rows
+    rows = (older.model_copy(update={"per_transaction": older.per_transaction[1:2]}), newer)
+    mixed = whole.model_copy(update={"encryption": whole.encryption.model_copy(update={"rows": rows})})
+    found = tables.encryption(mixed)
+    assert found is not None
+    assert found.head[-3:] == tuple(("x connect/txn", f"at {threads}") for threads in (1, 16, 64))
+    assert [[cell == figures.UNKNOWN for cell in row[-3:]] for row in found.rows] == [[True, False, True], [False] * 3]

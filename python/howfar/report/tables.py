@@ -269,8 +269,8 @@ def encryption(summary: Summary) -> Table | None:
     found = summary.encryption
     if found is None or not found.rows:
         return None
-    persistent = _ends([tried for row in found.rows for tried in row.persistent])
-    churned = _ends([tried for row in found.rows for tried in row.per_transaction])
+    persistent = _ends([row.persistent for row in found.rows])
+    churned = _ends([row.per_transaction for row in found.rows])
     rows = tuple(
         (
             row.version,
@@ -299,10 +299,10 @@ def encryption(summary: Summary) -> Table | None:
     return Table("What encryption costs", head, rows, (found.says, note))
 
 
-def _ends(tried: Sequence[EncryptionTried]) -> list[int]:
-    """The least and the most connections."""
-    counts = sorted({found.threads for found in tried})
-    return sorted({counts[0], counts[-1]}) if counts else []
+def _ends(rows: Sequence[Sequence[EncryptionTried]]) -> list[int]:
+    """The least and the most connections of each row: one that lacks them all would seem not to have been measured."""
+    counts = [[found.threads for found in tried] for tried in rows if tried]
+    return sorted({end for each in counts for end in (min(each), max(each))})
 
 
 def _encrypted(tried: Sequence[EncryptionTried], threads: int) -> str:
