@@ -1,4 +1,4 @@
-"""The sentence of a run that compares a path with nothing but itself."""
+"""The sentence of a run: of one block, and of a path that is compared with nothing but itself."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from howfar.analysis.analyse import summarise
 from howfar.analysis.estimate import Estimate
 from howfar.analysis.intervals import interval_text
 from howfar.report import terminal
+from howfar.report.figures import session_line
 from howfar.results.records import ArmRole, Run
 
 
@@ -17,6 +18,17 @@ def _alone(run: Run) -> Run:
     names = {arm.name for arm in kept}
     info = run.info.model_copy(update={"arms": kept})
     return run.model_copy(update={"info": info, "trials": tuple(t for t in run.trials if t.arm in names)})
+
+
+def test_one_block_is_no_answer_and_has_no_interval() -> None:
+    """First of all on the screen; no width where there is none; and no list of arms that blocks may or may not resolve."""
+    summary = summarise(synthetic_run(blocks=1, samples=5))
+    assert summary.verdict.startswith("One block: no answer yet. So far: ")
+    assert "no interval yet (asked ±5.0 %)" in session_line(summary)
+    assert "±0.0" not in terminal.render(summary, 100)
+    last = summary.advice[-1]
+    assert last.action == "Run longer: one block is no answer yet." and "remote" not in last.because
+    assert "no answer yet" not in summarise(synthetic_run(blocks=2, samples=5)).verdict
 
 
 def test_a_path_against_itself_is_judged_and_shown() -> None:

@@ -17,7 +17,8 @@ from howfar.report.setup import setup_line
 from howfar.results.records import Run
 
 SETUP = (
-    "2 connections; client and server on CPUs of their own (placement isolated); "
+    "2 connections; client and server on different CPUs, which emulators and other programs "
+    "may use too (placement isolated); "
     "link 1gbit, RTT 0.2ms (measured 0.203ms at rest)"
 )
 

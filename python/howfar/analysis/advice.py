@@ -14,6 +14,7 @@ from howfar.analysis.attribution.cycle import LINK_QUEUE, ROUND_TRIPS, WIRE, par
 from howfar.analysis.findings import Limit, Resource
 from howfar.analysis.intervals import RatioJudgement, blocks_needed, interval_text, judge_ratio, noise_floor, resolve
 from howfar.analysis.link_facts import used_share
+from howfar.analysis.signs import FEW_BLOCKS
 from howfar.analysis.summary import Advice, CellSummary, Resolution, Warning
 from howfar.analysis.trials import TrialTable, path_cpu_us, qps
 from howfar.results.records import ArmRole
@@ -207,6 +208,11 @@ def _more_blocks(session: _Session) -> Advice | None:
     ]
     if not unclear:
         return None
+    if max((len(good) for good in session.table.good.values()), default=0) == 1:
+        return Advice(
+            action="Run longer: one block is no answer yet.",
+            because=f"A single block shows no scatter, and nothing has an interval. From {FEW_BLOCKS} on intervals can be trusted.",
+        )
     needed = {cell.arm: _blocks_to_resolve(session, cell) for cell in unclear}
     within = {arm: blocks for arm, blocks in needed.items() if blocks is not None and blocks <= MAX_BLOCKS_ADVISED}
     beyond = [arm for arm in needed if arm not in within]

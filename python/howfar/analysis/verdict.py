@@ -23,6 +23,18 @@ def verdict(
 ) -> str:
     """One sentence: the limits, of a plan that asks for them; else throughput against the baseline. `refuted`: what is to be added
     where limits are named."""
+    said = _verdict(cells, table, floor, aa, refuted)
+    one = bool(cells) and max((len(good) for good in table.good.values()), default=0) == 1
+    return f"{ONE_BLOCK} So far: {said}" if one else said
+
+
+ONE_BLOCK = "One block: no answer yet."
+"""Nothing can be told from noise by it. First of all, because it stands above figures that look like answers."""
+
+
+def _verdict(
+    cells: Sequence[CellSummary], table: TrialTable, floor: float | None, aa: Estimate | None, refuted: str
+) -> str:
     limits = answer(cells, table, floor)
     if limits is not None:
         return limits.text + _floor_clause(floor, aa, quoted=limits.intervals) + (f". {refuted}" if refuted else ".")

@@ -175,10 +175,13 @@ STOPS = {
 
 
 def widest(summary: Summary) -> str:
-    """`widest interval ±2.3 % (asked ±5.0 %)`; empty without intervals."""
-    widths = [width for cell in shown_cells(summary) if cell.ratio and (width := half_width(cell.ratio)) is not None]
-    if not widths:
+    """`widest interval ±2.3 % (asked ±5.0 %)`; empty where nothing is compared."""
+    compared = [cell for cell in shown_cells(summary) if cell.ratio and cell.role is not ArmRole.BASELINE]
+    widths = [width for cell in compared if cell.ratio and (width := half_width(cell.ratio)) is not None]
+    if not compared:
         return ""
+    if not widths:
+        return f"no interval yet (asked {half_width_text(summary.target_half_width)})"
     return f"widest interval {half_width_text(max(widths))} (asked {half_width_text(summary.target_half_width)})"
 
 

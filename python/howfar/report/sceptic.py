@@ -7,6 +7,7 @@ from howfar.analysis.summary import Summary, Warning
 from howfar.report import figures
 from howfar.report.grid import is_grid
 from howfar.report.sceptic_grid import grid_questions
+from howfar.results.records import ArmRole
 
 RECEIPTS = (
     "Each trial has a receipt, below: address family and peer as the kernel gives them, encryption and compression as the "
@@ -56,7 +57,9 @@ def _noise(summary: Summary) -> str:
         f"Effects smaller than this floor ({figures.share(summary.noise_floor)}) are called not resolved."
     )
     widths = [
-        width for cell in figures.shown_cells(summary) if cell.ratio and (width := half_width(cell.ratio)) is not None
+        width
+        for cell in figures.shown_cells(summary)
+        if cell.ratio and cell.role is not ArmRole.BASELINE and (width := half_width(cell.ratio)) is not None
     ]
     return design + check + (f" The widest interval is {half_width_text(max(widths))}." if widths else "")
 

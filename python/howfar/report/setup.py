@@ -9,13 +9,13 @@ from howfar.results.records import FactorValue
 from howfar.units import format_duration_ns, format_rate_bps
 
 PLACEMENT = {
-    "isolated": "client and server on CPUs of their own (placement isolated)",
+    "isolated": "client and server on different CPUs, which emulators and other programs may use too (placement isolated)",
     "machines": "each host with an equal share of the CPUs (placement machines)",
 }
 
 
 def setup_line(summary: Summary) -> str:
-    """`2 connections; client and server on CPUs of their own (placement isolated); link 1gbit, RTT 0.2ms (measured ...)`.
+    """`2 connections; client and server on different CPUs, which ... (placement isolated); link 1gbit, RTT 0.2ms (measured ...)`.
 
     Empty for a run without figures.
     """
