@@ -65,11 +65,12 @@ _NOBODY = "; nobody has most of it"
 
 
 def _largest(shares: dict[str, float]) -> tuple[str, bool]:
-    """Who has most of a CPU; and whether that is hardly more than others have."""
+    """Who has most of a CPU; and whether that is hardly more than the next. Then other programs are not it: whether a cell's figures
+    are invalid is not for a hair to say."""
     first, *rest = sorted(shares, key=lambda role: -shares[role])
     next_share = shares[rest[0]] if rest else 0.0
     clear = shares[first] >= HALF * sum(shares.values()) or shares[first] >= CLEARLY * next_share
-    return first, not clear
+    return (rest[0] if not clear and first == "others" else first), not clear
 
 
 def _about(owner: str) -> str:
