@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -171,7 +172,9 @@ def test_a_client_without_cpu_left_says_whose_figures_these_are(sandboxed: dict[
 
 def test_pure_latency(sandboxed: dict[str, Any]) -> None:
     limit = _limit(sandboxed["latency"])
-    assert "round trips take 9" in limit["says"]
+    assert re.search(
+        r"round trips take [89]\d %", limit["says"]
+    )  # of a few loaded processors, waking up takes the rest
     assert "more bandwidth" in limit["would_not"]
 
 
