@@ -36,12 +36,12 @@ class Lateness:
 
 STRICT = Lateness(rtt_to_tolerance=True, p99_ns=None, p99_share=0.0, p999_ns=100_000, p999_share=0.01)
 """Of a link used alone: one packet in a thousand at most 100 µs or 1 % of the RTT late, the RTT at rest within its tolerance."""
-OF_A_PLAN = Lateness(rtt_to_tolerance=False, p99_ns=100_000, p99_share=0.01, p999_ns=1_000_000, p999_share=0.1)
+OF_A_PLAN = Lateness(rtt_to_tolerance=False, p99_ns=100_000, p99_share=0.01, p999_ns=2_000_000, p999_share=0.1)
 """Of a trial in a run. One packet in a hundred later than 100 µs (or 1 % of the RTT) adds 1 µs to the mean way: still below 1 % of the
 shortest RTT that makes sense; more moves throughput. A transaction of sixteen turns is 32 packets, so one packet in a thousand
-touches every thirtieth transaction: later than 1 ms (or 10 % of the RTT) shows in its p99. A tighter bound would only measure that
-a small machine shares its CPUs with the link: beside a load of two connections on two CPUs 0.12 to 0.61 ms were seen, and the strict
-bound voided six trials of six."""
+touches every thirtieth transaction: later than 2 ms (or 10 % of the RTT) shows in its p99. A tighter bound would only measure that
+a small machine shares its CPUs with the link: on two CPUs 0.12 to 0.61 ms were seen beside a load of two connections, 1.06 to 1.4 ms
+beside sixteen that fill the processors; the strict bound voided six trials of six, 1 ms 22 of 36."""
 _TURN_P99_SHARE, _TURN_P999_SHARE = 0.02, 0.2
 GOODPUT_OFF_MAX_SHARE = 0.02
 _UNCOUNTED_BYTES = 64 * 1024
