@@ -15,13 +15,6 @@ from howfar.results.records import ArmRole
 UNKNOWN = "-"
 """Not measured, or not on this path."""
 
-PATH_MEANING = {
-    "socket": "Unix socket, same machine",
-    "tcp": "TCP over loopback, same machine",
-    "remote": "TCP over a network, server on another machine",
-    "forwarded-socket": "a local socket that socat forwards over the network to the server's socket",
-}
-
 
 def number(value: float | None) -> str:
     """Three to four significant digits, thousands grouped: `27,862`, `34.9`, `2.08`, `0.0412`."""
@@ -233,3 +226,21 @@ def unmeasured_lines(summary: Summary) -> list[str]:
         reasons = "; ".join(kind for kind, _ in _kinds(arm.reasons)) or "it was never reached"
         lines.append(f"{arm.arm}: no good trial ({arm.void_trials} void): {reasons}.")
     return lines
+
+
+TRIAL_HEAD = ("queries/s", "some task waited for a CPU", "CPUs busy for others")
+
+
+def trial_rows(summary: Summary) -> list[list[str]]:
+    """Every trial in the order in which they ran: number, block, arm, and what `TRIAL_HEAD` names."""
+    return [
+        [
+            str(trial.number),
+            str(trial.block),
+            trial.arm,
+            number(trial.qps) if trial.qps else "void",
+            share(trial.cpu_pressure),
+            cpus(trial.others_cpus),
+        ]
+        for trial in summary.trials
+    ]

@@ -109,16 +109,5 @@ def throughput_plot(summary: Summary) -> str:
         "What all paths of a block share (a slow minute) cancels in the ratios. A trend or a jump within blocks does not, "
         "and would be seen here."
     )
-    rows = [
-        [
-            str(t.number),
-            str(t.block),
-            t.arm,
-            figures.number(t.qps) if t.qps else "void",
-            figures.share(t.cpu_pressure),
-            figures.cpus(t.others_cpus),
-        ]
-        for t in summary.trials
-    ]
-    data = table(["trial", "block", "path", "queries/s", "some task waited for a CPU", "CPUs busy for others"], rows)
+    data = table(["trial", "block", "path", *figures.TRIAL_HEAD], figures.trial_rows(summary))
     return "<h2>Was it quiet?</h2>" + figure(drawing, caption, data)

@@ -199,19 +199,8 @@ def drift(summary: Summary) -> str:
     if len(grid_charts.against_median(summary)) > grid_charts.MOST_TRIALS:
         caption = "Dot and line: median and middle 80 % of a block's trials. " + caption
         return "<h2>Was it quiet?</h2>" + figure(drawing, caption, _blocks(summary))
-    rows = [
-        [
-            str(t.number),
-            str(t.block),
-            t.arm,
-            figures.number(t.qps) if t.qps else "void",
-            figures.share(t.cpu_pressure),
-            figures.cpus(t.others_cpus),
-        ]
-        for t in summary.trials
-    ]
-    head = ["trial", "block", "cell", "queries/s", "some task waited for a CPU", "CPUs busy for others"]
-    return "<h2>Was it quiet?</h2>" + figure(drawing, caption, table(head, rows))
+    data = table(["trial", "block", "cell", *figures.TRIAL_HEAD], figures.trial_rows(summary))
+    return "<h2>Was it quiet?</h2>" + figure(drawing, caption, data)
 
 
 def _blocks(summary: Summary) -> str:

@@ -17,9 +17,6 @@ from howfar.report.fragments import details, sentence, table, text
 STEPS = 1000
 """Of each slider; `what_if_page.js` knows the same number."""
 
-NO_LINK_RATE_BPS = 1e9
-"""Where a slider for the rate stands while there is no link."""
-
 
 def measured_settings(base: WhatIf) -> WhatIfSettings:
     """Those of the measured point: a plain, uncompressed session that stays open."""

@@ -39,8 +39,6 @@ class ArmFacts:
     client_wait_s: float
     server_wait_s: float
     """Ready and waiting for a processor."""
-    link_cpu_s: float
-    """Of the emulator."""
     link_client_cpus: float
     link_server_cpus: float
     """How many of each host's processors that was."""
@@ -150,7 +148,6 @@ def _facts(run: Run, arm: Arm, trials: Sequence[Trial]) -> ArmFacts:
         server_cpu_s=cpu("server") + cpu("forwarder") / 2,
         client_wait_s=waited("client"),
         server_wait_s=waited("server"),
-        link_cpu_s=cpu("link"),
         link_client_cpus=places.emulator(trials, places.client),
         link_server_cpus=places.emulator(trials, places.server),
         client_cpus=places.count(places.client),

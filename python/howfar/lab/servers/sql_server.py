@@ -28,6 +28,10 @@ _SHUTDOWN_TIMEOUT_S = 300.0
 _VIEW_TIMEOUT_S = 30.0
 """For an answer over the path. A link or a forwarder that died meanwhile says nothing, not even that it is gone."""
 _POLL_S = 0.003
+_DIES_S = 2.0
+"""Long for the kernel to take a killed process apart, with its memory."""
+_CONNECTION_LOST = (2002, 2003, 2006, 2013)
+"""Client errors: two of no connection, server gone, server lost."""
 _LOG_LINES = 8
 _COUNTERS = (
     "Bytes_received",
@@ -208,7 +212,7 @@ class SqlServer:
                 cursorclass=DictCursor,
             )
         except pymysql.Error as error:
-            self._check_alive("when asked for a connection")
+            self._check_alive("when asked for a connection", error)
             raise LabError(f"connecting to the server by {dict(connection)} failed: {error}{self._said()}") from error
 
     def session(self, patience_s: float) -> pymysql.Connection[DictCursor]:
@@ -223,7 +227,7 @@ class SqlServer:
                 cursor.execute(sql)
                 return list(cursor.fetchall())
         except pymysql.Error as error:
-            self._check_alive(f"during {sql[:60]!r}")
+            self._check_alive(f"during {sql[:60]!r}", error)
             raise LabError(f"the server refused {sql[:200]!r}: {error}{self._said()}") from error
 
     def _status(self, names: tuple[str, ...], *, what: str = "GLOBAL STATUS") -> dict[str, str]:
@@ -274,15 +278,18 @@ class SqlServer:
         try:
             return host.within(ask)
         except pymysql.Error as error:
-            self._check_alive("when asked how it sees its client")
+            self._check_alive("when asked how it sees its client", error)
             raise LabError(f"the server did not say how it sees a client by {dict(connection)}: {error}") from error
 
     def alive(self) -> bool:
         return self._companion.alive()
 
     def kill(self) -> None:
-        """SIGKILL, and nothing else: what it held stays as it is."""
-        self._companion.process.kill()
+        """SIGKILL, and nothing else: what it held stays as it is. It has gone on return."""
+        process = self._companion.process
+        process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_DIES_S)
 
     def shut_down(self) -> None:
         """Cleanly, so that the next start needs no recovery. Raises ServerCrashed."""
@@ -301,8 +308,13 @@ class SqlServer:
             self._admin = None
         self._companion.end()
 
-    def _check_alive(self, when: str) -> None:
-        code = self._companion.process.poll()
+    def _check_alive(self, when: str, error: pymysql.Error | None = None) -> None:
+        """Raises ServerCrashed. Its connections end before it has: after an `error` that says so it is waited for a little."""
+        process = self._companion.process
+        if error is not None and error.args and error.args[0] in _CONNECTION_LOST:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_DIES_S)
+        code = process.poll()
         if code is None:
             return
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
