@@ -16,6 +16,7 @@ from howfar.analysis.findings import (
     Unconfirmed,
     WhatIf,
 )
+from howfar.analysis.replication.findings import ReplicationFindings
 from howfar.results.records import ArmRole, FactorValue
 
 
@@ -242,6 +243,7 @@ class Summary(Part):
     compression: CompressionEconomics | None = None
     encryption: EncryptionEconomics | None = None
     what_if: WhatIf | None = None
+    replication: ReplicationFindings | None = None
     confirmations: tuple[Confirmation, ...] = ()
     unconfirmed: tuple[Unconfirmed, ...] = ()
     """Limits that were to be confirmed and could not be. Empty too where nothing was to be confirmed."""

@@ -8,7 +8,7 @@ from itertools import product
 from typing import Literal
 
 from howfar.errors import PlanError
-from howfar.plan.types import LOCAL_PATHS, ORDINARY, Factors, Plan
+from howfar.plan.types import LOCAL_PATHS, ORDINARY, REPLICA_FACTORS, SEMI_SYNC, Factors, Plan
 from howfar.units import format_duration_ns, format_rate_bps
 
 Level = str | int | float | bool
@@ -18,6 +18,13 @@ AGAIN = " (again)"
 """Ends the name of the duplicate of the baseline: the A/A arm."""
 
 _LINK_FACTORS = ("rtt_ns", "rate_bps")
+_MODE_WORDS = {
+    "off": "no binary log",
+    "none": "no replica",
+    "async": "asynchronous",
+    "after-sync": "semi-sync AFTER_SYNC",
+    "after-commit": "semi-sync AFTER_COMMIT",
+}
 
 
 @dataclass(frozen=True)
@@ -44,9 +51,23 @@ def _combinations(plan: Plan) -> list[dict[str, Level]]:
             factors = {name: level for name, level in factors.items() if name not in _LINK_FACTORS}
         if factors.get("tls") == "1.3-resumed" and factors.get("connect", ORDINARY["connect"]) == "persistent":
             factors["tls"] = "1.3"  # connections that stay have nothing to resume
+        factors = _of_replication(factors)
         if factors not in found:
             found.append(factors)
     return found
+
+
+def _of_replication(factors: dict[str, Level]) -> dict[str, Level]:
+    """Without what means nothing in this mode: links where there is no replica, waiting where nobody waits."""
+    mode = factors.get("replication", ORDINARY["replication"])
+    nothing: tuple[str, ...] = ()
+    if mode in ("off", "none"):
+        nothing = (*REPLICA_FACTORS, "fault")
+    elif mode not in SEMI_SYNC:
+        nothing = ("wait_for",)
+    if mode == "off":
+        nothing += ("durability",)
+    return {name: level for name, level in factors.items() if name not in nothing}
 
 
 def _show(factor: str, level: Level) -> str:
@@ -61,6 +82,24 @@ def _show(factor: str, level: Level) -> str:
             return "plain" if level == "off" else f"TLS {level}".replace("-", " ")
         case "compression":
             return "uncompressed" if level == "off" else str(level)
+        case "replication":
+            return _MODE_WORDS[str(level)]
+        case "replica_rtt_ns":
+            return f"replica RTT {format_duration_ns(float(level))}"
+        case "replica_rate_bps":
+            return f"replica link {format_rate_bps(float(level))}"
+        case "replicas":
+            return f"{level} replica{'' if level == 1 else 's'}"
+        case "wait_for":
+            return f"wait for {level}"
+        case "durability":
+            return f"durability {level}"
+        case "replica_tls":
+            return "replication plain" if level == "off" else "replication TLS"
+        case "replica_compression":
+            return "replication uncompressed" if level == "off" else f"replication {level}"
+        case "fault":
+            return "no fault" if level == "none" else str(level)
         case "connect":
             return "connect per transaction" if level == "per-transaction" else "persistent"
         case _:
@@ -70,7 +109,8 @@ def _show(factor: str, level: Level) -> str:
 def _name(factors: dict[str, Level], varied: list[str]) -> str:
     """The path, then the level of every other factor that is varied."""
     shown = ["path", *(factor for factor in varied if factor != "path")]
-    return ", ".join(_show(factor, factors[factor]) for factor in shown if factor in factors)
+    words = ", ".join(_show(factor, factors[factor]) for factor in shown if factor in factors)
+    return words.removeprefix(f"{factors['path']}, ") if "path" not in varied and "replication" in varied else words
 
 
 def cells(plan: Plan) -> tuple[Cell, ...]:
@@ -125,13 +165,15 @@ def _in_toml(factor: str) -> str:
 
 
 def _shown(factor: str, level: Level) -> str:
-    return _show(factor, level).removeprefix("RTT ") if factor in _LINK_FACTORS else str(level)
+    if factor in (*_LINK_FACTORS, "replica_rtt_ns", "replica_rate_bps"):
+        return _show(factor, level).removeprefix("replica ").removeprefix("link ").removeprefix("RTT ")
+    return str(level)
 
 
 def _written(factor: str, level: Level) -> str:
     """As a plan has it: `rate = '1gbit'`, `threads = 16`."""
     shown = _shown(factor, level)
-    return f"{_in_toml(factor)} = {shown if factor == 'threads' else repr(shown)}"
+    return f"{_in_toml(factor)} = {shown if factor in ('threads', 'replicas', 'wait_for') else repr(shown)}"
 
 
 def block_order(seed: int, block: int, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -12,8 +12,26 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, 
 
 from howfar.plan.quantities import STORED, BudgetNs, HalfWidth, MeasureNs, RateBps, RttNs, WarmupNs, refuse
 
-ORDINARY: dict[str, str] = {"tls": "off", "compression": "off", "connect": "persistent", "content": "digits"}
+ORDINARY: dict[str, str | int] = {
+    "tls": "off",
+    "compression": "off",
+    "connect": "persistent",
+    "content": "digits",
+    "replication": "off",
+    "durability": "strict",
+    "replicas": 1,
+    "wait_for": 1,
+    "replica_tls": "off",
+    "replica_compression": "off",
+    "fault": "none",
+}
 """What a cell is where its factors do not say: such a level is not written into a cell of a plan that does not vary it."""
+
+REPLICA_FACTORS = ("replica_rtt_ns", "replica_rate_bps", "replicas", "wait_for", "replica_tls", "replica_compression")
+"""They mean nothing where there is no replica."""
+
+SEMI_SYNC: dict[str, str] = {"after-sync": "AFTER_SYNC", "after-commit": "AFTER_COMMIT"}
+"""Levels of `replication` with an acknowledgement, and the wait point that servers call so."""
 
 PathName = Literal["socket", "tcp", "remote", "forwarded-socket"]
 LOCAL_PATHS: frozenset[str] = frozenset({"socket", "tcp"})
@@ -83,6 +101,28 @@ Compression = Annotated[str, BeforeValidator(_compression)]
 """Algorithm and level, as `zstd-3`. The level of zlib is the client's; servers compress their answers at their own."""
 
 
+Replication = Literal["off", "none", "async", "after-sync", "after-commit"]
+"""`off`: no binary log, as where the path is the question. `none`: a primary alone that writes one, so that a replica is all that the
+others differ in from it. The last two are semi-synchronous, by their wait point."""
+Durability = Literal["strict", "relaxed", "off"]
+"""Of primary and replicas (`lab/replication/asked.py`). Without a binary log it is the server's own."""
+Fault = Literal["none", "kill-primary", "cut", "cut-to-replica", "cut-to-primary", "stop-replica", "replica-leaves"]
+"""`kill-primary` to `stop-replica`: something breaks under load, the primary dies, the replica takes over and is asked what it has.
+`replica-leaves`: timeouts are the server's own, the replica goes and comes back."""
+
+
+def _count(value: Any) -> Any:
+    if isinstance(value, int) and not isinstance(value, bool) and not 1 <= value <= MAX_REPLICAS:
+        raise refuse(f"from 1 to {MAX_REPLICAS} replicas, each on a link of its own")
+    return value
+
+
+MAX_REPLICAS = 9
+Replicas = Annotated[int, BeforeValidator(_count), Field(strict=True)]
+ReplicaTls = Literal["off", "on"]
+ReplicaCompression = Literal["off", "zlib", "zstd"]
+
+
 class Factors(Part):
     """What is varied, and what is held: every combination of levels is a cell."""
 
@@ -97,6 +137,17 @@ class Factors(Part):
     compression: Annotated[tuple[Compression, ...], _OneOrMore] = ("off",)
     connect: Annotated[tuple[Connect, ...], _OneOrMore] = ("persistent",)
     content: Annotated[tuple[Content, ...], _OneOrMore] = ("digits",)
+    replication: Annotated[tuple[Replication, ...], _OneOrMore] = ("off",)
+    replica_rtt_ns: Annotated[tuple[RttNs, ...], _OneOrMore] = Field(default=(85_000_000,), alias="replica_rtt")
+    """Of the link between the primary and each replica; `rtt` is the clients'."""
+    replica_rate_bps: Annotated[tuple[RateBps, ...], _OneOrMore] = Field(default=(10**9,), alias="replica_rate")
+    durability: Annotated[tuple[Durability, ...], _OneOrMore] = ("strict",)
+    replicas: Annotated[tuple[Replicas, ...], _OneOrMore] = (1,)
+    wait_for: Annotated[tuple[Replicas, ...], _OneOrMore] = (1,)
+    """Replicas whose acknowledgement a semi-synchronous commit needs."""
+    replica_tls: Annotated[tuple[ReplicaTls, ...], _OneOrMore] = ("off",)
+    replica_compression: Annotated[tuple[ReplicaCompression, ...], _OneOrMore] = ("off",)
+    fault: Annotated[tuple[Fault, ...], _OneOrMore] = ("none",)
 
 
 class Baseline(Part):
@@ -112,6 +163,15 @@ class Baseline(Part):
     compression: Compression | None = None
     connect: Connect | None = None
     content: Content | None = None
+    replication: Replication | None = None
+    replica_rtt_ns: RttNs | None = Field(default=None, alias="replica_rtt")
+    replica_rate_bps: RateBps | None = Field(default=None, alias="replica_rate")
+    durability: Durability | None = None
+    replicas: int | None = None
+    wait_for: int | None = None
+    replica_tls: ReplicaTls | None = None
+    replica_compression: ReplicaCompression | None = None
+    fault: Fault | None = None
 
 
 class Data(Part):
@@ -146,9 +206,11 @@ WorkloadKind = Literal[
     "select_random_points",
     "select_random_ranges",
     "bulk_insert",
+    "single_row_inserts",
 ]
-"""The engine's (`engine.workloads.SysbenchKind`; a test holds them together). Those that write leave the tables changed for the
-trials after them: inserted and deleted rows add up over a run."""
+"""Sysbench's are the engine's (`engine.workloads.SysbenchKind`; a test holds them together). Those that write leave the tables changed
+for the trials after them, inserted and deleted rows add up over a run; in cells with replication each trial has fresh tables.
+`single_row_inserts`: one short row a transaction into a table of its own, keys drawn by the clients, autocommit."""
 
 
 class Workload(Part):

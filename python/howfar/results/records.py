@@ -6,11 +6,11 @@ Not here: any statistic. Times are integers of nanoseconds, sizes bytes.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """Of the run file. A reader upgrades older files and refuses newer ones."""
 
 CONFIRMATION_BLOCK = 10_000
@@ -145,6 +145,18 @@ class NetworkSample(Record):
     """Segments that both hosts sent again."""
 
 
+class LagRecord(Record):
+    """How far one replica was behind at one moment of the window."""
+
+    at_ns: int
+    """Since the window began."""
+    replica: str
+    behind: int
+    """Transactions that the primary had committed, asked first, and that were not applied."""
+    heartbeat_ns: int | None
+    """Age of the newest heartbeat row that was applied; at least the way there. None: none has come yet."""
+
+
 class Window(Record):
     """What was seen around the measured window, beside the load itself. Times since it began. It ends up to 20 ms before the engine's
     own window, so that connections are still there to be asked."""
@@ -164,6 +176,99 @@ class Window(Record):
     """CPU time of these looks themselves, on whichever CPU; howfar's, and no stranger's. Files of before say nothing."""
     timeouts: int | None = None
     """Retransmission timers of both hosts that ran out. None: files of before, a Unix socket, or this kernel does not say."""
+    lag: tuple[LagRecord, ...] = ()
+    """Empty: no replica."""
+
+
+class CrashRecord(Record):
+    """What a fault lost, by the clients' own logs against what the survivor holds. Times since the load began, by one clock."""
+
+    kind: Literal["crash"] = "crash"
+    fault: str
+    """A level of the factor."""
+    fault_ns: int
+    dead_ns: int
+    """When the primary was killed: with the fault, or later where the fault was another."""
+    watched_ns: int
+    """How often another connection looked for new keys on the primary."""
+    commits_per_s: float
+    """Acknowledged, from the beginning to the fault."""
+    acknowledged: int
+    """By the primary to clients, in all."""
+    lost: int
+    """Of them, not on the survivor."""
+    first_lost_ns: int | None
+    """When the earliest of the lost was acknowledged. None: nothing was lost."""
+    refused: int
+    unknown: int
+    """Under way when the primary died: no client has heard of them."""
+    applied_unknown: int
+    """Of the unknown, on the survivor: done, and nobody was told."""
+    applied_refused: int
+    seen: int
+    """Keys that another connection saw on the primary."""
+    seen_early: int
+    """Of them, before their client had its acknowledgement."""
+    seen_early_median_ns: int | None
+    """How long before, at the least."""
+    phantoms: int
+    """Seen by another connection and not on the survivor."""
+    behind_before: int | None
+    """Transactions that the replica lacked at the last look before the fault. None: nobody had looked."""
+    heartbeat_before_ns: int | None
+    replica_rtt_ns: int
+    """Measured at rest."""
+    promoted: str | None
+    """Who took over. None: nobody could, and the trial is void."""
+    promotion_ns: int
+    unapplied: int
+    """Transactions that had come and waited to be applied when it was told to take over."""
+    lost_keys: tuple[int, ...]
+    """The first of them, twenty at most."""
+
+
+class FallbackSample(Record):
+    """What a primary said of itself at one moment."""
+
+    at_ns: int
+    semi_sync: bool
+    clients: int
+    waiting: int
+    acknowledged: int
+    """Total of its own counter; what it counts differs between servers."""
+    unacknowledged: int
+    behind: int | None
+    """Transactions that the replica lacks. None: it could not be asked."""
+
+
+class FallbackRecord(Record):
+    """A replica that goes away and comes back under the server's own timeouts. Times since the load began."""
+
+    kind: Literal["fallback"] = "fallback"
+    timeout_ms: int
+    left_ns: int
+    returned_ns: int
+    """The link carries again."""
+    reconnected_ns: int | None
+    """The replica was first seen connected again."""
+    stall_ns: int
+    """The longest time in which no commit was acknowledged to anybody."""
+    longest_commit_ns: int
+    fell_ns: int | None
+    """First seen asynchronous. None: it never fell back."""
+    back_ns: int | None
+    """First seen semi-synchronous again, for good. None: not before the end."""
+    unprotected: int
+    """Commits that clients were told of between `fell_ns` and `back_ns`, from their logs."""
+    unacknowledged: int
+    """The same by the server's own counter."""
+    acknowledged: int
+    """To clients, in all."""
+    samples: tuple[FallbackSample, ...]
+    commits: tuple[tuple[int, int], ...]
+    """When a slice began, and how many commits were acknowledged to clients in it; slices of one length."""
+    log_lines: tuple[str, ...]
+    """What the primary wrote about it."""
 
 
 class MachineLoad(Record):
@@ -198,6 +303,8 @@ class Trial(Record):
     load: MachineLoad | None = None
     window: Window | None = None
     """None: files of before, and trials without a measured window."""
+    fault: Annotated[CrashRecord | FallbackRecord, Field(discriminator="kind")] | None = None
+    """None: nothing was broken on purpose."""
     warnings: tuple[str, ...] = ()
 
 

@@ -77,6 +77,8 @@ def insert_trial(connection: sqlite3.Connection, trial: Trial) -> None:
         row |= {name: getattr(trial.load, name) for name in _LOAD}
     if trial.window is not None:
         row["around"] = trial.window.model_dump_json()
+    if trial.fault is not None:
+        row["fault"] = trial.fault.model_dump_json()
     row |= {"receipt": _json(trial.receipt), "warnings": _json(trial.warnings)}
     insert(connection, "trial", row)
     if trial.measured is not None:
@@ -144,6 +146,7 @@ def read_trials(connection: sqlite3.Connection) -> tuple[Trial, ...]:
                 status=TrialStatus(row["status"]),
                 measured=measured,
                 receipt=json.loads(row["receipt"]),
+                fault=None if row["fault"] is None else json.loads(row["fault"]),
                 load=MachineLoad(**{name: row[name] for name in _LOAD}) if has_load else None,
                 window=None if row["around"] is None else Window.model_validate_json(row["around"]),
                 warnings=tuple(json.loads(row["warnings"])),

@@ -59,6 +59,7 @@ CREATE TABLE trial (
     load_average_1m REAL,
     busy_cpus REAL,
     around TEXT,
+    fault TEXT,
     warnings TEXT NOT NULL,
     UNIQUE (block, position, attempt)
 ) STRICT;
@@ -119,7 +120,12 @@ def _add_window(connection: sqlite3.Connection) -> None:
     connection.execute("ALTER TABLE trial ADD COLUMN around TEXT")
 
 
-UPGRADES: dict[int, Callable[[sqlite3.Connection], None]] = {1: _add_busy_cpus, 2: _add_window}
+def _add_fault(connection: sqlite3.Connection) -> None:
+    """Format 4 keeps what was broken on purpose, and what came of it."""
+    connection.execute("ALTER TABLE trial ADD COLUMN fault TEXT")
+
+
+UPGRADES: dict[int, Callable[[sqlite3.Connection], None]] = {1: _add_busy_cpus, 2: _add_window, 3: _add_fault}
 """From a format version to the next: what to run on a private copy in memory."""
 
 

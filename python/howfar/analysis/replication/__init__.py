@@ -1,0 +1,1 @@
+"""What replication costs, by a model and by measurement, and what a crash loses."""

@@ -1,0 +1,175 @@
+"""What a run says of replication: what an acknowledgement costs, what a crash loses, what a fallback hides. Types only; each is public
+in the report's JSON.
+
+They are made by `cost.py` (throughput and the model), `loss.py` (crashes), `fallback.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from howfar.analysis.estimate import Estimate, Part
+
+# ---------------------------------------------------------------- what an acknowledgement costs
+
+Regime = Literal["delay station", "serial", "between"]
+"""Commits share a wait (throughput grows with connections), stand in line for it (it does not), or something between."""
+
+
+class CommitCost(Part):
+    """One arm: a mode at one distance with so many connections."""
+
+    arm: str
+    threads: int
+    commits_per_s: Estimate
+    commit_ms: float
+    """Mean time of a commit: connections / commits a second."""
+    p50_ms: float
+    p99_ms: float
+    local_ms: float
+    """What the same number of connections takes without a replica: statement, log, fsync, queues for CPU."""
+    wire_ms: float
+    """One round trip to the replica, as measured at rest."""
+    waiting_ms: float
+    """What is left: queueing for the acknowledgement of others, the replica's own work. Negative where noise is larger."""
+    rtts: Estimate | None
+    """Time beyond `local_ms` in round trips. None: no acknowledgement is waited for, or the link has no delay."""
+    group: float | None
+    """Commits a group of the binary log. None: the server does not count groups."""
+    predicted: float | None
+    """Commits a second by the model. None: the arm it is made of."""
+    predicted_error: float | None
+    """predicted / measured - 1."""
+
+
+class ReplicationCurve(Part):
+    """One mode at one distance."""
+
+    label: str
+    mode: str
+    """A level of the factor `replication`."""
+    replica_rtt_ns: int | None
+    rest_rtt_ns: float | None
+    """Measured at rest, median over trials."""
+    durability: str
+    held: dict[str, str | int]
+    """Other factors of replication where they are not ordinary: replicas, wait_for, TLS, compression."""
+    points: tuple[CommitCost, ...]
+    growth: Estimate | None
+    """Throughput at `growth_threads` connections over that at one."""
+    growth_threads: int | None
+    regime: Regime | None
+    """None: nothing to tell it by."""
+    lag_p50: float | None
+    """Transactions that the replica was behind, over all looks at the largest number of connections."""
+    lag_max: int | None
+    heartbeat_p50_ms: float | None
+
+
+class ReplicationCost(Part):
+    """Throughput over modes, distances and connections, and how well a model foresees it."""
+
+    curves: tuple[ReplicationCurve, ...]
+    mean_error: float | None
+    worst_error: float | None
+    published: tuple[tuple[str, float, float | None], ...]
+    """Of set-up D: mode, inserts a second there, ours at its distance with one connection."""
+    sentences: tuple[str, ...]
+    """What a reader should take home; the first is the answer, one explains "11 a second"."""
+
+
+# ---------------------------------------------------------------- what a crash loses
+
+
+class CrashLoss(Part):
+    """One mode under one fault, over all its crashes."""
+
+    arm: str
+    mode: str
+    fault: str
+    threads: int
+    replica_rtt_ns: int
+    crashes: int
+    void_crashes: int
+    commits_per_s: Estimate
+    """Before the fault."""
+    acknowledged: int
+    """To clients, over all crashes."""
+    lost: int
+    lost_per_crash: Estimate
+    """Mean with its interval. With none lost at all the upper limit is the rule of three's, for the share of crashes that lose any."""
+    crashes_with_loss: int
+    most_lost: int
+    predicted_lost: Estimate | None
+    """Per crash by lag x rate. None: nobody may be lost in this mode."""
+    lost_age_ms: float | None
+    """How long before the fault the earliest lost commit had been acknowledged: median over crashes with a loss."""
+    done_untold: int
+    """Applied on the survivor, and no client was told: over all crashes."""
+    seen_early: int
+    """Keys that others saw before their client was told, over all crashes."""
+    seen: int
+    seen_early_median_ms: float | None
+    phantoms: int
+    """Seen by others and gone after the crash."""
+    promotion_ms: float
+    sound: bool
+    """Each account adds up: no stranger, no key twice."""
+
+
+class TradeRow(Part):
+    """One line of the table that a reader decides by."""
+
+    mode: str
+    says: str
+    """The mode in a few words."""
+    threads: int
+    commits_per_s: Estimate
+    cost: Estimate | None
+    """Throughput over that without a replica, or else over the first row's. None: the row compared with."""
+    commit_ms: float
+    lost_per_crash: Estimate | None
+    """None: not measured in this run."""
+    crashes: int
+    phantoms: bool | None
+    """Others saw commits that the crash took back. None: not measured."""
+    verdict: str
+    """When to use it, in a clause."""
+
+
+class CrashFindings(Part):
+    losses: tuple[CrashLoss, ...]
+    sentences: tuple[str, ...]
+
+
+# ---------------------------------------------------------------- what a fallback hides
+
+
+class FallbackStory(Part):
+    """One mode: medians over its trials, and one trial to draw."""
+
+    arm: str
+    mode: str
+    threads: int
+    trials: int
+    timeout_ms: int
+    stall_ms: Estimate
+    degraded_ms: Estimate | None
+    """From the first look that found it asynchronous to the last. None: it never fell back."""
+    after_return_ms: Estimate | None
+    """How long after the link carried again the primary was still asynchronous."""
+    unprotected: Estimate
+    """Commits that clients were told of while one server alone had them."""
+    share_unprotected: float
+    drawn: int
+    """Number of the trial to draw."""
+    log_lines: tuple[str, ...]
+
+
+class ReplicationFindings(Part):
+    """None: not in this run."""
+
+    cost: ReplicationCost | None
+    trade: tuple[TradeRow, ...]
+    crash: CrashFindings | None
+    fallback: tuple[FallbackStory, ...]
