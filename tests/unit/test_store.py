@@ -58,6 +58,7 @@ def test_a_file_of_format_1_is_read_and_not_continued(tmp_path: Path) -> None:
     db = sqlite3.connect(path)
     db.execute("ALTER TABLE trial DROP COLUMN busy_cpus")
     db.execute("ALTER TABLE trial DROP COLUMN around")
+    db.execute("ALTER TABLE trial DROP COLUMN fault")
     db.execute("PRAGMA user_version = 1")
     db.commit()
     db.close()
