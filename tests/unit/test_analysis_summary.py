@@ -198,6 +198,16 @@ def test_others_on_the_machine_are_seen(run: Run, change: dict[str, float]) -> N
     assert Warning.BUSY_MACHINE not in summarise(run.model_copy(update={"trials": quiet})).warnings
 
 
+def test_who_waits_for_a_disk_takes_no_cpu_from_us(run: Run) -> None:
+    """Where it is recorded how much CPU others had, waiting for a disk says no more."""
+    cpus = int(run.info.environment["cpu_count"])
+    for busy, warned in ((0.0, False), (float(cpus), True)):
+        change = {"psi_io_some_share": 0.3, "busy_cpus": busy + 0.0, "steal_share": 0.0, "load_average_1m": 1.0}
+        load = MachineLoad(psi_cpu_some_share=None, psi_io_some_share=None, steal_share=None, load_average_1m=1.0)
+        trials = tuple(t.model_copy(update={"load": load.model_copy(update=change)}) for t in run.trials)
+        assert (Warning.BUSY_MACHINE in summarise(run.model_copy(update={"trials": trials})).warnings) == warned
+
+
 def test_merged_percentiles_are_those_of_all_trials_together(run: Run, summary: Summary) -> None:
     """The median of the merged histogram lies between the trials' medians; the maximum is the largest seen."""
     found = [t.measured.histograms[0] for t in run.trials if t.arm == "tcp" and t.measured]

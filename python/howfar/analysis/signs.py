@@ -23,7 +23,8 @@ STEAL_SHARE = 0.02
 """Time that the hypervisor gave to others. More than this and our clock ran while our CPUs did not."""
 
 IO_PRESSURE_SHARE = 0.10
-"""The workloads are held in memory: waiting for a disk is somebody else's doing."""
+"""Judged only where nobody recorded how much CPU others had: the data are in memory, so whoever waits for a disk is another, and takes
+nothing from us by waiting."""
 
 LOAD_PER_CPU = 2.0
 """Load average per CPU above which more than our own load must be running."""
@@ -49,8 +50,8 @@ class Machine:
 
 
 def busy_machine(loads: Sequence[MachineLoad], machine: Machine, connections: int) -> bool:
-    """True when the median trial shows others at work: CPUs in use by them, time stolen, a disk waited for, or more runnable
-    tasks than ours.
+    """True when the median trial shows others at work: CPUs in use by them, time stolen, or more runnable tasks than ours. Of files that
+    do not say how much CPU others had, a disk that was waited for.
 
     CPU pressure is shown and not judged here: our own client and server, put on the same CPU, make as much of it.
     """
@@ -64,7 +65,9 @@ def busy_machine(loads: Sequence[MachineLoad], machine: Machine, connections: in
     others = cpus is not None and average > LOAD_PER_CPU * cpus + connections
     if cpus is not None and machine.others_cpus is not None:
         others = others or machine.others_cpus > OTHERS_SHARE * cpus
-    return steal >= STEAL_SHARE or io >= IO_PRESSURE_SHARE or others
+    else:
+        others = others or io >= IO_PRESSURE_SHARE
+    return steal >= STEAL_SHARE or others
 
 
 def client_limited(trials: Sequence[Measured]) -> bool:
