@@ -1,7 +1,7 @@
 """What a run says of replication: what an acknowledgement costs, what a crash loses, what a fallback hides. Types only; each is public
 in the report's JSON.
 
-They are made by `cost.py` (throughput and the model), `loss.py` (crashes), `fallback.py`.
+They are made by `cost.py` (throughput and the model), `loss.py` (crashes), `fallback.py`; single trials to draw by `drawn.py`.
 """
 
 from __future__ import annotations
@@ -42,6 +42,19 @@ class CommitCost(Part):
     """predicted / measured - 1."""
 
 
+class LagSeries(Part):
+    """How far one replica was behind over one trial. Times since the measured window began."""
+
+    trial: int
+    threads: int
+    replica: str
+    at_s: tuple[float, ...]
+    behind: tuple[int, ...]
+    """Transactions."""
+    heartbeat_ms: tuple[float | None, ...]
+    """Age of the newest heartbeat row that was applied. None: none has come yet."""
+
+
 class ReplicationCurve(Part):
     """One mode at one distance."""
 
@@ -64,6 +77,8 @@ class ReplicationCurve(Part):
     """Transactions that the replica was behind, over all looks at the largest number of connections."""
     lag_max: int | None
     heartbeat_p50_ms: float | None
+    lag: LagSeries | None = None
+    """Of the last good trial at the largest number of connections. None: nobody looked."""
 
 
 class ReplicationCost(Part):
@@ -79,6 +94,28 @@ class ReplicationCost(Part):
 
 
 # ---------------------------------------------------------------- what a crash loses
+
+
+class CrashPoint(Part):
+    """One crash, for the eye. Times from the fault on: before it they are negative."""
+
+    trial: int
+    acknowledged: int
+    lost: int
+    first_lost_ms: float | None
+    """When the earliest of the lost was acknowledged. None: nothing was lost."""
+    dead_ms: float
+    """When the primary was killed."""
+    promotion_ms: float
+    """How long the survivor took to take over."""
+    commits_per_s: float
+    unknown: int
+    """Under way when the primary died."""
+    applied_unknown: int
+    seen_early: int
+    phantoms: int
+    behind_before: int | None
+    unapplied: int
 
 
 class CrashLoss(Part):
@@ -115,6 +152,8 @@ class CrashLoss(Part):
     promotion_ms: float
     sound: bool
     """Each account adds up: no stranger, no key twice."""
+    each: tuple[CrashPoint, ...] = ()
+    """In the order in which they were made."""
 
 
 class TradeRow(Part):
@@ -123,6 +162,8 @@ class TradeRow(Part):
     mode: str
     says: str
     """The mode in a few words."""
+    replica_rtt_ns: int | None = None
+    """The distance that the row is about; also where no replica is, so that a distance's rows stand together. None: no link."""
     threads: int
     commits_per_s: Estimate
     cost: Estimate | None
@@ -145,6 +186,27 @@ class CrashFindings(Part):
 # ---------------------------------------------------------------- what a fallback hides
 
 
+class FallbackSeries(Part):
+    """One trial, drawn. Times in seconds since the load began."""
+
+    trial: int
+    slice_s: float
+    commits_per_s: tuple[float, ...]
+    """Acknowledged to clients, slice by slice."""
+    left_s: float
+    returned_s: float
+    reconnected_s: float | None
+    fell_s: float | None
+    back_s: float | None
+    stall_s: float
+    unprotected: int
+    at_s: tuple[float, ...]
+    """Of the looks at the primary."""
+    semi_sync: tuple[bool, ...]
+    behind: tuple[int | None, ...]
+    """Transactions that the replica lacked. None: it could not be asked."""
+
+
 class FallbackStory(Part):
     """One mode: medians over its trials, and one trial to draw."""
 
@@ -164,6 +226,8 @@ class FallbackStory(Part):
     drawn: int
     """Number of the trial to draw."""
     log_lines: tuple[str, ...]
+    series: FallbackSeries | None = None
+    """The trial to draw."""
 
 
 class ReplicationFindings(Part):
