@@ -50,8 +50,8 @@ class Machine:
 
 
 def busy_machine(loads: Sequence[MachineLoad], machine: Machine, connections: int) -> bool:
-    """True when the median trial shows others at work: CPUs in use by them, time stolen, or more runnable tasks than ours. Of files that
-    do not say how much CPU others had, a disk that was waited for.
+    """True when the median trial shows others at work: CPUs in use by them, time stolen, or more runnable tasks than ours. Of files
+    that do not say how much CPU others had, a disk that was waited for.
 
     CPU pressure is shown and not judged here: our own client and server, put on the same CPU, make as much of it.
     """
