@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from howfar.engine.inserts import SINGLE_ROW_INSERTS
 from howfar.engine.messages import (
     AcknowledgementLog,
-    Custom,
     Failed,
     LoadJob,
     NullJob,
@@ -19,24 +19,12 @@ from howfar.engine.messages import (
     UnixTarget,
 )
 from howfar.engine.process import EngineFailed, EngineProcess, Event
-from howfar.engine.workloads import CustomStatement, CustomStep, CustomTransaction, SequenceValues, TextValues
 
 T = TypeVar("T")
 MILLISECOND = 1_000_000
 SECOND = 1_000_000_000
-TABLE = "CREATE TABLE inserted (id INT UNSIGNED AUTO_INCREMENT PRIMARY KEY, text VARCHAR(8)) ENGINE=InnoDB"
-
-INSERTS = Custom(
-    statements=(
-        CustomStatement(
-            name="insert",
-            sql="INSERT INTO inserted (id, text) VALUES (?, ?)",
-            parameters=(SequenceValues(), TextValues(length=8)),
-        ),
-    ),
-    transactions=(CustomTransaction(name="insert", steps=(CustomStep(statement="insert"),)),),
-)
-"""The published workload of single-row inserts, autocommit, with keys that the client chooses."""
+INSERTS = SINGLE_ROW_INSERTS
+TABLE = INSERTS.prepare[1]
 
 
 def job(target: Target, log: Path | None, **changes: Any) -> LoadJob:

@@ -10,7 +10,7 @@ from typing import Any
 from howfar.engine.messages import NullJob, NullReady, Observed, TcpListen, TcpTarget
 from howfar.engine.process import EngineProcess, Launcher
 from howfar.lab.laboratory import Lab
-from howfar.lab.stage import Obtained, Trust
+from howfar.lab.stage import NO_FACTS, LoadFacts, Obtained, Trust
 from howfar.lab.window import Scene, WindowWatch
 from howfar.results.records import FactorValue
 
@@ -29,11 +29,12 @@ class NullStage:
     user: str = "null"
     password: str = ""
     database: str = "null"
+    pair: None = None
 
     def watch(self, length_ns: int) -> WindowWatch:
         return WindowWatch(self.scene, length_ns)
 
-    def obtained(self, session: Mapping[str, Any], turn_ns: float = 0.0) -> Obtained:
+    def obtained(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> Obtained:
         return Obtained({})
 
 

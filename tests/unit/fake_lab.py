@@ -29,7 +29,7 @@ from howfar.engine.messages import (
     UnixTarget,
 )
 from howfar.engine.process import Event, Launcher, LoadOutcome
-from howfar.lab.stage import Obtained, Trust
+from howfar.lab.stage import NO_FACTS, LoadFacts, Obtained, Trust
 from howfar.plan.load import LoadedPlan, load_plan
 from howfar.results.records import FactorValue, RunInfo, Window
 
@@ -83,11 +83,12 @@ class FakeStage:
     client: Launcher = field(default_factory=Launcher)
     observe: tuple[Observed, ...] = ()
     trust: Trust | None = None
+    pair: None = None
 
     def watch(self, length_ns: int) -> FakeWindowWatch:
         return FakeWindowWatch(length_ns)
 
-    def obtained(self, session: Mapping[str, Any], turn_ns: float = 0.0) -> Obtained:
+    def obtained(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> Obtained:
         return Obtained({"server": {"networking": False}}, self.violations)
 
 

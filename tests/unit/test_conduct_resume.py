@@ -20,7 +20,7 @@ from howfar.conduct.surroundings import differences
 from howfar.conduct.trial import run_trial
 from howfar.engine.messages import LoadJob, Measuring
 from howfar.errors import EngineError, LabError, RunFileError, ServerCrashed
-from howfar.lab.stage import Obtained
+from howfar.lab.stage import NO_FACTS, LoadFacts, Obtained
 from howfar.plan.load import Override, load_plan
 from howfar.plan.types import Timing, restore_plan
 from howfar.results.events import breaks
@@ -176,10 +176,10 @@ def test_the_cap_on_blocks_is_lifted_only_when_it_is_reached() -> None:
 class DeadStage(FakeStage):
     cause: Exception | None = None
 
-    def obtained(self, session: Mapping[str, Any], turn_ns: float = 0.0) -> Obtained:
+    def obtained(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> Obtained:
         if self.cause is not None:
             raise self.cause
-        return super().obtained(session, turn_ns)
+        return super().obtained(session, load)
 
 
 @pytest.mark.parametrize(
@@ -229,9 +229,9 @@ class OneConnection(FakeStage):
         self.busy = True
         return _Ending(length_ns, self)
 
-    def obtained(self, session: Mapping[str, Any], turn_ns: float = 0.0) -> Obtained:
+    def obtained(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> Obtained:
         assert not self.busy, "the watch still uses the connection"
-        return super().obtained(session, turn_ns)
+        return super().obtained(session, load)
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from howfar.conduct.surroundings import program_facts
 from howfar.conduct.trial import Instruments
+from howfar.engine.inserts import SINGLE_ROW_INSERTS
 from howfar.engine.process import engine_info
 from howfar.errors import LabError, RunFileError, UsageError
 from howfar.lab.stage import Laboratory
+from howfar.plan.cells import cells
 from howfar.plan.types import Plan
 from howfar.results.records import RunInfo
 from howfar.results.store import RunFile, create
+
+if TYPE_CHECKING:
+    from howfar.lab.request import ReplicasAsked
 
 _NAMES_TRIED = 100
 _KILLED = (1, 137)
@@ -49,7 +55,8 @@ def enter_sandbox() -> int | None:
 
 def open_ground(plan: Plan) -> AbstractContextManager[Laboratory]:
     """The laboratory for all cells of a plan."""
-    from howfar.lab.laboratory import LabRequest, open_laboratory
+    from howfar.lab.laboratory import open_laboratory
+    from howfar.lab.request import LabRequest
 
     factors = plan.factors
     request = LabRequest(
@@ -62,8 +69,28 @@ def open_ground(plan: Plan) -> AbstractContextManager[Laboratory]:
         connections=_connections(plan),  # a confirmation may halve them, never add
         paths=factors.path,
         contents=factors.content,
+        replicas=_replicas(plan),
+        prepare=SINGLE_ROW_INSERTS.prepare if plan.workload.kind == "single_row_inserts" else (),
     )
     return open_laboratory(request)
+
+
+def _replicas(plan: Plan) -> ReplicasAsked | None:
+    """What all cells together need. The first link that one asks for is calibrated with the laboratory."""
+    from howfar.lab.link import LinkAsked
+    from howfar.lab.replicated import replica_link, replicates, replication_asked
+    from howfar.lab.request import ReplicasAsked
+
+    found = [cell.factors for cell in cells(plan)]
+    pairs = [factors for factors in found if replicates(factors)]
+    if not pairs:
+        return None
+    links = [link for factors in pairs if (link := replica_link(factors)) is not None]
+    return ReplicasAsked(
+        most=max(replication_asked(factors).replicas for factors in pairs),
+        link=links[0] if links else LinkAsked(0, None),
+        also_alone=len(pairs) < len(found),
+    )
 
 
 def _connections(plan: Plan) -> int:

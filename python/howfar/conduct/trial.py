@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from howfar.conduct.schedule import Place
-from howfar.engine.messages import Compression, Finished, LoadJob, Measuring, Session, Sysbench, Tls
+from howfar.engine.inserts import SINGLE_ROW_INSERTS
+from howfar.engine.messages import Compression, Finished, LoadJob, Measuring, Session, Sysbench, Tls, Workload
 from howfar.engine.process import Event, Launcher, LoadOutcome, run_load
 from howfar.engine.receipt_check import mismatches
 from howfar.errors import EngineError, LabError
-from howfar.lab.stage import Laboratory, Stage, Trust, WindowWatch
+from howfar.lab.stage import Laboratory, LoadFacts, Stage, Trust, WindowWatch
 from howfar.plan.cells import stream_seed
 from howfar.plan.sessions import SessionAsked, session_asked
-from howfar.plan.types import Plan
+from howfar.plan.types import ORDINARY, READ_ONLY, Plan
 from howfar.results.records import (
     Arm,
     CpuRecord,
@@ -89,7 +90,9 @@ def run_trial(
     try:
         with laboratory.stage(arm.factors) as stage:
             job = load_job(plan, arm, stage, stream_seed(seed, place.block))
-            _measure(job, stage, instruments, on_event, seen)
+            if arm.factors.get("fault", ORDINARY["fault"]) != "none":
+                raise LabError(f"no trial with the fault {arm.factors['fault']} can be made yet")
+            _measure(job, stage, instruments, on_event, seen, writes=plan.workload.kind not in READ_ONLY)
     except (LabError, EngineError) as error:
         seen.void_reason = error.message
     return Trial(
@@ -110,7 +113,13 @@ def run_trial(
 
 
 def _measure(
-    job: LoadJob, stage: Stage, instruments: Instruments, on_event: Callable[[Event], None], seen: _Seen
+    job: LoadJob,
+    stage: Stage,
+    instruments: Instruments,
+    on_event: Callable[[Event], None],
+    seen: _Seen,
+    *,
+    writes: bool,
 ) -> None:
     watch: Watch | None = None
     around: WindowWatch | None = None
@@ -134,8 +143,7 @@ def _measure(
     session = outcome.ready.receipt.model_dump(mode="json")
     seen.measured = measured(outcome)
     seen.receipt = {"session": session}
-    turns = max(seen.measured.turns, 1)
-    obtained = stage.obtained(session, job.connections * seen.measured.elapsed_ns / turns)
+    obtained = stage.obtained(session, load_facts(job, seen.measured, writes))
     seen.receipt |= obtained.receipt
     if obtained.violations:
         seen.void_reason = "; ".join(obtained.violations)
@@ -143,6 +151,16 @@ def _measure(
         seen.void_reason = "; ".join(unlike)
     elif seen.measured.transactions == 0:
         seen.void_reason = "not one transaction ended in the measured window"
+
+
+def load_facts(job: LoadJob, seen: Measured, writes: bool) -> LoadFacts:
+    """`writes`: each transaction of the workload has something to commit."""
+    turn_ns = job.connections * seen.elapsed_ns / max(seen.turns, 1)
+    if not writes or not seen.transactions:
+        return LoadFacts(turn_ns)
+    by_kind = {histogram.kind: histogram for histogram in seen.histograms}
+    commit = by_kind.get("commit") or by_kind.get("transaction")  # without BEGIN and COMMIT the statement commits
+    return LoadFacts(turn_ns, seen.transactions, None if commit is None else commit.p50_ns)
 
 
 def _blame(error: EngineError, stage: Stage) -> LabError | EngineError:
@@ -159,21 +177,26 @@ def _blame(error: EngineError, stage: Stage) -> LabError | EngineError:
 
 def load_job(plan: Plan, arm: Arm, stage: Stage, seed: int) -> LoadJob:
     """The engine's job for one arm on a staged path."""
-    tables = {"tables": plan.data.tables, "table_size": plan.data.table_size}
-    workload = Sysbench.model_validate(plan.workload.model_dump() | tables)
     return LoadJob(
         target=stage.target,
         user=stage.user,
         password=stage.password,
         database=stage.database,
         session=_session(session_asked(arm.factors), stage.trust),
-        workload=workload,
+        workload=_workload(plan),
         connections=int(arm.factors["threads"]),
         seed=seed,
         warmup_ns=plan.timing.warmup_ns,
         measure_ns=plan.timing.measure_ns,
         observe=stage.observe,
     )
+
+
+def _workload(plan: Plan) -> Workload:
+    if plan.workload.kind == "single_row_inserts":
+        return SINGLE_ROW_INSERTS
+    tables = {"tables": plan.data.tables, "table_size": plan.data.table_size}
+    return Sysbench.model_validate(plan.workload.model_dump() | tables)
 
 
 def _session(asked: SessionAsked, trust: Trust | None) -> Session:

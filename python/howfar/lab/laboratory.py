@@ -1,138 +1,51 @@
 """The laboratory: work directory, hosts, link, server and its data, made in this order and undone in the other.
 
-`open_laboratory` builds what a request asks for; a stage is then one path to a freshly started server.
+`open_laboratory` builds what a request asks for (`request.py`); a stage (`staged.py`) is then one path to a freshly started server,
+alone or with replicas (`serving.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from howfar.engine.messages import Observed, RttResult, TcpTarget
-from howfar.engine.process import Launcher
-from howfar.errors import LabError, PlanError, SandboxForbidden
+from howfar.errors import PlanError, SandboxForbidden
 from howfar.lab import sandbox
 from howfar.lab.cache import file_system_of, work_directory
 from howfar.lab.capacity import allow_descriptors, open_queues
-from howfar.lab.certificates import KEY_TYPE, make_certificates, pinned_context
+from howfar.lab.certificates import make_certificates, pinned_context
 from howfar.lab.data_fsync import data_fsync_ns
 from howfar.lab.environment import machine_facts
-from howfar.lab.forked import ForkWatch, fork_violations
+from howfar.lab.forked import ForkWatch
 from howfar.lab.hosts import Cpus, Host, Shares, share_cpus, usable_cpus
 from howfar.lab.link import Link, LinkAsked, open_link
-from howfar.lab.link.backends import DEFAULT
-from howfar.lab.link_receipt import crossing_violations, goodput_warnings, link_receipt, link_violations, of_a_trial
+from howfar.lab.link_receipt import goodput_warnings
 from howfar.lab.network import (
-    CONGESTION_CONTROL,
     LOOPBACK_ADDRESS,
     SERVER_ADDRESS,
     SERVER_ADDRESS6,
     Network,
-    TcpPreset,
     build_network,
     size_buffers,
     tcp_memory_warning,
 )
-from howfar.lab.paths import PathKind, Terrain, Way, find_path, session_violations, view_receipt, view_violations
-from howfar.lab.servers import DATABASE, USER, CertificatePaths, Ground, Server, Store, Tables, find_store
-from howfar.lab.stage import Obtained, Trust
-from howfar.lab.window import Scene, WindowWatch
+from howfar.lab.paths import PathKind, Terrain, find_path
+from howfar.lab.replicated import Replication, replicates
+from howfar.lab.replication import PairGround
+from howfar.lab.request import LabRequest, ReplicasAsked
+from howfar.lab.servers import DATABASE, USER, CertificatePaths, Ground, Store, Tables, find_store
+from howfar.lab.serving import Serving, alone
+from howfar.lab.staged import FORWARDER_PLACES, LabStage, observed, trust
+from howfar.lab.window import Scene
 from howfar.plan.sessions import SessionAsked, session_asked
-from howfar.plan.types import Content
 from howfar.results.records import FactorValue
 
+__all__ = ["Lab", "LabRequest", "LabStage", "ReplicasAsked", "open_laboratory"]
+
 PLACEMENTS = ("isolated", "machines")
-_FORWARDER_PLACES = ("server_side", "client_side")
-"""In the order of a way's forwarders."""
-
-
-@dataclass(frozen=True)
-class LabRequest:
-    """What to build. `server` is a kind, a path to a program, or `none`; `paths` says what must be possible."""
-
-    server: str = "mariadb"
-    tables: int = 10
-    table_size: int = 100_000
-    rtt_ns: int = 200_000
-    rate_bps: int | None = 10**9
-    link: LinkAsked | None = None
-    """The whole link, where a round trip and a rate do not say it."""
-    backend: str = DEFAULT
-    tcp: TcpPreset = "tuned"
-    congestion_control: str = CONGESTION_CONTROL
-    with_goodput: bool = True
-    """Calibration measures the goodput too, which takes seconds."""
-    placement: str = "isolated"
-    connections: int = 64
-    """The most that the load will open at once."""
-    paths: tuple[str, ...] = ("socket", "tcp", "remote", "forwarded-socket")
-    contents: tuple[Content, ...] = ("digits",)
-    """What the tables hold; a data directory for each."""
-
-    @property
-    def needs_link(self) -> bool:
-        return any(find_path(name).LINK for name in self.paths)
-
-    @property
-    def link_asked(self) -> LinkAsked:
-        return self.link or LinkAsked(self.rtt_ns, self.rate_bps)
-
-
-@dataclass
-class LabStage:
-    """See `stage.Stage`."""
-
-    target: Any
-    user: str
-    password: str
-    database: str
-    client: Launcher
-    observe: tuple[Observed, ...]
-    way: Way
-    asked: SessionAsked
-    trust: Trust | None
-    running: Server
-    link: Link | None
-    at_rest: tuple[RttResult, ...]
-    """Each probe before the load; none without a link."""
-    tcp: dict[str, Any]
-    """What the hosts' TCP was told."""
-    view: dict[str, Any]
-    before: dict[str, int]
-    forks: ForkWatch
-    connections: int | None
-    """How many the load opens; None: whatever it likes."""
-    scene: Scene
-
-    def watch(self, length_ns: int) -> WindowWatch:
-        return WindowWatch(self.scene, length_ns)
-
-    def obtained(self, session: Mapping[str, Any], turn_ns: float = 0.0) -> Obtained:
-        found = [*session_violations(self.way, session, self.asked), *view_violations(self.way, self.view, self.asked)]
-        facts, unlike = self.running.receipt(self.before)
-        found += unlike
-        receipt: dict[str, Any] = {
-            "server": {**facts, "session_view": view_receipt(self.view), "content": self.asked.content}
-        }
-        if self.trust is not None:
-            receipt["server"]["certificate"] = KEY_TYPE
-        if self.way.forwarders:
-            most = self.forks.finish()
-            receipt["forwarder"] = {**self.way.forwarder_facts, "processes_most": most, "connections": self.connections}
-            found += fork_violations(most, self.connections)
-            dead = [forwarder.pid for forwarder in self.way.forwarders if not forwarder.alive()]
-            if dead:
-                raise LabError(f"a forwarder (process {dead[0]}) died during the trial", "See if memory ran out.")
-        if self.link is not None:
-            stats = self.link.counters()
-            receipt["link"] = link_receipt(self.link, self.at_rest, stats, self.tcp)
-            found += link_violations(self.link, self.at_rest, stats, of_a_trial(turn_ns))
-            if stats is not None:
-                found += crossing_violations(stats, facts["counters"])
-        return Obtained(receipt, tuple(found))
 
 
 class Lab:
@@ -148,7 +61,7 @@ class Lab:
         if request.server != "none":
             self.store = find_store(request.server, Tables(request.tables, request.table_size, request.contents))
         data_bytes = self.store.data_bytes() if self.store else 0
-        self.work: Path = ledger.enter_context(work_directory(data_bytes, len(request.contents)))
+        self.work: Path = ledger.enter_context(work_directory(data_bytes, request.copies))
         self._fsync_ns = data_fsync_ns(self.work)
         self._certificates: CertificatePaths | None = None
         self._capacity: dict[str, Any] = {"descriptors": allow_descriptors(request.connections)}
@@ -168,6 +81,9 @@ class Lab:
         self._data: dict[str, Any] = {}
         if self.store is not None:
             self._data = self.store.prepare(self._ground())
+            if request.replicas is not None and not request.replicas.also_alone:
+                self.store.discard()  # what was wanted is the template: each pair puts data of its own in place
+        self._replication = self._open_replication(ledger)
         self.link: Link | None = None
         self._buffers: dict[str, int] = {}
         if request.needs_link:
@@ -184,6 +100,22 @@ class Lab:
             connections=self.request.connections,
             namespaced=self.network is not None,
         )
+
+    def _open_replication(self, ledger: ExitStack) -> Replication | None:
+        """The replicas' hosts and links, where the request has some."""
+        asked = self.request.replicas
+        if asked is None or self.store is None:
+            return None
+        if self.network is None:
+            raise SandboxForbidden(
+                "replicas need namespaces, which this machine forbids",
+                "Cells without replication work. " + sandbox.remedy(),
+            )
+        ground = PairGround(
+            self.work, self.network, self.shares, self.request.connections, self.request.backend, self.request.tcp
+        )
+        tables = Tables(self.request.tables, self.request.table_size)
+        return Replication(ground, self.store.program, tables, asked, ledger)
 
     def _open_link(self, calibrations: Mapping[LinkAsked, dict[str, Any]]) -> Link:
         """In place of the one before: two emulators between the same hosts would carry each packet twice. What calibration found
@@ -239,6 +171,7 @@ class Lab:
             "tcp": self.tcp() if self.link else None,
             "link_backend": self.request.backend if self.link else None,
             "link": next(iter(self.link.calibrations.values())) if self.link else None,
+            "replication": self._replication.environment() if self._replication else None,
             "warnings": list(self.warnings),
         }
 
@@ -256,15 +189,12 @@ class Lab:
         path = find_path(str(factors["path"]))
         placement = str(factors.get("placement", self.request.placement))
         cpus = self.client_cpus(path, placement)
-        if self.store is None:
-            raise PlanError("a stage needs a server, this laboratory has none", "Ask for a server.")
         link = self._shaped_link(factors) if path.LINK else None
         client_host = self.client_host_of(path)
         asked = session_asked(factors)
-        certificates = self.certificates() if asked.tls else None
         with ExitStack() as ledger:
-            running = self.store.start(networking=path.NETWORKING, tls=certificates, content=asked.content)
-            ledger.callback(running.stop)
+            serving = ledger.enter_context(self._serving(factors, path, asked))
+            running, certificates = serving.running, serving.certificates
             terrain = Terrain(
                 work=self.work,
                 client=self.client_host.launcher(self.shares.client),
@@ -280,20 +210,21 @@ class Lab:
                     link.arm()
                 link.counters(reset=True)
             forks = ForkWatch(
-                dict(zip(_FORWARDER_PLACES, (forwarder.pid for forwarder in way.forwarders), strict=False))
+                dict(zip(FORWARDER_PLACES, (forwarder.pid for forwarder in way.forwarders), strict=False))
             )
             ledger.callback(forks.finish)
+            serving.begin()
             yield LabStage(
                 target=way.target,
                 user=USER,
-                password=self.store.password,
+                password=serving.password,
                 database=DATABASE,
                 client=client_host.launcher(cpus),
-                observe=_observed(running, way, link),
+                observe=(*observed(running, way, link), *serving.observed()),
                 way=way,
                 asked=asked,
-                trust=_trust(certificates, way) if certificates else None,
-                running=running,
+                trust=trust(certificates, way) if certificates else None,
+                serving=serving,
                 link=link,
                 at_rest=at_rest,
                 tcp=self.tcp() if link else {},
@@ -303,6 +234,18 @@ class Lab:
                 connections=int(factors["threads"]) if "threads" in factors else None,
                 scene=Scene(client_host, self.server_host, way.tcp_port, link, running.snapshot),
             )
+
+    def _serving(
+        self, factors: Mapping[str, FactorValue], path: PathKind, asked: SessionAsked
+    ) -> AbstractContextManager[Serving]:
+        if self.store is None:
+            raise PlanError("a stage needs a server, this laboratory has none", "Ask for a server.")
+        prepare = self.request.prepare
+        if not replicates(factors):
+            return alone(self.store, path.NETWORKING, self.certificates() if asked.tls else None, asked, prepare)
+        if self._replication is None:
+            raise PlanError("this laboratory has no replicas", "Ask for them when building it.")
+        return self._replication.serving(factors, asked, prepare)
 
     def certificates(self) -> CertificatePaths:
         """Of the server, made when first asked for: a plain cell's server has none."""
@@ -328,20 +271,6 @@ class Lab:
         if asked != self.link.asked:
             self.link.shape(asked)
         return self.link
-
-
-def _trust(certificates: CertificatePaths, way: Way) -> Trust:
-    """Over a socket, forwarded or not, the server has no address."""
-    name = way.target.host if isinstance(way.target, TcpTarget) else "localhost"
-    return Trust(str(certificates.ca), name)
-
-
-def _observed(running: Server, way: Way, link: Link | None) -> tuple[Observed, ...]:
-    found = [Observed(role="server", pid=running.pid)]
-    found += [Observed(role="forwarder", pid=forwarder.pid) for forwarder in way.forwarders]
-    if link is not None and link.pid is not None:
-        found.append(Observed(role="link", pid=link.pid))
-    return tuple(found)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from howfar.engine.messages import Observed, Target
 from howfar.engine.process import Launcher
+from howfar.lab.replication import Pair
 from howfar.results.records import FactorValue, Window
 
 
@@ -26,9 +27,24 @@ class Obtained:
     """What the laboratory can prove about a stage after the load, and what was not as asked."""
 
     receipt: dict[str, Any]
-    """Sections `server`, `forwarder`, `link`, each present only where the path has that part."""
+    """Sections `server`, `forwarder`, `link`, `replication`, each present only where the path has that part."""
     violations: tuple[str, ...] = ()
     """Asked and obtained differ: each a sentence; any makes the trial void."""
+
+
+@dataclass(frozen=True)
+class LoadFacts:
+    """What the load saw itself, as far as a laboratory's proof needs it."""
+
+    turn_ns: float = 0.0
+    """The mean time of a turn."""
+    commits: int | None = None
+    """Transactions in the measured window that wrote something. None: unknown, or the workload only reads."""
+    commit_p50_ns: int | None = None
+    """Median time of a commit, from its first byte sent to the last one of its answer."""
+
+
+NO_FACTS = LoadFacts()
 
 
 class WindowWatch(Protocol):
@@ -53,13 +69,17 @@ class Stage(Protocol):
     trust: Trust | None
     """None: the server offers no TLS."""
 
+    @property
+    def pair(self) -> Pair | None:
+        """The server as a primary, with replicas and wires. None: it does not replicate."""
+        ...
+
     def watch(self, length_ns: int) -> WindowWatch:
         """Begin to watch a measured window of this length; whoever asks must finish it."""
         ...
 
-    def obtained(self, session: Mapping[str, Any], turn_ns: float = 0.0) -> Obtained:
-        """Asked after the load; `session` is the engine's receipt, `turn_ns` the mean time of a turn. Raises LabError when a part
-        has died."""
+    def obtained(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> Obtained:
+        """Asked after the load; `session` is the engine's receipt. Raises LabError when a part has died."""
         ...
 
 

@@ -213,6 +213,12 @@ for the trials after them, inserted and deleted rows add up over a run; in cells
 `single_row_inserts`: one short row a transaction into a table of its own, keys drawn by the clients, autocommit."""
 
 
+READ_ONLY: frozenset[WorkloadKind] = frozenset(
+    {"oltp_read_only", "oltp_point_select", "select_random_points", "select_random_ranges"}
+)
+"""Those whose transactions leave nothing to commit."""
+
+
 class Workload(Part):
     """One of sysbench's workloads, with sysbench's option names and 1.0 defaults; the tables are in `Data`. Options that a kind does
     not use are ignored, as sysbench does."""

@@ -130,7 +130,7 @@ def begin_member(
     log = BinaryLog(
         server_id=PRIMARY_ID + number,
         options=verbs.options(asked),
-        init_sql=verbs.account_sql(secret, tls=tls is not None),
+        init_sql=verbs.account_sql(secret, tls=asked.tls),
     )
     return Member(name, ground.host, store.begin(binary_log=log, tls=tls), verbs)
 

@@ -46,6 +46,8 @@ class Pair:
     """In the replicas' order."""
     patience_beyond_s: float = 30.0
     """Beyond round trips."""
+    certificates: CertificatePaths | None = None
+    """Of its servers. None: they offer no TLS."""
     facts: dict[str, Any] = field(default_factory=dict)
     """How it was made, and what its servers said of themselves."""
 
@@ -160,10 +162,16 @@ def _raise_refused(replica: Member, state: ReplicaState) -> NoReturn:
 
 @contextmanager
 def open_pair(
-    ground: PairGround, wires: Sequence[Wire], program: Program, tables: Tables, asked: ReplicationAsked
+    ground: PairGround,
+    wires: Sequence[Wire],
+    program: Program,
+    tables: Tables,
+    asked: ReplicationAsked,
+    *,
+    encrypted: bool = False,
 ) -> Iterator[Pair]:
     """One replica on each of the first wires, as many as asked for. Call in the sandbox, with no other pair on this ground. Everything
-    is undone on leaving, also after a failure half-way.
+    is undone on leaving, also after a failure half-way. `encrypted`: other clients use TLS, whether or not the replicas do.
 
     Raises PlanError, LabError, ServerCrashed.
     """
@@ -178,7 +186,7 @@ def open_pair(
             marks.append((what, time.monotonic()))
 
         directory = ledger.enter_context(_directory(ground))
-        pair = _start(directory, ground, program, tables, asked, tuple(wires[: asked.replicas]), ledger)
+        pair = _start(directory, ground, program, tables, asked, tuple(wires[: asked.replicas]), encrypted, ledger)
         mark("servers")
         _connect(pair)
         mark("replication")
@@ -218,11 +226,12 @@ def _start(
     tables: Tables,
     asked: ReplicationAsked,
     wires: tuple[Wire, ...],
+    encrypted: bool,
     ledger: ExitStack,
 ) -> Pair:
     """All servers up on equal data, each replica told whom to follow."""
     verbs = verbs_of(program.kind)
-    certificates = _certificates(directory, wires) if asked.tls else None
+    certificates = _certificates(directory, wires) if asked.tls or encrypted else None
     secret = secrets.token_urlsafe(18)
     hosts = [("primary", ground.network.server, ground.shares.server)]
     hosts += [(wire.host.name, wire.host, ground.replica_cpus) for wire in wires]
@@ -239,7 +248,7 @@ def _start(
         except ServerCrashed as error:
             raise ServerCrashed(f"{member.name} does not start: {error.message}", error.advice) from error
     primary, *replicas = members
-    pair = Pair(asked, verbs, primary, tuple(replicas), wires, ground.patience_s)
+    pair = Pair(asked, verbs, primary, tuple(replicas), wires, ground.patience_s, certificates)
     pair.facts = {
         "asked": asdict(asked),
         "replica_cpus": list(ground.replica_cpus),
@@ -250,7 +259,7 @@ def _start(
             address=wire.network.ends.server_address,
             port=_port(primary),
             password=secret,
-            ca=str(certificates.ca) if certificates else None,
+            ca=str(certificates.ca) if certificates and asked.tls else None,
             compression=asked.compression,
         )
         member.ask(verbs.follow_sql(source))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from howfar.engine.link_messages import Outage
 from howfar.engine.message import LONGEST_NS
@@ -68,8 +69,14 @@ class Wire:
 
 
 @contextmanager
-def open_wires(ground: PairGround, count: int, asked: LinkAsked) -> Iterator[tuple[Wire, ...]]:
-    """So many hosts, each joined to the primary's by a calibrated link; call in the sandbox. Raises LinkFailed, EngineError."""
+def open_wires(
+    ground: PairGround,
+    count: int,
+    asked: LinkAsked,
+    calibrations: Mapping[str, Mapping[LinkAsked, dict[str, Any]]] | None = None,
+) -> Iterator[tuple[Wire, ...]]:
+    """So many hosts, each joined to the primary's by a calibrated link; call in the sandbox. `calibrations`: of wires before these, by
+    the replica's host. Raises LinkFailed, EngineError."""
     shares = Shares(client=ground.replica_cpus, server=ground.shares.server)
     with ExitStack() as ledger:
         wires = []
@@ -77,6 +84,14 @@ def open_wires(ground: PairGround, count: int, asked: LinkAsked) -> Iterator[tup
             network = join_replica(ground.network, ledger, number, shares)
             size_buffers(network, asked.bdp_bytes, ground.tcp)
             replica, primary = network.client.launcher(shares.client), network.server.launcher(shares.server)
-            opened = open_link(network, asked, replica, primary, backend=ground.backend, with_goodput=False)
+            opened = open_link(
+                network,
+                asked,
+                replica,
+                primary,
+                (calibrations or {}).get(network.client.name),
+                backend=ground.backend,
+                with_goodput=False,
+            )
             wires.append(Wire(network, ledger.enter_context(opened), ground.tcp))
         yield tuple(wires)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from howfar.lab.hosts import Cpus, Host
+from howfar.lab.servers.program import Program
 from howfar.plan.types import Content
 
 DATABASE = "sbtest"
@@ -64,6 +65,10 @@ class Server(Protocol):
         """Counters now."""
         ...
 
+    def query(self, sql: str) -> list[dict[str, Any]]:
+        """Ask, or tell, over the socket. Raises ServerCrashed, LabError."""
+        ...
+
     def receipt(self, before: Mapping[str, int]) -> tuple[dict[str, Any], tuple[str, ...]]:
         """Facts and counters since `before`, and what was not as asked. Raises ServerCrashed."""
         ...
@@ -85,6 +90,7 @@ class Store(Protocol):
     kind: str
     version: str
     password: str
+    program: Program
 
     def data_bytes(self) -> int:
         """What the data of one content takes on disk and again in memory."""
@@ -92,6 +98,10 @@ class Store(Protocol):
 
     def prepare(self, ground: Ground) -> dict[str, Any]:
         """Put loaded data directories in place. Returns facts for the environment. Raises LabError, ServerCrashed."""
+        ...
+
+    def discard(self) -> None:
+        """Take the data directories away again: `start` is not asked for any more."""
         ...
 
     def start(self, *, networking: bool, tls: CertificatePaths | None = None, content: Content | None = None) -> Server:

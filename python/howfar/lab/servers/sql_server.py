@@ -118,6 +118,11 @@ class SqlServer:
         self.version = "unknown"
         self._admin: pymysql.Connection[DictCursor] | None = None
 
+    @property
+    def password(self) -> str:
+        """Of the laboratory's account."""
+        return self._settings.password
+
     def become_ready(self) -> None:
         """Until it answers on its socket and its pages are in memory. Raises ServerCrashed."""
         patience_s = ready_timeout_s(self._settings.pool_bytes)

@@ -7,6 +7,7 @@ Loading is in `sysbench_tables.py`, a running server in `sql_server.py`, what di
 from __future__ import annotations
 
 import secrets
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,10 @@ class SqlStore:
             "table_size": self.tables.size,
             "contents": list(self.tables.contents),
         }
+
+    def discard(self) -> None:
+        for content in self.tables.contents:
+            shutil.rmtree(self._data(content), ignore_errors=True)
 
     def start(
         self, *, networking: bool, tls: CertificatePaths | None = None, content: Content | None = None

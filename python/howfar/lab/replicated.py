@@ -1,0 +1,262 @@
+"""A primary with its replicas under a load: opened for each trial over wires that outlive it, and proven before and after.
+
+How the servers are told is in `replication/`. Not here: what a fault does to a pair.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from howfar.engine.messages import LinkStats, Observed, RttResult
+from howfar.errors import LabError
+from howfar.lab.link import LinkAsked
+from howfar.lab.link_receipt import link_receipt, link_violations, of_a_trial
+from howfar.lab.replication import (
+    Durability,
+    Mode,
+    Pair,
+    PairGround,
+    ReplicationAsked,
+    WaitPoint,
+    Wire,
+    open_pair,
+    open_wires,
+)
+from howfar.lab.replication.asked import FOREVER_MS, Compression
+from howfar.lab.replication.lag import LagSample, LagWatch, watch_lag
+from howfar.lab.replication.proof import Snapshot, latency_violation, violations, window_facts
+from howfar.lab.replication.watch import CommitWatch, watch_commits
+from howfar.lab.request import ReplicasAsked
+from howfar.lab.servers import CertificatePaths, Server, Tables
+from howfar.lab.servers.program import Program
+from howfar.lab.stage import LoadFacts, Obtained, WindowWatch
+from howfar.plan.sessions import SessionAsked
+from howfar.plan.types import ORDINARY, SEMI_SYNC
+from howfar.results.records import FactorValue, LagRecord, Window
+
+SERVERS_TIMEOUT_MS = 10_000
+"""Both kinds' default: so long a semi-synchronous commit waits before the primary goes on without its replica."""
+_HANGS_S, _HANGS_RTTS = 5.0, 20
+"""No commit at all was acknowledged for so long: it will not be."""
+
+
+def replicates(factors: Mapping[str, FactorValue]) -> bool:
+    return factors.get("replication", ORDINARY["replication"]) != "off"
+
+
+def replication_asked(factors: Mapping[str, FactorValue]) -> ReplicationAsked:
+    """Of a cell's levels; what they do not say is as in `ORDINARY`."""
+    level = {name: factors.get(name, ordinary) for name, ordinary in ORDINARY.items()}
+    mode = str(level["replication"])
+    compression = str(level["replica_compression"])
+    return ReplicationAsked(
+        mode="semi_sync" if mode in SEMI_SYNC else cast(Mode, mode),
+        replicas=0 if mode == "none" else int(level["replicas"]),
+        wait_point=cast(WaitPoint, SEMI_SYNC.get(mode, "AFTER_SYNC")),
+        wait_for=int(level["wait_for"]),
+        timeout_ms=SERVERS_TIMEOUT_MS if level["fault"] == "replica-leaves" else FOREVER_MS,
+        durability=cast(Durability, level["durability"]),
+        tls=level["replica_tls"] == "on",
+        compression=None if compression == "off" else cast(Compression, compression),
+    )
+
+
+def replica_link(factors: Mapping[str, FactorValue]) -> LinkAsked | None:
+    """Between the primary and each replica of a cell. None: it has no replica."""
+    if "replica_rtt_ns" not in factors:
+        return None
+    return LinkAsked(int(factors["replica_rtt_ns"]), int(factors["replica_rate_bps"]))
+
+
+class Replication:
+    """What all trials with replication have in common: the replicas' hosts and links. Entered in the laboratory's ledger."""
+
+    def __init__(
+        self, ground: PairGround, program: Program, tables: Tables, asked: ReplicasAsked, ledger: ExitStack
+    ) -> None:
+        self._ground = ground
+        self._program = program
+        self._tables = tables
+        self._asked = asked
+        self._ledger = ledger.enter_context(ExitStack())
+        self.wires: tuple[Wire, ...] = ()
+        self._open_wires({})
+
+    def _open_wires(self, calibrations: Mapping[str, Mapping[LinkAsked, dict[str, Any]]]) -> None:
+        """In place of those before. What calibration found for them is in force for these too."""
+        self._ledger.close()
+        opened = open_wires(self._ground, self._asked.most, self._asked.link, calibrations)
+        self.wires = self._ledger.enter_context(opened)
+
+    def environment(self) -> dict[str, Any]:
+        return {
+            "replica_cpus": list(self._ground.replica_cpus),
+            "wires": {wire.host.name: next(iter(wire.link.calibrations.values())) for wire in self.wires},
+        }
+
+    @contextmanager
+    def serving(
+        self, factors: Mapping[str, FactorValue], session: SessionAsked, prepare: tuple[str, ...]
+    ) -> Iterator[Replicated]:
+        """A proven pair as a cell asks for it. Raises LabError, PlanError."""
+        asked = replication_asked(factors)
+        wires = self._shaped(asked.replicas, factors)
+        tables = Tables(self._tables.count, self._tables.size, (session.content,))
+        encrypted = session.tls is not None
+        with (
+            open_pair(self._ground, wires, self._program, tables, asked, encrypted=encrypted) as pair,
+            ExitStack() as ledger,
+        ):
+            if prepare:
+                pair.primary.write(*prepare, patience_s=pair.patience_s)
+            for replica in pair.replicas:
+                pair.await_caught_up(replica)
+            found = Replicated(pair, pair.certificates if encrypted else None, self._tcp(wires))
+            found.watches_commits = factors.get("fault", ORDINARY["fault"]) == "none"
+            ledger.callback(found.finish)
+            yield found
+
+    def _tcp(self, wires: tuple[Wire, ...]) -> dict[str, Any]:
+        """What is in force for the hosts' TCP, for receipts."""
+        return {
+            "preset": self._ground.tcp,
+            "congestion_control": wires[0].network.congestion_control if wires else None,
+        }
+
+    def _shaped(self, count: int, factors: Mapping[str, FactorValue]) -> tuple[Wire, ...]:
+        """As many as the cell has replicas, its link on each; also after a trial that left one cut or dead."""
+        asked = replica_link(factors)
+        if asked is None:
+            return ()
+        if not all(wire.link.alive() for wire in self.wires):
+            self._open_wires({wire.host.name: wire.link.calibrations for wire in self.wires})
+        for wire in self.wires[:count]:
+            wire.shape(asked)
+        return self.wires[:count]
+
+
+@dataclass
+class Replicated:
+    """See `serving.Serving`."""
+
+    pair: Pair
+    certificates: CertificatePaths | None
+    tcp: dict[str, Any]
+    """What the hosts' TCP was told."""
+    watches_commits: bool = True
+    """A commit that hangs ends the load. Not where something is broken on purpose."""
+    at_rest: tuple[tuple[RttResult, ...], ...] = ()
+    """Of each wire before the load: each probe."""
+    before: Snapshot | None = None
+    _commits: CommitWatch | None = None
+    _lag: LagWatch | None = None
+    _crossed: tuple[LinkStats | None, ...] = ()
+    _said: list[str] = field(default_factory=list)
+
+    @property
+    def running(self) -> Server:
+        return self.pair.primary.server
+
+    @property
+    def password(self) -> str:
+        return self.pair.primary.server.password
+
+    def observed(self) -> tuple[Observed, ...]:
+        found = [Observed(role="replica", pid=replica.server.pid) for replica in self.pair.replicas]
+        emulators = (wire.link.pid for wire in self.pair.wires)
+        return (*found, *(Observed(role="replica_link", pid=pid) for pid in emulators if pid is not None))
+
+    def begin(self) -> None:
+        self.at_rest = tuple(wire.link.at_rest() for wire in self.pair.wires)
+        for wire in self.pair.wires:
+            wire.link.counters(reset=True)
+        self.before = self.pair.snapshot()
+        if self.watches_commits:
+            rtt_s = max((wire.link.asked.rtt_ns for wire in self.pair.wires), default=0) / 1e9
+            self._commits = watch_commits(self.pair, _HANGS_S + _HANGS_RTTS * rtt_s)
+
+    def watch(self, window: WindowWatch) -> WindowWatch:
+        """Lag is looked at in the window only: the heartbeat is a load of its own."""
+        if not self.pair.replicas:
+            return window
+        self._lag = watch_lag(self.pair)
+        return _LagInWindow(window, self._lag, time.monotonic_ns())
+
+    def finish(self) -> None:
+        """No thread of ours asks these servers any more."""
+        if self._commits is not None:
+            self._commits.finish()
+        if self._lag is not None:
+            self._lag.finish()
+
+    def obtained(self, load: LoadFacts) -> Obtained:
+        """Whether replication was what the cell asks, by both ends' account and by the clock."""
+        self.finish()
+        if self._commits is not None and self._commits.hung is not None:
+            raise LabError(self._commits.hung, "The receipt of the replica's link says what crossed it.")
+        assert self.before is not None, "begin() comes first"
+        pair, after = self.pair, self.pair.snapshot()
+        found = [*violations(pair.asked, self.before, after, load.commits)]
+        if load.commit_p50_ns is not None and pair.asked.semi_sync:
+            too_fast = latency_violation(pair.asked, load.commit_p50_ns, self._least_rtt_ns())
+            found += [too_fast] if too_fast else []
+        self._crossed = tuple(wire.link.counters() for wire in pair.wires)
+        receipts = {}
+        for wire, probes, stats in zip(pair.wires, self.at_rest, self._crossed, strict=True):
+            receipts[wire.host.name] = link_receipt(wire.link, probes, stats, self.tcp)
+            unlike = link_violations(wire.link, probes, stats, of_a_trial(load.turn_ns))
+            found += [f"{wire.host.name}: {sentence}" for sentence in unlike]
+        facts = {
+            **{name: value for name, value in pair.facts.items() if name != "proof"},
+            "rtt_at_rest_ns": {name: wire["rtt_at_rest_ns"]["p50"] for name, wire in receipts.items()},
+            "window": window_facts(self.before, after),
+            "wires": receipts,
+        }
+        return Obtained({"replication": facts}, tuple(found))
+
+    def _least_rtt_ns(self) -> int:
+        """No acknowledgement that a commit needs can be there sooner."""
+        return sorted(probes[-1].min_ns for probes in self.at_rest)[self.pair.asked.wait_for - 1]
+
+    def others_bytes(self) -> dict[str, int]:
+        crossed = [stats for stats in self._crossed if stats is not None]
+        return {
+            "Bytes_received": sum(stats.to_server.wire_bytes for stats in crossed),
+            "Bytes_sent": sum(stats.to_client.wire_bytes for stats in crossed),
+        }
+
+
+@dataclass
+class _LagInWindow:
+    """A window that tells the replicas' lag too."""
+
+    window: WindowWatch
+    lag: LagWatch
+    began_ns: int
+
+    def finish(self) -> Window | None:
+        seen = self.window.finish()
+        samples = self.lag.finish()
+        return (
+            None
+            if seen is None
+            else seen.model_copy(update={"lag": lag_records(samples, self.began_ns, seen.length_ns)})
+        )
+
+
+def lag_records(samples: tuple[LagSample, ...], began_ns: int, length_ns: int) -> tuple[LagRecord, ...]:
+    """Those of the window, in its time."""
+    return tuple(
+        LagRecord(
+            at_ns=sample.at_ns - began_ns,
+            replica=sample.replica,
+            behind=sample.behind,
+            heartbeat_ns=sample.heartbeat_ns,
+        )
+        for sample in samples
+        if 0 <= sample.at_ns - began_ns <= length_ns
+    )

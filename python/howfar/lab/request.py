@@ -1,0 +1,66 @@
+"""What is asked of a laboratory before it is built. Values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from howfar.lab.link import LinkAsked
+from howfar.lab.link.backends import DEFAULT
+from howfar.lab.network import CONGESTION_CONTROL, TcpPreset
+from howfar.lab.paths import find_path
+from howfar.plan.types import Content
+
+
+@dataclass(frozen=True)
+class ReplicasAsked:
+    """For stages with replication: so many replicas at the most, each over a link of its own."""
+
+    most: int
+    """0: primaries alone, with a binary log."""
+    link: LinkAsked
+    """The first that a stage asks for; it is calibrated before any trial."""
+    also_alone: bool = False
+    """Some stages have a server that does not replicate."""
+
+
+@dataclass(frozen=True)
+class LabRequest:
+    """What to build. `server` is a kind, a path to a program, or `none`; `paths` says what must be possible."""
+
+    server: str = "mariadb"
+    tables: int = 10
+    table_size: int = 100_000
+    rtt_ns: int = 200_000
+    rate_bps: int | None = 10**9
+    link: LinkAsked | None = None
+    """The whole link, where a round trip and a rate do not say it."""
+    backend: str = DEFAULT
+    tcp: TcpPreset = "tuned"
+    congestion_control: str = CONGESTION_CONTROL
+    with_goodput: bool = True
+    """Calibration measures the goodput too, which takes seconds."""
+    placement: str = "isolated"
+    connections: int = 64
+    """The most that the load will open at once."""
+    paths: tuple[str, ...] = ("socket", "tcp", "remote", "forwarded-socket")
+    contents: tuple[Content, ...] = ("digits",)
+    """What the tables hold; a data directory for each."""
+    replicas: ReplicasAsked | None = None
+    """None: no stage replicates."""
+    prepare: tuple[str, ...] = ()
+    """SQL for each stage's server before the load, as for an empty table."""
+
+    @property
+    def needs_link(self) -> bool:
+        return any(find_path(name).LINK for name in self.paths)
+
+    @property
+    def link_asked(self) -> LinkAsked:
+        return self.link or LinkAsked(self.rtt_ns, self.rate_bps)
+
+    @property
+    def copies(self) -> int:
+        """How often one content's data lies in memory, beside one server's pool: with replicas each server has its own files and
+        its own pool."""
+        alone = len(self.contents) if self.replicas is None or self.replicas.also_alone else 0
+        return alone + (0 if self.replicas is None else 2 * (1 + self.replicas.most))
