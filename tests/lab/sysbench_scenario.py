@@ -58,13 +58,13 @@ def sysbench_command(stage: LabStage, *limits: str) -> list[str]:
 
 def run_sysbench(stage: LabStage, *limits: str) -> dict[str, float]:
     """Transactions, queries, queries a second, and the server's own byte and statement counters over the run."""
-    before = stage.running.snapshot()
+    before = stage.serving.running.snapshot()
     done = stage.client.popen(
         sysbench_command(stage, *limits), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     said, _ = done.communicate(timeout=120)
     assert done.returncode == 0, said
-    after = stage.running.snapshot()
+    after = stage.serving.running.snapshot()
     numbers = {name: float(_find(said, pattern)) for name, pattern in _PATTERNS.items()}
     return {**numbers, **{name: float(after[name] - before[name]) for name in after}}
 
@@ -105,9 +105,9 @@ def counted_job(stage: LabStage, transactions: int, seed: int) -> LoadJob:
 
 
 def run_engine(stage: LabStage, job: LoadJob) -> dict[str, float]:
-    before = stage.running.snapshot()
+    before = stage.serving.running.snapshot()
     outcome = run_load(job, stage.client)
-    after = stage.running.snapshot()
+    after = stage.serving.running.snapshot()
     seen = outcome.finished
     return {
         "transactions": float(seen.transactions),
