@@ -197,6 +197,8 @@ class CrashRecord(Record):
     """By the primary to clients, in all."""
     lost: int
     """Of them, not on the survivor."""
+    lost_after: int = 0
+    """Of them, acknowledged when the fault had begun: by a primary that lived on, cut off."""
     first_lost_ns: int | None
     """When the earliest of the lost was acknowledged. None: nothing was lost."""
     refused: int
@@ -257,7 +259,7 @@ class FallbackRecord(Record):
     fell_ns: int | None
     """First seen asynchronous. None: it never fell back."""
     back_ns: int | None
-    """First seen semi-synchronous again, for good. None: not before the end."""
+    """First seen semi-synchronous again, for good; where commits never pause, maybe when the load has ended. None: not even then."""
     unprotected: int
     """Commits that clients were told of between `fell_ns` and `back_ns`, from their logs."""
     unacknowledged: int

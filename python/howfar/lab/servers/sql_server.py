@@ -328,8 +328,12 @@ class SqlServer:
             "Does this server program work outside howfar, started with --no-defaults?",
         )
 
+    def log_lines(self) -> list[str]:
+        """All that it has written."""
+        return self._log.read_text(errors="replace").strip().splitlines()
+
     def _said(self) -> str:
-        lines = self._log.read_text(errors="replace").strip().splitlines()[-_LOG_LINES:]
+        lines = self.log_lines()[-_LOG_LINES:]
         return ". Its log ends with:\n  " + "\n  ".join(lines) if lines else ". It wrote no log."
 
 

@@ -1,0 +1,159 @@
+"""A load whose clients log their keys, run from a thread, so that something can be broken meanwhile; and a watcher beside it.
+
+Everything ends: the load by its own limits and with its server, the watcher with its server, and on leaving all is joined.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from howfar.engine import acknowledged
+from howfar.engine.acknowledged import KeyLog
+from howfar.engine.inserts import TABLE
+from howfar.engine.messages import LoadJob, Measuring, Watched, Watching, WatchJob
+from howfar.engine.process import EngineProcess, Event, Launcher, LoadOutcome
+from howfar.errors import EngineError, HowfarError, LabError
+
+Measure = Callable[[LoadJob, Launcher, Callable[[Event], None]], LoadOutcome]
+PAUSE_NS = 1_000_000
+"""Between two looks of the watcher: it sees what is visible for a round trip, and leaves the primary its CPU."""
+_BEYOND_S = 60.0
+"""For a load to end beyond its own times; the engine has bounds of its own."""
+_MARGIN_NS = 30_000_000_000
+
+
+def logged(job: LoadJob, log: Path, measure_ns: int) -> LoadJob:
+    """The same load with a log of its keys, for at most so long; the end of its server is its own end. A commit that hangs is the
+    fault's doing, and no reason to give up."""
+    session = job.session.model_copy(update={"on_disconnect": "end"})
+    stall_ns = max(job.stall_timeout_ns, measure_ns + _MARGIN_NS)
+    changes = {"session": session, "acknowledged": str(log), "measure_ns": measure_ns, "stall_timeout_ns": stall_ns}
+    return LoadJob.model_validate(dict(job) | changes)
+
+
+@dataclass
+class UnderLoad:
+    """Made by `start`. `kill` ends the load's server, when nothing else ends the load."""
+
+    job: LoadJob
+    log: Path
+    kill: Callable[[], None]
+    _measuring: threading.Event = field(default_factory=threading.Event)
+    _ended: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+    _outcome: LoadOutcome | None = None
+    _error: BaseException | None = None
+    began_ns: int = 0
+    """The measured window, monotonic."""
+
+    def start(self, measure: Measure, launcher: Launcher, on_event: Callable[[Event], None]) -> None:
+        def hear(event: Event) -> None:
+            if isinstance(event, Measuring):
+                self.began_ns = time.monotonic_ns()
+                self._measuring.set()
+            on_event(event)
+
+        def run() -> None:
+            try:
+                self._outcome = measure(self.job, launcher, hear)
+            except BaseException as error:
+                self._error = error
+            finally:
+                self._ended.set()
+                self._measuring.set()
+
+        self._thread = threading.Thread(target=run, name="load", daemon=True)
+        self._thread.start()
+
+    def await_window(self) -> None:
+        """Raises what the load raised, LabError when it has ended already."""
+        job = self.job
+        self._measuring.wait((job.connect_timeout_ns + job.warmup_ns) / 1e9 + _BEYOND_S)
+        self.pause(0)
+
+    def pause_until(self, after_ns: int) -> None:
+        """Until so long after the beginning of the measured window, under load. Raises as `await_window`."""
+        self.pause(max(self.began_ns + after_ns - time.monotonic_ns(), 0))
+
+    def pause(self, length_ns: int) -> None:
+        if self._ended.wait(length_ns / 1e9):
+            self._raise()
+            raise LabError(
+                "the load ended before the fault came", "Is the machine overloaded? Its own words may say why."
+            )
+        if not self._measuring.is_set():
+            raise LabError("the load did not begin in time", "Is the machine overloaded?")
+
+    def finish(self) -> LoadOutcome:
+        """When it has ended. Raises what the load raised."""
+        job = self.job
+        self._ended.wait(
+            (job.connect_timeout_ns + job.warmup_ns + job.measure_ns + job.stall_timeout_ns) / 1e9 + _BEYOND_S
+        )
+        self._raise()
+        if self._outcome is None:
+            raise LabError("the load did not end in time")
+        return self._outcome
+
+    def keys(self) -> KeyLog:
+        """Raises EngineError when the log is not whole."""
+        return acknowledged.read(self.log)
+
+    def abandon(self) -> None:
+        """For leaving in whatever way: its server goes, and it with that."""
+        if self._ended.is_set() or self._thread is None:
+            return
+        self.kill()
+        self._thread.join(_BEYOND_S)
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+
+@dataclass
+class Watcher:
+    """Another client of the primary's, that looks for the load's keys as they become visible."""
+
+    process: EngineProcess
+    log: Path
+
+    def finish(self) -> tuple[KeyLog, Watched]:
+        """Once its server has gone. Raises EngineError."""
+        last = None
+        for event in self.process.events():
+            last = event
+        if not isinstance(last, Watched):
+            raise EngineError("howfar-engine watch ended without a result", "Please report this.")
+        return acknowledged.read(self.log), last
+
+
+def watch_keys(job: LoadJob, log: Path, launcher: Launcher, ledger: ExitStack) -> Watcher:
+    """From before the load's first key. Raises EngineError, LabError."""
+    watching = WatchJob(
+        target=job.target,
+        user=job.user,
+        password=job.password,
+        database=job.database,
+        session=job.session.model_copy(update={"on_disconnect": "stop"}),
+        table=TABLE,
+        column="id",
+        connections=job.connections,
+        seen=str(log),
+        pause_ns=PAUSE_NS,
+        watch_ns=job.warmup_ns + job.measure_ns + job.stall_timeout_ns + _MARGIN_NS,
+        stall_timeout_ns=job.stall_timeout_ns,
+    )
+    process = ledger.enter_context(EngineProcess(watching, launcher))
+    try:
+        first = process.read()
+    except HowfarError as error:
+        raise LabError(f"nobody could watch the load's keys: {error.message}", error.advice) from error
+    if not isinstance(first, Watching):
+        raise LabError(f"nobody could watch the load's keys: the engine said {first.event!r}")
+    return Watcher(process, log)

@@ -1,0 +1,111 @@
+"""A program for the tests: crashes and fallbacks of pairs in the sandbox; each record as a line of JSON.
+
+python -m tests.lab.fault_scenario SERVER RTT_NS CASE_JSON...   A case: `asked`, `fault`, `after_ns`; `planted`: a client lies in its
+log; of a fallback `timeout_ms`, `away_ns` and `measure_ns`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from howfar.conduct.fault.crash import Ground, run_crash
+from howfar.conduct.fault.fallback import run_fallback
+from howfar.engine.acknowledged import HEADER, RECORD, Fate
+from howfar.engine.inserts import SINGLE_ROW_INSERTS
+from howfar.engine.messages import LoadJob, UnixTarget
+from howfar.engine.process import Launcher, LoadOutcome, run_load
+from howfar.errors import HowfarError
+from howfar.lab import sandbox
+from howfar.lab.laboratory import LabRequest, open_laboratory
+from howfar.lab.link import LinkAsked
+from howfar.lab.replication import Pair, PairGround, ReplicationAsked, Wire, open_pair, open_wires
+from howfar.lab.servers import DATABASE, USER, Tables
+from howfar.lab.servers.kinds import find_server
+from howfar.lab.servers.program import Program
+
+TABLES = Tables(1, 1000)
+THREADS = 8
+PLANTED = 2**40
+WARMUP_NS = 300_000_000
+
+
+def _case(ground: PairGround, wires: Sequence[Wire], program: Program, case: Mapping[str, Any]) -> dict[str, Any]:
+    began = time.monotonic()
+    try:
+        with open_pair(ground, wires, program, TABLES, ReplicationAsked(**case["asked"])) as pair:
+            pair.primary.write(*SINGLE_ROW_INSERTS.prepare, patience_s=pair.patience_s)
+            pair.await_caught_up(pair.replicas[0])
+            return _broken(pair, ground, case) | {"seconds": round(time.monotonic() - began, 1)}
+    except HowfarError as error:
+        return {"error": [type(error).__name__, error.message]}
+
+
+def _broken(pair: Pair, ground: PairGround, case: Mapping[str, Any]) -> dict[str, Any]:
+    def measure(job: LoadJob, launcher: Launcher, on_event: Any) -> LoadOutcome:
+        outcome = run_load(job, launcher, on_event)
+        if case.get("planted") and job.acknowledged is not None:
+            plant(Path(job.acknowledged))
+        return outcome
+
+    where = Ground(
+        pair=pair,
+        launcher=ground.network.server.launcher(ground.shares.client),
+        rtt_ns=pair.wires[0].link.ping().p50_ns,
+        measure=measure,
+        on_event=lambda event: None,
+    )
+    job = LoadJob(
+        target=UnixTarget(path=str(pair.primary.server.socket)),
+        user=USER,
+        password=ground_password(pair),
+        database=DATABASE,
+        workload=SINGLE_ROW_INSERTS,
+        connections=case.get("threads", THREADS),
+        seed=1,
+        warmup_ns=WARMUP_NS,
+        measure_ns=case.get("measure_ns", 10**9),
+    )
+    if case["fault"] == "replica-leaves":
+        fallen = run_fallback(where, job, case.get("timeout_ms"), case["after_ns"], case["away_ns"])
+        return {"record": fallen.record.model_dump(), "transactions": fallen.outcome.finished.transactions}
+    crashed = run_crash(where, job, case["fault"], case["after_ns"])
+    return {"record": crashed.record.model_dump(), "transactions": crashed.outcome.finished.transactions}
+
+
+def ground_password(pair: Pair) -> str:
+    return pair.primary.server._settings.password
+
+
+def plant(log: Path) -> None:
+    """One more commit of which a client says that it was acknowledged; the log's own sum agrees."""
+    head, records = log.read_bytes()[: HEADER.size], np.fromfile(log, RECORD, offset=HEADER.size)
+    liar, closing = records[-2:-1].copy(), records[-1:].copy()
+    liar["key"], liar["fate"] = PLANTED, Fate.ACKNOWLEDGED
+    liar["sent_ns"] = liar["ended_ns"] = records["ended_ns"][:-1].max()
+    closing["key"] += 1
+    closing["sent_ns"] += 1
+    log.write_bytes(head + records[:-1].tobytes() + liar.tobytes() + closing.tobytes())
+
+
+def main() -> int:
+    if not sandbox.inside():
+        return sandbox.run_inside()
+    program = find_server(sys.argv[1])
+    with open_laboratory(LabRequest(server="none", paths=())) as laboratory:
+        assert laboratory.network is not None
+        ground = PairGround(laboratory.work, laboratory.network, laboratory.shares, connections=64)
+        with open_wires(ground, 1, LinkAsked(int(sys.argv[2]), 10**9)) as wires:
+            for word in sys.argv[3:]:
+                print(json.dumps(_case(ground, wires, program, json.loads(word))), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,137 @@
+"""A load in a thread that something is done to, and what is done for each fault, on stand-ins."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from howfar.conduct.fault.breaks import BREAKS, FAILOVER_NS, break_pair, mend
+from howfar.conduct.fault.under_load import UnderLoad, logged
+from howfar.engine.inserts import SINGLE_ROW_INSERTS
+from howfar.engine.messages import LoadJob, Measuring, UnixTarget
+from howfar.engine.process import Event, Launcher, LoadOutcome
+from howfar.errors import EngineError, LabError
+from howfar.lab.replication import Pair
+from howfar.plan.types import Fault
+
+JOB = LoadJob(
+    target=UnixTarget(path="/s"),
+    user="u",
+    database="d",
+    workload=SINGLE_ROW_INSERTS,
+    connections=2,
+    seed=1,
+    warmup_ns=0,
+    measure_ns=1,
+)
+OUTCOME = cast(LoadOutcome, object())
+MEASURING = Measuring(unix_time_ns=0, warmup_transactions=0)
+
+
+def under_load(
+    measure: Callable[[Callable[[Event], None]], LoadOutcome], kill: Callable[[], None] = lambda: None
+) -> UnderLoad:
+    load = UnderLoad(JOB, Path("keys"), kill)
+    load.start(lambda job, launcher, hear: measure(hear), Launcher(), lambda event: None)
+    return load
+
+
+def test_the_load_of_a_fault_logs_its_keys_and_ends_with_its_server() -> None:
+    job = logged(JOB, Path("/w/keys"), 5_000_000_000)
+    assert (job.session.on_disconnect, job.acknowledged, job.measure_ns) == ("end", "/w/keys", 5_000_000_000)
+    assert job.stall_timeout_ns > job.measure_ns, "a commit that hangs is the fault's doing"
+
+
+def test_a_load_is_paused_for_and_finished() -> None:
+    go_on = threading.Event()
+
+    def measure(hear: Callable[[Event], None]) -> LoadOutcome:
+        hear(MEASURING)
+        assert go_on.wait(30)
+        return OUTCOME
+
+    load = under_load(measure)
+    load.await_window()
+    load.pause_until(1_000_000)
+    go_on.set()
+    assert load.finish() is OUTCOME
+
+
+def test_a_load_that_ends_before_the_fault_is_told() -> None:
+    def measure(hear: Callable[[Event], None]) -> LoadOutcome:
+        hear(MEASURING)
+        return OUTCOME
+
+    load = under_load(measure)
+    load.finish()
+    with pytest.raises(LabError, match="ended before the fault"):
+        load.pause_until(60_000_000_000)
+
+
+def test_what_the_load_dies_of_is_what_is_heard() -> None:
+    def measure(hear: Callable[[Event], None]) -> LoadOutcome:
+        raise EngineError("no such table")
+
+    load = under_load(measure)
+    with pytest.raises(EngineError, match="no such table"):
+        load.await_window()
+    with pytest.raises(EngineError, match="no such table"):
+        load.finish()
+
+
+def test_a_load_that_is_left_ends_with_its_server() -> None:
+    killed = threading.Event()
+
+    def measure(hear: Callable[[Event], None]) -> LoadOutcome:
+        hear(MEASURING)
+        assert killed.wait(30)
+        return OUTCOME
+
+    load = under_load(measure, killed.set)
+    load.await_window()
+    load.abandon()
+    assert killed.is_set() and load.finish() is OUTCOME
+    killed.clear()
+    load.abandon()
+    assert not killed.is_set(), "one that has ended needs nobody killed"
+
+
+def stand_in(done: list[Any]) -> Pair:
+    def replica(name: str) -> Any:
+        return SimpleNamespace(name=name, write=lambda sql, patience_s: done.append((name, sql)))
+
+    def wire(number: int) -> Any:
+        return SimpleNamespace(
+            cut=lambda ways: done.append((number, ways)), mend=lambda: done.append((number, "mended"))
+        )
+
+    primary = SimpleNamespace(server=SimpleNamespace(kill=lambda: done.append("killed")))
+    verbs = SimpleNamespace(stop_receiving_sql="STOP")
+    replicas, wires = (replica("replica1"), replica("replica2")), (wire(1), wire(2))
+    return cast(Pair, SimpleNamespace(primary=primary, replicas=replicas, wires=wires, verbs=verbs))
+
+
+@pytest.mark.parametrize(
+    ("fault", "wanted"),
+    [
+        ("kill-primary", ["killed"]),
+        ("cut", [(1, ("to_server", "to_client")), (2, ("to_server", "to_client")), FAILOVER_NS, "killed"]),
+        ("cut-to-replica", [(1, ("to_client",)), (2, ("to_client",)), FAILOVER_NS, "killed"]),
+        ("cut-to-primary", [(1, ("to_server",)), (2, ("to_server",)), FAILOVER_NS, "killed"]),
+        ("stop-replica", [("replica1", "STOP"), ("replica2", "STOP"), FAILOVER_NS, "killed"]),
+    ],
+)
+def test_each_fault_is_done_in_its_order(fault: Fault, wanted: list[Any]) -> None:
+    done: list[Any] = []
+    pair = stand_in(done)
+    broken = break_pair(pair, BREAKS[fault], done.append)
+    assert done == wanted
+    assert broken.fault_ns <= broken.dead_ns
+    done.clear()
+    mend(pair, BREAKS[fault])
+    assert done == ([(1, "mended"), (2, "mended")] if "cut" in fault else [])

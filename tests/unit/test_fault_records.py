@@ -1,0 +1,190 @@
+"""What is made of logs and looks: records of crashes and fallbacks, and the reasons why none can be made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from howfar.conduct.fault.breaks import Broken
+from howfar.conduct.fault.crash_record import LOST_KEYS_KEPT, Before, Survivor, crash_record
+from howfar.conduct.fault.fallback_record import Absence, fallback_record
+from howfar.conduct.fault.looks import Look
+from howfar.conduct.fault.moments import EARLIEST, fault_after_ns
+from howfar.engine.acknowledged import RECORD, Fate, KeyLog
+from howfar.errors import LabError
+from howfar.lab.replication.positions import MariadbPositions
+from howfar.lab.replication.semi_sync import PrimaryEnd
+from howfar.results.records import CrashRecord, FallbackRecord
+
+SECOND = 1_000_000_000
+MS = 1_000_000
+ORIGIN = 5_000 * SECOND
+BROKEN = Broken(ORIGIN + 2 * SECOND, ORIGIN + 3 * SECOND)
+BEFORE = Before(behind=4, heartbeat_ns=90 * MS, rtt_ns=85 * MS)
+
+
+def log(*records: tuple[int, int, int, Fate]) -> KeyLog:
+    """Key, sent and ended in ms since the load began, fate."""
+    found = np.zeros(len(records), RECORD)
+    for row, (key, sent_ms, ended_ms, fate) in zip(found, records, strict=True):
+        row["key"], row["sent_ns"], row["ended_ns"], row["fate"] = key, sent_ms * MS, ended_ms * MS, fate
+    return KeyLog(Path("log"), ORIGIN, 0, 1, found, closed=True)
+
+
+def acknowledged(key: int, ended_ms: int, took_ms: int = 1) -> tuple[int, int, int, Fate]:
+    return key, ended_ms - took_ms, ended_ms, Fate.ACKNOWLEDGED
+
+
+def record(told: KeyLog, survivor: list[int], seen: KeyLog | None = None) -> CrashRecord:
+    keys = np.array(survivor, np.int64)
+    return crash_record("cut", BROKEN, BEFORE, told, seen or log(), 2 * MS, Survivor("replica1", keys, 7 * MS, 3))
+
+
+TOLD = log(
+    acknowledged(1, 1001),
+    acknowledged(2, 1999),
+    acknowledged(3, 2000),
+    acknowledged(4, 2500),
+    (5, 2900, 3000, Fate.UNKNOWN),
+    (6, 2900, 3000, Fate.UNKNOWN),
+    (7, 900, 901, Fate.REFUSED),
+)
+
+
+def test_a_crash_is_told_as_it_was() -> None:
+    found = record(TOLD, [1, 3, 5])
+    assert (found.acknowledged, found.lost, found.lost_keys) == (4, 2, (2, 4))
+    assert found.lost_after == 1, "only key 4 was acknowledged after the fault"
+    assert (found.fault_ns, found.dead_ns, found.first_lost_ns) == (2 * SECOND, 3 * SECOND, 1999 * MS)
+    assert (found.unknown, found.applied_unknown, found.refused, found.applied_refused) == (2, 1, 1, 0)
+    assert found.commits_per_s == pytest.approx(3 / 1.1), "three by the fault, from the first that was sent on"
+    assert (found.behind_before, found.heartbeat_before_ns, found.replica_rtt_ns) == (4, 90 * MS, 85 * MS)
+    assert (found.promoted, found.promotion_ns, found.unapplied) == ("replica1", 7 * MS, 3)
+
+
+def test_nothing_lost_is_nothing() -> None:
+    found = record(TOLD, [1, 2, 3, 4, 6])
+    assert (found.lost, found.lost_after, found.first_lost_ns, found.lost_keys) == (0, 0, None, ())
+
+
+def test_what_others_saw_is_held_against_both_sides() -> None:
+    seen = log((1, 0, 990, Fate.SEEN), (2, 0, 1980, Fate.SEEN), (3, 0, 2100, Fate.SEEN), (6, 0, 2950, Fate.SEEN))
+    found = record(TOLD, [1, 3], seen)
+    assert (found.seen, found.seen_early, found.seen_early_median_ns) == (4, 2, 15 * MS)
+    assert found.phantoms == 2, "2 and 6 were seen and are gone"
+
+
+def test_of_many_lost_keys_the_first_are_kept() -> None:
+    found = record(log(*(acknowledged(key, 100 + key) for key in range(1, 100))), [])
+    assert (found.lost, found.lost_keys) == (99, tuple(range(1, LOST_KEYS_KEPT + 1)))
+
+
+@pytest.mark.parametrize(
+    ("survivor", "said"),
+    [
+        ([1, 2, 3, 4, 99], "1 rows of the survivor that no client asked for (99)"),
+        ([1, 2, 2, 3, 4], "1 keys that are on the survivor more than once (2)"),
+    ],
+)
+def test_rows_that_no_log_explains_make_no_record(survivor: list[int], said: str) -> None:
+    with pytest.raises(LabError) as refused:
+        record(TOLD, survivor)
+    assert said in refused.value.message
+
+
+def test_keys_asked_for_twice_make_no_record() -> None:
+    with pytest.raises(LabError, match="asked for more than once"):
+        record(log(acknowledged(1, 5), acknowledged(1, 9)), [1])
+
+
+def test_the_moment_is_the_runs_own() -> None:
+    moments = [fault_after_ns(7, block, 0, "async", 2 * SECOND) for block in range(200)]
+    assert moments == [fault_after_ns(7, block, 0, "async", 2 * SECOND) for block in range(200)]
+    assert len(set(moments)) == 200
+    assert min(moments) >= EARLIEST * 2 * SECOND and max(moments) < 2 * SECOND
+    assert fault_after_ns(7, 0, 0, "cut", SECOND) != fault_after_ns(7, 0, 1, "cut", SECOND)
+
+
+# ---------------------------------------------------------------- fallback
+
+
+def look(at_ms: int, on: bool, no_tx: int = 0, position: int = 10, received: int | None = 10) -> Look:
+    end = PrimaryEnd(
+        enabled=True,
+        status=on,
+        clients=1,
+        timeout_ms=1000,
+        wait_point="AFTER_SYNC",
+        wait_for=1,
+        yes_tx=5,
+        no_tx=no_tx,
+        no_times=0,
+        tx_waits=0,
+        tx_wait_us=0,
+        waiting=0,
+    )
+    received_at = None if received is None else f"0-1-{received}"
+    return Look(ORIGIN + at_ms * MS, end, f"0-1-{position}", received_at)
+
+
+ABSENCE = Absence(ORIGIN + 1000 * MS, ORIGIN + 3000 * MS)
+LOOKS = [
+    look(900, True),
+    look(1900, True, received=12),
+    look(2010, False, no_tx=2, position=14, received=12),
+    look(2900, False, no_tx=6, position=18, received=12),
+    look(3100, False, no_tx=7, position=19, received=12),
+    look(3200, False, no_tx=8, position=20, received=15),
+    look(3300, True, no_tx=8, position=20, received=20),
+    look(3400, True, no_tx=8, position=20, received=None),
+]
+COMMITS = log(
+    acknowledged(1, 500, 20),
+    acknowledged(2, 990, 20),
+    acknowledged(3, 2000, 1005),
+    acknowledged(4, 2020),
+    acknowledged(5, 3290),
+    acknowledged(6, 3310),
+)
+
+
+def fallback(looks: list[Look], told: KeyLog = COMMITS) -> FallbackRecord:
+    return fallback_record(ABSENCE, 1000, told, looks, MariadbPositions(), ("OFF",))
+
+
+def test_a_fallback_is_told_as_it_was() -> None:
+    found = fallback(LOOKS)
+    assert (found.left_ns, found.returned_ns) == (1000 * MS, 3000 * MS)
+    assert (found.fell_ns, found.back_ns, found.reconnected_ns) == (2010 * MS, 3300 * MS, 3200 * MS)
+    assert found.stall_ns == 1270 * MS, "the longest time without an acknowledgement to anybody"
+    assert found.longest_commit_ns == 1005 * MS
+    assert found.unprotected == 3, "3 was let go with the fallback, before anybody saw it; 6 waited again"
+    assert (found.unacknowledged, found.acknowledged) == (8, 6)
+    assert [sample.behind for sample in found.samples] == [0, 0, 2, 6, 7, 5, 0, None]
+    assert found.commits[5] == (500 * MS, 1) and found.commits[20] == (2000 * MS, 2) and len(found.commits) == 34
+    assert sum(count for _, count in found.commits) == 6
+
+
+def test_one_that_never_comes_back_is_said_to_be_asynchronous() -> None:
+    found = fallback(LOOKS[:5])
+    assert (found.fell_ns, found.back_ns, found.reconnected_ns) == (2010 * MS, None, None)
+    assert found.unprotected == 4, "all from then on"
+
+
+def test_one_that_comes_back_for_a_moment_is_not_back() -> None:
+    found = fallback([*LOOKS[:7], look(3350, False), *LOOKS[7:]])
+    assert found.back_ns == 3400 * MS
+
+
+def test_one_that_never_fell_back_has_protected_all() -> None:
+    found = fallback([look(at, True) for at in (900, 1900, 3100)])
+    assert (found.fell_ns, found.back_ns, found.unprotected) == (None, None, 0)
+
+
+def test_who_was_asynchronous_before_has_nothing_to_fall_back_from() -> None:
+    with pytest.raises(LabError, match="not semi-synchronous before"):
+        fallback([look(900, False), *LOOKS[1:]])
+    with pytest.raises(LabError, match="not semi-synchronous before"):
+        fallback([look(800, True), look(900, True, no_tx=1), *LOOKS[1:]])
