@@ -153,16 +153,6 @@ def diverge(pair: Pair) -> Answer:
     return {"refused": _refused(lambda: pair.rejoin(replica))}
 
 
-def conflict(pair: Pair) -> Answer:
-    """A row is there already, and nobody logged how: only the applier notices."""
-    replica = pair.replicas[0]
-    replica.ask(pair.verbs.writable_sql)
-    insert = "INSERT INTO sbtest1 (id, k, c, pad) VALUES (999999, 1, '', '')"
-    replica.write("SET SESSION sql_log_bin = 0", insert, patience_s=PATIENCE_S)
-    pair.primary.write(insert, patience_s=PATIENCE_S)
-    return {"refused": _refused(lambda: pair.await_caught_up(replica))}
-
-
 def crash(pair: Pair) -> Answer:
     """The primary dies under inserts of several connections, keys chosen by them; what they were told against what survived."""
     told: list[int] = []
@@ -217,5 +207,5 @@ def _bytes_to_replica(pair: Pair) -> int:
 
 ACTS: dict[str, Callable[[Pair], Answer]] = {
     act.__name__: act
-    for act in (commits, recorded, fallback, half_cut, hang, calm, lag, promotion, diverge, conflict, crash, torn)
+    for act in (commits, recorded, fallback, half_cut, hang, calm, lag, promotion, diverge, crash, torn)
 }

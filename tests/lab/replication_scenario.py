@@ -1,16 +1,15 @@
 """A program for the tests: pairs in the sandbox, one after the other over the same links; what was seen of each as a line of JSON.
 
-python -m tests.lab.replication_scenario SERVER RTT_NS CASE_JSON...   A case: `asked`, `acts` (of `replication_acts.py`), and
-what is wrong beforehand: `cut` (the link), `port_taken` (where the replica is to listen), `patience_s`.
+python -m tests.lab.replication_scenario SERVER RTT_NS CASE_JSON...   A case: `asked`, `wrong` (what is so beforehand, of
+`replication_faults.py`), `acts` (of `replication_acts.py`), `patience_s`.
 """
 
 from __future__ import annotations
 
 import json
-import socket
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,8 @@ from howfar.lab.servers import Tables
 from howfar.lab.servers.kinds import find_server
 from howfar.lab.servers.program import Program
 from tests.lab.replication_acts import ACTS
+from tests.lab.replication_breaks import BREAKS
+from tests.lab.replication_faults import FAULTS
 
 TABLES = Tables(1, 1000)
 
@@ -33,10 +34,10 @@ def _case(ground: PairGround, wires: Sequence[Wire], program: Program, case: Map
     asked = ReplicationAsked(**case.get("asked", {}))
     ground = replace(ground, patience_s=case.get("patience_s", ground.patience_s))
     try:
-        with _spoilt(wires, case), open_pair(ground, wires, program, TABLES, asked) as pair:
+        with _wrong(wires, case), open_pair(ground, wires, program, TABLES, asked) as pair:
             answer["facts"] = pair.facts
             for name in case.get("acts", ()):
-                answer[name] = ACTS[name](pair)
+                answer[name] = {**ACTS, **BREAKS}[name](pair)
     except HowfarError as error:
         answer["error"] = [type(error).__name__, error.message, error.advice]
     answer["servers_left"] = _servers()
@@ -44,15 +45,9 @@ def _case(ground: PairGround, wires: Sequence[Wire], program: Program, case: Map
     return answer
 
 
-@contextmanager
-def _spoilt(wires: Sequence[Wire], case: Mapping[str, Any]) -> Iterator[None]:
-    with ExitStack() as ledger:
-        if case.get("cut"):
-            wires[0].cut()
-            ledger.callback(wires[0].mend)
-        if case.get("port_taken"):
-            ledger.enter_context(wires[0].host.within(lambda: socket.create_server(("0.0.0.0", 3306))))
-        yield
+def _wrong(wires: Sequence[Wire], case: Mapping[str, Any]) -> AbstractContextManager[Any]:
+    wrong = case.get("wrong")
+    return FAULTS[wrong](wires) if wrong else nullcontext()
 
 
 def _servers() -> list[str]:

@@ -16,6 +16,7 @@ from howfar.lab.link.backends.kernel_qdiscs import qdisc_batch
 from howfar.lab.network import host_batch, middle_batch
 from howfar.lab.replication import ReplicationAsked
 from howfar.lab.replication.lag import lag_sample
+from howfar.lab.replication.member import read_state
 from howfar.lab.replication.positions import MariadbPositions, MysqlPositions
 from howfar.lab.replication.proof import ReplicaFacts, Snapshot, latency_violation, violations, window_facts
 from howfar.lab.replication.semi_sync import primary_end, replica_status, semi_sync_names
@@ -113,10 +114,29 @@ def test_each_end_must_say_what_was_asked(kind: str) -> None:
     assert violations(ASKED, now, silent) == ("replica1 did not acknowledge after the window",)
     assert any("no semi-synchronous" in sentence for sentence in violations(ASKED, now, replace(now, primary=None)))
     io = "Replica_IO_Running" if kind == "mysql" else "Slave_IO_Running"
+    parted = replace(now, replicas=(replace(now.replicas[0], strangers="0-2-58"),))
+    assert violations(ASKED, now, parted) == (
+        "replica1 had transactions that its primary never had (0-2-58) after the window: their histories have parted",
+    )
+    broken = replace(now, broken=("the link of replica1 had died",))
+    assert violations(ASKED, now, broken) == ("the link of replica1 had died after the window",)
     lost = snapshot(kind, replica={io: "Connecting", "Last_IO_Error": "cannot reach it"})
     assert violations(ASKED, now, lost) == (
         "replica1 was not replicating after the window: receiving Connecting, applying Yes (cannot reach it)",
     )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_replica_that_stopped_says_why(kind: str) -> None:
+    """MySQL's status names a worker, and the worker's row the reason."""
+    verbs = verbs_of(kind)
+    applying = "Replica_SQL_Running" if kind == "mysql" else "Slave_SQL_Running"
+    status = RECORDED[kind]["replica_status"] | {applying: "No", "Last_SQL_Error": "it stopped"}
+    answers = {verbs.status_sql: [status], verbs.reasons_sql: [{"said": "Duplicate entry"}]}
+    state = read_state(verbs, answers.__getitem__)
+    assert state is not None
+    assert state.errors == (("Duplicate entry", "it stopped") if kind == "mysql" else ("it stopped",))
+    assert read_state(verbs, lambda _: []) is None
 
 
 def test_no_commit_is_quicker_than_light() -> None:
@@ -138,6 +158,7 @@ def test_positions_of_mysql() -> None:
     assert lacking(f"{UUID}:red:1-3", f"{UUID}:1-5:red:2") == 2
     assert lacking(f"{UUID}:1-10", f"{UUID}:1-3:5-6:9-20") == 3
     assert MysqlPositions().strangers(f"{UUID}:1-5,{OTHER}:1", f"{UUID}:1-9") == f"1 of {OTHER}"
+    assert MysqlPositions().strangers(f"{UUID}:1-9,{OTHER}:1", f"{UUID}:1-5", writer=UUID) == f"1 of {OTHER}"
     with pytest.raises(ValueError, match="no set"):
         lacking("nonsense", "")
 
@@ -151,6 +172,7 @@ def test_positions_of_mariadb() -> None:
     assert lacking("0-1-5", "0-1-9") == 0
     assert strangers("0-1-57,0-2-58", "0-1-60") == "0-2-58"
     assert strangers("0-1-57", "0-1-57") == ""
+    assert strangers("0-1-58,0-2-59", "0-1-57", writer="1") == "0-2-59", "the primary may be writing just now"
     with pytest.raises(ValueError, match="invalid literal"):
         lacking("x-y-z", "")
 

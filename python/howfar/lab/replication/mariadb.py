@@ -20,7 +20,9 @@ class MariadbVerbs:
     position_sql = "SELECT @@global.gtid_binlog_pos AS position"
     applied_sql = "SELECT @@global.gtid_slave_pos AS position"
     state_sql = "SELECT @@global.gtid_binlog_state AS position"
+    origin_sql = "SELECT @@global.server_id AS position"
     status_sql = "SHOW SLAVE STATUS"
+    reasons_sql: str | None = None
     start_sql = "START SLAVE"
     stop_sql = "STOP SLAVE"
     stop_receiving_sql = "STOP SLAVE IO_THREAD"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pymysql
@@ -28,6 +29,8 @@ from howfar.lab.servers.sql_server import SqlServer
 from howfar.lab.servers.sql_store import SqlStore
 
 _POLL_S = 0.01
+_FULL_BYTES = 16 << 20
+"""Tables and logs grow by steps of some MiB, and the step that did not fit was taken back."""
 _SEMI_SYNC = "LIKE 'rpl\\_semi%'"
 
 
@@ -43,15 +46,29 @@ class Member:
 
     def ask(self, sql: str) -> list[dict[str, Any]]:
         """Questions only: a commit may wait for a replica, see `write`. Raises ServerCrashed, LabError."""
-        return self.server.query(sql)
+        try:
+            return self.server.query(sql)
+        except LabError as error:
+            raise self._of(error) from error
+
+    def _of(self, error: LabError) -> LabError:
+        """It says whose server it was, and what may be the reason."""
+        full = self.full()
+        advice = "Give it more room, or measure for a shorter time." if full else error.advice
+        why = f" had {full}" if full else ""
+        return type(error)(f"{self.name}{why}: {error.message}", advice)
+
+    def full(self) -> str | None:
+        """In words, when its file system is. A server that has no room dies, waits or refuses, and seldom says it last."""
+        left = shutil.disk_usage(self.server.socket.parent).free
+        return None if left > _FULL_BYTES else f"{left >> 20} MiB left on its file system"
 
     def position(self, sql: str) -> str:
         return str(self.ask(sql)[0]["position"] or "").replace("\n", "")
 
     def replica_state(self) -> ReplicaState | None:
         """None: it follows nobody."""
-        rows = self.ask(self.verbs.status_sql)
-        return self.verbs.replica_state(rows[0]) if rows else None
+        return read_state(self.verbs, self.ask)
 
     def variables(self, pattern: str = _SEMI_SYNC) -> dict[str, str]:
         return {row["Variable_name"]: row["Value"] for row in self.ask(f"SHOW GLOBAL VARIABLES {pattern}")}
@@ -73,10 +90,11 @@ class Member:
                 for statement in statements:
                     cursor.execute(statement)
         except pymysql.Error as error:
-            raise LabError(
-                f"{self.name} did not commit {statements[0][:80]!r} within {patience_s:.0f} s, or refused it: {error}",
+            unsaid = LabError(
+                f"it did not commit {statements[0][:80]!r} within {patience_s:.0f} s, or refused it: {error}",
                 "Semi-synchronous, it waits for its replicas: is one of them gone?",
-            ) from error
+            )
+            raise self._of(unsaid) from error
 
     def learn_names(self, *, load: bool) -> None:
         """Of semi-synchronous replication. `load`: its plugins too, where there are some, for both ends, so that a replica can become
@@ -126,13 +144,28 @@ def begin_member(
     """
     verbs = verbs_of(program.kind)
     store = SqlStore(program, DIALECTS[program.kind], tables)
-    store.prepare(ground)
+    try:
+        store.prepare(ground)
+    except LabError as error:
+        raise type(error)(f"{name} is not seeded: {error.message}", error.advice) from error
     log = BinaryLog(
         server_id=PRIMARY_ID + number,
         options=verbs.options(asked),
         init_sql=verbs.account_sql(secret, tls=asked.tls),
     )
     return Member(name, ground.host, store.begin(binary_log=log, tls=tls), verbs)
+
+
+def read_state(verbs: Verbs, ask: Callable[[str], Sequence[dict[str, Any]]]) -> ReplicaState | None:
+    """What a replica says of itself, with all its reasons. None: it follows nobody."""
+    rows = ask(verbs.status_sql)
+    if not rows:
+        return None
+    state = verbs.replica_state(rows[0])
+    if not state.errors or verbs.reasons_sql is None:
+        return state
+    reasons = tuple(str(row["said"]) for row in ask(verbs.reasons_sql))
+    return replace(state, errors=(*reasons, *state.errors))
 
 
 def wait_for(

@@ -26,7 +26,12 @@ class MysqlVerbs:
     position_sql = "SELECT @@global.gtid_executed AS position"
     applied_sql = position_sql
     state_sql = position_sql
+    origin_sql = "SELECT @@global.server_uuid AS position"
     status_sql = "SHOW REPLICA STATUS"
+    reasons_sql: str | None = (
+        "SELECT LAST_ERROR_MESSAGE AS said FROM performance_schema.replication_applier_status_by_worker "
+        "WHERE LAST_ERROR_NUMBER NOT IN (0, 3030)"  # 3030: it stopped because another one had
+    )
     start_sql = "START REPLICA"
     stop_sql = "STOP REPLICA"
     stop_receiving_sql = "STOP REPLICA IO_THREAD"

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from howfar.errors import LabError, PlanError, ServerCrashed
+from howfar.lab.cache import cache_home
 from howfar.lab.certificates import make_certificates
 from howfar.lab.network import LOOPBACK_ADDRESS, SERVER_ADDRESS
 from howfar.lab.replication.asked import ReplicationAsked
@@ -26,6 +27,7 @@ from howfar.lab.replication.verbs import ReplicaState, Source, Verbs, verbs_of
 from howfar.lab.replication.wires import PairGround, Wire
 from howfar.lab.servers import CertificatePaths, Ground, Tables
 from howfar.lab.servers.program import Program
+from howfar.lab.servers.sql_store import LOADED
 
 SCHEMA = "howfar_replication"
 """Apart from the tables that are measured."""
@@ -66,17 +68,25 @@ class Pair:
             position=position,
             primary=self.primary.primary_end(),
             replicas=tuple(self._facts_of(replica, position) for replica in self.replicas),
+            broken=self._broken(),
         )
+
+    def _broken(self) -> tuple[str, ...]:
+        dead = [f"the link of {wire.host.name} had died" for wire in self.wires if not wire.link.alive()]
+        full = [f"{member.name} had {left}" for member in (self.primary, *self.replicas) if (left := member.full())]
+        return (*dead, *full)
 
     def _facts_of(self, replica: Member, position: str) -> ReplicaFacts:
         state = _state_of(replica)
-        applied = replica.position(self.verbs.applied_sql)
+        applied, own = replica.position(self.verbs.applied_sql), replica.position(self.verbs.state_sql)
+        known, writer = (self.primary.position(sql) for sql in (self.verbs.state_sql, self.verbs.origin_sql))
         return ReplicaFacts(
             name=replica.name,
             state=state,
             semi_sync=replica.acknowledges(),
             applied=applied,
             behind=self.verbs.positions.lacking(position, applied),
+            strangers=self.verbs.positions.strangers(own, known, writer),
         )
 
     def leave(self, replica: Member) -> None:
@@ -246,7 +256,10 @@ def _start(
         try:
             member.server.become_ready()
         except ServerCrashed as error:
-            raise ServerCrashed(f"{member.name} does not start: {error.message}", error.advice) from error
+            damaged = f"If its log speaks of damaged files, remove {cache_home() / LOADED}: all in it is made anew."
+            raise ServerCrashed(
+                f"{member.name} does not start: {error.message}", f"{error.advice} {damaged}"
+            ) from error
     primary, *replicas = members
     pair = Pair(asked, verbs, primary, tuple(replicas), wires, ground.patience_s, certificates)
     pair.facts = {

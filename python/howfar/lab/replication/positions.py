@@ -20,8 +20,9 @@ class Positions(Protocol):
         """Transactions that are in `ahead` and not in `behind`. Raises ValueError for what is no position."""
         ...
 
-    def strangers(self, replica_state: str, primary_state: str) -> str:
-        """What the replica has written that the primary never had; empty: nothing."""
+    def strangers(self, replica_state: str, primary_state: str, writer: str = "") -> str:
+        """What the replica has that the primary never had; empty: nothing. `writer`: whose own transactions do not count: those
+        that a primary commits just now may be on a replica before they are in its own state."""
         ...
 
 
@@ -32,10 +33,12 @@ class MariadbPositions:
         have = numbers_by_domain(behind)
         return sum(max(number - have.get(domain, 0), 0) for domain, number in numbers_by_domain(ahead).items())
 
-    def strangers(self, replica_state: str, primary_state: str) -> str:
+    def strangers(self, replica_state: str, primary_state: str, writer: str = "") -> str:
         known = _last_by_server(primary_state)
         found = {
-            origin: number for origin, number in _last_by_server(replica_state).items() if number > known.get(origin, 0)
+            origin: number
+            for origin, number in _last_by_server(replica_state).items()
+            if number > known.get(origin, 0) and str(origin[1]) != writer
         }
         return ",".join(f"{domain}-{server}-{number}" for (domain, server), number in sorted(found.items()))
 
@@ -49,11 +52,12 @@ class MysqlPositions:
             _count_outside(wanted, have.get(origin, ())) for origin, wanted in intervals_by_origin(ahead).items()
         )
 
-    def strangers(self, replica_state: str, primary_state: str) -> str:
+    def strangers(self, replica_state: str, primary_state: str, writer: str = "") -> str:
         known = intervals_by_origin(primary_state)
         origins = {
             origin: _count_outside(own, known.get(origin, ()))
             for origin, own in intervals_by_origin(replica_state).items()
+            if not writer or origin.partition(":")[0] != writer
         }
         return ", ".join(f"{count} of {origin}" for origin, count in sorted(origins.items()) if count)
 

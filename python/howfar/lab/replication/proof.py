@@ -23,6 +23,8 @@ class ReplicaFacts:
     """A position."""
     behind: int
     """Transactions that the primary had committed, asked before the replica was, and that are not applied."""
+    strangers: str = ""
+    """Transactions that neither the primary nor anybody it follows has written."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ class Snapshot:
     primary: PrimaryEnd | None
     """None: it knows no semi-synchronous replication."""
     replicas: tuple[ReplicaFacts, ...]
+    broken: tuple[str, ...] = ()
+    """What no server says of itself: links that have died, disks that are full."""
 
 
 def violations(
@@ -57,6 +61,7 @@ def violations(
 
 def _of_moment(asked: ReplicationAsked, seen: Snapshot, when: str) -> list[str]:
     found = [] if len(seen.replicas) == asked.replicas else [f"{len(seen.replicas)} replicas {when} the window"]
+    found += [f"{sentence} {when} the window" for sentence in seen.broken]
     for replica in seen.replicas:
         found += _of_replica(asked, replica, when)
     end = seen.primary
@@ -86,6 +91,11 @@ def _of_replica(asked: ReplicationAsked, replica: ReplicaFacts, when: str) -> li
         why = f" ({'; '.join(state.errors)})" if state.errors else ""
         found.append(
             f"{replica.name} was not replicating {when} the window: receiving {state.receiving}, applying {state.applying}{why}"
+        )
+    if replica.strangers:
+        found.append(
+            f"{replica.name} had transactions that its primary never had ({replica.strangers}) {when} the window: "
+            "their histories have parted"
         )
     if asked.semi_sync and replica.semi_sync is not True:
         found.append(f"{replica.name} did not acknowledge {when} the window")

@@ -59,7 +59,11 @@ class Verbs(Protocol):
     """What a replica has applied, as `position`."""
     state_sql: str
     """All that is in its own binary log, as `position`."""
+    origin_sql: str
+    """By what a server's own transactions are known, as `position`."""
     status_sql: str
+    reasons_sql: str | None
+    """Why those that apply side by side stopped, as `said`; None: the status says it."""
     start_sql: str
     stop_sql: str
     stop_receiving_sql: str

@@ -33,6 +33,11 @@ _DIES_S = 2.0
 _CONNECTION_LOST = (2002, 2003, 2006, 2013)
 """Client errors: two of no connection, server gone, server lost."""
 _LOG_LINES = 8
+_LOG_ERRORS = 3
+"""Those before the last lines: a server that crashes writes pages about how after it has said why."""
+_ERROR = "[ERROR]"
+_LINE_CHARACTERS = 400
+"""A statement in full may be megabytes."""
 _COUNTERS = (
     "Bytes_received",
     "Bytes_sent",
@@ -333,8 +338,13 @@ class SqlServer:
         return self._log.read_text(errors="replace").strip().splitlines()
 
     def _said(self) -> str:
-        lines = self.log_lines()[-_LOG_LINES:]
-        return ". Its log ends with:\n  " + "\n  ".join(lines) if lines else ". It wrote no log."
+        lines = self.log_lines()
+        last = [line[:_LINE_CHARACTERS] for line in lines[-_LOG_LINES:]]
+        if not last:
+            return ". It wrote no log."
+        errors = [line[:_LINE_CHARACTERS] for line in lines[:-_LOG_LINES] if _ERROR in line][-_LOG_ERRORS:]
+        first = ". Its log's last errors before its end:\n  " + "\n  ".join(errors) if errors else ""
+        return first + ". Its log ends with:\n  " + "\n  ".join(last)
 
 
 def start_server(settings: Settings, dialect: Dialect) -> SqlServer:

@@ -1,0 +1,174 @@
+"""What breaks while several connections write, and what is said of the window then. For the scenario."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pymysql
+
+from howfar.errors import HowfarError
+from howfar.lab.replication import Pair
+from howfar.lab.replication.lag import watch_lag
+from howfar.lab.replication.member import wait_for
+from howfar.lab.replication.proof import violations
+from howfar.lab.replication.watch import watch_commits
+
+WRITERS = 4
+PATIENCE_S = 60.0
+SEEN_S = 10.0
+"""For what a window notices by itself."""
+HANG_S = 2.0
+LEFT = 4 << 20
+"""Bytes on the disk that fills: for some seconds of the log."""
+Answer = dict[str, Any]
+
+
+class Writers:
+    """Single-row inserts, keys chosen by the writers, until they are told to stop or their server goes."""
+
+    def __init__(self, pair: Pair, write: Callable[[int], str]) -> None:
+        self.told: list[int] = []
+        self.errors: list[str] = []
+        self._pair, self._write, self._stop = pair, write, threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(1_000_000 * n,)) for n in range(1, WRITERS + 1)]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self, first: int) -> None:
+        try:
+            with self._pair.primary.server.session(PATIENCE_S) as connection, connection.cursor() as cursor:
+                for key in range(first, first + 1_000_000):
+                    if self._stop.is_set():
+                        return
+                    cursor.execute(self._write(key))
+                    self.told.append(key)
+        except (HowfarError, pymysql.Error, OSError) as error:
+            self.errors.append(str(error)[:300])
+
+    def have_written(self, count: int) -> None:
+        wait_for(lambda: len(self.told) >= count or self.over(), PATIENCE_S, lambda: "too few rows were written")
+
+    def over(self) -> bool:
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def finish(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(PATIENCE_S)
+
+
+def _small(key: int) -> str:
+    return f"INSERT INTO wide VALUES ({key}, '')"
+
+
+def _large(key: int) -> str:
+    """In the log, and hardly anywhere else."""
+    return f"REPLACE INTO wide VALUES ({key // 1_000_000}, '{'x' * 16_000}')"
+
+
+def _broken(
+    pair: Pair,
+    how: Callable[[Pair], None],
+    done: Callable[[Pair, Writers], bool],
+    write: Callable[[int], str] = _small,
+) -> Answer:
+    """A window under writes, broken in its middle, judged as a trial is."""
+    pair.primary.write("CREATE TABLE wide (id INT PRIMARY KEY, t VARCHAR(16000))", patience_s=PATIENCE_S)
+    before, began = pair.snapshot(), time.monotonic()
+    watch, lag, writers = watch_commits(pair, patience_s=HANG_S), watch_lag(pair), Writers(pair, write)
+    answer: Answer = {}
+    try:
+        writers.have_written(4 * WRITERS)
+        how(pair)
+        with suppress(HowfarError):
+            wait_for(lambda: done(pair, writers), SEEN_S, lambda: "nothing was seen")
+    finally:
+        writers.finish()
+        answer["writing_s"] = time.monotonic() - began
+        answer["hung"] = watch.finish()
+        answer["samples"] = len(lag.finish())
+        answer["told"], answer["errors"] = len(writers.told), writers.errors[:1]
+    try:
+        answer["violations"] = violations(pair.asked, before, pair.snapshot(), len(writers.told))
+    except HowfarError as error:
+        answer["error"] = [type(error).__name__, error.message, error.advice]
+    answer["took_s"] = time.monotonic() - began
+    return answer
+
+
+def _applier_stopped(pair: Pair, writers: Writers) -> bool:
+    state = pair.replicas[0].replica_state()
+    return state is None or state.applying != "Yes"
+
+
+def _over(pair: Pair, writers: Writers) -> bool:
+    return writers.over()
+
+
+def _over_or_nobody_waits(pair: Pair, writers: Writers) -> bool:
+    return not pair.asked.semi_sync or writers.over()
+
+
+def clash(pair: Pair) -> Answer:
+    """The replica has rows of its own where the primary's are to come."""
+
+    def how(pair: Pair) -> None:
+        replica = pair.replicas[0]
+        replica.ask(pair.verbs.writable_sql)
+        keys = ",".join(f"({1_000_000 * number + 900}, '')" for number in range(1, WRITERS + 1))
+        near = ",".join(f"({1_000_000 + number}, '')" for number in range(60, 900))
+        replica.write("SET SESSION sql_log_bin = 0", f"INSERT INTO sbtest.wide VALUES {keys},{near}", patience_s=10.0)
+
+    return _broken(pair, how, _applier_stopped)
+
+
+def own_write(pair: Pair) -> Answer:
+    """The replica writes on its own, and logs it: from here their histories part."""
+
+    def how(pair: Pair) -> None:
+        replica = pair.replicas[0]
+        replica.ask(pair.verbs.writable_sql)
+        replica.write("INSERT INTO sbtest.sbtest1 (k, c, pad) VALUES (1, 'own', '')", patience_s=10.0)
+
+    return _broken(pair, how, lambda pair, writers: _applier_stopped(pair, writers) or len(writers.told) > 400)
+
+
+def replica_dies(pair: Pair) -> Answer:
+    return _broken(pair, lambda pair: pair.replicas[0].server.kill(), _over_or_nobody_waits)
+
+
+def primary_dies(pair: Pair) -> Answer:
+    return _broken(pair, lambda pair: pair.primary.server.kill(), _over)
+
+
+def disk_fills(pair: Pair) -> Answer:
+    """A disk that is the primary's own: see `little_room`."""
+
+    def how(pair: Pair) -> None:
+        where = pair.primary.server.socket.parent
+        with (where / "ballast").open("wb", buffering=0) as ballast, suppress(OSError):
+            while (free := shutil.disk_usage(where).free) > LEFT:
+                ballast.write(bytes(min(free - LEFT, LEFT)))
+
+    return _broken(pair, how, _over, _large)
+
+
+def emulator_dies(pair: Pair) -> Answer:
+    def how(pair: Pair) -> None:
+        pid = pair.wires[0].link.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+
+    return _broken(pair, how, _over_or_nobody_waits)
+
+
+BREAKS: dict[str, Callable[[Pair], Answer]] = {
+    act.__name__: act for act in (clash, own_write, replica_dies, primary_dies, disk_fills, emulator_dies)
+}

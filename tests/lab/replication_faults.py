@@ -1,0 +1,138 @@
+"""What is wrong before a pair is opened, for the scenario; each is undone on leaving."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from howfar.lab import sandbox
+from howfar.lab.cache import cache_home
+from howfar.lab.replication import Pair, Wire, pair
+from howfar.lab.replication.member import Member, begin_member
+from howfar.lab.replication.verbs import verbs_of
+from howfar.lab.servers import Ground
+from howfar.lab.servers.sql_store import LOADED
+
+Wires = Sequence[Wire]
+Context = AbstractContextManager[Any]
+SMALL = 4 << 20
+"""Bytes: less than any data directory."""
+ROOM = 512 << 20
+"""For all files of a primary that has just started, and some more."""
+
+
+@contextmanager
+def cut(wires: Wires) -> Iterator[None]:
+    """The link, before anybody connects."""
+    wires[0].cut()
+    try:
+        yield
+    finally:
+        wires[0].mend()
+
+
+def port_taken(wires: Wires) -> Context:
+    """Where the replica is to listen."""
+    return wires[0].host.within(lambda: socket.create_server(("0.0.0.0", 3306)))
+
+
+def bad_option(wires: Wires) -> Context:
+    """The replica's program refuses to start."""
+
+    def around(name: str, kind: str, ground: Ground) -> Context:
+        verbs = type(verbs_of(kind))
+        really = verbs.options
+        changed = mock.patch.object(verbs, "options", lambda *words: (*really(*words), "--no-such-option=1"))
+        return nullcontext() if name == "primary" else changed
+
+    return _around_begin(around)
+
+
+def no_room(wires: Wires) -> Context:
+    """The replica's disk is too small for the data."""
+
+    def around(name: str, kind: str, ground: Ground) -> Context:
+        return nullcontext() if name == "primary" else _disk(ground.work, SMALL)
+
+    return _around_begin(around)
+
+
+@contextmanager
+def little_room(wires: Wires) -> Iterator[None]:
+    """The primary's disk has room to start, and is full soon."""
+    with ExitStack() as ledger:
+
+        def around(name: str, kind: str, ground: Ground) -> Context:
+            if name == "primary":
+                ledger.enter_context(_disk(ground.work, ROOM))
+            return nullcontext()
+
+        with _around_begin(around):
+            yield
+
+
+def dies(wires: Wires) -> Context:
+    """The replica, before it answers."""
+
+    def begin(name: str, *rest: Any) -> Member:
+        member = begin_member(name, *rest)
+        if name != "primary":
+            member.server.kill()
+        return member
+
+    return mock.patch.object(pair, "begin_member", begin)
+
+
+@contextmanager
+def damaged(wires: Wires) -> Iterator[None]:
+    """Half of InnoDB's own file is gone from each template."""
+    with ExitStack() as ledger:
+        for template in (cache_home() / LOADED).glob("*-1x1000-*/"):
+            kept = cache_home() / f"kept-{template.name}"
+            shutil.copytree(template, kept)
+            ledger.callback(kept.rename, template)
+            ledger.callback(shutil.rmtree, template)
+            system = template / "ibdata1"
+            os.truncate(system, system.stat().st_size // 2)
+        yield
+
+
+def stranger(wires: Wires) -> Context:
+    """The replica has a history of its own before it follows anybody."""
+
+    def connect(opened: Pair) -> None:
+        opened.replicas[0].write("INSERT INTO sbtest1 (k, c, pad) VALUES (1, 'own', '')", patience_s=10.0)
+        really(opened)
+
+    really = pair._connect
+    return mock.patch.object(pair, "_connect", connect)
+
+
+def _around_begin(around: Callable[[str, str, Ground], Context]) -> Context:
+    def begin(name: str, number: int, ground: Ground, program: Any, *rest: Any) -> Member:
+        with around(name, program.kind, ground):
+            return begin_member(name, number, ground, program, *rest)
+
+    return mock.patch.object(pair, "begin_member", begin)
+
+
+@contextmanager
+def _disk(where: Path, size: int) -> Iterator[None]:
+    sandbox.mount_memory(where, size)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(where)], check=True)
+        shutil.rmtree(where.parent, ignore_errors=True)
+
+
+FAULTS: dict[str, Callable[[Wires], Context]] = {
+    fault.__name__: fault for fault in (cut, port_taken, bad_option, no_room, little_room, dies, damaged, stranger)
+}
