@@ -1,4 +1,5 @@
-//! What a fuzzer drives. `wire` holds the checks of the codecs, which the tests of `howfar-wire` replay as well; the one of the
+//! What a fuzzer drives. `wire` and `keyvalue` hold the checks of the codecs, which the tests of `howfar-wire` replay as well; the one of the
 //! null server lives with it, because what it drives is private.
 
+pub mod keyvalue;
 pub mod wire;

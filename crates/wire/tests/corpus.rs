@@ -6,6 +6,10 @@ use std::path::Path;
 #[allow(unreachable_pub)] // what the fuzzers call from outside
 mod checks;
 
+#[path = "../../../fuzz/src/keyvalue.rs"]
+#[allow(unreachable_pub)] // what the fuzzers call from outside
+mod keyvalue;
+
 fn replay(target: &str, check: fn(&[u8])) {
     let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
     let entries = std::fs::read_dir(place.join(target)).expect("the corpus");
@@ -35,4 +39,14 @@ fn logins() {
 #[test]
 fn compressed_frames() {
     replay("frames", checks::frames);
+}
+
+#[test]
+fn replies_of_redis() {
+    replay("redis", keyvalue::redis);
+}
+
+#[test]
+fn replies_of_memcached() {
+    replay("memcached", keyvalue::memcached);
 }

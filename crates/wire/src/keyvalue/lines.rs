@@ -1,0 +1,146 @@
+//! Lines out of a stream that is cut anywhere.
+
+use super::Malformed;
+
+/// What a server says on one line is short: lengths, states, errors.
+pub const LONGEST_LINE: usize = 1 << 16;
+/// Memory that is kept for a line that comes in parts.
+const KEPT: usize = 1 << 10;
+
+/// The part of a line that has come so far.
+#[derive(Debug, Default)]
+pub(crate) struct Lines {
+    kept: Vec<u8>,
+    /// What is kept was given out.
+    given: bool,
+}
+
+impl Lines {
+    /// The next line without its CRLF, taken from `input`; `None` when all of `input` is taken and no line is whole.
+    #[inline]
+    pub(crate) fn next<'a, 'b: 'a>(
+        &'a mut self,
+        input: &mut &'b [u8],
+    ) -> Result<Option<&'a [u8]>, Malformed> {
+        if std::mem::take(&mut self.given) {
+            self.kept.clear();
+            self.kept.shrink_to(KEPT);
+        }
+        let Some(end) = input.iter().position(|&byte| byte == b'\n') else {
+            self.keep(input)?;
+            *input = &[];
+            return Ok(None);
+        };
+        let (line, rest) = (&input[..end], &input[end + 1..]);
+        *input = rest;
+        if self.kept.is_empty() {
+            return whole(line).map(Some);
+        }
+        self.keep(line)?;
+        self.given = true;
+        whole(&self.kept).map(Some)
+    }
+
+    fn keep(&mut self, part: &[u8]) -> Result<(), Malformed> {
+        if self.kept.len() + part.len() > LONGEST_LINE {
+            return Err(Malformed::LongLine);
+        }
+        self.kept.extend_from_slice(part);
+        Ok(())
+    }
+}
+
+/// A line that came up to its LF.
+#[inline]
+fn whole(line: &[u8]) -> Result<&[u8], Malformed> {
+    if line.len() > LONGEST_LINE {
+        return Err(Malformed::LongLine);
+    }
+    match line.split_last() {
+        Some((b'\r', text)) if !text.contains(&b'\r') => Ok(text),
+        _ => Err(Malformed::LineEnd),
+    }
+}
+
+/// A number without a sign, of digits alone.
+#[inline]
+pub(crate) fn unsigned(digits: &[u8], what: &'static str) -> Result<u64, Malformed> {
+    if digits.is_empty() {
+        return Err(Malformed::Number(what));
+    }
+    let mut number = 0_u64;
+    for &byte in digits {
+        let digit = byte.wrapping_sub(b'0');
+        number = number
+            .checked_mul(10)
+            .and_then(|tens| tens.checked_add(u64::from(digit)))
+            .filter(|_| digit < 10)
+            .ok_or(Malformed::Number(what))?;
+    }
+    Ok(number)
+}
+
+/// Append a number in digits.
+#[inline]
+pub(crate) fn decimal(out: &mut Vec<u8>, mut number: u64) {
+    let mut digits = [0; 20];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[at..]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_come_whole_out_of_any_parts() {
+        let stream = b"one\r\n\r\nthree 3\r\n";
+        for size in 1..stream.len() {
+            let (mut lines, mut found) = (Lines::default(), Vec::new());
+            for mut part in stream.chunks(size) {
+                while let Some(line) = lines.next(&mut part).expect("well formed") {
+                    found.push(line.to_vec());
+                }
+            }
+            assert_eq!(found, [b"one".to_vec(), b"".to_vec(), b"three 3".to_vec()]);
+        }
+    }
+
+    #[test]
+    fn what_is_no_line_is_refused() {
+        for bad in [&b"\n"[..], b"a\n", b"a\rb\r\n"] {
+            assert_eq!(
+                Lines::default().next(&mut &bad[..]),
+                Err(Malformed::LineEnd)
+            );
+        }
+        let long = [vec![b'x'; LONGEST_LINE + 1], b"\r\n".to_vec()].concat();
+        for part in [&long[..], &long[..=LONGEST_LINE]] {
+            assert_eq!(
+                Lines::default().next(&mut &part[..]),
+                Err(Malformed::LongLine)
+            );
+        }
+    }
+
+    #[test]
+    fn numbers_are_read_as_they_are_written() {
+        for number in [0, 9, 10, 4096, u64::MAX] {
+            let mut digits = Vec::new();
+            decimal(&mut digits, number);
+            assert_eq!(digits, number.to_string().into_bytes());
+            assert_eq!(unsigned(&digits, "it"), Ok(number));
+        }
+        for bad in ["", "-1", "+1", "1x", "18446744073709551616", " 1"] {
+            assert!(unsigned(bad.as_bytes(), "it").is_err(), "{bad}");
+        }
+    }
+}

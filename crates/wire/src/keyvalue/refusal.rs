@@ -1,0 +1,104 @@
+//! Errors that a server answers a command with.
+
+use std::fmt;
+
+/// Longest text that is kept of one.
+const LONGEST_TEXT: usize = 200;
+
+/// An error by its first word, from a closed list, so that errors can be counted by a small number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Word(u16);
+
+/// The first stands for all that are not in the list. The last three are Memcached's.
+const WORDS: [&str; 27] = [
+    "OTHER",
+    "ERR",
+    "MOVED",
+    "ASK",
+    "CLUSTERDOWN",
+    "TRYAGAIN",
+    "CROSSSLOT",
+    "LOADING",
+    "BUSY",
+    "OOM",
+    "READONLY",
+    "MASTERDOWN",
+    "MISCONF",
+    "NOREPLICAS",
+    "NOAUTH",
+    "NOPERM",
+    "NOPROTO",
+    "WRONGPASS",
+    "WRONGTYPE",
+    "EXECABORT",
+    "NOSCRIPT",
+    "NOTBUSY",
+    "UNBLOCKED",
+    "BUSYKEY",
+    "ERROR",
+    "CLIENT_ERROR",
+    "SERVER_ERROR",
+];
+
+impl Word {
+    /// The first word of an error's line.
+    pub fn of(line: &[u8]) -> Self {
+        let first = line.split(|&byte| byte == b' ').next().unwrap_or(line);
+        let at = WORDS.iter().position(|word| word.as_bytes() == first);
+        Self(at.unwrap_or(0) as u16)
+    }
+
+    pub fn code(self) -> u16 {
+        self.0
+    }
+
+    /// The word that has this code.
+    pub fn name(code: u16) -> &'static str {
+        WORDS.get(usize::from(code)).copied().unwrap_or(WORDS[0])
+    }
+}
+
+/// An error with what the server said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    pub word: Word,
+    /// The line, or the beginning of a long one.
+    pub text: String,
+}
+
+impl Refusal {
+    pub fn of(line: &[u8]) -> Self {
+        let kept = &line[..line.len().min(LONGEST_TEXT)];
+        Self {
+            word: Word::of(line),
+            text: String::from_utf8_lossy(kept).into_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "`{}`", self.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_told_apart() {
+        for (line, name) in [
+            ("MOVED 3999 127.0.0.1:6381", "MOVED"),
+            ("ERR unknown command", "ERR"),
+            ("SERVER_ERROR out of memory storing object", "SERVER_ERROR"),
+            ("ERROR", "ERROR"),
+            ("ERRORS", "OTHER"),
+            ("", "OTHER"),
+        ] {
+            let refusal = Refusal::of(line.as_bytes());
+            assert_eq!(Word::name(refusal.word.code()), name);
+            assert_eq!(refusal.text, line);
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Follows the replies to one request through a stream cut anywhere, without keeping the values.
+
+use super::Dialect;
+use crate::keyvalue::{Asked, Lines, Malformed, Refusal, Told, unsigned};
+
+/// Longest value: the server's own bound on what it may be told to hold.
+const LONGEST_VALUE: u64 = 1 << 30;
+/// What follows a value.
+const END: usize = 2;
+
+/// The state of one connection's present request.
+#[derive(Debug)]
+pub struct Replies {
+    dialect: Dialect,
+    lines: Lines,
+    /// Of a value, its end included.
+    left: usize,
+    /// Commands of the request, and how many of them are answered.
+    asked: Vec<Asked>,
+    done: usize,
+    told: Told,
+    /// Of the present reply.
+    values: u32,
+    error: Option<Refusal>,
+}
+
+/// What a line says.
+enum Said {
+    /// A value of so many bytes follows.
+    Value(u64),
+    /// The reply is whole.
+    End,
+    Error(Refusal),
+}
+
+impl Replies {
+    pub fn new(dialect: Dialect) -> Self {
+        Self {
+            dialect,
+            lines: Lines::default(),
+            left: 0,
+            asked: Vec::new(),
+            done: 0,
+            told: Told::default(),
+            values: 0,
+            error: None,
+        }
+    }
+
+    /// A new request; each of its commands follows by [`Replies::expect`].
+    #[inline]
+    pub fn begin(&mut self) {
+        self.asked.clear();
+        self.done = 0;
+        self.told.clear();
+    }
+
+    #[inline]
+    pub fn expect(&mut self, asked: Asked) {
+        self.asked.push(asked);
+    }
+
+    /// What came of the request, once [`Replies::feed`] has said that it is answered.
+    #[inline]
+    pub fn told(&self) -> &Told {
+        &self.told
+    }
+
+    /// Take the bytes of `input`, all of them; true when they ended the last reply that is due. `work` sees the values' bytes.
+    #[inline]
+    pub fn feed(
+        &mut self,
+        mut input: &[u8],
+        mut work: impl FnMut(&[u8]),
+    ) -> Result<bool, Malformed> {
+        let before = self.done;
+        while !input.is_empty() {
+            let Some(&asked) = self.asked.get(self.done) else {
+                return Err(Malformed::Unexpected(
+                    "a reply came although nothing was asked",
+                ));
+            };
+            // A quiet `mg` and a classic `get` have a line of their own behind the values.
+            let value_ends = self.dialect == Dialect::Meta && asked == Asked::Get;
+            if self.left > 0 {
+                if self.value(&mut input, &mut work)? && value_ends {
+                    self.answered(asked)?;
+                }
+                continue;
+            }
+            let Some(line) = self.lines.next(&mut input)? else {
+                break;
+            };
+            match read(line, self.dialect, asked)? {
+                Said::Value(length) => {
+                    self.values = self.values.saturating_add(1);
+                    self.left = length as usize + END;
+                }
+                Said::End => self.answered(asked)?,
+                Said::Error(error) => {
+                    self.error.get_or_insert(error);
+                    let goes_on =
+                        self.dialect == Dialect::Meta && matches!(asked, Asked::MultiGet(_));
+                    if !goes_on {
+                        self.answered(asked)?;
+                    }
+                }
+            }
+        }
+        Ok(self.done > before && self.done == self.asked.len())
+    }
+
+    /// Pass by what came of a value; true when it is whole.
+    #[inline]
+    fn value(
+        &mut self,
+        input: &mut &[u8],
+        work: &mut impl FnMut(&[u8]),
+    ) -> Result<bool, Malformed> {
+        if self.left > END {
+            let (part, rest) = input.split_at(input.len().min(self.left - END));
+            work(part);
+            self.left -= part.len();
+            *input = rest;
+        }
+        while let Some((&byte, rest)) = input.split_first() {
+            if byte != if self.left == END { b'\r' } else { b'\n' } {
+                return Err(Malformed::LineEnd);
+            }
+            *input = rest;
+            self.left -= 1;
+            if self.left == 0 {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// A reply is whole.
+    #[inline]
+    fn answered(&mut self, asked: Asked) -> Result<(), Malformed> {
+        self.done += 1;
+        let values = std::mem::take(&mut self.values);
+        match self.error.take() {
+            Some(error) => self.told.refused.push(error),
+            None => self.told.answered(asked, values)?,
+        }
+        Ok(())
+    }
+}
+
+/// What `line` says in answer to `asked`.
+#[inline]
+fn read(line: &[u8], dialect: Dialect, asked: Asked) -> Result<Said, Malformed> {
+    let mut words = line.split(|&byte| byte == b' ');
+    let first = words.next().unwrap_or_default();
+    let length = match (dialect, asked, first) {
+        (Dialect::Text, Asked::Get | Asked::MultiGet(_), b"VALUE") => words.nth(2),
+        (Dialect::Meta, Asked::Get | Asked::MultiGet(_), b"VA") => words.next(),
+        (Dialect::Text, Asked::Get | Asked::MultiGet(_), b"END")
+        | (Dialect::Meta, Asked::Get, b"EN")
+        | (Dialect::Meta, Asked::MultiGet(_), b"MN")
+        | (
+            Dialect::Text,
+            Asked::Write,
+            b"STORED" | b"NOT_STORED" | b"EXISTS" | b"NOT_FOUND" | b"DELETED",
+        )
+        | (Dialect::Meta, Asked::Write, b"HD" | b"NS" | b"EX" | b"NF") => return Ok(Said::End),
+        (_, _, b"ERROR" | b"CLIENT_ERROR" | b"SERVER_ERROR") => {
+            return Ok(Said::Error(Refusal::of(line)));
+        }
+        _ => {
+            return Err(Malformed::Unexpected(
+                "a reply of another kind than its command has",
+            ));
+        }
+    };
+    let length = unsigned(length.unwrap_or_default(), "the length of a value")?;
+    if length > LONGEST_VALUE {
+        return Err(Malformed::Number("the length of a value"));
+    }
+    Ok(Said::Value(length))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keyvalue::Word;
+
+    fn told(dialect: Dialect, asked: &[Asked], stream: &str) -> Result<(bool, Told), Malformed> {
+        let mut replies = Replies::new(dialect);
+        replies.begin();
+        for &one in asked {
+            replies.expect(one);
+        }
+        let ended = replies.feed(stream.as_bytes(), |_| {})?;
+        Ok((ended, replies.told().clone()))
+    }
+
+    const ALL: [Asked; 5] = [
+        Asked::Get,
+        Asked::Get,
+        Asked::MultiGet(3),
+        Asked::Write,
+        Asked::Write,
+    ];
+
+    #[test]
+    fn a_pipeline_is_counted_in_both_dialects() {
+        let text = "VALUE k 0 2\r\n\r\n\r\nEND\r\nEND\r\nVALUE k 0 1 77\r\na\r\nVALUE k 0 0\r\n\r\nEND\r\nSTORED\r\nSERVER_ERROR out of memory\r\n";
+        let meta = "VA 2\r\n\r\n\r\nEN\r\nVA 1 kk\r\na\r\nVA 0 kk\r\n\r\nMN\r\nHD\r\nSERVER_ERROR out of memory\r\n";
+        for (dialect, stream) in [(Dialect::Text, text), (Dialect::Meta, meta)] {
+            let (ended, told) = told(dialect, &ALL, stream).expect("well formed");
+            assert!(ended);
+            assert_eq!(
+                (told.reads, told.writes, told.hits, told.misses),
+                (3, 1, 3, 2)
+            );
+            assert_eq!(Word::name(told.refused[0].word.code()), "SERVER_ERROR");
+        }
+    }
+
+    #[test]
+    fn an_error_in_a_quiet_group_ends_with_the_group() {
+        let stream = "VA 1 kk\r\na\r\nCLIENT_ERROR bad key\r\nMN\r\n";
+        let (ended, told) =
+            told(Dialect::Meta, &[Asked::MultiGet(2)], stream).expect("well formed");
+        assert!(ended);
+        assert_eq!((told.hits, told.refused.len()), (0, 1));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        for (dialect, asked, stream) in [
+            (Dialect::Text, Asked::Get, "STORED\r\n"),
+            (Dialect::Text, Asked::Get, "EN\r\n"),
+            (Dialect::Text, Asked::Write, "END\r\n"),
+            (Dialect::Text, Asked::Get, "VALUE k 0\r\n"),
+            (Dialect::Text, Asked::Get, "VALUE k 0 -1\r\n"),
+            (Dialect::Text, Asked::Get, "VALUE k 0 1073741825\r\n"),
+            (Dialect::Text, Asked::Get, "VALUE k 0 1\r\nab\r\n"),
+            (
+                Dialect::Text,
+                Asked::Get,
+                "VALUE a 0 0\r\n\r\nVALUE b 0 0\r\n\r\nEND\r\n",
+            ),
+            (Dialect::Text, Asked::Get, "END\r\nEND\r\n"),
+            (Dialect::Meta, Asked::Get, "VA\r\n"),
+            (Dialect::Meta, Asked::Get, "MN\r\n"),
+            (Dialect::Meta, Asked::MultiGet(1), "EN\r\n"),
+        ] {
+            assert!(told(dialect, &[asked], stream).is_err(), "{stream:?}");
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Follows the replies to one request through a stream cut anywhere, without keeping them: this is what runs millions of times.
+
+use super::scanner::{Kind, Scanner, Token};
+use crate::keyvalue::{Asked, Malformed, Refusal, Told};
+
+/// The state of one connection's present request.
+#[derive(Debug, Default)]
+pub struct Replies {
+    scanner: Scanner,
+    /// Commands of the request, and how many of them are answered.
+    asked: Vec<Asked>,
+    done: usize,
+    told: Told,
+    reply: Reply,
+}
+
+/// What the present reply has held so far.
+#[derive(Debug, Default)]
+struct Reply {
+    values: u32,
+    nulls: u32,
+    error: Option<Refusal>,
+    /// The line of an error that comes as a block.
+    block: Vec<u8>,
+    /// In an attribute or a push, of which nothing counts.
+    aside: u32,
+    in_error: bool,
+}
+
+/// Of an error that comes as a block: more than is told of it.
+const KEPT: usize = 256;
+
+impl Replies {
+    /// A new request; each of its commands follows by [`Replies::expect`].
+    #[inline]
+    pub fn begin(&mut self) {
+        self.asked.clear();
+        self.done = 0;
+        self.told.clear();
+    }
+
+    #[inline]
+    pub fn expect(&mut self, asked: Asked) {
+        self.asked.push(asked);
+    }
+
+    /// What came of the request, once [`Replies::feed`] has said that it is answered.
+    #[inline]
+    pub fn told(&self) -> &Told {
+        &self.told
+    }
+
+    /// Take the bytes of `input`, all of them; true when they ended the last reply that is due. `work` sees the values' bytes.
+    #[inline]
+    pub fn feed(
+        &mut self,
+        mut input: &[u8],
+        mut work: impl FnMut(&[u8]),
+    ) -> Result<bool, Malformed> {
+        let mut ended = false;
+        while !input.is_empty() {
+            let reply = &mut self.reply;
+            let kind = self.scanner.next(&mut input, &mut |token| {
+                reply.token(token, &mut work);
+                Ok(())
+            })?;
+            match kind {
+                None => break,
+                Some(Kind::Push) => {}
+                Some(kind) => {
+                    self.take(kind)?;
+                    ended = self.done == self.asked.len();
+                }
+            }
+        }
+        // Of a push, at most; whatever else it is will be nobody's reply.
+        Ok(ended)
+    }
+
+    /// A reply is whole.
+    #[inline]
+    fn take(&mut self, kind: Kind) -> Result<(), Malformed> {
+        let asked = *self.asked.get(self.done).ok_or(Malformed::Unexpected(
+            "a reply came although nothing was asked",
+        ))?;
+        self.done += 1;
+        let (values, nulls) = (self.reply.values, self.reply.nulls);
+        self.reply.values = 0;
+        self.reply.nulls = 0;
+        if let Some(error) = self.reply.error.take() {
+            self.told.refused.push(error);
+            return Ok(());
+        }
+        let fits = match asked {
+            Asked::Get => matches!(kind, Kind::Bulk | Kind::Null | Kind::Verbatim),
+            Asked::MultiGet(keys) => kind == Kind::Array && values + nulls == u32::from(keys),
+            Asked::Write => matches!(kind, Kind::Simple | Kind::Integer),
+        };
+        if !fits {
+            return Err(Malformed::Unexpected(
+                "a reply of another kind than its command has",
+            ));
+        }
+        self.told.answered(asked, values)
+    }
+}
+
+impl Reply {
+    #[inline]
+    fn token(&mut self, token: Token<'_>, work: &mut impl FnMut(&[u8])) {
+        match token {
+            Token::Part(part) if self.in_error => self.keep(part),
+            Token::Part(part) => work(part),
+            Token::Line(Kind::Error, line) if self.aside == 0 => self.refuse(Refusal::of(line)),
+            Token::Line(Kind::Null, _) if self.aside == 0 => {
+                self.nulls = self.nulls.saturating_add(1);
+            }
+            Token::Block(Kind::BulkError, _) => self.in_error = true,
+            Token::Block(..) if self.aside == 0 => self.values = self.values.saturating_add(1),
+            Token::Close(Kind::BulkError) => {
+                let line = std::mem::take(&mut self.block);
+                self.in_error = false;
+                if self.aside == 0 {
+                    self.refuse(Refusal::of(&line));
+                }
+            }
+            Token::Open(Kind::Attribute | Kind::Push, 1..) => self.aside += 1,
+            Token::Close(Kind::Attribute | Kind::Push) => self.aside -= 1,
+            _ => {}
+        }
+    }
+
+    fn keep(&mut self, part: &[u8]) {
+        let room = KEPT.saturating_sub(self.block.len());
+        self.block.extend_from_slice(&part[..part.len().min(room)]);
+    }
+
+    /// The first one counts: there is one command.
+    #[cold]
+    fn refuse(&mut self, refusal: Refusal) {
+        self.error.get_or_insert(refusal);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keyvalue::Word;
+
+    fn following(asked: &[Asked]) -> Replies {
+        let mut replies = Replies::default();
+        replies.begin();
+        for &one in asked {
+            replies.expect(one);
+        }
+        replies
+    }
+
+    #[test]
+    fn a_pipeline_is_counted() {
+        let mut replies = following(&[Asked::Get, Asked::MultiGet(3), Asked::Write, Asked::Get]);
+        let stream =
+            b"$2\r\nhi\r\n*3\r\n$-1\r\n$1\r\nx\r\n_\r\n>1\r\n+note\r\n+OK\r\n-MOVED 1 h:1\r\n";
+        let mut seen = Vec::new();
+        assert_eq!(
+            replies.feed(stream, |part| seen.extend_from_slice(part)),
+            Ok(true)
+        );
+        let told = replies.told();
+        assert_eq!((told.reads, told.writes), (2, 1));
+        assert_eq!((told.hits, told.misses), (2, 2));
+        assert_eq!(seen, b"hix");
+        assert_eq!(Word::name(told.refused[0].word.code()), "MOVED");
+    }
+
+    #[test]
+    fn a_push_may_follow_and_a_reply_may_not() {
+        let mut replies = following(&[Asked::Get]);
+        assert_eq!(replies.feed(b"$-1\r\n>1\r\n$3\r\nab", |_| {}), Ok(true));
+        replies.begin();
+        replies.expect(Asked::Write);
+        assert_eq!(replies.feed(b"c\r\n:1\r\n", |_| {}), Ok(true));
+        assert!(replies.feed(b"+OK\r\n", |_| {}).is_err());
+    }
+
+    #[test]
+    fn replies_of_another_kind_are_refused() {
+        for (asked, stream) in [
+            (Asked::Get, "*0\r\n"),
+            (Asked::Get, "+OK\r\n"),
+            (Asked::Write, "$1\r\na\r\n"),
+            (Asked::MultiGet(2), "*1\r\n_\r\n"),
+        ] {
+            let told = following(&[asked]).feed(stream.as_bytes(), |_| {});
+            assert!(told.is_err(), "{stream:?}");
+        }
+    }
+}

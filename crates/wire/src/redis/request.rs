@@ -1,0 +1,80 @@
+//! Requests: arrays of bulk strings, in both versions of the protocol.
+
+use crate::keyvalue::decimal;
+
+/// Begin a command of so many words; each follows by [`word`].
+#[inline]
+pub fn begin(out: &mut Vec<u8>, words: usize) {
+    out.push(b'*');
+    decimal(out, words as u64);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// A command's next word.
+#[inline]
+pub fn word(out: &mut Vec<u8>, bytes: &[u8]) {
+    word_with(out, bytes.len(), |out| out.extend_from_slice(bytes));
+}
+
+/// The same, written by `write`, which must append `length` bytes.
+#[inline]
+pub fn word_with(out: &mut Vec<u8>, length: usize, write: impl FnOnce(&mut Vec<u8>)) {
+    out.push(b'$');
+    decimal(out, length as u64);
+    out.extend_from_slice(b"\r\n");
+    let before = out.len();
+    write(out);
+    assert_eq!(out.len() - before, length, "a word is as long as it says");
+    out.extend_from_slice(b"\r\n");
+}
+
+/// A whole command.
+pub fn command(out: &mut Vec<u8>, words: &[&[u8]]) {
+    begin(out, words.len());
+    for bytes in words {
+        word(out, bytes);
+    }
+}
+
+/// `HELLO`: which version of the protocol, and as whom; `user` empty with a password means the default user.
+pub fn hello(out: &mut Vec<u8>, version: u8, user: &str, password: &str) {
+    let version = [b'0' + version];
+    if password.is_empty() && user.is_empty() {
+        return command(out, &[b"HELLO", &version]);
+    }
+    let user = if user.is_empty() { "default" } else { user };
+    let account = [&b"AUTH"[..], user.as_bytes(), password.as_bytes()];
+    command(
+        out,
+        &[b"HELLO", &version, account[0], account[1], account[2]],
+    );
+}
+
+/// `AUTH`, which servers before Redis 6 know only without a user.
+pub fn auth(out: &mut Vec<u8>, user: &str, password: &str) {
+    if user.is_empty() {
+        command(out, &[b"AUTH", password.as_bytes()]);
+    } else {
+        command(out, &[b"AUTH", user.as_bytes(), password.as_bytes()]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_have_their_known_bytes() {
+        let mut out = Vec::new();
+        command(&mut out, &[b"SET", b"key", b"a\r\nb"]);
+        assert_eq!(out, b"*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$4\r\na\r\nb\r\n");
+        let said = |user, password| {
+            let mut out = Vec::new();
+            hello(&mut out, 3, user, password);
+            String::from_utf8(out).expect("text")
+        };
+        assert_eq!(said("", ""), "*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n");
+        assert!(said("", "secret").contains("$7\r\ndefault\r\n$6\r\nsecret\r\n"));
+        assert!(said("me", "").contains("$2\r\nme\r\n$0\r\n\r\n"));
+    }
+}

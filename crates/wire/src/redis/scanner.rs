@@ -1,0 +1,255 @@
+//! Replies as tokens, out of a stream that is cut anywhere. Keeps a line that is not whole, and how deep it is; never a value.
+
+use crate::keyvalue::{Lines, Malformed, unsigned};
+
+/// Aggregates inside each other. Redis' own replies have about ten.
+pub const MOST_DEPTH: usize = 32;
+/// Longest string: twice what servers hold by default.
+const LONGEST_BLOCK: u64 = 1 << 30;
+/// Most elements of an aggregate: the server's own bound.
+const MOST_ELEMENTS: u64 = 1 << 31;
+/// What follows a block.
+const END: usize = 2;
+
+/// What a reply, or a part of one, is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Simple,
+    Error,
+    Integer,
+    Null,
+    Boolean,
+    Double,
+    BigNumber,
+    Bulk,
+    BulkError,
+    Verbatim,
+    Array,
+    Set,
+    Map,
+    /// Said beside a reply: no value of its own.
+    Attribute,
+    /// Said between replies.
+    Push,
+}
+
+/// A part of a reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Token<'a> {
+    /// A value on a line, without the byte that says its kind. Numbers are numbers.
+    Line(Kind, &'a [u8]),
+    /// A string of so many bytes: as many follow as parts, and a close.
+    Block(Kind, u64),
+    Part(&'a [u8]),
+    /// So many values follow, a map's keys and values each for itself; 0: it is whole already, and not closed.
+    Open(Kind, u64),
+    Close(Kind),
+}
+
+/// Where in a reply the stream is.
+#[derive(Debug, Default)]
+pub struct Scanner {
+    lines: Lines,
+    place: Place,
+}
+
+#[derive(Debug, Default)]
+struct Place {
+    /// Of a block, its end included.
+    left: usize,
+    block: Option<Kind>,
+    /// Aggregates that are open, and their values still to come.
+    open: Vec<(Kind, u64)>,
+}
+
+impl Scanner {
+    /// True between two replies.
+    pub fn is_at_rest(&self) -> bool {
+        self.place.open.is_empty() && self.place.block.is_none()
+    }
+
+    /// Take tokens from `input` until a value that lies in no other is whole, and give its kind; `None` when all of `input` is taken
+    /// before.
+    #[inline]
+    pub fn next(
+        &mut self,
+        input: &mut &[u8],
+        sink: &mut impl FnMut(Token<'_>) -> Result<(), Malformed>,
+    ) -> Result<Option<Kind>, Malformed> {
+        while !input.is_empty() {
+            let ended = if self.place.block.is_some() {
+                self.place.block(input, sink)?
+            } else {
+                match self.lines.next(input)? {
+                    Some(line) => self.place.line(line, sink)?,
+                    None => None,
+                }
+            };
+            if let Some(kind) = ended {
+                if let Some(whole) = self.place.close(kind, sink)? {
+                    return Ok(Some(whole));
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Place {
+    /// What a line says; the kind of the value that it ends.
+    #[inline]
+    fn line(
+        &mut self,
+        line: &[u8],
+        sink: &mut impl FnMut(Token<'_>) -> Result<(), Malformed>,
+    ) -> Result<Option<Kind>, Malformed> {
+        let Some((&first, rest)) = line.split_first() else {
+            return Err(Malformed::Unexpected("an empty line where a reply begins"));
+        };
+        let kind = match first {
+            b'$' => return self.open_block(Kind::Bulk, rest, sink),
+            b'*' => return self.open_aggregate(Kind::Array, rest, sink),
+            b'+' => Kind::Simple,
+            b':' => Kind::Integer,
+            b'-' => Kind::Error,
+            b'_' => Kind::Null,
+            b'#' => Kind::Boolean,
+            b',' => Kind::Double,
+            b'(' => Kind::BigNumber,
+            b'!' => return self.open_block(Kind::BulkError, rest, sink),
+            b'=' => return self.open_block(Kind::Verbatim, rest, sink),
+            b'~' => return self.open_aggregate(Kind::Set, rest, sink),
+            b'%' => return self.open_aggregate(Kind::Map, rest, sink),
+            b'|' => return self.open_aggregate(Kind::Attribute, rest, sink),
+            b'>' => return self.open_aggregate(Kind::Push, rest, sink),
+            other => return Err(Malformed::Kind(other)),
+        };
+        check(kind, rest)?;
+        sink(Token::Line(kind, rest))?;
+        Ok(Some(kind))
+    }
+
+    #[inline]
+    fn open_block(
+        &mut self,
+        kind: Kind,
+        digits: &[u8],
+        sink: &mut impl FnMut(Token<'_>) -> Result<(), Malformed>,
+    ) -> Result<Option<Kind>, Malformed> {
+        if kind == Kind::Bulk && digits == b"-1" {
+            sink(Token::Line(Kind::Null, &[]))?;
+            return Ok(Some(Kind::Null));
+        }
+        let length = unsigned(digits, "the length of a string")?;
+        if length > LONGEST_BLOCK {
+            return Err(Malformed::Number("the length of a string"));
+        }
+        sink(Token::Block(kind, length))?;
+        self.left = length as usize + END;
+        self.block = Some(kind);
+        Ok(None)
+    }
+
+    fn open_aggregate(
+        &mut self,
+        kind: Kind,
+        digits: &[u8],
+        sink: &mut impl FnMut(Token<'_>) -> Result<(), Malformed>,
+    ) -> Result<Option<Kind>, Malformed> {
+        if kind == Kind::Array && digits == b"-1" {
+            sink(Token::Line(Kind::Null, &[]))?;
+            return Ok(Some(Kind::Null));
+        }
+        if kind == Kind::Push && !self.open.is_empty() {
+            return Err(Malformed::Unexpected("a push inside a reply"));
+        }
+        let count = unsigned(digits, "the number of elements")?;
+        if count > MOST_ELEMENTS {
+            return Err(Malformed::Number("the number of elements"));
+        }
+        let pairs = matches!(kind, Kind::Map | Kind::Attribute);
+        let values = count * if pairs { 2 } else { 1 };
+        if values > 0 && self.open.len() == MOST_DEPTH {
+            return Err(Malformed::Deep(MOST_DEPTH));
+        }
+        sink(Token::Open(kind, values))?;
+        if values > 0 {
+            self.open.push((kind, values));
+            return Ok(None);
+        }
+        // An empty attribute is nothing at all.
+        Ok((kind != Kind::Attribute).then_some(kind))
+    }
+
+    #[inline]
+    fn block(
+        &mut self,
+        input: &mut &[u8],
+        sink: &mut impl FnMut(Token<'_>) -> Result<(), Malformed>,
+    ) -> Result<Option<Kind>, Malformed> {
+        if self.left > END {
+            let (part, rest) = input.split_at(input.len().min(self.left - END));
+            sink(Token::Part(part))?;
+            self.left -= part.len();
+            *input = rest;
+        }
+        while let Some((&byte, rest)) = input.split_first() {
+            if byte != if self.left == END { b'\r' } else { b'\n' } {
+                return Err(Malformed::LineEnd);
+            }
+            *input = rest;
+            self.left -= 1;
+            if self.left == 0 {
+                let ended = self.block.take();
+                if let Some(kind) = ended {
+                    sink(Token::Close(kind))?;
+                }
+                return Ok(ended);
+            }
+        }
+        Ok(None)
+    }
+
+    /// A value ended, and maybe with it those around it. Gives the kind of the outermost, if it did.
+    #[inline]
+    fn close(
+        &mut self,
+        mut kind: Kind,
+        sink: &mut impl FnMut(Token<'_>) -> Result<(), Malformed>,
+    ) -> Result<Option<Kind>, Malformed> {
+        while let Some((around, left)) = self.open.last_mut() {
+            *left -= 1;
+            if *left > 0 {
+                return Ok(None);
+            }
+            kind = *around;
+            self.open.pop();
+            sink(Token::Close(kind))?;
+            if kind == Kind::Attribute {
+                return Ok(None);
+            }
+        }
+        Ok(Some(kind))
+    }
+}
+
+/// Whether a line's text is what its kind says.
+#[inline]
+fn check(kind: Kind, text: &[u8]) -> Result<(), Malformed> {
+    let holds = match kind {
+        Kind::Null => text.is_empty(),
+        Kind::Boolean => matches!(text, b"t" | b"f"),
+        Kind::Integer => std::str::from_utf8(text).is_ok_and(|text| text.parse::<i64>().is_ok()),
+        Kind::Double => std::str::from_utf8(text).is_ok_and(|text| text.parse::<f64>().is_ok()),
+        Kind::BigNumber => {
+            let digits = text.strip_prefix(b"-").unwrap_or(text);
+            !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
+        }
+        _ => true,
+    };
+    if holds {
+        Ok(())
+    } else {
+        Err(Malformed::Number("what a reply holds"))
+    }
+}

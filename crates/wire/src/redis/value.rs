@@ -1,0 +1,283 @@
+//! Replies as values, for logins and questions: few, and small by their nature.
+
+use super::scanner::{Kind, Scanner, Token};
+use crate::keyvalue::Malformed;
+
+/// What an element counts beside its bytes.
+const ELEMENT: usize = std::mem::size_of::<Value>();
+
+/// A reply.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    Null,
+    Simple(Vec<u8>),
+    /// Its line, whatever the way that it came.
+    Error(Vec<u8>),
+    Integer(i64),
+    Boolean(bool),
+    Double(f64),
+    BigNumber(Vec<u8>),
+    Bulk(Vec<u8>),
+    /// A text and the three bytes that say how it is to be shown.
+    Verbatim([u8; 3], Vec<u8>),
+    Array(Vec<Value>),
+    Set(Vec<Value>),
+    Map(Vec<(Value, Value)>),
+    Push(Vec<Value>),
+}
+
+impl Value {
+    /// The bytes of a string of any kind.
+    pub fn text(&self) -> Option<&[u8]> {
+        match self {
+            Self::Simple(bytes) | Self::Bulk(bytes) | Self::Verbatim(_, bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// What a map has under `name`; in RESP2 a map is an array of keys and values in turn.
+    pub fn get(&self, name: &str) -> Option<&Self> {
+        match self {
+            Self::Map(pairs) => pairs
+                .iter()
+                .find(|(key, _)| key.text() == Some(name.as_bytes()))
+                .map(|(_, value)| value),
+            Self::Array(values) => values
+                .chunks_exact(2)
+                .find(|pair| pair[0].text() == Some(name.as_bytes()))
+                .map(|pair| &pair[1]),
+            _ => None,
+        }
+    }
+}
+
+/// Puts replies together. What one takes is bounded, whatever it says about itself. Attributes are passed over.
+#[derive(Debug)]
+pub struct Decoder {
+    scanner: Scanner,
+    building: Building,
+}
+
+#[derive(Debug)]
+struct Building {
+    limit: usize,
+    used: usize,
+    block: Vec<u8>,
+    open: Vec<(Kind, Vec<Value>)>,
+    whole: Option<Value>,
+}
+
+impl Decoder {
+    /// One whose replies take at most `limit` bytes of memory each.
+    pub fn new(limit: usize) -> Self {
+        Self {
+            scanner: Scanner::default(),
+            building: Building {
+                limit,
+                used: 0,
+                block: Vec::new(),
+                open: Vec::new(),
+                whole: None,
+            },
+        }
+    }
+
+    /// The next reply or push, taken from `input`; `None` when all of `input` is taken before it is whole.
+    pub fn next(&mut self, input: &mut &[u8]) -> Result<Option<Value>, Malformed> {
+        let building = &mut self.building;
+        let whole = self
+            .scanner
+            .next(input, &mut |token| building.token(token))?;
+        if whole.is_none() {
+            return Ok(None);
+        }
+        building.used = 0;
+        Ok(building.whole.take())
+    }
+}
+
+impl Building {
+    fn token(&mut self, token: Token<'_>) -> Result<(), Malformed> {
+        let cost = match token {
+            Token::Line(_, text) => ELEMENT + text.len(),
+            Token::Part(part) => part.len(),
+            Token::Block(..) | Token::Open(..) => ELEMENT,
+            Token::Close(_) => 0,
+        };
+        self.used += cost;
+        if self.used > self.limit {
+            return Err(Malformed::Large(self.limit));
+        }
+        match token {
+            Token::Line(kind, text) => self.put(scalar(kind, text)?),
+            Token::Block(..) => self.block.clear(),
+            Token::Part(part) => self.block.extend_from_slice(part),
+            Token::Open(Kind::Attribute, 0) => {}
+            Token::Open(kind, 0) => self.put(aggregate(kind, Vec::new())),
+            Token::Open(kind, _) => self.open.push((kind, Vec::new())),
+            Token::Close(kind @ (Kind::Bulk | Kind::BulkError | Kind::Verbatim)) => {
+                let bytes = std::mem::take(&mut self.block);
+                self.put(string(kind, bytes)?);
+            }
+            Token::Close(Kind::Attribute) => {
+                self.open.pop();
+            }
+            Token::Close(_) => {
+                if let Some((kind, values)) = self.open.pop() {
+                    self.put(aggregate(kind, values));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, value: Value) {
+        match self.open.last_mut() {
+            Some((_, values)) => values.push(value),
+            None => self.whole = Some(value),
+        }
+    }
+}
+
+fn scalar(kind: Kind, text: &[u8]) -> Result<Value, Malformed> {
+    Ok(match kind {
+        Kind::Null => Value::Null,
+        Kind::Error => Value::Error(text.to_vec()),
+        Kind::Boolean => Value::Boolean(text == b"t"),
+        Kind::BigNumber => Value::BigNumber(text.to_vec()),
+        Kind::Integer => Value::Integer(parsed(text)?),
+        Kind::Double => Value::Double(parsed(text)?),
+        _ => Value::Simple(text.to_vec()),
+    })
+}
+
+/// The scanner has checked it.
+fn parsed<T: std::str::FromStr>(text: &[u8]) -> Result<T, Malformed> {
+    std::str::from_utf8(text)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .ok_or(Malformed::Number("what a reply holds"))
+}
+
+fn string(kind: Kind, bytes: Vec<u8>) -> Result<Value, Malformed> {
+    match (kind, bytes.split_first_chunk::<4>()) {
+        (Kind::BulkError, _) => Ok(Value::Error(bytes)),
+        (Kind::Verbatim, Some((&[one, two, three, b':'], text))) => {
+            Ok(Value::Verbatim([one, two, three], text.to_vec()))
+        }
+        (Kind::Verbatim, _) => Err(Malformed::Unexpected(
+            "a verbatim string that does not say what it is",
+        )),
+        _ => Ok(Value::Bulk(bytes)),
+    }
+}
+
+fn aggregate(kind: Kind, values: Vec<Value>) -> Value {
+    match kind {
+        Kind::Set => Value::Set(values),
+        Kind::Push => Value::Push(values),
+        Kind::Map => {
+            let mut pairs = Vec::with_capacity(values.len() / 2);
+            let mut values = values.into_iter();
+            while let (Some(key), Some(value)) = (values.next(), values.next()) {
+                pairs.push((key, value));
+            }
+            Value::Map(pairs)
+        }
+        _ => Value::Array(values),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decoded(stream: &[u8]) -> Result<Option<Value>, Malformed> {
+        Decoder::new(1 << 16).next(&mut &stream[..])
+    }
+
+    #[test]
+    fn every_type_is_known() {
+        let bulk = |text: &str| Value::Bulk(text.as_bytes().to_vec());
+        for (stream, value) in [
+            ("+OK\r\n", Value::Simple(b"OK".to_vec())),
+            ("-ERR no\r\n", Value::Error(b"ERR no".to_vec())),
+            ("!6\r\nERR no\r\n", Value::Error(b"ERR no".to_vec())),
+            (":-7\r\n", Value::Integer(-7)),
+            ("$-1\r\n", Value::Null),
+            ("*-1\r\n", Value::Null),
+            ("_\r\n", Value::Null),
+            ("#t\r\n", Value::Boolean(true)),
+            (",-1.5e3\r\n", Value::Double(-1500.0)),
+            (",inf\r\n", Value::Double(f64::INFINITY)),
+            (
+                "(-12345678901234567890\r\n",
+                Value::BigNumber(b"-12345678901234567890".to_vec()),
+            ),
+            ("$0\r\n\r\n", bulk("")),
+            ("=6\r\ntxt:hi\r\n", Value::Verbatim(*b"txt", b"hi".to_vec())),
+            ("*0\r\n", Value::Array(vec![])),
+            (
+                "*2\r\n$1\r\na\r\n*1\r\n_\r\n",
+                Value::Array(vec![bulk("a"), Value::Array(vec![Value::Null])]),
+            ),
+            ("~1\r\n:1\r\n", Value::Set(vec![Value::Integer(1)])),
+            (
+                "%1\r\n+k\r\n:1\r\n",
+                Value::Map(vec![(Value::Simple(b"k".to_vec()), Value::Integer(1))]),
+            ),
+            (
+                ">1\r\n+message\r\n",
+                Value::Push(vec![Value::Simple(b"message".to_vec())]),
+            ),
+            ("|1\r\n+ttl\r\n:9\r\n:1\r\n", Value::Integer(1)),
+            (
+                "*2\r\n|1\r\n+ttl\r\n*1\r\n:9\r\n:1\r\n:2\r\n",
+                Value::Array(vec![Value::Integer(1), Value::Integer(2)]),
+            ),
+        ] {
+            assert_eq!(decoded(stream.as_bytes()), Ok(Some(value)), "{stream:?}");
+        }
+    }
+
+    #[test]
+    fn fields_are_found_in_both_versions() {
+        for stream in ["%1\r\n$5\r\nproto\r\n:3\r\n", "*2\r\n$5\r\nproto\r\n:3\r\n"] {
+            let value = decoded(stream.as_bytes())
+                .expect("well formed")
+                .expect("whole");
+            assert_eq!(value.get("proto"), Some(&Value::Integer(3)));
+            assert_eq!(value.get("other"), None);
+        }
+    }
+
+    #[test]
+    fn hostile_lengths_cost_nothing() {
+        for stream in [
+            "$1073741825\r\n",
+            "$99999999999999999999\r\n",
+            "$-2\r\n",
+            "*2147483649\r\n",
+            "*-2\r\n",
+            "%-1\r\n",
+            ":\r\n",
+            ":1x\r\n",
+            "#x\r\n",
+            "_x\r\n",
+            "(\r\n",
+            "\r\n",
+            "?\r\n",
+            "$1\r\nab\r\n",
+            "=2\r\nab\r\n",
+            "*1\r\n>0\r\n",
+        ] {
+            assert!(decoded(stream.as_bytes()).is_err(), "{stream:?}");
+        }
+        // Whatever is announced, only what comes takes memory, and that has its bound.
+        assert_eq!(decoded(b"*2147483648\r\n$1073741824\r\nabc"), Ok(None));
+        let many = [&b"*2147483648\r\n"[..], &b"_\r\n".repeat(1 << 16)].concat();
+        assert_eq!(decoded(&many), Err(Malformed::Large(1 << 16)));
+        let deep = b"*1\r\n".repeat(super::super::MOST_DEPTH + 1);
+        assert!(matches!(decoded(&deep), Err(Malformed::Deep(_))));
+    }
+}
