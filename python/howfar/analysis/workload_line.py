@@ -20,6 +20,8 @@ def workload_line(plan: Mapping[str, Any], environment: Mapping[str, Any]) -> st
 def _workload(plan: Mapping[str, Any]) -> str:
     workload, data = _table(plan, "workload"), _table(plan, "data")
     kind = str(workload.get("kind", "workload"))
+    if kind == "single_row_inserts":
+        return f"{kind}: one short row a transaction, autocommit, into an empty table"
     parts = [] if kind == "oltp_write_only" else _reads(workload)
     if kind in _WRITING:
         parts += [f"{count} {word}" for option, word in _WRITES.items() if (count := workload.get(option))]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from howfar.plan.cells import Level
 from howfar.plan.fitting import Fitted, check_rows, resumed_in_full, with_rows, without_levels
 from howfar.plan.sessions import session_asked
-from howfar.plan.types import Plan
+from howfar.plan.types import SEMI_SYNC, Plan
 
 
 def fit(plan: Plan) -> Fitted:
@@ -29,11 +30,45 @@ def _most_rows(plan: Plan) -> int:
     from howfar.lab.room import rows_that_fit
     from howfar.lab.servers.kinds import find_server
 
-    return rows_that_fit(plan.data, plan.factors.content, find_server(plan.factors.server[0]))
+    servers = 1 if plan.factors.replication == ("off",) else 1 + max(plan.factors.replicas)
+    return rows_that_fit(plan.data, plan.factors.content, find_server(plan.factors.server[0]), servers)
 
 
-def _lacking(plan: Plan) -> dict[str, dict[str, str]]:
-    """Levels of encryption and compression that the server has not, with the reason."""
+def _lacking(plan: Plan) -> dict[str, dict[Level, str]]:
+    """Levels that the server has not, with the reason."""
+    return {**_of_sessions(plan), **_of_replication(plan)}
+
+
+def _of_replication(plan: Plan) -> dict[str, dict[Level, str]]:
+    from howfar.lab.replication.verbs import verbs_of
+    from howfar.lab.servers.features import features
+    from howfar.lab.servers.kinds import find_server
+
+    factors = plan.factors
+    if set(factors.replication) <= {"off", "none"}:
+        return {}
+    program = find_server(factors.server[0])
+    verbs, who = verbs_of(program.kind), f"{program.kind} {program.version}"
+    able, most = features(program).semi_sync, verbs.most_to_wait_for
+    return {
+        "replication": {
+            level: f"{who} has no semi-synchronous replication"
+            for level in factors.replication
+            if level in SEMI_SYNC and not able
+        },
+        "wait_for": {
+            count: f"{who} waits for {most} replica at most" for count in factors.wait_for if most and count > most
+        },
+        "replica_compression": {
+            level: f"{who} compresses replication by {' or '.join(verbs.compressions)} only"
+            for level in factors.replica_compression
+            if level != "off" and level not in verbs.compressions
+        },
+    }
+
+
+def _of_sessions(plan: Plan) -> dict[str, dict[Level, str]]:
+    """Of the encryption and compression of sessions."""
     from howfar.lab.servers.features import features
     from howfar.lab.servers.kinds import find_server
 

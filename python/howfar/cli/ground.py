@@ -18,7 +18,7 @@ from howfar.results.records import RunInfo
 from howfar.results.store import RunFile, create
 
 if TYPE_CHECKING:
-    from howfar.lab.request import ReplicasAsked
+    from howfar.lab.request import LabRequest, ReplicasAsked
 
 _NAMES_TRIED = 100
 _KILLED = (1, 137)
@@ -56,10 +56,16 @@ def enter_sandbox() -> int | None:
 def open_ground(plan: Plan) -> AbstractContextManager[Laboratory]:
     """The laboratory for all cells of a plan."""
     from howfar.lab.laboratory import open_laboratory
+
+    return open_laboratory(lab_request(plan))
+
+
+def lab_request(plan: Plan) -> LabRequest:
+    """What all cells together need."""
     from howfar.lab.request import LabRequest
 
     factors = plan.factors
-    request = LabRequest(
+    return LabRequest(
         server=factors.server[0],
         tables=plan.data.tables,
         table_size=plan.data.table_size,
@@ -72,11 +78,10 @@ def open_ground(plan: Plan) -> AbstractContextManager[Laboratory]:
         replicas=_replicas(plan),
         prepare=SINGLE_ROW_INSERTS.prepare if plan.workload.kind == "single_row_inserts" else (),
     )
-    return open_laboratory(request)
 
 
 def _replicas(plan: Plan) -> ReplicasAsked | None:
-    """What all cells together need. The first link that one asks for is calibrated with the laboratory."""
+    """None: no cell replicates. The first link that one asks for is calibrated with the laboratory."""
     from howfar.lab.link import LinkAsked
     from howfar.lab.replicated import replica_link, replicates, replication_asked
     from howfar.lab.request import ReplicasAsked

@@ -16,7 +16,15 @@ from howfar.units import format_duration_ns, format_rate_bps
 
 _MOST_NAMED = 6
 """Cells; a longer list says less than what they are made of."""
-_FACTORS = {"rate_bps": "link", "rtt_ns": "RTT"}
+_FACTORS = {
+    "rate_bps": "link",
+    "rtt_ns": "RTT",
+    "replica_rtt_ns": "replica RTT",
+    "replica_rate_bps": "replica link",
+    "replica_tls": "replication TLS",
+    "replica_compression": "replication compression",
+    "wait_for": "waits for",
+}
 
 
 @click.command()
@@ -43,7 +51,7 @@ def _arms(plan: Plan) -> str:
 
 
 def _listed(factor: str, levels: tuple[str | int, ...]) -> str:
-    show = {"rate_bps": format_rate_bps, "rtt_ns": format_duration_ns}.get(factor)
+    show = {"rate_bps": format_rate_bps, "rtt_ns": format_duration_ns}.get(factor.removeprefix("replica_"))
     return ", ".join(show(float(level)) if show else str(level) for level in levels)
 
 

@@ -6,7 +6,7 @@ How the servers are told is in `replication/`. Not here: what a fault does to a 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -200,10 +200,7 @@ class Replicated:
             raise LabError(self._commits.hung, "The receipt of the replica's link says what crossed it.")
         assert self.before is not None, "begin() comes first"
         pair, after = self.pair, self.pair.snapshot()
-        found = [*violations(pair.asked, self.before, after, load.commits)]
-        if load.commit_p50_ns is not None and pair.asked.semi_sync:
-            too_fast = latency_violation(pair.asked, load.commit_p50_ns, self._least_rtt_ns())
-            found += [too_fast] if too_fast else []
+        found = contradictions(pair.asked, self.before, after, load, [probes[-1] for probes in self.at_rest])
         self._crossed = tuple(wire.link.counters() for wire in pair.wires)
         receipts = {}
         for wire, probes, stats in zip(pair.wires, self.at_rest, self._crossed, strict=True):
@@ -218,16 +215,25 @@ class Replicated:
         }
         return Obtained({"replication": facts}, tuple(found))
 
-    def _least_rtt_ns(self) -> int:
-        """No acknowledgement that a commit needs can be there sooner."""
-        return sorted(probes[-1].min_ns for probes in self.at_rest)[self.pair.asked.wait_for - 1]
-
     def others_bytes(self) -> dict[str, int]:
         crossed = [stats for stats in self._crossed if stats is not None]
         return {
             "Bytes_received": sum(stats.to_server.wire_bytes for stats in crossed),
             "Bytes_sent": sum(stats.to_client.wire_bytes for stats in crossed),
         }
+
+
+def contradictions(
+    asked: ReplicationAsked, before: Snapshot, after: Snapshot, load: LoadFacts, at_rest: Sequence[RttResult]
+) -> list[str]:
+    """Where replication was not what a cell asks: by both ends' account, and by the clock. `at_rest`: the round trip of each wire."""
+    found = [*violations(asked, before, after, load.commits)]
+    if asked.semi_sync and load.commit_p50_ns is not None:
+        # The acknowledgements that a commit needs are not all there before the last of the nearest replicas has it.
+        rtt_ns = sorted(rtt.min_ns for rtt in at_rest)[asked.wait_for - 1]
+        too_fast = latency_violation(asked, load.commit_p50_ns, rtt_ns)
+        found += [] if too_fast is None else [too_fast]
+    return found
 
 
 @dataclass

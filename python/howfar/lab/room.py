@@ -28,13 +28,13 @@ _DISK_SHARE = 0.9
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
-def rows_that_fit(data: Data, contents: Sequence[Content], program: Program) -> int:
-    """Of each table, with a data directory for each content. 0: none."""
+def rows_that_fit(data: Data, contents: Sequence[Content], program: Program, servers: int = 1) -> int:
+    """Of each table, with a data directory for each content, on so many servers at once. 0: none."""
     total = min(_memory_total(), memory_limit(Path("/proc/self/cgroup").read_text(), _CGROUPS))
     memory = min(total * _MEMORY_SHARE, memory_available() * _AVAILABLE_SHARE)
     kept = sizes_kept(cache_home() / LOADED, program, data.tables, contents)
     asked = [size for size in kept if size == data.table_size or (size < data.table_size and size == round_below(size))]
-    return rows_in(memory, shutil.disk_usage(cache_home()).free, data.tables, len(contents), asked)
+    return rows_in(memory, shutil.disk_usage(cache_home()).free, data.tables, len(contents), asked, servers)
 
 
 def rows_at_all(data: Data) -> int:
@@ -43,10 +43,12 @@ def rows_at_all(data: Data) -> int:
     return max(int(total / POOL_PER_DATA / (data.tables * ROW_BYTES)), 0)
 
 
-def rows_in(memory_bytes: float, disk_bytes: float, tables: int, contents: int, kept: Sequence[int] = ()) -> int:
+def rows_in(
+    memory_bytes: float, disk_bytes: float, tables: int, contents: int, kept: Sequence[int] = (), servers: int = 1
+) -> int:
     """`kept`: sizes of which there are templates already: they need no more disk."""
     row_bytes = tables * ROW_BYTES
-    in_memory = int((memory_bytes - _SERVER_BYTES) / (contents + POOL_PER_DATA) / row_bytes)
+    in_memory = int((memory_bytes / servers - _SERVER_BYTES) / (contents + POOL_PER_DATA) / row_bytes)
     on_disk = int(disk_bytes * _DISK_SHARE / contents / row_bytes)
     there = max((size for size in kept if size <= in_memory), default=0)
     return max(min(in_memory, max(on_disk, there)), 0)

@@ -52,7 +52,7 @@ def _combinations(plan: Plan) -> list[dict[str, Level]]:
         if factors.get("tls") == "1.3-resumed" and factors.get("connect", ORDINARY["connect"]) == "persistent":
             factors["tls"] = "1.3"  # connections that stay have nothing to resume
         factors = _of_replication(factors)
-        if factors not in found:
+        if factors not in found and not _waits_for_too_many(factors):
             found.append(factors)
     return found
 
@@ -68,6 +68,13 @@ def _of_replication(factors: dict[str, Level]) -> dict[str, Level]:
     if mode == "off":
         nothing += ("durability",)
     return {name: level for name, level in factors.items() if name not in nothing}
+
+
+def _waits_for_too_many(factors: dict[str, Level]) -> bool:
+    """There is no such cell: a commit cannot be acknowledged by more replicas than there are."""
+    if factors.get("replication") not in SEMI_SYNC:
+        return False
+    return int(factors.get("wait_for", 1)) > int(factors.get("replicas", 1))
 
 
 def _show(factor: str, level: Level) -> str:

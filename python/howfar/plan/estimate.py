@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from howfar.plan.cells import cells
+from howfar.plan.cells import Cell, cells
 from howfar.plan.types import Plan
 
 _TRIAL_OVERHEAD_NS, _MYSQL_OVERHEAD_NS = 1_200_000_000, 3_300_000_000
 """Fresh server from the template, its data read into memory, the path, connections, statements; then all ended again. Medians of
 runs with 10 x 100000 rows on two CPUs: MariaDB 0.4 to 3 s, MySQL 2.2 on local paths and 3.3 over a link."""
+_REPLICA_NS, _MYSQL_REPLICA_NS = 700_000_000, 2_500_000_000
+"""More where there are replicas: their servers, started beside the primary, and the proof, without the link's part."""
+_REPLICA_ROUND_TRIPS = 30
+"""Of the replica's link in a trial: to connect and log in (17), to prove it, and the probe of the link at rest."""
 LABORATORY_NS = 5_000_000_000
 """Hosts, link and its calibration, the server's template found ready."""
 ROWS_PER_S = 150_000
@@ -21,6 +26,7 @@ REPORT_NS = 10_000_000_000
 CONFIRMED_LIMITS = 3
 """Put to the test after a plan's blocks, at most. Each costs two trials a block."""
 CONFIRMATION_BLOCKS = 3
+_REPLICA_LINK_NS, _CALIBRATION_ROUND_TRIPS = 1_500_000_000, 40
 NEW_LINK_NS = 6_000_000_000
 """More for the first trial that asks for a link: it is then calibrated. Of a plan's links the first is the laboratory's."""
 
@@ -33,6 +39,7 @@ class Cost:
     around_ns: int
     """Whatever the number of blocks: laboratory, links, report, confirmation."""
     trial_ns: int
+    """The mean of a block."""
     block_ns: int
     first_time_ns: int
     """More, once, while the tables are not there yet."""
@@ -45,10 +52,10 @@ def cost(plan: Plan) -> Cost:
     found = cells(plan)
     arms = len(found)
     timing = plan.timing
-    trial_ns = trial_cost_ns(plan)
-    block_ns = arms * trial_ns
+    block_ns = sum(_cell_cost_ns(plan, cell) for cell in found)
+    trial_ns = block_ns // arms
     links = {(cell.factors["rtt_ns"], cell.factors["rate_bps"]) for cell in found if "rate_bps" in cell.factors}
-    links_ns = max(len(links) - 1, 0) * NEW_LINK_NS
+    links_ns = max(len(links) - 1, 0) * NEW_LINK_NS + _replica_links_ns(found)
     around_ns = LABORATORY_NS + links_ns + REPORT_NS + confirmation_ns(plan, trial_ns)
     rows = plan.data.tables * plan.data.table_size * len(plan.factors.server) * len(plan.factors.content)
     return Cost(
@@ -63,12 +70,30 @@ def cost(plan: Plan) -> Cost:
 
 
 def trial_cost_ns(plan: Plan) -> int:
-    """One trial, on the slowest of the plan's servers."""
+    """One trial, the mean over a block, on the slowest of the plan's servers."""
+    return cost(plan).trial_ns
+
+
+def _cell_cost_ns(plan: Plan, cell: Cell) -> int:
     timing = plan.timing
     mysql = any(
         "mysql" in PurePath(server).name for server in plan.factors.server
     )  # names of installs and programs have it too
-    return timing.warmup_ns + timing.measure_ns + (_MYSQL_OVERHEAD_NS if mysql else _TRIAL_OVERHEAD_NS)
+    taken_ns = timing.warmup_ns + timing.measure_ns + (_MYSQL_OVERHEAD_NS if mysql else _TRIAL_OVERHEAD_NS)
+    if "replica_rtt_ns" in cell.factors:
+        taken_ns += _MYSQL_REPLICA_NS if mysql else _REPLICA_NS
+        taken_ns += _REPLICA_ROUND_TRIPS * int(cell.factors["replica_rtt_ns"])
+    return taken_ns
+
+
+def _replica_links_ns(found: Sequence[Cell]) -> int:
+    """Each distinct link is calibrated once for each replica, without its goodput."""
+    links = {
+        (int(cell.factors["replica_rtt_ns"]), cell.factors["replica_rate_bps"], cell.factors.get("replicas", 1))
+        for cell in found
+        if "replica_rtt_ns" in cell.factors
+    }
+    return sum(_REPLICA_LINK_NS + _CALIBRATION_ROUND_TRIPS * rtt_ns for rtt_ns, _, _ in links)
 
 
 def confirmation_ns(plan: Plan, trial_ns: int) -> int:

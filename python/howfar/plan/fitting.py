@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from howfar.errors import PlanError
-from howfar.plan.cells import cells
+from howfar.plan.cells import Level, cells
 from howfar.plan.types import Plan
 
 _STEPS = (1, 2, 5)
@@ -28,7 +28,7 @@ class Fitted:
     said: tuple[str, ...] = ()
 
 
-def without_levels(plan: Plan, lacking: Mapping[str, Mapping[str, str]]) -> Fitted:
+def without_levels(plan: Plan, lacking: Mapping[str, Mapping[Level, str]]) -> Fitted:
     """Leave out levels, given by factor with the reason for each. Raises PlanError when nothing is left to compare."""
     changed, said = {}, []
     for factor, reasons in lacking.items():
@@ -40,11 +40,11 @@ def without_levels(plan: Plan, lacking: Mapping[str, Mapping[str, str]]) -> Fitt
         why = "; ".join(dict.fromkeys(reasons[level] for level in gone))
         if not left:
             raise PlanError(
-                f"plan {plan.name} asks for {factor} {', '.join(gone)} only: {why}",
+                f"plan {plan.name} asks for {factor} {', '.join(map(str, gone))} only: {why}",
                 "`howfar servers` shows what each server here can do.",
             )
         changed[factor] = left
-        said.append(f"left out: {factor} {', '.join(gone)}: {why}")
+        said.append(f"left out: {factor} {', '.join(map(str, gone))}: {why}")
     if not changed:
         return Fitted(plan)
     fitted = plan.model_copy(update={"factors": plan.factors.model_copy(update=changed)})

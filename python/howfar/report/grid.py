@@ -14,13 +14,42 @@ from howfar.units import format_duration_ns, format_rate_bps
 MANY = 6
 """More arms than this are not read one by one."""
 
-FACTORS = ("server", "placement", "path", "rtt_ns", "rate_bps", "content", "tls", "connect", "compression", "threads")
+FACTORS = (
+    "server",
+    "placement",
+    "path",
+    "rtt_ns",
+    "rate_bps",
+    "content",
+    "tls",
+    "connect",
+    "compression",
+    "durability",
+    "replica_rate_bps",
+    "replica_rtt_ns",
+    "replica_tls",
+    "replica_compression",
+    "replicas",
+    "wait_for",
+    "fault",
+    "replication",
+    "threads",
+)
 """In the order in which they head columns; what is compared most comes last."""
 
 ROWS = ("threads", "compression")
 """The first of these that varies makes the rows; else the factor with most levels."""
 
-HEADS = {"threads": "connections", "rtt_ns": "RTT", "rate_bps": "link"}
+HEADS = {
+    "threads": "connections",
+    "rtt_ns": "RTT",
+    "rate_bps": "link",
+    "replica_rtt_ns": "replica RTT",
+    "replica_rate_bps": "replica link",
+    "replica_tls": "replication",
+    "replica_compression": "replication",
+    "wait_for": "waits for",
+}
 
 
 @dataclass(frozen=True)
@@ -72,9 +101,9 @@ def level_text(factor: str, value: FactorValue | None) -> str:
     match factor, value:
         case _, None:
             return ""
-        case "rtt_ns", int() | float():
+        case "rtt_ns" | "replica_rtt_ns", int() | float():
             return f"RTT {format_duration_ns(float(value))}"
-        case "rate_bps", int() | float():
+        case "rate_bps" | "replica_rate_bps", int() | float():
             return format_rate_bps(float(value))
         case "tls", _:
             return "plain" if value == "off" else tls_words(value)
@@ -82,6 +111,20 @@ def level_text(factor: str, value: FactorValue | None) -> str:
             return "connect/txn" if value == "per-transaction" else str(value)
         case "compression", "off":
             return "none"
+        case "replication", "none":
+            return "no replica"
+        case "replica_tls" | "replica_compression", "off":
+            return "plain" if factor == "replica_tls" else "uncompressed"
+        case "replica_tls", _:
+            return "TLS"
+        case "replicas", _:
+            return f"{value} replica{'' if value == 1 else 's'}"
+        case "wait_for", _:
+            return f"wait for {value}"
+        case "durability", _:
+            return f"durability {value}"
+        case "fault", "none":
+            return "no fault"
         case _:
             return str(value)
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from howfar.errors import HowfarError, LabError
 from howfar.lab.cache import cache_home, work_directory
 from howfar.lab.hosts import Host, usable_cpus
+from howfar.lab.replication.verbs import verbs_of
 from howfar.lab.servers import Ground, Tables
 from howfar.lab.servers.kinds import DIALECTS
 from howfar.lab.servers.program import Program
@@ -23,11 +24,8 @@ from howfar.lab.servers.sql_store import SqlStore
 _TLS_LIBRARY = ("version_ssl_library", "Tls_library_version")
 """A variable of MariaDB's and a status of MySQL's: the TLS library that was built in, TLS being on or off."""
 _SEMI_SYNC = ("rpl_semi_sync_master_enabled", "rpl_semi_sync_source_enabled")
-_PLUGINS = {
-    "semi_sync": ("rpl_semi_sync_source", "semisync_source.so"),
-    "clone": ("clone", "mysql_clone.so"),
-}
-"""MySQL's, by their names and files; MariaDB has semi-synchronous replication built in and no clone."""
+_CLONE = ("clone", "mysql_clone.so")
+"""MySQL's plugin, by name and file; MariaDB has no clone."""
 
 
 class Features(BaseModel):
@@ -69,8 +67,8 @@ def _ask(server: SqlServer) -> Features:
     return Features(
         tls=library,
         compression=_compression(said),
-        semi_sync=any(name in said for name in _SEMI_SYNC) or _loads(server, *_PLUGINS["semi_sync"]),
-        clone=_loads(server, *_PLUGINS["clone"]),
+        semi_sync=any(name in said for name in _SEMI_SYNC) or _loads_one(server),
+        clone=_loads(server, *_CLONE),
     )
 
 
@@ -79,6 +77,11 @@ def _compression(said: dict[str, str]) -> tuple[str, ...]:
     if (listed := said.get("protocol_compression_algorithms")) is not None:
         return tuple(sorted(set(listed.split(",")) - {"uncompressed"}))
     return ("zlib",) if said.get("have_compress") == "YES" else ()
+
+
+def _loads_one(server: SqlServer) -> bool:
+    """Of the plugins that make a primary semi-synchronous, where it is not built in."""
+    return any(_loads(server, name, file) for name, file in verbs_of(server.kind).primary_plugins)
 
 
 def _loads(server: SqlServer, name: str, file: str) -> bool:

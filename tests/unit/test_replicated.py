@@ -1,0 +1,198 @@
+"""Trials with replication, without a server: what a cell asks of a pair, what a laboratory must have, what makes a trial void."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.unit.fake_lab import FakeStage, finish, interval, receipt
+from tests.unit.test_replication import ASKED, snapshot
+
+from howfar.analysis.workload_line import workload_line
+from howfar.cli.ground import lab_request
+from howfar.conduct.trial import load_facts, load_job, measured
+from howfar.engine.inserts import SINGLE_ROW_INSERTS
+from howfar.engine.messages import LoadJob, Measuring, Ready, RttResult, Sysbench, UnixTarget
+from howfar.engine.process import LoadOutcome
+from howfar.engine.workloads import is_keyed
+from howfar.errors import PlanError
+from howfar.lab.link import LinkAsked
+from howfar.lab.replicated import SERVERS_TIMEOUT_MS, contradictions, lag_records, replica_link, replication_asked
+from howfar.lab.replication import ReplicationAsked
+from howfar.lab.replication.lag import LagSample
+from howfar.lab.request import LabRequest, ReplicasAsked
+from howfar.lab.stage import LoadFacts
+from howfar.plan.cells import cells
+from howfar.plan.estimate import LABORATORY_NS, REPORT_NS, cost
+from howfar.plan.fitting import without_levels
+from howfar.plan.load import load_plan
+from howfar.plan.types import Plan
+from howfar.report.grid import level_text
+from howfar.results.records import Arm, ArmRole
+
+MS = 1_000_000
+
+
+def plan(quick: bool = True, **factors: Any) -> Plan:
+    found = load_plan("replication", quick=quick).plan
+    return found.model_copy(update={"factors": found.factors.model_copy(update=factors)})
+
+
+def by_mode(of: Plan) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for cell in cells(of):
+        found.setdefault(str(cell.factors["replication"]), []).append(cell.factors)
+    return found
+
+
+def test_a_cell_asks_for_its_pair() -> None:
+    asked = {mode: replication_asked(factors[0]) for mode, factors in by_mode(plan()).items()}
+    assert asked["none"] == ReplicationAsked(mode="none", replicas=0, durability="off")
+    assert asked["async"] == ReplicationAsked(mode="async", durability="off")
+    assert asked["after-sync"] == ReplicationAsked(durability="off")
+    assert asked["after-commit"] == ReplicationAsked(wait_point="AFTER_COMMIT", durability="off")
+    for each in asked.values():
+        each.check()
+    many = {
+        "replication": "after-sync",
+        "replicas": 3,
+        "wait_for": 2,
+        "replica_tls": "on",
+        "replica_compression": "zstd",
+    }
+    assert replication_asked(many) == ReplicationAsked(replicas=3, wait_for=2, tls=True, compression="zstd")
+    leaves = replication_asked({"replication": "after-sync", "fault": "replica-leaves"})
+    assert leaves.timeout_ms == SERVERS_TIMEOUT_MS == 10_000, "the servers' own: a fallback is what is looked for"
+
+
+def test_a_laboratory_has_what_all_cells_together_need() -> None:
+    request = lab_request(plan(replicas=(1, 3)))
+    assert request.replicas == ReplicasAsked(3, LinkAsked(85 * MS, 10**9))
+    assert (request.prepare, request.paths) == (SINGLE_ROW_INSERTS.prepare, ("socket",))
+    assert request.copies == 2 * 4, "files and a pool for each of four servers"
+    mixed = lab_request(plan(replication=("off", "none"))).replicas
+    assert mixed == ReplicasAsked(0, LinkAsked(0, None), also_alone=True)
+    paths = lab_request(load_plan("paths", quick=True).plan)
+    assert (paths.replicas, paths.prepare, paths.copies) == (None, (), 1)
+    assert LabRequest(contents=("digits", "text"), replicas=mixed).copies == 2 + 2
+    assert replica_link({"replication": "none"}) is None
+
+
+def test_nobody_waits_for_more_replicas_than_there_are() -> None:
+    found = by_mode(plan(replicas=(1, 2), wait_for=(1, 2), threads=(1,)))
+    assert {(factors["replicas"], factors["wait_for"]) for factors in found["after-sync"]} == {(1, 1), (2, 1), (2, 2)}
+    assert [factors["replicas"] for factors in found["async"]] == [1, 2], "nobody waits there"
+
+
+def test_what_a_server_cannot_replicate_is_left_out_and_said() -> None:
+    asked = plan(replicas=(2,), wait_for=(1, 2), replica_compression=("off", "zlib", "zstd"))
+    fitted = without_levels(asked, {"wait_for": {2: "one at most"}, "replica_compression": {"zstd": "zlib only"}})
+    assert fitted.plan.factors.wait_for == (1,)
+    assert fitted.said == ("left out: wait_for 2: one at most", "left out: replica_compression zstd: zlib only")
+    with pytest.raises(PlanError, match="asks for wait_for 2 only: one at most"):
+        without_levels(plan(replicas=(2,), wait_for=(2,)), {"wait_for": {2: "one at most"}})
+
+
+@pytest.mark.parametrize("server", ["mariadb", "mysql"])
+def test_the_quick_plan_has_three_blocks_in_ten_minutes(server: str) -> None:
+    asked = plan(server=(server,))
+    assert asked.timing.time_budget_ns <= 580 * 10**9
+    assert cost(asked).arms == 3 * 4 + 1
+    assert cost(asked).around_ns + 3 * cost(asked).block_ns <= asked.timing.time_budget_ns
+
+
+def test_a_trial_costs_more_where_the_replica_is_far() -> None:
+    near, far = plan(replica_rtt_ns=(MS,)), plan(replica_rtt_ns=(200 * MS,))
+    replicated = sum("replica_rtt_ns" in cell.factors for cell in cells(near))
+    assert cost(far).block_ns - cost(near).block_ns == replicated * 30 * 199 * MS
+    assert cost(near).around_ns > LABORATORY_NS + REPORT_NS, "its link is calibrated"
+    assert cost(far).around_ns > cost(near).around_ns
+
+
+def test_the_engine_inserts_single_rows_under_keys_of_its_own() -> None:
+    arm = Arm(name="x", role=ArmRole.BASELINE, factors={"path": "socket", "threads": 4})
+    job = load_job(plan(), arm, FakeStage(UnixTarget(path="/s")), 1)
+    assert job.workload == SINGLE_ROW_INSERTS
+    assert is_keyed(job.workload)
+    writes = plan().model_copy(update={"workload": plan().workload.model_copy(update={"kind": "oltp_write_only"})})
+    sysbench = load_job(writes, arm, FakeStage(UnixTarget(path="/s")), 1).workload
+    assert isinstance(sysbench, Sysbench)
+    assert sysbench.kind == "oltp_write_only"
+    assert workload_line(plan().model_dump(mode="json"), {}).startswith("single_row_inserts: one short row")
+
+
+def outcome(*kinds: str) -> LoadOutcome:
+    """100 transactions in a second; a histogram of each kind, whose median is 1 ms, 2 ms …"""
+    finished = finish(1000 * MS, 100)
+    one = finished.histograms[0]
+    histograms = [one.model_copy(update={"kind": kind, "p50_ns": at * MS}) for at, kind in enumerate(kinds, 1)]
+    ready = Ready(receipt=receipt("/s"), connections=4, prepared_statements=1, connect_ns=1)
+    measuring = Measuring(unix_time_ns=0, warmup_transactions=0)
+    return LoadOutcome(
+        ready, measuring, (interval(1000 * MS, 100),), finished.model_copy(update={"histograms": tuple(histograms)})
+    )
+
+
+def test_a_commit_is_the_statement_that_commits() -> None:
+    job = LoadJob(
+        target=UnixTarget(path="/s"), user="u", database="d", workload=SINGLE_ROW_INSERTS, connections=4, seed=1,
+        warmup_ns=0, measure_ns=1000 * MS,
+    )  # fmt: skip
+    single = load_facts(job, measured(outcome("transaction", "insert")), writes=True)
+    assert (single.commits, single.commit_p50_ns) == (100, MS)
+    longer = load_facts(job, measured(outcome("transaction", "begin", "commit")), writes=True)
+    assert longer.commit_p50_ns == 3 * MS, "the statements before it wait for nobody"
+    reads = load_facts(job, measured(outcome("transaction", "commit")), writes=False)
+    assert (reads.commits, reads.commit_p50_ns) == (None, None), "an empty commit waits for nobody either"
+    assert single.turn_ns == reads.turn_ns > 0
+
+
+def rtt(ms: int) -> RttResult:
+    return RttResult(count=10, min_ns=ms * MS, p50_ns=ms * MS + 1, p99_ns=ms * MS + 2, max_ns=ms * MS + 3)
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "mysql"])
+def test_a_commit_faster_than_light_makes_a_trial_void(kind: str) -> None:
+    before, after = snapshot(kind), snapshot(kind, add={"yes_tx": 10})
+    good = LoadFacts(turn_ns=21 * MS, commits=10, commit_p50_ns=20 * MS)
+    assert contradictions(ASKED, before, after, good, [rtt(20)]) == []
+    (found,) = contradictions(ASKED, before, after, replace(good, commit_p50_ns=19 * MS), [rtt(20)])
+    assert "nobody waited for it" in found
+    assert contradictions(ASKED, before, after, replace(good, commit_p50_ns=None), [rtt(20)]) == [], "it only reads"
+    assert contradictions(ASKED, before, after, good, [rtt(20), rtt(200)]) == [], "the nearest replica is enough"
+    both = replace(ASKED, wait_for=2)
+    assert any("nobody waited" in each for each in contradictions(both, before, after, good, [rtt(20), rtt(200)]))
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "mysql"])
+def test_one_commit_without_acknowledgement_makes_a_trial_void(kind: str) -> None:
+    before, after = snapshot(kind), snapshot(kind, add={"yes_tx": 9, "no_tx": 1})
+    load = LoadFacts(commits=10, commit_p50_ns=21 * MS)
+    (found,) = contradictions(ASKED, before, after, load, [rtt(20)])
+    assert found.startswith("1 commits of the window were not acknowledged")
+
+
+def test_lag_is_told_of_the_window_alone() -> None:
+    samples = tuple(LagSample(at_ns=at, replica="replica1", behind=at, heartbeat_ns=None) for at in (5, 10, 20, 30, 31))
+    assert [(lag.at_ns, lag.behind) for lag in lag_records(samples, 10, 20)] == [(0, 10), (10, 20), (20, 30)]
+
+
+@pytest.mark.parametrize(
+    ("factor", "level", "said"),
+    [
+        ("replica_rtt_ns", 85 * MS, "RTT 85ms"),
+        ("replica_rate_bps", 10**9, "1gbit"),
+        ("replication", "none", "no replica"),
+        ("replication", "after-sync", "after-sync"),
+        ("replicas", 1, "1 replica"),
+        ("wait_for", 2, "wait for 2"),
+        ("replica_tls", "on", "TLS"),
+        ("replica_compression", "off", "uncompressed"),
+        ("durability", "off", "durability off"),
+        ("fault", "cut", "cut"),
+        ("replica_rtt_ns", None, ""),
+    ],
+)
+def test_a_level_at_the_head_of_a_column(factor: str, level: Any, said: str) -> None:
+    assert level_text(factor, level) == said
