@@ -54,7 +54,7 @@ def test_a_cell_asks_for_its_pair() -> None:
     assert asked["after-commit"] == ReplicationAsked(wait_point="AFTER_COMMIT", durability="off")
     for each in asked.values():
         each.check()
-    many = {
+    many: dict[str, Any] = {
         "replication": "after-sync",
         "replicas": 3,
         "wait_for": 2,

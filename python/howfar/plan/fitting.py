@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from howfar.errors import PlanError
-from howfar.plan.cells import Level, cells
+from howfar.plan.cells import cells
 from howfar.plan.types import Plan
 
 _STEPS = (1, 2, 5)
@@ -28,7 +29,7 @@ class Fitted:
     said: tuple[str, ...] = ()
 
 
-def without_levels(plan: Plan, lacking: Mapping[str, Mapping[Level, str]]) -> Fitted:
+def without_levels(plan: Plan, lacking: Mapping[str, Mapping[Any, str]]) -> Fitted:
     """Leave out levels, given by factor with the reason for each. Raises PlanError when nothing is left to compare."""
     changed, said = {}, []
     for factor, reasons in lacking.items():
