@@ -59,6 +59,12 @@ def test_an_acknowledgement_costs_a_round_trip(name: str, cache: Path) -> None:
         assert seen["commits"]["violations"] == []
         assert seen["commits"]["p50_ns"] < RTT_NS / 4
     assert sync["calm"]["said"] is None
+    for seen, tls, squeezed in ((sync, 0, False), (late, 1, False), (alone, 0, None), (apart, 0, True)):
+        channel = seen["facts"]["channel"]
+        assert channel["tls_handshakes"] == tls
+        assert [crossed < channel["row_bytes"] / 4 for crossed in channel["wire_bytes"].values()] == (
+            [] if squeezed is None else [squeezed]
+        )
     samples = apart["lag"]["samples"]
     assert max(sample["behind"] for sample in samples) >= 10, "ten commits while it had left"
     assert all(sample["heartbeat_ns"] >= _LESS * RTT_NS / 2 for sample in samples if sample["heartbeat_ns"])

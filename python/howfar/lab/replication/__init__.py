@@ -1,8 +1,8 @@
 """Replication in the laboratory: a primary and its replicas, each replica over a link of its own. Start at `pair.py`.
 
 `asked.py`: what is asked; `wires.py`: hosts and links; `verbs.py`, `mariadb.py`, `mysql.py`: how each server is told; `proof.py`:
-whether it held over a window; `positions.py`, `lag.py`: how far a replica is behind; `watch.py`: a commit that hangs; `promote.py`: a
-replica becomes the one that is written to.
+whether it held over a window; `channel.py`: whether it is encrypted and compressed; `positions.py`, `lag.py`: how far a replica is
+behind; `watch.py`: a commit that hangs; `promote.py`: a replica becomes the one that is written to.
 """
 
 from howfar.lab.replication.asked import Durability, Mode, ReplicationAsked, WaitPoint

@@ -21,6 +21,7 @@ from howfar.lab.cache import cache_home
 from howfar.lab.certificates import make_certificates
 from howfar.lab.network import LOOPBACK_ADDRESS, SERVER_ADDRESS
 from howfar.lab.replication.asked import ReplicationAsked
+from howfar.lab.replication.channel import FILLING, ChannelFacts, channel_violations, sent_bytes, tls_handshakes
 from howfar.lab.replication.member import Member, begin_member, wait_for
 from howfar.lab.replication.proof import ReplicaFacts, Snapshot, violations
 from howfar.lab.replication.verbs import ReplicaState, Source, Verbs, verbs_of
@@ -142,17 +143,22 @@ class Pair:
         )
 
     def prove(self) -> Snapshot:
-        """A row written on the primary is read on every replica, and every end says what was asked. Raises LabError."""
-        before = self.snapshot()
+        """A row written on the primary is read on every replica, every end says what was asked, and what crossed was that. Before any
+        other client is there. Raises LabError."""
+        before, crossed = self.snapshot(), sent_bytes(self.wires)
         word = secrets.token_hex(8)
-        self.primary.write(f"REPLACE INTO {SCHEMA}.marker VALUES (1, '{word}')", patience_s=self.patience_s)
+        row = f"REPLACE INTO {SCHEMA}.marker VALUES (1, '{word}', '{FILLING}')"
+        self.primary.write(row, patience_s=self.patience_s)
         for replica in self.replicas:
             self.await_caught_up(replica)
             rows = replica.ask(f"SELECT word FROM {SCHEMA}.marker WHERE id = 1")
             if [row["word"] for row in rows] != [word]:
                 raise LabError(f"{replica.name} says that it has all of its primary, and lacks a row of it")
-        after = self.snapshot()
-        found = violations(self.asked, before, after, commits=1)
+        after, sent = self.snapshot(), sent_bytes(self.wires)
+        wire_bytes = {name: sent[name] - crossed[name] for name in sent}
+        channel = ChannelFacts(tls_handshakes(self.primary), len(FILLING), wire_bytes)
+        self.facts["channel"] = asdict(channel)
+        found = (*violations(self.asked, before, after, commits=1), *channel_violations(self.asked, channel))
         if found:
             raise LabError("replication is not what was asked: " + "; ".join(found))
         return after
@@ -311,7 +317,7 @@ def _connect(pair: Pair) -> None:
     patience_s = pair.patience_s
     primary.write(
         f"CREATE DATABASE {SCHEMA}",
-        f"CREATE TABLE {SCHEMA}.marker (id INT PRIMARY KEY, word VARCHAR(64)) ENGINE = InnoDB",
+        f"CREATE TABLE {SCHEMA}.marker (id INT PRIMARY KEY, word VARCHAR(64), filling TEXT) ENGINE = InnoDB",
         f"CREATE TABLE {SCHEMA}.heartbeat (id INT PRIMARY KEY, sent_ns BIGINT UNSIGNED) ENGINE = InnoDB",
         patience_s=patience_s,
     )
