@@ -36,6 +36,7 @@ from howfar.analysis.model.page import what_if
 from howfar.analysis.plateau import complete_blocks, settled
 from howfar.analysis.published import find_published
 from howfar.analysis.refuted import doubted, refuted_sentence, unadvised
+from howfar.analysis.replication.find import replication_findings, replication_verdict
 from howfar.analysis.scaling import scaling
 from howfar.analysis.summary import (
     Bound,
@@ -82,6 +83,9 @@ def summarise(run: Run) -> Summary:
     about = {cell.arm for cell in cells if cell.limit is None or cell.limit.resource not in NOT_THE_PATH}
     facts = tuple(replace(each, valid=each.arm.name in about) for each in facts)
     tested = confirmations(confirmed)
+    replication = replication_findings(table)
+    found = replication_verdict(replication) if replication else ""
+    sessions = () if replication else facts  # their model knows of no replica, and Summary.replication has its own
     return Summary(
         run=run.info.run_id,
         plan=run.info.plan_name,
@@ -91,7 +95,7 @@ def summarise(run: Run) -> Summary:
         command=shlex.join(run.info.command),
         server={"kind": run.info.server_kind, "version": run.info.server_version},
         workload=workload_line(run.info.plan, run.info.environment),
-        blocks=max((len(good) for good in table.good.values()), default=0),
+        blocks=_most_trials(run),
         complete_blocks=complete_blocks(table, floors.target),
         noise_floor=floors.throughput,
         aa_ratio=floors.aa,
@@ -103,19 +107,20 @@ def summarise(run: Run) -> Summary:
         others_cpus=others_cpus(run.trials),
         machine_cpus=_machine_cpus(run),
         baseline_spread=baseline_spread(table),
-        verdict=verdict(cells, table, floors.throughput, floors.aa, refuted_sentence(cells, tested)),
+        verdict=verdict(cells, table, floors.throughput, floors.aa, refuted_sentence(cells, tested), found),
         advice=advise(unadvised(cells, tested), table),
         cells=doubted(cells, tested),
-        unmeasured=tuple(_unmeasured(table, arm) for arm in run.info.arms if not table.measured(arm.name)),
+        unmeasured=tuple(_unmeasured(table, arm) for arm in run.info.arms if not _good(run, arm.name)),
         trials=_points(run),
         environment=run.info.environment,
         warnings=tuple(_session_warnings(run, floors.aa)),
         confirmations=tested,
         unconfirmed=unconfirmed(confirmed),
-        scaling=scaling(run, facts),
+        scaling=scaling(run, sessions),
         compression=compression(facts, workload, floors.throughput),
         encryption=encryption(facts, workload, floors.throughput),
-        what_if=what_if(facts, workload),
+        what_if=what_if(sessions, workload),
+        replication=replication,
     )
 
 
@@ -257,6 +262,16 @@ def _reasons(run: Run, arm: str | None) -> dict[str, int]:
         if trial.status is TrialStatus.VOID and arm in (None, trial.arm)
     )
     return dict(sorted(found.items()))
+
+
+def _good(run: Run, arm: str) -> set[int]:
+    """Blocks in which an arm was measured, or in which what its fault did was seen."""
+    seen = (trial for trial in run.trials if trial.arm == arm and trial.status is TrialStatus.OK)
+    return {t.block for t in seen if t.fault is not None or (t.measured is not None and t.measured.transactions > 0)}
+
+
+def _most_trials(run: Run) -> int:
+    return max((len(_good(run, arm.name)) for arm in run.info.arms), default=0)
 
 
 def _unmeasured(table: TrialTable, arm: Arm) -> Unmeasured:

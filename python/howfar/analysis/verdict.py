@@ -19,11 +19,16 @@ BOUND_SIGN = {Bound.MEASURED: "", Bound.AT_LEAST: "≥ ", Bound.AT_MOST: "≤ "}
 
 
 def verdict(
-    cells: Sequence[CellSummary], table: TrialTable, floor: float | None, aa: Estimate | None, refuted: str = ""
+    cells: Sequence[CellSummary],
+    table: TrialTable,
+    floor: float | None,
+    aa: Estimate | None,
+    refuted: str = "",
+    replication: str = "",
 ) -> str:
     """One sentence: the limits, of a plan that asks for them; else throughput against the baseline. `refuted`: what is to be added
-    where limits are named."""
-    said = _verdict(cells, table, floor, aa, refuted)
+    where limits are named. `replication`: what a plan of replication has found, its answer."""
+    said = replication or _verdict(cells, table, floor, aa, refuted)
     one = bool(cells) and max((len(good) for good in table.good.values()), default=0) == 1
     return f"{ONE_BLOCK} So far: {said}" if one else said
 

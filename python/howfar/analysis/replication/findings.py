@@ -27,7 +27,8 @@ class CommitCost(Part):
     p50_ms: float
     p99_ms: float
     local_ms: float
-    """What the same number of connections takes without a replica: statement, log, fsync, queues for CPU."""
+    """Statement, log, fsync, queues for CPU, from the arms without a replica: with as many connections where commits come back in
+    groups, at this rate where each comes back by itself. Without such arms: all but the wire."""
     wire_ms: float
     """One round trip to the replica, as measured at rest."""
     waiting_ms: float

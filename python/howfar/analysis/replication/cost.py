@@ -1,0 +1,182 @@
+"""What an acknowledgement costs: curves over connections for each mode and distance, each commit's time split, the model beside.
+
+Local work is that of the arms without a replica of the same durability; asynchronous, where a run has none such. Not here: the
+sentences (`words.py`), the model itself (`model.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+from howfar.analysis import histograms
+from howfar.analysis.estimate import Estimate
+from howfar.analysis.intervals import judge_ratio, mean_interval
+from howfar.analysis.replication.arms import ALONE, APART, ReplicationArm
+from howfar.analysis.replication.drawn import lag_series
+from howfar.analysis.replication.findings import CommitCost, ReplicationCost, ReplicationCurve
+from howfar.analysis.replication.groups import commits_a_group
+from howfar.analysis.replication.model import Local, Waiting, acknowledgement_s, regime_of
+from howfar.analysis.replication.published import published_rows
+from howfar.analysis.replication.words import cost_sentences, mode_words
+from howfar.analysis.trials import transaction_histogram
+from howfar.plan.types import ORDINARY
+from howfar.units import format_duration_ns
+
+GROWTH_THREADS = 16
+"""Enough to tell a line from a shared wait, few enough for a small machine."""
+_HELD = ("replicas", "wait_for", "replica_tls", "replica_compression")
+_SHORT_NS = 100_000
+"""A link without delay has a round trip of some ten microseconds, in which nothing can be counted."""
+
+
+def replication_cost(arms: Sequence[ReplicationArm], plan: Mapping[str, Any]) -> ReplicationCost | None:
+    """None: this run has no arms with replication but those with a fault."""
+    if not arms:
+        return None
+    locals_ = _Locals(arms)
+    lines: dict[object, list[ReplicationArm]] = {}
+    for arm in arms:
+        lines.setdefault(arm.curve, []).append(arm)
+    curves = tuple(_Curve(sorted(line, key=lambda arm: arm.threads), locals_).found() for line in lines.values())
+    errors = [abs(p.predicted_error) for curve in curves for p in curve.points if p.predicted_error is not None]
+    published = published_rows(curves, plan.get("workload") or {})
+    return ReplicationCost(
+        curves=curves,
+        mean_error=sum(errors) / len(errors) if errors else None,
+        worst_error=max(errors, default=None),
+        published=published,
+        sentences=cost_sentences(curves, published, arms[0].kind),
+    )
+
+
+class _Locals:
+    """Commits that wait for nobody, by what they depend on."""
+
+    def __init__(self, arms: Sequence[ReplicationArm]) -> None:
+        found: dict[tuple[str, object], dict[int, float]] = {}
+        for arm in arms:
+            if arm.mode in (ALONE, APART):
+                commit_s = median(arm.threads / rate for rate in arm.by_block.values())
+                found.setdefault((arm.mode, arm.ground), {})[arm.threads] = commit_s
+        self._found = {key: Local(times) for key, times in found.items()}
+
+    def of(self, arm: ReplicationArm) -> Local:
+        """Without a replica; else asynchronous. Empty: the run has neither."""
+        found = (self._found.get((mode, arm.ground)) for mode in (ALONE, APART))
+        return next((local for local in found if local is not None), Local({}))
+
+
+class _Curve:
+    """One mode at one distance; arms ascend by connections."""
+
+    def __init__(self, arms: Sequence[ReplicationArm], locals_: _Locals) -> None:
+        self._arms = arms
+        self._first, self._top = arms[0], arms[-1]
+        self._local = locals_.of(self._first)
+        rests = [rest for arm in arms if (rest := arm.rest_rtt_ns) is not None]
+        self._rest_ns = median(rests) if rests else None
+        self._waiting = self._waits_for()
+
+    def _waits_for(self) -> Waiting | None:
+        """None: for nobody, or nobody knows how far it is."""
+        if not self._first.waits or self._rest_ns is None:
+            return None
+        waiting = Waiting(self._first.kind, self._first.mode, self._rest_ns / 1e9)
+        local_s = waiting.local_s(self._local, 1)
+        if self._first.threads > 1 or local_s is None:
+            return waiting
+        own = acknowledgement_s(1 / self._first.commits_per_s.value, local_s, waiting.rtt_s)
+        return replace(waiting, acknowledgement_s=own)
+
+    def _local_s(self, arm: ReplicationArm) -> float | None:
+        """A commit without its wait."""
+        if self._waiting is None:
+            return self._local.with_as_many(arm.threads)
+        return self._waiting.local_s(self._local, arm.threads)
+
+    def found(self) -> ReplicationCurve:
+        first, growth = self._first, self._growth()
+        lag = [record for trial in self._top.trials.values() if trial.window for record in trial.window.lag]
+        beats = [record.heartbeat_ns for record in lag if record.heartbeat_ns is not None]
+        return ReplicationCurve(
+            label=_label(first),
+            mode=first.mode,
+            replica_rtt_ns=first.replica_rtt_ns,
+            rest_rtt_ns=self._rest_ns if first.mode != ALONE else None,
+            durability=first.durability,
+            held=_held(first),
+            points=tuple(self._cost(arm) for arm in self._arms),
+            growth=growth[0] if growth else None,
+            growth_threads=growth[1] if growth else None,
+            regime=regime_of(growth[0].value, growth[1]) if growth and first.waits else None,
+            lag_p50=median([record.behind for record in lag]) if lag else None,
+            lag_max=max((record.behind for record in lag), default=None),
+            heartbeat_p50_ms=median(beats) / 1e6 if beats else None,
+            lag=lag_series(list(self._top.trials.values()), self._top.threads),
+        )
+
+    def _cost(self, arm: ReplicationArm) -> CommitCost:
+        per_s, local_s = arm.commits_per_s, self._local_s(arm)
+        commit_s, rtt_s = arm.threads / per_s.value, self._waiting.rtt_s if self._waiting else 0.0
+        predicted = None
+        if self._waiting is not None and local_s is not None:
+            predicted = arm.threads / (local_s + self._waiting.wait_s(arm.threads))
+        own_s = local_s if local_s is not None else max(0.0, commit_s - rtt_s)
+        records = [
+            record
+            for trial in arm.trials.values()
+            if trial.measured and (record := transaction_histogram(trial.measured))
+        ]
+        latency = histograms.latency_ms(histograms.merge(records), records)
+        return CommitCost(
+            arm=arm.arm.name,
+            threads=arm.threads,
+            commits_per_s=per_s,
+            commit_ms=commit_s * 1e3,
+            p50_ms=latency.p50,
+            p99_ms=latency.p99,
+            local_ms=own_s * 1e3,
+            wire_ms=rtt_s * 1e3,
+            waiting_ms=(commit_s - own_s - rtt_s) * 1e3,
+            rtts=_rtts(arm, local_s, rtt_s),
+            group=commits_a_group(arm),
+            predicted=predicted,
+            predicted_error=predicted / per_s.value - 1 if predicted else None,
+        )
+
+    def _growth(self) -> tuple[Estimate, int] | None:
+        """Paired by block. None: one number of connections, or none is one."""
+        more = [arm for arm in self._arms if arm.threads > 1]
+        if self._first.threads != 1 or not more:
+            return None
+        arm = next((arm for arm in more if arm.threads == GROWTH_THREADS), more[-1])
+        one, many = self._first.by_block, arm.by_block
+        ratios = [many[block] / one[block] for block in many if block in one]
+        return (judge_ratio(ratios).quoted, arm.threads) if ratios else None
+
+
+def _rtts(arm: ReplicationArm, local_s: float | None, rtt_s: float) -> Estimate | None:
+    """Time beyond the local commit in round trips, block by block."""
+    if not arm.waits or local_s is None or rtt_s * 1e9 < _SHORT_NS:
+        return None
+    return mean_interval([(arm.threads / rate - local_s) / rtt_s for rate in arm.by_block.values()])
+
+
+def _label(arm: ReplicationArm) -> str:
+    words = [mode_words(arm.mode)]
+    if arm.replica_rtt_ns is not None:
+        words.append(format_duration_ns(arm.replica_rtt_ns))
+    if arm.durability != ORDINARY["durability"]:
+        words.append(f"durability {arm.durability}")
+    return ", ".join([*words, *(f"{name.replace('_', ' ')} {level}" for name, level in _held(arm).items())])
+
+
+def _held(arm: ReplicationArm) -> dict[str, str | int]:
+    """What is not ordinary."""
+    if arm.mode == ALONE:
+        return {}
+    found = {name: arm.level(name) for name in _HELD}
+    return {name: level for name, level in found.items() if isinstance(level, str | int) and level != ORDINARY[name]}

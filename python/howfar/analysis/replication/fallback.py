@@ -1,0 +1,87 @@
+"""What a primary hides when its replica goes and comes back under its own timeouts: the stall, the silence, the return."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from howfar.analysis.estimate import Estimate
+from howfar.analysis.intervals import mean_interval
+from howfar.analysis.replication.drawn import fallback_series
+from howfar.analysis.replication.findings import FallbackStory
+from howfar.analysis.replication.words import mode_words
+from howfar.results.records import Arm, ArmRole, FallbackRecord, Run, Trial, TrialStatus
+
+
+def fallback_stories(run: Run) -> tuple[FallbackStory, ...]:
+    """One an arm, in the order of the plan."""
+    found = [_story(run, arm) for arm in run.info.arms if arm.role is not ArmRole.DUPLICATE]
+    return tuple(story for story in found if story is not None)
+
+
+def _story(run: Run, arm: Arm) -> FallbackStory | None:
+    trials = [trial for trial in run.trials if trial.arm == arm.name and trial.status is TrialStatus.OK]
+    told = [(trial, trial.fault) for trial in trials if isinstance(trial.fault, FallbackRecord)]
+    if not told:
+        return None
+    records = [record for _, record in told]
+    fell = [record for record in records if record.fell_ns is not None]
+    drawn, record = _typical(told)
+    acknowledged = sum(record.acknowledged for record in records)
+    return FallbackStory(
+        arm=arm.name,
+        mode=str(arm.factors.get("replication", "")),
+        threads=int(arm.factors.get("threads", 1)),
+        trials=len(records),
+        timeout_ms=record.timeout_ms,
+        stall_ms=mean_interval([record.stall_ns / 1e6 for record in records]),
+        degraded_ms=_ms([_end_ns(record) - (record.fell_ns or 0) for record in fell]),
+        after_return_ms=_ms([max(0, _end_ns(record) - record.returned_ns) for record in fell]),
+        unprotected=mean_interval([record.unprotected for record in records]),
+        share_unprotected=sum(record.unprotected for record in records) / acknowledged if acknowledged else 0.0,
+        drawn=drawn.number,
+        log_lines=record.log_lines,
+        series=fallback_series(drawn),
+    )
+
+
+def _ms(times_ns: Sequence[int]) -> Estimate | None:
+    return mean_interval([ns / 1e6 for ns in times_ns]) if times_ns else None
+
+
+def _end_ns(record: FallbackRecord) -> int:
+    """Of its being asynchronous: at the least the last look, where it never came back."""
+    if record.back_ns is not None:
+        return record.back_ns
+    return record.samples[-1].at_ns if record.samples else record.returned_ns
+
+
+def _typical(told: Sequence[tuple[Trial, FallbackRecord]]) -> tuple[Trial, FallbackRecord]:
+    """The one in the middle, by how long it was asynchronous."""
+    ranked = sorted(told, key=lambda pair: _end_ns(pair[1]) - (pair[1].fell_ns or _end_ns(pair[1])))
+    return ranked[len(ranked) // 2]
+
+
+def fallback_sentence(story: FallbackStory) -> str:
+    text = (
+        f"{_capital(mode_words(story.mode))}, when its replica went, the primary acknowledged nothing "
+        f"for {_seconds(story.stall_ms)}"
+    )
+    if story.degraded_ms is None:
+        return f"{text}, and did not fall back."
+    text += (
+        f", then told clients of {story.unprotected.value:,.0f} commits that it alone had: "
+        f"it was asynchronous for {_seconds(story.degraded_ms)}"
+    )
+    if story.after_return_ms is not None:
+        text += f", {_seconds(story.after_return_ms)} of them after the link carried again"
+    return text + "."
+
+
+def _seconds(ms: Estimate) -> str:
+    if ms.low is None or ms.high is None:
+        return f"{ms.value / 1e3:.1f} s"
+    return f"{ms.value / 1e3:.1f} [{max(0.0, ms.low) / 1e3:.1f}, {ms.high / 1e3:.1f}] s"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

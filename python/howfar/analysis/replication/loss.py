@@ -1,0 +1,113 @@
+"""What a crash loses, over all crashes of an arm, and what the lag foresees.
+
+The interval of the mean loss is Student's, cut at nothing: of the skewed counts that crashes give it covers the truth in 85 to 95
+of 100 experiments of 20 crashes, where a percentile bootstrap always covers fewer (`test_replication_loss.py` repeats that). Where
+nothing was lost at all there is no scatter to go by: the upper limit is then the largest share of crashes with a loss that would show
+none in so many with a chance of one in twenty, 1 - 0.05^(1/n), which the rule of three calls 3/n.
+
+What is foreseen for asynchronous replication, a crash: commits acknowledged while the primary lived on unheard, at the rate before the
+fault; for a primary that is killed with its link whole, what had not left it, of which only an upper bound is known: what the replica
+lacked, less what was on the way. What is on the line when it is cut still arrives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from howfar.analysis.estimate import Estimate
+from howfar.analysis.intervals import mean_interval
+from howfar.analysis.replication.arms import server_kind
+from howfar.analysis.replication.drawn import crash_points
+from howfar.analysis.replication.findings import CrashFindings, CrashLoss
+from howfar.analysis.replication.loss_words import loss_sentences
+from howfar.plan.types import SEMI_SYNC
+from howfar.results.records import Arm, ArmRole, CrashRecord, Run, Trial, TrialStatus
+
+CHANCE = 0.05
+"""Of seeing no loss in all crashes where the share of crashes that lose something is at the upper limit."""
+UNHEARD = frozenset({"cut", "cut-to-replica", "cut-to-primary", "stop-replica"})
+"""Faults after which the primary lives on, and nobody hears it."""
+
+
+@dataclass(frozen=True)
+class _Crashes:
+    """One arm."""
+
+    arm: Arm
+    kind: str
+    good: tuple[Trial, ...]
+    void: int
+
+    @property
+    def records(self) -> list[CrashRecord]:
+        return [trial.fault for trial in self.good if isinstance(trial.fault, CrashRecord)]
+
+
+def crash_findings(run: Run) -> CrashFindings | None:
+    """None: nothing crashed in this run, or every crash is void."""
+    arms = [_crashes(run, arm) for arm in run.info.arms if arm.role is not ArmRole.DUPLICATE]
+    losses = tuple(_loss(crashes) for crashes in arms if crashes.records)
+    return CrashFindings(losses=losses, sentences=loss_sentences(losses)) if losses else None
+
+
+def _crashes(run: Run, arm: Arm) -> _Crashes:
+    mine = sorted((trial for trial in run.trials if trial.arm == arm.name), key=lambda trial: trial.number)
+    good = tuple(t for t in mine if t.status is TrialStatus.OK and isinstance(t.fault, CrashRecord))
+    return _Crashes(arm, server_kind(run.info, arm), good, sum(t.status is TrialStatus.VOID for t in mine))
+
+
+def _loss(crashes: _Crashes) -> CrashLoss:
+    records, factors = crashes.records, crashes.arm.factors
+    mode, losses = str(factors.get("replication", "")), [record.lost for record in records]
+    ages = [(r.fault_ns - r.first_lost_ns) / 1e6 for r in records if r.first_lost_ns is not None]
+    early = [r.seen_early_median_ns for r in records if r.seen_early_median_ns is not None]
+    return CrashLoss(
+        arm=crashes.arm.name,
+        mode=mode,
+        fault=records[0].fault,
+        threads=int(factors.get("threads", 1)),
+        replica_rtt_ns=int(median(record.replica_rtt_ns for record in records)),
+        crashes=len(records),
+        void_crashes=crashes.void,
+        commits_per_s=mean_interval([record.commits_per_s for record in records]),
+        acknowledged=sum(record.acknowledged for record in records),
+        lost=sum(losses),
+        lost_per_crash=lost_per_crash(losses),
+        crashes_with_loss=sum(lost > 0 for lost in losses),
+        most_lost=max(losses),
+        predicted_lost=None if mode in SEMI_SYNC else _predicted(records),
+        lost_age_ms=median(ages) if ages else None,
+        done_untold=sum(record.applied_unknown for record in records),
+        seen_early=sum(record.seen_early for record in records),
+        seen=sum(record.seen for record in records),
+        seen_early_median_ms=median(early) / 1e6 if early else None,
+        phantoms=sum(record.phantoms for record in records),
+        promotion_ms=median(record.promotion_ns for record in records) / 1e6,
+        sound=True,
+        each=crash_points(crashes.good),
+    )
+
+
+def lost_per_crash(losses: Sequence[int]) -> Estimate:
+    """Mean; see above for its limits."""
+    if not any(losses):
+        return Estimate(value=0.0, low=0.0, high=1 - CHANCE ** (1 / len(losses)))
+    found = mean_interval(losses)
+    return found if found.low is None else found.model_copy(update={"low": max(0.0, found.low)})
+
+
+def _predicted(records: Sequence[CrashRecord]) -> Estimate | None:
+    """Mean over crashes of what each is foreseen to lose."""
+    foreseen = [lost for record in records if (lost := foreseen_loss(record)) is not None]
+    return mean_interval(foreseen) if foreseen else None
+
+
+def foreseen_loss(crash: CrashRecord) -> float | None:
+    """Commits of an asynchronous primary. None: nobody had looked how far the replica was behind."""
+    if crash.fault in UNHEARD:
+        return crash.commits_per_s * (crash.dead_ns - crash.fault_ns) / 1e9
+    if crash.behind_before is None:
+        return None
+    return max(0.0, crash.behind_before - crash.commits_per_s * crash.replica_rtt_ns / 2e9)

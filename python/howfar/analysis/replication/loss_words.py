@@ -1,0 +1,113 @@
+"""Crashes in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from howfar.analysis.estimate import Estimate
+from howfar.analysis.replication.findings import CrashLoss
+from howfar.analysis.replication.words import mode_words, rate
+from howfar.plan.types import SEMI_SYNC
+
+FAULT_WORDS = {
+    "kill-primary": "the primary's server was killed",
+    "cut": "the link was cut and then the primary died",
+    "cut-to-replica": "the link to the replica was cut and then the primary died",
+    "cut-to-primary": "the link from the replica was cut and then the primary died",
+    "stop-replica": "the replica stopped and then the primary died",
+}
+
+
+def loss_sentences(losses: Sequence[CrashLoss]) -> tuple[str, ...]:
+    """What asynchronous loses, what semi-synchronous keeps, who saw what was not safe, what was done untold."""
+    apart = [loss for loss in losses if loss.mode not in SEMI_SYNC]
+    kept = [loss for loss in losses if loss.mode in SEMI_SYNC]
+    found = (
+        [_lost(loss) for loss in apart] + [_kept(mode, kept) for mode in SEMI_SYNC] + [_early(kept), _untold(losses)]
+    )
+    return tuple(sentence for sentence in found if sentence)
+
+
+def count_interval(value: Estimate) -> str:
+    """`5,130 [4,700, 5,560]`."""
+    if value.low is None or value.high is None:
+        return f"{rate(value.value)} (no interval)"
+    return f"{rate(value.value)} [{rate(value.low)}, {rate(value.high)}]"
+
+
+def _crashes(count: int) -> str:
+    return f"{count} crash{'' if count == 1 else 'es'}"
+
+
+def _lost(loss: CrashLoss) -> str:
+    where = FAULT_WORDS.get(loss.fault, loss.fault)
+    text = f"{_capital(mode_words(loss.mode))}, when {where}: "
+    if not loss.lost:
+        return (
+            text
+            + f"none of {loss.acknowledged:,} acknowledged commits was lost in {_crashes(loss.crashes)}{_at_most(loss)}."
+        )
+    text += f"{count_interval(loss.lost_per_crash)} acknowledged commits lost a crash ({_crashes(loss.crashes)})"
+    if loss.predicted_lost is not None:
+        text += f", foreseen {rate(loss.predicted_lost.value)} from lag and rate"
+    if loss.lost_age_ms is not None and loss.lost_age_ms > 0:
+        text += f"; the earliest had been acknowledged {loss.lost_age_ms:.3g} ms before the fault"
+    return text + "."
+
+
+def _kept(mode: str, losses: Sequence[CrashLoss]) -> str:
+    """Over all faults together."""
+    here = [loss for loss in losses if loss.mode == mode]
+    if not here:
+        return ""
+    crashes, lost = sum(loss.crashes for loss in here), sum(loss.lost for loss in here)
+    acknowledged = sum(loss.acknowledged for loss in here)
+    if lost:
+        worst = max(here, key=lambda loss: loss.most_lost)
+        return (
+            f"{_capital(mode_words(mode))} lost {lost:,} of {acknowledged:,} acknowledged commits in {_crashes(crashes)}, at most "
+            f"{worst.most_lost:,} in one, when {FAULT_WORDS.get(worst.fault, worst.fault)}: it should have lost none."
+        )
+    limit = 1 - 0.05 ** (1 / crashes)
+    return (
+        f"{_capital(mode_words(mode))} lost none of {acknowledged:,} acknowledged commits in {_crashes(crashes)}; "
+        f"so many crashes exclude a share of more than {limit * 100:.0f} % that lose any."
+    )
+
+
+def _at_most(loss: CrashLoss) -> str:
+    high = loss.lost_per_crash.high
+    return (
+        f", which excludes a share of more than {high * 100:.0f} % of crashes that lose any" if high is not None else ""
+    )
+
+
+def _early(losses: Sequence[CrashLoss]) -> str:
+    """Where others read what its own client was not told yet."""
+    here = [loss for loss in losses if loss.seen_early and loss.seen]
+    if not here:
+        return ""
+    worst = max(here, key=lambda loss: loss.seen_early / loss.seen)
+    text = (
+        f"{_capital(mode_words(worst.mode))} shows commits to others before their client is told: "
+        f"{worst.seen_early:,} of {worst.seen:,} that were seen"
+    )
+    if worst.seen_early_median_ms is not None:
+        text += f", {worst.seen_early_median_ms:.3g} ms earlier"
+    gone = sum(loss.phantoms for loss in here if loss.mode == worst.mode)
+    return text + (f"; {gone:,} of these were gone after a crash." if gone else ".")
+
+
+def _untold(losses: Sequence[CrashLoss]) -> str:
+    done = sum(loss.done_untold for loss in losses)
+    crashes = sum(loss.crashes for loss in losses)
+    if not done:
+        return ""
+    return (
+        f"{done:,} commits were done on the survivor and no client was told, over {_crashes(crashes)}: "
+        "who asks again does them twice."
+    )
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

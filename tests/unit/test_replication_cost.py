@@ -1,0 +1,165 @@
+"""Commits that wait for a replica: the model against simulated servers, and what a run is found to say of them."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+from tests.unit.made_replication import OVER_REST, RTT_NS, Server, replication_run
+from tests.unit.simulated_commits import Simulation
+
+from howfar.analysis.analyse import summarise
+from howfar.analysis.replication.find import replication_findings
+from howfar.analysis.replication.findings import CommitCost, ReplicationCost, ReplicationCurve
+from howfar.analysis.replication.model import Local, Waiting, acknowledgement_s, regime_of
+from howfar.analysis.trials import trial_table
+
+MARIADB, MYSQL = Server("mariadb"), Server("mysql")
+_BAR = 0.10
+
+
+@cache
+def _cost(server: Server, **asked: object) -> ReplicationCost:
+    found = replication_findings(trial_table(replication_run(server, **asked)))  # type: ignore[arg-type]
+    assert found is not None and found.cost is not None
+    return found.cost
+
+
+def _curve(cost: ReplicationCost, mode: str, rtt_ns: int | None = RTT_NS) -> ReplicationCurve:
+    (found,) = [c for c in cost.curves if c.mode == mode and c.replica_rtt_ns == (rtt_ns if mode != "none" else None)]
+    return found
+
+
+def _point(curve: ReplicationCurve, threads: int) -> CommitCost:
+    (found,) = [point for point in curve.points if point.threads == threads]
+    return found
+
+
+@pytest.mark.parametrize("rtt_ms", [5.0, 20.0, 85.0])
+@pytest.mark.parametrize("threads", [1, 2, 3, 4, 16, 64])
+@pytest.mark.parametrize(
+    ("kind", "mode", "mechanism"),
+    [
+        ("mariadb", "after-sync", "holds the log"),
+        ("mariadb", "after-commit", "waits alone"),
+        ("mysql", "after-sync", "holds the commit stage"),
+    ],
+)
+def test_the_model_foresees_what_the_mechanism_does(
+    kind: str, mode: str, mechanism: str, threads: int, rtt_ms: float
+) -> None:
+    made = Simulation(mechanism, threads, rtt_ms, own_ms=0.05, write_ms=0.01)  # type: ignore[arg-type]
+    seen = made.run(20 * rtt_ms, 400 * rtt_ms)[0]
+    local = Local({n: max(0.06, 0.01 * n) / 1e3 for n in (1, 2, 3, 4, 16, 64)})
+    waiting = Waiting(kind, mode, rtt_ms / 1e3)
+    local_s = waiting.local_s(local, threads)
+    assert local_s is not None
+    assert threads / (local_s + waiting.wait_s(threads)) == pytest.approx(seen, rel=_BAR)
+
+
+def test_only_a_third_group_waits_for_others() -> None:
+    """Two connections under MariaDB's AFTER_SYNC are two groups on the way; the third has no place."""
+    commit_ms = [n / Simulation("holds the log", n, 20.0).run(200.0, 8000.0)[0] * 1e3 for n in (1, 2, 3)]
+    assert [round(ms / 20, 1) for ms in commit_ms] == [1.0, 1.0, 1.5]
+
+
+def test_a_station_is_as_fast_as_its_curve_says() -> None:
+    local = Local({1: 0.001, 4: 0.002, 16: 0.008})  # 1000, 2000 and 2000 a second
+    assert local.behind(1.0, 1) == pytest.approx(0.001, rel=0.01)
+    assert local.behind(0.08, 160) == pytest.approx(0.002, rel=0.05), "just full"
+    assert local.behind(0.08, 1600) == pytest.approx(1600 / 2000 - 0.08), "the queue takes what the rate does not pass"
+    times = [local.behind(0.08, threads) for threads in (1, 40, 80, 120, 150, 160, 320)]
+    assert times == sorted(times)
+
+
+def test_regimes() -> None:
+    assert regime_of(15.0, 16) == "delay station"
+    assert regime_of(10.6, 16) == "delay station", "three groups at two places"
+    assert regime_of(1.1, 16) == "serial"
+    assert regime_of(4.0, 16) == "between"
+    assert acknowledgement_s(0.0851, 0.0002, 0.085) == 0.0
+
+
+@pytest.mark.parametrize("server", [MARIADB, MYSQL], ids=["mariadb", "mysql"])
+def test_a_run_is_foreseen(server: Server) -> None:
+    cost = _cost(server, rtts_ns=(20_000_000, RTT_NS))
+    assert cost.worst_error is not None and cost.worst_error < _BAR
+    for mode in ("after-sync", "after-commit"):
+        one = _point(_curve(cost, mode), 1)
+        assert one.commits_per_s.value == pytest.approx(1e3 / (one.local_ms + one.wire_ms), rel=0.03)
+        assert one.wire_ms == pytest.approx(85 * OVER_REST)
+        assert one.local_ms + one.wire_ms + one.waiting_ms == pytest.approx(one.commit_ms)
+        assert _curve(cost, mode).regime == "delay station"
+        assert _curve(cost, mode).growth_threads == 16
+
+
+def test_round_trips_tell_the_wait_points_apart() -> None:
+    cost = _cost(MARIADB)
+    sync, commit = (_point(_curve(cost, mode), 64) for mode in ("after-sync", "after-commit"))
+    assert sync.rtts is not None and sync.rtts.low is not None and sync.rtts.low > 1.4
+    assert commit.rtts is not None and commit.rtts.high is not None and commit.rtts.high < 1.1
+    assert any("AFTER_SYNC" in text and "the second holds the binary log" in text for text in cost.sentences)
+    assert not any("round trips" in text and "holds" in text for text in _cost(MYSQL).sentences)
+
+
+def test_arms_that_wait_for_nobody_have_no_round_trips_and_no_prediction() -> None:
+    cost = _cost(MARIADB)
+    for mode in ("none", "async"):
+        curve = _curve(cost, mode)
+        assert curve.regime is None
+        for point in curve.points:
+            assert (point.rtts, point.predicted, point.wire_ms) == (None, None, 0.0)
+    assert _curve(cost, "async").lag_p50 is not None
+    assert _curve(cost, "none").lag_p50 is None and _curve(cost, "none").rest_rtt_ns is None
+
+
+def test_eleven_a_second_is_explained_beside_what_was_published() -> None:
+    summary = summarise(replication_run(MARIADB, noise=0.001))
+    assert summary.replication is not None and summary.replication.cost is not None
+    cost = summary.replication.cost
+    eleven = next(text for text in cost.sentences if "one connection at 85ms" in text)
+    assert eleven.startswith("11.7 a second") and "64 connections made" in eleven and "Published: 11.5" in eleven
+    assert [row[:2] for row in cost.published] == [("none", 1066.8), ("async", 943.2), ("after-commit", 11.5)]
+    assert all(ours is not None for _, _, ours in cost.published)
+    assert cost.sentences[0] in summary.verdict
+
+
+def test_published_figures_are_of_another_workload_and_distance() -> None:
+    cost = _cost(MARIADB, rtts_ns=(20_000_000,))
+    assert [row[2] for row in cost.published][1:] == [None, None]
+    run = replication_run(MARIADB)
+    plan = {**run.info.plan, "workload": {"kind": "oltp_write_only"}}
+    other = run.model_copy(update={"info": run.info.model_copy(update={"plan": plan})})
+    found = replication_findings(trial_table(other))
+    assert found is not None and found.cost is not None and found.cost.published == ()
+
+
+def test_without_an_arm_that_waits_for_nobody_nothing_is_foreseen() -> None:
+    cost = _cost(MYSQL, modes=("after-sync",), noise=0.0)
+    assert cost.worst_error is None
+    point = _point(_curve(cost, "after-sync"), 1)
+    assert point.predicted is None and point.rtts is None
+    assert point.local_ms + point.wire_ms == pytest.approx(point.commit_ms, abs=0.5)
+
+
+def test_short_windows_do_not_round_a_rate() -> None:
+    """47 commits in four seconds: a count would be off by up to one in 47."""
+    one = _point(_curve(_cost(MARIADB, noise=0.0), "after-commit"), 1)
+    truth = MARIADB.commits_per_s("after-commit", RTT_NS, 1)
+    assert one.commits_per_s.value == pytest.approx(truth, rel=1e-6)
+
+
+def test_the_trade_has_a_row_for_each_mode() -> None:
+    found = replication_findings(trial_table(replication_run(MARIADB)))
+    assert found is not None
+    rows = found.trade
+    assert [row.mode for row in rows] == ["none", "async", "after-commit", "after-sync"]
+    assert {row.threads for row in rows} == {64} and {row.replica_rtt_ns for row in rows} == {RTT_NS}
+    assert rows[0].cost is None and rows[1].cost is not None and 0.85 < rows[1].cost.value < 0.95
+    assert all(row.lost_per_crash is None and row.phantoms is None and row.verdict for row in rows)
+
+
+def test_a_run_without_replication_says_nothing_of_it() -> None:
+    run = replication_run(MARIADB, modes=("none",), blocks=2)
+    arms = tuple(arm.model_copy(update={"factors": {"path": "socket", "threads": 1}}) for arm in run.info.arms)
+    assert summarise(run.model_copy(update={"info": run.info.model_copy(update={"arms": arms})})).replication is None

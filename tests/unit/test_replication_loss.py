@@ -1,0 +1,199 @@
+"""Crashes and fallbacks of made-up records: what was lost, what was foreseen, and whether the intervals keep their word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tests.unit.made_faults import MS, crash_trial, fallback_trial
+from tests.unit.made_replication import run_of
+
+from howfar.analysis.analyse import summarise
+from howfar.analysis.intervals import mean_interval
+from howfar.analysis.replication.fallback import fallback_sentence
+from howfar.analysis.replication.findings import CrashLoss, ReplicationFindings
+from howfar.analysis.replication.loss import foreseen_loss, lost_per_crash
+from howfar.results.records import Arm, ArmRole, CrashRecord, FallbackRecord, Trial, TrialStatus
+
+CRASHES = 20
+
+
+def _arm(name: str, mode: str, fault: str = "cut") -> Arm:
+    factors: dict[str, Any] = {"threads": 16, "replication": mode, "fault": fault, "replica_rtt_ns": 85 * MS}
+    role = ArmRole.BASELINE if name == "asynchronous" else ArmRole.CONTENDER
+    return Arm(name=name, role=role, factors={"path": "socket", **factors})
+
+
+ARMS = (
+    _arm("asynchronous", "async"),
+    _arm("killed", "async", "kill-primary"),
+    _arm("sync", "after-sync"),
+    _arm("commit", "after-commit"),
+)
+
+
+def _trials() -> list[Trial]:
+    """The link is cut 500 ms before the end at 6000 commits a second."""
+    found = []
+    for at in range(CRASHES):
+        lost = 3000 + 30 * (at - CRASHES // 2)
+        found.append(crash_trial(4 * at, lost, acknowledged=18_000 + lost))
+        found.append(crash_trial(4 * at + 1, 3, "killed", fault="kill-primary", dead_ns=3000 * MS, behind_before=260))
+        found.append(crash_trial(4 * at + 2, 0, "sync", commits_per_s=110.0, applied_unknown=2))
+        early = {"seen_early": 400, "seen_early_median_ns": 84 * MS, "phantoms": 5}
+        found.append(crash_trial(4 * at + 3, 0, "commit", commits_per_s=180.0, **early))
+    return found
+
+
+@pytest.fixture(scope="module")
+def findings() -> ReplicationFindings:
+    found = summarise(run_of("mariadb", ARMS, _trials(), "crash")).replication
+    assert found is not None and found.crash is not None and found.cost is None
+    return found
+
+
+def _loss(findings: ReplicationFindings, arm: str) -> CrashLoss:
+    assert findings.crash is not None
+    (found,) = [loss for loss in findings.crash.losses if loss.arm == arm]
+    return found
+
+
+def test_what_is_lost_is_what_nobody_heard_of(findings: ReplicationFindings) -> None:
+    loss = _loss(findings, "asynchronous")
+    assert (loss.crashes, loss.crashes_with_loss, loss.most_lost) == (CRASHES, CRASHES, 3270)
+    assert loss.predicted_lost is not None and loss.predicted_lost.value == pytest.approx(3000)
+    low, high = loss.lost_per_crash.low, loss.lost_per_crash.high
+    assert low is not None and high is not None and low < loss.predicted_lost.value < high
+    assert loss.lost_age_ms == pytest.approx(45)
+    assert len(loss.each) == CRASHES
+
+
+def test_nothing_lost_is_not_nothing_to_lose(findings: ReplicationFindings) -> None:
+    for arm in ("sync", "commit"):
+        loss = _loss(findings, arm)
+        assert (loss.lost, loss.predicted_lost) == (0, None)
+        assert loss.lost_per_crash.high == pytest.approx(0.139, abs=0.001), "the rule of three says 3/20"
+
+
+def test_the_sentences_say_both_sides(findings: ReplicationFindings) -> None:
+    assert findings.crash is not None
+    text = " ".join(findings.crash.sentences)
+    assert "lost none of 420,000 acknowledged commits in 20 crashes" in text
+    assert "foreseen 3,000" in text
+    assert "100 of these were gone after a crash" in text and "84 ms earlier" in text
+    assert "40 commits were done on the survivor" in text
+    verdict = summarise(run_of("mariadb", ARMS, _trials(), "crash")).verdict
+    assert verdict.startswith("Asynchronous, when the link was cut")
+
+
+def test_blocks_are_crashes_and_no_arm_is_called_unmeasured() -> None:
+    summary = summarise(run_of("mariadb", ARMS, _trials(), "crash"))
+    assert summary.blocks == CRASHES and summary.unmeasured == ()
+
+
+def test_void_crashes_are_counted_and_in_no_figure() -> None:
+    planted = crash_trial(900, 9999, "sync").model_copy(update={"status": TrialStatus.VOID, "void_reason": "planted"})
+    found = summarise(run_of("mariadb", ARMS, [*_trials(), planted], "crash")).replication
+    assert found is not None
+    loss = _loss(found, "sync")
+    assert (loss.lost, loss.void_crashes, loss.crashes) == (0, 1, CRASHES)
+
+
+def test_the_trade_of_crashes(findings: ReplicationFindings) -> None:
+    rows = {row.mode: row for row in findings.trade}
+    assert list(rows) == ["async", "after-commit", "after-sync"]
+    assert rows["async"].cost is None and rows["async"].crashes == 2 * CRASHES
+    assert rows["async"].lost_per_crash is not None and rows["async"].lost_per_crash.value > 2000, "of the worst fault"
+    assert rows["after-sync"].cost is not None and rows["after-sync"].cost.value == pytest.approx(110 / 6000, rel=0.01)
+    assert (rows["after-commit"].phantoms, rows["after-sync"].phantoms) == (True, False)
+    assert "takes back" in rows["after-commit"].verdict
+
+
+def test_a_semi_synchronous_loss_is_not_hidden() -> None:
+    trials = [*_trials(), crash_trial(901, 7, "sync")]
+    found = summarise(run_of("mariadb", ARMS, trials, "crash")).replication
+    assert found is not None and found.crash is not None
+    assert any("it should have lost none" in text for text in found.crash.sentences)
+
+
+def _crash(**fields: Any) -> CrashRecord:
+    fault = crash_trial(1, 5, **fields).fault
+    assert isinstance(fault, CrashRecord)
+    return fault
+
+
+def test_what_is_foreseen_of_one_crash() -> None:
+    assert foreseen_loss(_crash(dead_ns=3200 * MS, commits_per_s=1000.0)) == pytest.approx(200)
+    killed = {"fault": "kill-primary", "dead_ns": 3000 * MS, "commits_per_s": 1000.0}
+    assert foreseen_loss(_crash(**killed, behind_before=60)) == pytest.approx(60 - 42.5)
+    assert foreseen_loss(_crash(**killed, behind_before=10)) == 0
+    assert foreseen_loss(_crash(**killed, behind_before=None)) is None
+
+
+_LAWS: dict[str, Callable[[np.random.Generator, int], NDArray[np.float64]]] = {
+    "lag x rate": lambda rng, n: np.round(rng.normal(5000, 500, n)),
+    "few": lambda rng, n: rng.poisson(3, n).astype(float),
+    "skewed": lambda rng, n: (rng.geometric(0.25, n) - 1).astype(float),
+    "half of them nothing": lambda rng, n: np.where(rng.random(n) < 0.5, 0, np.round(rng.exponential(20, n))),
+}
+
+
+@pytest.mark.parametrize(("law", "least"), list(zip(_LAWS, (0.92, 0.92, 0.88, 0.84), strict=True)))
+def test_the_interval_of_the_mean_keeps_its_word(law: str, least: float) -> None:
+    """Over experiments of 20 crashes; a percentile bootstrap of the same experiments covers fewer."""
+    rng = np.random.default_rng(1)
+    make = _LAWS[law]
+    truth = float(make(rng, 400_000).mean())
+    ours = theirs = 0
+    experiments = 400
+    for _ in range(experiments):
+        losses = make(rng, CRASHES)
+        found = lost_per_crash([int(lost) for lost in losses])
+        ours += (found.low or 0.0) <= truth <= (found.high or 0.0)
+        low, high = np.quantile(rng.choice(losses, (200, CRASHES)).mean(axis=1), [0.025, 0.975])
+        theirs += bool(low <= truth <= high)
+    assert ours / experiments >= least
+    assert theirs < ours
+
+
+def test_an_interval_of_counts_is_not_below_nothing() -> None:
+    assert mean_interval([0, 0, 0, 0, 9]).low is not None
+    assert lost_per_crash([0, 0, 0, 0, 9]).low == 0.0
+    assert lost_per_crash([4]).low is None
+
+
+def test_a_fallback_is_told() -> None:
+    arm = Arm(
+        name="semi-sync AFTER_SYNC",
+        role=ArmRole.BASELINE,
+        factors={"path": "socket", "threads": 16, "replication": "after-sync", "fault": "replica-leaves"},
+    )
+    trials = [fallback_trial().model_copy(update={"number": number, "block": number}) for number in range(3)]
+    found = summarise(run_of("mysql", [arm], trials, "fallback")).replication
+    assert found is not None and found.crash is None
+    (story,) = found.fallback
+    record = trials[0].fault
+    assert isinstance(record, FallbackRecord) and record.fell_ns is not None and record.back_ns is not None
+    assert story.stall_ms.value == pytest.approx(10_000)
+    assert story.degraded_ms is not None
+    assert story.degraded_ms.value == pytest.approx((record.back_ns - record.fell_ns) / 1e6)
+    assert story.after_return_ms is not None
+    assert story.after_return_ms.value == pytest.approx((record.back_ns - record.returned_ns) / 1e6)
+    assert story.share_unprotected == pytest.approx(1234 / record.acknowledged)
+    assert story.series is not None and story.log_lines
+    assert "told clients of 1,234 commits that it alone had" in fallback_sentence(story)
+
+
+def test_a_primary_that_never_came_back_was_asynchronous_to_the_end() -> None:
+    trial = fallback_trial()
+    assert isinstance(trial.fault, FallbackRecord)
+    never = trial.model_copy(update={"fault": trial.fault.model_copy(update={"back_ns": None})})
+    arm = Arm(name=trial.arm, role=ArmRole.BASELINE, factors={"path": "socket", "replication": "after-sync"})
+    found = summarise(run_of("mysql", [arm], [never], "fallback")).replication
+    assert found is not None
+    (story,) = found.fallback
+    assert trial.fault.fell_ns is not None and story.degraded_ms is not None
+    assert story.degraded_ms.value == pytest.approx((trial.fault.samples[-1].at_ns - trial.fault.fell_ns) / 1e6)
