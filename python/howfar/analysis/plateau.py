@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from howfar.analysis.alike import alike
 from howfar.analysis.intervals import half_width, judge_ratio
 from howfar.analysis.trials import TrialTable, qps, trial_table
+from howfar.plan.types import breaks
 from howfar.results.records import Arm, ArmRole, Run
 
 AGREEMENT = 0.03
@@ -73,7 +74,7 @@ def _threads(arm: Arm) -> int:
 
 def _may_rest(arm: Arm) -> bool:
     """The model and the cycle budget start from one connection; ratios, and the noise floor, from the baseline."""
-    return arm.role is ArmRole.CONTENDER and _threads(arm) > 1
+    return arm.role is ArmRole.CONTENDER and _threads(arm) > 1 and not breaks(arm.factors)
 
 
 def _agree(table: TrialTable, one: Arm, other: Arm) -> bool:

@@ -11,7 +11,7 @@ from howfar.analysis.intervals import blocks_needed, half_width, judge_ratio
 from howfar.analysis.plateau import resting
 from howfar.analysis.trials import qps, trial_table
 from howfar.plan.estimate import CONFIRMATION_BLOCKS, NEW_LINK_NS, REPORT_NS, trial_cost_ns
-from howfar.plan.types import Plan, Timing
+from howfar.plan.types import Plan, Timing, breaks
 from howfar.results.records import ArmRole, Run, StopReason, Trial
 
 
@@ -45,7 +45,7 @@ class Standing:
     def narrow_enough(self, target: float) -> bool:
         """Every headline ratio and the A/A arm have an interval at most that wide, those of arms that rest included."""
         compared = [arm for arm in self.arms if arm.role is not ArmRole.BASELINE]
-        return all(arm.half_width is not None and arm.half_width <= target for arm in compared)
+        return bool(compared) and all(arm.half_width is not None and arm.half_width <= target for arm in compared)
 
     @property
     def places(self) -> int:
@@ -75,6 +75,8 @@ def standing(run: Run, blocks: int, target: float) -> Standing:
             [] if baseline is None or arm.name == baseline.name else table.block_ratios(arm.name, baseline.name, qps)
         )
         judged = judge_ratio(ratios) if ratios else None
+        if breaks(arm.factors):
+            judged = None  # crashes are counted, block by block: no width says when they are enough
         needed = None if judged is None or judged.sd_log is None else blocks_needed(judged.sd_log, target)
         arms.append(
             ArmStanding(

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from howfar.conduct.fault.crash import Ground, run_crash
+from howfar.conduct.fault.fallback import run_fallback
+from howfar.conduct.fault.moments import fault_after_ns
 from howfar.conduct.schedule import Place
 from howfar.engine.inserts import SINGLE_ROW_INSERTS
 from howfar.engine.messages import Compression, Finished, LoadJob, Measuring, Session, Sysbench, Tls, Workload
@@ -16,10 +19,12 @@ from howfar.errors import EngineError, LabError
 from howfar.lab.stage import Laboratory, LoadFacts, Stage, Trust, WindowWatch
 from howfar.plan.cells import stream_seed
 from howfar.plan.sessions import SessionAsked, session_asked
-from howfar.plan.types import ORDINARY, READ_ONLY, Plan
+from howfar.plan.types import READ_ONLY, Plan, breaks
 from howfar.results.records import (
     Arm,
     CpuRecord,
+    CrashRecord,
+    FallbackRecord,
     HistogramRecord,
     IntervalRecord,
     MachineLoad,
@@ -71,6 +76,7 @@ class _Seen:
     receipt: dict[str, Any] = field(default_factory=dict)
     load: MachineLoad | None = None
     window: Window | None = None
+    fault: CrashRecord | FallbackRecord | None = None
     void_reason: str | None = None
 
 
@@ -90,9 +96,11 @@ def run_trial(
     try:
         with laboratory.stage(arm.factors) as stage:
             job = load_job(plan, arm, stage, stream_seed(seed, place.block))
-            if arm.factors.get("fault", ORDINARY["fault"]) != "none":
-                raise LabError(f"no trial with the fault {arm.factors['fault']} can be made yet")
-            _measure(job, stage, instruments, on_event, seen, writes=plan.workload.kind not in READ_ONLY)
+            if breaks(arm.factors):
+                after_ns = fault_after_ns(seed, place.block, place.attempt, arm.name, plan.timing.measure_ns)
+                _break(job, str(arm.factors["fault"]), after_ns, stage, instruments, on_event, seen)
+            else:
+                _measure(job, stage, instruments, on_event, seen, writes=plan.workload.kind not in READ_ONLY)
     except (LabError, EngineError) as error:
         seen.void_reason = error.message
     return Trial(
@@ -109,7 +117,39 @@ def run_trial(
         receipt=seen.receipt,
         load=seen.load,
         window=seen.window,
+        fault=seen.fault,
     )
+
+
+def _break(
+    job: LoadJob,
+    fault: str,
+    after_ns: int,
+    stage: Stage,
+    instruments: Instruments,
+    on_event: Callable[[Event], None],
+    seen: _Seen,
+) -> None:
+    """What the engine tells is of the window until the fault and what followed; what was lost is in the record."""
+    watch: Watch | None = None
+
+    def hear(event: Event) -> None:
+        nonlocal watch
+        if isinstance(event, Measuring):
+            watch = instruments.watch()
+        elif isinstance(event, Finished) and watch is not None:
+            seen.load = watch.finish()
+        on_event(event)
+
+    assert stage.pair is not None, "a fault is a pair's"
+    (rtt_ns, *_) = stage.pair.facts["rtt_at_rest_ns"].values()
+    ground = Ground(stage.pair, stage.client, rtt_ns, instruments.measure, hear)
+    broken = run_fallback(ground, job) if fault == "replica-leaves" else run_crash(ground, job, fault, after_ns)
+    session = broken.outcome.ready.receipt
+    seen.receipt = {"session": session.model_dump(mode="json"), "replication": broken.receipt}
+    seen.measured, seen.fault = measured(broken.outcome), broken.record
+    if unlike := mismatches(job, session, must_resume=True):
+        seen.void_reason = "; ".join(unlike)
 
 
 def _measure(

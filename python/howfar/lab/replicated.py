@@ -172,6 +172,8 @@ class Replicated:
 
     def begin(self) -> None:
         self.at_rest = tuple(wire.link.at_rest() for wire in self.pair.wires)
+        named = zip(self.pair.wires, self.at_rest, strict=True)
+        self.pair.facts["rtt_at_rest_ns"] = {wire.host.name: probes[-1].p50_ns for wire, probes in named}
         for wire in self.pair.wires:
             wire.link.counters(reset=True)
         self.before = self.pair.snapshot()

@@ -8,7 +8,7 @@ from itertools import product
 from typing import Literal
 
 from howfar.errors import PlanError
-from howfar.plan.types import LOCAL_PATHS, ORDINARY, REPLICA_FACTORS, SEMI_SYNC, Factors, Plan
+from howfar.plan.types import LOCAL_PATHS, ORDINARY, REPLICA_FACTORS, SEMI_SYNC, Factors, Plan, breaks
 from howfar.units import format_duration_ns, format_rate_bps
 
 Level = str | int | float | bool
@@ -121,7 +121,7 @@ def _name(factors: dict[str, Level], varied: list[str]) -> str:
 
 
 def cells(plan: Plan) -> tuple[Cell, ...]:
-    """The baseline first, then its duplicate, then the contenders in the order of the plan. Raises PlanError."""
+    """The baseline first, its duplicate where nothing breaks in it, the contenders in the order of the plan. Raises PlanError."""
     combinations = _combinations(plan)
     varied = [name for name in type(plan.factors).model_fields if len(getattr(plan.factors, name)) > 1]
     wanted = {name: level for name, level in plan.baseline.model_dump().items() if level is not None}
@@ -133,9 +133,11 @@ def cells(plan: Plan) -> tuple[Cell, ...]:
     baseline = matching[0]
     name = _name(baseline, varied)
     contenders = [factors for factors in combinations if factors is not baseline]
+    # Where something breaks each trial is another accident, and no two of them a measure of noise.
+    again = () if breaks(baseline) else (Cell(name + AGAIN, "duplicate", dict(baseline)),)
     return (
         Cell(name, "baseline", baseline),
-        Cell(name + AGAIN, "duplicate", dict(baseline)),
+        *again,
         *(Cell(_name(factors, varied), "contender", factors) for factors in contenders),
     )
 

@@ -6,6 +6,7 @@ The names in TOML (`rtt`, `measure`) carry their unit in the value; the fields h
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, model_validator
@@ -26,6 +27,12 @@ ORDINARY: dict[str, str | int] = {
     "fault": "none",
 }
 """What a cell is where its factors do not say: such a level is not written into a cell of a plan that does not vary it."""
+
+
+def breaks(factors: Mapping[str, object]) -> bool:
+    """Something is broken on purpose in this cell."""
+    return factors.get("fault", ORDINARY["fault"]) != "none"
+
 
 REPLICA_FACTORS = ("replica_rtt_ns", "replica_rate_bps", "replicas", "wait_for", "replica_tls", "replica_compression")
 """They mean nothing where there is no replica."""
@@ -281,6 +288,12 @@ class Plan(Part):
     factors: Factors
     baseline: Baseline
     timing: Timing = Timing()
+
+    @model_validator(mode="after")
+    def _faults_have_keys(self) -> Self:
+        if self.factors.fault != ("none",) and self.workload.kind != "single_row_inserts":
+            raise refuse("a fault needs the workload single_row_inserts: its clients log the keys that are looked for")
+        return self
 
 
 def restore_plan(stored: dict[str, Any]) -> Plan:

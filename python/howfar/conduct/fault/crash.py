@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,10 @@ import numpy as np
 from pymysql.cursors import Cursor
 
 from howfar.analysis.crash.accounting import Keys
-from howfar.conduct.fault.breaks import BREAKS, Break, Broken, break_pair, mend
+from howfar.conduct.fault.breaks import BREAKS, Broken, break_pair, mend
 from howfar.conduct.fault.crash_record import Before, Survivor, crash_record
 from howfar.conduct.fault.under_load import Measure, UnderLoad, logged, watch_keys
+from howfar.engine.acknowledged import Fate, KeyLog
 from howfar.engine.inserts import TABLE
 from howfar.engine.messages import LoadJob
 from howfar.engine.process import Event, Launcher, LoadOutcome
@@ -24,7 +25,8 @@ from howfar.lab.replication import Pair
 from howfar.lab.replication.lag import LagSample, LagWatch, watch_lag
 from howfar.lab.replication.member import Member
 from howfar.lab.replication.promote import promote
-from howfar.lab.replication.proof import violations
+from howfar.lab.replication.proof import Snapshot, latency_violation, violations, window_facts
+from howfar.plan.tolerance import rtt_tolerance_ns
 from howfar.results.records import CrashRecord
 
 _BEYOND_NS = 20_000_000_000
@@ -60,15 +62,16 @@ class Crashed:
 
     record: CrashRecord
     outcome: LoadOutcome
-    facts: dict[str, Any] = field(default_factory=dict)
-    """For the receipt."""
+    receipt: dict[str, Any]
+    """What was proven before the fault, and how it was done."""
 
 
 def run_crash(ground: Ground, job: LoadJob, fault: str, after_ns: int) -> Crashed:
     """The fault comes `after_ns` after the beginning of the measured window. Raises LabError, EngineError when no account can be made,
     as where semi-synchronous replication had fallen back before, or nobody can take over."""
     pair, done = ground.pair, BREAKS[fault]
-    wanted = logged(job, ground.logs / "keys", after_ns + done.failover_ns + _BEYOND_NS)
+    mortal = job.model_copy(update={"observe": ()})  # CPU time is read at the end, and the server has none then
+    wanted = logged(mortal, ground.logs / "keys", after_ns + done.failover_ns + _BEYOND_NS)
     load = UnderLoad(wanted, ground.logs / "keys", kill=pair.primary.server.kill)
     with ExitStack() as ledger:
         watcher = watch_keys(wanted, ground.logs / "seen", ground.launcher, ledger)
@@ -94,13 +97,27 @@ def run_crash(ground: Ground, job: LoadJob, fault: str, after_ns: int) -> Crashe
         rtt_ns=ground.rtt_ns,
     )
     told = load.keys()
+    check_waited(ground, told, broken.fault_ns)
     record = crash_record(fault, broken, before, told, seen, watched.elapsed_ns // max(watched.polls, 1), survivor)
-    return Crashed(record, outcome, {"facts": pair.facts, "fault": _said(done)})
+    return Crashed(record, outcome, receipt(pair, begun, last) | {"fault": asdict(done)})
 
 
-def _said(done: Break) -> dict[str, Any]:
-    """How it was done, for the receipt."""
-    return {"cut": list(done.cut), "stops_receiving": done.stops_receiving, "failover_ns": done.failover_ns}
+def check_waited(ground: Ground, told: KeyLog, until_ns: int) -> None:
+    """Counters can lie, and no packet is faster than the line. Raises LabError."""
+    records = told.records[
+        (told.records["fate"] == Fate.ACKNOWLEDGED) & (told.records["ended_ns"] < until_ns - told.origin_ns)
+    ]
+    if not len(records):
+        raise LabError("no commit was acknowledged before the fault", "Is the machine overloaded?")
+    p50_ns = int(np.median(records["ended_ns"] - records["sent_ns"]))
+    if too_fast := latency_violation(ground.pair.asked, p50_ns, int(ground.rtt_ns - rtt_tolerance_ns(ground.rtt_ns))):
+        raise LabError(too_fast)
+
+
+def receipt(pair: Pair, begun: Snapshot, last: Snapshot) -> dict[str, Any]:
+    """As that of a trial in which nothing breaks; its window ends right before the fault."""
+    facts = {name: value for name, value in pair.facts.items() if name != "proof"}
+    return facts | {"window": window_facts(begun, last)}
 
 
 def _before(lag: LagWatch, broken: Broken) -> list[LagSample]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from howfar.conduct.fault.crash import Ground
+from howfar.conduct.fault.crash import Ground, receipt
 from howfar.conduct.fault.fallback_record import Absence, fallback_record
 from howfar.conduct.fault.looks import Looks, look_at
 from howfar.conduct.fault.under_load import UnderLoad, logged
@@ -14,6 +15,7 @@ from howfar.engine.messages import LoadJob
 from howfar.engine.process import LoadOutcome
 from howfar.errors import LabError
 from howfar.lab.replication import Pair
+from howfar.lab.replication.proof import violations
 from howfar.results.records import FallbackRecord
 
 LEAVES_NS = 3_000_000_000
@@ -35,6 +37,8 @@ class FellBack:
 
     record: FallbackRecord
     outcome: LoadOutcome
+    receipt: dict[str, Any]
+    """What was proven before the replica left, and by both ends at the end."""
 
 
 def run_fallback(
@@ -53,7 +57,7 @@ def run_fallback(
             f"Measure for {(leaves_ns + absent_ns + AFTERWARDS_NS) / 1e9:.0f} s or more.",
         )
     load = UnderLoad(logged(job, ground.logs / "keys", job.measure_ns), ground.logs / "keys", pair.primary.server.kill)
-    began_lines = len(_lines(pair))
+    began_lines, begun = len(_lines(pair)), pair.snapshot()
     with ExitStack() as ledger:
         looks = look_at(pair)
         ledger.callback(looks.finish)
@@ -61,6 +65,8 @@ def run_fallback(
         load.start(ground.measure, ground.launcher, ground.on_event)
         load.await_window()
         load.pause_until(leaves_ns)
+        if unlike := violations(replace(pair.asked, timeout_ms=timeout_ms), begun, pair.snapshot()):
+            raise LabError("replication was not what was asked before the replica left: " + "; ".join(unlike))
         absence = _leave_and_return(pair, load, absent_ns)
         outcome = load.finish()
         _await_back(looks)
@@ -71,7 +77,7 @@ def run_fallback(
         raise LabError(f"the primary could not be asked any more: {looks.ended_by}")
     lines = tuple(line[:_LINE_KEPT] for line in _lines(pair)[began_lines:])[:LOG_LINES_KEPT]
     record = fallback_record(absence, timeout_ms, load.keys(), seen, pair.verbs.positions, lines)
-    return FellBack(record, outcome)
+    return FellBack(record, outcome, receipt(pair, begun, pair.snapshot()))
 
 
 def _leave_and_return(pair: Pair, load: UnderLoad, absent_ns: int) -> Absence:
