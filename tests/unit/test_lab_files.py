@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from howfar.errors import LabError, PlanError
-from howfar.lab.cache import cache_home, file_system_of, lock, work_directory
+from howfar.lab import sandbox
+from howfar.lab.cache import WORK, cache_home, file_system_of, lock, work_directory
 from howfar.lab.environment import LoadWatch, busy_cpus, cpu_ticks, machine_facts
 from howfar.lab.laboratory import LabRequest
 from howfar.lab.network import host_batch, loopback_batch, middle_batch, tcp_memory_warning
@@ -84,6 +85,23 @@ def test_the_work_directory_goes_and_those_of_the_dead_too(tmp_path: Path, monke
         assert held.exists()
     assert not where.exists()
     os.close(descriptor)
+
+
+def test_the_work_directory_lies_where_the_user_wants_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(sandbox, "inside", lambda: True)
+    monkeypatch.setattr(sandbox, "mount_memory", lambda *_: pytest.fail("memory is not what was asked for"))
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "cache").mkdir()
+    monkeypatch.setenv(WORK, str(tmp_path / "disk"))
+    with work_directory(0) as where:
+        assert where.is_relative_to(tmp_path / "disk")
+        assert where.is_dir()
+    assert not where.exists()
+    for wrong in (str(tmp_path / "nowhere"), "disk", "/proc/version"):
+        monkeypatch.setenv(WORK, wrong)
+        with pytest.raises(LabError, match=WORK), work_directory(0):
+            pass
 
 
 def test_a_socket_path_that_the_kernel_would_refuse_is_refused_early(

@@ -1,8 +1,8 @@
 """Where things are kept: templates that outlive a run, and the work directory that does not.
 
 The work directory is a tmpfs which only the sandbox sees, mounted over one fixed empty directory: nothing is left after any
-death. When the data does not fit in memory, or there is no sandbox, it is a directory on the disk, held by a lock; the next
-start removes those whose lock is free.
+death. When the data does not fit in memory, or there is no sandbox, or `HOWFAR_WORK` names a directory, it is one on the disk, held
+by a lock; the next start removes those whose lock is free.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from pathlib import Path
 from howfar.errors import LabError
 from howfar.lab import sandbox
 
+WORK = "HOWFAR_WORK"
+"""Environment: the directory below which servers' data goes, in place of memory."""
 SOCKET_PATH_MAX = 107
 """Bytes: `sun_path` has 108 with its final zero."""
 _NOT_IN_NAMES = frozenset(":'\"\\\n")
@@ -54,18 +56,32 @@ def memory_available() -> int:
 def work_directory(data_bytes: int, copies: int = 1) -> Iterator[Path]:
     """An empty directory for sockets and server data. `data_bytes` is what will be in a server's memory, and `copies` of it there."""
     home = cache_home()
-    _collect(home / "work")
+    named = _named()
+    disk = home / "work" if named is None else named / "howfar-work"
+    _collect(disk)
     available = memory_available()
-    if sandbox.inside() and (1 + copies) * data_bytes + _MEMORY_SLACK < available:
+    if named is None and sandbox.inside() and (1 + copies) * data_bytes + _MEMORY_SLACK < available:
         where = home / "sandbox"
         where.mkdir(exist_ok=True)
         _check_name(where)
         sandbox.mount_memory(where, available)
         yield where
         return
-    with _locked_directory(home / "work") as where:
+    with _locked_directory(disk) as where:
         _check_name(where)
         yield where
+
+
+def _named() -> Path | None:
+    """Where the user wants servers' data, as on a disk whose writes are to be paid for. Raises LabError."""
+    word = os.environ.get(WORK)
+    if not word:
+        return None
+    if not Path(word).is_absolute() or not os.access(word, os.W_OK | os.X_OK) or not Path(word).is_dir():
+        raise LabError(
+            f"{WORK} is {word!r}, which is no directory that can be written to", "Give one by its full name."
+        )
+    return Path(word)
 
 
 def _check_name(where: Path) -> None:
@@ -74,14 +90,19 @@ def _check_name(where: Path) -> None:
     if awkward:
         raise LabError(
             f"the directory {where} has {' and '.join(awkward)} in its name, which a server takes for something else",
-            "Set XDG_CACHE_HOME to a directory with a plainer name.",
+            f"Set {_variable()} to a directory with a plainer name.",
         )
     longest = len(os.fsencode(where)) + len("/forward.sock")
     if longest > SOCKET_PATH_MAX:
         raise LabError(
             f"a socket below {where} would have a path of {longest} bytes; a Unix socket allows {SOCKET_PATH_MAX}",
-            "Set XDG_CACHE_HOME to a directory with a shorter name.",
+            f"Set {_variable()} to a directory with a shorter name.",
         )
+
+
+def _variable() -> str:
+    """That the work directory's name comes from."""
+    return WORK if os.environ.get(WORK) else "XDG_CACHE_HOME"
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from howfar.errors import LabError, PlanError, ServerCrashed
-from howfar.lab.cache import cache_home
+from howfar.lab.cache import cache_home, file_system_of
 from howfar.lab.certificates import make_certificates
 from howfar.lab.network import LOOPBACK_ADDRESS, SERVER_ADDRESS
 from howfar.lab.replication.asked import ReplicationAsked
@@ -271,6 +271,7 @@ def _start(
     pair.facts = {
         "asked": asdict(asked),
         "replica_cpus": list(ground.replica_cpus),
+        "data_file_system": file_system_of(directory),
         "durability": {member.name: _durability(member, asked) for member in members},
     }
     for member, wire in zip(replicas, wires, strict=True):
