@@ -18,7 +18,7 @@ AGAIN = " (again)"
 """Ends the name of the duplicate of the baseline: the A/A arm."""
 
 _LINK_FACTORS = ("rtt_ns", "rate_bps")
-_MODE_WORDS = {
+MODE_WORDS = {
     "off": "no binary log",
     "none": "no replica",
     "async": "asynchronous",
@@ -90,7 +90,7 @@ def _show(factor: str, level: Level) -> str:
         case "compression":
             return "uncompressed" if level == "off" else str(level)
         case "replication":
-            return _MODE_WORDS[str(level)]
+            return MODE_WORDS[str(level)]
         case "replica_rtt_ns":
             return f"replica RTT {format_duration_ns(float(level))}"
         case "replica_rate_bps":

@@ -77,14 +77,15 @@ _NOISE = re.compile(
 _HIDDEN = re.compile(
     r'<path class="(?:background|foreground)"[^>]*d="(?:M0,0h0v0h0Z)?"[^>]*/>|<path class="background"[^>]*/>'
 )
+_TAG = re.compile(r"<[^>]*>")
 _LONG = re.compile(r"-?\d+\.\d{2,}")
 _EMPTY = re.compile(r"<g(?: [^>]*)?></g>")
 
 
 def _slim(svg: str) -> str:
-    """The same picture in about half the bytes: a tenth of a pixel is not seen."""
+    """The same picture in about half the bytes: a tenth of a pixel is not seen. Text between tags keeps its digits."""
     svg = _NOISE.sub("", _HIDDEN.sub("", svg))
-    svg = _LONG.sub(lambda match: f"{float(match[0]):.1f}".removesuffix(".0"), svg)
+    svg = _TAG.sub(lambda tag: _LONG.sub(lambda match: f"{float(match[0]):.1f}".removesuffix(".0"), tag[0]), svg)
     svg = svg.replace('font-family="sans-serif" ', "")
     for _ in range(4):  # groups within groups, as deep as an axis is
         svg = _EMPTY.sub("", svg)

@@ -180,10 +180,19 @@ def widest(summary: Summary) -> str:
 
 def session_line(summary: Summary) -> str:
     """Server, blocks and how it ended."""
-    trials = sum(cell.trials for cell in summary.cells)
+    trials = sum(cell.trials for cell in summary.cells) + _broken(summary)
     server = f"{summary.server['kind']} {summary.server['version']}"
     blocks = f"{summary.blocks} block{'' if summary.blocks == 1 else 's'} ({trials} trials)"
     return "; ".join(part for part in (server, blocks, STOPS[summary.stop], widest(summary)) if part)
+
+
+def _broken(summary: Summary) -> int:
+    """Trials that broke something on purpose: they have no throughput, and are in no cell."""
+    found = summary.replication
+    if found is None or summary.cells:
+        return 0
+    crashes = sum(loss.crashes for loss in found.crash.losses) if found.crash else 0
+    return crashes + sum(story.trials for story in found.fallback)
 
 
 def void_line(summary: Summary) -> str:

@@ -32,14 +32,14 @@ def body(summary: Summary) -> str:
             _scaling_below(summary),
             grid_gallery.budgets(summary),
             grid_gallery.networks(summary),
-            _table(tables.predictions(summary)),
+            section(tables.predictions(summary)),
             confirmations(summary),
             grid_gallery.published(summary),
-            _table(tables.latency(summary)),
+            section(tables.latency(summary)),
             grid_gallery.drift(summary),
             details("Every cell with all its figures", sections.main_table(summary)),
             sections.method(summary),
-            _receipts(summary),
+            receipts(summary),
             sections.footer(summary),
         )
     )
@@ -47,7 +47,7 @@ def body(summary: Summary) -> str:
 
 def confirmations(summary: Summary) -> str:
     """What came out of the limits that were put to the test, for pages of any plan."""
-    return _table(tables.confirmations(summary))
+    return section(tables.confirmations(summary))
 
 
 def _answer(summary: Summary) -> str:
@@ -125,14 +125,15 @@ def _cell(cell: CellSummary | None, most: float) -> str:
 
 def _limits(summary: Summary) -> str:
     found = tables.limits(summary)
-    return _table(found, "limits stack") if found else ""
+    return section(found, "limits stack") if found else ""
 
 
 def _economics(summary: Summary) -> str:
-    return _table(tables.compression(summary)) + _table(tables.encryption(summary))
+    return section(tables.compression(summary)) + section(tables.encryption(summary))
 
 
-def _table(found: tables.Table | None, kind: str = "") -> str:
+def section(found: tables.Table | None, kind: str = "") -> str:
+    """A table of any page, with its title and its notes."""
     if found is None:
         return ""
     head = [f"{upper} {lower}".strip() for upper, lower in found.head]
@@ -140,7 +141,7 @@ def _table(found: tables.Table | None, kind: str = "") -> str:
     return f"<h2>{text(found.title)}</h2>{table(head, found.rows, kind=kind)}{notes}"
 
 
-def _receipts(summary: Summary) -> str:
+def receipts(summary: Summary) -> str:
     """One in full; of the others, what differs from it."""
     cells = list(summary.cells)
     if not cells:

@@ -9,11 +9,12 @@ from howfar.analysis.summary import Summary
 from howfar.report import gallery, grid_page, palette, sections, what_if_section
 from howfar.report.fragments import text
 from howfar.report.grid import is_grid
+from howfar.report.replication import page as replication_page
 
 
 def render(summary: Summary) -> str:
     """The whole page, UTF-8. The answer comes first; each chart has its figures as a table."""
-    body = grid_page.body(summary) if is_grid(summary) else _paths(summary)
+    body = _body(summary)
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -21,6 +22,12 @@ def render(summary: Summary) -> str:
         f"<title>howfar: {text(summary.plan)}</title><style>{_style()}</style></head>\n"
         f"<body><main>{body}</main></body></html>\n"
     )
+
+
+def _body(summary: Summary) -> str:
+    if summary.replication:
+        return replication_page.body(summary)
+    return grid_page.body(summary) if is_grid(summary) else _paths(summary)
 
 
 def _paths(summary: Summary) -> str:

@@ -6,6 +6,7 @@ from howfar.analysis.summary import Advice, CellSummary, Summary
 from howfar.report import figures, tables
 from howfar.report.grid import is_grid
 from howfar.report.limit_words import groups
+from howfar.report.replication.text import parts as replication_parts
 from howfar.report.setup import head_line
 from howfar.report.warnings import warning_lines
 
@@ -20,9 +21,9 @@ def render(summary: Summary) -> str:
         f"# howfar: {summary.plan}",
         f"**{summary.verdict}**",
         f"{head_line(summary)}.",
-        *(_grid(summary) if is_grid(summary) else [_table(summary), *_confirmations(summary)]),
-        figures.noise_line(summary),
-        "" if is_grid(summary) else figures.cpu_note(summary),
+        *_findings(summary),
+        figures.noise_line(summary) if summary.cells else "",
+        "" if is_grid(summary) or summary.replication else figures.cpu_note(summary),
         *_published(summary),
         "\n".join(f"- {line}" for line in warning_lines(summary)),
         "## What to do" if summary.advice else "",
@@ -31,6 +32,13 @@ def render(summary: Summary) -> str:
         f"Repeat with:\n\n```\n{summary.command}\n```",
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def _findings(summary: Summary) -> list[str]:
+    if summary.replication:
+        parts = replication_parts(summary)
+        return [block for part in parts for block in ([part] if isinstance(part, str) else _section(part))]
+    return _grid(summary) if is_grid(summary) else [_table(summary), *_confirmations(summary)]
 
 
 def _row(cells: list[str]) -> str:

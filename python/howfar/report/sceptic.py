@@ -7,6 +7,7 @@ from howfar.analysis.summary import Summary, Warning
 from howfar.report import figures
 from howfar.report.grid import is_grid
 from howfar.report.sceptic_grid import grid_questions
+from howfar.report.sceptic_replication import replication_questions
 from howfar.results.records import ArmRole
 
 RECEIPTS = (
@@ -30,6 +31,8 @@ LIMITS = (
 def questions(summary: Summary) -> list[tuple[str, str]]:
     """(question, answer) in the order in which they are asked."""
     several = is_grid(summary)
+    if summary.replication:
+        return replication_questions(summary) + _of_replication(summary)
     found = [
         ("Is it not just noise?", _noise(summary)),
         ("Was the machine busy?", _busy(summary)),
@@ -42,6 +45,14 @@ def questions(summary: Summary) -> list[tuple[str, str]]:
         ("What does it not say?", LIMITS),
     ]
     return (grid_questions(summary) if several else []) + [pair for pair in found if pair[1]]
+
+
+def _of_replication(summary: Summary) -> list[tuple[str, str]]:
+    """What remains to be asked. A run that only broke things has no ratios and no CPU a query."""
+    found = [("Was the machine busy?", _busy(summary)), ("Were bad results thrown away?", _voids(summary))]
+    if summary.cells:
+        found = [("Is it not just noise?", _noise(summary)), *found, ("What do the latencies mean?", LATENCIES)]
+    return [*found, ("Is the network real?", NETWORK), ("What does it not say?", LIMITS)]
 
 
 def _noise(summary: Summary) -> str:
@@ -124,10 +135,11 @@ VOIDING = (
 
 
 def _voids(summary: Summary) -> str:
+    voiding = "" if summary.replication else VOIDING
     if not summary.void_trials:
-        return "No trial was void, and none was left out." + VOIDING
+        return "No trial was void, and none was left out." + voiding
     return (
         figures.void_line(summary).replace("in no figure above", "in no figure")
         + " The rules were fixed before the run, and look at receipts and errors, never at speed."
-        + VOIDING
+        + voiding
     )

@@ -21,7 +21,9 @@ def setup_line(summary: Summary) -> str:
     """
     if not shown_cells(summary):
         return ""
-    return "; ".join(part for part in (_connections(summary), _placement(summary), _link(summary)) if part)
+    return "; ".join(
+        part for part in (_connections(summary), _placement(summary), _link(summary), _replica(summary)) if part
+    )
 
 
 def head_line(summary: Summary) -> str:
@@ -45,7 +47,7 @@ def _several(texts: list[str]) -> str:
 
 def _said(summary: Summary) -> str:
     """Where a reader finds which cell is which."""
-    return ", as the table says" if is_grid(summary) else ", as each path's name says"
+    return ", as the table says" if is_grid(summary) or summary.replication else ", as each path's name says"
 
 
 def _connections(summary: Summary) -> str:
@@ -66,7 +68,7 @@ def _link(summary: Summary) -> str:
     rates = [format_rate_bps(float(level)) for level in _levels(summary, "rate_bps")]
     rtts = [format_duration_ns(float(level)) for level in _levels(summary, "rtt_ns")]
     if not rates and not rtts:
-        return "no path over a link"
+        return "" if summary.replication else "no path over a link"
     parts = [_several(rates) if len(rates) > 1 else rates[0]] if rates else []
     if len(rtts) > 1:
         parts.append(f"RTT {_several(rtts)}")
@@ -74,6 +76,26 @@ def _link(summary: Summary) -> str:
         parts.append(f"RTT {rtts[0]}{_measured(summary)}")
     named = _said(summary) if len(rates) > 1 or len(rtts) > 1 else ""
     return f"link {', '.join(parts)}{named}"
+
+
+def _replica(summary: Summary) -> str:
+    """The links between servers, which are no part of the clients' path."""
+    rtts = [format_duration_ns(float(level)) for level in _levels(summary, "replica_rtt_ns")]
+    rates = [format_rate_bps(float(level)) for level in _levels(summary, "replica_rate_bps")]
+    if not rtts:
+        return ""
+    found = sorted(
+        curve.rest_rtt_ns
+        for curve in (summary.replication.cost.curves if summary.replication and summary.replication.cost else ())
+        if curve.rest_rtt_ns is not None
+    )
+    texts = list(dict.fromkeys(format_duration_ns(rtt) for rtt in (found[0], found[-1]))) if found else []
+    said = f" (measured {' to '.join(texts)} at rest)" if texts else ""
+    parts = [
+        f"RTT {_several(rtts) if len(rtts) > 1 else rtts[0]}{said}",
+        *([_several(rates) if len(rates) > 1 else rates[0]] if rates else []),
+    ]
+    return f"replicas over {', '.join(parts)}"
 
 
 def _measured(summary: Summary) -> str:

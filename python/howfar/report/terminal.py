@@ -13,6 +13,7 @@ from howfar.report.figures import cpu_note, noise_line, published_sources, shown
 from howfar.report.grid import is_grid
 from howfar.report.layout import lay_out, plain
 from howfar.report.limit_words import groups, letter
+from howfar.report.replication.text import parts as replication_parts
 from howfar.report.setup import head_line
 from howfar.report.warnings import warning_lines
 
@@ -47,9 +48,9 @@ class _Page:
         parts = [
             self._paint(self._wrap(summary.verdict), _BOLD),
             self._paint(self._wrap(f"{head_line(summary)}."), _DIM),
-            *(self._grid(summary) if is_grid(summary) else [self.table(summary), self._confirmations(summary)]),
-            self._wrap(noise_line(summary)),
-            [] if is_grid(summary) else self._wrap(cpu_note(summary)),
+            *self._findings(summary),
+            self._wrap(noise_line(summary)) if summary.cells else [],
+            [] if is_grid(summary) or summary.replication else self._wrap(cpu_note(summary)),
             self._published(summary),
             self._warnings(summary),
             self._advice(summary),
@@ -57,6 +58,12 @@ class _Page:
             self._repeat(summary),
         ]
         return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+    def _findings(self, summary: Summary) -> list[list[str]]:
+        if summary.replication:
+            parts = replication_parts(summary)
+            return [self._wrap(part) if isinstance(part, str) else self._plain(part) for part in parts]
+        return self._grid(summary) if is_grid(summary) else [self.table(summary), self._confirmations(summary)]
 
     def table(self, summary: Summary) -> list[str]:
         if not shown_cells(summary):

@@ -1,0 +1,43 @@
+"""A run of replication as sentences and tables in the order of a reader's questions; terminal and Markdown lay them out."""
+
+from __future__ import annotations
+
+from howfar.analysis.replication.findings import ReplicationFindings
+from howfar.analysis.summary import Summary
+from howfar.report.replication import tables, words
+from howfar.report.tables import Table
+
+
+def parts(summary: Summary) -> list[str | Table]:
+    """Empty without findings of replication. A sentence that is the verdict is not said again."""
+    findings = summary.replication
+    if findings is None:
+        return []
+    found: list[str | Table] = []
+    if table := tables.trade(findings):
+        found.append(table)
+    found += said(findings, summary.verdict)
+    if findings.cost:
+        found.append(tables.matrix(findings.cost))
+        if theirs := tables.published(findings.cost):
+            found.append(theirs)
+    if findings.crash and findings.crash.losses:
+        found += tables.losses_by_fault(findings.crash.losses)
+    if findings.fallback:
+        found.append(tables.fallbacks(findings.fallback))
+        found += [line for story in findings.fallback for line in log_lines(story.log_lines, story.mode)]
+    return found
+
+
+def said(findings: ReplicationFindings, verdict: str) -> list[str]:
+    """The findings' sentences, without those that the verdict says."""
+    cost = findings.cost.sentences if findings.cost else ()
+    crash = findings.crash.sentences if findings.crash else ()
+    return [sentence for sentence in (*cost, *crash) if sentence not in verdict]
+
+
+def log_lines(lines: tuple[str, ...], mode: str) -> list[str]:
+    """What the server itself wrote about it, or that it wrote nothing."""
+    if not lines:
+        return [f"In its log the primary ({words.mode_words(mode)}) said nothing of it."]
+    return [f"In its log the primary ({words.mode_words(mode)}) said: {' / '.join(lines)}"]

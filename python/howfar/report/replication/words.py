@@ -1,0 +1,116 @@
+"""Replication in the words of reports: modes, faults, distances, losses. One place, so that terminal, page and Markdown agree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from howfar.analysis.estimate import Estimate
+from howfar.analysis.replication.findings import ReplicationCurve, TradeRow
+from howfar.plan.cells import MODE_WORDS
+from howfar.report import figures
+from howfar.units import format_duration_ns
+
+SHORT = {"off": "no log", "none": "none", "async": "async", "after-sync": "AFTER_SYNC", "after-commit": "AFTER_COMMIT"}
+"""For heads of columns and labels of bars."""
+
+FAULT_WORDS = {
+    "kill-primary": "server killed",
+    "cut": "machine gone",
+    "cut-to-replica": "way to replica cut",
+    "cut-to-primary": "way from replica cut",
+    "stop-replica": "replica stopped first",
+    "replica-leaves": "replica leaves",
+}
+"""As short as a label of a chart; `FAULTS_SAID` explains them."""
+
+FAULTS_SAID = {
+    "kill-primary": "SIGKILL to the primary's server; its kernel still delivers what was in the sockets",
+    "cut": "the link is cut in both directions, and the primary dies later: what the death of a machine, or of its network, is",
+    "cut-to-replica": "packets to the replica are dropped, and the primary dies later",
+    "cut-to-primary": "packets from the replica are dropped, and the primary dies later",
+    "stop-replica": "the replica stops, and the primary dies later",
+}
+
+
+def mode_words(mode: str) -> str:
+    return MODE_WORDS.get(mode, mode)
+
+
+def short(mode: str) -> str:
+    return SHORT.get(mode, mode)
+
+
+def distance(rtt_ns: int | None) -> str:
+    """`85ms`; empty where there is no link."""
+    return "" if rtt_ns is None else format_duration_ns(float(rtt_ns))
+
+
+def milliseconds(ms: float | None) -> str:
+    """`0.041`, `87.3`, `1,204`, always of milliseconds."""
+    return figures.number(ms)
+
+
+def with_limits(estimate: Estimate | None) -> str:
+    """`472 [463, 481]`, the value alone where there is no interval."""
+    if estimate is None:
+        return figures.UNKNOWN
+    if estimate.low is None or estimate.high is None:
+        return count(estimate.value)
+    return f"{count(estimate.value)} [{count(max(estimate.low, 0.0))}, {count(estimate.high)}]"
+
+
+def count(value: float) -> str:
+    """Of commits: whole ones are written so."""
+    return f"{value:,.0f}" if value == int(value) else figures.number(value)
+
+
+def lost(per_crash: Estimate | None, crashes: int) -> str:
+    """`2,130 [1,870, 2,390]`; of none the share of crashes that may still lose some: `0 of 20 (< 14 %)`."""
+    if per_crash is None:
+        return figures.UNKNOWN
+    return with_limits(per_crash) if per_crash.value > 0 else f"0 of {crashes}{upper(per_crash)}"
+
+
+def upper(nothing_lost: Estimate) -> str:
+    """` (< 14 %)`: with 95 % confidence fewer crashes than this lose any. One crash, or no limit, says nothing."""
+    high = nothing_lost.high
+    return f" (< {high * 100:.0f} %)" if high is not None and high < 0.995 else ""
+
+
+def phantoms(seen: bool | None) -> str:
+    return figures.UNKNOWN if seen is None else "yes" if seen else "no"
+
+
+def varied(curves: Sequence[ReplicationCurve]) -> list[str]:
+    """Names of what tells curves of one mode and distance apart."""
+    names = list(dict.fromkeys(name for curve in curves for name in curve.held))
+    found = [name for name in names if len({curve.held.get(name) for curve in curves}) > 1]
+    return (["durability"] if len({curve.durability for curve in curves}) > 1 else []) + found
+
+
+def series_name(curve: ReplicationCurve, differing: Sequence[str]) -> str:
+    """`semi-sync AFTER_SYNC`, and what else differs between the curves of a run."""
+    levels = {"durability": f"durability {curve.durability}"}
+    levels |= {name: f"{name.replace('_', ' ')} {level}" for name, level in curve.held.items()}
+    return ", ".join([mode_words(curve.mode), *(levels[name] for name in differing if name in levels)])
+
+
+def distances(curves: Sequence[ReplicationCurve]) -> list[int | None]:
+    """Of the links to replicas, ascending. `[None]`: no curve has a replica."""
+    found = {curve.replica_rtt_ns for curve in curves if curve.replica_rtt_ns is not None}
+    return sorted(found) or [None]
+
+
+PUBLISHED_RTT_NS = 85_000_000
+"""Of set-up D, which people quote: where a run has several distances, the one nearest to it comes first."""
+
+
+def chief_distance(known: Sequence[int | None]) -> int | None:
+    found = [rtt for rtt in known if rtt is not None]
+    return min(found, key=lambda rtt: (abs(rtt - PUBLISHED_RTT_NS), rtt)) if found else None
+
+
+def chief_trade(trade: Sequence[TradeRow]) -> list[TradeRow]:
+    """The rows of one distance."""
+    chosen = chief_distance([row.replica_rtt_ns for row in trade])
+    return [row for row in trade if row.replica_rtt_ns in (None, chosen)]
