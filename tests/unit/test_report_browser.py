@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.unit import synthetic_replication
 from tests.unit.browser import Page, browser, program
 from tests.unit.synthetic_findings import PLANS
 
@@ -16,6 +17,7 @@ pytestmark = pytest.mark.skipif(
     program() is None, reason="NO BROWSER: pages and their sliders are not tested; install chromium"
 )
 
+EVERY = PLANS | synthetic_replication.PLANS
 SHOWN = "document.querySelector('[data-shown=\"{}\"]').textContent"
 DIAMOND = "document.querySelector('#what-if .measured')"
 LABEL = "document.querySelector('#what-if text.label').textContent"
@@ -27,7 +29,7 @@ slider.dispatchEvent(new Event("input", {{ bubbles: true }})); }})()"""
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     made = {}
-    for name, summary in PLANS.items():
+    for name, summary in EVERY.items():
         made[name] = folder / f"{name}.html"
         made[name].write_text(html.render(summary()), "utf-8")
     return made
@@ -39,7 +41,7 @@ def page() -> Iterator[Page]:
         yield opened
 
 
-@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("plan", EVERY)
 def test_a_page_opens_from_its_file_and_asks_for_nothing(plan: str, pages: dict[str, Path], page: Page) -> None:
     page.open(pages[plan])
     assert page.value("document.querySelector('.verdict').textContent.length") > 20
@@ -48,13 +50,13 @@ def test_a_page_opens_from_its_file_and_asks_for_nothing(plan: str, pages: dict[
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("plan", EVERY)
 def test_nothing_is_wider_than_the_screen(plan: str, width: int, pages: dict[str, Path], page: Page) -> None:
     page.open(pages[plan], width)
     assert page.value("document.documentElement.scrollWidth") <= width
 
 
-@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("plan", EVERY)
 def test_the_first_screen_has_verdict_and_chart(plan: str, pages: dict[str, Path], page: Page) -> None:
     page.open(pages[plan])
     assert page.value("document.querySelector('.verdict').getBoundingClientRect().bottom") < 300

@@ -1,4 +1,5 @@
-"""One line a cell, for a spreadsheet. Factors come first, then figures with their limits; an empty field is unknown."""
+"""One line a cell, for a spreadsheet; in runs of replication also one an arm that broke something. Factors come first, then figures
+with their limits; an empty field is unknown."""
 
 from __future__ import annotations
 
@@ -8,15 +9,19 @@ import io
 from howfar.analysis.estimate import Estimate
 from howfar.analysis.summary import CellSummary, Summary
 from howfar.report.grid import tps
+from howfar.report.replication import spreadsheet
 
 
 def render(summary: Summary) -> str:
     """CSV with a header line and `\\n` line ends."""
     factors = sorted({name for cell in summary.cells for name in cell.factors})
-    rows = [_row(cell, factors) for cell in summary.cells]
+    told = spreadsheet.told(summary)
+    rows = [_row(cell, factors) | told.get(cell.arm, {}) for cell in summary.cells]
+    rows += [{"arm": arm} | line for arm, line in told.items() if all(cell.arm != arm for cell in summary.cells)]
+    names = list(dict.fromkeys(name for row in rows for name in row))
     out = io.StringIO()
     if rows:
-        writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
+        writer = csv.DictWriter(out, names, lineterminator="\n", restval="")
         writer.writeheader()
         writer.writerows(rows)
     return out.getvalue()

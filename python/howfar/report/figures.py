@@ -180,19 +180,22 @@ def widest(summary: Summary) -> str:
 
 def session_line(summary: Summary) -> str:
     """Server, blocks and how it ended."""
-    trials = sum(cell.trials for cell in summary.cells) + _broken(summary)
+    broken = _broken(summary)
+    trials = sum(cell.trials for cell in summary.cells) + sum(broken.values())
     server = f"{summary.server['kind']} {summary.server['version']}"
-    blocks = f"{summary.blocks} block{'' if summary.blocks == 1 else 's'} ({trials} trials)"
+    count = max(summary.blocks, *broken.values()) if broken else summary.blocks
+    blocks = f"{count} block{'' if count == 1 else 's'} ({trials} trials)"
     return "; ".join(part for part in (server, blocks, STOPS[summary.stop], widest(summary)) if part)
 
 
-def _broken(summary: Summary) -> int:
-    """Trials that broke something on purpose: they have no throughput, and are in no cell."""
+def _broken(summary: Summary) -> dict[str, int]:
+    """Trials of arms that broke something on purpose: they have no throughput, and are no cells."""
     found = summary.replication
-    if found is None or summary.cells:
-        return 0
-    crashes = sum(loss.crashes for loss in found.crash.losses) if found.crash else 0
-    return crashes + sum(story.trials for story in found.fallback)
+    if found is None:
+        return {}
+    losses = found.crash.losses if found.crash else ()
+    trials = {loss.arm: loss.crashes for loss in losses} | {story.arm: story.trials for story in found.fallback}
+    return {arm: count for arm, count in trials.items() if all(cell.arm != arm for cell in summary.cells)}
 
 
 def void_line(summary: Summary) -> str:
@@ -231,7 +234,10 @@ def published_sources(summary: Summary) -> list[str]:
 
 def unmeasured_lines(summary: Summary) -> list[str]:
     lines = []
+    broken = _broken(summary)
     for arm in summary.unmeasured:
+        if broken.get(arm.arm):
+            continue
         reasons = "; ".join(kind for kind, _ in _kinds(arm.reasons)) or "it was never reached"
         lines.append(f"{arm.arm}: no good trial ({arm.void_trials} void): {reasons}.")
     return lines

@@ -20,7 +20,7 @@ def text(value: object) -> str:
 def sentence(value: str) -> str:
     """Escaped; intervals in brackets, and numbers with their percent sign, are kept on one line."""
     return re.sub(
-        r"(?:[≥≤x] )?[0-9.]+ \[[^\]]*\]|[0-9.]+ %|\bx [0-9.]+",
+        r"(?:[≥≤x] )?[0-9.]+ \[[^\]]*\]|\[[^\]]*\]|[0-9.]+ %|\bx [0-9.]+",
         lambda match: f'<span class="keep">{match[0]}</span>',
         text(value),
     )
@@ -34,7 +34,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "",
         label = f' data-label="{text(name)}"' if "stack" in kind else ""
         return f"<td{label}><span>{sentence(value)}</span></td>" if label else f"<td>{text(value)}</td>"
 
-    top = "".join(f'<th scope="col">{text(name)}</th>' for name in head)
+    top = "".join(f'<th scope="col">{sentence(name)}</th>' for name in head)
     body = "".join(
         f'<tr><th scope="row">{text(row[0])}</th>'
         + "".join(cell_of(*pair) for pair in zip(head[1:], row[1:], strict=True))

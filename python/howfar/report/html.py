@@ -53,7 +53,7 @@ def _paths(summary: Summary) -> str:
 
 def _policy(summary: Summary) -> str:
     """Nothing is loaded from anywhere; the one script of the page is known by its hash."""
-    script = f"; script-src '{what_if_section.script_hash()}'" if summary.what_if else ""
+    script = f"; script-src '{what_if_section.script_hash()}'" if summary.what_if and not summary.replication else ""
     return f"default-src 'none'; style-src 'unsafe-inline'{script}; base-uri 'none'; form-action 'none'"
 
 

@@ -118,10 +118,11 @@ def _fault(summary: Summary) -> str:
     losses = _crashes(summary)
     if not losses:
         return ""
-    said = [
+    killed = (
         "No. A killed process leaves a kernel that still delivers what was in its socket buffers, and page cache that the dead "
         "server's restart would find: it loses less than a machine does."
-    ]
+    )
+    said = [killed]
     counts = {fault: sum(loss.crashes for loss in losses if loss.fault == fault) for fault in words.FAULT_WORDS}
     tried = [f"{words.FAULT_WORDS[fault]} {count} times" for fault, count in counts.items() if count]
     said.append(f"Here: {', '.join(tried)}.")
@@ -156,8 +157,8 @@ def _rule_of_three(summary: Summary) -> str:
     semi = [loss for loss in safe if loss.mode in SEMI_SYNC]
     crashes, commits = sum(loss.crashes for loss in semi), sum(loss.acknowledged for loss in semi)
     pooled = (
-        f" Over all {crashes} semi-synchronous crashes without a loss together: {share(upper_share(crashes))}; {commits:,} commits had "
-        "been acknowledged in them."
+        f" Over all {crashes} semi-synchronous crashes without a loss together: {share(upper_share(crashes))}; {commits:,} commits "
+        "had been acknowledged in them."
         if len(semi) > 1
         else ""
     )
@@ -187,10 +188,10 @@ def _logs(summary: Summary) -> str:
         if not unsound
         else f"Not everywhere: in {', '.join(unsound)} an account does not add up."
     )
+    voided = f"{void or 'No'} crash{'' if void == 1 else 'es'} {'was' if void == 1 else 'were'} void"
     return (
-        f"Clients draw keys that nobody else draws, and note each before it is sent and when it is acknowledged: {told:,} in all. After "
-        f"the takeover every key of the survivor is read and held against them. {sound} "
-        f"{void or 'No'} crash{'' if void == 1 else 'es'} {'was' if void == 1 else 'were'} void and count{'s' if void == 1 else ''} nowhere."
+        f"Clients draw keys that nobody else draws, and note each before it is sent and when it is acknowledged: {told:,} in all. "
+        f"After the takeover every key of the survivor is read and held against them. {sound} {voided}, and in no figure."
     )
 
 
@@ -215,9 +216,9 @@ def _machine(summary: Summary) -> str:
     cpus = f" of {summary.machine_cpus} CPUs" if summary.machine_cpus else ""
     return (
         f"Yes, one machine{cpus}: replica, primary, clients and the emulator of the link take time from each other. Where commits are "
-        "many, as without an acknowledgement, the replica's work makes the primary slower than two machines would; where each waits for "
-        "a round trip, the CPUs are idle and it does not matter. Each server has its own network namespace, and packets between them "
-        "pass the link."
+        "many, as without an acknowledgement, the replica's work makes the primary slower than two machines would; where each "
+        "waits for a round trip, the CPUs are idle and it does not matter. Each server has its own network namespace, and packets "
+        "between them pass the link."
     )
 
 
@@ -227,9 +228,10 @@ def _model(summary: Summary) -> str:
         return ""
     points = [point for curve in cost.curves for point in curve.points]
     foreseen = [point for point in points if point.predicted is not None]
+    off = f"{share(cost.mean_error)} on average, by {share(abs(cost.worst_error))} at worst"
     return (
-        f"{len(foreseen)} of {len(points)} figures are predicted, the rest is what the model is made of, and has no prediction. Off by "
-        f"{share(cost.mean_error)} on average, by {share(abs(cost.worst_error))} at worst; every error stands beside its figure."
+        f"{len(foreseen)} of {len(points)} figures are predicted, the rest is what the model is made of. Off by {off}; every error "
+        "stands beside its figure."
     )
 
 
@@ -239,8 +241,8 @@ def _published(summary: Summary) -> str:
         return ""
     return (
         "Its workload and its distance, not its machines: theirs were two regions and Percona Server 5.5, ours is "
-        f"{summary.server['kind']} {summary.server['version']} ({summary.workload}) over an emulated link. With an acknowledgement the "
-        "distance decides, so the rates agree; without one the machine does, so only the shares can be compared."
+        f"{summary.server['kind']} {summary.server['version']} ({summary.workload}) over an emulated link. With an acknowledgement "
+        "the distance decides, so the rates agree; without one the machine does, so only the shares can be compared."
     )
 
 

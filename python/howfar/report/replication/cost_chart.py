@@ -213,7 +213,7 @@ def split(summary: Summary, width: int) -> Drawable | None:
     end = alt.X("ms:Q", scale=alt.Scale(domain=[0, most * (1.02 if not narrow else 1.3)], nice=False))
     layers = [
         alt.Chart(values(bars)).mark_bar(size=15).encode(x=x, y=y, color=colour, order=alt.Order("order:Q")),
-        text.encode(x=end, y=y, text="text:N" if not narrow else "text:N"),
+        text.encode(x=end, y=y, text="text:N"),
     ]
     return alt.layer(*layers).properties(width=width - (0 if narrow else 110), height=22 * len(labels))
 
@@ -233,6 +233,7 @@ def lag(summary: Summary, width: int) -> Drawable | None:
         return None
     differing = words.varied(cost.curves)
     names = [words.series_name(curve, differing) for curve in curves]
+    most = max(behind for curve in curves if curve.lag for behind in curve.lag.behind)
     rows = [
         {"series": name, "at": at, "behind": behind}
         for name, curve in zip(names, curves, strict=True)
@@ -250,7 +251,7 @@ def lag(summary: Summary, width: int) -> Drawable | None:
             y=alt.Y(
                 "behind:Q",
                 scale=alt.Scale(type="symlog", constant=10, nice=False),
-                axis=alt.Axis(values=symlog_ticks(max(row["behind"] for row in rows)), format=",d"),
+                axis=alt.Axis(values=symlog_ticks(most), format=",d"),
                 title="transactions behind",
             ),
             color=alt.Color("series:N", sort=names, scale=alt.Scale(domain=names, range=colours), legend=legend),

@@ -37,7 +37,7 @@ def drawn(summary: Summary) -> list[FallbackStory]:
 def chart(series: FallbackSeries, width: int) -> Drawable:
     """Three panels over one time axis."""
     width = width + BESIDE if width >= PHONE else width
-    end = len(series.commits_per_s) * series.slice_s
+    end = end_s(series)
     scale = alt.Scale(domain=[0, end], nice=False)
     panels = [_commits(series, width, scale), _bands(series, width, scale, end)]
     if behind := _behind(series, width, scale):
@@ -57,7 +57,7 @@ def _commits(series: FallbackSeries, width: int, scale: alt.Scale) -> Drawable:
     )
     layers: list[Any] = []
     if series.fell_s is not None:
-        shade = {"at": series.fell_s, "to": series.back_s if series.back_s is not None else _end(series)}
+        shade = {"at": series.fell_s, "to": series.back_s if series.back_s is not None else end_s(series)}
         layers.append(alt.Chart(values([shade])).mark_rect(color=palette.BAND).encode(x=x, x2="to:Q"))
         said = shade | {"text": f"{series.unprotected:,} commits on one server alone"}
         if width >= PHONE:
@@ -68,18 +68,20 @@ def _commits(series: FallbackSeries, width: int, scale: alt.Scale) -> Drawable:
     return alt.layer(*layers).properties(width=width, height=190)
 
 
-def _extent(width: int) -> dict[str, int]:
+def _extent(width: int) -> dict[str, Any]:
     """So that the panels begin below each other."""
     extent = 72 if width >= PHONE else 58
     return {"minExtent": extent, "maxExtent": extent}
 
 
-def _end(series: FallbackSeries) -> float:
-    return len(series.commits_per_s) * series.slice_s
+def end_s(series: FallbackSeries) -> float:
+    """Of the trial: nobody may have been answered at its end."""
+    return max(len(series.commits_per_s) * series.slice_s, *series.at_s[-1:], 0.0)
 
 
-def phases(series: FallbackSeries, end: float) -> list[dict[str, Any]]:
+def phases(series: FallbackSeries) -> list[dict[str, Any]]:
     """Of the link and of the primary, each from one moment to the next."""
+    end = end_s(series)
     answered = series.fell_s if series.fell_s is not None else min(series.left_s + series.stall_s, end)
     back = (series.back_s if series.back_s is not None else end) if series.fell_s is not None else answered
     found = [
@@ -99,7 +101,7 @@ def phases(series: FallbackSeries, end: float) -> list[dict[str, Any]]:
 
 
 def _bands(series: FallbackSeries, width: int, scale: alt.Scale, end: float) -> Drawable:
-    rows = phases(series, end)
+    rows = phases(series)
     x = alt.X("at:Q", scale=scale, axis=alt.Axis(labels=False, ticks=False, grid=False, domain=False), title=None)
     y = alt.Y(
         "row:N",

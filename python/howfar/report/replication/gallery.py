@@ -1,4 +1,4 @@
-"""The charts of replication with their captions and tables, and the cards of the first screen. Each function gives HTML, or nothing."""
+"""The charts of replication with their captions and tables, and the cards of the first screen. Functions give HTML, or nothing."""
 
 from __future__ import annotations
 
@@ -78,10 +78,14 @@ def _lost(row: TradeRow) -> str:
         return ""
     gone = '<div class="muted">others saw rows that were then gone</div>' if row.phantoms else ""
     if found.value > 0:
-        limits = words.with_limits(found).partition(" ")[2]
-        return f'<b>{text(words.count(found.value))}</b><div>commits lost in a crash</div><div class="muted">{sentence(limits)}</div>{gone}'
-    rest = f"{row.crashes} crashes{words.upper(found)}"
-    return f'<b>0</b><div>commits lost in</div><div class="muted">{sentence(rest)}</div>{gone}'
+        number, what, more = (
+            words.count(found.value),
+            "commits lost in a crash",
+            words.with_limits(found).partition(" ")[2],
+        )
+    else:
+        number, what, more = "0", "commits lost in", f"{row.crashes} crashes{words.upper(found)}"
+    return f'<b>{text(number)}</b><div>{what}</div><div class="muted">{sentence(more)}</div>{gone}'
 
 
 def throughput(summary: Summary) -> str:
@@ -143,7 +147,7 @@ def lag(summary: Summary) -> str:
         if curve.replica_rtt_ns is not None
     ]
     head = ["mode", "transactions behind, median", "most", "age of the newest heartbeat row, ms"]
-    caption = "Transactions that the primary had committed and the replica had not applied; the last good trial with the most connections."
+    caption = "Transactions that the primary had committed and the replica had not applied; the last good trial at most connections."
     return "<h2>How far behind is the replica?</h2>" + figure(drawing, caption, table(head, rows))
 
 
@@ -227,14 +231,11 @@ def fallback(story: FallbackStory, name: str, summary: Summary) -> str:
         back = f"at {series.back_s:.1f} s" if series.back_s is not None else "not before the trial's end"
         said.append(f"{back} commits wait for it again")
     caption = f"Trial {series.trial}: {'; '.join(said)}. Below: transactions that the replica lacks; a gap: it could not be asked."
-    rows = [[entry["row"], entry["state"], f"{entry['at']:.2f}", f"{entry['to']:.2f}"] for entry in _phases(story)]
+    rows = [
+        [entry["row"], entry["state"], f"{entry['at']:.2f}", f"{entry['to']:.2f}"]
+        for entry in fallback_chart.phases(series)
+    ]
     return figure(drawing, caption, table(["of", "state", "from, s", "to, s"], rows)) + _log(story)
-
-
-def _phases(story: FallbackStory) -> list[dict[str, str | float]]:
-    series = story.series
-    assert series is not None, "only those with a series are drawn"
-    return fallback_chart.phases(series, len(series.commits_per_s) * series.slice_s)
 
 
 def _log(story: FallbackStory) -> str:

@@ -24,7 +24,7 @@ MATRIX = "Commits a second, and how far off the model is"
 
 
 def trade(findings: ReplicationFindings, wide: bool = False) -> Table | None:
-    """Mode x cost x loss at one distance: the one nearest to what was published. `wide`: what a mode is for is a column, not a note."""
+    """Mode x cost x loss at one distance, the one nearest to what was published. `wide`: what a mode is for is a column, no note."""
     rows = words.chief_trade(findings.trade)
     return _trade(rows, wide) if rows else None
 
@@ -113,10 +113,8 @@ def _measured_and_off(point: CommitCost | None) -> str:
 def matrix_notes(cost: ReplicationCost) -> tuple[str, ...]:
     if cost.mean_error is None or cost.worst_error is None:
         return ("No model: too few arms to make one of.",)
-    return (
-        f"In percent: the model's prediction over what was measured. It is off by {share(cost.mean_error)} on average, by "
-        f"{share(abs(cost.worst_error))} at worst.",
-    )
+    off = f"off by {share(cost.mean_error)} on average, by {share(abs(cost.worst_error))} at worst"
+    return (f"In percent: the model's prediction over what was measured; {off}.",)
 
 
 def split(cost: ReplicationCost, rtt_ns: int | None) -> Table:
@@ -227,9 +225,9 @@ def fallbacks(stories: Sequence[FallbackStory]) -> Table:
     facts: tuple[tuple[str, Callable[[FallbackStory], str]], ...] = (
         ("timeout of the server", lambda story: f"{story.timeout_ms / 1e3:g} s"),
         ("nobody was answered for", lambda story: _seconds(story.stall_ms)),
-        ("asynchronous, and no client was told, for", lambda story: _seconds(story.degraded_ms)),
-        ("of it after the replica could be reached", lambda story: _seconds(story.after_return_ms)),
-        ("commits that one server alone had", lambda story: words.with_limits(story.unprotected)),
+        ("asynchronous, nobody told, for", lambda story: _seconds(story.degraded_ms)),
+        ("of it after the link's return", lambda story: _seconds(story.after_return_ms)),
+        ("commits on one server alone", lambda story: words.with_limits(story.unprotected)),
         ("of all commits", lambda story: share(story.share_unprotected)),
     )
     rows = tuple((name, *(text(story) for story in stories)) for name, text in facts)

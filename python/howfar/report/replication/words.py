@@ -98,7 +98,7 @@ def series_name(curve: ReplicationCurve, differing: Sequence[str]) -> str:
 def distances(curves: Sequence[ReplicationCurve]) -> list[int | None]:
     """Of the links to replicas, ascending. `[None]`: no curve has a replica."""
     found = {curve.replica_rtt_ns for curve in curves if curve.replica_rtt_ns is not None}
-    return sorted(found) or [None]
+    return [*sorted(found)] if found else [None]
 
 
 PUBLISHED_RTT_NS = 85_000_000
