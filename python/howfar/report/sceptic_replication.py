@@ -239,8 +239,9 @@ def _published(summary: Summary) -> str:
     cost = summary.replication.cost if summary.replication else None
     if cost is None or not cost.published:
         return ""
+    sources = "; ".join(figures.published_sources(summary)) or "two regions"
     return (
-        "Its workload and its distance, not its machines: theirs were two regions and Percona Server 5.5, ours is "
+        f"Its workload and its distance, not its machines. Theirs: {sources}. Ours: "
         f"{summary.server['kind']} {summary.server['version']} ({summary.workload}) over an emulated link. With an acknowledgement "
         "the distance decides, so the rates agree; without one the machine does, so only the shares can be compared."
     )

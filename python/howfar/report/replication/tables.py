@@ -162,7 +162,7 @@ def published(cost: ReplicationCost) -> Table | None:
         for mode, there, ours in cost.published
     )
     head = single("one connection, RTT 85ms", "inserts/s there", "of none there", "ours", "of none, ours")
-    note = "Percona Server 5.5, 2012 to 2014, two regions. Another machine: compare the shares, not the rates."
+    note = "Other machines: without an acknowledgement compare the shares, not the rates."
     return Table("What others published", head, rows, (note,))
 
 
@@ -233,7 +233,7 @@ def fallbacks(stories: Sequence[FallbackStory]) -> Table:
     rows = tuple((name, *(text(story) for story in stories)) for name, text in facts)
     heads = tuple((words.mode_words(story.mode), f"{story.threads} connections") for story in stories)
     trials = ", ".join(str(number) for number in sorted({story.trials for story in stories}))
-    note = f"Medians over {trials} trial{'' if trials == '1' else 's'} a mode; limits of 95 % in brackets where there are enough."
+    note = f"Means over {trials} trial{'' if trials == '1' else 's'} a mode; limits of 95 % in brackets where there are enough."
     return Table("What a fallback hides", (("", ""), *heads), rows, (note,))
 
 
