@@ -14,7 +14,7 @@ from typing import Any, cast
 from howfar.engine.messages import LinkStats, Observed, RttResult
 from howfar.errors import LabError
 from howfar.lab.link import LinkAsked
-from howfar.lab.link_receipt import link_receipt, link_violations, of_a_trial
+from howfar.lab.link_receipt import Lateness, link_receipt, link_violations, of_a_trial
 from howfar.lab.replication import (
     Durability,
     Mode,
@@ -40,6 +40,8 @@ from howfar.results.records import FactorValue, LagRecord, Window
 
 SERVERS_TIMEOUT_MS = 10_000
 """Both kinds' default: so long a semi-synchronous commit waits before the primary goes on without its replica."""
+NOBODY_WAITS = Lateness(rtt_to_tolerance=False, p99_ns=2_000_000, p99_share=0.1, p999_ns=20_000_000, p999_share=0.5)
+"""How late packets of an asynchronous replica's link may be: no client hears of it, the lag grows by as much."""
 _HANGS_S, _HANGS_RTTS = 5.0, 20
 """No commit at all was acknowledged for so long: it will not be."""
 
@@ -182,10 +184,11 @@ class Replicated:
             self._commits = watch_commits(self.pair, _HANGS_S + _HANGS_RTTS * rtt_s)
 
     def watch(self, window: WindowWatch) -> WindowWatch:
-        """Lag is looked at in the window only: the heartbeat is a load of its own."""
+        """Lag is looked at in the window only. Where commits wait for a replica there is no heartbeat: it would be one more
+        connection, whose commits share waits and groups with those that are measured."""
         if not self.pair.replicas:
             return window
-        self._lag = watch_lag(self.pair)
+        self._lag = watch_lag(self.pair, beats=not self.pair.asked.semi_sync)
         return _LagInWindow(window, self._lag, time.monotonic_ns())
 
     def finish(self) -> None:
@@ -207,7 +210,8 @@ class Replicated:
         receipts = {}
         for wire, probes, stats in zip(pair.wires, self.at_rest, self._crossed, strict=True):
             receipts[wire.host.name] = link_receipt(wire.link, probes, stats, self.tcp)
-            unlike = link_violations(wire.link, probes, stats, of_a_trial(load.turn_ns))
+            lateness = of_a_trial(load.turn_ns) if pair.asked.semi_sync else NOBODY_WAITS
+            unlike = link_violations(wire.link, probes, stats, lateness)
             found += [f"{wire.host.name}: {sentence}" for sentence in unlike]
         facts = {
             **{name: value for name, value in pair.facts.items() if name != "proof"},

@@ -12,7 +12,7 @@ from howfar.plan.types import Plan
 _TRIAL_OVERHEAD_NS, _MYSQL_OVERHEAD_NS = 1_200_000_000, 3_300_000_000
 """Fresh server from the template, its data read into memory, the path, connections, statements; then all ended again. Medians of
 runs with 10 x 100000 rows on two CPUs: MariaDB 0.4 to 3 s, MySQL 2.2 on local paths and 3.3 over a link."""
-_REPLICA_NS, _MYSQL_REPLICA_NS = 700_000_000, 2_500_000_000
+_REPLICA_NS, _MYSQL_REPLICA_NS = 300_000_000, 1_500_000_000
 """More where there are replicas: their servers, started beside the primary, and the proof, without the link's part."""
 _REPLICA_ROUND_TRIPS = 30
 """Of the replica's link in a trial: to connect and log in (17), to prove it, and the probe of the link at rest."""

@@ -1,7 +1,8 @@
 """How far replicas are behind, as a series: transactions not applied, and the age of a row that the primary writes again and again.
 
-The heartbeat is a load of its own, a commit each interval; its times are of one clock, for all hosts are on one machine. Its age is
-never less than the way to the replica, and at most an interval more than the lag.
+The heartbeat is a load of its own, a commit each interval: where commits wait for a replica one may do without it. Its times are of
+one clock, for all hosts are on one machine. Its age is never less than the way to the replica, and at most an interval more than
+the lag.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ class LagWatch:
 
     pair: Pair
     interval_s: float = INTERVAL_S
+    beats: bool = True
+    """Write the row; else every age is None."""
     samples: list[LagSample] = field(default_factory=list)
     _stop: threading.Event = field(default_factory=threading.Event)
     _threads: tuple[threading.Thread, ...] = ()
@@ -60,7 +63,7 @@ class LagWatch:
     def start(self) -> None:
         self._threads = tuple(
             threading.Thread(target=self._until_gone, args=(work,), name=work.__name__, daemon=True)
-            for work in (self._beat, self._look)
+            for work in ((self._beat, self._look) if self.beats else (self._look,))
         )
         for thread in self._threads:
             thread.start()
@@ -111,8 +114,8 @@ def _asker(member: Member, ledger: ExitStack) -> Callable[[str, str], Any]:
     return ask
 
 
-def watch_lag(pair: Pair, interval_s: float = INTERVAL_S) -> LagWatch:
+def watch_lag(pair: Pair, interval_s: float = INTERVAL_S, *, beats: bool = True) -> LagWatch:
     """Begin to look."""
-    watch = LagWatch(pair, interval_s)
+    watch = LagWatch(pair, interval_s, beats)
     watch.start()
     return watch

@@ -1,0 +1,104 @@
+"""A program for the tests: trials with replication in one laboratory, each as a line of JSON.
+
+python -m tests.lab.replicated_scenario SERVER CASE_JSON...   A case: `factors`, and perhaps `kind` of the workload, `timeout_ms`
+of the primary, `cut`: the replica's link is cut as the measured window begins.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+from howfar.cli.ground import instruments, open_ground
+from howfar.conduct.schedule import Place
+from howfar.conduct.trial import run_trial
+from howfar.engine.messages import Measuring
+from howfar.engine.process import Event
+from howfar.lab import replicated, sandbox
+from howfar.lab.replication.asked import FOREVER_MS
+from howfar.lab.stage import Laboratory, Stage
+from howfar.plan.load import load_plan
+from howfar.plan.types import Plan
+from howfar.results.records import Arm, ArmRole, FactorValue
+
+RTT_NS = 20_000_000
+LEVELS: dict[str, FactorValue] = {
+    "path": "socket",
+    "threads": 1,
+    "replica_rtt_ns": RTT_NS,
+    "replica_rate_bps": 10**9,
+    "durability": "off",
+}
+
+
+@dataclass
+class Watched:
+    """A laboratory whose last stage is kept."""
+
+    real: Laboratory
+    last: Stage | None = None
+
+    def server(self) -> tuple[str, str]:
+        return self.real.server()
+
+    def environment(self) -> dict[str, Any]:
+        return self.real.environment()
+
+    def stage(self, factors: Mapping[str, FactorValue]) -> AbstractContextManager[Stage]:
+        @contextmanager
+        def kept() -> Iterator[Stage]:
+            with self.real.stage(factors) as self.last:
+                yield self.last
+
+        return kept()
+
+
+def plan_of(server: str) -> Plan:
+    """The shipped one, smaller."""
+    plan = load_plan("replication", quick=True).plan
+    levels = {"server": (server,), "replica_rtt_ns": (RTT_NS,), "threads": (1, 4)}
+    return plan.model_copy(
+        update={
+            "factors": plan.factors.model_copy(update=levels),
+            "timing": plan.timing.model_copy(update={"warmup_ns": 300_000_000, "measure_ns": 1_000_000_000}),
+        }
+    )
+
+
+def cutting(laboratory: Watched) -> Callable[[Event], None]:
+    def hear(event: Event) -> None:
+        if isinstance(event, Measuring):
+            assert laboratory.last is not None and laboratory.last.pair is not None
+            laboratory.last.pair.wires[0].cut()
+
+    return hear
+
+
+def _trial(number: int, plan: Plan, laboratory: Watched, case: Mapping[str, Any]) -> str:
+    arm = Arm(name=f"case {number}", role=ArmRole.CONTENDER, factors=LEVELS | case["factors"])
+    if "kind" in case:
+        plan = plan.model_copy(update={"workload": plan.workload.model_copy(update={"kind": case["kind"]})})
+    hear = cutting(laboratory) if case.get("cut") else lambda event: None
+    with patch.object(replicated, "FOREVER_MS", case.get("timeout_ms", FOREVER_MS)):
+        trial = run_trial(number, Place(0, number, 0, arm.name), arm, plan, 1, laboratory, instruments(), hear)
+    return trial.model_dump_json()
+
+
+def main() -> int:
+    if not sandbox.inside():
+        return sandbox.run_inside()
+    plan = plan_of(sys.argv[1])
+    with open_ground(plan) as laboratory:
+        watched = Watched(laboratory)
+        for number, word in enumerate(sys.argv[2:]):
+            print(_trial(number, plan, watched, json.loads(word)), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
