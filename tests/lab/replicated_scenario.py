@@ -1,7 +1,7 @@
 """A program for the tests: trials with replication in one laboratory, each as a line of JSON.
 
 python -m tests.lab.replicated_scenario SERVER CASE_JSON...   A case: `factors`, and perhaps `kind` of the workload, `timeout_ms`
-of the primary, `cut`: the replica's link is cut as the measured window begins.
+of the primary, `measure_ns`, `hangs_s`: after how long a commit hangs, `cut`: the replica's link is cut as the measured window begins.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from howfar.plan.types import Plan
 from howfar.results.records import Arm, ArmRole, FactorValue
 
 RTT_NS = 20_000_000
+ATTEMPTS = 3
+"""Of a trial that was void because the machine had no time for the link."""
 LEVELS: dict[str, FactorValue] = {
     "path": "socket",
     "threads": 1,
@@ -84,8 +86,16 @@ def _trial(number: int, plan: Plan, laboratory: Watched, case: Mapping[str, Any]
     if "kind" in case:
         plan = plan.model_copy(update={"workload": plan.workload.model_copy(update={"kind": case["kind"]})})
     hear = cutting(laboratory) if case.get("cut") else lambda event: None
-    with patch.object(replicated, "FOREVER_MS", case.get("timeout_ms", FOREVER_MS)):
-        trial = run_trial(number, Place(0, number, 0, arm.name), arm, plan, 1, laboratory, instruments(), hear)
+    if "measure_ns" in case:
+        timing = plan.timing.model_copy(update={"measure_ns": case["measure_ns"]})
+        plan = plan.model_copy(update={"timing": timing})
+    with patch.multiple(replicated, FOREVER_MS=case.get("timeout_ms", FOREVER_MS), HANGS_S=case.get("hangs_s", 5.0)):
+        for attempt in range(ATTEMPTS):
+            trial = run_trial(
+                number, Place(0, number, attempt, arm.name), arm, plan, 1, laboratory, instruments(), hear
+            )
+            if "was late by" not in str(trial.void_reason):
+                break
     return trial.model_dump_json()
 
 

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from howfar.engine.messages import LinkStats, Observed, RttResult
 from howfar.errors import LabError
-from howfar.lab.link import LinkAsked
+from howfar.lab.link import WAYS, LinkAsked
 from howfar.lab.link_receipt import Lateness, link_receipt, link_violations, of_a_trial
 from howfar.lab.replication import (
     Durability,
@@ -42,7 +42,7 @@ SERVERS_TIMEOUT_MS = 10_000
 """Both kinds' default: so long a semi-synchronous commit waits before the primary goes on without its replica."""
 NOBODY_WAITS = Lateness(rtt_to_tolerance=False, p99_ns=2_000_000, p99_share=0.1, p999_ns=20_000_000, p999_share=0.5)
 """How late packets of an asynchronous replica's link may be: no client hears of it, the lag grows by as much."""
-_HANGS_S, _HANGS_RTTS = 5.0, 20
+HANGS_S, _HANGS_RTTS = 5.0, 20
 """No commit at all was acknowledged for so long: it will not be."""
 
 
@@ -181,7 +181,7 @@ class Replicated:
         self.before = self.pair.snapshot()
         if self.watches_commits:
             rtt_s = max((wire.link.asked.rtt_ns for wire in self.pair.wires), default=0) / 1e9
-            self._commits = watch_commits(self.pair, _HANGS_S + _HANGS_RTTS * rtt_s)
+            self._commits = watch_commits(self.pair, HANGS_S + _HANGS_RTTS * rtt_s)
 
     def watch(self, window: WindowWatch) -> WindowWatch:
         """Lag is looked at in the window only. Where commits wait for a replica there is no heartbeat: it would be one more
@@ -212,7 +212,7 @@ class Replicated:
             receipts[wire.host.name] = link_receipt(wire.link, probes, stats, self.tcp)
             lateness = of_a_trial(load.turn_ns) if pair.asked.semi_sync else NOBODY_WAITS
             unlike = link_violations(wire.link, probes, stats, lateness)
-            found += [f"{wire.host.name}: {sentence}" for sentence in unlike]
+            found += [f"{wire.host.name}: {sentence}" for sentence in (*unlike, *_cut(stats))]
         facts = {
             **{name: value for name, value in pair.facts.items() if name != "proof"},
             "rtt_at_rest_ns": {name: wire["rtt_at_rest_ns"]["p50"] for name, wire in receipts.items()},
@@ -240,6 +240,16 @@ def contradictions(
         too_fast = latency_violation(asked, load.commit_p50_ns, rtt_ns)
         found += [] if too_fast is None else [too_fast]
     return found
+
+
+def _cut(stats: LinkStats | None) -> list[str]:
+    """No cell asks for an outage: where commits stood still behind one, and went on, no end's account says so."""
+    lost = {} if stats is None else {name: getattr(stats, name).drops.outage for name in WAYS}
+    return [
+        f"the link {name.replace('_', ' ')} was cut for a while: {segments} segments were lost to that"
+        for name, segments in lost.items()
+        if segments
+    ]
 
 
 @dataclass
