@@ -124,6 +124,8 @@ def cells(plan: Plan) -> tuple[Cell, ...]:
     """The baseline first, its duplicate where nothing breaks in it, the contenders in the order of the plan. Raises PlanError."""
     combinations = _combinations(plan)
     varied = [name for name in type(plan.factors).model_fields if len(getattr(plan.factors, name)) > 1]
+    if "replication" not in varied and any(breaks(factors) for factors in combinations):
+        varied.append("replication")  # what breaks is a mode's, whatever else is held
     wanted = {name: level for name, level in plan.baseline.model_dump().items() if level is not None}
     matching = [
         factors for factors in combinations if all(factors.get(key, ORDINARY.get(key)) == wanted[key] for key in wanted)

@@ -1,0 +1,142 @@
+"""Pairs that are broken under load: what is lost, what is not, and whether it would be noticed; a replica that leaves and returns."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from howfar.lab.servers.kinds import find_server
+from howfar.results.records import CrashRecord, FallbackRecord, StopReason, TrialStatus
+from howfar.results.store import read_run
+from tests.lab.fault_scenario import PLANTED, THREADS
+from tests.lab.howfar_runs import Session, all_namespaces
+from tests.lab.sandboxes import PATIENCE_S, state_of_machine, wait_until
+
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
+RTT_NS = 20_000_000
+SECOND = 1_000_000_000
+ASYNC = {"mode": "async", "durability": "off"}
+AFTER_SYNC = {"wait_point": "AFTER_SYNC", "durability": "off"}
+
+
+def _broken(server: str, cache: Path, *cases: dict[str, Any]) -> list[dict[str, Any]]:
+    """Each case's answer, one pair after the other over the same link."""
+    program = str(find_server(server).path)  # private installs are in the cache that these tests do not share
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.lab.fault_scenario", program, str(RTT_NS), *map(json.dumps, cases)],
+        capture_output=True,
+        text=True,
+        timeout=4 * PATIENCE_S,
+        env={**os.environ, "XDG_CACHE_HOME": str(cache)},
+    )
+    assert done.returncode == 0, done.stderr
+    answers: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(answers) == len(cases)
+    return answers
+
+
+def _crash(asked: dict[str, Any], fault: str, **more: Any) -> dict[str, Any]:
+    return {"asked": asked, "fault": fault, "after_ns": SECOND // 2, **more}
+
+
+@pytest.mark.parametrize("name", ["mariadb", "mysql"], indirect=True)
+def test_what_a_crash_loses(name: str, cache: Path) -> None:
+    apart, sync, killed, lied, gone = _broken(
+        name,
+        cache,
+        _crash(ASYNC, "cut"),
+        _crash(AFTER_SYNC, "cut"),
+        _crash(AFTER_SYNC, "kill-primary"),
+        _crash(AFTER_SYNC, "cut-to-primary", planted=True),
+        {
+            "asked": {**AFTER_SYNC, "durability": "off"},
+            "fault": "replica-leaves",
+            "after_ns": SECOND // 2,
+            "timeout_ms": 1000,
+            "away_ns": SECOND,
+            "measure_ns": 8 * SECOND,
+        },
+    )
+    lost = CrashRecord(**apart["record"])
+    assert lost.lost >= lost.lost_after > 0, "who is cut off goes on promising"
+    assert lost.dead_ns - lost.fault_ns >= SECOND
+    for answer in (sync, killed):
+        kept = CrashRecord(**answer["record"])
+        assert (kept.lost, kept.lost_keys) == (0, ())
+        assert kept.acknowledged > 0 and kept.unknown <= THREADS
+        assert kept.applied_unknown <= kept.unknown
+        assert kept.replica_rtt_ns >= 0.9 * RTT_NS and kept.promoted == "replica1"
+    planted = CrashRecord(**lied["record"])
+    assert (planted.lost, planted.lost_keys) == (1, (PLANTED,)), "the only one that was lost is the lie"
+    _check_fallback(FallbackRecord(**gone["record"]))
+
+
+def _check_fallback(seen: FallbackRecord) -> None:
+    assert seen.timeout_ms == 1000
+    assert seen.stall_ns >= 0.9 * SECOND, "nobody was told anything until the timeout"
+    assert seen.fell_ns is not None and seen.left_ns + 0.9 * SECOND < seen.fell_ns < seen.returned_ns
+    assert seen.back_ns is not None and seen.back_ns > seen.returned_ns
+    assert 0 < seen.unprotected <= seen.acknowledged
+    assert seen.unacknowledged > 0, "by the server's own account too"
+    assert any("imeout" in line for line in seen.log_lines), seen.log_lines
+    assert max(sample.behind or 0 for sample in seen.samples) > 0
+    assert sum(count for _, count in seen.commits) == seen.acknowledged
+
+
+TINY = """\
+name = "tiny"
+question = "What is left of a crash that is itself killed?"
+[workload]
+kind = "single_row_inserts"
+[data]
+tables = 1
+table_size = 1000
+[factors]
+path = "socket"
+threads = 4
+replication = "after-sync"
+replica_rtt = "5ms"
+fault = "cut"
+[baseline]
+path = "socket"
+[timing]
+warmup = "100ms"
+measure = "1s"
+min_blocks = 2
+max_blocks = 2
+"""
+
+
+@pytest.mark.usefixtures("mariadb")
+def test_a_crash_that_is_killed_leaves_nothing_and_goes_on(tmp_path_factory: pytest.TempPathFactory) -> None:
+    where = tmp_path_factory.mktemp("f")
+    (where / "tiny.toml").write_text(TINY)
+    before = state_of_machine()
+    session = Session(["run", "tiny.toml", "--out", "r.howfar"], where / "c", where)
+    try:
+        assert session.await_part("howfar-engine watch", PATIENCE_S) is not None, session.say()
+        namespaces = session.namespaces()
+        os.kill(session.process.pid, signal.SIGKILL)
+        wait_until(lambda: not session.marked.pids(), "the end of what it had started")
+    finally:
+        session.end()
+    wait_until(lambda: not namespaces & all_namespaces(), "the end of the namespaces")
+    assert state_of_machine() == before
+    session = Session(["resume", "r.howfar"], where / "c", where)
+    try:
+        assert session.code() == 0, session.say()
+    finally:
+        session.end()
+    run = read_run(where / "r.howfar")
+    good = [trial for trial in run.trials if trial.status is TrialStatus.OK]
+    assert [trial.block for trial in good] == [0, 1], session.say()
+    assert all(isinstance(trial.fault, CrashRecord) and trial.fault.lost == 0 for trial in good)
+    assert run.stop is StopReason.BLOCKS
+    assert not any((where / "tmp").iterdir())

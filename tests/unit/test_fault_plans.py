@@ -1,0 +1,75 @@
+"""Plans in which something breaks: their cells, when a run of one has enough, what they refuse."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.unit.fake_lab import fake_info, finish, receipt
+
+from howfar.conduct.rule import standing, why_stop
+from howfar.conduct.trial import measured
+from howfar.engine.messages import Measuring, Ready
+from howfar.engine.process import LoadOutcome
+from howfar.errors import PlanError
+from howfar.plan.cells import cells
+from howfar.plan.load import load_plan
+from howfar.results.records import Run, StopReason, Trial, TrialStatus
+
+
+@pytest.mark.parametrize(("quick", "faults"), [(True, 2), (False, 5)])
+def test_each_mode_meets_each_fault(quick: bool, faults: int) -> None:
+    found = cells(load_plan("crash", quick=quick).plan)
+    assert len({(cell.factors["replication"], cell.factors["fault"]) for cell in found}) == len(found) == 3 * faults
+    assert [cell.role for cell in found] == ["baseline", *["contender"] * (3 * faults - 1)], "no A/A arm"
+
+
+@pytest.mark.parametrize("name", ["crash", "fallback"])
+def test_a_run_that_breaks_things_ends_by_its_blocks(name: str) -> None:
+    """All trials alike: every interval is as narrow as can be, also where there is nothing to compare with."""
+    loaded = load_plan(name, quick=True)
+    info = fake_info(loaded=loaded)
+    outcome = LoadOutcome(
+        Ready(receipt=receipt("socket"), connections=1, prepared_statements=1, connect_ns=1),
+        Measuring(unix_time_ns=0, warmup_transactions=0),
+        (),
+        finish(10**9, 1000),
+    )
+    blocks = loaded.plan.timing.max_blocks
+    trials = tuple(
+        Trial(
+            number=number,
+            block=number // len(info.arms),
+            position=number % len(info.arms),
+            arm=info.arms[number % len(info.arms)].name,
+            status=TrialStatus.OK,
+            started_unix_ns=0,
+            ended_unix_ns=1,
+            measured=measured(outcome),
+        )
+        for number in range(blocks * len(info.arms))
+    )
+    now = standing(Run(info=info, trials=trials, stop=None), blocks, 0.9)
+    assert now.places == len(info.arms), "none rests"
+    timing = loaded.plan.timing
+    assert why_stop(timing, replace(now, blocks=blocks - 1), 0, 0) is None
+    assert why_stop(timing, now, 0, 0) is StopReason.BLOCKS
+
+
+def test_a_fault_without_keys_to_look_for_is_refused(tmp_path: Path) -> None:
+    text = """
+name = "mine"
+question = "What is lost?"
+[workload]
+kind = "oltp_write_only"
+[factors]
+path = "socket"
+replication = "async"
+fault = ["none", "cut"]
+[baseline]
+fault = "none"
+"""
+    (tmp_path / "mine.toml").write_text(text)
+    with pytest.raises(PlanError, match="single_row_inserts"):
+        load_plan(str(tmp_path / "mine.toml"))
