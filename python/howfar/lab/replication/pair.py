@@ -138,9 +138,11 @@ class Pair:
                 _raise_refused(replica, state)
             return lacking() == 0
 
-        wait_for(
-            caught_up, self.patience_s, lambda: f"{replica.name} lacks {lacking()} transactions and did not catch up"
-        )
+        def said() -> str:
+            why = "".join(f"; {sentence}" for sentence in self._broken())
+            return f"{replica.name} lacks {lacking()} transactions and did not catch up{why}"
+
+        wait_for(caught_up, self.patience_s, said, "Is its link cut, or the machine overloaded?")
 
     def prove(self) -> Snapshot:
         """A row written on the primary is read on every replica, every end says what was asked, and what crossed was that. Before any

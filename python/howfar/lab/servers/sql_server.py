@@ -34,6 +34,8 @@ _CONNECTION_LOST = (2002, 2003, 2006, 2013)
 """Client errors: two of no connection, server gone, server lost."""
 _READ_BY_ITSELF = 16
 """Pages that one with a binary log may read under a load that writes: MySQL was seen to read four of its own, whatever the load."""
+_KILLED = "Somebody killed it. See if memory ran out: `dmesg` says so."
+_ENDED = "Does this server program work outside howfar, started with --no-defaults?"
 _LOG_LINES = 8
 _LOG_ERRORS = 3
 """Those before the last lines: a server that crashes writes pages about how after it has said why."""
@@ -332,7 +334,7 @@ class SqlServer:
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         raise ServerCrashed(
             f"{self._settings.program} ended {when} ({how}){self._said()}",
-            "Does this server program work outside howfar, started with --no-defaults?",
+            _KILLED if code == -signal.SIGKILL else _ENDED,
         )
 
     def log_lines(self) -> list[str]:
