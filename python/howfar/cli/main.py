@@ -32,6 +32,7 @@ _COMMANDS = {
     "compare": ("howfar.cli.compare:compare", "Set two runs side by side."),
     "plans": ("howfar.cli.plans:plans", "List the experiments: what each answers, how long it takes."),
     "load": ("howfar.cli.load:load", "Load a server of your own; sysbench's options and workloads."),
+    "doctor": ("howfar.cli.doctor:doctor", "Look at the database servers of this machine: which lines to change."),
     "lab": ("howfar.cli.lab:lab", "Run any program inside the laboratory."),
     "links": ("howfar.cli.links:links", "List the links by name, and which ways to make one work here."),
     "servers": ("howfar.cli.servers:servers", "List the servers that can be measured, or get another one."),
@@ -47,6 +48,7 @@ Exit codes:
   5    the load engine failed
   6    the run file, or the output, cannot be read or written
   7    what was obtained is not what was asked: the load's figures are void
+  8    `howfar doctor --strict` found something to change
   70   a mistake in howfar itself
   130  interrupted; the run file holds every finished trial
 """

@@ -1,0 +1,235 @@
+"""One look from beginning to end: find the servers, watch their connections, ping, and have the checks judge. Start here."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import howfar
+from howfar.doctor import floors, procfs
+from howfar.doctor.checks import findings
+from howfar.doctor.clients import Sight, clients
+from howfar.doctor.discovery import Candidate, Spot, discover
+from howfar.doctor.findings import FORMAT, Examination, Interval, Kind, Rates, Server, Transport, Unseen
+from howfar.doctor.identify import Known, identify, listeners_in_words
+from howfar.doctor.ignored import ignored_options
+from howfar.doctor.speakers import SPEAKERS
+from howfar.doctor.speakers.session import Counters, NotThis, Refused, Said, Session
+from howfar.doctor.targets import Logins, Target
+from howfar.doctor.watch import Watch, Watched, Watching
+from howfar.errors import MissingError
+
+_NOTHING_SAID = Said(None, (), (), {})
+_BUNDLE_READS = 6
+
+
+@dataclass
+class _Patient:
+    """A server during the look."""
+
+    known: Known
+    session: Session | None
+    before: Counters | None = None
+    after: Counters | None = None
+    said: Said = _NOTHING_SAID
+
+
+def examine(targets: Sequence[Target], logins: Logins, seconds: float) -> Examination:
+    """Look at the servers named, or at all that are found. Raises MissingError when one that was named does not answer."""
+    found = discover()
+    chosen = [(_candidate(target, found.candidates), target) for target in targets]
+    known = [identify(candidate, logins, target) for candidate, target in chosen] if targets else [
+        identify(candidate, logins, None) for candidate in found.candidates
+    ]  # fmt: skip
+    for server, target in zip(known, targets, strict=False):
+        if server is None or not server.ways:
+            raise _silent(target)
+    patients = [_Patient(server, _admitted(server)) for server in known if server is not None]
+    try:
+        watched, programs = _watch(patients, seconds)
+    finally:
+        for patient in patients:
+            if patient.session is not None:
+                patient.session.close()
+    servers = tuple(_server(key, patient, watched, programs) for key, patient in enumerate(patients))
+    one_way = any(
+        server.floor(Transport.SOCKET) is None or server.floor(Transport.TCP, Transport.TLS) is None
+        for server in servers
+    )
+    pure = floors.between_processes() if one_way else ()
+    return Examination(
+        format=FORMAT,
+        howfar_version=howfar.__version__,
+        unix_ns=time.time_ns(),
+        watched_s=round(watched.seconds, 3),
+        looks=watched.looks,
+        load_average=os.getloadavg()[0],
+        cpus=len(os.sched_getaffinity(0)),
+        pure_floors=pure,
+        servers=tuple(
+            server.model_copy(update={"findings": findings(server, pure, watched.looks)}) for server in servers
+        ),
+        unseen=() if targets else found.unseen,
+    )
+
+
+def _candidate(target: Target, candidates: Sequence[Candidate]) -> Candidate:
+    """The server on this machine that listens there, so that its process and its other places are known; else just that place."""
+    for candidate in candidates:
+        if candidate.kind is target.kind and any(_is_at(spot, target) for spot in candidate.spots):
+            return candidate
+    return Candidate(target.kind, None, (Spot(target.path, target.host, target.port),), False)
+
+
+def _is_at(spot: Spot, target: Target) -> bool:
+    if target.path is not None or spot.path is not None:
+        same = target.path is not None and spot.path is not None
+        return same and os.path.realpath(str(target.path)) == os.path.realpath(str(spot.path))
+    assert target.host is not None, "a target is a path or an address"
+    return spot.port == target.port and (target.host == spot.host or _is_here(target.host, spot))
+
+
+def _is_here(host: str, spot: Spot) -> bool:
+    """`host` is an address by now."""
+    return spot.dialled != spot.host and procfs.is_of_this_machine(host)
+
+
+def _silent(target: Target) -> MissingError:
+    where = target.path or f"{target.host} port {target.port}"
+    return MissingError(
+        f"nobody at {where} answers as {target.kind.value} would",
+        "Is the server started, and is that where it listens? Without a DSN howfar doctor looks for the servers of this machine.",
+    )
+
+
+def _admitted(known: Known) -> Session | None:
+    """On the cheapest way that lets us in."""
+    for way in known.ways.values():
+        try:
+            return SPEAKERS[known.kind].open(way, known.login)
+        except (Refused, NotThis):
+            continue
+    return None
+
+
+def _watch(patients: Sequence[_Patient], seconds: float) -> tuple[Watched, dict[int, procfs.Process]]:
+    """The counters around the look; while it lasts nobody of us connects."""
+    began = time.monotonic()
+    for patient in patients:
+        patient.before = _counted(patient)
+    watch = Watch([_watching(key, patient.known) for key, patient in enumerate(patients)])
+    watched = watch.during(seconds)
+    for patient in patients:
+        patient.after = _counted(patient)
+    watched.seconds = time.monotonic() - began
+    for patient in patients:
+        if patient.session is not None:
+            try:
+                patient.said = patient.session.said()
+            except (Refused, NotThis) as why:
+                patient.known.unseen.append(Unseen(what="its settings and sessions", why=str(why), how=""))
+    return watched, watch.programs
+
+
+def _counted(patient: _Patient) -> Counters | None:
+    if patient.session is None:
+        return None
+    try:
+        return patient.session.counters()
+    except (Refused, NotThis, KeyError) as why:
+        patient.known.unseen.append(Unseen(what="its counters", why=str(why), how="an account that may read them"))
+        return None
+
+
+def _watching(key: int, known: Known) -> Watching:
+    ports: dict[int, frozenset[str]] = {}
+    for listener in known.listeners:
+        if listener.port is not None and listener.host is not None:
+            everywhere = listener.host in ("0.0.0.0", "::")
+            ports[listener.port] = (
+                frozenset() if everywhere else ports.get(listener.port, frozenset()) | {listener.host}
+            )
+    return Watching(key, ports, frozenset(found.path for found in known.listeners if found.path is not None))
+
+
+def _server(key: int, patient: _Patient, watched: Watched, programs: dict[int, procfs.Process]) -> Server:
+    known = patient.known
+    measured, reasons = floors.measure(SPEAKERS[known.kind], known.ways, known.login)
+    sight = Sight(
+        sessions=patient.said.sessions,
+        listeners=known.listeners,
+        never_tls=_never_tls(patient),
+        socket=next((found.path for found in known.listeners if found.file and found.file.reaches_server), None),
+    )
+    using = clients(list(watched.holders[key].values()), programs, sight)
+    rates = _rates(patient, watched)
+    return Server(
+        kind=known.kind,
+        name=known.name,
+        pid=known.process.pid if known.process is not None else None,
+        user=procfs.account(known.process.uid) if known.process is not None else None,
+        named=known.target is not None,
+        logged_in=patient.session is not None,
+        listeners=tuple(known.listeners),
+        tls=listeners_in_words(known.listeners),
+        compression=known.compression,
+        config_file=patient.said.config_file,
+        socket_connections=_on_socket(key, patient, watched),
+        rates=rates,
+        clients=using,
+        floors=measured,
+        bundle_ns=_bundle() if any(client.bundle_looks for client in using) else None,
+        ignored=ignored_options(known),
+        findings=(),
+        unseen=(*known.unseen, *_unseen(patient, reasons)),
+    )
+
+
+def _on_socket(key: int, patient: _Patient, watched: Watched) -> int | None:
+    """Without our own, which was open during the look if it came by the socket."""
+    if not any(listener.path is not None for listener in patient.known.listeners):
+        return None
+    own = patient.session is not None and Transport.SOCKET in patient.known.ways
+    return max(watched.socket_connections[key] - own, 0)
+
+
+def _never_tls(patient: _Patient) -> bool:
+    if all(listener.tls == "none" for listener in patient.known.listeners):
+        return True
+    return patient.after is not None and patient.after.tls_connects == 0
+
+
+def _rates(patient: _Patient, watched: Watched) -> Rates | None:
+    if patient.session is None or patient.before is None or patient.after is None:
+        return None
+    return patient.after.rates(patient.before, watched.seconds, patient.session.statements_by_counters)
+
+
+def _bundle() -> Interval:
+    """What a client pays for each context that it makes without naming an authority: here, now, with this machine's bundle."""
+    took = []
+    for _ in range(_BUNDLE_READS):
+        began = time.thread_time_ns()
+        ssl.create_default_context()
+        took.append(float(time.thread_time_ns() - began))
+    return floors.interval(took)
+
+
+def _unseen(patient: _Patient, reasons: dict[Transport, str]) -> list[Unseen]:
+    known, found = patient.known, []
+    if patient.session is None and known.ways:
+        how = "name it with an account: howfar doctor mysql://USER@HOST:PORT/ (and --password-file)"
+        if known.kind is not Kind.MYSQL:
+            how = "name it: howfar doctor redis://USER@HOST:PORT, with HOWFAR_REDIS_PASSWORD in the environment"
+        why = next(iter(known.refusals.values()), "no way in")
+        found.append(Unseen(what="its counters, its sessions and its floor", why=why, how=how))
+    elif reasons:
+        for transport, why in reasons.items():
+            found.append(
+                Unseen(what=f"the floor of {transport.value}", why=why, how="an account that may log in there")
+            )
+    found += [Unseen(what=what, why=why, how=how) for what, why, how in patient.said.hidden]
+    return found

@@ -1,0 +1,220 @@
+"""What a look finds, as frozen values. Their JSON form is public (`howfar doctor --json`, schema in `schema/doctor.json`).
+
+No field holds a command line, a statement or a password. What could not be seen is a value too (`Unseen`), never left out.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+FORMAT = 1
+"""Raised when a field changes its meaning."""
+
+
+UNSEEN = "unseen"
+"""In place of a program: another account's, whose open files may not be read."""
+SHORT = "not caught"
+"""In place of a program: its connection had ended before it was looked for."""
+
+
+class Kind(StrEnum):
+    """What a server speaks."""
+
+    MYSQL = "mysql"
+    REDIS = "redis"
+    MEMCACHED = "memcached"
+
+
+class Transport(StrEnum):
+    SOCKET = "socket"
+    TCP = "tcp"
+    TLS = "tls"
+    """TLS over TCP."""
+    SOCKET_TLS = "socket-tls"
+    """MySQL only: the others never encrypt a socket."""
+
+
+class Severity(StrEnum):
+    CHANGE = "change"
+    """Costs something now, and there are lines that end it."""
+    NOTE = "note"
+    """Worth knowing; nothing here says that it costs, or nothing can be changed."""
+
+
+class _Value(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Interval(_Value):
+    """A median with its 95 % interval, by order statistics: one round that something disturbed does not move it."""
+
+    median: float
+    low: float | None
+    high: float | None
+
+
+class Unseen(_Value):
+    what: str
+    why: str
+    how: str
+    """What would show it; empty when nothing does."""
+
+
+class SocketFile(_Value):
+    """The file of a Unix socket, as it is now."""
+
+    mode: int
+    owner: str
+    group: str
+    who: str
+    """In words: who may connect."""
+    reaches_server: bool
+    """False: the server listens, but this path no longer leads to it."""
+
+
+class Listener(_Value):
+    """One place where a server listens."""
+
+    path: str | None
+    host: str | None
+    port: int | None
+    tls: Literal["none", "offered", "always", "unknown"]
+    file: SocketFile | None
+    """Of a socket; none when there is no such file (any more)."""
+
+    @property
+    def where(self) -> str:
+        if self.path is not None:
+            return self.path
+        return f"[{self.host}]:{self.port}" if self.host and ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Client(_Value):
+    """Everything that one process (or, where that cannot be seen, one account or address) holds open to the server."""
+
+    program: str
+    """As the kernel names it, with the script of an interpreter; or UNSEEN, or SHORT."""
+    pids: tuple[int, ...]
+    user: str | None
+    local: bool
+    """On this machine."""
+    address: str | None
+    """Of another machine."""
+    by: Literal["tcp", "socket"]
+    connections: int
+    """At most at one time during the look."""
+    connects_seen: int
+    """Different connections during the look; short ones between two looks are missed."""
+    tls: bool | None
+    compressed: bool | None
+    may_use_socket: bool | None
+    """None: there is no socket, or whose process it is cannot be seen."""
+    bundle_looks: int
+    """Looks at which it was reading the machine's bundle of certificate authorities."""
+
+
+class Floor(_Value):
+    """What a round trip and a connect cost on one transport, with nothing to do for the server."""
+
+    transport: Transport
+    where: str
+    pings_per_round: int
+    round_trip_ns: Interval
+    connect_ns: Interval | None
+    """From the dial to the first answer after the login, by howfar's own client; none where every login failed."""
+    round_trips_ns: tuple[float, ...]
+    """The median of each round; the rounds of all transports are interleaved, so they compare in pairs."""
+    connects_ns: tuple[float, ...]
+
+
+class Rates(_Value):
+    """A second, over the look, without what the doctor itself asked."""
+
+    connects: float
+    statements: float
+    tls_connects: float | None
+
+
+class Change(_Value):
+    """Lines to write, and where."""
+
+    where: str
+    lines: tuple[str, ...]
+    restarts: bool
+    """The server has to be started again. Else it is a client's own."""
+
+
+class Gain(_Value):
+    says: str
+    basis: str
+    saves_ns: Interval | None
+    """By round trip or connect; none where nothing was measured."""
+
+
+class Finding(_Value):
+    check: str
+    severity: Severity
+    says: str
+    changes: tuple[Change, ...]
+    gain: Gain | None
+
+
+class Server(_Value):
+    kind: Kind
+    name: str
+    """`MariaDB 10.11.19`."""
+    pid: int | None
+    user: str | None
+    named: bool
+    """By a DSN; else it was found."""
+    logged_in: bool
+    listeners: tuple[Listener, ...]
+    tls: str
+    compression: str
+    config_file: str | None
+    socket_connections: int | None
+    rates: Rates | None
+    clients: tuple[Client, ...]
+    floors: tuple[Floor, ...]
+    bundle_ns: Interval | None
+    """What it costs to read this machine's bundle of certificate authorities, where that matters."""
+    ignored: tuple[str, ...]
+    """Options on its command line that are not in force, by name."""
+    findings: tuple[Finding, ...]
+    unseen: tuple[Unseen, ...]
+
+    @property
+    def sockets(self) -> tuple[Listener, ...]:
+        return tuple(listener for listener in self.listeners if listener.path is not None)
+
+    def socket(self) -> Listener | None:
+        """The first that works."""
+        return next((found for found in self.sockets if found.file is not None and found.file.reaches_server), None)
+
+    def floor(self, *transports: Transport) -> Floor | None:
+        """The first of these that was measured."""
+        by_name = {floor.transport: floor for floor in self.floors}
+        return next((by_name[name] for name in transports if name in by_name), None)
+
+
+class Examination(_Value):
+    """A whole look."""
+
+    format: int
+    howfar_version: str
+    unix_ns: int
+    watched_s: float
+    looks: int
+    load_average: float
+    cpus: int
+    pure_floors: tuple[Floor, ...]
+    """Socket and TCP between two processes of howfar's own, for servers that let nobody in to ping."""
+    servers: tuple[Server, ...]
+    unseen: tuple[Unseen, ...]
+
+    @property
+    def to_change(self) -> int:
+        return sum(finding.severity is Severity.CHANGE for server in self.servers for finding in server.findings)

@@ -1,0 +1,167 @@
+"""The round trip and the connect that no server can undercut, on each transport that it offers: pings and logins, in rounds.
+
+The transports take turns within a round, so what the machine does meanwhile hits all alike, and a difference is one number a
+round. A round's figure is the median of its pings; intervals are of the median over the rounds.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+
+from howfar.analysis.intervals import LEVEL
+from howfar.doctor.findings import Floor, Interval, Transport
+from howfar.doctor.speakers.session import NotThis, Refused, Speaker, Way, make_blocking
+from howfar.doctor.targets import Login
+
+ROUNDS = 24
+PINGS = 15
+"""In each round: 360 on each transport."""
+_WARM = 5
+"""Pings before the first that counts."""
+
+
+def measure(
+    speaker: Speaker, ways: Mapping[Transport, Way], login: Login
+) -> tuple[tuple[Floor, ...], dict[Transport, str]]:
+    """The floors, and of each transport that could not be measured the reason.
+
+    Each round has a connection of its own: where the kernel puts the server's thread is decided anew, and is part of what varies.
+    """
+    round_trips: dict[Transport, list[float]] = {transport: [] for transport in ways}
+    connects: dict[Transport, list[float]] = {transport: [] for transport in ways}
+    reasons: dict[Transport, str] = {}
+    for number in range(ROUNDS):
+        for transport in _turned([name for name in ways if name not in reasons], number):
+            try:
+                trip, connect = _round(speaker, ways[transport], login)
+            except (Refused, NotThis, OSError) as why:
+                reasons[transport] = str(why)
+                continue
+            round_trips[transport].append(trip)
+            connects[transport].append(connect)
+    measured = [name for name in ways if name not in reasons]
+    return tuple(_floor(name, ways[name], round_trips[name], connects[name]) for name in measured), reasons
+
+
+def _round(speaker: Speaker, way: Way, login: Login) -> tuple[float, float]:
+    """The median ping, and the connect."""
+    began = time.perf_counter_ns()
+    session = speaker.open(way, login)
+    connect = time.perf_counter_ns() - began
+    try:
+        _times(session.ping, _WARM)
+        return statistics.median(_times(session.ping, PINGS)), float(connect)
+    finally:
+        session.close()
+
+
+def between_processes() -> tuple[Floor, ...]:
+    """Socket and TCP between two processes of our own: what the kernel takes, with no server in it."""
+    ends = {Transport.SOCKET: socket.socketpair(socket.AF_UNIX), Transport.TCP: _tcp_pair()}
+    children = [_echo(theirs, [ours for ours, _ in ends.values()]) for _, theirs in ends.values()]
+    try:
+        for _, theirs in ends.values():
+            theirs.close()
+        figures: dict[Transport, list[float]] = {transport: [] for transport in ends}
+        for number in range(ROUNDS):
+            for transport in _turned(list(ends), number):
+                figures[transport].append(statistics.median(_times(_bounce(ends[transport][0]), PINGS)))
+    finally:
+        for ours, _ in ends.values():
+            ours.close()
+        for child in children:
+            os.waitpid(child, 0)
+    nowhere = Way(None, "between two processes of howfar", 0)
+    return tuple(_floor(transport, nowhere, figures[transport], []) for transport in ends)
+
+
+def _bounce(end: socket.socket) -> Callable[[], None]:
+    def once() -> None:
+        end.sendall(b"\x01\0\0\0\x0e")
+        end.recv(64)
+
+    return once
+
+
+def _tcp_pair() -> tuple[socket.socket, socket.socket]:
+    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
+        ours = socket.create_connection(listening.getsockname())
+        theirs, _ = listening.accept()
+    for end in (ours, theirs):
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        make_blocking(end)
+    return ours, theirs
+
+
+def _echo(end: socket.socket, others: Sequence[socket.socket]) -> int:
+    """A process that sends back what comes, until the other end is closed."""
+    child = os.fork()
+    if child:
+        return child
+    try:
+        for other in others:
+            other.close()
+        end.settimeout(None)
+        while got := end.recv(64):
+            end.sendall(got)
+    finally:
+        os._exit(0)
+
+
+def _turned(transports: list[Transport], number: int) -> list[Transport]:
+    """Whoever is first in one round is last in the next."""
+    at = number % max(len(transports), 1)
+    return transports[at:] + transports[:at]
+
+
+def _times(act: Callable[[], None], count: int) -> list[float]:
+    took = []
+    for _ in range(count):
+        began = time.perf_counter_ns()
+        act()
+        took.append(float(time.perf_counter_ns() - began))
+    return took
+
+
+def _floor(transport: Transport, way: Way, round_trips: list[float], connects: list[float]) -> Floor:
+    return Floor(
+        transport=transport,
+        where=way.path or f"{way.host}:{way.port}" if way.port or way.path else str(way.host),
+        pings_per_round=PINGS,
+        round_trip_ns=interval(round_trips),
+        connect_ns=interval(connects) if connects else None,
+        round_trips_ns=tuple(round_trips),
+        connects_ns=tuple(connects),
+    )
+
+
+def interval(values: Sequence[float]) -> Interval:
+    """Of 24 the seventh and the eighteenth: 98 %. Of fewer than six nothing has 95 %."""
+    found = sorted(values)
+    depth = _depth(len(found))
+    limits = (found[depth], found[-1 - depth]) if depth is not None else (None, None)
+    return Interval(median=statistics.median(found), low=limits[0], high=limits[1])
+
+
+def _depth(count: int) -> int | None:
+    """How many values may lie outside at each end: the median is among the rest with 95 %, as each is above it like a coin."""
+    outside, depth = 0.0, None
+    for rank in range(count // 2):
+        outside += math.comb(count, rank) / 2**count
+        if 2 * outside > 1 - LEVEL:
+            break
+        depth = rank
+    return depth
+
+
+def saved(worse: Sequence[float], better: Sequence[float]) -> Interval | None:
+    """What `better` saves, round by round; none where they were not measured together."""
+    if not worse or len(worse) != len(better):
+        return None
+    return interval([a - b for a, b in zip(worse, better, strict=True)])

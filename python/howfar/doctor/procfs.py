@@ -1,0 +1,183 @@
+"""What /proc tells without asking anybody: processes, their open files where those may be read, sockets and who has them.
+
+Holds no rule about servers. A file that may not be read is told by `None`, which is not the same as nothing in it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import pwd
+import struct
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+PROC = Path("/proc")
+LISTEN, ESTABLISHED, TIME_WAIT = "0A", "01", "06"
+_UNIX_ACCEPTING = 0x10000
+"""Flag of a Unix socket that listens (include/uapi/linux/net.h, SO_ACCEPTCON)."""
+_UNIX_CONNECTED = "03"
+_SCRIPTS = (".py", ".rb", ".php", ".js", ".mjs", ".pl", ".jar", ".phar")
+_ORDER = "<" if sys.byteorder == "little" else ">"
+
+Address = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Process:
+    pid: int
+    name: str
+    """As the kernel has it; a process may choose it, so it is no proof."""
+    uid: int
+    arguments: tuple[str, ...]
+    """May hold secrets: only for looking options up, never shown."""
+
+    @property
+    def shown(self) -> str:
+        """Its name, and of an interpreter the script; nothing else of the command line."""
+        for word in self.arguments[1:4]:
+            base = word.rpartition("/")[2]
+            if not word.startswith("-") and base.endswith(_SCRIPTS) and "=" not in word and "@" not in word:
+                return f"{self.name} {base}"
+        return self.name
+
+
+@dataclass(frozen=True)
+class TcpRow:
+    local: Address
+    remote: Address
+    state: str
+    uid: int
+    inode: int
+
+
+@dataclass(frozen=True)
+class UnixRow:
+    path: str
+    inode: int
+    listens: bool
+    connected: bool
+
+
+def account(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def process(pid: int) -> Process | None:
+    """None when it has gone."""
+    folder = PROC / str(pid)
+    try:
+        name = (folder / "comm").read_text(errors="replace").rstrip("\n")
+        words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        status = (folder / "status").read_text(errors="replace").splitlines()
+    except OSError:
+        return None
+    of_line = {line.partition(":")[0]: line.partition(":")[2].split() for line in status}
+    if of_line["State"][0] == "Z":
+        return None
+    # Not the owner of the folder: that is root for a server that gave up rights by itself.
+    return Process(pid, name, int(of_line["Uid"][1]), tuple(words[:-1]))
+
+
+def processes() -> Iterator[Process]:
+    for entry in PROC.iterdir():
+        if entry.name.isdigit() and (found := process(int(entry.name))) is not None:
+            yield found
+
+
+def open_files(pid: int) -> list[str] | None:
+    """What its descriptors lead to; None when that may not be read or it has gone."""
+    found = []
+    try:
+        entries = list((PROC / str(pid) / "fd").iterdir())
+    except OSError:
+        return None
+    for entry in entries:
+        try:
+            found.append(str(entry.readlink()))
+        except OSError:
+            continue
+    return found
+
+
+def socket_inodes(pid: int) -> set[int] | None:
+    files = open_files(pid)
+    if files is None:
+        return None
+    return {int(name[len("socket:[") : -1]) for name in files if name.startswith("socket:[")}
+
+
+def tcp_rows(net: Path = PROC / "net") -> list[TcpRow]:
+    """Both families; an IPv4 address inside IPv6 is shown as IPv4, so that both ends of a connection look alike."""
+    rows = []
+    for name in ("tcp", "tcp6"):
+        try:
+            lines = (net / name).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        rows += [parse_tcp(line) for line in lines]
+    return rows
+
+
+def parse_tcp(line: str) -> TcpRow:
+    words = line.split()
+    return TcpRow(_address(words[1]), _address(words[2]), words[3], int(words[7]), int(words[9]))
+
+
+def _address(text: str) -> Address:
+    """The kernel writes each 32-bit word as the number that it is on this machine."""
+    digits, _, port = text.partition(":")
+    words = [int(digits[at : at + 8], 16) for at in range(0, len(digits), 8)]
+    packed = struct.pack(f"{_ORDER}{len(words)}I", *words)
+    if len(packed) == 4:
+        return str(ipaddress.IPv4Address(packed)), int(port, 16)
+    address = ipaddress.IPv6Address(packed)
+    return str(address.ipv4_mapped or address), int(port, 16)
+
+
+def unix_rows(net: Path = PROC / "net") -> list[UnixRow]:
+    """Those with a path in the file system."""
+    try:
+        lines = (net / "unix").read_text(errors="replace").splitlines()[1:]
+    except OSError:
+        return []
+    return [row for line in lines if (row := parse_unix(line)) is not None]
+
+
+def parse_unix(line: str) -> UnixRow | None:
+    words = line.split(None, 7)
+    if len(words) < 8 or not words[7].startswith("/"):
+        return None
+    return UnixRow(words[7], int(words[6]), bool(int(words[3], 16) & _UNIX_ACCEPTING), words[5] == _UNIX_CONNECTED)
+
+
+def is_of_this_machine(address: str) -> bool:
+    """Loopback, or an address that an interface here has."""
+    if ipaddress.ip_address(address).is_loopback:
+        return True
+    return address in _own_addresses()
+
+
+@cache
+def _own_addresses() -> set[str]:
+    """From the kernel's own tables, as nothing else tells them without a socket or a program."""
+    found = set()
+    try:
+        lines = (PROC / "net" / "fib_trie").read_text().splitlines()
+    except OSError:
+        lines = []
+    for line, after in pairwise(lines):
+        if "/32 host LOCAL" in after and "|-- " in line:
+            found.add(line.split("|-- ")[1].strip())
+    try:
+        for line in (PROC / "net" / "if_inet6").read_text().splitlines():
+            found.add(str(ipaddress.IPv6Address(bytes.fromhex(line.split()[0]))))
+    except OSError:
+        pass
+    return found

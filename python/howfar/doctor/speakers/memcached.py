@@ -1,0 +1,84 @@
+"""Memcached: the text protocol, as much of it as a look needs."""
+
+from __future__ import annotations
+
+from howfar.doctor.speakers.session import Counters, Greeting, Lines, NotThis, Refused, Said, Way, dial, listening_pid
+from howfar.doctor.targets import Login
+
+_VERSION = b"version\r\n"
+
+
+class Memcached:
+    def greet(self, way: Way, login: Login) -> Greeting:
+        for tls in (False, True) if way.path is None else (False,):
+            try:
+                session = MemcachedSession(Way(way.path, way.host, way.port, tls))
+            except NotThis:
+                if tls or way.path is not None:
+                    raise
+                continue
+            try:
+                if session.refusal is not None:
+                    return Greeting(
+                        "Memcached", "always" if tls else "none", "none", session.refusal, session.listening_pid
+                    )
+                pid = session.listening_pid or int(session.stats().get("pid", "0")) or None
+            finally:
+                session.close()
+            return Greeting(f"Memcached {session.version}", "always" if tls else "none", "none", None, pid)
+        raise AssertionError("the last of the ways raises or returns")
+
+    def open(self, way: Way, login: Login) -> MemcachedSession:
+        session = MemcachedSession(way)
+        if session.refusal is not None:
+            session.close()
+            raise Refused(session.refusal)
+        return session
+
+
+class MemcachedSession:
+    statements_by_counters = 0
+    """`statements` are gets, sets, touches; not questions about them."""
+
+    def __init__(self, way: Way) -> None:
+        """Raises NotThis."""
+        made = dial(way)
+        self.listening_pid = listening_pid(made)
+        self._lines = Lines(made)
+        try:
+            self._lines.send(_VERSION)
+            answer = self._lines.line().decode(errors="replace")
+            if not answer.startswith(("VERSION ", "CLIENT_ERROR unauth")):
+                raise NotThis("it does not speak memcached's text protocol")
+        except NotThis:
+            self.close()
+            raise
+        self.version = answer.removeprefix("VERSION ")
+        self.refusal = None if answer.startswith("VERSION ") else answer
+
+    def ping(self) -> None:
+        made = self._lines.socket
+        made.sendall(_VERSION)
+        if not made.recv(256).startswith(b"VERSION "):
+            raise NotThis("it stopped telling its version")
+
+    def stats(self, about: str = "") -> dict[str, str]:
+        self._lines.send(f"stats {about}".strip().encode() + b"\r\n")
+        found: dict[str, str] = {}
+        while (line := self._lines.line().decode(errors="replace")) != "END":
+            words = line.split(" ", 2)
+            if words[0] != "STAT":
+                raise Refused(line)
+            found[words[1]] = words[2] if len(words) > 2 else ""
+        return found
+
+    def counters(self) -> Counters:
+        stats = self.stats()
+        done = sum(int(stats.get(name, "0")) for name in ("cmd_get", "cmd_set", "cmd_touch", "cmd_meta"))
+        return Counters(int(stats["total_connections"]), done, None)
+
+    def said(self) -> Said:
+        return Said(None, (), (), self.stats("settings"))
+
+    def close(self) -> None:
+        self._lines.close()

@@ -1,0 +1,206 @@
+"""MySQL and MariaDB. Logging in is PyMySQL's; pings go over its socket by hand: reading its way costs as much as the wire."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+import pymysql
+from pymysql import err
+from pymysql.constants import CLIENT
+
+from howfar.doctor.speakers.session import (
+    PATIENCE_S,
+    Counters,
+    Greeting,
+    NotThis,
+    Refused,
+    Said,
+    SessionSeen,
+    Tls,
+    Way,
+    any_certificate,
+    dial,
+    listening_pid,
+    make_blocking,
+)
+from howfar.doctor.targets import Login
+
+_COM_PING = b"\x01\0\0\0\x0e"
+_ZSTD = 1 << 26
+"""CLIENT_ZSTD_COMPRESSION_ALGORITHM; PyMySQL does not name it."""
+_CLIENTS_OWN_ERRORS = range(2000, 3000)
+_VARIABLES = (
+    "socket", "port", "skip_networking", "bind_address", "have_ssl", "tls_version", "require_secure_transport",
+    "performance_schema", "protocol_compression_algorithms", "skip_name_resolve",
+)  # fmt: skip
+_COUNTERS = ("Connections", "Questions", "Ssl_finished_accepts", "Ssl_accepts")
+_BY_THREAD = (
+    "SELECT t.PROCESSLIST_ID, MAX(CASE WHEN s.VARIABLE_NAME = 'Ssl_cipher' THEN s.VARIABLE_VALUE END), "
+    "MAX(CASE WHEN s.VARIABLE_NAME = 'Compression' THEN s.VARIABLE_VALUE END) FROM performance_schema.threads t "
+    "JOIN performance_schema.status_by_thread s USING (THREAD_ID) WHERE t.PROCESSLIST_ID IS NOT NULL "
+    "AND s.VARIABLE_NAME IN ('Ssl_cipher', 'Compression') GROUP BY t.PROCESSLIST_ID"
+)
+_PIDS = "SELECT PROCESSLIST_ID, ATTR_VALUE FROM performance_schema.session_connect_attrs WHERE ATTR_NAME = '_pid'"
+
+
+class _ByAccount:
+    """`unix_socket` and `auth_socket`: the server asks the kernel who we are, and wants no word from us."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def authenticate(self, _packet: Any) -> Any:
+        self._connection.write_packet(b"")
+        return self._connection._read_packet()
+
+
+_PLUGINS: dict[Any, Any] = {b"unix_socket": _ByAccount, b"auth_socket": _ByAccount}
+
+
+class Mysql:
+    def greet(self, way: Way, login: Login) -> Greeting:
+        connection = _undialled(way, login)
+        made = dial(Way(way.path, way.host, way.port))
+        pid = listening_pid(made)
+        refused = None
+        try:
+            connection.connect(made)
+        except err.MySQLError as error:
+            if not getattr(connection, "server_version", ""):
+                raise NotThis(_words(error)) from error
+            refused = _words(error)
+        except (OSError, IndexError, ValueError, AssertionError) as error:  # another protocol, as PyMySQL reads it
+            raise NotThis(str(error)) from error
+        able: int = getattr(connection, "server_capabilities", 0)
+        tls: Tls = "offered" if able & CLIENT.SSL else "none"
+        names = [name for name, bit in (("zlib", CLIENT.COMPRESS), ("zstd", _ZSTD)) if able & bit]
+        name = named(connection.server_version)
+        with contextlib.suppress(err.MySQLError):
+            connection.close()
+        return Greeting(name, tls, " and ".join(names) or "none", refused, pid)
+
+    def open(self, way: Way, login: Login) -> MysqlSession:
+        connection = _undialled(way, login)
+        try:
+            connection.connect(dial(Way(way.path, way.host, way.port)))
+        except err.MySQLError as error:
+            if isinstance(error, err.OperationalError) and error.args and error.args[0] in _CLIENTS_OWN_ERRORS:
+                raise NotThis(_words(error)) from error
+            raise Refused(_words(error)) from error
+        except (OSError, IndexError, ValueError, AssertionError) as error:
+            raise NotThis(str(error)) from error
+        return MysqlSession(connection)
+
+
+class MysqlSession:
+    statements_by_counters = 1
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._socket: socket.socket = connection._sock
+        make_blocking(self._socket)
+
+    def ping(self) -> None:
+        self._socket.sendall(_COM_PING)
+        answer = self._socket.recv(512)
+        if len(answer) < 5 or answer[4] != 0:
+            raise NotThis("it stopped answering COM_PING")
+
+    def _rows(self, statement: str) -> Sequence[Sequence[Any]]:
+        try:
+            with self._connection.cursor() as cursor:
+                cursor.execute(statement)
+                rows: Sequence[Sequence[Any]] = cursor.fetchall()
+                return rows
+        except err.MySQLError as error:
+            raise Refused(_words(error)) from error
+
+    def _pairs(self, what: str, names: Sequence[str]) -> dict[str, str]:
+        quoted = ", ".join(f"'{name}'" for name in names)
+        return {row[0]: str(row[1]) for row in self._rows(f"SHOW GLOBAL {what} WHERE Variable_name IN ({quoted})")}
+
+    def counters(self) -> Counters:
+        """One statement, so that what is subtracted for it is known."""
+        status = self._pairs("STATUS", _COUNTERS)
+        tls = status.get("Ssl_finished_accepts", status.get("Ssl_accepts"))
+        return Counters(int(status["Connections"]), int(status["Questions"]), int(tls) if tls is not None else None)
+
+    def said(self) -> Said:
+        settings = self._pairs("VARIABLES", _VARIABLES)
+        hidden: list[tuple[str, str, str]] = []
+        by_thread: dict[int, tuple[bool | None, bool | None]] = {}
+        pids: dict[int, int] = {}
+        if settings.get("performance_schema") == "ON":
+            try:
+                for number, cipher, compression in self._rows(_BY_THREAD):
+                    by_thread[number] = (cipher != "" if cipher is not None else None, compression == "ON")
+                pids = {number: int(value) for number, value in self._rows(_PIDS) if str(value).isdigit()}
+            except Refused as refused:
+                hidden.append(
+                    (
+                        "which sessions encrypt or compress",
+                        str(refused),
+                        "an account that may SELECT on performance_schema",
+                    )
+                )
+        else:
+            why = "its performance_schema is off, and nothing else tells that of others' sessions"
+            hidden.append(
+                ("which sessions encrypt or compress", why, "performance_schema = ON below [mysqld], and a restart")
+            )
+        if not self._sees_others():
+            hidden.append(("others' sessions", "the account lacks the privilege PROCESS", "GRANT PROCESS ON *.* TO it"))
+        own = self._connection.thread_id()
+        sessions = []
+        for row in self._rows("SHOW PROCESSLIST"):
+            number, user, host = row[0], row[1], str(row[2] or "")
+            if number == own or user in ("system user", "event_scheduler"):
+                continue
+            tls, compressed = by_thread.get(number, (None, None))
+            port = host.rpartition(":")[2]
+            sessions.append(SessionSeen(int(port) if port.isdigit() else None, pids.get(number), tls, compressed))
+        return Said(None, tuple(sessions), tuple(hidden), settings)
+
+    def _sees_others(self) -> bool:
+        held = "SELECT COUNT(*) FROM information_schema.user_privileges WHERE privilege_type = 'PROCESS'"
+        return bool(self._rows(held)[0][0])
+
+    def close(self) -> None:
+        with contextlib.suppress(err.MySQLError, OSError):
+            self._connection.close()
+
+
+def _undialled(way: Way, login: Login) -> Any:
+    place: dict[str, Any] = {"unix_socket": way.path} if way.path is not None else {"host": way.host, "port": way.port}
+    return pymysql.connect(
+        **place,
+        user=login.user,
+        password=login.password,
+        autocommit=True,
+        connect_timeout=int(PATIENCE_S),
+        read_timeout=int(PATIENCE_S),
+        write_timeout=int(PATIENCE_S),
+        ssl=any_certificate() if way.tls else None,
+        ssl_disabled=not way.tls,
+        auth_plugin_map=_PLUGINS,
+        program_name="howfar doctor",
+        defer_connect=True,
+    )
+
+
+def _words(error: Exception) -> str:
+    words = error.args[1] if len(error.args) > 1 else str(error)
+    return f"{words} ({error.args[0]})" if len(error.args) > 1 else str(words)
+
+
+def named(version: str) -> str:
+    """`10.11.19-MariaDB-0+deb12u1` is MariaDB 10.11.19; some begin with 5.5.5- for the sake of old replicas."""
+    brand = "MariaDB" if "mariadb" in version.lower() else "MySQL"
+    if brand == "MariaDB":
+        version = version.removeprefix("5.5.5-")
+    found = re.match(r"[\d.]+", version)
+    return f"{brand} {found.group() if found else version}"

@@ -1,0 +1,96 @@
+"""Servers as they are named: DSNs of MySQL, MariaDB, Redis and Memcached, and who logs in. Pure.
+
+MySQL's DSNs are those of `howfar load`. A password in one is refused: everybody on the machine reads it in `ps`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from urllib.parse import unquote, urlsplit
+
+from howfar.doctor.findings import Kind
+from howfar.errors import UsageError
+from howfar.load.dsn import PASSWORD_ADVICE, parse_dsn
+from howfar.load.dsn import SCHEMES as MYSQL_SCHEMES
+from howfar.load.place import DEFAULT_PORT
+
+SCHEMES = {
+    **dict.fromkeys(MYSQL_SCHEMES, Kind.MYSQL),
+    **dict.fromkeys(("redis", "rediss", "valkey", "valkeys"), Kind.REDIS),
+    "memcached": Kind.MEMCACHED,
+    "memcacheds": Kind.MEMCACHED,
+}
+ENCRYPTED = {"rediss", "valkeys", "memcacheds"}
+DEFAULT_PORTS = {Kind.MYSQL: DEFAULT_PORT, Kind.REDIS: 6379, Kind.MEMCACHED: 11211}
+_EXAMPLES = (
+    "Write for example mysql://user@127.0.0.1:3306/, mysql:///run/mysqld/mysqld.sock?user=u, redis://127.0.0.1:6379, "
+    "redis:///run/redis/redis-server.sock, memcached://127.0.0.1:11211 or memcached:///run/memcached/memcached.sock."
+)
+
+
+@dataclass(frozen=True)
+class Login:
+    """Who logs in to a server. The password stands in nothing that is printed."""
+
+    user: str
+    password: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Logins:
+    """By what the server speaks."""
+
+    mysql: Login
+    redis: Login
+
+    def of(self, kind: Kind) -> Login:
+        return self.redis if kind is Kind.REDIS else self.mysql
+
+
+@dataclass(frozen=True)
+class Target:
+    """A server that was named. `host` is a name or an address; of a socket, `path` is."""
+
+    kind: Kind
+    path: str | None
+    host: str | None
+    port: int | None
+    user: str | None
+    tls: bool
+
+
+def parse_target(text: str) -> Target:
+    """Raises UsageError; its message never repeats what may be a password."""
+    scheme = text.partition("://")[0].lower()
+    if "://" not in text or scheme not in SCHEMES:
+        shown = "that" if "@" in text else repr(text)
+        raise UsageError(
+            f"{shown} names no server: a DSN begins with {', '.join(f'{s}://' for s in SCHEMES)}", _EXAMPLES
+        )
+    kind = SCHEMES[scheme]
+    if kind is Kind.MYSQL:
+        place = parse_dsn(text)
+        port = None if place.socket is not None else place.port or DEFAULT_PORTS[kind]
+        tls = place.ssl_mode not in (None, "DISABLED")
+        return Target(kind, place.socket, place.host, port, place.user, tls)
+    return _of_cache(kind, scheme, text)
+
+
+def _of_cache(kind: Kind, scheme: str, text: str) -> Target:
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError as error:
+        raise UsageError(f"the DSN cannot be read: {error}", _EXAMPLES) from error
+    if parts.password:
+        raise UsageError("the DSN contains a password, which everybody on this machine could read", PASSWORD_ADVICE)
+    if parts.query or parts.fragment:
+        raise UsageError(f"a {scheme}:// DSN has no parameters", _EXAMPLES)
+    user = unquote(parts.username) if parts.username else None
+    if parts.hostname:
+        return Target(kind, None, unquote(parts.hostname), port or DEFAULT_PORTS[kind], user, scheme in ENCRYPTED)
+    if len(parts.path) < 2:
+        raise UsageError("the DSN names neither a host nor a socket", _EXAMPLES)
+    if scheme in ENCRYPTED:
+        raise UsageError(f"a {scheme}:// DSN names a socket, which is never encrypted", f"Write {scheme[:-1]}://.")
+    return Target(kind, unquote(parts.path), None, None, user, False)

@@ -1,0 +1,155 @@
+"""Looks at the connections of each server again and again for a few seconds: who holds them, and who makes new ones.
+
+By /proc alone, so it asks the servers nothing. A connection that begins and ends between two looks is missed; the servers'
+own counters say how many there were. How often it looks depends on what a look costs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from howfar.doctor import procfs
+from howfar.doctor.procfs import ESTABLISHED, Address, TcpRow
+
+_LOOK_S = 0.002
+_SHARE = 0.25
+"""Of one CPU, spent in looking: connections that live for a few milliseconds are seen only by many looks."""
+_SOCKETS_EVERY = 8
+"""Looks. What changes slowly is looked at less often."""
+_FULL_SEARCH_S = 0.2
+"""Between two searches of all processes for the owner of a socket."""
+_BUNDLE = re.compile(
+    r"/(ca-certificates\.crt|ca-bundle\.(crt|pem|trust\.crt)|tls-ca-bundle\.pem|cacert\.pem|cert\.pem)$"
+)
+"""The machine's certificate authorities, under the names that distributions and language runtimes give the file."""
+
+
+@dataclass
+class Holder:
+    """One process, or what cannot be told apart, with its connections to one server."""
+
+    pid: int | None
+    uid: int | None
+    remote: str | None
+    connections: int = 0
+    ports: set[int] = field(default_factory=set)
+    server_ports: set[int] = field(default_factory=set)
+    bundle_looks: int = 0
+
+
+@dataclass
+class Watched:
+    """By the server's key: who held connections by TCP, and how many there were over its socket."""
+
+    holders: dict[int, dict[object, Holder]]
+    socket_connections: dict[int, int]
+    looks: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Watching:
+    """What belongs to one server."""
+
+    key: int
+    ports: Mapping[int, frozenset[str]]
+    """Its TCP ports, and at which addresses; an address of all interfaces is none here."""
+    paths: frozenset[str]
+
+
+class Watch:
+    def __init__(self, servers: Sequence[Watching]) -> None:
+        self._servers = servers
+        self._pid_of: dict[int, int] = {}
+        self.programs: dict[int, procfs.Process] = {}
+        """Of each process that held a connection: what it is, kept as it may be gone at the end."""
+        self._searched = float("-inf")
+        self._own = os.getpid()
+        self._seen = Watched({s.key: {} for s in servers}, {s.key: 0 for s in servers}, 0, 0.0)
+
+    def during(self, seconds: float) -> Watched:
+        began = time.monotonic()
+        while True:
+            worked = time.thread_time()
+            self._look(time.monotonic())
+            self._seen.looks += 1
+            now, worked = time.monotonic(), time.thread_time() - worked
+            self._seen.seconds = now - began
+            if now - began >= seconds:
+                return self._seen
+            time.sleep(max(_LOOK_S, worked / _SHARE - worked))
+
+    def _look(self, now: float) -> None:
+        rows = [row for row in procfs.tcp_rows() if row.state == ESTABLISHED]
+        by_ends = {(row.local, row.remote): row for row in rows}
+        pairs = [(server, row, by_ends.get((row.remote, row.local))) for server in self._servers for row in rows
+                 if _is_at(server, row.local)]  # fmt: skip
+        self._find_owners({client.inode for _, _, client in pairs if client is not None and client.inode}, now)
+        held: dict[int, int] = {}
+        for server, row, client in pairs:
+            if (holder := self._holder(server.key, row, client)) is None:
+                continue
+            holder.ports.add(row.remote[1])
+            holder.server_ports.add(row.local[1])
+            held[id(holder)] = held.get(id(holder), 0) + 1
+            holder.connections = max(holder.connections, held[id(holder)])
+        if self._seen.looks % _SOCKETS_EVERY == 0:
+            self._count_on_sockets()
+        self._look_for_bundles()
+
+    def _count_on_sockets(self) -> None:
+        paths = [row.path for row in procfs.unix_rows() if row.connected]
+        for server in self._servers:
+            count = sum(path in server.paths for path in paths)
+            self._seen.socket_connections[server.key] = max(self._seen.socket_connections[server.key], count)
+
+    def _holder(self, key: int, row: TcpRow, client: TcpRow | None) -> Holder | None:
+        if client is not None:
+            pid = self._pid_of.get(client.inode)
+            if pid == self._own:
+                return None
+            name: object = ("pid", pid) if pid is not None else ("uid", client.uid)
+            return self._seen.holders[key].setdefault(name, Holder(pid, client.uid, None))
+        if procfs.is_of_this_machine(row.remote[0]):  # its other end is in another namespace, or just going
+            return None
+        return self._seen.holders[key].setdefault(("remote", row.remote[0]), Holder(None, None, row.remote[0]))
+
+    def _find_owners(self, inodes: set[int], now: float) -> None:
+        """First among the processes that had connections before, then, not too often, among all."""
+        missing = inodes - self._pid_of.keys()
+        if missing:
+            missing -= self._take(set(self._pid_of.values()), missing)
+        if missing and now - self._searched >= _FULL_SEARCH_S:
+            self._searched = now
+            self._take({process.pid for process in procfs.processes()}, missing)
+
+    def _take(self, pids: set[int], missing: set[int]) -> set[int]:
+        found: set[int] = set()
+        for pid in pids:
+            for inode in (procfs.socket_inodes(pid) or set()) & missing:
+                self._pid_of[inode] = pid
+                found.add(inode)
+                if pid not in self.programs and (process := procfs.process(pid)) is not None:
+                    self.programs[pid] = process
+        return found
+
+    def _look_for_bundles(self) -> None:
+        """Reading the bundle takes most of the time of a connect that does it, so a few looks find it open."""
+        reading: dict[int, bool] = {}
+        for holders in self._seen.holders.values():
+            for holder in holders.values():
+                if holder.pid is None:
+                    continue
+                if holder.pid not in reading:
+                    files = procfs.open_files(holder.pid) or []
+                    reading[holder.pid] = any(_BUNDLE.search(name) for name in files)
+                holder.bundle_looks += reading[holder.pid]
+
+
+def _is_at(server: Watching, local: Address) -> bool:
+    hosts = server.ports.get(local[1])
+    return hosts is not None and (not hosts or local[0] in hosts)

@@ -1,0 +1,104 @@
+"""Servers set up wrong, each in one way, and servers set up right, with their clients: what `tests.lab.doctor_scenario` starts.
+
+A case that is wrong says which checks must find it. What they propose is applied, and then nothing may be left to change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class User:
+    """A client of the case's server. `{port}`, `{tls}`, `{base}` are put into its words."""
+
+    way: str
+    """`tcp`, `tls`, `unix`; or `cli-compress`, `cli`: the command `mariadb` on the socket; or `socat`: through a forwarder."""
+    mode: str = "hold"
+    account: str = "www-data"
+    name: str = ""
+    """What the program is called, where that matters."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """`options` are those of the server's own file or command line; `{base}` is the case's directory, `{port}` a free port."""
+
+    name: str
+    server: str
+    options: tuple[str, ...]
+    finds: frozenset[str] = frozenset()
+    """To change. Empty: it is right."""
+    notes: frozenset[str] = frozenset()
+    user: User | None = None
+    account: str = "root"
+    removed: str = ""
+    """This file is removed once the server is up."""
+    second: bool = False
+    """Another server of the same options is started after the first, and takes its socket."""
+
+
+def _sets(*names: str) -> frozenset[str]:
+    return frozenset(names)
+
+
+_MARIADB = ("port = {port}", "bind-address = 127.0.0.1")
+_MYSQL = ("port = {port}", "bind-address = 127.0.0.1", "mysqlx = OFF", "disable-log-bin", "secure-file-priv =")
+_REDIS = ("port {port}", "bind 127.0.0.1", "save ''", "dir {base}")
+_TCP, _SOCKET = User("tcp"), User("unix")
+
+CASES: tuple[Case, ...] = (
+    Case("mariadb without a socket", "mariadb", (*_MARIADB, "socket ="), _sets("socket-off"), user=_TCP),
+    Case("mariadb by loopback", "mariadb", (*_MARIADB, "socket = {base}/s.sock"), _sets("loopback-tcp"), user=_TCP),
+    Case("mariadb in a closed directory", "mariadb", (*_MARIADB, "socket = {base}/closed/s.sock"),
+         _sets("socket-out-of-reach"), user=_TCP),
+    Case("mariadb whose socket is gone", "mariadb", (*_MARIADB, "socket = {base}/s.sock"), _sets("socket-gone"),
+         removed="{base}/s.sock"),
+    Case("mariadb with a connection each", "mariadb", (*_MARIADB, "socket = {base}/s.sock"), _sets("connect-churn"),
+         user=User("unix", "each")),
+    Case("mariadb and the bundle", "mariadb", (*_MARIADB, "socket = {base}/s.sock"),
+         _sets("authority-bundle", "loopback-tcp"), user=User("tcp", "seldom-default")),
+    Case("mariadb compressed", "mariadb", (*_MARIADB, "socket = {base}/s.sock", "performance_schema = ON"),
+         _sets("compressed-local"), user=User("cli-compress")),
+    Case("mariadb behind socat", "mariadb", (*_MARIADB, "socket = {base}/s.sock"), _sets("forwarder"), user=User("socat")),
+    Case("mysql by loopback TLS", "mysql", (*_MYSQL, "socket = {base}/s.sock"), _sets("loopback-tcp"),
+         _sets("encrypted-local"), user=User("tls")),
+    Case("mysql encrypted in the socket", "mysql", (*_MYSQL, "socket = {base}/s.sock"), _sets("encrypted-socket"),
+         user=User("cli")),
+    Case("redis without a socket", "redis", _REDIS, _sets("socket-off"), user=_TCP, account="redis"),
+    Case("redis of root without a socket", "redis", _REDIS, _sets("socket-off"), user=_TCP),
+    Case("redis by loopback", "redis", (*_REDIS, "unixsocket {base}/s.sock", "unixsocketperm 777"), _sets("loopback-tcp"),
+         user=_TCP),
+    Case("redis for itself alone", "redis", (*_REDIS, "unixsocket {base}/s.sock", "unixsocketperm 700"),
+         _sets("socket-out-of-reach"), user=_TCP, account="redis"),
+    Case("redis whose socket is gone", "redis", (*_REDIS, "unixsocket {base}/s.sock", "unixsocketperm 777"),
+         _sets("socket-gone"), removed="{base}/s.sock"),
+    Case("redis whose path another has", "redis", (*_REDIS, "unixsocket {base}/s.sock", "unixsocketperm 777"),
+         _sets("socket-gone"), second=True),
+    Case("redis with a connection each", "redis", (*_REDIS, "unixsocket {base}/s.sock", "unixsocketperm 777"),
+         _sets("connect-churn"), user=User("unix", "each")),
+    Case("redis by loopback TLS", "redis",
+         (*_REDIS, "unixsocket {base}/s.sock", "unixsocketperm 777", "tls-port {tls}", "tls-auth-clients no",
+          "tls-cert-file {certificate}", "tls-key-file {key}", "tls-ca-cert-file {ca}"),
+         _sets("loopback-tcp"), _sets("encrypted-local"), user=User("tls")),
+    Case("memcached without a socket", "memcached", ("-l 127.0.0.1:{port}",), _sets("socket-off"), user=_TCP,
+         account="memcache"),
+    Case("memcached with a port in vain", "memcached", ("-s {base}/s.sock", "-a 0777", "-p {port}"), _sets("options-ignored")),
+    Case("memcached with TLS in vain", "memcached",
+         ("-s {base}/s.sock", "-a 0777", "-Z", "-o ssl_chain_cert={certificate},ssl_key={key}"), _sets("options-ignored")),
+    Case("memcached whose socket is gone", "memcached", ("-s {base}/s.sock", "-a 0777"), _sets("socket-gone"),
+         removed="{base}/s.sock"),
+    Case("memcached with a connection each", "memcached", ("-s {base}/s.sock", "-a 0777"), _sets("connect-churn"),
+         user=User("unix", "each")),
+    # Right: nothing may be proposed.
+    Case("right: mariadb by its socket", "mariadb", (*_MARIADB, "socket = {base}/s.sock"), user=_SOCKET),
+    Case("right: mariadb, java knows no sockets", "mariadb", (*_MARIADB, "socket = {base}/s.sock"), user=User("tcp", name="java")),
+    Case("right: mysql by its socket", "mysql", (*_MYSQL, "socket = {base}/s.sock"), user=_SOCKET),
+    Case("right: redis by its socket", "redis", (*_REDIS, "unixsocket {base}/s.sock", "unixsocketperm 777"), user=_SOCKET),
+    Case("right: redis for other machines", "redis", ("port {port}", "bind 0.0.0.0", "save ''", "dir {base}", "protected-mode no")),
+    Case("right: memcached by its socket", "memcached", ("-s {base}/s.sock", "-a 0777"), user=_SOCKET),
+    Case("right: memcached for other machines", "memcached", ("-l 0.0.0.0:{port}",)),
+)  # fmt: skip
+
+WRONG = tuple(case for case in CASES if case.finds)
+RIGHT = tuple(case for case in CASES if not case.finds)

@@ -1,0 +1,96 @@
+"""A client of one server, as `tests.lab.doctor_scenario` starts it: holds a connection, or opens one for each request.
+
+    python -m tests.lab.doctor_client KIND WAY MODE ACCOUNT REPORT [NAME]
+
+WAY is `tcp:PORT`, `tls:PORT` or `unix:PATH`; MODE is `hold`, `each` (a connection
+for each request), `seldom` (the same, slowly), or `seldom-default`: with all defaults of its library.
+REPORT is a file that says how many connects there were, and the CPU time of all. NAME is what the program is to be called.
+"""
+
+from __future__ import annotations
+
+import encodings.idna  # noqa: F401 - Python loads it late, when the account may no longer read it
+import os
+import pwd
+import socket
+import ssl
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pymysql
+
+_PAUSE_S = 0.002
+_SELDOM_S = 0.15
+_ASKS = {"redis": b"PING\r\n", "memcached": b"version\r\n"}
+
+
+def _anybody() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _cache(kind: str, way: str, where: str, context: ssl.SSLContext) -> Callable[[], None]:
+    if way == "unix":
+        made = socket.socket(socket.AF_UNIX)
+        made.connect(where)
+    else:
+        made = socket.create_connection(("127.0.0.1", int(where)))
+        if way == "tls":
+            made = context.wrap_socket(made)
+
+    def ask() -> None:
+        made.sendall(_ASKS[kind])
+        assert made.recv(100)
+
+    return ask
+
+
+def _mysql(way: str, where: str, context: ssl.SSLContext, defaults: bool) -> Callable[[], None]:
+    place: dict[str, Any] = {"unix_socket": where} if way == "unix" else {"host": "127.0.0.1", "port": int(where)}
+    if way == "tls":
+        place["ssl"] = context
+    elif not defaults:
+        place["ssl_disabled"] = True
+    connection = pymysql.connect(user="root", **place)
+
+    def ask() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("DO 1")
+
+    return ask
+
+
+def _main(kind: str, way: str, mode: str, account: str, report: Path, name: str = "") -> None:
+    way, _, where = way.partition(":")
+    context = _anybody()
+    if name:
+        Path("/proc/self/comm").write_text(name)
+    report.touch(mode=0o666)
+    report.chmod(0o666)
+    entry = pwd.getpwnam(account)
+    os.setgroups(os.getgrouplist(account, entry.pw_gid))
+    os.setgid(entry.pw_gid)
+    os.setuid(entry.pw_uid)
+    connects, held, told = 0, None, 0.0
+    while True:
+        if held is None or mode != "hold":
+            held = (
+                _mysql(way, where, context, mode == "seldom-default")
+                if kind == "mysql"
+                else _cache(kind, way, where, context)
+            )
+            connects += 1
+        held()
+        time.sleep(_SELDOM_S if mode.startswith("seldom") else _PAUSE_S)
+        if time.monotonic() - told > 0.1:
+            told = time.monotonic()
+            report.write_text(f"{connects} {time.process_time_ns()}")
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4], Path(sys.argv[5]), *sys.argv[6:])

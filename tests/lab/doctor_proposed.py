@@ -1,0 +1,69 @@
+"""What the doctor proposed, read as by somebody who copies it: lines for the server's file, the client, a shell, which runs them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from howfar.doctor.lines.servers import PATHS
+
+_PATH = re.compile(r"(/[\w./-]+\.sock)")
+
+
+@dataclass
+class Proposed:
+    """`server`: lines of its file. `path`: where the client is to find the socket. `mode`: how it is to use its connections."""
+
+    server: list[str] = field(default_factory=list)
+    path: str = ""
+    mode: str = ""
+    client_file: list[str] = field(default_factory=list)
+    all_lines: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, findings: Sequence[Mapping[str, Any]], used: dict[str, int]) -> Proposed:
+        """`used` counts the servers that were told the same path: on one machine each needs its own."""
+        made = cls()
+        changes = [change for finding in findings if finding["severity"] == "change" for change in finding["changes"]]
+        rename = _renamed([line for change in changes for line in change["lines"]], used)
+        for change in changes:
+            lines = [rename(line) for line in change["lines"]]
+            made.all_lines += lines
+            if change["where"].startswith("shell"):
+                for line in lines:
+                    subprocess.run(["sh", "-ec", line], check=True)
+            elif change["restarts"]:
+                made.server += lines
+            elif not change["where"].startswith("/etc/tmpfiles.d"):
+                made._of_client(lines)
+        return made
+
+    def _of_client(self, lines: Sequence[str]) -> None:
+        if lines[0] == "[client]":
+            self.client_file += lines
+        for line in lines:
+            if found := _PATH.search(line):
+                self.path = found.group(1)
+            if "persistent" in line.lower() or "pool" in line or "once for each process" in line:
+                self.mode = "hold"
+            if line == "ssl_disabled=True":
+                self.mode = "seldom"
+
+    def applied(self, options: Sequence[str]) -> list[str]:
+        """The options of the server's file or command line with these lines: later ones win, `take out` takes out."""
+        out = {word for line in self.server if line.startswith("# take out") for word in re.findall(r"-\w\b", line)}
+        added = [line for line in self.server if not line.startswith(("#", "["))]
+        if added and added[0].startswith("-"):
+            out |= {line.split(" ")[0] for line in added}
+        return [option for option in options if option.split(" ")[0] not in out] + added
+
+
+def _renamed(lines: Sequence[str], used: dict[str, int]) -> Any:
+    folder = next((path.rpartition("/")[0] for path in PATHS.values() if any(path in line for line in lines)), None)
+    if folder is None:
+        return lambda line: line
+    used[folder] = number = used.get(folder, 0) + 1
+    return (lambda line: line) if number == 1 else (lambda line: line.replace(folder, f"{folder}-{number}"))

@@ -1,0 +1,326 @@
+"""Many servers at once in namespaces of their own, set up wrong and right; looked at, changed as proposed, and looked at again.
+
+    unshare --net --pid --mount --fork --mount-proc --kill-child python -m tests.lab.doctor_scenario
+
+Prints JSON: by the name of each case what both looks found of its server. Whatever was started dies with the PID namespace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pymysql
+
+from howfar.errors import HowfarError
+from howfar.lab.certificates import make_certificates
+from howfar.lab.servers.kinds import DIALECTS, find_server
+from howfar.lab.sockets import free_port
+from tests.lab.doctor_cases import CASES, Case, User
+from tests.lab.doctor_proposed import Proposed
+
+WATCH_S = 2.0
+_PATIENCE_S = 20.0
+_PROGRAMS = {"redis": "redis-server", "memcached": "memcached"}
+
+
+def _until(condition: Callable[[], bool], what: str, log: Path | None = None) -> None:
+    deadline = time.monotonic() + _PATIENCE_S
+    while not condition():
+        said = log.read_text(errors="replace")[-800:] if log is not None else ""
+        assert time.monotonic() < deadline, f"waited {_PATIENCE_S:.0f} s for: {what}: {said}"
+        time.sleep(0.01)
+
+
+class Ward:
+    """One case: its server, its client, and what was changed."""
+
+    def __init__(self, case: Case, base: Path, templates: Mapping[str, Path], certificates: Mapping[str, str]) -> None:
+        self.case, self.base = case, base
+        self.words = {"base": str(base), "port": str(free_port()), "tls": str(free_port()), **certificates}
+        self.options = [option.format(**self.words) for option in case.options]
+        self.proposed = Proposed()
+        self.processes: list[subprocess.Popen[bytes]] = []
+        (base / "closed").mkdir(parents=True)
+        shutil.chown(base, case.account)
+        shutil.chown(base / "closed", case.account)
+        base.chmod(0o755)
+        (base / "closed").chmod(0o700)
+        if case.server in templates:
+            subprocess.run(["cp", "-a", "--sparse=always", templates[case.server], base / "data"], check=True)
+
+    def start_server(self) -> None:
+        self.server = self._spawn(*self._command(self.options), account=self.case.account)
+        self._until_up(self.server)
+        if self.case.second and not self.proposed.server:
+            options = [option.replace(self.words["port"], self.words["tls"]) for option in self.options]
+            self._until_up(self._spawn(*self._command(options), account=self.case.account))
+        if self.case.removed and not self.proposed.server:
+            Path(self.case.removed.format(**self.words)).unlink()
+
+    def _spawn(self, *command: str, account: str = "root") -> subprocess.Popen[bytes]:
+        with (self.base / "log").open("ab") as log:
+            made = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, user=account, group=account_group(account), extra_groups=[]
+            )  # fmt: skip
+        self.processes.append(made)
+        return made
+
+    def _command(self, options: Sequence[str]) -> list[str]:
+        if self.case.server == "memcached":
+            who = ["-u", "root"] if self.case.account == "root" else []
+            return ["memcached", *who, *(word for option in options for word in option.split(" ", 1))]
+        if self.case.server == "redis":
+            file = self.base / f"redis-{len(self.processes)}.conf"
+            file.write_text("\n".join(options) + "\n")
+            file.chmod(0o644)
+            return ["redis-server", str(file)]
+        file = self.base / "my.cnf"
+        file.write_text("\n".join(["[mysqld]", f"datadir = {self.base}/data", "user = root", *options]) + "\n")
+        return [str(find_server(self.case.server).path), f"--defaults-file={file}"]
+
+    def _until_up(self, server: subprocess.Popen[bytes]) -> None:
+        log = self.base / "log"
+
+        def up() -> bool:
+            assert server.poll() is None, f"{self.case.name}: ended: {log.read_text()[-800:]}"
+            listening = {words[3] for words in _tcp() if words[3] == "0A"} and _inodes(server.pid)
+            return bool(listening) and self._answers()
+
+        _until(up, self.case.name, log)
+
+    def _answers(self) -> bool:
+        """By the socket that it is to have, else by its port."""
+        path = self.socket()
+        if self.case.server in DIALECTS:
+            place: dict[str, Any] = (
+                {"unix_socket": path} if path else {"host": "127.0.0.1", "port": int(self.words["port"])}
+            )
+            with contextlib.suppress(pymysql.err.MySQLError):
+                pymysql.connect(user="root", ssl_disabled=True, **place).close()
+                return True
+            return False
+        return (
+            Path(path).exists()
+            if path
+            else self.words["port"] in {str(int(words[1].rpartition(":")[2], 16)) for words in _tcp()}
+        )
+
+    def socket(self) -> str:
+        """The last that its options name."""
+        found = ""
+        for option in self.options:
+            name, _, value = option.replace("=", " ", 1).partition(" ")
+            if name in ("socket", "unixsocket", "-s"):
+                found = value.strip()
+        return found
+
+    def start_client(self) -> None:
+        user = self.case.user
+        self.clients: list[subprocess.Popen[bytes]] = []
+        if user is None:
+            return
+        mode = self.proposed.mode or user.mode
+        path = self.proposed.path
+        if user.way.startswith("cli"):
+            self._start_cli(compressed=user.way == "cli-compress")
+            return
+        where = f"unix:{path or self.socket()}" if path or user.way == "unix" else self._address(user)
+        if user.way == "socat":
+            end = f"UNIX-CONNECT:{path}" if path else f"TCP:127.0.0.1:{self.words['port']}"
+            self.clients.append(
+                self._spawn("socat", f"TCP-LISTEN:{self.words['tls']},fork,reuseaddr,bind=127.0.0.1", end)
+            )
+            _until(
+                lambda: int(self.words["tls"]) in {int(words[1].rpartition(":")[2], 16) for words in _tcp()}, "socat"
+            )
+            where = f"tcp:{self.words['tls']}"
+        kind = "mysql" if self.case.server in DIALECTS else self.case.server
+        self.report = self.base / f"report-{len(self.processes)}"
+        self.clients.append(
+            self._spawn(
+                sys.executable,
+                "-m",
+                "tests.lab.doctor_client",
+                kind,
+                where,
+                mode,
+                user.account,
+                str(self.report),
+                user.name,
+            )
+        )
+        _until(
+            lambda: self.report.exists() and self.report.read_text() != "",
+            f"{self.case.name}: the client",
+            self.base / "log",
+        )
+
+    def _address(self, user: User) -> str:
+        """Redis has a port of its own for TLS."""
+        return f"{user.way}:{self.words['tls' if user.way == 'tls' and self.case.server == 'redis' else 'port']}"
+
+    def _start_cli(self, compressed: bool) -> None:
+        file = self.base / "client.cnf"
+        file.write_text("\n".join(["[client]", "compress" if compressed else "ssl", *self.proposed.client_file]) + "\n")
+        self.clients.append(
+            self._spawn(
+                "mariadb", f"--defaults-file={file}", "-S", self.socket(), "-u", "root", "-e", "SELECT SLEEP(1000)"
+            )
+        )
+        with pymysql.connect(unix_socket=self.socket(), user="root", ssl_disabled=True, autocommit=True) as connection:
+
+            def asks() -> bool:
+                with connection.cursor() as cursor:
+                    cursor.execute("SHOW PROCESSLIST")
+                    return any("SLEEP" in str(row[7]) for row in cursor.fetchall())
+
+            _until(asks, f"{self.case.name}: the command", self.base / "log")
+
+    def stop_clients(self) -> None:
+        for client in self.clients:
+            client.kill()
+            client.wait()
+
+    def stop_server(self) -> None:
+        """In good order, so that its data can be opened again."""
+        self.server.terminate()
+        self.server.wait(_PATIENCE_S)
+
+    def figures(self) -> list[int]:
+        """Connects and CPU time of the client until now."""
+        if self.case.user is None or self.case.user.way.startswith("cli"):
+            return []
+        return [int(word) for word in self.report.read_text().split()]
+
+
+def account_group(account: str) -> int:
+    return pwd.getpwnam(account).pw_gid
+
+
+def _tcp() -> list[list[str]]:
+    return [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+
+
+def _inodes(pid: int) -> bool:
+    return any("socket:" in str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir() if entry.is_symlink())
+
+
+def _look(*words: str) -> dict[str, Any]:
+    command = "import sys; from howfar.cli.main import run_command_line; sys.exit(run_command_line())"
+    done = subprocess.run([sys.executable, "-c", command, "doctor", "--json", "--watch", str(WATCH_S), *words],
+                          capture_output=True, text=True, timeout=120, env={**os.environ, "HOWFAR_DEBUG": "1"})  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def _seen(look: Mapping[str, Any], ward: Ward) -> dict[str, Any]:
+    return next((server for server in look["servers"] if server["pid"] == ward.server.pid), {})
+
+
+def _own_machine(base: Path) -> None:
+    """Loopback up; an empty /run; accounts that may be changed."""
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "none", "/run"], check=True)
+    # Temporary tables are named after the PID, which servers of other PID namespaces may have too.
+    (base / "tmp").mkdir()
+    (base / "tmp").chmod(0o1777)
+    os.environ["TMPDIR"] = str(base / "tmp")
+    (base / "etc").mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "none", str(base / "etc")], check=True)
+    subprocess.run(["cp", "-a", "/etc/.", str(base / "etc")], check=True)
+    subprocess.run(["mount", "--bind", str(base / "etc"), "/etc"], check=True)
+
+
+def _present(server: str) -> str:
+    """Why there is none; empty when there is."""
+    if server in _PROGRAMS:
+        return (
+            ""
+            if shutil.which(_PROGRAMS[server])
+            else f"{_PROGRAMS[server]} is not installed (./setup --tests brings it)"
+        )
+    try:
+        find_server(server)
+    except HowfarError as error:
+        return f"{error.message} {error.advice}"
+    return ""
+
+
+def _measured(wards: Sequence[Ward]) -> tuple[dict[str, Any], dict[str, list[int]]]:
+    """A look, and what each client did meanwhile: connects and CPU time."""
+    before = {ward.case.name: ward.figures() for ward in wards}
+    look = _look()
+    after = {ward.case.name: ward.figures() for ward in wards}
+    return look, {name: [b - a for a, b in zip(before[name], after[name], strict=True)] for name in before}
+
+
+def main() -> None:
+    base = Path(tempfile.mkdtemp(prefix="hfd", dir="/tmp"))
+    try:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=0755", "none", str(base)], check=True)
+        _own_machine(base)
+        absent = {server: why for server in ("mariadb", "mysql", *_PROGRAMS) if (why := _present(server))}
+        templates, certificates = _made(base, absent)
+        cases = [case for case in CASES if case.server not in absent]
+        wards = [Ward(case, base / str(number), templates, certificates) for number, case in enumerate(cases)]
+        for ward in wards:
+            ward.start_server()
+        for ward in wards:
+            ward.start_client()
+        first, did_first = _measured(wards)
+        of_first = {ward.case.name: _seen(first, ward) for ward in wards}
+        known = {process.pid for ward in wards for process in ward.processes}
+        _change(wards, of_first)
+        second, did_second = _measured(wards)
+        answer = {
+            "absent": absent,
+            "first": of_first,
+            "second": {ward.case.name: _seen(second, ward) for ward in wards},
+            "did_first": did_first,
+            "did_second": did_second,
+            "strangers": [server for server in first["servers"] if server["pid"] not in known],
+            "lines": {ward.case.name: ward.proposed.all_lines for ward in wards},
+        }
+        print(json.dumps(answer))
+    finally:
+        subprocess.run(["umount", "-l", "/etc", str(base / "etc"), str(base)], stderr=subprocess.DEVNULL)
+        shutil.rmtree(base, ignore_errors=True)
+
+
+def _made(base: Path, absent: Mapping[str, str]) -> tuple[dict[str, Path], dict[str, str]]:
+    """Data directories to copy, and certificates."""
+    templates = {kind: base / kind for kind in DIALECTS if kind not in absent}
+    for kind, where in templates.items():
+        DIALECTS[kind].initialise(find_server(kind).path, where)
+        DIALECTS[kind].adopt(where)
+    tls = make_certificates(base, ["127.0.0.1"])
+    return templates, {"certificate": str(tls.certificate), "key": str(tls.key), "ca": str(tls.ca)}
+
+
+def _change(wards: Sequence[Ward], looks: Mapping[str, Any]) -> None:
+    """As proposed, and nothing else."""
+    used: dict[str, int] = {}
+    for ward in wards:
+        ward.proposed = Proposed.of(looks[ward.case.name].get("findings", []), used)
+        ward.stop_clients()
+        if ward.proposed.server:
+            ward.stop_server()
+            ward.options = ward.proposed.applied(ward.options)
+            ward.start_server()
+        ward.start_client()
+
+
+if __name__ == "__main__":
+    main()

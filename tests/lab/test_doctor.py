@@ -1,0 +1,119 @@
+"""`howfar doctor` before servers set up wrong in many ways and right in some: finds each, accuses nobody, and its lines help."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from tests.lab.doctor_cases import CASES, RIGHT, WRONG, Case
+
+ROOT = Path(__file__).parents[2]
+SCHEMA = ROOT / "schema" / "doctor.json"
+NAMESPACES = ("unshare", "--net", "--pid", "--mount", "--fork", "--mount-proc", "--kill-child")
+
+
+@pytest.fixture(scope="module")
+def seen(mariadb: None) -> dict[str, Any]:
+    if os.geteuid() != 0:
+        pytest.skip("servers and clients of several accounts need root")
+    done = subprocess.run(
+        [*NAMESPACES, sys.executable, "-m", "tests.lab.doctor_scenario"],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def of(seen: dict[str, Any], look: str, case: Case) -> dict[str, Any]:
+    if case.server in seen["absent"]:
+        pytest.skip(seen["absent"][case.server])
+    found: dict[str, Any] = seen[look][case.name]
+    assert found, "it was not found at all"
+    return found
+
+
+def checks(server: dict[str, Any], severity: str) -> set[str]:
+    return {finding["check"] for finding in server["findings"] if finding["severity"] == severity}
+
+
+def test_there_are_twenty_ways_and_more() -> None:
+    assert len(WRONG) >= 20 and len({case.name for case in CASES}) == len(CASES)
+
+
+@pytest.mark.parametrize("case", WRONG, ids=lambda case: case.name)
+def test_what_is_wrong_is_found_and_ends_when_it_is_changed(case: Case, seen: dict[str, Any]) -> None:
+    before, after = of(seen, "first", case), of(seen, "second", case)
+    assert checks(before, "change") == case.finds
+    assert checks(before, "note") >= case.notes
+    assert checks(after, "change") == set(), seen["lines"][case.name]
+    for finding in before["findings"]:
+        assert finding["severity"] == "note" or finding["changes"], "whoever says change says to what"
+
+
+@pytest.mark.parametrize("case", RIGHT, ids=lambda case: case.name)
+def test_who_is_right_is_not_accused(case: Case, seen: dict[str, Any]) -> None:
+    for look in ("first", "second"):
+        assert of(seen, look, case)["findings"] == []
+
+
+def test_nothing_else_is_a_server(seen: dict[str, Any]) -> None:
+    assert seen["strangers"] == []
+
+
+MOVED = [case for case in WRONG if case.finds & {"loopback-tcp", "socket-off", "socket-out-of-reach"}]
+
+
+@pytest.mark.parametrize("case", MOVED, ids=lambda case: case.name)
+def test_a_client_that_was_told_the_socket_comes_by_it(case: Case, seen: dict[str, Any]) -> None:
+    before, after = of(seen, "first", case), of(seen, "second", case)
+    assert [client["local"] for client in before["clients"] if client["by"] == "tcp"] == [True]
+    assert [client for client in after["clients"] if client["by"] == "tcp"] == []
+    assert after["socket_connections"] >= 1
+
+
+def test_the_socket_is_the_shorter_way_as_said(seen: dict[str, Any]) -> None:
+    """Of each server by its own floor; a few may be disturbed on a busy machine, not most."""
+    shorter = []
+    for server in seen["second"].values():
+        floors = {floor["transport"]: floor["round_trip_ns"]["median"] for floor in server.get("floors", [])}
+        if {"socket", "tcp"} <= floors.keys():
+            shorter.append(floors["socket"] < floors["tcp"])
+    assert sum(shorter) > len(shorter) / 2
+
+
+@pytest.mark.parametrize("case", [case for case in WRONG if "connect-churn" in case.finds], ids=lambda case: case.name)
+def test_who_keeps_connections_opens_no_more(case: Case, seen: dict[str, Any]) -> None:
+    before, after = of(seen, "first", case), of(seen, "second", case)
+    assert seen["did_first"][case.name][0] > 0 and seen["did_second"][case.name][0] == 0
+    assert before["rates"]["connects"] > 10 * after["rates"]["connects"]
+
+
+def test_without_the_bundle_a_connect_costs_what_was_said_less(seen: dict[str, Any]) -> None:
+    case = next(case for case in WRONG if "authority-bundle" in case.finds)
+    before = of(seen, "first", case)
+    says = next(
+        finding["gain"]["saves_ns"]["median"]
+        for finding in before["findings"]
+        if finding["check"] == "authority-bundle"
+    )
+    (connects, cpu_ns), (connects_after, cpu_after_ns) = seen["did_first"][case.name], seen["did_second"][case.name]
+    saved = cpu_ns / connects - cpu_after_ns / connects_after
+    assert 0.5 < saved / says < 2, "CPU time of the client for each connect"
+
+
+def test_a_look_is_what_its_schema_says(seen: dict[str, Any]) -> None:
+    schema = json.loads(SCHEMA.read_text())
+    validator = Draft202012Validator({**schema["$defs"]["Server"], "$defs": schema["$defs"]})
+    for server in [*seen["first"].values(), *seen["second"].values()]:
+        validator.validate(server)

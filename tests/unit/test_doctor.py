@@ -1,0 +1,218 @@
+"""The doctor without servers: what /proc says in the kernel's words, DSNs, options, lines, and checks that must stay silent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from howfar.doctor import procfs, schema
+from howfar.doctor.checks import CHECKS, findings
+from howfar.doctor.findings import Client, Floor, Interval, Kind, Listener, Rates, Server, SocketFile, Transport
+from howfar.doctor.floors import interval, saved
+from howfar.doctor.ignored import options
+from howfar.doctor.lines.clients import by_socket, family
+from howfar.doctor.speakers.mysql import named
+from howfar.doctor.speakers.session import Counters
+from howfar.doctor.targets import Login, parse_target
+from howfar.errors import UsageError
+
+ROOT = Path(__file__).parents[2]
+SOCKET = Listener(
+    path="/run/s.sock", host=None, port=None, tls="none",
+    file=SocketFile(mode=0o777, owner="x", group="x", who="every account", reaches_server=True),
+)  # fmt: skip
+PORT = Listener(path=None, host="127.0.0.1", port=3306, tls="none", file=None)
+
+
+def client(**changes: object) -> Client:
+    made = Client(
+        program="php-fpm8.2", pids=(7,), user="www-data", local=True, address=None, by="tcp", connections=1, connects_seen=1,
+        tls=False, compressed=False, may_use_socket=True, bundle_looks=0,
+    )  # fmt: skip
+    return made.model_copy(update=changes)
+
+
+def floor(transport: Transport, trip: float, connect: float) -> Floor:
+    return Floor(
+        transport=transport, where="x", pings_per_round=15, round_trip_ns=interval([trip] * 24),
+        connect_ns=interval([connect] * 24), round_trips_ns=(trip,) * 24, connects_ns=(connect,) * 24,
+    )  # fmt: skip
+
+
+def server(*clients: Client, **changes: object) -> Server:
+    made = Server(
+        kind=Kind.MYSQL, name="MariaDB 10.11.19", pid=1, user="mysql", named=False, logged_in=True, listeners=(SOCKET, PORT),
+        tls="none", compression="zlib", config_file=None, socket_connections=0, rates=Rates(connects=0, statements=0, tls_connects=0),
+        clients=clients, floors=(floor(Transport.SOCKET, 20e3, 150e3), floor(Transport.TCP, 26e3, 220e3)), bundle_ns=None, ignored=(),
+        findings=(), unseen=(),
+    )  # fmt: skip
+    return made.model_copy(update=changes)
+
+
+def found(seen: Server) -> set[str]:
+    return {finding.check for finding in findings(seen, (), 100)}
+
+
+def test_the_schema_is_what_the_types_say() -> None:
+    assert (ROOT / "schema" / "doctor.json").read_text() == schema.text(), "python -m howfar.doctor.schema"
+
+
+def test_a_client_by_loopback_is_told_its_lines_with_the_gain() -> None:
+    (finding,) = findings(server(client()), (), 100)
+    assert finding.check == "loopback-tcp" and finding.gain is not None
+    assert finding.gain.saves_ns == Interval(median=6e3, low=6e3, high=6e3)
+    lines = [line for change in finding.changes for line in change.lines]
+    assert "pdo_mysql.default_socket = /run/s.sock" in lines and not any(
+        "Django" in change.where for change in finding.changes
+    )
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        server(),
+        server(client(program="java")),
+        server(client(program="mariadbd")),
+        server(client(program="docker-proxy")),
+        server(client(local=False, address="192.0.2.1", may_use_socket=None)),
+        server(client(by="socket"), socket_connections=3),
+        server(listeners=(PORT,)),
+        server(client(bundle_looks=1, by="socket", connects_seen=9)),
+        server(client(bundle_looks=9, by="socket"), bundle_ns=interval([25e6])),
+        server(rates=Rates(connects=30, statements=60, tls_connects=0)),
+        server(rates=Rates(connects=300, statements=90_000, tls_connects=0)),
+        server(rates=None),
+        server(client(by="socket", tls=None, compressed=None)),
+    ],
+    ids=["idle", "java", "replica", "forwarder of others", "remote", "on the socket", "no socket, nobody", "bundle read once",
+         "bundle without connects", "few connects", "many statements", "no counters", "not told"],
+)  # fmt: skip
+def test_who_is_right_is_not_accused(seen: Server) -> None:
+    assert found(seen) == set()
+
+
+def test_memcached_is_not_moved_away_from_other_machines() -> None:
+    remote = client(local=False, address="192.0.2.1", program="unseen")
+    (finding,) = findings(server(client(), remote, kind=Kind.MEMCACHED, listeners=(PORT,)), (), 100)
+    assert (finding.check, finding.severity, finding.changes) == ("socket-off", "note", ())
+
+
+def test_churn_is_priced_on_the_way_that_is_used() -> None:
+    seen = server(
+        client(by="tcp", connects_seen=50, program="java"), rates=Rates(connects=50, statements=100, tls_connects=0)
+    )
+    (finding,) = findings(seen, (), 100)
+    assert finding.check == "connect-churn" and finding.gain is not None
+    assert finding.gain.saves_ns is not None and finding.gain.saves_ns.median == 220e3
+
+
+def test_each_check_has_a_name_of_its_own_and_a_row_in_the_document() -> None:
+    names = [name for name, _ in CHECKS]
+    document = (ROOT / "docs" / "doctor.md").read_text()
+    assert len(set(names)) == len(names) and all(f"`{name}`" in document for name in names)
+
+
+def test_the_kernels_tables_are_read() -> None:
+    row = procfs.parse_tcp(
+        "   0: 0100007F:0CEA 0200007F:D431 01 00000000:00000000 00:00000000 00000000    33        0 4711 1 0 20 0"
+    )
+    assert (row.local, row.remote, row.uid, row.inode) == (("127.0.0.1", 3306), ("127.0.0.2", 54321), 33, 4711)
+    inside = procfs.parse_tcp(
+        "0: 0000000000000000FFFF00000100007F:0CEA 00000000000000000000000001000000:D431 0A 0:0 00:0 0 0 0 5 1 0"
+    )
+    assert inside.local == ("127.0.0.1", 3306) and inside.remote[0] == "::1"
+    unix = procfs.parse_unix("00000000: 00000002 00000000 00010000 0001 01 99 /run/my sql.sock")
+    assert unix is not None and (unix.path, unix.inode, unix.listens) == ("/run/my sql.sock", 99, True)
+    assert procfs.parse_unix("00000000: 00000003 00000000 00000000 0001 03 99") is None
+    assert procfs.parse_unix("00000000: 00000002 00000000 00010000 0001 01 99 @abstract") is None
+
+
+def test_of_a_command_line_only_name_and_script_are_shown() -> None:
+    def shown(*words: str) -> str:
+        return procfs.Process(1, "python3", 0, words).shown
+
+    assert shown("python3", "/srv/app/worker.py", "--password=secret") == "python3 worker.py"
+    assert shown("python3", "-c", "connect(password='secret')") == "python3"
+    assert shown("mysql", "-psecret") == "python3"
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        (("memcached", "-s", "/x", "-p", "11211"), {"-s", "-p"}),
+        (("memcached", "-s/x", "-p0"), {"-s"}),
+        (("memcached", "-p", "0", "--enable-ssl", "--unix-socket=/x"), {"-Z", "-s"}),
+        (("memcached", "-l", "127.0.0.1"), {"-l"}),
+    ],
+)
+def test_memcacheds_options(words: tuple[str, ...], asked: set[str]) -> None:
+    assert options(words) == asked
+
+
+@pytest.mark.parametrize(
+    ("dsn", "kind", "where"),
+    [
+        ("mysql://me@db:3307/", Kind.MYSQL, (None, "db", 3307)),
+        ("mariadb:///run/s.sock?user=me", Kind.MYSQL, ("/run/s.sock", None, None)),
+        ("redis://127.0.0.1", Kind.REDIS, (None, "127.0.0.1", 6379)),
+        ("rediss://[::1]:7000", Kind.REDIS, (None, "::1", 7000)),
+        ("redis:///run/r%20s.sock", Kind.REDIS, ("/run/r s.sock", None, None)),
+        ("memcached:///run/m.sock", Kind.MEMCACHED, ("/run/m.sock", None, None)),
+    ],
+)
+def test_a_dsn_names_a_server(dsn: str, kind: Kind, where: tuple[object, ...]) -> None:
+    target = parse_target(dsn)
+    assert target.kind is kind and (target.path, target.host, target.port) == where
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "redis://:secret@h", "redis://me:secret@h:1", "mysql://me:secret@h/", "me:secret@h", "memcached://", "rediss:///x",
+        "redis://h?x=secret", "ftp://secret@h", "redis://h:x",
+    ],
+)  # fmt: skip
+def test_what_is_refused_is_not_repeated(dsn: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        parse_target(dsn)
+    assert "secret" not in refused.value.message + refused.value.advice
+
+
+def test_a_password_is_in_no_words() -> None:
+    assert "secret" not in repr(Login("me", "secret"))
+
+
+def test_versions_are_named() -> None:
+    assert named("5.5.5-10.11.19-MariaDB-0+deb12u1") == "MariaDB 10.11.19"
+    assert named("11.8.6-MariaDB-log") == "MariaDB 11.8.6" and named("9.7.4") == "MySQL 9.7.4"
+
+
+def test_rates_leave_out_what_the_doctor_asked() -> None:
+    rates = Counters(130, 501, None).rates(Counters(100, 400, None), 2.0, own_statements=1)
+    assert (rates.connects, rates.statements, rates.tls_connects) == (15, 50, None)
+
+
+@given(st.lists(st.floats(1, 1e9), min_size=1, max_size=60))
+def test_an_interval_holds_its_median(values: list[float]) -> None:
+    made = interval(values)
+    assert (made.low is None) == (len(values) < 6)
+    if made.low is not None and made.high is not None:
+        assert min(values) <= made.low <= made.median <= made.high <= max(values)
+
+
+def test_differences_are_within_rounds() -> None:
+    drifting = [float(number) for number in range(24)]
+    assert saved([value + 5 for value in drifting], drifting) == Interval(median=5, low=5, high=5)
+    assert saved([], []) is None and saved([1.0], [1.0, 2.0]) is None
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_lines_hold_the_path_and_nothing_to_fill_in_of_ours(kind: Kind) -> None:
+    for change in by_socket(kind, "/run/a b.sock", [client(program="unseen")]):
+        text = "\n".join(change.lines)
+        assert "{" not in text.replace("{ socket: { path:", "").replace("redis.Options{", "") or kind is not Kind.MYSQL
+        assert "/run/a b.sock" in text
+    assert family("php-fpm8.2") == "php" and family("unseen") is None and family("orders") == "native"
