@@ -216,7 +216,9 @@ class CrashRecord(Record):
     phantoms: int
     """Seen by another connection and not on the survivor."""
     behind_before: int | None
-    """Transactions that the replica lacked at the last look before the fault. None: nobody had looked."""
+    """Transactions that the replica had not applied at the last look before the fault. None: nobody had looked."""
+    unreceived_before: int | None = None
+    """Of them, those that had not come: on the way, or not sent yet. Of several replicas those of the one that had most."""
     heartbeat_before_ns: int | None
     replica_rtt_ns: int
     """Measured at rest."""

@@ -108,6 +108,7 @@ def foreseen_loss(crash: CrashRecord) -> float | None:
     """Commits of an asynchronous primary. None: nobody had looked how far the replica was behind."""
     if crash.fault in UNHEARD:
         return crash.commits_per_s * (crash.dead_ns - crash.fault_ns) / 1e9
-    if crash.behind_before is None:
+    lag = crash.behind_before if crash.unreceived_before is None else crash.unreceived_before
+    if lag is None:
         return None
-    return max(0.0, crash.behind_before - crash.commits_per_s * crash.replica_rtt_ns / 2e9)
+    return max(0.0, lag - crash.commits_per_s * crash.replica_rtt_ns / 2e9)

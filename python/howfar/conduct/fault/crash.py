@@ -93,6 +93,10 @@ def run_crash(ground: Ground, job: LoadJob, fault: str, after_ns: int) -> Crashe
         survivor = _take_over(pair)
     before = Before(
         behind=min((replica.behind for replica in last.replicas), default=None),
+        unreceived=min(
+            (pair.verbs.positions.lacking(last.position, replica.state.received) for replica in last.replicas),
+            default=None,
+        ),
         heartbeat_ns=samples[-1].heartbeat_ns if samples else None,
         rtt_ns=ground.rtt_ns,
     )

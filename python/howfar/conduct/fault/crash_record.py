@@ -36,6 +36,7 @@ class Before:
     """What was known of the replica right before the fault."""
 
     behind: int | None
+    unreceived: int | None
     heartbeat_ns: int | None
     rtt_ns: int
 
@@ -70,6 +71,7 @@ def crash_record(
         seen_early_median_ns=int(np.median(others.early_ns)) if len(others.early) else None,
         phantoms=len(others.phantoms),
         behind_before=before.behind,
+        unreceived_before=before.unreceived,
         heartbeat_before_ns=before.heartbeat_ns,
         replica_rtt_ns=before.rtt_ns,
         promoted=survivor.name,
