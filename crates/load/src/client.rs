@@ -16,11 +16,11 @@ use rustix::time::Timespec;
 
 use crate::channel::{self, Channel};
 use crate::clock::now_ns;
-use crate::connection::send_some;
 use crate::failure;
 use crate::login::Entry;
 use crate::opening::open_one;
 use crate::socket::Address;
+use crate::wire::send_some;
 
 pub(crate) use results::Answered;
 use results::{Ended, Results};

@@ -17,7 +17,7 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 use crate::acknowledged::{Fates, LogFile};
 use crate::channel::Wanted;
 use crate::clock::now_ns;
-use crate::connection::{Connection, State, Wire};
+use crate::connection::{Connection, State};
 use crate::login::internal;
 use crate::opening::open_one;
 use crate::receipt;
@@ -25,6 +25,7 @@ use crate::ring::Ring;
 use crate::socket::{Address, allow_descriptors};
 use crate::tally::Window;
 use crate::window::{Collected, tell};
+use crate::wire::Wire;
 use crate::worker::driver::{Driver, rings};
 use crate::worker::{self, Order, Plan, Report, Seat};
 use crate::workload::Program;
@@ -132,7 +133,7 @@ fn first_connections(
     if each_time || plan.job.session.tls.is_some() && plan.all_connections() > 1 {
         let (socket, session) = open()?;
         receipt.connect_turns = receipt::connect_turns(plan, &session);
-        receipt.tls_resumed = session.facts.tls.as_ref().map(|tls| tls.resumed);
+        receipt.tls_resumed = session.tls.as_ref().map(|tls| tls.resumed);
         sessions.push((socket, session));
     }
     if each_time {

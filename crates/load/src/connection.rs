@@ -1,23 +1,23 @@
 //! One connection: which transaction it is in, what it has asked, what came back. The hot path; what happens when is the worker's.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use howfar_record::jobs::{ClientWork, IgnoredErrors};
-use howfar_wire::mysql::answer::Done;
-use howfar_wire::mysql::command;
+use howfar_record::Failed;
+use howfar_record::jobs::{ClientWork, IgnoredErrors, Protocol, Target};
+use howfar_wire::keyvalue;
 use howfar_wire::mysql::row::Work;
-use howfar_wire::mysql::{Answer, Malformed, Outcome, ServerError};
-use rustix::io::Errno;
-use rustix::net::{self, SendFlags};
+use howfar_wire::mysql::{Malformed, command};
 
-use crate::channel::{Channel, ChannelError};
+use crate::channel::{self, ChannelError};
 use crate::counts::Use;
-use crate::login::Session;
+use crate::failure;
 use crate::opening::Opening;
-use crate::statements::{Slot, Statements};
-use crate::worker::driver::{Driver, Line};
+use crate::replies::{Outcome, Refused};
+use crate::statements::Slot;
+use crate::wire::Wire;
+use crate::worker::driver::Driver;
+use crate::workload::commands::Commands;
 use crate::workload::{Cursor, Due, Memory, Program};
 
 /// What a worker lends to its connections.
@@ -25,8 +25,8 @@ use crate::workload::{Cursor, Due, Memory, Program};
 pub(crate) struct Tools {
     pub(crate) program: Arc<Program>,
     pub(crate) ignored: IgnoredErrors,
-    packet: Vec<u8>,
-    sealed: Vec<u8>,
+    pub(crate) packet: Vec<u8>,
+    pub(crate) sealed: Vec<u8>,
     plain: Vec<u8>,
     work: Work,
 }
@@ -58,7 +58,21 @@ impl Tools {
 pub(crate) enum Broken {
     Channel(ChannelError),
     Malformed(Malformed),
+    /// The same of a key-value store.
+    NotSpoken(keyvalue::Malformed),
     Io(io::Error),
+}
+
+impl Broken {
+    /// As the contract has it.
+    pub(crate) fn translate(&self, target: &Target, protocol: Option<Protocol>) -> Failed {
+        match self {
+            Self::Io(error) => failure::broken(target, error),
+            Self::Channel(error) => channel::broken(target, error),
+            Self::Malformed(error) => failure::malformed(target, *error),
+            Self::NotSpoken(error) => failure::not_spoken(target, protocol, error),
+        }
+    }
 }
 
 impl From<ChannelError> for Broken {
@@ -74,7 +88,7 @@ pub(crate) enum After {
     /// The transaction is done.
     Transaction,
     /// The server refuses, and trying again is not asked for.
-    Refused(ServerError),
+    Refused(Refused),
 }
 
 /// What a connection does now.
@@ -93,79 +107,6 @@ pub(crate) enum State {
     Thinking,
     /// A statement was sent and its answer is not whole.
     Asking,
-}
-
-/// An open connection's socket and what speaks through it.
-#[derive(Debug)]
-pub(crate) struct Wire {
-    pub(crate) socket: OwnedFd,
-    channel: Channel,
-    answer: Answer,
-    statements: Statements,
-    /// Bytes that the socket did not take at once; nearly always empty.
-    pub(crate) unsent: Vec<u8>,
-    pub(crate) line: Line,
-}
-
-impl Wire {
-    pub(crate) fn new(socket: OwnedFd, session: Session) -> Self {
-        Self {
-            socket,
-            channel: session.channel,
-            answer: session.answer,
-            statements: session.statements,
-            unsent: Vec::new(),
-            line: Line::default(),
-        }
-    }
-
-    /// Send what is unsent, as far as the socket takes it.
-    pub(crate) fn flush(&mut self, driver: &mut Driver) -> io::Result<()> {
-        let sent = driver.send(&self.socket, &mut self.line, &self.unsent)?;
-        self.unsent.drain(..sent);
-        Ok(())
-    }
-
-    /// Send the packets of `tools`, or keep what cannot be sent yet.
-    #[inline]
-    fn send(&mut self, tools: &mut Tools, driver: &mut Driver) -> Result<(), Broken> {
-        let bytes = if self.channel.is_plain() {
-            &tools.packet
-        } else {
-            tools.sealed.clear();
-            self.channel
-                .seal(&tools.packet, &mut tools.sealed)
-                .map_err(Broken::Channel)?;
-            &tools.sealed
-        };
-        let sent = if self.unsent.is_empty() {
-            driver
-                .send(&self.socket, &mut self.line, bytes)
-                .map_err(Broken::Io)?
-        } else {
-            0
-        };
-        if sent < bytes.len() {
-            self.unsent.extend_from_slice(&bytes[sent..]);
-        }
-        Ok(())
-    }
-
-    /// Say goodbye and close. The work is done: a server that is gone by now changes nothing.
-    pub(crate) fn leave(mut self) {
-        let bytes = self.goodbye();
-        let _ = send_some(&self.socket, &bytes);
-        let _ = net::shutdown(&self.socket, net::Shutdown::Both);
-    }
-
-    /// The bytes of a goodbye.
-    pub(crate) fn goodbye(&mut self) -> Vec<u8> {
-        let mut quit = Vec::new();
-        command::quit(&mut quit);
-        let mut bytes = Vec::new();
-        let _ = self.channel.seal(&quit, &mut bytes);
-        bytes
-    }
 }
 
 #[derive(Debug)]
@@ -282,7 +223,9 @@ impl Connection {
         let packet = &mut tools.packet;
         packet.clear();
         let mut statements = 1;
-        if let Some(Slot::Prepared { id, used }) = wire.statements.get_mut(due.slot) {
+        if let Some(commands) = program.commands() {
+            statements = commands.write(due, &mut self.cursor, packet, &mut wire.replies);
+        } else if let Some(Slot::Prepared { id, used }) = wire.statements.get_mut(due.slot) {
             let first = !std::mem::replace(used, true);
             program.write_execute(
                 due,
@@ -291,7 +234,7 @@ impl Connection {
                 (*id, first),
                 packet,
             );
-            wire.answer.begin(true);
+            wire.replies.begin_statement(true);
         } else {
             command::query_with(packet, |sql| {
                 program.write_text(due, &mut self.cursor, &mut self.memory, sql);
@@ -303,7 +246,7 @@ impl Connection {
                     }
                 }
             });
-            wire.answer.begin(false);
+            wire.replies.begin_statement(false);
         }
         self.state = State::Asking;
         self.sent_ns = now;
@@ -327,23 +270,21 @@ impl Connection {
         let types = self
             .due
             .map_or(&[][..], |due| wire.statements.types(due.slot));
-        let (answer, work) = (&mut wire.answer, &mut tools.work);
+        let (replies, work) = (&mut wire.replies, &mut tools.work);
         if wire.channel.is_plain() {
             self.used.to_client += bytes.len() as u64;
-            return answer.feed(bytes, types, work).map_err(Broken::Malformed);
+            return replies.feed(bytes, types, work);
         }
         let (used, mut outcome) = (&mut self.used, None);
         wire.channel
             .open_each(bytes, &mut tools.plain, &mut wire.unsent, |packets| {
                 used.to_client += packets.len() as u64;
-                if outcome.is_some() && !packets.is_empty() {
+                let ended = outcome.is_some() && !packets.is_empty();
+                if ended && !replies.may_go_on() {
                     let late = Malformed::Unexpected("bytes follow the end of an answer");
                     return Err(Broken::Malformed(late));
                 }
-                if outcome.is_none() {
-                    let ended = answer.feed(packets, types, work);
-                    outcome = ended.map_err(Broken::Malformed)?;
-                }
+                outcome = replies.feed(packets, types, work)?.or(outcome.take());
                 Ok(())
             })?;
         Ok(outcome)
@@ -353,19 +294,35 @@ impl Connection {
     #[inline]
     pub(crate) fn answered(&mut self, outcome: Outcome, tools: &Tools) -> After {
         match outcome {
-            Outcome::Done(done) => self.step(&done, &tools.program),
+            Outcome::Done(done) => {
+                self.used.done(&done);
+                self.step(&tools.program)
+            }
+            Outcome::Told => self.told(tools),
             Outcome::Failed(error) if tools.ignored.holds(error.code) => {
                 self.used.errors += 1;
                 self.restart(&tools.program);
                 After::Statement
             }
-            Outcome::Failed(error) => After::Refused(error),
+            Outcome::Failed(error) => After::Refused(Refused::Sql(error)),
         }
     }
 
+    /// Commands are answered. Errors among them end the job, or are only counted: a command is never sent again.
     #[inline]
-    fn step(&mut self, done: &Done, program: &Program) -> After {
-        self.used.done(done);
+    fn told(&mut self, tools: &Tools) -> After {
+        if let Some(told) = self.wire.as_ref().and_then(|wire| wire.replies.told()) {
+            self.used.told(told);
+            let stops = tools.program.commands().is_some_and(Commands::stops);
+            if let Some(first) = told.refused.first().filter(|_| stops) {
+                return After::Refused(Refused::Command(first.clone()));
+            }
+        }
+        self.step(&tools.program)
+    }
+
+    #[inline]
+    fn step(&mut self, program: &Program) -> After {
         self.due = self.cursor.next(program);
         if self.due.is_some() {
             return After::Statement;
@@ -381,18 +338,5 @@ impl Connection {
     #[inline]
     pub(crate) fn kind(&self) -> usize {
         self.due.map_or(0, |due| due.kind)
-    }
-}
-
-/// Send what the socket takes now: maybe nothing.
-#[inline]
-pub(crate) fn send_some(socket: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
-    if bytes.is_empty() {
-        return Ok(0);
-    }
-    match net::send(socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
-        Ok(sent) => Ok(sent),
-        Err(Errno::AGAIN | Errno::INTR) => Ok(0),
-        Err(error) => Err(error.into()),
     }
 }

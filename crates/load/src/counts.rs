@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use howfar_record::Latency;
 use howfar_record::events::Classes;
+use howfar_wire::keyvalue::Told;
 use howfar_wire::mysql::answer::Done;
 
 use crate::tcp_info::TcpInfo;
@@ -18,6 +19,9 @@ pub(crate) struct Use {
     pub(crate) to_server: u64,
     pub(crate) to_client: u64,
     pub(crate) errors: u64,
+    /// Keys that were read, by whether they had a value.
+    pub(crate) hits: u64,
+    pub(crate) misses: u64,
 }
 
 impl Use {
@@ -31,6 +35,8 @@ impl Use {
         self.to_server += other.to_server;
         self.to_client += other.to_client;
         self.errors += other.errors;
+        self.hits += other.hits;
+        self.misses += other.misses;
     }
 
     /// An answer's results.
@@ -40,6 +46,17 @@ impl Use {
         self.classes.read += u64::from(done.reads);
         self.classes.write += u64::from(done.writes);
         self.classes.other += u64::from(done.others);
+    }
+
+    /// What came of commands on keys.
+    #[inline]
+    pub(crate) fn told(&mut self, told: &Told) {
+        self.rows += u64::from(told.hits);
+        self.hits += u64::from(told.hits);
+        self.misses += u64::from(told.misses);
+        self.classes.read += u64::from(told.reads);
+        self.classes.write += u64::from(told.writes);
+        self.errors += told.refused.len() as u64;
     }
 }
 

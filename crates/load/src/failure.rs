@@ -2,8 +2,9 @@
 
 use std::io;
 
-use howfar_record::jobs::Target;
+use howfar_record::jobs::{Protocol, Target};
 use howfar_record::{FailCode, Failed};
+use howfar_wire::keyvalue::{self, Refusal, Word};
 use howfar_wire::mysql::auth::Refused;
 use howfar_wire::mysql::{Malformed, ServerError};
 
@@ -59,6 +60,23 @@ pub(crate) fn malformed(target: &Target, error: Malformed) -> Failed {
             place(target)
         ),
         "Check that the address is that of a MySQL or MariaDB server, and nothing between changes the bytes.",
+    )
+}
+
+/// The same of a key-value store.
+pub(crate) fn not_spoken(
+    target: &Target,
+    protocol: Option<Protocol>,
+    error: &keyvalue::Malformed,
+) -> Failed {
+    let name = protocol.map_or("asked for", Protocol::name);
+    Failed::new(
+        FailCode::Protocol,
+        format!(
+            "{} sent what is not the protocol {name}: {error}",
+            place(target)
+        ),
+        "Check that the address is that of such a server, with TLS where it wants it, and nothing between changes the bytes.",
     )
 }
 
@@ -173,6 +191,39 @@ pub(crate) fn server(target: &Target, doing: &str, error: &ServerError) -> Faile
     Failed::new(
         code,
         format!("{} answered {doing} with {error}", place(target)),
+        advice,
+    )
+}
+
+/// An error that came instead of the reply to a command.
+pub(crate) fn command(target: &Target, doing: &str, refusal: &Refusal) -> Failed {
+    let (code, advice) = match Word::name(refusal.word.code()) {
+        "NOAUTH" | "WRONGPASS" => (FailCode::Auth, "Check user and password."),
+        "NOPERM" => (
+            FailCode::Auth,
+            "Give the user the right to these commands and keys (ACL SETUSER).",
+        ),
+        "MOVED" | "ASK" | "CROSSSLOT" | "CLUSTERDOWN" => (
+            FailCode::ServerError,
+            "This is a cluster, whose slots are not followed here: use a server that holds all keys, or count errors (on_error).",
+        ),
+        "OOM" | "SERVER_ERROR" => (
+            FailCode::ServerError,
+            "Give the server more memory, let it evict, or use fewer or shorter values; on_error=count goes on.",
+        ),
+        "LOADING" => (
+            FailCode::ServerError,
+            "The server still reads its data: begin when it has.",
+        ),
+        _ => (
+            FailCode::ServerError,
+            "Look the error up in the server's documentation; on_error=count goes on.",
+        ),
+    };
+    let kind = doing.strip_prefix("command.").unwrap_or(doing);
+    Failed::new(
+        code,
+        format!("{} answered a {kind} with {refusal}", place(target)),
         advice,
     )
 }

@@ -10,10 +10,11 @@ use rustix::net::{self, RecvFlags};
 use rustix::time::Timespec;
 
 use crate::clock::now_ns;
-use crate::connection::send_some;
 use crate::failure;
+use crate::hello::Hello;
 use crate::login::{Entry, Login, Session};
 use crate::socket::{Address, Begun, decided};
+use crate::wire::send_some;
 
 const BUFFER: usize = 16 * 1024;
 /// Receives in a row before somebody looks at the clock: a login needs a few.
@@ -22,11 +23,17 @@ const IN_A_ROW: u32 = 32;
 const BUSY_NS: i64 = 2_000_000;
 const POLL_NS: i64 = 50_000_000;
 
+/// What must be said before requests.
+enum Way {
+    Login(Box<Login>),
+    Hello(Box<Hello>),
+}
+
 /// A connection that is not ready.
 pub(crate) struct Opening {
     pub(crate) socket: OwnedFd,
     pub(crate) began_ns: u64,
-    login: Login,
+    way: Way,
     /// Ready but for what is unsent.
     session: Option<Session>,
     connected: bool,
@@ -58,13 +65,22 @@ impl Opening {
             Begun::Pending(socket) => (socket, false),
             Begun::Busy => return Ok(None),
         };
+        let mut unsent = Vec::new();
+        let (way, session) = match entry.program.commands() {
+            None => (Way::Login(Box::new(Login::new(entry.program))), None),
+            Some(commands) => {
+                let mut hello = Hello::begin(commands.protocol(), entry, &mut unsent)?;
+                let session = hello.feed(&[], entry, &mut unsent)?;
+                (Way::Hello(Box::new(hello)), session)
+            }
+        };
         Ok(Some(Self {
             socket,
             began_ns,
-            login: Login::new(entry.program),
-            session: None,
+            way,
+            session,
             connected,
-            unsent: Vec::new(),
+            unsent,
             more: false,
         }))
     }
@@ -72,7 +88,10 @@ impl Opening {
     /// What it waits for, for messages.
     pub(crate) fn doing(&self) -> &'static str {
         if self.connected {
-            self.login.doing()
+            match &self.way {
+                Way::Login(login) => login.doing(),
+                Way::Hello(hello) => hello.doing(),
+            }
         } else {
             "the connection"
         }
@@ -103,7 +122,11 @@ impl Opening {
                     return Err(failure::gone(target, &doing));
                 }
                 Ok((count, _)) if self.session.is_none() => {
-                    self.session = self.login.feed(&buffer[..count], entry, &mut self.unsent)?;
+                    let (raw, out) = (&buffer[..count], &mut self.unsent);
+                    self.session = match &mut self.way {
+                        Way::Login(login) => login.feed(raw, entry, out)?,
+                        Way::Hello(hello) => hello.feed(raw, entry, out)?,
+                    };
                 }
                 Ok(_) => {
                     let early = Malformed::Unexpected("bytes came although nothing was asked");

@@ -1,5 +1,7 @@
 //! What the first connection really is: asked from the socket and from the server, never from the job.
 
+mod store;
+
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -17,11 +19,11 @@ use rustix::time::Timespec;
 
 use crate::channel::{self, Channel};
 use crate::clock::now_ns;
-use crate::connection::send_some;
 use crate::failure;
-use crate::login::Session;
+use crate::login::{Session, internal};
 use crate::socket::Address;
 use crate::sockopt::max_segment;
+use crate::wire::send_some;
 use crate::worker::Plan;
 
 const QUESTION: &[u8] =
@@ -43,14 +45,27 @@ pub(crate) fn take(
     session: &mut Session,
     cpus: &[u32],
 ) -> Result<Receipt, Failed> {
-    let status = ask(plan, socket, &mut session.channel)?;
+    let store = plan.job.workload.key_value().map(|load| load.protocol);
+    let status = match store {
+        None => ask(plan, socket, &mut session.channel)?,
+        Some(_) => BTreeMap::new(),
+    };
+    let (version, connection) = match (&session.facts, store) {
+        (Some(facts), _) => {
+            let greeting = &facts.greeting;
+            let version = plain_version(&greeting.version).to_owned();
+            (version, Some(greeting.connection))
+        }
+        (None, Some(protocol)) => store::ask(plan, socket, &mut session.channel, protocol)?,
+        (None, None) => return Err(internal("a session without facts")),
+    };
     let said = |name: &str| {
         status
             .get(name)
             .filter(|value| !value.is_empty() && *value != "OFF")
             .cloned()
     };
-    let tls = session.facts.tls.as_ref();
+    let tls = session.tls.as_ref();
     let tcp = matches!(plan.address, Address::Tcp(_));
     let peer = text(net::getpeername(socket).ok().flatten());
     Ok(Receipt {
@@ -58,13 +73,14 @@ pub(crate) fn take(
         local_address: text(net::getsockname(socket).ok()),
         peer_address: peer.unwrap_or_else(|| asked_for(&plan.job.target)),
         peer_pid: if tcp { None } else { peer_pid(socket) },
-        server_version: plain_version(&session.facts.greeting.version).to_owned(),
-        server_connection_id: session.facts.greeting.connection,
-        auth_plugin: session.facts.auth_plugin.to_owned(),
-        protocol_mode: match plan.job.workload.ps_mode() {
-            PsMode::Auto => "prepared",
-            PsMode::Disable => "text",
-            PsMode::Multi => "multi",
+        server_version: version,
+        server_connection_id: connection,
+        auth_plugin: login_way(plan, session).to_owned(),
+        protocol_mode: match (store, plan.job.workload.ps_mode()) {
+            (Some(protocol), _) => protocol.name(),
+            (None, PsMode::Auto) => "prepared",
+            (None, PsMode::Disable) => "text",
+            (None, PsMode::Multi) => "multi",
         },
         tls_version: said("Ssl_version"),
         tls_cipher: said("Ssl_cipher"),
@@ -85,6 +101,15 @@ pub(crate) fn take(
         client_threads: plan.workers(cpus) as u32,
         client_cpus: cpus.to_vec(),
     })
+}
+
+/// How the session was entered.
+fn login_way(plan: &Plan, session: &Session) -> &'static str {
+    match &session.facts {
+        Some(facts) => facts.auth_plugin,
+        None if plan.job.password.is_empty() => "none",
+        None => "password",
+    }
 }
 
 /// The process at the other end of a Unix socket.

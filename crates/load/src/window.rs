@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use howfar_record::events::{
-    Account, Bytes, Fairness, Finished, Histogram, Interval, Measuring, TcpFacts,
+    Account, Bytes, Fairness, Finished, Histogram, Interval, Lookups, Measuring, TcpFacts,
 };
 use howfar_record::{Failed, emit};
 
@@ -170,7 +170,7 @@ impl<'a> Collected<'a> {
         let mut errors: BTreeMap<String, u64> = totals
             .errors
             .iter()
-            .map(|(code, count)| (code.to_string(), *count))
+            .map(|(code, count)| (self.plan.error_name(*code), *count))
             .collect();
         if totals.reconnects > 0 {
             errors.insert("disconnect".to_owned(), totals.reconnects);
@@ -200,6 +200,10 @@ impl<'a> Collected<'a> {
                 to_server: totals.used.to_server,
                 to_client: totals.used.to_client,
             },
+            lookups: self.plan.program.commands().map(|_| Lookups {
+                hits: totals.used.hits,
+                misses: totals.used.misses,
+            }),
             errors,
             reconnects: totals.reconnects,
             open_loop,

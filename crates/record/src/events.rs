@@ -56,7 +56,7 @@ pub struct Receipt {
     pub peer_address: String,
     pub peer_pid: Option<u32>,
     pub server_version: String,
-    pub server_connection_id: u32,
+    pub server_connection_id: Option<u32>,
     pub auth_plugin: String,
     pub protocol_mode: &'static str,
     pub tls_version: Option<String>,
@@ -129,6 +129,13 @@ pub struct Bytes {
     pub to_client: u64,
 }
 
+/// Keys that were read, by whether they had a value.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Lookups {
+    pub hits: u64,
+    pub misses: u64,
+}
+
 /// On-CPU time of a role over the measured window.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct CpuUse {
@@ -198,6 +205,7 @@ pub struct Finished {
     pub rows: u64,
     pub classes: Classes,
     pub bytes: Bytes,
+    pub lookups: Option<Lookups>,
     pub errors: BTreeMap<String, u64>,
     pub reconnects: u64,
     pub open_loop: Option<Account>,

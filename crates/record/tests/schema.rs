@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use howfar_record::events::{
     Account, AcknowledgementLog, Bytes, Classes, CpuUse, Fairness, Finished, Histogram, Interval,
-    Measuring, Ready, Receipt, TablesDone, TablesProgress, TcpFacts, Watched, Watching,
+    Lookups, Measuring, Ready, Receipt, TablesDone, TablesProgress, TcpFacts, Watched, Watching,
 };
 use howfar_record::jobs::{LoadJob, TablesJob, Target, WatchJob, Workload};
 use howfar_record::{FailCode, Failed, parse_job};
@@ -57,6 +57,13 @@ fn load_jobs_are_read() {
     assert!(matches!(tcp.workload, Workload::OltpReadWrite(_)));
     let custom = load_job(&text("job.load.custom.json")).expect("a good job");
     assert!(matches!(custom.workload, Workload::Custom(_)));
+    let store = load_job(&text("job.load.store.json")).expect("a good job");
+    assert!(
+        store
+            .workload
+            .key_value()
+            .is_some_and(|load| load.pipeline == 16)
+    );
     let tables: TablesJob = parse_job("tables", &text("job.tables.json")).expect("a good job");
     tables.check().expect("in bounds");
     let watch: WatchJob = parse_job("watch", &text("job.watch.json")).expect("a good job");
@@ -86,7 +93,7 @@ fn receipt() -> Receipt {
         peer_address: "127.0.0.1:3306".to_owned(),
         peer_pid: None,
         server_version: "10.11.19-MariaDB".to_owned(),
-        server_connection_id: 7,
+        server_connection_id: Some(7),
         auth_plugin: "mysql_native_password".to_owned(),
         protocol_mode: "text",
         tls_version: Some("TLSv1.3".to_owned()),
@@ -251,6 +258,10 @@ fn a_finished_event_is_written_as_the_contract_has_it() {
             to_server: number(&example["bytes"]["to_server"]),
             to_client: number(&example["bytes"]["to_client"]),
         },
+        lookups: Some(Lookups {
+            hits: 930,
+            misses: 70,
+        }),
         errors: example["errors"]
             .as_object()
             .expect("a map")

@@ -19,11 +19,13 @@ class Receipt(Message):
     peer_pid: int | None
     """SO_PEERCRED, Unix sockets only."""
     server_version: str
-    server_connection_id: int
+    server_connection_id: int | None
+    """None: Memcached, which does not number them."""
     auth_plugin: str
-    protocol_mode: Literal["prepared", "text", "multi"]
+    """Of Redis and Memcached: `password` or `none`."""
+    protocol_mode: Literal["prepared", "text", "multi", "resp2", "resp3", "memcached_text", "memcached_meta"]
     tls_version: str | None
-    """From the server's session status Ssl_version; None: plain."""
+    """From the server's session status Ssl_version; None: plain, or a key-value store, which does not tell."""
     tls_cipher: str | None
     tls_client_version: str | None = None
     """As our side negotiated it; not the server's where something between ends the encryption."""
@@ -98,10 +100,17 @@ class Interval(Message):
 
 
 class Bytes(Message):
-    """MySQL protocol bytes before compression and encryption."""
+    """Protocol bytes before compression and encryption."""
 
     to_server: int
     to_client: int
+
+
+class Lookups(Message):
+    """Keys that were read by commands answered well."""
+
+    hits: int
+    misses: int
 
 
 class CpuUse(Message):
@@ -124,9 +133,9 @@ class Histogram(Message):
     the unanswered in it. `service`: open loop, from the first byte sent. `unanswered`: those ages alone. `in_flight`: ages, from the
     first byte sent, of transactions under way at the end of the window; in a closed loop in no other histogram. `lateness`: open loop,
     from the moment when a request was due and a connection free, to its first byte. `connect`: opening a connection under load.
-    `statement.NAME`: from the first byte sent to the last byte parsed. `stage.wait`, `stage.transfer`, `stage.parse`: of a
-    statement, sent to first byte, to last byte, to parsed. Names of sysbench's statements stand without `statement.`:
-    `point_select`, `simple_range`, … as in `Sysbench`."""
+    `statement.NAME`, `command.NAME`: from the first byte sent to the last byte parsed; commands that were answered well, and more
+    than one at once as `command.pipeline`. `stage.wait`, `stage.transfer`, `stage.parse`: of a statement, sent to first byte, to last
+    byte, to parsed. Names of sysbench's statements stand without `statement.`: `point_select`, `simple_range`, … as in `Sysbench`."""
     count: int
     min_ns: int
     mean_ns: float
@@ -207,8 +216,11 @@ class Finished(Message):
     rows: int
     classes: Classes
     bytes: Bytes
+    lookups: Lookups | None = None
+    """Of a workload of keys."""
     errors: dict[str, int]
-    """Ignored server errors by code; `disconnect`: connections lost and opened again."""
+    """Ignored server errors by code; of a workload of keys by their first word, those that are not well known under `OTHER`;
+    `disconnect`: connections lost and opened again."""
     reconnects: int
     open_loop: Account | None
     fairness: Fairness

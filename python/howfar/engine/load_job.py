@@ -9,8 +9,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from howfar.engine.key_value import KeyValue
 from howfar.engine.message import LONGEST_NS, PROTOCOL_VERSION, Message
-from howfar.engine.workloads import Workload, is_keyed
+from howfar.engine.workloads import Custom, Sysbench, is_keyed
 
 # ---------------------------------------------------------------- where
 
@@ -103,6 +104,22 @@ class Arrivals(Message):
 
 # ---------------------------------------------------------------- the job
 
+Workload = Annotated[Sysbench | Custom | KeyValue, Field(discriminator="kind")]
+
+
+def _must_fit(workload: Workload, session: Session, user: str, password: str, database: str) -> None:
+    """What a session with a key-value store cannot have."""
+    if not isinstance(workload, KeyValue):
+        return
+    if session.compression is not None:
+        raise ValueError("neither Redis nor Memcached compresses its protocol")
+    if not workload.is_redis and (user or password or database):
+        raise ValueError("Memcached's text protocols know no user, password or database")
+    if user and not password:
+        raise ValueError("a user of Redis needs a password")
+    if database and not (database.isascii() and database.isdigit() and len(database) <= 9):
+        raise ValueError("a database of Redis is a number, or empty")
+
 
 class Observed(Message):
     """A process whose CPU time (with all its descendants) is read at both ends of the measured window."""
@@ -118,8 +135,10 @@ class LoadJob(Message):
     version: Literal[2] = PROTOCOL_VERSION
     target: Target
     user: str
+    """Of Redis: empty for the default user. Of Memcached: empty, as password and database."""
     password: str = Field(default="", repr=False)
     database: str
+    """Of Redis: its number, or empty."""
     session: Session = Session()
     workload: Workload
     connections: int = Field(ge=1, le=65_536)
@@ -154,13 +173,17 @@ class LoadJob(Message):
     def _consistent(self) -> Self:
         if self.ramp_ns > self.warmup_ns:
             raise ValueError("ramp_ns is part of the warm-up and cannot be longer")
-        if self.acknowledged is not None and not is_keyed(self.workload):
+        _must_fit(self.workload, self.session, self.user, self.password, self.database)
+        if self.acknowledged is not None and (isinstance(self.workload, KeyValue) or not is_keyed(self.workload)):
             raise ValueError("a log of acknowledged keys needs a workload that gives each transaction one key")
         return self
 
 
 class TablesJob(Message):
-    """Make, warm or drop a workload's tables: sysbench's `prepare`, `warmup` (`prewarm`) and `cleanup`."""
+    """Make, warm or drop a workload's tables: sysbench's `prepare`, `warmup` (`prewarm`) and `cleanup`.
+
+    Of a workload of keys: set, read or delete all of them.
+    """
 
     job: Literal["tables"] = "tables"
     version: Literal[2] = PROTOCOL_VERSION
@@ -176,6 +199,11 @@ class TablesJob(Message):
     seed: int = Field(ge=0, lt=2**63)
     connect_timeout_ns: int = Field(default=10_000_000_000, gt=0, le=LONGEST_NS)
     stall_timeout_ns: int = Field(default=600_000_000_000, gt=0, le=LONGEST_NS)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        _must_fit(self.workload, self.session, self.user, self.password, self.database)
+        return self
 
 
 class WatchJob(Message):

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from howfar.engine.key_value import KeyValue
 from howfar.engine.link_messages import (
     AskStats,
     BurstLoss,
@@ -43,6 +44,7 @@ from howfar.engine.load_events import (
     Histogram,
     Interval,
     LoadEvent,
+    Lookups,
     Measuring,
     Ready,
     Receipt,
@@ -64,9 +66,10 @@ from howfar.engine.load_job import (
     Tls,
     UnixTarget,
     WatchJob,
+    Workload,
 )
 from howfar.engine.message import LONGEST_NS, PROTOCOL_VERSION, Message
-from howfar.engine.workloads import Custom, Distribution, Sysbench, Workload
+from howfar.engine.workloads import Custom, Distribution, Sysbench
 
 __all__ = [
     "LONGEST_NS",
@@ -97,6 +100,7 @@ __all__ = [
     "Info",
     "Interval",
     "Jitter",
+    "KeyValue",
     "LinkEvent",
     "LinkJob",
     "LinkReady",
@@ -104,6 +108,7 @@ __all__ = [
     "Listening",
     "LoadEvent",
     "LoadJob",
+    "Lookups",
     "Loss",
     "Measuring",
     "Message",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from howfar.engine.messages import LoadJob, Sysbench, TablesJob
+from howfar.engine.messages import Custom, LoadJob, Sysbench, TablesJob
 
 _CODE = re.compile(r"\b(1040|1203|1461)\b")
 _SPARE = 10
@@ -17,8 +17,10 @@ _SPARE = 10
 def statements_a_connection(job: LoadJob) -> int:
     """Statements that one connection prepares; the most that the mix can need."""
     work = job.workload
-    if not isinstance(work, Sysbench):
+    if isinstance(work, Custom):
         return len(work.statements) if work.db_ps_mode == "auto" else 0
+    if not isinstance(work, Sysbench):
+        return 0
     if work.db_ps_mode != "auto" or work.kind in ("oltp_insert", "bulk_insert"):
         return 0
     if work.kind in ("select_random_points", "select_random_ranges"):

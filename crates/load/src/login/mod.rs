@@ -15,6 +15,7 @@ use howfar_wire::mysql::{Answer, Framer, Malformed, ServerError, auth, frame};
 
 use crate::channel::{self, Channel, ChannelError, TlsFacts, Wanted};
 use crate::failure;
+use crate::replies::Replies;
 use crate::statements::Statements;
 use crate::workload::Program;
 use entering::Entering;
@@ -36,9 +37,11 @@ pub(crate) struct Entry<'a> {
 /// A session ready for queries.
 pub(crate) struct Session {
     pub(crate) channel: Channel,
-    pub(crate) answer: Answer,
+    pub(crate) replies: Replies,
     pub(crate) statements: Statements,
-    pub(crate) facts: SessionFacts,
+    /// None: a key-value store, which tells nothing by itself.
+    pub(crate) facts: Option<SessionFacts>,
+    pub(crate) tls: Option<TlsFacts>,
     /// Round trips since the transport was there: see [`Line::turns`].
     pub(crate) turns: u32,
 }
@@ -50,7 +53,6 @@ pub(crate) struct SessionFacts {
     pub(crate) agreed: handshake::Session,
     /// The way of logging in that the server accepted.
     pub(crate) auth_plugin: &'static str,
-    pub(crate) tls: Option<TlsFacts>,
 }
 
 enum Stage {
@@ -171,7 +173,6 @@ impl Login {
                     greeting: begun.greeting,
                     agreed: begun.agreed,
                     auth_plugin: begun.exchange.plugin(),
-                    tls: self.line.channel.tls_facts(),
                 });
                 if let Some(algorithm) = entry.wanted.wish().compression {
                     self.line.channel.begin_compression(algorithm);
@@ -190,12 +191,14 @@ impl Login {
 
     fn session(&mut self) -> Option<Session> {
         let facts = self.facts.take()?;
-        let handshake = facts.tls.as_ref().map_or(0, TlsFacts::turns);
+        let tls = self.line.channel.tls_facts();
+        let handshake = tls.as_ref().map_or(0, TlsFacts::turns);
         Some(Session {
             channel: std::mem::take(&mut self.line.channel),
-            answer: Answer::new(facts.agreed.caches_metadata()),
+            replies: Replies::Sql(Answer::new(facts.agreed.caches_metadata())),
             statements: std::mem::take(&mut self.statements),
-            facts,
+            facts: Some(facts),
+            tls,
             turns: self.line.turns + handshake,
         })
     }

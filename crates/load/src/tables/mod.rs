@@ -3,6 +3,7 @@
 //! [`schema`] says what is asked of the server and [`rows`] with which rows; here the pieces are dealt to connections and their
 //! progress is told. Nothing here is measured load.
 
+mod keys;
 mod rows;
 mod schema;
 
@@ -55,7 +56,10 @@ pub(crate) fn conduct(job: TablesJob) -> Result<(), Failed> {
     let began_ns = now_ns();
     let address = Address::parse(&job.target)?;
     let wanted = Wanted::new(&job.session, &job.target)?;
-    let connections = Work::of(&job)?.connections(job.connections);
+    let connections = match job.workload.key_value() {
+        Some(_) => job.connections,
+        None => Work::of(&job)?.connections(job.connections),
+    };
     let site = Arc::new(Site {
         job,
         address,
@@ -116,6 +120,13 @@ fn attend(site: &Site, ended: &Receiver<Result<(), Failed>>) -> Result<(), Faile
 
 impl Site {
     fn progress(&self) -> Result<TablesProgress, Failed> {
+        if let Some(load) = self.job.workload.key_value() {
+            return Ok(TablesProgress {
+                done: self.inserted.load(Ordering::Relaxed),
+                total: load.keys,
+                doing: "keys".to_owned(),
+            });
+        }
         let work = Work::of(&self.job)?;
         let in_rows = work.rows_each() > 0;
         let done = if in_rows {
@@ -136,8 +147,11 @@ impl Site {
 
     /// What connection `number` does: every n-th piece.
     fn work(&self, number: u64) -> Result<(), Failed> {
-        let work = Work::of(&self.job)?;
-        let program = nothing_prepared();
+        let program = match self.job.workload.key_value() {
+            None => nothing_prepared(),
+            Some(_) => Program::new(&self.job.workload, self.connections, self.job.seed)
+                .map_err(internal)?,
+        };
         let entry = Entry {
             target: &self.job.target,
             account: Account {
@@ -149,6 +163,10 @@ impl Site {
             program: &program,
             decode: false,
         };
+        if let Some(load) = self.job.workload.key_value() {
+            return keys::work(self, load, &entry, number);
+        }
+        let work = Work::of(&self.job)?;
         let limits = Limits {
             connect_ns: self.job.connect_timeout_ns,
             stall_ns: self.job.stall_timeout_ns,

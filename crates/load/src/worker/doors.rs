@@ -8,10 +8,11 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use super::{INTEREST, Report, Worker};
 use crate::acknowledged::Fate;
 use crate::clock::now_ns;
-use crate::connection::{State, Wire};
+use crate::connection::State;
 use crate::failure;
 use crate::login::internal;
 use crate::opening::Opening;
+use crate::wire::Wire;
 
 /// Connections on their way in at a time: enough to hide a long round trip, below the usual length of a server's queue.
 const AT_ONCE: usize = 128;

@@ -9,8 +9,9 @@ use howfar_record::jobs::{Driver as Asked, Workload};
 use howfar_record::{FailCode, Failed};
 
 use super::Plan;
-use crate::connection::send_some;
 use crate::ring::{Ring, Token};
+use crate::wire::send_some;
+use crate::workload::commands::Commands;
 
 /// A worker with fewer connections gains nothing from a ring: each answer wakes it by itself.
 const FEW: usize = 8;
@@ -80,6 +81,7 @@ pub(crate) fn rings(plan: &Plan, workers: usize) -> Result<Vec<Ring>, Failed> {
         | Workload::SelectRandomPoints(_)
         | Workload::SelectRandomRanges(_)
         | Workload::Custom(_) => PIECE,
+        Workload::KeyValue(_) if !plan.program.commands().is_some_and(Commands::is_short) => PIECE,
         _ => SHORT,
     };
     choose(plan.job.driver, share, || {

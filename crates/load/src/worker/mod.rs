@@ -8,6 +8,7 @@ mod doors;
 pub(crate) mod driver;
 mod keys;
 mod marks;
+mod measure;
 mod traffic;
 mod uring;
 
@@ -20,6 +21,7 @@ use std::sync::{Arc, OnceLock};
 
 use howfar_record::Failed;
 use howfar_record::jobs::{ClientWork, Connect, LoadJob, OnDisconnect};
+use howfar_wire::keyvalue::Word;
 use howfar_wire::mysql::handshake::Account;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
@@ -93,6 +95,14 @@ impl Plan {
             wanted: &self.wanted,
             program: &self.program,
             decode: self.job.client_work == ClientWork::Decode,
+        }
+    }
+
+    /// An error as results name it.
+    pub(crate) fn error_name(&self, code: u16) -> String {
+        match self.program.commands() {
+            Some(_) => Word::name(code).to_owned(),
+            None => code.to_string(),
         }
     }
 

@@ -7,12 +7,11 @@ use rustix::net::{self, RecvFlags};
 
 use super::driver::Driver;
 use super::{INTEREST, Worker};
-use crate::channel;
 use crate::clock::now_ns;
 use crate::connection::{After, Broken, State};
-use crate::counts::Stage;
 use crate::failure;
 use crate::login::internal;
+use crate::replies::{Outcome, Refused};
 use crate::tally::Ended;
 
 /// Longest turn of a connection that always has more: then the others have theirs, and somebody looks at the time limits.
@@ -96,7 +95,7 @@ impl Worker<'_> {
         let asked = matches!(connection.state, State::Asking);
         let outcome = match connection.received(bytes, &mut self.tools) {
             Ok(outcome) => outcome,
-            Err(Broken::Malformed(_)) if !asked => {
+            Err(Broken::Malformed(_) | Broken::NotSpoken(_)) if !asked => {
                 let failed = failure::gone(&self.plan.job.target, "while nothing was asked");
                 return self.lost(index, failed).map(|()| true);
             }
@@ -116,40 +115,13 @@ impl Worker<'_> {
         self.tick(now);
         self.measure(index, now, last_byte_ns, &outcome);
         let code = match &outcome {
-            howfar_wire::mysql::Outcome::Failed(error) => Some(error.code),
-            howfar_wire::mysql::Outcome::Done(_) => None,
+            Outcome::Failed(error) => Some(error.code),
+            Outcome::Done(_) | Outcome::Told => None,
         };
         let after = self.connections[index].answered(outcome, &self.tools);
         self.log_answer(index, now, code, &after)?;
         self.go_on(index, after, now)?;
         Ok(true)
-    }
-
-    /// The statement's own times.
-    #[inline]
-    fn measure(
-        &mut self,
-        index: usize,
-        now: u64,
-        last_byte_ns: u64,
-        outcome: &howfar_wire::mysql::Outcome,
-    ) {
-        let connection = &self.connections[index];
-        let Some(load) = &mut self.load else { return };
-        match outcome {
-            howfar_wire::mysql::Outcome::Done(_) if !self.tools.program.is_multi() => {
-                load.tally
-                    .statement(connection.kind(), now - connection.sent_ns);
-            }
-            howfar_wire::mysql::Outcome::Done(_) => {}
-            howfar_wire::mysql::Outcome::Failed(error) => load.tally.error(error.code),
-        }
-        if last_byte_ns > 0 {
-            let first = connection.first_byte_ns;
-            load.tally.stage(Stage::Wait, first - connection.sent_ns);
-            load.tally.stage(Stage::Transfer, last_byte_ns - first);
-            load.tally.stage(Stage::Parse, now - last_byte_ns);
-        }
     }
 
     #[inline]
@@ -161,7 +133,11 @@ impl Worker<'_> {
         match after {
             After::Statement => self.proceed(index, now),
             After::Transaction => self.ended(index, now),
-            After::Refused(error) => {
+            After::Refused(Refused::Command(refusal)) => {
+                let doing = self.connections[index].doing(&self.tools.program);
+                Err(failure::command(&self.plan.job.target, doing, &refusal))
+            }
+            After::Refused(Refused::Sql(error)) => {
                 let doing = self.connections[index].doing(&self.tools.program);
                 let failed = failure::server(&self.plan.job.target, &format!("a {doing}"), &error);
                 if failed.code == FailCode::ServerGone {
@@ -367,18 +343,5 @@ impl Worker<'_> {
         let token = EventData::new_u64(index as u64);
         epoll::modify(&self.epoll, &wire.socket, token, flags)
             .map_err(|error| internal(format!("epoll: {error}")))
-    }
-
-    #[cold]
-    pub(super) fn broke(&mut self, index: usize, broken: &Broken) -> Result<(), Failed> {
-        let target = &self.plan.job.target;
-        match broken {
-            Broken::Io(error) => {
-                let failed = failure::broken(target, error);
-                self.lost(index, failed)
-            }
-            Broken::Channel(error) => Err(channel::broken(target, error)),
-            Broken::Malformed(error) => Err(failure::malformed(target, *error)),
-        }
     }
 }

@@ -8,10 +8,11 @@ use rustix::event::epoll;
 
 use super::driver::{Driver, Line};
 use super::{ALARM, BELL, EVENTS, INTEREST, Worker};
-use crate::connection::{Broken, Wire};
+use crate::connection::Broken;
 use crate::failure;
 use crate::login::internal;
 use crate::ring::{Event, Ring, Token};
+use crate::wire::Wire;
 
 impl Worker<'_> {
     pub(super) fn ring(&mut self) -> Option<&mut Ring> {
@@ -174,8 +175,8 @@ impl Worker<'_> {
             }
             return;
         };
-        if goodbye {
-            let bytes = wire.goodbye();
+        let bytes = if goodbye { wire.goodbye() } else { Vec::new() };
+        if !bytes.is_empty() {
             // The work is done: what cannot be said any more changes nothing.
             let _ = ring.send(&wire.socket, wire.line.token, &bytes);
         }

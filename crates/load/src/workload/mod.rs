@@ -2,11 +2,13 @@
 //!
 //! A [`Program`] is made once of a job ([`sysbench`] or [`custom`]) and shared by all workers. A transaction is a pure function of
 //! (seed, connection, number): a [`Cursor`] goes through it and hands out one [`Due`] statement after the other; [`encode`] writes
-//! it as text or as an execute.
+//! it as text or as an execute. [`commands`] are what key-value stores are asked instead.
 
+pub(crate) mod commands;
 mod cursor;
 mod custom;
 mod encode;
+mod sizes;
 mod source;
 mod sysbench;
 
@@ -127,6 +129,8 @@ pub struct Program {
     mode: PsMode,
     slots: usize,
     memories: usize,
+    /// What is asked instead of statements.
+    commands: Option<Box<commands::Commands>>,
 }
 
 impl Program {
@@ -134,6 +138,7 @@ impl Program {
     pub fn new(workload: &Workload, connections: u32, seed: u64) -> Result<Self, String> {
         let mut program = match (workload, workload.sysbench()) {
             (Workload::Custom(custom), _) => custom::program(custom)?,
+            (Workload::KeyValue(load), _) => commands::program(load),
             (_, Some(load)) => sysbench::program(workload, load, connections)?,
             (_, None) => unreachable!("every other workload is one of sysbench's"),
         };
@@ -158,6 +163,7 @@ impl Program {
             mode: PsMode::Auto,
             slots: 0,
             memories: 0,
+            commands: None,
         }
     }
 
@@ -168,7 +174,7 @@ impl Program {
 
     /// Statements go to the server prepared where it can.
     pub fn is_prepared(&self) -> bool {
-        self.mode == PsMode::Auto
+        self.mode == PsMode::Auto && self.commands.is_none()
     }
 
     /// All statements of a transaction travel in one request.

@@ -45,7 +45,7 @@ pub(super) fn program(
         Workload::SelectRandomPoints(_) => script.random_points(connections)?,
         Workload::SelectRandomRanges(_) => script.random_ranges(connections)?,
         Workload::BulkInsert(_) => script.bulk(connections),
-        Workload::Custom(_) => unreachable!("custom workloads are made elsewhere"),
+        Workload::Custom(_) | Workload::KeyValue(_) => unreachable!("made elsewhere"),
     }
     if in_transaction {
         script.bare("commit", "COMMIT");

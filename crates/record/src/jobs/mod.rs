@@ -1,5 +1,6 @@
 //! The load jobs, as `load_job.py` defines them. Closed: an unknown field is a contract broken, never ignored.
 
+mod key_value;
 mod keys;
 mod session;
 mod tables;
@@ -10,6 +11,7 @@ use serde::Deserialize;
 
 use crate::events::{FailCode, Failed};
 
+pub use key_value::{KeyValue, OnError, Protocol, Size, Sizes};
 pub use session::{
     Algorithm, Compression, Connect, Driver, OnDisconnect, SessionJob, Target, Tls, TlsVerify,
     TlsVersions,
@@ -217,7 +219,11 @@ impl LoadJob {
                 .into_iter()
                 .chain(timeouts(self.connect_timeout_ns, self.stall_timeout_ns))
                 .chain(self.session.rules())
-                .chain(self.workload.rules()),
+                .chain(self.workload.rules())
+                .chain(
+                    self.workload
+                        .session_rules(&self.session, (&self.user, &self.password, &self.database)),
+                ),
         )
     }
 

@@ -73,7 +73,11 @@ impl TablesJob {
                 .into_iter()
                 .chain(timeouts(self.connect_timeout_ns, self.stall_timeout_ns))
                 .chain(self.session.rules())
-                .chain(self.workload.rules()),
+                .chain(self.workload.rules())
+                .chain(
+                    self.workload
+                        .session_rules(&self.session, (&self.user, &self.password, &self.database)),
+                ),
         )
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::Rule;
+use super::{KeyValue, Rule};
 
 /// How row ids are drawn from `1..=table_size`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -101,6 +101,7 @@ pub enum Workload {
     SelectRandomRanges(Sysbench),
     BulkInsert(Sysbench),
     Custom(Custom),
+    KeyValue(KeyValue),
 }
 
 /// The options of sysbench's Lua workloads, with its names and 1.0 defaults; each kind uses some of them.
@@ -287,13 +288,14 @@ impl Workload {
             | Self::SelectRandomPoints(load)
             | Self::SelectRandomRanges(load)
             | Self::BulkInsert(load) => Some(load),
-            Self::Custom(_) => None,
+            Self::Custom(_) | Self::KeyValue(_) => None,
         }
     }
 
     pub(super) fn rules(&self) -> Vec<Rule> {
         match self {
             Self::Custom(custom) => custom.rules(),
+            Self::KeyValue(load) => load.rules(),
             other => other.sysbench().map_or_else(Vec::new, Sysbench::rules),
         }
     }

@@ -111,9 +111,9 @@ impl Work {
         matches!(self, Self::Decode)
     }
 
-    /// Bytes of a row, whole or in parts.
+    /// Bytes of a row, or of any other value, whole or in parts.
     #[inline]
-    pub(super) fn bytes(&mut self, part: &[u8]) {
+    pub fn bytes(&mut self, part: &[u8]) {
         if let Self::Touch(scratch) = self {
             scratch.copy(part);
         }

@@ -1,0 +1,90 @@
+//! Bytes out, bytes in, over a connection on which nothing else is under way: for what is asked beside the measured load.
+//!
+//! Not here: what the bytes say.
+
+use std::os::fd::OwnedFd;
+
+use howfar_record::Failed;
+use howfar_record::jobs::Target;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{self, RecvFlags};
+use rustix::time::Timespec;
+
+use crate::channel::{self, Channel};
+use crate::clock::now_ns;
+use crate::failure;
+use crate::wire::send_some;
+
+const BUFFER: usize = 16 * 1024;
+/// Longest time between two looks at the clock while nothing moves.
+const LOOK_NS: i64 = 50_000_000;
+
+/// One connection, lent for some exchanges.
+pub(crate) struct Exchange<'a> {
+    pub(crate) target: &'a Target,
+    pub(crate) socket: &'a OwnedFd,
+    pub(crate) channel: &'a mut Channel,
+    /// How long nothing may move.
+    pub(crate) limit_ns: u64,
+}
+
+impl Exchange<'_> {
+    /// Send `request`, and hand over what comes until `take` says that it was all. Both directions move at once: neither side waits
+    /// for the other to read.
+    pub(crate) fn ask(
+        &mut self,
+        request: &[u8],
+        doing: &str,
+        mut take: impl FnMut(&[u8]) -> Result<bool, Failed>,
+    ) -> Result<(), Failed> {
+        let broken = |error| channel::broken(self.target, &error);
+        let mut unsent = Vec::new();
+        self.channel.seal(request, &mut unsent).map_err(broken)?;
+        let (mut buffer, mut plain) = ([0; BUFFER], Vec::new());
+        let mut moved_ns = now_ns();
+        let mut sent = 0;
+        loop {
+            let count = send_some(self.socket, &unsent[sent..])
+                .map_err(|error| failure::broken(self.target, &error))?;
+            sent += count;
+            let received = match net::recv(self.socket, &mut buffer[..], RecvFlags::DONTWAIT) {
+                Ok((0, _)) => {
+                    let during = format!("during {doing}");
+                    return Err(failure::gone(self.target, &during));
+                }
+                Ok((received, _)) => received,
+                Err(Errno::AGAIN | Errno::INTR) => 0,
+                Err(error) => return Err(failure::broken(self.target, &error.into())),
+            };
+            if received > 0 {
+                plain.clear();
+                self.channel
+                    .open(&buffer[..received], &mut plain, &mut unsent)
+                    .map_err(broken)?;
+                if !plain.is_empty() && take(&plain)? {
+                    return Ok(());
+                }
+            }
+            let now = now_ns();
+            if count + received > 0 {
+                moved_ns = now;
+            } else if now > moved_ns.saturating_add(self.limit_ns) {
+                return Err(failure::stalled(self.target, 0, doing, self.limit_ns));
+            } else {
+                self.wait(sent < unsent.len());
+            }
+        }
+    }
+
+    fn wait(&self, to_send: bool) {
+        let mut what = PollFlags::IN;
+        what.set(PollFlags::OUT, to_send);
+        let patience = Timespec {
+            tv_sec: 0,
+            tv_nsec: LOOK_NS,
+        };
+        // Whatever ends the wait, the next turn of the caller's loop finds out.
+        let _ = poll(&mut [PollFd::new(self.socket, what)], Some(&patience));
+    }
+}

@@ -1,0 +1,269 @@
+//! From the transport to a session with Redis or Memcached, without I/O: bytes in, bytes out.
+//!
+//! What there is to say is said at once: TLS first where it is wanted, then Redis' HELLO, AUTH and SELECT in one request. A session
+//! without any of these is ready when its socket is, as that of any client.
+
+use howfar_record::jobs::Protocol;
+use howfar_record::{FailCode, Failed};
+use howfar_wire::redis::{Decoder, Value, request};
+
+use crate::channel::{self, Channel};
+use crate::failure;
+use crate::login::{Entry, Session};
+use crate::replies::Replies;
+use crate::statements::Statements;
+
+/// Memory for one reply: HELLO's is a map of some hundred bytes.
+const LARGEST: usize = 1 << 16;
+
+/// One connection on its way in.
+pub(crate) struct Hello {
+    protocol: Protocol,
+    channel: Channel,
+    decoder: Decoder,
+    /// Replies that are due, by what was asked, the last one first.
+    due: Vec<&'static str>,
+    /// Whether anything was said: a round trip.
+    said: bool,
+    plain: Vec<u8>,
+}
+
+impl Hello {
+    /// Append to `out` what must be sent first.
+    pub(crate) fn begin(
+        protocol: Protocol,
+        entry: &Entry<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Self, Failed> {
+        let mut hello = Self {
+            protocol,
+            channel: Channel::Plain,
+            decoder: Decoder::new(LARGEST),
+            due: Vec::new(),
+            said: false,
+            plain: Vec::new(),
+        };
+        let mut words = Vec::new();
+        hello.words(entry, &mut words);
+        let sealed = entry
+            .wanted
+            .encrypt(&mut hello.channel, out)
+            .and_then(|()| hello.channel.seal(&words, out));
+        sealed.map_err(|error| channel::broken(entry.target, &error))?;
+        Ok(hello)
+    }
+
+    fn words(&mut self, entry: &Entry<'_>, out: &mut Vec<u8>) {
+        let account = &entry.account;
+        if self.protocol == Protocol::Resp3 {
+            request::hello(out, 3, account.user, account.password);
+            self.due.push("HELLO 3");
+        } else if !account.password.is_empty() {
+            request::auth(out, account.user, account.password);
+            self.due.push("AUTH");
+        }
+        if !account.database.is_empty() {
+            request::command(out, &[b"SELECT", account.database.as_bytes()]);
+            self.due.push("SELECT");
+        }
+        self.due.reverse();
+        self.said = !self.due.is_empty();
+    }
+
+    /// What it waits for, for messages.
+    pub(crate) fn doing(&self) -> &'static str {
+        if self.channel.is_handshaking() {
+            "the TLS handshake"
+        } else {
+            self.due.last().unwrap_or(&"nothing")
+        }
+    }
+
+    /// Take what came, maybe nothing; append to `out` what must be sent. The session, once it is ready.
+    pub(crate) fn feed(
+        &mut self,
+        raw: &[u8],
+        entry: &Entry<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Session>, Failed> {
+        let mut plain = std::mem::take(&mut self.plain);
+        plain.clear();
+        self.channel
+            .open(raw, &mut plain, out)
+            .map_err(|error| channel::broken(entry.target, &error))?;
+        let mut input = &plain[..];
+        while !input.is_empty() {
+            let value = self
+                .decoder
+                .next(&mut input)
+                .map_err(|error| failure::not_spoken(entry.target, Some(self.protocol), &error))?;
+            match value {
+                None => break,
+                Some(Value::Push(_)) => {}
+                Some(value) => self.reply(&value, entry)?,
+            }
+        }
+        self.plain = plain;
+        if !self.due.is_empty() || self.channel.is_handshaking() {
+            return Ok(None);
+        }
+        let tls = self.channel.tls_facts();
+        let handshake = tls.as_ref().map_or(0, channel::TlsFacts::turns);
+        Ok(Some(Session {
+            channel: std::mem::take(&mut self.channel),
+            replies: Replies::of(self.protocol),
+            statements: Statements::default(),
+            facts: None,
+            tls,
+            turns: handshake + u32::from(self.said),
+        }))
+    }
+
+    fn reply(&mut self, value: &Value, entry: &Entry<'_>) -> Result<(), Failed> {
+        let asked = self.due.pop().unwrap_or("nothing");
+        let Value::Error(line) = value else {
+            return Ok(());
+        };
+        let said = String::from_utf8_lossy(&line[..line.len().min(200)]);
+        let (code, advice) = match (asked, line) {
+            ("HELLO 3", line) if line.starts_with(b"ERR unknown command") => (
+                FailCode::ServerError,
+                "RESP3 needs Redis 6 or later: ask for resp2.",
+            ),
+            ("SELECT", _) => (
+                FailCode::ServerError,
+                "Name a database that the server has (CONFIG GET databases).",
+            ),
+            (_, line) if line.starts_with(b"ERR max number") => (
+                FailCode::Connect,
+                "Raise the server's maxclients, or use fewer connections.",
+            ),
+            _ => (
+                FailCode::Auth,
+                "Check user and password, and that the account may log in from here.",
+            ),
+        };
+        Err(Failed::new(
+            code,
+            format!(
+                "{} answered {asked} with `{said}`",
+                failure::place(entry.target)
+            ),
+            advice,
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use howfar_record::jobs::{KeyValue, SessionJob, Target, Workload};
+    use howfar_wire::mysql::handshake::Account;
+
+    use super::*;
+    use crate::channel::Wanted;
+    use crate::workload::Program;
+
+    /// What is sent first, and what comes of `replies`.
+    fn hello(
+        protocol: Protocol,
+        (user, password, database): (&str, &str, &str),
+        replies: &str,
+    ) -> (String, Result<Option<u32>, Failed>) {
+        let target = Target::Unix {
+            path: "/s".to_owned(),
+        };
+        let wanted = Wanted::new(&SessionJob::default(), &target).expect("no files");
+        let text = format!(r#"{{"protocol":"{}"}}"#, protocol.name());
+        let load: KeyValue = serde_json::from_str(&text).expect("well formed");
+        let program = Program::new(&Workload::KeyValue(load), 1, 1).expect("a good workload");
+        let entry = Entry {
+            target: &target,
+            account: Account {
+                user,
+                password,
+                database,
+            },
+            wanted: &wanted,
+            program: &program,
+            decode: false,
+        };
+        let mut out = Vec::new();
+        let mut hello = Hello::begin(protocol, &entry, &mut out).expect("no TLS");
+        let mut ended = hello.feed(&[], &entry, &mut Vec::new());
+        for byte in replies.as_bytes() {
+            if !matches!(ended, Ok(None)) {
+                break;
+            }
+            ended = hello.feed(std::slice::from_ref(byte), &entry, &mut Vec::new());
+        }
+        let turns = ended.map(|session| session.map(|session| session.turns));
+        (String::from_utf8(out).expect("text"), turns)
+    }
+
+    #[test]
+    fn what_needs_no_word_says_none() {
+        for protocol in [
+            Protocol::Resp2,
+            Protocol::MemcachedText,
+            Protocol::MemcachedMeta,
+        ] {
+            assert_eq!(
+                hello(protocol, ("", "", ""), ""),
+                (String::new(), Ok(Some(0)))
+            );
+        }
+    }
+
+    #[test]
+    fn all_is_said_in_one_round_trip() {
+        let account = ("me", "secret", "3");
+        let (said, turns) = hello(Protocol::Resp3, account, "%1\r\n+proto\r\n:3\r\n+OK\r\n");
+        assert!(said.starts_with("*5\r\n$5\r\nHELLO\r\n$1\r\n3\r\n$4\r\nAUTH\r\n$2\r\nme\r\n"));
+        assert!(said.ends_with("$6\r\nSELECT\r\n$1\r\n3\r\n"));
+        assert_eq!(turns, Ok(Some(1)));
+        let (said, turns) = hello(Protocol::Resp2, ("", "secret", ""), "+OK\r\n");
+        assert_eq!(said, "*2\r\n$4\r\nAUTH\r\n$6\r\nsecret\r\n");
+        assert_eq!(turns, Ok(Some(1)));
+    }
+
+    #[test]
+    fn refusals_are_told_apart() {
+        for (protocol, account, reply, code) in [
+            (
+                Protocol::Resp2,
+                ("", "x", ""),
+                "-WRONGPASS no\r\n",
+                FailCode::Auth,
+            ),
+            (
+                Protocol::Resp3,
+                ("", "", ""),
+                "-ERR unknown command 'HELLO'\r\n",
+                FailCode::ServerError,
+            ),
+            (
+                Protocol::Resp2,
+                ("", "", "99"),
+                "-ERR DB index is out of range\r\n",
+                FailCode::ServerError,
+            ),
+            (
+                Protocol::Resp3,
+                ("", "", ""),
+                "-ERR max number of clients reached\r\n",
+                FailCode::Connect,
+            ),
+            (
+                Protocol::Resp3,
+                ("", "", ""),
+                "HTTP/1.1 400\r\n",
+                FailCode::Protocol,
+            ),
+        ] {
+            let (_, ended) = hello(protocol, account, reply);
+            let failed = ended.expect_err(reply);
+            assert_eq!(failed.code, code, "{}", failed.message);
+            assert!(!failed.message.contains("secret"));
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! What a key-value store says of itself on the first connection.
+
+use std::os::fd::OwnedFd;
+
+use howfar_record::jobs::Protocol;
+use howfar_record::{FailCode, Failed};
+use howfar_wire::keyvalue::{Refusal, Word};
+use howfar_wire::redis::{Decoder, Value, request};
+
+use crate::channel::Channel;
+use crate::exchange::Exchange;
+use crate::failure;
+use crate::worker::Plan;
+
+/// INFO's part about the server has some hundred bytes.
+const LARGEST: usize = 1 << 16;
+/// Longest answer to `version` and `mn`.
+const LONGEST: usize = 512;
+
+/// Its version, and its number of this connection where it has one.
+pub(super) fn ask(
+    plan: &Plan,
+    socket: &OwnedFd,
+    channel: &mut Channel,
+    protocol: Protocol,
+) -> Result<(String, Option<u32>), Failed> {
+    let exchange = Exchange {
+        target: &plan.job.target,
+        socket,
+        channel,
+        limit_ns: plan.job.connect_timeout_ns,
+    };
+    match protocol {
+        Protocol::Resp2 | Protocol::Resp3 => redis(exchange, protocol),
+        Protocol::MemcachedText => memcached(exchange, protocol, "version\r\n", 1),
+        // A server that does not know the meta commands would not end a group of them.
+        Protocol::MemcachedMeta => memcached(exchange, protocol, "version\r\nmn\r\n", 2),
+    }
+}
+
+fn redis(mut exchange: Exchange<'_>, protocol: Protocol) -> Result<(String, Option<u32>), Failed> {
+    let mut words = Vec::new();
+    request::command(&mut words, &[b"INFO", b"server"]);
+    request::command(&mut words, &[b"CLIENT", b"ID"]);
+    let target = exchange.target;
+    let (mut decoder, mut said) = (Decoder::new(LARGEST), Vec::new());
+    exchange.ask(&words, "INFO and CLIENT ID", |mut input| {
+        while !input.is_empty() {
+            let value = decoder
+                .next(&mut input)
+                .map_err(|error| failure::not_spoken(target, Some(protocol), &error))?;
+            said.extend(value.filter(|value| !matches!(value, Value::Push(_))));
+        }
+        Ok(said.len() >= 2)
+    })?;
+    if let Value::Error(line) = &said[0] {
+        let refusal = Refusal::of(line);
+        if Word::name(refusal.word.code()) == "NOAUTH" {
+            return Err(failure::command(target, "INFO", &refusal));
+        }
+    }
+    let id = match said[1] {
+        Value::Integer(id) => u32::try_from(id).ok(),
+        _ => None,
+    };
+    let info = said[0].text().map(String::from_utf8_lossy);
+    let version = info.and_then(|info| version(&info));
+    Ok((version.unwrap_or_else(|| "unknown".to_owned()), id))
+}
+
+/// Out of INFO's lines. Valkey says for which version of Redis it may be taken, and its own.
+fn version(info: &str) -> Option<String> {
+    let said = |name: &str| info.lines().find_map(|line| line.strip_prefix(name));
+    said("valkey_version:")
+        .map(|version| format!("Valkey {}", version.trim_end()))
+        .or_else(|| said("redis_version:").map(|version| format!("Redis {}", version.trim_end())))
+}
+
+fn memcached(
+    mut exchange: Exchange<'_>,
+    protocol: Protocol,
+    words: &str,
+    lines: usize,
+) -> Result<(String, Option<u32>), Failed> {
+    let mut said = Vec::new();
+    exchange.ask(words.as_bytes(), "version", |input| {
+        let room = LONGEST.saturating_sub(said.len());
+        said.extend_from_slice(&input[..input.len().min(room)]);
+        let whole = said.split(|&byte| byte == b'\n').count() - 1;
+        Ok(whole >= lines || said.len() == LONGEST)
+    })?;
+    let text = String::from_utf8_lossy(&said);
+    let mut found = text.split("\r\n");
+    let version = found.next().and_then(|line| line.strip_prefix("VERSION "));
+    match (version, lines == 1 || found.next() == Some("MN")) {
+        (Some(version), true) => Ok((format!("Memcached {version}"), None)),
+        _ => Err(Failed::new(
+            FailCode::Protocol,
+            format!(
+                "{} answered `{}` as no server does that speaks {}",
+                failure::place(exchange.target),
+                words.trim_end().replace("\r\n", " "),
+                protocol.name()
+            ),
+            "Check that the address is that of a Memcached, without TLS where none is asked for; its meta commands need 1.6.",
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::version;
+
+    #[test]
+    fn servers_name_themselves() {
+        let redis = "# Server\r\nredis_version:7.0.15\r\nredis_git_sha1:0\r\n";
+        assert_eq!(version(redis).as_deref(), Some("Redis 7.0.15"));
+        let valkey = "# Server\r\nredis_version:7.2.4\r\nvalkey_version:8.0.1\r\n";
+        assert_eq!(version(valkey).as_deref(), Some("Valkey 8.0.1"));
+        assert_eq!(version("# Server\r\n"), None);
+    }
+}

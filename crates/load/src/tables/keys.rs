@@ -1,0 +1,91 @@
+//! Sets, reads or deletes all keys of a workload: what a key-value store has instead of tables.
+
+use std::sync::atomic::Ordering;
+
+use howfar_record::Failed;
+use howfar_record::jobs::{Action, KeyValue};
+
+use super::Site;
+use crate::exchange::Exchange;
+use crate::failure;
+use crate::login::{Entry, internal};
+use crate::opening::open_one;
+use crate::replies::Outcome;
+use crate::workload::commands::{Commands, Verb};
+use howfar_wire::mysql::row::Work;
+
+/// Bytes of a request from which it is sent, and commands that it has at most: replies to reads are bounded by these.
+const BATCH_BYTES: usize = 64 * 1024;
+const BATCH: u64 = 256;
+
+/// What connection `number` of a job does: every n-th batch of keys.
+pub(super) fn work(
+    site: &Site,
+    load: &KeyValue,
+    entry: &Entry<'_>,
+    number: u64,
+) -> Result<(), Failed> {
+    let commands = entry
+        .program
+        .commands()
+        .ok_or_else(|| internal("a workload of keys without commands"))?;
+    let (socket, mut session) = open_one(entry, &site.address, site.job.connect_timeout_ns)?;
+    let mut exchange = Exchange {
+        target: &site.job.target,
+        socket: &socket,
+        channel: &mut session.channel,
+        limit_ns: site.job.stall_timeout_ns,
+    };
+    let verb = match site.job.action {
+        Action::Prepare => Verb::Set,
+        Action::Warmup => Verb::Get,
+        Action::Cleanup => Verb::Delete,
+    };
+    let connections = u64::from(site.connections);
+    let mut first = 1 + number * BATCH;
+    while first <= load.keys && !site.stop.load(Ordering::Relaxed) {
+        let last = load.keys.min(first + BATCH - 1);
+        let mut next = first;
+        while next <= last {
+            let begun = next;
+            let mut request = Vec::new();
+            session.replies.begin_commands();
+            while next <= last && request.len() < BATCH_BYTES {
+                commands.write_one(verb, next, &mut request, &mut session.replies);
+                next += 1;
+            }
+            answered(
+                &mut exchange,
+                &request,
+                &mut session.replies,
+                entry,
+                commands,
+            )?;
+            site.inserted.fetch_add(next - begun, Ordering::Relaxed);
+        }
+        first += connections * BATCH;
+    }
+    Ok(())
+}
+
+/// One request and all its replies; any error of the server ends the job.
+fn answered(
+    exchange: &mut Exchange<'_>,
+    request: &[u8],
+    replies: &mut crate::replies::Replies,
+    entry: &Entry<'_>,
+    commands: &Commands,
+) -> Result<(), Failed> {
+    let mut work = Work::Skip;
+    exchange.ask(request, "a batch of keys", |bytes| {
+        match replies.feed(bytes, &[], &mut work) {
+            Ok(ended) => Ok(matches!(ended, Some(Outcome::Told))),
+            Err(broken) => Err(broken.translate(entry.target, Some(commands.protocol()))),
+        }
+    })?;
+    let refused = replies.told().and_then(|told| told.refused.first());
+    match refused {
+        None => Ok(()),
+        Some(refusal) => Err(failure::command(entry.target, "command", refusal)),
+    }
+}

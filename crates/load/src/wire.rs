@@ -1,0 +1,104 @@
+//! An open connection's socket and what speaks through it. What is said is `connection`'s.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use howfar_wire::mysql::command;
+use rustix::io::Errno;
+use rustix::net::{self, SendFlags};
+
+use crate::channel::Channel;
+use crate::connection::{Broken, Tools};
+use crate::login::Session;
+use crate::replies::Replies;
+use crate::statements::Statements;
+use crate::worker::driver::{Driver, Line};
+
+/// An open connection's socket and what speaks through it.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    pub(crate) socket: OwnedFd,
+    pub(crate) channel: Channel,
+    pub(crate) replies: Replies,
+    pub(crate) statements: Statements,
+    /// Bytes that the socket did not take at once; nearly always empty.
+    pub(crate) unsent: Vec<u8>,
+    pub(crate) line: Line,
+}
+
+impl Wire {
+    pub(crate) fn new(socket: OwnedFd, session: Session) -> Self {
+        Self {
+            socket,
+            channel: session.channel,
+            replies: session.replies,
+            statements: session.statements,
+            unsent: Vec::new(),
+            line: Line::default(),
+        }
+    }
+
+    /// Send what is unsent, as far as the socket takes it.
+    pub(crate) fn flush(&mut self, driver: &mut Driver) -> io::Result<()> {
+        let sent = driver.send(&self.socket, &mut self.line, &self.unsent)?;
+        self.unsent.drain(..sent);
+        Ok(())
+    }
+
+    /// Send the packets of `tools`, or keep what cannot be sent yet.
+    #[inline]
+    pub(crate) fn send(&mut self, tools: &mut Tools, driver: &mut Driver) -> Result<(), Broken> {
+        let bytes = if self.channel.is_plain() {
+            &tools.packet
+        } else {
+            tools.sealed.clear();
+            self.channel
+                .seal(&tools.packet, &mut tools.sealed)
+                .map_err(Broken::Channel)?;
+            &tools.sealed
+        };
+        let sent = if self.unsent.is_empty() {
+            driver
+                .send(&self.socket, &mut self.line, bytes)
+                .map_err(Broken::Io)?
+        } else {
+            0
+        };
+        if sent < bytes.len() {
+            self.unsent.extend_from_slice(&bytes[sent..]);
+        }
+        Ok(())
+    }
+
+    /// Say goodbye and close. The work is done: a server that is gone by now changes nothing.
+    pub(crate) fn leave(mut self) {
+        let bytes = self.goodbye();
+        let _ = send_some(&self.socket, &bytes);
+        let _ = net::shutdown(&self.socket, net::Shutdown::Both);
+    }
+
+    /// The bytes of a goodbye. Key-value stores are left without one, as their clients do.
+    pub(crate) fn goodbye(&mut self) -> Vec<u8> {
+        if self.replies.told().is_some() {
+            return Vec::new();
+        }
+        let mut quit = Vec::new();
+        command::quit(&mut quit);
+        let mut bytes = Vec::new();
+        let _ = self.channel.seal(&quit, &mut bytes);
+        bytes
+    }
+}
+
+/// Send what the socket takes now: maybe nothing.
+#[inline]
+pub(crate) fn send_some(socket: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
+    if bytes.is_empty() {
+        return Ok(0);
+    }
+    match net::send(socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+        Ok(sent) => Ok(sent),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(0),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,55 @@
+//! What an answer counts for, and what becomes of a connection that cannot go on.
+
+use howfar_record::Failed;
+
+use super::Worker;
+use crate::connection::Broken;
+use crate::counts::Stage;
+use crate::replies::Outcome;
+
+impl Worker<'_> {
+    /// The statement's own times.
+    #[inline]
+    pub(super) fn measure(&mut self, index: usize, now: u64, last_byte_ns: u64, outcome: &Outcome) {
+        let connection = &self.connections[index];
+        let Some(load) = &mut self.load else { return };
+        match outcome {
+            Outcome::Done(_) if self.tools.program.is_multi() => {}
+            Outcome::Done(_) => {
+                load.tally
+                    .statement(connection.kind(), now - connection.sent_ns);
+            }
+            Outcome::Told => {
+                let told = connection
+                    .wire
+                    .as_ref()
+                    .and_then(|wire| wire.replies.told());
+                let refused = told.map_or(&[][..], |told| &told.refused);
+                if refused.is_empty() {
+                    load.tally
+                        .statement(connection.kind(), now - connection.sent_ns);
+                }
+                for refusal in refused {
+                    load.tally.error(refusal.word.code());
+                }
+            }
+            Outcome::Failed(error) => load.tally.error(error.code),
+        }
+        if last_byte_ns > 0 {
+            let first = connection.first_byte_ns;
+            load.tally.stage(Stage::Wait, first - connection.sent_ns);
+            load.tally.stage(Stage::Transfer, last_byte_ns - first);
+            load.tally.stage(Stage::Parse, now - last_byte_ns);
+        }
+    }
+
+    #[cold]
+    pub(super) fn broke(&mut self, index: usize, broken: &Broken) -> Result<(), Failed> {
+        let protocol = self.plan.job.workload.key_value().map(|load| load.protocol);
+        let failed = broken.translate(&self.plan.job.target, protocol);
+        match broken {
+            Broken::Io(_) => self.lost(index, failed),
+            _ => Err(failed),
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! Commands on keys: which one comes next, of which key, with which value. What Redis or Memcached is asked instead of statements.
+//!
+//! A key's value is a pure function of the key, in length and content: whoever sets it, and however often, it stays the same.
+
+use howfar_record::jobs::{KeyValue, OnError, Protocol};
+use howfar_wire::keyvalue::Asked;
+use howfar_wire::memcached::Dialect;
+use howfar_wire::redis::request;
+
+use super::sizes::Values;
+use super::{Cursor, Due, Group, Kind, Program, Step, Table};
+use crate::distribution::Ids;
+use crate::draws::Draws;
+use crate::replies::Replies;
+
+/// Digits of a key's number.
+const DIGITS: usize = 12;
+/// Longest prefix, as the contract has it, and its digits.
+const LONGEST_KEY: usize = 64 + DIGITS;
+
+/// One command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verb {
+    Get,
+    Set,
+    MultiGet,
+    Delete,
+}
+
+impl Verb {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Get => "command.get",
+            Self::Set => "command.set",
+            Self::MultiGet => "command.multi_get",
+            Self::Delete => "command.delete",
+        }
+    }
+}
+
+/// What all connections share.
+#[derive(Debug)]
+pub(crate) struct Commands {
+    protocol: Protocol,
+    stops: bool,
+    /// Commands with the end of each one's share in `1..=shares`.
+    verbs: Vec<(u64, Verb)>,
+    shares: u64,
+    ids: Ids,
+    keys_each: u16,
+    pipeline: u16,
+    prefix: Vec<u8>,
+    values: Values,
+}
+
+/// A program whose transactions are one request each. With one command in it a kind of transaction is a command.
+pub(super) fn program(load: &KeyValue) -> Program {
+    let commands = Commands::new(load);
+    let one = |kind: usize| {
+        vec![Group {
+            table: Table::None,
+            repeat: 1,
+            steps: vec![Step {
+                kind,
+                think_ns: 0,
+                sources: Vec::new(),
+            }],
+        }]
+    };
+    let (kinds, transactions) = if commands.pipeline == 1 {
+        let shares = commands.verbs.iter().enumerate();
+        (
+            commands
+                .verbs
+                .iter()
+                .map(|(_, verb)| Kind::new(verb.name(), "", 0))
+                .collect(),
+            shares.map(|(at, (end, _))| (*end, one(at))).collect(),
+        )
+    } else {
+        (
+            vec![Kind::new("command.pipeline", "", 0)],
+            vec![(1, one(0))],
+        )
+    };
+    let mut program = Program::of(kinds, transactions, 1);
+    program.commands = Some(Box::new(commands));
+    program
+}
+
+impl Program {
+    /// The commands, where the program is of those and not of statements.
+    #[inline]
+    pub(crate) fn commands(&self) -> Option<&Commands> {
+        self.commands.as_deref()
+    }
+}
+
+impl Commands {
+    fn new(load: &KeyValue) -> Self {
+        let mut shares = 0;
+        let mut verbs = Vec::new();
+        for (weight, verb) in [
+            (load.get, Verb::Get),
+            (load.set, Verb::Set),
+            (load.multi_get, Verb::MultiGet),
+            (load.delete, Verb::Delete),
+        ] {
+            if weight > 0 {
+                shares += u64::from(weight);
+                verbs.push((shares, verb));
+            }
+        }
+        Self {
+            protocol: load.protocol,
+            stops: load.on_error == OnError::Stop,
+            verbs,
+            shares,
+            ids: Ids::new(&load.distribution, load.keys),
+            keys_each: load.keys_each,
+            pipeline: load.pipeline,
+            prefix: load.key_prefix.clone().into_bytes(),
+            values: Values::new(&load.value),
+        }
+    }
+
+    pub(crate) fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    /// An error of the server ends the job.
+    pub(crate) fn stops(&self) -> bool {
+        self.stops
+    }
+
+    /// No reply to one request is longer than some hundred bytes.
+    pub(crate) fn is_short(&self) -> bool {
+        let keys = if self.verbs.iter().any(|(_, verb)| *verb == Verb::MultiGet) {
+            usize::from(self.keys_each)
+        } else {
+            1
+        };
+        (self.values.most() + 40) * keys * usize::from(self.pipeline) <= 900
+    }
+
+    /// Append a request; `replies` learns what is due. Gives the number of commands.
+    #[inline]
+    pub(crate) fn write(
+        &self,
+        due: Due,
+        cursor: &mut Cursor,
+        out: &mut Vec<u8>,
+        replies: &mut Replies,
+    ) -> u64 {
+        replies.begin_commands();
+        if self.pipeline == 1 {
+            let (_, verb) = self.verbs[due.kind];
+            self.write_drawn(verb, &mut cursor.draws, out, replies);
+            return 1;
+        }
+        for _ in 0..self.pipeline {
+            let at = if self.verbs.len() == 1 {
+                0
+            } else {
+                let share = cursor.draws.up_to(self.shares);
+                self.verbs.partition_point(|(end, _)| *end < share)
+            };
+            self.write_drawn(self.verbs[at].1, &mut cursor.draws, out, replies);
+        }
+        u64::from(self.pipeline)
+    }
+
+    #[inline]
+    fn write_drawn(&self, verb: Verb, draws: &mut Draws, out: &mut Vec<u8>, replies: &mut Replies) {
+        if verb == Verb::MultiGet {
+            replies.expect(Asked::MultiGet(self.keys_each));
+            self.write_multi_get(draws, out);
+        } else {
+            self.write_one(verb, self.ids.draw(draws), out, replies);
+        }
+    }
+
+    /// Append one command on the key `id`.
+    #[inline]
+    pub(crate) fn write_one(&self, verb: Verb, id: u64, out: &mut Vec<u8>, replies: &mut Replies) {
+        replies.expect(match verb {
+            Verb::Get | Verb::MultiGet => Asked::Get,
+            Verb::Set | Verb::Delete => Asked::Write,
+        });
+        let mut room = [0; LONGEST_KEY];
+        let key = self.key(id, &mut room);
+        if let Some(dialect) = self.dialect() {
+            return match verb {
+                Verb::Get | Verb::MultiGet => dialect.get(out, key),
+                Verb::Set => {
+                    let value = self.values.of(id);
+                    dialect.set(out, key, value.len(), |out| out.extend_from_slice(value));
+                }
+                Verb::Delete => dialect.delete(out, key),
+            };
+        }
+        match verb {
+            Verb::Get | Verb::MultiGet => {
+                out.extend_from_slice(b"*2\r\n$3\r\nGET\r\n");
+                request::word(out, key);
+            }
+            Verb::Set => {
+                out.extend_from_slice(b"*3\r\n$3\r\nSET\r\n");
+                request::word(out, key);
+                request::word(out, self.values.of(id));
+            }
+            Verb::Delete => {
+                out.extend_from_slice(b"*2\r\n$3\r\nDEL\r\n");
+                request::word(out, key);
+            }
+        }
+    }
+
+    fn write_multi_get(&self, draws: &mut Draws, out: &mut Vec<u8>) {
+        let count = usize::from(self.keys_each);
+        let mut room = [0; LONGEST_KEY];
+        if let Some(dialect) = self.dialect() {
+            return dialect.multi_get(out, count, |out| {
+                out.extend_from_slice(self.key(self.ids.draw(draws), &mut room));
+            });
+        }
+        request::begin(out, count + 1);
+        request::word(out, b"MGET");
+        for _ in 0..count {
+            request::word(out, self.key(self.ids.draw(draws), &mut room));
+        }
+    }
+
+    #[inline]
+    fn dialect(&self) -> Option<Dialect> {
+        match self.protocol {
+            Protocol::Resp2 | Protocol::Resp3 => None,
+            Protocol::MemcachedText => Some(Dialect::Text),
+            Protocol::MemcachedMeta => Some(Dialect::Meta),
+        }
+    }
+
+    #[inline]
+    fn key<'a>(&self, mut id: u64, room: &'a mut [u8; LONGEST_KEY]) -> &'a [u8] {
+        let before = self.prefix.len();
+        room[..before].copy_from_slice(&self.prefix);
+        let key = &mut room[..before + DIGITS];
+        for digit in key[before..].iter_mut().rev() {
+            *digit = b'0' + (id % 10) as u8;
+            id /= 10;
+        }
+        key
+    }
+}

@@ -1,0 +1,153 @@
+//! Values of keys: how long, and which bytes. Pure functions of the key's number.
+
+use howfar_record::jobs::{Alphabet, Sizes};
+
+use crate::digits;
+use crate::draws::Draws;
+
+/// Values begin at so many places of one text, so that neighbours differ.
+const PLACES: usize = 4096;
+/// The same values in every job, whatever its seed: a load overwrites what a prefill has set with the same.
+const SEED: u64 = 0x766C_7565;
+
+/// All values of a job.
+#[derive(Debug)]
+pub(super) struct Values {
+    sizes: Sizes,
+    shares: u64,
+    text: Vec<u8>,
+}
+
+impl Values {
+    pub(super) fn new(sizes: &Sizes) -> Self {
+        let shares = match sizes {
+            Sizes::Listed { sizes } => sizes.iter().map(|one| u64::from(one.weight)).sum(),
+            _ => 1,
+        };
+        let mut text = Vec::new();
+        let length = sizes.most() as usize + PLACES;
+        digits::text(
+            &mut Draws::of(SEED, 0, 0),
+            length,
+            Alphabet::Letters,
+            0.0,
+            &mut text,
+        );
+        Self {
+            sizes: sizes.clone(),
+            shares,
+            text,
+        }
+    }
+
+    pub(super) fn most(&self) -> usize {
+        self.sizes.most() as usize
+    }
+
+    /// The value of the key `id`.
+    #[inline]
+    pub(super) fn of(&self, id: u64) -> &[u8] {
+        let mut draws = Draws::of(SEED, 1, id);
+        let place = draws.bits() as usize % PLACES;
+        let length = match &self.sizes {
+            Sizes::Fixed { bytes } => *bytes,
+            other => self.drawn(other, &mut draws),
+        };
+        &self.text[place..place + length as usize]
+    }
+
+    fn drawn(&self, sizes: &Sizes, draws: &mut Draws) -> u32 {
+        match sizes {
+            Sizes::Fixed { bytes } => *bytes,
+            Sizes::Uniform { low, high } => {
+                let more = draws.up_to(u64::from(high - low) + 1) - 1;
+                low + more as u32
+            }
+            Sizes::Lognormal {
+                median,
+                sigma,
+                most,
+            } => {
+                let size = f64::from(*median) * (sigma * normal(draws)).exp();
+                (size.round() as u32).clamp(1, *most)
+            }
+            Sizes::Listed { sizes } => {
+                let mut share = draws.up_to(self.shares);
+                for one in sizes {
+                    let weight = u64::from(one.weight);
+                    if share <= weight {
+                        return one.bytes;
+                    }
+                    share -= weight;
+                }
+                unreachable!("shares are the sum of the weights")
+            }
+        }
+    }
+}
+
+/// Of mean 0 and deviation 1 (Box and Muller 1958).
+fn normal(draws: &mut Draws) -> f64 {
+    let radius = (-2.0 * (1.0 - draws.unit()).ln()).sqrt();
+    radius * (std::f64::consts::TAU * draws.unit()).cos()
+}
+
+#[cfg(test)]
+mod tests {
+    use howfar_record::jobs::Size;
+
+    use super::*;
+
+    const KEYS: u64 = 20_000;
+
+    fn lengths(sizes: &Sizes) -> Vec<f64> {
+        let values = Values::new(sizes);
+        (1..=KEYS).map(|id| values.of(id).len() as f64).collect()
+    }
+
+    fn mean(numbers: impl Iterator<Item = f64>) -> f64 {
+        numbers.sum::<f64>() / KEYS as f64
+    }
+
+    #[test]
+    fn a_key_keeps_its_value() {
+        let sizes = Sizes::Uniform { low: 0, high: 90 };
+        let (one, other) = (Values::new(&sizes), Values::new(&sizes));
+        assert!((1..99).all(|id| one.of(id) == other.of(id)));
+        let fixed = Values::new(&Sizes::Fixed { bytes: 20 });
+        let differ = (1..99).filter(|&id| fixed.of(id) != fixed.of(id + 1));
+        assert!(differ.count() > 90);
+    }
+
+    /// Means of 20 000: six standard errors allowed (of 0..=100: 29.2 each; of logarithms: sigma).
+    #[test]
+    fn sizes_follow_their_laws() {
+        let uniform = lengths(&Sizes::Uniform { low: 0, high: 100 });
+        assert!((mean(uniform.iter().copied()) - 50.0).abs() < 6.0 * 29.2 / 141.4);
+        assert!(uniform.contains(&0.0) && uniform.contains(&100.0));
+        let lognormal = lengths(&Sizes::Lognormal {
+            median: 1000,
+            sigma: 1.0,
+            most: 1 << 20,
+        });
+        let logarithms = lognormal.iter().map(|size| size.ln());
+        let middle = mean(logarithms.clone());
+        assert!((middle - 1000_f64.ln()).abs() < 6.0 / 141.4, "{middle}");
+        let spread = mean(logarithms.map(|one| (one - middle).powi(2))).sqrt();
+        assert!((spread - 1.0).abs() < 0.05, "{spread}");
+        let listed = Sizes::Listed {
+            sizes: vec![
+                Size {
+                    bytes: 10,
+                    weight: 3,
+                },
+                Size {
+                    bytes: 500,
+                    weight: 1,
+                },
+            ],
+        };
+        let long = lengths(&listed).iter().filter(|&&one| one > 10.0).count();
+        assert!((long as f64 / KEYS as f64 - 0.25).abs() < 0.02, "{long}");
+    }
+}
