@@ -33,14 +33,14 @@ MIX = {"keys": 500, "get": 6, "set": 2, "multi_get": 2, "keys_each": 5, "value":
 
 
 @pytest.fixture(scope="module")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Store]]:
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Protocol, Store]]:
     directory = short_directory(tmp_path_factory.mktemp("stores"))
     with redis(directory) as one, memcached(directory) as other:
         yield dict.fromkeys(REDIS, one) | dict.fromkeys(MEMCACHED, other)
 
 
 @pytest.mark.parametrize("protocol", [*REDIS, *MEMCACHED])
-def test_a_mix_is_counted(stores: dict[str, Store], protocol: Protocol) -> None:
+def test_a_mix_is_counted(stores: dict[Protocol, Store], protocol: Protocol) -> None:
     target, mix = stores[protocol].unix, KeyValue(protocol=protocol, key_prefix=f"{protocol}:", **MIX)
     assert filled(target, mix) == filled(target, mix, "warmup") == 500
     ready, finished = run(job(target, mix))
@@ -65,7 +65,7 @@ def test_a_mix_is_counted(stores: dict[str, Store], protocol: Protocol) -> None:
 
 @pytest.mark.parametrize("protocol", [*REDIS, *MEMCACHED])
 @pytest.mark.parametrize("driver", ["epoll", "auto"])
-def test_a_pipeline_is_one_transaction(stores: dict[str, Store], protocol: Protocol, driver: str) -> None:
+def test_a_pipeline_is_one_transaction(stores: dict[Protocol, Store], protocol: Protocol, driver: str) -> None:
     sizes = ListedSizes(sizes=(Size(bytes=10, weight=3), Size(bytes=9000, weight=1)))
     mix = KeyValue(protocol=protocol, key_prefix=f"p{protocol}:", pipeline=16, delete=1, keys=200, value=sizes)
     filled(stores[protocol].unix, mix)
@@ -89,7 +89,7 @@ def test_redis_counts_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["resp3", "memcached_text"])
-def test_open_loop_and_connections_of_one_use(stores: dict[str, Store], protocol: Protocol) -> None:
+def test_open_loop_and_connections_of_one_use(stores: dict[Protocol, Store], protocol: Protocol) -> None:
     mix = KeyValue(protocol=protocol, keys=50, value=LognormalSize(median=200, sigma=1, most=5000))
     filled(stores[protocol].unix, mix)
     session = Session(connect="per_transaction")
@@ -138,7 +138,7 @@ def test_a_password_is_proved_and_tls_is_had(tmp_path: Path, authority: certific
         assert refused.value.code == "auth"
 
 
-def test_what_speaks_plain_is_no_tls(stores: dict[str, Store]) -> None:
+def test_what_speaks_plain_is_no_tls(stores: dict[Protocol, Store]) -> None:
     mix = KeyValue(protocol="memcached_text", keys=50)
     asked = job(stores["memcached_text"].unix, mix, session=Session(tls=Tls()), connect_timeout_ns=10**9)
     with pytest.raises(EngineFailed) as refused:
@@ -149,7 +149,7 @@ def test_what_speaks_plain_is_no_tls(stores: dict[str, Store]) -> None:
 # ---------------------------------------------------------------- errors
 
 
-def test_errors_stop_or_are_counted(tmp_path: Path, stores: dict[str, Store]) -> None:
+def test_errors_stop_or_are_counted(tmp_path: Path, stores: dict[Protocol, Store]) -> None:
     with redis(short_directory(tmp_path)) as store:
         for number in range(1, 51):
             store.said("RPUSH", f"key:{number:012}", "x")

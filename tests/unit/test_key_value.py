@@ -26,14 +26,15 @@ def load(protocol: Any = "resp3", **fields: Any) -> LoadJob:
 
 def test_a_session_asks_for_what_there_is() -> None:
     assert statements_a_connection(load(user="me", password="secret", database="3")) == 0
-    for protocol, fields in [
+    refused: list[tuple[str, dict[str, Any]]] = [
         ("resp3", {"session": Session(compression=Compression())}),
         ("resp2", {"database": "shop"}),
         ("resp2", {"user": "me"}),
         ("memcached_text", {"password": "secret"}),
         ("memcached_meta", {"database": "0"}),
         ("resp2", {"acknowledged": "/keys"}),
-    ]:
+    ]
+    for protocol, fields in refused:
         with pytest.raises(ValidationError):
             load(protocol, **fields)
 
