@@ -113,7 +113,7 @@ def test_what_comes_from_data_is_escaped() -> None:
 
 def test_a_zero_is_said_with_what_it_may_hide() -> None:
     assert words.lost(Estimate(value=0, low=0, high=0.139), 20) == "0 of 20 (< 14 %)"
-    assert words.lost(Estimate(value=0, low=0, high=1.0), 1) == "0 of 1"
+    assert words.lost(Estimate(value=0, low=0, high=0.139), 60) == "0 of 60 (< 5 %)", "over all of its faults"
     assert words.lost(Estimate(value=12.5, low=-1, high=26), 20) == "12.5 [0, 26]", "no crash gives commits back"
     assert words.lost(None, 0) == figures.UNKNOWN
 

@@ -129,8 +129,15 @@ def baseline_name(summary: Summary) -> str:
 
 
 def noise_line(summary: Summary) -> str:
-    """The noise floor in one or two sentences, and which arms were not measured to the end."""
+    """The noise floor in one or two sentences, and which arms were not measured to the end. Empty where nothing is compared."""
+    if only_broke(summary):
+        return ""
     return " ".join(text for text in (_noise_floor(summary), settled_line(summary), unconfirmed_line(summary)) if text)
+
+
+def only_broke(summary: Summary) -> bool:
+    """Every trial broke something on purpose: its rates are those before the fault, and no ratio is the question."""
+    return summary.replication is not None and summary.replication.cost is None
 
 
 def settled_line(summary: Summary) -> str:
@@ -171,7 +178,7 @@ def widest(summary: Summary) -> str:
     """`widest interval ±2.3 % (asked ±5.0 %)`; empty where nothing is compared."""
     compared = [cell for cell in shown_cells(summary) if cell.ratio and cell.role is not ArmRole.BASELINE]
     widths = [width for cell in compared if cell.ratio and (width := half_width(cell.ratio)) is not None]
-    if not compared:
+    if not compared or only_broke(summary):
         return ""
     if not widths:
         return f"no interval yet (asked {half_width_text(summary.target_half_width)})"

@@ -22,7 +22,7 @@ def render(summary: Summary) -> str:
         f"**{summary.verdict}**",
         f"{head_line(summary)}.",
         *_findings(summary),
-        figures.noise_line(summary) if summary.cells else "",
+        figures.noise_line(summary),
         "" if is_grid(summary) or summary.replication else figures.cpu_note(summary),
         *_published(summary),
         "\n".join(f"- {line}" for line in warning_lines(summary)),

@@ -50,7 +50,7 @@ def questions(summary: Summary) -> list[tuple[str, str]]:
 def _of_replication(summary: Summary) -> list[tuple[str, str]]:
     """What remains to be asked. A run that only broke things has no ratios and no CPU a query."""
     found = [("Was the machine busy?", _busy(summary)), ("Were bad results thrown away?", _voids(summary))]
-    if summary.cells:
+    if not figures.only_broke(summary):
         found = [("Is it not just noise?", _noise(summary)), *found, ("What do the latencies mean?", LATENCIES)]
     return [*found, ("Is the network real?", NETWORK), ("What does it not say?", LIMITS)]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
 from typing import Any
 
@@ -149,31 +148,26 @@ def _rule_of_three(summary: Summary) -> str:
     safe = _safe(summary)
     if not safe:
         return ""
-    most = _zeros(summary)
+    most, limit = _zeros(summary), words.upper_share(_zeros(summary))
     alone = (
-        f"Not beyond what {most} crashes can show: were one crash in {1 / upper_share(most):.0f} to lose something, {most} without a "
-        f"loss would still come up once in twenty tries (upper limit {share(upper_share(most))})."
+        f"Not beyond what {most} crashes can show: were one crash in {1 / limit:.0f} to lose something, {most} without a "
+        f"loss would still come up once in twenty tries (upper limit {share(limit)})."
     )
     semi = [loss for loss in safe if loss.mode in SEMI_SYNC]
     crashes, commits = sum(loss.crashes for loss in semi), sum(loss.acknowledged for loss in semi)
     pooled = (
-        f" Over all {crashes} semi-synchronous crashes without a loss together: {share(upper_share(crashes))}; {commits:,} commits "
+        f" Over all {crashes} semi-synchronous crashes without a loss: {share(words.upper_share(crashes))}; {commits:,} commits "
         "had been acknowledged in them."
         if len(semi) > 1
         else ""
     )
     lossy = [loss for loss in _crashes(summary) if loss.lost]
     contrast = (
-        f" The same accounting found {sum(loss.lost for loss in lossy):,} lost commits in the other modes: it can find them."
+        f" The same accounting found {sum(loss.lost for loss in lossy):,} lost commits elsewhere in this run: it can find them."
         if lossy
         else " No mode of this run lost any, so this run does not show that the accounting would find them."
     )
     return f"{alone}{pooled}{contrast}"
-
-
-def upper_share(crashes: int) -> float:
-    """Of crashes that lose something, when none of so many did: 95 %, exact."""
-    return 1 - math.pow(0.05, 1 / crashes)
 
 
 def _logs(summary: Summary) -> str:
@@ -251,11 +245,13 @@ def _fallback(summary: Summary) -> str:
     stories = summary.replication.fallback if summary.replication else ()
     if not stories:
         return ""
-    trials = ", ".join(f"{story.trials} of {story.arm}" for story in stories)
+    pairs = zip(stories, words.story_names(stories), strict=True)
+    trials = ", ".join(f"{story.trials} of {name}" for story, name in pairs)
     return (
-        f"Trials: {trials}. The stall is the server's own timeout, and hardly varies; how long it stays asynchronous after the return "
-        "grows with what the replica must fetch, so with the load and with how long it was away. Commits are counted by the clients' "
-        f"logs, states by asking the primary; one such look lasts {_look(summary)}, and no state is known better."
+        f"Trials: {trials}. The stall is the server's own timeout, and hardly varies. How long it stays asynchronous after the return "
+        "depends on the load and on how long the replica was away: it must fetch what it lacks, and then overtake a primary that "
+        "waits for nobody. Commits are counted by the clients' logs, states by asking the primary: two looks lie "
+        f"{_look(summary)} apart in the median, and no moment of a state is known better."
     )
 
 

@@ -49,7 +49,7 @@ class _Page:
             self._paint(self._wrap(summary.verdict), _BOLD),
             self._paint(self._wrap(f"{head_line(summary)}."), _DIM),
             *self._findings(summary),
-            self._wrap(noise_line(summary)) if summary.cells else [],
+            self._wrap(noise_line(summary)),
             [] if is_grid(summary) or summary.replication else self._wrap(cpu_note(summary)),
             self._published(summary),
             self._warnings(summary),

@@ -24,7 +24,7 @@ def warning_lines(summary: Summary) -> list[str]:
 def _whose(names: list[str], cells: int) -> str:
     """Names while they can be read at a glance, then a count."""
     if len(names) <= MANY:
-        return ", ".join(names)
+        return ("; " if any(", " in name for name in names) else ", ").join(names)
     if len(names) == cells:
         return "every cell"
     return f"{len(names)} of {cells} cells ({'; '.join(names[:2])}; ...)"

@@ -44,9 +44,10 @@ def _card(row: TradeRow, lost_first: bool) -> str:
 
 def story_cards(summary: Summary) -> str:
     """What a fallback did, of the first mode."""
-    story = next(iter(summary.replication.fallback if summary.replication else ()), None)
-    if story is None:
+    stories = summary.replication.fallback if summary.replication else ()
+    if not stories:
         return ""
+    story, name = stories[0], words.story_names(stories)[0]
     told = [
         (_s(story.stall_ms), "nobody was answered", f"timeout {story.timeout_ms / 1e3:g} s"),
         (_s(story.degraded_ms), "asynchronous, and no client was told", ""),
@@ -61,7 +62,9 @@ def story_cards(summary: Summary) -> str:
         f'<div class="answer"><b>{text(figure_)}</b><div>{text(what)}</div><div class="muted">{text(more)}</div></div>'
         for figure_, what, more in told
     )
-    return f'<div class="answers four">{inner}</div><p class="muted small">{text(story.arm)}, {story.threads} connections.</p>'
+    return (
+        f'<div class="answers four">{inner}</div><p class="muted small">{text(name)}, {story.threads} connections.</p>'
+    )
 
 
 def _s(ms: Estimate | None) -> str:
@@ -72,19 +75,20 @@ def _of(row: TradeRow) -> str:
     return f", x {figures.point(row.cost)}" if row.cost else ""
 
 
+def _crashes(row: TradeRow) -> str:
+    return f"{row.crashes} crash{'' if row.crashes == 1 else 'es'}"
+
+
 def _lost(row: TradeRow) -> str:
     found = row.lost_per_crash
     if found is None:
         return ""
     gone = '<div class="muted">others saw rows that were then gone</div>' if row.phantoms else ""
     if found.value > 0:
-        number, what, more = (
-            words.count(found.value),
-            "commits lost in a crash",
-            words.with_limits(found).partition(" ")[2],
-        )
+        number, what = words.count(found.value), "commits lost in a crash"
+        more = ", ".join(part for part in (words.with_limits(found).partition(" ")[2], _crashes(row)) if part)
     else:
-        number, what, more = "0", "commits lost in", f"{row.crashes} crashes{words.upper(found)}"
+        number, what, more = "0", "commits lost in", f"{_crashes(row)}{words.upper(row.crashes)}"
     return f'<b>{text(number)}</b><div>{what}</div><div class="muted">{sentence(more)}</div>{gone}'
 
 

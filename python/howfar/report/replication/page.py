@@ -6,7 +6,7 @@ from __future__ import annotations
 from howfar.analysis.summary import Summary
 from howfar.report import figures, grid_gallery, grid_page, sections
 from howfar.report.fragments import details, facts, sentence, text
-from howfar.report.replication import fallback_chart, gallery, tables
+from howfar.report.replication import fallback_chart, gallery, tables, words
 from howfar.report.replication.text import said
 from howfar.report.setup import head_line
 
@@ -24,8 +24,7 @@ def body(summary: Summary) -> str:
             _fallbacks(summary),
             gallery.lag(summary),
             _published(summary),
-            grid_gallery.drift(summary) if summary.cells else "",
-            details("Every cell with all its figures", sections.main_table(summary)) if summary.cells else "",
+            _cells(summary),
             sections.method(summary),
             grid_page.receipts(summary) or _environment(summary),
             sections.footer(summary),
@@ -38,7 +37,7 @@ def _answer(summary: Summary) -> str:
     assert findings is not None, "this page is made of them"
     sentences = said(findings, summary.verdict)
     items = "".join(f"<li>{sentence(line)}</li>" for line in sentences)
-    noise = f'<p class="small">{sentence(figures.noise_line(summary))}</p>' if summary.cells else ""
+    noise = f'<p class="small">{sentence(line)}</p>' if (line := figures.noise_line(summary)) else ""
     return (
         f"<h1>howfar: {text(summary.plan)}{' (quick)' if summary.quick else ''}</h1>"
         f'<p class="verdict{" long" if len(summary.verdict) > grid_page.LONG else ""}">{sentence(summary.verdict)}</p>'
@@ -82,10 +81,19 @@ def _fallbacks(summary: Summary) -> str:
         return ""
     first = findings.cost is None and findings.crash is None
     stories = list(enumerate(fallback_chart.drawn(summary)))[1 if first else 0 :]
+    names = words.story_names(fallback_chart.drawn(summary))
     charts = "".join(
-        f"<h3>{text(story.arm)}</h3>{gallery.fallback(story, f'fallback{index}', summary)}" for index, story in stories
+        f"<h3>{text(names[index])}</h3>{gallery.fallback(story, f'fallback{index}', summary)}"
+        for index, story in stories
     )
     return grid_page.section(tables.fallbacks(findings.fallback)) + charts
+
+
+def _cells(summary: Summary) -> str:
+    """What only broke things has no figures but those of its faults."""
+    if figures.only_broke(summary):
+        return ""
+    return grid_gallery.drift(summary) + details("Every cell with all its figures", sections.main_table(summary))
 
 
 def _environment(summary: Summary) -> str:

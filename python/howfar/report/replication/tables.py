@@ -31,9 +31,13 @@ def trade(findings: ReplicationFindings, wide: bool = False) -> Table | None:
 
 def other_trades(findings: ReplicationFindings) -> list[Table]:
     """The same at the run's other distances."""
-    chief = words.chief_trade(findings.trade)
-    others = dict.fromkeys(row.replica_rtt_ns for row in findings.trade if row not in chief)
-    return [_trade([row for row in findings.trade if row.replica_rtt_ns == rtt], wide=True) for rtt in others]
+    found = []
+    rest = [row for row in findings.trade if row not in words.chief_trade(findings.trade)]
+    while rest:
+        here = [row for row in rest if words.near(row.replica_rtt_ns, rest[0].replica_rtt_ns)]
+        found.append(_trade(here, wide=True))
+        rest = [row for row in rest if row not in here]
+    return found
 
 
 def _trade(rows: Sequence[TradeRow], wide: bool) -> Table:
@@ -70,7 +74,7 @@ def trade_notes(rows: Sequence[TradeRow], wide: bool) -> tuple[str, ...]:
     elif zeros := next((row for row in rows if row.lost_per_crash and not row.lost_per_crash.value), None):
         found.append(zero_note(zeros.crashes))
     if any(row.phantoms for row in rows):
-        found.append("Seen, gone: others read rows whose client was not told yet, and the crash took them back.")
+        found.append("Seen, gone: other connections had read rows that the crash took back.")
     return tuple(found)
 
 
@@ -231,7 +235,9 @@ def fallbacks(stories: Sequence[FallbackStory]) -> Table:
         ("of all commits", lambda story: share(story.share_unprotected)),
     )
     rows = tuple((name, *(text(story) for story in stories)) for name, text in facts)
-    heads = tuple((words.mode_words(story.mode), f"{story.threads} connections") for story in stories)
+    heads = tuple(
+        (name, f"{story.threads} connections") for name, story in zip(words.story_names(stories), stories, strict=True)
+    )
     trials = ", ".join(str(number) for number in sorted({story.trials for story in stories}))
     note = f"Means over {trials} trial{'' if trials == '1' else 's'} a mode; limits of 95 % in brackets where there are enough."
     return Table("What a fallback hides", (("", ""), *heads), rows, (note,))

@@ -25,7 +25,8 @@ def parts(summary: Summary) -> list[str | Table]:
         found += tables.losses_by_fault(findings.crash.losses)
     if findings.fallback:
         found.append(tables.fallbacks(findings.fallback))
-        found += [line for story in findings.fallback for line in log_lines(story.log_lines, story.mode)]
+        names = words.story_names(findings.fallback)
+        found += [log_line(story.log_lines, name) for story, name in zip(findings.fallback, names, strict=True)]
     return found
 
 
@@ -36,8 +37,8 @@ def said(findings: ReplicationFindings, verdict: str) -> list[str]:
     return [sentence for sentence in (*cost, *crash) if sentence not in verdict]
 
 
-def log_lines(lines: tuple[str, ...], mode: str) -> list[str]:
+def log_line(lines: tuple[str, ...], name: str) -> str:
     """What the server itself wrote about it, or that it wrote nothing."""
     if not lines:
-        return [f"In its log the primary ({words.mode_words(mode)}) said nothing of it."]
-    return [f"In its log the primary ({words.mode_words(mode)}) said: {' / '.join(lines)}"]
+        return f"In its log the primary ({name}) said nothing of it."
+    return f"In its log the primary ({name}) said: {' / '.join(lines)}"

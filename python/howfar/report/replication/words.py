@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from howfar.analysis.estimate import Estimate
-from howfar.analysis.replication.findings import ReplicationCurve, TradeRow
+from howfar.analysis.replication.findings import FallbackStory, ReplicationCurve, TradeRow
 from howfar.plan.cells import MODE_WORDS
 from howfar.report import figures
 from howfar.units import format_duration_ns
@@ -41,8 +41,8 @@ def short(mode: str) -> str:
 
 
 def distance(rtt_ns: int | None) -> str:
-    """`85ms`; empty where there is no link."""
-    return "" if rtt_ns is None else format_duration_ns(float(rtt_ns))
+    """`85ms`, of a measured one `85.1ms`; empty where there is no link."""
+    return "" if rtt_ns is None else format_duration_ns(float(f"{rtt_ns:.3g}"))
 
 
 def milliseconds(ms: float | None) -> str:
@@ -68,13 +68,23 @@ def lost(per_crash: Estimate | None, crashes: int) -> str:
     """`2,130 [1,870, 2,390]`; of none the share of crashes that may still lose some: `0 of 20 (< 14 %)`."""
     if per_crash is None:
         return figures.UNKNOWN
-    return with_limits(per_crash) if per_crash.value > 0 else f"0 of {crashes}{upper(per_crash)}"
+    return with_limits(per_crash) if per_crash.value > 0 else f"0 of {crashes}{upper(crashes)}"
 
 
-def upper(nothing_lost: Estimate) -> str:
-    """` (< 14 %)`: with 95 % confidence fewer crashes than this lose any. One crash, or no limit, says nothing."""
-    high = nothing_lost.high
-    return f" (< {high * 100:.0f} %)" if high is not None and high < 0.995 else ""
+def upper_share(crashes: int) -> float:
+    """Of crashes that lose something, when none of so many did: 95 %, exact."""
+    return float(1 - 0.05 ** (1 / crashes))
+
+
+def upper(crashes: int) -> str:
+    """` (< 14 %)`: with 95 % confidence fewer crashes than this lose any."""
+    return f" (< {upper_share(crashes) * 100:.0f} %)" if crashes else ""
+
+
+def story_names(stories: Sequence[FallbackStory]) -> list[str]:
+    """The mode, where that tells them apart; else the arm's name."""
+    modes = [mode_words(story.mode) for story in stories]
+    return modes if len(set(modes)) == len(modes) else [story.arm for story in stories]
 
 
 def phantoms(seen: bool | None) -> str:
@@ -105,6 +115,9 @@ PUBLISHED_RTT_NS = 85_000_000
 """Of set-up D, which people quote: where a run has several distances, the one nearest to it comes first."""
 
 
+SAME = 0.1
+
+
 def chief_distance(known: Sequence[int | None]) -> int | None:
     found = [rtt for rtt in known if rtt is not None]
     return min(found, key=lambda rtt: (abs(rtt - PUBLISHED_RTT_NS), rtt)) if found else None
@@ -113,4 +126,9 @@ def chief_distance(known: Sequence[int | None]) -> int | None:
 def chief_trade(trade: Sequence[TradeRow]) -> list[TradeRow]:
     """The rows of one distance."""
     chosen = chief_distance([row.replica_rtt_ns for row in trade])
-    return [row for row in trade if row.replica_rtt_ns in (None, chosen)]
+    return [row for row in trade if near(row.replica_rtt_ns, chosen)]
+
+
+def near(one: int | None, other: int | None) -> bool:
+    """The same distance: measured ones differ by a little. What has no distance is near to all."""
+    return one is None or other is None or abs(one - other) <= SAME * max(one, other)
