@@ -187,6 +187,19 @@ def test_a_primary_that_never_fell_back_was_waiting_and_then_semi_synchronous() 
     assert "never" in text and "said nothing of it" in text
 
 
+def test_a_primary_that_is_asynchronous_as_long_as_there_is_a_load_is_known_from_below_only() -> None:
+    story = findings("fallback").fallback[0]
+    assert story.series is not None and story.series.back_s is not None
+    assert words.asynchronous_for(story, story.after_return_ms) == "6.40 s"
+    ended = len(story.series.commits_per_s) * story.series.slice_s
+    for back_s in (ended + 0.2, None):
+        late = story.model_copy(update={"series": story.series.model_copy(update={"back_s": back_s})})
+        assert words.asynchronous_for(late, late.after_return_ms) == "≥ 6.40 s"
+        assert tables.STILL in terminal.render(changed("fallback", fallback=(late,)), 200)
+        text = html.render(changed("fallback", fallback=(late,)))
+        assert ("would a commit wait for it again" if back_s else "no commit waits for it until") in text
+
+
 def test_an_arm_that_only_broke_things_is_not_called_unmeasured() -> None:
     crash = findings("crash").crash
     assert crash is not None

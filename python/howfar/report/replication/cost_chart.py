@@ -78,7 +78,7 @@ class _Frame:
         count = len(words.distances(cost.curves))
         room = width if self.narrow else width + BESIDE
         self.beside = 1 if self.narrow else max(min(count, room // PANEL_LEAST), 1)
-        self.width = width if self.beside == 1 else (room - 64 * self.beside) // self.beside
+        self.width = width if self.narrow else (room - 64 * self.beside) // self.beside
         self.differing = words.varied(cost.curves)
         self.names = list(dict.fromkeys(words.series_name(curve, self.differing) for curve in cost.curves))
         self.threads = sorted({point.threads for curve in cost.curves for point in curve.points})
@@ -121,7 +121,7 @@ class _Frame:
             layers.append(line.encode(x=self.x, y=self._y("model", first), color=self.colour))
         layers += [
             data.mark_line(strokeWidth=1.9).encode(x=self.x, y=y, color=self.colour),
-            data.mark_rule(strokeWidth=1.8, opacity=0.75).encode(
+            data.mark_rule(strokeWidth=1.8, opacity=0.5).encode(
                 x=self.x, y=self._y("low", first), y2="high:Q", color=self.colour
             ),
             data.mark_point(filled=True, size=60, opacity=1).encode(x=self.x, y=y, color=self.colour, shape=self.shape),

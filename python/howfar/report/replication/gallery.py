@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from howfar.analysis.estimate import Estimate
 from howfar.analysis.replication.findings import CrashLoss, CrashPoint, FallbackStory, TradeRow
 from howfar.analysis.summary import Summary
 from howfar.report import figures
@@ -49,9 +48,13 @@ def story_cards(summary: Summary) -> str:
         return ""
     story, name = stories[0], words.story_names(stories)[0]
     told = [
-        (_s(story.stall_ms), "nobody was answered", f"timeout {story.timeout_ms / 1e3:g} s"),
-        (_s(story.degraded_ms), "asynchronous, and no client was told", ""),
-        (_s(story.after_return_ms), "of it after the replica could be reached again", ""),
+        (
+            f"{figures.number(story.stall_ms.value / 1e3)} s",
+            "nobody was answered",
+            f"timeout {story.timeout_ms / 1e3:g} s",
+        ),
+        (words.asynchronous_for(story, story.degraded_ms), "asynchronous, and no client was told", ""),
+        (words.asynchronous_for(story, story.after_return_ms), "of it after the replica could be reached again", ""),
         (
             words.count(story.unprotected.value),
             "commits on one server alone",
@@ -65,10 +68,6 @@ def story_cards(summary: Summary) -> str:
     return (
         f'<div class="answers four">{inner}</div><p class="muted small">{text(name)}, {story.threads} connections.</p>'
     )
-
-
-def _s(ms: Estimate | None) -> str:
-    return "never" if ms is None else f"{figures.number(ms.value / 1e3)} s"
 
 
 def _of(row: TradeRow) -> str:
@@ -232,14 +231,23 @@ def fallback(story: FallbackStory, name: str, summary: Summary) -> str:
     if series.reconnected_s is not None:
         said.append(f"at {series.reconnected_s:.1f} s the replica is connected")
     if series.fell_s is not None:
-        back = f"at {series.back_s:.1f} s" if series.back_s is not None else "not before the trial's end"
-        said.append(f"{back} commits wait for it again")
+        said.append(_back(story))
     caption = f"Trial {series.trial}: {'; '.join(said)}. Below: transactions that the replica lacks; a gap: it could not be asked."
     rows = [
         [entry["row"], entry["state"], f"{entry['at']:.2f}", f"{entry['to']:.2f}"]
         for entry in fallback_chart.phases(series)
     ]
     return figure(drawing, caption, table(["of", "state", "from, s", "to, s"], rows)) + _log(story)
+
+
+def _back(story: FallbackStory) -> str:
+    series = story.series
+    assert series is not None, "only those with a series are drawn"
+    if series.back_s is None:
+        return "no commit waits for it until the trial's end"
+    if words.to_the_end(story):
+        return f"only when the load has ended, at {series.back_s:.1f} s, would a commit wait for it again"
+    return f"at {series.back_s:.1f} s commits wait for it again"
 
 
 def _log(story: FallbackStory) -> str:

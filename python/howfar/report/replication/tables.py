@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from howfar.analysis.estimate import Estimate
 from howfar.analysis.replication.findings import (
     CommitCost,
     CrashLoss,
@@ -228,9 +227,9 @@ def fallbacks(stories: Sequence[FallbackStory]) -> Table:
     """A column a mode: there are few, and much to say of each."""
     facts: tuple[tuple[str, Callable[[FallbackStory], str]], ...] = (
         ("timeout of the server", lambda story: f"{story.timeout_ms / 1e3:g} s"),
-        ("nobody was answered for", lambda story: _seconds(story.stall_ms)),
-        ("asynchronous, nobody told, for", lambda story: _seconds(story.degraded_ms)),
-        ("of it after the link's return", lambda story: _seconds(story.after_return_ms)),
+        ("nobody was answered for", lambda story: f"{figures.number(story.stall_ms.value / 1e3)} s"),
+        ("asynchronous, nobody told, for", lambda story: words.asynchronous_for(story, story.degraded_ms)),
+        ("of it after the link's return", lambda story: words.asynchronous_for(story, story.after_return_ms)),
         ("commits on one server alone", lambda story: words.with_limits(story.unprotected)),
         ("of all commits", lambda story: share(story.share_unprotected)),
     )
@@ -240,8 +239,8 @@ def fallbacks(stories: Sequence[FallbackStory]) -> Table:
     )
     trials = ", ".join(str(number) for number in sorted({story.trials for story in stories}))
     note = f"Means over {trials} trial{'' if trials == '1' else 's'} a mode; limits of 95 % in brackets where there are enough."
-    return Table("What a fallback hides", (("", ""), *heads), rows, (note,))
+    notes = (note, *([STILL] if any(words.to_the_end(story) for story in stories) else []))
+    return Table("What a fallback hides", (("", ""), *heads), rows, notes)
 
 
-def _seconds(ms: Estimate | None) -> str:
-    return "never" if ms is None else f"{figures.number(ms.value / 1e3)} s"
+STILL = "≥: commits waited for the replica again only when the load had ended, or not at all."

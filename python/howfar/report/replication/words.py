@@ -81,6 +81,21 @@ def upper(crashes: int) -> str:
     return f" (< {upper_share(crashes) * 100:.0f} %)" if crashes else ""
 
 
+def to_the_end(story: FallbackStory) -> bool:
+    """Whether the drawn trial was asynchronous for as long as there was a load: then how long it lasts is known from below only."""
+    series = story.series
+    if series is None or series.fell_s is None:
+        return False
+    return series.back_s is None or series.back_s >= (len(series.commits_per_s) - 1) * series.slice_s
+
+
+def asynchronous_for(story: FallbackStory, ms: Estimate | None) -> str:
+    """`6.40 s`, `≥ 25.1 s` where it did not end under load, `never`."""
+    if ms is None:
+        return "never"
+    return f"{'≥ ' if to_the_end(story) else ''}{figures.number(ms.value / 1e3)} s"
+
+
 def story_names(stories: Sequence[FallbackStory]) -> list[str]:
     """The mode, where that tells them apart; else the arm's name."""
     modes = [mode_words(story.mode) for story in stories]
