@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from howfar.lab.cache import file_system_of
 from howfar.lab.servers.kinds import find_server
 from tests.lab.replication_acts import INSERTS, WRITERS
 from tests.lab.sandboxes import PATIENCE_S
@@ -21,7 +22,7 @@ _LESS = 0.995
 """A link's round trip is right within that."""
 
 
-def _pairs(server: str, cache: Path, *cases: dict[str, Any]) -> list[dict[str, Any]]:
+def _pairs(server: str, cache: Path, *cases: dict[str, Any], **environment: str) -> list[dict[str, Any]]:
     """Each case's answer; all are over the same links, one after the other. The program by its path: private installs are in the cache
     that these tests do not share."""
     program = str(find_server(server).path)
@@ -30,7 +31,7 @@ def _pairs(server: str, cache: Path, *cases: dict[str, Any]) -> list[dict[str, A
         capture_output=True,
         text=True,
         timeout=4 * PATIENCE_S,
-        env={**os.environ, "XDG_CACHE_HOME": str(cache)},
+        env={**os.environ, "XDG_CACHE_HOME": str(cache), **environment},
     )
     assert done.returncode == 0, done.stderr
     answers: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
@@ -187,6 +188,7 @@ def test_what_was_acknowledged_survives_its_primary(name: str, cache: Path) -> N
 @pytest.mark.parametrize("name", ["mysql"], indirect=True)
 def test_two_replicas_of_which_both_must_acknowledge(name: str, cache: Path) -> None:
     asked = {"replicas": 2, "wait_for": 2, "compression": "zstd", "tls": True}
-    (seen,) = _pairs(name, cache, {"asked": asked, "acts": ["commits"]})
+    (seen,) = _pairs(name, cache, {"asked": asked, "acts": ["commits"]}, HOWFAR_WORK=str(cache))
+    assert seen["facts"]["data_file_system"] == file_system_of(cache), "where the user wants it"
     end = seen["commits"]["after"]["primary"]
     assert (end["clients"], end["wait_for"], seen["commits"]["violations"]) == (2, 2, [])
