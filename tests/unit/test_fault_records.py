@@ -159,6 +159,7 @@ def test_a_fallback_is_told_as_it_was() -> None:
     found = fallback(LOOKS)
     assert (found.left_ns, found.returned_ns) == (1000 * MS, 3000 * MS)
     assert (found.fell_ns, found.back_ns, found.reconnected_ns) == (2010 * MS, 3300 * MS, 3200 * MS)
+    assert found.load_ended_ns == 3310 * MS
     assert found.stall_ns == 1270 * MS, "the longest time without an acknowledgement to anybody"
     assert found.longest_commit_ns == 1005 * MS
     assert found.unprotected == 3, "3 was let go with the fallback, before anybody saw it; 6 waited again"

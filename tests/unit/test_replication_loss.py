@@ -197,3 +197,17 @@ def test_a_primary_that_never_came_back_was_asynchronous_to_the_end() -> None:
     (story,) = found.fallback
     assert trial.fault.fell_ns is not None and story.degraded_ms is not None
     assert story.degraded_ms.value == pytest.approx((trial.fault.samples[-1].at_ns - trial.fault.fell_ns) / 1e6)
+
+
+@pytest.mark.parametrize(("ended_s", "said"), [(30, True), (60, False), (None, False)])
+def test_a_primary_that_only_an_idle_moment_brings_back_is_told(ended_s: int | None, said: bool) -> None:
+    trial = fallback_trial()
+    assert isinstance(trial.fault, FallbackRecord)
+    times = {"back_ns": 45 * 10**9, "load_ended_ns": None if ended_s is None else ended_s * 10**9}
+    late = trial.model_copy(update={"fault": trial.fault.model_copy(update=times)})
+    arm = Arm(name=trial.arm, role=ArmRole.BASELINE, factors={"path": "socket", "replication": "after-sync"})
+    found = summarise(run_of("mysql", [arm], [late], "fallback")).replication
+    assert found is not None
+    (story,) = found.fallback
+    assert (story.held_off == 1) is said
+    assert ("only the end of the load" in fallback_sentence(story)) is said

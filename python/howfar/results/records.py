@@ -262,6 +262,8 @@ class FallbackRecord(Record):
     """First seen asynchronous. None: it never fell back."""
     back_ns: int | None
     """First seen semi-synchronous again, for good; where commits never pause, maybe when the load has ended. None: not even then."""
+    load_ended_ns: int | None = None
+    """The last acknowledgement to anybody."""
     unprotected: int
     """Commits that clients were told of between `fell_ns` and `back_ns`, from their logs."""
     unacknowledged: int

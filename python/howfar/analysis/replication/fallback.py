@@ -36,6 +36,7 @@ def _story(run: Run, arm: Arm) -> FallbackStory | None:
         stall_ms=mean_interval([record.stall_ns / 1e6 for record in records]),
         degraded_ms=_ms([_end_ns(record) - (record.fell_ns or 0) for record in fell]),
         after_return_ms=_ms([max(0, _end_ns(record) - record.returned_ns) for record in fell]),
+        held_off=sum(held_off(record) for record in fell),
         unprotected=mean_interval([record.unprotected for record in records]),
         share_unprotected=sum(record.unprotected for record in records) / acknowledged if acknowledged else 0.0,
         drawn=drawn.number,
@@ -46,6 +47,12 @@ def _story(run: Run, arm: Arm) -> FallbackStory | None:
 
 def _ms(times_ns: Sequence[int]) -> Estimate | None:
     return mean_interval([ns / 1e6 for ns in times_ns]) if times_ns else None
+
+
+def held_off(record: FallbackRecord) -> bool:
+    """The acknowledgement that comes is of a commit before the newest, and where commits never pause it stays so."""
+    ended_ns = record.load_ended_ns
+    return ended_ns is not None and (record.back_ns is None or record.back_ns > ended_ns)
 
 
 def _end_ns(record: FallbackRecord) -> int:
@@ -74,6 +81,8 @@ def fallback_sentence(story: FallbackStory) -> str:
     )
     if story.after_return_ms is not None:
         text += f", {_seconds(story.after_return_ms)} of them after the link carried again"
+    if story.held_off:
+        text += f"; in {story.held_off} of {story.trials} trials only the end of the load let it come back"
     return text + "."
 
 

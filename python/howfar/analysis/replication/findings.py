@@ -221,6 +221,8 @@ class FallbackStory(Part):
     """From the first look that found it asynchronous to the last. None: it never fell back."""
     after_return_ms: Estimate | None
     """How long after the link carried again the primary was still asynchronous."""
+    held_off: int = 0
+    """Trials in which it was asynchronous for as long as commits went on: only the end of the load let it come back."""
     unprotected: Estimate
     """Commits that clients were told of while one server alone had them."""
     share_unprotected: float

@@ -76,7 +76,7 @@ def run_crash(ground: Ground, job: LoadJob, fault: str, after_ns: int) -> Crashe
     with ExitStack() as ledger:
         watcher = watch_keys(wanted, ground.logs / "seen", ground.launcher, ledger)
         begun = pair.snapshot()
-        lag = watch_lag(pair)
+        lag = watch_lag(pair, beats=not pair.asked.semi_sync)  # it would be one more commit that others wait behind
         ledger.callback(lag.finish)
         ledger.callback(load.abandon)
         load.start(ground.measure, ground.launcher, ground.on_event)

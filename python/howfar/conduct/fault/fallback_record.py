@@ -50,6 +50,7 @@ def fallback_record(
         longest_commit_ns=_longest_commit_ns(told),
         fell_ns=_since(None if fell is None else looks[fell], origin_ns),
         back_ns=_since(None if back is None else looks[back], origin_ns),
+        load_ended_ns=int(ended_ns[-1]) - origin_ns if len(ended_ns) else None,
         unprotected=unprotected(ended_ns, looks, fell, back),
         unacknowledged=looks[-1].end.no_tx - looks[0].end.no_tx,
         acknowledged=len(ended_ns),
