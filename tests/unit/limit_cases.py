@@ -51,6 +51,10 @@ class Case:
     """Of the receipt; what it says of opening counts where `each_time`."""
     each_time: bool = False
     """A connection for each transaction."""
+    acknowledgement_us: float | None = None
+    """None: no commit waits for a replica."""
+    replication: dict[str, Any] = field(default_factory=dict)
+    """Of the receipt."""
 
     @property
     def transactions(self) -> int:
@@ -136,7 +140,8 @@ class Case:
             started_unix_ns=0,
             ended_unix_ns=1,
             measured=measured,
-            receipt={"session": self.session} | ({"link": link} if self.rtt_us is not None else {}),
+            receipt={"session": self.session, "replication": self.replication}
+            | ({"link": link} if self.rtt_us is not None else {}),
             window=window if self.window else None,
         )
 
@@ -150,6 +155,7 @@ class Case:
             rest_rtt_s=self.rtt_us / 1e6 if self.rtt_us is not None else None,
             machine_cpus=2,
             fsync_s=self.fsync_us / 1e6 if self.fsync_us is not None else None,
+            acknowledgement_s=None if self.acknowledgement_us is None else self.acknowledgement_us / 1e6,
         )
 
     def evidence(self) -> Evidence:

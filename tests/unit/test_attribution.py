@@ -231,6 +231,18 @@ def test_a_commit_that_waits_for_the_disk() -> None:
     assert memory.resource is not Resource.COMMIT
 
 
+def test_a_commit_that_waits_for_a_replica() -> None:
+    told = {"window": {"mean_wait_us": 85_700.0}}
+    case = Case(connections=16, tps=185, turns=1, rtt_us=None, server_us=200, bytes_to_client=50, replication=told)
+    limit = limit_of(replace(case, acknowledgement_us=85_100.0))
+    assert limit.resource is Resource.ACKNOWLEDGEMENT and limit.confidence == "high"
+    assert "98 % of the cycle" in limit.says and "85.7 ms each" in limit.evidence[0]
+    assert "half the distance: about x2" in limit.would_change and "bandwidth" in limit.would_not
+    assert limit_of(case).resource is not Resource.ACKNOWLEDGEMENT, "nobody waits"
+    reads = replace(case, tps=12_000, acknowledgement_us=85_100.0)
+    assert limit_of(reads).resource is not Resource.ACKNOWLEDGEMENT, "they are done before a packet is there"
+
+
 def test_a_few_writes_of_the_background_are_no_commits() -> None:
     """Group commit is told from a log that is written once a second."""
     case = Case(connections=8, tps=1000, counters={"Innodb_data_fsyncs": 8, "Handler_commit": 4000}, fsync_us=5000.0)

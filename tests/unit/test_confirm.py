@@ -181,7 +181,14 @@ def test_what_is_changed_of_each_limit_is_what_the_method_says(tmp_path: Path) -
         )
     assert changed.pop("rate") == {Resource.LINK_TO_CLIENT, Resource.LINK_TO_SERVER}
     assert changed.pop("RTT") == {Resource.LATENCY}
-    nothing = {Resource.COMMIT, Resource.ERRORS, Resource.SERVER_WAIT, Resource.INVALID, Resource.NOT_ESTABLISHED}
+    nothing = {
+        Resource.COMMIT,
+        Resource.ACKNOWLEDGEMENT,
+        Resource.ERRORS,
+        Resource.SERVER_WAIT,
+        Resource.INVALID,
+        Resource.NOT_ESTABLISHED,
+    }
     assert changed.pop("nothing") == nothing
     assert changed == {
         "16": set(Resource) - nothing - {Resource.LINK_TO_CLIENT, Resource.LINK_TO_SERVER, Resource.LATENCY}

@@ -71,6 +71,7 @@ _ACTIONS = {
     Resource.SEND_BUFFER: "Enlarge the send buffer, or use more connections.",
     Resource.LOSS: "Find out where segments are lost: no setting of the database will help.",
     Resource.COMMIT: "Make commits cheaper: a faster disk, more of them at a time, or less durability where that is allowed.",
+    Resource.ACKNOWLEDGEMENT: "Commit from more connections or more rows at a time, or bring the replica nearer: commits wait for it.",
     Resource.LOCK: "Hold locks for a shorter time: fewer round trips between the first write and the commit, other rows.",
     Resource.SERVER_WAIT: "Ask the server what its sessions wait for, during the load.",
     Resource.LATENCY: "Use more connections: nothing is full.",

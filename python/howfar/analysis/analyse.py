@@ -36,6 +36,7 @@ from howfar.analysis.model.page import what_if
 from howfar.analysis.plateau import complete_blocks, settled
 from howfar.analysis.published import find_published
 from howfar.analysis.refuted import doubted, refuted_sentence, unadvised
+from howfar.analysis.replication.cost import waits_s
 from howfar.analysis.replication.find import replication_findings, replication_verdict
 from howfar.analysis.scaling import scaling
 from howfar.analysis.summary import (
@@ -173,7 +174,9 @@ def _cell(table: TrialTable, arm: Arm, floors: _Floors, rests: bool) -> CellSumm
     receipts = [t.receipt for t in table.run.trials if t.arm == arm.name and t.status is TrialStatus.OK]
     link = link_facts(arm.factors, receipts)
     rest_rtt_s = link.rest_rtt_ns / 1e9 if link.rest_rtt_ns is not None else None
-    _, cycle, limit = find_limit(whole, setting_of(table.run.info, arm, threads_of(arm), rest_rtt_s))
+    _, cycle, limit = find_limit(
+        whole, setting_of(table.run.info, arm, threads_of(arm), rest_rtt_s, waits_s(table, arm))
+    )
     ratio = IDENTITY if baseline else judged.quoted if judged else None
     bound = _cpu_bound(arm, table.baseline)
     warnings = signs.arm_warnings(trials, link) + (signs.ratio_warnings(judged, floors.target) if judged else [])

@@ -45,6 +45,7 @@ _IS = {
     Resource.SEND_BUFFER: "the send buffer is the limit",
     Resource.LOSS: "lost segments are the limit",
     Resource.COMMIT: "commits that wait for the disk are the limit",
+    Resource.ACKNOWLEDGEMENT: "commits that wait for a replica are the limit",
     Resource.LOCK: "row locks are the limit",
     Resource.SERVER_WAIT: "a wait inside the server is the limit",
     Resource.LATENCY: "nothing is full: each connection waits for its own answers",
@@ -63,6 +64,7 @@ _THINGS = {
     Resource.INVALID: "other programs",
     Resource.NOT_ESTABLISHED: "something not established",
     Resource.ONE_THREAD: "one thread",
+    Resource.ACKNOWLEDGEMENT: "the wait for a replica",
     Resource.LOCK: "row locks",
 }
 

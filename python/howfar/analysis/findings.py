@@ -48,6 +48,8 @@ class Resource(StrEnum):
     SEND_BUFFER = "send buffer"
     LOSS = "loss"
     COMMIT = "commit"
+    ACKNOWLEDGEMENT = "acknowledgement"
+    """Commits wait for a replica."""
     LOCK = "lock"
     SERVER_WAIT = "wait in the server"
     LATENCY = "latency"

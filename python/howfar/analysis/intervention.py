@@ -32,6 +32,7 @@ _EACH_FOR_ITSELF = frozenset({Resource.LATENCY, Resource.RECEIVE_WINDOW, Resourc
 """What holds back each connection by itself: half as many carry half as much."""
 _WHY_NOT = {
     Resource.COMMIT: "how many transactions share one durable write cannot be foreseen",
+    Resource.ACKNOWLEDGEMENT: "the replica is nearer in other cells of the plan, or in none",
     Resource.ERRORS: "transactions fail",
     Resource.INVALID: "the figures themselves are not valid",
     Resource.NOT_ESTABLISHED: "no limit was established",

@@ -24,6 +24,7 @@ LETTERS: dict[Resource, str] = {
     Resource.SEND_BUFFER: "B",
     Resource.LOSS: "X",
     Resource.COMMIT: "M",
+    Resource.ACKNOWLEDGEMENT: "Q",
     Resource.LOCK: "K",
     Resource.SERVER_WAIT: "A",
     Resource.LATENCY: "R",

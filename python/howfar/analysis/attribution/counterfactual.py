@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from howfar.analysis.attribution.cycle import (
+    ACKNOWLEDGEMENT,
     COMMIT,
     FORWARDER_CPU,
     LOCKS,
@@ -41,6 +42,7 @@ HELD_PARTS: dict[Resource, tuple[str, ...]] = {
     Resource.SEND_BUFFER: (WINDOWS,),
     Resource.LOSS: (LOSS,),
     Resource.COMMIT: (COMMIT,),
+    Resource.ACKNOWLEDGEMENT: (ACKNOWLEDGEMENT,),
     Resource.LOCK: (LOCKS,),
 }
 """What of the cycle goes when such a limit goes."""
@@ -147,6 +149,12 @@ def would_change(resource: Resource, evidence: Evidence, cycle: Cycle) -> str:
             return f"a way without loss: {_up_to(most)}; more connections, each loses for itself"
         case Resource.COMMIT:
             return f"commits without waiting for the disk: {_up_to(most)}; more connections, which share a write; a faster disk"
+        case Resource.ACKNOWLEDGEMENT:
+            half = without_parts(cycle, part_us(cycle, ACKNOWLEDGEMENT) / 2)
+            return (
+                f"a replica at half the distance: about {times(half)}; more connections, which wait together; "
+                f"asynchronous, which may lose commits in a crash: {_up_to(most)}"
+            )
         case Resource.LOCK:
             return f"no waiting for locks (shorter transactions, other rows): {_up_to(most)}"
         case Resource.LATENCY:
@@ -201,6 +209,8 @@ def would_not(resource: Resource, evidence: Evidence, cycle: Cycle) -> str:
             return _joined("more connections", idle)
         case Resource.CLIENT_CPU:
             return "any change of path or server: these figures would not show it"
+        case Resource.ACKNOWLEDGEMENT:
+            return _joined("a faster disk, or more bandwidth to the replica", _cpu_idle(evidence))
         case Resource.LOCK:
             return _joined("more connections", idle)
         case Resource.LATENCY | Resource.LOSS | Resource.RECEIVE_WINDOW | Resource.SEND_BUFFER | Resource.COMMIT:

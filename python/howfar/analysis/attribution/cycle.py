@@ -6,6 +6,7 @@ known from something else than the clock, and claims its time in this order; a l
 - CPU of client, server and forwarder a transaction, measured. One part at a time works on a transaction, so it lies in its cycle in
   full, whatever N is.
 - round trips: RTT at rest x turns.
+- acknowledgement of a replica: the round trips to it that a semi-synchronous commit waits, at rest (`analysis/replication/model.py`).
 - bytes on the wire: what carried this transaction, at the link's rate, both directions, framing in. A large answer is worked on
   while it crosses; what CPU time covers of it is not counted twice: this part is cut first to what is left.
 - row locks, as the server counts them, and the disk: writes made durable x what one was measured to take, or one and a half for
@@ -31,6 +32,7 @@ from howfar.analysis.findings import Cycle, CyclePart
 
 CLIENT_CPU, SERVER_CPU, FORWARDER_CPU = "client CPU", "server CPU", "forwarder CPU"
 ROUND_TRIPS, WIRE = "round trips", "bytes on the wire"
+ACKNOWLEDGEMENT = "acknowledgement of a replica"
 LOCKS, COMMIT = "row locks", "commit to disk"
 WAITING = "waiting for a CPU"
 LINK_QUEUE, WINDOWS, LOSS, CLIENT_QUEUE = "queue at the link", "TCP windows", "loss", "queue in the client"
@@ -40,6 +42,7 @@ PARTS = (
     SERVER_CPU,
     FORWARDER_CPU,
     ROUND_TRIPS,
+    ACKNOWLEDGEMENT,
     WIRE,
     LOCKS,
     COMMIT,
@@ -59,6 +62,9 @@ LOSS_WINDOW = 1.5
 """Of the square of the mean window in segments, times the share lost: halved at each loss, one more a round trip."""
 GROUP_WAIT = 1.5
 """Of a commit's own time on the disk, where commits share it: on the mean half of the one under way, then its own."""
+
+SHORTER = 0.6
+"""Of what a commit waits, on the mean: who gets the only place on the way each time waits two thirds of it."""
 
 Basis = Literal["measured", "computed", "bounded"]
 
@@ -96,6 +102,7 @@ def _claims(evidence: Evidence) -> list[tuple[str, float, Basis]]:
     commit, commit_basis = _commit(evidence)
     return [
         (ROUND_TRIPS, (setting.rest_rtt_s or 0.0) * evidence.turns, "computed"),
+        (ACKNOWLEDGEMENT, _acknowledgement(evidence), "computed"),
         (WIRE, sum(way.wire_s or 0.0 for way in evidence.ways), "computed"),
         (LOCKS, evidence.lock_s or 0.0, "bounded"),
         (COMMIT, commit, commit_basis),
@@ -105,6 +112,12 @@ def _claims(evidence: Evidence) -> list[tuple[str, float, Basis]]:
         (LOSS, _loss(evidence), "bounded"),
         (CLIENT_QUEUE, _client_queue(evidence), "bounded"),
     ]
+
+
+def _acknowledgement(evidence: Evidence) -> float:
+    """None where transactions are shorter than the way: they commit nothing."""
+    wait_s = evidence.setting.acknowledgement_s or 0.0
+    return wait_s if evidence.cycle_s >= SHORTER * wait_s else 0.0
 
 
 def _commit(evidence: Evidence) -> tuple[float, Basis]:

@@ -11,6 +11,7 @@ from typing import Literal
 
 from howfar.analysis.attribution.connecting import connect_turns, connects_each_time
 from howfar.analysis.attribution.traffic import Way, link_way
+from howfar.analysis.facts_in import number_in
 from howfar.analysis.machine import others_in
 from howfar.results.records import FactorValue, Measured, TcpRecord, Trial
 
@@ -35,6 +36,8 @@ class Setting:
     """All of the machine's."""
     fsync_s: float | None
     """One write made durable on the data's file system, median."""
+    acknowledgement_s: float | None = None
+    """Round trips to the replica that a semi-synchronous commit waits, at rest. None: no commit waits for one."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,8 @@ class Evidence:
     commits: float | None
     threads_running: float | None
     """At the end of the windows, mean."""
+    semi_sync_wait_s: float | None = None
+    """One wait for a replica by the primary's own clock, mean; a group may wait as one. None: it counted none."""
 
     @property
     def cycle_s(self) -> float:
@@ -194,6 +199,7 @@ def gather(trials: Sequence[Trial], setting: Setting) -> Evidence:
         fsyncs=_growth(trials, "Innodb_data_fsyncs"),
         commits=_growth(trials, "Handler_commit"),
         threads_running=_threads_running(trials),
+        semi_sync_wait_s=_semi_sync_wait_s(trials),
     )
 
 
@@ -326,3 +332,9 @@ def _locks(trials: Sequence[Trial]) -> tuple[float | None, float | None]:
 def _threads_running(trials: Sequence[Trial]) -> float | None:
     seen = [t.window.server["Threads_running"] for t in trials if t.window and "Threads_running" in t.window.server]
     return sum(seen) / len(seen) if seen else None
+
+
+def _semi_sync_wait_s(trials: Sequence[Trial]) -> float | None:
+    waits = [number_in(trial.receipt, "replication", "window", "mean_wait_us") for trial in trials]
+    known = [wait / 1e6 for wait in waits if wait]
+    return sum(known) / len(known) if known else None

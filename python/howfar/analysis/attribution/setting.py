@@ -13,7 +13,9 @@ _FSYNC = ("data_fsync_ns", "512", "p50")
 """A log is written in blocks of this size."""
 
 
-def setting_of(info: RunInfo, arm: Arm, connections: int, rest_rtt_s: float | None) -> Setting:
+def setting_of(
+    info: RunInfo, arm: Arm, connections: int, rest_rtt_s: float | None, acknowledgement_s: float | None = None
+) -> Setting:
     """Client and server share CPUs where the placement says so, as on a machine with one."""
     environment = info.environment
     server_cpus = cpus_in(environment, "server_cpus")
@@ -26,6 +28,7 @@ def setting_of(info: RunInfo, arm: Arm, connections: int, rest_rtt_s: float | No
         rest_rtt_s=rest_rtt_s,
         machine_cpus=next((n for key in ("cpu_count", "cpus") if isinstance(n := environment.get(key), int)), None),
         fsync_s=_fsync_s(environment),
+        acknowledgement_s=acknowledgement_s,
     )
 
 

@@ -14,15 +14,16 @@ from typing import Any
 from howfar.analysis import histograms
 from howfar.analysis.estimate import Estimate
 from howfar.analysis.intervals import judge_ratio, mean_interval
-from howfar.analysis.replication.arms import ALONE, APART, ReplicationArm
+from howfar.analysis.replication.arms import ALONE, APART, ReplicationArm, server_kind
 from howfar.analysis.replication.drawn import lag_series
 from howfar.analysis.replication.findings import CommitCost, ReplicationCost, ReplicationCurve
 from howfar.analysis.replication.groups import commits_a_group
 from howfar.analysis.replication.model import Local, Waiting, acknowledgement_s, regime_of
 from howfar.analysis.replication.published import published_rows
 from howfar.analysis.replication.words import cost_sentences, mode_words
-from howfar.analysis.trials import transaction_histogram
+from howfar.analysis.trials import TrialTable, transaction_histogram
 from howfar.plan.types import ORDINARY
+from howfar.results.records import Arm
 from howfar.units import format_duration_ns
 
 GROWTH_THREADS = 16
@@ -50,6 +51,15 @@ def replication_cost(arms: Sequence[ReplicationArm], plan: Mapping[str, Any]) ->
         published=published,
         sentences=cost_sentences(curves, published, arms[0].kind),
     )
+
+
+def waits_s(table: TrialTable, arm: Arm) -> float | None:
+    """Round trips that a commit of this arm waits, at rest. None: its commits wait for nobody."""
+    one = ReplicationArm(arm, server_kind(table.run.info, arm), table.trials.get(arm.name, {}))
+    rest_ns = one.rest_rtt_ns
+    if not one.waits or rest_ns is None:
+        return None
+    return Waiting(one.kind, one.mode, rest_ns / 1e9).wait_s(one.threads)
 
 
 class _Locals:

@@ -17,7 +17,7 @@ from howfar.analysis.attribution.rules.cpus import (
     waiting_client,
 )
 from howfar.analysis.attribution.rules.finding import Finding, Rule
-from howfar.analysis.attribution.rules.inside import commits, errors, locks, server_wait
+from howfar.analysis.attribution.rules.inside import acknowledgements, commits, errors, locks, server_wait
 from howfar.analysis.attribution.rules.links import full_link, held_windows, loss
 from howfar.analysis.attribution.rules.rounds import latency, not_established, own_round
 from howfar.analysis.findings import Cycle
@@ -32,6 +32,7 @@ RULES: tuple[Rule, ...] = (
     waiting_client,
     held_windows,
     loss,
+    acknowledgements,
     commits,
     locks,
     server_wait,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from howfar.analysis.attribution.cycle import COMMIT, LOCKS, part_us
+from howfar.analysis.attribution.cycle import ACKNOWLEDGEMENT, COMMIT, LOCKS, part_us
 from howfar.analysis.attribution.evidence import Evidence
 from howfar.analysis.attribution.rules.finding import HALF, INTERNAL_SHARE, Finding
 from howfar.analysis.attribution.words import milliseconds, percent
@@ -18,6 +18,24 @@ def errors(evidence: Evidence, cycle: Cycle) -> Finding | None:
         return None
     words = f"{percent(evidence.errors_share)} of the transactions met an error of the server"
     return Finding(Resource.ERRORS, words, (f"{words} (allowed {percent(ERRORS_SHARE)})",), "high")
+
+
+def acknowledgements(evidence: Evidence, cycle: Cycle) -> Finding | None:
+    """Commits wait for a replica for the larger part of a cycle."""
+    us, wait_s = part_us(cycle, ACKNOWLEDGEMENT), evidence.setting.acknowledgement_s
+    if not wait_s or us <= HALF * cycle.us:
+        return None
+    words = (
+        f"commits wait for a replica: {percent(us / cycle.us)} of the cycle, {milliseconds(wait_s)} of round trips each"
+    )
+    counted = evidence.semi_sync_wait_s
+    if counted is None:
+        return Finding(
+            Resource.ACKNOWLEDGEMENT, words, ("the primary's own clock of these waits was not read",), "medium"
+        )
+    return Finding(
+        Resource.ACKNOWLEDGEMENT, words, (f"the primary counted waits of {milliseconds(counted)} each",), "high"
+    )
 
 
 def commits(evidence: Evidence, cycle: Cycle) -> Finding | None:
