@@ -163,3 +163,14 @@ def test_a_run_without_replication_says_nothing_of_it() -> None:
     run = replication_run(MARIADB, modes=("none",), blocks=2)
     arms = tuple(arm.model_copy(update={"factors": {"path": "socket", "threads": 1}}) for arm in run.info.arms)
     assert summarise(run.model_copy(update={"info": run.info.model_copy(update={"arms": arms})})).replication is None
+
+
+def test_more_connections_are_advised_where_they_wait_together() -> None:
+    advice = summarise(replication_run(MARIADB, blocks=3)).advice
+    assert [piece.action.split(",")[0] for piece in advice[:3]] == [
+        "Where no acknowledged commit may be lost",
+        "Where a crash may lose the last commits",
+        "Write from more connections at a time",
+    ]
+    assert "rpl-semi-sync-master-enabled = ON" in advice[0].lines
+    assert all(len(line) <= 64 for piece in advice for line in piece.lines)

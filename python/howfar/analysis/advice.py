@@ -49,12 +49,12 @@ class _Session:
         return next((cell for cell in self.cells if cell.role is ArmRole.DUPLICATE), None)
 
 
-def advise(cells: Sequence[CellSummary], table: TrialTable) -> tuple[Advice, ...]:
-    """In the order of what gains most."""
+def advise(cells: Sequence[CellSummary], table: TrialTable, *, limits: bool = True) -> tuple[Advice, ...]:
+    """In the order of what gains most. `limits`: also about what each curve ends at."""
     session = _Session(cells, table)
     rules = (_use_the_socket, _cut_round_trips, _no_forwarding, _more_blocks)
     found = [advice for rule in rules if (advice := rule(session)) is not None]
-    return (*_at_the_limits(cells), *found)
+    return (*(_at_the_limits(cells) if limits else ()), *found)
 
 
 _MOST_LIMITS = 3

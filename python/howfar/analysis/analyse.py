@@ -36,10 +36,14 @@ from howfar.analysis.model.page import what_if
 from howfar.analysis.plateau import complete_blocks, settled
 from howfar.analysis.published import find_published
 from howfar.analysis.refuted import doubted, refuted_sentence, unadvised
+from howfar.analysis.replication.advise import replication_advice
+from howfar.analysis.replication.arms import server_kind
 from howfar.analysis.replication.cost import waits_s
 from howfar.analysis.replication.find import replication_findings, replication_verdict
+from howfar.analysis.replication.findings import ReplicationFindings
 from howfar.analysis.scaling import scaling
 from howfar.analysis.summary import (
+    Advice,
     Bound,
     BytesPerTxn,
     CellSummary,
@@ -109,7 +113,7 @@ def summarise(run: Run) -> Summary:
         machine_cpus=_machine_cpus(run),
         baseline_spread=baseline_spread(table),
         verdict=verdict(cells, table, floors.throughput, floors.aa, refuted_sentence(cells, tested), found),
-        advice=advise(unadvised(cells, tested), table),
+        advice=_advice(unadvised(cells, tested), table, replication),
         cells=doubted(cells, tested),
         unmeasured=tuple(_unmeasured(table, arm) for arm in run.info.arms if not _good(run, arm.name)),
         trials=_points(run),
@@ -265,6 +269,15 @@ def _reasons(run: Run, arm: str | None) -> dict[str, int]:
         if trial.status is TrialStatus.VOID and arm in (None, trial.arm)
     )
     return dict(sorted(found.items()))
+
+
+def _advice(
+    cells: Sequence[CellSummary], table: TrialTable, replication: ReplicationFindings | None
+) -> tuple[Advice, ...]:
+    if replication is None:
+        return advise(cells, table)
+    mine = replication_advice(replication, server_kind(table.run.info, table.run.info.arms[0]))
+    return (*mine, *advise(cells, table, limits=False))
 
 
 def _good(run: Run, arm: str) -> set[int]:
