@@ -67,6 +67,16 @@ def test_who_is_right_is_not_accused(case: Case, seen: dict[str, Any]) -> None:
         assert of(seen, look, case)["findings"] == []
 
 
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_an_account_without_rights_sees_less_and_accuses_nobody_wrongly(case: Case, seen: dict[str, Any]) -> None:
+    """Often it does not know which sockets are a server's; then it has to say so."""
+    if case.server in seen["absent"]:
+        pytest.skip(seen["absent"][case.server])
+    found = seen["by_nobody"][case.name]
+    assert checks(found, "change") <= case.finds if found else True
+    assert seen["unseen_by_nobody"]
+
+
 def test_nothing_else_is_a_server(seen: dict[str, Any]) -> None:
     assert seen["strangers"] == []
 

@@ -22,9 +22,9 @@ from howfar.errors import UsageError
 ROOT = Path(__file__).parents[2]
 SOCKET = Listener(
     path="/run/s.sock", host=None, port=None, tls="none",
-    file=SocketFile(mode=0o777, owner="x", group="x", who="every account", reaches_server=True),
+    file=SocketFile(mode=0o777, owner="x", group="x", who="every account"), state="works",
 )  # fmt: skip
-PORT = Listener(path=None, host="127.0.0.1", port=3306, tls="none", file=None)
+PORT = Listener(path=None, host="127.0.0.1", port=3306, tls="none", file=None, state="works")
 
 
 def client(**changes: object) -> Client:
@@ -86,12 +86,18 @@ def test_a_client_by_loopback_is_told_its_lines_with_the_gain() -> None:
         server(rates=Rates(connects=300, statements=90_000, tls_connects=0)),
         server(rates=None),
         server(client(by="socket", tls=None, compressed=None)),
+        server(client(), listeners=(SOCKET.model_copy(update={"state": "unseen"}), PORT)),
     ],
     ids=["idle", "java", "replica", "forwarder of others", "remote", "on the socket", "no socket, nobody", "bundle read once",
-         "bundle without connects", "few connects", "many statements", "no counters", "not told"],
+         "bundle without connects", "few connects", "many statements", "no counters", "not told", "socket that may not be seen"],
 )  # fmt: skip
 def test_who_is_right_is_not_accused(seen: Server) -> None:
     assert found(seen) == set()
+
+
+def test_what_may_not_be_seen_is_told_and_not_accused() -> None:
+    (finding,) = findings(server(client(program="unseen")), (), 100)
+    assert (finding.check, finding.severity) == ("loopback-tcp", "note")
 
 
 def test_memcached_is_not_moved_away_from_other_machines() -> None:
@@ -128,6 +134,8 @@ def test_the_kernels_tables_are_read() -> None:
     assert unix is not None and (unix.path, unix.inode, unix.listens) == ("/run/my sql.sock", 99, True)
     assert procfs.parse_unix("00000000: 00000003 00000000 00000000 0001 03 99") is None
     assert procfs.parse_unix("00000000: 00000002 00000000 00010000 0001 01 99 @abstract") is None
+    relative = procfs.parse_unix("00000000: 00000002 00000000 00010000 0001 01 99 s.sock")
+    assert relative is not None and relative.path == "s.sock"
 
 
 def test_of_a_command_line_only_name_and_script_are_shown() -> None:

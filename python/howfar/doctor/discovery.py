@@ -40,6 +40,8 @@ class Spot:
     host: str | None = None
     port: int | None = None
     inode: int | None = None
+    bound: str | None = None
+    """Of a path: as the server wrote it."""
 
     @property
     def dialled(self) -> str | None:
@@ -92,7 +94,7 @@ def discover() -> Found:
             hidden.append(process)
             candidates.append(Candidate(kind, process, _guessed(kind, process, tcp, unix), False))
         elif own & here:
-            candidates.append(Candidate(kind, process, _spots_of(own, tcp, unix), True))
+            candidates.append(Candidate(kind, process, _spots_of(process.pid, own, tcp, unix), True))
         else:
             foreign.append(process)
     taken = {spot.inode for found in candidates for spot in found.spots}
@@ -100,10 +102,18 @@ def discover() -> Found:
     return Found(tuple(candidates), (*_of_foreign(foreign), *_of_hidden(hidden)))
 
 
-def _spots_of(own: set[int], tcp: Sequence[TcpRow], unix: Sequence[UnixRow]) -> tuple[Spot, ...]:
-    spots = [Spot(row.path, inode=row.inode) for row in unix if row.inode in own]
+def _spots_of(pid: int, own: set[int], tcp: Sequence[TcpRow], unix: Sequence[UnixRow]) -> tuple[Spot, ...]:
+    spots = [Spot(_absolute(pid, row.path), inode=row.inode, bound=row.path) for row in unix if row.inode in own]
     spots += [Spot(None, *row.local, row.inode) for row in tcp if row.inode in own]
     return _each_port_once(spots)
+
+
+def _absolute(pid: int, path: str) -> str:
+    """A relative one began where the server then was, which is mostly where it is."""
+    try:
+        return path if path.startswith("/") else str((procfs.PROC / str(pid) / "cwd").readlink() / path)
+    except OSError:
+        return path
 
 
 def _each_port_once(spots: Sequence[Spot]) -> tuple[Spot, ...]:
@@ -116,7 +126,7 @@ def _each_port_once(spots: Sequence[Spot]) -> tuple[Spot, ...]:
 
 def _guessed(kind: Kind, process: Process, tcp: Sequence[TcpRow], unix: Sequence[UnixRow]) -> tuple[Spot, ...]:
     """Of a process whose files may not be read: the sockets of its account. Ports of root's are too many to guess."""
-    spots = [Spot(row.path, inode=row.inode) for row in unix if _may_be(kind, row.path, process.uid)]
+    spots = [Spot(row.path, inode=row.inode, bound=row.path) for row in unix if _may_be(kind, row.path, process.uid)]
     ports = [row for row in tcp if row.uid == process.uid and (row.uid != 0 or row.local[1] == DEFAULT_PORTS[kind])]
     return _each_port_once([*spots, *(Spot(None, *row.local, row.inode) for row in ports)])
 
@@ -126,6 +136,8 @@ def _may_be(kind: Kind, path: str, uid: int) -> bool:
         return False
     try:
         return Path(path).stat().st_uid == uid
+    except PermissionError:
+        return True  # in a directory of somebody else's, as the data directory of a server is
     except OSError:
         return False
 
@@ -142,7 +154,7 @@ def _ownerless(taken: set[int | None], tcp: Sequence[TcpRow], unix: Sequence[Uni
         for path in paths:
             if (file := _file(path)) is not None and file not in known:
                 known.add(file)
-                found.append(Candidate(kind, None, (Spot(path, inode=inodes.get(path)),), False))
+                found.append(Candidate(kind, None, (Spot(path, inode=inodes.get(path), bound=path),), False))
     return found
 
 

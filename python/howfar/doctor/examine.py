@@ -152,7 +152,7 @@ def _watching(key: int, known: Known) -> Watching:
             ports[listener.port] = (
                 frozenset() if everywhere else ports.get(listener.port, frozenset()) | {listener.host}
             )
-    return Watching(key, ports, frozenset(found.path for found in known.listeners if found.path is not None))
+    return Watching(key, ports, frozenset(known.bound))
 
 
 def _server(key: int, patient: _Patient, watched: Watched, programs: dict[int, procfs.Process]) -> Server:
@@ -162,7 +162,7 @@ def _server(key: int, patient: _Patient, watched: Watched, programs: dict[int, p
         sessions=patient.said.sessions,
         listeners=known.listeners,
         never_tls=_never_tls(patient),
-        socket=next((found.path for found in known.listeners if found.file and found.file.reaches_server), None),
+        socket=next((found.path for found in known.listeners if found.path and found.state == "works"), None),
     )
     using = clients(list(watched.holders[key].values()), programs, sight)
     rates = _rates(patient, watched)
@@ -218,14 +218,26 @@ def _bundle() -> Interval:
     return floors.interval(took)
 
 
+def _way_in(known: Known) -> str:
+    """A password goes to a server that is trusted, else it has to be named."""
+    way = next(iter(known.ways.values()))
+    where = way.path or f"{way.host}:{way.port}"
+    if known.kind is Kind.REDIS:
+        named = "" if known.trusted else f" redis://{where}"
+        return f"HOWFAR_REDIS_PASSWORD=… howfar doctor{named}"
+    if known.kind is Kind.MEMCACHED:
+        return ""
+    if known.trusted:
+        return "howfar doctor --user USER --password-file FILE"
+    dsn = f"mysql://{where}?user=USER" if way.path is not None else f"mysql://USER@{where}/"
+    return f"howfar doctor {dsn} --password-file FILE"
+
+
 def _unseen(patient: _Patient, reasons: dict[Transport, str]) -> list[Unseen]:
     known, found = patient.known, []
     if patient.session is None and known.ways:
-        how = "name it with an account: howfar doctor mysql://USER@HOST:PORT/ (and --password-file)"
-        if known.kind is not Kind.MYSQL:
-            how = "name it: howfar doctor redis://USER@HOST:PORT, with HOWFAR_REDIS_PASSWORD in the environment"
-        why = next(iter(known.refusals.values()), "no way in")
-        found.append(Unseen(what="its counters, its sessions and its floor", why=why, how=how))
+        why = next(iter(known.refusals.values()), "no way in").rstrip(".")
+        found.append(Unseen(what="its counters, its sessions and its floor", why=why, how=_way_in(known)))
     elif reasons:
         for transport, why in reasons.items():
             found.append(

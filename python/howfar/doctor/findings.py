@@ -71,8 +71,6 @@ class SocketFile(_Value):
     group: str
     who: str
     """In words: who may connect."""
-    reaches_server: bool
-    """False: the server listens, but this path no longer leads to it."""
 
 
 class Listener(_Value):
@@ -83,7 +81,9 @@ class Listener(_Value):
     port: int | None
     tls: Literal["none", "offered", "always", "unknown"]
     file: SocketFile | None
-    """Of a socket; none when there is no such file (any more)."""
+    """Of a socket; none when there is no such file (any more), or it may not be seen."""
+    state: Literal["works", "gone", "elsewhere", "unseen"]
+    """Of a socket: the path leads to the server, to nothing any more, or to somebody else; or that could not be seen."""
 
     @property
     def where(self) -> str:
@@ -192,7 +192,7 @@ class Server(_Value):
 
     def socket(self) -> Listener | None:
         """The first that works."""
-        return next((found for found in self.sockets if found.file is not None and found.file.reaches_server), None)
+        return next((found for found in self.sockets if found.state == "works"), None)
 
     def floor(self, *transports: Transport) -> Floor | None:
         """The first of these that was measured."""

@@ -5,17 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
 
 from howfar.doctor.discovery import Candidate, Spot
 from howfar.doctor.findings import Kind, Listener, Transport, Unseen
 from howfar.doctor.procfs import Process
-from howfar.doctor.sockets import look_at
+from howfar.doctor.sockets import CLEANED, look_at
 from howfar.doctor.speakers import SPEAKERS
-from howfar.doctor.speakers.session import Greeting, NotThis, Way
+from howfar.doctor.speakers.session import Greeting, NotThis, Tls, Way
 from howfar.doctor.targets import Login, Logins, Target
 
 SYSTEM_UIDS = 1000
 """Below are accounts of the system (Debian's and Red Hat's ranges)."""
+_X_PORT = 33060
+"""MySQL's X protocol, by default."""
+State = Literal["works", "gone", "elsewhere", "unseen"]
 _OF_ANOTHER_NAMESPACE, _SOCKET_ACTIVATION = 0, 1
 
 
@@ -33,6 +38,10 @@ class Known:
     """Those that answered, one of each."""
     tls: str = "unknown"
     compression: str = "unknown"
+    trusted: bool = False
+    """A password is sent to it."""
+    bound: set[str] = field(default_factory=set)
+    """Its sockets' paths, as it wrote them."""
     refusals: dict[str, str] = field(default_factory=dict)
     """By where: why nobody was let in."""
     unseen: list[Unseen] = field(default_factory=list)
@@ -40,29 +49,31 @@ class Known:
 
 def identify(candidate: Candidate, logins: Logins, target: Target | None) -> Known | None:
     """None when a guess was wrong: nobody answers there as such a server would."""
-    known = Known(candidate.kind, candidate.process, target, _trusted(candidate, logins, target))
+    trusted = target is not None or _is_trusted(candidate.process)
+    known = Known(
+        candidate.kind, candidate.process, target, _login(candidate, logins, target, trusted), trusted=trusted
+    )
     silent = []
     for spot in candidate.spots:
         if not _greeted(known, spot):
             silent.append(spot)
     if not known.name and (candidate.process is None or not candidate.certain):
         return None
-    if candidate.certain:
-        for spot in silent:
-            _not_answering(known, spot)
+    for spot in silent:
+        _not_answering(known, spot, candidate.certain)
     known.name = known.name or candidate.kind.value
     return known
 
 
-def _trusted(candidate: Candidate, logins: Logins, target: Target | None) -> Login:
-    """A password goes to a server that was named, or that root, the system's accounts or our own run; not to anybody's process."""
+def _is_trusted(process: Process | None) -> bool:
+    """Of root, the system's accounts, or our own. Anybody may call a process mysqld and wait for passwords."""
+    return process is not None and (process.uid < SYSTEM_UIDS or process.uid == os.geteuid())
+
+
+def _login(candidate: Candidate, logins: Logins, target: Target | None, trusted: bool) -> Login:
     login = logins.of(candidate.kind)
-    if target is not None:
-        return Login(target.user or login.user, login.password)
-    process = candidate.process
-    if process is not None and (process.uid < SYSTEM_UIDS or process.uid == os.geteuid()):
-        return login
-    return Login(login.user, "")
+    user = (target.user if target is not None else None) or login.user
+    return Login(user, login.password if trusted else "")
 
 
 def _greeted(known: Known, spot: Spot) -> bool:
@@ -72,18 +83,23 @@ def _greeted(known: Known, spot: Spot) -> bool:
     except NotThis:
         return False
     reaches = _is_that_server(greeting, known.process)
-    file = look_at(spot.path, reaches) if spot.path is not None else None
-    known.listeners.append(Listener(path=spot.path, host=spot.host, port=spot.port, tls=greeting.tls, file=file))
-    if spot.path is not None and not reaches:
+    _listen(known, spot, greeting.tls, "works" if reaches else "elsewhere")
+    if not reaches:
         return True
     known.name = max(known.name, greeting.name, key=len)
     known.compression = greeting.compression
-    where = known.listeners[-1].where
     if greeting.refused is not None:
-        known.refusals[where] = greeting.refused
+        known.refusals[known.listeners[-1].where] = greeting.refused
     for transport, found in _ways(known.kind, way, greeting).items():
         known.ways.setdefault(transport, found)
     return True
+
+
+def _listen(known: Known, spot: Spot, tls: Tls, state: State) -> None:
+    file = look_at(spot.path) if spot.path is not None else None
+    known.listeners.append(Listener(path=spot.path, host=spot.host, port=spot.port, tls=tls, file=file, state=state))
+    if spot.path is not None:
+        known.bound.add(spot.bound or spot.path)
 
 
 def _is_that_server(greeting: Greeting, process: Process | None) -> bool:
@@ -103,23 +119,40 @@ def _ways(kind: Kind, way: Way, greeting: Greeting) -> dict[Transport, Way]:
     return {Transport.TCP: way} | ({Transport.TLS: encrypted} if greeting.tls == "offered" else {})
 
 
-def _not_answering(known: Known, spot: Spot) -> None:
-    """Of a certain server: a path without a way to it, or a port for something else, as of MySQL's X protocol."""
+def _not_answering(known: Known, spot: Spot, certain: bool) -> None:
+    """Of a path it is told what became of it; a port may be for something else, as MySQL's X protocol is."""
     if spot.path is None:
-        where = f"{spot.host}:{spot.port}"
-        known.unseen.append(Unseen(what=f"what {where} is for", why="it does not speak as such a server would", how=""))
+        if certain and spot.port != _X_PORT:
+            where = f"{spot.host}:{spot.port}"
+            known.unseen.append(
+                Unseen(what=f"what {where} is for", why="it does not speak as such a server would", how="")
+            )
         return
     if _is_for_something_else(known.kind, spot.path):
         return
-    file = look_at(spot.path, False)
-    if file is not None and not os.access(spot.path, os.W_OK):
-        file = look_at(spot.path, True)  # it is not our rights that say where a path leads
+    state, why = _what_became_of(spot.path, known.process)
+    if certain or state == "unseen":
+        _listen(known, spot, "unknown", state)
+    if why:
         known.unseen.append(
-            Unseen(
-                what=f"the way by {spot.path}", why=f"it is for {file.who if file else 'others'}", how="run it as root"
-            )
+            Unseen(what=f"the way by {spot.path}", why=why, how="run it as root, in the server's own namespaces")
         )
-    known.listeners.append(Listener(path=spot.path, host=None, port=None, tls="unknown", file=file))
+
+
+def _what_became_of(path: str, process: Process | None) -> tuple[State, str]:
+    """Whether it is gone, or only not to be seen or used from here, and then why."""
+    try:
+        Path(path).stat()
+    except FileNotFoundError:
+        # In a directory for temporary files that is not to be had from outside, the socket is of no use to anybody else.
+        if process is not None and not path.startswith(CLEANED) and Path(f"/proc/{process.pid}/root{path}").is_socket():
+            return "unseen", "the server sees another file system than we do, as in a container"
+        return "gone", ""
+    except OSError as error:
+        return "unseen", error.strerror or str(error)
+    if not os.access(path, os.W_OK):
+        return "unseen", "its mode does not let us use it"
+    return "elsewhere", ""
 
 
 def _is_for_something_else(kind: Kind, path: str) -> bool:

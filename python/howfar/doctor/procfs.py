@@ -142,7 +142,7 @@ def _address(text: str) -> Address:
 
 
 def unix_rows(net: Path = PROC / "net") -> list[UnixRow]:
-    """Those with a path in the file system."""
+    """Those with a path in the file system, as they were bound: it may be relative to the process's directory then."""
     try:
         lines = (net / "unix").read_text(errors="replace").splitlines()[1:]
     except OSError:
@@ -152,7 +152,7 @@ def unix_rows(net: Path = PROC / "net") -> list[UnixRow]:
 
 def parse_unix(line: str) -> UnixRow | None:
     words = line.split(None, 7)
-    if len(words) < 8 or not words[7].startswith("/"):
+    if len(words) < 8 or words[7].startswith("@"):
         return None
     return UnixRow(words[7], int(words[6]), bool(int(words[3], 16) & _UNIX_ACCEPTING), words[5] == _UNIX_CONNECTED)
 

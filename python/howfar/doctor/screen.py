@@ -24,6 +24,9 @@ def _lines(seen: Examination, width: int) -> Iterator[str]:
     for server in seen.servers:
         yield ""
         yield from _server(server, width)
+    if seen.to_change:
+        yield ""
+        yield "Then look again: howfar doctor"
     if seen.unseen:
         yield ""
         yield "NOT SEEN on this machine"
@@ -103,11 +106,15 @@ def _listener(listener: Listener) -> str:
     tls = {"none": "no TLS", "offered": "TLS offered", "always": "TLS only", "unknown": "TLS unknown"}[listener.tls]
     if listener.path is None:
         return f"{listener.where}, {tls}"
-    if listener.file is None:
-        return f"{listener.path}, but the file is gone"
+    state = {
+        "works": "",
+        "gone": ", but the file is gone",
+        "elsewhere": ", but it leads to somebody else",
+        "unseen": ", unseen",
+    }
     file = listener.file
-    for_whom = f"mode {file.mode:04o} {file.owner}:{file.group}, for {file.who}"
-    return f"{listener.path}, {for_whom}" + ("" if file.reaches_server else ", but it leads to somebody else")
+    for_whom = f", mode {file.mode:04o} {file.owner}:{file.group}, for {file.who}" if file is not None else ""
+    return f"{listener.path}{for_whom}{state[listener.state]}"
 
 
 def _client(client: Client) -> str:

@@ -11,9 +11,12 @@ from pathlib import Path
 from howfar.doctor.findings import SocketFile
 from howfar.doctor.procfs import account
 
+CLEANED = ("/tmp/", "/var/tmp/")
+"""Where files are removed by age, and services may have directories of their own in place of them (PrivateTmp)."""
 
-def look_at(path: str, reaches_server: bool) -> SocketFile | None:
-    """None when there is no such file, or it may not be seen. Whether it leads to the server, who was asked there knows."""
+
+def look_at(path: str) -> SocketFile | None:
+    """None when there is no such file, or it may not be seen."""
     try:
         seen = Path(path).stat()
     except OSError:
@@ -27,7 +30,6 @@ def look_at(path: str, reaches_server: bool) -> SocketFile | None:
         owner=account(seen.st_uid),
         group=group,
         who=who(path),
-        reaches_server=reaches_server,
     )
 
 

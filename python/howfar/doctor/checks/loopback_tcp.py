@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from howfar.doctor.checks.seen import Made, Seen, cheaper_way, do
+from howfar.doctor.checks.seen import Made, Seen, as_sure, cheaper_way, do
 from howfar.doctor.lines.clients import by_socket
 
 
@@ -18,5 +18,6 @@ def check(seen: Seen) -> list[Made]:
             f"{do(using, 'comes', 'come')} by TCP to this very machine, though the socket {socket.path} is there{unsure}",
             by_socket(seen.server.kind, socket.path, using),
             cheaper_way(seen, using),
+            as_sure(using),
         )
     ]

@@ -77,6 +77,11 @@ def forwards(client: Client) -> bool:
     return client.program.partition(" ")[0] in FORWARDERS
 
 
+def as_sure(using: Iterable[Client]) -> Severity:
+    """Of programs that may not be seen it is not known whether they could come otherwise: replicas could not."""
+    return Severity.NOTE if all(client.program == UNSEEN for client in using) else Severity.CHANGE
+
+
 def do(using: Sequence[Client], one: str, several: str) -> str:
     """Who, and what they do."""
     return f"{named(using)} {one if len(using) == 1 else several}"

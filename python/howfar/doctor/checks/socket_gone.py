@@ -5,18 +5,17 @@ from __future__ import annotations
 from howfar.doctor.checks.seen import Made, Seen
 from howfar.doctor.findings import Change, Gain, Kind
 from howfar.doctor.lines.servers import PATHS, socket_on
-
-_CLEANED = ("/tmp/", "/var/tmp/")
+from howfar.doctor.sockets import CLEANED
 
 
 def check(seen: Seen) -> list[Made]:
     found = []
     for listener in seen.server.sockets:
-        if listener.file is not None and listener.file.reaches_server:
+        if listener.state not in ("gone", "elsewhere"):
             continue
         assert listener.path is not None, "a socket has a path"
-        cleaned = listener.path.startswith(_CLEANED)
-        what = "is gone" if listener.file is None else "leads to somebody else"
+        cleaned = listener.path.startswith(CLEANED)
+        what = "is gone" if listener.state == "gone" else "leads to somebody else"
         why = ", as cleaners of temporary files make it, or a service with a /tmp of its own" if cleaned else ""
         path = PATHS[seen.server.kind] if cleaned else listener.path
         gain = Gain(says="the socket can be used again", basis="the path was tried just now", saves_ns=None)

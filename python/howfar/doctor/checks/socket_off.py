@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from howfar.doctor.checks.seen import Made, Seen, cheaper_way, do
+from howfar.doctor.checks.seen import Made, Seen, as_sure, cheaper_way, do
 from howfar.doctor.findings import Change, Kind, Severity
 from howfar.doctor.lines.clients import by_socket
 from howfar.doctor.lines.servers import PATHS, file_of, socket_on
@@ -24,4 +24,4 @@ def check(seen: Seen) -> list[Made]:
     if server.kind is Kind.MEMCACHED:
         taken_out = ("# take out: -p, -l and -Z, which it does not obey beside -s",)
         changes = (Change(where=file_of(server), lines=taken_out, restarts=True), *changes)
-    return [Made(says, (*changes, *by_socket(server.kind, PATHS[server.kind], using)), gain)]
+    return [Made(says, (*changes, *by_socket(server.kind, PATHS[server.kind], using)), gain, as_sure(using))]

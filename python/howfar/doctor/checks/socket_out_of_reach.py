@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from howfar.doctor.checks.seen import Made, Seen, cheaper_way, named
+from howfar.doctor.checks.seen import Made, Seen, as_sure, cheaper_way, named
 from howfar.doctor.findings import Listener, Server
 from howfar.doctor.lines.clients import by_socket
 from howfar.doctor.lines.servers import PATHS, socket_on
@@ -20,6 +20,7 @@ def check(seen: Seen) -> list[Made]:
             f"{named(using)} may not use the socket {socket.path}, which is for {socket.file.who}; so TCP is used",
             (*socket_on(seen.server, using, path), *by_socket(seen.server.kind, path, using)),
             cheaper_way(seen, using),
+            as_sure(using),
         )
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import grp
+import os
 import pwd
 from collections.abc import Iterable
 from pathlib import Path
@@ -27,9 +28,13 @@ _FILES = {
 _NAMES = {Kind.MYSQL: "my.cnf", Kind.REDIS: "redis.conf", Kind.MEMCACHED: "memcached.conf (one option a line)"}
 
 
+def _is_there(path: str) -> bool:
+    return os.access(path, os.F_OK)  # Path's own raises where it may not look
+
+
 def file_of(server: Server) -> str:
     """The file that the server named, else the first of the usual ones that is here, else the kind of file."""
-    usual = next((path for path in _FILES[server.kind] if Path(path).exists()), None)
+    usual = next((path for path in _FILES[server.kind] if _is_there(path)), None)
     return server.config_file or usual or _NAMES[server.kind]
 
 
@@ -78,7 +83,7 @@ def _folder(server: Server, path: str) -> list[Change]:
         uid = pwd.getpwnam(user).pw_uid
     except KeyError:
         uid = -1
-    if folder.exists() and (uid == -1 or may_use(str(folder), uid, server.pid)):
+    if _is_there(str(folder)) and (uid == -1 or may_use(str(folder), uid, server.pid)):
         return []
     group = group_of(server.user)
     return [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import socket
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,6 +33,10 @@ from howfar.doctor.targets import Login
 _COM_PING = b"\x01\0\0\0\x0e"
 _ZSTD = 1 << 26
 """CLIENT_ZSTD_COMPRESSION_ALGORITHM; PyMySQL does not name it."""
+_NOT_UNDERSTOOD = (OSError, LookupError, ValueError, AssertionError, TypeError, struct.error)
+"""What PyMySQL raises where a greeting breaks off or is none."""
+_FIRST_BYTES = ((0, 0x0A), (0, 0xFF))
+"""Number of the packet, then the protocol's version, or an error: too many connections, host is blocked. The X protocol has others."""
 _CLIENTS_OWN_ERRORS = range(2000, 3000)
 _VARIABLES = (
     "socket", "port", "skip_networking", "bind_address", "have_ssl", "tls_version", "require_secure_transport",
@@ -64,7 +69,7 @@ _PLUGINS: dict[Any, Any] = {b"unix_socket": _ByAccount, b"auth_socket": _ByAccou
 class Mysql:
     def greet(self, way: Way, login: Login) -> Greeting:
         connection = _undialled(way, login)
-        made = dial(Way(way.path, way.host, way.port))
+        made = _greeted(way)
         pid = listening_pid(made)
         refused = None
         try:
@@ -73,7 +78,7 @@ class Mysql:
             if not getattr(connection, "server_version", ""):
                 raise NotThis(_words(error)) from error
             refused = _words(error)
-        except (OSError, IndexError, ValueError, AssertionError) as error:  # another protocol, as PyMySQL reads it
+        except _NOT_UNDERSTOOD as error:
             raise NotThis(str(error)) from error
         able: int = getattr(connection, "server_capabilities", 0)
         tls: Tls = "offered" if able & CLIENT.SSL else "none"
@@ -86,12 +91,12 @@ class Mysql:
     def open(self, way: Way, login: Login) -> MysqlSession:
         connection = _undialled(way, login)
         try:
-            connection.connect(dial(Way(way.path, way.host, way.port)))
+            connection.connect(_greeted(way))
         except err.MySQLError as error:
             if isinstance(error, err.OperationalError) and error.args and error.args[0] in _CLIENTS_OWN_ERRORS:
                 raise NotThis(_words(error)) from error
             raise Refused(_words(error)) from error
-        except (OSError, IndexError, ValueError, AssertionError) as error:
+        except _NOT_UNDERSTOOD as error:
             raise NotThis(str(error)) from error
         return MysqlSession(connection)
 
@@ -172,6 +177,20 @@ class MysqlSession:
     def close(self) -> None:
         with contextlib.suppress(err.MySQLError, OSError):
             self._connection.close()
+
+
+def _greeted(way: Way) -> socket.socket:
+    """Dialled, in plain, with the server's greeting waiting to be read. Raises NotThis."""
+    made = dial(Way(way.path, way.host, way.port))
+    try:
+        head = made.recv(5, socket.MSG_PEEK | socket.MSG_WAITALL)
+    except OSError as error:
+        made.close()
+        raise NotThis(f"no greeting: {error.strerror or error}") from error
+    if len(head) < 5 or (head[3], head[4]) not in _FIRST_BYTES:
+        made.close()
+        raise NotThis("it does not greet as MySQL does")
+    return made
 
 
 def _undialled(way: Way, login: Login) -> Any:
