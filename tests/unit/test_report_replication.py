@@ -156,6 +156,29 @@ def test_series_that_differ_in_more_than_their_mode_are_named_and_look_different
     assert "durability strict" in html.render(changed("replication", cost=both))
 
 
+def test_curves_that_differ_in_what_has_no_name_of_its_own_are_told_apart_by_their_arms() -> None:
+    curve = next(curve for curve in cost().curves if curve.mode == "after-sync" and curve.replica_rtt_ns == 85 * MS)
+    curves = []
+    for path in ("socket", "remote"):
+        points = tuple(point.model_copy(update={"arm": f"{path}, {point.arm}"}) for point in curve.points)
+        curves.append(curve.model_copy(update={"points": points}))
+    assert [name for name, _ in words.named(curves)] == ["semi-sync AFTER_SYNC, socket", "semi-sync AFTER_SYNC, remote"]
+    table = tables.matrix(cost().model_copy(update={"curves": tuple(curves)}))
+    assert len(set(table.head)) == 3
+    assert [name for name, _ in words.named(cost().curves)][:2] == ["no replica", "asynchronous"]
+
+
+def test_crashes_of_one_mode_at_several_loads_are_several_rows() -> None:
+    crash = findings("crash").crash
+    assert crash is not None
+    many = [loss.model_copy(update={"arm": f"64 threads, {loss.arm}", "threads": 64}) for loss in crash.losses]
+    names = loss_chart.labels([*crash.losses, *many])
+    assert len(set(names)) == 12 and names[0] == crash.losses[0].arm
+    assert "64 threads" in html.render(
+        changed("crash", crash=crash.model_copy(update={"losses": tuple(many[:1] + list(crash.losses))}))
+    )
+
+
 def test_marks_of_equal_crashes_are_side_by_side() -> None:
     lanes = [loss_chart.lane(index) for index in range(loss_chart.LANES)]
     assert len(set(lanes)) == loss_chart.LANES and max(map(abs, lanes)) == 1

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from howfar.analysis.signs import MEANING
-from howfar.analysis.summary import Summary
-from howfar.report.figures import unmeasured_lines
+from howfar.analysis.summary import Summary, Warning
+from howfar.report.figures import only_broke, unmeasured_lines
 
 MANY = 5
 """More names than these are counted."""
@@ -16,6 +16,8 @@ def warning_lines(summary: Summary) -> list[str]:
     arms: dict[str, list[str]] = {}
     for cell in summary.cells:
         for warning in cell.warnings:
+            if warning is Warning.WIDE_INTERVAL and only_broke(summary):
+                continue  # no rate is the question there
             arms.setdefault(f"{warning.value}: {MEANING[warning]}.", []).append(cell.arm)
     found += [f"{_whose(names, len(summary.cells))}: {text}" for text, names in arms.items()]
     return found + unmeasured_lines(summary)

@@ -30,6 +30,9 @@ LOOKS: dict[str, tuple[str, str, list[int]]] = {
 }
 """Colour and shape of each mode, on every chart the same."""
 
+LONG = 30
+"""Names of more characters do not stand four in a row."""
+
 MORE_SHAPES = ("triangle-down", "cross", "triangle-right", "stroke")
 
 CROSS = "M-0.6,-0.6L0.6,0.6M0.6,-0.6L-0.6,0.6"
@@ -56,6 +59,11 @@ def scales(names: Sequence[str], curves: Sequence[ReplicationCurve]) -> tuple[li
     return colours, shapes
 
 
+def columns(names: Sequence[str], narrow: bool) -> int:
+    """Of a legend."""
+    return 1 if narrow else 4 if max(map(len, names), default=0) < LONG else 2
+
+
 def throughput(summary: Summary, width: int) -> Drawable | None:
     cost = cost_of(summary)
     if cost is None or not any(curve.points for curve in cost.curves):
@@ -79,14 +87,16 @@ class _Frame:
         room = width if self.narrow else width + BESIDE
         self.beside = 1 if self.narrow else max(min(count, room // PANEL_LEAST), 1)
         self.width = width if self.narrow else (room - 64 * self.beside) // self.beside
-        self.differing = words.varied(cost.curves)
-        self.names = list(dict.fromkeys(words.series_name(curve, self.differing) for curve in cost.curves))
+        self.named = words.named(cost.curves)
+        self.names = list(dict.fromkeys(name for name, _ in self.named))
         self.threads = sorted({point.threads for curve in cost.curves for point in curve.points})
         seen = [point.commits_per_s.value for curve in cost.curves for point in curve.points]
         seen += [point.predicted for curve in cost.curves for point in curve.points if point.predicted]
         seen += [there for _, there, _ in cost.published if 1 in self.threads]
         self.heights = (min(seen) / 1.3, max(seen) * 1.3)
-        legend = alt.Legend(orient="top", title=None, columns=1 if self.narrow else 4, labelLimit=260, symbolOpacity=1)
+        legend = alt.Legend(
+            orient="top", title=None, columns=columns(self.names, self.narrow), labelLimit=420, symbolOpacity=1
+        )
         colours, shapes = scales(self.names, cost.curves)
         self.colour = alt.Color(
             "series:N", sort=self.names, scale=alt.Scale(domain=self.names, range=colours), legend=legend
@@ -110,8 +120,8 @@ class _Frame:
         )
 
     def panel(self, rtt: int | None, first: bool) -> Drawable:
-        curves = [curve for curve in self.cost.curves if curve.replica_rtt_ns in (None, rtt)]
-        points = [self._point(curve, point) for curve in curves for point in curve.points]
+        here = [(name, curve) for name, curve in self.named if curve.replica_rtt_ns in (None, rtt)]
+        points = [self._point(name, point) for name, curve in here for point in curve.points]
         y = self._y("tps", first)
         data = alt.Chart(values(points))
         layers: list[Any] = []
@@ -131,11 +141,11 @@ class _Frame:
         properties: dict[str, Any] = {"title": alt.TitleParams(title, anchor="start")} if title else {}
         return alt.layer(*layers).properties(width=self.width, height=HEIGHT if not self.narrow else 210, **properties)
 
-    def _point(self, curve: ReplicationCurve, point: CommitCost) -> dict[str, Any]:
+    def _point(self, series: str, point: CommitCost) -> dict[str, Any]:
         found = point.commits_per_s
         lowest, highest = self.heights
         return {
-            "series": words.series_name(curve, self.differing),
+            "series": series,
             "threads": point.threads,
             "tps": found.value,
             "low": max(found.value if found.low is None else found.low, lowest),
@@ -174,17 +184,16 @@ def split(summary: Summary, width: int) -> Drawable | None:
     if cost is None:
         return None
     rtt = words.chief_distance(words.distances(cost.curves))
-    curves = [curve for curve in cost.curves if curve.replica_rtt_ns in (None, rtt)]
+    here = [(name, curve) for name, curve in words.named(cost.curves) if curve.replica_rtt_ns in (None, rtt)]
     narrow = width < PHONE
-    differing = words.varied(cost.curves)
     bars: list[dict[str, Any]] = []
     ends: list[dict[str, Any]] = []
-    for curve in curves:
-        extra = words.series_name(curve, differing).removeprefix(words.mode_words(curve.mode))
+    for name, curve in here:
+        extra = name.removeprefix(words.mode_words(curve.mode))
         for point in curve.points:
             label = f"{words.short(curve.mode)}{extra}, {point.threads}"
-            for order, (name, ms) in enumerate(zip(PARTS, parts(curve, point), strict=True)):
-                bars.append({"bar": label, "part": name, "order": order, "ms": ms})
+            for order, (part, ms) in enumerate(zip(PARTS, parts(curve, point), strict=True)):
+                bars.append({"bar": label, "part": part, "order": order, "ms": ms})
             ends.append(
                 {"bar": label, "ms": point.commit_ms, "text": f"{words.milliseconds(point.commit_ms)} ms{_rtts(point)}"}
             )
@@ -228,11 +237,10 @@ def lag(summary: Summary, width: int) -> Drawable | None:
     if cost is None:
         return None
     rtt = words.chief_distance(words.distances(cost.curves))
-    curves = [curve for curve in cost.curves if curve.lag is not None and curve.replica_rtt_ns == rtt]
-    if not curves:
+    here = [(name, curve) for name, curve in words.named(cost.curves) if curve.lag and curve.replica_rtt_ns == rtt]
+    if not here:
         return None
-    differing = words.varied(cost.curves)
-    names = [words.series_name(curve, differing) for curve in curves]
+    names, curves = [name for name, _ in here], [curve for _, curve in here]
     most = max(behind for curve in curves if curve.lag for behind in curve.lag.behind)
     rows = [
         {"series": name, "at": at, "behind": behind}
@@ -241,7 +249,7 @@ def lag(summary: Summary, width: int) -> Drawable | None:
         for at, behind in zip(curve.lag.at_s, curve.lag.behind, strict=True)
     ]
     colours, _ = scales(names, curves)
-    legend = alt.Legend(orient="top", title=None, columns=1 if width < PHONE else 4, labelLimit=260)
+    legend = alt.Legend(orient="top", title=None, columns=columns(names, width < PHONE), labelLimit=420)
     dashes = alt.Scale(domain=names, range=[list(palette.DASHES[index % 8]) for index in range(len(names))])
     return (
         alt.Chart(values(rows))

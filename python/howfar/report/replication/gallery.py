@@ -171,12 +171,12 @@ def _each(found: tuple[CrashLoss, ...]) -> str:
     """A row a mode and fault: every crash's loss, in the order in which they were made."""
     rows = [
         [
-            loss_chart.label(loss),
+            name,
             f"{loss.acknowledged:,}",
             f"{loss.lost:,}",
             " ".join(f"{point.lost:,}" for point in loss.each),
         ]
-        for loss in found
+        for name, loss in zip(loss_chart.labels(found), found, strict=True)
     ]
     return table(["mode, what broke", "acknowledged in all", "lost in all", "lost, crash by crash"], rows)
 
@@ -188,7 +188,7 @@ def last_moments(summary: Summary) -> str:
     chosen = loss_chart.moments(summary)
     if not drawing:
         return ""
-    fault = words.FAULT_WORDS.get(chosen[0].fault, chosen[0].fault)
+    fault = words.fault_words(chosen[0].fault)
     caption = (
         f"Of each mode the crash whose loss is the median ({fault}). What was acknowledged after the bar turns red was known to "
         "clients and to the primary only. The takeover is drawn from the primary's death on."

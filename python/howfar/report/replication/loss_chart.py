@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
@@ -26,8 +27,10 @@ def losses_of(summary: Summary) -> tuple[CrashLoss, ...]:
     return tuple(loss for loss in crash.losses if loss.crashes) if crash else ()
 
 
-def label(loss: CrashLoss) -> str:
-    return f"{words.short(loss.mode)}, {words.FAULT_WORDS.get(loss.fault, loss.fault)}"
+def labels(losses: Sequence[CrashLoss]) -> list[str]:
+    """Short where a mode and what broke tell them apart; else the arms' names."""
+    short = [f"{words.short(loss.mode)}, {words.fault_words(loss.fault)}" for loss in losses]
+    return short if len(set(short)) == len(short) else [loss.arm for loss in losses]
 
 
 def dots(summary: Summary, width: int) -> Drawable | None:
@@ -36,7 +39,8 @@ def dots(summary: Summary, width: int) -> Drawable | None:
     if not losses:
         return None
     narrow = width < PHONE
-    names = [label(loss) for loss in losses]
+    names = labels(losses)
+    named = list(zip(names, losses, strict=True))
     most = max(_largest(loss) for loss in losses)
     scale = alt.Scale(type="symlog", constant=1, domain=[-0.4, max(most * 1.3, 3)], nice=False)
     axis = alt.Axis(values=_ticks(most, narrow), format=",d", labelFlush=False)
@@ -63,12 +67,12 @@ def dots(summary: Summary, width: int) -> Drawable | None:
         "mode:N", scale=alt.Scale(domain=modes, range=[by_words[mode][0] for mode in modes]), legend=None
     )
     shape = alt.Shape("mode:N", scale=alt.Scale(domain=modes, range=[by_words[mode][1] for mode in modes]), legend=None)
-    band, tick = _predicted(losses, along, y)
+    band, tick = _predicted(named, along, y)
     layers: list[Any] = [*band]
-    data = alt.Chart(values([row for loss in losses for row in _rows(loss)]))
+    data = alt.Chart(values([row for name, loss in named for row in _rows(name, loss)]))
     mark = data.mark_point(size=36, strokeWidth=1.4, opacity=0.85, filled=False)
     layers.append(mark.encode(x=along("lost"), y=y, yOffset=lane, color=colour, shape=shape))
-    gone = [{"row": label(loss), "lost": point.phantoms} for loss in losses for point in loss.each if point.phantoms]
+    gone = [{"row": name, "lost": point.phantoms} for name, loss in named for point in loss.each if point.phantoms]
     if gone:
         mark = alt.Chart(values(gone)).mark_point(
             shape="triangle-down", size=60, filled=True, opacity=0.9, color=palette.SERIES[5]
@@ -76,7 +80,7 @@ def dots(summary: Summary, width: int) -> Drawable | None:
         layers.append(mark.encode(x=along("lost"), y=y))
     layers += tick
     if not narrow:
-        said = [{"row": label(loss), "text": words.lost(loss.lost_per_crash, loss.crashes)} for loss in losses]
+        said = [{"row": name, "text": words.lost(loss.lost_per_crash, loss.crashes)} for name, loss in named]
         at = alt.value(width - BESIDE + 10)
         text = alt.Chart(values(said)).mark_text(align="left", fontSize=12, color=palette.INK)
         layers.append(text.encode(x=at, y=y, text="text:N"))
@@ -93,9 +97,9 @@ def _ticks(most: float, narrow: bool) -> list[float]:
     return sorted(set(ticks))
 
 
-def _rows(loss: CrashLoss) -> list[dict[str, Any]]:
+def _rows(row: str, loss: CrashLoss) -> list[dict[str, Any]]:
     """In lanes, so that crashes that lost the same are seen as several."""
-    row, mode = label(loss), words.mode_words(loss.mode)
+    mode = words.mode_words(loss.mode)
     return [
         {"row": row, "mode": mode, "lost": point.lost, "lane": lane(index)} for index, point in enumerate(loss.each)
     ]
@@ -107,16 +111,16 @@ def lane(place: int) -> float:
     return step if place % 2 else -step
 
 
-def _predicted(losses: tuple[CrashLoss, ...], along: Any, y: alt.Y) -> tuple[list[Any], list[Any]]:
+def _predicted(named: Sequence[tuple[str, CrashLoss]], along: Any, y: alt.Y) -> tuple[list[Any], list[Any]]:
     """A band below the marks, and a line over them."""
     rows = [
         {
-            "row": label(loss),
+            "row": name,
             "lost": found.value,
             "low": max(found.value if found.low is None else found.low, 0.0),
             "high": found.value if found.high is None else found.high,
         }
-        for loss in losses
+        for name, loss in named
         if (found := loss.predicted_lost)
     ]
     if not rows:
@@ -145,18 +149,22 @@ STATES = {KEPT: palette.PARTS[1], LOST: palette.SERIES[5], WAITING: palette.MUTE
 
 def timeline(summary: Summary, width: int) -> Drawable | None:
     """Of each mode one crash under the same fault: what clients were told, and what became of it."""
-    drawn = [(loss, point) for loss in moments(summary) if (point := middle(loss)) is not None]
-    if not drawn or not any(point.lost for _, point in drawn):
+    chosen = moments(summary)
+    every = list(zip(words.loss_names(chosen), chosen, strict=True))
+    drawn = [(name, loss, point) for name, loss in every if (point := middle(loss)) is not None]
+    if not drawn or not any(point.lost for _, _, point in drawn):
         return None
     narrow = width < PHONE
-    begin = min(point.first_lost_ms for _, point in drawn if point.first_lost_ms is not None)
-    end = max(point.dead_ms + point.promotion_ms for _, point in drawn)
+    begin = min(point.first_lost_ms for _, _, point in drawn if point.first_lost_ms is not None)
+    end = max(point.dead_ms + point.promotion_ms for _, _, point in drawn)
     begin = min(begin * 1.15, begin - (end - begin) * 0.15)
-    bars = [row for loss, point in drawn for row in _phases(loss, point, begin)]
-    names = [words.short(loss.mode) for loss, _ in drawn]
+    bars = [row for name, _, point in drawn for row in _phases(name, point, begin)]
+    names = [name for name, _, _ in drawn]
     scale = alt.Scale(domain=[begin, end * 1.02], nice=False)
     x = alt.X("from:Q", scale=scale, axis=alt.Axis(tickCount=6, format=",d", grid=False), title="ms from the fault on")
-    y = alt.Y("row:N", sort=names, title=None, axis=alt.Axis(ticks=False, domain=False, labelPadding=8))
+    said = "split(datum.label, ' ')" if narrow else "datum.label"
+    axis = alt.Axis(ticks=False, domain=False, labelPadding=8, labelLimit=230, labelExpr=said)
+    y = alt.Y("row:N", sort=names, title=None, axis=axis)
     states = [state for state in STATES if any(bar["state"] == state for bar in bars)]
     legend = alt.Legend(
         orient="top", title=None, columns=2 if narrow else 4, symbolType="square", labelLimit=200, offset=24
@@ -165,7 +173,7 @@ def timeline(summary: Summary, width: int) -> Drawable | None:
         "state:N", scale=alt.Scale(domain=states, range=[STATES[state] for state in states]), legend=legend
     )
     layers: list[Any] = [alt.Chart(values(bars)).mark_bar(size=20).encode(x=x, x2="to:Q", y=y, color=colour)]
-    dead = drawn[0][1].dead_ms
+    dead = drawn[0][2].dead_ms
     marks = [{"from": 0.0, "text": "fault"}] + (
         [{"from": dead, "text": "primary dead"}] if dead > (end - begin) * 0.05 else []
     )
@@ -181,9 +189,8 @@ def timeline(summary: Summary, width: int) -> Drawable | None:
     return alt.layer(*layers).properties(width=width, height=34 * len(drawn))
 
 
-def _phases(loss: CrashLoss, point: CrashPoint, begin: float) -> list[dict[str, Any]]:
+def _phases(row: str, point: CrashPoint, begin: float) -> list[dict[str, Any]]:
     """From the fault on a primary goes on telling clients, as asynchronous ones do, or has nothing to tell them."""
-    row = words.short(loss.mode)
     dead = max(point.dead_ms, 0.0)
     first = point.first_lost_ms
     phases = [(KEPT, begin, min(first, 0.0) if first is not None else 0.0, "")]

@@ -91,14 +91,13 @@ def _capital(text: str) -> str:
 def matrix(cost: ReplicationCost) -> Table:
     """Rows are connections, columns modes at distances; behind a figure the model's error."""
     threads = sorted({point.threads for curve in cost.curves for point in curve.points})
-    differing = words.varied(cost.curves)
-    heads = tuple(_column_head(curve, differing) for curve in cost.curves)
+    heads = tuple(_column_head(name, curve) for name, curve in words.named(cost.curves))
     rows = tuple((str(number), *(_measured_and_off(_at(curve, number)) for curve in cost.curves)) for number in threads)
     return Table(MATRIX, (("connections", ""), *heads), rows, matrix_notes(cost))
 
 
-def _column_head(curve: ReplicationCurve, differing: Sequence[str]) -> Head:
-    extra = words.series_name(curve, differing).removeprefix(words.mode_words(curve.mode)).removeprefix(", ")
+def _column_head(name: str, curve: ReplicationCurve) -> Head:
+    extra = name.removeprefix(words.mode_words(curve.mode)).removeprefix(", ")
     return words.short(curve.mode), " ".join(part for part in (words.distance(curve.replica_rtt_ns), extra) if part)
 
 
@@ -122,11 +121,10 @@ def matrix_notes(cost: ReplicationCost) -> tuple[str, ...]:
 
 def split(cost: ReplicationCost, rtt_ns: int | None) -> Table:
     """Where a commit's time goes; of one distance, with what has none."""
-    curves = [curve for curve in cost.curves if curve.replica_rtt_ns in (None, rtt_ns)]
-    differing = words.varied(cost.curves)
+    here = [(name, curve) for name, curve in words.named(cost.curves) if curve.replica_rtt_ns in (None, rtt_ns)]
     rows = tuple(
         (
-            words.series_name(curve, differing),
+            name,
             str(point.threads),
             words.with_limits(point.commits_per_s),
             words.milliseconds(point.commit_ms),
@@ -139,7 +137,7 @@ def split(cost: ReplicationCost, rtt_ns: int | None) -> Table:
             figures.number(point.predicted),
             share(point.predicted_error, signed=True),
         )
-        for curve in curves
+        for name, curve in here
         for point in curve.points
     )
     head = single(
@@ -175,7 +173,8 @@ def _of(value: float | None, whole: float | None) -> str:
 
 def losses(found: Sequence[CrashLoss]) -> Table:
     """A row a mode and fault, over all its crashes."""
-    rows = tuple((words.mode_words(loss.mode), _broke(loss.fault), *_loss_cells(loss)) for loss in found)
+    pairs = zip(words.loss_names(found), found, strict=True)
+    rows = tuple((name, words.fault_words(loss.fault), *_loss_cells(loss)) for name, loss in pairs)
     return Table(LOSSES, (("mode", ""), ("what broke", ""), *LOSS_HEADS), rows, loss_notes(found))
 
 
@@ -184,8 +183,11 @@ def losses_by_fault(found: Sequence[CrashLoss]) -> list[Table]:
     tables = []
     for fault in dict.fromkeys(loss.fault for loss in found):
         of_fault = [loss for loss in found if loss.fault == fault]
-        rows = tuple((words.mode_words(loss.mode), *_loss_cells(loss)) for loss in of_fault)
-        tables.append(Table(f"{LOSSES}: {_broke(fault)}", (("mode", ""), *LOSS_HEADS), rows, loss_notes(of_fault)))
+        pairs = zip(words.loss_names(of_fault), of_fault, strict=True)
+        rows = tuple((name, *_loss_cells(loss)) for name, loss in pairs)
+        tables.append(
+            Table(f"{LOSSES}: {words.fault_words(fault)}", (("mode", ""), *LOSS_HEADS), rows, loss_notes(of_fault))
+        )
     return tables
 
 
@@ -197,10 +199,6 @@ LOSS_HEADS: tuple[Head, ...] = (
     ("done,", "untold"),
     ("seen,", "gone"),
 )
-
-
-def _broke(fault: str) -> str:
-    return words.FAULT_WORDS.get(fault, fault)
 
 
 def _loss_cells(loss: CrashLoss) -> tuple[str, ...]:
@@ -215,7 +213,11 @@ def _loss_cells(loss: CrashLoss) -> tuple[str, ...]:
 
 def loss_notes(found: Sequence[CrashLoss]) -> tuple[str, ...]:
     faults = dict.fromkeys(loss.fault for loss in found)
-    said = [f"{_capital(_broke(fault))}: {words.FAULTS_SAID[fault]}." for fault in faults if fault in words.FAULTS_SAID]
+    said = [
+        f"{_capital(words.fault_words(fault))}: {words.FAULTS_SAID[fault]}."
+        for fault in faults
+        if fault in words.FAULTS_SAID
+    ]
     crashes = sorted({loss.crashes for loss in found})
     times = str(crashes[0]) if len(crashes) == 1 else f"{crashes[0]} to {crashes[-1]}"
     told = f"{times} crash{'' if times == '1' else 'es'} a row. Done, untold (applied, and no client was told) and seen, gone (others "

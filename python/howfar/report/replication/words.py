@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from howfar.analysis.estimate import Estimate
-from howfar.analysis.replication.findings import FallbackStory, ReplicationCurve, TradeRow
+from howfar.analysis.replication.findings import CrashLoss, FallbackStory, ReplicationCurve, TradeRow
 from howfar.plan.cells import MODE_WORDS
 from howfar.report import figures
 from howfar.units import format_duration_ns
@@ -118,6 +119,43 @@ def series_name(curve: ReplicationCurve, differing: Sequence[str]) -> str:
     levels = {"durability": f"durability {curve.durability}"}
     levels |= {name: f"{name.replace('_', ' ')} {level}" for name, level in curve.held.items()}
     return ", ".join([mode_words(curve.mode), *(levels[name] for name in differing if name in levels)])
+
+
+def named(curves: Sequence[ReplicationCurve]) -> list[tuple[str, ReplicationCurve]]:
+    """Every curve with a name that no other at its distance has; it begins with its mode. Where modes and what is held do not tell
+    curves apart, as with several paths of the clients, the names of their arms do."""
+    differing = varied(curves)
+    names = [series_name(curve, differing) for curve in curves]
+    if len({(name, curve.replica_rtt_ns) for name, curve in zip(names, curves, strict=True)}) < len(curves):
+        names = _by_arm(curves)
+    return list(zip(names, curves, strict=True))
+
+
+_OF_POINTS = re.compile(r"\d+ threads?|replica RTT .*")
+"""Parts of an arm's name that say which point of a panel it is, and which panel."""
+
+
+def _by_arm(curves: Sequence[ReplicationCurve]) -> list[str]:
+    parts = [[] if not curve.points else curve.points[0].arm.split(", ") for curve in curves]
+    shared = set.intersection(*map(set, parts))
+    return [
+        ", ".join([mode_words(curve.mode), *(word for word in found if _tells(word, curve.mode, shared))])
+        for curve, found in zip(curves, parts, strict=True)
+    ]
+
+
+def _tells(word: str, mode: str, shared: set[str]) -> bool:
+    return word not in shared and word != mode_words(mode) and not _OF_POINTS.fullmatch(word)
+
+
+def fault_words(fault: str) -> str:
+    return FAULT_WORDS.get(fault, fault)
+
+
+def loss_names(losses: Sequence[CrashLoss]) -> list[str]:
+    """The mode, where that and what broke tell them apart; else the arm's name."""
+    pairs = {(loss.mode, loss.fault) for loss in losses}
+    return [mode_words(loss.mode) if len(pairs) == len(losses) else loss.arm for loss in losses]
 
 
 def distances(curves: Sequence[ReplicationCurve]) -> list[int | None]:
