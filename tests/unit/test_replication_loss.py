@@ -199,6 +199,15 @@ def test_a_primary_that_never_came_back_was_asynchronous_to_the_end() -> None:
     assert story.degraded_ms.value == pytest.approx((trial.fault.samples[-1].at_ns - trial.fault.fell_ns) / 1e6)
 
 
+def test_what_was_promised_before_the_cut_is_told_apart() -> None:
+    trials = [crash_trial(number, 50, lost_after=47) for number in range(3)]
+    found = summarise(run_of("mysql", ARMS[:1], trials, "crash")).replication
+    assert found is not None and found.crash is not None
+    (loss,) = found.crash.losses
+    assert (loss.lost, loss.lost_before) == (150, 9)
+    assert "9 of all 150 acknowledged before the fault" in found.crash.sentences[0]
+
+
 @pytest.mark.parametrize(("ended_s", "said"), [(30, True), (60, False), (None, False)])
 def test_a_primary_that_only_an_idle_moment_brings_back_is_told(ended_s: int | None, said: bool) -> None:
     trial = fallback_trial()

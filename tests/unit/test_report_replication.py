@@ -238,7 +238,7 @@ def test_a_sceptic_is_answered_from_the_run() -> None:
     asked = dict(questions(summary("crash")))
     assert "20 without a loss would still come up once in twenty tries" in asked["Why trust a zero of 20?"]
     assert "13.9 %" in asked["Why trust a zero of 20?"]
-    assert "server killed 60 times, machine gone 60 times" in asked["Is a SIGKILL a power failure?"]
+    assert "server killed 60 times, cut off 60 times" in asked["Is a SIGKILL a power failure?"]
     assert "1 crash was void" in asked["Are the clients' logs complete?"]
     cost_asked = dict(questions(summary("replication")))
     held = cost_asked["Was semi-sync on in every commit? How do you know?"]

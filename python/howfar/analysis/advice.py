@@ -17,6 +17,7 @@ from howfar.analysis.link_facts import used_share
 from howfar.analysis.signs import FEW_BLOCKS
 from howfar.analysis.summary import Advice, CellSummary, Resolution, Warning
 from howfar.analysis.trials import TrialTable, path_cpu_us, qps
+from howfar.plan.types import breaks
 from howfar.results.records import ArmRole
 
 LATENCY_BOUND_SHARE = 0.5
@@ -205,7 +206,9 @@ def _no_forwarding(session: _Session) -> Advice | None:
 
 def _more_blocks(session: _Session) -> Advice | None:
     unclear = [
-        cell for cell in session.cells if cell.role is ArmRole.CONTENDER and cell.resolution is Resolution.NOT_RESOLVED
+        cell
+        for cell in session.cells
+        if cell.role is ArmRole.CONTENDER and cell.resolution is Resolution.NOT_RESOLVED and not breaks(cell.factors)
     ]
     if not unclear:
         return None

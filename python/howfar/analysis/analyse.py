@@ -66,6 +66,7 @@ from howfar.analysis.trials import (
 )
 from howfar.analysis.verdict import verdict
 from howfar.analysis.workload_line import workload_line
+from howfar.plan.types import breaks
 from howfar.results.parts import confirmation_part, plan_part
 from howfar.results.records import Arm, ArmRole, Measured, Run, TrialStatus
 
@@ -170,8 +171,9 @@ def _cell(table: TrialTable, arm: Arm, floors: _Floors, rests: bool) -> CellSumm
     trials = table.measured(arm.name)
     whole = list(table.trials[arm.name].values())
     baseline = arm.role is ArmRole.BASELINE
-    judged = None if baseline else _judged(table, arm.name, qps)
-    cpu_ratio = _quoted(table, arm, path_cpu_us)
+    broken = breaks(arm.factors)  # each trial is another accident: no ratio of theirs is a result
+    judged = None if baseline or broken else _judged(table, arm.name, qps)
+    cpu_ratio = None if broken else _quoted(table, arm, path_cpu_us)
     transactions = sum(trial.transactions for trial in trials)
     records = [record for trial in trials if (record := transaction_histogram(trial))]
     merged = histograms.merge(records)

@@ -43,7 +43,9 @@ class Lines:
         self._say(f"{block(trial.block)}{self._place(trial)} {trial.arm}: {trial_result(trial)}")
 
     def block_ended(self, standing: Standing, forecast: Forecast) -> None:
-        ratios = ", ".join(f"{arm.arm} {ratio(arm)}" for arm in standing.arms if arm.role is not ArmRole.BASELINE)
+        compared = [arm for arm in standing.arms if arm.role is not ArmRole.BASELINE]
+        known = any(arm.ratio is not None for arm in compared)  # none of what breaks has one
+        ratios = ", ".join(f"{arm.arm} {ratio(arm)}" for arm in compared) if known else "all arms"
         left = f"; about {time_left(forecast.left_ns)} left" if forecast.left_ns else ""
         self._say(f"after block {standing.blocks} {blocks_of(forecast, self._max_blocks)}: {ratios}{left}")
 

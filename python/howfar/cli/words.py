@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from howfar.conduct.rule import ArmStanding, Forecast
-from howfar.results.records import CONFIRMATION_BLOCK, ArmRole, StopReason, Trial, TrialStatus
+from howfar.results.records import (
+    CONFIRMATION_BLOCK,
+    ArmRole,
+    CrashRecord,
+    FallbackRecord,
+    StopReason,
+    Trial,
+    TrialStatus,
+)
 
 STOPPED = {
     StopReason.WIDTH: "every interval is as narrow as asked",
@@ -59,7 +67,11 @@ def unlike(differs: Sequence[str]) -> str:
 
 
 def trial_result(trial: Trial) -> str:
-    """`26108 queries/s`, or why it is void."""
+    """`26108 queries/s`, what was lost where something broke, or why it is void."""
+    if trial.status is TrialStatus.OK and isinstance(trial.fault, CrashRecord):
+        return f"lost {trial.fault.lost} of {trial.fault.acknowledged} acknowledged commits"
+    if trial.status is TrialStatus.OK and isinstance(trial.fault, FallbackRecord):
+        return f"{trial.fault.unprotected} of {trial.fault.acknowledged} commits unprotected"
     if trial.status is TrialStatus.OK and trial.measured is not None:
         return f"{trial.measured.queries / (trial.measured.elapsed_ns / 1e9):.0f} queries/s"
     return f"void: {trial.void_reason}"

@@ -127,8 +127,10 @@ def _fault(summary: Summary) -> str:
     said.append(f"Here: {', '.join(tried)}.")
     cut = [fault for fault, count in counts.items() if count and fault.startswith("cut")]
     if cut:
+        before = sum(loss.lost_before for loss in losses if loss.fault in cut)
         said.append(
-            "Where the link is cut first, nothing leaves the primary any more, as when its machine or its network dies."
+            "Where the link is cut first, nothing leaves the primary any more, as when its machine or its network dies; of what was "
+            f"lost then, {before:,} had been acknowledged before the cut, which is what the machine's death at that moment loses."
         )
     else:
         said.append("In none of them was the link cut first, so a machine's death was not measured.")

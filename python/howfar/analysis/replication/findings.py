@@ -134,6 +134,8 @@ class CrashLoss(Part):
     acknowledged: int
     """To clients, over all crashes."""
     lost: int
+    lost_before: int = 0
+    """Of them, acknowledged before the fault. Where the line was cut: what the death of the whole machine at that moment loses."""
     lost_per_crash: Estimate
     """Mean with its interval. With none lost at all the upper limit is the rule of three's, for the share of crashes that lose any."""
     crashes_with_loss: int

@@ -74,6 +74,7 @@ def _loss(crashes: _Crashes) -> CrashLoss:
         commits_per_s=mean_interval([record.commits_per_s for record in records]),
         acknowledged=sum(record.acknowledged for record in records),
         lost=sum(losses),
+        lost_before=sum(record.lost - record.lost_after for record in records),
         lost_per_crash=lost_per_crash(losses),
         crashes_with_loss=sum(lost > 0 for lost in losses),
         most_lost=max(losses),

@@ -48,6 +48,11 @@ def _lost(loss: CrashLoss) -> str:
             + f"none of {loss.acknowledged:,} acknowledged commits was lost in {_crashes(loss.crashes)}{_at_most(loss)}."
         )
     text += f"{count_interval(loss.lost_per_crash)} acknowledged commits lost a crash ({_crashes(loss.crashes)})"
+    if loss.fault != "kill-primary":
+        text += (
+            f", {loss.lost_before:,} of all {loss.lost:,} acknowledged before the fault (what the death of the machine at that moment "
+            "loses) and the others until it was noticed"
+        )
     if loss.predicted_lost is not None:
         text += f", foreseen {rate(loss.predicted_lost.value)} from lag and rate"
     if loss.lost_age_ms is not None and loss.lost_age_ms > 0:

@@ -16,7 +16,7 @@ SHORT = {"off": "no log", "none": "none", "async": "async", "after-sync": "AFTER
 
 FAULT_WORDS = {
     "kill-primary": "server killed",
-    "cut": "machine gone",
+    "cut": "cut off",
     "cut-to-replica": "way to replica cut",
     "cut-to-primary": "way from replica cut",
     "stop-replica": "replica stopped first",
@@ -26,10 +26,10 @@ FAULT_WORDS = {
 
 FAULTS_SAID = {
     "kill-primary": "SIGKILL to the primary's server; its kernel still delivers what was in the sockets",
-    "cut": "the link is cut in both directions, and the primary dies later: what the death of a machine, or of its network, is",
-    "cut-to-replica": "packets to the replica are dropped, and the primary dies later",
-    "cut-to-primary": "packets from the replica are dropped, and the primary dies later",
-    "stop-replica": "the replica stops, and the primary dies later",
+    "cut": "the link is cut in both directions, and the primary serves on until it is killed a second later",
+    "cut-to-replica": "packets to the replica are dropped, and the primary serves on until it is killed a second later",
+    "cut-to-primary": "packets from the replica are dropped, and the primary serves on until it is killed a second later",
+    "stop-replica": "the replica receives no more, and the primary serves on until it is killed a second later",
 }
 
 
