@@ -62,7 +62,7 @@ class LabStage:
     def obtained(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> Obtained:
         found = [*session_violations(self.way, session, self.asked), *view_violations(self.way, self.view, self.asked)]
         served = self.serving.obtained(load)
-        facts, unlike = self.serving.running.receipt(self.before)
+        facts, unlike = self.serving.running.receipt(self.before, load.commits)
         found += [*unlike, *served.violations]
         receipt: dict[str, Any] = {
             "server": {**facts, "session_view": view_receipt(self.view), "content": self.asked.content},

@@ -69,8 +69,9 @@ class Server(Protocol):
         """Ask, or tell, over the socket. Raises ServerCrashed, LabError."""
         ...
 
-    def receipt(self, before: Mapping[str, int]) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """Facts and counters since `before`, and what was not as asked. Raises ServerCrashed."""
+    def receipt(self, before: Mapping[str, int], commits: int | None = None) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """Facts and counters since `before`, and what was not as asked, of a load that wrote in so many transactions (None: it did not,
+        or who knows). Raises ServerCrashed."""
         ...
 
     def session_view(
