@@ -22,6 +22,7 @@ from howfar.lab.replicated import SERVERS_TIMEOUT_MS, contradictions, lag_record
 from howfar.lab.replication import ReplicationAsked
 from howfar.lab.replication.lag import LagSample
 from howfar.lab.request import LabRequest, ReplicasAsked
+from howfar.lab.servers.sql_server import pages_allowed
 from howfar.lab.stage import LoadFacts
 from howfar.plan.cells import cells
 from howfar.plan.estimate import LABORATORY_NS, REPORT_NS, cost
@@ -196,3 +197,8 @@ def test_lag_is_told_of_the_window_alone() -> None:
 )
 def test_a_level_at_the_head_of_a_column(factor: str, level: Any, said: str) -> None:
     assert level_text(factor, level) == said
+
+
+@pytest.mark.parametrize(("commits", "pages"), [(None, 0), (0, 16), (15_999, 16), (50_000, 50)])
+def test_a_load_that_writes_may_read_a_few_pages(commits: int | None, pages: int) -> None:
+    assert pages_allowed(commits) == pages
