@@ -70,8 +70,8 @@ class Server(Protocol):
         ...
 
     def receipt(self, before: Mapping[str, int], commits: int | None = None) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """Facts and counters since `before`, and what was not as asked. `commits`: transactions of the load that wrote something; None:
-        it only read, or who knows. Raises ServerCrashed."""
+        """Facts and counters since `before`, and what was not as asked. `commits`: transactions of the load that wrote something;
+        None: it only read, or who knows. Raises ServerCrashed."""
         ...
 
     def session_view(
