@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from howfar.engine.key_value import KeyValue
 from howfar.engine.load_job import Compression, Session, Tls
 from howfar.engine.messages import LoadJob, Ready, Receipt, Sysbench, TcpTarget, UnixTarget
 from howfar.engine.receipt_check import cipher_name, mismatches
@@ -94,6 +95,16 @@ def test_each_difference_is_told_once(job: LoadJob, receipt: Receipt, words: str
     found = mismatches(job, receipt)
     assert len(found) == 1
     assert words in found[0]
+
+
+def test_a_key_value_store_does_not_tell_of_its_encryption() -> None:
+    workload = KeyValue(protocol="resp3")
+    update = {"workload": workload, "user": "", "database": ""}
+    ours = _plain(tls_client_version="TLSv1.3", tls_client_cipher="TLS_AES_256_GCM_SHA384")
+    assert mismatches(_job(tls=Tls(versions="1.3")).model_copy(update=update), ours) == ()
+    assert mismatches(_job().model_copy(update=update), _plain()) == ()
+    (missing,) = mismatches(_job(tls=Tls()).model_copy(update=update), _plain())
+    assert "plain" in missing
 
 
 def test_where_sessions_must_be_resumed_it_is_not_enough_that_they_may() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 import pymysql
 
@@ -17,6 +18,12 @@ from howfar.bench.comparison import Trial
 from howfar.errors import LabError
 
 _POLL_S = 0.02
+
+
+class Counting(Protocol):
+    """A server that counts what it has answered."""
+
+    def executed(self) -> int: ...
 
 
 class Counters:
@@ -89,7 +96,7 @@ def peak_memory_bytes(pid: int) -> int:
     raise LabError(f"the kernel tells no peak memory of process {pid}")
 
 
-def read(pid: int, counters: Counters) -> Reading:
+def read(pid: int, counters: Counting) -> Reading:
     """Now. The counter's answer may wait for a CPU among the load, hence the middle of before and after."""
     switches = context_switches(pid)
     before = time.monotonic_ns(), cpu_clock_ns(pid)
@@ -98,7 +105,7 @@ def read(pid: int, counters: Counters) -> Reading:
     return Reading((before[0] + after[0]) // 2, (before[1] + after[1]) // 2, executed, switches)
 
 
-def measure(pid: int, counters: Counters, seconds: float, began: int) -> Trial:
+def measure(pid: int, counters: Counting, seconds: float, began: int) -> Trial:
     """A window of a client that is under way; `began`: the server's counter before the client was started."""
     first = read(pid, counters)
     time.sleep(seconds)

@@ -252,3 +252,82 @@ impl Commands {
         key
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use howfar_record::jobs::Workload;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// What the first requests of a workload with these fields say, each with its number of commands.
+    fn said(protocol: &str, fields: &Value, requests: u64) -> Vec<(String, u64)> {
+        let mut load =
+            json!({"kind": "key_value", "protocol": protocol, "keys": 1, "get": 0, "set": 0});
+        load["value"] = json!({"kind": "fixed", "bytes": 3});
+        for (name, value) in fields.as_object().expect("fields") {
+            load[name] = value.clone();
+        }
+        let load: Workload = serde_json::from_value(load).expect("well formed");
+        let program = Program::new(&load, 1, 9).expect("a good workload");
+        let commands = program.commands().expect("commands");
+        let mut replies = Replies::of(commands.protocol());
+        let one = |number| {
+            let mut cursor = program.transaction(0, number);
+            let due = cursor.next(&program).expect("one step");
+            assert_eq!(cursor.clone().next(&program), None);
+            let mut out = Vec::new();
+            let count = commands.write(due, &mut cursor, &mut out, &mut replies);
+            (String::from_utf8(out).expect("text"), count)
+        };
+        (0..requests).map(one).collect()
+    }
+
+    fn first(protocol: &str, fields: &Value) -> String {
+        said(protocol, fields, 1).remove(0).0
+    }
+
+    const KEY: &str = "key:000000000001";
+
+    #[test]
+    fn commands_have_their_known_bytes() {
+        let get = first("resp2", &json!({"get": 1}));
+        assert_eq!(get, format!("*2\r\n$3\r\nGET\r\n$16\r\n{KEY}\r\n"));
+        let delete = first("resp3", &json!({"delete": 1}));
+        assert_eq!(delete, format!("*2\r\n$3\r\nDEL\r\n$16\r\n{KEY}\r\n"));
+        let some = first("resp3", &json!({"multi_get": 1, "keys_each": 2}));
+        assert!(some.starts_with("*3\r\n$4\r\nMGET\r\n$16\r\n"), "{some}");
+        let set = first("resp2", &json!({"set": 1}));
+        assert!(set.starts_with("*3\r\n$3\r\nSET\r\n"), "{set}");
+        let value = &set[set.len() - 5..];
+        for (protocol, get, set) in [
+            (
+                "memcached_text",
+                format!("get {KEY}\r\n"),
+                format!("set {KEY} 0 0 3\r\n{value}"),
+            ),
+            (
+                "memcached_meta",
+                format!("mg {KEY} v\r\n"),
+                format!("ms {KEY} 3\r\n{value}"),
+            ),
+        ] {
+            assert_eq!(first(protocol, &json!({"get": 1})), get);
+            assert_eq!(first(protocol, &json!({"set": 1})), set);
+        }
+    }
+
+    #[test]
+    fn requests_are_pure_and_hold_what_was_asked() {
+        let fields = json!({"get": 3, "set": 1, "pipeline": 8});
+        let all = said("resp2", &fields, 200);
+        assert_eq!(all, said("resp2", &fields, 200));
+        assert!(all.iter().all(|(_, count)| *count == 8));
+        // A quarter of 1600: six standard deviations of 17.3 allowed.
+        let sets: usize = all
+            .iter()
+            .map(|(text, _)| text.matches("SET").count())
+            .sum();
+        assert!((296..=504).contains(&sets), "{sets}");
+    }
+}
