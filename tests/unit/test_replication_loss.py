@@ -226,7 +226,7 @@ def test_the_advice_has_lines_and_grounds() -> None:
     summary = summarise(run_of("mysql", ARMS, _trials(), "crash"))
     safe, fast = summary.advice[:2]
     assert "AFTER_SYNC" in safe.action and "rpl-semi-sync-source-wait-point = AFTER_SYNC" in safe.lines
-    assert "0.018 [0.018, 0.018] of what they make asynchronous;" in safe.because
+    assert "0.018 [0.018, 0.018] of what they make asynchronously;" in safe.because
     assert "none of 420,000 acknowledged commits was lost in 20 crashes" in safe.because
     assert "others saw 100 commits that a crash took back" in safe.because
     assert "asynchronously" in fast.action and "a crash lost 2,980 [" in fast.because

@@ -279,7 +279,7 @@ def _advice(
     if replication is None:
         return advise(cells, table)
     mine = replication_advice(replication, server_kind(table.run.info, table.run.info.arms[0]))
-    return (*mine, *advise(cells, table, limits=False))
+    return (*mine, *advise(cells, table, limits=False)) if replication.cost is not None else mine
 
 
 def _good(run: Run, arm: str) -> set[int]:

@@ -65,6 +65,12 @@ def mean_interval(values: Sequence[float], level: float = LEVEL) -> Estimate:
     return Estimate(value=mean, low=mean - half, high=mean + half)
 
 
+def mean_of_counts(values: Sequence[float]) -> Estimate:
+    """The mean of what is never below nothing: counts, lengths of time."""
+    found = mean_interval(values)
+    return found if found.low is None else found.model_copy(update={"low": max(0.0, found.low)})
+
+
 @lru_cache(maxsize=256)
 def signed_rank_depth(n: int, level: float = LEVEL) -> int | None:
     """How many Walsh averages to cut at each end for signed-rank limits of at least `level`; None: impossible for this n.

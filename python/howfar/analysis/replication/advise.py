@@ -100,11 +100,12 @@ def _nearest_rows(found: ReplicationFindings) -> list[TradeRow]:
 
 def _reference(found: ReplicationFindings) -> str:
     """What costs are over: the row without one."""
-    return next((mode_words(row.mode) for row in found.trade if row.cost is None), "without a replica")
+    first = next((row.mode for row in found.trade if row.cost is None), "none")
+    return "asynchronously" if first == "async" else mode_words(first)
 
 
 def _costs(row: TradeRow, found: ReplicationFindings) -> str:
-    text = f"{connections(row.threads)} commit {rate_interval(row.commits_per_s)} times a second"
+    text = f"{connections(row.threads)} commit{'s' if row.threads == 1 else ''} {rate_interval(row.commits_per_s)} times a second"
     if row.replica_rtt_ns:
         text += f" over {format_duration_ns(row.replica_rtt_ns)}"
     return text + (f", {interval_text(row.cost)} of what they make {_reference(found)}" if row.cost is not None else "")

@@ -22,7 +22,7 @@ from howfar.analysis.replication.model import Local, Waiting, acknowledgement_s,
 from howfar.analysis.replication.published import published_rows
 from howfar.analysis.replication.words import cost_sentences, mode_words
 from howfar.analysis.trials import TrialTable, transaction_histogram
-from howfar.plan.types import ORDINARY
+from howfar.plan.types import ORDINARY, REPLICA_FACTORS
 from howfar.results.records import Arm
 from howfar.units import format_duration_ns
 
@@ -41,7 +41,8 @@ def replication_cost(arms: Sequence[ReplicationArm], plan: Mapping[str, Any]) ->
     lines: dict[object, list[ReplicationArm]] = {}
     for arm in arms:
         lines.setdefault(arm.curve, []).append(arm)
-    curves = tuple(_Curve(sorted(line, key=lambda arm: arm.threads), locals_).found() for line in lines.values())
+    other = _others(arms)
+    curves = tuple(_Curve(sorted(line, key=lambda arm: arm.threads), locals_, other).found() for line in lines.values())
     errors = [abs(p.predicted_error) for curve in curves for p in curve.points if p.predicted_error is not None]
     published = published_rows(curves, plan.get("workload") or {})
     return ReplicationCost(
@@ -82,8 +83,8 @@ class _Locals:
 class _Curve:
     """One mode at one distance; arms ascend by connections."""
 
-    def __init__(self, arms: Sequence[ReplicationArm], locals_: _Locals) -> None:
-        self._arms = arms
+    def __init__(self, arms: Sequence[ReplicationArm], locals_: _Locals, other: Sequence[str]) -> None:
+        self._arms, self._other = arms, other
         self._first, self._top = arms[0], arms[-1]
         self._local = locals_.of(self._first)
         rests = [rest for arm in arms if (rest := arm.rest_rtt_ns) is not None]
@@ -112,7 +113,7 @@ class _Curve:
         lag = [record for trial in self._top.trials.values() if trial.window for record in trial.window.lag]
         beats = [record.heartbeat_ns for record in lag if record.heartbeat_ns is not None]
         return ReplicationCurve(
-            label=_label(first),
+            label=_label(first, self._other),
             mode=first.mode,
             replica_rtt_ns=first.replica_rtt_ns,
             rest_rtt_ns=self._rest_ns if first.mode != ALONE else None,
@@ -175,13 +176,21 @@ def _rtts(arm: ReplicationArm, local_s: float | None, rtt_s: float) -> Estimate 
     return mean_interval([(arm.threads / rate - local_s) / rtt_s for rate in arm.by_block.values()])
 
 
-def _label(arm: ReplicationArm) -> str:
+def _others(arms: Sequence[ReplicationArm]) -> list[str]:
+    """Factors that curves differ in and that a label would not say."""
+    said = {"replication", "threads", "durability", "fault", *REPLICA_FACTORS}
+    names = dict.fromkeys(name for arm in arms for name in arm.arm.factors if name not in said)
+    return [name for name in names if len({arm.level(name) for arm in arms}) > 1]
+
+
+def _label(arm: ReplicationArm, other: Sequence[str]) -> str:
     words = [mode_words(arm.mode)]
     if arm.replica_rtt_ns is not None:
         words.append(format_duration_ns(arm.replica_rtt_ns))
     if arm.durability != ORDINARY["durability"]:
         words.append(f"durability {arm.durability}")
-    return ", ".join([*words, *(f"{name.replace('_', ' ')} {level}" for name, level in _held(arm).items())])
+    words += [f"{name.replace('_', ' ')} {level}" for name, level in _held(arm).items()]
+    return ", ".join([*words, *(str(level) for name in other if (level := arm.level(name)) is not None)])
 
 
 def _held(arm: ReplicationArm) -> dict[str, str | int]:

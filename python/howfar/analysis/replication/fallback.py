@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from howfar.analysis.estimate import Estimate
-from howfar.analysis.intervals import mean_interval
+from howfar.analysis.intervals import mean_of_counts
 from howfar.analysis.replication.drawn import fallback_series
 from howfar.analysis.replication.findings import FallbackStory
 from howfar.analysis.replication.words import mode_words
@@ -33,11 +33,11 @@ def _story(run: Run, arm: Arm) -> FallbackStory | None:
         threads=int(arm.factors.get("threads", 1)),
         trials=len(records),
         timeout_ms=record.timeout_ms,
-        stall_ms=mean_interval([record.stall_ns / 1e6 for record in records]),
+        stall_ms=mean_of_counts([record.stall_ns / 1e6 for record in records]),
         degraded_ms=_ms([_end_ns(record) - (record.fell_ns or 0) for record in fell]),
         after_return_ms=_ms([max(0, _end_ns(record) - record.returned_ns) for record in fell]),
         held_off=sum(held_off(record) for record in fell),
-        unprotected=mean_interval([record.unprotected for record in records]),
+        unprotected=mean_of_counts([record.unprotected for record in records]),
         share_unprotected=sum(record.unprotected for record in records) / acknowledged if acknowledged else 0.0,
         drawn=drawn.number,
         log_lines=record.log_lines,
@@ -46,7 +46,7 @@ def _story(run: Run, arm: Arm) -> FallbackStory | None:
 
 
 def _ms(times_ns: Sequence[int]) -> Estimate | None:
-    return mean_interval([ns / 1e6 for ns in times_ns]) if times_ns else None
+    return mean_of_counts([ns / 1e6 for ns in times_ns]) if times_ns else None
 
 
 def held_off(record: FallbackRecord) -> bool:

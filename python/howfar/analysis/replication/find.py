@@ -24,7 +24,9 @@ def replication_findings(table: TrialTable) -> ReplicationFindings | None:
     )
     if cost is None and crash is None and not stories:
         return None
-    return ReplicationFindings(cost=cost, trade=trade_rows(arms, crash), crash=crash, fallback=stories)
+    return ReplicationFindings(
+        cost=cost, trade=trade_rows(arms, crash, table.run.info.arms), crash=crash, fallback=stories
+    )
 
 
 def replication_verdict(found: ReplicationFindings) -> str:
@@ -33,4 +35,7 @@ def replication_verdict(found: ReplicationFindings) -> str:
         return " ".join(found.crash.sentences[:_VERDICT_SENTENCES])
     if found.fallback:
         return " ".join(fallback_sentence(story) for story in found.fallback)
-    return " ".join(found.cost.sentences[:2]) if found.cost is not None else ""
+    if found.cost is None:
+        return ""
+    said = found.cost.sentences
+    return " ".join(said[:2] if len(said) > 2 else said[:1])  # the last is about the model

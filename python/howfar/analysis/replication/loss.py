@@ -17,18 +17,16 @@ from dataclasses import dataclass
 from statistics import median
 
 from howfar.analysis.estimate import Estimate
-from howfar.analysis.intervals import mean_interval
+from howfar.analysis.intervals import mean_interval, mean_of_counts
 from howfar.analysis.replication.arms import server_kind
 from howfar.analysis.replication.drawn import crash_points
 from howfar.analysis.replication.findings import CrashFindings, CrashLoss
-from howfar.analysis.replication.loss_words import loss_sentences
+from howfar.analysis.replication.loss_words import UNHEARD, loss_sentences
 from howfar.plan.types import SEMI_SYNC
 from howfar.results.records import Arm, ArmRole, CrashRecord, Run, Trial, TrialStatus
 
 CHANCE = 0.05
 """Of seeing no loss in all crashes where the share of crashes that lose something is at the upper limit."""
-UNHEARD = frozenset({"cut", "cut-to-replica", "cut-to-primary", "stop-replica"})
-"""Faults after which the primary lives on, and nobody hears it."""
 
 
 @dataclass(frozen=True)
@@ -95,14 +93,13 @@ def lost_per_crash(losses: Sequence[int]) -> Estimate:
     """Mean; see above for its limits."""
     if not any(losses):
         return Estimate(value=0.0, low=0.0, high=1 - CHANCE ** (1 / len(losses)))
-    found = mean_interval(losses)
-    return found if found.low is None else found.model_copy(update={"low": max(0.0, found.low)})
+    return mean_of_counts(losses)
 
 
 def _predicted(records: Sequence[CrashRecord]) -> Estimate | None:
     """Mean over crashes of what each is foreseen to lose."""
     foreseen = [lost for record in records if (lost := foreseen_loss(record)) is not None]
-    return mean_interval(foreseen) if foreseen else None
+    return mean_of_counts(foreseen) if foreseen else None
 
 
 def foreseen_loss(crash: CrashRecord) -> float | None:

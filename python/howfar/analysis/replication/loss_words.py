@@ -9,6 +9,8 @@ from howfar.analysis.replication.findings import CrashLoss
 from howfar.analysis.replication.words import mode_words, rate
 from howfar.plan.types import SEMI_SYNC
 
+UNHEARD = frozenset({"cut", "cut-to-replica", "cut-to-primary", "stop-replica"})
+"""Faults after which the primary lives on, and nobody hears it."""
 FAULT_WORDS = {
     "kill-primary": "the primary's server was killed",
     "cut": "the link was cut and then the primary died",
@@ -54,7 +56,8 @@ def _lost(loss: CrashLoss) -> str:
             "loses) and the others until it was noticed"
         )
     if loss.predicted_lost is not None:
-        text += f", foreseen {rate(loss.predicted_lost.value)} from lag and rate"
+        bound = "" if loss.fault in UNHEARD else "at most "
+        text += f", foreseen {bound}{rate(loss.predicted_lost.value)} from lag and rate"
     if loss.lost_age_ms is not None and loss.lost_age_ms > 0:
         text += f"; the earliest had been acknowledged {loss.lost_age_ms:.3g} ms before the fault"
     return text + "."

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from statistics import median
+from collections.abc import Mapping, Sequence
 
 from howfar.analysis.estimate import Estimate
 from howfar.analysis.intervals import judge_ratio, welch_ratio
@@ -12,6 +11,7 @@ from howfar.analysis.replication.arms import ALONE, ReplicationArm
 from howfar.analysis.replication.findings import CrashFindings, CrashLoss, TradeRow
 from howfar.analysis.replication.words import mode_words, rate
 from howfar.plan.types import SEMI_SYNC
+from howfar.results.records import Arm
 
 TYPICAL_THREADS = 64
 """Enough that connections share a wait; a run that has not this number shows the nearest."""
@@ -19,10 +19,12 @@ _ORDER = (ALONE, "async", "after-commit", "after-sync")
 """From what loses most to what loses nothing."""
 
 
-def trade_rows(arms: Sequence[ReplicationArm], crash: CrashFindings | None) -> tuple[TradeRow, ...]:
+def trade_rows(
+    arms: Sequence[ReplicationArm], crash: CrashFindings | None, every: Sequence[Arm]
+) -> tuple[TradeRow, ...]:
     """Of a plan without faults a row for each mode and distance; of crashes alone one for each mode, by its rate before the fault."""
     losses = crash.losses if crash is not None else ()
-    return _measured(arms, losses) if arms else _crashed(losses)
+    return _measured(arms, losses) if arms else _crashed(losses, {arm.name: arm for arm in every})
 
 
 def _measured(arms: Sequence[ReplicationArm], losses: Sequence[CrashLoss]) -> tuple[TradeRow, ...]:
@@ -83,7 +85,7 @@ def _phantoms(losses: Sequence[CrashLoss]) -> bool | None:
     return any(loss.phantoms for loss in losses) if losses and any(loss.seen for loss in losses) else None
 
 
-def _crashed(losses: Sequence[CrashLoss]) -> tuple[TradeRow, ...]:
+def _crashed(losses: Sequence[CrashLoss], arms: Mapping[str, Arm]) -> tuple[TradeRow, ...]:
     """Costs are over the first row's rate; crashes are no blocks, so they are not paired."""
     modes = sorted({loss.mode for loss in losses}, key=lambda mode: _ORDER.index(mode) if mode in _ORDER else 9)
     rows: list[TradeRow] = []
@@ -91,7 +93,8 @@ def _crashed(losses: Sequence[CrashLoss]) -> tuple[TradeRow, ...]:
     for mode in modes:
         mine = [loss for loss in losses if loss.mode == mode]
         rates = [point.commits_per_s for loss in mine for point in loss.each if point.commits_per_s > 0]
-        worst, distance = _worst(mine), int(median(loss.replica_rtt_ns for loss in mine))
+        worst = _worst(mine)
+        distance = int(arms[worst.arm].factors.get("replica_rtt_ns", worst.replica_rtt_ns))
         value = sum(rates) / len(rates) if rates else worst.commits_per_s.value
         rows.append(
             TradeRow(
