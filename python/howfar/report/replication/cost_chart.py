@@ -66,8 +66,8 @@ def columns(names: Sequence[str], narrow: bool) -> int:
 
 def throughput(summary: Summary, width: int) -> Drawable | None:
     cost = cost_of(summary)
-    if cost is None or not any(curve.points for curve in cost.curves):
-        return None
+    if cost is None or len({point.threads for curve in cost.curves for point in curve.points}) < 2:
+        return None  # one number of connections is a table
     frame = _Frame(cost, width)
     rtts = words.distances(cost.curves)
     chief = words.chief_distance(rtts)

@@ -161,8 +161,8 @@ def losses(summary: Summary) -> str:
         return ""
     gone = any(loss.phantoms for loss in found)
     caption = (
-        "Each mark is one crash; the axis is straight from 0 to 1, and logarithmic beyond. Upright line: what the model says."
-        + (" Filled triangle: rows that others had seen, and that were gone." if gone else "")
+        "Each mark is one crash; the axis is straight from 0 to 1, and logarithmic beyond. Upright line, grey: what the model says, "
+        "with its limits." + (" Filled triangle: rows that others had seen, and that were gone." if gone else "")
     )
     return figure(drawing, caption, _each(found))
 

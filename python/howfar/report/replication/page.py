@@ -48,9 +48,11 @@ def _answer(summary: Summary) -> str:
 
 
 def _chief(summary: Summary) -> str:
-    """What answers the plan's question: the cost, else the losses, else the fallback."""
+    """What answers the plan's question: the cost (with one number of connections as a table), else the losses, else the fallback."""
     if drawn := gallery.throughput(summary) or gallery.losses(summary):
         return drawn
+    if summary.replication and summary.replication.cost:
+        return grid_page.section(tables.matrix(summary.replication.cost))
     return "".join(
         gallery.fallback(story, f"fallback{index}", summary)
         for index, story in enumerate(fallback_chart.drawn(summary)[:1])

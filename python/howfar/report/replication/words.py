@@ -83,8 +83,10 @@ def upper(crashes: int) -> str:
 
 
 def to_the_end(story: FallbackStory) -> bool:
-    """Whether the drawn trial was asynchronous for as long as there was a load: then how long it lasts is known from below only."""
+    """Whether a trial was asynchronous for as long as there was a load: then how long it lasts is known from below only."""
     series = story.series
+    if story.held_off:
+        return True
     if series is None or series.fell_s is None:
         return False
     return series.back_s is None or series.back_s >= (len(series.commits_per_s) - 1) * series.slice_s
