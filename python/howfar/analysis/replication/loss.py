@@ -97,9 +97,12 @@ def lost_per_crash(losses: Sequence[int]) -> Estimate:
 
 
 def _predicted(records: Sequence[CrashRecord]) -> Estimate | None:
-    """Mean over crashes of what each is foreseen to lose."""
+    """Mean over crashes of what each is foreseen to lose; from nothing on where that is an upper bound."""
     foreseen = [lost for record in records if (lost := foreseen_loss(record)) is not None]
-    return mean_of_counts(foreseen) if foreseen else None
+    if not foreseen:
+        return None
+    found = mean_of_counts(foreseen)
+    return found if records[0].fault in UNHEARD else found.model_copy(update={"low": 0.0})
 
 
 def foreseen_loss(crash: CrashRecord) -> float | None:
