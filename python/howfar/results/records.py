@@ -305,7 +305,7 @@ class Trial(Record):
     ended_unix_ns: int
     measured: Measured | None = None
     receipt: dict[str, Any] = Field(default_factory=dict)
-    """What was proven: sections `session` (the engine's), `server`, `forwarder`, `link`."""
+    """What was proven: sections `session` (the engine's), `server`, `forwarder`, `link`, `replication`."""
     load: MachineLoad | None = None
     window: Window | None = None
     """None: files of before, and trials without a measured window."""
