@@ -48,9 +48,9 @@ def doctor(
 ) -> int:
     """Look at the MySQL, MariaDB, Redis and Memcached servers of this machine, and say which lines to change.
 
-    Without a DSN at all that it finds. DSN: mysql://user@127.0.0.1:3306/, mysql:///run/mysqld/mysqld.sock?user=u,
+    Without a DSN it looks at all that it finds. DSN: mysql://user@127.0.0.1:3306/, mysql:///run/mysqld/mysqld.sock?user=u,
     redis://127.0.0.1:6379, redis:///run/redis/redis-server.sock, memcached://127.0.0.1:11211. It only reads: it logs in, pings
-    a few hundred times, reads counters, and makes 12 connects on each transport. What it may not see it says.
+    a few hundred times, reads counters, and connects 24 times on each transport. What it may not see it says.
 
     Passwords are never in a DSN: --password-file, --ask-password, --defaults-file, HOWFAR_PASSWORD or MYSQL_PWD; for Redis
     HOWFAR_REDIS_PASSWORD or REDISCLI_AUTH. They go only to servers that are named, or that run as root, as an account of the

@@ -24,6 +24,11 @@ PINGS = 15
 """In each round: 360 on each transport."""
 _WARM = 5
 """Pings before the first that counts."""
+_FAR_NS = 20e6
+"""Of a connect: beyond, the server is far away, and fewer pings of it say as much."""
+_FAR_PINGS = 3
+_ENOUGH_S, _LEAST_ROUNDS = 5.0, 6
+"""After so long no further round, if there are enough for an interval."""
 
 
 def measure(
@@ -36,27 +41,33 @@ def measure(
     round_trips: dict[Transport, list[float]] = {transport: [] for transport in ways}
     connects: dict[Transport, list[float]] = {transport: [] for transport in ways}
     reasons: dict[Transport, str] = {}
+    pings = PINGS
+    began = time.monotonic()
     for number in range(ROUNDS):
+        if number >= _LEAST_ROUNDS and time.monotonic() - began > _ENOUGH_S:
+            break
         for transport in _turned([name for name in ways if name not in reasons], number):
             try:
-                trip, connect = _round(speaker, ways[transport], login)
+                trip, connect = _round(speaker, ways[transport], login, pings)
             except (Refused, NotThis, OSError) as why:
                 reasons[transport] = str(why)
                 continue
             round_trips[transport].append(trip)
             connects[transport].append(connect)
+        if number == 0 and any(connect[0] > _FAR_NS for connect in connects.values() if connect):
+            pings = _FAR_PINGS
     measured = [name for name in ways if name not in reasons]
-    return tuple(_floor(name, ways[name], round_trips[name], connects[name]) for name in measured), reasons
+    return tuple(_floor(name, ways[name], pings, round_trips[name], connects[name]) for name in measured), reasons
 
 
-def _round(speaker: Speaker, way: Way, login: Login) -> tuple[float, float]:
+def _round(speaker: Speaker, way: Way, login: Login, pings: int) -> tuple[float, float]:
     """The median ping, and the connect."""
     began = time.perf_counter_ns()
     session = speaker.open(way, login)
     connect = time.perf_counter_ns() - began
     try:
-        _times(session.ping, _WARM)
-        return statistics.median(_times(session.ping, PINGS)), float(connect)
+        _times(session.ping, min(_WARM, pings - 1))
+        return statistics.median(_times(session.ping, pings)), float(connect)
     finally:
         session.close()
 
@@ -78,7 +89,7 @@ def between_processes() -> tuple[Floor, ...]:
         for child in children:
             os.waitpid(child, 0)
     nowhere = Way(None, "between two processes of howfar", 0)
-    return tuple(_floor(transport, nowhere, figures[transport], []) for transport in ends)
+    return tuple(_floor(transport, nowhere, PINGS, figures[transport], []) for transport in ends)
 
 
 def _bounce(end: socket.socket) -> Callable[[], None]:
@@ -129,11 +140,11 @@ def _times(act: Callable[[], None], count: int) -> list[float]:
     return took
 
 
-def _floor(transport: Transport, way: Way, round_trips: list[float], connects: list[float]) -> Floor:
+def _floor(transport: Transport, way: Way, pings: int, round_trips: list[float], connects: list[float]) -> Floor:
     return Floor(
         transport=transport,
         where=way.path or f"{way.host}:{way.port}" if way.port or way.path else str(way.host),
-        pings_per_round=PINGS,
+        pings_per_round=pings,
         round_trip_ns=interval(round_trips),
         connect_ns=interval(connects) if connects else None,
         round_trips_ns=tuple(round_trips),

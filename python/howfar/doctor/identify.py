@@ -77,7 +77,7 @@ def _login(candidate: Candidate, logins: Logins, target: Target | None, trusted:
 
 
 def _greeted(known: Known, spot: Spot) -> bool:
-    way = Way(spot.path, spot.dialled, spot.port)
+    way = Way(spot.path, spot.dialled, spot.port, _asked_for_tls(known.target, spot))
     try:
         greeting = SPEAKERS[known.kind].greet(way, known.login)
     except NotThis:
@@ -93,6 +93,11 @@ def _greeted(known: Known, spot: Spot) -> bool:
     for transport, found in _ways(known.kind, way, greeting).items():
         known.ways.setdefault(transport, found)
     return True
+
+
+def _asked_for_tls(target: Target | None, spot: Spot) -> bool:
+    """Then no password goes there in plain."""
+    return target is not None and target.tls and spot.path is None and spot.port == target.port
 
 
 def _listen(known: Known, spot: Spot, tls: Tls, state: State) -> None:
@@ -114,7 +119,7 @@ def _ways(kind: Kind, way: Way, greeting: Greeting) -> dict[Transport, Way]:
     if way.path is not None:
         found = {Transport.SOCKET: way}
         return found | {Transport.SOCKET_TLS: encrypted} if greeting.tls == "offered" and kind is Kind.MYSQL else found
-    if greeting.tls == "always":
+    if greeting.tls == "always" or way.tls:
         return {Transport.TLS: encrypted}
     return {Transport.TCP: way} | ({Transport.TLS: encrypted} if greeting.tls == "offered" else {})
 

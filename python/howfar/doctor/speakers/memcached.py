@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from howfar.doctor.speakers.session import Counters, Greeting, Lines, NotThis, Refused, Said, Way, dial, listening_pid
+from howfar.doctor.speakers.session import (
+    Counters,
+    Greeting,
+    Lines,
+    NotThis,
+    Refused,
+    Said,
+    Way,
+    dial,
+    listening_pid,
+    tries,
+)
 from howfar.doctor.targets import Login
 
 _VERSION = b"version\r\n"
@@ -10,7 +21,7 @@ _VERSION = b"version\r\n"
 
 class Memcached:
     def greet(self, way: Way, login: Login) -> Greeting:
-        for tls in (False, True) if way.path is None else (False,):
+        for tls in tries(way):
             try:
                 session = MemcachedSession(Way(way.path, way.host, way.port, tls))
             except NotThis:
@@ -22,7 +33,7 @@ class Memcached:
                     return Greeting(
                         "Memcached", "always" if tls else "none", "none", session.refusal, session.listening_pid
                     )
-                pid = session.listening_pid or int(session.stats().get("pid", "0")) or None
+                pid = session.listening_pid or _number(session.stats().get("pid", ""))
             finally:
                 session.close()
             return Greeting(f"Memcached {session.version}", "always" if tls else "none", "none", None, pid)
@@ -67,7 +78,7 @@ class MemcachedSession:
         found: dict[str, str] = {}
         while (line := self._lines.line().decode(errors="replace")) != "END":
             words = line.split(" ", 2)
-            if words[0] != "STAT":
+            if words[0] != "STAT" or len(words) < 2:
                 raise Refused(line)
             found[words[1]] = words[2] if len(words) > 2 else ""
         return found
@@ -82,3 +93,7 @@ class MemcachedSession:
 
     def close(self) -> None:
         self._lines.close()
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isdecimal() else None

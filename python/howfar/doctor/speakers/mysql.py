@@ -184,13 +184,24 @@ def _greeted(way: Way) -> socket.socket:
     made = dial(Way(way.path, way.host, way.port))
     try:
         head = made.recv(5, socket.MSG_PEEK | socket.MSG_WAITALL)
+        offered = not way.tls or _offers_tls(made.recv(512, socket.MSG_PEEK))
     except OSError as error:
         made.close()
         raise NotThis(f"no greeting: {error.strerror or error}") from error
     if len(head) < 5 or (head[3], head[4]) not in _FIRST_BYTES:
         made.close()
         raise NotThis("it does not greet as MySQL does")
+    if not offered:
+        made.close()
+        raise NotThis("it offers no TLS")
     return made
+
+
+def _offers_tls(greeting: bytes) -> bool:
+    """Asked before the login: PyMySQL would go on in plain where the server offers none."""
+    end_of_version = greeting.find(b"\0", 5)
+    able = greeting[end_of_version + 14 : end_of_version + 16]  # past thread number, eight bytes of salt and a zero
+    return end_of_version > 0 and len(able) == 2 and bool(int.from_bytes(able, "little") & CLIENT.SSL)
 
 
 def _undialled(way: Way, login: Login) -> Any:

@@ -15,6 +15,7 @@ from howfar.doctor.speakers.session import (
     Way,
     dial,
     listening_pid,
+    tries,
 )
 from howfar.doctor.targets import Login
 
@@ -25,7 +26,7 @@ _SETTINGS = ("unixsocket", "unixsocketperm", "port", "tls-port", "bind")
 
 class Redis:
     def greet(self, way: Way, login: Login) -> Greeting:
-        for tls in (False, True) if way.path is None else (False,):
+        for tls in tries(way):
             try:
                 session = RedisSession(Way(way.path, way.host, way.port, tls))
             except NotThis:
@@ -97,6 +98,13 @@ class RedisSession:
         return self._answer()
 
     def _answer(self) -> Any:
+        """Raises Refused, NotThis."""
+        try:
+            return self._read()
+        except (ValueError, RecursionError) as error:
+            raise NotThis("it does not speak RESP") from error
+
+    def _read(self) -> Any:
         line = self._lines.line()
         kind, rest = line[:1], line[1:]
         if kind == b"-":
@@ -108,7 +116,7 @@ class RedisSession:
         if kind == b"$":
             return None if rest == b"-1" else self._lines.exactly(int(rest)).decode(errors="replace")
         if kind == b"*":
-            return [self._answer() for _ in range(max(int(rest), 0))]
+            return [self._read() for _ in range(max(int(rest), 0))]
         raise NotThis("it does not speak RESP")
 
     def info(self, section: str) -> dict[str, str]:

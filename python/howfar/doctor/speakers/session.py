@@ -152,6 +152,13 @@ def listening_pid(made: socket.socket) -> int | None:
     return pid
 
 
+def tries(way: Way) -> tuple[bool, ...]:
+    """With TLS or without, as it is tried: a socket is never encrypted, and whoever asked for TLS is not answered in plain."""
+    if way.path is not None:
+        return (False,)
+    return (True,) if way.tls else (False, True)
+
+
 def make_blocking(made: socket.socket) -> None:
     seconds = int(PATIENCE_S)
     waits = struct.pack("ll", seconds, int((PATIENCE_S - seconds) * 1e6))
