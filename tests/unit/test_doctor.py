@@ -45,6 +45,7 @@ def floor(transport: Transport, trip: float, connect: float) -> Floor:
 def server(*clients: Client, **changes: object) -> Server:
     made = Server(
         kind=Kind.MYSQL, name="MariaDB 10.11.19", pid=1, user="mysql", named=False, logged_in=True, listeners=(SOCKET, PORT),
+        listeners_complete=True,
         tls="none", compression="zlib", config_file=None, socket_connections=0, rates=Rates(connects=0, statements=0, tls_connects=0),
         clients=clients, floors=(floor(Transport.SOCKET, 20e3, 150e3), floor(Transport.TCP, 26e3, 220e3)), bundle_ns=None, ignored=(),
         findings=(), unseen=(),
@@ -80,6 +81,7 @@ def test_a_client_by_loopback_is_told_its_lines_with_the_gain() -> None:
         server(client(local=False, address="192.0.2.1", may_use_socket=None)),
         server(client(by="socket"), socket_connections=3),
         server(listeners=(PORT,)),
+        server(client(), listeners=(PORT,), listeners_complete=False),
         server(client(bundle_looks=1, by="socket", connects_seen=9)),
         server(client(bundle_looks=9, by="socket"), bundle_ns=interval([25e6])),
         server(rates=Rates(connects=30, statements=60, tls_connects=0)),
@@ -88,7 +90,8 @@ def test_a_client_by_loopback_is_told_its_lines_with_the_gain() -> None:
         server(client(by="socket", tls=None, compressed=None)),
         server(client(), listeners=(SOCKET.model_copy(update={"state": "unseen"}), PORT)),
     ],
-    ids=["idle", "java", "replica", "forwarder of others", "remote", "on the socket", "no socket, nobody", "bundle read once",
+    ids=["idle", "java", "replica", "forwarder of others", "remote", "on the socket", "no socket, nobody", "a socket perhaps",
+         "bundle read once",
          "bundle without connects", "few connects", "many statements", "no counters", "not told", "socket that may not be seen"],
 )  # fmt: skip
 def test_who_is_right_is_not_accused(seen: Server) -> None:

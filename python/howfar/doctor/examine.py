@@ -17,8 +17,8 @@ from howfar.doctor.findings import FORMAT, Examination, Interval, Kind, Rates, S
 from howfar.doctor.identify import Known, identify, listeners_in_words
 from howfar.doctor.ignored import ignored_options
 from howfar.doctor.speakers import SPEAKERS
-from howfar.doctor.speakers.session import Counters, NotThis, Refused, Said, Session
-from howfar.doctor.targets import Logins, Target
+from howfar.doctor.speakers.session import Counters, NotThis, Refused, Said, Session, Way
+from howfar.doctor.targets import Login, Logins, Target
 from howfar.doctor.watch import Watch, Watched, Watching
 from howfar.errors import MissingError
 
@@ -99,8 +99,15 @@ def _is_here(host: str, spot: Spot) -> bool:
 
 def _silent(target: Target) -> MissingError:
     where = target.path or f"{target.host} port {target.port}"
+    try:
+        SPEAKERS[target.kind].greet(
+            Way(target.path, target.host, target.port, target.tls), Login(target.user or "", "")
+        )
+        why = "it does so only now"
+    except NotThis as reason:
+        why = str(reason)
     return MissingError(
-        f"nobody at {where} answers as {target.kind.value} would",
+        f"nobody at {where} answers as {target.kind.value} would: {why}",
         "Is the server started, and is that where it listens? Without a DSN howfar doctor looks for the servers of this machine.",
     )
 
@@ -174,6 +181,7 @@ def _server(key: int, patient: _Patient, watched: Watched, programs: dict[int, p
         named=known.target is not None,
         logged_in=patient.session is not None,
         listeners=tuple(known.listeners),
+        listeners_complete=known.certain or _names_no_socket(patient.said),
         tls=listeners_in_words(known.listeners),
         compression=known.compression,
         config_file=patient.said.config_file,
@@ -194,6 +202,11 @@ def _on_socket(key: int, patient: _Patient, watched: Watched) -> int | None:
         return None
     own = patient.session is not None and Transport.SOCKET in patient.known.ways
     return max(watched.socket_connections[key] - own, 0)
+
+
+def _names_no_socket(said: Said) -> bool:
+    """By its settings, where those could be read."""
+    return "" in (said.settings.get("socket"), said.settings.get("unixsocket"))
 
 
 def _never_tls(patient: _Patient) -> bool:

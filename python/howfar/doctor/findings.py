@@ -172,6 +172,8 @@ class Server(_Value):
     """By a DSN; else it was found."""
     logged_in: bool
     listeners: tuple[Listener, ...]
+    listeners_complete: bool
+    """It listens nowhere else: its process's sockets are known, or its settings name no socket."""
     tls: str
     compression: str
     config_file: str | None

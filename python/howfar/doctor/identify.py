@@ -38,6 +38,8 @@ class Known:
     """Those that answered, one of each."""
     tls: str = "unknown"
     compression: str = "unknown"
+    certain: bool = False
+    """Its process's own sockets are known."""
     trusted: bool = False
     """A password is sent to it."""
     bound: set[str] = field(default_factory=set)
@@ -50,9 +52,8 @@ class Known:
 def identify(candidate: Candidate, logins: Logins, target: Target | None) -> Known | None:
     """None when a guess was wrong: nobody answers there as such a server would."""
     trusted = target is not None or _is_trusted(candidate.process)
-    known = Known(
-        candidate.kind, candidate.process, target, _login(candidate, logins, target, trusted), trusted=trusted
-    )
+    login = _login(candidate, logins, target, trusted)
+    known = Known(candidate.kind, candidate.process, target, login, certain=candidate.certain, trusted=trusted)
     silent = []
     for spot in candidate.spots:
         if not _greeted(known, spot):

@@ -84,7 +84,10 @@ def _facts(server: Server) -> Iterator[tuple[str, str]]:
     for number, listener in enumerate(server.listeners):
         yield "listens" if number == 0 else "", _listener(listener)
     if not server.sockets:
-        yield "", "no Unix socket"
+        yield (
+            "",
+            "no Unix socket" if server.listeners_complete else "whether it has a Unix socket cannot be seen from here",
+        )
     if server.compression not in ("none", "unknown"):
         yield "", f"compression offered: {server.compression}"
     for number, client in enumerate(server.clients):

@@ -11,7 +11,7 @@ from howfar.doctor.lines.servers import PATHS, file_of, socket_on
 def check(seen: Seen) -> list[Made]:
     server = seen.server
     using = seen.by_tcp()
-    if server.sockets or not server.listeners or not using:
+    if server.sockets or not server.listeners_complete or not server.listeners or not using:
         return []
     says = f"no Unix socket, so {do(using, 'comes', 'come')} by TCP to this very machine"
     gain = cheaper_way(seen, using)
