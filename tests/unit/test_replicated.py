@@ -27,7 +27,7 @@ from howfar.lab.stage import LoadFacts
 from howfar.plan.cells import cells
 from howfar.plan.estimate import LABORATORY_NS, REPORT_NS, cost
 from howfar.plan.fitting import without_levels
-from howfar.plan.load import load_plan
+from howfar.plan.load import Override, load_plan
 from howfar.plan.types import Plan
 from howfar.report.grid import level_text
 from howfar.results.records import Arm, ArmRole
@@ -101,6 +101,11 @@ def test_the_quick_plan_has_three_blocks_in_ten_minutes(server: str) -> None:
     assert asked.timing.time_budget_ns <= 580 * 10**9
     assert cost(asked).arms == 3 * 4 + 1
     assert cost(asked).around_ns + 3 * cost(asked).block_ns <= asked.timing.time_budget_ns
+
+
+def test_ones_own_distance_is_an_option() -> None:
+    own = [Override("--replica-rtt", ("factors", "replica_rtt"), "40ms")]
+    assert load_plan("replication", True, own).plan.factors.replica_rtt_ns == (40 * MS,)
 
 
 def test_a_trial_costs_more_where_the_replica_is_far() -> None:

@@ -24,6 +24,8 @@ _OVERRIDES = {
     "placement": ("--placement", ("factors", "placement")),
     "rtt": ("--rtt", ("factors", "rtt")),
     "rate": ("--rate", ("factors", "rate")),
+    "replica_rtt": ("--replica-rtt", ("factors", "replica_rtt")),
+    "durability": ("--durability", ("factors", "durability")),
     "target": ("--target", ("timing", "target")),
     "time_budget": ("--time-budget", ("timing", "time_budget")),
     "confirm": ("--confirm", ("timing", "confirm")),
@@ -38,6 +40,8 @@ _OVERRIDES = {
 @click.option("--placement", type=click.Choice(["isolated", "machines"]), help="Which CPUs client and server get.")
 @click.option("--rtt", metavar="TIME", help="Round trip time of the link, like 0.2ms.")
 @click.option("--rate", metavar="RATE", help="Bandwidth of the link, like 1gbit.")
+@click.option("--replica-rtt", metavar="TIME", help="Round trip time between primary and replica, like 85ms.")
+@click.option("--durability", type=click.Choice(["strict", "relaxed", "off"]), help="How primary and replica write.")
 @click.option("--target", metavar="SHARE", help="Stop when every interval is this narrow, like 5%.")
 @click.option("--time-budget", metavar="TIME", help="Of the whole command, like 5min.")
 @click.option("--confirm", is_flag=True, default=None, help="Then change each named limit and see if throughput moves.")
