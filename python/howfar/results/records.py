@@ -192,7 +192,7 @@ class CrashRecord(Record):
     watched_ns: int
     """How often another connection looked for new keys on the primary."""
     commits_per_s: float
-    """Acknowledged, from the beginning to the fault."""
+    """Acknowledged, from the beginning of the measured window to the fault."""
     acknowledged: int
     """By the primary to clients, in all."""
     lost: int

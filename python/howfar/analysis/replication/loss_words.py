@@ -50,7 +50,7 @@ def _lost(loss: CrashLoss) -> str:
             + f"none of {loss.acknowledged:,} acknowledged commits was lost in {_crashes(loss.crashes)}{_at_most(loss)}."
         )
     text += f"{count_interval(loss.lost_per_crash)} acknowledged commits lost a crash ({_crashes(loss.crashes)})"
-    if loss.fault != "kill-primary":
+    if loss.fault.startswith("cut"):
         text += (
             f", {loss.lost_before:,} of all {loss.lost:,} acknowledged before the fault (what the death of the machine at that moment "
             "loses) and the others until it was noticed"

@@ -92,6 +92,7 @@ def run_crash(ground: Ground, job: LoadJob, fault: str, after_ns: int) -> Crashe
         samples = _before(lag, broken)
         survivor = _take_over(pair)
     before = Before(
+        window_ns=load.began_ns,
         behind=min((replica.behind for replica in last.replicas), default=None),
         unreceived=min(
             (pair.verbs.positions.lacking(last.position, replica.state.received) for replica in last.replicas),

@@ -33,8 +33,10 @@ class Survivor:
 
 @dataclass(frozen=True)
 class Before:
-    """What was known of the replica right before the fault."""
+    """What was known right before the fault."""
 
+    window_ns: int
+    """When the measured window had begun, monotonic."""
     behind: int | None
     unreceived: int | None
     heartbeat_ns: int | None
@@ -51,13 +53,13 @@ def crash_record(
     check(found)
     others = visible(*seen.ended(Fate.SEEN), acknowledged, acknowledged_ns, np.unique(survivor.keys))
     lost_ns = np.sort(acknowledged_ns[np.isin(acknowledged, found.lost)])
-    before_fault = acknowledged_ns[acknowledged_ns <= broken.fault_ns]
+    in_window = (acknowledged_ns > before.window_ns) & (acknowledged_ns <= broken.fault_ns)
     return CrashRecord(
         fault=fault,
         fault_ns=broken.fault_ns - told.origin_ns,
         dead_ns=broken.dead_ns - told.origin_ns,
         watched_ns=watched_ns,
-        commits_per_s=_rate(told, len(before_fault), broken.fault_ns),
+        commits_per_s=int(np.count_nonzero(in_window)) / ((broken.fault_ns - before.window_ns) / 1e9),
         acknowledged=found.acknowledged,
         lost=len(found.lost),
         lost_after=int(np.count_nonzero(lost_ns > broken.fault_ns)),
@@ -91,11 +93,3 @@ def check(found: Account) -> None:
     said = [f"{len(keys)} {what} ({', '.join(str(key) for key in keys[:_NAMED])})" for keys, what in wrong if len(keys)]
     if said:
         raise LabError(f"no account can be made of this crash: {'; '.join(said)}")
-
-
-def _rate(told: KeyLog, acknowledged: int, until_ns: int) -> float:
-    """Acknowledged a second, from the first that was sent on."""
-    if not len(told.records):
-        return 0.0
-    began_ns = told.origin_ns + int(told.records["sent_ns"].min())
-    return acknowledged / max((until_ns - began_ns) / 1e9, 1e-9)
