@@ -62,10 +62,15 @@ def _shown(curves: Sequence[ReplicationCurve]) -> list[ReplicationCurve]:
     return [curve for curve in here if curve.durability == here[0].durability]
 
 
+def _best(shown: Sequence[ReplicationCurve]) -> ReplicationCurve:
+    """With the most commits at a typical number of connections."""
+    return max(shown, key=lambda curve: _at(curve, _typical(curve)).commits_per_s.value)
+
+
 def _answer(curves: Sequence[ReplicationCurve], shown: Sequence[ReplicationCurve]) -> str:
     if not shown:
         return _without(curves)
-    best = max(shown, key=lambda curve: _at(curve, _typical(curve)).commits_per_s.value)
+    best = _best(shown)
     one, many = best.points[0], _at(best, _typical(best))
     alone = next((c for c in curves if c.mode == "none" and c.durability == best.durability), None)
     text = f"With a replica {_distance(best)} away, {connections(one.threads)} commit{'s' if one.threads == 1 else ''} "
@@ -96,9 +101,9 @@ def _without(curves: Sequence[ReplicationCurve]) -> str:
 
 def _eleven(shown: Sequence[ReplicationCurve], published: Published) -> str:
     """Why one connection makes so few, and that many do not."""
-    curve = next((curve for curve in shown if curve.points[0].threads == 1), None)
-    if curve is None:
+    if not shown or _best(shown).points[0].threads != 1:
         return ""
+    curve = _best(shown)
     one, many = curve.points[0], _at(curve, _typical(curve))
     text = (
         f"{_capital(rate(one.commits_per_s.value))} a second is one connection at {_distance(curve)}: "
