@@ -8,7 +8,7 @@ use std::path::Path;
 
 use howfar_record::Failed;
 use howfar_record::events::Receipt;
-use howfar_record::jobs::{PsMode, Target};
+use howfar_record::jobs::{PsMode, Target, Workload};
 use howfar_wire::mysql::reply::{self, ServerError};
 use howfar_wire::mysql::row::{self, Value};
 use howfar_wire::mysql::{Framer, Malformed, command};
@@ -45,22 +45,10 @@ pub(crate) fn take(
     session: &mut Session,
     cpus: &[u32],
 ) -> Result<Receipt, Failed> {
-    let store = plan.job.workload.key_value().map(|load| load.protocol);
-    let status = match store {
-        None => ask(plan, socket, &mut session.channel)?,
-        Some(_) => BTreeMap::new(),
-    };
-    let (version, connection) = match (&session.facts, store) {
-        (Some(facts), _) => {
-            let greeting = &facts.greeting;
-            let version = plain_version(&greeting.version).to_owned();
-            (version, Some(greeting.connection))
-        }
-        (None, Some(protocol)) => store::ask(plan, socket, &mut session.channel, protocol)?,
-        (None, None) => return Err(internal("a session without facts")),
-    };
+    let asked = ask_server(plan, socket, session)?;
     let said = |name: &str| {
-        status
+        asked
+            .status
             .get(name)
             .filter(|value| !value.is_empty() && *value != "OFF")
             .cloned()
@@ -73,15 +61,10 @@ pub(crate) fn take(
         local_address: text(net::getsockname(socket).ok()),
         peer_address: peer.unwrap_or_else(|| asked_for(&plan.job.target)),
         peer_pid: if tcp { None } else { peer_pid(socket) },
-        server_version: version,
-        server_connection_id: connection,
+        server_version: asked.version,
+        server_connection_id: asked.connection,
         auth_plugin: login_way(plan, session).to_owned(),
-        protocol_mode: match (store, plan.job.workload.ps_mode()) {
-            (Some(protocol), _) => protocol.name(),
-            (None, PsMode::Auto) => "prepared",
-            (None, PsMode::Disable) => "text",
-            (None, PsMode::Multi) => "multi",
-        },
+        protocol_mode: protocol_mode(&plan.job.workload),
         tls_version: said("Ssl_version"),
         tls_cipher: said("Ssl_cipher"),
         tls_client_version: tls.map(|tls| tls.version.to_owned()),
@@ -101,6 +84,42 @@ pub(crate) fn take(
         client_threads: plan.workers(cpus) as u32,
         client_cpus: cpus.to_vec(),
     })
+}
+
+/// What the server says of itself and of the session.
+struct Asked {
+    version: String,
+    connection: Option<u32>,
+    status: BTreeMap<String, String>,
+}
+
+fn ask_server(plan: &Plan, socket: &OwnedFd, session: &mut Session) -> Result<Asked, Failed> {
+    let channel = &mut session.channel;
+    match (&session.facts, plan.job.workload.key_value()) {
+        (Some(facts), _) => Ok(Asked {
+            version: plain_version(&facts.greeting.version).to_owned(),
+            connection: Some(facts.greeting.connection),
+            status: ask(plan, socket, channel)?,
+        }),
+        (None, Some(load)) => {
+            let (version, connection) = store::ask(plan, socket, channel, load.protocol)?;
+            Ok(Asked {
+                version,
+                connection,
+                status: BTreeMap::new(),
+            })
+        }
+        (None, None) => Err(internal("a session without facts")),
+    }
+}
+
+fn protocol_mode(workload: &Workload) -> &'static str {
+    match (workload.key_value(), workload.ps_mode()) {
+        (Some(load), _) => load.protocol.name(),
+        (None, PsMode::Auto) => "prepared",
+        (None, PsMode::Disable) => "text",
+        (None, PsMode::Multi) => "multi",
+    }
 }
 
 /// How the session was entered.

@@ -268,9 +268,7 @@ impl Workload {
     pub fn ps_mode(&self) -> PsMode {
         match self {
             Self::Custom(custom) => custom.db_ps_mode,
-            other => other
-                .sysbench()
-                .map_or(PsMode::Auto, |load| load.db_ps_mode),
+            _ => self.sysbench().map_or(PsMode::Auto, |one| one.db_ps_mode),
         }
     }
 
