@@ -22,8 +22,8 @@ from typing import Any
 
 import pymysql
 
-_PAUSE_S = 0.002
-_SELDOM_S = 0.15
+_PAUSE_S = {"hold": 0.005, "each": 0.001, "seldom": 0.2, "seldom-default": 0.2}
+"""Between two requests. `each` is often enough for handshakes to cost, `seldom` is not."""
 _ASKS = {"redis": b"PING\r\n", "memcached": b"version\r\n"}
 
 
@@ -86,7 +86,7 @@ def _main(kind: str, way: str, mode: str, account: str, report: Path, name: str 
             )
             connects += 1
         held()
-        time.sleep(_SELDOM_S if mode.startswith("seldom") else _PAUSE_S)
+        time.sleep(_PAUSE_S[mode])
         if time.monotonic() - told > 0.1:
             told = time.monotonic()
             report.write_text(f"{connects} {time.process_time_ns()}")

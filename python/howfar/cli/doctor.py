@@ -56,7 +56,7 @@ def doctor(
     HOWFAR_REDIS_PASSWORD or REDISCLI_AUTH. They go only to servers that are named, or that run as root, as an account of the
     system or as yourself.
     """
-    from howfar.doctor.examine import examine  # scipy and pymysql, which --help need not pay
+    from howfar.doctor.examine import examine  # numpy and pymysql, which --help need not pay
     from howfar.doctor.screen import screen
 
     targets = [_numeric(parse_target(dsn)) for dsn in dsns]

@@ -159,6 +159,12 @@ def _saving(seen: Seen, using: Sequence[Client], socket: Floor, tcp: Floor) -> s
         said = [f"no difference of a round trip can be told here ({in_words(trip)})"]
     else:
         said = [f"{in_words(trip)} of each round trip's {time_in_words(tcp.round_trip_ns.median)}"]
+        rates = seen.server.rates
+        if rates is not None and rates.statements >= 1:
+            each_second = time_in_words(rates.statements * trip.median)
+            said.append(
+                f"at the {rates.statements:.3g} statements a second of all its clients at most {each_second} a second"
+            )
     if connect is not None and resolved(connect) and tcp.connect_ns is not None:
         said.append(f"{in_words(connect)} of each connect's {time_in_words(tcp.connect_ns.median)}")
     return "; ".join(said)
