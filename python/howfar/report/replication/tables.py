@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from howfar.analysis.replication.findings import (
     CommitCost,
@@ -25,7 +26,11 @@ MATRIX = "Commits a second, and how far off the model is"
 def trade(findings: ReplicationFindings, wide: bool = False) -> Table | None:
     """Mode x cost x loss at one distance, the one nearest to what was published. `wide`: what a mode is for is a column, no note."""
     rows = words.chief_trade(findings.trade)
-    return _trade(rows, wide) if rows else None
+    if not rows:
+        return None
+    found = _trade(rows, wide)
+    worst = words.worst_fault(findings.crash.losses) if findings.crash else ""
+    return replace(found, notes=(*found.notes, worst)) if worst else found
 
 
 def other_trades(findings: ReplicationFindings) -> list[Table]:
@@ -205,7 +210,7 @@ def _loss_cells(loss: CrashLoss) -> tuple[str, ...]:
     return (
         figures.number(loss.commits_per_s.value),
         words.lost(loss.lost_per_crash, loss.crashes),
-        words.count(loss.predicted_lost.value) if loss.predicted_lost else "0",
+        words.foreseen(loss),
         f"{loss.done_untold:,}",
         f"{loss.phantoms:,}",
     )
@@ -218,6 +223,15 @@ def loss_notes(found: Sequence[CrashLoss]) -> tuple[str, ...]:
         for fault in faults
         if fault in words.FAULTS_SAID
     ]
+    before = [
+        f"{name} {loss.lost_before:,} of {loss.lost:,}"
+        for name, loss in zip(words.loss_names(found), found, strict=True)
+        if loss.lost and loss.fault != "kill-primary"
+    ]
+    if before:
+        said.append(
+            f"Of the lost, acknowledged before the fault: {'; '.join(before)}. The rest were until the primary was dead."
+        )
     crashes = sorted({loss.crashes for loss in found})
     times = str(crashes[0]) if len(crashes) == 1 else f"{crashes[0]} to {crashes[-1]}"
     told = f"{times} crash{'' if times == '1' else 'es'} a row. Done, untold (applied, and no client was told) and seen, gone (others "

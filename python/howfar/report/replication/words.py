@@ -72,6 +72,24 @@ def lost(per_crash: Estimate | None, crashes: int) -> str:
     return with_limits(per_crash) if per_crash.value > 0 else f"0 of {crashes}{upper(crashes)}"
 
 
+def foreseen(loss: CrashLoss) -> str:
+    """`4,791`; `≤ 70` where the model knows an upper bound only, and so begins at nothing; `0` where nothing may be lost."""
+    found = loss.predicted_lost
+    if found is None:
+        return "0"
+    at_most = "≤ " if found.low == 0 and found.value > 0 else ""
+    return f"{at_most}{count(found.value)}"
+
+
+def worst_fault(losses: Sequence[CrashLoss]) -> str:
+    """What broke where most was lost, which is what a trade counts. Empty: nothing was lost, or there is one fault only."""
+    worst = max(losses, key=lambda loss: loss.lost_per_crash.value, default=None)
+    if worst is None or not worst.lost or len({loss.fault for loss in losses}) < 2:
+        return ""
+    said = FAULTS_SAID.get(worst.fault)
+    return f"A crash is the one that loses most here, {fault_words(worst.fault)}{f': {said}' if said else ''}."
+
+
 def upper_share(crashes: int) -> float:
     """Of crashes that lose something, when none of so many did: 95 %, exact."""
     return float(1 - 0.05 ** (1 / crashes))
