@@ -101,6 +101,15 @@ def redis(directory: Path, *options: str) -> Iterator[Store]:
 
 
 @contextmanager
+def memcached_tls(certificate: Path, key: Path) -> Iterator[TcpTarget]:
+    """On loopback only: beside a Unix socket it would speak plain."""
+    target = TcpTarget(host="127.0.0.1", port=free_port())
+    command = ["memcached", "-u", "root", "-l", f"127.0.0.1:{target.port}", "-Z"]
+    with _running([*command, "-o", f"ssl_chain_cert={certificate},ssl_key={key}"], target):
+        yield target
+
+
+@contextmanager
 def memcached(directory: Path) -> Iterator[Store]:
     store = Store(UnixTarget(path=str(directory / "m.sock")), None)
     with _running(["memcached", "-u", "root", "-s", store.unix.path, "-a", "0700"], store.unix):

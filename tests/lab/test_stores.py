@@ -27,6 +27,7 @@ from tests.lab.stores_here import (
     free_port,
     job,
     memcached,
+    memcached_tls,
     redis,
     run,
 )
@@ -139,6 +140,15 @@ def test_a_password_is_proved_and_tls_is_had(tmp_path: Path, authority: certific
         with pytest.raises(EngineFailed) as refused:
             events(job(store.unix, mix.model_copy(update={"protocol": "resp2"})))
         assert refused.value.code == "auth"
+
+
+def test_memcached_through_tls_and_one_connection_a_request(authority: certificates.Certificates) -> None:
+    mix = KeyValue(protocol="memcached_meta", keys=50, multi_get=5, value=FixedSize(bytes=3000))
+    session = Session(tls=Tls(verify="ca", ca_file=str(authority.ca)), connect="per_transaction")
+    with memcached_tls(authority.server.certificate, authority.server.key) as target:
+        ready, finished = run(job(target, mix, session=session, connections=2))
+    assert ready.receipt.tls_client_version in ("TLSv1.2", "TLSv1.3") and ready.receipt.server_connection_id is None
+    assert finished.queries > 0 and "connect" in {one.kind for one in finished.histograms}
 
 
 def test_what_speaks_plain_is_no_tls(stores: dict[Protocol, Store]) -> None:
