@@ -1,12 +1,15 @@
 """A program for the tests: trials with replication in one laboratory, each as a line of JSON.
 
 python -m tests.lab.replicated_scenario SERVER CASE_JSON...   A case: `factors`, and perhaps `kind` of the workload, `timeout_ms`
-of the primary, `measure_ns`, `hangs_s`: after how long a commit hangs, `cut`: the replica's link is cut as the measured window begins.
+of the primary, `measure_ns`, `hangs_s`: after how long a commit hangs, `breaks`: the replica's link is `cut`, or its emulator
+`killed`, as the measured window begins.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -72,11 +75,19 @@ def plan_of(server: str) -> Plan:
     )
 
 
-def cutting(laboratory: Watched) -> Callable[[Event], None]:
+def breaking(laboratory: Watched, how: str | None) -> Callable[[Event], None]:
+    """As the measured window begins."""
+
     def hear(event: Event) -> None:
-        if isinstance(event, Measuring):
-            assert laboratory.last is not None and laboratory.last.pair is not None
-            laboratory.last.pair.wires[0].cut()
+        if how is None or not isinstance(event, Measuring):
+            return
+        assert laboratory.last is not None and laboratory.last.pair is not None
+        (wire,) = laboratory.last.pair.wires
+        if how == "cut":
+            wire.cut()
+        else:
+            assert wire.link.pid is not None
+            os.kill(wire.link.pid, signal.SIGKILL)
 
     return hear
 
@@ -85,7 +96,7 @@ def _trial(number: int, plan: Plan, laboratory: Watched, case: Mapping[str, Any]
     arm = Arm(name=f"case {number}", role=ArmRole.CONTENDER, factors=LEVELS | case["factors"])
     if "kind" in case:
         plan = plan.model_copy(update={"workload": plan.workload.model_copy(update={"kind": case["kind"]})})
-    hear = cutting(laboratory) if case.get("cut") else lambda event: None
+    hear = breaking(laboratory, case.get("breaks"))
     if "measure_ns" in case:
         timing = plan.timing.model_copy(update={"measure_ns": case["measure_ns"]})
         plan = plan.model_copy(update={"timing": timing})

@@ -45,7 +45,7 @@ def _good(trial: Trial) -> Measured:
 
 @pytest.mark.parametrize("name", ["mariadb", "mysql"], indirect=True)
 def test_what_an_acknowledgement_costs_and_what_is_proven(name: str, cache: Path) -> None:
-    alone, apart, one, four, fallen, still, hung = _trials(
+    alone, apart, torn, one, four, fallen, still, hung = _trials(
         name,
         cache,
         {"factors": {"replication": "none"}},
@@ -53,11 +53,12 @@ def test_what_an_acknowledgement_costs_and_what_is_proven(name: str, cache: Path
             "factors": {"replication": "async", "threads": 4, "path": "tcp", "tls": "1.3"},
             "kind": "oltp_write_only",
         },
+        {"factors": {"replication": "after-sync"}, "breaks": "killed"},
         {"factors": {"replication": "after-sync"}},
         {"factors": {"replication": "after-sync", "threads": 4}},
-        {"factors": {"replication": "after-commit"}, "timeout_ms": 200, "cut": True},
-        {"factors": {"replication": "after-sync"}, "cut": True},
-        {"factors": {"replication": "after-sync"}, "cut": True, "measure_ns": 4 * 10**9, "hangs_s": 0.5},
+        {"factors": {"replication": "after-commit"}, "timeout_ms": 200, "breaks": "cut"},
+        {"factors": {"replication": "after-sync"}, "breaks": "cut"},
+        {"factors": {"replication": "after-sync"}, "breaks": "cut", "measure_ns": 4 * 10**9, "hangs_s": 0.5},
     )
     single, several = _good(one), _good(four)
     for measured, threads in ((single, 1), (several, 4)):
@@ -70,7 +71,8 @@ def test_what_an_acknowledgement_costs_and_what_is_proven(name: str, cache: Path
     _proves(one, four)
     assert one.receipt["replication"]["window"]["mean_wait_us"] >= _LESS * RTT_NS / 1e3, "nobody else commits"
     _replicates_without_waiting(apart)
-    assert fallen.status is still.status is hung.status is TrialStatus.VOID
+    assert torn.status is fallen.status is still.status is hung.status is TrialStatus.VOID
+    assert "link died" in str(torn.void_reason), "and those after it have another"
     assert "fell back to asynchronous replication" in str(fallen.void_reason)
     assert "commits of the window were not acknowledged" in str(fallen.void_reason)
     assert "the link to client was cut for a while" in str(still.void_reason), "though no commit went without"

@@ -31,6 +31,8 @@ class MariadbDialect:
             "--no-defaults",
             *extra,
             f"--datadir=/proc/self/fd/{descriptor}",
+            # In /tmp two sandboxes would take one name for a temporary table: it is made of a process id, which each counts from 1.
+            f"--tmpdir=/proc/self/fd/{descriptor}",
             "--auth-root-authentication-method=normal",
             "--skip-test-db",
         ]
