@@ -22,6 +22,7 @@ from howfar.analysis.summary import Summary, Unmeasured
 from howfar.report import csv as report_csv
 from howfar.report import figures, html, json, markdown, terminal
 from howfar.report.replication import cost_chart, fallback_chart, loss_chart, tables, words
+from howfar.report.replication.text import first_sentences
 from howfar.report.sceptic import questions
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -191,6 +192,14 @@ def test_crashes_of_one_mode_at_several_loads_are_several_rows() -> None:
     assert "64 threads" in html.render(
         changed("crash", crash=crash.model_copy(update={"losses": tuple(many[:1] + list(crash.losses))}))
     )
+
+
+def test_a_long_verdict_is_begun_in_large_letters_and_ended_below() -> None:
+    sentences = [f"{word} lost {'so very ' * 20}much in 1.5 s." for word in ("One", "Two", "Three")]
+    assert first_sentences(" ".join(sentences)) == (sentences[0], sentences[1:])
+    assert first_sentences("Of 1.5 s. 7 of them.") == ("Of 1.5 s. 7 of them.", [])
+    text = html.render(summary("crash").model_copy(update={"verdict": " ".join(sentences)}))
+    assert all(sentence in text for sentence in sentences) and text.index(sentences[2]) > text.index("<svg")
 
 
 def test_marks_of_equal_crashes_are_side_by_side() -> None:

@@ -7,7 +7,7 @@ from howfar.analysis.summary import Summary
 from howfar.report import figures, grid_gallery, grid_page, sections
 from howfar.report.fragments import details, facts, sentence, text
 from howfar.report.replication import fallback_chart, gallery, tables, words
-from howfar.report.replication.text import said
+from howfar.report.replication.text import first_sentences, said
 from howfar.report.setup import head_line
 
 
@@ -35,12 +35,13 @@ def body(summary: Summary) -> str:
 def _answer(summary: Summary) -> str:
     findings = summary.replication
     assert findings is not None, "this page is made of them"
-    sentences = said(findings, summary.verdict)
+    first, rest = first_sentences(summary.verdict)
+    sentences = [*rest, *said(findings, summary.verdict)]
     items = "".join(f"<li>{sentence(line)}</li>" for line in sentences)
     noise = f'<p class="small">{sentence(line)}</p>' if (line := figures.noise_line(summary)) else ""
     return (
         f"<h1>howfar: {text(summary.plan)}{' (quick)' if summary.quick else ''}</h1>"
-        f'<p class="verdict{" long" if len(summary.verdict) > grid_page.LONG else ""}">{sentence(summary.verdict)}</p>'
+        f'<p class="verdict{" long" if len(first) > grid_page.LONG else ""}">{sentence(first)}</p>'
         f"{gallery.cards(summary) or gallery.story_cards(summary)}{_chief(summary)}"
         + (f"<ul>{items}</ul>" if items else "")
         + f'<p class="muted small">{sentence(head_line(summary))}.</p>{noise}'

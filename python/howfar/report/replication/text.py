@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from howfar.analysis.replication.findings import ReplicationFindings
 from howfar.analysis.summary import Summary
 from howfar.report.replication import tables, words
@@ -28,6 +30,19 @@ def parts(summary: Summary) -> list[str | Table]:
         names = words.story_names(findings.fallback)
         found += [log_line(story.log_lines, name) for story, name in zip(findings.fallback, names, strict=True)]
     return found
+
+
+SHOUTED = 320
+"""Characters of a verdict in large letters: what is more stands below the chart."""
+
+
+def first_sentences(verdict: str) -> tuple[str, list[str]]:
+    """As many as are read at a glance, one at least; and the others."""
+    sentences = re.split(r"(?<=\.) (?=[A-Z])", verdict)
+    count = 1
+    while count < len(sentences) and len(" ".join(sentences[: count + 1])) <= SHOUTED:
+        count += 1
+    return " ".join(sentences[:count]), sentences[count:]
 
 
 def said(findings: ReplicationFindings, verdict: str) -> list[str]:
