@@ -11,7 +11,7 @@ from howfar.cli.screen import width
 from howfar.plan.cells import cells
 from howfar.plan.estimate import Cost, cost
 from howfar.plan.load import load_plan, shipped_plans
-from howfar.plan.types import Plan
+from howfar.plan.types import Plan, breaks
 from howfar.units import format_duration_ns, format_rate_bps
 
 _MOST_NAMED = 6
@@ -58,10 +58,17 @@ def _listed(factor: str, levels: tuple[str | int, ...]) -> str:
 def _figures(plan: Plan) -> str:
     forecast = cost(plan)
     return (
-        f"{_duration(plan)}, to within ±{plan.timing.target_half_width:.0%}, "
+        f"{_duration(plan)}, {_enough(plan)}, "
         f"{plan.data.tables} tables of {plan.data.table_size} rows{' or what fits' if plan.data.fit else ''} "
         f"(the first time about {_time(forecast.first_time_ns)} more, to load them)"
     )
+
+
+def _enough(plan: Plan) -> str:
+    """When a run ends. What breaks is counted, and no width says when it is enough."""
+    if all(breaks(cell.factors) for cell in cells(plan)):
+        return f"at most {plan.timing.max_blocks} times each"
+    return f"to within ±{plan.timing.target_half_width:.0%}"
 
 
 def _duration(plan: Plan) -> str:
