@@ -195,7 +195,7 @@ def test_crashes_of_one_mode_at_several_loads_are_several_rows() -> None:
 
 
 def test_a_long_verdict_is_begun_in_large_letters_and_ended_below() -> None:
-    sentences = [f"{word} lost {'so very ' * 20}much in 1.5 s." for word in ("One", "Two", "Three")]
+    sentences = [f"{word} lost {'so very ' * 45}much in 1.5 s." for word in ("One", "Two", "Three")]
     assert first_sentences(" ".join(sentences)) == (sentences[0], sentences[1:])
     assert first_sentences("Of 1.5 s. 7 of them.") == ("Of 1.5 s. 7 of them.", [])
     text = html.render(summary("crash").model_copy(update={"verdict": " ".join(sentences)}))

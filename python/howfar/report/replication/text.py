@@ -32,7 +32,7 @@ def parts(summary: Summary) -> list[str | Table]:
     return found
 
 
-SHOUTED = 320
+SHOUTED = 480
 """Characters of a verdict in large letters: what is more stands below the chart."""
 
 
