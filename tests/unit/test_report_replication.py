@@ -202,6 +202,11 @@ def test_a_long_verdict_is_begun_in_large_letters_and_ended_below() -> None:
     assert all(sentence in text for sentence in sentences) and text.index(sentences[2]) > text.index("<svg")
 
 
+def test_a_page_has_a_receipt_of_each_mode_however_many_cells_there_are() -> None:
+    receipts = re.findall(r"<summary>Receipt: ([^<]*)</summary>", page("replication"))
+    assert len(receipts) == 4 and "--json has the other 18" in page("replication")
+
+
 def test_marks_of_equal_crashes_are_side_by_side() -> None:
     lanes = [loss_chart.lane(index) for index in range(loss_chart.LANES)]
     assert len(set(lanes)) == loss_chart.LANES and max(map(abs, lanes)) == 1

@@ -26,7 +26,7 @@ def body(summary: Summary) -> str:
             _published(summary),
             _cells(summary),
             sections.method(summary),
-            grid_page.receipts(summary) or _environment(summary),
+            _receipts(summary) or _environment(summary),
             sections.footer(summary),
         )
     )
@@ -97,6 +97,16 @@ def _cells(summary: Summary) -> str:
     if figures.only_broke(summary):
         return ""
     return grid_gallery.drift(summary) + details("Every cell with all its figures", sections.main_table(summary))
+
+
+def _receipts(summary: Summary) -> str:
+    """Of each mode under each fault one: they are long, and the JSON has them all."""
+    kinds = {(cell.factors.get("replication"), cell.factors.get("fault")): cell for cell in summary.cells}
+    chosen = tuple(kinds.values())
+    more = len(summary.cells) - len(chosen)
+    note = f'<p class="muted small">One a mode; --json has the other {more}.</p>' if more else ""
+    shown = grid_page.receipts(summary.model_copy(update={"cells": chosen}))
+    return shown and shown + note
 
 
 def _environment(summary: Summary) -> str:
