@@ -44,10 +44,13 @@ class Member:
     verbs: Verbs
     names: SemiSyncNames = field(default=SemiSyncNames(None, None, None))
 
-    def ask(self, sql: str) -> list[dict[str, Any]]:
-        """Questions only: a commit may wait for a replica, see `write`. Raises ServerCrashed, LabError."""
+    def ask(self, sql: str, called: str | None = None) -> list[dict[str, Any]]:
+        """Questions only: a commit may wait for a replica, see `write`. `called`: of a statement with a secret, as `SqlServer.query`.
+
+        Raises ServerCrashed, LabError.
+        """
         try:
-            return self.server.query(sql)
+            return self.server.query(sql, called)
         except LabError as error:
             raise self._of(error) from error
 

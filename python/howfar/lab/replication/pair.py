@@ -114,7 +114,6 @@ class Pair:
         """Raises LabError with what the replica says."""
 
         def replicating() -> bool:
-            state = replica.replica_state()
             state = _state_of(replica)
             if state.applying != "Yes" or (state.receiving == "No" and state.errors):
                 _raise_refused(replica, state)
@@ -284,7 +283,7 @@ def _start(
             ca=str(certificates.ca) if certificates and asked.tls else None,
             compression=asked.compression,
         )
-        member.ask(verbs.follow_sql(source))
+        member.ask(verbs.follow_sql(source), "the statement that names its primary")
     return pair
 
 

@@ -43,6 +43,11 @@ _LOG_ERRORS = 3
 _ERROR = "[ERROR]"
 _LINE_CHARACTERS = 400
 """A statement in full may be megabytes."""
+_SECRETS = ("PASSWORD", "IDENTIFIED")
+"""Of statements that a server quotes when it crashes in one, or refuses one at its start."""
+_WITHHELD = "(a line with a password)"
+_SYNTAX = 1064
+"""An error whose message quotes the statement."""
 _COUNTERS = (
     "Bytes_received",
     "Bytes_sent",
@@ -239,15 +244,20 @@ class SqlServer:
         """A further connection over the socket; what takes longer than `patience_s` is an error of pymysql's. Raises LabError."""
         return self._connect({"socket": str(self.socket)}, patience_s)
 
-    def query(self, sql: str) -> list[dict[str, Any]]:
-        """Ask over the socket. Raises ServerCrashed, LabError."""
+    def query(self, sql: str, called: str | None = None) -> list[dict[str, Any]]:
+        """Ask over the socket. `called`: for a statement that holds a secret; a message has this name, and nothing of the statement.
+
+        Raises ServerCrashed, LabError.
+        """
         assert self._admin is not None, "not ready yet"
         try:
             with self._admin.cursor() as cursor:
                 cursor.execute(sql)
                 return list(cursor.fetchall())
         except pymysql.Error as error:
-            self._check_alive(f"during {sql[:60]!r}", error)
+            self._check_alive(f"during {called or repr(sql[:60])}", error)
+            if called is not None:
+                raise LabError(f"the server refused {called}: {_unquoted(error)}{self._said()}") from None
             raise LabError(f"the server refused {sql[:200]!r}: {error}{self._said()}") from error
 
     def _status(self, names: tuple[str, ...], *, what: str = "GLOBAL STATUS") -> dict[str, str]:
@@ -348,7 +358,7 @@ class SqlServer:
         return self._log.read_text(errors="replace").strip().splitlines()
 
     def _said(self) -> str:
-        lines = self.log_lines()
+        lines = [_WITHHELD if any(word in line for word in _SECRETS) else line for line in self.log_lines()]
         last = [line[:_LINE_CHARACTERS] for line in lines[-_LOG_LINES:]]
         if not last:
             return ". It wrote no log."
@@ -366,3 +376,8 @@ def start_server(settings: Settings, dialect: Dialect) -> SqlServer:
         server.stop()
         raise
     return server
+
+
+def _unquoted(error: pymysql.Error) -> str:
+    """What the server says, without the statement that it was asked."""
+    return f"error {_SYNTAX}, which quotes it" if error.args[:1] == (_SYNTAX,) else str(error)

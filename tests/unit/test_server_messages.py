@@ -1,0 +1,70 @@
+"""What a server's failure may be told in: the reason, and no password."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pymysql
+import pytest
+
+from howfar.errors import LabError, ServerCrashed
+from howfar.lab.replication.verbs import Source, verbs_of
+from howfar.lab.servers.sql_server import SqlServer
+
+SECRET = "nobody-reads-this"
+CALLED = "the statement that names its primary"
+
+
+class Refusing:
+    """A connection, its cursor and the server's process in one: what it is asked fails."""
+
+    def __init__(self, error: pymysql.Error, code: int | None = None) -> None:
+        self._error = error
+        self._code = code
+        self.process = self
+
+    def cursor(self) -> Refusing:
+        return self
+
+    def __enter__(self) -> Refusing:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def execute(self, sql: str) -> None:
+        raise self._error
+
+    def poll(self) -> int | None:
+        return self._code
+
+
+def _server(refusing: Refusing, log: Path, lines: Sequence[str] = ("ready",)) -> SqlServer:
+    server: Any = object.__new__(SqlServer)
+    log.write_text("\n".join(lines))
+    server._admin, server._companion, server._log = refusing, refusing, log
+    server._settings = type("Settings", (), {"program": "mariadbd"})
+    made: SqlServer = server
+    return made
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "mysql"])
+@pytest.mark.parametrize(("code", "kept"), [(1201, "no more than that"), (1064, "error 1064")])
+def test_a_statement_with_a_password_is_called_by_its_name(kind: str, code: int, kept: str, tmp_path: Path) -> None:
+    sql = verbs_of(kind).follow_sql(
+        Source(address="198.51.100.1", port=3306, password=SECRET, ca=None, compression=None)
+    )
+    error = pymysql.Error(code, "no more than that" if code != 1064 else f"You have an error near '{sql}'")
+    with pytest.raises(LabError) as told:
+        _server(Refusing(error), tmp_path / "log").query(sql, CALLED)
+    assert CALLED in told.value.message and kept in told.value.message
+    assert SECRET not in told.value.message and SECRET[-4:] not in told.value.message
+
+
+def test_the_last_words_of_a_server_are_without_passwords(tmp_path: Path) -> None:
+    quoted = f"Query (0x7f): CHANGE MASTER TO MASTER_PASSWORD = '{SECRET}'"
+    with pytest.raises(ServerCrashed) as told:
+        _server(Refusing(pymysql.Error(1), 1), tmp_path / "log", ("got signal 11", quoted)).query("SELECT 1", CALLED)
+    assert "got signal 11" in told.value.message and SECRET not in told.value.message
