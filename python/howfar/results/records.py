@@ -210,9 +210,9 @@ class CrashRecord(Record):
     seen: int
     """Keys that another connection saw on the primary."""
     seen_early: int
-    """Of them, before their client had its acknowledgement."""
+    """Of them, before their client had its acknowledgement, or where it never had one."""
     seen_early_median_ns: int | None
-    """How long before, at the least."""
+    """How long before, at the least, where it had one."""
     phantoms: int
     """Seen by another connection and not on the survivor."""
     behind_before: int | None

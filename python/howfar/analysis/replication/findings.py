@@ -147,7 +147,7 @@ class CrashLoss(Part):
     done_untold: int
     """Applied on the survivor, and no client was told: over all crashes."""
     seen_early: int
-    """Keys that others saw before their client was told, over all crashes."""
+    """Keys that others saw before their client was told, or that it never was told of, over all crashes."""
     seen: int
     seen_early_median_ms: float | None
     phantoms: int

@@ -96,14 +96,16 @@ def _early(losses: Sequence[CrashLoss]) -> str:
     if not here:
         return ""
     worst = max(here, key=lambda loss: loss.seen_early / loss.seen)
+    alike = [loss for loss in losses if loss.mode == worst.mode]
+    early, seen = sum(loss.seen_early for loss in alike), sum(loss.seen for loss in alike)
     text = (
-        f"{_capital(mode_words(worst.mode))} shows commits to others before their client is told: "
-        f"{worst.seen_early:,} of {worst.seen:,} that were seen"
+        f"{_capital(mode_words(worst.mode))} shows commits to others before their client is told, if it ever is: "
+        f"{early:,} of {seen:,} that were seen"
     )
     if worst.seen_early_median_ms is not None:
-        text += f", {worst.seen_early_median_ms:.3g} ms earlier"
-    gone = sum(loss.phantoms for loss in here if loss.mode == worst.mode)
-    return text + (f"; {gone:,} of these were gone after a crash." if gone else ".")
+        text += f", in the median {worst.seen_early_median_ms:.3g} ms earlier"
+    gone = sum(loss.phantoms for loss in alike)
+    return text + (f"; {gone:,} that were seen were gone after the crash." if gone else ".")
 
 
 def _untold(losses: Sequence[CrashLoss]) -> str:

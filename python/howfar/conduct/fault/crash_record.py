@@ -69,7 +69,7 @@ def crash_record(
         applied_unknown=len(found.applied_unknown),
         applied_refused=len(found.applied_refused),
         seen=seen.count(Fate.SEEN),
-        seen_early=len(others.early),
+        seen_early=len(others.early) + len(others.unacknowledged),
         seen_early_median_ns=int(np.median(others.early_ns)) if len(others.early) else None,
         phantoms=len(others.phantoms),
         behind_before=before.behind,
