@@ -66,7 +66,9 @@ def test_what_a_crash_loses(name: str, cache: Path) -> None:
     )
     lost = CrashRecord(**apart["record"])
     assert lost.lost >= lost.lost_after > 0, "who is cut off goes on promising"
-    assert lost.dead_ns - lost.fault_ns >= SECOND
+    assert lost.in_force_ns is not None and lost.lost_in_force is not None
+    assert lost.fault_ns < lost.in_force_ns <= lost.dead_ns - SECOND
+    assert 0 < lost.lost_in_force <= lost.lost_after
     for answer in (sync, killed):
         kept = CrashRecord(**answer["record"])
         assert (kept.lost, kept.lost_keys) == (0, ())

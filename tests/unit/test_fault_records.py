@@ -21,7 +21,7 @@ from howfar.results.records import CrashRecord, FallbackRecord
 SECOND = 1_000_000_000
 MS = 1_000_000
 ORIGIN = 5_000 * SECOND
-BROKEN = Broken(ORIGIN + 2 * SECOND, ORIGIN + 3 * SECOND)
+BROKEN = Broken(ORIGIN + 2 * SECOND, ORIGIN + 2100 * MS, ORIGIN + 3 * SECOND)
 BEFORE = Before(window_ns=ORIGIN + 1000 * MS, behind=4, unreceived=3, heartbeat_ns=90 * MS, rtt_ns=85 * MS)
 
 
@@ -47,6 +47,7 @@ TOLD = log(
     acknowledged(2, 1999),
     acknowledged(3, 2000),
     acknowledged(4, 2500),
+    acknowledged(8, 2050),
     (5, 2900, 3000, Fate.UNKNOWN),
     (6, 2900, 3000, Fate.UNKNOWN),
     (7, 900, 901, Fate.REFUSED),
@@ -55,8 +56,10 @@ TOLD = log(
 
 def test_a_crash_is_told_as_it_was() -> None:
     found = record(TOLD, [1, 3, 5])
-    assert (found.acknowledged, found.lost, found.lost_keys) == (4, 2, (2, 4))
-    assert found.lost_after == 1, "only key 4 was acknowledged after the fault"
+    assert (found.acknowledged, found.lost, found.lost_keys) == (5, 3, (2, 4, 8))
+    assert found.lost_after == 2, "keys 4 and 8 were acknowledged after the fault"
+    assert found.lost_in_force == 1, "key 8 before all was done"
+    assert found.in_force_ns == 2100 * MS
     assert (found.fault_ns, found.dead_ns, found.first_lost_ns) == (2 * SECOND, 3 * SECOND, 1999 * MS)
     assert (found.unknown, found.applied_unknown, found.refused, found.applied_refused) == (2, 1, 1, 0)
     assert found.commits_per_s == pytest.approx(3.0), "three in the second between the window's beginning and the fault"
@@ -66,8 +69,9 @@ def test_a_crash_is_told_as_it_was() -> None:
 
 
 def test_nothing_lost_is_nothing() -> None:
-    found = record(TOLD, [1, 2, 3, 4, 6])
+    found = record(TOLD, [1, 2, 3, 4, 6, 8])
     assert (found.lost, found.lost_after, found.first_lost_ns, found.lost_keys) == (0, 0, None, ())
+    assert found.lost_in_force == 0
 
 
 def test_what_others_saw_is_held_against_both_sides() -> None:
@@ -85,7 +89,7 @@ def test_of_many_lost_keys_the_first_are_kept() -> None:
 @pytest.mark.parametrize(
     ("survivor", "said"),
     [
-        ([1, 2, 3, 4, 99], "1 rows of the survivor that no client asked for (99)"),
+        ([1, 2, 3, 4, 8, 99], "1 rows of the survivor that no client asked for (99)"),
         ([1, 2, 2, 3, 4], "1 keys that are on the survivor more than once (2)"),
     ],
 )

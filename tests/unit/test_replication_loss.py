@@ -128,9 +128,11 @@ def _crash(**fields: Any) -> CrashRecord:
 def test_what_is_foreseen_of_one_crash() -> None:
     assert foreseen_loss(_crash(dead_ns=3200 * MS, commits_per_s=1000.0)) == pytest.approx(200)
     killed = {"fault": "kill-primary", "dead_ns": 3000 * MS, "commits_per_s": 1000.0}
-    assert foreseen_loss(_crash(**killed, behind_before=60)) == pytest.approx(60 - 42.5)
-    assert foreseen_loss(_crash(**killed, behind_before=10)) == 0
+    assert foreseen_loss(_crash(**killed, behind_before=60)) == 60
+    assert foreseen_loss(_crash(**killed, behind_before=60, unreceived_before=9)) == 9
     assert foreseen_loss(_crash(**killed, behind_before=None)) is None
+    assert foreseen_loss(_crash(fault="cut", dead_ns=3200 * MS, in_force_ns=3100 * MS, commits_per_s=1000.0)) == 100
+    assert foreseen_loss(_crash(fault="cut-to-primary")) is None, "TCP goes on sending for a while"
 
 
 _LAWS: dict[str, Callable[[np.random.Generator, int], NDArray[np.float64]]] = {
@@ -204,8 +206,20 @@ def test_what_was_promised_before_the_cut_is_told_apart() -> None:
     found = summarise(run_of("mysql", ARMS[:1], trials, "crash")).replication
     assert found is not None and found.crash is not None
     (loss,) = found.crash.losses
-    assert (loss.lost, loss.lost_before) == (150, 9)
-    assert "9 of all 150 acknowledged before the fault" in found.crash.sentences[0]
+    assert (loss.lost, loss.lost_before, loss.lost_by_force) == (150, 9, None)
+    assert "at least 9 of all 150 acknowledged before it was in force" in found.crash.sentences[0]
+
+
+def test_a_cut_that_takes_a_while_has_two_bounds() -> None:
+    trials = [crash_trial(number, 50, lost_after=47, lost_in_force=40) for number in range(3)]
+    found = summarise(run_of("mysql", ARMS[:1], trials, "crash")).replication
+    assert found is not None and found.crash is not None
+    assert found.crash.losses[0].lost_by_force == 30
+    assert "9 to 30 of all 150 acknowledged before it was in force" in found.crash.sentences[0]
+    one_way = [trial.model_copy(update={"fault": _crash(fault="cut-to-primary")}) for trial in trials]
+    told = summarise(run_of("mysql", ARMS[:1], one_way, "crash")).replication
+    assert told is not None and told.crash is not None
+    assert "death of the machine" not in told.crash.sentences[0], "data still leave the primary"
 
 
 @pytest.mark.parametrize(("ended_s", "said"), [(30, True), (60, False), (None, False)])

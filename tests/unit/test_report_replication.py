@@ -119,18 +119,19 @@ def test_a_zero_is_said_with_what_it_may_hide() -> None:
     assert words.lost(None, 0) == figures.UNKNOWN
 
 
-def test_an_upper_bound_is_said_to_be_one_and_which_crash_is_counted() -> None:
+def test_an_order_is_said_to_be_one_and_which_crash_is_counted() -> None:
     crash = findings("crash").crash
     assert crash is not None
     killed, cut = crash.losses[:2]
     assert words.foreseen(cut) == "9,800"
-    bound = killed.model_copy(update={"predicted_lost": Estimate(value=70, low=0, high=220)})
-    assert words.foreseen(bound) == "≤ 70"
+    order = killed.model_copy(update={"predicted_lost": Estimate(value=70, low=0, high=220)})
+    assert words.foreseen(order) == "~ 70"
     assert words.foreseen(crash.losses[-1]) == "0"
+    assert words.foreseen(cut.model_copy(update={"predicted_lost": None})) == figures.UNKNOWN, "0 would be a promise"
     assert "loses most here, cut off: the link is cut" in words.worst_fault(crash.losses)
     assert words.worst_fault([killed]) == ""
-    late = tuple(loss.model_copy(update={"lost_before": 7}) for loss in (cut,))
-    assert "asynchronous 7 of 198,445. The rest were" in " ".join(tables.loss_notes(late))
+    late = tuple(loss.model_copy(update={"lost_before": 7, "lost_by_force": 90}) for loss in (cut,))
+    assert "asynchronous 7 to 90 of 198,445. The rest were" in " ".join(tables.loss_notes(late))
 
 
 def test_what_was_not_broken_on_purpose_is_said_not_to_be_known() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from howfar.analysis.facts_in import number_in
 from howfar.analysis.replication.findings import CommitCost, CrashLoss, ReplicationCurve
+from howfar.analysis.replication.loss_words import MACHINE, before_the_fault
 from howfar.analysis.summary import Summary
 from howfar.plan.types import SEMI_SYNC
 from howfar.report import figures
@@ -125,17 +126,27 @@ def _fault(summary: Summary) -> str:
     counts = {fault: sum(loss.crashes for loss in losses if loss.fault == fault) for fault in words.FAULT_WORDS}
     tried = [f"{words.FAULT_WORDS[fault]} {count} times" for fault, count in counts.items() if count]
     said.append(f"Here: {', '.join(tried)}.")
-    cut = [fault for fault, count in counts.items() if count and fault.startswith("cut")]
-    if cut:
-        before = sum(loss.lost_before for loss in losses if loss.fault in cut)
-        said.append(
-            "Where the link is cut first, nothing leaves the primary any more, as when its machine or its network dies; of what was "
-            f"lost then, {before:,} had been acknowledged before the cut, which is what the machine's death at that moment loses."
-        )
-    else:
-        said.append("In none of them was the link cut first, so a machine's death was not measured.")
+    said.append(_machine_death([loss for loss in losses if loss.fault in MACHINE and loss.crashes]))
     said.append("The survivor is the replica, never the restarted primary: what the primary's disk kept is not asked.")
     return " ".join(said)
+
+
+def _machine_death(cut: list[CrashLoss]) -> str:
+    if not cut:
+        return "In none of them was the way to the replica cut first, so a machine's death was not measured."
+    found = sorted({loss.mode: [each for each in cut if each.mode == loss.mode] for loss in cut}.items())
+    modes = [f"{words.mode_words(mode)} {_of_crashes(losses)}" for mode, losses in found]
+    return (
+        "Where the way to the replica is cut first, nothing reaches it any more, as when the primary's machine or its network dies; "
+        "acknowledged before the cut was in force and lost, which is what the machine's death at that moment loses: "
+        f"{'; '.join(modes)}. Of two figures the first counts until the cut was asked for, the second until it was done."
+    )
+
+
+def _of_crashes(losses: list[CrashLoss]) -> str:
+    bounds = [before_the_fault(loss) for loss in losses]
+    crashes = sum(loss.crashes for loss in losses)
+    return f"{' and '.join(bounds)} in {crashes} crash{'' if crashes == 1 else 'es'}"
 
 
 def _safe(summary: Summary) -> list[CrashLoss]:

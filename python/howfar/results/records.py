@@ -187,6 +187,9 @@ class CrashRecord(Record):
     fault: str
     """A level of the factor."""
     fault_ns: int
+    """Right before anything was done."""
+    in_force_ns: int | None = None
+    """When all was done: somewhere between the two it took effect. None: files of before."""
     dead_ns: int
     """When the primary was killed: with the fault, or later where the fault was another."""
     watched_ns: int
@@ -199,6 +202,8 @@ class CrashRecord(Record):
     """Of them, not on the survivor."""
     lost_after: int = 0
     """Of them, acknowledged when the fault had begun: by a primary that lived on, cut off."""
+    lost_in_force: int | None = None
+    """Of them, acknowledged when the fault was in force. None: files of before."""
     first_lost_ns: int | None
     """When the earliest of the lost was acknowledged. None: nothing was lost."""
     refused: int
@@ -216,7 +221,8 @@ class CrashRecord(Record):
     phantoms: int
     """Seen by another connection and not on the survivor."""
     behind_before: int | None
-    """Transactions that the replica had not applied at the last look before the fault. None: nobody had looked."""
+    """Transactions that the replica had not applied at the last look before the fault; it was asked before the primary, so rather too
+    many. None: nobody had looked."""
     unreceived_before: int | None = None
     """Of them, those that had not come: on the way, or not sent yet. Of several replicas those of the one that had most."""
     heartbeat_before_ns: int | None

@@ -135,13 +135,17 @@ class CrashLoss(Part):
     """To clients, over all crashes."""
     lost: int
     lost_before: int = 0
-    """Of them, acknowledged before the fault. Where the line was cut: what the death of the whole machine at that moment loses."""
+    """Of them, acknowledged before the fault was asked for. Where the way to the replica was cut: the least that the death of the
+    whole machine at that moment loses."""
+    lost_by_force: int | None = None
+    """Of them, acknowledged before it was in force: the most. None: a file of before does not say when that was."""
     lost_per_crash: Estimate
     """Mean with its interval. With none lost at all the upper limit is the rule of three's, for the share of crashes that lose any."""
     crashes_with_loss: int
     most_lost: int
     predicted_lost: Estimate | None
-    """Per crash by lag x rate. None: nobody may be lost in this mode."""
+    """Per crash, as rate x time unheard, or of a killed primary the order of it: what the replica lacked when it was last asked. None:
+    nobody may be lost in this mode, or nothing foresees it."""
     lost_age_ms: float | None
     """How long before the fault the earliest lost commit had been acknowledged: median over crashes with a loss."""
     done_untold: int

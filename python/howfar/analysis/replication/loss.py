@@ -6,8 +6,9 @@ nothing was lost at all there is no scatter to go by: the upper limit is then th
 none in so many with a chance of one in twenty, 1 - 0.05^(1/n), which the rule of three calls 3/n.
 
 What is foreseen for asynchronous replication, a crash: commits acknowledged while the primary lived on unheard, at the rate before the
-fault; for a primary that is killed with its link whole, what had not left it, of which only an upper bound is known: what the replica
-lacked, less what was on the way. What is on the line when it is cut still arrives.
+fault; for a primary that is killed with its link whole, what had not left it, of which only the order is known: what the replica had
+not received when it was last asked. That is no bound: the last look is some milliseconds before the fault. What is on the line when it
+is cut still arrives. Where only acknowledgements are cut nothing is foreseen: TCP goes on sending for a while.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ def _loss(crashes: _Crashes) -> CrashLoss:
         acknowledged=sum(record.acknowledged for record in records),
         lost=sum(losses),
         lost_before=sum(record.lost - record.lost_after for record in records),
+        lost_by_force=_by_force(records),
         lost_per_crash=lost_per_crash(losses),
         crashes_with_loss=sum(lost > 0 for lost in losses),
         most_lost=max(losses),
@@ -89,6 +91,12 @@ def _loss(crashes: _Crashes) -> CrashLoss:
     )
 
 
+def _by_force(records: Sequence[CrashRecord]) -> int | None:
+    """Acknowledged before the fault was in force, and lost. None: not every record says."""
+    after = [record.lost_in_force for record in records if record.lost_in_force is not None]
+    return sum(record.lost for record in records) - sum(after) if len(after) == len(records) else None
+
+
 def lost_per_crash(losses: Sequence[int]) -> Estimate:
     """Mean; see above for its limits."""
     if not any(losses):
@@ -97,19 +105,17 @@ def lost_per_crash(losses: Sequence[int]) -> Estimate:
 
 
 def _predicted(records: Sequence[CrashRecord]) -> Estimate | None:
-    """Mean over crashes of what each is foreseen to lose; from nothing on where that is an upper bound."""
+    """Mean over crashes of what each is foreseen to lose."""
     foreseen = [lost for record in records if (lost := foreseen_loss(record)) is not None]
-    if not foreseen:
-        return None
-    found = mean_of_counts(foreseen)
-    return found if records[0].fault in UNHEARD else found.model_copy(update={"low": 0.0})
+    return mean_of_counts(foreseen) if foreseen else None
 
 
 def foreseen_loss(crash: CrashRecord) -> float | None:
-    """Commits of an asynchronous primary. None: nobody had looked how far the replica was behind."""
+    """Commits of an asynchronous primary. None: nobody had looked how far the replica was behind, or that does not say."""
     if crash.fault in UNHEARD:
-        return crash.commits_per_s * (crash.dead_ns - crash.fault_ns) / 1e9
-    lag = crash.behind_before if crash.unreceived_before is None else crash.unreceived_before
-    if lag is None:
+        since_ns = crash.fault_ns if crash.in_force_ns is None else crash.in_force_ns
+        return crash.commits_per_s * (crash.dead_ns - since_ns) / 1e9
+    if crash.fault != "kill-primary":
         return None
-    return max(0.0, lag - crash.commits_per_s * crash.replica_rtt_ns / 2e9)
+    lag = crash.behind_before if crash.unreceived_before is None else crash.unreceived_before
+    return None if lag is None else float(lag)

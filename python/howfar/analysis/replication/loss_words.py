@@ -9,8 +9,11 @@ from howfar.analysis.replication.findings import CrashLoss
 from howfar.analysis.replication.words import mode_words, rate
 from howfar.plan.types import SEMI_SYNC
 
-UNHEARD = frozenset({"cut", "cut-to-replica", "cut-to-primary", "stop-replica"})
-"""Faults after which the primary lives on, and nobody hears it."""
+UNHEARD = frozenset({"cut", "cut-to-replica", "stop-replica"})
+"""Faults after which the primary lives on, and nothing of it arrives. Not `cut-to-primary`: what TCP sends without an acknowledgement
+still arrives then."""
+MACHINE = frozenset({"cut", "cut-to-replica"})
+"""Faults that leave on the line what the death of the primary's machine would."""
 FAULT_WORDS = {
     "kill-primary": "the primary's server was killed",
     "cut": "the link was cut and then the primary died",
@@ -50,17 +53,29 @@ def _lost(loss: CrashLoss) -> str:
             + f"none of {loss.acknowledged:,} acknowledged commits was lost in {_crashes(loss.crashes)}{_at_most(loss)}."
         )
     text += f"{count_interval(loss.lost_per_crash)} acknowledged commits lost a crash ({_crashes(loss.crashes)})"
-    if loss.fault.startswith("cut"):
+    if loss.fault in MACHINE:
         text += (
-            f", {loss.lost_before:,} of all {loss.lost:,} acknowledged before the fault (what the death of the machine at that moment "
-            "loses) and the others until it was noticed"
+            f", {before_the_fault(loss)} of all {loss.lost:,} acknowledged before it was in force (what the death of the machine at "
+            "that moment loses) and the others until it was noticed"
         )
     if loss.predicted_lost is not None:
-        bound = "" if loss.fault in UNHEARD else "at most "
-        text += f", foreseen {bound}{rate(loss.predicted_lost.value)} from lag and rate"
+        text += (
+            f", foreseen {rate(loss.predicted_lost.value)} from rate and time"
+            if loss.fault in UNHEARD
+            else f", foreseen in the order of {rate(loss.predicted_lost.value)} from the lag"
+        )
     if loss.lost_age_ms is not None and loss.lost_age_ms > 0:
         text += f"; the earliest had been acknowledged {loss.lost_age_ms:.3g} ms before the fault"
     return text + "."
+
+
+def before_the_fault(loss: CrashLoss) -> str:
+    """`9`, `9 to 130`; of a file of before, which says only when the fault was asked for, `at least 9`."""
+    if loss.lost_by_force is None and loss.lost:
+        return f"at least {loss.lost_before:,}"
+    if loss.lost_by_force in (None, loss.lost_before):
+        return f"{loss.lost_before:,}"
+    return f"{loss.lost_before:,} to {loss.lost_by_force:,}"
 
 
 def _kept(mode: str, losses: Sequence[CrashLoss]) -> str:

@@ -2,8 +2,9 @@
 
 `kill-primary` is the death of a process: its kernel lives, and still delivers what was in its sockets. In the others the primary lives
 on, cut off from its replica, and serves its clients until somebody fails over: here a second later. What is on the line when it is cut
-arrives, so what was acknowledged before the cut and is lost is what the death of the whole machine at that moment loses; what was
-acknowledged after it is what not noticing costs.
+arrives, so what was acknowledged before a cut of the way to the replica and is lost is what the death of the whole machine at that
+moment loses; what was acknowledged after it is what not noticing costs. A cut takes effect somewhere between the moment at which it is
+asked for and the moment at which it is said to be done: both are told, and what is counted up to it has two bounds.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ class Broken:
 
     fault_ns: int
     """Right before anything was done."""
+    in_force_ns: int
+    """When all was done."""
     dead_ns: int
     """Right before the primary was killed."""
 
@@ -58,11 +61,12 @@ def break_pair(pair: Pair, done: Break, pause: Callable[[int], None]) -> Broken:
         wire.cut(done.cut)
     for replica in pair.replicas if done.stops_receiving else ():
         replica.write(pair.verbs.stop_receiving_sql, patience_s=_STOPS_S)
+    in_force_ns = time.monotonic_ns()
     if done.failover_ns:
         pause(done.failover_ns)
     dead_ns = time.monotonic_ns()
     pair.primary.server.kill()
-    return Broken(fault_ns, dead_ns)
+    return Broken(fault_ns, in_force_ns if done.failover_ns else time.monotonic_ns(), dead_ns)
 
 
 def mend(pair: Pair, done: Break) -> None:

@@ -82,6 +82,9 @@ def run_crash(ground: Ground, job: LoadJob, fault: str, after_ns: int) -> Crashe
         load.start(ground.measure, ground.launcher, ground.on_event)
         load.await_window()
         load.pause_until(after_ns)
+        had = [
+            _has(pair, replica) for replica in pair.replicas
+        ]  # before the primary: what comes meanwhile is not taken off
         last = pair.snapshot()
         if unlike := violations(pair.asked, begun, last):
             raise LabError("replication was not what was asked before the fault: " + "; ".join(unlike))
@@ -93,11 +96,8 @@ def run_crash(ground: Ground, job: LoadJob, fault: str, after_ns: int) -> Crashe
         survivor = _take_over(pair)
     before = Before(
         window_ns=load.began_ns,
-        behind=min((replica.behind for replica in last.replicas), default=None),
-        unreceived=min(
-            (pair.verbs.positions.lacking(last.position, replica.state.received) for replica in last.replicas),
-            default=None,
-        ),
+        behind=min((pair.verbs.positions.lacking(last.position, applied) for _, applied in had), default=None),
+        unreceived=min((pair.verbs.positions.lacking(last.position, received) for received, _ in had), default=None),
         heartbeat_ns=samples[-1].heartbeat_ns if samples else None,
         rtt_ns=ground.rtt_ns,
     )
@@ -163,6 +163,11 @@ def most_advanced(pair: Pair) -> Member:
         return sum(pair.verbs.positions.lacking(other, received[replica.name]) for other in received.values())
 
     return min(pair.replicas, key=lacks)
+
+
+def _has(pair: Pair, replica: Member) -> tuple[str, str]:
+    """Received and applied."""
+    return _received(replica), replica.position(pair.verbs.applied_sql)
 
 
 def _received(replica: Member) -> str:

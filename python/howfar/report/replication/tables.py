@@ -14,6 +14,7 @@ from howfar.analysis.replication.findings import (
     ReplicationFindings,
     TradeRow,
 )
+from howfar.analysis.replication.loss_words import MACHINE, before_the_fault
 from howfar.report import figures
 from howfar.report.replication import words
 from howfar.report.tables import Head, Table, share, single
@@ -224,13 +225,13 @@ def loss_notes(found: Sequence[CrashLoss]) -> tuple[str, ...]:
         if fault in words.FAULTS_SAID
     ]
     before = [
-        f"{name} {loss.lost_before:,} of {loss.lost:,}"
+        f"{name} {before_the_fault(loss)} of {loss.lost:,}"
         for name, loss in zip(words.loss_names(found), found, strict=True)
-        if loss.lost and loss.fault != "kill-primary"
+        if loss.lost and loss.fault in MACHINE
     ]
     if before:
         said.append(
-            f"Of the lost, acknowledged before the fault: {'; '.join(before)}. The rest were until the primary was dead."
+            f"Of the lost, acknowledged before the cut was in force: {'; '.join(before)}. The rest were until the primary was dead."
         )
     crashes = sorted({loss.crashes for loss in found})
     times = str(crashes[0]) if len(crashes) == 1 else f"{crashes[0]} to {crashes[-1]}"

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 from howfar.analysis.estimate import Estimate
 from howfar.analysis.replication.findings import CrashLoss, FallbackStory, ReplicationCurve, TradeRow
+from howfar.analysis.replication.loss_words import UNHEARD
 from howfar.plan.cells import MODE_WORDS
+from howfar.plan.types import SEMI_SYNC
 from howfar.report import figures
 from howfar.units import format_duration_ns
 
@@ -73,12 +75,11 @@ def lost(per_crash: Estimate | None, crashes: int) -> str:
 
 
 def foreseen(loss: CrashLoss) -> str:
-    """`4,791`; `≤ 70` where the model knows an upper bound only, and so begins at nothing; `0` where nothing may be lost."""
+    """`4,791`; `~ 70` where only the order is known; `0` where nothing may be lost; a dash where nothing foresees it."""
     found = loss.predicted_lost
     if found is None:
-        return "0"
-    at_most = "≤ " if found.low == 0 and found.value > 0 else ""
-    return f"{at_most}{count(found.value)}"
+        return "0" if loss.mode in SEMI_SYNC else figures.UNKNOWN
+    return f"{'' if loss.fault in UNHEARD else '~ '}{count(found.value)}"
 
 
 def worst_fault(losses: Sequence[CrashLoss]) -> str:
