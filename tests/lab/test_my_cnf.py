@@ -1,44 +1,78 @@
-"""The lines that a report advises for my.cnf: a real server starts with these very lines and says that they are in force."""
+"""The lines that a report advises for my.cnf: real pairs start with these very lines, say that they are in force, and replicate."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TypeAlias
 
 import pymysql
 import pytest
 from pymysql.cursors import DictCursor
 
-from howfar.analysis.replication.my_cnf import STATUS, my_cnf, timeout_lines
+from howfar.analysis.replication.my_cnf import STATUS, my_cnf, primary_lines, replica_lines, timeout_lines
 from howfar.lab.replication.member import wait_for
+from howfar.lab.replication.verbs import Source, verbs_of
 from howfar.lab.servers import USER
 from howfar.lab.servers.kinds import DIALECTS, find_server
 from howfar.lab.servers.program import Program
 from tests.lab.sandboxes import PATIENCE_S
+from tests.lab.stores_here import free_port
 
 pytestmark = pytest.mark.lab
+Connection: TypeAlias = "pymysql.Connection[DictCursor]"
 _UNLOGGED = "SET SESSION sql_log_bin = 0;\n"
-"""Else the account would wait for a replica to acknowledge it."""
+"""Else the accounts would wait for a replica to acknowledge them."""
+_HUNG_S = 20
+"""Far less than the advised timeout."""
 SAYS = {"ON": {"ON", "1"}, "binlog": {"ON", "1"}}
 """What a server may answer for what a file says, where it is not the same; a log's name is asked for as a yes or no."""
 
 
 @pytest.mark.parametrize("name", ["mariadb", "mysql"], indirect=True)
-def test_a_server_starts_with_the_advised_lines(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_pair_replicates_with_the_advised_lines(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     program, short = find_server(name), tmp_path_factory.mktemp("m")
-    for mode in ("async", "after-sync", "after-commit"):
-        with _started(program, my_cnf(program.kind, mode), short / mode) as connection:
-            assert _unlike(connection, my_cnf(program.kind, mode)) == {}
-            semi_sync = _asked(connection, "STATUS", STATUS[program.kind])
-            assert (semi_sync == "ON") == (mode != "async") or program.kind == "mariadb"
-            settings = [line for line in timeout_lines(program.kind) if " = " in line]
-            assert mode == "async" or _unlike(connection, settings) == {}
+    DIALECTS[program.kind].initialise(program.path, short / "data")
+    for mode in ("after-sync", "after-commit"):
+        first, second = primary_lines(program.kind, mode), replica_lines(program.kind, mode)
+        assert {*my_cnf(program.kind, "async")} < {*first, *second, *my_cnf(program.kind, mode)}, "nothing of its own"
+        more = timeout_lines(program.kind)
+        with _pair(program, short, (*first, *more), second) as (primary, replica, port):
+            assert _unlike(primary, (*first, *more)) == _unlike(replica, second) == {}
+            _follow(program.kind, primary, replica, port)
+            primary.cursor().execute("CREATE DATABASE d")
+            primary.cursor().execute("CREATE TABLE d.t (id INT PRIMARY KEY)")
+            primary.cursor().execute("INSERT INTO d.t VALUES (7)")
+            wait_for(lambda: _has_the_row(replica), _HUNG_S, lambda: "the replica did not apply a row")
+            assert _asked(primary, "STATUS", STATUS[program.kind]) == "ON"
 
 
-def _unlike(connection: pymysql.Connection[DictCursor], lines: tuple[str, ...] | list[str]) -> dict[str, str | None]:
+def _follow(kind: str, primary: Connection, replica: Connection, port: int) -> None:
+    verbs = verbs_of(kind)
+    primary.cursor().execute("SET SESSION sql_log_bin = 0")
+    for statement in verbs.account_sql("secret", tls=False).splitlines():
+        primary.cursor().execute(statement)
+    primary.cursor().execute("SET SESSION sql_log_bin = 1")
+    replica.cursor().execute(verbs.follow_sql(Source("127.0.0.1", port, "secret", None, None)))
+    replica.cursor().execute(verbs.start_sql)
+    clients = STATUS[kind].replace("_status", "_clients")
+    wait_for(lambda: _asked(primary, "STATUS", clients) == "1", _HUNG_S, lambda: "nobody acknowledges")
+
+
+def _has_the_row(replica: Connection) -> bool:
+    with replica.cursor() as cursor:
+        try:
+            cursor.execute("SELECT id FROM d.t")
+        except pymysql.err.ProgrammingError:
+            return False
+        return bool(cursor.fetchall())
+
+
+def _unlike(connection: Connection, lines: tuple[str, ...]) -> dict[str, str | None]:
     """Settings that are not in force, with what is."""
     wanted = dict(line.split(" = ") for line in lines if " = " in line and not line.startswith("#"))
     wanted = {key: value for key, value in wanted.items() if key != "plugin-load-add"}
@@ -46,7 +80,7 @@ def _unlike(connection: pymysql.Connection[DictCursor], lines: tuple[str, ...] |
     return {key: found[key] for key, value in wanted.items() if found[key] not in SAYS.get(value, {value})}
 
 
-def _asked(connection: pymysql.Connection[DictCursor], what: str, name: str) -> str | None:
+def _asked(connection: Connection, what: str, name: str) -> str | None:
     with connection.cursor() as cursor:
         cursor.execute(f"SHOW GLOBAL {what} WHERE Variable_name = %s", (name,))
         row = cursor.fetchone()
@@ -54,10 +88,34 @@ def _asked(connection: pymysql.Connection[DictCursor], what: str, name: str) -> 
 
 
 @contextmanager
-def _started(program: Program, lines: tuple[str, ...], work: Path) -> Iterator[pymysql.Connection[DictCursor]]:
-    """With a file of these lines and nothing more than a place of its own."""
+def _pair(
+    program: Program, short: Path, first: tuple[str, ...], second: tuple[str, ...]
+) -> Iterator[tuple[Connection, Connection, int]]:
+    """Both side by side, on equal data that knows of no other. The port is the primary's."""
+    with ExitStack() as ledger:
+        works = [ledger.enter_context(_directory(short, name)) for name in ("p", "r")]
+        ports = [free_port(), free_port()]
+        servers = [
+            ledger.enter_context(_begun(program, lines, work, port))
+            for lines, work, port in zip((first, second), works, ports, strict=True)
+        ]
+        opened = [ledger.enter_context(_answering(server, work)) for server, work in zip(servers, works, strict=True)]
+        yield opened[0], opened[1], ports[0]
+
+
+@contextmanager
+def _directory(short: Path, name: str) -> Iterator[Path]:
+    work = short / name
     work.mkdir()
-    DIALECTS[program.kind].initialise(program.path, work / "data")
+    shutil.copytree(short / "data", work / "data")
+    (work / "data" / "auto.cnf").unlink(missing_ok=True)
+    yield work
+    shutil.rmtree(work)
+
+
+@contextmanager
+def _begun(program: Program, lines: tuple[str, ...], work: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """With a file of these lines and nothing more than a place of its own."""
     (work / "my.cnf").write_text("\n".join(lines) + "\n")
     (work / "init.sql").write_text(_UNLOGGED + DIALECTS[program.kind].init_sql("secret"))
     command = [
@@ -67,7 +125,8 @@ def _started(program: Program, lines: tuple[str, ...], work: Path) -> Iterator[p
         f"--socket={work / 's.sock'}",
         f"--pid-file={work / 'pid'}",
         f"--init-file={work / 'init.sql'}",
-        "--skip-networking",
+        "--bind-address=127.0.0.1",
+        f"--port={port}",
         "--secure-file-priv=",
         *(("--user=root",) if os.geteuid() == 0 else ()),
         *(("--mysqlx=OFF",) if program.kind == "mysql" else ()),
@@ -75,25 +134,36 @@ def _started(program: Program, lines: tuple[str, ...], work: Path) -> Iterator[p
     with (work / "log").open("wb") as log:
         server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     try:
-        opened: list[pymysql.Connection[DictCursor]] = []
-
-        def answers() -> bool:
-            assert server.poll() is None, (work / "log").read_text(errors="replace")[-2000:]
-            try:
-                opened.append(_connect(work / "s.sock"))
-            except (pymysql.Error, OSError):
-                return False
-            return True
-
-        wait_for(answers, PATIENCE_S, lambda: "it does not answer")
-        with opened[0] as connection:
-            yield connection
+        yield server
     finally:
         server.kill()
         server.wait()
 
 
-def _connect(socket: Path) -> pymysql.Connection[DictCursor]:
+@contextmanager
+def _answering(server: subprocess.Popen[bytes], work: Path) -> Iterator[Connection]:
+    opened: list[Connection] = []
+
+    def answers() -> bool:
+        assert server.poll() is None, (work / "log").read_text(errors="replace")[-2000:]
+        try:
+            opened.append(_connect(work / "s.sock"))
+        except (pymysql.Error, OSError):
+            return False
+        return True
+
+    wait_for(answers, PATIENCE_S, lambda: f"it does not answer: {(work / 'log').read_text(errors='replace')[-2000:]}")
+    with opened[0] as connection:
+        yield connection
+
+
+def _connect(socket: Path) -> Connection:
     return pymysql.connect(
-        unix_socket=str(socket), user=USER, password="secret", ssl_disabled=True, cursorclass=DictCursor
+        unix_socket=str(socket),
+        user=USER,
+        password="secret",
+        ssl_disabled=True,
+        cursorclass=DictCursor,
+        autocommit=True,
+        read_timeout=_HUNG_S,
     )
