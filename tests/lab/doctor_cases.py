@@ -95,6 +95,13 @@ CASES: tuple[Case, ...] = (
     Case("right: mariadb, java knows no sockets", "mariadb", (*_MARIADB, "socket = {base}/s.sock"), user=User("tcp", name="java")),
     Case("right: mysql by its socket", "mysql", (*_MYSQL, "socket = {base}/s.sock"), user=_SOCKET),
     Case("right: redis by its socket", "redis", (*_REDIS, "unixsocket {base}/s.sock", "unixsocketperm 777"), user=_SOCKET),
+    # Without root nobody sees which socket is whose, and both are tried for each.
+    Case("right: one of two redis of an account", "redis", (*_REDIS, "unixsocket {base}/redis.sock", "unixsocketperm 777"),
+         account="redis"),
+    Case("right: the other of two redis of an account", "redis",
+         (*_REDIS, "unixsocket {base}/redis.sock", "unixsocketperm 777"), account="redis"),
+    Case("right: redis, java knows no sockets", "redis", (*_REDIS, "unixsocket {base}/s.sock", "unixsocketperm 777"),
+         user=User("tcp", name="java")),
     Case("right: redis for other machines", "redis", ("port {port}", "bind 0.0.0.0", "save ''", "dir {base}", "protected-mode no")),
     Case("right: memcached by its socket", "memcached", ("-s {base}/s.sock", "-a 0777"), user=_SOCKET),
     Case("right: memcached for other machines", "memcached", ("-l 0.0.0.0:{port}",)),

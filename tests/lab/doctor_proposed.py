@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from howfar.doctor.lines.servers import PATHS
-
 _PATH = re.compile(r"(/[\w./-]+\.sock)")
 
 
@@ -24,13 +22,11 @@ class Proposed:
     all_lines: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, findings: Sequence[Mapping[str, Any]], used: dict[str, int]) -> Proposed:
-        """`used` counts the servers that were told the same path: on one machine each needs its own."""
+    def of(cls, findings: Sequence[Mapping[str, Any]]) -> Proposed:
         made = cls()
         changes = [change for finding in findings if finding["severity"] == "change" for change in finding["changes"]]
-        rename = _renamed([line for change in changes for line in change["lines"]], used)
         for change in changes:
-            lines = [rename(line) for line in change["lines"]]
+            lines: list[str] = change["lines"]
             made.all_lines += lines
             if change["where"].startswith("shell"):
                 for line in lines:
@@ -59,11 +55,3 @@ class Proposed:
         if added and added[0].startswith("-"):
             out |= {line.split(" ")[0] for line in added}
         return [option for option in options if option.split(" ")[0] not in out] + added
-
-
-def _renamed(lines: Sequence[str], used: dict[str, int]) -> Any:
-    folder = next((path.rpartition("/")[0] for path in PATHS.values() if any(path in line for line in lines)), None)
-    if folder is None:
-        return lambda line: line
-    used[folder] = number = used.get(folder, 0) + 1
-    return (lambda line: line) if number == 1 else (lambda line: line.replace(folder, f"{folder}-{number}"))

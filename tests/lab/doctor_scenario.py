@@ -330,9 +330,8 @@ def _made(base: Path, absent: Mapping[str, str]) -> tuple[dict[str, Path], dict[
 
 def _change(wards: Sequence[Ward], looks: Mapping[str, Any]) -> None:
     """As proposed, and nothing else."""
-    used: dict[str, int] = {}
     for ward in wards:
-        ward.proposed = Proposed.of(looks[ward.case.name].get("findings", []), used)
+        ward.proposed = Proposed.of(looks[ward.case.name].get("findings", []))
         ward.stop_clients()
         if ward.proposed.server:
             ward.stop_server()

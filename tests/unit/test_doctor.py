@@ -10,10 +10,23 @@ from hypothesis import strategies as st
 
 from howfar.doctor import procfs, schema
 from howfar.doctor.checks import CHECKS, findings
-from howfar.doctor.findings import Client, Floor, Interval, Kind, Listener, Rates, Server, SocketFile, Transport
+from howfar.doctor.checks.seen import Seen
+from howfar.doctor.findings import (
+    Client,
+    Finding,
+    Floor,
+    Interval,
+    Kind,
+    Listener,
+    Rates,
+    Server,
+    SocketFile,
+    Transport,
+)
 from howfar.doctor.floors import interval, saved
 from howfar.doctor.ignored import options
 from howfar.doctor.lines.clients import by_socket, family
+from howfar.doctor.lines.servers import own_paths
 from howfar.doctor.speakers.mysql import named
 from howfar.doctor.speakers.session import Counters
 from howfar.doctor.targets import Login, parse_target
@@ -53,8 +66,12 @@ def server(*clients: Client, **changes: object) -> Server:
     return made.model_copy(update=changes)
 
 
+def looked(seen: Server, path: str = "/run/own/s.sock") -> tuple[Finding, ...]:
+    return findings(Seen(seen, (), looks=100, seconds=1.0, path=path))
+
+
 def found(seen: Server) -> set[str]:
-    return {finding.check for finding in findings(seen, (), 100)}
+    return {finding.check for finding in looked(seen)}
 
 
 def test_the_schema_is_what_the_types_say() -> None:
@@ -62,7 +79,7 @@ def test_the_schema_is_what_the_types_say() -> None:
 
 
 def test_a_client_by_loopback_is_told_its_lines_with_the_gain() -> None:
-    (finding,) = findings(server(client()), (), 100)
+    (finding,) = looked(server(client()))
     assert finding.check == "loopback-tcp" and finding.gain is not None
     assert finding.gain.saves_ns == Interval(median=6e3, low=6e3, high=6e3)
     lines = [line for change in finding.changes for line in change.lines]
@@ -77,6 +94,8 @@ def test_a_client_by_loopback_is_told_its_lines_with_the_gain() -> None:
         server(),
         server(client(program="java")),
         server(client(program="mariadbd")),
+        server(client(program="redis-sentinel")),
+        server(client(program="java"), kind=Kind.REDIS),
         server(client(program="docker-proxy")),
         server(client(local=False, address="192.0.2.1", may_use_socket=None)),
         server(client(by="socket"), socket_connections=3),
@@ -90,7 +109,8 @@ def test_a_client_by_loopback_is_told_its_lines_with_the_gain() -> None:
         server(client(by="socket", tls=None, compressed=None)),
         server(client(), listeners=(SOCKET.model_copy(update={"state": "unseen"}), PORT)),
     ],
-    ids=["idle", "java", "replica", "forwarder of others", "remote", "on the socket", "no socket, nobody", "a socket perhaps",
+    ids=["idle", "java", "replica", "sentinel", "java and Redis", "forwarder of others", "remote",
+         "on the socket", "no socket, nobody", "a socket perhaps",
          "bundle read once",
          "bundle without connects", "few connects", "many statements", "no counters", "not told", "socket that may not be seen"],
 )  # fmt: skip
@@ -98,22 +118,52 @@ def test_who_is_right_is_not_accused(seen: Server) -> None:
     assert found(seen) == set()
 
 
+def test_an_exporter_is_no_replica_and_a_router_no_shell() -> None:
+    assert found(server(client(program="mysqld_exporter"))) == {"loopback-tcp"}
+    assert found(server(client(program="mysqlrouter"))) == set() and family("mysql") == "shell"
+
+
 def test_what_may_not_be_seen_is_told_and_not_accused() -> None:
-    (finding,) = findings(server(client(program="unseen")), (), 100)
+    (finding,) = looked(server(client(program="unseen")))
     assert (finding.check, finding.severity) == ("loopback-tcp", "note")
 
 
 def test_memcached_is_not_moved_away_from_other_machines() -> None:
     remote = client(local=False, address="192.0.2.1", program="unseen")
-    (finding,) = findings(server(client(), remote, kind=Kind.MEMCACHED, listeners=(PORT,)), (), 100)
+    (finding,) = looked(server(client(), remote, kind=Kind.MEMCACHED, listeners=(PORT,)))
     assert (finding.check, finding.severity, finding.changes) == ("socket-off", "note", ())
+
+
+@pytest.mark.parametrize("program", ["docker-proxy", "mcrouter", "java", "systemd-socket-"])
+def test_memcached_is_not_moved_away_from_who_knows_only_tcp(program: str) -> None:
+    (finding,) = looked(server(client(), client(program=program), kind=Kind.MEMCACHED, listeners=(PORT,)))
+    assert (finding.check, finding.severity, finding.changes) == ("socket-off", "note", ())
+
+
+def test_each_server_is_told_a_path_of_its_own() -> None:
+    def at(port: int, *paths: str, state: str = "works") -> Server:
+        sockets = [SOCKET.model_copy(update={"path": path, "state": state}) for path in paths]
+        return server(kind=Kind.REDIS, listeners=(*sockets, PORT.model_copy(update={"port": port})))
+
+    usual = "/run/redis/redis-server.sock"
+    assert own_paths([at(6380), at(6379)], []) == ["/run/redis-6380/redis-server.sock", usual]
+    assert own_paths([at(6380, usual)], [usual]) == [usual], "its own"
+    assert own_paths([at(6380)], [usual]) == ["/run/redis-6380/redis-server.sock"], "somebody else's"
+    lost = at(6380, usual, state="elsewhere")
+    assert own_paths([lost, at(6379, usual)], [usual, usual]) == ["/run/redis-6380/redis-server.sock", usual]
+
+
+def test_a_socket_that_is_gone_comes_back_by_a_restart_and_keeps_its_mode() -> None:
+    gone = SOCKET.model_copy(update={"state": "gone"})
+    (finding,) = looked(server(kind=Kind.REDIS, listeners=(gone,)))
+    assert finding.changes[0].lines == ("unixsocket /run/s.sock",)
 
 
 def test_churn_is_priced_on_the_way_that_is_used() -> None:
     seen = server(
         client(by="tcp", connects_seen=50, program="java"), rates=Rates(connects=50, statements=100, tls_connects=0)
     )
-    (finding,) = findings(seen, (), 100)
+    (finding,) = looked(seen)
     assert finding.check == "connect-churn" and finding.gain is not None
     assert finding.gain.saves_ns is not None and finding.gain.saves_ns.median == 220e3
 

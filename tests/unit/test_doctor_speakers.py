@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from howfar.doctor.discovery import Candidate, Spot
 from howfar.doctor.findings import Kind
+from howfar.doctor.identify import Known, identify
+from howfar.doctor.procfs import Process
 from howfar.doctor.speakers import SPEAKERS
-from howfar.doctor.speakers.session import Greeting, NotThis, Way
-from howfar.doctor.targets import Login
+from howfar.doctor.speakers.session import Elsewhere, Greeting, NotThis, Owner, Way
+from howfar.doctor.targets import Login, Logins
 
 NOBODY = Login("x", "hush")
 GREETING = b"\x40\0\0\0\x0a10.11.19-MariaDB\0\x01\0\0\0saltsalt\0"
@@ -32,10 +37,10 @@ BEGINNINGS = (
 
 
 @contextmanager
-def answering(answer: bytes) -> Iterator[tuple[int, list[bytes]]]:
-    """Whoever comes gets `answer`, is read once, and is left. Gives the port, and what was read."""
+def answering(answer: bytes, path: Path | None = None) -> Iterator[tuple[int, list[bytes]]]:
+    """Whoever comes gets `answer`, is read once, and is left. Gives the port (0 at a path), and what was read."""
     heard: list[bytes] = []
-    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
+    with closing(_listening(path)) as listening:
 
         def serve() -> None:
             while True:
@@ -55,10 +60,16 @@ def answering(answer: bytes) -> Iterator[tuple[int, list[bytes]]]:
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         try:
-            yield listening.getsockname()[1], heard
+            yield 0 if path is not None else listening.getsockname()[1], heard
         finally:
             listening.shutdown(socket.SHUT_RDWR)
             thread.join(5)
+
+
+def _listening(path: Path | None) -> socket.socket:
+    if path is None:
+        return socket.create_server(("127.0.0.1", 0))
+    return socket.create_server(str(path), family=socket.AF_UNIX)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -92,3 +103,45 @@ def test_nobody_there(kind: Kind) -> None:
         port: int = listening.getsockname()[1]
     with pytest.raises(NotThis):
         SPEAKERS[kind].greet(Way(None, "127.0.0.1", port), NOBODY)
+
+
+def _of(path: Path, pid: int, kind: Kind, certain: bool = True) -> Known | None:
+    """What is known of a server of our own account that is said to listen there."""
+    process = Process(pid, "mysqld", os.geteuid(), ())
+    return identify(Candidate(kind, process, (Spot(str(path)),), certain), Logins(NOBODY, NOBODY), None)
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_who_took_a_servers_path_hears_nothing(kind: Kind, tmp_path: Path) -> None:
+    path = tmp_path / "s.sock"
+    with answering(b"-NOAUTH\r\n", path) as (_, heard):
+        with pytest.raises(Elsewhere):
+            SPEAKERS[kind].greet(Way(str(path), None, None, owner=Owner(os.getppid(), os.geteuid())), NOBODY)
+        known = _of(path, os.getppid(), kind)
+        guessed = _of(path, os.getppid(), kind, certain=False)
+    assert known is not None and [listener.state for listener in known.listeners] == ["elsewhere"]
+    assert guessed is None and heard == []
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_silence_is_no_proof(kind: Kind, tmp_path: Path) -> None:
+    with answering(b"", tmp_path / "s.sock"):
+        known = _of(tmp_path / "s.sock", os.getpid(), kind)
+    assert known is not None and [listener.state for listener in known.listeners] == ["unseen"] and known.unseen
+    known = _of(tmp_path / "s.sock", os.getpid(), kind)
+    assert known is not None and [listener.state for listener in known.listeners] == ["gone"], "nobody listens any more"
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer"),
+    [
+        (Kind.MYSQL, b"\x17\0\0\0\xff\x10\x04Too many connections"),
+        (Kind.REDIS, b"-ERR max number of clients reached\r\n"),
+        (Kind.MEMCACHED, b"ERROR Too many open connections\r\n"),
+    ],
+)
+def test_a_full_server_refuses_and_is_there(kind: Kind, answer: bytes, tmp_path: Path) -> None:
+    with answering(answer, tmp_path / "s.sock"):
+        known = _of(tmp_path / "s.sock", os.getpid(), kind)
+    assert known is not None and [listener.state for listener in known.listeners] == ["works"]
+    assert "many" in next(iter(known.refusals.values())) or "max number" in next(iter(known.refusals.values()))

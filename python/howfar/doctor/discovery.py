@@ -148,17 +148,17 @@ def _ownerless(taken: set[int | None], tcp: Sequence[TcpRow], unix: Sequence[Uni
     for kind, port in DEFAULT_PORTS.items():
         spots = [Spot(None, *row.local, row.inode) for row in tcp if row.local[1] == port and row.inode not in taken]
         found += [Candidate(kind, None, (spot,), False) for spot in _each_port_once(spots)]
-    known = {_file(row.path) for row in unix if row.inode in taken}
+    known = {socket_file(row.path) for row in unix if row.inode in taken}
     inodes = {row.path: row.inode for row in unix}
     for kind, paths in USUAL_SOCKETS.items():
         for path in paths:
-            if (file := _file(path)) is not None and file not in known:
+            if (file := socket_file(path)) is not None and file not in known:
                 known.add(file)
                 found.append(Candidate(kind, None, (Spot(path, inode=inodes.get(path), bound=path),), False))
     return found
 
 
-def _file(path: str) -> tuple[int, int] | None:
+def socket_file(path: str) -> tuple[int, int] | None:
     """Which file it is, whatever links lead there; none where it is no socket."""
     try:
         seen = Path(path).stat()

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 import howfar
 from howfar.doctor import floors, procfs
 from howfar.doctor.checks import findings
+from howfar.doctor.checks.seen import Seen
 from howfar.doctor.clients import Sight, clients
 from howfar.doctor.discovery import Candidate, Spot, discover
 from howfar.doctor.findings import FORMAT, Examination, Interval, Kind, Rates, Server, Transport, Unseen
 from howfar.doctor.identify import Known, identify, listeners_in_words
 from howfar.doctor.ignored import ignored_options
+from howfar.doctor.lines.servers import own_paths
 from howfar.doctor.speakers import SPEAKERS
 from howfar.doctor.speakers.session import Counters, NotThis, Refused, Said, Session, Way
 from howfar.doctor.targets import Login, Logins, Target
@@ -60,6 +62,7 @@ def examine(targets: Sequence[Target], logins: Logins, seconds: float) -> Examin
         for server in servers
     )
     pure = floors.between_processes() if one_way else ()
+    paths = own_paths(servers, [row.path for row in procfs.unix_rows() if row.listens])
     return Examination(
         format=FORMAT,
         howfar_version=howfar.__version__,
@@ -70,7 +73,8 @@ def examine(targets: Sequence[Target], logins: Logins, seconds: float) -> Examin
         cpus=len(os.sched_getaffinity(0)),
         pure_floors=pure,
         servers=tuple(
-            server.model_copy(update={"findings": findings(server, pure, watched.looks)}) for server in servers
+            server.model_copy(update={"findings": findings(Seen(server, pure, watched.looks, watched.seconds, path))})
+            for server, path in zip(servers, paths, strict=True)
         ),
         unseen=() if targets else found.unseen,
     )

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from howfar.doctor.discovery import Candidate, Spot
+from howfar.doctor.discovery import Candidate, Spot, socket_file
 from howfar.doctor.findings import Kind, Listener, Transport, Unseen
 from howfar.doctor.procfs import Process
 from howfar.doctor.sockets import CLEANED, look_at
 from howfar.doctor.speakers import SPEAKERS
-from howfar.doctor.speakers.session import Greeting, NotThis, Tls, Way
+from howfar.doctor.speakers.session import Elsewhere, Greeting, Nobody, NotThis, Owner, Tls, Way, dial
 from howfar.doctor.targets import Login, Logins, Target
 
 SYSTEM_UIDS = 1000
@@ -21,7 +20,6 @@ SYSTEM_UIDS = 1000
 _X_PORT = 33060
 """MySQL's X protocol, by default."""
 State = Literal["works", "gone", "elsewhere", "unseen"]
-_OF_ANOTHER_NAMESPACE, _SOCKET_ACTIVATION = 0, 1
 
 
 @dataclass
@@ -78,15 +76,18 @@ def _login(candidate: Candidate, logins: Logins, target: Target | None, trusted:
 
 
 def _greeted(known: Known, spot: Spot) -> bool:
-    way = Way(spot.path, spot.dialled, spot.port, _asked_for_tls(known.target, spot))
+    """Whether all is known of that place."""
+    owner = Owner(known.process.pid, known.process.uid) if known.process is not None else None
+    way = Way(spot.path, spot.dialled, spot.port, _asked_for_tls(known.target, spot), owner)
     try:
         greeting = SPEAKERS[known.kind].greet(way, known.login)
+    except Elsewhere:
+        return not known.certain  # a guess was wrong; else it is told what became of it
     except NotThis:
         return False
-    reaches = _is_that_server(greeting, known.process)
-    _listen(known, spot, greeting.tls, "works" if reaches else "elsewhere")
-    if not reaches:
+    if not known.certain and spot.path is None and not _says_so_itself(greeting, known.process):
         return True
+    _listen(known, spot, greeting.tls, "works")
     known.name = max(known.name, greeting.name, key=len)
     known.compression = greeting.compression
     if greeting.refused is not None:
@@ -108,15 +109,13 @@ def _listen(known: Known, spot: Spot, tls: Tls, state: State) -> None:
         known.bound.add(spot.bound or spot.path)
 
 
-def _is_that_server(greeting: Greeting, process: Process | None) -> bool:
-    """Where systemd made the socket, it is the one who listens, as the kernel sees it."""
-    if process is None or greeting.pid is None:
-        return True
-    return greeting.pid in (process.pid, _OF_ANOTHER_NAMESPACE, _SOCKET_ACTIVATION)
+def _says_so_itself(greeting: Greeting, process: Process | None) -> bool:
+    """Of a port that was guessed. The first of a container calls itself 1."""
+    return process is None or greeting.pid in (None, 1, process.pid)
 
 
 def _ways(kind: Kind, way: Way, greeting: Greeting) -> dict[Transport, Way]:
-    encrypted = Way(way.path, way.host, way.port, True)
+    encrypted = replace(way, tls=True)
     if way.path is not None:
         found = {Transport.SOCKET: way}
         return found | {Transport.SOCKET_TLS: encrypted} if greeting.tls == "offered" and kind is Kind.MYSQL else found
@@ -141,24 +140,33 @@ def _not_answering(known: Known, spot: Spot, certain: bool) -> None:
         _listen(known, spot, "unknown", state)
     if why:
         known.unseen.append(
-            Unseen(what=f"the way by {spot.path}", why=why, how="run it as root, in the server's own namespaces")
+            Unseen(
+                what=f"the way by {spot.path}",
+                why=why,
+                how="run it as root, in the server's own namespaces, while it answers",
+            )
         )
 
 
 def _what_became_of(path: str, process: Process | None) -> tuple[State, str]:
-    """Whether it is gone, or only not to be seen or used from here, and then why."""
+    """Whether it is gone, or only not to be seen or used from here, and then why. Silence alone is no proof of anything."""
+    if process is not None and _sees_another_file(path, process):
+        return "unseen", "the server sees another file system than we do, as in a container"
     try:
-        Path(path).stat()
-    except FileNotFoundError:
-        # In a directory for temporary files that is not to be had from outside, the socket is of no use to anybody else.
-        if process is not None and not path.startswith(CLEANED) and Path(f"/proc/{process.pid}/root{path}").is_socket():
-            return "unseen", "the server sees another file system than we do, as in a container"
+        dial(Way(path, None, None, owner=Owner(process.pid, process.uid) if process is not None else None)).close()
+    except Nobody:
         return "gone", ""
-    except OSError as error:
-        return "unseen", error.strerror or str(error)
-    if not os.access(path, os.W_OK):
-        return "unseen", "its mode does not let us use it"
-    return "elsewhere", ""
+    except Elsewhere:
+        return "elsewhere", ""
+    except NotThis as why:
+        return "unseen", str(why)
+    return "unseen", "it does not answer now as such a server would"
+
+
+def _sees_another_file(path: str, process: Process) -> bool:
+    """A socket in a /tmp of its own is of no use to anybody else: that is told as a path that leads nowhere."""
+    inside = socket_file(f"/proc/{process.pid}/root{path}")
+    return inside is not None and inside != socket_file(path) and not path.startswith(CLEANED)
 
 
 def _is_for_something_else(kind: Kind, path: str) -> bool:

@@ -111,7 +111,7 @@ def _listener(listener: Listener) -> str:
         return f"{listener.where}, {tls}"
     state = {
         "works": "",
-        "gone": ", but the file is gone",
+        "gone": ", but it leads nowhere any more",
         "elsewhere": ", but it leads to somebody else",
         "unseen": ", unseen",
     }

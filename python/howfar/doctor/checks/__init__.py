@@ -5,8 +5,6 @@ A check gets what was seen and gives findings; it asks nobody anything. Where it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from howfar.doctor.checks import (
     authority_bundle,
     compressed_local,
@@ -21,7 +19,7 @@ from howfar.doctor.checks import (
     socket_out_of_reach,
 )
 from howfar.doctor.checks.seen import Check, Seen
-from howfar.doctor.findings import Finding, Floor, Server, Severity
+from howfar.doctor.findings import Finding, Severity
 
 CHECKS: tuple[tuple[str, Check], ...] = (
     ("socket-gone", socket_gone.check),
@@ -39,7 +37,6 @@ CHECKS: tuple[tuple[str, Check], ...] = (
 """By the name under which a finding is shown; in the order in which they are."""
 
 
-def findings(server: Server, pure: Sequence[Floor], looks: int) -> tuple[Finding, ...]:
-    seen = Seen(server, tuple(pure), looks)
+def findings(seen: Seen) -> tuple[Finding, ...]:
     found = [made.finding(name) for name, check in CHECKS for made in check(seen)]
     return tuple(sorted(found, key=lambda finding: finding.severity is not Severity.CHANGE))

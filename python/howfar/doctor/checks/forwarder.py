@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from howfar.doctor.checks.seen import Made, Seen, cheaper_way, do, forwards
 from howfar.doctor.findings import Change, Kind
-from howfar.doctor.lines.servers import PATHS, socket_on
+from howfar.doctor.lines.servers import socket_on
 
 _LINES = {
     "socat": "UNIX-CONNECT:{path}   in place of TCP:…",
@@ -26,8 +26,8 @@ def check(seen: Seen) -> list[Made]:
     if not using or (seen.server.kind is Kind.MEMCACHED and not seen.server.sockets):
         return []
     socket = seen.server.socket()
-    path = socket.path if socket is not None and socket.path is not None else PATHS[seen.server.kind]
-    changes = () if socket is not None else socket_on(seen.server, using)
+    path = socket.path if socket is not None and socket.path is not None else seen.path
+    changes = () if socket is not None else socket_on(seen.server, using, path)
     changes += tuple(
         Change(where=client.program, lines=(_LINES[client.program].format(path=path),), restarts=False)
         for client in using

@@ -14,7 +14,6 @@ from howfar.doctor.findings import (
     Floor,
     Gain,
     Interval,
-    Kind,
     Server,
     Severity,
     Transport,
@@ -24,10 +23,11 @@ from howfar.doctor.lines.clients import family
 
 FORWARDERS = (
     "socat", "haproxy", "proxysql", "maxscale", "stunnel", "envoy", "docker-proxy", "ssh", "sshd", "nginx", "twemproxy",
-    "nutcracker", "mcrouter",
+    "nutcracker", "mcrouter", "mysqlrouter", "systemd-socket-", "rootlessport",
 )  # fmt: skip
-_SERVERS = ("mysqld", "mariadbd", "redis-server", "valkey-server")
-"""A replica dials its primary, and knows no way but TCP."""
+"""As the kernel has their names, which ends after 15 characters: systemd-socket-proxyd is one."""
+_SERVERS = ("mysqld", "mariadbd", "redis-server", "valkey-server", "redis-sentinel", "valkey-sentinel")
+"""A replica dials its primary, and a sentinel whom it watches; they know no way but TCP."""
 
 
 @dataclass(frozen=True)
@@ -35,17 +35,21 @@ class Seen:
     server: Server
     pure: tuple[Floor, ...]
     looks: int
+    seconds: float
+    path: str
+    """Where a socket of its own may be: nobody else listens there."""
 
     def by_tcp(self) -> list[Client]:
         """On this machine, by TCP, and their own masters: what forwards for others, replicates, or has no sockets is left out."""
         return [
-            client
-            for client in self.server.clients
-            if client.local and client.by == "tcp" and not is_bound(client, self.server.kind)
+            client for client in self.server.clients if client.local and client.by == "tcp" and not is_bound(client)
         ]
 
-    def remote(self) -> list[Client]:
-        return [client for client in self.server.clients if not client.local]
+    def only_by_tcp(self) -> list[Client]:
+        """Who could not come by a socket: other machines, what stands for them here, and what knows no sockets."""
+        return [
+            client for client in self.server.clients if not client.local or (client.by == "tcp" and is_bound(client))
+        ]
 
 
 @dataclass(frozen=True)
@@ -64,17 +68,17 @@ class Made:
 Check = Callable[[Seen], list[Made]]
 
 
-def is_bound(client: Client, kind: Kind) -> bool:
-    """To TCP, for another reason than its configuration: forwarders have a check of their own."""
-    return (
-        forwards(client)
-        or client.program.startswith(_SERVERS)
-        or (family(client.program) == "java" and kind is Kind.MYSQL)
-    )
+def is_bound(client: Client) -> bool:
+    """To TCP, for another reason than its configuration. Forwarders have a check of their own; Java's clients know no sockets."""
+    return forwards(client) or _name(client) in _SERVERS or family(client.program) == "java"
 
 
 def forwards(client: Client) -> bool:
-    return client.program.partition(" ")[0] in FORWARDERS
+    return _name(client) in FORWARDERS
+
+
+def _name(client: Client) -> str:
+    return client.program.partition(" ")[0]
 
 
 def as_sure(using: Iterable[Client]) -> Severity:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from howfar.doctor.checks.seen import Made, Seen, as_sure, cheaper_way, do
+from ipaddress import ip_address
+
+from howfar.doctor.checks.seen import Made, Seen, as_sure, cheaper_way, do, named
 from howfar.doctor.findings import Change, Kind, Severity
 from howfar.doctor.lines.clients import by_socket
-from howfar.doctor.lines.servers import PATHS, file_of, socket_on
+from howfar.doctor.lines.servers import file_of, socket_on
 
 
 def check(seen: Seen) -> list[Made]:
@@ -15,13 +17,22 @@ def check(seen: Seen) -> list[Made]:
         return []
     says = f"no Unix socket, so {do(using, 'comes', 'come')} by TCP to this very machine"
     gain = cheaper_way(seen, using)
-    if server.kind is Kind.MEMCACHED and (others := seen.remote()):
+    if server.kind is Kind.MEMCACHED and (others := _others(seen)):
         # With -s it listens nowhere else, which would cut them off.
-        addresses = ", ".join(sorted({client.address or "" for client in others}))
-        why = f"{says}; but memcached serves either a socket or TCP, and other machines ({addresses}) use this one"
+        why = f"{says}; but memcached serves either a socket or TCP, and TCP is for {others} too"
         return [Made(why, (), gain, Severity.NOTE)]
-    changes = socket_on(server, using)
+    changes = socket_on(server, using, seen.path)
     if server.kind is Kind.MEMCACHED:
         taken_out = ("# take out: -p, -l and -Z, which it does not obey beside -s",)
         changes = (Change(where=file_of(server), lines=taken_out, restarts=True), *changes)
-    return [Made(says, (*changes, *by_socket(server.kind, PATHS[server.kind], using)), gain, as_sure(using))]
+    return [Made(says, (*changes, *by_socket(server.kind, seen.path, using)), gain, as_sure(using))]
+
+
+def _others(seen: Seen) -> str:
+    """Who needs TCP; empty when it is open to this machine alone, and nobody was seen who does."""
+    if needs := seen.only_by_tcp():
+        return named(needs)
+    addresses = [
+        found.where for found in seen.server.listeners if found.host and not ip_address(found.host).is_loopback
+    ]
+    return f"other machines ({', '.join(addresses)})" if addresses else ""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from howfar.doctor.checks.seen import Made, Seen, as_sure, cheaper_way, named
-from howfar.doctor.findings import Listener, Server
+from howfar.doctor.findings import Listener
 from howfar.doctor.lines.clients import by_socket
-from howfar.doctor.lines.servers import PATHS, socket_on
+from howfar.doctor.lines.servers import socket_on
 
 
 def check(seen: Seen) -> list[Made]:
@@ -14,7 +14,7 @@ def check(seen: Seen) -> list[Made]:
     if socket is None or not using or socket.file is None:
         return []
     assert socket.path is not None, "a socket has a path"
-    path = _open_path(seen.server, socket)
+    path = _open_path(seen, socket)
     return [
         Made(
             f"{named(using)} may not use the socket {socket.path}, which is for {socket.file.who}; so TCP is used",
@@ -25,11 +25,7 @@ def check(seen: Seen) -> list[Made]:
     ]
 
 
-def _open_path(server: Server, socket: Listener) -> str:
+def _open_path(seen: Seen, socket: Listener) -> str:
     """Where a directory is closed, often a data directory, the socket moves out of it rather than the directory being opened."""
     assert socket.path is not None and socket.file is not None, "a socket with a file"
-    return (
-        PATHS[server.kind]
-        if socket.file.who.startswith("only who may enter") or socket.file.mode & 0o002
-        else socket.path
-    )
+    return seen.path if socket.file.who.startswith("only who may enter") or socket.file.mode & 0o002 else socket.path

@@ -15,9 +15,20 @@ FAMILIES = {
     "ruby": ("ruby", "puma", "sidekiq", "unicorn"),
     "node": ("node", "bun", "deno"),
     "java": ("java",),
-    "shell": ("mariadb", "mysql", "redis-cli", "mytop"),
 }
 """How the name of the program begins."""
+_SHELL = (
+    "mariadb",
+    "mariadb-dump",
+    "mariadb-admin",
+    "mysql",
+    "mysqldump",
+    "mysqladmin",
+    "redis-cli",
+    "valkey-cli",
+    "mytop",
+)
+"""Whole names: mysqlrouter and mysqld_exporter are other things."""
 
 _Rows = Mapping[str, tuple[tuple[str, tuple[str, ...]], ...]]
 
@@ -39,13 +50,19 @@ _MYSQL: _Rows = {
     "ruby": (("Rails, config/database.yml", ("socket: {path}",)),),
     "node": (("mysql2", ("socketPath: '{path}',",)),),
     "native": (("Go", ("USER:PASSWORD@unix({path})/DB",)),),
-    "shell": (("my.cnf", ("[client]", "socket = {path}", "protocol = socket")),),
+    "shell": (("my.cnf; the command without -h, or with -h localhost", ("[client]", "socket = {path}")),),
 }
+_ACCOUNT = (
+    "SQL, first: by the socket an account is 'USER'@'localhost', which by TCP may be another",
+    (
+        "SHOW CREATE USER 'USER'@'localhost';  -- there it has to be, with its password and rights, before {path} is used",
+    ),
+)
 _REDIS: _Rows = {
     "php": (
         ("phpredis", ("$redis->connect('{path}');",)),
         ("Laravel, .env", ("REDIS_HOST={path}", "REDIS_PORT=0")),
-        ("php.ini (sessions)", ('session.save_path = "unix://{path}"',)),
+        ("php.ini (sessions kept in Redis)", ("session.save_handler = redis", 'session.save_path = "unix://{path}"')),
     ),
     "python": (
         ("Django, CACHES", ("'LOCATION': 'unix://{path}?db=0',",)),
@@ -79,7 +96,7 @@ _KEEPING: Mapping[Kind, _Rows] = {
             ("SQLAlchemy", ("create_engine(…)  # once, not for each request",)),
         ),
         "node": (("mysql2", ("mysql.createPool(…)  // in place of createConnection",)),),
-        "java": (("Spring Boot", ("spring.datasource.hikari.minimum-idle=10",)),),
+        "java": (("any", ("one pool (HikariCP) for the whole process",)),),
         "native": (("Go", ("db.SetMaxIdleConns(64)  // the default is 2",)),),
     },
     Kind.REDIS: {
@@ -109,11 +126,14 @@ def family(program: str) -> str | None:
     if program in (SHORT, UNSEEN):
         return None
     name = program.partition(" ")[0].lower()
+    if name in _SHELL:
+        return "shell"
     return next((found for found, begins in FAMILIES.items() if name.startswith(begins)), "native")
 
 
 def by_socket(kind: Kind, path: str, using: Iterable[Client]) -> tuple[Change, ...]:
-    return _rows(_BY_SOCKET[kind], using, path)
+    rows = _rows(_BY_SOCKET[kind], using, path)
+    return (_change(*_ACCOUNT, path), *rows) if kind is Kind.MYSQL else rows
 
 
 def keeping_connections(kind: Kind, using: Iterable[Client]) -> tuple[Change, ...]:
@@ -128,8 +148,8 @@ def _rows(table: _Rows, using: Iterable[Client], path: str) -> tuple[Change, ...
     families = {family(client.program) for client in using}
     named = [found for found in table if found in families]
     chosen = named or list(table)
-    return tuple(
-        Change(where=where, lines=tuple(line.format(path=path) for line in lines), restarts=False)
-        for found in chosen
-        for where, lines in table[found]
-    )
+    return tuple(_change(where, lines, path) for found in chosen for where, lines in table[found])
+
+
+def _change(where: str, lines: Iterable[str], path: str) -> Change:
+    return Change(where=where, lines=tuple(line.format(path=path) for line in lines), restarts=False)

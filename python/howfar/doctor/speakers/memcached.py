@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import replace
+
 from howfar.doctor.speakers.session import (
     Counters,
     Greeting,
@@ -11,7 +14,6 @@ from howfar.doctor.speakers.session import (
     Said,
     Way,
     dial,
-    listening_pid,
     tries,
 )
 from howfar.doctor.targets import Login
@@ -23,17 +25,15 @@ class Memcached:
     def greet(self, way: Way, login: Login) -> Greeting:
         for tls in tries(way):
             try:
-                session = MemcachedSession(Way(way.path, way.host, way.port, tls))
+                session = MemcachedSession(replace(way, tls=tls))
             except NotThis:
                 if tls or way.path is not None:
                     raise
                 continue
             try:
                 if session.refusal is not None:
-                    return Greeting(
-                        "Memcached", "always" if tls else "none", "none", session.refusal, session.listening_pid
-                    )
-                pid = session.listening_pid or _number(session.stats().get("pid", ""))
+                    return Greeting("Memcached", "always" if tls else "none", "none", session.refusal)
+                pid = _number(session.stats().get("pid", ""))
             finally:
                 session.close()
             return Greeting(f"Memcached {session.version}", "always" if tls else "none", "none", None, pid)
@@ -54,12 +54,12 @@ class MemcachedSession:
     def __init__(self, way: Way) -> None:
         """Raises NotThis."""
         made = dial(way)
-        self.listening_pid = listening_pid(made)
         self._lines = Lines(made)
         try:
-            self._lines.send(_VERSION)
+            with contextlib.suppress(NotThis):  # one that has too many clients says so and closes, without reading
+                self._lines.send(_VERSION)
             answer = self._lines.line().decode(errors="replace")
-            if not answer.startswith(("VERSION ", "CLIENT_ERROR unauth")):
+            if not answer.startswith(("VERSION ", "CLIENT_ERROR unauth", "ERROR Too many open connections")):
                 raise NotThis("it does not speak memcached's text protocol")
         except NotThis:
             self.close()

@@ -7,12 +7,14 @@ import re
 import socket
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pymysql
 from pymysql import err
 from pymysql.constants import CLIENT
 
+from howfar.doctor.findings import Kind
 from howfar.doctor.speakers.session import (
     PATIENCE_S,
     Counters,
@@ -25,7 +27,6 @@ from howfar.doctor.speakers.session import (
     Way,
     any_certificate,
     dial,
-    listening_pid,
     make_blocking,
 )
 from howfar.doctor.targets import Login
@@ -70,14 +71,16 @@ class Mysql:
     def greet(self, way: Way, login: Login) -> Greeting:
         connection = _undialled(way, login)
         made = _greeted(way)
-        pid = listening_pid(made)
         refused = None
         try:
             connection.connect(made)
         except err.MySQLError as error:
-            if not getattr(connection, "server_version", ""):
-                raise NotThis(_words(error)) from error
             refused = _words(error)
+            if not getattr(connection, "server_version", ""):
+                if _is_clients_own(error):
+                    raise NotThis(refused) from error
+                # In place of a greeting: too many connections, or this host is not let in. Which brand it is, it keeps to itself.
+                return Greeting(Kind.MYSQL.value, "unknown", "unknown", refused)
         except _NOT_UNDERSTOOD as error:
             raise NotThis(str(error)) from error
         able: int = getattr(connection, "server_capabilities", 0)
@@ -86,14 +89,14 @@ class Mysql:
         name = named(connection.server_version)
         with contextlib.suppress(err.MySQLError):
             connection.close()
-        return Greeting(name, tls, " and ".join(names) or "none", refused, pid)
+        return Greeting(name, tls, " and ".join(names) or "none", refused)
 
     def open(self, way: Way, login: Login) -> MysqlSession:
         connection = _undialled(way, login)
         try:
             connection.connect(_greeted(way))
         except err.MySQLError as error:
-            if isinstance(error, err.OperationalError) and error.args and error.args[0] in _CLIENTS_OWN_ERRORS:
+            if _is_clients_own(error):
                 raise NotThis(_words(error)) from error
             raise Refused(_words(error)) from error
         except _NOT_UNDERSTOOD as error:
@@ -181,7 +184,7 @@ class MysqlSession:
 
 def _greeted(way: Way) -> socket.socket:
     """Dialled, in plain, with the server's greeting waiting to be read. Raises NotThis."""
-    made = dial(Way(way.path, way.host, way.port))
+    made = dial(replace(way, tls=False))
     try:
         head = made.recv(5, socket.MSG_PEEK | socket.MSG_WAITALL)
         offered = not way.tls or _offers_tls(made.recv(512, socket.MSG_PEEK))
@@ -220,6 +223,12 @@ def _undialled(way: Way, login: Login) -> Any:
         program_name="howfar doctor",
         defer_connect=True,
     )
+
+
+def _is_clients_own(error: Exception) -> bool:
+    """PyMySQL's, not a word of the server."""
+    number = error.args[0] if error.args else None
+    return not isinstance(number, int) or number == 0 or number in _CLIENTS_OWN_ERRORS
 
 
 def _words(error: Exception) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import replace
 from typing import Any
 
 from howfar.doctor.speakers.session import (
@@ -14,13 +16,13 @@ from howfar.doctor.speakers.session import (
     SessionSeen,
     Way,
     dial,
-    listening_pid,
     tries,
 )
 from howfar.doctor.targets import Login
 
 _PING = b"*1\r\n$4\r\nPING\r\n"
 _PONG = b"+PONG\r\n"
+_ANSWERS = (b"+PONG", b"-NOAUTH", b"-NOPERM", b"-DENIED", b"-LOADING", b"-MASTERDOWN", b"-ERR max number of clients")
 _SETTINGS = ("unixsocket", "unixsocketperm", "port", "tls-port", "bind")
 
 
@@ -28,7 +30,7 @@ class Redis:
     def greet(self, way: Way, login: Login) -> Greeting:
         for tls in tries(way):
             try:
-                session = RedisSession(Way(way.path, way.host, way.port, tls))
+                session = RedisSession(replace(way, tls=tls))
             except NotThis:
                 if tls or way.path is not None:
                     raise
@@ -37,14 +39,12 @@ class Redis:
                 session.log_in(login)
                 info = session.info("server")
             except Refused as refused:
-                return Greeting("Redis", "always" if tls else "none", "none", str(refused), session.listening_pid)
+                return Greeting("Redis", "always" if tls else "none", "none", str(refused))
             finally:
                 session.close()
             name = "Valkey" if "valkey_version" in info else "Redis"
             version = info.get("valkey_version", info.get("redis_version", ""))
-            pid = session.listening_pid
-            if pid is None and info.get("process_id", "").isdigit():
-                pid = int(info["process_id"])
+            pid = int(info["process_id"]) if info.get("process_id", "").isdecimal() else None
             return Greeting(f"{name} {version}".strip(), "always" if tls else "none", "none", None, pid)
         raise AssertionError("the last of the ways raises or returns")
 
@@ -64,12 +64,12 @@ class RedisSession:
     def __init__(self, way: Way) -> None:
         """Answers a PING, also with a refusal. Raises NotThis."""
         made = dial(way)
-        self.listening_pid = listening_pid(made)
         self._lines = Lines(made)
         try:
-            self._lines.send(_PING)
+            with contextlib.suppress(NotThis):  # one that has too many clients says so and closes, without reading
+                self._lines.send(_PING)
             answer = self._lines.line()
-            if not answer.startswith((b"+PONG", b"-NOAUTH", b"-NOPERM", b"-DENIED", b"-LOADING", b"-MASTERDOWN")):
+            if not answer.startswith(_ANSWERS):
                 raise NotThis("it does not speak RESP")
         except NotThis:
             self.close()

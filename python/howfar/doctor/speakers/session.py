@@ -28,6 +28,26 @@ class NotThis(Exception):
     """Nobody answers, or whoever answers speaks something else."""
 
 
+class Nobody(NotThis):
+    """Nobody listens there."""
+
+
+class Elsewhere(NotThis):
+    """Somebody else listens there than the server that is meant. Nothing was sent."""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The process that is to be at the other end of a Unix socket, as the kernel tells it (SO_PEERCRED)."""
+
+    pid: int
+    uid: int
+
+    def is_seen_in(self, pid: int, uid: int) -> bool:
+        """Itself; or whoever made its socket for it (PID 1) or is in another PID namespace (0), of root's account or its own."""
+        return pid == self.pid or (pid in (0, 1) and uid in (0, self.uid))
+
+
 @dataclass(frozen=True)
 class Way:
     """One way to a server: a path, or an address; with TLS or without."""
@@ -36,6 +56,8 @@ class Way:
     host: str | None
     port: int | None
     tls: bool = False
+    owner: Owner | None = None
+    """Of a path: nothing is sent to anybody else. None: whoever is there was named."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +70,7 @@ class Greeting:
     refused: str | None
     """Why it let nobody in; none when it did."""
     pid: int | None = None
-    """Who listens: as the kernel says it of a socket, else as the server does. 0 is a process of another PID namespace."""
+    """Who listens, as the server says it."""
 
 
 @dataclass(frozen=True)
@@ -121,17 +143,17 @@ def dial(way: Way) -> socket.socket:
     """A blocking socket whose reads and writes end after PATIENCE_S: Python's own timeouts would add a system call to each.
 
     TLS is taken from anybody: this looks at what is in force, and sends nothing that a server's name would protect but the login,
-    for which the caller has decided whom to trust. Raises NotThis.
+    for which the caller has decided whom to trust. Raises NotThis; Nobody or Elsewhere where that is known.
     """
     try:
         if way.path is not None:
-            made = socket.socket(socket.AF_UNIX)
-            made.settimeout(PATIENCE_S)
-            made.connect(way.path)
+            made = _dial_path(way.path, way.owner)
         else:
             assert way.host is not None and way.port is not None, "a way without a path has an address"
             made = socket.create_connection((way.host, way.port), PATIENCE_S)
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except (ConnectionRefusedError, FileNotFoundError) as error:
+        raise Nobody(error.strerror or str(error)) from error
     except OSError as error:
         raise NotThis(error.strerror or str(error)) from error
     if way.tls:
@@ -144,12 +166,20 @@ def dial(way: Way) -> socket.socket:
     return made
 
 
-def listening_pid(made: socket.socket) -> int | None:
-    """Of a Unix socket."""
-    if made.family != socket.AF_UNIX:
-        return None
-    pid: int = struct.unpack("3i", made.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
-    return pid
+def _dial_path(path: str, owner: Owner | None) -> socket.socket:
+    """The kernel tells who listens before a byte goes there: in a directory for all, anybody may have taken the path."""
+    made = socket.socket(socket.AF_UNIX)
+    try:
+        made.settimeout(PATIENCE_S)
+        made.connect(path)
+        pid, uid, _ = struct.unpack("iII", made.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    except OSError:
+        made.close()
+        raise
+    if owner is not None and not owner.is_seen_in(pid, uid):
+        made.close()
+        raise Elsewhere(f"process {pid} listens there")
+    return made
 
 
 def tries(way: Way) -> tuple[bool, ...]:
