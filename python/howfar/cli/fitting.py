@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from howfar.errors import PlanError
 from howfar.plan.cells import Level
 from howfar.plan.fitting import Fitted, check_rows, resumed_in_full, with_rows, without_levels
 from howfar.plan.sessions import session_asked
@@ -13,11 +14,24 @@ def fit(plan: Plan) -> Fitted:
 
     Raises ServerMissing, ServerCrashed, LabError; PlanError when nothing is left.
     """
+    _check_speaks_sql(plan)
     if not plan.data.fit:
         check_rows(plan, _rows_at_all(plan))
     able = without_levels(plan, _lacking(plan))
     sized = with_rows(able.plan, _most_rows(plan) if plan.data.fit else 0)
     return Fitted(sized.plan, (*able.said, *sized.said, *resumed_in_full(sized.plan)))
+
+
+def _check_speaks_sql(plan: Plan) -> None:
+    """Raises PlanError. A path is asked what it is later, by whoever starts it."""
+    from howfar.lab.servers.kinds import STORES
+
+    for server in plan.factors.server:
+        if server in STORES:
+            raise PlanError(
+                f"{server} stores keys, and the workload of the plan {plan.name} is of SQL",
+                "Name a server that speaks SQL. `howfar lab --server` and a job of the engine's workload key_value take this one.",
+            )
 
 
 def _rows_at_all(plan: Plan) -> int:

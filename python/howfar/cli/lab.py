@@ -23,10 +23,10 @@ from howfar.engine.process import Launcher
 from howfar.errors import HowfarError, SandboxForbidden, UsageError
 from howfar.lab import sandbox
 from howfar.lab.hosts import Companion
-from howfar.lab.laboratory import PLACEMENTS, Lab, LabRequest, open_laboratory
+from howfar.lab.laboratory import PLACEMENTS, Lab, LabRequest, LabStage, open_laboratory
 from howfar.lab.network import SERVER_ADDRESS, SERVER_ADDRESS6
 from howfar.lab.paths import PathKind, find_path, path_names
-from howfar.lab.servers import DATABASE
+from howfar.lab.servers.kinds import STORES
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """As shells say it."""
@@ -56,6 +56,9 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126
     help="Which CPUs a local client gets.",
 )
 @click.option("--connections", type=click.IntRange(1, 10_000), default=256, show_default=True, help="Most at once.")
+@click.option(
+    "--tls", type=click.Choice(("1.2", "1.3")), help="Redis and Memcached: their port speaks TLS and nothing else."
+)
 @click.option("--on-server", metavar="CMD", help="A companion on the server's host, ended after CMD.")
 @click.option(
     "--receipt",
@@ -70,6 +73,7 @@ def lab(
     table_size: int,
     placement: str,
     connections: int,
+    tls: str | None,
     on_server: str | None,
     receipt: Path | None,
     command: tuple[str, ...],
@@ -78,8 +82,9 @@ def lab(
     """Run CMD (default: a shell) on the client's host of the laboratory; on local paths on the server's host.
 
     CMD finds the server in HOWFAR_SOCKET, or HOWFAR_HOST and HOWFAR_PORT, with HOWFAR_USER, HOWFAR_PASSWORD_FILE and
-    HOWFAR_DATABASE; HOWFAR_CLIENT_CNF names an option file with all of it, for `mariadb --defaults-file` and the like. Its
-    exit code is given back. On `remote` HOWFAR_HOST and HOWFAR_HOST6 are the server's host, whether or not a server runs there.
+    HOWFAR_DATABASE; HOWFAR_CLIENT_CNF names an option file with all of it, for `mariadb --defaults-file` and the like. Redis and
+    Memcached have no accounts; with --tls HOWFAR_CA_FILE says who signed their certificate. CMD's exit code is given back. On
+    `remote` HOWFAR_HOST and HOWFAR_HOST6 are the server's host, whether or not a server runs there.
 
     An option of a link means `--path remote`. One other than --rtt, --rate, --tcp and --congestion-control, without --path, means
     `--server none` as well: any program over any link.
@@ -102,16 +107,10 @@ def lab(
     _check_command(command)
     if receipt is not None:
         make_way(receipt)
-    if not sandbox.inside():
-        try:
-            sys.exit(sandbox.run_inside())
-        except SandboxForbidden as forbidden:
-            if path.LINK:
-                raise
-            click.echo(f"howfar: no sandbox: {forbidden.message}", err=True)
+    _enter_sandbox(path)
     with ExitStack() as ledger:
         laboratory = ledger.enter_context(open_laboratory(request))
-        variables = _open_stage(laboratory, path, ledger)
+        variables = _open_stage(laboratory, path, tls, ledger)
         _say(laboratory, path)
         if on_server:
             _start_companion(laboratory, on_server, variables, ledger)
@@ -123,6 +122,18 @@ def lab(
             facts = {"environment": laboratory.environment(), "server": laboratory.server()}
             code = code_with_receipt(code, receipt, facts)
     sys.exit(code)
+
+
+def _enter_sandbox(path: PathKind) -> None:
+    """From outside it does not return, unless this machine forbids a sandbox and the path needs none."""
+    if sandbox.inside():
+        return
+    try:
+        sys.exit(sandbox.run_inside())
+    except SandboxForbidden as forbidden:
+        if path.LINK:
+            raise
+        click.echo(f"howfar: no sandbox: {forbidden.message}", err=True)
 
 
 def _path(name: str | None, choice: LinkChoice) -> PathKind:
@@ -143,26 +154,37 @@ def _check_command(command: Sequence[str]) -> None:
     sys.exit(NOT_EXECUTABLE if there else NOT_FOUND)
 
 
-def _open_stage(laboratory: Lab, path: PathKind, ledger: ExitStack) -> dict[str, str]:
+def _open_stage(laboratory: Lab, path: PathKind, tls: str | None, ledger: ExitStack) -> dict[str, str]:
     """The variables for CMD; a server is running afterwards, if one was asked for."""
     if laboratory.store is None:
         return {} if path.LOCAL else _server_host(laboratory)
-    stage = ledger.enter_context(laboratory.stage({"path": path.NAME}))
+    if tls and laboratory.store.kind not in STORES:
+        raise UsageError(
+            "--tls is for Redis and Memcached", "Leave it out; `howfar run encryption` measures the others."
+        )
+    stage = ledger.enter_context(laboratory.stage({"path": path.NAME, "tls": tls or "off"}))
+    variables = _account(laboratory, stage) if stage.user else {}
+    if stage.trust is not None:
+        variables["HOWFAR_CA_FILE"] = stage.trust.ca_file
+    if isinstance(stage.target, UnixTarget):
+        return {**variables, "HOWFAR_SOCKET": stage.target.path}
+    found = {**variables, "HOWFAR_HOST": stage.target.host, "HOWFAR_PORT": str(stage.target.port)}
+    return found if path.LOCAL else {**_server_host(laboratory), **found}
+
+
+def _account(laboratory: Lab, stage: LabStage) -> dict[str, str]:
+    """Of a server that knows accounts."""
     secret = laboratory.work / "password"
     options = laboratory.work / "client.cnf"
     for file, text in ((secret, stage.password), (options, client_options(stage.user, stage.password, stage.target))):
         file.touch(mode=0o600)
         file.write_text(text)
-    variables = {
+    return {
         "HOWFAR_USER": stage.user,
         "HOWFAR_PASSWORD_FILE": str(secret),
         "HOWFAR_CLIENT_CNF": str(options),
-        "HOWFAR_DATABASE": DATABASE,
+        "HOWFAR_DATABASE": stage.database,
     }
-    if isinstance(stage.target, UnixTarget):
-        return {**variables, "HOWFAR_SOCKET": stage.target.path}
-    found = {**variables, "HOWFAR_HOST": stage.target.host, "HOWFAR_PORT": str(stage.target.port)}
-    return found if path.LOCAL else {**_server_host(laboratory), **found}
 
 
 def _server_host(laboratory: Lab) -> dict[str, str]:
@@ -193,7 +215,8 @@ def _say(laboratory: Lab, path: PathKind) -> None:
     request = laboratory.request
     parts = [f"path {path.NAME}"]
     if laboratory.store is not None:
-        parts.append(f"{kind} {version} with {request.tables} x {request.table_size} rows")
+        held = "empty" if kind in STORES else f"with {request.tables} x {request.table_size} rows"
+        parts.append(f"{kind} {version} {held}")
     if laboratory.link is not None:
         parts.append(describe_link(laboratory.link))
     click.echo(f"howfar: {', '.join(parts)}", err=True)

@@ -12,7 +12,7 @@ import click
 from howfar.errors import HowfarError
 from howfar.lab.servers.features import Features, features_or_reason
 from howfar.lab.servers.getting import RECIPES, get, get_from
-from howfar.lab.servers.kinds import DIALECTS, find_server
+from howfar.lab.servers.kinds import KINDS, find_server
 from howfar.lab.servers.private import installs
 
 _WORKS = ("TLS", "compression", "semi-sync", "clone")
@@ -40,7 +40,7 @@ def list_servers(as_json: bool, again: bool) -> None:
 
     What a server can do is asked of itself: each is started once, without a network and on data of its own, and the answer kept.
     """
-    rows = [_row(name, again) for name in [*DIALECTS, *(install.name for install in installs())]]
+    rows = [_row(name, again) for name in [*KINDS, *(install.name for install in installs())]]
     if as_json:
         click.echo(
             json.dumps(

@@ -36,7 +36,7 @@ from howfar.lab.paths import PathKind, Terrain, find_path
 from howfar.lab.replicated import Replication, replicates
 from howfar.lab.replication import PairGround
 from howfar.lab.request import LabRequest, ReplicasAsked
-from howfar.lab.servers import DATABASE, USER, CertificatePaths, Ground, Store, Tables, find_store
+from howfar.lab.servers import CertificatePaths, Ground, Store, Tables, find_store
 from howfar.lab.serving import Serving, alone
 from howfar.lab.staged import FORWARDER_PLACES, LabStage, observed, trust
 from howfar.lab.window import Scene
@@ -216,9 +216,9 @@ class Lab:
             serving.begin()
             yield LabStage(
                 target=way.target,
-                user=USER,
+                user=self.store.user if self.store else "",
                 password=serving.password,
-                database=DATABASE,
+                database=self.store.database if self.store else "",
                 client=client_host.launcher(cpus),
                 observe=(*observed(running, way, link), *serving.observed()),
                 way=way,
@@ -242,7 +242,7 @@ class Lab:
             raise PlanError("a stage needs a server, this laboratory has none", "Ask for a server.")
         prepare = self.request.prepare
         if not replicates(factors):
-            return alone(self.store, path.NETWORKING, self.certificates() if asked.tls else None, asked, prepare)
+            return alone(self.store, path, self.certificates() if asked.tls else None, asked, prepare)
         if self._replication is None:
             raise PlanError("this laboratory has no replicas", "Ask for them when building it.")
         return self._replication.serving(factors, asked, prepare)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from howfar.engine.messages import Observed
+from howfar.lab.paths import PathKind
 from howfar.lab.replication import Pair
 from howfar.lab.servers import CertificatePaths, Server, Store
 from howfar.lab.stage import LoadFacts, Obtained, WindowWatch
@@ -85,10 +86,15 @@ class Alone:
 
 @contextmanager
 def alone(
-    store: Store, networking: bool, certificates: CertificatePaths | None, asked: SessionAsked, prepare: tuple[str, ...]
+    store: Store, path: PathKind, certificates: CertificatePaths | None, asked: SessionAsked, prepare: tuple[str, ...]
 ) -> Iterator[Alone]:
     """A freshly started server. Raises ServerCrashed, LabError."""
-    running = store.start(networking=networking, tls=certificates, content=asked.content)
+    running = store.start(
+        networking=path.NETWORKING,
+        tls=certificates,
+        content=asked.content,
+        reached_by="socket" if path.SOCKET else "tcp",
+    )
     try:
         for statement in prepare:
             running.query(statement)

@@ -6,6 +6,8 @@ import socket
 from pathlib import Path
 
 _LISTEN = "0A"
+_ACCEPTS = 1 << 16
+"""Of a Unix socket's flags."""
 
 
 def free_port() -> int:
@@ -26,6 +28,17 @@ def _inodes(pid: int) -> set[str]:
         if target.startswith("socket:["):
             found.add(target[len("socket:[") : -1])
     return found
+
+
+def listening_paths(pid: int) -> tuple[str, ...]:
+    """Unix sockets on which process `pid` listens; names without a file are left out."""
+    inodes = _inodes(pid)
+    found = set()
+    for line in Path(f"/proc/{pid}/net/unix").read_text().splitlines()[1:]:
+        words = line.split(maxsplit=7)
+        if len(words) == 8 and int(words[3], 16) & _ACCEPTS and words[6] in inodes and words[7].startswith("/"):
+            found.add(words[7])
+    return tuple(sorted(found))
 
 
 def listening_ports(pid: int) -> tuple[int, ...]:

@@ -65,7 +65,7 @@ class LabStage:
         facts, unlike = self.serving.running.receipt(self.before, load.commits)
         found += [*unlike, *served.violations]
         receipt: dict[str, Any] = {
-            "server": {**facts, "session_view": view_receipt(self.view), "content": self.asked.content},
+            "server": {"content": self.asked.content, **facts, "session_view": view_receipt(self.view)},
             **served.receipt,
         }
         if self.trust is not None:

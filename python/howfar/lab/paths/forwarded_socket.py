@@ -31,6 +31,7 @@ class ForwardedSocketPath:
     NAME = "forwarded-socket"
     LOCAL = False
     NETWORKING = False
+    SOCKET = True
     LINK = True
 
     @staticmethod

@@ -13,6 +13,7 @@ class RemotePath:
     NAME = "remote"
     LOCAL = False
     NETWORKING = True
+    SOCKET = False
     LINK = True
 
     @staticmethod

@@ -13,6 +13,7 @@ class LoopbackPath:
     NAME = "tcp"
     LOCAL = True
     NETWORKING = True
+    SOCKET = False
     LINK = False
 
     @staticmethod

@@ -12,6 +12,7 @@ class UnixSocketPath:
     NAME = "socket"
     LOCAL = True
     NETWORKING = True
+    SOCKET = True
     LINK = False
 
     @staticmethod

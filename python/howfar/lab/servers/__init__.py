@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from howfar.lab.hosts import Cpus, Host
 from howfar.lab.servers.program import Program
@@ -19,6 +19,10 @@ DATABASE = "sbtest"
 USER = "howfar"
 GAUGES = ("Threads_running",)
 """Among the counters of a server those that tell how much there is now, and do not grow."""
+
+
+Reach = Literal["socket", "tcp"]
+"""By which of its doors the load comes in."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,10 @@ class Store(Protocol):
 
     kind: str
     version: str
+    user: str
     password: str
+    database: str
+    """Where it knows accounts and databases; empty where it does not."""
     program: Program
 
     def data_bytes(self) -> int:
@@ -105,16 +112,26 @@ class Store(Protocol):
         """Take the data directories away again: `start` is not asked for any more."""
         ...
 
-    def start(self, *, networking: bool, tls: CertificatePaths | None = None, content: Content | None = None) -> Server:
+    def start(
+        self,
+        *,
+        networking: bool,
+        tls: CertificatePaths | None = None,
+        content: Content | None = None,
+        reached_by: Reach = "socket",
+    ) -> Server:
         """Start on the prepared data, wait until it answers and its data is in memory. `tls` None: it offers none.
-        `content` None: the first. Raises ServerCrashed."""
+        `content` None: the first. `reached_by`: one that cannot listen on both listens there. Raises ServerCrashed."""
         ...
 
 
 def find_store(server: str, tables: Tables) -> Store:
     """`server`: a kind (`mariadb`), the name of a private install or a path to a server program. Raises ServerMissing."""
-    from howfar.lab.servers.kinds import DIALECTS, find_server
+    from howfar.lab.servers.key_value_store import KeyValueStore
+    from howfar.lab.servers.kinds import DIALECTS, STORES, find_server
     from howfar.lab.servers.sql_store import SqlStore
 
     program = find_server(server)
+    if program.kind in STORES:
+        return KeyValueStore(program, STORES[program.kind])
     return SqlStore(program, DIALECTS[program.kind], tables)

@@ -16,13 +16,16 @@ from howfar.lab.cache import cache_home, work_directory
 from howfar.lab.hosts import Host, usable_cpus
 from howfar.lab.replication.verbs import verbs_of
 from howfar.lab.servers import Ground, Tables
-from howfar.lab.servers.kinds import DIALECTS
+from howfar.lab.servers.key_value_store import KeyValueStore
+from howfar.lab.servers.kinds import DIALECTS, STORES
 from howfar.lab.servers.program import Program
 from howfar.lab.servers.sql_server import SqlServer
 from howfar.lab.servers.sql_store import SqlStore
 
 _TLS_LIBRARY = ("version_ssl_library", "Tls_library_version")
 """A variable of MariaDB's and a status of MySQL's: the TLS library that was built in, TLS being on or off."""
+_ONLY_TLS = "OpenSSL"
+"""No other library can be built into Redis, Valkey or Memcached."""
 _SEMI_SYNC = ("rpl_semi_sync_master_enabled", "rpl_semi_sync_source_enabled")
 _CLONE = ("clone", "mysql_clone.so")
 """MySQL's plugin, by name and file; MariaDB has no clone."""
@@ -47,17 +50,35 @@ def features(program: Program, *, again: bool = False) -> Features:
     if not again:
         with contextlib.suppress(OSError, ValidationError):
             return Features.model_validate_json(kept.read_text())
+    found = _of_store(program) if program.kind in STORES else _of_sql(program)
+    _keep(kept, found)
+    return found
+
+
+def _of_store(program: Program) -> Features:
+    """Key-value stores have no compression of their protocols, and their replication is not looked at here."""
+    store = KeyValueStore(program, STORES[program.kind])
+    with work_directory(store.data_bytes()) as work:
+        host = Host("here", None)
+        store.prepare(Ground(work=work, host=host, cpus=usable_cpus(), connections=1, namespaced=False))
+        server = store.start(networking=False)
+        try:
+            tls = _ONLY_TLS if server.has_tls() else None
+        finally:
+            server.stop()
+    return Features(tls=tls, compression=(), semi_sync=False, clone=False)
+
+
+def _of_sql(program: Program) -> Features:
     store = SqlStore(program, DIALECTS[program.kind], Tables(0, 0))
     with work_directory(store.data_bytes()) as work:
         host = Host("here", None)
         store.prepare(Ground(work=work, host=host, cpus=usable_cpus(), connections=1, namespaced=False))
         server = store.start(networking=False)
         try:
-            found = _ask(server)
+            return _ask(server)
         finally:
             server.stop()
-    _keep(kept, found)
-    return found
 
 
 def _ask(server: SqlServer) -> Features:

@@ -15,6 +15,12 @@ from howfar.errors import ServerCrashed, ServerMissing
 
 PLACES = ("/usr/sbin", "/usr/local/sbin", "/usr/libexec")
 _VERSION = re.compile(r"Ver (\d\S*)")
+_STORES = {
+    "redis": re.compile(r"^Redis server v=(\d\S*)"),
+    "valkey": re.compile(r"^Valkey server v=(\d\S*)"),
+    "memcached": re.compile(r"^memcached (\d\S*)"),
+}
+"""What key-value stores answer."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +38,9 @@ def find_program(names: Sequence[str], kind: str) -> Path | None:
     path = os.pathsep.join([os.environ.get("PATH", ""), *PLACES])
     for name in names:
         found = shutil.which(name, path=path)
-        if found is not None and kind_of(_ask_version(Path(found))) == kind:
-            return Path(found).resolve()
+        if found is not None and kind_of(_said_of(Path(found))) == kind:
+            # redis-server is often a link to a program that does what its name says.
+            return Path(found).absolute() if kind in _STORES else Path(found).resolve()
     return None
 
 
@@ -41,29 +48,52 @@ def identify(path: Path) -> Program:
     """What this program says that it is. Raises ServerMissing, ServerCrashed."""
     if not (path.is_file() and os.access(path, os.X_OK)):
         raise ServerMissing(f"{path} is no program", "Give the path of a mariadbd or mysqld, like /usr/sbin/mariadbd.")
-    said = _ask_version(path)
-    kind, match = kind_of(said), _VERSION.search(said)
-    if kind is None or match is None:
+    said = _said_of(path)
+    kind, version = kind_of(said), version_of(said)
+    if kind is None or version is None:
         raise ServerMissing(
-            f"{path} does not say that it is MariaDB or MySQL; asked for its version it said {said[:200]!r}",
+            f"{path} does not say that it is MariaDB, MySQL, Redis, Valkey or Memcached; asked for its version it said {said[:200]!r}",
             "Give the path of a mariadbd or mysqld.",
         )
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return Program(path, kind, match.group(1), f"{kind}-{match.group(1)}-{digest[:16]}")
+    return Program(path, kind, version, f"{kind}-{version}-{digest[:16]}")
 
 
 def kind_of(said: str) -> str | None:
     """From the answer to `--version`. MySQL names itself in no fixed word, but only servers that descend from it say `Ver`."""
-    match = _VERSION.search(said)
-    if match is None:
+    for kind, pattern in _STORES.items():
+        if pattern.search(said):
+            return kind
+    if _VERSION.search(said) is None:
         return None
     return "mariadb" if "MariaDB" in said else "mysql"
 
 
-def _ask_version(path: Path) -> str:
+def version_of(said: str) -> str | None:
+    """From the same answer."""
+    matches = (pattern.search(said) for pattern in (*_STORES.values(), _VERSION))
+    return next((match.group(1) for match in matches if match is not None), None)
+
+
+def _said_of(path: Path) -> str:
+    """Key-value stores refuse the option that MariaDB and MySQL want to come first, without which they read files of the machine.
+    Raises ServerCrashed with what was said to that."""
     try:
-        tried = subprocess.run([path, "--no-defaults", "--version"], capture_output=True, text=True, timeout=20)
+        return _ask_version(path)
+    except ServerCrashed:
+        try:
+            said = _ask_version(path, ())
+        except ServerCrashed:
+            said = ""
+        if kind_of(said) not in _STORES:
+            raise
+        return said
+
+
+def _ask_version(path: Path, first: tuple[str, ...] = ("--no-defaults",)) -> str:
+    try:
+        tried = subprocess.run([path, *first, "--version"], capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ServerCrashed(f"{path} --version failed: {error}", "Is it a server program for this machine?") from error
     if tried.returncode != 0:

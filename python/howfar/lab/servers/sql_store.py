@@ -13,7 +13,7 @@ from typing import Any
 
 from howfar.errors import PlanError
 from howfar.lab.cache import cache_home, file_system_of
-from howfar.lab.servers import CertificatePaths, Ground, Tables
+from howfar.lab.servers import DATABASE, USER, CertificatePaths, Ground, Reach, Tables
 from howfar.lab.servers.contents import Rows, find_rows
 from howfar.lab.servers.dialect import BinaryLog, Dialect, Settings
 from howfar.lab.servers.program import Program
@@ -38,6 +38,9 @@ def template_name(program: Program, tables: int, table_size: int, rows: Rows) ->
 
 class SqlStore:
     """See `servers.Store`."""
+
+    user = USER
+    database = DATABASE
 
     def __init__(self, program: Program, dialect: Dialect, tables: Tables) -> None:
         assert program.kind == dialect.kind
@@ -71,7 +74,12 @@ class SqlStore:
             shutil.rmtree(self._data(content), ignore_errors=True)
 
     def start(
-        self, *, networking: bool, tls: CertificatePaths | None = None, content: Content | None = None
+        self,
+        *,
+        networking: bool,
+        tls: CertificatePaths | None = None,
+        content: Content | None = None,
+        reached_by: Reach = "socket",
     ) -> SqlServer:
         content = content or self.tables.contents[0]
         if content not in self.tables.contents:

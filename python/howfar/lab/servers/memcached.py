@@ -1,0 +1,136 @@
+"""Memcached as the laboratory starts and asks it.
+
+It listens on a Unix socket or on TCP: told both, it takes the socket and says nothing. TLS is of TCP only: with `-Z` its socket
+speaks plain text, and it says nothing of that either. So what it listens on and what it speaks there is proven from outside
+(`doors.py`), never read from its settings.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from howfar.errors import LabError
+from howfar.lab.capacity import LEAST_QUEUE
+from howfar.lab.servers.lines import Lines
+from howfar.lab.servers.store_dialect import StoreSettings
+
+NAMES = ("memcached",)
+PACKAGE = "memcached"
+MEMORY_MIB = 1024
+"""The most that its items may take; it takes memory as they come. Its own 64 throws items out that a load has just set."""
+_COUNTERS = {
+    "bytes_read": "Bytes_received",
+    "bytes_written": "Bytes_sent",
+    "total_connections": "Connections",
+    "get_hits": "Lookup_hits",
+    "get_misses": "Lookup_misses",
+    "cmd_set": "Calls_set",
+    "evictions": "Evicted",
+    "rejected_connections": "Rejected_connections",
+    "listen_disabled_num": "Listen_disabled",
+    "ssl_handshake_errors": "Tls_handshake_errors",
+}
+_DELETES = ("delete_hits", "delete_misses")
+_FACTS = (
+    "maxbytes",
+    "maxconns",
+    "num_threads",
+    "tcp_backlog",
+    "item_size_max",
+    "evictions",
+    "domain_socket",
+    "umask",
+    "ssl_enabled",
+    "ssl_min_version",
+)
+
+
+class MemcachedDialect:
+    """See `store_dialect.StoreDialect`."""
+
+    kind = "memcached"
+    port = 11211
+    has_both = False
+
+    def command_line(self, settings: StoreSettings) -> list[str]:
+        ground = settings.ground
+        command = [str(settings.program), f"--memory-limit={MEMORY_MIB}", f"--conn-limit={settings.clients}"]
+        command += [f"--listen-backlog={max(LEAST_QUEUE, ground.connections)}", f"--threads={max(len(ground.cpus), 1)}"]
+        if os.geteuid() == 0:
+            command.append("--user=root")  # it refuses to start as root without being told
+        if settings.socket is not None:
+            command += [f"--unix-socket={settings.socket}", "--unix-mask=0700"]
+        else:
+            command += [f"--listen={settings.address}", f"--port={settings.port}"]
+        if settings.tls is not None:
+            tls = settings.tls
+            command += ["--enable-ssl", "-o", f"ssl_chain_cert={tls.certificate},ssl_key={tls.key}"]
+        return command
+
+    def version(self, lines: Lines) -> str:
+        lines.send(b"version\r\n")
+        answer = lines.line()
+        if not answer.startswith("VERSION "):
+            raise LabError(f"asked for its version the server said {answer[:200]!r}")
+        return answer.removeprefix("VERSION ")
+
+    def counters(self, lines: Lines) -> dict[str, int]:
+        """It counts keys that were looked for, stored and deleted; requests it does not count."""
+        said = _stats(lines)
+        found = {ours: int(said[theirs]) for theirs, ours in _COUNTERS.items() if theirs in said}
+        found["Calls_delete"] = sum(int(said.get(name, 0)) for name in _DELETES)
+        return found
+
+    def facts(self, lines: Lines) -> dict[str, str]:
+        said = _stats(lines, "settings")
+        return {name: said[name] for name in _FACTS if name in said}
+
+    def clients_allowed(self, facts: Mapping[str, str]) -> int:
+        return int(facts["maxconns"])
+
+    def unlike(self, facts: Mapping[str, str], counters: Mapping[str, int]) -> list[str]:
+        if counters.get("Listen_disabled", 0):
+            return ["the server stopped listening during the trial: it had all the connections that it allows"]
+        return []
+
+    def has_tls(self, lines: Lines) -> bool:
+        return "ssl_enabled" in _stats(lines, "settings")
+
+    def view(self, lines: Lines, settings: StoreSettings) -> dict[str, Any]:
+        """Of its sessions ours is found by its address; over the socket, where they have none, it is the one that is being answered.
+        Encryption is not told: who has spoken TLS with it says so."""
+        version, cipher = lines.tls
+        seen = _sessions(_stats(lines, "conns"))
+        found = {"host": "", "ssl_version": version, "ssl_cipher": cipher, "listener": ""}
+        if settings.socket is not None:
+            own = [one for one in seen if one.get("listen_addr") == f"unix:{settings.socket}"]
+            answered = [one for one in own if one.get("state") == "conn_parse_cmd"]
+            return found | {"host": "localhost", "listener": answered[0]["listen_addr"]} if answered else found
+        name = lines.socket.getsockname()
+        own = [one for one in seen if one.get("addr") == f"tcp:{name[0]}:{name[1]}"]
+        if not own:
+            return found
+        return found | {"host": own[0]["addr"].removeprefix("tcp:"), "listener": own[0].get("listen_addr", "")}
+
+
+def _stats(lines: Lines, about: str = "") -> dict[str, str]:
+    """Raises LabError."""
+    lines.send(f"stats {about}".strip().encode() + b"\r\n")
+    found: dict[str, str] = {}
+    while (line := lines.line()) != "END":
+        words = line.split(" ", 2)
+        if words[0] != "STAT" or len(words) < 2:
+            raise LabError(f"asked for its statistics the server said {line[:200]!r}")
+        found[words[1]] = words[2] if len(words) > 2 else ""
+    return found
+
+
+def _sessions(conns: Mapping[str, str]) -> list[dict[str, str]]:
+    """`stats conns` has a line a property: `STAT 24:state conn_parse_cmd`. Those who listen are no sessions."""
+    found: dict[str, dict[str, str]] = {}
+    for name, value in conns.items():
+        number, _, what = name.partition(":")
+        found.setdefault(number, {})[what] = value
+    return [one for one in found.values() if one.get("state") != "conn_listening"]

@@ -1,0 +1,165 @@
+"""Redis and Valkey as the laboratory starts and asks them: in memory only, nothing of the machine's configuration.
+
+Both may listen on a socket and on TCP at once. TLS is never on the socket. There is no password: the laboratory has a network of
+its own, and without one they listen on 127.0.0.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from howfar.errors import LabError
+from howfar.lab.capacity import LEAST_QUEUE
+from howfar.lab.servers.lines import Lines
+from howfar.lab.servers.store_dialect import StoreSettings
+
+REDIS_NAMES = ("redis-server",)
+VALKEY_NAMES = ("valkey-server",)
+PACKAGE = "redis-server"
+_COUNTERS = {
+    "total_net_input_bytes": "Bytes_received",
+    "total_net_output_bytes": "Bytes_sent",
+    "total_commands_processed": "Questions",
+    "total_connections_received": "Connections",
+    "keyspace_hits": "Lookup_hits",
+    "keyspace_misses": "Lookup_misses",
+    "evicted_keys": "Evicted",
+    "rejected_connections": "Rejected_connections",
+    "total_error_replies": "Error_replies",
+    "total_forks": "Forks",
+}
+"""Those that a release does not have are left out."""
+_FACTS = (
+    "maxclients",
+    "maxmemory",
+    "maxmemory-policy",
+    "save",
+    "appendonly",
+    "tcp-backlog",
+    "io-threads",
+    "client-output-buffer-limit",
+    "protected-mode",
+    "unixsocketperm",
+    "port",
+    "tls-port",
+    "tls-protocols",
+    "disable-thp",
+)
+_IN_MEMORY = {"save": "", "appendonly": "no", "maxmemory": "0"}
+"""What would write files, or throw keys out, beside the load."""
+
+
+class RedisDialect:
+    """See `store_dialect.StoreDialect`."""
+
+    port = 6379
+    has_both = True
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def command_line(self, settings: StoreSettings) -> list[str]:
+        """A first argument that is an option: no file is read."""
+        port = settings.port or 0
+        options = {
+            "port": str(port if settings.tls is None else 0),
+            "bind": settings.address or "127.0.0.1",
+            # Without a password it would refuse whoever comes over the link.
+            "protected-mode": "no" if settings.ground.namespaced else "yes",
+            "tcp-backlog": str(max(LEAST_QUEUE, settings.ground.connections)),
+            "maxclients": str(settings.clients),
+            "timeout": "0",
+            "save": "",
+            "appendonly": "no",
+            "maxmemory": "0",
+            "maxmemory-policy": "noeviction",
+            "daemonize": "no",
+            "dir": str(settings.ground.work),
+        }
+        if settings.socket is not None:
+            options |= {"unixsocket": str(settings.socket), "unixsocketperm": "700"}
+        if settings.tls is not None:
+            options |= {
+                "tls-port": str(port),
+                "tls-cert-file": str(settings.tls.certificate),
+                "tls-key-file": str(settings.tls.key),
+                "tls-ca-cert-file": str(settings.tls.ca),
+                "tls-auth-clients": "no",  # else it wants a certificate of each client
+            }
+        return [str(settings.program), *(word for name, value in options.items() for word in (f"--{name}", value))]
+
+    def version(self, lines: Lines) -> str:
+        info = _pairs(ask(lines, "INFO", "server"), "\r\n", ":")
+        found = info.get("valkey_version", info.get("redis_version"))
+        if found is None:
+            raise LabError("the server does not tell its version as Redis does")
+        return found
+
+    def counters(self, lines: Lines) -> dict[str, int]:
+        info = _pairs(ask(lines, "INFO", "all"), "\r\n", ":")
+        found = {ours: int(info[theirs]) for theirs, ours in _COUNTERS.items() if theirs in info}
+        for name, value in info.items():
+            if name.startswith("cmdstat_"):
+                calls = _pairs(value, ",", "=").get("calls", "0")
+                found[f"Calls_{name.removeprefix('cmdstat_')}"] = int(calls)
+        return found
+
+    def facts(self, lines: Lines) -> dict[str, str]:
+        words = ask(lines, "CONFIG", "GET", "*")
+        settings = dict(zip(words[::2], words[1::2], strict=True))
+        return {name: settings[name] for name in _FACTS if name in settings}
+
+    def clients_allowed(self, facts: Mapping[str, str]) -> int:
+        return int(facts["maxclients"])
+
+    def unlike(self, facts: Mapping[str, str], counters: Mapping[str, int]) -> list[str]:
+        found = [
+            f"the server's {name} is {facts.get(name)!r}, it was to be {wanted!r}"
+            for name, wanted in _IN_MEMORY.items()
+            if facts.get(name) != wanted
+        ]
+        if counters.get("Forks", 0):
+            found.append("the server forked to write its data to a file during the trial")
+        return found
+
+    def has_tls(self, lines: Lines) -> bool:
+        return bool(ask(lines, "CONFIG", "GET", "tls-port"))
+
+    def view(self, lines: Lines, settings: StoreSettings) -> dict[str, Any]:
+        """It does not say that a session is encrypted, but at which of its ports the session is: that of TLS speaks nothing else."""
+        seen = _pairs(ask(lines, "CLIENT", "INFO").strip(), " ", "=")
+        local = "U" in seen.get("flags", "")
+        at_tls = settings.tls is not None and seen.get("laddr", "").endswith(f":{settings.port}")
+        version, cipher = lines.tls if at_tls else (None, None)
+        host = "localhost" if local else seen.get("addr", "")
+        return {"host": host, "ssl_version": version, "ssl_cipher": cipher, "listener": seen.get("laddr", "")}
+
+
+def ask(lines: Lines, *words: str) -> Any:
+    """Raises LabError, with the server's error where it gives one."""
+    encoded = [word.encode() for word in words]
+    lines.send(b"*%d\r\n" % len(encoded) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in encoded))
+    return _answer(lines, words)
+
+
+def _answer(lines: Lines, words: tuple[str, ...]) -> Any:
+    line = lines.line()
+    kind, rest = line[:1], line[1:]
+    try:
+        if kind == "+":
+            return rest
+        if kind == ":":
+            return int(rest)
+        if kind == "$":
+            return None if rest == "-1" else lines.exactly(int(rest))
+        if kind == "*":
+            return [_answer(lines, words) for _ in range(max(int(rest), 0))]
+    except ValueError:
+        pass
+    raise LabError(f"asked for {' '.join(words)!r} the server said {line[:200]!r}")
+
+
+def _pairs(text: str, between: str, middle: str) -> dict[str, str]:
+    words = (word.partition(middle) for word in text.split(between))
+    return {name: value for name, separator, value in words if separator}

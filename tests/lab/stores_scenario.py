@@ -1,0 +1,109 @@
+"""A program for the tests: a key-value store in the laboratory, filled and loaded on each asked path; JSON of what was obtained.
+
+python -m tests.lab.stores_scenario SERVER PATH[:TLS]...
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any, Literal
+
+from howfar.engine.key_value import KeyValue
+from howfar.engine.messages import LoadJob, Session, TablesDone, TablesJob, Tls
+from howfar.engine.process import EngineProcess, run_load
+from howfar.engine.receipt_check import mismatches
+from howfar.errors import HowfarError
+from howfar.lab import sandbox
+from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
+from howfar.lab.staged import LabStage
+
+KEYS = 300
+TRANSACTIONS = 400
+
+
+def _workload(server: str) -> KeyValue:
+    protocol: Literal["resp3", "memcached_meta"] = "memcached_meta" if server == "memcached" else "resp3"
+    return KeyValue(protocol=protocol, keys=KEYS, multi_get=2, keys_each=4)
+
+
+def _session(stage: LabStage) -> Session:
+    version = stage.asked.tls
+    if stage.trust is None or version is None:
+        return Session()
+    trust = stage.trust
+    return Session(tls=Tls(verify="full", ca_file=trust.ca_file, server_name=trust.server_name, versions=version))
+
+
+def _filled(stage: LabStage, workload: KeyValue) -> int:
+    job = TablesJob(
+        action="prepare",
+        target=stage.target,
+        user=stage.user,
+        database=stage.database,
+        workload=workload,
+        connections=1,
+        seed=1,
+        session=_session(stage),
+        stall_timeout_ns=10**10,
+    )
+    with EngineProcess(job, stage.client) as engine:
+        done = list(engine.events())[-1]
+    assert isinstance(done, TablesDone)
+    return done.rows
+
+
+def _trial(laboratory: Lab, server: str, asked: str) -> dict[str, Any]:
+    path, _, tls = asked.partition(":")
+    try:
+        with laboratory.stage({"path": path, **({"tls": tls} if tls else {})}) as stage:
+            workload = _workload(server)
+            filled = _filled(stage, workload)
+            job = LoadJob(
+                target=stage.target,
+                user=stage.user,
+                database=stage.database,
+                workload=workload,
+                connections=2,
+                seed=1,
+                warmup_ns=0,
+                measure_ns=20 * 10**9,
+                transactions=TRANSACTIONS,
+                session=_session(stage),
+                observe=stage.observe,
+            )
+            outcome = run_load(job, stage.client)
+            session = outcome.ready.receipt
+            obtained = stage.obtained(session.model_dump())
+            kinds = {one.kind: one.count for one in outcome.finished.histograms}
+            assert outcome.finished.lookups is not None
+            return {
+                "filled": filled,
+                "gets": outcome.finished.lookups.hits,
+                "misses": outcome.finished.lookups.misses,
+                "sets": kinds["command.set"],
+                "bytes": outcome.finished.bytes.model_dump(),
+                "receipt": obtained.receipt,
+                "violations": [*obtained.violations, *mismatches(job, session)],
+            }
+    except HowfarError as error:
+        return {"refused": error.message}
+
+
+def main() -> int:
+    if not sandbox.inside():
+        return sandbox.run_inside()
+    server, *asked = sys.argv[1:]
+    paths = tuple(dict.fromkeys(one.partition(":")[0] for one in asked))
+    request = LabRequest(server=server, paths=paths, rtt_ns=1_000_000, with_goodput=False)
+    with open_laboratory(request) as laboratory:
+        print(
+            json.dumps(
+                {"server": laboratory.server(), "trials": {one: _trial(laboratory, server, one) for one in asked}}
+            )
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

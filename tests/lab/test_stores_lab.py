@@ -1,0 +1,125 @@
+"""Redis and Memcached as servers of the laboratory: each path is what it was asked to be, and plain text is never taken for TLS."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from howfar.errors import HowfarError, PlanError, ServerCrashed
+from howfar.lab.servers import Tables
+from howfar.lab.servers.kinds import find_server
+from tests.lab import certificates
+from tests.lab.sandboxes import PATIENCE_S, run_lab
+from tests.lab.servers_here import prepared, short_directory
+from tests.lab.stores_scenario import KEYS
+from tests.lab.test_paths import _lasting
+
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
+CASES = ("socket", "tcp", "tcp:1.3", "remote", "remote:1.2", "forwarded-socket", "socket:1.3", "forwarded-socket:1.3")
+KINDS = ("redis", "memcached", *(("valkey",) if shutil.which("valkey-server") else ()))
+PORTS = {"redis": [6379], "memcached": [11211]}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def name(request: pytest.FixtureRequest) -> str:
+    try:
+        find_server(request.param)
+    except HowfarError as error:
+        pytest.skip(f"{request.param}: {error.message}")
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def seen(name: str, cache: Path) -> dict[str, dict[str, Any]]:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.lab.stores_scenario", name, *CASES],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        env={**os.environ, "XDG_CACHE_HOME": str(cache)},
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, dict[str, Any]] = json.loads(done.stdout)["trials"]
+    return found
+
+
+def test_each_path_is_what_was_asked_and_both_sides_count_alike(seen: dict[str, dict[str, Any]]) -> None:
+    for case in CASES[:6]:
+        trial, (_, _, tls) = seen[case], case.partition(":")
+        assert _lasting(trial["violations"]) == [], case
+        server = trial["receipt"]["server"]
+        counters, view, door = server["counters"], server["session_view"], server["door"]
+        assert (counters["Lookup_hits"], counters["Lookup_misses"]) == (trial["gets"], trial["misses"])
+        assert trial["gets"] > trial["misses"] == 0 and trial["filled"] == KEYS
+        assert counters["Calls_set"] == trial["sets"] + KEYS
+        assert counters["Bytes_sent"] > trial["bytes"]["to_client"]
+        assert (door["plain"], door["tls"] is not None, view["ssl_version"]) == (
+            not tls,
+            bool(tls),
+            f"TLSv{tls}" if tls else None,
+        )
+
+
+def test_where_it_listens_is_where_the_path_leads(name: str, seen: dict[str, dict[str, Any]]) -> None:
+    port, both = PORTS.get(name, PORTS["redis"]), name != "memcached"
+    server = {case: seen[case]["receipt"]["server"] for case in CASES[:6]}
+    assert server["forwarded-socket"]["tcp_ports"] == [] and len(server["forwarded-socket"]["sockets"]) == 1
+    assert server["remote"]["tcp_ports"] == server["remote:1.2"]["tcp_ports"] == port
+    assert bool(server["remote"]["sockets"]) == both and bool(server["socket"]["tcp_ports"]) == both
+    assert server["remote"]["session_view"]["host"].startswith("10.77.0.1:")
+    assert server["remote"]["listen_queue"] >= 4096
+
+
+def test_tls_on_a_socket_is_seen_to_be_plain_text(seen: dict[str, dict[str, Any]]) -> None:
+    for case in CASES[6:]:
+        assert "answers plain text there" in seen[case]["refused"]
+
+
+def test_the_receipt_too_says_that_a_socket_is_plain(
+    name: str, authority: certificates.Certificates, tmp_path: Path
+) -> None:
+    """Memcached with `-Z` and `-s` starts, warns of nothing and encrypts nothing."""
+    store = prepared(name, short_directory(tmp_path), tables=Tables(0, 0))
+    server = store.start(networking=False, tls=authority.server, reached_by="socket")
+    try:
+        if name == "memcached":
+            assert server.receipt(server.snapshot())[0]["facts"]["ssl_enabled"] == "yes", "so it says itself"
+        found = server.receipt(server.snapshot())[1]
+        assert len(found) == 2 and "does not" in found[0] and "plain text" in found[1]
+        with pytest.raises(PlanError):
+            server.query("SELECT 1")
+        os.kill(server.pid, 9)
+        with pytest.raises(ServerCrashed):
+            while True:
+                server.snapshot()
+    finally:
+        server.stop()
+
+
+def test_one_that_cannot_start_says_why(name: str, authority: certificates.Certificates, tmp_path: Path) -> None:
+    store = prepared(name, short_directory(tmp_path), tables=Tables(0, 0))
+    paths = authority.server
+    broken = type(paths)(paths.ca, tmp_path / "none", paths.key)
+    with pytest.raises(ServerCrashed, match="at start"):
+        store.start(networking=True, tls=broken, reached_by="tcp")
+
+
+def test_a_command_finds_it(name: str) -> None:
+    if name == "memcached":
+        script = (
+            'env | grep -c "HOWFAR_USER\\|HOWFAR_CLIENT_CNF"; ss -Hxl src "$HOWFAR_SOCKET" | wc -l; ls "$HOWFAR_SOCKET"'
+        )
+        done = run_lab("--server", name, "--", "sh", "-c", script)
+        assert (done.returncode, done.stdout.split()[:2]) == (0, ["0", "1"]), done.stderr
+    else:
+        script = 'test -r "$HOWFAR_CA_FILE" && echo "$HOWFAR_HOST:$HOWFAR_PORT"'
+        done = run_lab("--server", name, "--tls", "1.3", "--path", "tcp", "--", "sh", "-c", script)
+        assert (done.returncode, done.stdout.strip()) == (0, "127.0.0.1:6379"), done.stderr
+    assert f"{name} " in done.stderr and "empty" in done.stderr

@@ -1,0 +1,204 @@
+"""Redis and Memcached in the laboratory, without starting one: options, what they say of themselves, what a door must speak."""
+
+from __future__ import annotations
+
+import socket
+import stat
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.unit.test_lab_paths import _GOOD_REMOTE, _REMOTE
+
+from howfar.errors import LabError, PlanError, ServerCrashed, ServerMissing
+from howfar.lab.hosts import Host
+from howfar.lab.paths import session_violations
+from howfar.lab.servers import CertificatePaths, Ground
+from howfar.lab.servers.doors import Door, door_violations
+from howfar.lab.servers.key_value_server import _turned_away
+from howfar.lab.servers.lines import Lines
+from howfar.lab.servers.memcached import MemcachedDialect
+from howfar.lab.servers.program import identify, kind_of, version_of
+from howfar.lab.servers.redis import RedisDialect, ask
+from howfar.lab.servers.store_dialect import StoreSettings
+from howfar.plan.sessions import SessionAsked
+
+TLS = CertificatePaths(Path("/c/ca"), Path("/c/cert"), Path("/c/key"))
+
+
+def settings(
+    *, on_socket: bool = True, port: int | None = 7000, tls: CertificatePaths | None = None, namespaced: bool = True
+) -> StoreSettings:
+    ground = Ground(Path("/w"), Host("server", None), (0, 1), 5000, namespaced)
+    return StoreSettings(Path("/bin/x"), ground, Path("/w/s.sock") if on_socket else None, port, tls)
+
+
+def redis_options(asked: StoreSettings) -> dict[str, str]:
+    words = RedisDialect("redis").command_line(asked)[1:]
+    assert len(words) % 2 == 0 and all(name.startswith("--") for name in words[::2])
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+def test_redis_writes_nothing_and_lets_everybody_wait() -> None:
+    options = redis_options(settings())
+    assert (options["--save"], options["--appendonly"], options["--maxmemory"]) == ("", "no", "0")
+    assert (options["--port"], options["--bind"], options["--protected-mode"]) == ("7000", "0.0.0.0", "no")
+    assert int(options["--tcp-backlog"]) >= 5000 < int(options["--maxclients"])
+    assert (options["--unixsocket"], options["--unixsocketperm"]) == ("/w/s.sock", "700")
+
+
+def test_without_a_network_of_our_own_nobody_comes_from_elsewhere() -> None:
+    options = redis_options(settings(namespaced=False))
+    assert (options["--bind"], options["--protected-mode"]) == ("127.0.0.1", "yes")
+    assert "--listen=127.0.0.1" in MemcachedDialect().command_line(settings(on_socket=False, namespaced=False))
+
+
+def test_with_tls_there_is_no_plain_port() -> None:
+    options = redis_options(settings(tls=TLS))
+    assert (options["--port"], options["--tls-port"], options["--tls-auth-clients"]) == ("0", "7000", "no")
+    assert redis_options(settings(port=None))["--port"] == "0"
+
+
+def test_memcached_listens_in_one_place() -> None:
+    dialect = MemcachedDialect()
+    here, there = dialect.command_line(settings(port=None)), dialect.command_line(settings(on_socket=False, tls=TLS))
+    assert "--unix-socket=/w/s.sock" in here and not any(word.startswith(("--listen=", "--port")) for word in here)
+    assert {"--listen=0.0.0.0", "--port=7000", "--enable-ssl", "--threads=2"} < set(there)
+    assert not any(word.startswith("--unix-socket") for word in there)
+    assert "ssl_chain_cert=/c/cert,ssl_key=/c/key" in there
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "version"),
+    [
+        ("Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.3.0 bits=64", "redis", "7.0.15"),
+        ("Valkey server v=8.0.1 sha=00000000:0 malloc=jemalloc-5.3.0 bits=64", "valkey", "8.0.1"),
+        ("memcached 1.6.18\n", "memcached", "1.6.18"),
+        ("mariadbd  Ver 10.11.19-MariaDB-0+deb12u1 for debian", "mariadb", "10.11.19-MariaDB-0+deb12u1"),
+        ("/usr/sbin/mysqld  Ver 9.7.4 for Linux", "mysql", "9.7.4"),
+        ("ls (GNU coreutils) 9.1", None, None),
+    ],
+)
+def test_a_program_is_what_it_says(said: str, kind: str | None, version: str | None) -> None:
+    assert (kind_of(said), version_of(said)) == (kind, version)
+
+
+def test_a_store_is_asked_without_the_option_that_it_refuses(tmp_path: Path) -> None:
+    program = tmp_path / "anything"
+    program.write_text('#!/bin/sh\n[ "$1" = --version ] || exit 1\necho memcached 1.7.0\n')
+    program.chmod(stat.S_IRWXU)
+    assert (identify(program).kind, identify(program).version) == ("memcached", "1.7.0")
+    program.write_text('#!/bin/sh\n[ "$1" = --version ] || exit 1\necho something else 1.7.0\n')
+    with pytest.raises(ServerCrashed):
+        identify(program)
+    with pytest.raises(ServerMissing):
+        identify(tmp_path / "nothing")
+
+
+# ---------------------------------------------------------------- what a receipt is made of
+
+
+def test_a_door_speaks_what_was_asked_and_nothing_else() -> None:
+    assert door_violations(Door("x", plain=True, tls=None), encrypted=False) == ()
+    assert door_violations(Door("x", plain=False, tls="TLSv1.3"), encrypted=True) == ()
+    assert len(door_violations(Door("x", plain=False, tls=None), encrypted=False)) == 1
+    assert len(door_violations(Door("x", plain=True, tls="TLSv1.3"), encrypted=True)) == 1
+    assert len(door_violations(Door("x", plain=True, tls=None), encrypted=True)) == 2, "-Z together with -s"
+
+
+def test_data_and_clients_that_are_lost_void_a_trial() -> None:
+    assert _turned_away({"Evicted": 0, "Rejected_connections": 0}) == []
+    assert len(_turned_away({"Evicted": 3, "Rejected_connections": 1})) == 2
+    in_memory = {"save": "", "appendonly": "no", "maxmemory": "0"}
+    redis = RedisDialect("redis")
+    assert redis.unlike(in_memory, {"Forks": 0}) == []
+    for change in ({"save": "3600 1"}, {"appendonly": "yes"}, {"maxmemory": "100"}):
+        assert len(redis.unlike({**in_memory, **change}, {})) == 1
+    assert len(redis.unlike(in_memory, {"Forks": 1})) == 1
+    assert len(MemcachedDialect().unlike({}, {"Listen_disabled": 1})) == 1
+
+
+def test_a_store_that_tells_nothing_of_tls_is_not_asked_for_it() -> None:
+    asked = SessionAsked(tls="1.3")
+    session = {**_GOOD_REMOTE, "tls_client_version": "TLSv1.3", "protocol_mode": "resp3"}
+    assert session_violations(_REMOTE, session, asked) == ()
+    assert len(session_violations(_REMOTE, {**session, "tls_client_version": "TLSv1.2"}, asked)) == 1
+    assert len(session_violations(_REMOTE, {**session, "tls_client_version": None}, asked)) == 1
+    assert len(session_violations(_REMOTE, session, SessionAsked())) == 1
+    assert len(session_violations(_REMOTE, {**session, "protocol_mode": "text"}, asked)) == 1
+
+
+# ---------------------------------------------------------------- sessions
+
+
+@contextmanager
+def answering(directory: Path, *answers: bytes) -> Iterator[Lines]:
+    """A session with somebody who answers each request in turn, then hangs up."""
+    path = str(directory / "s")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+
+        def serve() -> None:
+            line, _ = listener.accept()
+            with line:
+                for answer in answers:
+                    line.recv(4096)
+                    line.sendall(answer)
+
+        server = threading.Thread(target=serve, daemon=True)
+        server.start()
+        with Lines({"socket": path}, 10.0) as lines:
+            yield lines
+        server.join(10)
+
+
+def bulk(text: str) -> bytes:
+    return b"$%d\r\n%s\r\n" % (len(text), text.encode())
+
+
+def test_redis_says_how_it_sees_a_session(tmp_path: Path) -> None:
+    over_socket = bulk("id=3 addr=/w/s.sock:0 laddr=/w/s.sock:0 flags=U name=\n")
+    over_tcp = bulk("id=4 addr=10.77.0.1:44868 laddr=10.77.0.2:7000 flags=N\n")
+    redis = RedisDialect("redis")
+    with answering(tmp_path, over_socket, over_tcp, b"-NOPERM no\r\n", b"+half") as lines:
+        assert redis.view(lines, settings())["host"] == "localhost"
+        seen = redis.view(lines, settings())
+        assert (seen["host"], seen["listener"], seen["ssl_version"]) == ("10.77.0.1:44868", "10.77.0.2:7000", None)
+        for _ in range(2):
+            with pytest.raises(LabError):
+                ask(lines, "PING")
+
+
+def test_redis_counts_commands(tmp_path: Path) -> None:
+    info = "# Stats\r\ntotal_commands_processed:12\r\nkeyspace_hits:7\r\ncmdstat_get:calls=9,usec=1,failed_calls=0\r\n"
+    with answering(tmp_path, bulk(info)) as lines:
+        assert RedisDialect("redis").counters(lines) == {"Questions": 12, "Lookup_hits": 7, "Calls_get": 9}
+
+
+def test_memcached_finds_our_session_and_no_listener(tmp_path: Path) -> None:
+    listener = b"STAT 23:addr unix:/w/s.sock\r\nSTAT 23:state conn_listening\r\n"
+    ours = b"STAT 24:addr ?:<AF 0>\r\nSTAT 24:listen_addr unix:/w/s.sock\r\nSTAT 24:state conn_parse_cmd\r\n"
+    other = ours.replace(b"/w/s.sock", b"/w/other.sock")
+    asked = settings(port=None)
+    with answering(
+        tmp_path, listener + ours + b"END\r\n", listener + b"END\r\n", other + b"END\r\n", b"ERROR\r\n"
+    ) as lines:
+        dialect = MemcachedDialect()
+        assert dialect.view(lines, asked)["host"] == "localhost"
+        assert dialect.view(lines, asked)["host"] == ""
+        assert dialect.view(lines, asked)["host"] == ""
+        with pytest.raises(LabError):
+            dialect.view(lines, asked)
+
+
+def test_a_plan_of_sql_is_refused_before_anything_is_started() -> None:
+    from howfar.cli.fitting import fit
+    from howfar.plan.load import load_plan
+
+    plan = load_plan("paths").plan
+    asked = plan.model_copy(update={"factors": plan.factors.model_copy(update={"server": ("redis",)})})
+    with pytest.raises(PlanError, match="stores keys"):
+        fit(asked)
