@@ -122,7 +122,7 @@ def _curve(mode: str, rtt: int | None) -> ReplicationCurve:
 
 def _trade(crashes: int) -> tuple[TradeRow, ...]:
     lost = {"async": Estimate(value=2130, low=1870, high=2390)}
-    safe = Estimate(value=0, low=0, high=0.139)
+    safe = Estimate(value=0, low=None, high=None)
     rows = []
     for rtt in RTTS:
         for mode, verdict in VERDICTS.items():
@@ -137,6 +137,7 @@ def _trade(crashes: int) -> tuple[TradeRow, ...]:
                     cost=None if mode == "none" else estimate(tps / TPS["none", None][2], 0.03),
                     commit_ms=64e3 / tps,
                     lost_per_crash=lost.get(mode, safe) if crashes and mode != "none" else None,
+                    fault="cut" if crashes and mode != "none" else None,
                     crashes=crashes if mode != "none" else 0,
                     phantoms=mode == "after-commit" if crashes and mode != "none" else None,
                     verdict=verdict,
@@ -243,7 +244,6 @@ def _loss(number: int, mode: str, fault: str, crashes: int) -> CrashLoss:
     each = tuple(_crash_point(rng, number + 6 * index, mode, fault) for index in range(crashes))
     lost = sum(point.lost for point in each)
     mean = lost / crashes
-    rule_of_three = 1 - 0.05 ** (1 / crashes)
     rate = each[0].commits_per_s
     return CrashLoss(
         arm=f"{WORDS[mode]}, {fault}",
@@ -256,7 +256,8 @@ def _loss(number: int, mode: str, fault: str, crashes: int) -> CrashLoss:
         commits_per_s=estimate(rate, 0.03),
         acknowledged=sum(point.acknowledged for point in each),
         lost=lost,
-        lost_per_crash=estimate(mean, 0.06) if lost else Estimate(value=0, low=0, high=rule_of_three),
+        share_that_may_lose=None if lost else 1 - 0.05 ** (1 / crashes),
+        lost_per_crash=estimate(mean, 0.06) if lost else Estimate(value=0, low=None, high=None),
         crashes_with_loss=sum(point.lost > 0 for point in each),
         most_lost=max(point.lost for point in each),
         predicted_lost=estimate(rate * (0.5 + 0.0475 if fault == "cut" else 0.0475), 0.1) if mode == "async" else None,

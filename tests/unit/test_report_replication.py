@@ -128,8 +128,10 @@ def test_an_order_is_said_to_be_one_and_which_crash_is_counted() -> None:
     assert words.foreseen(order) == "~ 70"
     assert words.foreseen(crash.losses[-1]) == "0"
     assert words.foreseen(cut.model_copy(update={"predicted_lost": None})) == figures.UNKNOWN, "0 would be a promise"
-    assert "loses most here, cut off: the link is cut" in words.worst_fault(crash.losses)
-    assert words.worst_fault([killed]) == ""
+    rows = findings("crash").trade
+    assert "Crashes counted here: cut off, that is, the link is cut" in words.trade_fault(rows)
+    assert words.trade_fault([row.model_copy(update={"fault": None}) for row in rows]) == ""
+    assert words.upper(25) == " (< 12 %)", "an upper limit of 11.29 %"
     late = tuple(loss.model_copy(update={"lost_before": 7, "lost_by_force": 90}) for loss in (cut,))
     assert "asynchronous 7 to 90 of 198,445. The rest were" in " ".join(tables.loss_notes(late))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from howfar.analysis.facts_in import number_in
 from howfar.analysis.replication.findings import CommitCost, CrashLoss, ReplicationCurve
-from howfar.analysis.replication.loss_words import MACHINE, before_the_fault
+from howfar.analysis.replication.loss_words import MACHINE, before_the_fault, may_lose
 from howfar.analysis.summary import Summary
 from howfar.plan.types import SEMI_SYNC
 from howfar.report import figures
@@ -161,7 +161,7 @@ def _rule_of_three(summary: Summary) -> str:
     safe = _safe(summary)
     if not safe:
         return ""
-    most, limit = _zeros(summary), words.upper_share(_zeros(summary))
+    most, limit = _zeros(summary), may_lose(_zeros(summary))
     alone = (
         f"Not beyond what {most} crashes can show: were one crash in {1 / limit:.0f} to lose something, {most} without a "
         f"loss would still come up once in twenty tries (upper limit {share(limit)})."
@@ -169,7 +169,7 @@ def _rule_of_three(summary: Summary) -> str:
     semi = [loss for loss in safe if loss.mode in SEMI_SYNC]
     crashes, commits = sum(loss.crashes for loss in semi), sum(loss.acknowledged for loss in semi)
     pooled = (
-        f" Over all {crashes} semi-synchronous crashes without a loss: {share(words.upper_share(crashes))}; {commits:,} commits "
+        f" Over all {crashes} semi-synchronous crashes without a loss: {share(may_lose(crashes))}; {commits:,} commits "
         "had been acknowledged in them."
         if len(semi) > 1
         else ""

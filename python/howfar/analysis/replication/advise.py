@@ -50,7 +50,10 @@ def _fast(found: ReplicationFindings, kind: str) -> Advice | None:
     losses = [loss for loss in (found.crash.losses if found.crash else ()) if loss.mode == "async"]
     worst = max(losses, key=lambda loss: loss.lost_per_crash.value, default=None)
     grounds = [_costs(row, found)]
-    if worst is not None:
+    if worst is not None and not worst.lost:
+        crashes = sum(loss.crashes for loss in losses)
+        grounds.append(f"none was lost in {crashes} crashes, which is no proof that none can be")
+    elif worst is not None:
         grounds.append(f"a crash lost {count_interval(worst.lost_per_crash)} of them at worst ({worst.arm})")
     elif row.replica_rtt_ns:
         on_the_way = row.commits_per_s.value * row.replica_rtt_ns / 2e9
@@ -108,7 +111,18 @@ def _costs(row: TradeRow, found: ReplicationFindings) -> str:
     text = f"{connections(row.threads)} commit{'s' if row.threads == 1 else ''} {rate_interval(row.commits_per_s)} times a second"
     if row.replica_rtt_ns:
         text += f" over {format_duration_ns(row.replica_rtt_ns)}"
-    return text + (f", {interval_text(row.cost)} of what they make {_reference(found)}" if row.cost is not None else "")
+    text += f", {interval_text(row.cost)} of what they make {_reference(found)}" if row.cost is not None else ""
+    return text + _less_durable(row.durability)
+
+
+def _less_durable(durability: str) -> str:
+    """The lines advised make every commit durable: their rate is not that of a run which did not."""
+    if durability == "strict":
+        return ""
+    return (
+        f", measured with durability {durability}: these lines flush each commit, which costs more "
+        "(--durability strict measures it)"
+    )
 
 
 def _crash_grounds(mode: str, losses: tuple[CrashLoss, ...]) -> list[str]:

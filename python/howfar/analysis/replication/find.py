@@ -7,11 +7,9 @@ from howfar.analysis.replication.cost import replication_cost
 from howfar.analysis.replication.fallback import fallback_sentence, fallback_stories
 from howfar.analysis.replication.findings import ReplicationFindings
 from howfar.analysis.replication.loss import crash_findings
+from howfar.analysis.replication.loss_words import loss_verdict
 from howfar.analysis.replication.trade import trade_rows
 from howfar.analysis.trials import TrialTable
-
-_VERDICT_SENTENCES = 3
-"""Of crashes: what is lost, what is kept, in as many modes as a plan has."""
 
 
 def replication_findings(table: TrialTable) -> ReplicationFindings | None:
@@ -32,7 +30,7 @@ def replication_findings(table: TrialTable) -> ReplicationFindings | None:
 def replication_verdict(found: ReplicationFindings) -> str:
     """The answer of such a run. Empty: its figures say nothing yet."""
     if found.crash is not None:
-        return " ".join(found.crash.sentences[:_VERDICT_SENTENCES])
+        return " ".join(loss_verdict(found.crash.losses))
     if found.fallback:
         return " ".join(fallback_sentence(story) for story in found.fallback)
     if found.cost is None:

@@ -140,7 +140,9 @@ class CrashLoss(Part):
     lost_by_force: int | None = None
     """Of them, acknowledged before it was in force: the most. None: a file of before does not say when that was."""
     lost_per_crash: Estimate
-    """Mean with its interval. With none lost at all the upper limit is the rule of three's, for the share of crashes that lose any."""
+    """Mean with its interval. With none lost at all there is none: see `share_that_may_lose`."""
+    share_that_may_lose: float | None = None
+    """Of such crashes, with a chance of one in twenty to see none in so many. None: some were lost."""
     crashes_with_loss: int
     most_lost: int
     predicted_lost: Estimate | None
@@ -172,6 +174,9 @@ class TradeRow(Part):
     replica_rtt_ns: int | None = None
     """The distance that the row is about; also where no replica is, so that a distance's rows stand together. None: no link."""
     threads: int
+    durability: str = "strict"
+    fault: str | None = None
+    """What the crashes of this row are. None: nothing was broken."""
     commits_per_s: Estimate
     cost: Estimate | None
     """Throughput over that without a replica, or else over the first row's. None: the row compared with."""

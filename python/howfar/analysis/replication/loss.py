@@ -2,8 +2,9 @@
 
 The interval of the mean loss is Student's, cut at nothing: of the skewed counts that crashes give it covers the truth in 85 to 95
 of 100 experiments of 20 crashes, where a percentile bootstrap always covers fewer (`test_replication_loss.py` repeats that). Where
-nothing was lost at all there is no scatter to go by: the upper limit is then the largest share of crashes with a loss that would show
-none in so many with a chance of one in twenty, 1 - 0.05^(1/n), which the rule of three calls 3/n.
+nothing was lost at all there is no scatter to go by, and the mean has no limits. What is said instead is another quantity: the largest
+share of crashes with a loss that would show none in so many with a chance of one in twenty, 1 - 0.05^(1/n), which the rule of three
+calls 3/n.
 
 What is foreseen for asynchronous replication, a crash: commits acknowledged while the primary lived on unheard, at the rate before the
 fault; for a primary that is killed with its link whole, what had not left it, of which only the order is known: what the replica had
@@ -22,12 +23,9 @@ from howfar.analysis.intervals import mean_interval, mean_of_counts
 from howfar.analysis.replication.arms import server_kind
 from howfar.analysis.replication.drawn import crash_points
 from howfar.analysis.replication.findings import CrashFindings, CrashLoss
-from howfar.analysis.replication.loss_words import UNHEARD, loss_sentences
+from howfar.analysis.replication.loss_words import UNHEARD, loss_sentences, may_lose
 from howfar.plan.types import SEMI_SYNC
 from howfar.results.records import Arm, ArmRole, CrashRecord, Run, Trial, TrialStatus
-
-CHANCE = 0.05
-"""Of seeing no loss in all crashes where the share of crashes that lose something is at the upper limit."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +74,7 @@ def _loss(crashes: _Crashes) -> CrashLoss:
         lost_before=sum(record.lost - record.lost_after for record in records),
         lost_by_force=_by_force(records),
         lost_per_crash=lost_per_crash(losses),
+        share_that_may_lose=None if any(losses) else may_lose(len(losses)),
         crashes_with_loss=sum(lost > 0 for lost in losses),
         most_lost=max(losses),
         predicted_lost=None if mode in SEMI_SYNC else _predicted(records),
@@ -98,10 +97,8 @@ def _by_force(records: Sequence[CrashRecord]) -> int | None:
 
 
 def lost_per_crash(losses: Sequence[int]) -> Estimate:
-    """Mean; see above for its limits."""
-    if not any(losses):
-        return Estimate(value=0.0, low=0.0, high=1 - CHANCE ** (1 / len(losses)))
-    return mean_of_counts(losses)
+    """Mean; see above for its limits, of which nothing lost has none."""
+    return mean_of_counts(losses) if any(losses) else Estimate(value=0.0, low=None, high=None)
 
 
 def _predicted(records: Sequence[CrashRecord]) -> Estimate | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from howfar.analysis.estimate import Estimate
@@ -9,6 +10,8 @@ from howfar.analysis.replication.findings import CrashLoss
 from howfar.analysis.replication.words import mode_words, rate
 from howfar.plan.types import SEMI_SYNC
 
+_CHANCE = 0.05
+"""Of seeing no loss in all crashes where the share of crashes that lose something is at the upper limit."""
 UNHEARD = frozenset({"cut", "cut-to-replica", "stop-replica"})
 """Faults after which the primary lives on, and nothing of it arrives. Not `cut-to-primary`: what TCP sends without an acknowledgement
 still arrives then."""
@@ -31,6 +34,32 @@ def loss_sentences(losses: Sequence[CrashLoss]) -> tuple[str, ...]:
         [_lost(loss) for loss in apart] + [_kept(mode, kept) for mode in SEMI_SYNC] + [_early(kept), _untold(losses)]
     )
     return tuple(sentence for sentence in found if sentence)
+
+
+def loss_verdict(losses: Sequence[CrashLoss]) -> tuple[str, ...]:
+    """One sentence a mode. What should not be comes first: a semi-synchronous loss; of other modes the fault that loses most."""
+    by_mode: dict[str, list[CrashLoss]] = {}
+    for loss in losses:
+        by_mode.setdefault(loss.mode, []).append(loss)
+    semi = [mode for mode in SEMI_SYNC if mode in by_mode]
+    broken = [mode for mode in semi if any(loss.lost for loss in by_mode[mode])]
+    apart = [
+        _lost(max(found, key=lambda loss: loss.lost_per_crash.value))
+        for mode, found in by_mode.items()
+        if mode not in SEMI_SYNC
+    ]
+    kept = [_kept(mode, losses) for mode in semi if mode not in broken]
+    return (*(_kept(mode, losses) for mode in broken), *apart, *kept)
+
+
+def may_lose(crashes: int) -> float:
+    """The share of crashes that lose something, at most, when none of so many did: 95 %, exact."""
+    return float(1 - _CHANCE ** (1 / crashes))
+
+
+def percent_up(share: float) -> str:
+    """An upper limit is rounded up: `12` of 11.29 %."""
+    return f"{math.ceil(round(share * 100, 6))}"
 
 
 def count_interval(value: Estimate) -> str:
@@ -91,17 +120,18 @@ def _kept(mode: str, losses: Sequence[CrashLoss]) -> str:
             f"{_capital(mode_words(mode))} lost {lost:,} of {acknowledged:,} acknowledged commits in {_crashes(crashes)}, at most "
             f"{worst.most_lost:,} in one, when {FAULT_WORDS.get(worst.fault, worst.fault)}: it should have lost none."
         )
-    limit = 1 - 0.05 ** (1 / crashes)
+    faults = len({loss.fault for loss in here})
+    pooled = f", {faults} kinds of fault taken together" if faults > 1 else ""
     return (
-        f"{_capital(mode_words(mode))} lost none of {acknowledged:,} acknowledged commits in {_crashes(crashes)}; "
-        f"so many crashes exclude a share of more than {limit * 100:.0f} % that lose any."
+        f"{_capital(mode_words(mode))} lost none of {acknowledged:,} acknowledged commits in {_crashes(crashes)}{pooled}; "
+        f"so many crashes exclude a share of more than {percent_up(may_lose(crashes))} % that lose any."
     )
 
 
 def _at_most(loss: CrashLoss) -> str:
-    high = loss.lost_per_crash.high
+    share = loss.share_that_may_lose
     return (
-        f", which excludes a share of more than {high * 100:.0f} % of crashes that lose any" if high is not None else ""
+        "" if share is None else f", which excludes a share of more than {percent_up(share)} % of crashes that lose any"
     )
 
 

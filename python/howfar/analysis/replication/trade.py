@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
 
 from howfar.analysis.estimate import Estimate
 from howfar.analysis.intervals import judge_ratio, welch_ratio
 from howfar.analysis.replication.arms import ALONE, ReplicationArm
 from howfar.analysis.replication.findings import CrashFindings, CrashLoss, TradeRow
 from howfar.analysis.replication.words import mode_words, rate
-from howfar.plan.types import SEMI_SYNC
-from howfar.results.records import Arm
+from howfar.plan.types import ORDINARY, SEMI_SYNC
+from howfar.results.records import Arm, FactorValue
 
 TYPICAL_THREADS = 64
 """Enough that connections share a wait; a run that has not this number shows the nearest."""
 _ORDER = (ALONE, "async", "after-commit", "after-sync")
 """From what loses most to what loses nothing."""
+_FAULTS = ("cut", "cut-to-replica", "kill-primary", "stop-replica", "cut-to-primary", "replica-leaves")
+"""The one that stands for a row comes first: of a crash, what the death of a machine is nearest to."""
 
 
 def trade_rows(
     arms: Sequence[ReplicationArm], crash: CrashFindings | None, every: Sequence[Arm]
 ) -> tuple[TradeRow, ...]:
-    """Of a plan without faults a row for each mode and distance; of crashes alone one for each mode, by its rate before the fault."""
-    losses = crash.losses if crash is not None else ()
-    return _measured(arms, losses) if arms else _crashed(losses, {arm.name: arm for arm in every})
+    """Of a plan without faults a row for each mode and distance; of crashes alone one for each mode and ground, by its rate before the
+    fault. A run has one server."""
+    broken = _broken(crash.losses if crash is not None else (), {arm.name: arm for arm in every})
+    return _measured(arms, broken) if arms else _crashed(broken)
 
 
-def _measured(arms: Sequence[ReplicationArm], losses: Sequence[CrashLoss]) -> tuple[TradeRow, ...]:
+def _measured(arms: Sequence[ReplicationArm], broken: Sequence[_Broken]) -> tuple[TradeRow, ...]:
     threads = {arm.threads for arm in arms}
     chosen = min(threads, key=lambda count: abs(math.log(count / TYPICAL_THREADS)))
     here = [arm for arm in arms if arm.threads == chosen]
@@ -38,7 +42,7 @@ def _measured(arms: Sequence[ReplicationArm], losses: Sequence[CrashLoss]) -> tu
     for distance in distances or [None]:
         near = [arm for arm in here if arm.mode == ALONE or arm.replica_rtt_ns == distance]
         near.sort(key=lambda arm: _ORDER.index(arm.mode))
-        rows += [_row(arm, distance, alone or near[0], losses) for arm in near]
+        rows += [_row(arm, distance, alone or near[0], broken) for arm in near]
     return tuple(rows)
 
 
@@ -47,71 +51,102 @@ def _plain(arm: ReplicationArm) -> bool:
     return arm.mode == ALONE or all(arm.level(name) == level for name, level in ordinary.items())
 
 
-def _row(arm: ReplicationArm, distance: int | None, reference: ReplicationArm, losses: Sequence[CrashLoss]) -> TradeRow:
+def _row(arm: ReplicationArm, distance: int | None, reference: ReplicationArm, broken: Sequence[_Broken]) -> TradeRow:
     rates, below = arm.by_block, reference.by_block
     ratios = [rates[block] / below[block] for block in rates if block in below]
-    mine = _of_mode(losses, arm.mode, distance)
+    mine = next((each for each in broken if each.ground == _ground(arm.arm)), None)
     per_s = arm.commits_per_s
     return TradeRow(
         mode=arm.mode,
         says=mode_words(arm.mode),
         replica_rtt_ns=distance,
         threads=arm.threads,
+        durability=arm.durability,
+        fault=mine.loss.fault if mine else None,
         commits_per_s=per_s,
         cost=None if arm is reference or not ratios else judge_ratio(ratios).quoted,
         commit_ms=arm.threads / per_s.value * 1e3,
-        lost_per_crash=_worst(mine).lost_per_crash if mine else None,
-        crashes=sum(loss.crashes for loss in mine),
-        phantoms=_phantoms(mine),
-        verdict=_verdict(arm.mode, arm.kind, mine, per_s.value, distance),
+        lost_per_crash=mine.loss.lost_per_crash if mine else None,
+        crashes=mine.loss.crashes if mine else 0,
+        phantoms=_phantoms(mine.loss) if mine else None,
+        verdict=_verdict(arm.mode, mine, per_s.value, distance),
     )
 
 
-def _of_mode(losses: Sequence[CrashLoss], mode: str, distance: int | None) -> list[CrashLoss]:
-    """At this distance, within what a measurement of it differs from what was asked."""
-    return [
-        loss
-        for loss in losses
-        if loss.mode == mode and (distance is None or abs(loss.replica_rtt_ns - distance) <= 0.1 * distance + 1e5)
-    ]
+Ground = tuple[tuple[str, FactorValue], ...]
 
 
-def _worst(losses: Sequence[CrashLoss]) -> CrashLoss:
-    """The fault that loses most; of those that lose nothing the one with most crashes."""
-    return max(losses, key=lambda loss: (loss.lost_per_crash.value, loss.crashes))
+@dataclass(frozen=True)
+class _Broken:
+    """Crashes that differ in what broke and in nothing else. One fault stands for them, the same in each such group if they have one
+    in common: figures of several faults are not one row's."""
+
+    ground: Ground
+    loss: CrashLoss
+    every: tuple[CrashLoss, ...]
+
+    @property
+    def lost(self) -> int:
+        """By any fault."""
+        return sum(loss.lost for loss in self.every)
+
+    def level(self, name: str) -> FactorValue | None:
+        return dict(self.ground).get(name, ORDINARY.get(name))
+
+    @property
+    def beside(self) -> Ground:
+        """Whose rates may be compared: all but the mode, and what only a mode with a replica has."""
+        return tuple(pair for pair in self.ground if pair[0] != "replication")
 
 
-def _phantoms(losses: Sequence[CrashLoss]) -> bool | None:
-    return any(loss.phantoms for loss in losses) if losses and any(loss.seen for loss in losses) else None
+def _ground(arm: Arm) -> Ground:
+    """Every factor but the fault."""
+    return tuple(sorted((name, level) for name, level in arm.factors.items() if name != "fault"))
 
 
-def _crashed(losses: Sequence[CrashLoss], arms: Mapping[str, Arm]) -> tuple[TradeRow, ...]:
-    """Costs are over the first row's rate; crashes are no blocks, so they are not paired."""
-    modes = sorted({loss.mode for loss in losses}, key=lambda mode: _ORDER.index(mode) if mode in _ORDER else 9)
+def _broken(losses: Sequence[CrashLoss], arms: Mapping[str, Arm]) -> list[_Broken]:
+    groups: dict[Ground, list[CrashLoss]] = {}
+    for loss in losses:
+        groups.setdefault(_ground(arms[loss.arm]), []).append(loss)
+    shared = set.intersection(*({loss.fault for loss in found} for found in groups.values())) if groups else set()
+    return [_Broken(ground, _chosen(found, shared), tuple(found)) for ground, found in groups.items()]
+
+
+def _chosen(losses: Sequence[CrashLoss], shared: Container[str]) -> CrashLoss:
+    """By an order that was settled beforehand, not by what was found."""
+    return min(losses, key=lambda loss: (loss.fault not in shared, _FAULTS.index(loss.fault)))
+
+
+def _phantoms(loss: CrashLoss) -> bool | None:
+    return loss.phantoms > 0 if loss.seen else None
+
+
+def _crashed(broken: Sequence[_Broken]) -> tuple[TradeRow, ...]:
+    """Costs are over the first row of the same ground; crashes are no blocks, so they are not paired."""
     rows: list[TradeRow] = []
-    first: list[float] = []
-    for mode in modes:
-        mine = [loss for loss in losses if loss.mode == mode]
-        rates = [point.commits_per_s for loss in mine for point in loss.each if point.commits_per_s > 0]
-        worst = _worst(mine)
-        distance = int(arms[worst.arm].factors.get("replica_rtt_ns", worst.replica_rtt_ns))
-        value = sum(rates) / len(rates) if rates else worst.commits_per_s.value
+    first: dict[Ground, list[float]] = {}
+    for each in sorted(broken, key=lambda each: _ORDER.index(each.loss.mode) if each.loss.mode in _ORDER else 9):
+        loss = each.loss
+        rates = [point.commits_per_s for point in loss.each if point.commits_per_s > 0]
+        distance = int(each.level("replica_rtt_ns") or loss.replica_rtt_ns)
         rows.append(
             TradeRow(
-                mode=mode,
-                says=mode_words(mode),
+                mode=loss.mode,
+                says=mode_words(loss.mode),
                 replica_rtt_ns=distance,
-                threads=worst.threads,
-                commits_per_s=worst.commits_per_s,
-                cost=_over(rates, first),
-                commit_ms=worst.threads / value * 1e3 if value else 0.0,
-                lost_per_crash=worst.lost_per_crash,
-                crashes=sum(loss.crashes for loss in mine),
-                phantoms=_phantoms(mine),
-                verdict=_verdict(mode, "", mine, value, distance),
+                threads=loss.threads,
+                durability=str(each.level("durability")),
+                fault=loss.fault,
+                commits_per_s=loss.commits_per_s,
+                cost=_over(rates, first.get(each.beside, ())),
+                commit_ms=loss.threads / loss.commits_per_s.value * 1e3 if loss.commits_per_s.value else 0.0,
+                lost_per_crash=loss.lost_per_crash,
+                crashes=loss.crashes,
+                phantoms=_phantoms(loss),
+                verdict=_verdict(loss.mode, each, loss.commits_per_s.value, distance),
             )
         )
-        first = first or rates
+        first.setdefault(each.beside, rates)
     return tuple(rows)
 
 
@@ -121,33 +156,30 @@ def _over(rates: Sequence[float], first: Sequence[float]) -> Estimate | None:
     return welch_ratio([math.log(rate) for rate in rates], [math.log(rate) for rate in first])
 
 
-def _verdict(mode: str, kind: str, losses: Sequence[CrashLoss], per_s: float, distance: int | None) -> str:
+def _verdict(mode: str, broken: _Broken | None, per_s: float, distance: int | None) -> str:
     if mode == ALONE:
         return "where a lost machine may take all of its data"
     if mode == "async":
-        return f"where a crash may lose acknowledged commits: {_async_loss(losses, per_s, distance)}"
+        return f"where a crash may lose acknowledged commits: {_async_loss(broken, per_s, distance)}"
     if mode not in SEMI_SYNC:
         return ""
-    lost = sum(loss.lost for loss in losses)
+    lost = broken.lost if broken else 0
     kept = (
         "no acknowledged commit may be lost"
         if not lost
         else f"{lost:,} acknowledged commits were lost, though none should be"
     )
     if mode == "after-commit":
-        shown = any(loss.phantoms for loss in losses)
+        shown = broken is not None and any(loss.phantoms for loss in broken.every)
         seen = "saw" if shown else "may see"
-        words = f"where {kept}, and readers that {seen} commits which a crash takes back do no harm"
-        return words + ("; the default" if kind == "mariadb" else "")
-    words = f"where {kept} and none seen that a crash takes back"
-    return words + ("; a commit waits for more than its own acknowledgement" if kind == "mariadb" else "")
+        return f"where {kept}, and readers that {seen} commits which a crash takes back do no harm"
+    return f"where {kept} and none seen that a crash takes back"
 
 
-def _async_loss(losses: Sequence[CrashLoss], per_s: float, distance: int | None) -> str:
-    worst = _worst(losses) if losses else None
-    if worst is not None and worst.lost:
-        return f"{rate(worst.lost_per_crash.value)} a crash here"
+def _async_loss(broken: _Broken | None, per_s: float, distance: int | None) -> str:
+    if broken is not None and broken.loss.lost:
+        return f"{rate(broken.loss.lost_per_crash.value)} a crash here"
     on_the_way = per_s * (distance or 0) / 2e9
-    if worst is None and on_the_way >= 1:
+    if broken is None and on_the_way >= 1:
         return f"at this rate {rate(on_the_way)} are on the way to the replica at any moment"
     return "as many as are on the way when it happens"

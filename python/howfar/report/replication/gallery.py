@@ -28,10 +28,9 @@ def cards(summary: Summary) -> str:
     threads = sorted({row.threads for row in rows})
     where = [f"RTT {words.distance(rtt)} to the replica"] if rtt is not None else []
     where.append(f"{' or '.join(map(str, threads))} connection{'' if threads == [1] else 's'}")
-    crash = findings.crash if findings else None
-    worst = f" {said}" if crash and (said := words.worst_fault(crash.losses)) else ""
+    broken = f" {said}" if (said := words.trade_fault(rows)) else ""
     unknown = f" {tables.NOT_BROKEN}" if all(row.lost_per_crash is None for row in rows) else ""
-    return f'<div class="answers four">{inner}</div><p class="muted small">{text(", ".join(where))}.{text(unknown or worst)}</p>'
+    return f'<div class="answers four">{inner}</div><p class="muted small">{text(", ".join(where))}.{text(unknown or broken)}</p>'
 
 
 def _card(row: TradeRow, lost_first: bool) -> str:

@@ -65,6 +65,7 @@ def _loss(loss: CrashLoss) -> Line:
         "acknowledged": loss.acknowledged,
         "lost": loss.lost,
         **_limits("lost_per_crash", loss.lost_per_crash),
+        "share_that_may_lose": _number(loss.share_that_may_lose),
         "crashes_with_loss": loss.crashes_with_loss,
         "most_lost": loss.most_lost,
         **_limits("predicted_lost", loss.predicted_lost),

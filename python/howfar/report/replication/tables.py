@@ -30,7 +30,7 @@ def trade(findings: ReplicationFindings, wide: bool = False) -> Table | None:
     if not rows:
         return None
     found = _trade(rows, wide)
-    worst = words.worst_fault(findings.crash.losses) if findings.crash else ""
+    worst = words.trade_fault(findings.trade)
     return replace(found, notes=(*found.notes, worst)) if worst else found
 
 

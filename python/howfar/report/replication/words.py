@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from howfar.analysis.estimate import Estimate
 from howfar.analysis.replication.findings import CrashLoss, FallbackStory, ReplicationCurve, TradeRow
-from howfar.analysis.replication.loss_words import UNHEARD
+from howfar.analysis.replication.loss_words import UNHEARD, may_lose, percent_up
 from howfar.plan.cells import MODE_WORDS
 from howfar.plan.types import SEMI_SYNC
 from howfar.report import figures
@@ -82,23 +82,20 @@ def foreseen(loss: CrashLoss) -> str:
     return f"{'' if loss.fault in UNHEARD else '~ '}{count(found.value)}"
 
 
-def worst_fault(losses: Sequence[CrashLoss]) -> str:
-    """What broke where most was lost, which is what a trade counts. Empty: nothing was lost, or there is one fault only."""
-    worst = max(losses, key=lambda loss: loss.lost_per_crash.value, default=None)
-    if worst is None or not worst.lost or len({loss.fault for loss in losses}) < 2:
+def trade_fault(rows: Sequence[TradeRow]) -> str:
+    """What a crash is in a trade. Empty: nothing was broken."""
+    faults = list(dict.fromkeys(row.fault for row in rows if row.fault is not None))
+    if not faults:
         return ""
-    said = FAULTS_SAID.get(worst.fault)
-    return f"A crash is the one that loses most here, {fault_words(worst.fault)}{f': {said}' if said else ''}."
-
-
-def upper_share(crashes: int) -> float:
-    """Of crashes that lose something, when none of so many did: 95 %, exact."""
-    return float(1 - 0.05 ** (1 / crashes))
+    said = [
+        fault_words(fault) + (f", that is, {FAULTS_SAID[fault]}" if fault in FAULTS_SAID else "") for fault in faults
+    ]
+    return f"Crashes counted here: {'; '.join(said)}."
 
 
 def upper(crashes: int) -> str:
     """` (< 14 %)`: with 95 % confidence fewer crashes than this lose any."""
-    return f" (< {upper_share(crashes) * 100:.0f} %)" if crashes else ""
+    return f" (< {percent_up(may_lose(crashes))} %)" if crashes else ""
 
 
 def to_the_end(story: FallbackStory) -> bool:
