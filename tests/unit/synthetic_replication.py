@@ -24,6 +24,8 @@ from howfar.analysis.replication.findings import (
     TradeRow,
 )
 from howfar.analysis.summary import Advice, Summary
+from howfar.lab.replication.proof import Snapshot, window_facts
+from howfar.lab.replication.semi_sync import PrimaryEnd
 from howfar.results.records import ArmRole
 
 MS = 1_000_000
@@ -62,17 +64,27 @@ def _receipt(mode: str, rtt: int | None) -> dict[str, Any]:
     """Section `replication`, as far as reports read it."""
     if mode == "none":
         return {}
+    window = window_facts(_snapshot(mode, 0), _snapshot(mode, 9213))
+    return {"replication": {"window": window, "wires": {"replica1": {"rtt_at_rest_ns": {"p50": rtt}}}}}
+
+
+def _snapshot(mode: str, acknowledged: int) -> Snapshot:
     semi = mode.startswith("after")
-    end = {"enabled": semi, "status": semi, "clients": int(semi), "no_tx": 0, "no_times": 0, "timeout_ms": 3_600_000}
-    after = {**end, "yes_tx": 9213 if semi else 0}
-    return {
-        "replication": {
-            "before": {"primary": {**end, "yes_tx": 0}, "replicas": []},
-            "after": {"primary": after, "replicas": []},
-            "mean_wait_us": 91_000.0 if semi else None,
-            "wires": [{"rtt_at_rest_ns": {"p50": rtt}}],
-        }
-    }
+    end = PrimaryEnd(
+        enabled=semi,
+        status=semi,
+        clients=int(semi),
+        timeout_ms=3_600_000,
+        wait_point=WORDS[mode].split()[-1],
+        wait_for=1,
+        yes_tx=acknowledged if semi else 0,
+        no_tx=0,
+        no_times=0,
+        tx_waits=acknowledged if semi else 0,
+        tx_wait_us=acknowledged * 91_000,
+        waiting=0,
+    )
+    return Snapshot(position="0-3-4711", primary=end, replicas=())
 
 
 def _curve(mode: str, rtt: int | None) -> ReplicationCurve:

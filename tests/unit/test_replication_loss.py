@@ -16,7 +16,8 @@ from howfar.analysis.intervals import mean_interval
 from howfar.analysis.replication.fallback import fallback_sentence
 from howfar.analysis.replication.findings import CrashLoss, ReplicationFindings
 from howfar.analysis.replication.loss import foreseen_loss, lost_per_crash
-from howfar.results.records import Arm, ArmRole, CrashRecord, FallbackRecord, Trial, TrialStatus
+from howfar.analysis.replication.returned import returned
+from howfar.results.records import Arm, ArmRole, CrashRecord, FallbackRecord, FallbackSample, Trial, TrialStatus
 
 CRASHES = 20
 
@@ -225,7 +226,10 @@ def test_a_fallback_is_told() -> None:
     assert story.after_return_ms.value == pytest.approx((record.back_ns - record.returned_ns) / 1e6)
     assert story.share_unprotected == pytest.approx(1234 / record.acknowledged)
     assert story.series is not None and story.log_lines
-    assert "told clients of 1,234 commits that it alone had" in fallback_sentence(story)
+    text = fallback_sentence(story)
+    assert "told clients of 1,234 commits that no replica had acknowledged" in text
+    assert "at least" not in text and "lacked up to 40" in text
+    assert (story.censored, story.most_behind) == (0, 40)
 
 
 def test_a_primary_that_never_came_back_was_asynchronous_to_the_end() -> None:
@@ -238,6 +242,7 @@ def test_a_primary_that_never_came_back_was_asynchronous_to_the_end() -> None:
     (story,) = found.fallback
     assert trial.fault.fell_ns is not None and story.degraded_ms is not None
     assert story.degraded_ms.value == pytest.approx((trial.fault.samples[-1].at_ns - trial.fault.fell_ns) / 1e6)
+    assert story.censored == 1 and "asynchronous for at least" in fallback_sentence(story)
 
 
 def test_what_was_promised_before_the_cut_is_told_apart() -> None:
@@ -273,6 +278,60 @@ def test_a_primary_that_only_an_idle_moment_brings_back_is_told(ended_s: int | N
     (story,) = found.fallback
     assert (story.held_off == 1) is said
     assert ("only the end of the load" in fallback_sentence(story)) is said
+    assert (story.censored == 1) is said
+
+
+def test_of_censored_trials_nothing_has_an_interval() -> None:
+    trial = fallback_trial()
+    assert isinstance(trial.fault, FallbackRecord) and trial.fault.fell_ns is not None
+    times = {"back_ns": 45 * 10**9, "load_ended_ns": 30 * 10**9}
+    late = trial.model_copy(update={"fault": trial.fault.model_copy(update=times)})
+    trials = [one.model_copy(update={"number": n, "block": n}) for n, one in enumerate((trial, late, late))]
+    arm = Arm(name=trial.arm, role=ArmRole.BASELINE, factors={"path": "socket", "replication": "after-sync"})
+    found = summarise(run_of("mysql", [arm], trials, "fallback")).replication
+    assert found is not None
+    (story,) = found.fallback
+    assert story.censored == 2 and story.degraded_ms is not None and story.after_return_ms is not None
+    for estimate in (story.degraded_ms, story.after_return_ms, story.unprotected):
+        assert (estimate.low, estimate.high) == (None, None)
+    assert story.stall_ms.low is not None, "that was seen to its end"
+    text = fallback_sentence(story)
+    assert text.count("at least") == 3 and "[" not in text.split(", then")[1]
+
+
+def _story_record(**changes: Any) -> FallbackRecord:
+    """Asynchronous from 1 s on at ten commits a slice of 100 ms; the line carries again at 2 s."""
+    looks = [
+        FallbackSample(
+            at_ns=at * 100 * MS, semi_sync=at < 10, clients=1, waiting=0, acknowledged=0, unacknowledged=0, behind=lacks
+        )
+        for at, lacks in [(9, 4), (10, 4), (19, 90), (20, 100), (21, 60), (22, 25), (23, 12), (30, 12)]
+    ]
+    fault = fallback_trial().fault
+    assert isinstance(fault, FallbackRecord)
+    fields = {
+        "fell_ns": 1000 * MS,
+        "returned_ns": 2000 * MS,
+        "back_ns": None,
+        "unprotected": 200,
+        "samples": tuple(looks),
+        "commits": tuple((slice_ * 100 * MS, 10) for slice_ in range(10, 31)),
+    }
+    return fault.model_copy(update=fields | changes)
+
+
+def test_a_replica_has_caught_up_when_it_lacks_what_is_on_its_way() -> None:
+    found = returned(_story_record(), 50 * MS)
+    assert (found.caught_up_ns, found.most_behind) == (2300 * MS, 100), "25 is more than two slices have, 12 is not"
+    assert found.alone == 200 - 7 * 10, "whole slices from 2.3 to 3.0 s"
+    assert returned(_story_record(), 150 * MS).caught_up_ns == 2200 * MS, "over a longer line more is on its way"
+
+
+def test_a_replica_that_did_not_catch_up_leaves_all_to_the_primary() -> None:
+    far = tuple(sample.model_copy(update={"behind": 500}) for sample in _story_record().samples)
+    found = returned(_story_record(samples=far), 50 * MS)
+    assert (found.caught_up_ns, found.alone, found.most_behind) == (None, 200, 500)
+    assert returned(_story_record(fell_ns=None, unprotected=0), 50 * MS).caught_up_ns is None
 
 
 def test_the_advice_has_lines_and_grounds() -> None:

@@ -125,7 +125,7 @@ def test_an_order_is_said_to_be_one_and_which_crash_is_counted() -> None:
     killed, cut = crash.losses[:2]
     assert words.foreseen(cut) == "9,800"
     order = killed.model_copy(update={"predicted_lost": Estimate(value=70, low=0, high=220)})
-    assert words.foreseen(order) == "~ 70"
+    assert words.foreseen(order) == "≲ 70"
     assert words.foreseen(crash.losses[-1]) == "0"
     assert words.foreseen(cut.model_copy(update={"predicted_lost": None})) == figures.UNKNOWN, "0 would be a promise"
     rows = findings("crash").trade
@@ -273,10 +273,28 @@ def test_a_sceptic_is_answered_from_the_run() -> None:
     assert "1 crash was void" in asked["Are the clients' logs complete?"]
     cost_asked = dict(questions(summary("replication")))
     held = cost_asked["Was semi-sync on in every commit? How do you know?"]
-    assert "of its 12 cells" in held and " 0 commits without one" in held and "0.97 round trips" in held
+    assert (
+        "of its 12 cells" in held
+        and "counted 110,556 acknowledgements" in held
+        and " 0 commits without one" in held
+        and "0.97 round trips" in held
+    )
     assert "that is memory" in cost_asked["Is fsync real here?"] and "tmpfs" in cost_asked["Is fsync real here?"]
     assert "6.2 % at worst" in cost_asked["Is the model fitted to what it predicts?"]
     assert "in ratios" not in dict(questions(summary("fallback"))).get("Is it not just noise?", "")
+
+
+def test_a_void_trial_is_counted_for_what_made_it_void() -> None:
+    reasons = {
+        "replica1 was not replicating after the window: receiving No, applying Yes": 1,
+        "the wait point was AFTER_COMMIT instead of AFTER_SYNC before the window": 1,
+        "the primary's counters went back during the window: it was started again, or they were reset": 2,
+        "no commit was acknowledged before the fault": 8,
+        "the load ended before the fault came": 16,
+    }
+    found = summary("crash").model_copy(update={"void_reasons": reasons})
+    held = dict(questions(found))["Was semi-sync on in every commit? How do you know?"]
+    assert "Void for such a reason in this run: 4." in held
 
 
 def test_an_account_that_does_not_add_up_and_a_cut_that_was_not_made_are_owned_up_to() -> None:

@@ -79,7 +79,8 @@ def _counted(summary: Summary) -> str:
 
 def _ends(receipt: dict[str, Any]) -> tuple[dict[str, int], dict[str, int]] | None:
     """What the primary said before and after. None: another kind of receipt."""
-    section = receipt.get("replication")
+    replication = receipt.get("replication")
+    section = replication.get("window") if isinstance(replication, dict) else None
     if not isinstance(section, dict):
         return None
     found = []
@@ -106,9 +107,27 @@ def _clock(summary: Summary) -> str:
     )
 
 
+_MARKS = (
+    "acknowledge",
+    "semi-sync",
+    "asynchronous",
+    "round trip to the replica",
+    "was not replicating",
+    "wait point was",
+    "timeout in ms was",
+    "counters went back",
+)
+"""Of the sentences of `lab/replication/proof.py`."""
+_OTHERWISE = ("no commit was acknowledged before the fault",)
+"""The load's failing, not the replica's."""
+
+
+def _not_as_asked(reason: str) -> bool:
+    return any(mark in reason for mark in _MARKS) and not any(other in reason for other in _OTHERWISE)
+
+
 def _void_for_it(summary: Summary) -> str:
-    marks = ("acknowledge", "semi-sync", "asynchronous", "round trip to the replica")
-    void = sum(count for reason, count in summary.void_reasons.items() if any(mark in reason for mark in marks))
+    void = sum(count for reason, count in summary.void_reasons.items() if _not_as_asked(reason))
     return (
         f"Void for such a reason in this run: {void}." if void else "No trial of this run was void for such a reason."
     )

@@ -271,7 +271,8 @@ class FallbackRecord(Record):
     load_ended_ns: int | None = None
     """The last acknowledgement to anybody."""
     unprotected: int
-    """Commits that clients were told of between `fell_ns` and `back_ns`, from their logs."""
+    """Commits that clients were told of between `fell_ns` and `back_ns`, from their logs: no replica had acknowledged them, and
+    one may have had them soon after."""
     unacknowledged: int
     """The same by the server's own counter."""
     acknowledged: int

@@ -8,7 +8,8 @@ from howfar.analysis.estimate import Estimate
 from howfar.analysis.intervals import mean_of_counts
 from howfar.analysis.replication.drawn import fallback_series
 from howfar.analysis.replication.findings import FallbackStory
-from howfar.analysis.replication.words import mode_words
+from howfar.analysis.replication.returned import returned
+from howfar.analysis.replication.words import mode_words, rate
 from howfar.results.records import Arm, ArmRole, FallbackRecord, Run, Trial, TrialStatus
 
 
@@ -26,6 +27,10 @@ def _story(run: Run, arm: Arm) -> FallbackStory | None:
     records = [record for _, record in told]
     fell = [record for record in records if record.fell_ns is not None]
     drawn, record = _typical(told)
+    unseen = sum(censored(record) for record in fell)
+    rtt_ns = int(arm.factors.get("replica_rtt_ns", 0))
+    came = [returned(record, rtt_ns) for record in fell]
+    caught = [one.caught_up_ns - record.returned_ns for one, record in zip(came, fell, strict=True) if one.caught_up_ns]
     acknowledged = sum(record.acknowledged for record in records)
     return FallbackStory(
         arm=arm.name,
@@ -34,10 +39,14 @@ def _story(run: Run, arm: Arm) -> FallbackStory | None:
         trials=len(records),
         timeout_ms=record.timeout_ms,
         stall_ms=mean_of_counts([record.stall_ns / 1e6 for record in records]),
-        degraded_ms=_ms([_end_ns(record) - (record.fell_ns or 0) for record in fell]),
-        after_return_ms=_ms([max(0, _end_ns(record) - record.returned_ns) for record in fell]),
+        degraded_ms=_ms([_end_ns(record) - (record.fell_ns or 0) for record in fell], unseen),
+        after_return_ms=_ms([max(0, _end_ns(record) - record.returned_ns) for record in fell], unseen),
         held_off=sum(held_off(record) for record in fell),
-        unprotected=mean_of_counts([record.unprotected for record in records]),
+        censored=unseen,
+        unprotected=_counted([record.unprotected for record in records], unseen),
+        caught_up_ms=_ms(caught) if len(caught) == len(fell) else None,
+        unprotected_alone=_counted([one.alone for one in came], len(fell) - len(caught)) if came else None,
+        most_behind=max((one.most_behind for one in came if one.most_behind is not None), default=None),
         share_unprotected=sum(record.unprotected for record in records) / acknowledged if acknowledged else 0.0,
         drawn=drawn.number,
         log_lines=record.log_lines,
@@ -45,8 +54,14 @@ def _story(run: Run, arm: Arm) -> FallbackStory | None:
     )
 
 
-def _ms(times_ns: Sequence[int]) -> Estimate | None:
-    return mean_of_counts([ns / 1e6 for ns in times_ns]) if times_ns else None
+def _ms(times_ns: Sequence[int], unseen: int = 0) -> Estimate | None:
+    return _counted([ns / 1e6 for ns in times_ns], unseen) if times_ns else None
+
+
+def _counted(values: Sequence[float], unseen: int) -> Estimate:
+    """Where the end of some was not seen, a mean of lower bounds has no scatter of its own to speak of."""
+    found = mean_of_counts(values)
+    return Estimate(value=found.value, low=None, high=None) if unseen else found
 
 
 def held_off(record: FallbackRecord) -> bool:
@@ -55,8 +70,15 @@ def held_off(record: FallbackRecord) -> bool:
     return ended_ns is not None and (record.back_ns is None or record.back_ns > ended_ns)
 
 
+def censored(record: FallbackRecord) -> bool:
+    """Of one that fell back: nobody saw under load how long that lasts."""
+    return record.back_ns is None or held_off(record)
+
+
 def _end_ns(record: FallbackRecord) -> int:
-    """Of its being asynchronous: at the least the last look, where it never came back."""
+    """Of its being asynchronous under load: at the least the end of that, or the last look, where it never came back."""
+    if held_off(record) and record.load_ended_ns is not None:
+        return record.load_ended_ns
     if record.back_ns is not None:
         return record.back_ns
     return record.samples[-1].at_ns if record.samples else record.returned_ns
@@ -75,15 +97,25 @@ def fallback_sentence(story: FallbackStory) -> str:
     )
     if story.degraded_ms is None:
         return f"{text}, and did not fall back."
-    text += (
-        f", then told clients of {story.unprotected.value:,.0f} commits that it alone had: "
-        f"it was asynchronous for {_seconds(story.degraded_ms)}"
-    )
+    least = "at least " if story.censored else ""
+    text += f", then told clients of {least}{story.unprotected.value:,.0f} commits that no replica had acknowledged{_alone(story)}: "
+    text += f"it was asynchronous for {least}{_seconds(story.degraded_ms)}"
     if story.after_return_ms is not None:
-        text += f", {_seconds(story.after_return_ms)} of them after the link carried again"
+        text += f", {least}{_seconds(story.after_return_ms)} of them after the link carried again"
     if story.held_off:
         text += f"; in {story.held_off} of {story.trials} trials only the end of the load let it come back"
     return text + "."
+
+
+def _alone(story: FallbackStory) -> str:
+    """Most of what is not acknowledged may be on the replica within milliseconds."""
+    if story.unprotected_alone is None:
+        return ""
+    text = f" ({rate(story.unprotected_alone.value)} of them before the replica had caught up"
+    if story.caught_up_ms is None:
+        text = f" (the replica was not seen to catch up{'' if story.trials == 1 else ' in every trial'}"
+    lacked = f", which lacked up to {story.most_behind:,}" if story.most_behind is not None else ""
+    return f"{text}{lacked})"
 
 
 def _seconds(ms: Estimate) -> str:

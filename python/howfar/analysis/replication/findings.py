@@ -146,8 +146,8 @@ class CrashLoss(Part):
     crashes_with_loss: int
     most_lost: int
     predicted_lost: Estimate | None
-    """Per crash, as rate x time unheard, or of a killed primary the order of it: what the replica lacked when it was last asked. None:
-    nobody may be lost in this mode, or nothing foresees it."""
+    """Per crash, as rate x time unheard, or of a killed primary the order of the most: what the replica lacked when it was last
+    asked. None: nobody may be lost in this mode, or nothing foresees it."""
     lost_age_ms: float | None
     """How long before the fault the earliest lost commit had been acknowledged: median over crashes with a loss."""
     done_untold: int
@@ -220,7 +220,8 @@ class FallbackSeries(Part):
 
 
 class FallbackStory(Part):
-    """One mode: medians over its trials, and one trial to draw."""
+    """One mode: means over its trials, and one trial to draw. Where trials are `censored` its times and counts are means of what is
+    known from below, without an interval."""
 
     arm: str
     mode: str
@@ -234,9 +235,18 @@ class FallbackStory(Part):
     """How long after the link carried again the primary was still asynchronous."""
     held_off: int = 0
     """Trials in which it was asynchronous for as long as commits went on: only the end of the load let it come back."""
+    censored: int = 0
+    """Those, and trials in which it did not come back at all: how long it would have lasted is the plan's choice."""
     unprotected: Estimate
-    """Commits that clients were told of while one server alone had them."""
+    """Commits that clients were told of and that no replica had acknowledged. Most may have been on one within milliseconds."""
     share_unprotected: float
+    """Of all that clients were told of in these trials, before and after included."""
+    caught_up_ms: Estimate | None = None
+    """How long after the link carried again the replica had caught up. None: not in every trial."""
+    unprotected_alone: Estimate | None = None
+    """Of `unprotected`, those until then: the primary alone had them, or the replica was still fetching. None: it never fell back."""
+    most_behind: int | None = None
+    """Transactions that the replica lacked at most, over all trials. None: it could not be asked."""
     drawn: int
     """Number of the trial to draw."""
     log_lines: tuple[str, ...]

@@ -6,10 +6,11 @@ nothing was lost at all there is no scatter to go by, and the mean has no limits
 share of crashes with a loss that would show none in so many with a chance of one in twenty, 1 - 0.05^(1/n), which the rule of three
 calls 3/n.
 
-What is foreseen for asynchronous replication, a crash: commits acknowledged while the primary lived on unheard, at the rate before the
-fault; for a primary that is killed with its link whole, what had not left it, of which only the order is known: what the replica had
-not received when it was last asked. That is no bound: the last look is some milliseconds before the fault. What is on the line when it
-is cut still arrives. Where only acknowledgements are cut nothing is foreseen: TCP goes on sending for a while.
+What is foreseen for asynchronous replication, a crash: commits acknowledged while the primary lived on unheard, at the rate before
+the fault; for a primary that is killed with its link whole, what had not left it, of which only the order of the most is known: what
+the replica had not received when it was last asked, most of it on its way. That is no bound: the last look is some milliseconds
+before the fault. What is on the line when it is cut still arrives. Where only acknowledgements are cut nothing is foreseen: TCP goes
+on sending for a while.
 """
 
 from __future__ import annotations

@@ -91,7 +91,8 @@ def _lost(loss: CrashLoss) -> str:
         text += (
             f", foreseen {rate(loss.predicted_lost.value)} from rate and time"
             if loss.fault in UNHEARD
-            else f", foreseen in the order of {rate(loss.predicted_lost.value)} from the lag"
+            else f", foreseen at most in the order of {rate(loss.predicted_lost.value)}: what the replica lacked, "
+            "most of it on its way"
         )
     if loss.lost_age_ms is not None and loss.lost_age_ms > 0:
         text += f"; the earliest had been acknowledged {loss.lost_age_ms:.3g} ms before the fault"

@@ -59,7 +59,7 @@ def _commits(series: FallbackSeries, width: int, scale: alt.Scale) -> Drawable:
     if series.fell_s is not None:
         shade = {"at": series.fell_s, "to": series.back_s if series.back_s is not None else end_s(series)}
         layers.append(alt.Chart(values([shade])).mark_rect(color=palette.BAND).encode(x=x, x2="to:Q"))
-        said = shade | {"text": f"{series.unprotected:,} commits on one server alone"}
+        said = shade | {"text": f"{series.unprotected:,} commits that no replica acknowledged"}
         if width >= PHONE:
             text = alt.Chart(values([said])).mark_text(align="left", dx=8, fontSize=13, color=palette.INK)
             layers.append(text.encode(x=x, y=alt.value(100), text="text:N"))

@@ -8,7 +8,7 @@ from howfar.report import figures
 from howfar.report.drawing import draw
 from howfar.report.fragments import figure, sentence, table, text
 from howfar.report.replication import cost_chart, fallback_chart, loss_chart, tables, words
-from howfar.report.tables import Table, share
+from howfar.report.tables import Table
 
 
 def shown(found: Table) -> str:
@@ -57,9 +57,9 @@ def story_cards(summary: Summary) -> str:
         (words.asynchronous_for(story, story.degraded_ms), "asynchronous, and no client was told", ""),
         (words.asynchronous_for(story, story.after_return_ms), "of it after the replica could be reached again", ""),
         (
-            words.count(story.unprotected.value),
-            "commits on one server alone",
-            f"{share(story.share_unprotected)} of all",
+            words.unacknowledged(story),
+            "commits that no replica acknowledged",
+            f"{words.with_limits(story.unprotected_alone)} of them before the replica had caught up",
         ),
     ]
     inner = "".join(

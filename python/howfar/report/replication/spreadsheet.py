@@ -86,6 +86,10 @@ def _story(story: FallbackStory) -> Line:
         **_limits("stall_ms", story.stall_ms),
         **_limits("degraded_ms", story.degraded_ms),
         **_limits("after_return_ms", story.after_return_ms),
+        "censored_trials": story.censored,
+        **_limits("caught_up_ms", story.caught_up_ms),
         **_limits("unprotected", story.unprotected),
+        **_limits("unprotected_alone", story.unprotected_alone),
+        "most_behind": _number(story.most_behind),
         "share_unprotected": _number(story.share_unprotected),
     }

@@ -247,8 +247,11 @@ def fallbacks(stories: Sequence[FallbackStory]) -> Table:
         ("nobody was answered for", lambda story: f"{figures.number(story.stall_ms.value / 1e3)} s"),
         ("asynchronous, nobody told, for", lambda story: words.asynchronous_for(story, story.degraded_ms)),
         ("of it after the link's return", lambda story: words.asynchronous_for(story, story.after_return_ms)),
-        ("commits on one server alone", lambda story: words.with_limits(story.unprotected)),
-        ("of all commits", lambda story: share(story.share_unprotected)),
+        ("the replica had caught up after", words.caught_up),
+        ("it lacked at most", lambda story: figures.number(story.most_behind)),
+        ("commits no replica acknowledged", words.unacknowledged),
+        ("of them before it had caught up", lambda story: words.with_limits(story.unprotected_alone)),
+        ("of all commits of the trials", lambda story: share(story.share_unprotected)),
     )
     rows = tuple((name, *(text(story) for story in stories)) for name, text in facts)
     heads = tuple(

@@ -75,11 +75,11 @@ def lost(per_crash: Estimate | None, crashes: int) -> str:
 
 
 def foreseen(loss: CrashLoss) -> str:
-    """`4,791`; `~ 70` where only the order is known; `0` where nothing may be lost; a dash where nothing foresees it."""
+    """`4,791`; `≲ 70` where only the order of the most is known; `0` where nothing may be lost; a dash where nothing foresees it."""
     found = loss.predicted_lost
     if found is None:
         return "0" if loss.mode in SEMI_SYNC else figures.UNKNOWN
-    return f"{'' if loss.fault in UNHEARD else '~ '}{count(found.value)}"
+    return f"{'' if loss.fault in UNHEARD else '≲ '}{count(found.value)}"
 
 
 def trade_fault(rows: Sequence[TradeRow]) -> str:
@@ -101,7 +101,7 @@ def upper(crashes: int) -> str:
 def to_the_end(story: FallbackStory) -> bool:
     """Whether a trial was asynchronous for as long as there was a load: then how long it lasts is known from below only."""
     series = story.series
-    if story.held_off:
+    if story.censored or story.held_off:
         return True
     if series is None or series.fell_s is None:
         return False
@@ -113,6 +113,18 @@ def asynchronous_for(story: FallbackStory, ms: Estimate | None) -> str:
     if ms is None:
         return "never"
     return f"{'≥ ' if to_the_end(story) else ''}{figures.number(ms.value / 1e3)} s"
+
+
+def unacknowledged(story: FallbackStory) -> str:
+    """`198,226`, `≥ 198,226` where it did not end under load."""
+    return f"{'≥ ' if to_the_end(story) else ''}{with_limits(story.unprotected)}"
+
+
+def caught_up(story: FallbackStory) -> str:
+    """After the link's return."""
+    if story.degraded_ms is None:
+        return figures.UNKNOWN
+    return "not seen" if story.caught_up_ms is None else f"{figures.number(story.caught_up_ms.value / 1e3)} s"
 
 
 def story_names(stories: Sequence[FallbackStory]) -> list[str]:
