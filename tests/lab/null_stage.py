@@ -34,6 +34,9 @@ class NullStage:
     def watch(self, length_ns: int) -> WindowWatch:
         return WindowWatch(self.scene, length_ns)
 
+    def begun(self, session: Mapping[str, Any] | None = None) -> Obtained:
+        return Obtained({})
+
     def obtained(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> Obtained:
         return Obtained({})
 

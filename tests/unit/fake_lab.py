@@ -88,6 +88,9 @@ class FakeStage:
     def watch(self, length_ns: int) -> FakeWindowWatch:
         return FakeWindowWatch(length_ns)
 
+    def begun(self, session: Mapping[str, Any] | None = None) -> Obtained:
+        return Obtained({})
+
     def obtained(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> Obtained:
         return Obtained({"server": {"networking": False}}, self.violations)
 

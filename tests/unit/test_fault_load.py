@@ -71,6 +71,8 @@ def test_a_load_that_ends_before_the_fault_is_told() -> None:
     load.finish()
     with pytest.raises(LabError, match="ended before the fault"):
         load.pause_until(60_000_000_000)
+    with pytest.raises(LabError, match="ended before the primary was killed"):
+        load.pause(60_000_000_000, "the primary was killed")
 
 
 def test_what_the_load_dies_of_is_what_is_heard() -> None:
@@ -103,7 +105,7 @@ def test_a_load_that_is_left_ends_with_its_server() -> None:
 
 def stand_in(done: list[Any]) -> Pair:
     def replica(name: str) -> Any:
-        return SimpleNamespace(name=name, write=lambda sql, patience_s: done.append((name, sql)))
+        return SimpleNamespace(name=name, tell=lambda sql, patience_s: done.append((name, sql)))
 
     def wire(number: int) -> Any:
         return SimpleNamespace(

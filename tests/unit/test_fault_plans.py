@@ -8,13 +8,16 @@ from pathlib import Path
 import pytest
 from tests.unit.fake_lab import fake_info, finish, receipt
 
+from howfar.conduct.fault.fallback import AFTERWARDS_NS, AWAY_NS, LEAVES_NS
 from howfar.conduct.rule import standing, why_stop
 from howfar.conduct.trial import measured
 from howfar.engine.messages import Measuring, Ready
 from howfar.engine.process import LoadOutcome
 from howfar.errors import PlanError
+from howfar.lab.replicated import SERVERS_TIMEOUT_MS
 from howfar.plan.cells import cells
 from howfar.plan.load import load_plan
+from howfar.plan.types import FALLBACK_NS
 from howfar.results.records import Run, StopReason, Trial, TrialStatus
 
 
@@ -55,6 +58,43 @@ def test_a_run_that_breaks_things_ends_by_its_blocks(name: str) -> None:
     timing = loaded.plan.timing
     assert why_stop(timing, replace(now, blocks=blocks - 1), 0, 0) is None
     assert why_stop(timing, now, 0, 0) is StopReason.BLOCKS
+
+
+MINE = """
+name = "mine"
+question = "What is lost?"
+[workload]
+kind = "single_row_inserts"
+[factors]
+path = "socket"
+replication = {modes}
+fault = "{fault}"
+[baseline]
+replication = "{baseline}"
+[timing]
+measure = "{measure}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("modes", "fault", "measure", "said"),
+    [
+        (["async", "after-sync"], "replica-leaves", "45s", "acknowledgement to fall back from"),
+        (["after-sync"], "replica-leaves", "24s", "measure = '25s'"),
+        (["none"], "cut", "3s", "a fault needs a replica"),
+    ],
+)
+def test_a_fault_that_no_trial_could_do_is_refused_at_once(
+    modes: list[str], fault: str, measure: str, said: str, tmp_path: Path
+) -> None:
+    text = MINE.format(modes=modes, fault=fault, baseline=modes[0], measure=measure)
+    (tmp_path / "mine.toml").write_text(text)
+    with pytest.raises(PlanError, match=said):
+        load_plan(str(tmp_path / "mine.toml"))
+
+
+def test_the_shortest_window_of_a_fallback_is_that_of_the_trial() -> None:
+    assert FALLBACK_NS == LEAVES_NS + SERVERS_TIMEOUT_MS * 10**6 + AWAY_NS + AFTERWARDS_NS
 
 
 def test_a_fault_without_keys_to_look_for_is_refused(tmp_path: Path) -> None:

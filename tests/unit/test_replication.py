@@ -19,7 +19,14 @@ from howfar.lab.replication.channel import FILLING, ChannelFacts, channel_violat
 from howfar.lab.replication.lag import lag_sample
 from howfar.lab.replication.member import read_state
 from howfar.lab.replication.positions import MariadbPositions, MysqlPositions
-from howfar.lab.replication.proof import ReplicaFacts, Snapshot, latency_violation, violations, window_facts
+from howfar.lab.replication.proof import (
+    ReplicaFacts,
+    Snapshot,
+    after_absence,
+    latency_violation,
+    violations,
+    window_facts,
+)
 from howfar.lab.replication.semi_sync import primary_end, replica_status, semi_sync_names
 from howfar.lab.replication.verbs import Source, verbs_of
 from howfar.lab.replication.watch import HangClock
@@ -251,3 +258,20 @@ def test_each_link_has_names_and_addresses_of_its_own() -> None:
     text = "\n".join(lines)
     assert "dev lp2 root" in text and "neigh replace 10.77.2.2 lladdr 02:00:0a:4d:02:02 dev r2" in text
     assert not [word for word in text.split() if word in {"c0", "s0", "lc", "ls", "10.77.0.1"}]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_replica_that_was_away_is_held_against_what_that_does_not_explain(kind: str) -> None:
+    io, sql = {
+        "mariadb": ("Slave_IO_Running", "Slave_SQL_Running"),
+        "mysql": ("Replica_IO_Running", "Replica_SQL_Running"),
+    }[kind]
+    assert after_absence(snapshot(kind)) == ()
+    assert after_absence(snapshot(kind, replica={io: "Connecting"})) == (), "it is on its way back"
+    for column in (io, sql):
+        (found,) = after_absence(snapshot(kind, replica={column: "No"}))
+        assert "replica1 was not replicating after the window" in found
+    seen = snapshot(kind)
+    apart = replace(seen.replicas[0], strangers="0-9-1")
+    (broken, parted) = after_absence(replace(seen, broken=("the link of replica1 had died",), replicas=(apart,)))
+    assert "the link of replica1 had died" in broken and "their histories have parted" in parted

@@ -142,13 +142,17 @@ def _break(
         on_event(event)
 
     assert stage.pair is not None, "a fault is a pair's"
+    if unlike := stage.begun().violations:
+        raise LabError("; ".join(unlike))
     (rtt_ns, *_) = stage.pair.facts["rtt_at_rest_ns"].values()
     ground = Ground(stage.pair, stage.client, rtt_ns, instruments.measure, hear)
     broken = run_fallback(ground, job) if fault == "replica-leaves" else run_crash(ground, job, fault, after_ns)
-    session = broken.outcome.ready.receipt
-    seen.receipt = {"session": session.model_dump(mode="json"), "replication": broken.receipt}
+    session = broken.outcome.ready.receipt.model_dump(mode="json")
+    begun = stage.begun(session)
+    replication = begun.receipt.get("replication", {}) | broken.receipt
+    seen.receipt = {"session": session, **begun.receipt, "replication": replication}
     seen.measured, seen.fault = measured(broken.outcome), broken.record
-    if unlike := mismatches(job, session, must_resume=True):
+    if unlike := (*begun.violations, *mismatches(job, broken.outcome.ready.receipt, must_resume=True)):
         seen.void_reason = "; ".join(unlike)
 
 

@@ -198,6 +198,14 @@ class Replicated:
         if self._lag is not None:
             self._lag.finish()
 
+    def begun(self) -> Obtained:
+        receipts, found = {}, []
+        for wire, probes in zip(self.pair.wires, self.at_rest, strict=True):
+            name, stats = wire.host.name, wire.link.counters() if wire.link.alive() else None
+            receipts[name] = link_receipt(wire.link, probes, stats, self.tcp)
+            found += [f"{name}: {sentence}" for sentence in link_violations(wire.link, probes, None)]
+        return Obtained({"replication": {"wires": receipts}}, tuple(found))
+
     def obtained(self, load: LoadFacts) -> Obtained:
         """Whether replication was what the cell asks, by both ends' account and by the clock."""
         self.finish()

@@ -50,6 +50,10 @@ class Serving(Protocol):
         """The measured window begins, and `window` looks at it already."""
         ...
 
+    def begun(self) -> Obtained:
+        """The part of `obtained` that needs no living server: links at rest."""
+        ...
+
     def obtained(self, load: LoadFacts) -> Obtained:
         """After the load. Raises LabError when a part has died."""
         ...
@@ -76,6 +80,9 @@ class Alone:
 
     def watch(self, window: WindowWatch) -> WindowWatch:
         return window
+
+    def begun(self) -> Obtained:
+        return Obtained({})
 
     def obtained(self, load: LoadFacts) -> Obtained:
         return Obtained({})

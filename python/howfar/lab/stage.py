@@ -78,6 +78,11 @@ class Stage(Protocol):
         """Begin to watch a measured window of this length; whoever asks must finish it."""
         ...
 
+    def begun(self, session: Mapping[str, Any] | None = None) -> Obtained:
+        """The part of `obtained` that needs no living server, where a fault kills it: links at rest, how the server saw a client, and
+        the engine's `session` once there is one."""
+        ...
+
     def obtained(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> Obtained:
         """Asked after the load; `session` is the engine's receipt. Raises LabError when a part has died."""
         ...

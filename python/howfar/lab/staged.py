@@ -59,6 +59,18 @@ class LabStage:
     def watch(self, length_ns: int) -> SeenWindow:
         return self.serving.watch(WindowWatch(self.scene, length_ns))
 
+    def begun(self, session: Mapping[str, Any] | None = None) -> Obtained:
+        served = self.serving.begun()
+        found = [*view_violations(self.way, self.view, self.asked), *served.violations]
+        if session is not None:
+            found += session_violations(self.way, session, self.asked)
+        receipt = {"server": {"session_view": view_receipt(self.view), "content": self.asked.content}, **served.receipt}
+        if self.link is not None:
+            stats = self.link.counters()
+            receipt["link"] = link_receipt(self.link, self.at_rest, stats, self.tcp)
+            found += link_violations(self.link, self.at_rest, None)
+        return Obtained(receipt, tuple(found))
+
     def obtained(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> Obtained:
         found = [*session_violations(self.way, session, self.asked), *view_violations(self.way, self.view, self.asked)]
         served = self.serving.obtained(load)

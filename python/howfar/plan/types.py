@@ -46,6 +46,9 @@ LOCAL_PATHS: frozenset[str] = frozenset({"socket", "tcp"})
 
 Placement = Literal["isolated", "machines"]
 
+FALLBACK_NS = 25_000_000_000
+"""The shortest window for a replica that leaves and returns under the servers' own timeout of 10 s (`conduct/fault/fallback.py`)."""
+
 MAX_THREADS = 4096
 MOST_BLOCKS = 1000
 
@@ -293,6 +296,20 @@ class Plan(Part):
     def _faults_have_keys(self) -> Self:
         if self.factors.fault != ("none",) and self.workload.kind != "single_row_inserts":
             raise refuse("a fault needs the workload single_row_inserts: its clients log the keys that are looked for")
+        return self
+
+    @model_validator(mode="after")
+    def _faults_can_be_done(self) -> Self:
+        faults, modes = set(self.factors.fault) - {"none"}, set(self.factors.replication)
+        if faults and not modes - {"off", "none"}:
+            raise refuse("a fault needs a replica: name a level of replication that has one")
+        if "replica-leaves" in faults and "async" in modes:
+            raise refuse("replica-leaves needs an acknowledgement to fall back from: asynchronous replication has none")
+        if "replica-leaves" in faults and self.timing.measure_ns < FALLBACK_NS:
+            raise refuse(
+                f"replica-leaves needs measure = '{FALLBACK_NS // 10**9}s' or more: the replica leaves, is away beyond the "
+                "servers' timeout, and returns"
+            )
         return self
 
 

@@ -60,7 +60,7 @@ def break_pair(pair: Pair, done: Break, pause: Callable[[int], None]) -> Broken:
     for wire in pair.wires if done.cut else ():
         wire.cut(done.cut)
     for replica in pair.replicas if done.stops_receiving else ():
-        replica.write(pair.verbs.stop_receiving_sql, patience_s=_STOPS_S)
+        replica.tell(pair.verbs.stop_receiving_sql, _STOPS_S)
     in_force_ns = time.monotonic_ns()
     if done.failover_ns:
         pause(done.failover_ns)

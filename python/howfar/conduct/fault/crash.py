@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,9 @@ def run_crash(ground: Ground, job: LoadJob, fault: str, after_ns: int) -> Crashe
         if unlike := violations(pair.asked, begun, last):
             raise LabError("replication was not what was asked before the fault: " + "; ".join(unlike))
         ledger.callback(mend, pair, done)
-        broken = break_pair(pair, done, load.pause)
+        broken = break_pair(
+            pair, done, partial(load.pause, until="the primary, which lived on after the fault, was killed")
+        )
         outcome = load.finish()
         seen, watched = watcher.finish()
         samples = _before(lag, broken)

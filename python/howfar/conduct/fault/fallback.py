@@ -15,7 +15,7 @@ from howfar.engine.messages import LoadJob
 from howfar.engine.process import LoadOutcome
 from howfar.errors import LabError
 from howfar.lab.replication import Pair
-from howfar.lab.replication.proof import violations
+from howfar.lab.replication.proof import after_absence, violations
 from howfar.results.records import FallbackRecord
 
 LEAVES_NS = 3_000_000_000
@@ -75,9 +75,12 @@ def run_fallback(
         raise LabError(f"the load broke off: {outcome.finished.interrupted.message}")
     if looks.ended_by is not None:
         raise LabError(f"the primary could not be asked any more: {looks.ended_by}")
+    last = pair.snapshot()
+    if damage := after_absence(last):
+        raise LabError("the replica did not come back as it had left: " + "; ".join(damage))
     lines = tuple(line[:_LINE_KEPT] for line in _lines(pair)[began_lines:])[:LOG_LINES_KEPT]
     record = fallback_record(absence, timeout_ms, load.keys(), seen, pair.verbs.positions, lines)
-    return FellBack(record, outcome, receipt(pair, begun, pair.snapshot()))
+    return FellBack(record, outcome, receipt(pair, begun, last))
 
 
 def _leave_and_return(pair: Pair, load: UnderLoad, absent_ns: int) -> Absence:
@@ -87,7 +90,7 @@ def _leave_and_return(pair: Pair, load: UnderLoad, absent_ns: int) -> Absence:
         for wire in pair.wires:
             mending.callback(wire.mend)
             wire.cut()
-        load.pause(absent_ns)
+        load.pause(absent_ns, "the line of the replica that had left carried again")
     return Absence(left_ns, time.monotonic_ns())
 
 

@@ -80,12 +80,11 @@ class UnderLoad:
         """Until so long after the beginning of the measured window, under load. Raises as `await_window`."""
         self.pause(max(self.began_ns + after_ns - time.monotonic_ns(), 0))
 
-    def pause(self, length_ns: int) -> None:
+    def pause(self, length_ns: int, until: str = "the fault came") -> None:
+        """`until`: what comes after it, for the message when the load does not last so long."""
         if self._ended.wait(length_ns / 1e9):
             self._raise()
-            raise LabError(
-                "the load ended before the fault came", "Is the machine overloaded? Its own words may say why."
-            )
+            raise LabError(f"the load ended before {until}", "Is the machine overloaded? Its own words may say why.")
         if not self._measuring.is_set():
             raise LabError("the load did not begin in time", "Is the machine overloaded?")
 

@@ -87,17 +87,22 @@ class Member:
 
     def write(self, *statements: str, patience_s: float) -> None:
         """Commit something, and wait so long. Raises LabError when it is not acknowledged by then: it may be committed or not."""
+        unsaid = f"it did not commit {statements[0][:80]!r} within {patience_s:.0f} s, or refused it"
+        self._do(statements, patience_s, unsaid, "Semi-synchronous, it waits for its replicas: is one of them gone?")
+
+    def tell(self, order: str, patience_s: float) -> None:
+        """What is no commit and may take long, as to stop replicating. Raises LabError when it has not obeyed by then."""
+        unsaid = f"it did not obey {order!r} within {patience_s:.0f} s, or refused it"
+        self._do((order,), patience_s, unsaid, "Is something locked there, or the machine overloaded?")
+
+    def _do(self, statements: tuple[str, ...], patience_s: float, unsaid: str, advice: str) -> None:
         connection = self.server.session(patience_s)
         try:
             with connection, connection.cursor() as cursor:
                 for statement in statements:
                     cursor.execute(statement)
         except pymysql.Error as error:
-            unsaid = LabError(
-                f"it did not commit {statements[0][:80]!r} within {patience_s:.0f} s, or refused it: {error}",
-                "Semi-synchronous, it waits for its replicas: is one of them gone?",
-            )
-            raise self._of(unsaid) from error
+            raise self._of(LabError(f"{unsaid}: {error}", advice)) from error
 
     def learn_names(self, *, load: bool) -> None:
         """Of semi-synchronous replication. `load`: its plugins too, where there are some, for both ends, so that a replica can become

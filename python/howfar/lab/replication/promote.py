@@ -71,7 +71,7 @@ def _stop(replica: Member, sql: str, insist: Callable[[], None]) -> None:
 
     def stop() -> None:
         try:
-            replica.write(sql, patience_s=_STOP_S)
+            replica.tell(sql, _STOP_S)
         except HowfarError as error:
             refused.append(error)
 

@@ -88,20 +88,37 @@ def _of_moment(asked: ReplicationAsked, seen: Snapshot, when: str) -> list[str]:
 def _of_replica(asked: ReplicationAsked, replica: ReplicaFacts, when: str) -> list[str]:
     state, found = replica.state, []
     if (state.receiving, state.applying) != ("Yes", "Yes"):
-        why = f" ({'; '.join(state.errors)})" if state.errors else ""
-        found.append(
-            f"{replica.name} was not replicating {when} the window: receiving {state.receiving}, applying {state.applying}{why}"
-        )
-    if replica.strangers:
-        found.append(
-            f"{replica.name} had transactions that its primary never had ({replica.strangers}) {when} the window: "
-            "their histories have parted"
-        )
+        found.append(_not_replicating(replica, when))
+    found += _strangers(replica, when)
     if asked.semi_sync and replica.semi_sync is not True:
         found.append(f"{replica.name} did not acknowledge {when} the window")
     if not asked.semi_sync and replica.semi_sync:
         found.append(f"{replica.name} acknowledged {when} the window, which nobody asked for")
     return found
+
+
+def _not_replicating(replica: ReplicaFacts, when: str) -> str:
+    state = replica.state
+    why = f" ({'; '.join(state.errors)})" if state.errors else ""
+    return f"{replica.name} was not replicating {when} the window: receiving {state.receiving}, applying {state.applying}{why}"
+
+
+def _strangers(replica: ReplicaFacts, when: str) -> list[str]:
+    if not replica.strangers:
+        return []
+    parted = f"{replica.name} had transactions that its primary never had ({replica.strangers}) {when} the window"
+    return [f"{parted}: their histories have parted"]
+
+
+def after_absence(seen: Snapshot) -> tuple[str, ...]:
+    """Of a pair whose replicas left and returned, after the window: sentences of what their absence does not explain. One that is not
+    semi-synchronous yet, or still connects, is none of it."""
+    found = [f"{sentence} after the window" for sentence in seen.broken]
+    for replica in seen.replicas:
+        if replica.state.applying != "Yes" or replica.state.receiving == "No":
+            found.append(_not_replicating(replica, "after"))
+        found += _strangers(replica, "after")
+    return tuple(found)
 
 
 def latency_violation(asked: ReplicationAsked, p50_ns: int, rtt_ns: int) -> str | None:
