@@ -1,4 +1,7 @@
-"""Pairs that are broken under load: what is lost, what is not, and whether it would be noticed; a replica that leaves and returns."""
+"""Pairs that are broken under load: nothing is lost that was acknowledged, and it would be noticed; a replica that leaves and returns.
+
+What asynchronous replication loses is in `test_replicated.py`, as trials.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,6 @@ from tests.lab.sandboxes import PATIENCE_S, state_of_machine, wait_until
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
 RTT_NS = 20_000_000
 SECOND = 1_000_000_000
-ASYNC = {"mode": "async", "durability": "off"}
 AFTER_SYNC = {"wait_point": "AFTER_SYNC", "durability": "off"}
 
 
@@ -48,12 +50,10 @@ def _crash(asked: dict[str, Any], fault: str, **more: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ["mariadb", "mysql"], indirect=True)
 def test_what_a_crash_loses(name: str, cache: Path) -> None:
-    apart, sync, killed, lied, gone = _broken(
+    sync, lied, gone = _broken(
         name,
         cache,
-        _crash(ASYNC, "cut"),
         _crash(AFTER_SYNC, "cut"),
-        _crash(AFTER_SYNC, "kill-primary"),
         _crash(AFTER_SYNC, "cut-to-primary", planted=True),
         {
             "asked": {**AFTER_SYNC, "durability": "off"},
@@ -62,19 +62,14 @@ def test_what_a_crash_loses(name: str, cache: Path) -> None:
             "timeout_ms": 1000,
             "away_ns": SECOND,
             "measure_ns": 8 * SECOND,
+            "threads": 2,
         },
     )
-    lost = CrashRecord(**apart["record"])
-    assert lost.lost >= lost.lost_after > 0, "who is cut off goes on promising"
-    assert lost.in_force_ns is not None and lost.lost_in_force is not None
-    assert lost.fault_ns < lost.in_force_ns <= lost.dead_ns - SECOND
-    assert 0 < lost.lost_in_force <= lost.lost_after
-    for answer in (sync, killed):
-        kept = CrashRecord(**answer["record"])
-        assert (kept.lost, kept.lost_keys) == (0, ())
-        assert kept.acknowledged > 0 and kept.unknown <= THREADS
-        assert kept.applied_unknown <= kept.unknown
-        assert kept.replica_rtt_ns >= 0.9 * RTT_NS and kept.promoted == "replica1"
+    kept = CrashRecord(**sync["record"])
+    assert (kept.lost, kept.lost_keys) == (0, ())
+    assert kept.acknowledged > 0 and kept.unknown <= THREADS
+    assert kept.applied_unknown <= kept.unknown
+    assert kept.replica_rtt_ns >= 0.9 * RTT_NS and kept.promoted == "replica1"
     planted = CrashRecord(**lied["record"])
     assert (planted.lost, planted.lost_keys) == (1, (PLANTED,)), "the only one that was lost is the lie"
     _check_fallback(FallbackRecord(**gone["record"]))

@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 
 from howfar.lab.servers.kinds import find_server
-from howfar.results.records import Measured, Trial, TrialStatus
+from howfar.results.records import CrashRecord, Measured, Trial, TrialStatus
 from tests.lab.replicated_scenario import RTT_NS
 from tests.lab.sandboxes import PATIENCE_S
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
 RTT_S = RTT_NS / 1e9
+CRASHING = 8
+"""Connections of a load that something is done to."""
 _LESS, _MORE = 0.99, 2.2
 """A commit takes a round trip at least; where commits wait for each other, and on a machine that is full, less than two and a bit."""
 
@@ -45,7 +47,7 @@ def _good(trial: Trial) -> Measured:
 
 @pytest.mark.parametrize("name", ["mariadb", "mysql"], indirect=True)
 def test_what_an_acknowledgement_costs_and_what_is_proven(name: str, cache: Path) -> None:
-    alone, apart, torn, one, four, fallen, still, hung = _trials(
+    alone, apart, torn, one, four, fallen, still, hung, lost, kept = _trials(
         name,
         cache,
         {"factors": {"replication": "none"}},
@@ -59,6 +61,8 @@ def test_what_an_acknowledgement_costs_and_what_is_proven(name: str, cache: Path
         {"factors": {"replication": "after-commit"}, "timeout_ms": 200, "breaks": "cut"},
         {"factors": {"replication": "after-sync"}, "breaks": "cut"},
         {"factors": {"replication": "after-sync"}, "breaks": "cut", "measure_ns": 4 * 10**9, "hangs_s": 0.5},
+        {"factors": {"replication": "async", "threads": CRASHING, "fault": "cut"}},
+        {"factors": {"replication": "after-sync", "threads": CRASHING, "fault": "kill-primary"}},
     )
     single, several = _good(one), _good(four)
     for measured, threads in ((single, 1), (several, 4)):
@@ -77,6 +81,8 @@ def test_what_an_acknowledgement_costs_and_what_is_proven(name: str, cache: Path
     assert "commits of the window were not acknowledged" in str(fallen.void_reason)
     assert "the link to client was cut for a while" in str(still.void_reason), "though no commit went without"
     assert "no replica acknowledged any" in str(hung.void_reason)
+    _loses(lost)
+    _keeps(kept)
 
 
 def _proves(*trials: Trial) -> None:
@@ -102,3 +108,33 @@ def _replicates_without_waiting(trial: Trial) -> None:
     seen = [lag.heartbeat_ns for lag in trial.window.lag if lag.heartbeat_ns is not None]
     assert min(seen) >= RTT_NS / 2, "no news is faster than its way"
     assert max(lag.behind for lag in trial.window.lag) > 0
+
+
+def _crash(trial: Trial) -> CrashRecord:
+    """Of a counted trial, with what it was proven by."""
+    assert _good(trial).transactions > 0
+    found = trial.receipt["replication"]
+    assert trial.receipt["session"]["address_family"] == "unix"
+    assert trial.receipt["server"]["session_view"]["host"]
+    assert found["wires"]["replica1"]["rtt_at_rest_ns"]["p50"] == found["rtt_at_rest_ns"]["replica1"] >= _LESS * RTT_NS
+    assert {"before", "after"} <= set(found["window"])
+    assert isinstance(trial.fault, CrashRecord)
+    assert trial.fault.acknowledged > 0 and trial.fault.replica_rtt_ns >= _LESS * RTT_NS
+    assert trial.fault.unknown <= CRASHING and trial.fault.applied_unknown <= trial.fault.unknown
+    assert trial.fault.promoted == "replica1"
+    return trial.fault
+
+
+def _loses(trial: Trial) -> None:
+    seen = _crash(trial)
+    assert seen.lost >= seen.lost_after > 0, "who is cut off goes on promising"
+    assert seen.in_force_ns is not None and seen.lost_in_force is not None
+    assert seen.fault_ns < seen.in_force_ns <= seen.dead_ns - 10**9
+    assert 0 < seen.lost_in_force <= seen.lost_after
+    crossed = trial.receipt["replication"]["wires"]["replica1"]["counters"]
+    assert crossed["to_client"]["drops"]["outage"] + crossed["to_server"]["drops"]["outage"] > 0
+
+
+def _keeps(trial: Trial) -> None:
+    seen = _crash(trial)
+    assert (seen.fault, seen.lost, seen.lost_keys) == ("kill-primary", 0, ())
