@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from tests.unit.fake_lab import FakeStage, finish, interval, receipt
 from tests.unit.test_replication import ASKED, snapshot
 
@@ -106,6 +107,32 @@ def test_the_quick_plan_has_three_blocks_in_ten_minutes(server: str) -> None:
 def test_ones_own_distance_is_an_option() -> None:
     own = [Override("--replica-rtt", ("factors", "replica_rtt"), "40ms")]
     assert load_plan("replication", True, own).plan.factors.replica_rtt_ns == (40 * MS,)
+
+
+@pytest.mark.parametrize(
+    ("factors", "said"),
+    [
+        ({"replication": ["none"], "fault": "cut"}, "a fault needs a replica"),
+        ({"replication": ["after-sync"], "wait_for": 2}, "cannot wait for 2 of 1 replicas"),
+        ({"replication": ["off"], "durability": "strict", "replica_rtt": "20ms"}, "replica_rtt means nothing"),
+        ({"replication": ["off"], "durability": "relaxed", "replica_rtt": "85ms"}, "durability means nothing"),
+    ],
+)
+def test_what_cannot_be_is_refused_when_the_plan_is_read(factors: dict[str, Any], said: str) -> None:
+    shipped = load_plan("replication", quick=True).plan
+    table = shipped.model_dump(mode="json") | {
+        "factors": {"path": ["socket"], "threads": [1]} | factors,
+        "baseline": {"threads": 1},
+    }
+    with pytest.raises(ValidationError, match=said):
+        Plan.model_validate(table | {"timing": {}})
+
+
+def test_the_workload_says_when_a_commit_is_on_the_disk() -> None:
+    facts = {"work_file_system": "tmpfs", "data_fsync_ns": {"512": {"count": 48, "p50": 797, "p99": 1000}}}
+    said = workload_line(plan().model_dump(mode="json"), facts)
+    assert said.endswith("durability off (no commit is flushed), on tmpfs, where a write with fsync takes 797ns")
+    assert "durability" not in workload_line(load_plan("paths").plan.model_dump(mode="json"), facts)
 
 
 def test_a_trial_costs_more_where_the_replica_is_far() -> None:

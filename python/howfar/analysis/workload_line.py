@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from howfar.units import format_duration_ns
+
 _WRITES = {"index_updates": "indexed updates", "non_index_updates": "updates", "delete_inserts": "delete-inserts"}
+_FLUSHES = {
+    "strict": "each commit is flushed",
+    "relaxed": "flushed every second",
+    "off": "no commit is flushed",
+}
 _WRITING = ("oltp_read_write", "oltp_write_only")
 RANGE_KINDS = ("simple_ranges", "sum_ranges", "order_ranges", "distinct_ranges")
 
@@ -14,7 +21,19 @@ def workload_line(plan: Mapping[str, Any], environment: Mapping[str, Any]) -> st
     """`oltp_read_only: 25 point selects + 4 ranges of 5 rows a transaction, 10 tables x 100000 rows, pareto ids`, and what of the
     plan could not be had here."""
     missed = environment.get("not_as_asked")
-    return "; ".join([_workload(plan), *(str(sentence) for sentence in missed or ())])
+    return "; ".join([_workload(plan), *_durability(plan, environment), *(str(sentence) for sentence in missed or ())])
+
+
+def _durability(plan: Mapping[str, Any], environment: Mapping[str, Any]) -> list[str]:
+    """Of plans with replication: when a commit is on the disk, and what that costs where the data lies."""
+    factors = _table(plan, "factors")
+    if set(factors.get("replication", ("off",))) <= {"off"}:
+        return []
+    levels = " and ".join(f"{level} ({_FLUSHES[level]})" for level in factors.get("durability", ("strict",)))
+    fsync = _table(_table(environment, "data_fsync_ns"), "512").get("p50")
+    where = f", on {environment['work_file_system']}" if environment.get("work_file_system") else ""
+    cost = f"{where}, where a write with fsync takes {format_duration_ns(float(fsync))}" if fsync else where
+    return [f"durability {levels}{cost}"]
 
 
 def _workload(plan: Mapping[str, Any]) -> str:

@@ -293,6 +293,20 @@ class Plan(Part):
     timing: Timing = Timing()
 
     @model_validator(mode="after")
+    def _replication_makes_sense(self) -> Self:
+        factors, alone = self.factors, set(self.factors.replication) <= {"off", "none"}
+        if alone and factors.fault != ("none",):
+            raise refuse("a fault needs a replica that takes over: name a mode of replication that has one")
+        idle = [*(REPLICA_FACTORS if alone else ()), *(("durability",) if factors.replication == ("off",) else ())]
+        for name in idle:
+            field = Factors.model_fields[name]
+            if getattr(factors, name) != field.default:
+                raise refuse(f"{field.alias or name} means nothing without replication: name a mode that has it")
+        if set(factors.replication) & set(SEMI_SYNC) and min(factors.wait_for) > max(factors.replicas):
+            raise refuse(f"a commit cannot wait for {min(factors.wait_for)} of {max(factors.replicas)} replicas")
+        return self
+
+    @model_validator(mode="after")
     def _faults_have_keys(self) -> Self:
         if self.factors.fault != ("none",) and self.workload.kind != "single_row_inserts":
             raise refuse("a fault needs the workload single_row_inserts: its clients log the keys that are looked for")
