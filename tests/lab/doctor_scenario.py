@@ -172,10 +172,18 @@ class Ward:
 
     def _start_cli(self, compressed: bool) -> None:
         file = self.base / "client.cnf"
-        file.write_text("\n".join(["[client]", "compress" if compressed else "ssl", *self.proposed.client_file]) + "\n")
+        file.write_text("\n".join(["[client]", "compress" if compressed else "ssl"]) + "\n")
         self.clients.append(
             self._spawn(
-                "mariadb", f"--defaults-file={file}", "-S", self.socket(), "-u", "root", "-e", "SELECT SLEEP(1000)"
+                "mariadb",
+                f"--defaults-file={file}",
+                *self.proposed.client_words,
+                "-S",
+                self.socket(),
+                "-u",
+                "root",
+                "-e",
+                "SELECT SLEEP(1000)",
             )
         )
         with pymysql.connect(unix_socket=self.socket(), user="root", ssl_disabled=True, autocommit=True) as connection:

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from howfar.doctor import procfs, schema
 from howfar.doctor.checks import CHECKS, findings
 from howfar.doctor.checks.seen import Seen
+from howfar.doctor.clients import Sight, clients
 from howfar.doctor.findings import (
     Client,
+    Examination,
     Finding,
     Floor,
     Interval,
@@ -27,9 +29,11 @@ from howfar.doctor.floors import interval, saved
 from howfar.doctor.ignored import options
 from howfar.doctor.lines.clients import by_socket, family
 from howfar.doctor.lines.servers import own_paths
+from howfar.doctor.screen import screen
 from howfar.doctor.speakers.mysql import named
 from howfar.doctor.speakers.session import Counters
 from howfar.doctor.targets import Login, parse_target
+from howfar.doctor.watch import Holder, Watch, Watching
 from howfar.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
@@ -43,7 +47,7 @@ PORT = Listener(path=None, host="127.0.0.1", port=3306, tls="none", file=None, s
 def client(**changes: object) -> Client:
     made = Client(
         program="php-fpm8.2", pids=(7,), user="www-data", local=True, address=None, by="tcp", connections=1, connects_seen=1,
-        tls=False, compressed=False, may_use_socket=True, bundle_looks=0,
+        tls=False, compressed=False, may_use_socket=True, bundle_looks=0, bundle_reads=0, bundle_connects=0,
     )  # fmt: skip
     return made.model_copy(update=changes)
 
@@ -159,6 +163,91 @@ def test_a_socket_that_is_gone_comes_back_by_a_restart_and_keeps_its_mode() -> N
     assert finding.changes[0].lines == ("unixsocket /run/s.sock",)
 
 
+def bundled(program: str, reads: int, connects: int, kind: Kind = Kind.MYSQL) -> Server:
+    reader = client(
+        program=program, by="socket", connects_seen=9, bundle_looks=9, bundle_reads=reads, bundle_connects=connects
+    )
+    return server(reader, kind=kind, bundle_ns=interval([25e6]))
+
+
+def test_the_bundle_is_charged_to_connects_only_where_both_coincide() -> None:
+    (finding,) = looked(bundled("python3", 4, 4))
+    assert (finding.check, finding.severity) == ("authority-bundle", "change") and finding.changes
+    (finding,) = looked(bundled("python3", 9, 3))
+    assert (finding.check, finding.severity, finding.changes) == ("authority-bundle", "note", ())
+    assert found(bundled("php-fpm8.2", 4, 4)) == found(bundled("python3", 4, 4, Kind.REDIS)) == set()
+
+
+def test_tls_and_compression_are_ended_for_the_command_and_not_for_all_connections() -> None:
+    command = client(program="mariadb", by="socket", tls=True, compressed=True)
+    by_name = {finding.check: finding for finding in looked(server(command))}
+    assert by_name.keys() == {"encrypted-socket", "compressed-local"}
+    lines = [line for finding in by_name.values() for change in finding.changes for line in change.lines]
+    assert "mariadb --skip-ssl …" in lines and not any("[client]" in line for line in lines)
+    (finding,) = looked(server(client(by="socket", tls=True)))
+    assert (finding.severity, finding.changes) == ("note", ())
+
+
+def test_what_others_encrypt_is_not_charged_to_who_forwards_it() -> None:
+    assert found(server(client(program="haproxy", tls=True, compressed=True))) == {"forwarder"}
+    assert found(server(client(program="sshd", tls=True, compressed=True))) == set()
+
+
+def test_by_tcp_another_account_may_be_meant() -> None:
+    (finding,) = looked(server(client()))
+    assert "SHOW CREATE USER 'USER'@'localhost'" in finding.changes[0].lines[0]
+    assert not any("SHOW CREATE" in line for change in by_socket(Kind.REDIS, "/x", []) for line in change.lines)
+
+
+def test_who_came_again_once_is_not_accused_of_all_connects() -> None:
+    rates = Rates(connects=200, statements=400, tls_connects=0)
+    (finding,) = looked(server(client(by="socket", connects_seen=2), rates=rates))
+    assert finding.check == "connect-churn" and finding.says.startswith("clients make")
+    (finding,) = looked(server(client(by="socket", connects_seen=101), rates=rates))
+    assert finding.says.startswith("php-fpm8.2")
+
+
+def test_processes_of_one_connection_each_are_one_client_that_connects_again() -> None:
+    sight = Sight(sessions=(), listeners=(PORT,), never_tls=True, socket=None)
+    holders = [Holder(pid, 0, None, connections=1, at_once=2, ports={pid}, bundle_looks=1) for pid in range(10, 20)]
+    programs = {pid: procfs.Process(pid, "mariadb", 0, ()) for pid in range(10, 20)}
+    (made,) = clients(holders, programs, sight)
+    assert (made.connections, made.connects_seen, made.bundle_looks) == (2, 10, 10)
+
+
+def test_a_connection_that_was_caught_later_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    there, here = ("127.0.0.1", 3306), ("127.0.0.1", 40000)
+    rows = [
+        procfs.TcpRow(there, here, procfs.ESTABLISHED, 27, 1),
+        procfs.TcpRow(here, there, procfs.ESTABLISHED, 33, 2),
+    ]
+    owners: dict[int, set[int]] = {}
+    monkeypatch.setattr(procfs, "tcp_rows", lambda: rows)
+    monkeypatch.setattr(procfs, "processes", lambda: iter([procfs.Process(7, "app", 33, ())]))
+    monkeypatch.setattr(procfs, "process", lambda pid: procfs.Process(pid, "app", 33, ()))
+    monkeypatch.setattr(procfs, "socket_inodes", lambda pid: owners.get(pid, set()))
+    watch = Watch([Watching(0, {3306: frozenset()}, frozenset())])
+    watch.during(0)
+    owners[7] = {2}
+    watch._searched = float("-inf")
+    (holder,) = watch.during(0).holders[0].values()
+    assert (holder.pid, holder.ports, holder.connections) == (7, {40000}, 1)
+
+
+def test_no_name_moves_a_terminals_cursor() -> None:
+    seen = Examination(
+        format=1, howfar_version="1", unix_ns=0, watched_s=1, looks=1, load_average=0, cpus=1, pure_floors=(), unseen=(),
+        servers=(server(client(program="a\x1b[2Jb")),),
+    )  # fmt: skip
+    assert "a?[2Jb" in screen(seen, 100) and "\x1b" not in screen(seen, 100)
+
+
+def test_no_certificate_is_said_to_be_verified() -> None:
+    with pytest.raises(UsageError):
+        parse_target("mysql://me@db/?ssl-mode=VERIFY_IDENTITY")
+    assert parse_target("mysql://me@db/?ssl-mode=REQUIRED").tls
+
+
 def test_churn_is_priced_on_the_way_that_is_used() -> None:
     seen = server(
         client(by="tcp", connects_seen=50, program="java"), rates=Rates(connects=50, statements=100, tls_connects=0)
@@ -187,6 +276,7 @@ def test_the_kernels_tables_are_read() -> None:
     assert unix is not None and (unix.path, unix.inode, unix.listens) == ("/run/my sql.sock", 99, True)
     assert procfs.parse_unix("00000000: 00000003 00000000 00000000 0001 03 99") is None
     assert procfs.parse_unix("00000000: 00000002 00000000 00010000 0001 01 99 @abstract") is None
+    assert procfs.parse_unix("the rest of a path with a line break") is None
     relative = procfs.parse_unix("00000000: 00000002 00000000 00010000 0001 01 99 s.sock")
     assert relative is not None and relative.path == "s.sock"
 

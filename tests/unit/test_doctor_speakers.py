@@ -33,6 +33,7 @@ BEGINNINGS = (
     b"\x05\0\0\0\x0b",
     b"+PONG\r\n$5\r\n",
     b"+PONG\r\n*99\r\n",
+    b"+PONG\r\n*0\r\n",
 )
 
 

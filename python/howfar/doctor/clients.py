@@ -26,13 +26,19 @@ class Sight:
 
 def clients(holders: Sequence[Holder], programs: Mapping[int, procfs.Process], sight: Sight) -> tuple[Client, ...]:
     """One for each program and account, in the order of their connections; then what is known of those on the socket."""
-    parts = [_by_tcp(holder, programs, sight) for holder in holders]
-    parts += _by_socket(sight)
+    parts = [(_by_tcp(holder, programs, sight), holder.at_once) for holder in holders]
+    parts += [(client, client.connections) for client in _by_socket(sight)]
     merged: dict[object, Client] = {}
-    for part in _attributed(parts):
+    at_once: dict[object, int] = {}
+    for part, together in parts:
         key = (part.program, part.user, part.address, part.by, part.local, part.tls)
         merged[key] = _added(merged[key], part) if key in merged else part
-    return tuple(sorted(merged.values(), key=lambda client: -client.connections))
+        at_once[key] = at_once.get(key, 0) + together if part.by == "socket" else max(at_once.get(key, 0), together)
+    found = [
+        client.model_copy(update={"connections": min(client.connections, at_once[key])})
+        for key, client in merged.items()
+    ]
+    return tuple(sorted(found, key=lambda client: -client.connections))
 
 
 def _by_tcp(holder: Holder, programs: Mapping[int, procfs.Process], sight: Sight) -> Client:
@@ -52,25 +58,13 @@ def _by_tcp(holder: Holder, programs: Mapping[int, procfs.Process], sight: Sight
         compressed=_any([session.compressed for session in told]),
         may_use_socket=may_use(sight.socket, uid, holder.pid) if sight.socket is not None and uid is not None else None,
         bundle_looks=holder.bundle_looks,
+        bundle_reads=holder.bundle_reads,
+        bundle_connects=holder.bundle_connects,
     )
 
 
 def _unknown(uid: int | None) -> str:
     return SHORT if os.geteuid() in (0, uid) else UNSEEN
-
-
-def _attributed(parts: Sequence[Client]) -> list[Client]:
-    """What was not caught is of the only program of that account that was, if there is just one."""
-    known: dict[str | None, set[str]] = {}
-    for part in parts:
-        if part.program not in (SHORT, UNSEEN) and part.by == "tcp":
-            known.setdefault(part.user, set()).add(part.program)
-    return [
-        part.model_copy(update={"program": next(iter(known[part.user])), "connections": 0})
-        if part.program == SHORT and len(known.get(part.user, ())) == 1
-        else part
-        for part in parts
-    ]
 
 
 def _tls(holder: Holder, told: Sequence[SessionSeen], sight: Sight) -> bool | None:
@@ -105,6 +99,8 @@ def _by_socket(sight: Sight) -> list[Client]:
                 compressed=session.compressed,
                 may_use_socket=True,
                 bundle_looks=0,
+                bundle_reads=0,
+                bundle_connects=0,
             )
         )
     return found
@@ -124,6 +120,8 @@ def _added(one: Client, other: Client) -> Client:
             "connects_seen": one.connects_seen + other.connects_seen,
             "compressed": _any([one.compressed, other.compressed]),
             "may_use_socket": usable,
-            "bundle_looks": max(one.bundle_looks, other.bundle_looks),
+            "bundle_looks": one.bundle_looks + other.bundle_looks,
+            "bundle_reads": one.bundle_reads + other.bundle_reads,
+            "bundle_connects": one.bundle_connects + other.bundle_connects,
         }
     )

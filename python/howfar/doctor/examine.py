@@ -150,7 +150,7 @@ def _counted(patient: _Patient) -> Counters | None:
         return None
     try:
         return patient.session.counters()
-    except (Refused, NotThis, KeyError) as why:
+    except (Refused, NotThis, KeyError, ValueError) as why:
         patient.known.unseen.append(Unseen(what="its counters", why=str(why), how="an account that may read them"))
         return None
 

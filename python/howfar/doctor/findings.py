@@ -93,7 +93,7 @@ class Listener(_Value):
 
 
 class Client(_Value):
-    """Everything that one process (or, where that cannot be seen, one account or address) holds open to the server."""
+    """Everything that one program of one account (or, where that cannot be seen, an account or address) holds open to the server."""
 
     program: str
     """As the kernel names it, with the script of an interpreter; or UNSEEN, or SHORT."""
@@ -113,7 +113,11 @@ class Client(_Value):
     may_use_socket: bool | None
     """None: there is no socket, or whose process it is cannot be seen."""
     bundle_looks: int
-    """Looks at which it was reading the machine's bundle of certificate authorities."""
+    """Looks at which it was reading the machine's bundle of certificate authorities; of all its processes together."""
+    bundle_reads: int
+    """Looks at which it began to."""
+    bundle_connects: int
+    """New connections at such a look, or at the one before or after."""
 
 
 class Floor(_Value):

@@ -73,7 +73,7 @@ def _round(speaker: Speaker, way: Way, login: Login, pings: int) -> tuple[float,
 
 
 def between_processes() -> tuple[Floor, ...]:
-    """Socket and TCP between two processes of our own: what the kernel takes, with no server in it."""
+    """Socket and TCP between two processes of our own: what the kernel takes, with no server in it. Empty when it cannot be told."""
     ends = {Transport.SOCKET: socket.socketpair(socket.AF_UNIX), Transport.TCP: _tcp_pair()}
     children = [_echo(theirs, [ours for ours, _ in ends.values()]) for _, theirs in ends.values()]
     try:
@@ -83,6 +83,8 @@ def between_processes() -> tuple[Floor, ...]:
         for number in range(ROUNDS):
             for transport in _turned(list(ends), number):
                 figures[transport].append(statistics.median(_times(_bounce(ends[transport][0]), PINGS)))
+    except OSError:  # no echo for PATIENCE_S: this machine has no time to be measured
+        return ()
     finally:
         for ours, _ in ends.values():
             ours.close()

@@ -154,7 +154,10 @@ def parse_unix(line: str) -> UnixRow | None:
     words = line.split(None, 7)
     if len(words) < 8 or words[7].startswith("@"):
         return None
-    return UnixRow(words[7], int(words[6]), bool(int(words[3], 16) & _UNIX_ACCEPTING), words[5] == _UNIX_CONNECTED)
+    try:
+        return UnixRow(words[7], int(words[6]), bool(int(words[3], 16) & _UNIX_ACCEPTING), words[5] == _UNIX_CONNECTED)
+    except ValueError:  # the rest of a path with a line break in it
+        return None
 
 
 def is_of_this_machine(address: str) -> bool:

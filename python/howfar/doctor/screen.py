@@ -16,7 +16,9 @@ _INDENT = 12
 
 
 def screen(seen: Examination, width: int) -> str:
-    return "\n".join(_lines(seen, max(width, 60)))
+    """Names and paths are others' choice: what would move a terminal's cursor is not shown as it is."""
+    lines = _lines(seen, max(width, 60))
+    return "\n".join("".join(letter if letter.isprintable() else "?" for letter in line) for line in lines)
 
 
 def _lines(seen: Examination, width: int) -> Iterator[str]:

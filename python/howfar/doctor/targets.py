@@ -71,6 +71,11 @@ def parse_target(text: str) -> Target:
     if kind is Kind.MYSQL:
         place = parse_dsn(text)
         port = None if place.socket is not None else place.port or DEFAULT_PORTS[kind]
+        if place.ssl_mode is not None and place.ssl_mode.startswith("VERIFY"):
+            raise UsageError(
+                f"howfar doctor verifies no certificate, so ssl-mode={place.ssl_mode} would be untrue",
+                "Write ssl-mode=REQUIRED, or name the server's socket.",
+            )
         tls = place.ssl_mode not in (None, "DISABLED")
         return Target(kind, place.socket, place.host, port, place.user, tls)
     return _of_cache(kind, scheme, text)

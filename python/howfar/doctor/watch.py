@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -20,6 +21,7 @@ _SHARE = 0.25
 """Of one CPU, spent in looking: connections that live for a few milliseconds are seen only by many looks."""
 _SOCKETS_EVERY = 8
 """Looks. What changes slowly is looked at less often."""
+_NEVER = -9
 _FULL_SEARCH_S = 0.2
 """Between two searches of all processes for the owner of a socket."""
 _BUNDLE = re.compile(
@@ -38,7 +40,27 @@ class Holder:
     connections: int = 0
     ports: set[int] = field(default_factory=set)
     server_ports: set[int] = field(default_factory=set)
+    at_once: int = 0
+    """At most, with all other processes of the program and account: one each may never have lived together."""
     bundle_looks: int = 0
+    bundle_reads: int = 0
+    bundle_connects: int = 0
+    new_at: int = _NEVER
+    """The look at which it last had a connection that it had not before."""
+    bundle_at: int = _NEVER
+    counted_at: int = _NEVER
+    """The `new_at` that was last counted in `bundle_connects`."""
+
+    def read_bundle(self, look: int) -> None:
+        self.bundle_looks += 1
+        self.bundle_reads += self.bundle_at < look - 1
+        self.bundle_at = look
+
+    def compare(self) -> None:
+        """Some libraries read the bundle just before they connect, some just after."""
+        if self.new_at > self.counted_at and abs(self.new_at - self.bundle_at) <= 1:
+            self.bundle_connects += 1
+            self.counted_at = self.new_at
 
 
 @dataclass
@@ -80,6 +102,7 @@ class Watch:
             now, worked = time.monotonic(), time.thread_time() - worked
             self._seen.seconds = now - began
             if now - began >= seconds:
+                self._leave_out_found()
                 return self._seen
             time.sleep(max(_LOOK_S, worked / _SHARE - worked))
 
@@ -89,17 +112,40 @@ class Watch:
         pairs = [(server, row, by_ends.get((row.remote, row.local))) for server in self._servers for row in rows
                  if _is_at(server, row.local)]  # fmt: skip
         self._find_owners({client.inode for _, _, client in pairs if client is not None and client.inode}, now)
-        held: dict[int, int] = {}
+        held: dict[tuple[int, int], list[Holder]] = {}
         for server, row, client in pairs:
             if (holder := self._holder(server.key, row, client)) is None:
                 continue
+            if row.remote[1] not in holder.ports and self._seen.looks:
+                holder.new_at = self._seen.looks
             holder.ports.add(row.remote[1])
             holder.server_ports.add(row.local[1])
-            held[id(holder)] = held.get(id(holder), 0) + 1
-            holder.connections = max(holder.connections, held[id(holder)])
+            held.setdefault((server.key, id(holder)), []).append(holder)
+        self._count(held)
         if self._seen.looks % _SOCKETS_EVERY == 0:
             self._count_on_sockets()
         self._look_for_bundles()
+
+    def _count(self, held: Mapping[tuple[int, int], Sequence[Holder]]) -> None:
+        """Each holder's at this look, one entry for each connection; and those of its program and account together."""
+        together: Counter[object] = Counter()
+        for (key, _), each in held.items():
+            each[0].connections = max(each[0].connections, len(each))
+            together[self._program(key, each[0])] += len(each)
+        for (key, _), each in held.items():
+            each[0].at_once = max(each[0].at_once, together[self._program(key, each[0])])
+
+    def _program(self, key: int, holder: Holder) -> object:
+        program = self.programs.get(holder.pid) if holder.pid is not None else None
+        return key, program.shown if program is not None else None, holder.uid, holder.remote
+
+    def _leave_out_found(self) -> None:
+        """Of those not caught: connections whose process was found later."""
+        for holders in self._seen.holders.values():
+            for name, holder in list(holders.items()):
+                holder.connections = min(holder.connections, len(holder.ports))
+                if not holder.ports:
+                    del holders[name]
 
     def _count_on_sockets(self) -> None:
         paths = [row.path for row in procfs.unix_rows() if row.connected]
@@ -110,6 +156,9 @@ class Watch:
     def _holder(self, key: int, row: TcpRow, client: TcpRow | None) -> Holder | None:
         if client is not None:
             pid = self._pid_of.get(client.inode)
+            not_caught = self._seen.holders[key].get(("uid", client.uid))
+            if pid is not None and not_caught is not None:
+                not_caught.ports.discard(row.remote[1])
             if pid == self._own:
                 return None
             name: object = ("pid", pid) if pid is not None else ("uid", client.uid)
@@ -147,7 +196,9 @@ class Watch:
                 if holder.pid not in reading:
                     files = procfs.open_files(holder.pid) or []
                     reading[holder.pid] = any(_BUNDLE.search(name) for name in files)
-                holder.bundle_looks += reading[holder.pid]
+                if reading[holder.pid]:
+                    holder.read_bundle(self._seen.looks)
+                holder.compare()
 
 
 def _is_at(server: Watching, local: Address) -> bool:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from howfar.doctor.checks.seen import Made, Seen, do, in_words, resolved
+from howfar.doctor.checks.seen import Made, Seen, do, forwards, in_words, resolved
 from howfar.doctor.findings import Change, Gain, Kind, Severity, Transport
 from howfar.doctor.floors import saved
 
-_OFF = {
-    Kind.MYSQL: (
-        ("my.cnf, of a client of MariaDB", ("[client]", "skip-ssl")),
-        ("my.cnf, of a client of MySQL", ("[client]", "ssl-mode = DISABLED")),
-    ),
-    Kind.REDIS: (("the client's URL", ("redis://…   in place of rediss://…",)),),
-    Kind.MEMCACHED: (("the client", ("without TLS, at a listener that has none: -l notls:127.0.0.1:11211",)),),
-}  # fmt: skip
-
 
 def check(seen: Seen) -> list[Made]:
-    using = [client for client in seen.server.clients if client.local and client.by == "tcp" and client.tls]
+    using = [
+        client
+        for client in seen.server.clients
+        if client.local and client.by == "tcp" and client.tls and not forwards(client)
+    ]
     if not using:
         return []
     plain, encrypted = seen.server.floor(Transport.TCP), seen.server.floor(Transport.TLS)
@@ -35,5 +30,14 @@ def check(seen: Seen) -> list[Made]:
     says = f"{do(using, 'encrypts', 'encrypt')} what never leaves this machine"
     if seen.server.socket() is not None or seen.server.kind is Kind.MEMCACHED:
         return [Made(f"{says}; by the socket there would be nothing to encrypt", (), gain, Severity.NOTE)]
-    changes = tuple(Change(where=where, lines=lines, restarts=False) for where, lines in _OFF[seen.server.kind])
-    return [Made(says, changes, gain, Severity.NOTE)]
+    return [Made(says, _changes(seen), gain, Severity.NOTE)]
+
+
+def _changes(seen: Seen) -> tuple[Change, ...]:
+    """Of MySQL none: accounts may require TLS, and without it new ones log in by TCP only with a key of the server's."""
+    plain = next((found for found in seen.server.listeners if found.path is None and found.tls == "none"), None)
+    if seen.server.kind is not Kind.REDIS or plain is None:
+        return ()
+    return (
+        Change(where="the client's URL", lines=(f"redis://{plain.where}   in place of rediss://…",), restarts=False),
+    )

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from howfar.doctor.checks.seen import Made, Seen, do, in_words, resolved
-from howfar.doctor.findings import Change, Gain, Transport
+from howfar.doctor.findings import Gain, Severity, Transport
 from howfar.doctor.floors import saved
-
-_LINES = (
-    ("my.cnf, of a client of MariaDB", ("[client]", "skip-ssl")),
-    ("my.cnf, of a client of MySQL", ("[client]", "ssl-mode = DISABLED")),
-)
+from howfar.doctor.lines.clients import commands_without
 
 
 def check(seen: Seen) -> list[Made]:
@@ -25,7 +21,12 @@ def check(seen: Seen) -> list[Made]:
                 if found is not None and resolved(found)]  # fmt: skip
         basis = "the socket with TLS against without, pinged here in turns"
         gain = Gain(says="; ".join(said) or "no difference can be told here", basis=basis, saves_ns=connect)
-    changes = tuple(Change(where=where, lines=lines, restarts=False) for where, lines in _LINES)
+    changes = commands_without("ssl", using)
     return [
-        Made(f"{do(using, 'encrypts', 'encrypt')} inside the socket, which only root could listen to", changes, gain)
+        Made(
+            f"{do(using, 'encrypts', 'encrypt')} inside the socket, which only root could listen to",
+            changes,
+            gain,
+            Severity.CHANGE if changes else Severity.NOTE,
+        )
     ]

@@ -6,6 +6,7 @@ Which rows are shown depends on the program that was seen; of one that cannot be
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Literal
 
 from howfar.doctor.findings import SHORT, UNSEEN, Change, Client, Kind
 
@@ -111,14 +112,19 @@ _KEEPING: Mapping[Kind, _Rows] = {
     },
 }
 _AUTHORITY: _Rows = {
-    "php": (("PDO", ("[PDO::MYSQL_ATTR_SSL_CA => '/etc/mysql/ca.pem']",)),),
     "python": (
-        ("PyMySQL, with TLS", ("ssl_ca='/etc/mysql/ca.pem'",)),
+        ("PyMySQL, with TLS, by the authority of the server's certificate", ("ssl_ca='CA.pem'",)),
         ("PyMySQL, without TLS", ("ssl_disabled=True",)),
-        ("Django, DATABASES", ("'OPTIONS': {{'ssl': {{'ca': '/etc/mysql/ca.pem'}}}},",)),
+        ("Django, DATABASES, with TLS", ("'OPTIONS': {{'ssl': {{'ca': 'CA.pem'}}}},",)),
     ),
-    "shell": (("my.cnf", ("[client]", "ssl-ca = /etc/mysql/ca.pem")),),
+    "shell": (("the command, with TLS, by the authority of the server's certificate", ("mariadb --ssl-ca=CA.pem …",)),),
 }
+"""PHP has no row: its mysqlnd reads no bundle, and an authority would turn TLS on, with the server's name verified."""
+_OF_BRAND = {
+    "MariaDB": {"ssl": "--skip-ssl", "compress": "--loose-skip-compress"},
+    "MySQL": {"ssl": "--ssl-mode=DISABLED", "compress": "--loose-skip-compress"},
+}
+_SAYS = {"ssl": " (unless its account has REQUIRE SSL)", "compress": ""}
 
 
 def family(program: str) -> str | None:
@@ -141,7 +147,24 @@ def keeping_connections(kind: Kind, using: Iterable[Client]) -> tuple[Change, ..
 
 
 def naming_an_authority(using: Iterable[Client]) -> tuple[Change, ...]:
-    return _rows(_AUTHORITY, using, "")
+    """None where nothing is known of the client's language."""
+    known = [client for client in using if family(client.program) in _AUTHORITY]
+    return _rows(_AUTHORITY, known, "") if known else ()
+
+
+def commands_without(what: Literal["ssl", "compress"], using: Iterable[Client]) -> tuple[Change, ...]:
+    """An option of the command that was seen: in an option file it would be in force on the way to other machines too."""
+    names = {
+        client.program
+        for client in using
+        if client.program.startswith(("mariadb", "mysql")) and client.program in _SHELL
+    }
+    return tuple(
+        Change(where=f"the command of {brand}{_SAYS[what]}", lines=(f"{name} {options[what]} …",), restarts=False)
+        for name in sorted(names)
+        for brand, options in _OF_BRAND.items()
+        if brand == "MariaDB" or name.startswith("mysql")
+    )
 
 
 def _rows(table: _Rows, using: Iterable[Client], path: str) -> tuple[Change, ...]:

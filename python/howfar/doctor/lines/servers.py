@@ -8,6 +8,7 @@ import pwd
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
+from shlex import quote
 
 from howfar.doctor.findings import Change, Client, Kind, Server
 from howfar.doctor.sockets import may_use
@@ -136,7 +137,7 @@ def _folder(server: Server, path: str) -> list[Change]:
         return []
     group = group_of(server.user)
     return [
-        _shell(f"install -d -o {user} -g {group} -m 0755 {folder}"),
+        _shell(f"install -d -o {user} -g {group} -m 0755 {quote(str(folder))}"),
         Change(where=f"/etc/tmpfiles.d/{folder.name}.conf", lines=(f"d {folder} 0755 {user} {group} -",), restarts=False),
     ]  # fmt: skip
 

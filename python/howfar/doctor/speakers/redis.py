@@ -120,7 +120,14 @@ class RedisSession:
         raise NotThis("it does not speak RESP")
 
     def info(self, section: str) -> dict[str, str]:
-        return pairs(self.ask("INFO", section), "\r\n", ":")
+        return pairs(self._text("INFO", section), "\r\n", ":")
+
+    def _text(self, *words: str) -> str:
+        """Raises Refused, and NotThis for what no Redis answers that with."""
+        answer = self.ask(*words)
+        if not isinstance(answer, str):
+            raise NotThis(f"it does not answer {words[0]} as Redis does")
+        return answer
 
     def counters(self) -> Counters:
         info = self.info("stats")
@@ -134,13 +141,15 @@ class RedisSession:
             config_file = self.info("server").get("config_file") or None
             for name in _SETTINGS:
                 words = self.ask("CONFIG", "GET", name)
+                if not isinstance(words, list):
+                    raise NotThis("it does not answer CONFIG as Redis does")
                 settings |= dict(zip(words[::2], words[1::2], strict=False))
         except Refused as refused:
             hidden.append(("its configuration", str(refused), "an account that may CONFIG GET"))
         sessions: tuple[SessionSeen, ...] = ()
         try:
             own = self.ask("CLIENT", "ID")
-            listed = [pairs(line, " ", "=") for line in self.ask("CLIENT", "LIST").splitlines()]
+            listed = [pairs(line, " ", "=") for line in self._text("CLIENT", "LIST").splitlines()]
             tls_port = settings.get("tls-port", "0")
             sessions = tuple(_seen(client, tls_port) for client in listed if client.get("id") != str(own))
         except Refused as refused:
