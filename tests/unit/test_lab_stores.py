@@ -194,11 +194,15 @@ def test_memcached_finds_our_session_and_no_listener(tmp_path: Path) -> None:
             dialect.view(lines, asked)
 
 
-def test_a_plan_of_sql_is_refused_before_anything_is_started() -> None:
+def test_a_plan_of_sql_is_refused_before_anything_is_started(tmp_path: Path) -> None:
     from howfar.cli.fitting import fit
     from howfar.plan.load import load_plan
 
     plan = load_plan("paths").plan
-    asked = plan.model_copy(update={"factors": plan.factors.model_copy(update={"server": ("redis",)})})
-    with pytest.raises(PlanError, match="stores keys"):
-        fit(asked)
+    program = tmp_path / "anything"
+    program.write_text('#!/bin/sh\n[ "$1" = --version ] || exit 1\necho memcached 1.7.0\n')
+    program.chmod(stat.S_IRWXU)
+    for server in ("redis", str(program)):
+        asked = plan.model_copy(update={"factors": plan.factors.model_copy(update={"server": (server,)})})
+        with pytest.raises(PlanError, match="stores keys"):
+            fit(asked)

@@ -26,10 +26,11 @@ from howfar.bench import comparison, meter
 from howfar.bench.comparison import Comparison, Placement, Setting, Trial
 from howfar.engine.messages import LoadJob, Ready, Sysbench, UnixTarget
 from howfar.engine.process import EngineProcess, Launcher
-from howfar.errors import EngineError, LabError, MissingError
+from howfar.errors import EngineError, LabError, MissingError, PlanError
 from howfar.lab.cache import work_directory
 from howfar.lab.hosts import Host, format_cpus, share_cpus, usable_cpus
 from howfar.lab.servers import DATABASE, USER, Ground, Server, Store, Tables, find_store
+from howfar.lab.servers.kinds import STORES
 
 Tool = Literal["ours", "peer"]
 TOOLS: Final[tuple[Tool, ...]] = ("ours", "peer")
@@ -129,6 +130,8 @@ def _allow_files(connections: int) -> None:
 @contextmanager
 def _place(request: Request, client: Sequence[int], server: Sequence[int]) -> Iterator[Place]:
     store: Store = find_store(request.server, Tables(WORKLOAD.tables, WORKLOAD.table_size))
+    if store.kind in STORES:
+        raise PlanError(f"sysbench asks in SQL, and {store.kind} knows none", "Name a server that does.")
     with ExitStack() as stack:
         work = stack.enter_context(work_directory(store.data_bytes()))
         connections = max(request.connections)

@@ -23,13 +23,14 @@ def fit(plan: Plan) -> Fitted:
 
 
 def _check_speaks_sql(plan: Plan) -> None:
-    """Raises PlanError. A path is asked what it is later, by whoever starts it."""
-    from howfar.lab.servers.kinds import STORES
+    """Raises PlanError, ServerMissing, ServerCrashed."""
+    from howfar.lab.servers.kinds import STORES, find_server
 
     for server in plan.factors.server:
-        if server in STORES:
+        kind = find_server(server).kind if "/" in server else server
+        if kind in STORES:
             raise PlanError(
-                f"{server} stores keys, and the workload of the plan {plan.name} is of SQL",
+                f"{kind} stores keys, and the workload of the plan {plan.name} is of SQL",
                 "Name a server that speaks SQL. `howfar lab --server` and a job of the engine's workload key_value take this one.",
             )
 
