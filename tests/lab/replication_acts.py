@@ -109,14 +109,26 @@ def calm(pair: Pair) -> Answer:
     return {"said": watch.finish()}
 
 
+def _leave(pair: Pair, replica: Member) -> None:
+    """It stops replicating; the primary is not told otherwise than by its connection."""
+    replica.ask(pair.verbs.stop_sql)
+
+
+def _rejoin(pair: Pair, replica: Member) -> None:
+    """It goes on from where it is. Raises LabError when it has written on its own."""
+    pair.refuse_strangers(replica)
+    replica.ask(pair.verbs.start_sql)
+    pair.await_replicating(replica)
+
+
 def lag(pair: Pair) -> Answer:
     """Replication stops and goes on while somebody looks."""
     replica, watch = pair.replicas[0], watch_lag(pair, interval_s=0.05)
     wait_for(lambda: any(s.heartbeat_ns for s in watch.samples), PATIENCE_S, lambda: "no heartbeat came")
-    pair.leave(replica)
+    _leave(pair, replica)
     _insert(pair, 10)
     wait_for(lambda: max(s.behind for s in watch.samples) >= 10, PATIENCE_S, lambda: "no lag was seen")
-    pair.rejoin(replica)
+    _rejoin(pair, replica)
     pair.await_caught_up(replica)
     return {"samples": [asdict(sample) for sample in watch.finish()]}
 
@@ -147,10 +159,10 @@ def _received_all(pair: Pair, replica: Member) -> bool:
 def diverge(pair: Pair) -> Answer:
     """The replica writes on its own and comes back."""
     replica = pair.replicas[0]
-    pair.leave(replica)
+    _leave(pair, replica)
     replica.ask(pair.verbs.writable_sql)
     replica.write("INSERT INTO sbtest1 (k, c, pad) VALUES (1, 'own', '')", patience_s=PATIENCE_S)
-    return {"refused": _refused(lambda: pair.rejoin(replica))}
+    return {"refused": _refused(lambda: _rejoin(pair, replica))}
 
 
 def crash(pair: Pair) -> Answer:

@@ -274,7 +274,7 @@ class FallbackRecord(Record):
     """Commits that clients were told of between `fell_ns` and `back_ns`, from their logs: no replica had acknowledged them, and
     one may have had them soon after."""
     unacknowledged: int
-    """The same by the server's own counter."""
+    """The same by the server's own counter, in its unit: under AFTER_SYNC MySQL counts commits that go together as one."""
     acknowledged: int
     """To clients, in all."""
     samples: tuple[FallbackSample, ...]

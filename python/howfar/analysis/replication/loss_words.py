@@ -17,13 +17,14 @@ UNHEARD = frozenset({"cut", "cut-to-replica", "stop-replica"})
 still arrives then."""
 MACHINE = frozenset({"cut", "cut-to-replica"})
 """Faults that leave on the line what the death of the primary's machine would."""
-FAULT_WORDS = {
+_FAULT_CLAUSES = {
     "kill-primary": "the primary's server was killed",
     "cut": "the link was cut and then the primary died",
     "cut-to-replica": "the link to the replica was cut and then the primary died",
     "cut-to-primary": "the link from the replica was cut and then the primary died",
     "stop-replica": "the replica stopped and then the primary died",
 }
+"""After "when". A chart's labels and what is done in each fault are in `report/replication/words.py`."""
 
 
 def loss_sentences(losses: Sequence[CrashLoss]) -> tuple[str, ...]:
@@ -74,7 +75,7 @@ def _crashes(count: int) -> str:
 
 
 def _lost(loss: CrashLoss) -> str:
-    where = FAULT_WORDS.get(loss.fault, loss.fault)
+    where = _FAULT_CLAUSES.get(loss.fault, loss.fault)
     text = f"{_capital(mode_words(loss.mode))}, when {where}: "
     if not loss.lost:
         return (
@@ -119,7 +120,7 @@ def _kept(mode: str, losses: Sequence[CrashLoss]) -> str:
         worst = max(here, key=lambda loss: loss.most_lost)
         return (
             f"{_capital(mode_words(mode))} lost {lost:,} of {acknowledged:,} acknowledged commits in {_crashes(crashes)}, at most "
-            f"{worst.most_lost:,} in one, when {FAULT_WORDS.get(worst.fault, worst.fault)}: it should have lost none."
+            f"{worst.most_lost:,} in one, when {_FAULT_CLAUSES.get(worst.fault, worst.fault)}: it should have lost none."
         )
     faults = len({loss.fault for loss in here})
     pooled = f", {faults} kinds of fault taken together" if faults > 1 else ""

@@ -9,12 +9,13 @@ from howfar.analysis.replication.findings import CommitCost, ReplicationCurve
 from howfar.plan.types import SEMI_SYNC
 from howfar.units import format_duration_ns
 
-MODE_WORDS = {
+_MODE_IN_A_SENTENCE = {
     "none": "without a replica",
     "async": "asynchronous",
     "after-sync": "semi-synchronous AFTER_SYNC",
     "after-commit": "semi-synchronous AFTER_COMMIT",
 }
+"""In full, as an adverb. Names of cells and heads of tables have the short `plan.cells.MODE_WORDS`, a noun."""
 Published = Sequence[tuple[str, float, float | None]]
 _KIND_WORDS = {"mariadb": "MariaDB", "mysql": "MySQL"}
 _TYPICAL_THREADS = 64
@@ -23,7 +24,7 @@ _FAR = 1.25
 
 
 def mode_words(mode: str) -> str:
-    return MODE_WORDS.get(mode, mode)
+    return _MODE_IN_A_SENTENCE.get(mode, mode)
 
 
 def rate(per_s: float) -> str:

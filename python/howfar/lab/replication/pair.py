@@ -90,16 +90,6 @@ class Pair:
             strangers=self.verbs.positions.strangers(own, known, writer),
         )
 
-    def leave(self, replica: Member) -> None:
-        """It stops replicating; the primary is not told otherwise than by its connection."""
-        replica.ask(self.verbs.stop_sql)
-
-    def rejoin(self, replica: Member) -> None:
-        """It goes on from where it is. Raises LabError when it cannot, as when it has written on its own."""
-        self.refuse_strangers(replica)
-        replica.ask(self.verbs.start_sql)
-        self.await_replicating(replica)
-
     def refuse_strangers(self, replica: Member) -> None:
         """Histories that have parted cannot be joined, and not every server says so. Raises LabError."""
         own, known = replica.position(self.verbs.state_sql), self.primary.position(self.verbs.state_sql)

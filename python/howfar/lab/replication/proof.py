@@ -51,7 +51,10 @@ def violations(
     if two.no_tx < one.no_tx or two.no_times < one.no_times or two.yes_tx < one.yes_tx:
         found.append("the primary's counters went back during the window: it was started again, or they were reset")
     if two.no_tx > one.no_tx:
-        found.append(f"{two.no_tx - one.no_tx} commits of the window were not acknowledged by a replica")
+        found.append(
+            f"{two.no_tx - one.no_tx} commits of the window were not acknowledged by a replica, as the primary counts them"
+            f"{' (MySQL: groups of them)' if asked.wait_point == 'AFTER_SYNC' else ''}"
+        )
     if two.no_times > one.no_times:
         found.append(f"the primary fell back to asynchronous replication {two.no_times - one.no_times} times")
     if commits and two.yes_tx <= one.yes_tx:

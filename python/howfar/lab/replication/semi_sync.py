@@ -69,7 +69,7 @@ class PrimaryEnd:
     yes_tx: int
     """Acknowledged. Beware: MySQL under AFTER_SYNC counts groups of commits, MariaDB and AFTER_COMMIT each commit."""
     no_tx: int
-    """Committed without."""
+    """Committed without. Of the same unit as `yes_tx`."""
     no_times: int
     """Fallbacks; switching it off counts as one."""
     tx_waits: int
