@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tests.unit.made_faults import MS, crash_trial, fallback_trial
-from tests.unit.made_replication import run_of
+from tests.unit.made_replication import Server, replication_run, run_of
 
 from howfar.analysis.analyse import summarise
 from howfar.analysis.intervals import mean_interval
@@ -17,6 +19,8 @@ from howfar.analysis.replication.fallback import fallback_sentence
 from howfar.analysis.replication.findings import CrashLoss, ReplicationFindings
 from howfar.analysis.replication.loss import foreseen_loss, lost_per_crash
 from howfar.analysis.replication.returned import returned
+from howfar.report import csv as report_csv
+from howfar.report import json
 from howfar.results.records import Arm, ArmRole, CrashRecord, FallbackRecord, FallbackSample, Trial, TrialStatus
 
 CRASHES = 20
@@ -349,3 +353,16 @@ def test_a_mode_that_lost_commits_is_not_advised() -> None:
     trials = [*_trials(), crash_trial(901, 7, "sync")]
     safe = summarise(run_of("mysql", ARMS, trials, "crash")).advice[0]
     assert "AFTER_COMMIT" in safe.action
+
+
+def test_an_arm_that_broke_something_has_no_rate_over_its_outage() -> None:
+    made = replication_run(Server(), threads=(16,), modes=("async",), extra={"fault": "cut"})
+    fault = crash_trial(1, 50).fault
+    trials = [trial.model_copy(update={"fault": fault}) for trial in made.trials]
+    found = summarise(run_of("mariadb", made.info.arms, trials, "crash"))
+    (cell,) = found.cells
+    assert (cell.limit, cell.cycle) == (None, None)
+    assert {point.qps for point in found.trials} == {None}
+    assert json.document(found)["cells"] == []
+    (row,) = csv.DictReader(io.StringIO(report_csv.render(found)))
+    assert "qps" not in row and row["lost"] == "200" and float(row["commits_per_s"]) == 6000

@@ -218,8 +218,8 @@ def _cell(table: TrialTable, arm: Arm, floors: _Floors, rests: bool) -> CellSumm
         published=find_published(table.run.info.plan_name, arm.factors) if arm.role is not ArmRole.DUPLICATE else None,
         settled_after=len(trials) if rests else None,
         warnings=tuple(warnings),
-        cycle=cycle,
-        limit=limit,
+        cycle=None if broken else cycle,  # half of the window may be an outage: nothing limits it but that
+        limit=None if broken else limit,
         network=network_series(whole[-1], arm.factors),
     )
 
@@ -300,7 +300,7 @@ def _unmeasured(table: TrialTable, arm: Arm) -> Unmeasured:
 def _points(run: Run) -> tuple[TrialPoint, ...]:
     points = []
     for trial in sorted(run.trials, key=lambda t: t.number):
-        good = trial.status is TrialStatus.OK and trial.measured is not None
+        good = trial.status is TrialStatus.OK and trial.measured is not None and trial.fault is None
         points.append(
             TrialPoint(
                 number=trial.number,

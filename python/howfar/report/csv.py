@@ -8,6 +8,7 @@ import io
 
 from howfar.analysis.estimate import Estimate
 from howfar.analysis.summary import CellSummary, Summary
+from howfar.plan.types import breaks
 from howfar.report.grid import tps
 from howfar.report.replication import spreadsheet
 
@@ -38,13 +39,20 @@ def _text(value: float | None) -> str:
 
 
 def _row(cell: CellSummary, factors: list[str]) -> dict[str, object]:
-    cpu, latency = cell.cpu_us_per_query, cell.latency_ms
-    return {
+    """Of a cell that broke something who it is: rates and CPU would be over the outage too."""
+    known: dict[str, object] = {
         "arm": cell.arm,
         "role": cell.role.value,
         **{name: cell.factors.get(name, "") for name in factors},
         "trials": cell.trials,
         "void_trials": cell.void_trials,
+    }
+    return known if breaks(cell.factors) else known | _measured(cell)
+
+
+def _measured(cell: CellSummary) -> dict[str, object]:
+    cpu, latency = cell.cpu_us_per_query, cell.latency_ms
+    return {
         **_limits("qps", cell.qps),
         **_limits("ratio", cell.ratio),
         "resolution": cell.resolution.value,

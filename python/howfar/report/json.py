@@ -6,14 +6,16 @@ import json
 from typing import Any
 
 from howfar.analysis.summary import CellSummary, Summary
+from howfar.plan.types import breaks
 
 REPORT_VERSION = 1
 
 
 def document(summary: Summary) -> dict[str, Any]:
-    """The summary as plain values. CPU a query is a number there, its interval stands beside it."""
+    """The summary as plain values. CPU a query is a number there, its interval stands beside it. Cells that broke something are not
+    in it: their rates would be over the outage too. What came of them is in `replication`."""
     plain = summary.model_dump(mode="json")
-    plain["cells"] = [_cell(cell) for cell in summary.cells]
+    plain["cells"] = [_cell(cell) for cell in summary.cells if not breaks(cell.factors)]
     return {"report_version": REPORT_VERSION, **plain}
 
 
