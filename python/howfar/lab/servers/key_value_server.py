@@ -26,6 +26,8 @@ _READY_TIMEOUT_S = 20.0
 _PATIENCE_S = 30.0
 """For an answer, also over a link that is slow or has just died."""
 _POLL_S = 0.003
+_DIES_S = 2.0
+"""Long for the kernel to take a killed process apart, with its memory."""
 _LOG_LINES = 8
 _WARNING = "WARNING"
 _WARNINGS_KEPT = 5
@@ -79,7 +81,7 @@ class KeyValueServer:
         try:
             return self._dialect.counters(self._asked)
         except LabError:
-            self._check_alive("when asked for its counters")
+            self._check_alive("when asked for its counters", lost=True)
             raise
 
     def query(self, sql: str) -> list[dict[str, Any]]:
@@ -129,7 +131,7 @@ class KeyValueServer:
         try:
             return host.within(ask)
         except LabError as error:
-            self._check_alive("when asked how it sees its client")
+            self._check_alive("when asked how it sees its client", lost=True)
             raise LabError(f"the server did not say how it sees a client: {error.message}") from error
 
     def stop(self) -> None:
@@ -189,9 +191,13 @@ class KeyValueServer:
             found.append(f"the server listens on the sockets {list(paths)}, it was to listen on {list(asked_paths)}")
         return found
 
-    def _check_alive(self, when: str) -> None:
-        """Raises ServerCrashed."""
-        code = self._companion.process.poll()
+    def _check_alive(self, when: str, *, lost: bool = False) -> None:
+        """Raises ServerCrashed. Its connections end before it has: one that was `lost` is waited for a little."""
+        process = self._companion.process
+        if lost:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_DIES_S)
+        code = process.poll()
         if code is None:
             return
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
