@@ -13,6 +13,8 @@ from howfar.analysis.replication.find import replication_findings
 from howfar.analysis.replication.findings import CommitCost, ReplicationCost, ReplicationCurve
 from howfar.analysis.replication.model import Local, Waiting, acknowledgement_s, regime_of
 from howfar.analysis.trials import trial_table
+from howfar.report.replication.tables import trade_notes
+from howfar.results.records import Trial
 
 MARIADB, MYSQL = Server("mariadb"), Server("mysql")
 _BAR = 0.10
@@ -174,3 +176,49 @@ def test_more_connections_are_advised_where_they_wait_together() -> None:
     ]
     assert "rpl-semi-sync-master-enabled = ON" in advice[0].lines
     assert all(len(line) <= 64 for piece in advice for line in piece.lines)
+
+
+def test_what_is_not_resolved_is_not_the_best() -> None:
+    """Both wait points of MySQL cost a round trip: the answer is of the one that shows nothing early."""
+    first = _cost(MYSQL, noise=0.02).sentences[0]
+    assert "AFTER_SYNC" in first and "AFTER_COMMIT" not in first
+    assert "AFTER_COMMIT" in _cost(MARIADB).sentences[0], "a third more is resolved"
+    assert "AFTER_SYNC" in _cost(MARIADB, blocks=1).sentences[0], "one trial resolves nothing"
+
+
+def test_another_wait_point_is_not_what_was_published() -> None:
+    assert [row[2] is None for row in _cost(MARIADB, modes=("none", "async", "after-sync")).published] == [
+        False,
+        False,
+        True,
+    ]
+
+
+def test_a_rate_does_not_explain_itself() -> None:
+    (eleven,) = [text for text in _cost(MYSQL, modes=("after-sync",)).sentences if "is one connection at" in text]
+    assert "allow 11.7 at most" in eleven and "of its own" not in eleven
+
+
+def test_a_share_of_fewer_blocks_than_the_rate_says_so() -> None:
+    run = replication_run(MARIADB, blocks=4)
+    fewer = [t for t in run.trials if not (t.arm == "none, 0ms, 64" and t.block > 1)]
+    found = replication_findings(trial_table(run.model_copy(update={"trials": tuple(fewer)})))
+    assert found is not None
+    assert [(row.blocks, row.trials) for row in found.trade] == [(2, 2), (2, 4), (2, 4), (2, 4)]
+    assert "of the 2 blocks in which both were measured, the rate of 4" in " ".join(trade_notes(found.trade, wide=True))
+
+
+def test_round_trips_have_the_scatter_of_the_local_commits_too() -> None:
+    run = replication_run(MYSQL, noise=0.0, threads=(1,))
+    slow = [_slower(t) if t.arm.startswith("none") and t.block % 2 else t for t in run.trials]
+    findings = replication_findings(trial_table(run.model_copy(update={"trials": tuple(slow)})))
+    assert findings is not None and findings.cost is not None
+    rtts = _point(_curve(findings.cost, "after-sync"), 1).rtts
+    assert rtts is not None and rtts.low is not None and rtts.high is not None
+    assert rtts.high - rtts.low > 1e-4
+
+
+def _slower(trial: Trial) -> Trial:
+    assert trial.measured is not None
+    fewer = {"transactions": trial.measured.transactions // 3}
+    return trial.model_copy(update={"measured": trial.measured.model_copy(update=fewer)})

@@ -163,6 +163,13 @@ def test_nothing_lost_asynchronously_is_no_interval_of_shares() -> None:
     assert "none was lost in 20 crashes" in summary.advice[0].because and "0.139" not in summary.advice[0].because
 
 
+def test_what_was_done_and_refused_is_said() -> None:
+    trials = [crash_trial(at, 0, "sync", applied_refused=2, refused=3) for at in range(3)]
+    found = summarise(run_of("mysql", [ARMS[2]], trials, "crash")).replication
+    assert found is not None and found.crash is not None
+    assert "6 were done there and their clients were told of an error, over 3 crashes" in found.crash.sentences[-1]
+
+
 def _crash(**fields: Any) -> CrashRecord:
     fault = crash_trial(1, 5, **fields).fault
     assert isinstance(fault, CrashRecord)

@@ -7,7 +7,7 @@ from howfar.analysis.replication.fallback import fallback_sentence
 from howfar.analysis.replication.findings import CrashLoss, ReplicationCost, ReplicationFindings, TradeRow
 from howfar.analysis.replication.loss_words import count_interval
 from howfar.analysis.replication.my_cnf import my_cnf, timeout_lines
-from howfar.analysis.replication.words import connections, mode_words, rate, rate_interval
+from howfar.analysis.replication.words import chief_distance, connections, mode_words, rate, rate_interval
 from howfar.analysis.summary import Advice
 from howfar.plan.types import SEMI_SYNC
 from howfar.units import format_duration_ns
@@ -93,12 +93,9 @@ def _watch(found: ReplicationFindings, kind: str) -> Advice | None:
 
 
 def _nearest_rows(found: ReplicationFindings) -> list[TradeRow]:
-    """Of the published distance, else of the longest."""
-    distances = sorted({row.replica_rtt_ns or 0 for row in found.trade})
-    if not distances:
-        return []
-    chosen = 85_000_000 if 85_000_000 in distances else distances[-1]
-    return [row for row in found.trade if (row.replica_rtt_ns or 0) == chosen]
+    """Of the distance nearest to the published one."""
+    chosen = chief_distance([row.replica_rtt_ns for row in found.trade])
+    return [row for row in found.trade if row.replica_rtt_ns == chosen]
 
 
 def _reference(found: ReplicationFindings) -> str:

@@ -64,20 +64,28 @@ def waits_s(table: TrialTable, arm: Arm) -> float | None:
 
 
 class _Locals:
-    """Commits that wait for nobody, by what they depend on."""
+    """Commits that wait for nobody, by what they depend on. Of one server: a run has no more."""
 
     def __init__(self, arms: Sequence[ReplicationArm]) -> None:
         found: dict[tuple[str, object], dict[int, float]] = {}
+        self._blocks: dict[tuple[str, object, int], dict[int, float]] = {}
         for arm in arms:
             if arm.mode in (ALONE, APART):
                 commit_s = median(arm.threads / rate for rate in arm.by_block.values())
                 found.setdefault((arm.mode, arm.ground), {})[arm.threads] = commit_s
+                times = {block: arm.threads / rate for block, rate in arm.by_block.items()}
+                self._blocks[arm.mode, arm.ground, arm.threads] = times
         self._found = {key: Local(times) for key, times in found.items()}
 
     def of(self, arm: ReplicationArm) -> Local:
         """Without a replica; else asynchronous. Empty: the run has neither."""
         found = (self._found.get((mode, arm.ground)) for mode in (ALONE, APART))
         return next((local for local in found if local is not None), Local({}))
+
+    def blocks(self, arm: ReplicationArm) -> Mapping[int, float]:
+        """Seconds of a commit in each block, of the arm that `of` takes for as many connections. Empty: there is none."""
+        mode = next((mode for mode in (ALONE, APART) if (mode, arm.ground) in self._found), ALONE)
+        return self._blocks.get((mode, arm.ground, arm.threads), {})
 
 
 class _Curve:
@@ -86,7 +94,7 @@ class _Curve:
     def __init__(self, arms: Sequence[ReplicationArm], locals_: _Locals, other: Sequence[str]) -> None:
         self._arms, self._other = arms, other
         self._first, self._top = arms[0], arms[-1]
-        self._local = locals_.of(self._first)
+        self._local, self._locals = locals_.of(self._first), locals_
         rests = [rest for arm in arms if (rest := arm.rest_rtt_ns) is not None]
         self._rest_ns = median(rests) if rests else None
         self._waiting = self._waits_for()
@@ -107,6 +115,10 @@ class _Curve:
         if self._waiting is None:
             return self._local.with_as_many(arm.threads)
         return self._waiting.local_s(self._local, arm.threads)
+
+    def _local_blocks(self, arm: ReplicationArm, local_s: float | None) -> Mapping[int, float]:
+        """Empty where a commit's local work is read off a curve: that belongs to no block."""
+        return self._locals.blocks(arm) if local_s == self._local.with_as_many(arm.threads) else {}
 
     def found(self) -> ReplicationCurve:
         first, growth = self._first, self._growth()
@@ -152,7 +164,7 @@ class _Curve:
             local_ms=own_s * 1e3,
             wire_ms=rtt_s * 1e3,
             waiting_ms=(commit_s - own_s - rtt_s) * 1e3,
-            rtts=_rtts(arm, local_s, rtt_s),
+            rtts=_rtts(arm, local_s, self._local_blocks(arm, local_s), rtt_s),
             group=commits_a_group(arm),
             predicted=predicted,
             predicted_error=predicted / per_s.value - 1 if predicted else None,
@@ -169,11 +181,14 @@ class _Curve:
         return (judge_ratio(ratios).quoted, arm.threads) if ratios else None
 
 
-def _rtts(arm: ReplicationArm, local_s: float | None, rtt_s: float) -> Estimate | None:
-    """Time beyond the local commit in round trips, block by block."""
+def _rtts(arm: ReplicationArm, local_s: float | None, blocks: Mapping[int, float], rtt_s: float) -> Estimate | None:
+    """Time beyond the local commit in round trips, each block's beyond its own, so that the interval has the scatter of both. Without
+    a local time in the same blocks it has that of the waiting commits alone."""
     if not arm.waits or local_s is None or rtt_s * 1e9 < _SHORT_NS:
         return None
-    return mean_interval([(arm.threads / rate - local_s) / rtt_s for rate in arm.by_block.values()])
+    rates = arm.by_block
+    both = [(arm.threads / rates[block] - blocks[block]) / rtt_s for block in rates if block in blocks]
+    return mean_interval(both or [(arm.threads / rate - local_s) / rtt_s for rate in rates.values()])
 
 
 def _others(arms: Sequence[ReplicationArm]) -> list[str]:

@@ -152,6 +152,8 @@ class CrashLoss(Part):
     """How long before the fault the earliest lost commit had been acknowledged: median over crashes with a loss."""
     done_untold: int
     """Applied on the survivor, and no client was told: over all crashes."""
+    done_refused: int = 0
+    """Applied on the survivor, and the client was told of an error."""
     seen_early: int
     """Keys that others saw before their client was told, or that it never was told of, over all crashes."""
     seen: int
@@ -180,6 +182,10 @@ class TradeRow(Part):
     commits_per_s: Estimate
     cost: Estimate | None
     """Throughput over that without a replica, or else over the first row's. None: the row compared with."""
+    blocks: int = 0
+    """That `cost` is of: both were good in them. Of crashes, which are not paired, 0."""
+    trials: int = 0
+    """That the rate is of."""
     commit_ms: float
     lost_per_crash: Estimate | None
     """None: not measured in this run."""

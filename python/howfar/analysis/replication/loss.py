@@ -81,6 +81,7 @@ def _loss(crashes: _Crashes) -> CrashLoss:
         predicted_lost=None if mode in SEMI_SYNC else _predicted(records),
         lost_age_ms=median(ages) if ages else None,
         done_untold=sum(record.applied_unknown for record in records),
+        done_refused=sum(record.applied_refused for record in records),
         seen_early=sum(record.seen_early for record in records),
         seen=sum(record.seen for record in records),
         seen_early_median_ms=median(early) / 1e6 if early else None,

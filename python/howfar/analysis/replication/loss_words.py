@@ -156,14 +156,13 @@ def _early(losses: Sequence[CrashLoss]) -> str:
 
 
 def _untold(losses: Sequence[CrashLoss]) -> str:
-    done = sum(loss.done_untold for loss in losses)
-    crashes = sum(loss.crashes for loss in losses)
-    if not done:
+    done, refused = sum(loss.done_untold for loss in losses), sum(loss.done_refused for loss in losses)
+    said = [f"{done:,} commits were done on the survivor and no client was told"] if done else []
+    said += [f"{refused:,} were done there and their clients were told of an error"] if refused else []
+    if not said:
         return ""
-    return (
-        f"{done:,} commits were done on the survivor and no client was told, over {_crashes(crashes)}: "
-        "who asks again does them twice."
-    )
+    crashes = sum(loss.crashes for loss in losses)
+    return f"{'; '.join(said)}, over {_crashes(crashes)}: who asks again does them twice."
 
 
 def _capital(text: str) -> str:

@@ -7,7 +7,6 @@ from typing import Any
 
 from howfar.analysis.published import published_sets
 from howfar.analysis.replication.findings import CommitCost, ReplicationCurve
-from howfar.plan.types import SEMI_SYNC
 from howfar.results.records import FactorValue
 
 PLAN = "replication"
@@ -18,19 +17,18 @@ _SAME_DISTANCE = 0.02
 def published_rows(
     curves: Sequence[ReplicationCurve], workload: Mapping[str, Any]
 ) -> tuple[tuple[str, float, float | None], ...]:
-    """Mode, theirs, ours; none of another workload. Their semi-synchronous is AFTER_COMMIT; a run without that shows the other wait
-    point beside it."""
+    """Mode, theirs, ours; none of another workload. Their semi-synchronous is AFTER_COMMIT: another wait point is not beside it. Of
+    several durabilities ours are of the first; theirs made no commit durable, which the table says."""
     entries = [entry for entry in published_sets() if entry.plan == PLAN and not entry.differs(workload)]
     cells = [cell for entry in entries for cell in entry.cells]
-    rows = []
-    for cell in cells:
-        mode = str(cell.factors["replication"])
-        ours = _ours(curves, mode, cell.factors.get("replica_rtt_ns"))
-        if ours is None and mode in SEMI_SYNC:
-            found = ((other, _ours(curves, other, cell.factors.get("replica_rtt_ns"))) for other in SEMI_SYNC)
-            mode, ours = next(((other, one) for other, one in found if one is not None), (mode, None))
-        rows.append((mode, cell.tps, None if ours is None else ours.commits_per_s.value))
-    return tuple(rows)
+    alike = [curve for curve in curves if curve.durability == curves[0].durability]
+    found = [
+        (cell, _ours(alike, str(cell.factors["replication"]), cell.factors.get("replica_rtt_ns"))) for cell in cells
+    ]
+    return tuple(
+        (str(cell.factors["replication"]), cell.tps, None if ours is None else ours.commits_per_s.value)
+        for cell, ours in found
+    )
 
 
 def _ours(curves: Sequence[ReplicationCurve], mode: str, rtt_ns: FactorValue | None) -> CommitCost | None:

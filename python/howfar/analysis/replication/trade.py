@@ -10,12 +10,10 @@ from howfar.analysis.estimate import Estimate
 from howfar.analysis.intervals import judge_ratio, welch_ratio
 from howfar.analysis.replication.arms import ALONE, ReplicationArm
 from howfar.analysis.replication.findings import CrashFindings, CrashLoss, TradeRow
-from howfar.analysis.replication.words import mode_words, rate
+from howfar.analysis.replication.words import mode_words, rate, typical_threads
 from howfar.plan.types import ORDINARY, SEMI_SYNC
 from howfar.results.records import Arm, FactorValue
 
-TYPICAL_THREADS = 64
-"""Enough that connections share a wait; a run that has not this number shows the nearest."""
 _ORDER = (ALONE, "async", "after-commit", "after-sync")
 """From what loses most to what loses nothing."""
 _FAULTS = ("cut", "cut-to-replica", "kill-primary", "stop-replica", "cut-to-primary", "replica-leaves")
@@ -32,8 +30,7 @@ def trade_rows(
 
 
 def _measured(arms: Sequence[ReplicationArm], broken: Sequence[_Broken]) -> tuple[TradeRow, ...]:
-    threads = {arm.threads for arm in arms}
-    chosen = min(threads, key=lambda count: abs(math.log(count / TYPICAL_THREADS)))
+    chosen = typical_threads({arm.threads for arm in arms})
     here = [arm for arm in arms if arm.threads == chosen]
     here = [arm for arm in here if arm.durability == here[0].durability and _plain(arm)]
     alone = next((arm for arm in here if arm.mode == ALONE), None)
@@ -65,6 +62,8 @@ def _row(arm: ReplicationArm, distance: int | None, reference: ReplicationArm, b
         fault=mine.loss.fault if mine else None,
         commits_per_s=per_s,
         cost=None if arm is reference or not ratios else judge_ratio(ratios).quoted,
+        blocks=len(rates) if arm is reference else len(ratios),
+        trials=len(rates),
         commit_ms=arm.threads / per_s.value * 1e3,
         lost_per_crash=mine.loss.lost_per_crash if mine else None,
         crashes=mine.loss.crashes if mine else 0,

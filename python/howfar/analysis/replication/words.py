@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 
 from howfar.analysis.estimate import Estimate
 from howfar.analysis.replication.findings import CommitCost, ReplicationCurve
@@ -18,7 +19,12 @@ _MODE_IN_A_SENTENCE = {
 """In full, as an adverb. Names of cells and heads of tables have the short `plan.cells.MODE_WORDS`, a noun."""
 Published = Sequence[tuple[str, float, float | None]]
 _KIND_WORDS = {"mariadb": "MariaDB", "mysql": "MySQL"}
+PUBLISHED_RTT_NS = 85_000_000
+"""Of set-up D, which people quote: of several distances the one nearest to it is told."""
 _TYPICAL_THREADS = 64
+"""Enough that connections share a wait; of several numbers the nearest is told, by ratio."""
+_HOLDS = 0.1
+"""An error of the model up to which what was counted is said to follow from it."""
 _FAR = 1.25
 """Round trips of a commit: from here on it waits for more than its own."""
 
@@ -53,19 +59,25 @@ def cost_sentences(curves: Sequence[ReplicationCurve], published: Published, kin
 
 
 def _shown(curves: Sequence[ReplicationCurve]) -> list[ReplicationCurve]:
-    """Semi-synchronous curves at the distance that the published figures have, or else the longest; nothing out of the ordinary."""
+    """Semi-synchronous curves at the distance nearest to the published one; nothing out of the ordinary."""
     semi = [curve for curve in curves if curve.mode in SEMI_SYNC and not curve.held and curve.points]
     if not semi:
         return []
-    distances = {curve.replica_rtt_ns or 0 for curve in semi}
-    chosen = 85_000_000 if 85_000_000 in distances else max(distances)
+    chosen = chief_distance([curve.replica_rtt_ns for curve in semi]) or 0
     here = [curve for curve in semi if (curve.replica_rtt_ns or 0) == chosen]
     return [curve for curve in here if curve.durability == here[0].durability]
 
 
 def _best(shown: Sequence[ReplicationCurve]) -> ReplicationCurve:
-    """With the most commits at a typical number of connections."""
-    return max(shown, key=lambda curve: _at(curve, _typical(curve)).commits_per_s.value)
+    """With the most commits at a typical number of connections, where they are resolved to be the most; else the safest."""
+
+    def made(curve: ReplicationCurve) -> Estimate:
+        return _at(curve, _typical(curve)).commits_per_s
+
+    best = max(shown, key=lambda curve: made(curve).value)
+    low, others = made(best).low, [made(curve) for curve in shown if curve is not best]
+    resolved = low is not None and all(other.high is not None and other.high < low for other in others)
+    return best if resolved else min(shown, key=lambda curve: tuple(SEMI_SYNC).index(curve.mode))
 
 
 def _answer(curves: Sequence[ReplicationCurve], shown: Sequence[ReplicationCurve]) -> str:
@@ -106,16 +118,21 @@ def _eleven(shown: Sequence[ReplicationCurve], published: Published) -> str:
         return ""
     curve = _best(shown)
     one, many = curve.points[0], _at(curve, _typical(curve))
-    text = (
-        f"{_capital(rate(one.commits_per_s.value))} a second is one connection at {_distance(curve)}: "
-        f"1 / ({one.local_ms:.2g} ms of its own + {one.wire_ms:.3g} ms to the replica and back) = "
-        f"{rate(1e3 / (one.local_ms + one.wire_ms))}"
-    )
+    if not one.wire_ms:
+        return ""
+    text = f"{rate(one.commits_per_s.value)} a second is one connection at {_distance(curve)}: "
+    if one.predicted is None:
+        text += f"{one.wire_ms:.3g} ms to the replica and back allow {rate(1e3 / one.wire_ms)} at most"
+    else:
+        text += (
+            f"1 / ({one.local_ms:.2g} ms of its own + {one.wire_ms:.3g} ms to the replica and back) = "
+            f"{rate(1e3 / (one.local_ms + one.wire_ms))}"
+        )
     if many is not one:
         text += f"; {connections(many.threads)} made {rate(many.commits_per_s.value)}"
-    theirs = next((per_s for mode, per_s, ours in published if mode in SEMI_SYNC and ours is not None), None)
+    theirs = next(((mode, per_s) for mode, per_s, ours in published if mode in SEMI_SYNC and ours is not None), None)
     if theirs is not None:
-        text += f". Published: {rate(theirs)}, of one connection"
+        text += f". Published: {rate(theirs[1])}, of one connection, {SEMI_SYNC[theirs[0]]}"
     return text + "."
 
 
@@ -137,10 +154,11 @@ def _rounds(shown: Sequence[ReplicationCurve], kind: str) -> str:
     near = next((p for c, p in told if c is not curve and p.rtts is not None and p.threads == point.threads), None)
     if near is not None and near.rtts is not None:
         text += f", {_estimate(near.rtts)} with the other wait point"
-    if kind == "mariadb" and curve.mode == "after-sync":
+    holds = point.predicted_error is not None and abs(point.predicted_error) <= _HOLDS
+    if kind == "mariadb" and curve.mode == "after-sync" and holds:
         text += (
-            f": {_KIND_WORDS[kind]} has two groups of commits on the way at once, the second holds the binary log, "
-            "and who comes then waits until the first is acknowledged"
+            f". That is what follows where {_KIND_WORDS[kind]} has two groups of commits on the way at once: the second holds the "
+            "binary log, and who comes then waits until the first is acknowledged"
         )
     return text + "."
 
@@ -160,7 +178,17 @@ def _model(curves: Sequence[ReplicationCurve]) -> str:
 
 def _typical(curve: ReplicationCurve) -> int:
     """64 connections, or as near as the run has it."""
-    return min((point.threads for point in curve.points), key=lambda threads: abs(threads - _TYPICAL_THREADS))
+    return typical_threads(point.threads for point in curve.points)
+
+
+def typical_threads(counts: Iterable[int]) -> int:
+    return min(counts, key=lambda count: abs(math.log(count / _TYPICAL_THREADS)))
+
+
+def chief_distance(known: Iterable[int | None]) -> int | None:
+    """None: there is no link."""
+    found = [rtt for rtt in known if rtt is not None]
+    return min(found, key=lambda rtt: (abs(rtt - PUBLISHED_RTT_NS), rtt)) if found else None
 
 
 def _at(curve: ReplicationCurve, threads: int) -> CommitCost:
@@ -181,7 +209,3 @@ def _estimate(value: Estimate) -> str:
     if value.low is None or value.high is None:
         return f"{value.value:.2f} (no interval)"
     return f"{value.value:.2f} [{value.low:.2f}, {value.high:.2f}]"
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

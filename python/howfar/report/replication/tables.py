@@ -74,6 +74,11 @@ def trade_notes(rows: Sequence[TradeRow], wide: bool) -> tuple[str, ...]:
     found = [f"With {' or '.join(map(str, threads))} connection{'' if threads == [1] else 's'}."]
     verdicts = dict.fromkeys((words.mode_words(row.mode), row.verdict) for row in rows if row.verdict)
     found += [] if wide else [f"{_capital(mode)}: {verdict}." for mode, verdict in verdicts]
+    found += [
+        f"{words.mode_words(row.mode)}: the share is of the {row.blocks} blocks in which both were measured, the rate of {row.trials}."
+        for row in rows
+        if 0 < row.blocks < row.trials
+    ]
     if all(row.lost_per_crash is None for row in rows):
         found.append(NOT_BROKEN)
     elif zeros := next((row for row in rows if row.lost_per_crash and not row.lost_per_crash.value), None):
@@ -170,7 +175,8 @@ def published(cost: ReplicationCost) -> Table | None:
     )
     head = single("one connection, RTT 85ms", "inserts/s there", "of none there", "ours", "of none, ours")
     note = "Other machines: without an acknowledgement compare the shares, not the rates."
-    return Table("What others published", head, rows, (note,))
+    durable = f"There no commit was flushed (innodb_flush_log_at_trx_commit = 0); ours: durability {cost.curves[0].durability}."
+    return Table("What others published", head, rows, (note, durable))
 
 
 def _of(value: float | None, whole: float | None) -> str:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from howfar.analysis.estimate import Estimate
 from howfar.analysis.replication.findings import CrashLoss, FallbackStory, ReplicationCurve, TradeRow
 from howfar.analysis.replication.loss_words import UNHEARD, may_lose, percent_up
+from howfar.analysis.replication.words import PUBLISHED_RTT_NS as PUBLISHED_RTT_NS
+from howfar.analysis.replication.words import chief_distance as chief_distance
 from howfar.plan.cells import MODE_WORDS
 from howfar.plan.types import SEMI_SYNC
 from howfar.report import figures
@@ -194,16 +196,7 @@ def distances(curves: Sequence[ReplicationCurve]) -> list[int | None]:
     return [*sorted(found)] if found else [None]
 
 
-PUBLISHED_RTT_NS = 85_000_000
-"""Of set-up D, which people quote: where a run has several distances, the one nearest to it comes first."""
-
-
 SAME = 0.1
-
-
-def chief_distance(known: Sequence[int | None]) -> int | None:
-    found = [rtt for rtt in known if rtt is not None]
-    return min(found, key=lambda rtt: (abs(rtt - PUBLISHED_RTT_NS), rtt)) if found else None
 
 
 def chief_trade(trade: Sequence[TradeRow]) -> list[TradeRow]:

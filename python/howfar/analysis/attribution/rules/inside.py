@@ -8,6 +8,8 @@ from howfar.analysis.attribution.rules.finding import HALF, INTERNAL_SHARE, Find
 from howfar.analysis.attribution.words import milliseconds, percent
 from howfar.analysis.findings import Cycle, Resource
 
+AGREE = 1.5
+"""Within this factor the primary's clock of its waits and the round trips at rest are about the same wait."""
 ERRORS_SHARE = 0.01
 """Transactions that fail are another workload: from one in a hundred on the figure is about them too."""
 
@@ -33,9 +35,9 @@ def acknowledgements(evidence: Evidence, cycle: Cycle) -> Finding | None:
         return Finding(
             Resource.ACKNOWLEDGEMENT, words, ("the primary's own clock of these waits was not read",), "medium"
         )
-    return Finding(
-        Resource.ACKNOWLEDGEMENT, words, (f"the primary counted waits of {milliseconds(counted)} each",), "high"
-    )
+    agree = wait_s / AGREE <= counted <= wait_s * AGREE
+    fact = f"the primary counted waits of {milliseconds(counted)} each"
+    return Finding(Resource.ACKNOWLEDGEMENT, words, (fact,), "high" if agree else "medium")
 
 
 def commits(evidence: Evidence, cycle: Cycle) -> Finding | None:
