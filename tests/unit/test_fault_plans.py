@@ -81,7 +81,7 @@ measure = "{measure}"
     [
         (["async", "after-sync"], "replica-leaves", "45s", "acknowledgement to fall back from"),
         (["after-sync"], "replica-leaves", "24s", "measure = '25s'"),
-        (["none"], "cut", "3s", "a fault needs a replica"),
+        (["none"], "cut", "3s", "a fault needs a replica that takes over"),
     ],
 )
 def test_a_fault_that_no_trial_could_do_is_refused_at_once(

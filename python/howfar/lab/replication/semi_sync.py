@@ -69,7 +69,8 @@ class PrimaryEnd:
     yes_tx: int
     """Acknowledged. Beware: MySQL under AFTER_SYNC counts groups of commits, MariaDB and AFTER_COMMIT each commit."""
     no_tx: int
-    """Committed without. Of the same unit as `yes_tx`."""
+    """Committed without, in the unit of `yes_tx`: MySQL 9.7 counted 17,171 for 19,838 commits of 16 connections under AFTER_SYNC, and
+    15,277 for as many of one connection."""
     no_times: int
     """Fallbacks; switching it off counts as one."""
     tx_waits: int
