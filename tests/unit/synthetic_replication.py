@@ -1,5 +1,5 @@
 """Made-up summaries of the plans of replication: `PLANS`. Figures are those that MariaDB gave over such links; the findings are laid
-over a synthetic run, so that reports can be tested without the analysis that makes findings."""
+over a synthetic run. What is said of them, and advised, the analysis itself says."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from tests.unit.synthetic_cells import Wanted, estimate, grid_run, told
 
 from howfar.analysis.analyse import summarise
 from howfar.analysis.estimate import Estimate
+from howfar.analysis.replication.advise import replication_advice
 from howfar.analysis.replication.drawn import fallback_series, lag_series
+from howfar.analysis.replication.find import replication_verdict
 from howfar.analysis.replication.findings import (
     CommitCost,
     CrashFindings,
@@ -23,7 +25,9 @@ from howfar.analysis.replication.findings import (
     ReplicationFindings,
     TradeRow,
 )
-from howfar.analysis.summary import Advice, Summary
+from howfar.analysis.replication.loss_words import loss_sentences
+from howfar.analysis.replication.words import cost_sentences
+from howfar.analysis.summary import Summary
 from howfar.lab.replication.proof import Snapshot, window_facts
 from howfar.lab.replication.semi_sync import PrimaryEnd
 from howfar.results.records import ArmRole
@@ -165,28 +169,12 @@ VERDICTS = {
     "after-commit": "where no acknowledged commit may be lost, and others may see what a crash takes back",
 }
 
-ADVICE = (
-    Advice(
-        action="Write from 64 connections, not one, where each commit waits for a replica.",
-        because="One connection made 11.7 commits/s over 85 ms, 64 made 472: the wait is shared.",
-    ),
-    Advice(
-        action="For no lost commit: semi-sync with AFTER_SYNC on the primary.",
-        because="In 20 crashes it lost none of 94,310 acknowledged commits; asynchronous lost 2,130 a crash.",
-        lines=(
-            "[mariadb]",
-            "log_bin = binlog",
-            "rpl_semi_sync_master_enabled = ON",
-            "rpl_semi_sync_master_wait_point = AFTER_SYNC",
-            "rpl_semi_sync_master_timeout = 3600000",
-        ),
-    ),
-)
-
 
 def _findings(**parts: Any) -> dict[str, Any]:
     none: dict[str, Any] = {"cost": None, "trade": (), "crash": None, "fallback": ()}
-    return {"replication": ReplicationFindings(**none | parts), "what_if": None, "advice": ADVICE}
+    found = ReplicationFindings(**none | parts)
+    said = {"verdict": replication_verdict(found), "advice": replication_advice(found, "mariadb")}
+    return {"replication": found, "what_if": None, **said}
 
 
 def replication() -> Summary:
@@ -208,25 +196,20 @@ def replication() -> Summary:
         )
         for cell in found.cells
     )
+    curves = tuple(_curve(mode, rtt) for mode, rtt in TPS)
+    published = (("none", 1066.8, 9870.0), ("async", 943.2, 9480.0), ("after-sync", 11.5, 11.7))
     cost = ReplicationCost(
-        curves=tuple(_curve(mode, rtt) for mode, rtt in TPS),
+        curves=curves,
         mean_error=0.032,
         worst_error=0.062,
-        published=(("none", 1066.8, 9870.0), ("async", 943.2, 9480.0), ("after-sync", 11.5, 11.7)),
-        sentences=(
-            "At 85 ms a commit that waits for its replica takes 85.5 ms with one connection, 1.0 round trips; with 64, 1.6.",
-            "11.7 a second is one connection at 85 ms: 1/(0.1 ms of local work + 85.3 ms); 64 connections made 472 a second.",
-        ),
-    )
-    verdict = (
-        "At 85 ms an acknowledgement costs each commit 85 to 136 ms: 11.7 commits a second with one connection, 472 with 64, "
-        "where an asynchronous replica leaves 24,110."
+        published=published,
+        sentences=cost_sentences(curves, published, "mariadb"),
     )
     environment = found.environment | {"data_fsync_ns": {"512": {"count": 200, "p50": 1900, "p99": 4100}}}
     environment |= {"work_file_system": "tmpfs"}
     return told(
         found,
-        {"cells": cells, "verdict": verdict, "environment": environment} | _findings(cost=cost, trade=_trade(0)),
+        {"cells": cells, "environment": environment} | _findings(cost=cost, trade=_trade(0)),
     )
 
 
@@ -268,6 +251,8 @@ def _loss(number: int, mode: str, fault: str, crashes: int) -> CrashLoss:
         commits_per_s=estimate(rate, 0.03),
         acknowledged=sum(point.acknowledged for point in each),
         lost=lost,
+        lost_before=(8 if fault == "cut" else lost) if lost else 0,
+        lost_by_force=(1730 if fault == "cut" else lost) if lost else 0,
         share_that_may_lose=None if lost else 1 - 0.05 ** (1 / crashes),
         lost_per_crash=estimate(mean, 0.06) if lost else Estimate(value=0, low=None, high=None),
         crashes_with_loss=sum(point.lost > 0 for point in each),
@@ -289,15 +274,6 @@ def crash() -> Summary:
     """Three modes under two faults, 20 crashes each."""
     pairs = [(mode, fault) for mode in ("async", "after-sync", "after-commit") for fault in ("kill-primary", "cut")]
     losses = tuple(_loss(index, mode, fault, 20) for index, (mode, fault) in enumerate(pairs))
-    lossy = (
-        "Asynchronous, a machine that dies takes 9,800 acknowledged commits with it at 17,900 a second: half a round trip and the "
-        "half second until it was dead."
-    )
-    safe = (
-        "Semi-synchronous, none of 19,200 acknowledged commits was lost in 40 crashes; with AFTER_COMMIT others saw 171 rows that "
-        "were then gone."
-    )
-    sentences = (lossy, safe)
     gone = [loss for loss in losses if loss.fault == "cut"]
     trade = tuple(
         row.model_copy(
@@ -314,10 +290,8 @@ def crash() -> Summary:
         )
     )
     found = _without_cells("crash")
-    return found.model_copy(
-        update={"verdict": sentences[0]}
-        | _findings(crash=CrashFindings(losses=losses, sentences=sentences), trade=trade)
-    )
+    crashes = CrashFindings(losses=losses, sentences=loss_sentences(losses))
+    return found.model_copy(update=_findings(crash=crashes, trade=trade))
 
 
 def fallback() -> Summary:
@@ -355,6 +329,9 @@ def fallback() -> Summary:
         stall_ms=Estimate(value=10_020, low=10_004, high=10_041),
         degraded_ms=Estimate(value=13_350, low=12_900, high=13_800),
         after_return_ms=Estimate(value=6400, low=6010, high=6730),
+        caught_up_ms=Estimate(value=4100, low=3700, high=4500),
+        unprotected_alone=Estimate(value=193_000, low=187_000, high=199_000),
+        most_behind=118_816,
         unprotected=Estimate(value=234_500, low=229_000, high=240_100),
         share_unprotected=0.981,
         drawn=series.trial,
@@ -365,11 +342,7 @@ def fallback() -> Summary:
         ),
         series=series,
     )
-    verdict = (
-        "When its replica went away, the primary answered nobody for 10.0 s, then acknowledged 234,500 commits that one server "
-        "alone had, without an error, 6.4 s of it after the replica could be reached again."
-    )
-    return _without_cells("fallback").model_copy(update={"verdict": verdict} | _findings(fallback=(story,)))
+    return _without_cells("fallback").model_copy(update=_findings(fallback=(story,)))
 
 
 def _without_cells(plan: str) -> Summary:

@@ -41,8 +41,8 @@ def primary_lines(kind: str, mode: str) -> tuple[str, ...]:
         *_plugin(kind, primary),
         f"rpl-semi-sync-{primary}-enabled = ON",
         f"rpl-semi-sync-{primary}-wait-point = {SEMI_SYNC[mode]}",
-        "# milliseconds. Without a replica every commit waits so long,",
-        "# and then it goes on in silence",
+        "# milliseconds. Without a replica every commit waits",
+        "# so long, and then it goes on in silence",
         f"rpl-semi-sync-{primary}-timeout = {FOREVER_MS}",
     )
 
@@ -56,8 +56,8 @@ def replica_lines(kind: str, mode: str) -> tuple[str, ...]:
         *lines,
         *_plugin(kind, replica),
         f"rpl-semi-sync-{replica}-enabled = ON",
-        "# promoted, with a replica of its own: without read-only,",
-        f"# with the rpl-semi-sync-{primary} lines of the primary",
+        "# promoted, with a replica of its own: no read-only,",
+        f"# and the rpl-semi-sync-{primary} lines of the primary",
     )
 
 
