@@ -63,6 +63,7 @@ def test_a_mix_is_counted(stores: dict[Protocol, Store], protocol: Protocol) -> 
     # 64 bytes for each key, and what is around them.
     assert 64 * finished.rows < finished.bytes.to_client < 128 * (finished.rows + finished.queries)
     assert filled(target, mix, "cleanup") == 500
+    assert filled(target, mix, "warmup") == 0, "what it found, not what it asked for"
     lookups = run(job(target, mix.model_copy(update={"set": 0})))[1].lookups
     assert lookups is not None and lookups.hits == 0 and lookups.misses > 0
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from howfar.engine.key_value import KeyValue, LognormalSize, UniformSize
+from howfar.engine.key_value import LONGEST_VALUE, FixedSize, KeyValue, LognormalSize, UniformSize
 from howfar.engine.messages import Compression, LoadJob, Session, TablesJob, UnixTarget
 from howfar.load.preflight import statements_a_connection
 
@@ -54,6 +54,12 @@ def test_the_same_of_a_tables_job() -> None:
 def test_a_workload_has_commands_and_sizes() -> None:
     with pytest.raises(ValidationError):
         KeyValue(protocol="resp2", get=0, set=0)
+    longest = FixedSize(bytes=LONGEST_VALUE)
+    assert KeyValue(protocol="resp2", pipeline=63, value=longest).pipeline == 63
+    refused: list[dict[str, Any]] = [{"pipeline": 64}, {"multi_get": 1, "keys_each": 64}]
+    for at_once in refused:
+        with pytest.raises(ValidationError):
+            KeyValue(protocol="resp2", value=longest, **at_once)
     with pytest.raises(ValidationError):
         UniformSize(low=2, high=1)
     with pytest.raises(ValidationError):

@@ -12,6 +12,9 @@ from pydantic import Field, model_validator
 from howfar.engine.message import Message
 from howfar.engine.workloads import Distribution
 
+KEY_DIGITS = 12
+MOST_BYTES_AT_ONCE = 64 * 2**20
+"""Of the values of one request, or of one reply, with their keys: a connection of the engine holds as much."""
 LONGEST_VALUE = 2**20
 """Bytes. By default Memcached refuses values a little shorter than this already."""
 
@@ -67,6 +70,18 @@ class ListedSizes(Message):
 Sizes = Annotated[FixedSize | UniformSize | LognormalSize | ListedSizes, Field(discriminator="kind")]
 
 
+def _longest(value: Sizes) -> int:
+    match value:
+        case FixedSize():
+            return value.bytes
+        case UniformSize():
+            return value.high
+        case LognormalSize():
+            return value.most
+        case ListedSizes():
+            return max(size.bytes for size in value.sizes)
+
+
 class KeyValue(Message):
     """A transaction is one request of `pipeline` commands and all their replies; its latency ends with the last byte.
 
@@ -98,6 +113,13 @@ class KeyValue(Message):
     def _some_command(self) -> Self:
         if not (self.get or self.set or self.multi_get or self.delete):
             raise ValueError("some command needs a weight above 0")
+        return self
+
+    @model_validator(mode="after")
+    def _bounded_at_once(self) -> Self:
+        each = _longest(self.value) + len(self.key_prefix) + KEY_DIGITS
+        if each * max(self.pipeline, self.keys_each if self.multi_get else 1) > MOST_BYTES_AT_ONCE:
+            raise ValueError("pipeline and keys_each times the longest value with its key must be 64 MiB at most")
         return self
 
     @property

@@ -54,28 +54,33 @@ pub(super) fn work(
                 commands.write_one(verb, next, &mut request, &mut session.replies);
                 next += 1;
             }
-            answered(
+            let hits = answered(
                 &mut exchange,
                 &request,
                 &mut session.replies,
                 entry,
                 commands,
             )?;
-            site.inserted.fetch_add(next - begun, Ordering::Relaxed);
+            let done = match site.job.action {
+                // A store that dropped keys answers all the same.
+                Action::Warmup => u64::from(hits),
+                Action::Prepare | Action::Cleanup => next - begun,
+            };
+            site.inserted.fetch_add(done, Ordering::Relaxed);
         }
         first += connections * BATCH;
     }
     Ok(())
 }
 
-/// One request and all its replies; any error of the server ends the job.
+/// One request and all its replies, and how many keys it found; any error of the server ends the job.
 fn answered(
     exchange: &mut Exchange<'_>,
     request: &[u8],
     replies: &mut crate::replies::Replies,
     entry: &Entry<'_>,
     commands: &Commands,
-) -> Result<(), Failed> {
+) -> Result<u32, Failed> {
     let mut work = Work::Skip;
     exchange.ask(request, "a batch of keys", |bytes| {
         match replies.feed(bytes, &[], &mut work) {
@@ -83,9 +88,9 @@ fn answered(
             Err(broken) => Err(broken.translate(entry.target, Some(commands.protocol()))),
         }
     })?;
-    let refused = replies.told().and_then(|told| told.refused.first());
-    match refused {
-        None => Ok(()),
+    let told = replies.told();
+    match told.and_then(|told| told.refused.first()) {
+        None => Ok(told.map_or(0, |told| told.hits)),
         Some(refusal) => Err(failure::command(entry.target, "command", refusal)),
     }
 }

@@ -6,6 +6,9 @@ use super::{Distribution, Rule, SessionJob, Workload};
 
 /// Keys are numbered in twelve digits.
 const MOST_KEYS: u64 = 999_999_999_999;
+const KEY_DIGITS: u64 = 12;
+/// Of the values of one request, or of one reply, with their keys: a connection holds as much.
+const MOST_BYTES_AT_ONCE: u64 = 64 << 20;
 /// Longest value.
 const LONGEST: u32 = 1 << 20;
 
@@ -192,9 +195,24 @@ impl KeyValue {
                 "keys_each and pipeline must be 1..1000",
             ),
             (self.value.holds(), "the sizes of values are out of bounds"),
+            (
+                self.most_at_once() <= MOST_BYTES_AT_ONCE,
+                "pipeline and keys_each times the longest value with its key must be 64 MiB at most",
+            ),
         ];
         rules.extend(self.distribution.rules());
         rules
+    }
+
+    /// Bytes of the largest request of values, or of the largest reply to one command.
+    fn most_at_once(&self) -> u64 {
+        let each = u64::from(self.value.most()) + self.key_prefix.len() as u64 + KEY_DIGITS;
+        let keys = if self.multi_get > 0 {
+            self.keys_each
+        } else {
+            1
+        };
+        each * u64::from(self.pipeline.max(keys))
     }
 
     /// What such a session cannot have.
@@ -241,6 +259,9 @@ mod tests {
     #[test]
     fn bounds_are_checked() {
         assert!(is_good(&load("")));
+        assert!(is_good(&load(
+            r#","pipeline":63,"value":{"kind":"fixed","bytes":1048576}"#
+        )));
         for bad in [
             r#","keys":0"#,
             r#","key_prefix":"a b""#,
@@ -252,6 +273,8 @@ mod tests {
             r#","value":{"kind":"lognormal","median":0,"sigma":1,"most":9}"#,
             r#","value":{"kind":"listed","sizes":[]}"#,
             r#","distribution":{"kind":"pareto","pareto_h":1}"#,
+            r#","pipeline":64,"value":{"kind":"fixed","bytes":1048576}"#,
+            r#","multi_get":1,"keys_each":64,"value":{"kind":"fixed","bytes":1048576}"#,
         ] {
             assert!(!is_good(&load(bad)), "{bad}");
         }
