@@ -77,6 +77,14 @@ def test_an_account_without_rights_sees_less_and_accuses_nobody_wrongly(case: Ca
     assert seen["unseen_by_nobody"]
 
 
+def test_of_two_servers_of_an_account_each_keeps_its_own_socket_without_rights(seen: dict[str, Any]) -> None:
+    if "redis" in seen["absent"]:
+        pytest.skip(seen["absent"]["redis"])
+    both = [seen["by_nobody"][case.name] for case in CASES if "two redis of an account" in case.name]
+    paths = [[found["path"] for found in server["listeners"] if found["path"]] for server in both]
+    assert [len(each) for each in paths] == [1, 1] and paths[0] != paths[1]
+
+
 def test_nothing_else_is_a_server(seen: dict[str, Any]) -> None:
     assert seen["strangers"] == []
 

@@ -146,3 +146,12 @@ def test_a_full_server_refuses_and_is_there(kind: Kind, answer: bytes, tmp_path:
         known = _of(tmp_path / "s.sock", os.getpid(), kind)
     assert known is not None and [listener.state for listener in known.listeners] == ["works"]
     assert "many" in next(iter(known.refusals.values())) or "max number" in next(iter(known.refusals.values()))
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_port_that_may_be_anothers_is_not_taken_for_its_own(shared: bool) -> None:
+    with answering(GREETING + b"\0\x02" + b"\0" * 40) as (port, _):
+        process = Process(os.getpid(), "mysqld", os.geteuid(), ())
+        spot = Spot(None, "127.0.0.1", port, shared=shared)
+        known = identify(Candidate(Kind.MYSQL, process, (spot,), False), Logins(NOBODY, NOBODY), None)
+    assert (known is None) == shared

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import stat
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from howfar.doctor import procfs
@@ -42,6 +43,8 @@ class Spot:
     inode: int | None = None
     bound: str | None = None
     """Of a path: as the server wrote it."""
+    shared: bool = False
+    """Guessed for several servers: whose it is, only the server can tell."""
 
     @property
     def dialled(self) -> str | None:
@@ -99,7 +102,7 @@ def discover() -> Found:
             foreign.append(process)
     taken = {spot.inode for found in candidates for spot in found.spots}
     candidates += _ownerless(taken, tcp, unix)
-    return Found(tuple(candidates), (*_of_foreign(foreign), *_of_hidden(hidden)))
+    return Found(_with_shared(candidates), (*_of_foreign(foreign), *_of_hidden(hidden)))
 
 
 def _spots_of(pid: int, own: set[int], tcp: Sequence[TcpRow], unix: Sequence[UnixRow]) -> tuple[Spot, ...]:
@@ -129,6 +132,14 @@ def _guessed(kind: Kind, process: Process, tcp: Sequence[TcpRow], unix: Sequence
     spots = [Spot(row.path, inode=row.inode, bound=row.path) for row in unix if _may_be(kind, row.path, process.uid)]
     ports = [row for row in tcp if row.uid == process.uid and (row.uid != 0 or row.local[1] == DEFAULT_PORTS[kind])]
     return _each_port_once([*spots, *(Spot(None, *row.local, row.inode) for row in ports)])
+
+
+def _with_shared(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    guessed = Counter((found.kind, spot.inode) for found in candidates if not found.certain for spot in found.spots)
+    return tuple(
+        replace(found, spots=tuple(replace(s, shared=guessed[found.kind, s.inode] > 1) for s in found.spots))
+        for found in candidates
+    )
 
 
 def _may_be(kind: Kind, path: str, uid: int) -> bool:

@@ -85,7 +85,12 @@ def _greeted(known: Known, spot: Spot) -> bool:
         return not known.certain  # a guess was wrong; else it is told what became of it
     except NotThis:
         return False
-    if not known.certain and spot.path is None and not _says_so_itself(greeting, known.process):
+    if not known.certain and spot.path is None and not _says_so_itself(greeting, known.process, spot.shared):
+        if greeting.pid is None:
+            whose = f"whether {spot.host}:{spot.port} is its port"
+            known.unseen.append(
+                Unseen(what=whose, why="its account has several such servers here", how="run it as root")
+            )
         return True
     _listen(known, spot, greeting.tls, "works")
     known.name = max(known.name, greeting.name, key=len)
@@ -109,9 +114,9 @@ def _listen(known: Known, spot: Spot, tls: Tls, state: State) -> None:
         known.bound.add(spot.bound or spot.path)
 
 
-def _says_so_itself(greeting: Greeting, process: Process | None) -> bool:
+def _says_so_itself(greeting: Greeting, process: Process | None, shared: bool) -> bool:
     """Of a port that was guessed. The first of a container calls itself 1."""
-    return process is None or greeting.pid in (None, 1, process.pid)
+    return process is None or greeting.pid == process.pid or (not shared and greeting.pid in (None, 1))
 
 
 def _ways(kind: Kind, way: Way, greeting: Greeting) -> dict[Transport, Way]:

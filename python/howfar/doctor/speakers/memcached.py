@@ -19,6 +19,11 @@ from howfar.doctor.speakers.session import (
 from howfar.doctor.targets import Login
 
 _VERSION = b"version\r\n"
+_STATEMENTS = (
+    "cmd_get", "cmd_set", "cmd_touch", "cmd_meta", "delete_hits", "delete_misses", "incr_hits", "incr_misses", "decr_hits",
+    "decr_misses",
+)  # fmt: skip
+"""Of a get of several keys each key counts, and a meta command twice: there are at most so many."""
 
 
 class Memcached:
@@ -49,7 +54,7 @@ class Memcached:
 
 class MemcachedSession:
     statements_by_counters = 0
-    """`statements` are gets, sets, touches; not questions about them."""
+    """`statements` are gets, sets and the like; not questions about them."""
 
     def __init__(self, way: Way) -> None:
         """Raises NotThis."""
@@ -85,7 +90,7 @@ class MemcachedSession:
 
     def counters(self) -> Counters:
         stats = self.stats()
-        done = sum(int(stats.get(name, "0")) for name in ("cmd_get", "cmd_set", "cmd_touch", "cmd_meta"))
+        done = sum(int(stats.get(name, "0")) for name in _STATEMENTS)
         return Counters(int(stats["total_connections"]), done, None)
 
     def said(self) -> Said:
