@@ -25,7 +25,6 @@ import pymysql
 from howfar.errors import HowfarError
 from howfar.lab.certificates import make_certificates
 from howfar.lab.servers.kinds import DIALECTS, find_server
-from howfar.lab.sockets import free_port
 from tests.lab.doctor_cases import CASES, Case, User
 from tests.lab.doctor_proposed import Proposed
 
@@ -45,9 +44,18 @@ def _until(condition: Callable[[], bool], what: str, log: Path | None = None) ->
 class Ward:
     """One case: its server, its client, and what was changed."""
 
-    def __init__(self, case: Case, base: Path, templates: Mapping[str, Path], certificates: Mapping[str, str]) -> None:
+    def __init__(
+        self, case: Case, number: int, where: Path, templates: Mapping[str, Path], certificates: Mapping[str, str]
+    ) -> None:
+        """Ports are below those that the kernel gives to clients: nobody else is in this network namespace."""
+        base = where / str(number)
         self.case, self.base = case, base
-        self.words = {"base": str(base), "port": str(free_port()), "tls": str(free_port()), **certificates}
+        self.words = {
+            "base": str(base),
+            "port": str(20000 + 2 * number),
+            "tls": str(20001 + 2 * number),
+            **certificates,
+        }
         self.options = [option.format(**self.words) for option in case.options]
         self.proposed = Proposed()
         self.processes: list[subprocess.Popen[bytes]] = []
@@ -298,7 +306,7 @@ def main() -> None:
         absent = {server: why for server in ("mariadb", "mysql", *_PROGRAMS) if (why := _present(server))}
         templates, certificates = _made(base, absent)
         cases = [case for case in CASES if case.server not in absent]
-        wards = [Ward(case, base / str(number), templates, certificates) for number, case in enumerate(cases)]
+        wards = [Ward(case, number, base, templates, certificates) for number, case in enumerate(cases)]
         for ward in wards:
             ward.start_server()
         for ward in wards:

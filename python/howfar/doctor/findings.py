@@ -117,7 +117,7 @@ class Client(_Value):
     bundle_reads: int
     """Looks at which it began to."""
     bundle_connects: int
-    """New connections at such a look, or at the one before or after."""
+    """New connections at a look with the bundle open, or at most two looks before or after."""
 
 
 class Floor(_Value):

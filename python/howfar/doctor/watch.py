@@ -22,6 +22,8 @@ _SHARE = 0.25
 _SOCKETS_EVERY = 8
 """Looks. What changes slowly is looked at less often."""
 _NEVER = -9
+_NEAR = 2
+"""Looks between reading the bundle and connecting: on a busy machine a program may have to wait between both."""
 _FULL_SEARCH_S = 0.2
 """Between two searches of all processes for the owner of a socket."""
 _BUNDLE = re.compile(
@@ -58,7 +60,7 @@ class Holder:
 
     def compare(self) -> None:
         """Some libraries read the bundle just before they connect, some just after."""
-        if self.new_at > self.counted_at and abs(self.new_at - self.bundle_at) <= 1:
+        if self.new_at > self.counted_at and abs(self.new_at - self.bundle_at) <= _NEAR:
             self.bundle_connects += 1
             self.counted_at = self.new_at
 
