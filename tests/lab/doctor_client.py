@@ -22,7 +22,7 @@ from typing import Any
 
 import pymysql
 
-_PAUSE_S = {"hold": 0.005, "each": 0.001, "seldom": 0.2, "seldom-default": 0.1}
+_PAUSE_S = {"hold": 0.005, "each": 0.001, "seldom": 0.2, "seldom-default": 0.2}
 """Between two requests. `each` is often enough for handshakes to cost, `seldom` is not."""
 _ASKS = {"redis": b"PING\r\n", "memcached": b"version\r\n"}
 
