@@ -251,14 +251,14 @@ from howfar.lab.servers import sql_server
 sql_server._VIEW_TIMEOUT_S = 1.0
 with open_laboratory(LabRequest(tables=1, table_size=1000, paths=("remote",))) as laboratory:
     with laboratory.stage({"path": "remote"}) as stage:
-        connect = stage.running._connect
+        connect = stage.serving.running._connect
         def cut(*arguments):
             connection = connect(*arguments)
             os.kill(laboratory.link.pid, signal.SIGKILL)
             return connection
-        stage.running._connect = cut
+        stage.serving.running._connect = cut
         try:
-            stage.running.session_view(stage.way.connection, laboratory.client_host)
+            stage.serving.running.session_view(stage.way.connection, laboratory.client_host)
         except LabError as error:
             print(error)
     with laboratory.stage({"path": "remote"}) as stage:
