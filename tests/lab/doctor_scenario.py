@@ -28,6 +28,7 @@ from howfar.lab.servers.kinds import DIALECTS, find_server
 from tests.lab.doctor_cases import CASES, Case, User
 from tests.lab.doctor_proposed import Proposed
 
+LOOKS = 3
 WATCH_S = 2.0
 _PATIENCE_S = 20.0
 _PROGRAMS = {"redis": "redis-server", "memcached": "memcached"}
@@ -298,6 +299,19 @@ def _measured(wards: Sequence[Ward]) -> tuple[dict[str, Any], dict[str, list[int
     return look, {name: [b - a for a, b in zip(before[name], after[name], strict=True)] for name in before}
 
 
+def _found(wards: Sequence[Ward]) -> tuple[dict[str, Any], dict[str, list[int]]]:
+    """Of several looks the first that misses nothing: what a client does now and then is not in every short look on a busy machine."""
+    for _ in range(LOOKS):
+        look, did = _measured(wards)
+        if all(ward.case.finds <= _changes(_seen(look, ward)) for ward in wards):
+            break
+    return look, did
+
+
+def _changes(server: Mapping[str, Any]) -> set[str]:
+    return {finding["check"] for finding in server.get("findings", ()) if finding["severity"] == "change"}
+
+
 def main() -> None:
     base = Path(tempfile.mkdtemp(prefix="hfd", dir="/tmp"))
     try:
@@ -311,7 +325,7 @@ def main() -> None:
             ward.start_server()
         for ward in wards:
             ward.start_client()
-        first, did_first = _measured(wards)
+        first, did_first = _found(wards)
         by_nobody = _look(as_nobody=True)
         of_first = {ward.case.name: _seen(first, ward) for ward in wards}
         known = {process.pid for ward in wards for process in ward.processes}
