@@ -218,7 +218,14 @@ class Ward:
         """Connects and CPU time of the client until now."""
         if self.case.user is None or self.case.user.way.startswith("cli"):
             return []
-        return [int(word) for word in self.report.read_text().split()]
+        words: list[str] = []
+
+        def whole() -> bool:
+            words[:] = self.report.read_text().split()  # empty for the moment in which it is written anew
+            return len(words) == 2
+
+        _until(whole, self.case.name, self.report)
+        return [int(word) for word in words]
 
 
 def account_group(account: str) -> int:
@@ -229,8 +236,16 @@ def _tcp() -> list[list[str]]:
     return [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
 
 
+def _target(descriptor: Path) -> str:
+    """Empty: it was closed meanwhile."""
+    try:
+        return str(descriptor.readlink())
+    except FileNotFoundError:
+        return ""
+
+
 def _inodes(pid: int) -> bool:
-    return any("socket:" in str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir() if entry.is_symlink())
+    return any("socket:" in _target(entry) for entry in Path(f"/proc/{pid}/fd").iterdir())
 
 
 _COMMAND = "import sys; from howfar.cli.main import run_command_line; sys.exit(run_command_line())"
