@@ -23,7 +23,7 @@ from howfar.analysis.model.messages import replies
 from howfar.errors import HowfarError
 from howfar.lab.servers.kinds import find_server
 from howfar.plan.types import Workload
-from tests.lab.limit_verdicts import others_cpus, try_again, verdict
+from tests.lab.limit_verdicts import MANY_OTHERS, others_cpus, try_again, verdict
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces", "mariadb")]
 ROUNDS = 3
@@ -157,7 +157,14 @@ def _plateau_is_what_the_bytes_say(found: dict[str, Any]) -> None:
     segments = sum(ceil(answer / (MTU - IP_TCP_BYTES)) for answer in answers)
     on_wire = carried(sum(answers) + segments * SEGMENT_HEADER_BYTES, segments).wire
     tps = full["qps"]["value"] / full["queries_per_txn"]
-    assert tps == pytest.approx(full["factors"]["rate_bps"] / 8 / on_wire, rel=0.03)
+    foreseen = full["factors"]["rate_bps"] / 8 / on_wire
+    assert tps <= 1.03 * foreseen, "more than passes the link"
+    others = others_cpus(found["full link"])
+    if tps < 0.97 * foreseen and others > MANY_OTHERS:
+        pytest.skip(
+            f"others had {others:.2f} CPUs, and the link was not kept full: {tps:.1f} of {foreseen:.1f} a second"
+        )
+    assert tps >= 0.97 * foreseen
 
 
 def test_a_server_without_cpu_left(sandboxed: dict[str, Any]) -> None:
