@@ -14,6 +14,7 @@ from howfar.analysis.attribution.cycle import LINK_QUEUE, ROUND_TRIPS, WIRE, par
 from howfar.analysis.findings import Limit, Resource
 from howfar.analysis.intervals import RatioJudgement, blocks_needed, interval_text, judge_ratio, noise_floor, resolve
 from howfar.analysis.link_facts import used_share
+from howfar.analysis.sentence import capital
 from howfar.analysis.signs import FEW_BLOCKS
 from howfar.analysis.summary import Advice, CellSummary, Resolution, Warning
 from howfar.analysis.trials import TrialTable, path_cpu_us, qps
@@ -109,7 +110,7 @@ def _at_the_limits(cells: Sequence[CellSummary]) -> list[Advice]:
 
 
 def _ground(arm: str, limit: Limit) -> str:
-    text = f"{_capital(arm)}: {limit.says}. Would change it: {limit.would_change}."
+    text = f"{capital(arm)}: {limit.says}. Would change it: {limit.would_change}."
     return text + (f" Would not: {limit.would_not}." if limit.would_not else "")
 
 
@@ -126,7 +127,7 @@ def _use_the_socket(session: _Session) -> Advice | None:
         return None
     return Advice(
         action="Where application and server share a machine, connect through the socket: write host=localhost, not 127.0.0.1.",
-        because=_capital(" and ".join(grounds)) + ".",
+        because=capital(" and ".join(grounds)) + ".",
         lines=(
             "# option file of MySQL clients; the server knows",
             "# its socket: SELECT @@socket",
@@ -136,10 +137,6 @@ def _use_the_socket(session: _Session) -> Advice | None:
             "mysql:unix_socket=/run/mysqld/mysqld.sock;dbname=shop",
         ),
     )
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _cut_round_trips(session: _Session) -> Advice | None:

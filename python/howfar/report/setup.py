@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from howfar.analysis.sentence import capital
 from howfar.analysis.summary import Summary
 from howfar.report.figures import session_line, shown_cells
 from howfar.report.grid import is_grid
@@ -28,11 +29,7 @@ def setup_line(summary: Summary) -> str:
 
 def head_line(summary: Summary) -> str:
     """Workload, set-up, and the session, without the last full stop."""
-    return ". ".join(part for part in (summary.workload, _capital(setup_line(summary)), session_line(summary)) if part)
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    return ". ".join(part for part in (summary.workload, capital(setup_line(summary)), session_line(summary)) if part)
 
 
 def _levels(summary: Summary, factor: str) -> list[FactorValue]:

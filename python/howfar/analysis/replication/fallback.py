@@ -10,6 +10,7 @@ from howfar.analysis.replication.drawn import fallback_series
 from howfar.analysis.replication.findings import FallbackStory
 from howfar.analysis.replication.returned import returned
 from howfar.analysis.replication.words import mode_words, rate
+from howfar.analysis.sentence import capital
 from howfar.results.records import Arm, ArmRole, FallbackRecord, Run, Trial, TrialStatus
 
 
@@ -92,7 +93,7 @@ def _typical(told: Sequence[tuple[Trial, FallbackRecord]]) -> tuple[Trial, Fallb
 
 def fallback_sentence(story: FallbackStory) -> str:
     text = (
-        f"{_capital(mode_words(story.mode))}, when its replica went, the primary acknowledged nothing "
+        f"{capital(mode_words(story.mode))}, when its replica went, the primary acknowledged nothing "
         f"for {_seconds(story.stall_ms)}"
     )
     if story.degraded_ms is None:
@@ -122,7 +123,3 @@ def _seconds(ms: Estimate) -> str:
     if ms.low is None or ms.high is None:
         return f"{ms.value / 1e3:.1f} s"
     return f"{ms.value / 1e3:.1f} [{max(0.0, ms.low) / 1e3:.1f}, {ms.high / 1e3:.1f}] s"
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from howfar.analysis.estimate import Estimate
 from howfar.analysis.replication.findings import CrashLoss
 from howfar.analysis.replication.words import mode_words, rate
+from howfar.analysis.sentence import capital
 from howfar.plan.types import SEMI_SYNC
 
 _CHANCE = 0.05
@@ -76,7 +77,7 @@ def _crashes(count: int) -> str:
 
 def _lost(loss: CrashLoss) -> str:
     where = _FAULT_CLAUSES.get(loss.fault, loss.fault)
-    text = f"{_capital(mode_words(loss.mode))}, when {where}: "
+    text = f"{capital(mode_words(loss.mode))}, when {where}: "
     if not loss.lost:
         return (
             text
@@ -119,13 +120,13 @@ def _kept(mode: str, losses: Sequence[CrashLoss]) -> str:
     if lost:
         worst = max(here, key=lambda loss: loss.most_lost)
         return (
-            f"{_capital(mode_words(mode))} lost {lost:,} of {acknowledged:,} acknowledged commits in {_crashes(crashes)}, at most "
+            f"{capital(mode_words(mode))} lost {lost:,} of {acknowledged:,} acknowledged commits in {_crashes(crashes)}, at most "
             f"{worst.most_lost:,} in one, when {_FAULT_CLAUSES.get(worst.fault, worst.fault)}: it should have lost none."
         )
     faults = len({loss.fault for loss in here})
     pooled = f", {faults} kinds of fault taken together" if faults > 1 else ""
     return (
-        f"{_capital(mode_words(mode))} lost none of {acknowledged:,} acknowledged commits in {_crashes(crashes)}{pooled}; "
+        f"{capital(mode_words(mode))} lost none of {acknowledged:,} acknowledged commits in {_crashes(crashes)}{pooled}; "
         f"so many crashes exclude a share of more than {percent_up(may_lose(crashes))} % that lose any."
     )
 
@@ -146,7 +147,7 @@ def _early(losses: Sequence[CrashLoss]) -> str:
     alike = [loss for loss in losses if loss.mode == worst.mode]
     early, seen = sum(loss.seen_early for loss in alike), sum(loss.seen for loss in alike)
     text = (
-        f"{_capital(mode_words(worst.mode))} shows commits to others before their client is told, if it ever is: "
+        f"{capital(mode_words(worst.mode))} shows commits to others before their client is told, if it ever is: "
         f"{early:,} of {seen:,} that were seen"
     )
     if worst.seen_early_median_ms is not None:
@@ -163,7 +164,3 @@ def _untold(losses: Sequence[CrashLoss]) -> str:
         return ""
     crashes = sum(loss.crashes for loss in losses)
     return f"{'; '.join(said)}, over {_crashes(crashes)}: who asks again does them twice."
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import replace
 
 from howfar.doctor.speakers.session import (
@@ -13,12 +12,12 @@ from howfar.doctor.speakers.session import (
     Refused,
     Said,
     Way,
-    dial,
     tries,
 )
 from howfar.doctor.targets import Login
 
 _VERSION = b"version\r\n"
+_ANSWERS = (b"VERSION ", b"CLIENT_ERROR unauth", b"ERROR Too many open connections")
 _STATEMENTS = (
     "cmd_get", "cmd_set", "cmd_touch", "cmd_meta", "delete_hits", "delete_misses", "incr_hits", "incr_misses", "decr_hits",
     "decr_misses",
@@ -58,17 +57,8 @@ class MemcachedSession:
 
     def __init__(self, way: Way) -> None:
         """Raises NotThis."""
-        made = dial(way)
-        self._lines = Lines(made)
-        try:
-            with contextlib.suppress(NotThis):  # one that has too many clients says so and closes, without reading
-                self._lines.send(_VERSION)
-            answer = self._lines.line().decode(errors="replace")
-            if not answer.startswith(("VERSION ", "CLIENT_ERROR unauth", "ERROR Too many open connections")):
-                raise NotThis("it does not speak memcached's text protocol")
-        except NotThis:
-            self.close()
-            raise
+        self._lines, first = Lines.greeted(way, _VERSION, _ANSWERS, "it does not speak memcached's text protocol")
+        answer = first.decode(errors="replace")
         self.version = answer.removeprefix("VERSION ")
         self.refusal = None if answer.startswith("VERSION ") else answer
 

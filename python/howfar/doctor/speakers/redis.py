@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +14,6 @@ from howfar.doctor.speakers.session import (
     Said,
     SessionSeen,
     Way,
-    dial,
     tries,
 )
 from howfar.doctor.targets import Login
@@ -63,17 +61,7 @@ class RedisSession:
 
     def __init__(self, way: Way) -> None:
         """Answers a PING, also with a refusal. Raises NotThis."""
-        made = dial(way)
-        self._lines = Lines(made)
-        try:
-            with contextlib.suppress(NotThis):  # one that has too many clients says so and closes, without reading
-                self._lines.send(_PING)
-            answer = self._lines.line()
-            if not answer.startswith(_ANSWERS):
-                raise NotThis("it does not speak RESP")
-        except NotThis:
-            self.close()
-            raise
+        self._lines, answer = Lines.greeted(way, _PING, _ANSWERS, "it does not speak RESP")
         self._refusal = answer[1:].decode(errors="replace") if answer.startswith(b"-") else None
 
     def log_in(self, login: Login) -> None:

@@ -217,6 +217,21 @@ class Lines:
         self.socket = made
         self._held = b""
 
+    @classmethod
+    def greeted(cls, way: Way, question: bytes, answers: tuple[bytes, ...], otherwise: str) -> tuple[Lines, bytes]:
+        """Dial, ask, and the answer, which begins with one of `answers`. Raises NotThis, with `otherwise` where it does not."""
+        lines = cls(dial(way))
+        try:
+            with contextlib.suppress(NotThis):  # one that has too many clients says so and closes, without reading
+                lines.send(question)
+            answer = lines.line()
+            if not answer.startswith(answers):
+                raise NotThis(otherwise)
+        except NotThis:
+            lines.close()
+            raise
+        return lines, answer
+
     def send(self, request: bytes) -> None:
         try:
             self.socket.sendall(request)

@@ -15,6 +15,7 @@ from howfar.analysis.replication.findings import (
     TradeRow,
 )
 from howfar.analysis.replication.loss_words import MACHINE, before_the_fault
+from howfar.analysis.sentence import capital
 from howfar.report import figures
 from howfar.report.replication import words
 from howfar.report.tables import Head, Table, share, single
@@ -73,7 +74,7 @@ def trade_notes(rows: Sequence[TradeRow], wide: bool) -> tuple[str, ...]:
     threads = sorted({row.threads for row in rows})
     found = [f"With {' or '.join(map(str, threads))} connection{'' if threads == [1] else 's'}."]
     verdicts = dict.fromkeys((words.mode_words(row.mode), row.verdict) for row in rows if row.verdict)
-    found += [] if wide else [f"{_capital(mode)}: {verdict}." for mode, verdict in verdicts]
+    found += [] if wide else [f"{capital(mode)}: {verdict}." for mode, verdict in verdicts]
     found += [
         f"{words.mode_words(row.mode)}: the share is of the {row.blocks} blocks in which both were measured, the rate of {row.trials}."
         for row in rows
@@ -93,10 +94,6 @@ def zero_note(crashes: int) -> str:
         f"A 0 is no proof of never: {crashes} crash{'' if crashes == 1 else 'es'} without a loss leave{'s' if crashes == 1 else ''} "
         "room for the share in brackets (95 %)."
     )
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def matrix(cost: ReplicationCost) -> Table:
@@ -226,7 +223,7 @@ def _loss_cells(loss: CrashLoss) -> tuple[str, ...]:
 def loss_notes(found: Sequence[CrashLoss]) -> tuple[str, ...]:
     faults = dict.fromkeys(loss.fault for loss in found)
     said = [
-        f"{_capital(words.fault_words(fault))}: {words.FAULTS_SAID[fault]}."
+        f"{capital(words.fault_words(fault))}: {words.FAULTS_SAID[fault]}."
         for fault in faults
         if fault in words.FAULTS_SAID
     ]
