@@ -1,5 +1,5 @@
-"""What a run of pages says: one machine or two, where the answer flips, and how well a model foresees it. Types only; each is public in
-the report's JSON.
+"""What a run of pages says: one machine or two, where the answer flips, and how well a model foresees it. Types only; each is
+public in the report's JSON.
 
 They are made by `find.py`. A *page* is one request to the application; *pages in flight* is the factor `threads`: so many visitors,
 each asking for its next page when it has the last one. One machine: paths `socket` and `tcp`; two: `remote` and `forwarded-socket`.
@@ -56,7 +56,8 @@ class PageArm(Part):
     over_degraded: float
     """Share that took longer than 75 ms, where the experience is degraded."""
     cpu_ms: dict[str, float]
-    """CPU a page by role: `application` (PHP, or the engine that runs the script), `visitor`, `server`, `redis`, `memcached`, `forwarder`, `link`."""
+    """CPU a page by role: `application` (PHP, or the engine that runs the script), `visitor`, `server`, `redis`, `memcached`,
+    `forwarder`, `link`."""
     own_cpu_ms: float | None
     """What the application itself says it used a page. None: it does not."""
     turns: tuple[TurnCost, ...]
