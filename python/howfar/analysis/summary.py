@@ -16,6 +16,7 @@ from howfar.analysis.findings import (
     Unconfirmed,
     WhatIf,
 )
+from howfar.analysis.page.findings import PageFindings
 from howfar.analysis.replication.findings import ReplicationFindings
 from howfar.results.records import ArmRole, FactorValue
 
@@ -244,6 +245,8 @@ class Summary(Part):
     encryption: EncryptionEconomics | None = None
     what_if: WhatIf | None = None
     replication: ReplicationFindings | None = None
+    pages: PageFindings | None = None
+    """Of plans whose workload is pages."""
     confirmations: tuple[Confirmation, ...] = ()
     unconfirmed: tuple[Unconfirmed, ...] = ()
     """Limits that were to be confirmed and could not be. Empty too where nothing was to be confirmed."""
