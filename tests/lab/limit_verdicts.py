@@ -9,12 +9,9 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from howfar.analysis.findings import Resource
+from tests.lab.undisturbed import MANY_OTHERS
 
-MANY_OTHERS = 0.3
-"""CPUs in the hands of programs that are no part of the case; on a quiet machine a few hundredths."""
 _REFUSALS = (Resource.INVALID, Resource.NOT_ESTABLISHED)
-FORGIVEN = ("was late", "RTT at rest", "pages from files")
-"""Reasons for which a busy machine makes a trial void. Which resource is full they do not change."""
 
 Verdict = Literal["right", "wrong", "void", "others"]
 
@@ -38,8 +35,3 @@ def try_again(found: Mapping[str, Any], expected: Resource) -> bool:
     """Bounded by the caller. What is wrong on a quiet machine is wrong at once."""
     judged = verdict(found, expected)
     return judged in ("void", "others") or (judged == "wrong" and others_cpus(found) > MANY_OTHERS)
-
-
-def forgiven(reason: str) -> bool:
-    """Whether a busy machine alone explains it: each of the reasons that were joined."""
-    return all(any(words in each for words in FORGIVEN) for each in reason.split("; "))

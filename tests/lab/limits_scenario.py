@@ -27,8 +27,8 @@ from howfar.lab.link.asked import WayAsked
 from howfar.lab.stage import Laboratory
 from howfar.plan.types import Baseline, Data, Factors, Plan, Timing, Workload
 from howfar.results.records import Arm, ArmRole, Run, RunInfo, Trial, TrialStatus
-from tests.lab.limit_verdicts import forgiven
 from tests.lab.null_stage import NullLaboratory
+from tests.lab.undisturbed import disturbed
 
 SEED = 1
 QUEUE_NS = 200_000_000
@@ -117,8 +117,10 @@ def _judge(laboratory: Lab, case: Mapping[str, Any], request: LabRequest) -> dic
 
 
 def _forgiven(trial: Trial) -> Trial:
-    busy = trial.measured is not None and trial.void_reason is not None and forgiven(trial.void_reason)
-    return trial.model_copy(update={"status": TrialStatus.OK, "void_reason": None}) if busy else trial
+    """Which resource is full, a machine that disturbs does not change."""
+    if trial.measured is None or not disturbed(trial.void_reason):
+        return trial
+    return trial.model_copy(update={"status": TrialStatus.OK, "void_reason": None})
 
 
 def _used_cpus(trial: Trial) -> float:

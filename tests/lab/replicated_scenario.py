@@ -28,11 +28,9 @@ from howfar.lab.stage import Laboratory, Stage
 from howfar.plan.load import load_plan
 from howfar.plan.types import Plan
 from howfar.results.records import Arm, ArmRole, FactorValue
+from tests.lab.undisturbed import undisturbed
 
 RTT_NS = 20_000_000
-ATTEMPTS = 3
-THE_MACHINES = ("was late by", "RTT at rest was", "pages from files")
-"""Reasons that a busy machine gives; such a trial is made again."""
 LEVELS: dict[str, FactorValue] = {
     "path": "socket",
     "threads": 1,
@@ -102,12 +100,11 @@ def _trial(number: int, plan: Plan, laboratory: Watched, case: Mapping[str, Any]
         timing = plan.timing.model_copy(update={"measure_ns": case["measure_ns"]})
         plan = plan.model_copy(update={"timing": timing})
     with patch.multiple(replicated, FOREVER_MS=case.get("timeout_ms", FOREVER_MS), HANGS_S=case.get("hangs_s", 5.0)):
-        for attempt in range(ATTEMPTS):
-            trial = run_trial(
+        trial = undisturbed(
+            lambda attempt: run_trial(
                 number, Place(0, number, attempt, arm.name), arm, plan, 1, laboratory, instruments(), hear
             )
-            if not any(words in str(trial.void_reason) for words in THE_MACHINES):
-                break
+        )
     return trial.model_dump_json()
 
 

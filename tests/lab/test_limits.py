@@ -23,7 +23,8 @@ from howfar.analysis.model.messages import replies
 from howfar.errors import HowfarError
 from howfar.lab.servers.kinds import find_server
 from howfar.plan.types import Workload
-from tests.lab.limit_verdicts import MANY_OTHERS, others_cpus, try_again, verdict
+from tests.lab.limit_verdicts import others_cpus, try_again, verdict
+from tests.lab.undisturbed import MANY_OTHERS
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces", "mariadb")]
 ROUNDS = 3

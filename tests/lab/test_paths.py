@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.lab.sandboxes import PATIENCE_S, run_lab
+from tests.lab.undisturbed import lasting
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces", "mariadb")]
 _PATHS = ("socket", "tcp", "remote", "forwarded-socket")
@@ -39,16 +40,11 @@ def _trials(seen: dict[str, Any], path: str) -> list[dict[str, Any]]:
     return found
 
 
-def _lasting(violations: list[str]) -> list[str]:
-    """Without those that a busy machine makes by itself."""
-    return [violation for violation in violations if "was late" not in violation and "RTT at rest" not in violation]
-
-
 @pytest.mark.parametrize("path", _PATHS)
 def test_path_works_and_is_what_was_asked(seen: dict[str, Any], path: str) -> None:
     for trial in _trials(seen, path):
         assert trial["transactions"] > 0
-        assert _lasting(trial["violations"]) == []
+        assert lasting(trial["violations"]) == []
         assert trial["receipt"]["server"]["counters"]["Innodb_buffer_pool_reads"] == 0
 
 

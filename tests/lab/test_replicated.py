@@ -15,87 +15,156 @@ from howfar.lab.servers.kinds import find_server
 from howfar.results.records import CrashRecord, Measured, Trial, TrialStatus
 from tests.lab.replicated_scenario import RTT_NS
 from tests.lab.sandboxes import PATIENCE_S
+from tests.lab.undisturbed import beside_others, skip_if_disturbed
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
 RTT_S = RTT_NS / 1e9
 CRASHING = 8
 """Connections of a load that something is done to."""
-_LESS, _MORE = 0.99, 2.2
-"""A commit takes a round trip at least; where commits wait for each other, and on a machine that is full, less than two and a bit."""
+_BOTH = pytest.mark.parametrize("name", ["mariadb", "mysql"], indirect=True)
+_LESS, _MORE = 0.96, 2.2
+"""A commit takes a round trip at least, of a link that voids its trial where it is 3 % off; where commits wait for each other, and on
+a machine that is full, less than two and a bit."""
 
 
-def _trials(server: str, cache: Path, *cases: dict[str, Any]) -> list[Trial]:
+CASES: dict[str, dict[str, Any]] = {
+    "alone": {"factors": {"replication": "none"}},
+    "apart": {
+        "factors": {"replication": "async", "threads": 4, "path": "tcp", "tls": "1.3"},
+        "kind": "oltp_write_only",
+    },
+    "torn": {"factors": {"replication": "after-sync"}, "breaks": "killed"},
+    "one": {"factors": {"replication": "after-sync"}},
+    "four": {"factors": {"replication": "after-sync", "threads": 4}},
+    "fallen": {"factors": {"replication": "after-commit"}, "timeout_ms": 200, "breaks": "cut"},
+    "still": {"factors": {"replication": "after-sync"}, "breaks": "cut"},
+    "hung": {"factors": {"replication": "after-sync"}, "breaks": "cut", "measure_ns": 4 * 10**9, "hangs_s": 0.5},
+    "lost": {"factors": {"replication": "async", "threads": CRASHING, "fault": "cut"}},
+    "kept": {"factors": {"replication": "after-sync", "threads": CRASHING, "fault": "kill-primary"}},
+}
+"""In one laboratory; after the one whose link was torn comes one that has another."""
+Trials = dict[str, Trial]
+ROUNDS = 3
+
+
+def _measured(server: str, cache: Path, *names: str) -> Trials:
     program = str(find_server(server).path)
     done = subprocess.run(
-        [sys.executable, "-m", "tests.lab.replicated_scenario", program, *map(json.dumps, cases)],
+        [sys.executable, "-m", "tests.lab.replicated_scenario", program, *(json.dumps(CASES[name]) for name in names)],
         capture_output=True,
         text=True,
-        timeout=4 * PATIENCE_S,
+        timeout=10 * PATIENCE_S,
         env={**os.environ, "XDG_CACHE_HOME": str(cache)},
     )
     assert done.returncode == 0, done.stderr
-    trials = [Trial.model_validate_json(line) for line in done.stdout.splitlines()]
-    assert len(trials) == len(cases)
-    return trials
+    return dict(zip(names, map(Trial.model_validate_json, done.stdout.splitlines()), strict=True))
+
+
+@pytest.fixture(scope="module")
+def trials(name: str, cache: Path) -> Trials:
+    return _measured(name, cache, *CASES)
 
 
 def _good(trial: Trial) -> Measured:
+    skip_if_disturbed(trial.void_reason)
     assert (trial.status, trial.void_reason) == (TrialStatus.OK, None)
     assert trial.measured is not None
     return trial.measured
 
 
-@pytest.mark.parametrize("name", ["mariadb", "mysql"], indirect=True)
-def test_what_an_acknowledgement_costs_and_what_is_proven(name: str, cache: Path) -> None:
-    alone, apart, torn, one, four, fallen, still, hung, lost, kept = _trials(
-        name,
-        cache,
-        {"factors": {"replication": "none"}},
-        {
-            "factors": {"replication": "async", "threads": 4, "path": "tcp", "tls": "1.3"},
-            "kind": "oltp_write_only",
-        },
-        {"factors": {"replication": "after-sync"}, "breaks": "killed"},
-        {"factors": {"replication": "after-sync"}},
-        {"factors": {"replication": "after-sync", "threads": 4}},
-        {"factors": {"replication": "after-commit"}, "timeout_ms": 200, "breaks": "cut"},
-        {"factors": {"replication": "after-sync"}, "breaks": "cut"},
-        {"factors": {"replication": "after-sync"}, "breaks": "cut", "measure_ns": 4 * 10**9, "hangs_s": 0.5},
-        {"factors": {"replication": "async", "threads": CRASHING, "fault": "cut"}},
-        {"factors": {"replication": "after-sync", "threads": CRASHING, "fault": "kill-primary"}},
-    )
-    single, several = _good(one), _good(four)
+def _void(trial: Trial) -> str:
+    """Why, in a trial that had to be."""
+    skip_if_disturbed(trial.void_reason)
+    assert trial.status is TrialStatus.VOID
+    return str(trial.void_reason)
+
+
+@_BOTH
+def test_what_an_acknowledgement_costs(trials: Trials) -> None:
+    single, several = _good(trials["one"]), _good(trials["four"])
     for measured, threads in ((single, 1), (several, 4)):
         commit_s = threads * measured.elapsed_ns / measured.transactions / 1e9
-        assert _LESS * RTT_S <= commit_s <= _MORE * RTT_S
+        assert commit_s >= _LESS * RTT_S
         assert measured.histograms[0].p50_ns >= _LESS * RTT_NS
-    assert several.transactions > 1.5 * single.transactions, "commits share their wait"
-    assert _good(alone).transactions > 2 * single.transactions
-    assert alone.window is not None and alone.window.lag == ()
-    _proves(one, four)
-    assert one.receipt["replication"]["window"]["mean_wait_us"] >= _LESS * RTT_NS / 1e3, "nobody else commits"
-    _replicates_without_waiting(apart)
-    assert torn.status is fallen.status is still.status is hung.status is TrialStatus.VOID
-    assert "link died" in str(torn.void_reason), "and those after it have another"
-    assert "fell back to asynchronous replication" in str(fallen.void_reason)
-    assert "commits of the window were not acknowledged" in str(fallen.void_reason)
-    assert "the link to client was cut for a while" in str(still.void_reason), "though no commit went without"
-    assert "no replica acknowledged any" in str(hung.void_reason)
-    _loses(lost)
-    _keeps(kept)
+    assert trials["one"].receipt["replication"]["window"]["mean_wait_us"] >= _LESS * RTT_NS / 1e3, "nobody else commits"
 
 
-def _proves(*trials: Trial) -> None:
-    for trial in trials:
-        found = trial.receipt["replication"]
-        before, after = found["window"]["before"]["primary"], found["window"]["after"]["primary"]
-        assert (after["status"], after["clients"], after["no_tx"], after["wait_point"]) == (True, 1, 0, "AFTER_SYNC")
-        assert after["yes_tx"] > before["yes_tx"]
-        assert set(found["durability"]) == {"primary", "replica1"}
-        assert found["rtt_at_rest_ns"]["replica1"] >= _LESS * RTT_NS
-        assert found["wires"]["replica1"]["counters"]["to_client"]["packets"] > 0
+@_BOTH
+def test_an_acknowledgement_costs_no_more_than_it_must(trials: Trials, name: str, cache: Path) -> None:
+    """Others can make any of them dearer, and do it differently the next time; what is too dear by itself is so each time."""
+    names = ("alone", "one", "four")
+    tried = [trials[each] for each in names]
+    for _ in range(ROUNDS - 1):
+        if all(trial.void_reason is None for trial in tried) and _costs_no_more(*tried):
+            break
+        tried = list(_measured(name, cache, *names).values())
+    for trial in tried:
+        _good(trial)
+    with beside_others(*tried):
+        assert _costs_no_more(*tried), [_good(trial).transactions for trial in tried]
+
+
+def _costs_no_more(alone: Trial, one: Trial, four: Trial) -> bool:
+    """A commit little more than its round trip, those of four connections together, those of nobody's replica sooner."""
+    counts = []
+    for trial, threads in ((alone, 0), (one, 1), (four, 4)):
         assert trial.measured is not None
-        assert {"replica", "replica_link"} <= {cpu.role for cpu in trial.measured.cpu}
+        counts.append(trial.measured.transactions)
+        if threads * trial.measured.elapsed_ns / counts[-1] / 1e9 > _MORE * RTT_S:
+            return False
+    at_once, single, several = counts
+    return several > 1.5 * single and at_once > 2 * single
+
+
+@_BOTH
+@pytest.mark.parametrize("case", ["one", "four"])
+def test_what_the_receipt_proves(trials: Trials, case: str) -> None:
+    _good(trials[case])
+    _proves(trials[case])
+
+
+@_BOTH
+def test_without_acknowledgements_nobody_waits(trials: Trials) -> None:
+    _replicates_without_waiting(trials["apart"])
+
+
+@_BOTH
+def test_a_server_alone_lags_behind_nobody(trials: Trials) -> None:
+    _good(trials["alone"])
+    window = trials["alone"].window
+    assert window is not None and window.lag == ()
+
+
+@_BOTH
+def test_what_breaks_voids_the_trial(trials: Trials) -> None:
+    assert "link died" in _void(trials["torn"])
+    fallen = _void(trials["fallen"])
+    assert "fell back to asynchronous replication" in fallen
+    assert "commits of the window were not acknowledged" in fallen
+    assert "the link to client was cut for a while" in _void(trials["still"]), "though no commit went without"
+    assert "no replica acknowledged any" in _void(trials["hung"])
+
+
+@_BOTH
+def test_what_a_crash_loses(trials: Trials) -> None:
+    _loses(trials["lost"])
+
+
+@_BOTH
+def test_what_a_crash_does_not_lose(trials: Trials) -> None:
+    _keeps(trials["kept"])
+
+
+def _proves(trial: Trial) -> None:
+    found = trial.receipt["replication"]
+    before, after = found["window"]["before"]["primary"], found["window"]["after"]["primary"]
+    assert (after["status"], after["clients"], after["no_tx"], after["wait_point"]) == (True, 1, 0, "AFTER_SYNC")
+    assert after["yes_tx"] > before["yes_tx"]
+    assert set(found["durability"]) == {"primary", "replica1"}
+    assert found["rtt_at_rest_ns"]["replica1"] >= _LESS * RTT_NS
+    assert found["wires"]["replica1"]["counters"]["to_client"]["packets"] > 0
+    assert trial.measured is not None
+    assert {"replica", "replica_link"} <= {cpu.role for cpu in trial.measured.cpu}
 
 
 def _replicates_without_waiting(trial: Trial) -> None:
@@ -106,7 +175,7 @@ def _replicates_without_waiting(trial: Trial) -> None:
     assert trial.window is not None
     assert trial.window.lag and all(0 <= lag.at_ns <= trial.window.length_ns for lag in trial.window.lag)
     seen = [lag.heartbeat_ns for lag in trial.window.lag if lag.heartbeat_ns is not None]
-    assert min(seen) >= RTT_NS / 2, "no news is faster than its way"
+    assert min(seen) >= _LESS * RTT_NS / 2, "no news is faster than its way"
     assert max(lag.behind for lag in trial.window.lag) > 0
 
 

@@ -18,8 +18,8 @@ from tests.lab.sandboxes import PATIENCE_S
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
 RTT_NS = 20_000_000
-_LESS = 0.995
-"""A link's round trip is right within that."""
+_LESS = 0.96
+"""A link whose round trip is 3 % off is void by itself; a commit that did not wait for it takes a hundredth."""
 
 
 def _pairs(server: str, cache: Path, *cases: dict[str, Any], **environment: str) -> list[dict[str, Any]]:

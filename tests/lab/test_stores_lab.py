@@ -19,7 +19,7 @@ from tests.lab import certificates
 from tests.lab.sandboxes import PATIENCE_S, run_lab
 from tests.lab.servers_here import prepared, short_directory
 from tests.lab.stores_scenario import KEYS
-from tests.lab.test_paths import _lasting
+from tests.lab.undisturbed import lasting
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
 CASES = ("socket", "tcp", "tcp:1.3", "remote", "remote:1.2", "forwarded-socket", "socket:1.3")
@@ -53,7 +53,7 @@ def seen(name: str, cache: Path) -> dict[str, dict[str, Any]]:
 def test_each_path_is_what_was_asked_and_both_sides_count_alike(seen: dict[str, dict[str, Any]]) -> None:
     for case in CASES[:6]:
         trial, (_, _, tls) = seen[case], case.partition(":")
-        assert _lasting(trial["violations"]) == [], case
+        assert lasting(trial["violations"]) == [], case
         server = trial["receipt"]["server"]
         counters, view, door = server["counters"], server["session_view"], server["door"]
         assert (counters["Lookup_hits"], counters["Lookup_misses"]) == (trial["gets"], trial["misses"])

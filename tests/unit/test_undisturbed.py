@@ -1,0 +1,78 @@
+"""What the tests of the laboratory excuse: the instrument's own sentences about a busy machine, and nothing beside them."""
+
+from __future__ import annotations
+
+import pytest
+from tests.lab.undisturbed import (
+    ATTEMPTS,
+    beside_others,
+    disturbed,
+    lasting,
+    others_cpus,
+    skip_if_disturbed,
+    undisturbed,
+)
+
+from howfar.results.records import Trial, TrialStatus
+
+LATE = "the link to client was late by 2.703ms (p99, allowed 1.333ms): the machine was too busy, or the emulator was stopped"
+FAR = "replica1: the link's RTT at rest was 21ms, 20.9ms, asked 20ms"
+PLAIN = "TLS was asked for, and the server sees a plain session"
+
+
+def trial(reason: str | None, steal: float = 0.0) -> Trial:
+    load = {"psi_cpu_some_share": None, "psi_io_some_share": None, "steal_share": steal, "load_average_1m": 0.0}
+    counts = ("transactions", "queries", "turns", "rows", "bytes_to_server", "bytes_to_client", "warmup_transactions")
+    measured = dict.fromkeys((*counts, "connect_ns"), 0) | {"elapsed_ns": 10**9, "errors": {}}
+    return Trial.model_validate(
+        {
+            "number": 0,
+            "block": 0,
+            "position": 0,
+            "arm": "a",
+            "status": TrialStatus.OK if reason is None else TrialStatus.VOID,
+            "void_reason": reason,
+            "started_unix_ns": 0,
+            "ended_unix_ns": 0,
+            "load": load | {"busy_cpus": 0.1},
+            "measured": measured | dict.fromkeys(("cpu", "intervals", "histograms"), ()),
+        }
+    )
+
+
+def test_each_of_several_reasons_must_be_the_machines() -> None:
+    assert disturbed(LATE) and disturbed(f"{LATE}; {FAR}")
+    assert not disturbed(f"{LATE}; {PLAIN}") and not disturbed(PLAIN) and not disturbed("") and not disturbed(None)
+    assert lasting([LATE, PLAIN, FAR]) == [PLAIN]
+
+
+@pytest.mark.parametrize(
+    ("reasons", "tried"),
+    [([None], 1), ([PLAIN], 1), ([LATE, FAR, None], 3), ([LATE, PLAIN], 2), ([LATE] * 99, ATTEMPTS)],
+)
+def test_only_what_was_disturbed_is_made_again_and_not_for_ever(reasons: list[str | None], tried: int) -> None:
+    made: list[int] = []
+
+    def make(attempt: int) -> Trial:
+        made.append(attempt)
+        return trial(reasons[attempt])
+
+    assert undisturbed(make).void_reason == reasons[tried - 1]
+    assert made == list(range(tried))
+
+
+def test_what_was_disturbed_is_skipped_with_the_sentence_and_nothing_else_is() -> None:
+    skip_if_disturbed(None, PLAIN)
+    with pytest.raises(pytest.skip.Exception, match="late by"):
+        skip_if_disturbed(None, LATE)
+
+
+def test_a_bound_is_excused_only_where_others_had_the_machine() -> None:
+    quiet, stolen = trial(None), trial(None, steal=0.4)
+    assert [others_cpus(each) for each in (quiet, stolen)] == pytest.approx([0.1, 0.5])
+    with beside_others(quiet, stolen):
+        pass
+    with pytest.raises(AssertionError), beside_others(quiet):
+        raise AssertionError
+    with pytest.raises(pytest.skip.Exception, match="OTHERS HAD"), beside_others(quiet, stolen):
+        raise AssertionError
