@@ -72,6 +72,7 @@ pub(crate) fn conduct(job: LoadJob) -> Result<(), Failed> {
     let mut crew = Crew::hire(&plan, &cpus, first, rings)?;
     let prepared_statements = crew.opened()?;
     tell(&Ready {
+        services: std::collections::BTreeMap::new(),
         receipt,
         connections: plan.job.connections,
         prepared_statements,

@@ -190,6 +190,8 @@ impl<'a> Collected<'a> {
             }
         }
         Ok(Finished {
+            services: Vec::new(),
+            told: BTreeMap::new(),
             elapsed_ns: self.window.end_ns - self.window.start_ns,
             transactions: totals.transactions,
             queries: totals.used.queries,

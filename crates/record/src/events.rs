@@ -1,4 +1,4 @@
-//! Events of a load job, as `messages.py` defines them. Times are nanoseconds, sizes bytes.
+//! Events of a load job or a page job, as `load_events.py` defines them. Times are nanoseconds, sizes bytes.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -72,7 +72,7 @@ pub struct Receipt {
     pub tcp_mss: Option<u32>,
     pub tcp_nodelay: Option<bool>,
     pub congestion_control: Option<String>,
-    /// `epoll` or `io_uring`.
+    /// `epoll`, `io_uring` or `threads`.
     pub driver: &'static str,
     pub client_threads: u32,
     pub client_cpus: Vec<u32>,
@@ -86,6 +86,8 @@ pub struct Ready {
     pub connections: u32,
     pub prepared_statements: u32,
     pub connect_ns: u64,
+    /// Of a page job that runs a script, by the services' names.
+    pub services: BTreeMap<&'static str, Receipt>,
 }
 
 /// The measured window begins; what came before was warm-up.
@@ -132,6 +134,18 @@ pub struct Bytes {
 /// Keys that were read, by whether they had a value.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Lookups {
+    pub hits: u64,
+    pub misses: u64,
+}
+
+/// What the pages of the measured window did with one service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct ServiceUse {
+    pub service: &'static str,
+    pub connects: u64,
+    pub requests: u64,
+    pub turns: u64,
+    pub bytes: Bytes,
     pub hits: u64,
     pub misses: u64,
 }
@@ -216,6 +230,10 @@ pub struct Finished {
     pub histograms: Vec<Histogram>,
     /// Why the window ended early.
     pub interrupted: Option<Failed>,
+    /// Of a page job that runs a script.
+    pub services: Vec<ServiceUse>,
+    /// Of a page job that asks an application: what its pages told, summed.
+    pub told: BTreeMap<String, u64>,
 }
 
 /// The log of acknowledged keys is closed; comes before the job's last event.

@@ -1,13 +1,17 @@
 //! The contract's examples, which the Python side is tested against too: what it sends is read here, what is written here it knows.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use howfar_record::events::{
     Account, AcknowledgementLog, Bytes, Classes, CpuUse, Fairness, Finished, Histogram, Interval,
-    Lookups, Measuring, Ready, Receipt, TablesDone, TablesProgress, TcpFacts, Watched, Watching,
+    Lookups, Measuring, Ready, Receipt, ServiceUse, TablesDone, TablesProgress, TcpFacts, Watched,
+    Watching,
 };
-use howfar_record::jobs::{LoadJob, TablesJob, Target, WatchJob, Workload};
+use howfar_record::jobs::{
+    Application, LoadJob, PageConnect, PageJob, TablesJob, Target, WatchJob, Workload,
+};
 use howfar_record::{FailCode, Failed, parse_job};
 use serde::Serialize;
 use serde_json::Value;
@@ -70,16 +74,46 @@ fn load_jobs_are_read() {
     watch.check().expect("in bounds");
 }
 
+fn page_job(text: &str) -> Result<PageJob, Failed> {
+    let job: PageJob = parse_job("page", text)?;
+    job.check()?;
+    Ok(job)
+}
+
 #[test]
-fn bad_load_jobs_are_refused() {
-    let refused = names(&examples().join("refused"), "job.load.");
-    assert!(refused.len() >= 10, "only {} examples", refused.len());
+fn page_jobs_are_read() {
+    let script = page_job(&text("job.page.script.json")).expect("a good job");
+    assert!(!format!("{script:?}").contains("secret"));
+    let Application::Script(script) = script.application else {
+        panic!("a script")
+    };
+    assert_eq!((script.rounds, script.connect), (10, PageConnect::PerPage));
+    assert_eq!(script.steps.len(), 4);
+    let fastcgi = page_job(&text("job.page.fastcgi.json")).expect("a good job");
+    assert_eq!(fastcgi.pages, 10);
+    assert!(matches!(fastcgi.application, Application::FastCgi(_)));
+}
+
+/// Every refused example of `prefix`, at least so many, is refused as a bad job.
+fn all_refused<T: std::fmt::Debug>(
+    prefix: &str,
+    least: usize,
+    read: impl Fn(&str) -> Result<T, Failed>,
+) {
+    let refused = names(&examples().join("refused"), prefix);
+    assert!(refused.len() >= least, "only {} examples", refused.len());
     for path in refused {
         let text = fs::read_to_string(&path).expect("an example");
-        let failed = load_job(&text).expect_err(&path.to_string_lossy());
+        let failed = read(&text).expect_err(&path.to_string_lossy());
         assert_eq!(failed.code, FailCode::BadJob, "{}", path.display());
         assert!(!failed.message.is_empty());
     }
+}
+
+#[test]
+fn bad_jobs_are_refused() {
+    all_refused("job.load.", 10, load_job);
+    all_refused("job.page.", 6, page_job);
 }
 
 fn written<T: Serialize>(event: &T) -> Value {
@@ -122,6 +156,7 @@ fn events_are_written_as_the_contract_has_them() {
         connections: 1,
         prepared_statements: 0,
         connect_ns: 1_000_000,
+        services: BTreeMap::new(),
     };
     assert_eq!(written(&ready), json("event.ready.tcp.json"));
     let measuring = Measuring {
@@ -216,6 +251,30 @@ fn tcp_facts() -> TcpFacts {
     }
 }
 
+fn used(service: &'static str, counts: [u64; 7]) -> ServiceUse {
+    let [
+        connects,
+        requests,
+        turns,
+        to_server,
+        to_client,
+        hits,
+        misses,
+    ] = counts;
+    ServiceUse {
+        service,
+        connects,
+        requests,
+        turns,
+        bytes: Bytes {
+            to_server,
+            to_client,
+        },
+        hits,
+        misses,
+    }
+}
+
 /// The fields of the nested parts, taken from the example, must be all that this side writes and no more.
 #[test]
 fn a_finished_event_is_written_as_the_contract_has_it() {
@@ -271,6 +330,14 @@ fn a_finished_event_is_written_as_the_contract_has_it() {
         cpu: parts("cpu").iter().map(cpu).collect(),
         histograms: parts("histograms").iter().map(histogram).collect(),
         interrupted: None,
+        services: vec![
+            used("mysql", [2, 40, 38, 4000, 40_000, 0, 0]),
+            used("redis", [2, 20, 20, 600, 2400, 19, 1]),
+        ],
+        told: BTreeMap::from([
+            ("cpu_ns".to_owned(), 4_000_000),
+            ("mysql_turns".to_owned(), 38),
+        ]),
     };
     assert_eq!(written(&finished), example);
 }

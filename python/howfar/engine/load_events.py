@@ -1,4 +1,4 @@
-"""What a load job tells: the receipt, the window as it passes, the result. `crates/record` mirrors these types."""
+"""What a load job or a page job tells: the receipt, the window as it passes, the result. `crates/record` mirrors these types."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Receipt(Message):
     """SO_PEERCRED, Unix sockets only."""
     server_version: str
     server_connection_id: int | None
-    """None: Memcached, which does not number them."""
+    """None: Memcached, which does not number them, and FastCGI."""
     auth_plugin: str
-    """Of Redis and Memcached: `password` or `none`."""
-    protocol_mode: Literal["prepared", "text", "multi", "resp2", "resp3", "memcached_text", "memcached_meta"]
+    """Of Redis and Memcached: `password` or `none`. Of FastCGI: `none`."""
+    protocol_mode: Literal["prepared", "text", "multi", "resp2", "resp3", "memcached_text", "memcached_meta", "fastcgi"]
     tls_version: str | None
     """From the server's session status Ssl_version; None: plain, or a key-value store, which does not tell."""
     tls_cipher: str | None
@@ -46,8 +46,8 @@ class Receipt(Message):
     tcp_mss: int | None
     tcp_nodelay: bool | None
     congestion_control: str | None
-    driver: Literal["epoll", "io_uring"]
-    """Who served the sockets."""
+    driver: Literal["epoll", "io_uring", "threads"]
+    """Who served the sockets; `threads`: each of its own, blocking, as a page job's."""
     client_threads: int
     client_cpus: tuple[int, ...]
 
@@ -61,6 +61,8 @@ class Ready(Message):
     prepared_statements: int
     connect_ns: int
     """From the first connect() to the last statement prepared."""
+    services: dict[str, Receipt] = Field(default={})
+    """Of a page job that runs a script: each service's receipt by its name; `receipt` is then the first one's."""
 
 
 class Measuring(Message):
@@ -113,6 +115,23 @@ class Lookups(Message):
     misses: int
 
 
+class ServiceUse(Message):
+    """What the pages of the measured window did with one service."""
+
+    service: Literal["mysql", "redis", "memcached"]
+    connects: int
+    """Connections opened within pages."""
+    requests: int
+    """Statements, or commands on keys."""
+    turns: int
+    """Requests that were waited for one by one; handshakes are not among them."""
+    bytes: Bytes
+    """Of these requests and their answers; handshakes are not among them."""
+    hits: int
+    misses: int
+    """Keys that were read, by whether they had a value."""
+
+
 class CpuUse(Message):
     """On-CPU time over the measured window, from /proc/PID/task/*/schedstat."""
 
@@ -135,7 +154,11 @@ class Histogram(Message):
     from the moment when a request was due and a connection free, to its first byte. `connect`: opening a connection under load.
     `statement.NAME`, `command.NAME`: from the first byte sent to the last byte parsed; commands that were answered well, and more
     than one at once as `command.pipeline`. `stage.wait`, `stage.transfer`, `stage.parse`: of a statement, sent to first byte, to last
-    byte, to parsed. Names of sysbench's statements stand without `statement.`: `point_select`, `simple_range`, … as in `Sysbench`."""
+    byte, to parsed. Names of sysbench's statements stand without `statement.`: `point_select`, `simple_range`, … as in `Sysbench`.
+
+    Of a page job: `transaction` is a page. `turn.SERVICE`: from the first byte sent to the last byte read; `connect.SERVICE`: from
+    connect() to a session that can be asked; `cpu`: what a page's own computing used; `told.NAME`: what a FastCGI application's pages
+    told of themselves, for each name that ends in `_ns`."""
     count: int
     min_ns: int
     mean_ns: float
@@ -232,6 +255,11 @@ class Finished(Message):
     histograms: tuple[Histogram, ...]
     interrupted: Failed | None = None
     """Why the window ended early; only under `on_disconnect: end`."""
+    services: tuple[ServiceUse, ...] = ()
+    """Of a page job that runs a script: each service of it. Transactions are then pages, queries requests, and those and turns and
+    bytes are sums over the services."""
+    told: dict[str, int] = Field(default={})
+    """Of a page job that asks an application over FastCGI: what its pages told of themselves, summed over the window's good pages."""
 
 
 class AcknowledgementLog(Message):

@@ -107,7 +107,7 @@ class Arrivals(Message):
 Workload = Annotated[Sysbench | Custom | KeyValue, Field(discriminator="kind")]
 
 
-def _must_fit(workload: Workload, session: Session, user: str, password: str, database: str) -> None:
+def must_fit(workload: Workload, session: Session, user: str, password: str, database: str) -> None:
     """What a session with a key-value store cannot have."""
     if not isinstance(workload, KeyValue):
         return
@@ -173,7 +173,7 @@ class LoadJob(Message):
     def _consistent(self) -> Self:
         if self.ramp_ns > self.warmup_ns:
             raise ValueError("ramp_ns is part of the warm-up and cannot be longer")
-        _must_fit(self.workload, self.session, self.user, self.password, self.database)
+        must_fit(self.workload, self.session, self.user, self.password, self.database)
         if self.acknowledged is not None and (isinstance(self.workload, KeyValue) or not is_keyed(self.workload)):
             raise ValueError("a log of acknowledged keys needs a workload that gives each transaction one key")
         return self
@@ -202,7 +202,7 @@ class TablesJob(Message):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        _must_fit(self.workload, self.session, self.user, self.password, self.database)
+        must_fit(self.workload, self.session, self.user, self.password, self.database)
         return self
 
 

@@ -2,7 +2,8 @@
 
 These types are the contract. `schema/` is generated from them; the crates `record`, `link` and `null` mirror them and are tested
 against the generated files. Times are integers of nanoseconds, sizes bytes, rates bits per second. Load jobs are in `load_job.py`
-and `workloads.py`, their events in `load_events.py`, the link in `link_messages.py`; the probes and `info` are here.
+and `workloads.py`, page jobs in `page.py`, the events of both in `load_events.py`, the link in `link_messages.py`; the probes and
+`info` are here.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ from howfar.engine.load_events import (
     Measuring,
     Ready,
     Receipt,
+    ServiceUse,
     TablesDone,
     TablesProgress,
     TcpFacts,
@@ -69,6 +71,7 @@ from howfar.engine.load_job import (
     Workload,
 )
 from howfar.engine.message import LONGEST_NS, PROTOCOL_VERSION, Message
+from howfar.engine.page import CpuStep, FastCgi, GetStep, PageJob, PageScript, QueryStep, Service
 from howfar.engine.workloads import Custom, Distribution, Sysbench
 
 __all__ = [
@@ -82,6 +85,7 @@ __all__ = [
     "Bytes",
     "Classes",
     "Compression",
+    "CpuStep",
     "CpuUse",
     "Custom",
     "Direction",
@@ -92,7 +96,9 @@ __all__ = [
     "EmpiricalJitter",
     "Failed",
     "Fairness",
+    "FastCgi",
     "Finished",
+    "GetStep",
     "GoodputJob",
     "GoodputResult",
     "Histogram",
@@ -117,15 +123,20 @@ __all__ = [
     "NullReady",
     "Observed",
     "Outage",
+    "PageJob",
+    "PageScript",
     "ParetoJitter",
     "PingPong",
     "PingPongJob",
     "ProbeEvent",
+    "QueryStep",
     "RateStep",
     "Ready",
     "Receipt",
     "RttJob",
     "RttResult",
+    "Service",
+    "ServiceUse",
     "Session",
     "SetLink",
     "Sysbench",

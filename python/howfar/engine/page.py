@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from howfar.engine.key_value import KeyValue
-from howfar.engine.load_job import Arrivals, Observed, Target, Tls, UnixTarget
+from howfar.engine.load_job import Arrivals, Observed, Session, Target, Tls, UnixTarget, must_fit
 from howfar.engine.message import LONGEST_NS, PROTOCOL_VERSION, Message
 from howfar.engine.workloads import CustomStatement
 
@@ -19,7 +19,7 @@ ServiceName = Literal["mysql", "redis", "memcached"]
 
 
 class Service(Message):
-    """Where one server is, and as whom."""
+    """Where one server is, and as whom; each one that is named gives a receipt."""
 
     target: Target
     user: str = ""
@@ -72,8 +72,21 @@ class PageScript(Message):
     connect: Literal["persistent", "per_page"] = "persistent"
     """`per_page`: each page opens its connections and closes them at its end, inside its latency."""
 
+    @property
+    def services(self) -> dict[ServiceName, Service]:
+        """Those that are named, in the order of their receipts."""
+        named: tuple[tuple[ServiceName, Service | None], ...] = (
+            ("mysql", self.mysql),
+            ("redis", self.redis),
+            ("memcached", self.memcached),
+        )
+        return {name: service for name, service in named if service is not None}
+
     @model_validator(mode="after")
     def _whole(self) -> Self:
+        if not self.services:
+            raise ValueError("a page needs a service")
+        self._stores_fit()
         known = {statement.name for statement in self.statements}
         for step in self.steps:
             if isinstance(step, QueryStep):
@@ -87,9 +100,18 @@ class PageScript(Message):
                 )
                 if service is None or keys is None:
                     raise ValueError(f"a get needs the service {step.store} and its keys")
-                if keys.is_redis != (step.store == "redis"):
-                    raise ValueError(f"{keys.protocol} is not a protocol of {step.store}")
         return self
+
+    def _stores_fit(self) -> None:
+        stores = (("redis", self.redis, self.redis_keys), ("memcached", self.memcached, self.memcached_keys))
+        for name, service, keys in stores:
+            if (service is None) != (keys is None):
+                raise ValueError(f"the service {name} and its keys come together")
+            if service is None or keys is None:
+                continue
+            if keys.is_redis != (name == "redis"):
+                raise ValueError(f"{keys.protocol} is not a protocol of {name}")
+            must_fit(keys, Session(), service.user, service.password, service.database)
 
 
 class FastCgi(Message):

@@ -36,6 +36,7 @@ from howfar.engine.messages import (
     Measuring,
     Message,
     NullReady,
+    PageJob,
     PingPong,
     Ready,
     RttResult,
@@ -98,7 +99,7 @@ class Launcher:
 
 @dataclass(frozen=True)
 class LoadOutcome:
-    """A load job that ended well."""
+    """A load or page job that ended well."""
 
     ready: Ready
     measuring: Measuring
@@ -257,7 +258,7 @@ class EngineProcess:
             self.kill()
 
 
-def _longest_s(job: LoadJob) -> float:
+def _longest_s(job: LoadJob | PageJob) -> float:
     """The engine bounds each of its phases; this is for one that has lost its own clock."""
     phases_ns = job.connect_timeout_ns + job.warmup_ns + job.measure_ns + job.stall_timeout_ns
     return phases_ns / 1e9 + _PATIENCE_S
@@ -285,8 +286,10 @@ def _bounded(engine: EngineProcess, seconds: float) -> Iterator[None]:
         timer.cancel()
 
 
-def run_load(job: LoadJob, launcher: Launcher, on_event: Callable[[Event], None] | None = None) -> LoadOutcome:
-    """Run a load job to its end. Raises EngineFailed, EngineError."""
+def run_load(
+    job: LoadJob | PageJob, launcher: Launcher, on_event: Callable[[Event], None] | None = None
+) -> LoadOutcome:
+    """Run a load job, or load by pages, to its end. Raises EngineFailed, EngineError."""
     ready: Ready | None = None
     measuring: Measuring | None = None
     intervals: list[Interval] = []
@@ -302,9 +305,11 @@ def run_load(job: LoadJob, launcher: Launcher, on_event: Callable[[Event], None]
                 intervals.append(event)
             elif isinstance(event, Finished):
                 if ready is None or measuring is None:
-                    raise EngineError("howfar-engine load finished without having been ready", "Please report this.")
+                    raise EngineError(
+                        f"howfar-engine {job.job} finished without having been ready", "Please report this."
+                    )
                 return LoadOutcome(ready, measuring, tuple(intervals), event)
-    raise EngineError("howfar-engine load ended without a result", "Please report this.")
+    raise EngineError(f"howfar-engine {job.job} ended without a result", "Please report this.")
 
 
 def run_tables(job: TablesJob, launcher: Launcher, on_event: Callable[[Event], None] | None = None) -> TablesDone:

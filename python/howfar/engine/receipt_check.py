@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Final
 
 from howfar.engine.key_value import KeyValue
-from howfar.engine.load_events import Receipt
-from howfar.engine.load_job import LoadJob, TablesJob, Tls, UnixTarget
+from howfar.engine.load_events import Ready, Receipt
+from howfar.engine.load_job import LoadJob, TablesJob, Target, Tls, UnixTarget
+from howfar.engine.page import FastCgi, PageJob
 
 _OPENSSL: Final = {
     "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384": "ECDHE-ECDSA-AES256-GCM-SHA384",
@@ -25,19 +26,40 @@ _OPENSSL: Final = {
 def mismatches(job: LoadJob | TablesJob, receipt: Receipt, must_resume: bool = False) -> tuple[str, ...]:
     """Empty: all is as asked. `must_resume`: connections that come and go and may resume TLS sessions have to."""
     if isinstance(job.workload, KeyValue):
-        # Neither Redis nor Memcached tells a session what it sees of its encryption: what this side negotiated must do.
-        seen = {"tls_version": receipt.tls_client_version, "tls_cipher": receipt.tls_client_cipher}
-        receipt = receipt.model_copy(update=seen)
-    found = (*_transport(job, receipt), *_tls(job.session.tls, receipt), *_compression(job, receipt))
+        receipt = _as_this_side_has_it(receipt)
+    found = (*_transport(job.target, receipt), *_tls(job.session.tls, receipt), *_compression(job, receipt))
     return (*found, *_not_resumed(job, receipt)) if must_resume else found
 
 
-def _transport(job: LoadJob | TablesJob, receipt: Receipt) -> tuple[str, ...]:
-    if isinstance(job.target, UnixTarget):
+def page_mismatches(job: PageJob, ready: Ready) -> tuple[str, ...]:
+    """The same for each service of a script, by its name; or for the socket of the application."""
+    if isinstance(job.application, FastCgi):
+        return _transport(job.application.target, ready.receipt)
+    found: list[str] = []
+    for name, service in job.application.services.items():
+        receipt = ready.services.get(name)
+        if receipt is None:
+            found.append(f"{name} has no receipt")
+            continue
+        seen = receipt if name == "mysql" else _as_this_side_has_it(receipt)
+        wrong = (*_transport(service.target, seen), *_tls(service.tls, seen), *_uncompressed(seen))
+        found.extend(f"{name}: {sentence}" for sentence in wrong)
+    return tuple(found)
+
+
+def _as_this_side_has_it(receipt: Receipt) -> Receipt:
+    """Neither Redis nor Memcached tells a session what it sees of its encryption: what this side negotiated must do."""
+    return receipt.model_copy(
+        update={"tls_version": receipt.tls_client_version, "tls_cipher": receipt.tls_client_cipher}
+    )
+
+
+def _transport(target: Target, receipt: Receipt) -> tuple[str, ...]:
+    if isinstance(target, UnixTarget):
         if receipt.address_family != "unix":
             return (f"a Unix socket was asked for, and {receipt.address_family} was obtained",)
         return ()
-    wanted = "inet6" if ":" in job.target.host else "inet"
+    wanted = "inet6" if ":" in target.host else "inet"
     if receipt.address_family != wanted:
         return (f"{wanted} was asked for, and {receipt.address_family} was obtained",)
     if receipt.tcp_nodelay is False:
@@ -81,6 +103,14 @@ def cipher_name(name: str) -> str:
     if upper.startswith("TLS13_"):
         return "TLS_" + upper.removeprefix("TLS13_")
     return _OPENSSL.get(upper, upper)
+
+
+def _uncompressed(receipt: Receipt) -> tuple[str, ...]:
+    return (
+        ()
+        if receipt.compression is None
+        else (f"no compression was asked for, and {receipt.compression} was obtained",)
+    )
 
 
 def _compression(job: LoadJob | TablesJob, receipt: Receipt) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from howfar.engine import messages
 
 JOBS: dict[str, type[messages.Message]] = {
     "load": messages.LoadJob,
+    "page": messages.PageJob,
     "tables": messages.TablesJob,
     "watch": messages.WatchJob,
     "link": messages.LinkJob,

@@ -2,6 +2,7 @@
 
 mod key_value;
 mod keys;
+mod page;
 mod session;
 mod tables;
 mod watch;
@@ -12,6 +13,7 @@ use serde::Deserialize;
 use crate::events::{FailCode, Failed};
 
 pub use key_value::{KeyValue, OnError, Protocol, Size, Sizes};
+pub use page::{Application, FastCgi, PageConnect, PageJob, PageScript, PageStep, Service, Store};
 pub use session::{
     Algorithm, Compression, Connect, Driver, OnDisconnect, SessionJob, Target, Tls, TlsVerify,
     TlsVersions,
@@ -211,6 +213,28 @@ fn timeouts(connect_ns: u64, stall_ns: u64) -> [Rule; 2] {
     ]
 }
 
+impl Arrivals {
+    fn rule(asked: Option<Self>) -> Rule {
+        (
+            asked.is_none_or(|arrivals| {
+                arrivals.rate_per_s > 0.0
+                    && arrivals.rate_per_s <= 1e9
+                    && (1..=1_000_000).contains(&arrivals.burst)
+            }),
+            "rate_per_s must be above 0 and at most 1e9, burst 1..1000000",
+        )
+    }
+}
+
+impl Observed {
+    fn rule(all: &[Self]) -> Rule {
+        (
+            all.iter().all(|one| one.pid > 0 && one.role != "client"),
+            "an observed process needs a pid above 0 and a role that is not `client`, which is the engine",
+        )
+    }
+}
+
 impl LoadJob {
     /// The bounds that the types do not hold.
     pub fn check(&self) -> Result<(), Failed> {
@@ -228,7 +252,6 @@ impl LoadJob {
     }
 
     fn rules(&self) -> Vec<Rule> {
-        let watched = |one: &Observed| one.pid > 0 && one.role != "client";
         vec![
             (
                 (1..=MOST_CONNECTIONS).contains(&self.connections)
@@ -254,14 +277,7 @@ impl LoadJob {
                 "ramp_ns is part of the warm-up and cannot be longer",
             ),
             (self.interval_ns > 0, "interval_ns must be above 0"),
-            (
-                self.arrivals.is_none_or(|arrivals| {
-                    arrivals.rate_per_s > 0.0
-                        && arrivals.rate_per_s <= 1e9
-                        && (1..=1_000_000).contains(&arrivals.burst)
-                }),
-                "rate_per_s must be above 0 and at most 1e9, burst 1..1000000",
-            ),
+            Arrivals::rule(self.arrivals),
             (
                 self.acknowledged
                     .as_ref()
@@ -269,10 +285,7 @@ impl LoadJob {
                 "a log of acknowledged keys needs a path, and transactions with one number each that is the job's only `sequence`, \
                  or oltp_insert without auto_inc",
             ),
-            (
-                self.observe.iter().all(watched),
-                "an observed process needs a pid above 0 and a role that is not `client`, which is the engine",
-            ),
+            Observed::rule(&self.observe),
         ]
     }
 }

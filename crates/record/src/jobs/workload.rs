@@ -351,7 +351,7 @@ impl Custom {
         self.statements.iter().any(|one| one.name == name)
     }
 
-    fn rules(&self) -> Vec<Rule> {
+    pub(super) fn rules(&self) -> Vec<Rule> {
         let mut rules = vec![
             (
                 !self.statements.is_empty() && !self.transactions.is_empty(),

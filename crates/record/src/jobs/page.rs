@@ -1,0 +1,318 @@
+//! The page job, as `page.py` defines it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+
+use super::{
+    Arrivals, Custom, CustomStatement, CustomStep, CustomTransaction, KeyValue, LONGEST_NS,
+    Observed, PsMode, Rule, SessionJob, Target, Tls, Workload, judge, one_second, ten_seconds,
+    thirty_seconds, timeouts, within_a_day,
+};
+use crate::events::Failed;
+
+/// Most workers: each is a thread.
+const MOST_WORKERS: u32 = 1024;
+
+/// Where one server is, and as whom.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Service {
+    pub target: Target,
+    #[serde(default)]
+    pub user: String,
+    #[serde(default)]
+    pub password: String,
+    #[serde(default)]
+    pub database: String,
+    #[serde(default)]
+    pub tls: Option<Tls>,
+}
+
+/// Without the password: a job may end up in a log.
+impl fmt::Debug for Service {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Service")
+            .field("target", &self.target)
+            .field("user", &self.user)
+            .field("database", &self.database)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Service {
+    /// The session that it asks for: a page knows no other wish.
+    pub fn session(&self) -> SessionJob {
+        SessionJob {
+            tls: self.tls.clone(),
+            ..SessionJob::default()
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Store {
+    Redis,
+    Memcached,
+}
+
+/// A part of a page.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum PageStep {
+    Query {
+        statement: String,
+        #[serde(default = "once")]
+        repeat: u32,
+    },
+    Get {
+        store: Store,
+        #[serde(default = "once")]
+        keys_each: u32,
+        #[serde(default = "once")]
+        repeat: u32,
+    },
+    Cpu {
+        cpu_ns: u64,
+    },
+}
+
+const fn once() -> u32 {
+    1
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PageConnect {
+    #[default]
+    Persistent,
+    PerPage,
+}
+
+/// A workload of keys says its kind also where it can be no other.
+fn of_its_kind<'de, D: Deserializer<'de>>(input: D) -> Result<Option<KeyValue>, D::Error> {
+    match Option::<Workload>::deserialize(input)? {
+        None => Ok(None),
+        Some(Workload::KeyValue(keys)) => Ok(Some(keys)),
+        Some(_) => Err(D::Error::custom("a store needs a workload of keys")),
+    }
+}
+
+/// The steps in order, `rounds` times, make a page.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PageScript {
+    #[serde(default)]
+    pub mysql: Option<Service>,
+    #[serde(default)]
+    pub redis: Option<Service>,
+    #[serde(default)]
+    pub memcached: Option<Service>,
+    #[serde(default)]
+    pub statements: Vec<CustomStatement>,
+    #[serde(default, deserialize_with = "of_its_kind")]
+    pub redis_keys: Option<KeyValue>,
+    #[serde(default, deserialize_with = "of_its_kind")]
+    pub memcached_keys: Option<KeyValue>,
+    pub steps: Vec<PageStep>,
+    #[serde(default = "once")]
+    pub rounds: u32,
+    #[serde(default)]
+    pub connect: PageConnect,
+}
+
+/// An application behind FastCGI.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FastCgi {
+    pub target: Target,
+    pub parameters: BTreeMap<String, String>,
+    #[serde(default)]
+    pub ends_with: String,
+    #[serde(default)]
+    pub keep_connection: bool,
+}
+
+/// What makes the pages.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Application {
+    Script(PageScript),
+    #[serde(rename = "fastcgi")]
+    FastCgi(FastCgi),
+}
+
+/// Load by pages. Without `arrivals` a closed loop.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PageJob {
+    pub job: String,
+    pub version: u32,
+    pub application: Application,
+    pub workers: u32,
+    #[serde(default)]
+    pub arrivals: Option<Arrivals>,
+    pub seed: u64,
+    pub warmup_ns: u64,
+    pub measure_ns: u64,
+    #[serde(default)]
+    pub pages: u64,
+    #[serde(default = "one_second")]
+    pub interval_ns: u64,
+    #[serde(default)]
+    pub observe: Vec<Observed>,
+    #[serde(default = "ten_seconds")]
+    pub connect_timeout_ns: u64,
+    #[serde(default = "thirty_seconds")]
+    pub stall_timeout_ns: u64,
+}
+
+impl PageJob {
+    /// The bounds that the types do not hold.
+    pub fn check(&self) -> Result<(), Failed> {
+        let rules = [
+            (
+                (1..=MOST_WORKERS).contains(&self.workers),
+                "workers must be 1..1024",
+            ),
+            (self.seed < 1 << 63, "seed must be below 2^63"),
+            (
+                within_a_day(self.measure_ns) && self.warmup_ns <= LONGEST_NS,
+                "measure_ns must be above 0, and it and warmup_ns at most a day",
+            ),
+            (self.interval_ns > 0, "interval_ns must be above 0"),
+            Arrivals::rule(self.arrivals),
+            Observed::rule(&self.observe),
+        ];
+        judge(
+            rules
+                .into_iter()
+                .chain(timeouts(self.connect_timeout_ns, self.stall_timeout_ns))
+                .chain(self.application.rules()),
+        )
+    }
+}
+
+impl Application {
+    fn rules(&self) -> Vec<Rule> {
+        match self {
+            Self::Script(script) => script.rules(),
+            Self::FastCgi(one) => vec![
+                (
+                    matches!(one.target, Target::Unix { .. }),
+                    "an application is asked over a Unix socket",
+                ),
+                (
+                    one.ends_with.len() <= 800,
+                    "ends_with has at most 200 characters",
+                ),
+            ],
+        }
+    }
+}
+
+impl PageScript {
+    /// Its statements as a workload that sends text; the one transaction runs each.
+    pub fn statements_as_workload(&self) -> Custom {
+        let step = |one: &CustomStatement| CustomStep {
+            statement: one.name.clone(),
+            repeat: 1,
+            think_ns: 0,
+        };
+        Custom {
+            statements: self.statements.clone(),
+            transactions: vec![CustomTransaction {
+                name: "page".to_owned(),
+                weight: 1,
+                steps: self.statements.iter().map(step).collect(),
+            }],
+            prepare: Vec::new(),
+            cleanup: Vec::new(),
+            db_ps_mode: PsMode::Disable,
+        }
+    }
+
+    fn rules(&self) -> Vec<Rule> {
+        let named = |name: &str| self.statements.iter().any(|one| one.name == name);
+        let few = |count: u32| (1..=10_000).contains(&count);
+        let steps = |holds: &dyn Fn(&PageStep) -> bool| self.steps.iter().all(holds);
+        let mut rules = vec![
+            (
+                self.mysql.is_some() || self.redis.is_some() || self.memcached.is_some(),
+                "a page needs a service",
+            ),
+            (
+                (1..=1024).contains(&self.steps.len()) && few(self.rounds),
+                "a page has 1..1024 steps and 1..10000 rounds",
+            ),
+            (
+                self.statements.len() <= 256,
+                "a page has at most 256 statements",
+            ),
+            (
+                steps(&|step| match step {
+                    PageStep::Query { statement, repeat } => {
+                        self.mysql.is_some() && named(statement) && few(*repeat)
+                    }
+                    PageStep::Get {
+                        store,
+                        keys_each,
+                        repeat,
+                    } => {
+                        let service = match store {
+                            Store::Redis => &self.redis,
+                            Store::Memcached => &self.memcached,
+                        };
+                        service.is_some() && (1..=1000).contains(keys_each) && few(*repeat)
+                    }
+                    PageStep::Cpu { cpu_ns } => *cpu_ns <= LONGEST_NS,
+                }),
+                "a step names a service and a statement that are there, and its counts are in bounds",
+            ),
+        ];
+        if !self.statements.is_empty() {
+            rules.extend(self.statements_as_workload().rules());
+        }
+        if let Some(service) = &self.mysql {
+            rules.extend(service.session().rules());
+        }
+        rules.extend(store_rules(
+            self.redis.as_ref(),
+            self.redis_keys.as_ref(),
+            true,
+        ));
+        rules.extend(store_rules(
+            self.memcached.as_ref(),
+            self.memcached_keys.as_ref(),
+            false,
+        ));
+        rules
+    }
+}
+
+fn store_rules(service: Option<&Service>, keys: Option<&KeyValue>, redis: bool) -> Vec<Rule> {
+    let mut rules = vec![
+        (
+            service.is_some() == keys.is_some(),
+            "a store and its keys come together",
+        ),
+        (
+            keys.is_none_or(|keys| keys.protocol.is_redis() == redis),
+            "the keys of a store are in its own protocol",
+        ),
+    ];
+    if let (Some(service), Some(keys)) = (service, keys) {
+        let account = (
+            service.user.as_str(),
+            service.password.as_str(),
+            service.database.as_str(),
+        );
+        rules.extend(keys.rules());
+        rules.extend(keys.session_rules(&service.session(), account));
+        rules.extend(service.session().rules());
+    }
+    rules
+}
