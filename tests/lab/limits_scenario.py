@@ -25,7 +25,8 @@ from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
 from howfar.lab.link import LinkAsked
 from howfar.lab.link.asked import WayAsked
 from howfar.lab.stage import Laboratory
-from howfar.plan.types import Baseline, Data, Factors, Plan, Timing, Workload
+from howfar.plan.types import Baseline, Factors, Plan, Timing
+from howfar.plan.workload import Data, Workload
 from howfar.results.records import Arm, ArmRole, Run, RunInfo, Trial, TrialStatus
 from tests.lab.null_stage import NullLaboratory
 from tests.lab.undisturbed import disturbed

@@ -22,7 +22,7 @@ from howfar.analysis.findings import Resource
 from howfar.analysis.model.messages import replies
 from howfar.errors import HowfarError
 from howfar.lab.servers.kinds import find_server
-from howfar.plan.types import Workload
+from howfar.plan.workload import Workload
 from tests.lab.limit_verdicts import others_cpus, try_again, verdict
 from tests.lab.undisturbed import MANY_OTHERS
 

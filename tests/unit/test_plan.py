@@ -15,7 +15,8 @@ from howfar.errors import PlanError, UsageError
 from howfar.plan.cells import block_order, cells, stream_seed
 from howfar.plan.estimate import LABORATORY_NS, NEW_LINK_NS, REPORT_NS, cost
 from howfar.plan.load import Override, load_plan, shipped_plans
-from howfar.plan.types import Data, Distribution, Workload, WorkloadKind, local_part, restore_plan
+from howfar.plan.types import local_part, restore_plan
+from howfar.plan.workload import Data, Distribution, Workload, WorkloadKind
 
 GOOD = """\
 name = "mine"
@@ -88,7 +89,7 @@ def test_a_forecast_knows_the_server_and_the_links(mysql: str) -> None:
 
 def test_the_plan_knows_every_option_of_the_engine() -> None:
     assert set(Workload.model_fields) | set(Data.model_fields) - {"fit"} <= set(Sysbench.model_fields)
-    assert get_args(WorkloadKind) == (*SYSBENCH_KINDS, "single_row_inserts")
+    assert get_args(WorkloadKind) == (*SYSBENCH_KINDS, "single_row_inserts", "page", "key_value")
     assert set(Distribution.model_fields) == set(EngineDistribution.model_fields)
     defaults = Sysbench()
     for name, field in Workload.model_fields.items():

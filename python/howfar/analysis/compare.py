@@ -11,7 +11,10 @@ from typing import Any
 from howfar.analysis.estimate import Estimate
 from howfar.analysis.intervals import excludes_one, welch_ratio
 from howfar.analysis.trials import TrialTable, Value, path_cpu_us, qps, trial_table
-from howfar.plan.types import ORDINARY, Data, Factors, Part, Timing, Workload
+from howfar.plan.page import Keys
+from howfar.plan.part import Part
+from howfar.plan.types import ORDINARY, Factors, Timing
+from howfar.plan.workload import Data, Workload
 from howfar.results.parts import plan_part
 from howfar.results.records import Arm, ArmRole, Measured, Run
 from howfar.units import format_duration_ns, format_rate_bps
@@ -158,21 +161,28 @@ COMPARED_TIMING = ("warmup_ns", "measure_ns")
 def _plan_keys(before: Run, after: Run) -> list[tuple[str, str]]:
     """Every entry of the two plans that changes what a trial measures."""
     found = []
-    for table in ("factors", "workload", "data", "timing"):
+    for table in ("factors", "workload", "data", "timing", "keys", "pages"):
         keys = dict.fromkeys(key for run in (before, after) for key in _plan_table(run, table))
         found += [(table, key) for key in keys if table != "timing" or key in COMPARED_TIMING]
     return found
 
 
-_TABLES: dict[str, type[Part]] = {"factors": Factors, "workload": Workload, "data": Data, "timing": Timing}
+_TABLES: dict[str, type[Part]] = {
+    "factors": Factors,
+    "workload": Workload,
+    "data": Data,
+    "timing": Timing,
+    "keys": Keys,
+}
+"""`pages` has entries of the plan's own naming."""
 
 
 def _plan_table(run: Run, table: str) -> Mapping[str, Any]:
     """With what an entry is where a plan does not have it: one of before says nothing of what came later."""
-    value = run.info.plan.get(table)
+    value = run.info.plan.get(table, {})
     if not isinstance(value, Mapping):
         return {}
-    fields = _TABLES[table].model_fields.items()
+    fields = _TABLES[table].model_fields.items() if table in _TABLES else ()
     ordinary = {
         name: field.default for name, field in fields if isinstance(field.default, str | int | float | bool | tuple)
     }

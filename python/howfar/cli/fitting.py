@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from howfar.errors import PlanError
-from howfar.plan.cells import Level
 from howfar.plan.fitting import Fitted, check_rows, resumed_in_full, with_rows, without_levels
+from howfar.plan.names import Level
 from howfar.plan.sessions import session_asked
 from howfar.plan.types import SEMI_SYNC, Plan
 

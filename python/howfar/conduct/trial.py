@@ -19,7 +19,8 @@ from howfar.errors import EngineError, LabError
 from howfar.lab.stage import Laboratory, LoadFacts, Stage, Trust, WindowWatch
 from howfar.plan.cells import stream_seed
 from howfar.plan.sessions import SessionAsked, session_asked
-from howfar.plan.types import READ_ONLY, Plan, breaks
+from howfar.plan.types import Plan, breaks
+from howfar.plan.workload import READ_ONLY
 from howfar.results.records import (
     Arm,
     CpuRecord,

@@ -16,6 +16,8 @@ _REPLICA_NS, _MYSQL_REPLICA_NS = 300_000_000, 1_500_000_000
 """More where there are replicas: their servers, started beside the primary, and the proof, without the link's part."""
 _REPLICA_ROUND_TRIPS = 30
 """Of the replica's link in a trial: to connect and log in (17), to prove it, and the probe of the link at rest."""
+_BESIDE_NS = 800_000_000
+"""More where Redis, Memcached and an application are started beside the server, and keys are set."""
 LABORATORY_NS = 5_000_000_000
 """Hosts, link and its calibration, the server's template found ready."""
 ROWS_PER_S = 150_000
@@ -58,6 +60,8 @@ def cost(plan: Plan) -> Cost:
     links_ns = max(len(links) - 1, 0) * NEW_LINK_NS + _replica_links_ns(found)
     around_ns = LABORATORY_NS + links_ns + REPORT_NS + confirmation_ns(plan, trial_ns)
     rows = plan.data.tables * plan.data.table_size * len(plan.factors.server) * len(plan.factors.content)
+    if plan.workload.kind == "key_value":
+        rows = 0
     return Cost(
         arms=arms,
         around_ns=around_ns,
@@ -80,6 +84,8 @@ def _cell_cost_ns(plan: Plan, cell: Cell) -> int:
         "mysql" in PurePath(server).name for server in plan.factors.server
     )  # names of installs and programs have it too
     taken_ns = timing.warmup_ns + timing.measure_ns + (_MYSQL_OVERHEAD_NS if mysql else _TRIAL_OVERHEAD_NS)
+    if plan.workload.kind == "page":
+        taken_ns += _BESIDE_NS
     if "replica_rtt_ns" in cell.factors:
         taken_ns += _MYSQL_REPLICA_NS if mysql else _REPLICA_NS
         taken_ns += _REPLICA_ROUND_TRIPS * int(cell.factors["replica_rtt_ns"])

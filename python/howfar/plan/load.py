@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from howfar.errors import PlanError, UsageError
-from howfar.plan.cells import cells
+from howfar.plan.cells import cells, combinations
 from howfar.plan.lines import line_of
 from howfar.plan.types import Plan
 
@@ -59,9 +59,10 @@ def load_plan(name_or_path: str, quick: bool = False, overrides: Sequence[Overri
         raise PlanError(
             f"{source}:{line_of(text, ('quick',))}: quick must be a table", "Write [quick.timing] and keys."
         )
-    _validate(
+    plan = _validate(
         source, text, table, (), quick=False
     )  # a mistake in the long form is one also when the short is asked for
+    _check_left_out(source, text, plan)
     if short is not None:
         merged = _merged(table, short)
         _validate(source, text, merged, (), quick=True)
@@ -145,6 +146,16 @@ def _validate(source: str, text: str, table: dict[str, Any], overrides: Sequence
     return plan
 
 
+def _check_left_out(source: str, text: str, plan: Plan) -> None:
+    """Each table of `leave_out` leaves out something, else it is misspelt. Of the long form alone: the short one has fewer levels."""
+    for number, table in enumerate(plan.leave_out, 1):
+        if not any(table.matches(factors) for factors in combinations(plan)):
+            raise PlanError(
+                f"{source}:{line_of(text, ('leave_out',))}: table {number} of leave_out matches no cell",
+                "Name levels that the factors have.",
+            )
+
+
 def _translated(
     source: str, text: str, problem: ErrorDetails, overrides: Sequence[Override], quick: bool
 ) -> UsageError:
@@ -172,6 +183,13 @@ def _known(where: tuple[str, ...]) -> str:
     """The fields of the table at `where`, as written in TOML."""
     model: Any = Plan
     for part in where:
+        if get_origin(model) is dict:  # tables of names that the plan chooses
+            model = get_args(model)[1]
+            continue
         by_name = {field.alias or name: field.annotation for name, field in model.model_fields.items()}
         model = by_name[part]
+        if get_origin(model) is tuple:
+            model = get_args(model)[0]
+    if get_origin(model) is dict:
+        return "any name"
     return ", ".join(field.alias or name for name, field in model.model_fields.items())

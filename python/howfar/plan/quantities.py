@@ -87,6 +87,17 @@ RateBps = Annotated[
         "no machine that runs both hosts can carry it, so the link would not be what limits",
     ),
 ]
+AppCpuNs = Annotated[
+    int,
+    _quantity(
+        parse_duration_ns,
+        format_duration_ns,
+        0,
+        10 * SECOND_NS,
+        "a time is never negative",
+        "what computes for so long is no page",
+    ),
+]
 WarmupNs = Annotated[
     int,
     _quantity(

@@ -9,9 +9,19 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    StrictBool,
+    model_serializer,
+    model_validator,
+)
 
-from howfar.plan.quantities import STORED, BudgetNs, HalfWidth, MeasureNs, RateBps, RttNs, WarmupNs, refuse
+from howfar.plan.page import NO_PAGE, Application, Keys, PageShape, ShapeName, check_pages
+from howfar.plan.part import OneOrMore, Part
+from howfar.plan.quantities import STORED, AppCpuNs, BudgetNs, HalfWidth, MeasureNs, RateBps, RttNs, WarmupNs, refuse
+from howfar.plan.workload import Data, Workload
 
 ORDINARY: dict[str, str | int] = {
     "tls": "off",
@@ -25,6 +35,9 @@ ORDINARY: dict[str, str | int] = {
     "replica_tls": "off",
     "replica_compression": "off",
     "fault": "none",
+    "page": NO_PAGE,
+    "app_cpu_ns": 0,
+    "application": "engine",
 }
 """What a cell is where its factors do not say: such a level is not written into a cell of a plan that does not vary it."""
 
@@ -51,26 +64,6 @@ FALLBACK_NS = 25_000_000_000
 
 MAX_THREADS = 4096
 MOST_BLOCKS = 1000
-
-
-class Part(BaseModel):
-    """Frozen and closed: a misspelt key is an error, never ignored."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-def _levels(value: Any) -> Any:
-    """One level may be written without a list. Levels are distinct, in the order written."""
-    levels = list(value) if isinstance(value, list | tuple) else [value]
-    if not levels:
-        raise refuse("an empty list: a factor needs at least one level")
-    for index, level in enumerate(levels):
-        if level in levels[:index]:
-            raise refuse(f"{level!r} is there twice; a factor's levels are distinct")
-    return tuple(levels)
-
-
-_OneOrMore = BeforeValidator(_levels)
 
 
 def _threads(value: Any) -> Any:
@@ -136,28 +129,56 @@ ReplicaCompression = Literal["off", "zlib", "zstd"]
 class Factors(Part):
     """What is varied, and what is held: every combination of levels is a cell."""
 
-    path: Annotated[tuple[PathName, ...], _OneOrMore]
-    threads: Annotated[tuple[Threads, ...], _OneOrMore] = (2,)
-    placement: Annotated[tuple[Placement, ...], _OneOrMore] = ("isolated",)
-    server: Annotated[tuple[ServerChoice, ...], _OneOrMore] = ("mariadb",)
+    path: Annotated[tuple[PathName, ...], OneOrMore]
+    threads: Annotated[tuple[Threads, ...], OneOrMore] = (2,)
+    placement: Annotated[tuple[Placement, ...], OneOrMore] = ("isolated",)
+    server: Annotated[tuple[ServerChoice, ...], OneOrMore] = ("mariadb",)
     """`mariadb`, `mysql`, the name of a private install, or the path of a server program."""
-    rtt_ns: Annotated[tuple[RttNs, ...], _OneOrMore] = Field(default=(200_000,), alias="rtt")
-    rate_bps: Annotated[tuple[RateBps, ...], _OneOrMore] = Field(default=(10**9,), alias="rate")
-    tls: Annotated[tuple[Tls, ...], _OneOrMore] = ("off",)
-    compression: Annotated[tuple[Compression, ...], _OneOrMore] = ("off",)
-    connect: Annotated[tuple[Connect, ...], _OneOrMore] = ("persistent",)
-    content: Annotated[tuple[Content, ...], _OneOrMore] = ("digits",)
-    replication: Annotated[tuple[Replication, ...], _OneOrMore] = ("off",)
-    replica_rtt_ns: Annotated[tuple[RttNs, ...], _OneOrMore] = Field(default=(85_000_000,), alias="replica_rtt")
+    rtt_ns: Annotated[tuple[RttNs, ...], OneOrMore] = Field(default=(200_000,), alias="rtt")
+    rate_bps: Annotated[tuple[RateBps, ...], OneOrMore] = Field(default=(10**9,), alias="rate")
+    tls: Annotated[tuple[Tls, ...], OneOrMore] = ("off",)
+    compression: Annotated[tuple[Compression, ...], OneOrMore] = ("off",)
+    connect: Annotated[tuple[Connect, ...], OneOrMore] = ("persistent",)
+    content: Annotated[tuple[Content, ...], OneOrMore] = ("digits",)
+    replication: Annotated[tuple[Replication, ...], OneOrMore] = ("off",)
+    replica_rtt_ns: Annotated[tuple[RttNs, ...], OneOrMore] = Field(default=(85_000_000,), alias="replica_rtt")
     """Of the link between the primary and each replica; `rtt` is the clients'."""
-    replica_rate_bps: Annotated[tuple[RateBps, ...], _OneOrMore] = Field(default=(10**9,), alias="replica_rate")
-    durability: Annotated[tuple[Durability, ...], _OneOrMore] = ("strict",)
-    replicas: Annotated[tuple[Replicas, ...], _OneOrMore] = (1,)
-    wait_for: Annotated[tuple[Replicas, ...], _OneOrMore] = (1,)
+    replica_rate_bps: Annotated[tuple[RateBps, ...], OneOrMore] = Field(default=(10**9,), alias="replica_rate")
+    durability: Annotated[tuple[Durability, ...], OneOrMore] = ("strict",)
+    replicas: Annotated[tuple[Replicas, ...], OneOrMore] = (1,)
+    wait_for: Annotated[tuple[Replicas, ...], OneOrMore] = (1,)
     """Replicas whose acknowledgement a semi-synchronous commit needs."""
-    replica_tls: Annotated[tuple[ReplicaTls, ...], _OneOrMore] = ("off",)
-    replica_compression: Annotated[tuple[ReplicaCompression, ...], _OneOrMore] = ("off",)
-    fault: Annotated[tuple[Fault, ...], _OneOrMore] = ("none",)
+    replica_tls: Annotated[tuple[ReplicaTls, ...], OneOrMore] = ("off",)
+    replica_compression: Annotated[tuple[ReplicaCompression, ...], OneOrMore] = ("off",)
+    fault: Annotated[tuple[Fault, ...], OneOrMore] = ("none",)
+    page: Annotated[tuple[ShapeName, ...], OneOrMore] = (NO_PAGE,)
+    """Names of `Plan.pages`."""
+    app_cpu_ns: Annotated[tuple[AppCpuNs, ...], OneOrMore] = Field(default=(0,), alias="app_cpu")
+    """What the application computes for a page, beyond what its turns need."""
+    application: Annotated[tuple[Application, ...], OneOrMore] = ("engine",)
+
+    @property
+    def varied(self) -> list[str]:
+        return [name for name in type(self).model_fields if len(getattr(self, name)) > 1]
+
+
+class LeftOut(Factors):
+    """Cells that are not measured: those that have, of every factor named here, one of its levels."""
+
+    path: Annotated[tuple[PathName, ...], OneOrMore] = ("socket", "tcp", "remote", "forwarded-socket")
+
+    @model_validator(mode="after")
+    def _names_something(self) -> Self:
+        if not self.model_fields_set:
+            raise refuse("an empty table: it would leave out every cell")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _only_named(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: levels for name, levels in plain(self).items() if name in self.model_fields_set}
+
+    def matches(self, cell: Mapping[str, object]) -> bool:
+        return all(cell.get(name, ORDINARY.get(name)) in getattr(self, name) for name in self.model_fields_set)
 
 
 class Baseline(Part):
@@ -182,81 +203,9 @@ class Baseline(Part):
     replica_tls: ReplicaTls | None = None
     replica_compression: ReplicaCompression | None = None
     fault: Fault | None = None
-
-
-class Data(Part):
-    """The tables, in sysbench's schema."""
-
-    tables: int = Field(default=10, ge=1, le=1000)
-    table_size: int = Field(default=1_000_000, ge=1, le=1_000_000_000)
-    fit: StrictBool = False
-    """Where memory does not hold such tables, the largest that fit; the run file says how large they were."""
-
-
-class Distribution(Part):
-    """How row ids are drawn; sysbench's names and meaning."""
-
-    kind: Literal["uniform", "pareto", "special", "gaussian", "zipfian"] = "special"
-    pareto_h: float = Field(default=0.2, gt=0, lt=1)
-    spec_iter: int = Field(default=12, ge=1)
-    spec_pct: int = Field(default=1, ge=1, le=100)
-    spec_res: int = Field(default=75, ge=1, le=99)
-    zipfian_exp: float = Field(default=0.8, ge=0)
-
-
-WorkloadKind = Literal[
-    "oltp_read_only",
-    "oltp_read_write",
-    "oltp_write_only",
-    "oltp_point_select",
-    "oltp_insert",
-    "oltp_update_index",
-    "oltp_update_non_index",
-    "oltp_delete",
-    "select_random_points",
-    "select_random_ranges",
-    "bulk_insert",
-    "single_row_inserts",
-]
-"""Sysbench's are the engine's (`engine.workloads.SysbenchKind`; a test holds them together). Those that write leave the tables changed
-for the trials after them, inserted and deleted rows add up over a run; in cells with replication each trial has fresh tables.
-`single_row_inserts`: one short row a transaction into a table of its own, keys drawn by the clients, autocommit."""
-
-
-READ_ONLY: frozenset[WorkloadKind] = frozenset(
-    {"oltp_read_only", "oltp_point_select", "select_random_points", "select_random_ranges"}
-)
-"""Those whose transactions leave nothing to commit."""
-
-
-class Workload(Part):
-    """One of sysbench's workloads, with sysbench's option names and 1.0 defaults; the tables are in `Data`. Options that a kind does
-    not use are ignored, as sysbench does."""
-
-    kind: WorkloadKind = "oltp_read_only"
-    range_size: int = Field(default=100, ge=1)
-    point_selects: int = Field(default=10, ge=0)
-    range_selects: bool = True
-    simple_ranges: int = Field(default=1, ge=0)
-    sum_ranges: int = Field(default=1, ge=0)
-    order_ranges: int = Field(default=1, ge=0)
-    distinct_ranges: int = Field(default=1, ge=0)
-    index_updates: int = Field(default=1, ge=0)
-    non_index_updates: int = Field(default=1, ge=0)
-    delete_inserts: int = Field(default=1, ge=0)
-    skip_trx: bool = False
-    db_ps_mode: Literal["auto", "disable"] = "auto"
-    distribution: Distribution = Distribution()
-
-    @model_validator(mode="after")
-    def _asks_something(self) -> Self:
-        ranges = self.simple_ranges + self.sum_ranges + self.order_ranges + self.distinct_ranges
-        reads = self.point_selects + (ranges if self.range_selects else 0)
-        writes = self.index_updates + self.non_index_updates + self.delete_inserts
-        asked = {"oltp_read_only": reads, "oltp_write_only": writes, "oltp_read_write": reads + writes}
-        if asked.get(self.kind, 1) == 0:
-            raise refuse("a transaction without a query measures nothing; set point_selects or a range kind")
-        return self
+    page: ShapeName | None = None
+    app_cpu_ns: AppCpuNs | None = Field(default=None, alias="app_cpu")
+    application: Application | None = None
 
 
 class Timing(Part):
@@ -291,6 +240,15 @@ class Plan(Part):
     factors: Factors
     baseline: Baseline
     timing: Timing = Timing()
+    pages: dict[ShapeName, PageShape] = Field(default_factory=dict)
+    """What the levels of the factor `page` are."""
+    keys: Keys = Keys()
+    leave_out: tuple[LeftOut, ...] = ()
+
+    @model_validator(mode="after")
+    def _pages_make_sense(self) -> Self:
+        check_pages(self)
+        return self
 
     @model_validator(mode="after")
     def _replication_makes_sense(self) -> Self:

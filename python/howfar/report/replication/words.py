@@ -10,7 +10,7 @@ from howfar.analysis.replication.findings import CrashLoss, FallbackStory, Repli
 from howfar.analysis.replication.loss_words import UNHEARD, may_lose, percent_up
 from howfar.analysis.replication.words import PUBLISHED_RTT_NS as PUBLISHED_RTT_NS
 from howfar.analysis.replication.words import chief_distance as chief_distance
-from howfar.plan.cells import MODE_WORDS
+from howfar.plan.names import MODE_WORDS
 from howfar.plan.types import SEMI_SYNC
 from howfar.report import figures
 from howfar.units import format_duration_ns

@@ -1,0 +1,143 @@
+"""A page in a plan: its turns by name, the keys that it reads, and what a plan of pages or of keys cannot be.
+
+A *turn* is one request and its answer. Not here: the statements and keys themselves, which are the engine's (`conduct/jobs/page.py`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from howfar.plan.part import Part
+from howfar.plan.quantities import refuse
+
+if TYPE_CHECKING:
+    from howfar.plan.types import Factors, Plan
+
+NO_PAGE = "none"
+MOST_IN_FLIGHT = 1024
+_MOST_TURNS = 100_000
+_MULTI = 10
+
+Count = Annotated[int, Field(ge=0, le=1000)]
+ShapeName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,29}$")]
+Application = Literal["php", "engine"]
+"""Who runs the page: PHP under PHP-FPM, or the engine itself, with the same turns."""
+
+
+class PageShape(Part):
+    """What one request to the application asks of the databases: a round, so many times over. The factor `app_cpu` is what the
+    application computes beyond, in equal parts, one at the end of each round."""
+
+    rounds: int = Field(default=1, ge=1, le=1000)
+    point_selects: Count = 0
+    """Of a row by its id. A page reads and writes the first table of `Data`."""
+    simple_ranges: Count = 0
+    """Of `range_size` rows."""
+    redis_gets: Count = 0
+    redis_multi_gets: Count = 0
+    """Of ten keys."""
+    memcached_gets: Count = 0
+    index_updates: Count = 0
+    """In one transaction: BEGIN and COMMIT are turns too."""
+
+    @model_validator(mode="after")
+    def _some_turn(self) -> Self:
+        if not 1 <= self.turns <= _MOST_TURNS:
+            raise refuse(f"{self.turns} turns: a page takes from one to {_MOST_TURNS}")
+        return self
+
+    @property
+    def by_service(self) -> dict[str, int]:
+        """Turns of a page to each service that it needs, in the order MySQL, Redis, Memcached."""
+        statements = self.point_selects + self.simple_ranges + (self.index_updates + 2 if self.index_updates else 0)
+        turns = {
+            "mysql": statements,
+            "redis": self.redis_gets + self.redis_multi_gets,
+            "memcached": self.memcached_gets,
+        }
+        return {service: self.rounds * count for service, count in turns.items() if count}
+
+    @property
+    def turns(self) -> int:
+        return sum(self.by_service.values())
+
+    def in_words(self, range_size: int) -> str:
+        """`10 rounds of 12 point selects, 5 Redis gets: 170 turns`."""
+        kinds = (
+            (self.point_selects, "point select"),
+            (self.simple_ranges, f"range of {range_size} rows"),
+            (self.redis_gets, "Redis get"),
+            (self.redis_multi_gets, f"Redis get of {_MULTI} keys"),
+            (self.memcached_gets, "Memcached get"),
+            (self.index_updates, "update in a transaction"),
+        )
+        asked = ", ".join(f"{count} x {kind}" for count, kind in kinds if count)
+        over = "" if self.rounds == 1 else f"{self.rounds} rounds of "
+        return f"{over}{asked}: {self.turns} turns"
+
+
+class Keys(Part):
+    """What Redis and Memcached hold, and, of the workload `key_value`, what is asked of them: the weights of its commands."""
+
+    count: int = Field(default=10_000, ge=1, le=100_000_000)
+    value_bytes: int = Field(default=100, ge=0, le=1_000_000)
+    get: int = Field(default=9, ge=0, le=1_000_000)
+    set: int = Field(default=1, ge=0, le=1_000_000)
+    multi_get: int = Field(default=0, ge=0, le=1_000_000)
+    """Of ten keys."""
+    pipeline: int = Field(default=1, ge=1, le=1000)
+    """Commands sent at once."""
+
+    @model_validator(mode="after")
+    def _some_command(self) -> Self:
+        if not (self.get or self.set or self.multi_get):
+            raise refuse("some command needs a weight above 0")
+        return self
+
+
+def check_pages(plan: Plan) -> None:
+    """Refuse what makes no sense of pages and of keys. Raises PydanticCustomError."""
+    kind, factors = plan.workload.kind, plan.factors
+    if kind in ("page", "key_value"):
+        _check_plain(kind, factors)
+    if kind == "page":
+        _check_shapes(plan)
+        return
+    for name, alias in (("page", "page"), ("app_cpu_ns", "app_cpu"), ("application", "application")):
+        if getattr(factors, name) != type(factors).model_fields[name].default:
+            raise refuse(f"{alias} means nothing to the workload {kind}: it is of the workload page")
+    if plan.pages:
+        raise refuse(f"[pages] means nothing to the workload {kind}: it is of the workload page")
+    if kind != "key_value" and plan.keys != Keys():
+        raise refuse(f"[keys] means nothing to the workload {kind}: it is of the workloads page and key_value")
+
+
+def _check_plain(kind: str, factors: Factors) -> None:
+    if factors.compression != ("off",):
+        raise refuse(f"compression is of MySQL's protocol: the workload {kind} has none")
+    if factors.replication != ("off",):
+        raise refuse(f"replication is asked of commits: the workload {kind} has none")
+    if kind == "key_value" and factors.content != ("digits",):
+        raise refuse("content is of tables: the workload key_value has none")
+
+
+def _check_shapes(plan: Plan) -> None:
+    factors = plan.factors
+    known = ", ".join(plan.pages) or "none"
+    if factors.page == (NO_PAGE,):
+        raise refuse(f"the workload page needs a page: name a shape of [pages] in factors.page (there: {known})")
+    for name in factors.page:
+        if name not in plan.pages:
+            raise refuse(f"there is no [pages.{name}] (there: {known})")
+    if factors.placement != ("machines",):
+        raise refuse('pages ask for placement = "machines": else one machine would have the CPUs of two')
+    if factors.tls != ("off",):
+        raise refuse("pages are plain: PHP's Memcached cannot encrypt, nor can the server on a socket")
+    if plan.data.tables != 1:
+        raise refuse("a page reads one table: tables = 1 in [data]")
+    if plan.workload.range_size > plan.data.table_size:
+        raise refuse("range_size is more than the table has rows")
+    if max(factors.threads) > MOST_IN_FLIGHT:
+        raise refuse(f"at most {MOST_IN_FLIGHT} pages in flight: each has a process or a thread of its own")
