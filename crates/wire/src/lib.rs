@@ -1,7 +1,8 @@
 //! Protocol codecs without I/O: bytes in, messages out. No sockets, no clocks, no threads.
 //!
-//! Start at [`mysql`], [`redis`] or [`memcached`]. The last two share [`keyvalue`].
+//! Start at [`mysql`], [`redis`], [`memcached`] or [`fastcgi`]. Redis and Memcached share [`keyvalue`].
 
+pub mod fastcgi;
 pub mod keyvalue;
 pub mod memcached;
 pub mod mysql;

@@ -10,6 +10,10 @@ mod checks;
 #[allow(unreachable_pub)] // what the fuzzers call from outside
 mod keyvalue;
 
+#[path = "../../../fuzz/src/fastcgi.rs"]
+#[allow(unreachable_pub)] // what the fuzzers call from outside
+mod fastcgi;
+
 fn replay(target: &str, check: fn(&[u8])) {
     let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
     let entries = std::fs::read_dir(place.join(target)).expect("the corpus");
@@ -49,4 +53,9 @@ fn replies_of_redis() {
 #[test]
 fn replies_of_memcached() {
     replay("memcached", keyvalue::memcached);
+}
+
+#[test]
+fn replies_of_fastcgi() {
+    replay("fastcgi", fastcgi::fastcgi);
 }

@@ -1,0 +1,312 @@
+//! What an application answers, as CGI has it: headers, an empty line, a body. Of the body only the ends are kept.
+
+use super::Malformed;
+use crate::keyvalue::unsigned;
+
+/// Most bytes of all headers.
+pub const LONGEST_HEADERS: usize = 16 * 1024;
+/// Most bytes that are kept of what an application says: 200 characters of any kind.
+pub const LONGEST_SAID: usize = 800;
+/// A header of the responder's own: what the page tells of itself.
+const TELLS: &[u8] = b"x-howfar-page";
+const LONGEST_NAME: usize = 40;
+
+/// What the headers say.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Response {
+    /// 200 where nothing else is said.
+    pub status: u16,
+    /// What the page tells of itself, in its order; each name once.
+    pub told: Vec<(String, u64)>,
+    moved: bool,
+}
+
+/// A response as it comes.
+#[derive(Debug)]
+pub(super) struct Cgi {
+    response: Response,
+    /// All headers have come.
+    whole: bool,
+    /// Bytes of headers so far, and the beginning of a line that came in parts.
+    taken: usize,
+    line: Vec<u8>,
+    first: Vec<u8>,
+    last: Vec<u8>,
+    /// How many of the last bytes are wanted.
+    tail: usize,
+    body: u64,
+}
+
+impl Cgi {
+    pub(super) fn new(tail: usize) -> Self {
+        Self {
+            response: Response::default(),
+            whole: false,
+            taken: 0,
+            line: Vec::new(),
+            first: Vec::new(),
+            last: Vec::new(),
+            tail,
+            body: 0,
+        }
+    }
+
+    /// Ready for the next response; keeps its memory.
+    pub(super) fn clear(&mut self) {
+        self.response.status = 0;
+        self.response.told.clear();
+        self.response.moved = false;
+        self.whole = false;
+        self.taken = 0;
+        self.line.clear();
+        self.first.clear();
+        self.last.clear();
+        self.body = 0;
+    }
+
+    /// Its headers, once they are whole.
+    pub(super) fn response(&self) -> Option<&Response> {
+        self.whole.then_some(&self.response)
+    }
+
+    /// Bytes of the body so far.
+    pub(super) fn body(&self) -> u64 {
+        self.body
+    }
+
+    /// The beginning of the body.
+    pub(super) fn first(&self) -> &[u8] {
+        &self.first
+    }
+
+    /// The last bytes of the body, as many as are wanted.
+    pub(super) fn last(&self) -> &[u8] {
+        &self.last[self.last.len().saturating_sub(self.tail)..]
+    }
+
+    pub(super) fn feed(&mut self, mut input: &[u8]) -> Result<(), Malformed> {
+        while !self.whole && !input.is_empty() {
+            self.header(&mut input)?;
+        }
+        self.body += input.len() as u64;
+        let room = LONGEST_SAID - self.first.len();
+        self.first
+            .extend_from_slice(&input[..input.len().min(room)]);
+        let wanted = &input[input.len().saturating_sub(self.tail)..];
+        // Twice the tail, so that small pieces do not move it each time.
+        if self.last.len() + wanted.len() > 2 * self.tail {
+            let keep = self.last.len().min(self.tail);
+            self.last.drain(..self.last.len() - keep);
+        }
+        self.last.extend_from_slice(wanted);
+        Ok(())
+    }
+
+    /// Take a line, or what there is of it.
+    fn header(&mut self, input: &mut &[u8]) -> Result<(), Malformed> {
+        let end = input.iter().position(|&byte| byte == b'\n');
+        let (part, rest) = input.split_at(end.map_or(input.len(), |end| end + 1));
+        *input = rest;
+        self.taken += part.len();
+        if self.taken > LONGEST_HEADERS {
+            return Err(Malformed::LongHeaders);
+        }
+        self.line.extend_from_slice(part);
+        if end.is_none() {
+            return Ok(());
+        }
+        let line = self.line.strip_suffix(b"\n").unwrap_or(&self.line);
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        if line.is_empty() {
+            self.whole = true;
+            self.response.end();
+        } else {
+            self.response.take(line)?;
+        }
+        self.line.clear();
+        Ok(())
+    }
+}
+
+impl Response {
+    fn take(&mut self, line: &[u8]) -> Result<(), Malformed> {
+        let colon = line.iter().position(|&byte| byte == b':');
+        let Some((name, value)) = colon.map(|at| (&line[..at], line[at + 1..].trim_ascii())) else {
+            return Err(Malformed::Unexpected("a header without a colon"));
+        };
+        let token = |&byte: &u8| byte.is_ascii_graphic();
+        if name.is_empty() || !name.iter().all(token) {
+            return Err(Malformed::Unexpected(
+                "a header whose name is empty or holds a blank",
+            ));
+        }
+        if name.eq_ignore_ascii_case(b"status") {
+            if self.status != 0 {
+                return Err(Malformed::Unexpected("a second status"));
+            }
+            self.status = status(value)?;
+        } else if name.eq_ignore_ascii_case(b"location") {
+            self.moved = true;
+        } else if name.eq_ignore_ascii_case(TELLS) {
+            if !self.told.is_empty() {
+                return Err(Malformed::Unexpected("a second X-Howfar-Page"));
+            }
+            self.tell(value)?;
+        }
+        Ok(())
+    }
+
+    fn tell(&mut self, value: &[u8]) -> Result<(), Malformed> {
+        for pair in value.split(|&byte| byte == b',') {
+            let equals = pair.iter().position(|&byte| byte == b'=');
+            let parts = equals.map(|at| (&pair[..at], &pair[at + 1..]));
+            let (name, number) = parts
+                .filter(|(name, _)| is_name(name))
+                .ok_or(NOT_TOLD)
+                .map(|(name, digits)| (String::from_utf8_lossy(name).into_owned(), digits))?;
+            let number = unsigned(number, "").ok().filter(|&number| number < 1 << 63);
+            if self.told.iter().any(|(known, _)| *known == name) {
+                return Err(Malformed::Unexpected("a name twice in X-Howfar-Page"));
+            }
+            self.told.push((name, number.ok_or(NOT_TOLD)?));
+        }
+        Ok(())
+    }
+
+    /// No more headers come.
+    fn end(&mut self) {
+        if self.status == 0 {
+            // A redirect need not say so.
+            self.status = if self.moved { 302 } else { 200 };
+        }
+    }
+}
+
+const NOT_TOLD: Malformed =
+    Malformed::Unexpected("an X-Howfar-Page that is not name=integer,name=integer");
+
+fn is_name(name: &[u8]) -> bool {
+    (1..=LONGEST_NAME).contains(&name.len())
+        && name
+            .iter()
+            .all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_'))
+}
+
+/// Three digits, and words that nobody needs.
+fn status(value: &[u8]) -> Result<u16, Malformed> {
+    let digits = value.split(|&byte| byte == b' ').next().unwrap_or(value);
+    match digits {
+        [b'1'..=b'5', b'0'..=b'9', b'0'..=b'9'] => Ok(digits
+            .iter()
+            .fold(0, |number, digit| number * 10 + u16::from(digit - b'0'))),
+        _ => Err(Malformed::Unexpected("a status that is not 100 to 599")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(stream: &str) -> Result<Option<Response>, Malformed> {
+        let mut cgi = Cgi::new(4);
+        cgi.feed(stream.as_bytes())?;
+        Ok(cgi.response().cloned())
+    }
+
+    #[test]
+    fn headers_end_in_either_way_and_their_case_does_not_matter() {
+        for (stream, status) in [
+            ("Status: 500 Internal Server Error\r\n\r\n", 500),
+            ("sTATUS:404\nContent-type: text/html\n\n", 404),
+            ("Content-type: text/html; charset=UTF-8\r\n\r\nbody", 200),
+            ("\n", 200),
+            ("Location: elsewhere\r\n\r\n", 302),
+            ("Location: elsewhere\r\nStatus: 201\r\n\r\n", 201),
+        ] {
+            let response = told(stream).expect("well formed").expect("whole");
+            assert_eq!(response.status, status, "{stream:?}");
+        }
+        assert_eq!(told("Status: 200 OK\r\nA: b\r\n"), Ok(None));
+    }
+
+    #[test]
+    fn a_page_tells_names_with_numbers() {
+        let stream = "x-howfar-page:  cpu_ns=12,hits=0,most=9223372036854775807 \r\n\r\n";
+        let response = told(stream).expect("well formed").expect("whole");
+        let pairs = [("cpu_ns", 12), ("hits", 0), ("most", i64::MAX as u64)];
+        assert_eq!(
+            response.told,
+            pairs.map(|(name, number)| (name.to_owned(), number))
+        );
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let long = "n".repeat(LONGEST_NAME + 1);
+        for tells in [
+            "",
+            "a",
+            "a=",
+            "=1",
+            "a=-1",
+            "a=+1",
+            "a=1.5",
+            "a=1, b=2",
+            "a=1,",
+            "A=1",
+            "a-b=1",
+            "a=1,a=2",
+            "a=9223372036854775808",
+            "a=99999999999999999999",
+            &format!("{long}=1"),
+        ] {
+            let stream = format!("X-Howfar-Page: {tells}\r\n\r\n");
+            assert!(told(&stream).is_err(), "{tells:?}");
+        }
+        for stream in [
+            "no colon\r\n\r\n",
+            " folded: line\r\n\r\n",
+            ": no name\r\n\r\n",
+            "Status: OK\r\n\r\n",
+            "Status: 20\r\n\r\n",
+            "Status: 2000\r\n\r\n",
+            "Status: 600\r\n\r\n",
+            "Status: 200\r\nstatus: 200\r\n\r\n",
+            "X-Howfar-Page: a=1\r\nX-Howfar-Page: b=1\r\n\r\n",
+        ] {
+            assert!(told(stream).is_err(), "{stream:?}");
+        }
+    }
+
+    #[test]
+    fn headers_without_an_end_are_refused_in_bounded_memory() {
+        for line in ["A: b\r\n", "no end"] {
+            let mut cgi = Cgi::new(0);
+            let mut fed = 0;
+            let wrong = loop {
+                match cgi.feed(line.as_bytes()) {
+                    Ok(()) => fed += line.len(),
+                    Err(wrong) => break wrong,
+                }
+            };
+            assert_eq!(wrong, Malformed::LongHeaders);
+            assert!(fed <= LONGEST_HEADERS && cgi.line.capacity() <= 2 * LONGEST_HEADERS);
+        }
+    }
+
+    #[test]
+    fn of_a_long_body_the_ends_are_kept() {
+        let body: Vec<u8> = (0..100_000_u32).map(|at| (at % 251) as u8).collect();
+        for (size, tail) in [(1, 4), (3, 4), (1000, 4), (100_000, 200), (7, 0)] {
+            let mut cgi = Cgi::new(tail);
+            cgi.feed(b"\r\n").expect("no headers");
+            for piece in body.chunks(size) {
+                cgi.feed(piece).expect("a body may be anything");
+            }
+            assert_eq!(cgi.body(), 100_000);
+            assert_eq!(cgi.first(), &body[..LONGEST_SAID]);
+            assert_eq!(cgi.last(), &body[body.len() - tail..]);
+            assert!(cgi.last.capacity() < 1000);
+        }
+    }
+}

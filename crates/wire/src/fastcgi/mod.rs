@@ -1,0 +1,48 @@
+//! FastCGI 1.0 as a web server speaks it: one request at a time to a responder, and what comes back. Not here: roles other than the
+//! responder, several requests over one connection at once (applications refuse them), questions about an application's limits.
+//!
+//! Start at [`request`] and [`Reply`].
+
+mod cgi;
+mod record;
+mod reply;
+mod request;
+
+pub use cgi::{LONGEST_HEADERS, LONGEST_SAID, Response};
+pub use reply::{End, ProtocolStatus, Reply};
+pub use request::request;
+
+/// The one version there is.
+const VERSION: u8 = 1;
+/// The number of our one request over a connection.
+const REQUEST: u16 = 1;
+/// Bytes before the content of a record.
+const HEAD: usize = 8;
+/// Longest content of a record.
+const LONGEST_CONTENT: usize = u16::MAX as usize;
+
+const BEGIN_REQUEST: u8 = 1;
+const END_REQUEST: u8 = 3;
+const PARAMS: u8 = 4;
+const STDIN: u8 = 5;
+const STDOUT: u8 = 6;
+const STDERR: u8 = 7;
+
+/// Bytes that do not follow the protocol. Nothing after them can be trusted: close the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    #[error("a record of version {0}")]
+    Version(u8),
+    #[error("a record of type {0}")]
+    Kind(u8),
+    #[error("a record of request {0}, where {REQUEST} was sent")]
+    Request(u16),
+    #[error("an end of {0} bytes, not of 8")]
+    End(u16),
+    #[error("protocol status {0}")]
+    Status(u8),
+    #[error("headers of more than {LONGEST_HEADERS} bytes")]
+    LongHeaders,
+    #[error("{0}")]
+    Unexpected(&'static str),
+}

@@ -1,0 +1,74 @@
+//! Records out of a stream that is cut anywhere. Not here: what their content means.
+
+use super::{HEAD, Malformed, REQUEST, VERSION};
+
+/// The record under way.
+#[derive(Debug, Default)]
+pub(super) struct Records {
+    head: [u8; HEAD],
+    /// Bytes of the head that have come.
+    came: usize,
+    /// Bytes of content and of padding that are still to come.
+    content: usize,
+    padding: usize,
+}
+
+/// What the next bytes are.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Part<'a> {
+    /// A record of this type and length begins.
+    Begins(u8, u16),
+    /// Some of its content.
+    Content(u8, &'a [u8]),
+    /// All of its content has come.
+    Ends(u8),
+}
+
+impl Records {
+    /// The next part, taken from `input`; `None` when all of `input` is taken.
+    pub(super) fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Part<'a>>, Malformed> {
+        if self.came < HEAD {
+            // Padding belongs to the record before.
+            let (_, rest) = input.split_at(input.len().min(self.padding));
+            self.padding -= input.len() - rest.len();
+            let (part, rest) = rest.split_at(rest.len().min(HEAD - self.came));
+            *input = rest;
+            self.head[self.came..self.came + part.len()].copy_from_slice(part);
+            self.came += part.len();
+            return if self.came == HEAD {
+                self.begin().map(Some)
+            } else {
+                Ok(None)
+            };
+        }
+        let kind = self.head[1];
+        if self.content == 0 {
+            self.came = 0;
+            return Ok(Some(Part::Ends(kind)));
+        }
+        let (part, rest) = input.split_at(input.len().min(self.content));
+        *input = rest;
+        self.content -= part.len();
+        Ok((!part.is_empty()).then_some(Part::Content(kind, part)))
+    }
+
+    fn begin(&mut self) -> Result<Part<'static>, Malformed> {
+        let [version, kind, request @ .., padding, _] = self.head;
+        let [request, length] =
+            [[request[0], request[1]], [request[2], request[3]]].map(u16::from_be_bytes);
+        if version != VERSION {
+            return Err(Malformed::Version(version));
+        }
+        if request != REQUEST {
+            return Err(Malformed::Request(request));
+        }
+        self.content = usize::from(length);
+        self.padding = usize::from(padding);
+        Ok(Part::Begins(kind, length))
+    }
+
+    /// Whether bytes of padding are still due.
+    pub(super) fn is_padded(&self) -> bool {
+        self.padding > 0
+    }
+}

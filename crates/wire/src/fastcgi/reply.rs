@@ -1,0 +1,281 @@
+//! What an application sends for one request, to its end.
+
+use super::cgi::{Cgi, LONGEST_SAID, Response};
+use super::record::{Part, Records};
+use super::{END_REQUEST, Malformed, STDERR, STDOUT};
+
+/// Bytes of an end.
+const END: usize = 8;
+
+/// What the application's side of the protocol made of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProtocolStatus {
+    Complete,
+    /// It takes one request at a time over a connection.
+    OneAtATime,
+    /// It has run out of something.
+    Overloaded,
+    /// It is no responder.
+    UnknownRole,
+}
+
+/// How a request ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct End {
+    pub protocol: ProtocolStatus,
+    /// What a program gives at its exit; 0 is good.
+    pub application: u32,
+}
+
+/// The reply to one request after another, cut anywhere. Memory does not grow with what comes.
+#[derive(Debug)]
+pub struct Reply {
+    records: Records,
+    cgi: Cgi,
+    /// The stream of the response was closed.
+    closed: bool,
+    /// The beginning of what came as errors, and how much that was.
+    errors: Vec<u8>,
+    errors_bytes: u64,
+    end_bytes: [u8; END],
+    end_came: usize,
+    end: Option<End>,
+}
+
+impl Reply {
+    /// `tail`: how many of the body's last bytes are wanted.
+    pub fn new(tail: usize) -> Self {
+        Self {
+            records: Records::default(),
+            cgi: Cgi::new(tail),
+            closed: false,
+            errors: Vec::new(),
+            errors_bytes: 0,
+            end_bytes: [0; END],
+            end_came: 0,
+            end: None,
+        }
+    }
+
+    /// Ready for the next request's; keeps its memory.
+    pub fn begin(&mut self) {
+        self.records = Records::default();
+        self.cgi.clear();
+        self.closed = false;
+        self.errors.clear();
+        self.errors_bytes = 0;
+        self.end_came = 0;
+        self.end = None;
+    }
+
+    /// Take what came; true when the request has ended and nothing is due any more.
+    ///
+    /// # Errors
+    /// If it does not follow the protocol.
+    pub fn feed(&mut self, mut input: &[u8]) -> Result<bool, Malformed> {
+        while let Some(part) = self.records.next(&mut input)? {
+            match part {
+                Part::Begins(..) if self.end.is_some() => {
+                    return Err(Malformed::Unexpected("a record behind the end"));
+                }
+                Part::Begins(STDOUT, 0) => self.closed = true,
+                Part::Begins(STDOUT, _) if self.closed => {
+                    return Err(Malformed::Unexpected("more of a response that was closed"));
+                }
+                Part::Begins(STDOUT | STDERR, _) => {}
+                Part::Begins(END_REQUEST, length) => {
+                    if usize::from(length) != END {
+                        return Err(Malformed::End(length));
+                    }
+                }
+                Part::Begins(kind, _) => return Err(Malformed::Kind(kind)),
+                Part::Content(STDOUT, content) => self.cgi.feed(content)?,
+                Part::Content(STDERR, content) => self.error(content),
+                Part::Content(_, content) => {
+                    let to = self.end_came + content.len();
+                    self.end_bytes[self.end_came..to].copy_from_slice(content);
+                    self.end_came = to;
+                }
+                Part::Ends(END_REQUEST) => self.end = Some(end(self.end_bytes)?),
+                Part::Ends(_) => {}
+            }
+        }
+        Ok(self.end.is_some() && !self.records.is_padded())
+    }
+
+    fn error(&mut self, content: &[u8]) {
+        self.errors_bytes += content.len() as u64;
+        let room = LONGEST_SAID - self.errors.len();
+        self.errors
+            .extend_from_slice(&content[..content.len().min(room)]);
+    }
+
+    /// How the request ended; `None` before.
+    pub fn end(&self) -> Option<End> {
+        self.end
+    }
+
+    /// What the headers say; `None` before all of them have come.
+    pub fn response(&self) -> Option<&Response> {
+        self.cgi.response()
+    }
+
+    /// Bytes of the body.
+    pub fn body_bytes(&self) -> u64 {
+        self.cgi.body()
+    }
+
+    /// The beginning of the body, at most [`LONGEST_SAID`](super::LONGEST_SAID) bytes.
+    pub fn body_begins(&self) -> &[u8] {
+        self.cgi.first()
+    }
+
+    /// The body's last bytes, as many as are wanted.
+    pub fn body_ends(&self) -> &[u8] {
+        self.cgi.last()
+    }
+
+    /// Bytes of the stream of errors.
+    pub fn errors_bytes(&self) -> u64 {
+        self.errors_bytes
+    }
+
+    /// The beginning of the stream of errors, at most [`LONGEST_SAID`](super::LONGEST_SAID) bytes.
+    pub fn errors_begin(&self) -> &[u8] {
+        &self.errors
+    }
+}
+
+fn end(bytes: [u8; END]) -> Result<End, Malformed> {
+    let [application @ .., status, _, _, _] = bytes;
+    let protocol = match status {
+        0 => ProtocolStatus::Complete,
+        1 => ProtocolStatus::OneAtATime,
+        2 => ProtocolStatus::Overloaded,
+        3 => ProtocolStatus::UnknownRole,
+        _ => return Err(Malformed::Status(status)),
+    };
+    Ok(End {
+        protocol,
+        application: u32::from_be_bytes(application),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(kind: u8, padding: u8, content: &[u8]) -> Vec<u8> {
+        let [high, low] = (content.len() as u16).to_be_bytes();
+        let mut out = vec![1, kind, 0, 1, high, low, padding, 0];
+        out.extend_from_slice(content);
+        out.resize(out.len() + usize::from(padding), 0xEE);
+        out
+    }
+
+    fn fed(stream: &[u8]) -> (Reply, Result<bool, Malformed>) {
+        let mut reply = Reply::new(4);
+        let ended = reply.feed(stream);
+        (reply, ended)
+    }
+
+    #[test]
+    fn a_reply_is_read_to_its_end() {
+        let stream = [
+            record(STDOUT, 3, b"X-Howfar-Page: a=1\r\n\r\nsome "),
+            record(STDERR, 0, b"PHP Warning"),
+            record(STDOUT, 255, b"body"),
+            record(STDOUT, 0, b""),
+            record(END_REQUEST, 5, &[0, 0, 1, 2, 0, 0, 0, 0]),
+        ]
+        .concat();
+        let (mut reply, ended) = fed(&stream);
+        assert_eq!(ended, Ok(true));
+        assert_eq!(
+            reply.response().expect("headers").told,
+            [("a".to_owned(), 1)]
+        );
+        assert_eq!(
+            (reply.body_begins(), reply.body_ends(), reply.body_bytes()),
+            (&b"some body"[..], &b"body"[..], 9)
+        );
+        assert_eq!(
+            (reply.errors_begin(), reply.errors_bytes()),
+            (&b"PHP Warning"[..], 11)
+        );
+        assert_eq!(
+            reply.end(),
+            Some(End {
+                protocol: ProtocolStatus::Complete,
+                application: 258
+            })
+        );
+        reply.begin();
+        assert_eq!(reply.feed(&record(STDOUT, 0, b"\n")), Ok(false));
+        assert_eq!(reply.response().expect("headers").told, []);
+        assert_eq!((reply.end(), reply.errors_bytes()), (None, 0));
+    }
+
+    #[test]
+    fn an_end_is_one_when_its_padding_has_come() {
+        let stream = record(END_REQUEST, 2, &[0; 8]);
+        for (count, ended) in [(15, false), (16, false), (17, false), (18, true)] {
+            assert_eq!(fed(&stream[..count]).1, Ok(ended), "{count} bytes");
+        }
+    }
+
+    #[test]
+    fn the_states_of_the_protocol_are_told_apart() {
+        for (status, protocol) in [
+            (1, ProtocolStatus::OneAtATime),
+            (2, ProtocolStatus::Overloaded),
+            (3, ProtocolStatus::UnknownRole),
+        ] {
+            let stream = record(END_REQUEST, 0, &[0, 0, 0, 0, status, 0, 0, 0]);
+            let (reply, ended) = fed(&stream);
+            assert_eq!(ended, Ok(true));
+            assert_eq!(reply.end().expect("an end").protocol, protocol);
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let good_end = record(END_REQUEST, 0, &[0; 8]);
+        let mut other_request = record(STDOUT, 0, b"x");
+        other_request[3] = 2;
+        for (stream, wrong) in [
+            (
+                b"HTTP/1.1 400 Bad Request".to_vec(),
+                Malformed::Version(b'H'),
+            ),
+            (record(11, 0, b"12345678"), Malformed::Kind(11)),
+            (other_request, Malformed::Request(2)),
+            (record(END_REQUEST, 0, &[0; 7]), Malformed::End(7)),
+            (
+                record(END_REQUEST, 0, &[0, 0, 0, 0, 4, 0, 0, 0]),
+                Malformed::Status(4),
+            ),
+            (
+                [good_end.clone(), record(STDOUT, 0, b"x")].concat(),
+                Malformed::Unexpected("a record behind the end"),
+            ),
+            (
+                [record(STDOUT, 0, b""), record(STDOUT, 0, b"x")].concat(),
+                Malformed::Unexpected("more of a response that was closed"),
+            ),
+        ] {
+            assert_eq!(fed(&stream).1, Err(wrong));
+        }
+    }
+
+    #[test]
+    fn errors_without_an_end_take_bounded_memory() {
+        let mut reply = Reply::new(0);
+        let stream = record(STDERR, 0, &[b'x'; 1000]);
+        for _ in 0..100 {
+            assert_eq!(reply.feed(&stream), Ok(false));
+        }
+        assert_eq!(reply.errors_bytes(), 100_000);
+        assert!(reply.errors.capacity() <= 2 * LONGEST_SAID);
+    }
+}

@@ -1,0 +1,89 @@
+//! A request without a body.
+
+use super::{BEGIN_REQUEST, LONGEST_CONTENT, PARAMS, REQUEST, STDIN, VERSION};
+
+const RESPONDER: u8 = 1;
+const KEEP_CONNECTION: u8 = 1;
+/// Longest name or value.
+const LONGEST: usize = (1 << 31) - 1;
+
+/// Append a request with these parameters. `keep`: the application shall leave the connection open.
+///
+/// # Panics
+/// If a name or a value has 2 GiB or more.
+pub fn request<'a>(
+    out: &mut Vec<u8>,
+    parameters: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
+    keep: bool,
+) {
+    let flags = if keep { KEEP_CONNECTION } else { 0 };
+    record(out, BEGIN_REQUEST, &[0, RESPONDER, flags, 0, 0, 0, 0, 0]);
+    let mut pairs = Vec::new();
+    for (name, value) in parameters {
+        length(&mut pairs, name.len());
+        length(&mut pairs, value.len());
+        pairs.extend_from_slice(name);
+        pairs.extend_from_slice(value);
+    }
+    // A stream: a pair may lie in two records.
+    for part in pairs.chunks(LONGEST_CONTENT) {
+        record(out, PARAMS, part);
+    }
+    record(out, PARAMS, &[]);
+    record(out, STDIN, &[]);
+}
+
+/// In one byte or, from 128 on, in four with the first bit set.
+fn length(out: &mut Vec<u8>, length: usize) {
+    assert!(length <= LONGEST, "no name or value has 2 GiB");
+    match u8::try_from(length) {
+        Ok(short) if short < 0x80 => out.push(short),
+        _ => out.extend_from_slice(&(length as u32 | 1 << 31).to_be_bytes()),
+    }
+}
+
+fn record(out: &mut Vec<u8>, kind: u8, content: &[u8]) {
+    let [request_high, request_low] = REQUEST.to_be_bytes();
+    let [high, low] = (content.len() as u16).to_be_bytes();
+    out.extend_from_slice(&[VERSION, kind, request_high, request_low, high, low, 0, 0]);
+    out.extend_from_slice(content);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_has_its_known_bytes() {
+        let mut out = Vec::new();
+        let pairs: [(&[u8], &[u8]); 2] = [(b"A", b"bc"), (b"EMPTY", b"")];
+        request(&mut out, pairs, true);
+        assert_eq!(
+            out,
+            [
+                &[1, 1, 0, 1, 0, 8, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0][..],
+                &[1, 4, 0, 1, 0, 12, 0, 0],
+                b"\x01\x02Abc\x05\x00EMPTY",
+                &[1, 4, 0, 1, 0, 0, 0, 0],
+                &[1, 5, 0, 1, 0, 0, 0, 0],
+            ]
+            .concat()
+        );
+        out.clear();
+        request(&mut out, [], false);
+        assert_eq!(out[10], 0, "the connection is not kept");
+    }
+
+    #[test]
+    fn lengths_from_128_on_take_four_bytes() {
+        for (count, bytes) in [
+            (127, &[127][..]),
+            (128, &[0x80, 0, 0, 128]),
+            (70_000, &[0x80, 1, 0x11, 0x70]),
+        ] {
+            let mut out = Vec::new();
+            length(&mut out, count);
+            assert_eq!(out, bytes);
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! A reply over FastCGI means the same in any split and in any records; a request says what it was given; garbage never panics.
+
+use howfar_wire::fastcgi::{End, Malformed, ProtocolStatus, Reply, Response, request};
+use proptest::prelude::*;
+
+fn record(out: &mut Vec<u8>, kind: u8, padding: u8, content: &[u8]) {
+    let [high, low] = (content.len() as u16).to_be_bytes();
+    out.extend_from_slice(&[1, kind, 0, 1, high, low, padding, 0]);
+    out.extend_from_slice(content);
+    out.resize(out.len() + usize::from(padding), 0xA5);
+}
+
+/// Feed `stream` in pieces of the given sizes, repeated as needed; whether it has ended.
+fn feed(reply: &mut Reply, mut stream: &[u8], sizes: &[usize]) -> Result<bool, Malformed> {
+    let mut ended = false;
+    for &size in sizes.iter().cycle() {
+        if stream.is_empty() {
+            break;
+        }
+        let (piece, rest) = stream.split_at(size.min(stream.len()));
+        stream = rest;
+        ended = reply.feed(piece)?;
+        assert!(!ended || stream.is_empty(), "the reply ended early");
+    }
+    Ok(ended)
+}
+
+fn sizes() -> impl Strategy<Value = Vec<usize>> {
+    prop::collection::vec(1_usize..60, 1..8)
+}
+
+fn told() -> impl Strategy<Value = Vec<(String, u64)>> {
+    prop::collection::btree_map("[a-z0-9_]{1,40}", 0_u64..1 << 63, 0..8)
+        .prop_map(|map| map.into_iter().collect())
+}
+
+/// The headers of a response, with either end of a line.
+fn headers(status: Option<u16>, told: &[(String, u64)], end: &str) -> String {
+    let mut out = format!("Content-type: text/html; charset=UTF-8{end}");
+    if let Some(status) = status {
+        out += &format!("Status: {status} Some Words{end}");
+    }
+    if !told.is_empty() {
+        let pairs: Vec<String> = told
+            .iter()
+            .map(|(name, number)| format!("{name}={number}"))
+            .collect();
+        out += &format!("X-Howfar-Page: {}{end}", pairs.join(","));
+    }
+    out + end
+}
+
+proptest! {
+    #[test]
+    fn a_reply_is_read_whatever_its_records_and_its_pieces(
+        status in prop::option::of(100_u16..600),
+        told in told(),
+        end in prop_oneof![Just("\r\n"), Just("\n")],
+        body in prop::collection::vec(any::<u8>(), 0..2000),
+        errors in prop::collection::vec(any::<u8>(), 0..20),
+        parts in prop::collection::vec((1_usize..300, any::<u8>()), 1..8),
+        tail in 0_usize..100,
+        sizes in sizes(),
+        application in any::<u32>(),
+    ) {
+        let mut content = headers(status, &told, end).into_bytes();
+        content.extend_from_slice(&body);
+        let mut stream = Vec::new();
+        let mut rest = &content[..];
+        for &(size, padding) in parts.iter().cycle() {
+            let (part, behind) = rest.split_at(size.min(rest.len()));
+            record(&mut stream, 6, padding, part);
+            rest = behind;
+            if part.is_empty() {
+                break;
+            }
+            if !errors.is_empty() {
+                record(&mut stream, 7, padding, &errors);
+            }
+        }
+        let mut last = application.to_be_bytes().to_vec();
+        last.resize(8, 0);
+        record(&mut stream, 3, parts[0].1, &last);
+
+        let mut reply = Reply::new(tail);
+        // Twice: nothing of the first request is left in the second.
+        for _ in 0..2 {
+            reply.begin();
+            prop_assert_eq!(feed(&mut reply, &stream, &sizes), Ok(true));
+            let Response { status: read, told: heard, .. } = reply.response().expect("headers").clone();
+            prop_assert_eq!(read, status.unwrap_or(200));
+            prop_assert_eq!(&heard, &told);
+            prop_assert_eq!(reply.body_bytes(), body.len() as u64);
+            prop_assert_eq!(reply.body_begins(), &body[..body.len().min(800)]);
+            prop_assert_eq!(reply.body_ends(), &body[body.len().saturating_sub(tail)..]);
+            prop_assert!(reply.errors_begin().starts_with(&errors));
+            let end = End { protocol: ProtocolStatus::Complete, application };
+            prop_assert_eq!(reply.end(), Some(end));
+        }
+    }
+
+    #[test]
+    fn garbage_never_panics(
+        stream in prop::collection::vec(any::<u8>(), 0..400),
+        sizes in sizes(),
+    ) {
+        let whole = Reply::new(9).feed(&stream);
+        let mut reply = Reply::new(9);
+        let mut ended = Ok(false);
+        for (at, piece) in stream.chunks(sizes[0]).enumerate() {
+            ended = reply.feed(piece);
+            if ended.is_err() || at > 400 {
+                break;
+            }
+        }
+        prop_assert_eq!(whole, ended);
+    }
+
+    #[test]
+    fn a_request_holds_its_parameters(
+        parameters in prop::collection::vec(
+            (prop::collection::vec(any::<u8>(), 0..300), prop::collection::vec(any::<u8>(), 0..300)),
+            0..20,
+        ),
+        long in 0_usize..200_000,
+        keep in any::<bool>(),
+    ) {
+        let mut parameters = parameters;
+        parameters.push((b"LONG".to_vec(), vec![b'x'; long]));
+        let mut out = Vec::new();
+        let pairs = parameters.iter().map(|(name, value)| (&name[..], &value[..]));
+        request(&mut out, pairs, keep);
+        prop_assert_eq!(read_request(&out), (keep, parameters));
+    }
+}
+
+type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// A request as an application reads it.
+fn read_request(mut stream: &[u8]) -> (bool, Pairs) {
+    let mut records = Vec::new();
+    while !stream.is_empty() {
+        let (head, rest) = stream.split_at(8);
+        let length = usize::from(u16::from_be_bytes([head[4], head[5]]));
+        assert_eq!((head[0], &head[2..4]), (1, &[0, 1][..]));
+        let (content, rest) = rest.split_at(length);
+        records.push((head[1], content));
+        stream = &rest[usize::from(head[6])..];
+    }
+    let (kind, begin) = records.remove(0);
+    assert_eq!((kind, &begin[..2], begin.len()), (1, &[0, 1][..], 8));
+    assert_eq!(records.pop(), Some((5, &[][..])), "no body");
+    assert_eq!(records.pop(), Some((4, &[][..])), "the parameters end");
+    let mut content = Vec::new();
+    for (kind, part) in records {
+        assert!(kind == 4 && !part.is_empty());
+        content.extend_from_slice(part);
+    }
+    let mut rest = &content[..];
+    let mut pairs = Vec::new();
+    while !rest.is_empty() {
+        let name = length(&mut rest);
+        let value = length(&mut rest);
+        let (name, behind) = rest.split_at(name);
+        let (value, behind) = behind.split_at(value);
+        pairs.push((name.to_vec(), value.to_vec()));
+        rest = behind;
+    }
+    (begin[2] & 1 == 1, pairs)
+}
+
+fn length(rest: &mut &[u8]) -> usize {
+    let bytes = if rest[0] < 0x80 { 1 } else { 4 };
+    let (length, behind) = rest.split_at(bytes);
+    *rest = behind;
+    match *length {
+        [short] => usize::from(short),
+        _ => (u32::from_be_bytes(length.try_into().expect("four")) & !(1 << 31)) as usize,
+    }
+}
