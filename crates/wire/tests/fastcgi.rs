@@ -36,18 +36,16 @@ fn told() -> impl Strategy<Value = Vec<(String, u64)>> {
 
 /// The headers of a response, with either end of a line.
 fn headers(status: Option<u16>, told: &[(String, u64)], end: &str) -> String {
-    let mut out = format!("Content-type: text/html; charset=UTF-8{end}");
-    if let Some(status) = status {
-        out += &format!("Status: {status} Some Words{end}");
-    }
+    let mut lines = vec!["Content-type: text/html; charset=UTF-8".to_owned()];
+    lines.extend(status.map(|status| format!("Status: {status} Some Words")));
     if !told.is_empty() {
         let pairs: Vec<String> = told
             .iter()
             .map(|(name, number)| format!("{name}={number}"))
             .collect();
-        out += &format!("X-Howfar-Page: {}{end}", pairs.join(","));
+        lines.push(format!("X-Howfar-Page: {}", pairs.join(",")));
     }
-    out + end
+    lines.join(end) + end + end
 }
 
 proptest! {
