@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from howfar.engine.messages import NullJob, NullReady, Observed, TcpListen, TcpTarget
+from howfar.engine.page import ServiceName
 from howfar.engine.process import EngineProcess, Launcher
 from howfar.lab.laboratory import Lab
-from howfar.lab.stage import NO_FACTS, LoadFacts, Obtained, Trust
+from howfar.lab.stage import NO_FACTS, LoadFacts, Obtained, ServicePlace, Trust
 from howfar.lab.window import Scene, WindowWatch
 from howfar.results.records import FactorValue
 
@@ -26,6 +27,7 @@ class NullStage:
     observe: tuple[Observed, ...]
     scene: Scene
     trust: Trust | None = None
+    services: Mapping[ServiceName, ServicePlace] = field(default_factory=dict)
     user: str = "null"
     password: str = ""
     database: str = "null"

@@ -28,7 +28,7 @@ def _workload(server: str) -> KeyValue:
 
 
 def _session(stage: LabStage) -> Session:
-    version = stage.asked.tls
+    version = stage.main.started.asked.tls
     if stage.trust is None or version is None:
         return Session()
     trust = stage.trust

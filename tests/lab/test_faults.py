@@ -258,11 +258,11 @@ with open_laboratory(LabRequest(tables=1, table_size=1000, paths=("remote",))) a
             return connection
         stage.serving.running._connect = cut
         try:
-            stage.serving.running.session_view(stage.way.connection, laboratory.client_host)
+            stage.serving.running.session_view(stage.main.way.connection, laboratory.client_host)
         except LabError as error:
             print(error)
     with laboratory.stage({"path": "remote"}) as stage:
-        print("whole again", stage.view["host"].partition(":")[0])
+        print("whole again", stage.main.view["host"].partition(":")[0])
 """
 
 

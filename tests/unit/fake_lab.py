@@ -28,8 +28,9 @@ from howfar.engine.messages import (
     Target,
     UnixTarget,
 )
+from howfar.engine.page import ServiceName
 from howfar.engine.process import Event, Launcher, LoadOutcome
-from howfar.lab.stage import NO_FACTS, LoadFacts, Obtained, Trust
+from howfar.lab.stage import NO_FACTS, LoadFacts, Obtained, ServicePlace, Trust
 from howfar.plan.load import LoadedPlan, load_plan
 from howfar.results.records import FactorValue, RunInfo, Window
 
@@ -83,6 +84,7 @@ class FakeStage:
     client: Launcher = field(default_factory=Launcher)
     observe: tuple[Observed, ...] = ()
     trust: Trust | None = None
+    services: Mapping[ServiceName, ServicePlace] = field(default_factory=dict)
     pair: None = None
 
     def watch(self, length_ns: int) -> FakeWindowWatch:

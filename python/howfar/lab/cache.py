@@ -63,12 +63,12 @@ def work_directory(data_bytes: int, copies: int = 1) -> Iterator[Path]:
     if named is None and sandbox.inside() and (1 + copies) * data_bytes + _MEMORY_SLACK < available:
         where = home / "sandbox"
         where.mkdir(exist_ok=True)
-        _check_name(where)
+        check_name(where)
         sandbox.mount_memory(where, available)
         yield where
         return
     with _locked_directory(disk) as where:
-        _check_name(where)
+        check_name(where)
         yield where
 
 
@@ -84,7 +84,7 @@ def _named() -> Path | None:
     return Path(word)
 
 
-def _check_name(where: Path) -> None:
+def check_name(where: Path) -> None:
     """What a server can take as its directory. Raises LabError."""
     awkward = sorted(_NOT_IN_NAMES.intersection(str(where)))
     if awkward:

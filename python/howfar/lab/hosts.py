@@ -58,6 +58,18 @@ def usable_cpus() -> Cpus:
     return tuple(sorted(os.sched_getaffinity(0), key=place))
 
 
+def cpus_of(pid: int | None) -> list[int] | None:
+    """On which a process may run, all of its threads together. None: it is gone, or there is none."""
+    if pid is None:
+        return None
+    try:
+        return sorted(
+            {cpu for task in Path(f"/proc/{pid}/task").iterdir() for cpu in os.sched_getaffinity(int(task.name))}
+        )
+    except OSError:
+        return None
+
+
 def format_cpus(cpus: Sequence[int]) -> str:
     """`0,2,3`, as taskset takes it."""
     return ",".join(str(cpu) for cpu in cpus)

@@ -14,13 +14,13 @@ from typing import Any
 
 from howfar.errors import PlanError, SandboxForbidden
 from howfar.lab import sandbox
+from howfar.lab.beside import Beside
 from howfar.lab.cache import file_system_of, work_directory
 from howfar.lab.capacity import allow_descriptors, open_queues
-from howfar.lab.certificates import make_certificates, pinned_context
+from howfar.lab.certificates import make_certificates
 from howfar.lab.data_fsync import data_fsync_ns
 from howfar.lab.environment import machine_facts
-from howfar.lab.forked import ForkWatch
-from howfar.lab.hosts import Cpus, Host, Shares, share_cpus, usable_cpus
+from howfar.lab.hosts import Cpus, Host, Shares, cpus_of, share_cpus, usable_cpus
 from howfar.lab.link import Link, LinkAsked, open_link
 from howfar.lab.link_receipt import goodput_warnings
 from howfar.lab.network import (
@@ -32,13 +32,14 @@ from howfar.lab.network import (
     size_buffers,
     tcp_memory_warning,
 )
-from howfar.lab.paths import PathKind, Terrain, find_path
+from howfar.lab.paths import PathKind, find_path
+from howfar.lab.reached import Ends, Started, reach
 from howfar.lab.replicated import Replication, replicates
 from howfar.lab.replication import PairGround
 from howfar.lab.request import LabRequest, ReplicasAsked
 from howfar.lab.servers import CertificatePaths, Ground, Store, Tables, find_store
 from howfar.lab.serving import Serving, alone
-from howfar.lab.staged import FORWARDER_PLACES, LabStage, observed, trust
+from howfar.lab.staged import LabStage, observed
 from howfar.lab.window import Scene
 from howfar.plan.sessions import SessionAsked, session_asked
 from howfar.results.records import FactorValue
@@ -83,6 +84,7 @@ class Lab:
             self._data = self.store.prepare(self._ground())
             if request.replicas is not None and not request.replicas.also_alone:
                 self.store.discard()  # what was wanted is the template: each pair puts data of its own in place
+        self._beside = Beside(request.beside, self.store.kind if self.store else None, self._ground())
         self._replication = self._open_replication(ledger)
         self.link: Link | None = None
         self._buffers: dict[str, int] = {}
@@ -169,8 +171,10 @@ class Lab:
             "capacity": self._capacity,
             "tcp_buffers": self._buffers,
             "tcp": self.tcp() if self.link else None,
+            "beside": self._beside.environment(),
             "link_backend": self.request.backend if self.link else None,
             "link": next(iter(self.link.calibrations.values())) if self.link else None,
+            "link_cpus": cpus_of(self.link.pid) if self.link else None,
             "replication": self._replication.environment() if self._replication else None,
             "warnings": list(self.warnings),
         }
@@ -194,46 +198,57 @@ class Lab:
         asked = session_asked(factors)
         with ExitStack() as ledger:
             serving = ledger.enter_context(self._serving(factors, path, asked))
-            running, certificates = serving.running, serving.certificates
-            terrain = Terrain(
-                work=self.work,
-                client=self.client_host.launcher(self.shares.client),
-                server=self.server_host.launcher(self.shares.server),
-                running=running,
+            main, *others = (
+                reach(started, path, self._ends(work, client_host), ledger)
+                for started, work in self._started(serving, path, asked, ledger)
             )
-            way = path.open_way(terrain, ledger)
-            encrypted = pinned_context(certificates, asked.tls_version) if certificates and asked.tls_version else None
-            view = running.session_view(way.connection, client_host, encrypted)
+            beside = tuple(others)
             at_rest = link.at_rest() if link else ()
             if link:
                 if link.asked.has_effects:
                     link.arm()
                 link.counters(reset=True)
-            forks = ForkWatch(
-                dict(zip(FORWARDER_PLACES, (forwarder.pid for forwarder in way.forwarders), strict=False))
-            )
-            ledger.callback(forks.finish)
             serving.begin()
+            for one in (main, *beside):
+                one.begin(ledger)
             yield LabStage(
-                target=way.target,
-                user=self.store.user if self.store else "",
-                password=serving.password,
-                database=self.store.database if self.store else "",
+                target=main.way.target,
+                user=main.started.user,
+                password=main.started.password,
+                database=main.started.database,
                 client=client_host.launcher(cpus),
-                observe=(*observed(running, way, link), *serving.observed()),
-                way=way,
-                asked=asked,
-                trust=trust(certificates, way) if certificates else None,
+                observe=(*observed(main, beside, link), *serving.observed()),
+                trust=main.trust,
                 serving=serving,
+                main=main,
+                beside=beside,
                 link=link,
                 at_rest=at_rest,
                 tcp=self.tcp() if link else {},
-                view=view,
-                before=running.snapshot(),
-                forks=forks,
-                connections=int(factors["threads"]) if "threads" in factors else None,
-                scene=Scene(client_host, self.server_host, way.tcp_port, link, running.snapshot),
+                connections=_connections(factors),
+                scene=Scene(client_host, self.server_host, main.way.tcp_port, link, main.running.snapshot),
             )
+
+    def _started(
+        self, serving: Serving, path: PathKind, asked: SessionAsked, ledger: ExitStack
+    ) -> Iterator[tuple[Started, Path]]:
+        """The stage's servers, the main one first, each with its directory."""
+        assert self.store is not None
+        store = self.store
+        yield (
+            Started(serving.running, serving.certificates, asked, store.user, serving.password, store.database),
+            self.work,
+        )
+        for started in self._beside.start(path, self.certificates() if asked.tls else None, asked, ledger):
+            yield started, Beside.work(self.work, started.running.kind)
+
+    def _ends(self, work: Path, client_host: Host) -> Ends:
+        return Ends(
+            work=work,
+            client=client_host,
+            clients_side=self.client_host.launcher(self.shares.client),
+            servers_side=self.server_host.launcher(self.shares.server),
+        )
 
     def _serving(
         self, factors: Mapping[str, FactorValue], path: PathKind, asked: SessionAsked
@@ -281,3 +296,10 @@ def open_laboratory(request: LabRequest) -> Iterator[Lab]:
     """
     with ExitStack() as ledger:
         yield Lab(request, ledger)
+
+
+def _connections(factors: Mapping[str, FactorValue]) -> int | None:
+    """That the load has open all the time. A page opens them when it first needs them, if it does, and may close them at its end."""
+    if factors.get("page", "none") != "none" or "threads" not in factors:
+        return None
+    return int(factors["threads"])

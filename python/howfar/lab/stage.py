@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from howfar.engine.messages import Observed, Target
+from howfar.engine.page import Service, ServiceName
 from howfar.engine.process import Launcher
 from howfar.lab.replication import Pair
 from howfar.results.records import FactorValue, Window
@@ -23,11 +24,24 @@ class Trust:
 
 
 @dataclass(frozen=True)
+class ServicePlace:
+    """One server of a stage as an application finds it, by the stage's path."""
+
+    service: Service
+    server_kind: str
+    server_version: str
+    pid: int
+    count_keys: Callable[[], int] | None = field(default=None, repr=False, compare=False)
+    """How many keys it holds, as it says itself. Raises LabError. None: it is no key-value store."""
+
+
+@dataclass(frozen=True)
 class Obtained:
     """What the laboratory can prove about a stage after the load, and what was not as asked."""
 
     receipt: dict[str, Any]
-    """Sections `server`, `forwarder`, `link`, `replication`, each present only where the path has that part."""
+    """Sections `server`, `services` (those beside it, by name), `forwarder`, `link`, `replication`, each present only where the stage
+    has that part."""
     violations: tuple[str, ...] = ()
     """Asked and obtained differ: each a sentence; any makes the trial void."""
 
@@ -42,6 +56,8 @@ class LoadFacts:
     """Transactions in the measured window that wrote something. None: unknown, or the workload only reads."""
     commit_p50_ns: int | None = None
     """Median time of a commit, from its first byte sent to the last one of its answer."""
+    sessions: Mapping[str, Mapping[str, Any]] | None = None
+    """The engine's receipts by service, of those that it spoke with itself. None: it spoke with the main server only."""
 
 
 NO_FACTS = LoadFacts()
@@ -70,6 +86,11 @@ class Stage(Protocol):
     """None: the server offers no TLS."""
 
     @property
+    def services(self) -> Mapping[ServiceName, ServicePlace]:
+        """The main server and those beside it."""
+        ...
+
+    @property
     def pair(self) -> Pair | None:
         """The server as a primary, with replicas and wires. None: it does not replicate."""
         ...
@@ -84,7 +105,8 @@ class Stage(Protocol):
         ...
 
     def obtained(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> Obtained:
-        """Asked after the load; `session` is the engine's receipt. Raises LabError when a part has died."""
+        """Asked after the load; `session` is the engine's receipt, of the main server unless `load.sessions` are given. Raises
+        LabError when a part has died."""
         ...
 
 

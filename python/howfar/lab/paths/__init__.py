@@ -52,6 +52,8 @@ class Terrain:
     """Background processes on the client host."""
     server: Launcher
     running: Server
+    port: int
+    """Where a forwarder on the server's host listens for that on the client's."""
 
 
 class PathKind(Protocol):

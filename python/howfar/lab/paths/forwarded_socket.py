@@ -22,7 +22,6 @@ from howfar.lab.network import SERVER_ADDRESS
 from howfar.lab.paths import Terrain, Way
 from howfar.lab.sockets import listening_ports
 
-_PORT = 3306
 _READY_TIMEOUT_S = 10.0
 _POLL_S = 0.003
 
@@ -40,17 +39,17 @@ class ForwardedSocketPath:
         near.unlink(missing_ok=True)
         to_server = [
             "socat",
-            f"TCP-LISTEN:{_PORT},reuseaddr,fork,backlog=1024",
+            f"TCP-LISTEN:{terrain.port},reuseaddr,fork,backlog=1024",
             f"UNIX-CONNECT:{_escaped(terrain.running.socket)}",
         ]
         to_client = [
             "socat",
             f"UNIX-LISTEN:{_escaped(near)},fork,reuseaddr,unlink-early,backlog=1024",
-            f"TCP:{SERVER_ADDRESS}:{_PORT}",
+            f"TCP:{SERVER_ADDRESS}:{terrain.port}",
         ]
         far_end = _start(terrain.server, to_server, terrain.work / "socat-server.log", ledger)
         near_end = _start(terrain.client, to_client, terrain.work / "socat-client.log", ledger)
-        _await(far_end, terrain.work / "socat-server.log", lambda: _PORT in listening_ports(far_end.pid))
+        _await(far_end, terrain.work / "socat-server.log", lambda: terrain.port in listening_ports(far_end.pid))
         _await(near_end, terrain.work / "socat-client.log", lambda: _is_socket(near))
         return Way(
             target=UnixTarget(path=str(near)),
@@ -60,7 +59,7 @@ class ForwardedSocketPath:
             seen_from="localhost",
             forwarder_facts={
                 "program": _version(),
-                "port": _PORT,
+                "port": terrain.port,
                 "server_side": " ".join(to_server),
                 "client_side": " ".join(to_client),
             },

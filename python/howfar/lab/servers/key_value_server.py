@@ -84,6 +84,14 @@ class KeyValueServer:
             self._check_alive("when asked for its counters", lost=True)
             raise
 
+    def count_keys(self) -> int:
+        """That it holds now. Raises ServerCrashed, LabError."""
+        try:
+            return self._dialect.count_keys(self._asked)
+        except LabError:
+            self._check_alive("when asked for its keys", lost=True)
+            raise
+
     def query(self, sql: str) -> list[dict[str, Any]]:
         raise PlanError(f"{self.kind} knows no SQL: {sql[:60]!r}", "Name a server that does, like --server mariadb.")
 

@@ -83,6 +83,9 @@ class MemcachedDialect:
         found["Calls_delete"] = sum(int(said.get(name, 0)) for name in _DELETES)
         return found
 
+    def count_keys(self, lines: Lines) -> int:
+        return int(_stats(lines)["curr_items"])
+
     def facts(self, lines: Lines) -> dict[str, str]:
         said = _stats(lines, "settings")
         return {name: said[name] for name in _FACTS if name in said}

@@ -105,6 +105,9 @@ class RedisDialect:
                 found[f"Calls_{name.removeprefix('cmdstat_')}"] = int(calls)
         return found
 
+    def count_keys(self, lines: Lines) -> int:
+        return int(ask(lines, "DBSIZE"))
+
     def facts(self, lines: Lines) -> dict[str, str]:
         words = ask(lines, "CONFIG", "GET", "*")
         settings = dict(zip(words[::2], words[1::2], strict=True))

@@ -61,6 +61,10 @@ class StoreDialect(Protocol):
         counts this request too."""
         ...
 
+    def count_keys(self, lines: Lines) -> int:
+        """That it holds now."""
+        ...
+
     def facts(self, lines: Lines) -> dict[str, str]:
         """Settings in force that receipts keep."""
         ...

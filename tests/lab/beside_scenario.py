@@ -1,0 +1,145 @@
+"""A program for the tests: a stage with three servers on each asked path, each server loaded by it; JSON of what was obtained.
+
+python -m tests.lab.beside_scenario SERVER CASE...    where a case is a path, with `:1.3` for TLS, or `death`
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Literal
+
+from howfar.engine.key_value import KeyValue
+from howfar.engine.messages import LoadJob, Session, Sysbench
+from howfar.engine.page import ServiceName
+from howfar.engine.process import run_load
+from howfar.errors import LabError
+from howfar.lab import sandbox
+from howfar.lab.fill import fill_keys
+from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
+from howfar.lab.stage import LoadFacts, Stage
+
+KEYS, REQUESTS = 300, 200
+TABLES, SIZE = 1, 1000
+STORES: tuple[ServiceName, ...] = ("redis", "memcached")
+
+
+def _keys(name: ServiceName) -> KeyValue:
+    protocol: Literal["resp3", "memcached_meta"] = "resp3" if name == "redis" else "memcached_meta"
+    return KeyValue(protocol=protocol, keys=KEYS, get=1, set=0)
+
+
+def _load(stage: Stage, name: ServiceName) -> tuple[dict[str, Any], set[str]]:
+    """The engine's receipt, and the roles that used CPU."""
+    service = stage.services[name].service
+    job = LoadJob(
+        target=service.target,
+        user=service.user,
+        password=service.password,
+        database=service.database,
+        session=Session(tls=service.tls),
+        workload=Sysbench(tables=TABLES, table_size=SIZE) if name == "mysql" else _keys(name),
+        connections=1,
+        seed=1,
+        warmup_ns=0,
+        measure_ns=20 * 10**9,
+        transactions=REQUESTS if name != "mysql" else REQUESTS // 20,
+        observe=stage.observe,
+    )
+    outcome = run_load(job, stage.client)
+    roles = {use.role for use in outcome.finished.cpu if use.cpu_ns > 0}
+    return outcome.ready.receipt.model_dump(), roles
+
+
+def _cpus(pid: int | str) -> str:
+    """On which a process may run, as the kernel has it."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(line.split()[1] for line in lines if line.startswith("Cpus_allowed_list"))
+
+
+def _application_cpus(stage: Stage) -> str:
+    found = stage.client.popen(["cat", "/proc/self/status"], stdout=subprocess.PIPE, text=True).communicate()[0]
+    return next(line.split()[1] for line in found.splitlines() if line.startswith("Cpus_allowed_list"))
+
+
+def _places(stage: Stage) -> dict[str, Any]:
+    return {
+        name: {
+            "kind": place.server_kind,
+            "version": place.server_version,
+            "pid": place.pid,
+            "target": place.service.target.model_dump(),
+            "tls": place.service.tls is not None,
+        }
+        for name, place in stage.services.items()
+    }
+
+
+def _trial(laboratory: Lab, asked: str) -> dict[str, Any]:
+    path, _, tls = asked.partition(":")
+    factors = {"path": path, "placement": "machines", "threads": 1, **({"tls": tls} if tls else {})}
+    with laboratory.stage(factors) as stage:
+        filled = {name: fill_keys(stage.services[name], _keys(name), stage.client) for name in STORES}
+        sessions: dict[str, dict[str, Any]] = {}
+        roles: set[str] = set()
+        for name in stage.services:
+            sessions[name], used = _load(stage, name)
+            roles |= used
+        obtained = stage.obtained({}, LoadFacts(sessions=sessions))
+        wrong = {**sessions["redis"], "peer_address": "elsewhere", "tls_client_version": "none"}
+        elsewhere = stage.obtained({}, LoadFacts(sessions={**sessions, "redis": wrong}))
+        return {
+            "places": _places(stage),
+            "filled": filled,
+            "roles": sorted(roles),
+            "observed": sorted({one.role for one in stage.observe}),
+            "cpus": {str(one.role): _cpus(one.pid) for one in stage.observe if one.role not in ("link", "forwarder")},
+            "forwarders_cpus": [_cpus(one.pid) for one in stage.observe if one.role == "forwarder"],
+            "application_cpus": _application_cpus(stage),
+            "sessions": sessions,
+            "receipt": obtained.receipt,
+            "violations": obtained.violations,
+            "accused": sorted(set(elsewhere.violations) - set(obtained.violations)),
+        }
+
+
+def _death(laboratory: Lab) -> dict[str, Any]:
+    """Of each server beside, on its own stage."""
+    said: dict[str, Any] = {}
+    for name in STORES:
+        with laboratory.stage({"path": "socket"}) as stage:
+            os.kill(stage.services[name].pid, signal.SIGKILL)
+            try:
+                stage.obtained({}, LoadFacts(sessions={}))
+            except LabError as error:
+                said[name] = error.message
+    return said
+
+
+def main() -> int:
+    if not sandbox.inside():
+        return sandbox.run_inside()
+    server, *cases = sys.argv[1:]
+    paths = tuple(dict.fromkeys(case.partition(":")[0] for case in cases if case != "death"))
+    request = LabRequest(
+        server=server,
+        tables=TABLES,
+        table_size=SIZE,
+        paths=paths,
+        rtt_ns=1_000_000,
+        with_goodput=False,
+        connections=8,
+        beside=STORES,
+    )
+    with open_laboratory(request) as laboratory:
+        trials = {case: _death(laboratory) if case == "death" else _trial(laboratory, case) for case in cases}
+        print(json.dumps({"environment": laboratory.environment(), "trials": trials}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
