@@ -22,6 +22,7 @@ from howfar.lab import sandbox
 from howfar.lab.fill import fill_keys
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
 from howfar.lab.stage import LoadFacts, Stage
+from howfar.results.records import FactorValue
 
 KEYS, REQUESTS = 300, 200
 TABLES, SIZE = 1, 1000
@@ -55,15 +56,19 @@ def _load(stage: Stage, name: ServiceName) -> tuple[dict[str, Any], set[str]]:
     return outcome.ready.receipt.model_dump(), roles
 
 
-def _cpus(pid: int | str) -> str:
+def _cpus(pid: int) -> str:
     """On which a process may run, as the kernel has it."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(line.split()[1] for line in lines if line.startswith("Cpus_allowed_list"))
+    return _allowed(Path(f"/proc/{pid}/status").read_text())
+
+
+def _allowed(status: str) -> str:
+    return next(line.split()[1] for line in status.splitlines() if line.startswith("Cpus_allowed_list"))
 
 
 def _application_cpus(stage: Stage) -> str:
-    found = stage.client.popen(["cat", "/proc/self/status"], stdout=subprocess.PIPE, text=True).communicate()[0]
-    return next(line.split()[1] for line in found.splitlines() if line.startswith("Cpus_allowed_list"))
+    with stage.client.popen(["cat", "/proc/self/status"], stdout=subprocess.PIPE, text=True) as process:
+        said = str(process.communicate()[0])
+    return _allowed(said)
 
 
 def _places(stage: Stage) -> dict[str, Any]:
@@ -81,7 +86,7 @@ def _places(stage: Stage) -> dict[str, Any]:
 
 def _trial(laboratory: Lab, asked: str) -> dict[str, Any]:
     path, _, tls = asked.partition(":")
-    factors = {"path": path, "placement": "machines", "threads": 1, **({"tls": tls} if tls else {})}
+    factors: dict[str, FactorValue] = {"path": path, "placement": "machines", "threads": 1, "tls": tls or "off"}
     with laboratory.stage(factors) as stage:
         filled = {name: fill_keys(stage.services[name], _keys(name), stage.client) for name in STORES}
         sessions: dict[str, dict[str, Any]] = {}

@@ -10,13 +10,13 @@ import sys
 from typing import Any, Literal
 
 from howfar.engine.key_value import KeyValue
-from howfar.engine.messages import LoadJob, Session, TablesDone, TablesJob, Tls
-from howfar.engine.process import EngineProcess, run_load
+from howfar.engine.messages import LoadJob, Session
+from howfar.engine.process import run_load
 from howfar.engine.receipt_check import mismatches
 from howfar.errors import HowfarError
 from howfar.lab import sandbox
+from howfar.lab.fill import fill_keys
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
-from howfar.lab.staged import LabStage
 
 KEYS = 300
 TRANSACTIONS = 400
@@ -27,38 +27,13 @@ def _workload(server: str) -> KeyValue:
     return KeyValue(protocol=protocol, keys=KEYS, multi_get=2, keys_each=4)
 
 
-def _session(stage: LabStage) -> Session:
-    version = stage.main.started.asked.tls
-    if stage.trust is None or version is None:
-        return Session()
-    trust = stage.trust
-    return Session(tls=Tls(verify="full", ca_file=trust.ca_file, server_name=trust.server_name, versions=version))
-
-
-def _filled(stage: LabStage, workload: KeyValue) -> int:
-    job = TablesJob(
-        action="prepare",
-        target=stage.target,
-        user=stage.user,
-        database=stage.database,
-        workload=workload,
-        connections=1,
-        seed=1,
-        session=_session(stage),
-        stall_timeout_ns=10**10,
-    )
-    with EngineProcess(job, stage.client) as engine:
-        done = list(engine.events())[-1]
-    assert isinstance(done, TablesDone)
-    return done.rows
-
-
 def _trial(laboratory: Lab, server: str, asked: str) -> dict[str, Any]:
     path, _, tls = asked.partition(":")
     try:
         with laboratory.stage({"path": path, **({"tls": tls} if tls else {})}) as stage:
             workload = _workload(server)
-            filled = _filled(stage, workload)
+            (place,) = stage.services.values()
+            filled = fill_keys(place, workload, stage.client)
             job = LoadJob(
                 target=stage.target,
                 user=stage.user,
@@ -69,7 +44,7 @@ def _trial(laboratory: Lab, server: str, asked: str) -> dict[str, Any]:
                 warmup_ns=0,
                 measure_ns=20 * 10**9,
                 transactions=TRANSACTIONS,
-                session=_session(stage),
+                session=Session(tls=place.service.tls),
                 observe=stage.observe,
             )
             outcome = run_load(job, stage.client)
