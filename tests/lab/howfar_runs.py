@@ -14,10 +14,14 @@ from contextlib import closing
 from pathlib import Path
 
 from tests.lab.sandboxes import MARK, Marked
+from tests.lab.undisturbed import skip_if_disturbed
 
 HOWFAR = str(Path(sys.executable).with_name("howfar"))
 ARMS = 5
 BLOCKS = 4
+LONGEST_S = 600.0
+"""Of one command. Half a minute on a quiet machine."""
+GAVE_UP = "trials in a row were void, the last because: "
 TINY = f"""
 name = "tiny"
 question = "Does it come through?"
@@ -63,11 +67,18 @@ def run_howfar(
         [*prefix, HOWFAR, *arguments],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=LONGEST_S,
         env={**os.environ, **(env or {})},
         cwd=cwd,
         stdin=subprocess.DEVNULL,
     )
+
+
+def came_through(code: int, said: str) -> None:
+    """It ended well; or it gave up because this machine would not let it measure, which is skipped with its own sentence."""
+    if code != 0:
+        skip_if_disturbed(*(line.partition(GAVE_UP)[2] for line in said.splitlines()))
+    assert code == 0, said
 
 
 class Session:
@@ -109,7 +120,7 @@ class Session:
             return False
         return True
 
-    def code(self, patience_s: float = 120.0) -> int:
+    def code(self, patience_s: float = LONGEST_S) -> int:
         """Its exit code, with all that it said. Raises TimeoutExpired."""
         code = self.process.wait(patience_s)
         for reader in self._readers:

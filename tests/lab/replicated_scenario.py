@@ -28,7 +28,7 @@ from howfar.lab.stage import Laboratory, Stage
 from howfar.plan.load import load_plan
 from howfar.plan.types import Plan
 from howfar.results.records import Arm, ArmRole, FactorValue
-from tests.lab.undisturbed import undisturbed
+from tests.lab.undisturbed import Patience, undisturbed
 
 RTT_NS = 20_000_000
 LEVELS: dict[str, FactorValue] = {
@@ -91,7 +91,7 @@ def breaking(laboratory: Watched, how: str | None) -> Callable[[Event], None]:
     return hear
 
 
-def _trial(number: int, plan: Plan, laboratory: Watched, case: Mapping[str, Any]) -> str:
+def _trial(number: int, plan: Plan, laboratory: Watched, case: Mapping[str, Any], patience: Patience) -> str:
     arm = Arm(name=f"case {number}", role=ArmRole.CONTENDER, factors=LEVELS | case["factors"])
     if "kind" in case:
         plan = plan.model_copy(update={"workload": plan.workload.model_copy(update={"kind": case["kind"]})})
@@ -103,7 +103,8 @@ def _trial(number: int, plan: Plan, laboratory: Watched, case: Mapping[str, Any]
         trial = undisturbed(
             lambda attempt: run_trial(
                 number, Place(0, number, attempt, arm.name), arm, plan, 1, laboratory, instruments(), hear
-            )
+            ),
+            patience,
         )
     return trial.model_dump_json()
 
@@ -113,9 +114,9 @@ def main() -> int:
         return sandbox.run_inside()
     plan = plan_of(sys.argv[1])
     with open_ground(plan) as laboratory:
-        watched = Watched(laboratory)
+        watched, patience = Watched(laboratory), Patience()
         for number, word in enumerate(sys.argv[2:]):
-            print(_trial(number, plan, watched, json.loads(word)), flush=True)
+            print(_trial(number, plan, watched, json.loads(word), patience), flush=True)
     return 0
 
 

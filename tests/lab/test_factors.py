@@ -15,11 +15,14 @@ from howfar.plan.sessions import session_asked
 from howfar.plan.types import Content
 from howfar.results.records import Run, StopReason, Trial, TrialStatus
 from howfar.results.store import read_run
-from tests.lab.howfar_runs import run_howfar
+from tests.lab.howfar_runs import came_through, run_howfar
 from tests.lab.servers_here import prepared, short_directory, started
+from tests.lab.undisturbed import beside_others, lasting, skip_if_disturbed
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
 SERVERS = ("mariadb", "mysql")
+ROUNDS = 3
+"""Of a run in which this machine made trials void."""
 CONNECTIONS = 2048
 PLAN = """
 name = "tiny"
@@ -65,20 +68,32 @@ def measure(
     plan, file = where / "tiny.toml", where / "tiny.howfar"
     plan.write_text(PLAN.format(factors=factors, baseline=baseline, measure=length))
     program = str(find_server(server).path)  # a private install lies below the user's cache, not below this one
-    done = run_howfar(
-        "run", str(plan), "--server", program, "--out", str(file), env={"XDG_CACHE_HOME": str(cache)}, cwd=where
-    )
-    assert done.returncode == 0, done.stderr
+    words = ("run", str(plan), "--server", program, "--out", str(file))
+    for _ in range(ROUNDS):
+        file.unlink(missing_ok=True)
+        done = run_howfar(*words, env={"XDG_CACHE_HOME": str(cache)}, cwd=where)
+        if done.returncode == 0 and _each_block_of_each_arm(run := read_run(file)):
+            break
+    came_through(done.returncode, done.stderr)
     run = read_run(file)
     assert run.stop in (StopReason.BLOCKS, StopReason.WIDTH)  # where a round trip is all, two blocks may be alike
     return run, done.stderr
+
+
+def _each_block_of_each_arm(run: Run) -> bool:
+    """Each arm was measured in each block."""
+    there = {(trial.arm, trial.block) for trial in run.trials if trial.status is TrialStatus.OK}
+    return len(there) == len(run.info.arms) * len({trial.block for trial in run.trials})
 
 
 def good(run: Run, **levels: object) -> list[Trial]:
     """Good trials of the arms that have these levels; at least one in each block."""
     arms = {arm.name for arm in run.info.arms if levels.items() <= arm.factors.items()}
     found = [trial for trial in run.trials if trial.arm in arms and trial.status is TrialStatus.OK]
-    assert {trial.block for trial in found} == {0, 1}, [trial.void_reason for trial in run.trials]
+    reasons = [trial.void_reason for trial in run.trials if trial.arm in arms]
+    if {trial.block for trial in found} != {0, 1}:
+        skip_if_disturbed(*reasons)
+    assert {trial.block for trial in found} == {0, 1}, reasons
     return found
 
 
@@ -108,7 +123,8 @@ def test_each_cell_is_encrypted_as_it_asks(server: str, cache: Path, tmp_path: P
             rounds = took / trial.receipt["link"]["rtt_at_rest_ns"]["p50"]
             assert rounds > session["connect_turns"] - 0.5, "no connect is faster than its round trips"
             fastest[level] = min(fastest.get(level, rounds), rounds)
-            assert fastest[level] < session["connect_turns"] + 0.9 or trial.block == 0, "in one of its trials"
+            with beside_others(trial):
+                assert fastest[level] < session["connect_turns"] + 0.9 or trial.block == 0, "in one of its trials"
 
 
 def test_each_cell_is_compressed_as_it_asks_or_left_out(server: str, cache: Path, tmp_path: Path) -> None:
@@ -150,7 +166,7 @@ def test_a_run_of_such_cells_goes_on(cache: Path, tmp_path: Path) -> None:
         "resume",
         str(tmp_path / "tiny.howfar"),
         "--time-budget",
-        "30s",
+        "60s",
         env={"XDG_CACHE_HOME": str(cache)},
         cwd=tmp_path,
     )
@@ -159,7 +175,7 @@ def test_a_run_of_such_cells_goes_on(cache: Path, tmp_path: Path) -> None:
     assert after.info.arms == run.info.arms
     assert len(after.trials) > len(run.trials)
     assert after.trials[: len(run.trials)] == run.trials
-    assert all(trial.status is TrialStatus.OK for trial in after.trials[len(run.trials) :])
+    assert lasting(trial.void_reason for trial in after.trials[len(run.trials) :] if trial.void_reason) == []
 
 
 @pytest.mark.parametrize("content", ["digits", "text", "incompressible"])
@@ -188,6 +204,7 @@ def test_two_thousand_connections_are_let_in(server: str, cache: Path, tmp_path:
     assert capacity["descriptors"] > CONNECTIONS
     assert min(capacity["client_somaxconn"], capacity["server_somaxconn"]) >= CONNECTIONS
     for trial in run.trials:
+        skip_if_disturbed(trial.void_reason if trial.measured is None else None)
         assert trial.measured is not None, trial.void_reason
         proof = trial.receipt["server"]
         assert proof["listen_queue"] >= CONNECTIONS

@@ -53,7 +53,7 @@ def _measured(server: str, cache: Path, *names: str) -> Trials:
         [sys.executable, "-m", "tests.lab.replicated_scenario", program, *(json.dumps(CASES[name]) for name in names)],
         capture_output=True,
         text=True,
-        timeout=10 * PATIENCE_S,
+        timeout=5 * PATIENCE_S,
         env={**os.environ, "XDG_CACHE_HOME": str(cache)},
     )
     assert done.returncode == 0, done.stderr

@@ -6,17 +6,22 @@ Only these sentences are excused: whatever else makes a trial void, and every wr
 
 from __future__ import annotations
 
+import os
+import resource
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import pytest
 
-from howfar.results.records import Trial
+from howfar.lab.environment import LoadWatch
+from howfar.results.records import MachineLoad, Trial
 
 DISTURBED = ("was late by", "RTT at rest was", "pages from files")
 """What a machine that is too busy makes the instrument say."""
-ATTEMPTS, BUDGET_S = 8, 90.0
+ATTEMPTS = 8
+_PAUSE_MOST_S = 5.0
 MANY_OTHERS = 0.3
 """CPUs in the hands of programs that are no part of a trial; on a quiet machine a few hundredths."""
 
@@ -31,14 +36,47 @@ def lasting(reasons: Iterable[str]) -> list[str]:
     return [reason for reason in reasons if not disturbed(reason)]
 
 
-def undisturbed(make_trial: Callable[[int], Trial]) -> Trial:
+@dataclass
+class Patience:
+    """For what is made again, of all trials of a scenario together: where a machine lets none through, each is made once."""
+
+    left_s: float = 120.0
+
+
+def undisturbed(make_trial: Callable[[int], Trial], patience: Patience) -> Trial:
     """The first of several attempts that was not disturbed, else the last."""
-    began = time.monotonic()
     for attempt in range(ATTEMPTS):
+        began = time.monotonic()
         trial = make_trial(attempt)
-        if not disturbed(trial.void_reason) or time.monotonic() - began > BUDGET_S:
+        patience.left_s -= (time.monotonic() - began) if attempt else 0.0
+        if not disturbed(trial.void_reason) or patience.left_s <= 0:
             break
     return trial
+
+
+def agree(judged: Callable[[], str | None], attempts: int = ATTEMPTS) -> None:
+    """`judged` says what disagrees: in one attempt nothing may. They follow each other more and more slowly, because others stay for
+    seconds; where they stayed for all of them, how much they had is said instead."""
+    wrong, had = [], []
+    for attempt in range(attempts):
+        time.sleep(min(attempt**2 / 4, _PAUSE_MOST_S))
+        watch, before_s = LoadWatch(), _of_children_s()
+        began = time.monotonic()
+        found = judged()
+        if found is None:
+            return
+        wrong.append(found)
+        had.append(_others(watch.finish(), (_of_children_s() - before_s) / (time.monotonic() - began)))
+    said = f"each of {attempts} attempts disagrees: {wrong}"
+    if min(had) > MANY_OTHERS:
+        pytest.skip(f"OTHERS HAD {min(had):.2f} CPUs OF THIS MACHINE AND MORE: {said}")
+    pytest.fail(said)
+
+
+def _of_children_s() -> float:
+    """CPU time of all that this process started and saw the end of."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def skip_if_disturbed(*reasons: str | None) -> None:
@@ -52,8 +90,12 @@ def others_cpus(trial: Trial) -> float:
     """CPUs that programs which are no part of the trial kept busy in its window, or that its hypervisor gave to others."""
     if trial.load is None or trial.measured is None:
         return 0.0
-    used = sum(cpu.cpu_ns for cpu in trial.measured.cpu) / trial.measured.elapsed_ns
-    return max((trial.load.busy_cpus or 0.0) - used, 0.0) + (trial.load.steal_share or 0.0)
+    return _others(trial.load, sum(cpu.cpu_ns for cpu in trial.measured.cpu) / trial.measured.elapsed_ns)
+
+
+def _others(load: MachineLoad, used_cpus: float) -> float:
+    stolen = (load.steal_share or 0.0) * (os.cpu_count() or 1)
+    return max((load.busy_cpus or 0.0) - used_cpus, 0.0) + stolen
 
 
 @contextmanager

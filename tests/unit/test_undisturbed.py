@@ -69,7 +69,7 @@ def test_what_was_disturbed_is_skipped_with_the_sentence_and_nothing_else_is() -
 
 def test_a_bound_is_excused_only_where_others_had_the_machine() -> None:
     quiet, stolen = trial(None), trial(None, steal=0.4)
-    assert [others_cpus(each) for each in (quiet, stolen)] == pytest.approx([0.1, 0.5])
+    assert others_cpus(quiet) == pytest.approx(0.1) and others_cpus(stolen) >= 0.5
     with beside_others(quiet, stolen):
         pass
     with pytest.raises(AssertionError), beside_others(quiet):
