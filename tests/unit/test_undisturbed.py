@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.lab.undisturbed import (
     ATTEMPTS,
+    Patience,
     beside_others,
     disturbed,
     lasting,
@@ -57,8 +58,19 @@ def test_only_what_was_disturbed_is_made_again_and_not_for_ever(reasons: list[st
         made.append(attempt)
         return trial(reasons[attempt])
 
-    assert undisturbed(make).void_reason == reasons[tried - 1]
+    assert undisturbed(make, Patience()).void_reason == reasons[tried - 1]
     assert made == list(range(tried))
+
+
+def test_patience_is_of_all_trials_together() -> None:
+    made: list[int] = []
+
+    def late(attempt: int) -> Trial:
+        made.append(attempt)
+        return trial(LATE)
+
+    undisturbed(late, Patience(left_s=0.0))
+    assert made == [0]
 
 
 def test_what_was_disturbed_is_skipped_with_the_sentence_and_nothing_else_is() -> None:
