@@ -18,7 +18,7 @@ from tests.unit.synthetic_run import synthetic_run
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md")])
-PATIENCE_S = 60
+PATIENCE_S = 170
 
 ELSEWHERE: dict[str, str] = {
     "./setup": "every run of ./test begins with it",

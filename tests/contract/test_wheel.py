@@ -54,7 +54,7 @@ def run(installed: Path, tmp_path: Path) -> Run:
     def runs(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         clean = {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "HOME": str(tmp_path), "LANG": "C.UTF-8"}
         return subprocess.run(
-            [installed / program, *arguments], cwd=tmp_path, env=clean, capture_output=True, text=True, timeout=60
+            [installed / program, *arguments], cwd=tmp_path, env=clean, capture_output=True, text=True, timeout=170
         )
 
     return runs

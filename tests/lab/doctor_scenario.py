@@ -30,7 +30,7 @@ from tests.lab.doctor_proposed import Proposed
 
 LOOKS = 3
 WATCH_S = 2.0
-_PATIENCE_S = 20.0
+_PATIENCE_S = 90.0
 _PROGRAMS = {"redis": "redis-server", "memcached": "memcached"}
 
 
@@ -265,7 +265,7 @@ def _look(as_nobody: bool = False) -> dict[str, Any]:
         [sys.executable, "-c", _AS_NOBODY if as_nobody else _COMMAND, *words],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         env={**os.environ, "HOWFAR_DEBUG": "1"},
     )
     assert done.returncode == 0, done.stderr

@@ -25,7 +25,7 @@ HOWFAR = [
 EVENTS = 200
 TABLES = ["--tables=2", "--table-size=1000", "--threads=2"]
 OTHERS = tuple(kind for kind in SYSBENCH_KINDS if kind not in ("oltp_read_only", "bulk_insert"))
-COUNTED = [*TABLES, f"--events={EVENTS}", "--time=20"]
+COUNTED = [*TABLES, f"--events={EVENTS}", "--time=120"]
 
 
 def counted(kind: str) -> list[str]:
@@ -34,7 +34,7 @@ def counted(kind: str) -> list[str]:
 
 
 def run(command: list[str]) -> dict[str, Any]:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     return {"code": done.returncode, "out": done.stdout, "err": done.stderr}
 
 
@@ -47,7 +47,7 @@ def interrupted(command: list[str]) -> dict[str, Any]:
     for _ in range(2):
         process.stdout.readline()
     os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     try:
         os.killpg(process.pid, 0)
         left = True

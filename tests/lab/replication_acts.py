@@ -21,7 +21,7 @@ from howfar.lab.replication.watch import watch_commits
 
 INSERTS = 15
 WRITERS = 4
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 Answer = dict[str, Any]
 
 
@@ -104,7 +104,7 @@ def hang(pair: Pair) -> Answer:
 
 def calm(pair: Pair) -> Answer:
     """A watch that sees nothing wrong says nothing."""
-    watch = watch_commits(pair, patience_s=10.0)
+    watch = watch_commits(pair, patience_s=PATIENCE_S)
     _insert(pair, 5)
     return {"said": watch.finish()}
 

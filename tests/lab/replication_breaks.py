@@ -21,8 +21,8 @@ from howfar.lab.replication.proof import violations
 from howfar.lab.replication.watch import watch_commits
 
 WRITERS = 4
-PATIENCE_S = 60.0
-SEEN_S = 10.0
+PATIENCE_S = 120.0
+SEEN_S = 60.0
 """For what a window notices by itself."""
 HANG_S = 2.0
 LEFT = 4 << 20
@@ -124,7 +124,9 @@ def clash(pair: Pair) -> Answer:
         replica.ask(pair.verbs.writable_sql)
         keys = ",".join(f"({1_000_000 * number + 900}, '')" for number in range(1, WRITERS + 1))
         near = ",".join(f"({1_000_000 + number}, '')" for number in range(60, 900))
-        replica.write("SET SESSION sql_log_bin = 0", f"INSERT INTO sbtest.wide VALUES {keys},{near}", patience_s=10.0)
+        replica.write(
+            "SET SESSION sql_log_bin = 0", f"INSERT INTO sbtest.wide VALUES {keys},{near}", patience_s=PATIENCE_S
+        )
 
     return _broken(pair, how, _applier_stopped)
 
@@ -135,7 +137,7 @@ def own_write(pair: Pair) -> Answer:
     def how(pair: Pair) -> None:
         replica = pair.replicas[0]
         replica.ask(pair.verbs.writable_sql)
-        replica.write("INSERT INTO sbtest.sbtest1 (k, c, pad) VALUES (1, 'own', '')", patience_s=10.0)
+        replica.write("INSERT INTO sbtest.sbtest1 (k, c, pad) VALUES (1, 'own', '')", patience_s=PATIENCE_S)
 
     return _broken(pair, how, lambda pair, writers: _applier_stopped(pair, writers) or len(writers.told) > 400)
 

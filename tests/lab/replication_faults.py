@@ -108,7 +108,7 @@ def stranger(wires: Wires) -> Context:
     """The replica has a history of its own before it follows anybody."""
 
     def connect(opened: Pair) -> None:
-        opened.replicas[0].write("INSERT INTO sbtest1 (k, c, pad) VALUES (1, 'own', '')", patience_s=10.0)
+        opened.replicas[0].write("INSERT INTO sbtest1 (k, c, pad) VALUES (1, 'own', '')", patience_s=60.0)
         really(opened)
 
     really = pair._connect

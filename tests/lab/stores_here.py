@@ -32,7 +32,7 @@ Protocol = Literal["resp2", "resp3", "memcached_text", "memcached_meta"]
 REDIS: tuple[Protocol, ...] = ("resp2", "resp3")
 MEMCACHED: tuple[Protocol, ...] = ("memcached_text", "memcached_meta")
 MILLISECOND = 1_000_000
-PATIENCE_S = 20.0
+PATIENCE_S = 90.0
 
 
 @dataclass(frozen=True)

@@ -151,7 +151,7 @@ class Pair:
             *sysbench_options(workload),
             "run",
         ]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=400)
         assert done.returncode == 0, done.stdout + done.stderr
         ignored = re.search(r"ignored errors:\s+(\d+)", done.stdout)
         assert ignored is not None and ignored[1] == "0", done.stdout

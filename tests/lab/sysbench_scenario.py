@@ -62,7 +62,7 @@ def run_sysbench(stage: LabStage, *limits: str) -> dict[str, float]:
     done = stage.client.popen(
         sysbench_command(stage, *limits), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-    said, _ = done.communicate(timeout=120)
+    said, _ = done.communicate(timeout=400)
     assert done.returncode == 0, said
     after = stage.serving.running.snapshot()
     numbers = {name: float(_find(said, pattern)) for name, pattern in _PATTERNS.items()}

@@ -36,7 +36,7 @@ def listening(server: EngineProcess) -> int:
 
 
 def ping_pong(target: UnixTarget | TcpTarget) -> PingPong:
-    result = run_probe(PingPongJob(target=target, warmup_ns=0, measure_ns=50_000_000), Launcher())
+    result = run_probe(PingPongJob(target=target, warmup_ns=0, measure_ns=200_000_000), Launcher())
     assert isinstance(result, PingPong)
     return result
 
@@ -52,7 +52,7 @@ def test_calibrate_says_all_that_is_documented() -> None:
         "0.2",
         "--json",
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=170)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1700)
     assert done.returncode == 0, done.stderr
     found = Calibration.model_validate_json(done.stdout)
     assert json.loads(done.stdout)["version"] == 1
@@ -91,7 +91,7 @@ def test_sysbench_is_served(port: int, workload: str) -> None:
     if sysbench is None:
         pytest.skip("sysbench is not installed")
     options = [f"--mysql-host={HOST}", f"--mysql-port={port}", "--mysql-user=anybody", "--threads=3", "--time=1"]
-    done = subprocess.run([sysbench, workload, *options, "run"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sysbench, workload, *options, "run"], capture_output=True, text=True, timeout=170)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -106,7 +106,7 @@ def test_a_service_time_is_waited_for() -> None:
 def test_a_client_that_does_not_read_holds_up_nobody(port: int) -> None:
     """Far more answers than sockets hold: the server keeps the rest, serves others, and delivers when it is read."""
     with socket.create_connection((HOST, port)) as lazy:
-        lazy.settimeout(30)
+        lazy.settimeout(120)
         lazy.recv(4096)
         login = (0x00180200 | 0x8200).to_bytes(4, "little") + bytes(28) + b"x\0\0"
         lazy.sendall(len(login).to_bytes(3, "little") + b"\x01" + login)

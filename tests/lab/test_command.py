@@ -17,6 +17,7 @@ import pytest
 
 from howfar.conduct.conductor import conduct
 from howfar.results.store import create
+from tests.lab.sandboxes import PATIENCE_S
 from tests.unit.fake_lab import fake_info, fakes
 
 HOWFAR = str(Path(sys.executable).with_name("howfar"))
@@ -42,7 +43,7 @@ def howfar(
         [HOWFAR, *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         cwd=cwd,
         preexec_fn=preexec_fn,
     )
@@ -103,7 +104,7 @@ def test_a_directory_that_is_gone(where: Path) -> None:
     gone = where / "gone"
     gone.mkdir()
     script = f'cd "{gone}" && rmdir "{gone}" && exec "{HOWFAR}" run --quick'
-    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 6
     assert done.stderr.startswith("howfar: the current directory has been removed\n")
 
@@ -115,7 +116,7 @@ def test_a_directory_that_cannot_be_written(where: Path) -> None:
     (where / "ro").mkdir()
     if subprocess.run([*namespaces, "true"], capture_output=True).returncode != 0:
         pytest.skip("this machine does not let us mount")
-    done = subprocess.run([*namespaces, "sh", "-c", script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*namespaces, "sh", "-c", script], capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 6, done.stderr
     assert done.stderr.startswith("howfar: the directory ro cannot be written to\n  Choose")
 

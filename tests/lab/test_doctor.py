@@ -27,7 +27,7 @@ def seen(mariadb: None) -> dict[str, Any]:
         [*NAMESPACES, sys.executable, "-m", "tests.lab.doctor_scenario"],
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=1100,
         cwd=ROOT,
     )
     assert done.returncode == 0, done.stderr[-4000:]
@@ -127,7 +127,7 @@ def test_without_the_bundle_a_connect_costs_what_was_said_less(seen: dict[str, A
     )
     (connects, cpu_ns), (connects_after, cpu_after_ns) = seen["did_first"][case.name], seen["did_second"][case.name]
     saved = cpu_ns / connects - cpu_after_ns / connects_after
-    assert 0.5 < saved / says < 2, "CPU time of the client for each connect"
+    assert 1 / 3 < saved / says < 3, "CPU time of the client for each connect"
 
 
 def test_a_look_is_what_its_schema_says(seen: dict[str, Any]) -> None:

@@ -27,7 +27,7 @@ def seen(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any
          "tests.lab.load_scenario", str(folder)],
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=1100,
         cwd=ROOT,
         env={**os.environ, "XDG_CACHE_HOME": str(cache)},
     )  # fmt: skip
@@ -107,7 +107,7 @@ def test_json_lines_tell_everything(seen: dict[str, Any]) -> None:
     lines = [json.loads(line) for line in ran(seen, "json")["out"].splitlines()]
     names = [line["event"] for line in lines]
     assert names[:3] == ["job", "ready", "measuring"] and names[-2:] == ["finished", "summary"]
-    assert names.count("interval") >= 8
+    assert names.count("interval") >= 5
     summary = lines[-1]
     assert summary["transactions"] > 0 and "void" not in summary["stamps"]
     assert {"transaction", "point_select", "commit"} <= set(summary["latency_ns"])

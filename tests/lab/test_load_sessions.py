@@ -29,14 +29,14 @@ def load(running: Running, **parameters: str) -> tuple[int, list[dict[str, Any]]
         f"--tables={ONE_TABLE.count}",
         f"--table-size={ONE_TABLE.size}",
         f"--events={EVENTS}",
-        "--time=30",
+        "--time=120",
         "--json",
     ]
     done = subprocess.run(
         [*HOWFAR, dsn, "oltp_read_only", *options],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
         env={**os.environ, "HOWFAR_PASSWORD": running.password},
     )
     assert running.password not in done.stdout + done.stderr

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.lab
 Connection: TypeAlias = "pymysql.Connection[DictCursor]"
 _UNLOGGED = "SET SESSION sql_log_bin = 0;\n"
 """Else the accounts would wait for a replica to acknowledge them."""
-_HUNG_S = 20
+_HUNG_S = 90
 """Far less than the advised timeout."""
 SAYS = {"ON": {"ON", "1"}, "binlog": {"ON", "1"}}
 """What a server may answer for what a file says, where it is not the same; a log's name is asked for as a yes or no."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.sandboxes import Marked, lab_command, run_lab, state_of_machine, wait_until
+from tests.lab.sandboxes import PATIENCE_S, Marked, lab_command, run_lab, state_of_machine, wait_until
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
 _SMALL = ("--tables", "1", "--table-size", "100")
@@ -51,7 +51,7 @@ def test_nothing_is_left_when_one_is_killed(who: str, cache: Path) -> None:
         os.kill(_victim(marked, process.pid, who), signal.SIGKILL)
         if who in ("mariadbd", "howfar-engine"):  # the laboratory outlives a part, until its command ends
             process.terminate()
-        code = process.wait(60)
+        code = process.wait(PATIENCE_S)
         assert code != 0
         _gone(marked)
     finally:
@@ -75,7 +75,7 @@ def test_nothing_is_left_at_any_moment_of_the_start(who: str, living: int, cache
         with contextlib.suppress(ProcessLookupError):  # the one that only tries whether it may is short-lived
             os.kill(process.pid if unshare is None else unshare, signal.SIGKILL)
         process.terminate()
-        process.wait(60)
+        process.wait(PATIENCE_S)
         _gone(marked)
     finally:
         process.kill()
@@ -90,7 +90,11 @@ def test_the_exit_code_of_the_command_is_given_back() -> None:
 
 def test_standard_streams_are_the_callers() -> None:
     done = subprocess.run(
-        lab_command("--server", "none", "--", "cat"), input="through\n", capture_output=True, text=True, timeout=60
+        lab_command("--server", "none", "--", "cat"),
+        input="through\n",
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
     )
     assert done.stdout == "through\n"
 
@@ -115,7 +119,7 @@ def test_ctrl_c_reaches_the_command_once() -> None:
         assert process.stdout.readline() == "up\n"
         os.write(master, b"\x03")
         assert process.stdout.read() == "got\n"
-        assert process.wait(60) == 5
+        assert process.wait(PATIENCE_S) == 5
     finally:
         process.kill()
         process.wait()
@@ -137,7 +141,7 @@ def test_a_signal_to_the_outside_alone_ends_the_command(number: signal.Signals) 
         assert process.stdout.readline() == "up\n"
         process.send_signal(number)
         assert process.stdout.read() == "told\n"
-        assert process.wait(60) == 6
+        assert process.wait(PATIENCE_S) == 6
     finally:
         process.kill()
         process.wait()
@@ -159,7 +163,7 @@ def test_a_signal_to_the_whole_group_is_taken_once() -> None:
         os.killpg(process.pid, signal.SIGTERM)
         assert process.stdout.read() == "told\n"
         assert "Traceback" not in process.stderr.read()
-        assert process.wait(60) == 6
+        assert process.wait(PATIENCE_S) == 6
     finally:
         process.kill()
         process.wait()
@@ -171,5 +175,5 @@ def test_the_inside_is_the_first_process_with_only_a_loopback_of_its_own() -> No
         "sys.exit(sandbox.run_inside()) if not sandbox.inside() else None; "
         "print(os.getpid(), sorted(os.listdir('/proc/sys/net/ipv4/conf')))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.stdout.strip() == "1 ['all', 'default', 'lo']", done.stderr

@@ -212,7 +212,7 @@ def test_the_bench_compares_with_redis_benchmark() -> None:
         pytest.skip("redis-benchmark or redis-server is not installed (./setup --tests brings them)")
     bench = Path(__file__).parents[2] / "benches" / "stores.py"
     command = [sys.executable, str(bench), "--connections", "4,50", "--blocks", "2", "--seconds", "0.3"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr
     assert [line.split(",")[0] for line in done.stdout.splitlines()] == ["4 connections", "50 connections"]
     assert done.stdout.count("client CPU") == 2

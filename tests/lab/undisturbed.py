@@ -9,15 +9,17 @@ from __future__ import annotations
 import os
 import resource
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NoReturn, TypeVar
 
 import pytest
 
 from howfar.lab.environment import LoadWatch
 from howfar.results.records import MachineLoad, Trial
 
+Seen = TypeVar("Seen")
 DISTURBED = ("was late by", "RTT at rest was", "pages from files")
 """What a machine that is too busy makes the instrument say."""
 ATTEMPTS = 8
@@ -54,29 +56,56 @@ def undisturbed(make_trial: Callable[[int], Trial], patience: Patience) -> Trial
     return trial
 
 
-def agree(judged: Callable[[], str | None], attempts: int = ATTEMPTS) -> None:
-    """`judged` says what disagrees: in one attempt nothing may. They follow each other more and more slowly, because others stay for
-    seconds; where they stayed for all of them, how much they had is said instead."""
-    wrong, had = [], []
-    for attempt in range(attempts):
-        time.sleep(min(attempt**2 / 4, _PAUSE_MOST_S))
-        watch, before_s = LoadWatch(), _of_children_s()
-        began = time.monotonic()
-        found = judged()
-        if found is None:
-            return
-        wrong.append(found)
-        had.append(_others(watch.finish(), (_of_children_s() - before_s) / (time.monotonic() - began)))
-    said = f"each of {attempts} attempts disagrees: {wrong}"
-    if min(had) > MANY_OTHERS:
-        pytest.skip(f"OTHERS HAD {min(had):.2f} CPUs OF THIS MACHINE AND MORE: {said}")
-    pytest.fail(said)
+class Others:
+    """What they have of this machine while something is measured that ends within: `cpus`, when it has ended."""
+
+    cpus = 0.0
+
+    def __enter__(self) -> Others:
+        self._watch, self._began, self._before_s = LoadWatch(), time.monotonic(), _of_children_s()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        used_s, took_s = _of_children_s() - self._before_s, time.monotonic() - self._began
+        self.cpus = _others(self._watch.finish(), used_s / took_s)
 
 
 def _of_children_s() -> float:
     """CPU time of all that this process started and saw the end of."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
+
+
+def agree(
+    measure: Callable[[], Seen],
+    judged: Callable[[Seen], str | None],
+    first: Seen | None = None,
+    attempts: int = ATTEMPTS,
+) -> Seen:
+    """The measurement of which `judged` says that nothing disagrees: the `first`, if there is one, or another. They follow each other
+    more and more slowly, because others stay for seconds."""
+    wrong, had = [], []
+    for attempt in range(attempts):
+        with Others() as others:
+            seen = first if first is not None and not attempt else measure()
+        found = judged(seen)
+        if found is None:
+            break
+        wrong.append(found)
+        if attempt or first is None:
+            had.append(others.cpus)
+        time.sleep(min(attempt**2 / 4, _PAUSE_MOST_S))
+    else:
+        disagrees(wrong, had)
+    return seen
+
+
+def disagrees(wrong: Sequence[str], had: Sequence[float]) -> NoReturn:
+    """Each time something was wrong: an error, unless others had CPUs each time."""
+    said = f"each of {len(wrong)} attempts disagrees: {'; '.join(wrong)}"
+    if min(had) > MANY_OTHERS:
+        pytest.skip(f"OTHERS HAD {min(had):.2f} CPUs OF THIS MACHINE AND MORE, {said}")
+    pytest.fail(said)
 
 
 def skip_if_disturbed(*reasons: str | None) -> None:

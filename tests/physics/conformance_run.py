@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,8 @@ from howfar.lab.network import build_network
 if TYPE_CHECKING:
     from tests.physics.conformance_checks import Check
 
-ATTEMPTS = 3
+PAUSES_S = (0.0, 0.0, 0.0, 1.0, 2.0, 5.0, 5.0, 5.0)
+"""Before each attempt: a neighbour often stays for seconds."""
 _NOTHING = LinkAsked(rtt_ns=0, rate_bps=None)
 
 
@@ -33,7 +35,8 @@ def run(link: Link, check: Check) -> dict[str, Any]:
     if why is not None:
         return {"skipped": why}
     seen: list[dict[str, Any]] = []
-    for attempt in range(ATTEMPTS):
+    for attempt, pause_s in enumerate(PAUSES_S):
+        time.sleep(pause_s)
         # Other random decisions each time: a right link fails once in a thousand with any one sequence. netem's are others anyway.
         asked = LinkAsked(**{**vars(asked), "seed": 0 if link.backend == "kernel" else attempt})
         try:

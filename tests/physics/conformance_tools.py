@@ -27,14 +27,14 @@ def stream(link: Link) -> Iterator[tuple[socket.socket, socket.socket]]:
     address = listener.getsockname()
 
     def connect() -> socket.socket:
-        client = socket.create_connection(address, timeout=20, source_address=(CLIENT_ADDRESS, 0))
+        client = socket.create_connection(address, timeout=60, source_address=(CLIENT_ADDRESS, 0))
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return client
 
     client = link.network.client.within(connect)
     server, _ = listener.accept()
     server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    server.settimeout(20)
+    server.settimeout(60)
     try:
         yield client, server
     finally:

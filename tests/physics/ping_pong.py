@@ -12,7 +12,7 @@ import time
 PORT = 7007
 ROUNDS = 70
 TIMES = 3
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 def serve(listener: socket.socket) -> None:

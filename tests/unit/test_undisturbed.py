@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
+from tests.lab import undisturbed as undisturbed_module
 from tests.lab.undisturbed import (
     ATTEMPTS,
     Patience,
+    agree,
     beside_others,
     disturbed,
     lasting,
@@ -88,3 +92,21 @@ def test_a_bound_is_excused_only_where_others_had_the_machine() -> None:
         raise AssertionError
     with pytest.raises(pytest.skip.Exception, match="OTHERS HAD"), beside_others(quiet, stolen):
         raise AssertionError
+
+
+def test_what_agrees_once_agrees_and_what_never_does_is_an_error_unless_others_had_the_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+
+    def judged(seen: int) -> str | None:
+        return f"{seen} is odd" if seen % 2 else None
+
+    assert agree(iter([3, 5, 8]).__next__, judged) == 8
+    assert agree(iter([3, 8]).__next__, judged, first=1) == 8
+    assert pauses[:2] == pauses[2:] == sorted(pauses[:2])
+    for had, outcome in ((0.0, pytest.fail.Exception), (2.0, pytest.skip.Exception)):
+        monkeypatch.setattr(undisturbed_module, "_others", lambda load, used, had=had: had)
+        with pytest.raises(outcome, match="1 is odd"):
+            agree(lambda: 1, judged, attempts=2)
