@@ -12,6 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 from howfar.bench.link_figures import LinkBench, Run
+from tests.lab.undisturbed import agree
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
 PATIENCE_S = 600
@@ -51,6 +52,10 @@ def test_every_link_is_measured_by_both(found: LinkBench) -> None:
 
 
 def test_no_packet_is_early_and_no_byte_beyond_the_rate(found: LinkBench) -> None:
+    agree(lambda: bench_link("--no-extras"), _beyond, found, attempts=3)
+
+
+def _beyond(found: LinkBench) -> str | None:
     for row in found.rows:
         ours: Run = row.runs[0]
         assert ours.compensate_us is not None
@@ -59,7 +64,9 @@ def test_no_packet_is_early_and_no_byte_beyond_the_rate(found: LinkBench) -> Non
         )
         assert ours.rtt_ms_p99 >= ours.rtt_ms_p50 >= ours.rtt_ms_min
         assert row.obtained.goodput_ratio is not None
-        assert 0 < row.obtained.goodput_ratio <= 1 + STARVED_SHARE
+        if not 0 < row.obtained.goodput_ratio <= 1 + STARVED_SHARE:
+            return f"{row.obtained.goodput_ratio:.3f} of what passes at {row.asked}"
+    return None
 
 
 def test_the_bare_cable_holds_up_nothing(found: LinkBench) -> None:
@@ -89,10 +96,6 @@ def test_what_it_says_is_documented(found: LinkBench) -> None:
 
 @pytest.mark.skipif(not os.access("/dev/net/tun", os.R_OK | os.W_OK), reason="/dev/net/tun may not be opened here")
 def test_another_back_end_is_measured_alike() -> None:
-    (row,) = bench_link("--link-backend", "tun", "--rtt", "5ms", "--rate", "100mbit", "--no-extras").rows
-    ours = row.runs[0]
+    options = ("--link-backend", "tun", "--rtt", "5ms", "--rate", "100mbit", "--no-extras")
+    (row,) = agree(lambda: bench_link(*options), _beyond, attempts=3).rows
     assert (row.backend, row.peer) == ("tun", None)
-    assert ours.compensate_us is not None
-    assert ours.rtt_ms_min >= row.asked.rtt_ms - 2 * ours.compensate_us / 1e3
-    assert row.obtained.goodput_ratio is not None
-    assert 0 < row.obtained.goodput_ratio <= 1 + STARVED_SHARE

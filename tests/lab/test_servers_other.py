@@ -20,6 +20,7 @@ from howfar.lab.servers.kinds import find_server
 from tests.lab import accounts, certificates
 from tests.lab.sandboxes import run_lab
 from tests.lab.servers_here import ONE_TABLE, Running, prepared, short_directory, started
+from tests.lab.undisturbed import lasting
 
 pytestmark = pytest.mark.lab
 AUTHENTICATIONS = {
@@ -66,7 +67,7 @@ def test_it_is_what_it_was_asked_to_be(running: Running, name: str) -> None:
     assert ("MariaDB" in version) == (running.server.kind == "mariadb") == name.startswith("mariadb")
     assert not name.endswith("-11") or version.startswith("11.")
     facts, unlike = running.server.receipt(running.server.snapshot())
-    assert unlike == ()
+    assert lasting(unlike) == []
     assert facts["facts"]["log_bin"] == "OFF"
     assert facts["facts"]["innodb_flush_log_at_trx_commit"] == "1"
     assert facts["tcp_ports"] == [running.address[1]], "no port beside its own, such as MySQL's X protocol"
