@@ -15,7 +15,7 @@ from tests.unit.fake_lab import HISTOGRAM, fake_info, fakes
 
 from howfar.conduct.conductor import conduct
 from howfar.errors import NewerRunFile, NotARunFile, RunFileError
-from howfar.results.records import FORMAT_VERSION, MachineLoad, StopReason, Trial, TrialStatus
+from howfar.results.records import FORMAT_VERSION, MachineLoad, ServiceRecord, StopReason, Trial, TrialStatus
 from howfar.results.schema import APPLICATION_ID
 from howfar.results.store import RunFile, create, read_run
 
@@ -56,15 +56,45 @@ def test_a_file_of_format_1_is_read_and_not_continued(tmp_path: Path) -> None:
     with create(path, fake_info()) as file:
         file.append_trial(void_trial(0))
     db = sqlite3.connect(path)
-    db.execute("ALTER TABLE trial DROP COLUMN busy_cpus")
-    db.execute("ALTER TABLE trial DROP COLUMN around")
-    db.execute("ALTER TABLE trial DROP COLUMN fault")
+    for column in ("busy_cpus", "around", "fault", "services", "told"):
+        db.execute(f"ALTER TABLE trial DROP COLUMN {column}")
     db.execute("PRAGMA user_version = 1")
     db.commit()
     db.close()
     assert read_run(path).trials == (void_trial(0),)
     with pytest.raises(RunFileError, match="older format 1"):
         RunFile(path)
+
+
+def test_a_file_of_format_4_says_nothing_of_services(tmp_path: Path) -> None:
+    path = tmp_path / "old.howfar"
+    laboratory, _, instruments = fakes()
+    with create(path, fake_info()) as file:
+        conduct(file, laboratory, laboratory.clock(), instruments)
+    db = sqlite3.connect(path)
+    for column in ("services", "told"):
+        db.execute(f"ALTER TABLE trial DROP COLUMN {column}")
+    db.execute("PRAGMA user_version = 4")
+    db.commit()
+    db.close()
+    found = [trial.measured for trial in read_run(path).trials]
+    assert found and all(one is not None and (one.services, one.told) == ((), {}) for one in found)
+
+
+def test_what_was_done_with_each_service_is_read_as_written(tmp_path: Path) -> None:
+    laboratory, _, instruments = fakes()
+    with create(tmp_path / "a.howfar", fake_info()) as file:
+        conduct(file, laboratory, laboratory.clock(), instruments)
+    measured = read_run(tmp_path / "a.howfar").trials[0].measured
+    assert measured is not None
+    use = ServiceRecord(
+        service="redis", connects=1, requests=2, turns=3, bytes_to_server=4, bytes_to_client=5, hits=6, misses=7
+    )
+    measured = measured.model_copy(update={"services": (use,), "told": {"cpu_ns": 8}})
+    trial = void_trial(0).model_copy(update={"measured": measured})
+    with create(tmp_path / "b.howfar", fake_info()) as file:
+        file.append_trial(trial)
+    assert read_run(tmp_path / "b.howfar").trials == (trial,)
 
 
 def test_void_trials_keep_load_and_receipt(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 """Of the run file. A reader upgrades older files and refuses newer ones."""
 
 CONFIRMATION_BLOCK = 10_000
@@ -90,8 +90,23 @@ class IntervalRecord(Record):
     max_ns: int
 
 
+class ServiceRecord(Record):
+    """What the load did with one of several servers, or with a store of keys, over the measured window."""
+
+    service: Literal["mysql", "redis", "memcached"]
+    connects: int
+    """Opened within pages."""
+    requests: int
+    turns: int
+    bytes_to_server: int
+    bytes_to_client: int
+    hits: int
+    misses: int
+    """Keys that were read, by whether they had a value."""
+
+
 class Measured(Record):
-    """What the engine counted in the measured window."""
+    """What the engine counted in the measured window. Of pages: transactions are pages, queries requests to all services."""
 
     elapsed_ns: int
     transactions: int
@@ -106,6 +121,10 @@ class Measured(Record):
     cpu: tuple[CpuRecord, ...]
     intervals: tuple[IntervalRecord, ...]
     histograms: tuple[HistogramRecord, ...]
+    services: tuple[ServiceRecord, ...] = ()
+    """Of pages that the engine runs, and of a workload of keys. Empty: SQL alone, an application's pages, or files of before."""
+    told: dict[str, int] = Field(default_factory=dict)
+    """What an application's pages told of themselves, summed."""
 
 
 class TcpRecord(Record):

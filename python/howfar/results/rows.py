@@ -73,6 +73,8 @@ def insert_trial(connection: sqlite3.Connection, trial: Trial) -> None:
     if trial.measured is not None:
         row |= {name: getattr(trial.measured, name) for name in _MEASURED}
         row["errors"] = _json(trial.measured.errors)
+        row["services"] = _json([service.model_dump() for service in trial.measured.services])
+        row["told"] = _json(trial.measured.told)
     if trial.load is not None:
         row |= {name: getattr(trial.load, name) for name in _LOAD}
     if trial.window is not None:
@@ -135,6 +137,8 @@ def read_trials(connection: sqlite3.Connection) -> tuple[Trial, ...]:
             measured = Measured(
                 **{name: row[name] for name in _MEASURED},
                 errors=json.loads(row["errors"]),
+                services=json.loads(row["services"] or "[]"),
+                told=json.loads(row["told"] or "{}"),
                 cpu=tuple(CpuRecord(**part) for part in cpu.get(number, ())),
                 intervals=tuple(IntervalRecord(**part) for part in intervals.get(number, ())),
                 histograms=tuple(HistogramRecord(**part) for part in histograms.get(number, ())),

@@ -60,6 +60,8 @@ CREATE TABLE trial (
     busy_cpus REAL,
     around TEXT,
     fault TEXT,
+    services TEXT,
+    told TEXT,
     warnings TEXT NOT NULL,
     UNIQUE (block, position, attempt)
 ) STRICT;
@@ -125,7 +127,18 @@ def _add_fault(connection: sqlite3.Connection) -> None:
     connection.execute("ALTER TABLE trial ADD COLUMN fault TEXT")
 
 
-UPGRADES: dict[int, Callable[[sqlite3.Connection], None]] = {1: _add_busy_cpus, 2: _add_window, 3: _add_fault}
+def _add_services(connection: sqlite3.Connection) -> None:
+    """Format 5 keeps what a page did with each server, and what it told of itself."""
+    connection.execute("ALTER TABLE trial ADD COLUMN services TEXT")
+    connection.execute("ALTER TABLE trial ADD COLUMN told TEXT")
+
+
+UPGRADES: dict[int, Callable[[sqlite3.Connection], None]] = {
+    1: _add_busy_cpus,
+    2: _add_window,
+    3: _add_fault,
+    4: _add_services,
+}
 """From a format version to the next: what to run on a private copy in memory."""
 
 
