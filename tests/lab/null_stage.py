@@ -31,6 +31,7 @@ class NullStage:
     user: str = "null"
     password: str = ""
     database: str = "null"
+    application: None = None
     pair: None = None
 
     def watch(self, length_ns: int) -> WindowWatch:

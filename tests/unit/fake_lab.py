@@ -30,7 +30,7 @@ from howfar.engine.messages import (
 )
 from howfar.engine.page import ServiceName
 from howfar.engine.process import Event, Launcher, LoadOutcome
-from howfar.lab.stage import NO_FACTS, LoadFacts, Obtained, ServicePlace, Trust
+from howfar.lab.stage import NO_FACTS, Application, LoadFacts, Obtained, ServicePlace, Trust
 from howfar.plan.load import LoadedPlan, load_plan
 from howfar.results.records import FactorValue, RunInfo, Window
 
@@ -85,6 +85,7 @@ class FakeStage:
     observe: tuple[Observed, ...] = ()
     trust: Trust | None = None
     services: Mapping[ServiceName, ServicePlace] = field(default_factory=dict)
+    application: Application | None = None
     pair: None = None
 
     def watch(self, length_ns: int) -> FakeWindowWatch:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from howfar.engine.messages import Observed, Target
-from howfar.engine.page import Service, ServiceName
+from howfar.engine.page import FastCgi, PageScript, Service, ServiceName
 from howfar.engine.process import Launcher
 from howfar.lab.replication import Pair
 from howfar.results.records import FactorValue, Window
@@ -33,6 +33,14 @@ class ServicePlace:
     pid: int
     count_keys: Callable[[], int] | None = field(default=None, repr=False, compare=False)
     """How many keys it holds, as it says itself. Raises LabError. None: it is no key-value store."""
+
+
+class Application(Protocol):
+    """A real application that asks the stage's servers, once it knows its page."""
+
+    def place(self, script: PageScript) -> FastCgi:
+        """Give it the script of its pages; how the engine asks for one. Raises LabError."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -88,6 +96,11 @@ class Stage(Protocol):
     @property
     def services(self) -> Mapping[ServiceName, ServicePlace]:
         """The main server and those beside it."""
+        ...
+
+    @property
+    def application(self) -> Application | None:
+        """None: the engine runs pages itself, or there are none."""
         ...
 
     @property

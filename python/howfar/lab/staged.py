@@ -16,7 +16,7 @@ from howfar.lab.paths import view_receipt
 from howfar.lab.reached import Reached
 from howfar.lab.replication import Pair
 from howfar.lab.serving import Serving
-from howfar.lab.stage import NO_FACTS, LoadFacts, Obtained, ServicePlace, Trust
+from howfar.lab.stage import NO_FACTS, Application, LoadFacts, Obtained, ServicePlace, Trust
 from howfar.lab.stage import WindowWatch as SeenWindow
 from howfar.lab.window import Scene, WindowWatch
 
@@ -46,6 +46,7 @@ class LabStage:
     connections: int | None
     """How many the load opens; None: whatever it likes."""
     scene: Scene
+    application: Application | None = None
 
     @property
     def services(self) -> Mapping[ServiceName, ServicePlace]:

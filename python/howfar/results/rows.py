@@ -18,6 +18,7 @@ from howfar.results.records import (
     Record,
     RunEvent,
     RunInfo,
+    ServiceRecord,
     StopReason,
     Trial,
     TrialStatus,
@@ -137,7 +138,7 @@ def read_trials(connection: sqlite3.Connection) -> tuple[Trial, ...]:
             measured = Measured(
                 **{name: row[name] for name in _MEASURED},
                 errors=json.loads(row["errors"]),
-                services=json.loads(row["services"] or "[]"),
+                services=tuple(ServiceRecord(**part) for part in json.loads(row["services"] or "[]")),
                 told=json.loads(row["told"] or "{}"),
                 cpu=tuple(CpuRecord(**part) for part in cpu.get(number, ())),
                 intervals=tuple(IntervalRecord(**part) for part in intervals.get(number, ())),
