@@ -10,6 +10,7 @@ fn main() -> ExitCode {
     match std::env::args().nth(1).as_deref() {
         Some("info") => info(),
         Some("load") => howfar_load::run(),
+        Some("page") => howfar_load::run_page(),
         Some("tables") => howfar_load::run_tables(),
         Some("watch") => howfar_load::run_watch(),
         Some("link") => howfar_link::run(),
@@ -18,7 +19,7 @@ fn main() -> ExitCode {
         Some("echo" | "rtt" | "goodput") => howfar_link::probe::run(),
         _ => {
             eprintln!(
-                "usage: howfar-engine info|load|tables|watch|link|echo|rtt|goodput|null|pingpong   (a job as JSON on stdin)"
+                "usage: howfar-engine info|load|page|tables|watch|link|echo|rtt|goodput|null|pingpong   (a job as JSON on stdin)"
             );
             ExitCode::from(2)
         }

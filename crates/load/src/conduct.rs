@@ -1,5 +1,6 @@
 //! The conductor: opens, starts, tells the time, collects. It runs beside the workers and does nothing on their behalf.
 
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicU64;
@@ -20,7 +21,7 @@ use crate::clock::now_ns;
 use crate::connection::{Connection, State};
 use crate::login::internal;
 use crate::opening::open_one;
-use crate::receipt;
+use crate::receipt::{self, Asker};
 use crate::ring::Ring;
 use crate::socket::{Address, allow_descriptors};
 use crate::tally::Window;
@@ -72,7 +73,7 @@ pub(crate) fn conduct(job: LoadJob) -> Result<(), Failed> {
     let mut crew = Crew::hire(&plan, &cpus, first, rings)?;
     let prepared_statements = crew.opened()?;
     tell(&Ready {
-        services: std::collections::BTreeMap::new(),
+        services: BTreeMap::new(),
         receipt,
         connections: plan.job.connections,
         prepared_statements,
@@ -110,7 +111,7 @@ fn begin_log(plan: &Plan, origin_ns: u64) -> Result<(), Failed> {
 }
 
 /// The CPUs that this process may use.
-fn own_cpus() -> Result<Vec<u32>, Failed> {
+pub(crate) fn own_cpus() -> Result<Vec<u32>, Failed> {
     let allowed = sched_getaffinity(None)
         .map_err(|error| internal(format!("reading the CPU mask: {error}")))?;
     let cpus = (0..CpuSet::MAX_CPU)
@@ -126,14 +127,23 @@ fn first_connections(
     cpus: &[u32],
 ) -> Result<(Vec<Connection>, howfar_record::events::Receipt), Failed> {
     let limit_ns = plan.job.connect_timeout_ns;
-    let open = || open_one(&plan.entry(), &plan.address, limit_ns);
+    let entry = plan.entry();
+    let open = || open_one(&entry, &plan.address, limit_ns);
     let (socket, mut session) = open()?;
-    let mut receipt = receipt::take(plan, &socket, &mut session, cpus)?;
+    let asker = Asker {
+        entry: &entry,
+        address: &plan.address,
+        limit_ns,
+        mode: plan.job.workload.ps_mode(),
+        threads: plan.workers(cpus) as u32,
+        cpus,
+    };
+    let mut receipt = receipt::take(asker, &socket, &mut session)?;
     let mut sessions = vec![(socket, session)];
     let each_time = plan.job.session.connect == Connect::PerTransaction;
     if each_time || plan.job.session.tls.is_some() && plan.all_connections() > 1 {
         let (socket, session) = open()?;
-        receipt.connect_turns = receipt::connect_turns(plan, &session);
+        receipt.connect_turns = receipt::connect_turns(&plan.address, &session);
         receipt.tls_resumed = session.tls.as_ref().map(|tls| tls.resumed);
         sessions.push((socket, session));
     }
@@ -252,7 +262,7 @@ impl Crew {
 
     /// From the order to start until all is told.
     fn attend(&mut self, plan: &Plan, window: Window) -> Result<Finished, Failed> {
-        let mut collected = Collected::new(plan, window, self.lines.len());
+        let mut collected = Collected::new(plan.sheet(), window, self.lines.len());
         let patrol_ns = PATROL_NS.min(plan.job.stall_timeout_ns / 4 + 1);
         let mut patrol = now_ns() + patrol_ns;
         let mut drained = 0;
@@ -294,7 +304,9 @@ impl Crew {
                 }
             }
         }
-        collected.finish()
+        let kinds = plan.program.kinds().iter();
+        let kinds: Vec<&str> = kinds.map(|kind| kind.name.as_str()).collect();
+        collected.finish(&kinds)
     }
 
     /// Let the workers end their sessions; what they cannot end in time is abandoned.

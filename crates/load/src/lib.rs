@@ -19,6 +19,7 @@ mod failure;
 mod hello;
 mod login;
 mod opening;
+mod page;
 mod receipt;
 mod replies;
 mod ring;
@@ -45,6 +46,11 @@ use howfar_record::{Failed, read_job};
 /// Read a load job on stdin, run it, write events on stdout.
 pub fn run() -> ExitCode {
     guarded(|| read_job("load").and_then(conduct::conduct))
+}
+
+/// The same for a job of pages.
+pub fn run_page() -> ExitCode {
+    guarded(|| read_job("page").and_then(|job| page::conduct(&job)))
 }
 
 /// The same for a job that makes, warms or drops a workload's tables.

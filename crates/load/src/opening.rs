@@ -169,7 +169,10 @@ pub(crate) fn open_one(
         if !opening.connected || !opening.unsent.is_empty() {
             interest |= PollFlags::OUT;
         }
-        wait(&mut [PollFd::new(&opening.socket, interest)], POLL_NS);
+        // A session that has nothing to say may be ready with its socket.
+        if !opening.connected || opening.session.is_none() {
+            wait(&mut [PollFd::new(&opening.socket, interest)], POLL_NS);
+        }
         if let Some(session) = opening.progress(entry, &mut buffer)? {
             return Ok((opening.socket, session));
         }

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use howfar_record::Failed;
 use howfar_record::events::Receipt;
-use howfar_record::jobs::{PsMode, Target, Workload};
+use howfar_record::jobs::{PsMode, Target};
 use howfar_wire::mysql::reply::{self, ServerError};
 use howfar_wire::mysql::row::{self, Value};
 use howfar_wire::mysql::{Framer, Malformed, command};
@@ -20,11 +20,10 @@ use rustix::time::Timespec;
 use crate::channel::{self, Channel};
 use crate::clock::now_ns;
 use crate::failure;
-use crate::login::{Session, internal};
+use crate::login::{Entry, Session, internal};
 use crate::socket::Address;
 use crate::sockopt::max_segment;
 use crate::wire::send_some;
-use crate::worker::Plan;
 
 const QUESTION: &[u8] =
     b"SHOW SESSION STATUS WHERE Variable_name IN ('Ssl_cipher','Ssl_version','Compression','Compression_algorithm','Compression_level')";
@@ -33,19 +32,30 @@ const LONGEST: usize = 1 << 16;
 const MOST_PACKETS: u32 = 64;
 const POLL_NS: i64 = 50_000_000;
 
+/// What the answers are for: where a connection leads, and whose it is.
+#[derive(Clone, Copy)]
+pub(crate) struct Asker<'a> {
+    pub(crate) entry: &'a Entry<'a>,
+    pub(crate) address: &'a Address,
+    /// How long the server may take to answer.
+    pub(crate) limit_ns: u64,
+    pub(crate) mode: PsMode,
+    pub(crate) threads: u32,
+    pub(crate) cpus: &'a [u32],
+}
+
 /// Round trips that opening this session took; TCP's own handshake is one.
-pub(crate) fn connect_turns(plan: &Plan, session: &Session) -> u32 {
-    u32::from(matches!(plan.address, Address::Tcp(_))) + session.turns
+pub(crate) fn connect_turns(address: &Address, session: &Session) -> u32 {
+    u32::from(matches!(address, Address::Tcp(_))) + session.turns
 }
 
 /// Ask the socket and the server.
 pub(crate) fn take(
-    plan: &Plan,
+    of: Asker<'_>,
     socket: &OwnedFd,
     session: &mut Session,
-    cpus: &[u32],
 ) -> Result<Receipt, Failed> {
-    let asked = ask_server(plan, socket, session)?;
+    let asked = ask_server(of, socket, session)?;
     let said = |name: &str| {
         asked
             .status
@@ -54,17 +64,17 @@ pub(crate) fn take(
             .cloned()
     };
     let tls = session.tls.as_ref();
-    let tcp = matches!(plan.address, Address::Tcp(_));
+    let tcp = matches!(of.address, Address::Tcp(_));
     let peer = text(net::getpeername(socket).ok().flatten());
     Ok(Receipt {
-        address_family: plan.address.family(),
+        address_family: of.address.family(),
         local_address: text(net::getsockname(socket).ok()),
-        peer_address: peer.unwrap_or_else(|| asked_for(&plan.job.target)),
+        peer_address: peer.unwrap_or_else(|| asked_for(of.entry.target)),
         peer_pid: if tcp { None } else { peer_pid(socket) },
         server_version: asked.version,
         server_connection_id: asked.connection,
-        auth_plugin: login_way(plan, session).to_owned(),
-        protocol_mode: protocol_mode(&plan.job.workload),
+        auth_plugin: login_way(of.entry, session).to_owned(),
+        protocol_mode: protocol_mode(of),
         tls_version: said("Ssl_version"),
         tls_cipher: said("Ssl_cipher"),
         tls_client_version: tls.map(|tls| tls.version.to_owned()),
@@ -72,7 +82,7 @@ pub(crate) fn take(
         tls_group: tls.and_then(|tls| tls.group.clone()),
         tls_retried: tls.map(|tls| tls.retried),
         tls_resumed: None,
-        connect_turns: connect_turns(plan, session),
+        connect_turns: connect_turns(of.address, session),
         compression: said("Compression").map(|_| algorithm(said("Compression_algorithm"))),
         compression_level: said("Compression")
             .and_then(|_| said("Compression_level"))
@@ -81,8 +91,8 @@ pub(crate) fn take(
         tcp_nodelay: tcp.then(|| sockopt::tcp_nodelay(socket).ok()).flatten(),
         congestion_control: tcp.then(|| sockopt::tcp_congestion(socket).ok()).flatten(),
         driver: "",
-        client_threads: plan.workers(cpus) as u32,
-        client_cpus: cpus.to_vec(),
+        client_threads: of.threads,
+        client_cpus: of.cpus.to_vec(),
     })
 }
 
@@ -93,16 +103,17 @@ struct Asked {
     status: BTreeMap<String, String>,
 }
 
-fn ask_server(plan: &Plan, socket: &OwnedFd, session: &mut Session) -> Result<Asked, Failed> {
+fn ask_server(of: Asker<'_>, socket: &OwnedFd, session: &mut Session) -> Result<Asked, Failed> {
     let channel = &mut session.channel;
-    match (&session.facts, plan.job.workload.key_value()) {
+    match (&session.facts, of.entry.program.commands()) {
         (Some(facts), _) => Ok(Asked {
             version: plain_version(&facts.greeting.version).to_owned(),
             connection: Some(facts.greeting.connection),
-            status: ask(plan, socket, channel)?,
+            status: ask(of, socket, channel)?,
         }),
-        (None, Some(load)) => {
-            let (version, connection) = store::ask(plan, socket, channel, load.protocol)?;
+        (None, Some(commands)) => {
+            let protocol = commands.protocol();
+            let (version, connection) = store::ask(of, socket, channel, protocol)?;
             Ok(Asked {
                 version,
                 connection,
@@ -113,9 +124,9 @@ fn ask_server(plan: &Plan, socket: &OwnedFd, session: &mut Session) -> Result<As
     }
 }
 
-fn protocol_mode(workload: &Workload) -> &'static str {
-    match (workload.key_value(), workload.ps_mode()) {
-        (Some(load), _) => load.protocol.name(),
+fn protocol_mode(of: Asker<'_>) -> &'static str {
+    match (of.entry.program.commands(), of.mode) {
+        (Some(commands), _) => commands.protocol().name(),
         (None, PsMode::Auto) => "prepared",
         (None, PsMode::Disable) => "text",
         (None, PsMode::Multi) => "multi",
@@ -123,16 +134,16 @@ fn protocol_mode(workload: &Workload) -> &'static str {
 }
 
 /// How the session was entered.
-fn login_way(plan: &Plan, session: &Session) -> &'static str {
+fn login_way(entry: &Entry<'_>, session: &Session) -> &'static str {
     match &session.facts {
         Some(facts) => facts.auth_plugin,
-        None if plan.job.password.is_empty() => "none",
+        None if entry.account.password.is_empty() => "none",
         None => "password",
     }
 }
 
 /// The process at the other end of a Unix socket.
-fn peer_pid(socket: &OwnedFd) -> Option<u32> {
+pub(crate) fn peer_pid(socket: &OwnedFd) -> Option<u32> {
     let peer = sockopt::socket_peercred(socket).ok()?;
     Some(peer.pid.as_raw_nonzero().get() as u32)
 }
@@ -173,12 +184,11 @@ fn asked_for(target: &Target) -> String {
 
 /// Status variables by name, over a connection on which nothing else is under way.
 fn ask(
-    plan: &Plan,
+    of: Asker<'_>,
     socket: &OwnedFd,
     channel: &mut Channel,
 ) -> Result<BTreeMap<String, String>, Failed> {
-    let target = &plan.job.target;
-    let limit_ns = plan.job.connect_timeout_ns;
+    let (target, limit_ns) = (of.entry.target, of.limit_ns);
     let deadline = now_ns() + limit_ns;
     let mut packet = Vec::new();
     command::query(&mut packet, QUESTION);

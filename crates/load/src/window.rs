@@ -6,6 +6,7 @@ use std::fs;
 use howfar_record::events::{
     Account, Bytes, Fairness, Finished, Histogram, Interval, Lookups, Measuring, TcpFacts,
 };
+use howfar_record::jobs::Observed;
 use howfar_record::{Failed, emit};
 
 use crate::clock::{now_ns, unix_ns};
@@ -14,7 +15,6 @@ use crate::login::internal;
 use crate::tally::{Passed, Window};
 use crate::tcp_info::TcpInfo;
 use crate::usage::Usage;
-use crate::worker::Plan;
 
 /// For the workers to take an order.
 const MEET_NS: u64 = 1_000_000;
@@ -24,9 +24,19 @@ pub(crate) fn tell<T: serde::Serialize>(event: &T) -> Result<(), Failed> {
     emit(event).map_err(|error| internal(format!("stdout is closed: {error}")))
 }
 
+/// What of the job the window must know.
+pub(crate) struct Sheet<'a> {
+    pub(crate) observe: &'a [Observed],
+    pub(crate) open_loop: bool,
+    /// Some of what is asked are keys.
+    pub(crate) keys: bool,
+    /// An error's code as results name it.
+    pub(crate) error_name: Box<dyn Fn(u16) -> String + 'a>,
+}
+
 /// The window as far as it is known.
 pub(crate) struct Collected<'a> {
-    plan: &'a Plan,
+    sheet: Sheet<'a>,
     window: Window,
     workers: usize,
     began: usize,
@@ -42,9 +52,9 @@ pub(crate) struct Collected<'a> {
 }
 
 impl<'a> Collected<'a> {
-    pub(crate) fn new(plan: &'a Plan, window: Window, workers: usize) -> Self {
+    pub(crate) fn new(sheet: Sheet<'a>, window: Window, workers: usize) -> Self {
         Self {
-            plan,
+            sheet,
             window,
             workers,
             began: 0,
@@ -73,7 +83,7 @@ impl<'a> Collected<'a> {
     /// The clock shows `now`: read CPU times at both ends of the window.
     pub(crate) fn reach(&mut self, now: u64) -> Result<(), Failed> {
         if now >= self.window.start_ns && self.before.is_none() {
-            self.before = Some(Usage::at_start(&self.plan.job.observe)?);
+            self.before = Some(Usage::at_start(self.sheet.observe)?);
         }
         while self.next_slice < self.window.slices()
             && now >= self.window.slice_end(self.next_slice)
@@ -81,7 +91,7 @@ impl<'a> Collected<'a> {
             self.next_slice += 1;
         }
         if now >= self.window.end_ns && self.after.is_none() {
-            self.after = Some(Usage::at_end(&self.plan.job.observe)?);
+            self.after = Some(Usage::at_end(self.sheet.observe)?);
         }
         Ok(())
     }
@@ -162,7 +172,8 @@ impl<'a> Collected<'a> {
         self.ended == self.workers && self.after.is_some()
     }
 
-    pub(crate) fn finish(self) -> Result<Finished, Failed> {
+    /// `kinds`: names of what the tallies counted by kind.
+    pub(crate) fn finish(self, kinds: &[&str]) -> Result<Finished, Failed> {
         let (Some(before), Some(after)) = (self.before, self.after) else {
             return Err(internal("the window ended without its CPU times"));
         };
@@ -170,12 +181,12 @@ impl<'a> Collected<'a> {
         let mut errors: BTreeMap<String, u64> = totals
             .errors
             .iter()
-            .map(|(code, count)| (self.plan.error_name(*code), *count))
+            .map(|(code, count)| ((self.sheet.error_name)(*code), *count))
             .collect();
         if totals.reconnects > 0 {
             errors.insert("disconnect".to_owned(), totals.reconnects);
         }
-        let mut open_loop = self.plan.job.arrivals.is_some().then(|| account(&totals));
+        let mut open_loop = self.sheet.open_loop.then(|| account(&totals));
         if let Some(account) = &mut open_loop {
             let told = account.answered + account.unanswered + account.failed;
             if self.interrupted.is_some() {
@@ -202,7 +213,7 @@ impl<'a> Collected<'a> {
                 to_server: totals.used.to_server,
                 to_client: totals.used.to_client,
             },
-            lookups: self.plan.program.commands().map(|_| Lookups {
+            lookups: self.sheet.keys.then_some(Lookups {
                 hits: totals.used.hits,
                 misses: totals.used.misses,
             }),
@@ -213,7 +224,7 @@ impl<'a> Collected<'a> {
             tcp: tcp_facts(&totals.tcp),
             cpu: after.since(&before),
             peak_memory_bytes: peak_memory(),
-            histograms: histograms(&totals, self.plan),
+            histograms: histograms(&totals, kinds),
             interrupted: self.interrupted,
         })
     }
@@ -229,7 +240,7 @@ fn account(totals: &Totals) -> Account {
     }
 }
 
-fn histograms(totals: &Totals, plan: &Plan) -> Vec<Histogram> {
+fn histograms(totals: &Totals, kinds: &[&str]) -> Vec<Histogram> {
     let mut told = vec![totals.latency.event("transaction")];
     let named = [
         ("service", &totals.service),
@@ -241,11 +252,10 @@ fn histograms(totals: &Totals, plan: &Plan) -> Vec<Histogram> {
         ("stage.transfer", &totals.stages[1]),
         ("stage.parse", &totals.stages[2]),
     ];
-    let kinds = plan.program.kinds().iter().map(|kind| kind.name.as_str());
     told.extend(
         named
             .into_iter()
-            .chain(kinds.zip(&totals.kinds))
+            .chain(kinds.iter().copied().zip(&totals.kinds))
             .filter(|(_, latency)| latency.count() > 0)
             .map(|(name, latency)| latency.event(name)),
     );
@@ -267,7 +277,7 @@ fn fairness(shares: &Shares) -> Fairness {
     }
 }
 
-fn tcp_facts(seen: &[TcpInfo]) -> Option<TcpFacts> {
+pub(crate) fn tcp_facts(seen: &[TcpInfo]) -> Option<TcpFacts> {
     let mut rtts: Vec<u64> = seen.iter().map(|one| one.rtt_ns).collect();
     rtts.sort_unstable();
     let sum = |part: fn(&TcpInfo) -> Option<u64>| seen.iter().map(part).sum::<Option<u64>>();

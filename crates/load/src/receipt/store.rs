@@ -7,10 +7,10 @@ use howfar_record::{FailCode, Failed};
 use howfar_wire::keyvalue::{Refusal, Word};
 use howfar_wire::redis::{Decoder, Value, request};
 
+use super::Asker;
 use crate::channel::Channel;
 use crate::exchange::Exchange;
 use crate::failure;
-use crate::worker::Plan;
 
 /// INFO's part about the server has some hundred bytes.
 const LARGEST: usize = 1 << 16;
@@ -19,16 +19,16 @@ const LONGEST: usize = 512;
 
 /// Its version, and its number of this connection where it has one.
 pub(super) fn ask(
-    plan: &Plan,
+    of: Asker<'_>,
     socket: &OwnedFd,
     channel: &mut Channel,
     protocol: Protocol,
 ) -> Result<(String, Option<u32>), Failed> {
     let exchange = Exchange {
-        target: &plan.job.target,
+        target: of.entry.target,
         socket,
         channel,
-        limit_ns: plan.job.connect_timeout_ns,
+        limit_ns: of.limit_ns,
     };
     match protocol {
         Protocol::Resp2 | Protocol::Resp3 => redis(exchange, protocol),

@@ -39,6 +39,7 @@ use crate::login::{Entry, internal};
 use crate::schedule::Schedule;
 use crate::socket::Address;
 use crate::tally::{Passed, Tally, Window};
+use crate::window::Sheet;
 use crate::workload::Program;
 use driver::Driver;
 
@@ -98,11 +99,20 @@ impl Plan {
         }
     }
 
-    /// An error as results name it.
-    pub(crate) fn error_name(&self, code: u16) -> String {
-        match self.program.commands() {
-            Some(_) => Word::name(code).to_owned(),
-            None => code.to_string(),
+    /// What the measured window must know of it.
+    pub(crate) fn sheet(&self) -> Sheet<'_> {
+        let keys = self.program.commands().is_some();
+        Sheet {
+            observe: &self.job.observe,
+            open_loop: self.job.arrivals.is_some(),
+            keys,
+            error_name: Box::new(move |code| {
+                if keys {
+                    Word::name(code).to_owned()
+                } else {
+                    code.to_string()
+                }
+            }),
         }
     }
 

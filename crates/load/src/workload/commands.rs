@@ -174,7 +174,7 @@ impl Commands {
     fn write_drawn(&self, verb: Verb, draws: &mut Draws, out: &mut Vec<u8>, replies: &mut Replies) {
         if verb == Verb::MultiGet {
             replies.expect(Asked::MultiGet(self.keys_each));
-            self.write_multi_get(draws, out);
+            self.write_multi_get(self.keys_each, draws, out);
         } else {
             self.write_one(verb, self.ids.draw(draws), out, replies);
         }
@@ -216,8 +216,25 @@ impl Commands {
         }
     }
 
-    fn write_multi_get(&self, draws: &mut Draws, out: &mut Vec<u8>) {
-        let count = usize::from(self.keys_each);
+    /// Append a request that reads `count` drawn keys at once.
+    pub(crate) fn write_read(
+        &self,
+        count: u16,
+        draws: &mut Draws,
+        out: &mut Vec<u8>,
+        replies: &mut Replies,
+    ) {
+        replies.begin_commands();
+        if count == 1 {
+            self.write_one(Verb::Get, self.ids.draw(draws), out, replies);
+        } else {
+            replies.expect(Asked::MultiGet(count));
+            self.write_multi_get(count, draws, out);
+        }
+    }
+
+    fn write_multi_get(&self, count: u16, draws: &mut Draws, out: &mut Vec<u8>) {
+        let count = usize::from(count);
         let mut room = [0; LONGEST_KEY];
         if let Some(dialect) = self.dialect() {
             return dialect.multi_get(out, count, |out| {

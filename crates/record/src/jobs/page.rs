@@ -70,8 +70,8 @@ pub enum PageStep {
     },
     Get {
         store: Store,
-        #[serde(default = "once")]
-        keys_each: u32,
+        #[serde(default = "one_key")]
+        keys_each: u16,
         #[serde(default = "once")]
         repeat: u32,
     },
@@ -81,6 +81,10 @@ pub enum PageStep {
 }
 
 const fn once() -> u32 {
+    1
+}
+
+const fn one_key() -> u16 {
     1
 }
 
@@ -140,7 +144,7 @@ pub struct FastCgi {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Application {
-    Script(PageScript),
+    Script(Box<PageScript>),
     #[serde(rename = "fastcgi")]
     FastCgi(FastCgi),
 }
@@ -215,24 +219,28 @@ impl Application {
 }
 
 impl PageScript {
-    /// Its statements as a workload that sends text; the one transaction runs each.
-    pub fn statements_as_workload(&self) -> Custom {
-        let step = |one: &CustomStatement| CustomStep {
-            statement: one.name.clone(),
-            repeat: 1,
-            think_ns: 0,
-        };
-        Custom {
+    /// The queries of one round as a transaction that travels as text. `None`: it has none.
+    pub fn queries(&self) -> Option<Custom> {
+        let queries = self.steps.iter().filter_map(|step| match step {
+            PageStep::Query { statement, repeat } => Some(CustomStep {
+                statement: statement.clone(),
+                repeat: *repeat,
+                think_ns: 0,
+            }),
+            _ => None,
+        });
+        let steps: Vec<CustomStep> = queries.collect();
+        (!steps.is_empty()).then(|| Custom {
             statements: self.statements.clone(),
             transactions: vec![CustomTransaction {
-                name: "page".to_owned(),
+                name: "round".to_owned(),
                 weight: 1,
-                steps: self.statements.iter().map(step).collect(),
+                steps,
             }],
             prepare: Vec::new(),
             cleanup: Vec::new(),
             db_ps_mode: PsMode::Disable,
-        }
+        })
     }
 
     fn rules(&self) -> Vec<Rule> {
@@ -273,8 +281,8 @@ impl PageScript {
                 "a step names a service and a statement that are there, and its counts are in bounds",
             ),
         ];
-        if !self.statements.is_empty() {
-            rules.extend(self.statements_as_workload().rules());
+        if let Some(queries) = self.queries() {
+            rules.extend(queries.rules());
         }
         if let Some(service) = &self.mysql {
             rules.extend(service.session().rules());

@@ -1,0 +1,110 @@
+//! An application's own computing: arithmetic until the thread has used as much CPU time as asked.
+//!
+//! By the thread's CPU clock and not by the wall clock: a page that has to wait for its CPU computes no less for it.
+
+use std::hint::black_box;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Between two looks at the clock: a look costs some hundred nanoseconds.
+const PIECE_NS: u64 = 20_000;
+/// Long enough to time.
+const TRIAL: u64 = 100_000;
+const TRIALS: u32 = 5;
+
+/// CPU time that this thread has used.
+pub(crate) fn thread_cpu_ns() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// How fast the arithmetic is here.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pace {
+    steps_per_us: u64,
+}
+
+impl Pace {
+    /// Time some, and take the fastest: whatever disturbs makes it slower.
+    pub(crate) fn measured() -> Self {
+        let trial = || {
+            let began = thread_cpu_ns();
+            compute(TRIAL);
+            (thread_cpu_ns() - began).max(1)
+        };
+        let fastest = (0..TRIALS).map(|_| trial()).min().unwrap_or(1);
+        Self {
+            steps_per_us: (TRIAL * 1000 / fastest).max(1),
+        }
+    }
+}
+
+/// Steps that depend on each other: nothing of them can be left out or done at once.
+fn compute(steps: u64) {
+    let mut value = 0x9E37_79B9_7F4A_7C15_u64;
+    for step in 0..steps {
+        value = (value ^ (value >> 29))
+            .wrapping_mul(0xBF58_476D_1CE4_E5B9)
+            .wrapping_add(step);
+    }
+    black_box(value);
+}
+
+/// One worker's computing.
+#[derive(Debug)]
+pub(crate) struct Burner {
+    pace: Pace,
+    /// Used beyond what was asked: the next time needs as much less.
+    over_ns: u64,
+}
+
+impl Burner {
+    pub(crate) fn new(pace: Pace) -> Self {
+        Self { pace, over_ns: 0 }
+    }
+
+    /// Use `asked_ns` of CPU time.
+    pub(crate) fn burn(&mut self, asked_ns: u64) {
+        let saved = self.over_ns.min(asked_ns);
+        let wanted = asked_ns - saved;
+        self.over_ns -= saved;
+        if wanted == 0 {
+            return;
+        }
+        let began = thread_cpu_ns();
+        let mut used = 0;
+        while used < wanted {
+            let piece_ns = (wanted - used).min(PIECE_NS);
+            compute(piece_ns * self.pace.steps_per_us / 1000);
+            used = thread_cpu_ns() - began;
+        }
+        self.over_ns += (used - wanted).min(PIECE_NS);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// At least what was asked, and what is too much is made up for: bounds that hold on a busy machine too, because the clock
+    /// is the thread's own.
+    #[test]
+    fn what_is_asked_is_used() {
+        let mut burner = Burner::new(Pace::measured());
+        for asked_ns in [7_000, 50_000, 1_000_000] {
+            let began = thread_cpu_ns();
+            for _ in 0..20 {
+                burner.burn(asked_ns);
+            }
+            let used = thread_cpu_ns() - began;
+            let asked = 20 * asked_ns;
+            // A piece may be owed to the one before, and a look at the clock at both ends is not counted.
+            assert!(used + PIECE_NS >= asked, "{used} of {asked}");
+            assert!(
+                used < asked + asked / 2 + 20 * PIECE_NS,
+                "{used} of {asked}"
+            );
+        }
+        burner.burn(0);
+    }
+}

@@ -1,0 +1,148 @@
+//! The threads of a page job, and what they say to the conductor.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::Duration;
+
+use howfar_record::Failed;
+use howfar_record::jobs::PageJob;
+
+use super::desk::Desk;
+use super::{Note, Page};
+use crate::clock::now_ns;
+use crate::login::internal;
+use crate::tally::Passed;
+use crate::tcp_info::TcpInfo;
+
+/// How long workers may take to end the pages in hand and say goodbye.
+const GOODBYE_NS: u64 = 2_000_000_000;
+
+/// From a worker, or from the desk, to the conductor.
+#[derive(Debug)]
+pub(crate) enum Report {
+    Opened,
+    Passed(Passed),
+    /// No page may begin any more, and none is under way.
+    Drained,
+    Failed(Failed),
+    /// A worker's last word: what the kernel knew of its connections.
+    Left(Vec<TcpInfo>),
+}
+
+/// All workers, with their lines.
+pub(crate) struct Crew {
+    pub(crate) desk: Arc<Desk>,
+    reports: Receiver<Report>,
+    workers: usize,
+}
+
+impl Crew {
+    /// Start a thread for each of `pages`. None is pinned: the kernel shares the CPUs among them, as among processes.
+    pub(crate) fn hire(
+        job: &PageJob,
+        kinds: &[&'static str],
+        pages: Vec<Box<dyn Page>>,
+    ) -> Result<Self, Failed> {
+        let (to_conductor, reports) = mpsc::channel();
+        let desk = Arc::new(Desk::new(job, kinds, to_conductor.clone()));
+        let workers = pages.len();
+        for (place, page) in pages.into_iter().enumerate() {
+            let (desk, reports) = (Arc::clone(&desk), to_conductor.clone());
+            thread::Builder::new()
+                .name(format!("page-{place}"))
+                .spawn(move || guarded(&desk, place, page, &reports))
+                .map_err(|error| internal(format!("starting a thread: {error}")))?;
+        }
+        Ok(Self {
+            desk,
+            reports,
+            workers,
+        })
+    }
+
+    /// Wait until all have opened what stays open: each bounds its own waits.
+    pub(crate) fn opened(&mut self) -> Result<(), Failed> {
+        for _ in 0..self.workers {
+            match self.reports.recv() {
+                Ok(Report::Opened) => {}
+                Ok(Report::Failed(failed)) => return Err(failed),
+                other => return Err(internal(format!("a worker said {other:?} before the load"))),
+            }
+        }
+        Ok(())
+    }
+
+    /// The next report within so many nanoseconds. A failure is one.
+    pub(crate) fn next_report(&mut self, within_ns: u64) -> Result<Option<Report>, Failed> {
+        match self.reports.recv_timeout(Duration::from_nanos(within_ns)) {
+            Ok(Report::Failed(failed)) => Err(failed),
+            Ok(report) => Ok(Some(report)),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => Err(internal("all workers are gone")),
+        }
+    }
+
+    /// Let the workers end; what they cannot end in time ends with the process. Gives what is known of their connections.
+    pub(crate) fn dismiss(&mut self) -> Vec<TcpInfo> {
+        self.desk.close();
+        let until_ns = now_ns() + GOODBYE_NS;
+        let (mut left, mut sockets) = (0, Vec::new());
+        while left < self.workers {
+            // The measured window is over and told: whatever fails now changes nothing.
+            let rest_ns = until_ns.saturating_sub(now_ns());
+            match self.reports.recv_timeout(Duration::from_nanos(rest_ns)) {
+                Ok(Report::Left(known)) => {
+                    sockets.extend(known);
+                    left += 1;
+                }
+                Ok(Report::Failed(_)) => left += 1,
+                Ok(_) => {}
+                Err(_) => break,
+            }
+        }
+        sockets
+    }
+}
+
+/// A worker's life, of which every end is a report.
+fn guarded(desk: &Desk, place: usize, mut page: Box<dyn Page>, reports: &Sender<Report>) {
+    let life = || work(desk, place, page.as_mut(), reports);
+    let failed = match catch_unwind(AssertUnwindSafe(life)) {
+        Ok(Ok(())) => return,
+        Ok(Err(failed)) => failed,
+        Err(panic) => internal(format!(
+            "a worker panicked: {}",
+            crate::panic_text(panic.as_ref())
+        )),
+    };
+    // A conductor that is gone has told why.
+    let _ = reports.send(Report::Failed(failed));
+}
+
+fn work(
+    desk: &Desk,
+    place: usize,
+    page: &mut dyn Page,
+    reports: &Sender<Report>,
+) -> Result<(), Failed> {
+    // Arrivals ring when they are due, not up to 50 µs later. Without it they would only be less exact.
+    let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+    page.open()?;
+    let _ = reports.send(Report::Opened);
+    if let Some(origin_ns) = desk.begun() {
+        // All begin by the clock, so that a limited number of pages begins inside the window.
+        thread::sleep(Duration::from_nanos(origin_ns.saturating_sub(now_ns())));
+        let mut note = Note::default();
+        let mut more = desk.next(place, None, now_ns());
+        while more {
+            note.clear();
+            page.run_one(&mut note)?;
+            more = desk.next(place, Some(&note), now_ns());
+        }
+    }
+    let _ = reports.send(Report::Left(page.tcp()));
+    page.leave();
+    Ok(())
+}

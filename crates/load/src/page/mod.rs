@@ -1,0 +1,147 @@
+//! Load by pages: each worker asks for one page at a time, and a page is a script of turns or a real application's work.
+//!
+//! One operating system thread a worker, with blocking sockets, on purpose: an application's workers are processes, each with one
+//! request in hand, and it is the kernel that shares the CPUs among them. The load job's event loop is another thing, built to
+//! disturb a server's measurement least; here the client is part of what is measured.
+//!
+//! [`Page`] is what a worker does for one page; [`script`] and [`visitor`] are the two kinds. [`desk`] hands out pages and counts
+//! what became of them, [`crew`] has the threads. Not here: the contract (`howfar_record::jobs::page`).
+
+mod cpu;
+mod crew;
+mod desk;
+mod line;
+mod note;
+mod script;
+mod visitor;
+
+use std::collections::BTreeMap;
+
+use howfar_record::Failed;
+use howfar_record::events::{Finished, Ready, Receipt};
+use howfar_record::jobs::{Application, PageJob};
+use howfar_wire::keyvalue::Word;
+
+use crate::clock::now_ns;
+use crate::conduct::own_cpus;
+use crate::socket::allow_descriptors;
+use crate::tally::Window;
+use crate::tcp_info::TcpInfo;
+use crate::window::{Collected, Sheet, tcp_facts, tell};
+use crew::{Crew, Report};
+pub(crate) use note::Note;
+
+/// Between the word to begin and the first moment of the load: time for all workers to take it.
+const LEAD_NS: u64 = 1_000_000;
+/// Longest time between two looks while nothing happens.
+const LOOK_NS: u64 = 1_000_000_000;
+/// MySQL, Redis, Memcached.
+const SERVICES: u64 = 3;
+
+/// What a worker does for one page.
+pub(crate) trait Page: Send {
+    /// Connect where connections stay; before the load.
+    fn open(&mut self) -> Result<(), Failed>;
+
+    /// One page, from its first step to the end of its last. All that it did goes into `note`.
+    fn run_one(&mut self, note: &mut Note) -> Result<(), Failed>;
+
+    /// What the kernel knows of the TCP connections that stay; after the load.
+    fn tcp(&self) -> Vec<TcpInfo> {
+        Vec::new()
+    }
+
+    /// Say goodbye where connections stay.
+    fn leave(&mut self);
+}
+
+/// All that is there before the first page.
+pub(crate) struct Company {
+    pub(crate) receipt: Receipt,
+    /// Of a script.
+    pub(crate) services: BTreeMap<&'static str, Receipt>,
+    /// Names of the latencies that notes count by kind, in the order of their numbers.
+    pub(crate) kinds: Vec<&'static str>,
+    /// One for each worker.
+    pub(crate) pages: Vec<Box<dyn Page>>,
+}
+
+/// Run a job to its end, emitting its events.
+pub(crate) fn conduct(job: &PageJob) -> Result<(), Failed> {
+    job.check()?;
+    allow_descriptors(u64::from(job.workers) * SERVICES)?;
+    let cpus = own_cpus()?;
+    let began = now_ns();
+    let company = match &job.application {
+        Application::Script(script) => script::company(job, script, &cpus)?,
+        Application::FastCgi(asked) => visitor::company(job, asked, &cpus)?,
+    };
+    let mut crew = Crew::hire(job, &company.kinds, company.pages)?;
+    crew.opened()?;
+    tell(&Ready {
+        receipt: company.receipt,
+        connections: job.workers,
+        prepared_statements: 0,
+        connect_ns: now_ns() - began,
+        services: company.services,
+    })?;
+
+    let origin_ns = now_ns() + LEAD_NS;
+    let start_ns = origin_ns + job.warmup_ns;
+    let window = Window {
+        start_ns,
+        end_ns: start_ns + job.measure_ns,
+        interval_ns: job.interval_ns,
+    };
+    crew.desk.begin(origin_ns, window);
+    let collected = attend(job, &mut crew, window)?;
+    let sockets = crew.dismiss();
+    tell(&told(collected, &crew, &sockets)?)
+}
+
+/// From the word to begin until the window is over and all of it is told.
+fn attend<'a>(job: &'a PageJob, crew: &mut Crew, window: Window) -> Result<Collected<'a>, Failed> {
+    let mut collected = Collected::new(sheet(job), window, 1);
+    while !collected.is_complete() {
+        let now = now_ns();
+        if now >= collected.next_mark() {
+            collected.reach(now)?;
+            crew.desk.look(now);
+        }
+        let wake_ns = collected.next_mark().min(now + LOOK_NS);
+        match crew.next_report(wake_ns.saturating_sub(now_ns()))? {
+            Some(Report::Passed(passed)) => collected.take(passed)?,
+            Some(Report::Drained) => {
+                let at_ns = collected.end_now(now_ns());
+                crew.desk.end_at(at_ns);
+                // CPU times belong to the window as it now is.
+                collected.reach(now_ns())?;
+            }
+            Some(Report::Opened | Report::Left(_) | Report::Failed(_)) | None => {}
+        }
+    }
+    Ok(collected)
+}
+
+fn sheet(job: &PageJob) -> Sheet<'_> {
+    let keys = match &job.application {
+        Application::Script(script) => script.redis.is_some() || script.memcached.is_some(),
+        Application::FastCgi(_) => false,
+    };
+    Sheet {
+        observe: &job.observe,
+        open_loop: job.arrivals.is_some(),
+        keys,
+        error_name: Box::new(|code| Word::name(code).to_owned()),
+    }
+}
+
+fn told(collected: Collected<'_>, crew: &Crew, sockets: &[TcpInfo]) -> Result<Finished, Failed> {
+    let sums = crew.desk.sums();
+    let kinds: Vec<&str> = sums.kinds.iter().map(String::as_str).collect();
+    let mut finished = collected.finish(&kinds)?;
+    finished.tcp = tcp_facts(sockets);
+    finished.services = sums.services;
+    finished.told = sums.told;
+    Ok(finished)
+}

@@ -1,0 +1,390 @@
+//! A page that the engine runs itself: turns to the services, and computing between them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use howfar_record::events::ServiceUse;
+use howfar_record::jobs::{PageConnect, PageJob, PageScript, PageStep, Service, Store, Workload};
+use howfar_record::{FailCode, Failed};
+use howfar_wire::mysql::command;
+
+use super::cpu::{Burner, Pace, thread_cpu_ns};
+use super::line::{Line, Room, Site};
+use super::note::unused;
+use super::{Company, Note, Page};
+use crate::clock::now_ns;
+use crate::draws::Draws;
+use crate::login::internal;
+use crate::replies::Outcome;
+use crate::tables::nothing_prepared;
+use crate::tcp_info::TcpInfo;
+use crate::workload::{Cursor, Memory, Program};
+
+/// Numbers of the services, here and in the kinds of latencies.
+const MYSQL: usize = 0;
+const REDIS: usize = 1;
+const MEMCACHED: usize = 2;
+const SERVICES: usize = 3;
+const KINDS: [&str; 2 * SERVICES + 1] = [
+    "turn.mysql",
+    "turn.redis",
+    "turn.memcached",
+    "connect.mysql",
+    "connect.redis",
+    "connect.memcached",
+    "cpu",
+];
+const NAMES: [&str; SERVICES] = ["mysql", "redis", "memcached"];
+const CONNECT: usize = SERVICES;
+const CPU: usize = 2 * SERVICES;
+/// Tells the draws of keys from those of statements' values, and the stores from each other.
+const STREAM: u64 = 0x5061_6765_0000_0000;
+
+/// What all workers share.
+struct Plan {
+    sites: [Option<Site>; SERVICES],
+    /// Whether a step needs it.
+    needed: [bool; SERVICES],
+    steps: Vec<PageStep>,
+    rounds: u64,
+    per_page: bool,
+    seed: u64,
+}
+
+impl Plan {
+    fn site(&self, service: usize) -> Result<&Site, Failed> {
+        self.sites[service]
+            .as_ref()
+            .ok_or_else(|| internal("a step needs a service that is not there"))
+    }
+}
+
+/// Everything before the first page: receipts, and a page for each worker.
+pub(super) fn company(job: &PageJob, script: &PageScript, cpus: &[u32]) -> Result<Company, Failed> {
+    let plan = Arc::new(plan(job, script)?);
+    let mut receipts = Vec::new();
+    let mut opened: [Vec<Line>; SERVICES] = Default::default();
+    for (service, site) in plan.sites.iter().enumerate() {
+        let Some(site) = site else { continue };
+        let (receipt, lines) = site.receipt(script.connect, job.workers, cpus)?;
+        receipts.push((site.name, receipt));
+        if plan.needed[service] && !plan.per_page {
+            opened[service] = lines;
+            opened[service].reverse();
+        } else {
+            lines.into_iter().for_each(Line::leave);
+        }
+    }
+    let (_, first) = receipts
+        .first()
+        .cloned()
+        .ok_or_else(|| internal("a script without a service"))?;
+    let pace = Pace::measured();
+    let pages = (0..u64::from(job.workers)).map(|place| {
+        let lines = opened.each_mut().map(Vec::pop);
+        Box::new(Script::new(&plan, place, lines, pace)) as Box<dyn Page>
+    });
+    let pages = pages.collect();
+    // More connections may have been opened than there are workers.
+    opened.into_iter().flatten().for_each(Line::leave);
+    Ok(Company {
+        receipt: first,
+        services: BTreeMap::from_iter(receipts),
+        kinds: KINDS.to_vec(),
+        pages,
+    })
+}
+
+fn plan(job: &PageJob, script: &PageScript) -> Result<Plan, Failed> {
+    let limits = (job.connect_timeout_ns, job.stall_timeout_ns);
+    let site = |number: usize, service: Option<&Service>, asked: Option<Workload>| {
+        service
+            .map(|service| {
+                let program = program(job, asked)?;
+                Site::new(NAMES[number], service, program, limits)
+            })
+            .transpose()
+    };
+    let keys = |keys: Option<&_>| keys.cloned().map(Workload::KeyValue);
+    let queries = script.queries().map(Workload::Custom);
+    let mut needed = [false; SERVICES];
+    for step in &script.steps {
+        match step {
+            PageStep::Query { .. } => needed[MYSQL] = true,
+            PageStep::Get { store, .. } => needed[number(*store)] = true,
+            PageStep::Cpu { .. } => {}
+        }
+    }
+    Ok(Plan {
+        sites: [
+            site(MYSQL, script.mysql.as_ref(), queries)?,
+            site(
+                REDIS,
+                script.redis.as_ref(),
+                keys(script.redis_keys.as_ref()),
+            )?,
+            site(
+                MEMCACHED,
+                script.memcached.as_ref(),
+                keys(script.memcached_keys.as_ref()),
+            )?,
+        ],
+        needed,
+        steps: script.steps.clone(),
+        rounds: u64::from(script.rounds),
+        per_page: script.connect == PageConnect::PerPage,
+        seed: job.seed,
+    })
+}
+
+fn program(job: &PageJob, asked: Option<Workload>) -> Result<Program, Failed> {
+    let Some(workload) = asked else {
+        return Ok(nothing_prepared());
+    };
+    Program::new(&workload, job.workers, job.seed).map_err(|wrong| {
+        Failed::new(
+            FailCode::BadJob,
+            format!("the job does not follow the contract: {wrong}"),
+            "Correct the page.",
+        )
+    })
+}
+
+fn number(store: Store) -> usize {
+    match store {
+        Store::Redis => REDIS,
+        Store::Memcached => MEMCACHED,
+    }
+}
+
+/// One worker's page, again and again.
+struct Script {
+    plan: Arc<Plan>,
+    place: u64,
+    /// Rounds that it has run, of all pages: each has its own draws.
+    round: u64,
+    lines: [Option<Line>; SERVICES],
+    memory: Memory,
+    cursor: Cursor,
+    keys: [Draws; SERVICES],
+    room: Room,
+    burner: Burner,
+    used: [ServiceUse; SERVICES],
+}
+
+impl Script {
+    fn new(plan: &Arc<Plan>, place: u64, lines: [Option<Line>; SERVICES], speed: Pace) -> Self {
+        let nothing = nothing_prepared();
+        let program = plan.sites[MYSQL]
+            .as_ref()
+            .map_or(&nothing, |site| &site.program);
+        Self {
+            memory: program.memory(place),
+            cursor: program.transaction(place, 0),
+            plan: Arc::clone(plan),
+            place,
+            round: 0,
+            lines,
+            keys: [Draws::of(0, 0, 0); SERVICES],
+            room: Room::new(),
+            burner: Burner::new(speed),
+            used: NAMES.map(unused),
+        }
+    }
+
+    /// Draw anew for the next round.
+    fn begin_round(&mut self, plan: &Plan) {
+        if let Some(site) = &plan.sites[MYSQL] {
+            self.cursor = site.program.transaction(self.place, self.round);
+        }
+        for store in [REDIS, MEMCACHED] {
+            let seed = plan.seed ^ STREAM ^ store as u64;
+            self.keys[store] = Draws::of(seed, self.place, self.round);
+        }
+        self.round += 1;
+    }
+
+    fn step(&mut self, plan: &Plan, step: &PageStep, note: &mut Note) -> Result<(), Failed> {
+        match step {
+            PageStep::Cpu { cpu_ns } => self.burner.burn(*cpu_ns),
+            PageStep::Query { repeat, .. } => {
+                for _ in 0..*repeat {
+                    self.query(plan, note)?;
+                }
+            }
+            PageStep::Get {
+                store,
+                keys_each,
+                repeat,
+            } => {
+                for _ in 0..*repeat {
+                    self.get(plan, number(*store), *keys_each, note)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn query(&mut self, plan: &Plan, note: &mut Note) -> Result<(), Failed> {
+        let site = plan.site(MYSQL)?;
+        let program = &site.program;
+        let Some(due) = self.cursor.next(program) else {
+            return Err(internal("a round has more queries than its statements"));
+        };
+        let line = line(&mut self.lines[MYSQL], site, MYSQL, &mut self.used, note)?;
+        self.room.packet.clear();
+        let (cursor, memory) = (&mut self.cursor, &mut self.memory);
+        command::query_with(&mut self.room.packet, |sql| {
+            program.write_text(due, cursor, memory, sql);
+        });
+        line.replies.begin_statement(false);
+        let doing = (self.place, program.kinds()[due.kind].name.as_str());
+        turn(
+            line,
+            site,
+            MYSQL,
+            &mut self.room,
+            doing,
+            &mut self.used,
+            note,
+        )
+    }
+
+    fn get(
+        &mut self,
+        plan: &Plan,
+        store: usize,
+        keys_each: u16,
+        note: &mut Note,
+    ) -> Result<(), Failed> {
+        let site = plan.site(store)?;
+        let commands = site
+            .program
+            .commands()
+            .ok_or_else(|| internal("a store without commands"))?;
+        let line = line(&mut self.lines[store], site, store, &mut self.used, note)?;
+        self.room.packet.clear();
+        commands.write_read(
+            keys_each,
+            &mut self.keys[store],
+            &mut self.room.packet,
+            &mut line.replies,
+        );
+        let doing = (self.place, "command.get");
+        turn(
+            line,
+            site,
+            store,
+            &mut self.room,
+            doing,
+            &mut self.used,
+            note,
+        )
+    }
+}
+
+/// The connection to a service, opened by the first step that needs it.
+fn line<'a>(
+    place: &'a mut Option<Line>,
+    site: &Site,
+    service: usize,
+    used: &mut [ServiceUse; SERVICES],
+    note: &mut Note,
+) -> Result<&'a mut Line, Failed> {
+    if place.is_none() {
+        let began = now_ns();
+        *place = Some(site.open()?);
+        note.latency(CONNECT + service, now_ns() - began);
+        used[service].connects += 1;
+    }
+    place
+        .as_mut()
+        .ok_or_else(|| internal("a connection that was just opened is not there"))
+}
+
+/// One request, and its answer to the last byte.
+fn turn(
+    line: &mut Line,
+    site: &Site,
+    service: usize,
+    room: &mut Room,
+    doing: (u64, &str),
+    used: &mut [ServiceUse; SERVICES],
+    note: &mut Note,
+) -> Result<(), Failed> {
+    let sent = now_ns();
+    let (outcome, came) = line.ask(site, room, doing)?;
+    note.latency(service, now_ns() - sent);
+    match &outcome {
+        Outcome::Done(done) => note.used.done(done),
+        Outcome::Told => {
+            if let Some(told) = line.replies.told() {
+                note.used.told(told);
+                used[service].hits += u64::from(told.hits);
+                used[service].misses += u64::from(told.misses);
+            }
+        }
+        Outcome::Failed(_) => {}
+    }
+    let used = &mut used[service];
+    used.requests += 1;
+    used.turns += 1;
+    used.bytes.to_server += room.packet.len() as u64;
+    used.bytes.to_client += came;
+    Ok(())
+}
+
+impl Page for Script {
+    fn open(&mut self) -> Result<(), Failed> {
+        let plan = Arc::clone(&self.plan);
+        if plan.per_page {
+            return Ok(());
+        }
+        for (service, site) in plan.sites.iter().enumerate() {
+            let missing = plan.needed[service] && self.lines[service].is_none();
+            if let Some(site) = site.as_ref().filter(|_| missing) {
+                self.lines[service] = Some(site.open()?);
+            }
+        }
+        Ok(())
+    }
+
+    fn run_one(&mut self, note: &mut Note) -> Result<(), Failed> {
+        let plan = Arc::clone(&self.plan);
+        let cpu = thread_cpu_ns();
+        self.used = NAMES.map(unused);
+        for _ in 0..plan.rounds {
+            self.begin_round(&plan);
+            for step in &plan.steps {
+                self.step(&plan, step, note)?;
+            }
+        }
+        if plan.per_page {
+            self.leave();
+        }
+        note.latency(CPU, thread_cpu_ns() - cpu);
+        for (used, site) in self.used.iter().zip(&plan.sites) {
+            if site.is_some() {
+                note.used.queries += used.requests;
+                note.used.turns += used.turns;
+                note.used.to_server += used.bytes.to_server;
+                note.used.to_client += used.bytes.to_client;
+                note.services.push(*used);
+            }
+        }
+        Ok(())
+    }
+
+    fn tcp(&self) -> Vec<TcpInfo> {
+        let open = self.lines.iter().flatten();
+        open.filter_map(Line::tcp).collect()
+    }
+
+    fn leave(&mut self) {
+        for line in &mut self.lines {
+            if let Some(line) = line.take() {
+                line.leave();
+            }
+        }
+    }
+}
