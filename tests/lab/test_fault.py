@@ -51,21 +51,20 @@ def _crash(asked: dict[str, Any], fault: str, **more: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ["mariadb", "mysql"], indirect=True)
 def test_what_a_crash_loses(name: str, cache: Path) -> None:
+    leaves = {
+        "asked": AFTER_SYNC,
+        "fault": "replica-leaves",
+        "after_ns": SECOND // 2,
+        "timeout_ms": 1000,
+        "away_ns": SECOND,
+        "measure_ns": 8 * SECOND,
+        "threads": 2,
+    }
     sync, lied, gone = _broken(
-        name,
-        cache,
-        _crash(AFTER_SYNC, "cut"),
-        _crash(AFTER_SYNC, "cut-to-primary", planted=True),
-        {
-            "asked": {**AFTER_SYNC, "durability": "off"},
-            "fault": "replica-leaves",
-            "after_ns": SECOND // 2,
-            "timeout_ms": 1000,
-            "away_ns": SECOND,
-            "measure_ns": 8 * SECOND,
-            "threads": 2,
-        },
+        name, cache, _crash(AFTER_SYNC, "cut"), _crash(AFTER_SYNC, "cut-to-primary", planted=True), leaves
     )
+    if gone["record"]["back_ns"] is None:  # a machine that is too busy takes it back too late for so short a window
+        (gone,) = _broken(name, cache, leaves | {"measure_ns": 40 * SECOND})
     kept = CrashRecord(**sync["record"])
     assert (kept.lost, kept.lost_keys) == (0, ())
     assert kept.acknowledged > 0 and kept.unknown <= THREADS
