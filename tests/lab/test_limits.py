@@ -180,9 +180,9 @@ def test_a_client_without_cpu_left_says_whose_figures_these_are(sandboxed: dict[
 
 def test_pure_latency(sandboxed: dict[str, Any]) -> None:
     limit = _limit(sandboxed["latency"])
-    assert re.search(
-        r"round trips take [89]\d %", limit["says"]
-    )  # of a few loaded processors, waking up takes the rest
+    share = re.search(r"round trips take (\d+) %", limit["says"])
+    # Of a few loaded processors, waking up takes the rest; where others have them too, more of it.
+    assert share and int(share[1]) >= (80 if others_cpus(sandboxed["latency"]) <= MANY_OTHERS else 50), limit["says"]
     assert "more bandwidth" in limit["would_not"]
 
 
