@@ -23,6 +23,7 @@ from howfar.engine.messages import (
     LoadJob,
     Measuring,
     Observed,
+    PageJob,
     Ready,
     Receipt,
     Target,
@@ -132,7 +133,8 @@ class FakeEngine:
     before: Callable[[LoadJob], None] = lambda job: None
     jobs: list[LoadJob] = field(default_factory=list)
 
-    def __call__(self, job: LoadJob, launcher: Launcher, on_event: Callable[[Event], None]) -> LoadOutcome:
+    def __call__(self, job: LoadJob | PageJob, launcher: Launcher, on_event: Callable[[Event], None]) -> LoadOutcome:
+        assert isinstance(job, LoadJob)
         self.jobs.append(job)
         self.before(job)
         assert isinstance(job.target, UnixTarget)

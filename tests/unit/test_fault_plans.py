@@ -9,9 +9,9 @@ import pytest
 from tests.unit.fake_lab import fake_info, finish, receipt
 
 from howfar.conduct.fault.fallback import AFTERWARDS_NS, AWAY_NS, LEAVES_NS
+from howfar.conduct.outcome import measured
 from howfar.conduct.rule import standing, why_stop
-from howfar.conduct.trial import measured
-from howfar.engine.messages import Measuring, Ready
+from howfar.engine.messages import LoadJob, Measuring, Ready, Sysbench, UnixTarget
 from howfar.engine.process import LoadOutcome
 from howfar.errors import PlanError
 from howfar.lab.replicated import SERVERS_TIMEOUT_MS
@@ -39,6 +39,10 @@ def test_a_run_that_breaks_things_ends_by_its_blocks(name: str) -> None:
         (),
         finish(10**9, 1000),
     )
+    target = UnixTarget(path="/s")
+    job = LoadJob(
+        target=target, user="u", database="d", workload=Sysbench(), connections=1, seed=1, warmup_ns=0, measure_ns=1
+    )
     blocks = loaded.plan.timing.max_blocks
     trials = tuple(
         Trial(
@@ -49,7 +53,7 @@ def test_a_run_that_breaks_things_ends_by_its_blocks(name: str) -> None:
             status=TrialStatus.OK,
             started_unix_ns=0,
             ended_unix_ns=1,
-            measured=measured(outcome),
+            measured=measured(job, outcome),
         )
         for number in range(blocks * len(info.arms))
     )

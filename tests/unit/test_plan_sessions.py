@@ -11,7 +11,7 @@ from tests.unit.fake_lab import FakeStage
 from howfar.analysis.workload_line import workload_line
 from howfar.cli import fitting
 from howfar.cli.fitting import fit
-from howfar.conduct.trial import load_job
+from howfar.conduct.jobs.statements import statements_job
 from howfar.engine.messages import Compression, LoadJob, Tls, UnixTarget
 from howfar.errors import PlanError
 from howfar.lab.stage import Trust
@@ -43,7 +43,7 @@ def test_levels_mean_sessions(factors: dict[str, Any], asked: SessionAsked) -> N
 
 def job(factors: dict[str, Any], trust: Trust | None = None) -> LoadJob:
     arm = Arm(name="it", role=ArmRole.CONTENDER, factors={"path": "socket", "threads": 3, **factors})
-    return load_job(load_plan("paths", quick=True).plan, arm, FakeStage(UnixTarget(path="/s"), trust=trust), 1)
+    return statements_job(load_plan("paths", quick=True).plan, arm, FakeStage(UnixTarget(path="/s"), trust=trust), 1)
 
 
 def test_the_engine_is_asked_for_what_the_cell_says() -> None:

@@ -12,7 +12,8 @@ from tests.unit.test_replication import ASKED, snapshot
 
 from howfar.analysis.workload_line import workload_line
 from howfar.cli.ground import lab_request
-from howfar.conduct.trial import load_facts, load_job, measured
+from howfar.conduct.jobs.statements import statements_job
+from howfar.conduct.outcome import load_facts
 from howfar.engine.inserts import SINGLE_ROW_INSERTS
 from howfar.engine.messages import LoadJob, Measuring, Ready, RttResult, Sysbench, UnixTarget
 from howfar.engine.process import LoadOutcome
@@ -145,11 +146,11 @@ def test_a_trial_costs_more_where_the_replica_is_far() -> None:
 
 def test_the_engine_inserts_single_rows_under_keys_of_its_own() -> None:
     arm = Arm(name="x", role=ArmRole.BASELINE, factors={"path": "socket", "threads": 4})
-    job = load_job(plan(), arm, FakeStage(UnixTarget(path="/s")), 1)
+    job = statements_job(plan(), arm, FakeStage(UnixTarget(path="/s")), 1)
     assert job.workload == SINGLE_ROW_INSERTS
     assert is_keyed(job.workload)
     writes = plan().model_copy(update={"workload": plan().workload.model_copy(update={"kind": "oltp_write_only"})})
-    sysbench = load_job(writes, arm, FakeStage(UnixTarget(path="/s")), 1).workload
+    sysbench = statements_job(writes, arm, FakeStage(UnixTarget(path="/s")), 1).workload
     assert isinstance(sysbench, Sysbench)
     assert sysbench.kind == "oltp_write_only"
     assert workload_line(plan().model_dump(mode="json"), {}).startswith("single_row_inserts: one short row")
@@ -172,11 +173,11 @@ def test_a_commit_is_the_statement_that_commits() -> None:
         target=UnixTarget(path="/s"), user="u", database="d", workload=SINGLE_ROW_INSERTS, connections=4, seed=1,
         warmup_ns=0, measure_ns=1000 * MS,
     )  # fmt: skip
-    single = load_facts(job, measured(outcome("transaction", "insert")), writes=True)
+    single = load_facts(job, outcome("transaction", "insert"), writes=True)
     assert (single.commits, single.commit_p50_ns) == (100, MS)
-    longer = load_facts(job, measured(outcome("transaction", "begin", "commit")), writes=True)
+    longer = load_facts(job, outcome("transaction", "begin", "commit"), writes=True)
     assert longer.commit_p50_ns == 3 * MS, "the statements before it wait for nobody"
-    reads = load_facts(job, measured(outcome("transaction", "commit")), writes=False)
+    reads = load_facts(job, outcome("transaction", "commit"), writes=False)
     assert (reads.commits, reads.commit_p50_ns) == (None, None), "an empty commit waits for nobody either"
     assert single.turn_ns == reads.turn_ns > 0
 

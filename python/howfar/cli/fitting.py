@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from howfar.errors import PlanError
+from howfar.errors import MissingError, PlanError, ServerMissing
 from howfar.plan.fitting import Fitted, check_rows, resumed_in_full, with_rows, without_levels
 from howfar.plan.names import Level
 from howfar.plan.sessions import session_asked
@@ -14,7 +14,11 @@ def fit(plan: Plan) -> Fitted:
 
     Raises ServerMissing, ServerCrashed, LabError; PlanError when nothing is left.
     """
-    _check_speaks_sql(plan)
+    _check_server(plan)
+    if plan.workload.kind == "key_value":
+        return Fitted(plan)
+    if plan.workload.kind == "page":
+        _check_page_servers(plan)
     if not plan.data.fit:
         check_rows(plan, _rows_at_all(plan))
     able = without_levels(plan, _lacking(plan))
@@ -22,17 +26,64 @@ def fit(plan: Plan) -> Fitted:
     return Fitted(sized.plan, (*able.said, *sized.said, *resumed_in_full(sized.plan)))
 
 
-def _check_speaks_sql(plan: Plan) -> None:
-    """Raises PlanError, ServerMissing, ServerCrashed."""
-    from howfar.lab.servers.kinds import STORES, find_server
+def _check_server(plan: Plan) -> None:
+    """The workload is of its kind. Raises PlanError, ServerMissing, ServerCrashed."""
+    from howfar.lab.servers.kinds import DIALECTS, STORES, find_server
 
+    of_keys = plan.workload.kind == "key_value"
     for server in plan.factors.server:
-        kind = find_server(server).kind if "/" in server else server
-        if kind in STORES:
+        kind = server if server in (*DIALECTS, *STORES) else find_server(server).kind
+        if of_keys == (kind in STORES):
+            continue
+        if of_keys:
             raise PlanError(
-                f"{kind} stores keys, and the workload of the plan {plan.name} is of SQL",
-                "Name a server that speaks SQL. `howfar lab --server` and a job of the engine's workload key_value take this one.",
+                f"{kind} speaks SQL, and the workload of the plan {plan.name} is of keys",
+                f"Name a store of keys: {', '.join(STORES)}.",
             )
+        raise PlanError(
+            f"{kind} stores keys, and the workload of the plan {plan.name} is of SQL",
+            "Name a server that speaks SQL, or give the plan the workload key_value.",
+        )
+
+
+def _check_page_servers(plan: Plan) -> None:
+    """All that stands beside the plan's server is here. Raises ServerMissing, ServerCrashed, MissingError."""
+    from howfar.lab.application.php_fpm import find_php_fpm
+    from howfar.lab.servers.kinds import find_server
+
+    for server in beside(plan):
+        find_server(server)
+    if "php" in plan.factors.application:
+        try:
+            find_php_fpm()
+        except MissingError as error:
+            raise MissingError(
+                f"plan {plan.name} asks a real PHP application for pages: {error.message}",
+                f'{error.advice} A plan of your own with application = "engine" needs none.',
+            ) from error
+
+
+def beside(plan: Plan) -> tuple[str, ...]:
+    """Kinds of the stores that the plan's pages need; Valkey where it is and Redis is not."""
+    from howfar.lab.servers.kinds import find_server
+
+    if plan.workload.kind != "page":
+        return ()
+    needed = {service for page in plan.factors.page for service in plan.pages[page].by_service}
+    found = []
+    if "redis" in needed:
+        try:
+            find_server("redis")
+            found.append("redis")
+        except ServerMissing as lacking:
+            try:
+                find_server("valkey")
+            except ServerMissing:
+                raise lacking from None
+            found.append("valkey")
+    if "memcached" in needed:
+        found.append("memcached")
+    return tuple(found)
 
 
 def _rows_at_all(plan: Plan) -> int:

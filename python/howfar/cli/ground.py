@@ -62,6 +62,7 @@ def open_ground(plan: Plan) -> AbstractContextManager[Laboratory]:
 
 def lab_request(plan: Plan) -> LabRequest:
     """What all cells together need."""
+    from howfar.cli.fitting import beside
     from howfar.lab.request import LabRequest
 
     factors = plan.factors
@@ -77,6 +78,8 @@ def lab_request(plan: Plan) -> LabRequest:
         contents=factors.content,
         replicas=_replicas(plan),
         prepare=SINGLE_ROW_INSERTS.prepare if plan.workload.kind == "single_row_inserts" else (),
+        beside=beside(plan),
+        application="php" in factors.application,
     )
 
 

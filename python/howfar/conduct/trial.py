@@ -10,24 +10,20 @@ from typing import Any, Protocol
 from howfar.conduct.fault.crash import Ground, run_crash
 from howfar.conduct.fault.fallback import run_fallback
 from howfar.conduct.fault.moments import fault_after_ns
+from howfar.conduct.jobs import job_of
+from howfar.conduct.outcome import load_facts, measured, not_as_asked
 from howfar.conduct.schedule import Place
-from howfar.engine.inserts import SINGLE_ROW_INSERTS
-from howfar.engine.messages import Compression, Finished, LoadJob, Measuring, Session, Sysbench, Tls, Workload
+from howfar.engine.messages import Finished, LoadJob, Measuring, PageJob
 from howfar.engine.process import Event, Launcher, LoadOutcome, run_load
-from howfar.engine.receipt_check import mismatches
 from howfar.errors import EngineError, LabError
-from howfar.lab.stage import Laboratory, LoadFacts, Stage, Trust, WindowWatch
+from howfar.lab.stage import Laboratory, Stage, WindowWatch
 from howfar.plan.cells import stream_seed
-from howfar.plan.sessions import SessionAsked, session_asked
 from howfar.plan.types import Plan, breaks
-from howfar.plan.workload import READ_ONLY
+from howfar.plan.workload import NOT_A_COMMIT
 from howfar.results.records import (
     Arm,
-    CpuRecord,
     CrashRecord,
     FallbackRecord,
-    HistogramRecord,
-    IntervalRecord,
     MachineLoad,
     Measured,
     Trial,
@@ -45,8 +41,8 @@ class Watch(Protocol):
     def finish(self) -> MachineLoad: ...
 
 
-Measure = Callable[[LoadJob, Launcher, Callable[[Event], None]], LoadOutcome]
-"""Runs a load job. Raises EngineError."""
+Measure = Callable[[LoadJob | PageJob, Launcher, Callable[[Event], None]], LoadOutcome]
+"""Runs a load or page job. Raises EngineError."""
 
 
 def _no_watch() -> Watch | None:
@@ -96,12 +92,13 @@ def run_trial(
     seen = _Seen()
     try:
         with laboratory.stage(arm.factors) as stage:
-            job = load_job(plan, arm, stage, stream_seed(seed, place.block))
+            job = job_of(plan, arm, stage, stream_seed(seed, place.block))
             if breaks(arm.factors):
+                assert isinstance(job, LoadJob), "a plan with a fault is of single-row inserts"
                 after_ns = fault_after_ns(seed, place.block, place.attempt, arm.name, plan.timing.measure_ns)
                 _break(job, str(arm.factors["fault"]), after_ns, stage, instruments, on_event, seen)
             else:
-                _measure(job, stage, instruments, on_event, seen, writes=plan.workload.kind not in READ_ONLY)
+                _measure(job, stage, instruments, on_event, seen, writes=plan.workload.kind not in NOT_A_COMMIT)
     except (LabError, EngineError) as error:
         seen.void_reason = error.message
     return Trial(
@@ -152,13 +149,13 @@ def _break(
     begun = stage.begun(session)
     replication = begun.receipt.get("replication", {}) | broken.receipt
     seen.receipt = {"session": session, **begun.receipt, "replication": replication}
-    seen.measured, seen.fault = measured(broken.outcome), broken.record
-    if unlike := (*begun.violations, *mismatches(job, broken.outcome.ready.receipt, must_resume=True)):
+    seen.measured, seen.fault = measured(job, broken.outcome), broken.record
+    if unlike := (*begun.violations, *not_as_asked(job, broken.outcome.ready)):
         seen.void_reason = "; ".join(unlike)
 
 
 def _measure(
-    job: LoadJob,
+    job: LoadJob | PageJob,
     stage: Stage,
     instruments: Instruments,
     on_event: Callable[[Event], None],
@@ -186,26 +183,18 @@ def _measure(
     except EngineError as error:
         raise _blame(error, stage) from error
     session = outcome.ready.receipt.model_dump(mode="json")
-    seen.measured = measured(outcome)
+    seen.measured = measured(job, outcome)
     seen.receipt = {"session": session}
-    obtained = stage.obtained(session, load_facts(job, seen.measured, writes))
+    obtained = stage.obtained(session, load_facts(job, outcome, writes))
     seen.receipt |= obtained.receipt
     if obtained.violations:
         seen.void_reason = "; ".join(obtained.violations)
-    elif unlike := mismatches(job, outcome.ready.receipt, must_resume=True):
+    elif unlike := not_as_asked(job, outcome.ready):
         seen.void_reason = "; ".join(unlike)
     elif seen.measured.transactions == 0:
-        seen.void_reason = "not one transaction ended in the measured window"
-
-
-def load_facts(job: LoadJob, seen: Measured, writes: bool) -> LoadFacts:
-    """`writes`: each transaction of the workload has something to commit."""
-    turn_ns = job.connections * seen.elapsed_ns / max(seen.turns, 1)
-    if not writes or not seen.transactions:
-        return LoadFacts(turn_ns)
-    by_kind = {histogram.kind: histogram for histogram in seen.histograms}
-    commit = by_kind.get("commit") or by_kind.get("transaction")  # without BEGIN and COMMIT the statement commits
-    return LoadFacts(turn_ns, seen.transactions, None if commit is None else commit.p50_ns)
+        seen.void_reason = (
+            f"not one {'page' if isinstance(job, PageJob) else 'transaction'} ended in the measured window"
+        )
 
 
 def _blame(error: EngineError, stage: Stage) -> LabError | EngineError:
@@ -218,69 +207,3 @@ def _blame(error: EngineError, stage: Stage) -> LabError | EngineError:
             said = said.rpartition(". ")[0] or said
         return LabError(f"{said}; the engine said: {error.message}", cause.advice)
     return error
-
-
-def load_job(plan: Plan, arm: Arm, stage: Stage, seed: int) -> LoadJob:
-    """The engine's job for one arm on a staged path."""
-    return LoadJob(
-        target=stage.target,
-        user=stage.user,
-        password=stage.password,
-        database=stage.database,
-        session=_session(session_asked(arm.factors), stage.trust),
-        workload=_workload(plan),
-        connections=int(arm.factors["threads"]),
-        seed=seed,
-        warmup_ns=plan.timing.warmup_ns,
-        measure_ns=plan.timing.measure_ns,
-        observe=stage.observe,
-    )
-
-
-def _workload(plan: Plan) -> Workload:
-    if plan.workload.kind == "single_row_inserts":
-        return SINGLE_ROW_INSERTS
-    tables = {"tables": plan.data.tables, "table_size": plan.data.table_size}
-    return Sysbench.model_validate(plan.workload.model_dump() | tables)
-
-
-def _session(asked: SessionAsked, trust: Trust | None) -> Session:
-    """The engine's session as a cell asks for it. The server's certificate is always checked."""
-    tls = None
-    if asked.tls is not None:
-        assert trust is not None, "a stage for an encrypted cell has a server with a certificate"
-        tls = Tls(
-            versions=asked.tls,
-            verify="full",
-            ca_file=trust.ca_file,
-            server_name=trust.server_name,
-            resumption=asked.resumption,
-        )
-    return Session(
-        tls=tls,
-        compression=Compression(algorithm=asked.algorithm, level=asked.level) if asked.algorithm else None,
-        connect="per_transaction" if asked.per_transaction else "persistent",
-    )
-
-
-def measured(outcome: LoadOutcome) -> Measured:
-    """The engine's events as a record."""
-    finished = outcome.finished
-    return Measured(
-        elapsed_ns=finished.elapsed_ns,
-        transactions=finished.transactions,
-        queries=finished.queries,
-        turns=finished.turns,
-        rows=finished.rows,
-        bytes_to_server=finished.bytes.to_server,
-        bytes_to_client=finished.bytes.to_client,
-        errors=finished.errors,
-        warmup_transactions=outcome.measuring.warmup_transactions,
-        connect_ns=outcome.ready.connect_ns,
-        cpu=tuple(CpuRecord(**use.model_dump()) for use in finished.cpu),
-        intervals=tuple(
-            IntervalRecord(**slice_.model_dump(include=set(IntervalRecord.model_fields)))
-            for slice_ in outcome.intervals
-        ),
-        histograms=tuple(HistogramRecord(**histogram.model_dump()) for histogram in finished.histograms),
-    )

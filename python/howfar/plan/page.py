@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 NO_PAGE = "none"
 MOST_IN_FLIGHT = 1024
 _MOST_TURNS = 100_000
-_MULTI = 10
+MULTI = 10
+"""Keys of a multi-get."""
 
 Count = Annotated[int, Field(ge=0, le=1000)]
 ShapeName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,29}$")]
@@ -69,7 +70,7 @@ class PageShape(Part):
             (self.point_selects, "point select"),
             (self.simple_ranges, f"range of {range_size} rows"),
             (self.redis_gets, "Redis get"),
-            (self.redis_multi_gets, f"Redis get of {_MULTI} keys"),
+            (self.redis_multi_gets, f"Redis get of {MULTI} keys"),
             (self.memcached_gets, "Memcached get"),
             (self.index_updates, "update in a transaction"),
         )

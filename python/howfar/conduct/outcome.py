@@ -1,0 +1,94 @@
+"""What came of a job: the engine's events as a record, what they tell the laboratory, and what was not as asked."""
+
+from __future__ import annotations
+
+from howfar.engine.key_value import KeyValue
+from howfar.engine.messages import Finished, LoadJob, PageJob, Ready
+from howfar.engine.process import LoadOutcome
+from howfar.engine.receipt_check import mismatches, page_mismatches
+from howfar.lab.stage import LoadFacts
+from howfar.results.records import CpuRecord, HistogramRecord, IntervalRecord, Measured, ServiceRecord
+
+
+def measured(job: LoadJob | PageJob, outcome: LoadOutcome) -> Measured:
+    finished = outcome.finished
+    return Measured(
+        elapsed_ns=finished.elapsed_ns,
+        transactions=finished.transactions,
+        queries=finished.queries,
+        turns=finished.turns,
+        rows=finished.rows,
+        bytes_to_server=finished.bytes.to_server,
+        bytes_to_client=finished.bytes.to_client,
+        errors=finished.errors,
+        warmup_transactions=outcome.measuring.warmup_transactions,
+        connect_ns=outcome.ready.connect_ns,
+        cpu=tuple(CpuRecord(**use.model_dump()) for use in finished.cpu),
+        intervals=tuple(
+            IntervalRecord(**slice_.model_dump(include=set(IntervalRecord.model_fields)))
+            for slice_ in outcome.intervals
+        ),
+        histograms=tuple(HistogramRecord(**histogram.model_dump()) for histogram in finished.histograms),
+        services=_services(job, finished),
+        told=finished.told,
+    )
+
+
+def _services(job: LoadJob | PageJob, finished: Finished) -> tuple[ServiceRecord, ...]:
+    """Of a page the engine's own; a load of keys is of one service, and its sums are that one's."""
+    if isinstance(job, PageJob):
+        return tuple(
+            ServiceRecord(
+                **use.model_dump(exclude={"bytes"}),
+                bytes_to_server=use.bytes.to_server,
+                bytes_to_client=use.bytes.to_client,
+            )
+            for use in finished.services
+        )
+    if not isinstance(job.workload, KeyValue) or finished.lookups is None:
+        return ()
+    return (
+        ServiceRecord(
+            service="redis" if job.workload.is_redis else "memcached",
+            connects=0,
+            requests=finished.queries,
+            turns=finished.turns,
+            bytes_to_server=finished.bytes.to_server,
+            bytes_to_client=finished.bytes.to_client,
+            hits=finished.lookups.hits,
+            misses=finished.lookups.misses,
+        ),
+    )
+
+
+def load_facts(job: LoadJob | PageJob, outcome: LoadOutcome, writes: bool) -> LoadFacts:
+    """`writes`: each transaction of the workload has something to commit."""
+    finished = outcome.finished
+    if isinstance(job, PageJob):
+        receipts = {name: receipt.model_dump(mode="json") for name, receipt in outcome.ready.services.items()}
+        return LoadFacts(_page_turn_ns(finished), sessions=receipts)
+    turn_ns = job.connections * finished.elapsed_ns / max(finished.turns, 1)
+    if not writes or not finished.transactions:
+        return LoadFacts(turn_ns)
+    by_kind = {histogram.kind: histogram for histogram in finished.histograms}
+    commit = by_kind.get("commit") or by_kind.get("transaction")  # without BEGIN and COMMIT the statement commits
+    return LoadFacts(turn_ns, finished.transactions, None if commit is None else commit.p50_ns)
+
+
+def _page_turn_ns(finished: Finished) -> float:
+    """The mean of a turn, without the computing between turns: by the engine's clock, or as the application told."""
+    turns = [histogram for histogram in finished.histograms if histogram.kind.startswith("turn.")]
+    count = sum(histogram.count for histogram in turns)
+    if count:
+        return sum(histogram.mean_ns * histogram.count for histogram in turns) / count
+    told = finished.told
+    services = [name.removesuffix("_turns") for name in told if name.endswith("_turns")]
+    spent_ns = sum(told.get(f"{name}_ns", 0) for name in services)
+    return spent_ns / max(sum(told[f"{name}_turns"] for name in services), 1)
+
+
+def not_as_asked(job: LoadJob | PageJob, ready: Ready) -> tuple[str, ...]:
+    """By the engine's own receipts; each a sentence."""
+    if isinstance(job, PageJob):
+        return page_mismatches(job, ready)
+    return mismatches(job, ready.receipt, must_resume=True)

@@ -1,0 +1,211 @@
+"""Plans of pages and of keys: what makes sense, which cells there are, and the script that a page becomes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from howfar.conduct.jobs.pages import page_script
+from howfar.engine.messages import CpuStep, GetStep, QueryStep, Service, UnixTarget
+from howfar.engine.page import PageScript, ServiceName
+from howfar.errors import PlanError
+from howfar.plan.cells import cells
+from howfar.plan.estimate import LABORATORY_NS, cost
+from howfar.plan.load import load_plan
+from howfar.plan.page import PageShape
+from howfar.plan.types import Plan, restore_plan
+
+PLAN = """name = "mine"
+question = "One or two?"
+[workload]
+kind = "page"
+[data]
+tables = 1
+table_size = 1000
+[pages.small]
+point_selects = 3
+redis_gets = 2
+[pages.large]
+rounds = 4
+point_selects = 5
+simple_ranges = 1
+index_updates = 2
+redis_gets = 3
+redis_multi_gets = 1
+memcached_gets = 2
+[factors]
+path = ["socket", "remote"]
+page = ["small", "large"]
+application = ["php", "engine"]
+app_cpu = ["0ms", "2.5ms"]
+threads = [1, 8]
+placement = "machines"
+[baseline]
+path = "socket"
+page = "large"
+application = "php"
+app_cpu = "0ms"
+threads = 8
+"""
+LEFT_OUT = """[[leave_out]]
+application = "engine"
+app_cpu = "2.5ms"
+[[leave_out]]
+application = "engine"
+threads = [8]
+"""
+SERVICES: dict[ServiceName, Service] = {
+    name: Service(target=UnixTarget(path=f"/{name}")) for name in ("mysql", "redis", "memcached")
+}
+
+
+def plan_of(tmp_path: Path, text: str) -> Plan:
+    file = tmp_path / "mine.toml"
+    file.write_text(text)
+    return load_plan(str(file)).plan
+
+
+def turns(script: PageScript) -> dict[str, int]:
+    """Counted step by step, as whoever runs it does."""
+    found: dict[str, int] = {}
+    for step in script.steps:
+        if isinstance(step, QueryStep):
+            found["mysql"] = found.get("mysql", 0) + step.repeat
+        elif isinstance(step, GetStep):
+            found[step.store] = found.get(step.store, 0) + step.repeat
+    return {service: count * script.rounds for service, count in found.items()}
+
+
+def test_cells_have_names_that_say_the_page_first(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, PLAN)
+    names = [cell.name for cell in cells(plan)]
+    assert len(names) == len(set(names)) == 2**5 + 1
+    assert names[0] == "large, socket, PHP, 8 in flight, 0 ms CPU"
+    assert "small, remote, engine, 1 in flight, 2.5 ms CPU" in names
+
+
+def test_what_is_left_out_is_not_measured(tmp_path: Path) -> None:
+    found = cells(plan_of(tmp_path, PLAN + LEFT_OUT))
+    engines = [cell.factors for cell in found if cell.factors["application"] == "engine"]
+    assert len(found) == 2**4 + 2**2 + 1
+    assert all((cell["app_cpu_ns"], cell["threads"]) == (0, 1) for cell in engines)
+
+
+def test_a_plan_with_pages_comes_back_from_a_run_file(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, PLAN + LEFT_OUT)
+    assert restore_plan(plan.model_dump(mode="json")) == plan
+    assert [cell.name for cell in cells(restore_plan(plan.model_dump(mode="json")))] == [c.name for c in cells(plan)]
+
+
+REFUSED = [
+    ('page = ["small", "large"]\n', "", "the workload page needs a page: name a shape", "small, large"),
+    ('"small", "large"]', '"small", "huge"]', "there is no [pages.huge] (there: small, large)", ""),
+    ('placement = "machines"', 'placement = "isolated"', 'pages ask for placement = "machines"', ""),
+    ("tables = 1\n", "tables = 2\n", "a page reads one table", ""),
+    ("redis_gets = 2", "redis_gets = -2", "pages.small.redis_gets = -2", ""),
+    ("redis_gets = 2", "redis_get = 2", "10: unknown field pages.small.redis_get", "rounds, point_selects"),
+    ("point_selects = 3\nredis_gets = 2", "rounds = 3", "pages.small: 0 turns", ""),
+    ('"2.5ms"]', '"11s"]', "what computes for so long is no page", ""),
+    ("threads = [1, 8]", 'threads = [1, 8]\ntls = "1.3"', "pages are plain", ""),
+    ("threads = [1, 8]", 'threads = [1, 8]\ncompression = "zlib"', "compression is of MySQL's protocol", ""),
+    ("threads = [1, 8]", 'threads = [1, 8]\nreplication = "async"', "replication is asked of commits", ""),
+    ("threads = [1, 8]", "threads = [1, 1025, 8]", "at most 1024 pages in flight", ""),
+    ('kind = "page"', 'kind = "oltp_read_only"', "page means nothing to the workload oltp_read_only", ""),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "message", "advice"), REFUSED)
+def test_what_makes_no_sense_is_refused(tmp_path: Path, old: str, new: str, message: str, advice: str) -> None:
+    assert old in PLAN
+    with pytest.raises(PlanError) as caught:
+        plan_of(tmp_path, PLAN.replace(old, new))
+    assert message in caught.value.message
+    assert advice in caught.value.message + caught.value.advice
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("[[leave_out]]\nthreads = 4\n", "table 1 of leave_out matches no cell"),
+        ("[[leave_out]]\n", "an empty table: it would leave out every cell"),
+        ('[[leave_out]]\npage = "large"\n', "baseline names"),
+        ("[[leave_out]]\nthread = 8\n", "unknown field leave_out.thread"),
+    ],
+)
+def test_what_is_left_out_wrongly_is_said(tmp_path: Path, table: str, message: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        plan_of(tmp_path, PLAN + table)
+    assert message in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ('compression = "zlib"', "compression is of MySQL's protocol"),
+        ('content = "text"', "content is of tables"),
+        ('page = "small"', "page means nothing"),
+    ],
+)
+def test_keys_have_no_tables_and_no_pages(tmp_path: Path, lines: str, message: str) -> None:
+    text = PLAN[: PLAN.index("[data]")].replace('"page"', '"key_value"')
+    text += f'[factors]\npath = "socket"\nserver = "redis"\n{lines}\n[baseline]\n'
+    with pytest.raises(PlanError) as caught:
+        plan_of(tmp_path, text)
+    assert message in caught.value.message
+
+
+def test_a_store_of_keys_loads_no_table(tmp_path: Path) -> None:
+    text = PLAN[: PLAN.index("[data]")].replace('"page"', '"key_value"')
+    plan = plan_of(tmp_path, text + '[factors]\npath = ["socket", "tcp"]\nserver = "redis"\n[baseline]\npath = "tcp"\n')
+    assert cost(plan).first_time_ns == 0
+
+
+def test_a_script_takes_the_turns_of_its_shape(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, PLAN)
+    for name, shape in plan.pages.items():
+        script = page_script(plan, name, 0, SERVICES)
+        assert turns(script) == shape.by_service
+        assert sum(turns(script).values()) == shape.turns
+        assert list(script.services) == list(shape.by_service), "no service that it does not ask"
+    assert plan.pages["large"].by_service == {"mysql": 40, "redis": 16, "memcached": 8}
+
+
+def test_application_cpu_is_dealt_to_the_rounds(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, PLAN)
+    script = page_script(plan, "large", 2_500_000, SERVICES)
+    computing = [step for step in script.steps if isinstance(step, CpuStep)]
+    assert [step.cpu_ns for step in computing] == [625_000]
+    assert isinstance(script.steps[-1], CpuStep)
+    assert not [step for step in page_script(plan, "large", 0, SERVICES).steps if isinstance(step, CpuStep)]
+
+
+def test_connections_by_page_are_the_scripts(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, PLAN)
+    assert page_script(plan, "small", 0, SERVICES, per_page=True).connect == "per_page"
+    assert page_script(plan, "small", 0, SERVICES).connect == "persistent"
+
+
+def test_updates_are_in_one_transaction_and_ranges_are_whole(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, PLAN)
+    script = page_script(plan, "large", 0, SERVICES)
+    asked = [step.statement for step in script.steps if isinstance(step, QueryStep)]
+    assert asked[-3:] == ["begin", "update", "commit"]
+    sql = {statement.name: statement for statement in script.statements}
+    (first,) = sql["range"].parameters
+    assert first.kind == "integer"
+    assert first.high + plan.workload.range_size - 1 == plan.data.table_size
+    assert sql["range"].sql.endswith(f"LIMIT {plan.workload.range_size}")
+
+
+def test_a_page_in_words() -> None:
+    shape = PageShape(rounds=2, point_selects=3, redis_gets=1)
+    assert shape.in_words(20) == "2 rounds of 3 x point select, 1 x Redis get: 8 turns"
+
+
+def test_the_shipped_pages_are_what_their_comments_say() -> None:
+    for quick in (True, False):
+        plan = load_plan("page", quick).plan
+        assert {name: shape.turns for name, shape in plan.pages.items()} == {"heavy": 200, "light": 20}
+    budget = load_plan("page", quick=True).plan
+    assert 25 * 10**9 + cost(budget).least_ns - LABORATORY_NS <= 590 * 10**9
