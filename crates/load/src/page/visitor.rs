@@ -1,19 +1,290 @@
-//! A page that a real application makes, asked for over FastCGI.
+//! A page that a real application makes, asked for over FastCGI as a web server does it.
+//!
+//! A page is over with the last byte of its end, and that is when a web server closes too: what the application tidies up behind it is
+//! felt by the next page, as it is there. Not here: the codec (`howfar_wire::fastcgi`), whether a page is good ([`verdict`]).
 
-use howfar_record::jobs::{FastCgi, PageJob};
-use howfar_record::{FailCode, Failed};
+mod verdict;
 
-use super::Company;
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use howfar_record::Failed;
+use howfar_record::events::Receipt;
+use howfar_record::jobs::{FastCgi, PageJob, Target};
+use howfar_wire::fastcgi::{self, Malformed, Reply};
+use rustix::io::Errno;
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{self, AddressFamily, RecvFlags, SocketFlags, SocketType};
+
+use super::line::send_all;
+use super::{Company, Note, Page};
+use crate::clock::now_ns;
 use crate::failure;
+use crate::receipt::peer_pid;
+use crate::socket::{Address, Begun};
+
+/// What is measured of a page beside its latency; these are numbers into it.
+const KINDS: [&str; 2] = ["connect.application", "queue.application"];
+const CONNECT: usize = 0;
+/// A wait for room in the application's queue of new connections: what a full one costs, and by its count how often it was full.
+const QUEUE: usize = 1;
+/// Most answers come in one piece.
+const BUFFER: usize = 64 * 1024;
+
+/// The application as all workers see it.
+#[derive(Debug)]
+struct Site {
+    asked: FastCgi,
+    address: Address,
+    /// The same for each page.
+    request: Vec<u8>,
+    connect_ns: u64,
+    stall_ns: u64,
+}
+
+/// One worker's way to it.
+struct Visitor {
+    site: Arc<Site>,
+    place: u64,
+    /// The connection that is kept.
+    kept: Option<OwnedFd>,
+    reply: Reply,
+    buffer: Vec<u8>,
+}
+
+/// What became of a request.
+#[derive(Debug)]
+enum Heard {
+    /// Its end came.
+    End,
+    /// The application closed the connection without having read it.
+    Unread,
+}
 
 /// Everything before the first page: the receipt, and a visitor for each worker.
-pub(super) fn company(_job: &PageJob, asked: &FastCgi, _cpus: &[u32]) -> Result<Company, Failed> {
-    Err(Failed::new(
-        FailCode::BadJob,
-        format!(
-            "pages of {} cannot be asked for: this engine does not speak FastCGI yet",
-            failure::place(&asked.target)
-        ),
-        "Use an engine that does.",
-    ))
+pub(super) fn company(job: &PageJob, asked: &FastCgi, cpus: &[u32]) -> Result<Company, Failed> {
+    let site = Arc::new(Site::new(job, asked)?);
+    let first = site.connect(&mut Note::default())?;
+    let receipt = site.receipt(&first, job.workers, cpus);
+    // Where connections are not kept this one is closed without a request, which an application passes over.
+    let mut kept = asked.keep_connection.then_some(first);
+    let visitor = |place| -> Box<dyn Page> {
+        Box::new(Visitor {
+            site: Arc::clone(&site),
+            place,
+            kept: kept.take(),
+            reply: Reply::new(asked.ends_with.len()),
+            buffer: vec![0; BUFFER],
+        })
+    };
+    Ok(Company {
+        receipt,
+        services: BTreeMap::new(),
+        kinds: KINDS.to_vec(),
+        pages: (0..u64::from(job.workers)).map(visitor).collect(),
+    })
 }
+
+impl Site {
+    fn new(job: &PageJob, asked: &FastCgi) -> Result<Self, Failed> {
+        let mut request = Vec::new();
+        let parameters = asked.parameters.iter();
+        fastcgi::request(
+            &mut request,
+            parameters.map(|(name, value)| (name.as_bytes(), value.as_bytes())),
+            asked.keep_connection,
+        );
+        Ok(Self {
+            asked: asked.clone(),
+            address: Address::parse(&asked.target)?,
+            request,
+            connect_ns: job.connect_timeout_ns,
+            stall_ns: job.stall_timeout_ns,
+        })
+    }
+
+    /// Connect, and wait for room in the application's queue where it is full.
+    fn connect(&self, note: &mut Note) -> Result<OwnedFd, Failed> {
+        let began_ns = now_ns();
+        let begun = self.address.connect().map_err(|error| {
+            verdict::not_there(failure::refused(&self.asked.target, &error), &error)
+        })?;
+        let socket = match begun {
+            Begun::Connected(socket) => {
+                rustix::io::ioctl_fionbio(&socket, false).map_err(|error| self.io(error))?;
+                socket
+            }
+            // A Unix socket is connected at once or not at all.
+            Begun::Busy | Begun::Pending(_) => {
+                let socket = self.queue()?;
+                note.latency(QUEUE, now_ns().saturating_sub(began_ns));
+                socket
+            }
+        };
+        self.patience(&socket, Timeout::Recv, self.stall_ns)?;
+        self.patience(&socket, Timeout::Send, self.stall_ns)?;
+        note.latency(CONNECT, now_ns().saturating_sub(began_ns));
+        Ok(socket)
+    }
+
+    /// The kernel wakes whoever waits for a queue when there is room in it, in turn: nobody has to look again and again.
+    fn queue(&self) -> Result<OwnedFd, Failed> {
+        let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
+        let socket = net::socket_with(family, kind, SocketFlags::CLOEXEC, None)
+            .map_err(|error| self.io(error))?;
+        self.patience(&socket, Timeout::Send, self.connect_ns)?;
+        loop {
+            let answer = match &self.address {
+                Address::Unix(address) => net::connect(&socket, address),
+                Address::Tcp(address) => net::connect(&socket, address),
+            };
+            match answer {
+                Ok(()) => return Ok(socket),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
+                    return Err(verdict::full(&self.asked.target, self.connect_ns));
+                }
+                Err(error) => {
+                    let error = error.into();
+                    let failed = failure::refused(&self.asked.target, &error);
+                    return Err(verdict::not_there(failed, &error));
+                }
+            }
+        }
+    }
+
+    fn patience(&self, socket: &OwnedFd, way: Timeout, ns: u64) -> Result<(), Failed> {
+        sockopt::set_socket_timeout(socket, way, Some(Duration::from_nanos(ns)))
+            .map_err(|error| self.io(error))
+    }
+
+    fn receipt(&self, socket: &OwnedFd, threads: u32, cpus: &[u32]) -> Receipt {
+        Receipt {
+            address_family: self.address.family(),
+            local_address: None,
+            peer_address: self.asked_for(),
+            peer_pid: peer_pid(socket),
+            server_version: String::new(),
+            server_connection_id: None,
+            auth_plugin: "none".to_owned(),
+            protocol_mode: "fastcgi",
+            tls_version: None,
+            tls_cipher: None,
+            tls_client_version: None,
+            tls_client_cipher: None,
+            tls_group: None,
+            tls_retried: None,
+            tls_resumed: None,
+            connect_turns: 0,
+            compression: None,
+            compression_level: None,
+            tcp_mss: None,
+            tcp_nodelay: None,
+            congestion_control: None,
+            driver: "threads",
+            client_threads: threads,
+            client_cpus: cpus.to_vec(),
+        }
+    }
+
+    fn asked_for(&self) -> String {
+        match &self.asked.target {
+            Target::Unix { path } => path.clone(),
+            tcp @ Target::Tcp { .. } => failure::place(tcp),
+        }
+    }
+
+    fn io(&self, error: Errno) -> Failed {
+        failure::broken(&self.asked.target, &error.into())
+    }
+}
+
+impl Visitor {
+    /// Send the request and take the reply to its end. `fresh`: nothing went over this connection before.
+    fn ask(&mut self, socket: &OwnedFd, fresh: bool, note: &mut Note) -> Result<Heard, Failed> {
+        self.reply.begin();
+        match send_all(socket, &self.site.request) {
+            Err(Errno::PIPE) if !fresh => return Ok(Heard::Unread),
+            // Closed, but it may have said why.
+            Ok(()) | Err(Errno::PIPE) => {}
+            Err(Errno::AGAIN) => return Err(self.stalled()),
+            Err(error) => return Err(self.site.io(error)),
+        }
+        note.used.to_server += self.site.request.len() as u64;
+        let mut came = 0;
+        loop {
+            let count = match net::recv(socket, &mut self.buffer[..], RecvFlags::empty()) {
+                Ok((0, _)) => return Err(verdict::gone(&self.site.asked.target, &self.reply)),
+                Ok((count, _)) => count,
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => return Err(self.stalled()),
+                // The kernel's word for a request that was thrown away with the connection.
+                Err(Errno::CONNRESET) if !fresh && came == 0 => return Ok(Heard::Unread),
+                Err(Errno::CONNRESET) => {
+                    return Err(verdict::gone(&self.site.asked.target, &self.reply));
+                }
+                Err(error) => return Err(self.site.io(error)),
+            };
+            came += count;
+            note.used.to_client += count as u64;
+            let ended = self.reply.feed(&self.buffer[..count]);
+            if ended.map_err(|error| self.malformed(error))? {
+                return Ok(Heard::End);
+            }
+        }
+    }
+
+    fn stalled(&self) -> Failed {
+        failure::stalled(
+            &self.site.asked.target,
+            self.place,
+            "page",
+            self.site.stall_ns,
+        )
+    }
+
+    fn malformed(&self, error: Malformed) -> Failed {
+        verdict::malformed(&self.site.asked.target, error, &self.reply)
+    }
+}
+
+impl Page for Visitor {
+    fn open(&mut self) -> Result<(), Failed> {
+        if self.site.asked.keep_connection && self.kept.is_none() {
+            self.kept = Some(self.site.connect(&mut Note::default())?);
+        }
+        Ok(())
+    }
+
+    fn run_one(&mut self, note: &mut Note) -> Result<(), Failed> {
+        note.used.queries = 1;
+        note.used.turns = 1;
+        let mut kept = self.kept.take();
+        loop {
+            let fresh = kept.is_none();
+            let socket = match kept.take() {
+                Some(socket) => socket,
+                None => self.site.connect(note)?,
+            };
+            match self.ask(&socket, fresh, note)? {
+                // It closes connections when it likes, between requests.
+                Heard::Unread => continue,
+                Heard::End if self.site.asked.keep_connection => self.kept = Some(socket),
+                Heard::End => {}
+            }
+            let told = verdict::judge(&self.site.asked, &self.reply)?;
+            note.told.extend(told.iter().cloned());
+            return Ok(());
+        }
+    }
+
+    fn leave(&mut self) {
+        self.kept = None;
+    }
+}
+
+#[cfg(test)]
+#[path = "visitor_tests.rs"]
+mod tests;

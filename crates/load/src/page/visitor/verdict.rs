@@ -1,0 +1,162 @@
+//! Whether an application's page is one, and what is said where it is not: an application that fails pages measures nothing.
+
+use std::io;
+
+use howfar_record::jobs::{FastCgi, Target};
+use howfar_record::{FailCode, Failed};
+use howfar_wire::fastcgi::{Malformed, ProtocolStatus, Reply};
+
+use crate::failure::place;
+
+/// Most characters of what the application said that a failure repeats.
+const LONGEST_SAID: usize = 200;
+const GOOD: u16 = 200;
+
+const LOOK: &str = "Look into the application's log (PHP-FPM: error_log, catch_workers_output), and ask for the page as a web server does.";
+
+/// What the page tells of itself, or what is wrong with it.
+pub(super) fn judge<'a>(asked: &FastCgi, reply: &'a Reply) -> Result<&'a [(String, u64)], Failed> {
+    let wrong = |what: String, advice: &str| Err(bad(&asked.target, &what, reply, advice));
+    let end = reply.end();
+    let protocol = end.map_or(ProtocolStatus::Complete, |end| end.protocol);
+    match protocol {
+        ProtocolStatus::Complete => {}
+        ProtocolStatus::OneAtATime => {
+            return wrong(
+                "refused a request: it takes one at a time over a connection".to_owned(),
+                "Let connections not be kept (keep_connection).",
+            );
+        }
+        ProtocolStatus::Overloaded => {
+            return wrong(
+                "refused a request: it is overloaded".to_owned(),
+                "Give the application more children (PHP-FPM: pm.max_children), or use fewer workers.",
+            );
+        }
+        ProtocolStatus::UnknownRole => {
+            return wrong(
+                "refused a request: it is no responder".to_owned(),
+                "Name the socket of an application that answers requests, as PHP-FPM's.",
+            );
+        }
+    }
+    let Some(response) = reply.response() else {
+        return wrong("ended a page within its headers".to_owned(), LOOK);
+    };
+    if response.status != GOOD {
+        let advice = match response.status {
+            404 => {
+                "Check SCRIPT_FILENAME: the application must find and be allowed to run this file (PHP-FPM: security.limit_extensions)."
+            }
+            403 => {
+                "Check that the application may read the page's file and every directory above it."
+            }
+            _ => LOOK,
+        };
+        return wrong(
+            format!("answered a page with status {}", response.status),
+            advice,
+        );
+    }
+    if reply.errors_bytes() > 0 {
+        return wrong(
+            "made a page and complained".to_owned(),
+            "Mend what it complains of, or let it write that elsewhere (PHP: log_errors, error_log).",
+        );
+    }
+    if let Some(code) = end.map(|end| end.application).filter(|&code| code != 0) {
+        return wrong(format!("ended a page with exit code {code}"), LOOK);
+    }
+    if reply.body_ends() != asked.ends_with.as_bytes() {
+        return wrong(
+            format!(
+                "sent a page of {} bytes that does not end as it should",
+                reply.body_bytes()
+            ),
+            "The page broke off, or is another one: look into the application's log and at its script.",
+        );
+    }
+    Ok(&response.told)
+}
+
+/// A failure of the application's own doing.
+fn bad(target: &Target, what: &str, reply: &Reply, advice: &str) -> Failed {
+    Failed::new(
+        FailCode::ServerError,
+        format!(
+            "the application behind {} {what}{}",
+            place(target),
+            said(reply)
+        ),
+        advice,
+    )
+}
+
+/// The connection ended before the page did.
+pub(super) fn gone(target: &Target, reply: &Reply) -> Failed {
+    Failed::new(
+        FailCode::ServerGone,
+        format!(
+            "the application behind {} closed the connection before its page ended{}",
+            place(target),
+            said(reply)
+        ),
+        "Look into the application's log: it may have crashed, or been ended by a limit (PHP-FPM: request_terminate_timeout, memory_limit).",
+    )
+}
+
+pub(super) fn malformed(target: &Target, error: Malformed, reply: &Reply) -> Failed {
+    Failed::new(
+        FailCode::Protocol,
+        format!(
+            "{} sent what is not FastCGI, or no page over it: {error}{}",
+            place(target),
+            said(reply)
+        ),
+        "Check that the socket is that of an application that speaks FastCGI, as PHP-FPM does, and what its page sends as headers.",
+    )
+}
+
+/// No room in the application's queue for too long.
+pub(super) fn full(target: &Target, limit_ns: u64) -> Failed {
+    Failed::new(
+        FailCode::Connect,
+        format!(
+            "the application behind {} had no room for another connection within {:.1} s",
+            place(target),
+            limit_ns as f64 / 1e9
+        ),
+        "Check that the application takes connections; allow a longer queue (PHP-FPM: listen.backlog), more children (pm.max_children), or use fewer workers.",
+    )
+}
+
+/// `failed` came of `error` while connecting: what to do about an application.
+pub(super) fn not_there(mut failed: Failed, error: &io::Error) -> Failed {
+    if matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+    ) {
+        "Start the application, or name the socket that it listens on (PHP-FPM: listen)."
+            .clone_into(&mut failed.advice);
+    }
+    failed
+}
+
+/// The beginning of what the application said, errors first.
+fn said(reply: &Reply) -> String {
+    let bytes = if reply.errors_bytes() > 0 {
+        reply.errors_begin()
+    } else {
+        reply.body_begins()
+    };
+    let plain = |letter: char| if letter.is_control() { ' ' } else { letter };
+    let text: String = String::from_utf8_lossy(bytes)
+        .chars()
+        .map(plain)
+        .take(LONGEST_SAID)
+        .collect();
+    match text.trim() {
+        "" => String::new(),
+        text => format!("; it said `{text}`"),
+    }
+}

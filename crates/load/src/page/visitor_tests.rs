@@ -1,0 +1,412 @@
+//! The visitor against small applications of this process.
+
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use howfar_record::jobs::Application;
+use howfar_record::{FailCode, Failed};
+use rustix::net::{self as raw, SocketAddrUnix, bind, listen};
+
+use super::*;
+
+const STDOUT: u8 = 6;
+const STDERR: u8 = 7;
+const END: u8 = 3;
+const GOOD: &[u8] =
+    b"X-Howfar-Page: cpu_ns=7,hits=2\r\nContent-type: text/html\r\n\r\n<p>page done\n";
+const SECRET: &str = "/a/secret/path";
+
+fn record(kind: u8, content: &[u8]) -> Vec<u8> {
+    let [high, low] = (content.len() as u16).to_be_bytes();
+    let padding = content.len() as u8 % 8;
+    let mut out = vec![1, kind, 0, 1, high, low, padding, 0];
+    out.extend_from_slice(content);
+    out.resize(out.len() + usize::from(padding), 0);
+    out
+}
+
+/// A whole reply with this response.
+fn reply(content: &[u8]) -> Vec<u8> {
+    [
+        record(STDOUT, content),
+        record(STDOUT, b""),
+        record(END, &[0; 8]),
+    ]
+    .concat()
+}
+
+/// Read a request; whether the connection shall be kept. `None`: the other side has gone.
+fn read_request(stream: &mut UnixStream) -> Option<bool> {
+    let mut keep = false;
+    loop {
+        let mut head = [0; 8];
+        stream.read_exact(&mut head).ok()?;
+        let mut content = vec![0; usize::from(u16::from_be_bytes([head[4], head[5]]))];
+        stream.read_exact(&mut content).ok()?;
+        match head[1] {
+            1 => keep = content[2] & 1 == 1,
+            5 => return Some(keep),
+            _ => {}
+        }
+    }
+}
+
+static NUMBER: AtomicU32 = AtomicU32::new(0);
+
+/// Where a socket is, until the test ends.
+struct Place(String);
+
+impl Place {
+    fn new() -> Self {
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("howfar-visitor-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let _ = std::fs::remove_file(&path);
+        Self(path.to_str().expect("a path of text").to_owned())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// An application that serves one connection after another, until the test ends.
+fn application(mut serve: impl FnMut(UnixStream) + Send + 'static) -> Place {
+    let place = Place::new();
+    let listener = UnixListener::bind(&place.0).expect("a socket");
+    thread::spawn(move || {
+        while let Ok((stream, _)) = listener.accept() {
+            serve(stream);
+        }
+    });
+    place
+}
+
+/// Gives the same bytes to each request, and the connection is closed behind it.
+fn answering(bytes: Vec<u8>) -> Place {
+    application(move |mut stream| {
+        if read_request(&mut stream).is_some() {
+            let _ = stream.write_all(&bytes);
+        }
+    })
+}
+
+fn job(place: &Place, keep: bool) -> PageJob {
+    let job = serde_json::json!({
+        "job": "page", "version": 2, "workers": 2, "seed": 1, "warmup_ns": 0, "measure_ns": 1_000_000_000,
+        "connect_timeout_ns": 200_000_000, "stall_timeout_ns": 20_000_000_000_u64,
+        "application": {
+            "kind": "fastcgi", "target": {"kind": "unix", "path": place.0}, "ends_with": "page done\n",
+            "keep_connection": keep,
+            "parameters": {"SCRIPT_FILENAME": SECRET, "REQUEST_METHOD": "GET"},
+        },
+    });
+    serde_json::from_value(job).expect("a job")
+}
+
+fn company_of(job: &PageJob) -> Result<Company, Failed> {
+    let Application::FastCgi(asked) = &job.application else {
+        panic!("not an application");
+    };
+    company(job, asked, &[0])
+}
+
+fn visitor(job: &PageJob) -> Box<dyn Page> {
+    let mut page = company_of(job).expect("a company").pages.remove(0);
+    page.open().expect("open");
+    page
+}
+
+/// The failure of the first page at an application that answers with `bytes`.
+fn failure_of(bytes: Vec<u8>) -> Failed {
+    let place = answering(bytes);
+    visitor(&job(&place, false))
+        .run_one(&mut Note::default())
+        .expect_err("no page")
+}
+
+fn count(note: &Note, kind: usize) -> usize {
+    note.latencies.iter().filter(|one| one.0 == kind).count()
+}
+
+#[test]
+fn a_page_is_asked_for_over_a_connection_of_its_own() {
+    let (sender, requests) = mpsc::channel();
+    let place = application(move |mut stream| {
+        let Some(keep) = read_request(&mut stream) else {
+            return;
+        };
+        stream.write_all(&reply(GOOD)).expect("a page");
+        // Nothing more may come, and the visitor does not wait for us to close.
+        let rest = stream.read(&mut [0; 1]).expect("an end");
+        sender.send((keep, rest)).expect("the test listens");
+    });
+    let job = job(&place, false);
+    let company = company_of(&job).expect("a company");
+    assert_eq!(company.receipt.peer_pid, Some(std::process::id()));
+    assert_eq!(company.receipt.peer_address, place.0);
+    assert_eq!(company.pages.len(), 2);
+    for mut page in company.pages {
+        page.open().expect("open");
+        for _ in 0..3 {
+            let mut note = Note::default();
+            page.run_one(&mut note).expect("a page");
+            assert_eq!((count(&note, CONNECT), count(&note, QUEUE)), (1, 0));
+            let told: Vec<_> = note.told.into_iter().collect();
+            assert_eq!(told, [("cpu_ns".to_owned(), 7), ("hits".to_owned(), 2)]);
+            assert_eq!((note.used.queries, note.used.turns), (1, 1));
+            assert_eq!(note.used.to_client, reply(GOOD).len() as u64);
+            assert_eq!(requests.recv().expect("a request"), (false, 0));
+        }
+        page.leave();
+    }
+}
+
+#[test]
+fn a_connection_is_kept_where_the_application_lets_it() {
+    // Two pages over each connection, then the application closes it.
+    let place = application(|mut stream| {
+        for _ in 0..2 {
+            let Some(keep) = read_request(&mut stream) else {
+                return;
+            };
+            assert!(keep);
+            stream.write_all(&reply(GOOD)).expect("a page");
+        }
+    });
+    let mut page = visitor(&job(&place, true));
+    let mut connects = 0;
+    for number in 0..6 {
+        let mut note = Note::default();
+        page.run_one(&mut note).expect("a page");
+        connects += count(&note, CONNECT);
+        assert!(connects <= number / 2);
+    }
+    assert_eq!(connects, 2, "the first connection was there before");
+}
+
+#[test]
+fn a_kept_connection_that_is_closed_before_a_request_is_read_is_no_failure() {
+    // Closed while the request is on its way, unread: the kernel says so.
+    let mut first = true;
+    let place = application(move |mut stream| {
+        if std::mem::take(&mut first) {
+            let _ = stream.read_exact(&mut [0; 1]);
+            return;
+        }
+        while read_request(&mut stream).is_some() {
+            stream.write_all(&reply(GOOD)).expect("a page");
+        }
+    });
+    let mut note = Note::default();
+    visitor(&job(&place, true))
+        .run_one(&mut note)
+        .expect("a page over another connection");
+    assert_eq!(count(&note, CONNECT), 1);
+}
+
+#[test]
+fn a_kept_connection_that_is_closed_in_the_middle_is_one() {
+    let place = application(|mut stream| {
+        read_request(&mut stream);
+    });
+    let failed = visitor(&job(&place, true))
+        .run_one(&mut Note::default())
+        .expect_err("no page");
+    assert_eq!(failed.code, FailCode::ServerGone);
+}
+
+#[test]
+fn a_page_may_come_byte_by_byte_in_many_small_records() {
+    let mut bytes: Vec<u8> = GOOD
+        .chunks(3)
+        .flat_map(|part| record(STDOUT, part))
+        .collect();
+    bytes.extend(record(END, &[0; 8]));
+    let place = application(move |mut stream| {
+        if read_request(&mut stream).is_some() {
+            for byte in &bytes {
+                stream.write_all(&[*byte]).expect("a byte");
+                thread::sleep(Duration::from_micros(50));
+            }
+        }
+    });
+    let mut note = Note::default();
+    visitor(&job(&place, false))
+        .run_one(&mut note)
+        .expect("a page");
+    assert_eq!(note.told.len(), 2);
+}
+
+#[test]
+fn a_page_that_never_comes_is_given_up() {
+    let place = application(std::mem::forget);
+    let mut job = job(&place, false);
+    job.stall_timeout_ns = 50_000_000;
+    let failed = visitor(&job)
+        .run_one(&mut Note::default())
+        .expect_err("no page");
+    assert_eq!(failed.code, FailCode::Stalled);
+    assert!(failed.message.contains("page"), "{failed:?}");
+}
+
+#[test]
+fn a_bad_page_fails_with_what_the_application_said() {
+    let end =
+        |application: u8, protocol: u8| record(END, &[0, 0, 0, application, protocol, 0, 0, 0]);
+    let long = "x".repeat(3000);
+    for (bytes, code, words) in [
+        (
+            reply(b"Status: 500 Internal Server Error\r\n\r\nno\ndatabase"),
+            FailCode::ServerError,
+            &["status 500", "`no database`"][..],
+        ),
+        (
+            [
+                record(STDERR, b"Primary script unknown"),
+                reply(b"Status: 404 Not Found\r\n\r\nFile not found.\n"),
+            ]
+            .concat(),
+            FailCode::ServerError,
+            &["status 404", "`Primary script unknown`"],
+        ),
+        (
+            [record(STDERR, b"PHP Warning: oh"), reply(GOOD)].concat(),
+            FailCode::ServerError,
+            &["complained", "`PHP Warning: oh`"],
+        ),
+        (
+            reply(b"\r\n<p>page done\n<b>Fatal error</b>"),
+            FailCode::ServerError,
+            &["does not end as it should", "Fatal error"],
+        ),
+        (reply(b"\r\n"), FailCode::ServerError, &["of 0 bytes"]),
+        (
+            [record(STDOUT, GOOD), end(255, 0)].concat(),
+            FailCode::ServerError,
+            &["exit code 255"],
+        ),
+        (end(0, 1), FailCode::ServerError, &["one at a time"]),
+        (end(0, 2), FailCode::ServerError, &["overloaded"]),
+        (end(0, 3), FailCode::ServerError, &["no responder"]),
+        (end(0, 0), FailCode::ServerError, &["within its headers"]),
+        (
+            record(STDOUT, b"\r\nhalf a"),
+            FailCode::ServerGone,
+            &["before its page ended", "`half a`"],
+        ),
+        (Vec::new(), FailCode::ServerGone, &["before its page ended"]),
+        (
+            b"HTTP/1.1 400 Bad Request\r\n".to_vec(),
+            FailCode::Protocol,
+            &["not FastCGI"],
+        ),
+        (
+            reply(b"X-Howfar-Page: cpu_ns=-1\r\n\r\n<p>page done\n"),
+            FailCode::Protocol,
+            &["X-Howfar-Page"],
+        ),
+        (
+            reply(format!("Status: 503\r\n\r\n{long}").as_bytes()),
+            FailCode::ServerError,
+            &["status 503", &format!("`{}`", &long[..200])],
+        ),
+    ] {
+        let failed = failure_of(bytes);
+        assert_eq!(failed.code, code, "{failed:?}");
+        for word in words {
+            assert!(failed.message.contains(word), "{word}: {failed:?}");
+        }
+        assert!(!failed.advice.is_empty());
+        assert!(!format!("{failed:?}").contains(SECRET), "{failed:?}");
+    }
+}
+
+#[test]
+fn an_application_that_is_not_there_is_told_as_one() {
+    let place = Place::new();
+    let Err(failed) = company_of(&job(&place, false)) else {
+        panic!("nobody listens");
+    };
+    assert_eq!(failed.code, FailCode::Connect);
+    assert!(
+        failed.advice.contains("Start the application"),
+        "{failed:?}"
+    );
+}
+
+/// A socket whose queue is full, and the connections that fill it.
+fn full(path: &str) -> (OwnedFd, Vec<UnixStream>) {
+    let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
+    let socket = raw::socket(family, kind, None).expect("a socket");
+    let address = SocketAddrUnix::new(path).expect("an address");
+    bind(&socket, &address).expect("a name");
+    listen(&socket, 1).expect("a queue");
+    let filling = Address::Unix(address);
+    let mut fill = Vec::new();
+    while let Begun::Connected(socket) = filling.connect().expect("a connect") {
+        fill.push(UnixStream::from(socket));
+    }
+    (socket, fill)
+}
+
+#[test]
+fn a_full_queue_is_waited_for_and_counted() {
+    let place = Place::new();
+    let (socket, fill) = full(&place.0);
+    let mut job = job(&place, false);
+    let Err(failed) = company_of(&job) else {
+        panic!("there is no room");
+    };
+    assert_eq!(failed.code, FailCode::Connect);
+    assert!(failed.message.contains("no room"), "{failed:?}");
+
+    job.connect_timeout_ns = 20_000_000_000;
+    let Application::FastCgi(asked) = &job.application else {
+        panic!("not an application");
+    };
+    let site = Arc::new(Site::new(&job, asked).expect("a site"));
+    let mut page = Visitor {
+        site,
+        place: 0,
+        kept: None,
+        reply: Reply::new(asked.ends_with.len()),
+        buffer: vec![0; BUFFER],
+    };
+    let asking = thread::spawn(move || {
+        let mut note = Note::default();
+        page.run_one(&mut note).map(|()| note)
+    });
+    // Whoever sleeps in the kernel waits for the queue.
+    let stat = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let waits = || {
+        let tasks = std::fs::read_dir("/proc/self/task").expect("tasks");
+        tasks.flatten().any(|task| {
+            stat(&format!("{}/wchan", task.path().display())).contains("unix_wait_for_peer")
+        })
+    };
+    for _ in 0..600 {
+        if waits() {
+            break;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    drop(fill);
+    let listener = UnixListener::from(socket);
+    let mut served = false;
+    while !served {
+        let (mut stream, _) = listener.accept().expect("a connection");
+        if read_request(&mut stream).is_some() {
+            stream.write_all(&reply(GOOD)).expect("a page");
+            served = true;
+        }
+    }
+    let note = asking.join().expect("a thread").expect("a page");
+    assert_eq!((count(&note, CONNECT), count(&note, QUEUE)), (1, 1));
+}
