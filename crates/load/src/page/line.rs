@@ -271,7 +271,7 @@ impl Line {
 }
 
 /// All of `bytes`, waiting as long as the socket's own limit.
-fn send_all(socket: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
+pub(super) fn send_all(socket: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
     while !bytes.is_empty() {
         match net::send(socket, bytes, SendFlags::NOSIGNAL) {
             Ok(sent) => bytes = &bytes[sent..],
