@@ -44,6 +44,12 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126
     "--server",
     help="A name from `howfar servers`, a path, or `none`.  [default: mariadb; none with most options of a link and no --path]",
 )
+@click.option(
+    "--beside",
+    metavar="SERVERS",
+    default="",
+    help="Servers beside it on the same host, reached by the same path: `redis` or `valkey`, `memcached`; commas between them.",
+)
 @click.option("--tables", type=click.IntRange(0, 1000), default=10, show_default=True, help="How many sysbench tables.")
 @click.option(
     "--table-size", type=click.IntRange(1, 100_000_000), default=10_000, show_default=True, help="Rows in each."
@@ -69,6 +75,7 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126
 def lab(
     path_name: str | None,
     server: str | None,
+    beside: str,
     tables: int,
     table_size: int,
     placement: str,
@@ -83,16 +90,20 @@ def lab(
 
     CMD finds the server in HOWFAR_SOCKET, or HOWFAR_HOST and HOWFAR_PORT, with HOWFAR_USER, HOWFAR_PASSWORD_FILE and
     HOWFAR_DATABASE; HOWFAR_CLIENT_CNF names an option file with all of it, for `mariadb --defaults-file` and the like. Redis and
-    Memcached have no accounts; with --tls HOWFAR_CA_FILE says who signed their certificate. CMD's exit code is given back. On
-    `remote` HOWFAR_HOST and HOWFAR_HOST6 are the server's host, whether or not a server runs there.
+    Memcached have no accounts; with --tls HOWFAR_CA_FILE says who signed their certificate. Those of --beside are in
+    HOWFAR_REDIS_SOCKET or HOWFAR_REDIS_HOST and HOWFAR_REDIS_PORT, and in the same of HOWFAR_MEMCACHED. CMD's exit code is given
+    back. On `remote` HOWFAR_HOST and HOWFAR_HOST6 are the server's host, whether or not a server runs there.
 
     An option of a link means `--path remote`. One other than --rtt, --rate, --tcp and --congestion-control, without --path, means
     `--server none` as well: any program over any link.
     """
+    if beside and server == "none":
+        raise UsageError("--beside is for servers beside another", "Leave out --server none.")
     choice = read_link(link_values)
     path = _path(path_name, choice)
     request = LabRequest(
-        server=server or ("none" if choice.alone and path_name is None else "mariadb"),
+        server=server or ("none" if choice.alone and path_name is None and not beside else "mariadb"),
+        beside=tuple(filter(None, beside.split(","))),
         tables=tables,
         table_size=table_size,
         with_goodput=receipt is not None,
@@ -166,10 +177,16 @@ def _open_stage(laboratory: Lab, path: PathKind, tls: str | None, ledger: ExitSt
     variables = _account(laboratory, stage) if stage.user else {}
     if stage.trust is not None:
         variables["HOWFAR_CA_FILE"] = stage.trust.ca_file
-    if isinstance(stage.target, UnixTarget):
-        return {**variables, "HOWFAR_SOCKET": stage.target.path}
-    found = {**variables, "HOWFAR_HOST": stage.target.host, "HOWFAR_PORT": str(stage.target.port)}
-    return found if path.LOCAL else {**_server_host(laboratory), **found}
+    variables |= _where("HOWFAR", stage.target)
+    for one in stage.beside:
+        variables |= _where(f"HOWFAR_{one.name.upper()}", one.way.target)
+    return variables if path.LOCAL or path.SOCKET else {**_server_host(laboratory), **variables}
+
+
+def _where(prefix: str, target: UnixTarget | TcpTarget) -> dict[str, str]:
+    if isinstance(target, UnixTarget):
+        return {f"{prefix}_SOCKET": target.path}
+    return {f"{prefix}_HOST": target.host, f"{prefix}_PORT": str(target.port)}
 
 
 def _account(laboratory: Lab, stage: LabStage) -> dict[str, str]:
@@ -217,6 +234,8 @@ def _say(laboratory: Lab, path: PathKind) -> None:
     if laboratory.store is not None:
         held = "empty" if kind in STORES else f"with {request.tables} x {request.table_size} rows"
         parts.append(f"{kind} {version} {held}")
+        beside = laboratory.beside.environment().values()
+        parts += [f"beside it {found['kind']} {found['version']} empty" for found in beside]
     if laboratory.link is not None:
         parts.append(describe_link(laboratory.link))
     click.echo(f"howfar: {', '.join(parts)}", err=True)

@@ -84,7 +84,7 @@ class Lab:
             self._data = self.store.prepare(self._ground())
             if request.replicas is not None and not request.replicas.also_alone:
                 self.store.discard()  # what was wanted is the template: each pair puts data of its own in place
-        self._beside = Beside(request.beside, self.store.kind if self.store else None, self._ground())
+        self.beside = Beside(request.beside, self.store.kind if self.store else None, self._ground())
         self._replication = self._open_replication(ledger)
         self.link: Link | None = None
         self._buffers: dict[str, int] = {}
@@ -171,7 +171,7 @@ class Lab:
             "capacity": self._capacity,
             "tcp_buffers": self._buffers,
             "tcp": self.tcp() if self.link else None,
-            "beside": self._beside.environment(),
+            "beside": self.beside.environment(),
             "link_backend": self.request.backend if self.link else None,
             "link": next(iter(self.link.calibrations.values())) if self.link else None,
             "link_cpus": cpus_of(self.link.pid) if self.link else None,
@@ -239,7 +239,7 @@ class Lab:
             Started(serving.running, serving.certificates, asked, store.user, serving.password, store.database),
             self.work,
         )
-        for started in self._beside.start(path, self.certificates() if asked.tls else None, asked, ledger):
+        for started in self.beside.start(path, self.certificates() if asked.tls else None, asked, ledger):
             yield started, Beside.work(self.work, started.running.kind)
 
     def _ends(self, work: Path, client_host: Host) -> Ends:

@@ -1,0 +1,173 @@
+"""Three servers in one stage: each path leads to each of them, on its machine, and every receipt proves it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from howfar.errors import HowfarError
+from howfar.lab.servers.kinds import find_server
+from tests.lab.beside_scenario import KEYS, REQUESTS
+from tests.lab.sandboxes import PATIENCE_S, run_lab
+from tests.lab.undisturbed import lasting
+
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces", "mariadb", "stores")]
+PATHS = ("socket", "tcp", "remote", "forwarded-socket")
+TLS = ("remote:1.3", "socket:1.3")
+CASES = (*PATHS, *TLS)
+STORES = ("redis", "memcached")
+PORTS = {"mysql": 3306, "redis": 6379, "memcached": 11211}
+
+
+@pytest.fixture(scope="module")
+def stores() -> None:
+    for program in ("redis-server", "memcached"):
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed")
+
+
+def _scenario(cache: Path, server: str, *cases: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.lab.beside_scenario", server, *cases],
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE_S,
+        env={**os.environ, "XDG_CACHE_HOME": str(cache)},
+    )
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+@pytest.fixture(scope="module")
+def seen(cache: Path) -> dict[str, Any]:
+    return _scenario(cache, "mariadb", *CASES, "death")
+
+
+def _holds(trial: dict[str, Any], case: str) -> None:
+    """What every case has to show, whichever server is the main one."""
+    path, _, tls = case.partition(":")
+    assert lasting(trial["violations"]) == [], case
+    services = trial["receipt"]["services"]
+    assert set(services) == set(STORES) and set(trial["places"]) == set(PORTS)
+    assert trial["filled"] == dict.fromkeys(STORES, KEYS)
+    for name in STORES:
+        counters = services[name]["counters"]
+        assert (counters["Calls_set"], counters["Lookup_hits"], counters["Lookup_misses"]) == (KEYS, REQUESTS, 0)
+        assert trial["places"][name]["tls"] == bool(tls and path != "socket")
+        assert services[name]["door"]["plain"] != trial["places"][name]["tls"]
+    assert trial["places"]["mysql"]["tls"] == bool(tls)
+    for name, place in trial["places"].items():
+        session = trial["sessions"][name]
+        assert session["address_family"] == ("unix" if "path" in place["target"] else "inet")
+        assert ("path" in place["target"]) == (path in ("socket", "forwarded-socket"))
+        assert place["target"].get("port", PORTS[name]) == PORTS[name]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_server_is_reached_by_the_path(seen: dict[str, Any], case: str) -> None:
+    trial = seen["trials"][case]
+    _holds(trial, case)
+    assert len({json.dumps(place["target"]) for place in trial["places"].values()}) == 3
+    roles = {"server", "redis", "memcached", *(("link",) if "remote" in case or "forwarded" in case else ())}
+    assert set(trial["observed"]) - {"forwarder"} == roles
+    assert {"client", *trial["observed"]} == set(trial["roles"]), "each used CPU"
+
+
+def test_each_of_them_has_forwarders_of_its_own(seen: dict[str, Any]) -> None:
+    receipt = seen["trials"]["forwarded-socket"]["receipt"]
+    forwarders = {"mysql": receipt["forwarder"]} | {name: receipt["services"][name]["forwarder"] for name in STORES}
+    assert {name: one["port"] for name, one in forwarders.items()} == PORTS
+    for one in forwarders.values():
+        assert one["processes_most"]["client_side"] >= 1 <= one["processes_most"]["server_side"]
+    assert all(receipt["services"][name]["tcp_ports"] == [] for name in STORES)
+
+
+def test_another_session_of_a_server_beside_is_accused_by_its_name(seen: dict[str, Any]) -> None:
+    for case in CASES:
+        accused = seen["trials"][case]["accused"]
+        assert len(accused) == 2 and all(sentence.startswith("redis: ") for sentence in accused)
+
+
+def test_two_machines_have_equal_shares_and_one_has_everything_on_the_servers(seen: dict[str, Any]) -> None:
+    environment = seen["environment"]
+    if set(environment["server_cpus"]) & set(environment["client_cpus"]):
+        pytest.skip("one CPU only")
+    assert len(environment["server_cpus"]) == len(environment["client_cpus"])
+    server, client = (set(environment[f"{host}_cpus"]) for host in ("server", "client"))
+    for case in CASES:
+        trial = seen["trials"][case]
+        local = case.partition(":")[0] in ("socket", "tcp")
+        assert {role: _cpus(cpus) == server for role, cpus in trial["cpus"].items()} == dict.fromkeys(
+            ("server", "redis", "memcached"), True
+        )
+        assert _cpus(trial["application_cpus"]) == (server if local else client)
+        halves = [_cpus(cpus) for cpus in trial["forwarders_cpus"]]
+        assert halves in ([], [server, client] * 3)
+    assert set(environment["link_cpus"]) >= server | client, "the link runs on whatever is free, and that is said"
+
+
+def _cpus(listed: str) -> set[int]:
+    """`0-2,5`, as the kernel lists them."""
+    spans = (span.partition("-") for span in listed.split(","))
+    return {cpu for first, _, last in spans for cpu in range(int(first), int(last or first) + 1)}
+
+
+def test_the_link_carried_what_all_servers_counted(seen: dict[str, Any]) -> None:
+    receipt = seen["trials"]["remote"]["receipt"]
+    servers = [receipt["server"], *receipt["services"].values()]
+    for way, counter in (("to_server", "Bytes_received"), ("to_client", "Bytes_sent")):
+        counted = [one["counters"][counter] for one in servers]
+        assert min(counted) > 0
+        assert receipt["link"]["counters"][way]["wire_bytes"] > sum(counted)
+
+
+def test_one_that_dies_is_named(seen: dict[str, Any]) -> None:
+    for name, said in seen["trials"]["death"].items():
+        assert name in said and "ended during the trial (signal 9)" in said
+    assert set(seen["trials"]["death"]) == set(STORES)
+
+
+def test_mysql_has_them_beside_it_too(cache: Path) -> None:
+    try:
+        find_server("mysql")
+    except HowfarError as error:
+        pytest.skip(error.message)
+    found = _scenario(cache, "mysql", "tcp")
+    _holds(found["trials"]["tcp"], "tcp")
+    assert found["trials"]["tcp"]["places"]["mysql"]["kind"] == "mysql"
+
+
+def test_a_command_finds_each(cache: Path) -> None:
+    script = (
+        'printf "PING\\r\\n" | socat -t 5 - TCP:$HOWFAR_REDIS_HOST:$HOWFAR_REDIS_PORT; '
+        'printf "version\\r\\nquit\\r\\n" | socat -t 5 - TCP:$HOWFAR_MEMCACHED_HOST:$HOWFAR_MEMCACHED_PORT; '
+        'mariadb --defaults-file="$HOWFAR_CLIENT_CNF" -BNe "SELECT 40 + 2"'
+    )
+    done = run_lab(
+        *("--beside", "redis,memcached", "--path", "remote", "--tables", "0", "--", "sh", "-c", script),
+        env={"XDG_CACHE_HOME": str(cache)},
+    )
+    words = done.stdout.split()
+    assert (words[0], words[1], words[-1]) == ("+PONG", "VERSION", "42"), done.stderr
+    assert "beside it redis" in done.stderr and "beside it memcached" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--beside", "mariadb"), "cannot stand beside"),
+        (("--server", "redis", "--beside", "redis"), "two servers would be the application's redis"),
+        (("--server", "none", "--beside", "redis"), "beside another"),
+    ],
+)
+def test_what_cannot_stand_there_is_refused(arguments: tuple[str, ...], words: str, cache: Path) -> None:
+    done = run_lab(*arguments, "--tables", "0", "--", "true", env={"XDG_CACHE_HOME": str(cache)})
+    assert done.returncode == 2 and words in done.stderr
