@@ -56,6 +56,11 @@ def test_a_command_that_cannot_be_run_is_named_before_anything_is_built(tmp_path
         assert f"the program {command} {words}" in done.output
 
 
+def test_servers_beside_none_are_refused() -> None:
+    done = CliRunner().invoke(lab, ["--server", "none", "--beside", "redis", "--", "true"])
+    assert isinstance(done.exception, UsageError) and "beside another" in done.exception.message
+
+
 @given(st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1))
 def test_an_option_file_keeps_any_password(password: str) -> None:
     (line,) = [line for line in client_options("u", password, _TCP).splitlines() if line.startswith("password=")]

@@ -1,0 +1,159 @@
+"""Servers beside another, without starting one: which may stand there, what their sessions are, what a receipt makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from howfar.engine.key_value import KeyValue
+from howfar.engine.messages import TablesDone, TcpTarget
+from howfar.engine.page import Service
+from howfar.engine.process import Launcher
+from howfar.errors import LabError, PlanError
+from howfar.lab import beside, fill, staged
+from howfar.lab.beside import Beside, of_store
+from howfar.lab.hosts import Host
+from howfar.lab.paths import find_path
+from howfar.lab.reached import SERVICES, Proof, Reached
+from howfar.lab.servers import Ground
+from howfar.lab.servers.kinds import KINDS
+from howfar.lab.stage import LoadFacts, Obtained, ServicePlace
+from howfar.lab.staged import LabStage
+from howfar.plan.sessions import SessionAsked
+
+
+@pytest.fixture(autouse=True)
+def _kinds_are_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No program is looked for."""
+
+    def found(name: str, tables: object) -> Any:
+        program = SimpleNamespace(path=Path("/bin", name))
+        return SimpleNamespace(kind=name, version="1", program=program, prepare=lambda ground: {})
+
+    monkeypatch.setattr(beside, "find_store", found)
+
+
+def _ground(work: Path) -> Ground:
+    return Ground(work=work, host=Host("server", None), cpus=(0,), connections=1, namespaced=True)
+
+
+def test_every_kind_of_server_is_a_service_to_an_application() -> None:
+    assert set(SERVICES) == set(KINDS)
+
+
+@pytest.mark.parametrize(
+    ("servers", "main", "words"),
+    [
+        (("mariadb",), "mysql", "cannot stand beside"),
+        (("redis",), "redis", "two servers"),
+        (("redis", "valkey"), "mariadb", "the application's redis"),
+    ],
+)
+def test_what_cannot_stand_there_is_refused(servers: tuple[str, ...], main: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match=words):
+        Beside(servers, main, _ground(tmp_path))
+
+
+def test_each_has_a_directory_of_its_own(tmp_path: Path) -> None:
+    found = Beside(("valkey", "memcached"), "mariadb", _ground(tmp_path))
+    assert {path.name for path in tmp_path.iterdir()} == {"redis", "memcached"} == set(found.environment())
+    assert found.environment()["redis"] == {"kind": "valkey", "version": "1", "program": "/bin/valkey"}
+
+
+def test_a_directory_too_deep_for_a_socket_is_refused_at_once(tmp_path: Path) -> None:
+    deep = tmp_path / ("x" * 80)
+    deep.mkdir()
+    with pytest.raises(LabError, match="a Unix socket allows 107"):
+        Beside(("memcached",), "mariadb", _ground(deep))
+
+
+def test_a_store_compresses_nothing_and_its_socket_is_plain() -> None:
+    asked = SessionAsked(tls="1.3", resumption=True, algorithm="zstd", level=3, per_transaction=True)
+    over_tcp, over_socket = (of_store(asked, find_path(path)) for path in ("remote", "forwarded-socket"))
+    assert (over_tcp.tls, over_tcp.resumption, over_tcp.algorithm, over_tcp.level) == ("1.3", True, None, None)
+    assert (over_socket.tls, over_socket.resumption, over_socket.per_transaction) == (None, False, True)
+
+
+# ---------------------------------------------------------------- a receipt of three servers
+
+
+def _reached(name: str, received: int, *violations: str) -> Reached:
+    def proof(session: object, *_: object) -> Proof:
+        said = () if session == {"of": name} else ("the session is another one",)
+        return Proof({"kind": name}, None, {"Bytes_received": received, "Bytes_sent": 0}, (*said, *violations))
+
+    return cast(
+        Reached, SimpleNamespace(name=name, proof=proof, started=SimpleNamespace(asked=SessionAsked()), view={})
+    )
+
+
+def _stage(monkeypatch: pytest.MonkeyPatch, carried: int, others: int = 0) -> LabStage:
+    """Over a link that carried so many bytes to the server."""
+    monkeypatch.setattr(staged, "link_receipt", lambda *_: {})
+    monkeypatch.setattr(staged, "link_violations", lambda *_: ())
+    way = SimpleNamespace(packets=9, wire_bytes=carried)
+    link = SimpleNamespace(counters=lambda: SimpleNamespace(to_server=way, to_client=way))
+    serving = SimpleNamespace(
+        obtained=lambda load: Obtained({}), others_bytes=lambda: {"Bytes_received": others} if others else {}
+    )
+    values: dict[str, Any] = dict.fromkeys(LabStage.__dataclass_fields__)
+    values |= {"main": _reached("mysql", 500_000), "serving": serving, "tcp": {}}
+    values |= {"beside": (_reached("redis", 300_000), _reached("memcached", 200_000, "it is odd"))}
+    values |= {"link": link, "at_rest": ()}
+    return LabStage(**values)
+
+
+GOOD = LoadFacts(sessions={name: {"of": name} for name in ("mysql", "redis", "memcached")})
+
+
+def test_what_is_wrong_with_one_beside_is_said_under_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    obtained = _stage(monkeypatch, 10**7).obtained({}, GOOD)
+    assert obtained.violations == ("memcached: it is odd",)
+    assert obtained.receipt["services"] == {"redis": {"kind": "redis"}, "memcached": {"kind": "memcached"}}
+    assert obtained.receipt["server"]["kind"] == "mysql"
+
+
+def test_without_sessions_of_each_the_one_given_is_the_main_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    accused = _stage(monkeypatch, 10**7).obtained({"of": "mysql"}).violations
+    assert [sentence.partition(":")[0] for sentence in accused] == ["redis", "memcached", "memcached"]
+
+
+@pytest.mark.parametrize(("carried", "others", "accused"), [(999_000, 0, 0), (900_000, 0, 1), (900_000, 50_000, 0)])
+def test_the_link_must_have_carried_the_bytes_of_all(
+    carried: int, others: int, accused: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than any one of them counted is not enough; what the main server exchanged with others than the load does not count."""
+    found = _stage(monkeypatch, carried, others).obtained({}, GOOD).violations
+    assert sum("not all of the load went over it" in sentence for sentence in found) == accused
+
+
+# ---------------------------------------------------------------- filling
+
+
+@pytest.mark.parametrize(("held", "fine"), [(1000, True), (999, False)])
+def test_a_store_is_filled_when_it_says_so_itself(held: int, fine: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Engine:
+        def __init__(self, job: object, launcher: Launcher) -> None: ...
+
+        def __enter__(self) -> Engine:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def events(self) -> Iterator[TablesDone]:
+            yield TablesDone(rows=1000, elapsed_ns=1)
+
+    monkeypatch.setattr(fill, "EngineProcess", Engine)
+    place = ServicePlace(
+        Service(target=TcpTarget(host="127.0.0.1", port=6379)), "redis", "7", 1, count_keys=lambda: held
+    )
+    keys = KeyValue(protocol="resp3", keys=1000)
+    if fine:
+        assert fill.fill_keys(place, keys, Launcher()) == 1000
+    else:
+        with pytest.raises(LabError, match="holds 999 keys where 1000 were set"):
+            fill.fill_keys(place, keys, Launcher())
