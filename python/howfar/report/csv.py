@@ -11,12 +11,13 @@ from howfar.analysis.summary import CellSummary, Summary
 from howfar.plan.types import breaks
 from howfar.report.grid import tps
 from howfar.report.replication import spreadsheet
+from howfar.report.webpage import spreadsheet as page_spreadsheet
 
 
 def render(summary: Summary) -> str:
     """CSV with a header line and `\\n` line ends."""
     factors = sorted({name for cell in summary.cells for name in cell.factors})
-    told = spreadsheet.told(summary)
+    told = spreadsheet.told(summary) or page_spreadsheet.told(summary)
     rows = [_row(cell, factors) | told.get(cell.arm, {}) for cell in summary.cells]
     rows += [{"arm": arm} | line for arm, line in told.items() if all(cell.arm != arm for cell in summary.cells)]
     names = list(dict.fromkeys(name for row in rows for name in row))

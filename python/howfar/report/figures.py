@@ -140,6 +140,11 @@ def only_broke(summary: Summary) -> bool:
     return summary.replication is not None and summary.replication.cost is None
 
 
+def has_own_tables(summary: Summary) -> bool:
+    """Plans with a report of their own instead of the table of paths."""
+    return summary.replication is not None or summary.pages is not None
+
+
 def settled_line(summary: Summary) -> str:
     """`Settled on a plateau and measured no further: tcp, 64 threads (after 4 blocks).` Empty when every arm went on to the end."""
     rests = [

@@ -6,10 +6,11 @@ from __future__ import annotations
 from importlib.resources import files
 
 from howfar.analysis.summary import Summary
-from howfar.report import gallery, grid_page, palette, sections, what_if_section
+from howfar.report import figures, gallery, grid_page, palette, sections, what_if_section
 from howfar.report.fragments import text
 from howfar.report.grid import is_grid
 from howfar.report.replication import page as replication_page
+from howfar.report.webpage import page as webpage_page
 
 
 def render(summary: Summary) -> str:
@@ -27,6 +28,8 @@ def render(summary: Summary) -> str:
 def _body(summary: Summary) -> str:
     if summary.replication:
         return replication_page.body(summary)
+    if summary.pages:
+        return webpage_page.body(summary)
     return grid_page.body(summary) if is_grid(summary) else _paths(summary)
 
 
@@ -53,7 +56,11 @@ def _paths(summary: Summary) -> str:
 
 def _policy(summary: Summary) -> str:
     """Nothing is loaded from anywhere; the one script of the page is known by its hash."""
-    script = f"; script-src '{what_if_section.script_hash()}'" if summary.what_if and not summary.replication else ""
+    script = (
+        f"; script-src '{what_if_section.script_hash()}'"
+        if summary.what_if and not figures.has_own_tables(summary)
+        else ""
+    )
     return f"default-src 'none'; style-src 'unsafe-inline'{script}; base-uri 'none'; form-action 'none'"
 
 

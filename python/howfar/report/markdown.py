@@ -9,6 +9,7 @@ from howfar.report.limit_words import groups
 from howfar.report.replication.text import parts as replication_parts
 from howfar.report.setup import head_line
 from howfar.report.warnings import warning_lines
+from howfar.report.webpage.text import parts as page_parts
 
 
 def _escape(text: str) -> str:
@@ -23,7 +24,7 @@ def render(summary: Summary) -> str:
         f"{head_line(summary)}.",
         *_findings(summary),
         figures.noise_line(summary),
-        "" if is_grid(summary) or summary.replication else figures.cpu_note(summary),
+        "" if is_grid(summary) or figures.has_own_tables(summary) else figures.cpu_note(summary),
         *_published(summary),
         "\n".join(f"- {line}" for line in warning_lines(summary)),
         "## What to do" if summary.advice else "",
@@ -35,8 +36,7 @@ def render(summary: Summary) -> str:
 
 
 def _findings(summary: Summary) -> list[str]:
-    if summary.replication:
-        parts = replication_parts(summary)
+    if parts := replication_parts(summary) or page_parts(summary):
         return [block for part in parts for block in ([part] if isinstance(part, str) else _section(part))]
     return _grid(summary) if is_grid(summary) else [_table(summary), *_confirmations(summary)]
 

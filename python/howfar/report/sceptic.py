@@ -7,6 +7,7 @@ from howfar.analysis.summary import Summary, Warning
 from howfar.report import figures
 from howfar.report.grid import is_grid
 from howfar.report.sceptic_grid import grid_questions
+from howfar.report.sceptic_page import page_questions
 from howfar.report.sceptic_replication import replication_questions
 from howfar.results.records import ArmRole
 
@@ -33,6 +34,8 @@ def questions(summary: Summary) -> list[tuple[str, str]]:
     several = is_grid(summary)
     if summary.replication:
         return replication_questions(summary) + _of_replication(summary)
+    if summary.pages:
+        return page_questions(summary) + _of_pages(summary)
     found = [
         ("Is it not just noise?", _noise(summary)),
         ("Was the machine busy?", _busy(summary)),
@@ -53,6 +56,17 @@ def _of_replication(summary: Summary) -> list[tuple[str, str]]:
     if not figures.only_broke(summary):
         found = [("Is it not just noise?", _noise(summary)), *found, ("What do the latencies mean?", LATENCIES)]
     return [*found, ("Is the network real?", NETWORK), ("What does it not say?", LIMITS)]
+
+
+def _of_pages(summary: Summary) -> list[tuple[str, str]]:
+    """What remains to be asked: what the latencies and the limits are, it has answered."""
+    return [
+        ("Is it not just noise?", _noise(summary)),
+        ("Was the machine busy?", _busy(summary)),
+        ("Were bad results thrown away?", _voids(summary)),
+        ("Is it really the path that is named?", RECEIPTS),
+        ("Is the network real?", NETWORK),
+    ]
 
 
 def _noise(summary: Summary) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from howfar.analysis.sentence import capital
 from howfar.analysis.summary import Summary
-from howfar.report.figures import session_line, shown_cells
+from howfar.report.figures import has_own_tables, session_line, shown_cells
 from howfar.report.grid import is_grid
 from howfar.results.records import FactorValue
 from howfar.units import format_duration_ns, format_rate_bps
@@ -44,11 +44,13 @@ def _several(texts: list[str]) -> str:
 
 def _said(summary: Summary) -> str:
     """Where a reader finds which cell is which."""
-    return ", as the table says" if is_grid(summary) or summary.replication else ", as each path's name says"
+    return ", as the table says" if is_grid(summary) or has_own_tables(summary) else ", as each path's name says"
 
 
 def _connections(summary: Summary) -> str:
     levels = [str(level) for level in _levels(summary, "threads")]
+    if summary.pages:
+        return f"{_several(levels) if len(levels) > 1 else levels[0]} pages in flight" if levels else ""
     if len(levels) > 1:
         return f"{_several(levels)} connections{_said(summary)}"
     return f"{levels[0]} connection{'' if levels[0] == '1' else 's'}" if levels else ""

@@ -9,13 +9,14 @@ from dataclasses import replace
 from howfar.analysis.summary import Summary
 from howfar.report import tables
 from howfar.report.columns import Column, Line, columns
-from howfar.report.figures import cpu_note, noise_line, published_sources, shown_cells, void_line
+from howfar.report.figures import cpu_note, has_own_tables, noise_line, published_sources, shown_cells, void_line
 from howfar.report.grid import is_grid
 from howfar.report.layout import lay_out, plain
 from howfar.report.limit_words import groups, letter
 from howfar.report.replication.text import parts as replication_parts
 from howfar.report.setup import head_line
 from howfar.report.warnings import warning_lines
+from howfar.report.webpage.text import parts as page_parts
 
 NARROWEST = 40
 """Below this nothing sensible can be laid out; lines are then longer than asked."""
@@ -50,7 +51,7 @@ class _Page:
             self._paint(self._wrap(f"{head_line(summary)}."), _DIM),
             *self._findings(summary),
             self._wrap(noise_line(summary)),
-            [] if is_grid(summary) or summary.replication else self._wrap(cpu_note(summary)),
+            [] if is_grid(summary) or has_own_tables(summary) else self._wrap(cpu_note(summary)),
             self._published(summary),
             self._warnings(summary),
             self._advice(summary),
@@ -60,8 +61,7 @@ class _Page:
         return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
     def _findings(self, summary: Summary) -> list[list[str]]:
-        if summary.replication:
-            parts = replication_parts(summary)
+        if parts := replication_parts(summary) or page_parts(summary):
             return [self._wrap(part) if isinstance(part, str) else self._plain(part) for part in parts]
         return self._grid(summary) if is_grid(summary) else [self.table(summary), self._confirmations(summary)]
 

@@ -1,0 +1,228 @@
+"""Charts of single pages: what their time is made of, how long they take beside what people notice, and how well they were foreseen.
+What is drawn: functions of a summary and a width give a chart, or None."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+
+from howfar.analysis.page.findings import PageArm, PageFindings
+from howfar.analysis.summary import Summary
+from howfar.report import palette
+from howfar.report.charts import PHONE, Drawable, log_ticks, pick, values
+from howfar.report.webpage import tables, words
+
+ROW = 34
+PARTS = ("computing as asked", "MySQL turns", "Redis turns", "Memcached turns", "connects", "application, waiting")
+COLOURS = (palette.PARTS[4], palette.PARTS[0], palette.PARTS[3], palette.PARTS[1], palette.PARTS[2], palette.PARTS[5])
+BAR = 0.1
+"""Within this the model is to be."""
+
+
+def parts(arm: PageArm) -> dict[str, float]:
+    """Milliseconds of a page by what its own clock says; they add up to the page. Turns are whole: the application's work to send and
+    read them is in them. Where the parts came out longer than the page, the last is 0 and the others are cut in proportion."""
+    found = {PARTS[0]: arm.app_cpu_ns / 1e6}
+    for name, service in zip(PARTS[1:4], ("mysql", "redis", "memcached"), strict=True):
+        found[name] = sum(cost.turns * cost.mean_us for cost in arm.turns if cost.service == service) / 1e3
+    found[PARTS[4]] = sum(cost.connects * cost.connect_us for cost in arm.turns if cost.connect_us is not None) / 1e3
+    known, whole = sum(found.values()), arm.page_ms.value
+    if known > whole:
+        found = {name: ms * whole / known for name, ms in found.items()}
+    return found | {PARTS[5]: max(whole - known, 0.0)}
+
+
+def split_arms(findings: PageFindings) -> dict[str, list[PageArm]]:
+    """Of each page its chief application's arms with fewest pages in flight, as far as they told of their turns."""
+    found = {}
+    for chief in words.chief(findings):
+        quiet = next(
+            setting
+            for setting in tables.quiet(findings)
+            if (setting.page, setting.application, setting.connect) == (chief.page, chief.application, chief.connect)
+        )
+        if arms := [arm for arm in words.arms_of(findings, quiet) if arm.turns]:
+            found[chief.page] = arms
+    return found
+
+
+def split(summary: Summary, width: int) -> Drawable | None:
+    """A bar a path, a panel a page: pages differ too much in length for one axis."""
+    findings = summary.pages
+    drawn = split_arms(findings) if findings else {}
+    if findings is None or not drawn:
+        return None
+    present = [part for part in PARTS if any(parts(arm)[part] > 0 for arms in drawn.values() for arm in arms)]
+    panels = [
+        _split_panel(page, arms, findings, present, width, first=index == 0)
+        for index, (page, arms) in enumerate(drawn.items())
+    ]
+    return panels[0] if len(panels) == 1 else alt.vconcat(*panels, spacing=14)
+
+
+def _split_panel(
+    page: str, arms: Sequence[PageArm], findings: PageFindings, present: list[str], width: int, first: bool
+) -> Drawable:
+    narrow = width < PHONE
+    names = [words.where(arm, findings) for arm in arms]
+    named = list(zip(names, arms, strict=True))
+    bars = [
+        {"bar": name, "part": part, "order": order, "ms": parts(arm)[part]}
+        for name, arm in named
+        for order, part in enumerate(PARTS)
+        if part in present
+    ]
+    ends = [{"bar": name, "ms": arm.page_ms.value, "text": f"{words.ms(arm.page_ms.value)} ms"} for name, arm in named]
+    most = max(arm.page_ms.value for arm in arms) * (1.35 if narrow else 1.14)
+    legend = alt.Legend(orient="top", title=None, columns=2 if narrow else 6, symbolType="square", labelLimit=170)
+    colour = alt.Color(
+        "part:N",
+        sort=present,
+        scale=alt.Scale(domain=present, range=[COLOURS[PARTS.index(part)] for part in present]),
+        legend=legend if first else None,
+    )
+    y = alt.Y("bar:N", sort=names, title=None, axis=alt.Axis(labelLimit=150, ticks=False, domain=False, labelPadding=6))
+    x = alt.X(
+        "ms:Q",
+        stack="zero",
+        scale=alt.Scale(domain=[0, most], nice=False),
+        axis=alt.Axis(tickCount=5, format=".3~r"),
+        title="ms a page (mean)",
+    )
+    end = alt.X("ms:Q", scale=alt.Scale(domain=[0, most], nice=False))
+    text = alt.Chart(values(ends)).mark_text(align="left", dx=5, color=palette.INK, fontSize=11 if narrow else 13)
+    return alt.layer(
+        alt.Chart(values(bars)).mark_bar(size=19).encode(x=x, y=y, color=colour, order=alt.Order("order:Q")),
+        text.encode(x=end, y=y, text="text:N"),
+    ).properties(width=width, height=ROW * len(arms), title=alt.TitleParams(f"{page}, {_flight(arms)}", anchor="start"))
+
+
+def _flight(arms: Sequence[PageArm]) -> str:
+    """`1 in flight`."""
+    return words.in_flight(arms[0].threads)
+
+
+def latency(summary: Summary, width: int) -> Drawable | None:
+    """How long pages took, a panel a page, a line a path, and what people notice."""
+    findings = summary.pages
+    if findings is None:
+        return None
+    curves = {cell.arm: cell.latency_curve for cell in summary.cells}
+    panels: dict[str, list[dict[str, Any]]] = {}
+    for setting in words.chief(findings):
+        rows = [
+            {"path": words.where(arm, findings), "tail": 1 / (1 - point.quantile), "ms": point.ms}
+            for arm in words.arms_of(findings, setting)
+            for point in curves.get(arm.arm, ())
+            if point.ms > 0 and point.quantile < 1
+        ]
+        if rows:
+            panels[f"{setting.page}, {words.in_flight(setting.threads)}"] = rows
+    if not panels:
+        return None
+    names = list(dict.fromkeys(row["path"] for rows in panels.values() for row in rows))
+    narrow = width < PHONE
+    each = width if narrow or len(panels) == 1 else (width - 60) // 2
+    charts = [
+        _latency_panel(title, rows, names, each, first=index == 0 or narrow)
+        for index, (title, rows) in enumerate(panels.items())
+    ]
+    if len(charts) == 1:
+        return charts[0]
+    beside = 1 if narrow else 2
+    lines = [alt.hconcat(*charts[at : at + beside], spacing=26) for at in range(0, len(charts), beside)]
+    return lines[0] if len(lines) == 1 else alt.vconcat(*lines)
+
+
+def _latency_panel(title: str, rows: list[dict[str, Any]], names: list[str], width: int, first: bool) -> Drawable:
+    lowest, highest = min(row["ms"] for row in rows) / 1.15, max(row["ms"] for row in rows) * 1.15
+    last = max(row["tail"] for row in rows)
+    ticks = [tail for tail in (1, 2, 10, 100, 1000, 10_000) if tail <= last]
+    label = "datum.value <= 1 ? 'min' : format(100 * (1 - 1 / datum.value), '~r') + ' %'"
+    legend = alt.Legend(orient="top", title=None, columns=1 if width < PHONE else 4, labelLimit=180)
+    scale = alt.Scale(domain=names, range=pick(palette.SERIES, len(names)))
+    dashes = alt.Scale(domain=names, range=pick(palette.DASHES, len(names)))
+    x = alt.X(
+        "tail:Q",
+        scale=alt.Scale(type="log", domain=[1, last], nice=False),
+        axis=alt.Axis(values=ticks, labelExpr=label, grid=False),
+        title="this share of pages was faster",
+    )
+    y = alt.Y(
+        "ms:Q",
+        scale=alt.Scale(type="log", domain=[lowest, highest], nice=False),
+        axis=alt.Axis(values=log_ticks(lowest, highest), format=".3~r"),
+        title="ms a page" if first else None,
+    )
+    line = alt.Chart(values(rows)).mark_line(strokeWidth=2.2)
+    layers: list[Any] = [
+        line.encode(
+            x=x,
+            y=y,
+            color=alt.Color("path:N", sort=names, scale=scale, legend=legend),
+            strokeDash=alt.StrokeDash("path:N", sort=names, scale=dashes, legend=legend),
+        )
+    ]
+    marks = [
+        {"tail": 1.0, "ms": float(at), "text": f"{at} ms"}
+        for at in (words.NOTICED_MS, words.DEGRADED_MS)
+        if lowest < at < highest
+    ]
+    if marks:
+        data = alt.Chart(values(marks))
+        layers += [
+            data.mark_rule(color=palette.INK, strokeDash=[2, 3], strokeWidth=1.2).encode(y=y),
+            data.mark_text(align="left", dx=4, dy=-6, color=palette.INK, fontSize=11).encode(x=x, y=y, text="text:N"),
+        ]
+    return alt.layer(*layers).properties(width=width, height=230, title=alt.TitleParams(title, anchor="start"))
+
+
+def foreseen(summary: Summary, width: int) -> Drawable | None:
+    """Measured against foreseen, both axes alike; on the line they agree, in the band within 10 %."""
+    findings = summary.pages
+    arms = [arm for arm in findings.arms if arm.predicted_p50_ms] if findings else []
+    if findings is None or not arms:
+        return None
+    seen = [arm.p50_ms for arm in arms] + [arm.predicted_p50_ms for arm in arms if arm.predicted_p50_ms]
+    low, high = min(seen) / 1.25, max(seen) * 1.25
+    paths = list(dict.fromkeys(words.where(arm, findings) for arm in arms))
+    pages = list(dict.fromkeys(arm.page for arm in arms))
+    rows = [
+        {
+            "path": words.where(arm, findings),
+            "page": arm.page,
+            "model": arm.predicted_p50_ms,
+            "ms": arm.p50_ms,
+        }
+        for arm in arms
+    ]
+    steps = [low * (high / low) ** (step / 24) for step in range(25)]
+    band = [{"model": at, "low": max(at * (1 - BAR), low), "high": min(at * (1 + BAR), high)} for at in steps]
+    scale = alt.Scale(type="log", domain=[low, high], nice=False)
+    ticks = log_ticks(low, high)
+    x = alt.X("model:Q", scale=scale, axis=alt.Axis(values=ticks, format=".3~r"), title="p50 foreseen, ms")
+
+    def up(field: str) -> alt.Y:
+        axis = alt.Axis(values=ticks, format=".3~r")
+        return alt.Y(f"{field}:Q", scale=scale, axis=axis, title="p50 measured, ms")
+
+    legend = alt.Legend(orient="right" if width >= PHONE else "top", title=None, labelLimit=180, columns=1)
+    colour = alt.Color(
+        "path:N", sort=paths, scale=alt.Scale(domain=paths, range=pick(palette.SERIES[1:], len(paths))), legend=legend
+    )
+    shape = alt.Shape(
+        "page:N", sort=pages, scale=alt.Scale(domain=pages, range=pick(palette.SHAPES, len(pages))), legend=legend
+    )
+    line = [{"model": low, "ms": low}, {"model": high, "ms": high}]
+    side = min(width, 340)
+    return alt.layer(
+        alt.Chart(values(band)).mark_area(color=palette.BAND).encode(x=x, y=up("low"), y2="high:Q"),
+        alt.Chart(values(line))
+        .mark_line(color=palette.MUTED, strokeDash=[4, 3], strokeWidth=1.2)
+        .encode(x=x, y=up("ms")),
+        alt.Chart(values(rows))
+        .mark_point(filled=True, size=80, opacity=0.9)
+        .encode(x=x, y=up("ms"), color=colour, shape=shape),
+    ).properties(width=side, height=side)

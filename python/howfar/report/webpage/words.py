@@ -1,0 +1,178 @@
+"""Pages in the words of reports: machines, settings, flips; and which of a run's settings stand on the first screen. One place, so
+that terminal, page and Markdown agree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from howfar.analysis.estimate import Estimate
+from howfar.analysis.page.findings import Crossing, PageArm, PageChoice, PageFindings
+from howfar.report import figures
+from howfar.units import format_duration_ns
+
+NOTICED_MS, DEGRADED_MS = 13, 75
+"""People notice a delay from the first on; from the second on the experience is degraded."""
+
+SHORT = {"socket": "sockets", "tcp": "TCP", "remote": "network", "forwarded-socket": "forwarded"}
+APPLICATIONS = {"php": "PHP", "engine": "engine's page"}
+SERVICES = {"mysql": "MySQL", "redis": "Redis", "memcached": "Memcached"}
+MACHINES = {1: "one", 2: "two"}
+INSTRUMENT = "link"
+"""The role whose CPU is the emulator's: the instrument's own, in no sum."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """All that arms which are compared with each other have in common: they differ in the path alone."""
+
+    page: str
+    application: str
+    connect: str
+    app_cpu_ns: int
+    threads: int
+
+
+def setting_of(arm: PageArm | PageChoice) -> Setting:
+    return Setting(arm.page, arm.application, arm.connect, arm.app_cpu_ns, arm.threads)
+
+
+def arms_of(findings: PageFindings, setting: Setting) -> list[PageArm]:
+    """One machine first, in the order of the run."""
+    found = [arm for arm in findings.arms if setting_of(arm) == setting]
+    return sorted(found, key=lambda arm: arm.machines)
+
+
+def pages(findings: PageFindings) -> list[str]:
+    return list(dict.fromkeys(arm.page for arm in findings.arms))
+
+
+def chief(findings: PageFindings) -> list[Setting]:
+    """Of each page the setting of the first screen: one that was measured on one machine and on two if any was, the real application
+    before the engine's, connections that stay, most pages in flight, nothing computed beyond the page's own needs."""
+    return [found for page in pages(findings) if (found := _chief_of(findings, page)) is not None]
+
+
+def _chief_of(findings: PageFindings, page: str) -> Setting | None:
+    machines: dict[Setting, set[int]] = {}
+    for arm in findings.arms:
+        if arm.page == page:
+            machines.setdefault(setting_of(arm), set()).add(arm.machines)
+    return min(machines, key=lambda setting: (len(machines[setting]) < 2, *_rank(setting)), default=None)
+
+
+def _rank(setting: Setting) -> tuple[bool, bool, int, int]:
+    return setting.application != "php", setting.connect != "persistent", setting.app_cpu_ns, -setting.threads
+
+
+def alone(findings: PageFindings, setting: Setting) -> Setting:
+    """The same with the fewest pages in flight."""
+    fewest = min(
+        arm.threads
+        for arm in findings.arms
+        if setting_of(arm)
+        == Setting(setting.page, setting.application, setting.connect, setting.app_cpu_ns, arm.threads)
+    )
+    return Setting(setting.page, setting.application, setting.connect, setting.app_cpu_ns, fewest)
+
+
+def chief_crossings(findings: PageFindings) -> list[Crossing]:
+    """Of each page that of its chief setting: its number of pages in flight if that was swept, else the most that was."""
+    found = []
+    for setting in chief(findings):
+        same = [
+            crossing
+            for crossing in findings.crossings
+            if (crossing.page, crossing.application, crossing.connect)
+            == (setting.page, setting.application, setting.connect)
+        ]
+        if same:
+            found.append(max(same, key=lambda crossing: (crossing.threads == setting.threads, crossing.threads)))
+    return found
+
+
+def chief_choices(findings: PageFindings) -> list[PageChoice]:
+    """Of each page's chief application and connections, at any CPU and any number in flight."""
+    wanted = {(setting.page, setting.application, setting.connect) for setting in chief(findings)}
+    return [choice for choice in findings.choices if (choice.page, choice.application, choice.connect) in wanted]
+
+
+def where(arm: PageArm, findings: PageFindings) -> str:
+    """`one, sockets`, `two, network`, with several links `two, network 2ms`: as short as a row's name needs."""
+    links = {distance(other.rtt_ms) for other in findings.arms if other.rtt_ms}
+    at = f" {distance(arm.rtt_ms)}" if arm.rtt_ms and len(links) > 1 else ""
+    return f"{MACHINES[arm.machines]}, {SHORT.get(arm.path, arm.path)}{at}"
+
+
+def distance(rtt_ms: float | None) -> str:
+    """Of a link that was asked for round numbers, and obtained as measured: to two digits."""
+    return "" if rtt_ms is None else format_duration_ns(float(f"{rtt_ms * 1e6:.2g}"))
+
+
+def in_flight(threads: int) -> str:
+    return f"{threads} in flight"
+
+
+def ms(value: float | None) -> str:
+    return figures.number(value)
+
+
+def with_limits(found: Estimate | None) -> str:
+    """`105 [102, 108]`, the value alone where there is no interval."""
+    if found is None:
+        return figures.UNKNOWN
+    if found.low is None or found.high is None:
+        return figures.number(found.value)
+    return f"{figures.number(found.value)} [{figures.number(max(found.low, 0.0))}, {figures.number(found.high)}]"
+
+
+def share(value: float) -> str:
+    """Of pages: `0`, `< 0.1 %`, `4.2 %`, `100 %`."""
+    percent = value * 100
+    if percent == 0 or percent >= 99.95:
+        return f"{percent:.0f} %" if percent else "0"
+    return "< 0.1 %" if percent < 0.1 else f"{percent:.2g} %"
+
+
+def path_cpu_ms(arm: PageArm) -> float:
+    """CPU a page of all that take part; the emulator of the link does not."""
+    return sum(cpu for role, cpu in arm.cpu_ms.items() if role != INSTRUMENT)
+
+
+def flips_at(crossing: Crossing) -> str:
+    """`38.0 [31.0, 45.0] ms`; where it does not, what is known instead."""
+    if crossing.measured_ms is not None:
+        return f"{with_limits(crossing.measured_ms)} ms"
+    least, most = crossing.swept_ms
+    match crossing.always:
+        case "one":
+            return f"not up to {ms(most)} ms"
+        case "two":
+            return f"below {ms(least)} ms"
+        case None:
+            return "not resolved"
+
+
+def foreseen_at(crossing: Crossing) -> str:
+    return f"{ms(crossing.predicted_ms)} ms" if crossing.predicted_ms is not None else "no flip"
+
+
+def several(values: Iterable[object]) -> bool:
+    return len(set(values)) > 1
+
+
+def names(settings: Sequence[Setting]) -> list[str]:
+    """What tells settings apart, the page first: `heavy, 4 in flight, PHP`."""
+    found = []
+    for setting in settings:
+        parts = [setting.page]
+        if several(each.threads for each in settings):
+            parts.append(in_flight(setting.threads))
+        if several(each.app_cpu_ns for each in settings):
+            parts.append(f"+{format_duration_ns(setting.app_cpu_ns)} CPU" if setting.app_cpu_ns else "+0 CPU")
+        if several(each.application for each in settings):
+            parts.append(APPLICATIONS[setting.application])
+        if several(each.connect for each in settings):
+            parts.append("connect a page" if setting.connect != "persistent" else "persistent")
+        found.append(", ".join(parts))
+    return found

@@ -1,0 +1,237 @@
+"""Reports of pages: the first screen answers, flips are said with their limits, parts add up, and what is not known is said."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+from tests.unit.synthetic_pages import FLOOR, SHAPES, page
+from tests.unit.test_report_html import Balance
+
+from howfar.analysis.estimate import Estimate
+from howfar.analysis.page.findings import Crossing, PageFindings, PageModel
+from howfar.analysis.summary import Summary
+from howfar.report import csv as report_csv
+from howfar.report import figures, html, json, markdown, terminal
+from howfar.report.sceptic import questions
+from howfar.report.webpage import crossing_chart, gallery, page_charts, tables, words
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+PAGE_BYTES_MOST = 400_000
+
+
+@cache
+def summary() -> Summary:
+    return page()
+
+
+@cache
+def written() -> str:
+    return html.render(summary())
+
+
+def findings() -> PageFindings:
+    found = summary().pages
+    assert found is not None
+    return found
+
+
+def changed(**parts: object) -> Summary:
+    return summary().model_copy(update={"pages": findings().model_copy(update=parts)})
+
+
+def crossing(**parts: object) -> Crossing:
+    return findings().crossings[0].model_copy(update=parts)
+
+
+GOLDENS: dict[str, Callable[[], str]] = {
+    "terminal-page.txt": lambda: terminal.render(summary(), 80),
+    "page.md": lambda: markdown.render(summary()),
+    "page.csv": lambda: report_csv.render(summary()),
+}
+
+
+@pytest.mark.parametrize("name", GOLDENS)
+def test_golden(name: str) -> None:
+    text = GOLDENS[name]()
+    if os.environ.get("HOWFAR_GOLDEN") == "write":
+        (GOLDEN / name).write_text(text, "utf-8")
+    assert text == (GOLDEN / name).read_text("utf-8"), f"{name} changed; HOWFAR_GOLDEN=write writes it anew: read it"
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    for unicode in (True, False):
+        for line in terminal.render(summary(), width, unicode=unicode).splitlines():
+            assert len(line) <= width
+
+
+def test_the_first_screen_of_a_terminal_answers() -> None:
+    screen = terminal.render(summary(), 80).splitlines()[:34]
+    assert screen[0].startswith("One machine with sockets makes")
+    rows = [line for line in screen if re.match(r"(heavy|light): (one|two), ", line)]
+    assert len(rows) == 6 and all(re.search(r"\[[\d.,]+, [\d.,]+\].*ms|\d %", row) for row in rows)
+    assert "13 ms" in "".join(screen) and "75 ms" in "".join(screen)
+    heavy = next(line for line in screen if line.startswith("heavy  "))
+    assert re.match(r"heavy  10\.4 \[9\.15, 11\.4\] ms   11\.1 ms", heavy), "flips at, foreseen"
+
+
+def test_the_first_screen_of_a_page_answers() -> None:
+    """Verdict, a card a page, and the chart stand before any other heading."""
+    top = written().split("<h2>")[0]
+    assert top.index("verdict") < top.index("heavy page") < top.index("<svg")
+    assert "10.4 [9.15, 11.4]" in top and "foreseen 11.1 ms" in top
+    assert "two machines are better" in top and "one machine is better" in top
+
+
+def test_a_page_is_small_whole_and_fetches_nothing() -> None:
+    text = written()
+    assert len(text.encode()) < PAGE_BYTES_MOST
+    balance = Balance()
+    balance.feed(text)
+    assert balance.open == []
+    assert not re.search(
+        r"<(script|link|img|iframe|object|embed)\b|(src|href)\s*=\s*[\"'](?!#)|url\((?!#)|@import", text
+    )
+    ids = re.findall(r'\bid="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+    drawn = re.findall(r"<figure>.*?</figure>", text, re.DOTALL)
+    assert len(drawn) >= 4 and all("<title>" in figure and "<table>" in figure for figure in drawn)
+
+
+def test_what_comes_from_data_is_escaped() -> None:
+    evil = "<script>alert(1)</script>"
+    arms = tuple(arm.model_copy(update={"page": evil, "arm": evil}) for arm in findings().arms[:3])
+    made = changed(arms=arms, choices=(), crossings=(), scripts={evil: evil}, sentences=(evil,))
+    assert "<script" not in html.render(made)
+
+
+def test_where_it_does_not_flip_is_said_instead() -> None:
+    nowhere = {"measured_ms": None, "swept_ms": (4.9, 64.9)}
+    assert words.flips_at(crossing(always="one", **nowhere)) == "not up to 64.9 ms"
+    assert words.flips_at(crossing(always="two", **nowhere)) == "below 4.90 ms"
+    assert words.flips_at(crossing(always=None, **nowhere)) == "not resolved"
+    assert words.foreseen_at(crossing(predicted_ms=None)) == "no flip"
+    assert "nowhere up to 64.9 ms" in html.render(changed(crossings=(crossing(always="one", **nowhere),)))
+    open_ended = Estimate(value=12.0, low=None, high=None)
+    assert words.flips_at(crossing(measured_ms=open_ended)) == "12.0 ms"
+    assert "12.0 ms" in html.render(changed(crossings=(crossing(measured_ms=open_ended),)))
+
+
+def test_the_setting_of_the_first_screen_is_the_real_page_at_full_load() -> None:
+    assert [setting.page for setting in words.chief(findings())] == list(SHAPES)
+    for setting in words.chief(findings()):
+        assert (setting.application, setting.threads, setting.app_cpu_ns) == ("php", 4, 0)
+        assert words.alone(findings(), setting).threads == 1
+    engine = tuple(arm for arm in findings().arms if arm.application == "engine")
+    only = findings().model_copy(update={"arms": engine})
+    assert {setting.application for setting in words.chief(only)} == {"engine"}
+    far = [arm for arm in findings().arms if arm.application == "engine" or arm.path != "remote"]
+    whole = words.chief(findings().model_copy(update={"arms": tuple(far)}))
+    assert {setting.application for setting in whole} == {"engine"}, "what cannot be compared answers nothing"
+
+
+def test_parts_of_a_page_add_up_to_it() -> None:
+    for arm in findings().arms:
+        short = arm.model_copy(update={"page_ms": Estimate(value=arm.page_ms.value / 3, low=None, high=None)})
+        for each in (arm, short):
+            found = page_charts.parts(each)
+            assert sum(found.values()) == pytest.approx(each.page_ms.value)
+            assert min(found.values()) >= 0 and tuple(found) == page_charts.PARTS
+
+
+def test_bars_are_of_pages_that_do_not_wait_for_each_other() -> None:
+    drawn = page_charts.split_arms(findings())
+    assert list(drawn) == list(SHAPES)
+    assert all(arm.threads == 1 and arm.app_cpu_ns == 0 for arms in drawn.values() for arm in arms)
+
+
+def test_what_was_not_swept_is_no_curve() -> None:
+    keys = {crossing_chart._key(choice).threads for choice in words.chief_choices(findings())}
+    assert keys == {1, 4}
+    svg = gallery.crossing(summary())
+    assert "heavy" in svg and "4 in flight" not in svg.split("<details>")[0], "all have 4 in flight, 1 is one point"
+    unswept = tuple(choice for choice in findings().choices if not choice.app_cpu_ns)
+    assert gallery.crossing(changed(choices=unswept)) == ""
+    assert "<h2>One machine or two?" in html.render(changed(choices=unswept, crossings=()))
+
+
+def test_what_is_missing_leaves_no_hole() -> None:
+    model = PageModel(arms=0, mean_error=None, worst_error=None, worst_arm=None, within_bar=None)
+    bare = tuple(
+        arm.model_copy(update={"turns": (), "predicted_p50_ms": None, "predicted_error": None, "busy": {}})
+        for arm in findings().arms
+        if arm.application == "php" and arm.machines == 1
+    )
+    made = changed(arms=bare, choices=(), crossings=(), model=model, published=(), scripts={}, sentences=())
+    for text in (terminal.render(made, 80), markdown.render(made), html.render(made), report_csv.render(made)):
+        assert text and "None" not in re.sub(r"<style>.*?</style>", "", text, flags=re.DOTALL)
+    assert "No arm could be foreseen" in html.render(made)
+    nothing = changed(arms=(), choices=(), crossings=(), model=model, published=(), scripts={}, sentences=())
+    assert html.render(nothing) and terminal.render(nothing) and json.render(nothing)
+
+
+def test_several_links_are_told_apart() -> None:
+    two = next(arm for arm in findings().arms if arm.machines == 2)
+    assert words.where(two, findings()) == "two, network"
+    far = two.model_copy(update={"arm": "far", "rtt_ms": 2.04})
+    both = findings().model_copy(update={"arms": (*findings().arms, far)})
+    assert words.where(far, both) == "two, network 2ms" and words.where(two, both) == "two, network 0.2ms"
+
+
+def test_shares_are_short_and_a_few_are_not_none() -> None:
+    assert [words.share(value) for value in (0, 0.0004, 0.0123, 0.5, 1)] == ["0", "< 0.1 %", "1.2 %", "50 %", "100 %"]
+
+
+def test_the_emulators_cpu_is_in_no_sum_and_is_said() -> None:
+    two = next(arm for arm in findings().arms if arm.machines == 2)
+    assert two.cpu_ms["link"] > 0
+    assert words.path_cpu_ms(two) == pytest.approx(sum(two.cpu_ms.values()) - two.cpu_ms["link"])
+    asked = dict(questions(summary()))
+    assert "took up to" in asked["Two machines in one computer?"]
+    assert "6.45 ms instead of 11.1" in asked["Two machines in one computer?"]
+
+
+def test_a_sceptic_is_answered_from_the_run() -> None:
+    asked = dict(questions(summary()))
+    assert "1 CPU, half of this computer's" in asked["Who else has a real page on such small machines?"]
+    assert "the heavy page 4.90 ms" in asked["Is the page real?"]
+    assert (
+        "204 µs" in asked["Is it the network, or waking up?"]
+        and "MySQL 246 µs" in asked["Is it the network, or waking up?"]
+    )
+    assert "6.6 % at worst" in asked["Is the model fitted to what it predicts?"]
+    engine = tuple(arm for arm in findings().arms if arm.application == "engine")
+    asked = dict(questions(changed(arms=engine)))
+    assert asked["Is the page real?"].startswith("No") and "Where are HTTP, nginx and TLS?" not in asked
+
+
+def test_a_spreadsheet_has_every_arm_and_the_comparison_on_the_line_of_two_machines() -> None:
+    lines = list(csv.DictReader(io.StringIO(report_csv.render(summary()))))
+    assert len(lines) == len(summary().cells)
+    for line in lines:
+        if line["role"] != "duplicate":
+            assert float(line["pages_per_s"]) > 0 and float(line["mysql_turns"]) in (60, 6)
+            assert bool(line["two_over_one"]) == (line["path"] == "remote")
+
+
+def test_terminal_lists_what_the_model_missed_most() -> None:
+    few, wide = tables.foreseen(findings()), tables.foreseen(findings(), wide=True)
+    assert few is not None and wide is not None
+    assert len(few.rows) == tables.FEW and len(wide.rows) == findings().model.arms
+    assert all(row[-1] == "-6.6 %" for row in few.rows[:5]) and "12 others" in few.notes[0]
+
+
+def test_what_is_not_resolved_is_grey_on_the_chart() -> None:
+    assert summary().noise_floor == FLOOR
+    assert "noise floor" in gallery.crossing(summary())
+    assert (
+        "noise floor" not in gallery.crossing(summary().model_copy(update={"noise_floor": None})).split("</details>")[0]
+    )
+    assert "pages in flight" in terminal.render(summary()) and "connections" not in figures.session_line(summary())
