@@ -97,13 +97,11 @@ def lab(
     An option of a link means `--path remote`. One other than --rtt, --rate, --tcp and --congestion-control, without --path, means
     `--server none` as well: any program over any link.
     """
-    if beside and server == "none":
-        raise UsageError("--beside is for servers beside another", "Leave out --server none.")
     choice = read_link(link_values)
     path = _path(path_name, choice)
     request = LabRequest(
         server=server or ("none" if choice.alone and path_name is None and not beside else "mariadb"),
-        beside=tuple(filter(None, beside.split(","))),
+        beside=_beside(beside, server),
         tables=tables,
         table_size=table_size,
         with_goodput=receipt is not None,
@@ -133,6 +131,13 @@ def lab(
             facts = {"environment": laboratory.environment(), "server": laboratory.server()}
             code = code_with_receipt(code, receipt, facts)
     sys.exit(code)
+
+
+def _beside(listed: str, server: str | None) -> tuple[str, ...]:
+    """As typed, with commas."""
+    if listed and server == "none":
+        raise UsageError("--beside is for servers beside another", "Leave out --server none.")
+    return tuple(filter(None, listed.split(",")))
 
 
 def _enter_sandbox(path: PathKind) -> None:

@@ -38,7 +38,8 @@ OWN = {"Questions": 1, "Threads_running": 1}
 
 @dataclass(frozen=True)
 class Scene:
-    """Where to look. `port`: the server's end of the load's TCP connections; None: they are not TCP."""
+    """Where to look. `port`: the main server's end of the load's TCP connections; None: they are not TCP. Those with servers beside
+    it are not looked at one by one; their bytes are among the interface's."""
 
     client: Host
     server: Host
