@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from howfar.analysis.workload_line import workload_line
 from howfar.conduct.jobs.pages import page_script
 from howfar.engine.messages import CpuStep, GetStep, QueryStep, Service, UnixTarget
 from howfar.engine.page import PageScript, ServiceName
@@ -209,3 +210,16 @@ def test_the_shipped_pages_are_what_their_comments_say() -> None:
         assert {name: shape.turns for name, shape in plan.pages.items()} == {"heavy": 200, "light": 20}
     budget = load_plan("page", quick=True).plan
     assert 25 * 10**9 + cost(budget).least_ns - LABORATORY_NS <= 590 * 10**9
+
+
+def test_a_report_says_what_the_pages_and_the_keys_were(tmp_path: Path) -> None:
+    line = workload_line(plan_of(tmp_path, PLAN).model_dump(mode="json"), {})
+    assert line.startswith("small page: 3 x point select, 2 x Redis get: 5 turns; large page: 4 rounds of 5 x point")
+    assert line.endswith("table of 1000 rows, drawn evenly; 10000 keys with values of 100 bytes, drawn evenly")
+    keys = {
+        "workload": {"kind": "key_value"},
+        "keys": {"count": 5, "value_bytes": 7, "get": 2, "set": 1, "pipeline": 3},
+    }
+    assert workload_line(keys, {}) == (
+        "key_value: 2 get : 1 set, 3 at once, 5 keys with values of 7 bytes, drawn evenly"
+    )

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import ValidationError
+
+from howfar.plan.page import PageShape
 from howfar.units import format_duration_ns
 
 _WRITES = {"index_updates": "indexed updates", "non_index_updates": "updates", "delete_inserts": "delete-inserts"}
@@ -41,6 +44,10 @@ def _workload(plan: Mapping[str, Any]) -> str:
     kind = str(workload.get("kind", "workload"))
     if kind == "single_row_inserts":
         return f"{kind}: one short row a transaction, autocommit, into an empty table"
+    if kind == "key_value":
+        return _of_keys(_table(plan, "keys"))
+    if kind == "page":
+        return _of_pages(plan)
     parts = [] if kind == "oltp_write_only" else _reads(workload)
     if kind in _WRITING:
         parts += [f"{count} {word}" for option, word in _WRITES.items() if (count := workload.get(option))]
@@ -50,6 +57,29 @@ def _workload(plan: Mapping[str, Any]) -> str:
         line += f", {data['tables']} tables x {data.get('table_size', '?')} rows"
     ids = _table(workload, "distribution").get("kind")
     return line + (f", {ids} ids" if ids else "")
+
+
+def _of_keys(keys: Mapping[str, Any]) -> str:
+    """`key_value: 9 get : 1 set, 10000 keys of 100 bytes, even`."""
+    mix = " : ".join(f"{keys[name]} {name}" for name in ("get", "set", "multi_get") if keys.get(name))
+    several = keys.get("pipeline", 1)
+    return f"key_value: {mix or 'commands'}{f', {several} at once' if several > 1 else ''}, {_keys(keys)}"
+
+
+def _keys(keys: Mapping[str, Any]) -> str:
+    return f"{keys.get('count', '?')} keys with values of {keys.get('value_bytes', '?')} bytes, drawn evenly"
+
+
+def _of_pages(plan: Mapping[str, Any]) -> str:
+    """Each page with its turns; a damaged plan says only that there are pages."""
+    size = int(_table(plan, "workload").get("range_size", 100))
+    try:
+        shapes = {name: PageShape.model_validate(shape) for name, shape in _table(plan, "pages").items()}
+    except ValidationError:
+        return "pages"
+    asked = [f"{name} page: {shape.in_words(size)}" for name, shape in shapes.items()]
+    rows = f"table of {_table(plan, 'data').get('table_size', '?')} rows, drawn evenly"
+    return "; ".join([*asked, rows, _keys(_table(plan, "keys"))])
 
 
 def _reads(workload: Mapping[str, Any]) -> list[str]:

@@ -24,6 +24,7 @@ _FACTORS = {
     "replica_tls": "replication TLS",
     "replica_compression": "replication compression",
     "wait_for": "waits for",
+    "app_cpu_ns": "application CPU",
 }
 
 
@@ -45,21 +46,29 @@ def _arms(plan: Plan) -> str:
     names = [cell.name for cell in cells(plan) if cell.role != "duplicate"]
     if len(names) <= _MOST_NAMED:
         return f"Compares {', '.join(names)}."
-    varied = [name for name in type(plan.factors).model_fields if len(getattr(plan.factors, name)) > 1]
+    varied = plan.factors.varied
     levels = [f"{_FACTORS.get(name, name)} {_listed(name, getattr(plan.factors, name))}" for name in varied]
     return f"Compares {len(names)} cells: {'; '.join(levels)}."
 
 
 def _listed(factor: str, levels: tuple[str | int, ...]) -> str:
-    show = {"rate_bps": format_rate_bps, "rtt_ns": format_duration_ns}.get(factor.removeprefix("replica_"))
+    show = {"rate_bps": format_rate_bps, "rtt_ns": format_duration_ns, "app_cpu_ns": format_duration_ns}.get(
+        factor.removeprefix("replica_")
+    )
     return ", ".join(show(float(level)) if show else str(level) for level in levels)
 
 
 def _figures(plan: Plan) -> str:
     forecast = cost(plan)
+    return f"{_duration(plan)}, {_enough(plan)}, {_data(plan, forecast)}"
+
+
+def _data(plan: Plan, forecast: Cost) -> str:
+    if plan.workload.kind == "key_value":
+        return f"{plan.keys.count} keys"
+    tables = "a table" if plan.data.tables == 1 else f"{plan.data.tables} tables"
     return (
-        f"{_duration(plan)}, {_enough(plan)}, "
-        f"{plan.data.tables} tables of {plan.data.table_size} rows{' or what fits' if plan.data.fit else ''} "
+        f"{tables} of {plan.data.table_size} rows{' or what fits' if plan.data.fit else ''} "
         f"(the first time about {_time(forecast.first_time_ns)} more, to load them)"
     )
 
