@@ -12,8 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from howfar.engine.process import Launcher
 from howfar.errors import PlanError, SandboxForbidden
 from howfar.lab import sandbox
+from howfar.lab.application.php_fpm import find_php_fpm
+from howfar.lab.application.staged import PhpApplication, php_application
 from howfar.lab.beside import Beside
 from howfar.lab.cache import file_system_of, work_directory
 from howfar.lab.capacity import allow_descriptors, open_queues
@@ -33,7 +36,7 @@ from howfar.lab.network import (
     tcp_memory_warning,
 )
 from howfar.lab.paths import PathKind, find_path
-from howfar.lab.reached import Ends, Started, reach
+from howfar.lab.reached import Ends, Reached, Started, reach
 from howfar.lab.replicated import Replication, replicates
 from howfar.lab.replication import PairGround
 from howfar.lab.request import LabRequest, ReplicasAsked
@@ -85,6 +88,7 @@ class Lab:
             if request.replicas is not None and not request.replicas.also_alone:
                 self.store.discard()  # what was wanted is the template: each pair puts data of its own in place
         self.beside = Beside(request.beside, self.store.kind if self.store else None, self._ground())
+        self._php = find_php_fpm() if request.application else None
         self._replication = self._open_replication(ledger)
         self.link: Link | None = None
         self._buffers: dict[str, int] = {}
@@ -172,6 +176,7 @@ class Lab:
             "tcp_buffers": self._buffers,
             "tcp": self.tcp() if self.link else None,
             "beside": self.beside.environment(),
+            "application": None if self._php is None else f"PHP-FPM {self._php.version}",
             "link_backend": self.request.backend if self.link else None,
             "link": next(iter(self.link.calibrations.values())) if self.link else None,
             "link_cpus": cpus_of(self.link.pid) if self.link else None,
@@ -211,13 +216,15 @@ class Lab:
             serving.begin()
             for one in (main, *beside):
                 one.begin(ledger)
+            application = self._application(factors, client_host.launcher(cpus), (main, *beside), ledger)
+            seen = observed(main, beside, link) + (() if application is None else (application.observed,))
             yield LabStage(
                 target=main.way.target,
                 user=main.started.user,
                 password=main.started.password,
                 database=main.started.database,
                 client=client_host.launcher(cpus),
-                observe=(*observed(main, beside, link), *serving.observed()),
+                observe=(*seen, *serving.observed()),
                 trust=main.trust,
                 serving=serving,
                 main=main,
@@ -227,6 +234,7 @@ class Lab:
                 tcp=self.tcp() if link else {},
                 connections=_connections(factors),
                 scene=Scene(client_host, self.server_host, main.way.tcp_port, link, main.running.snapshot),
+                application=application,
             )
 
     def _started(
@@ -241,6 +249,17 @@ class Lab:
         )
         for started in self.beside.start(path, self.certificates() if asked.tls else None, asked, ledger):
             yield started, Beside.work(self.work, started.running.kind)
+
+    def _application(
+        self, factors: Mapping[str, FactorValue], launcher: Launcher, servers: tuple[Reached, ...], ledger: ExitStack
+    ) -> PhpApplication | None:
+        """A real one where the cell wants it, on the load's host and CPUs."""
+        if factors.get("application") != "php":
+            return None
+        if self._php is None:
+            raise PlanError("this laboratory has no application", "Ask for it when building it.")
+        children = int(factors.get("threads", 1))
+        return ledger.enter_context(php_application(self._php, self.work / "php", launcher, children, servers))
 
     def _ends(self, work: Path, client_host: Host) -> Ends:
         return Ends(

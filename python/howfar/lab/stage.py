@@ -39,7 +39,12 @@ class Application(Protocol):
     """A real application that asks the stage's servers, once it knows its page."""
 
     def place(self, script: PageScript) -> FastCgi:
-        """Give it the script of its pages; how the engine asks for one. Raises LabError."""
+        """Give it the script of its pages, and see that it does what that says; how the engine asks for one. Raises PlanError where
+        it cannot do it, LabError."""
+        ...
+
+    def obtained(self) -> Obtained:
+        """Its part of a stage's. Raises LabError when it has died."""
         ...
 
 

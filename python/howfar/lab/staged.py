@@ -71,14 +71,17 @@ class LabStage:
         return Obtained(receipt, tuple(found))
 
     def obtained(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> Obtained:
-        sessions = {self.main.name: session} if load.sessions is None else load.sessions
+        # What an application's sessions were, the servers themselves are asked.
+        spoken = {self.main.name: session} if self.application is None else {}
+        sessions = spoken if load.sessions is None else load.sessions
+        applied = Obtained({}) if self.application is None else self.application.obtained()
         served = self.serving.obtained(load)
         proof = self.main.proof(sessions.get(self.main.name), load.commits, self.connections)
         content = self.main.started.asked.content
-        receipt: dict[str, Any] = {_MAIN: {"content": content, **proof.server}, **served.receipt}
+        receipt: dict[str, Any] = {_MAIN: {"content": content, **proof.server}, **served.receipt, **applied.receipt}
         if proof.forwarder is not None:
             receipt["forwarder"] = proof.forwarder
-        found = [*proof.violations, *served.violations]
+        found = [*applied.violations, *proof.violations, *served.violations]
         others = self.serving.others_bytes()
         counters = Counter({name: count - others.get(name, 0) for name, count in proof.counters.items()})
         for one in self.beside:

@@ -92,6 +92,14 @@ class KeyValueServer:
             self._check_alive("when asked for its keys", lost=True)
             raise
 
+    def others(self) -> tuple[str, ...]:
+        """Where it sees its clients, the laboratory's own session left out. Raises ServerCrashed, LabError."""
+        try:
+            return self._dialect.others(self._asked)
+        except LabError:
+            self._check_alive("when asked for its clients", lost=True)
+            raise
+
     def query(self, sql: str) -> list[dict[str, Any]]:
         raise PlanError(f"{self.kind} knows no SQL: {sql[:60]!r}", "Name a server that does, like --server mariadb.")
 

@@ -32,6 +32,8 @@ _COUNTERS = {
     "listen_disabled_num": "Listen_disabled",
     "ssl_handshake_errors": "Tls_handshake_errors",
 }
+_ANSWERED = "conn_parse_cmd"
+"""Of the session that asks for the sessions."""
 _DELETES = ("delete_hits", "delete_misses")
 _FACTS = (
     "maxbytes",
@@ -86,6 +88,14 @@ class MemcachedDialect:
     def count_keys(self, lines: Lines) -> int:
         return int(_stats(lines)["curr_items"])
 
+    def others(self, lines: Lines) -> tuple[str, ...]:
+        """The one that is being answered is ours."""
+        seen = [one for one in _sessions(_stats(lines, "conns")) if one.get("state") != _ANSWERED]
+        return tuple(
+            "localhost" if one.get("listen_addr", "").startswith("unix:") else one.get("addr", "").removeprefix("tcp:")
+            for one in seen
+        )
+
     def facts(self, lines: Lines) -> dict[str, str]:
         said = _stats(lines, "settings")
         return {name: said[name] for name in _FACTS if name in said}
@@ -109,7 +119,7 @@ class MemcachedDialect:
         found = {"host": "", "ssl_version": version, "ssl_cipher": cipher, "listener": ""}
         if settings.socket is not None:
             own = [one for one in seen if one.get("listen_addr") == f"unix:{settings.socket}"]
-            answered = [one for one in own if one.get("state") == "conn_parse_cmd"]
+            answered = [one for one in own if one.get("state") == _ANSWERED]
             return found | {"host": "localhost", "listener": answered[0]["listen_addr"]} if answered else found
         name = lines.socket.getsockname()
         own = [one for one in seen if one.get("addr") == f"tcp:{name[0]}:{name[1]}"]

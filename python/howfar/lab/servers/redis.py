@@ -108,6 +108,11 @@ class RedisDialect:
     def count_keys(self, lines: Lines) -> int:
         return int(ask(lines, "DBSIZE"))
 
+    def others(self, lines: Lines) -> tuple[str, ...]:
+        own = str(ask(lines, "CLIENT", "ID"))
+        seen = (_pairs(line, " ", "=") for line in ask(lines, "CLIENT", "LIST").splitlines())
+        return tuple(_host(client) for client in seen if client.get("id") != own)
+
     def facts(self, lines: Lines) -> dict[str, str]:
         words = ask(lines, "CONFIG", "GET", "*")
         settings = dict(zip(words[::2], words[1::2], strict=True))
@@ -132,11 +137,13 @@ class RedisDialect:
     def view(self, lines: Lines, settings: StoreSettings) -> dict[str, Any]:
         """It does not say that a session is encrypted, but at which of its ports the session is: that of TLS speaks nothing else."""
         seen = _pairs(ask(lines, "CLIENT", "INFO").strip(), " ", "=")
-        local = "U" in seen.get("flags", "")
         at_tls = settings.tls is not None and seen.get("laddr", "").endswith(f":{settings.port}")
         version, cipher = lines.tls if at_tls else (None, None)
-        host = "localhost" if local else seen.get("addr", "")
-        return {"host": host, "ssl_version": version, "ssl_cipher": cipher, "listener": seen.get("laddr", "")}
+        return {"host": _host(seen), "ssl_version": version, "ssl_cipher": cipher, "listener": seen.get("laddr", "")}
+
+
+def _host(client: Mapping[str, str]) -> str:
+    return "localhost" if "U" in client.get("flags", "") else client.get("addr", "")
 
 
 def ask(lines: Lines, *words: str) -> Any:

@@ -65,6 +65,10 @@ class StoreDialect(Protocol):
         """That it holds now."""
         ...
 
+    def others(self, lines: Lines) -> tuple[str, ...]:
+        """Where it sees each client but this session: an address with its port, `localhost` over its socket."""
+        ...
+
     def facts(self, lines: Lines) -> dict[str, str]:
         """Settings in force that receipts keep."""
         ...

@@ -9,7 +9,7 @@ namespace Howfar;
  * closed at the page's end (`per_page`).
  *
  * Of a connection that was kept, PDO and phpredis first ask whether it still lives: one turn each, which no script names. It is told
- * as a turn and in `checks`.
+ * as a turn and in `mysql_checks`, `redis_checks`.
  */
 final class Services
 {
@@ -27,9 +27,8 @@ final class Services
         $this->persistent = $script['connect'] === 'persistent';
         $used = array_filter(self::NAMES, static fn (string $name): bool => $script[$name] !== null);
         foreach ($used as $name) {
-            $tally->begin("{$name}_turns", "{$name}_ns", "{$name}_connects", "{$name}_connect_ns");
+            $tally->begin("{$name}_turns", "{$name}_ns", "{$name}_connects", "{$name}_connect_ns", "{$name}_checks");
         }
-        $tally->begin('checks');
     }
 
     public function mysql(): \PDO
@@ -69,7 +68,7 @@ final class Services
         $connection = $open();
         if ($kept) {
             $this->tally->turn($service, $began);
-            $this->tally->add('checks', 1);
+            $this->tally->add("{$service}_checks", 1);
         } else {
             $this->tally->connect($service, $began);
         }

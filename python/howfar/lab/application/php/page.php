@@ -37,6 +37,8 @@ function answer(array $script, Tally $tally): void
     $services = new Services($script, $tally);
     try {
         (new Steps($script, $services, $tally))->run();
+        // For who wants to see from outside which connections a page has.
+        usleep((int) ($_SERVER['HOWFAR_LINGER_US'] ?? 0));
     } finally {
         $services->leave();
     }

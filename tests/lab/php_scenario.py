@@ -1,0 +1,191 @@
+"""A program for the tests: pages of a real PHP application on each asked path; JSON of what they told and what was obtained.
+
+python -m tests.lab.php_scenario SERVER CASE...    where a case is PATH[:TLS][+per_page], `stranger`, `dead` or `broken`
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from howfar.engine.key_value import KeyValue
+from howfar.engine.messages import CpuStep, FastCgi, GetStep, PageScript, QueryStep, UnixTarget
+from howfar.engine.workloads import CustomStatement, IntegerValues, SameValue
+from howfar.errors import HowfarError, LabError
+from howfar.lab import sandbox
+from howfar.lab.application.fastcgi import Answer, ask
+from howfar.lab.fill import fill_keys
+from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
+from howfar.lab.staged import LabStage
+from howfar.results.records import FactorValue
+from tests.lab.beside_scenario import STORES
+
+KEYS, SIZE = 300, 1000
+CHILDREN, PAGES, ROUNDS = 2, 4, 2
+CPU_NS = 3_000_000
+Connect = Literal["persistent", "per_page"]
+
+_ROW = IntegerValues(high=SIZE)
+_STATEMENTS = (
+    CustomStatement(name="point", sql="SELECT c FROM sbtest1 WHERE id = ?", parameters=(_ROW,)),
+    CustomStatement(
+        name="range",
+        sql="SELECT c FROM sbtest1 WHERE id BETWEEN ? AND ? + 9",
+        parameters=(IntegerValues(high=SIZE - 10), SameValue(statement="range", index=0)),
+    ),
+    CustomStatement(name="begin", sql="BEGIN"),
+    CustomStatement(name="update", sql="UPDATE sbtest1 SET k = k + 1 WHERE id = ?", parameters=(_ROW,)),
+    CustomStatement(name="commit", sql="COMMIT"),
+    CustomStatement(name="none", sql="SELECT c FROM sbtest1 WHERE id = 0"),
+)
+_STEPS = (
+    QueryStep(statement="point", repeat=5),
+    QueryStep(statement="range"),
+    GetStep(store="redis", repeat=2),
+    GetStep(store="redis", keys_each=10),
+    QueryStep(statement="begin"),
+    QueryStep(statement="update"),
+    QueryStep(statement="commit"),
+    CpuStep(cpu_ns=CPU_NS),
+)
+MEMCACHED = (GetStep(store="memcached", repeat=3), GetStep(store="memcached", keys_each=10))
+TURNS = {"mysql": 9 * ROUNDS, "redis": 3 * ROUNDS, "memcached": 4 * ROUNDS}
+"""Of one page."""
+
+
+def _keys(protocol: Literal["resp2", "memcached_text"]) -> KeyValue:
+    return KeyValue(protocol=protocol, keys=KEYS, get=1, set=0)
+
+
+def _script(stage: LabStage, connect: Connect, with_memcached: bool) -> PageScript:
+    services = {name: place.service for name, place in stage.services.items()}
+    more: dict[str, Any] = {"memcached": services["memcached"], "memcached_keys": _keys("memcached_text")}
+    return PageScript(
+        mysql=services["mysql"],
+        redis=services["redis"],
+        redis_keys=_keys("resp2"),
+        statements=_STATEMENTS,
+        steps=(*_STEPS, *MEMCACHED) if with_memcached else _STEPS,
+        rounds=ROUNDS,
+        connect=connect,
+        **(more if with_memcached else {}),
+    )
+
+
+def _ask(cgi: FastCgi) -> Answer:
+    assert isinstance(cgi.target, UnixTarget)
+    return ask(Path(cgi.target.path), cgi.parameters, 20.0)
+
+
+@contextmanager
+def _placed(laboratory: Lab, case: str) -> Iterator[tuple[LabStage, FastCgi, PageScript]]:
+    where, _, connect = case.partition("+")
+    path, _, tls = where.partition(":")
+    factors: dict[str, FactorValue] = {"path": path, "placement": "machines", "threads": CHILDREN, "tls": tls or "off"}
+    factors |= {"page": "heavy", "application": "php"}
+    with laboratory.stage(factors) as stage:
+        with_memcached = not tls
+        fill_keys(stage.services["redis"], _keys("resp2"), stage.client)
+        if with_memcached:
+            fill_keys(stage.services["memcached"], _keys("memcached_text"), stage.client)
+        script = _script(stage, "per_page" if connect else "persistent", with_memcached)
+        assert stage.application is not None
+        yield stage, stage.application.place(script), script
+
+
+def _trial(laboratory: Lab, case: str) -> dict[str, Any]:
+    with _placed(laboratory, case) as (stage, cgi, script):
+        answers = [_ask(cgi) for _ in range(PAGES)]
+        obtained = stage.obtained({})
+        assert stage.application is not None
+        return {
+            "turns": {name: TURNS[name] for name in script.services},
+            "statuses": [answer.status for answer in answers],
+            "ends": all(answer.body.endswith(cgi.ends_with) for answer in answers),
+            "complaints": [answer.complaints for answer in answers if answer.complaints],
+            "told": [answer.told for answer in answers],
+            "receipt": obtained.receipt["application"],
+            "violations": obtained.violations,
+            "observed": [one.role for one in stage.observe],
+            "script_mode": oct(Path(cgi.parameters["HOWFAR_PAGE"]).stat().st_mode & 0o777),
+        }
+
+
+def _stranger(laboratory: Lab) -> dict[str, Any]:
+    """PHP is told the ports of the loopback on a stage of sockets' neighbours: its servers see where it comes from."""
+    with laboratory.stage({"path": "tcp", "threads": 1, "application": "php", "page": "heavy"}) as stage:
+        fill_keys(stage.services["redis"], _keys("resp2"), stage.client)
+        script = _script(stage, "persistent", False)
+        assert script.mysql is not None and stage.application is not None
+        socket = UnixTarget(path=str(stage.main.running.socket))
+        stage.application.place(script.model_copy(update={"mysql": script.mysql.model_copy(update={"target": socket})}))
+        return {"violations": stage.obtained({}).violations}
+
+
+def _broken(laboratory: Lab) -> dict[str, Any]:
+    """What pages say that cannot be answered."""
+    said: dict[str, Any] = {}
+    with _placed(laboratory, "socket") as (stage, cgi, script):
+        assert stage.application is not None and script.mysql is not None
+        secret = script.mysql.model_copy(update={"password": "xyzzy-not-this-one"})
+        for name, wrong in {
+            "no row": script.model_copy(update={"steps": (QueryStep(statement="none"),)}),
+            "password": script.model_copy(update={"mysql": secret, "steps": (QueryStep(statement="point"),)}),
+            "key": script.model_copy(update={"redis_keys": _keys("resp2").model_copy(update={"keys": 10**9})}),
+        }.items():
+            try:
+                stage.application.place(wrong)
+                said[name] = list(stage.obtained({}).violations)
+            except HowfarError as error:
+                said[name] = error.message
+        nothing = cgi.model_copy(update={"parameters": {**cgi.parameters, "HOWFAR_PAGE": "nowhere"}})
+        answer = _ask(nothing)
+        said["no script"] = [answer.status, answer.body]
+    return said
+
+
+def _dead(laboratory: Lab) -> dict[str, Any]:
+    """A server that dies, and PHP-FPM itself."""
+    said = {}
+    with _placed(laboratory, "tcp") as (stage, cgi, _):
+        assert stage.application is not None
+        os.kill(stage.services["redis"].pid, signal.SIGKILL)
+        answer = _ask(cgi)
+        said["redis"] = [answer.status, answer.body]
+        os.kill(next(one.pid for one in stage.observe if one.role == "application"), signal.SIGKILL)
+        try:
+            stage.application.obtained()
+        except LabError as error:
+            said["application"] = [error.message]
+    return said
+
+
+def main() -> int:
+    if not sandbox.inside():
+        return sandbox.run_inside()
+    server, *cases = sys.argv[1:]
+    request = LabRequest(
+        server=server,
+        tables=1,
+        table_size=SIZE,
+        rtt_ns=1_000_000,
+        with_goodput=False,
+        connections=8,
+        beside=STORES,
+        application=True,
+    )
+    special = {"stranger": _stranger, "broken": _broken, "dead": _dead}
+    with open_laboratory(request) as laboratory:
+        trials = {case: special[case](laboratory) if case in special else _trial(laboratory, case) for case in cases}
+        print(json.dumps({"environment": laboratory.environment(), "trials": trials}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
