@@ -83,6 +83,7 @@ def test_published_figures_agree_with_themselves() -> None:
     """29 queries a transaction, and two connections' cycle time is the mean latency."""
     paths = next(entry for entry in published_sets() if entry.plan == "paths")
     for found in paths.cells:
+        assert found.tps is not None and found.qps is not None
         assert found.qps / found.tps == pytest.approx(29, rel=0.001)
         assert 2 / found.tps * 1000 == pytest.approx(found.latency_ms["avg"], rel=0.01)
 

@@ -33,6 +33,9 @@ from howfar.analysis.link_facts import link_facts
 from howfar.analysis.machine import baseline_spread, others_cpus, others_in
 from howfar.analysis.model.facts import arm_facts
 from howfar.analysis.model.page import what_if
+from howfar.analysis.page.advise import page_advice
+from howfar.analysis.page.arms import is_a_page, is_of_pages
+from howfar.analysis.page.find import page_findings, page_verdict
 from howfar.analysis.plateau import complete_blocks, settled
 from howfar.analysis.published import find_published
 from howfar.analysis.refuted import doubted, refuted_sentence, unadvised
@@ -90,7 +93,10 @@ def summarise(run: Run) -> Summary:
     facts = tuple(replace(each, valid=each.arm.name in about) for each in facts)
     tested = confirmations(confirmed)
     replication = replication_findings(table)
-    found = replication_verdict(replication) if replication else ""
+    pages = page_findings(table, floors.throughput)
+    found = page_verdict(pages) if pages else replication_verdict(replication) if replication else ""
+    if is_of_pages(table):
+        facts = ()  # a page is no session: it has its own model, in Summary.pages
     sessions = () if replication else facts  # their model knows of no replica, and Summary.replication has its own
     return Summary(
         run=run.info.run_id,
@@ -114,7 +120,7 @@ def summarise(run: Run) -> Summary:
         machine_cpus=_machine_cpus(run),
         baseline_spread=baseline_spread(table),
         verdict=verdict(cells, table, floors.throughput, floors.aa, refuted_sentence(cells, tested), found),
-        advice=_advice(unadvised(cells, tested), table, replication),
+        advice=page_advice(pages) if pages else _advice(unadvised(cells, tested), table, replication),
         cells=doubted(cells, tested),
         unmeasured=tuple(_unmeasured(table, arm) for arm in run.info.arms if not _good(run, arm.name)),
         trials=_points(run),
@@ -127,6 +133,7 @@ def summarise(run: Run) -> Summary:
         encryption=encryption(facts, workload, floors.throughput),
         what_if=what_if(sessions, workload),
         replication=replication,
+        pages=pages,
     )
 
 
@@ -172,6 +179,9 @@ def _cell(table: TrialTable, arm: Arm, floors: _Floors, rests: bool) -> CellSumm
     whole = list(table.trials[arm.name].values())
     baseline = arm.role is ArmRole.BASELINE
     broken = breaks(arm.factors)  # each trial is another accident: no ratio of theirs is a result
+    page = is_a_page(
+        arm
+    )  # the engine is then an application, or a visitor: no rule about a load generator's sessions holds
     judged = None if baseline or broken else _judged(table, arm.name, qps)
     cpu_ratio = None if broken else _quoted(table, arm, path_cpu_us)
     transactions = sum(trial.transactions for trial in trials)
@@ -185,7 +195,8 @@ def _cell(table: TrialTable, arm: Arm, floors: _Floors, rests: bool) -> CellSumm
     )
     ratio = IDENTITY if baseline else judged.quoted if judged else None
     bound = _cpu_bound(arm, table.baseline)
-    warnings = signs.arm_warnings(trials, link) + (signs.ratio_warnings(judged, floors.target) if judged else [])
+    warnings = [w for w in signs.arm_warnings(trials, link) if not (page and w is Warning.CLIENT_LIMITED)]
+    warnings += signs.ratio_warnings(judged, floors.target) if judged else []
     return CellSummary(
         factors=arm.factors,
         arm=arm.name,
@@ -212,14 +223,14 @@ def _cell(table: TrialTable, arm: Arm, floors: _Floors, rests: bool) -> CellSumm
             to_server=sum(trial.bytes_to_server for trial in trials) / transactions,
             to_client=sum(trial.bytes_to_client for trial in trials) / transactions,
         ),
-        time_split_us=time_split_us(cycle),
+        time_split_us={} if page else time_split_us(cycle),
         rest_rtt_ns=link.rest_rtt_ns,
         receipt=receipts[-1] if receipts else {},
         published=find_published(table.run.info.plan_name, arm.factors) if arm.role is not ArmRole.DUPLICATE else None,
         settled_after=len(trials) if rests else None,
         warnings=tuple(warnings),
-        cycle=None if broken else cycle,  # half of the window may be an outage: nothing limits it but that
-        limit=None if broken else limit,
+        cycle=None if broken or page else cycle,  # half of the window may be an outage: nothing limits it but that
+        limit=None if broken or page else limit,
         network=network_series(whole[-1], arm.factors),
     )
 

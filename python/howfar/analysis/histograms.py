@@ -6,6 +6,7 @@ Merging counts is exact; averaging percentiles of trials would not be a percenti
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Any
 
@@ -40,6 +41,13 @@ def latency_ms(merged: Any, records: Iterable[HistogramRecord]) -> LatencyMs:
         return min(float(merged.get_value_at_percentile(percentile)), float(longest)) / 1e6
 
     return LatencyMs(p50=at(50), p95=at(95), p99=at(99), max=longest / 1e6)
+
+
+def share_over(merged: Any, limit_ns: int) -> float:
+    """Of all samples, those that took longer, to the histogram's resolution."""
+    total = int(merged.get_total_count())
+    first = bisect_right(range(merged.counts_len), limit_ns, key=merged.get_value_from_index)
+    return sum(merged.counts[first:]) / total if total else 0.0
 
 
 def curve(merged: Any) -> tuple[CurvePoint, ...]:

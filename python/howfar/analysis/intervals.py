@@ -47,6 +47,7 @@ class RatioJudgement:
     blocks: int
 
 
+@lru_cache(maxsize=256)
 def t_quantile(degrees: int, level: float = LEVEL) -> float:
     """Two-sided quantile of Student's t: `t_quantile(7)` is 2.365."""
     from scipy.special import stdtrit  # heavy: a quarter of a second that `--help` need not pay

@@ -154,7 +154,11 @@ def _published(plan: str, one: Series) -> tuple[dict[int, float], PublishedSet |
         for cell in entry.cells:
             threads = cell.factors.get("threads")
             rest = {name: level for name, level in cell.factors.items() if name != "threads"}
-            if isinstance(threads, int) and all(one.factors.get(name) == level for name, level in rest.items()):
+            if (
+                isinstance(threads, int)
+                and cell.tps is not None
+                and all(one.factors.get(name) == level for name, level in rest.items())
+            ):
                 found[threads] = cell.tps
         if found:
             return found, entry

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from howfar.results.records import Arm, ArmRole, HistogramRecord, Measured, Run, Trial, TrialStatus
 
-PATH_ROLES = ("client", "server", "forwarder")
+PATH_ROLES = ("client", "application", "server", "redis", "memcached", "forwarder")
 """Whose CPU a path costs. The link emulator's is the instrument's own and stays out."""
 
 Value = Callable[[Measured], float | None]
@@ -59,13 +59,18 @@ def trial_table(run: Run) -> TrialTable:
 
 
 def qps(measured: Measured) -> float | None:
-    return measured.queries / (measured.elapsed_ns / 1e9)
+    """Queries a second; pages, of an application whose queries nobody counts."""
+    return _queries(measured) / (measured.elapsed_ns / 1e9)
+
+
+def _queries(measured: Measured) -> int:
+    return measured.queries or measured.transactions
 
 
 def role_cpu_us(measured: Measured, role: str) -> float | None:
     """CPU microseconds a query of one role. None: no such part on this path."""
     spent = [cpu.cpu_ns for cpu in measured.cpu if cpu.role == role]
-    return sum(spent) / 1e3 / measured.queries if spent and measured.queries else None
+    return sum(spent) / 1e3 / _queries(measured) if spent and _queries(measured) else None
 
 
 def path_cpu_us(measured: Measured) -> float | None:

@@ -17,7 +17,7 @@ Machines = Literal[1, 2]
 
 
 class TurnCost(Part):
-    """One service on one path, as the application's own clock saw it, one page in flight."""
+    """One service in one arm, by the application's own clock; with several pages in flight their waiting for each other is in it."""
 
     service: str
     turns: float
@@ -28,9 +28,9 @@ class TurnCost(Part):
     """A page."""
     connect_us: float | None
     """None: connections stay."""
-    bytes_to_server: float
-    bytes_to_client: float
-    """A page, of the protocol."""
+    bytes_to_server: float | None
+    bytes_to_client: float | None
+    """A page, of the protocol. None: a real application does not count them."""
 
 
 class PageArm(Part):
@@ -110,6 +110,8 @@ class Crossing(Part):
     """The model's two over one, at such CPU."""
     without_link_cpu_ms: float | None = None
     """The model's crossing if the emulated link took no CPU from the machines."""
+    half_turns_ms: float | None = None
+    """The model's crossing if the page did the same with half as many turns."""
 
 
 class PageModel(Part):

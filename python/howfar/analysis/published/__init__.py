@@ -24,10 +24,10 @@ class PublishedCell(_Entry):
     """One published row: the factor levels it was measured at, and its figures."""
 
     factors: dict[str, FactorValue]
-    tps: float
-    qps: float
+    tps: float | None = None
+    qps: float | None = None
     latency_ms: dict[str, float] = Field(default_factory=dict)
-    """Empty: not published."""
+    """None, empty: not published."""
 
 
 class PublishedSet(_Entry):
@@ -59,9 +59,9 @@ def find_published(plan: str, factors: Mapping[str, FactorValue]) -> Published |
     """What was published for a cell of `plan`: every factor of the published row has the same level in ours."""
     for entry in published_sets():
         base = next((cell for cell in entry.cells if cell.factors == entry.baseline), None)
-        if entry.plan != plan or base is None:
+        if entry.plan != plan or base is None or base.qps is None:
             continue
         for cell in entry.cells:
-            if all(factors.get(name) == level for name, level in cell.factors.items()):
+            if cell.qps is not None and all(factors.get(name) == level for name, level in cell.factors.items()):
                 return Published(ratio=cell.qps / base.qps, qps=cell.qps, source=entry.source, setup=entry.setup)
     return None

@@ -28,6 +28,7 @@ def published_rows(
     return tuple(
         (str(cell.factors["replication"]), cell.tps, None if ours is None else ours.commits_per_s.value)
         for cell, ours in found
+        if cell.tps is not None
     )
 
 

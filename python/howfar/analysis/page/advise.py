@@ -1,0 +1,93 @@
+"""What to do about pages, each piece because of a resolved figure of this run."""
+
+from __future__ import annotations
+
+from howfar.analysis.intervals import interval_text
+from howfar.analysis.page.findings import PageChoice, PageFindings
+from howfar.analysis.page.words import chief_choices, crossing_words, milliseconds, of_turns
+from howfar.analysis.summary import Advice
+
+_SOCKET_LINES = (
+    "# PHP, PDO; `howfar doctor` says what is on this machine",
+    "mysql:unix_socket=/run/mysqld/mysqld.sock;dbname=shop",
+    "# phpredis",
+    "$redis->pconnect('/run/redis/redis-server.sock');",
+    "# memcached: -s turns its port off",
+    "$memcached->addServer('/run/memcached/memcached.sock', 0);",
+)
+
+
+def page_advice(found: PageFindings) -> tuple[Advice, ...]:
+    """In the order in which a reader decides."""
+    pieces = [_machines(found, choice) for choice in chief_choices(found.choices)]
+    pieces += [_socket(found), _fewer_turns(found), _keep(found)]
+    return tuple(advice for advice in pieces if advice is not None)
+
+
+def _machines(found: PageFindings, choice: PageChoice) -> Advice | None:
+    if choice.better == "not resolved":
+        return None
+    crossing = crossing_words(found.crossings, found.choices, choice)
+    where = (
+        "Keep application and servers on one machine, with sockets"
+        if choice.better == "one"
+        else "Give the application a machine of its own"
+    )
+    ground = (
+        f"Two machines answer {interval_text(choice.two_over_one)} of the pages of one with sockets "
+        f"({choice.threads} in flight, {milliseconds(choice.app_cpu_total_ms)} ms of application CPU a page)"
+    )
+    return Advice(
+        action=f"{where}, for a page like the {choice.page} one.",
+        because=ground + (f", {crossing}." if crossing else "."),
+    )
+
+
+def _socket(found: PageFindings) -> Advice | None:
+    slower = [
+        (choice, ratio)
+        for choice in chief_choices(found.choices)
+        if (ratio := choice.tcp_over_socket) is not None and ratio.high is not None and ratio.high < 1
+    ]
+    if not slower:
+        return None
+    choice, ratio = min(slower, key=lambda pair: pair[1].value)
+    return Advice(
+        action="Where application and servers share a machine, connect through the sockets: host=localhost, not 127.0.0.1.",
+        because=f"Loopback TCP answers {interval_text(ratio)} of the {choice.page} pages that sockets do.",
+        lines=_SOCKET_LINES,
+    )
+
+
+def _fewer_turns(found: PageFindings) -> Advice | None:
+    """Where two machines are slower for one page at a time, and turns are many."""
+    sentence = of_turns(found)
+    if not sentence or not any(c.better == "one" for c in found.choices):
+        return None
+    return Advice(
+        action="Before a second machine, cut the page's turns: one query with IN or JOIN for many, MGET, getMulti.",
+        because=sentence,
+    )
+
+
+def _keep(found: PageFindings) -> Advice | None:
+    """Connections that stay, where opening them for each page was measured to cost."""
+    for arm in found.arms:
+        if arm.connect == "persistent" or arm.threads != 1:
+            continue
+        kept = next(
+            (
+                each
+                for each in found.arms
+                if (each.page, each.application, each.path, each.app_cpu_ns, each.threads)
+                == (arm.page, arm.application, arm.path, arm.app_cpu_ns, 1)
+                and each.connect == "persistent"
+            ),
+            None,
+        )
+        if kept is not None and kept.page_ms.high is not None and kept.page_ms.high < (arm.page_ms.low or 0.0):
+            return Advice(
+                action="Keep connections between pages: PDO::ATTR_PERSISTENT, pconnect, a persistent_id for Memcached.",
+                because=f"{arm.arm}: {milliseconds(arm.page_ms.value)} ms a page against {milliseconds(kept.page_ms.value)}.",
+            )
+    return None

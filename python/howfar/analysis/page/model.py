@@ -1,0 +1,84 @@
+"""A page as a closed queueing network: so many pages in flight, the processors of one machine or of two, and time in no queue.
+
+Pages share a machine's processors as processes do, in turns of a time slice, many times a page. Such a station gives the same
+answer whatever the lengths of its services (Baskett, Chandy, Muntz and Palacios 1975), so mean value analysis is exact for it.
+Not here: where the demands come from (`foresee.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from howfar.analysis.model.queueing import Station, processors, solve
+
+_STEPS = 60
+"""Of a bisection: beyond what a double can tell."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """One machine and what a page needs of it, in seconds of CPU."""
+
+    own_s: float
+    link_s: float
+    """Of the emulator's, on this machine's processors."""
+    cpus: float
+    """What strangers left."""
+
+    @property
+    def demand_s(self) -> float:
+        return self.own_s + self.link_s
+
+    def with_own(self, seconds: float) -> Host:
+        return replace(self, own_s=max(self.own_s + seconds, 0.0))
+
+
+@dataclass(frozen=True)
+class Network:
+    """What a page passes through: one host, or two."""
+
+    hosts: tuple[Host, ...]
+    wire_s: float
+    """Its turns' round trips, at rest."""
+    waiting_s: float
+    """Neither CPU nor wire: being woken, disks, what two ends do at the same time (that makes it less than nothing)."""
+
+    @property
+    def delay_s(self) -> float:
+        return self.wire_s + self.waiting_s
+
+    def cycle_s(self, pages: int) -> float:
+        """Mean time of a page with so many in flight."""
+        delay, stations = self.delay_s, list[Station]()
+        for number, host in enumerate(self.hosts):
+            if host.demand_s > 0:
+                station, side = processors(f"host {number}", 1, host.demand_s, host.cpus)
+                stations.append(station)
+                delay += side
+        return solve(delay, stations, pages)[-1].cycle_s
+
+    def without_link_cpu(self) -> Network:
+        """Where the emulator took its CPU, its work was part of the round trip at rest all the same."""
+        return replace(self, hosts=tuple(replace(host, link_s=0.0) for host in self.hosts))
+
+    def waiting_for(self, cycle_s: float, pages: int) -> Network:
+        """With the waiting that makes `pages` in flight take `cycle_s`; none where a full station hides it."""
+        ground = replace(self, waiting_s=0.0)
+        if pages == 1:
+            return replace(self, waiting_s=cycle_s - ground.cycle_s(1))
+        if ground.cycle_s(pages) >= cycle_s:
+            return ground
+        found = bisected(lambda waiting: replace(self, waiting_s=waiting).cycle_s(pages) - cycle_s, 0.0, cycle_s)
+        return replace(self, waiting_s=found)
+
+
+def bisected(of: Callable[[float], float], low: float, high: float) -> float:
+    """Where `of` becomes more than nothing between two ends; the nearer end, where it does not."""
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        if of(middle) < 0:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2

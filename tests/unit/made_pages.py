@@ -1,0 +1,279 @@
+"""A made-up run of the plan `page`, from arithmetic: what a page needs of two machines, what a path adds, and noise. `Truth` is
+known, so that what the analysis finds can be held against it."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from hdrh.histogram import HdrHistogram
+
+from howfar.analysis.page.model import Host, Network
+from howfar.results.records import (
+    Arm,
+    ArmRole,
+    CpuRecord,
+    HistogramRecord,
+    Measured,
+    Run,
+    RunInfo,
+    ServiceRecord,
+    StopReason,
+    Trial,
+    TrialStatus,
+    Window,
+)
+
+MS = 1_000_000
+ELAPSED_NS = 5_000_000_000
+RTT_NS = 204_000
+START_NS = 1_795_000_000_000_000_000
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Milliseconds a page; what a path adds is a turn's."""
+
+    turns: int = 200
+    php_ms: float = 4.0
+    engine_ms: float = 1.2
+    database_ms: float = 5.0
+    visitor_ms: float = 0.1
+    waiting_ms: float = 0.3
+    """On sockets."""
+    tcp_application_us: float = 2.0
+    tcp_database_us: float = 2.0
+    link_us: float = 6.0
+    """The emulator's a turn, on each machine."""
+    remote_us: float = 30.0
+    """Being woken, a turn, beyond the round trip."""
+    p50_of_mean: float = 0.97
+
+    def network(self, application: str, path: str, app_cpu_ms: float) -> Network:
+        own_ms = (self.php_ms + self.visitor_ms if application == "php" else self.engine_ms) + app_cpu_ms
+        added_ms = [us * self.turns / 1e3 for us in (self.tcp_application_us, self.tcp_database_us)]
+        if path == "socket":
+            return Network((Host((own_ms + self.database_ms) / 1e3, 0.0, 1.0),), 0.0, self.waiting_ms / 1e3)
+        if path == "tcp":
+            demand_s = (own_ms + self.database_ms + sum(added_ms)) / 1e3
+            return Network((Host(demand_s, 0.0, 1.0),), 0.0, self.waiting_ms / 1e3)
+        link_s = self.link_us * self.turns / 1e6
+        hosts = (
+            Host((own_ms + added_ms[0]) / 1e3, link_s, 1.0),
+            Host((self.database_ms + added_ms[1]) / 1e3, link_s, 1.0),
+        )
+        waiting_s = self.waiting_ms / 1e3 + self.remote_us * self.turns / 1e6 - 2 * link_s
+        return Network(hosts, self.turns * RTT_NS / 1e9, waiting_s)
+
+
+HEAVY = Truth()
+LIGHT = Truth(turns=20, database_ms=0.6, php_ms=2.0, engine_ms=0.15)
+PAGES = {"heavy": HEAVY, "light": LIGHT}
+SHAPES: dict[str, Any] = {
+    "heavy": {"rounds": 4, "point_selects": 30, "simple_ranges": 2, "redis_gets": 12, "memcached_gets": 6},
+    "light": {"rounds": 1, "point_selects": 10, "redis_gets": 5, "memcached_gets": 5},
+}
+SWEEP_MS = (0, 10, 20, 40, 80)
+
+
+@dataclass(frozen=True)
+class Cell:
+    page: str
+    application: str
+    path: str
+    app_cpu_ms: int
+    threads: int
+
+    @property
+    def name(self) -> str:
+        words = [self.path, self.page, self.application, f"{self.app_cpu_ms}ms", f"{self.threads} threads"]
+        return ", ".join(words)
+
+    @property
+    def factors(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"path": self.path, "threads": self.threads, "placement": "machines"}
+        found |= {"server": "mariadb", "page": self.page, "application": self.application}
+        found |= {"app_cpu_ns": self.app_cpu_ms * MS}
+        return found | ({"rtt_ns": 200_000, "rate_bps": 10**9} if self.path == "remote" else {})
+
+
+def cells() -> list[Cell]:
+    """As the plan leaves them: the engine at one application CPU, one page in flight only with the least."""
+    found = []
+    for page in PAGES:
+        for path in ("socket", "tcp", "remote"):
+            for threads in (1, 4):
+                for app_cpu_ms in SWEEP_MS if threads > 1 and path != "tcp" else (0,):
+                    found.append(Cell(page, "php", path, app_cpu_ms, threads))
+                found.append(Cell(page, "engine", path, 0, threads))
+    return found
+
+
+def page_run(
+    blocks: int = 8,
+    seed: int = 1,
+    scatter: float = 0.01,
+    wanted: Iterable[Cell] | None = None,
+    void: Callable[[Cell, int], bool] = lambda cell, block: False,
+    pages: dict[str, Truth] = PAGES,
+) -> Run:
+    """`void`: which trials came to nothing."""
+    rng = random.Random(seed)
+    chosen = list(wanted) if wanted is not None else cells()
+    base = chosen[0]
+    arms = [(base, Arm(name=base.name, role=ArmRole.BASELINE, factors=base.factors))]
+    arms.append((base, Arm(name=base.name + " (again)", role=ArmRole.DUPLICATE, factors=base.factors)))
+    arms += [(cell, Arm(name=cell.name, role=ArmRole.CONTENDER, factors=cell.factors)) for cell in chosen[1:]]
+    trials: list[Trial] = []
+    for block in range(blocks):
+        shared = math.exp(rng.gauss(0, 0.03))
+        for position, (cell, arm) in enumerate(arms):
+            slow = shared * math.exp(rng.gauss(0, scatter))
+            seen = None if void(cell, block) else _measured(pages[cell.page], cell, slow)
+            trials.append(_trial(len(trials), block, position, arm, cell, seen))
+    return Run(info=_info(tuple(arm for _, arm in arms)), trials=tuple(trials), stop=StopReason.BLOCKS)
+
+
+def _measured(truth: Truth, cell: Cell, slow: float) -> Measured:
+    """`slow`: what this trial's pages take longer, all of them."""
+    network = truth.network(cell.application, cell.path, cell.app_cpu_ms)
+    cycle_s = network.cycle_s(cell.threads) * slow
+    pages = max(1, round(cell.threads * ELAPSED_NS / 1e9 / cycle_s))
+    own_ms = (truth.php_ms if cell.application == "php" else truth.engine_ms) + cell.app_cpu_ms
+    application_ms, database_ms = own_ms, truth.database_ms
+    if cell.path != "socket":
+        application_ms += truth.tcp_application_us * truth.turns / 1e3
+        database_ms += truth.tcp_database_us * truth.turns / 1e3
+    roles = {"server": database_ms * 0.8, "redis": database_ms * 0.15, "memcached": database_ms * 0.05}
+    if cell.application == "php":
+        roles |= {"application": application_ms, "client": truth.visitor_ms}
+    else:
+        roles |= {"client": application_ms}
+    if cell.path == "remote":
+        roles["link"] = 2 * truth.link_us * truth.turns / 1e3
+    turn_us = cycle_s * 1e6 / truth.turns * 0.4
+    told: dict[str, int] = {}
+    services: tuple[ServiceRecord, ...] = ()
+    kinds = [("transaction", cycle_s * 1e9 * truth.p50_of_mean, pages)]
+    counted = truth.turns * pages
+    if cell.application == "php":
+        told = {"cpu_ns": int(own_ms * MS * pages), "mysql_turns": counted, "mysql_ns": int(counted * turn_us * 1e3)}
+        told |= {"mysql_connects": 0, "mysql_connect_ns": 0}
+    else:
+        kinds.append(("turn.mysql", turn_us * 1e3, counted))
+        services = (
+            ServiceRecord(
+                service="mysql",
+                connects=0,
+                requests=counted,
+                turns=counted,
+                bytes_to_server=counted * 60,
+                bytes_to_client=counted * 180,
+                hits=0,
+                misses=0,
+            ),
+        )
+    return Measured(
+        elapsed_ns=ELAPSED_NS,
+        transactions=pages,
+        queries=counted if cell.application == "engine" else 0,
+        turns=counted if cell.application == "engine" else 0,
+        rows=0,
+        bytes_to_server=0,
+        bytes_to_client=0,
+        errors={},
+        warmup_transactions=pages // 4,
+        connect_ns=1,
+        cpu=tuple(_cpu(role, ms, pages) for role, ms in roles.items()),
+        intervals=(),
+        histograms=tuple(_histogram(*kind) for kind in kinds),
+        services=services,
+        told=told,
+    )
+
+
+def _cpu(role: str, ms: float, pages: int) -> CpuRecord:
+    return CpuRecord(
+        role=role,
+        cpu_ns=int(ms * MS * pages),
+        runnable_wait_ns=0,
+        busiest_thread_ns=0,
+        threads=1,
+        voluntary_switches=0,
+        involuntary_switches=0,
+    )
+
+
+def _histogram(kind: str, middle_ns: float, count: int) -> HistogramRecord:
+    histogram = HdrHistogram(1, 3_600_000_000_000, 3)
+    histogram.record_value(int(middle_ns), count)
+    at = int(middle_ns)
+    return HistogramRecord(
+        kind=kind,
+        count=count,
+        min_ns=at,
+        mean_ns=middle_ns,
+        p50_ns=at,
+        p95_ns=at,
+        p99_ns=at,
+        max_ns=at,
+        data=histogram.encode().decode("ascii"),
+    )
+
+
+def _trial(number: int, block: int, position: int, arm: Arm, cell: Cell, seen: Measured | None) -> Trial:
+    receipt: dict[str, Any] = {"session": {}}
+    if cell.path == "remote":
+        receipt["link"] = {"rtt_at_rest_ns": {"count": 400, "min": 198_000, "p50": RTT_NS, "p99": 230_000}}
+    return Trial(
+        number=number,
+        block=block,
+        position=position,
+        arm=arm.name,
+        status=TrialStatus.OK if seen else TrialStatus.VOID,
+        void_reason=None if seen else "the application did not answer",
+        started_unix_ns=START_NS + number * 7_000_000_000,
+        ended_unix_ns=START_NS + number * 7_000_000_000 + 6_000_000_000,
+        measured=seen,
+        receipt=receipt,
+        window=_window(cell, seen) if seen else None,
+    )
+
+
+def _window(cell: Cell, seen: Measured) -> Window:
+    """Nobody else is on the machine: CPU 0 is the application's, CPU 1 the servers'."""
+    spent = {use.role: use.cpu_ns / seen.elapsed_ns for use in seen.cpu}
+    link = spent.pop("link", 0.0)
+    application = sum(share for role, share in spent.items() if role in ("client", "application"))
+    database = sum(spent.values()) - application
+    busy = {0: application + link / 2, 1: database + link / 2}
+    if cell.path != "remote":
+        busy = {0: 0.0, 1: application + database}
+    link_ns = int(link / 2 * seen.elapsed_ns)
+    return Window(
+        length_ns=seen.elapsed_ns,
+        interface="s0" if cell.path == "remote" else "",
+        cpus_busy=busy,
+        link_cpu_ns={0: link_ns, 1: link_ns} if cell.path == "remote" else {},
+    )
+
+
+def _info(arms: tuple[Arm, ...]) -> RunInfo:
+    return RunInfo(
+        run_id="00000000-0000-4000-8000-000000000007",
+        created_unix_ns=START_NS,
+        howfar_version="0.1.0",
+        command=("howfar", "run", "page", "--quick"),
+        plan_name="page",
+        quick=True,
+        plan_toml="",
+        plan={"name": "page", "workload": {"kind": "page"}, "pages": SHAPES},
+        seed=1,
+        arms=arms,
+        environment={"cpu_count": 2, "client_cpus": [0], "server_cpus": [1], "placement": "machines"},
+        server_kind="mariadb",
+        server_version="10.11.14-MariaDB",
+    )

@@ -1,0 +1,249 @@
+"""The model of pages: against a simulation of every visit, and against made-up runs whose truth is known."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from tests.unit.simulated import Visit, constant, exponential, throughput
+from tests.unit.made_pages import HEAVY, LIGHT, Cell, cells, page_run
+
+from howfar.analysis.estimate import Estimate
+from howfar.analysis.page.crossing import Curve, Level, model_crossing
+from howfar.analysis.page.find import page_findings
+from howfar.analysis.page.findings import PageArm, PageFindings
+from howfar.analysis.page.model import Host, Network
+from howfar.analysis.trials import trial_table
+
+TURNS = 20
+
+
+def simulated_s(network: Network, pages: int, seed: int) -> float:
+    """Mean time of a page: each turn computes, goes over, is answered and comes back."""
+    application, database = network.hosts[0], network.hosts[-1]
+    names = ("both", "both") if len(network.hosts) == 1 else ("application", "database")
+    route: list[Visit] = []
+    for _ in range(TURNS):
+        route += [
+            Visit(names[0], exponential(application.demand_s / TURNS)),
+            Visit(None, constant(network.delay_s / TURNS)),
+        ]
+        if len(network.hosts) == 2:
+            route.append(Visit(names[1], exponential(database.demand_s / TURNS)))
+    return pages / throughput(route, pages, 6000, seed)
+
+
+@pytest.mark.parametrize("pages", [1, 4, 16])
+@pytest.mark.parametrize("path", ["socket", "remote"])
+def test_the_model_is_the_network_that_it_says(path: str, pages: int) -> None:
+    network = HEAVY.network("php", path, 10.0)
+    assert network.cycle_s(pages) == pytest.approx(simulated_s(network, pages, seed=pages), rel=0.03)
+
+
+def test_a_page_alone_takes_what_it_needs_and_a_full_machine_passes_what_it_can() -> None:
+    network = Network((Host(0.004, 0.001, 1.0), Host(0.006, 0.001, 1.0)), 0.040, 0.002)
+    assert network.cycle_s(1) == pytest.approx(0.054)
+    assert 500 / network.cycle_s(500) == pytest.approx(1 / 0.007, rel=1e-3)
+    assert 500 / network.without_link_cpu().cycle_s(500) == pytest.approx(1 / 0.006, rel=1e-3)
+
+
+def test_strangers_make_a_machine_slower() -> None:
+    assert Network((Host(0.01, 0.0, 0.8),), 0.0, 0.0).cycle_s(4) == pytest.approx(4 * 0.01 / 0.8)
+
+
+def test_the_waiting_of_an_arm_is_what_makes_the_model_meet_it() -> None:
+    network = Network((Host(0.004, 0.0, 1.0),), 0.0, 0.003)
+    for pages in (1, 2):
+        found = replace(network, waiting_s=0.0).waiting_for(network.cycle_s(pages), pages)
+        assert found.waiting_s == pytest.approx(0.003, rel=1e-6)
+    full = replace(network, waiting_s=0.0)
+    assert full.waiting_for(0.004, 4).waiting_s == 0.0, "a full station hides it, and says nothing"
+
+
+def heavy(*kinds: str) -> list[Cell]:
+    """Cells of the heavy page; `kinds`: applications."""
+    return [cell for cell in cells() if cell.page == "heavy" and cell.application in kinds]
+
+
+def found_in(run_cells: Sequence[Cell], blocks: int = 4, floor: float | None = 0.01, **options: object) -> PageFindings:
+    run = page_run(blocks=blocks, wanted=run_cells, **options)  # type: ignore[arg-type]
+    found = page_findings(trial_table(run), floor)
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="module")
+def whole() -> PageFindings:
+    return found_in(cells())
+
+
+def by_name(found: PageFindings, name: str) -> PageArm:
+    return next(arm for arm in found.arms if arm.arm == name)
+
+
+def test_real_pages_off_the_sockets_are_foreseen_from_the_engines(whole: PageFindings) -> None:
+    predicted = {arm.arm for arm in whole.arms if arm.predicted_p50_ms is not None}
+    real = {arm.arm for arm in whole.arms if arm.application == "php"}
+    made_of = {f"socket, {page}, php, 0ms, {threads} threads" for page in ("heavy", "light") for threads in (1, 4)}
+    assert predicted == real - made_of
+    assert whole.model.arms == len(predicted)
+    assert whole.model.within_bar
+    assert whole.model.worst_error is not None
+    assert abs(whole.model.worst_error) < 0.03
+
+
+def test_no_trial_of_a_foreseen_arm_goes_into_its_prediction() -> None:
+    few = [cell for cell in heavy("php", "engine") if cell.app_cpu_ms == 0]
+    quiet = found_in(few)
+    run = page_run(blocks=4, wanted=few)
+    slowed = [
+        trial
+        if trial.measured is None or "php" not in trial.arm or trial.arm.startswith("socket")
+        else trial.model_copy(update={"measured": trial.measured.model_copy(update={"elapsed_ns": 9_000_000_000})})
+        for trial in run.trials
+    ]
+    changed = page_findings(trial_table(run.model_copy(update={"trials": tuple(slowed)})), 0.01)
+    assert changed is not None
+    for before, after in zip(quiet.arms, changed.arms, strict=True):
+        assert before.predicted_p50_ms == after.predicted_p50_ms
+
+
+def test_the_crossing_is_where_it_is(whole: PageFindings) -> None:
+    crossing = next(each for each in whole.crossings if each.page == "heavy")
+    truth = model_crossing(lambda cpu: _truth(cpu - HEAVY.php_ms), HEAVY.php_ms, 200.0)
+    assert truth is not None
+    assert crossing.predicted_ms == pytest.approx(truth, rel=0.10)
+    assert crossing.measured_ms is not None
+    low, high = crossing.measured_ms.low, crossing.measured_ms.high
+    assert low is not None and high is not None and low < crossing.measured_ms.value < high
+    assert crossing.measured_ms.value == pytest.approx(truth, rel=0.20)
+    assert crossing.predicted_ms is not None
+    assert crossing.without_link_cpu_ms is not None and crossing.without_link_cpu_ms < crossing.predicted_ms
+    assert crossing.half_turns_ms is not None and crossing.half_turns_ms < crossing.predicted_ms
+    assert crossing.curve_ms[0] == pytest.approx(crossing.swept_ms[0])
+    assert crossing.curve_ms[-1] == pytest.approx(crossing.swept_ms[1])
+
+
+def _truth(app_cpu_ms: float) -> float:
+    one, two = (HEAVY.network("php", path, app_cpu_ms).cycle_s(4) for path in ("socket", "remote"))
+    return one / two
+
+
+def test_the_first_sentence_answers(whole: PageFindings) -> None:
+    assert whole.sentences[0].startswith("It depends on the page: the heavy page takes ")
+    assert "and a second machine pays from " in whole.sentences[0]
+    assert "(foreseen: " in whole.sentences[0]
+    better = {(choice.page, choice.threads): choice.better for choice in whole.choices if choice.app_cpu_ns == 0}
+    assert better["heavy", 1] == better["heavy", 4] == "one"
+
+
+def test_shares_of_slow_pages_are_counted(whole: PageFindings) -> None:
+    slow, quick = (
+        by_name(whole, "remote, heavy, php, 0ms, 4 threads"),
+        by_name(whole, "socket, light, php, 0ms, 1 threads"),
+    )
+    assert (slow.over_noticed, slow.over_degraded) == (1.0, 0.0)
+    assert (quick.over_noticed, quick.over_degraded) == (0.0, 0.0)
+
+
+# ---------------------------------------------------------------- runs that lack something
+
+
+def test_without_the_engine_paths_are_not_foreseen_but_more_cpu_is() -> None:
+    found = found_in(heavy("php"))
+    assert {arm.path for arm in found.arms if arm.predicted_p50_ms is not None} == {"socket"}
+    assert found.crossings[0].measured_ms is not None
+    assert found.crossings[0].predicted_ms is None
+    assert found.crossings[0].curve_ms == ()
+
+
+def test_without_php_nothing_is_foreseen() -> None:
+    found = found_in(heavy("engine"))
+    assert found.model.arms == 0
+    assert found.model.within_bar is None
+    assert found.choices
+    assert found.sentences[0]
+
+
+def test_one_path_alone_answers_nothing() -> None:
+    found = found_in([cell for cell in heavy("php") if cell.path == "socket"])
+    assert not found.choices
+    assert not found.crossings
+    assert found.sentences[0].startswith("No answer: ")
+
+
+def test_one_block_has_no_intervals_and_resolves_nothing() -> None:
+    found = found_in(heavy("php", "engine"), blocks=1, floor=None)
+    assert all(choice.better == "not resolved" for choice in found.choices)
+    crossing = found.crossings[0].measured_ms
+    assert crossing is not None and crossing.low is None and crossing.high is None
+    assert "(no interval)" in found.sentences[0]
+
+
+def test_void_arms_are_left_out() -> None:
+    found = found_in(
+        heavy("php", "engine"), void=lambda cell, block: cell.application == "engine" and cell.path == "remote"
+    )
+    assert not any(arm.predicted_p50_ms for arm in found.arms if arm.path == "remote")
+    assert any(arm.predicted_p50_ms for arm in found.arms if arm.path == "tcp")
+    nothing = page_findings(trial_table(page_run(2, wanted=heavy("php"), void=lambda cell, block: True)), None)
+    assert nothing is None
+
+
+def test_blocks_that_were_never_the_same_compare_nothing() -> None:
+    found = found_in(heavy("php", "engine"), void=lambda cell, block: (block % 2 == 0) == (cell.path == "remote"))
+    assert not found.choices
+    assert not found.crossings
+
+
+# ---------------------------------------------------------------- the crossing, measured
+
+
+def swept(at_ms: Sequence[float], truth: float, scatter: float, blocks: int, rng: random.Random) -> list[Level]:
+    """Two over one grows as the logarithm of CPU and is 1 at `truth`."""
+    return [
+        Level(ms, {block: (ms / truth) ** 0.15 * rng.lognormvariate(0, scatter) for block in range(blocks)})
+        for ms in at_ms
+    ]
+
+
+@pytest.mark.parametrize("blocks", [3, 8])
+def test_the_interval_holds_the_crossing_19_times_of_20(blocks: int) -> None:
+    rng = random.Random(blocks)
+    hits = runs = 0
+    for _ in range(200):
+        found = Curve(swept((5, 10, 20, 40, 80), 17.0, 0.03, blocks, rng)).found().crossing
+        if found is not None:
+            runs += 1
+            hits += (found.low is None or found.low <= 17.0) and (found.high is None or found.high >= 17.0)
+    assert runs > 195
+    assert abs(hits / runs - 0.95) < 0.04
+
+
+def test_an_interval_that_nothing_closes_is_open() -> None:
+    rng = random.Random(4)
+    found = Curve(swept((10, 20, 40), 35.0, 0.05, 6, rng)).found().crossing
+    assert found is not None
+    assert found.high is None
+
+
+def test_where_there_is_no_crossing_the_better_one_is_named_only_when_told_from_1() -> None:
+    rng = random.Random(5)
+    assert Curve(swept((5, 10), 1000.0, 0.01, 6, rng)).found().always == "one"
+    assert Curve(swept((5, 10), 0.1, 0.01, 6, rng)).found().always == "two"
+    assert Curve(swept((5, 10), 11.0, 0.5, 3, rng)).found().always is None
+    assert Curve([]).found().crossing is None
+
+
+def test_light_pages_say_how_much_a_second_machine_gives_at_most() -> None:
+    found = found_in([cell for cell in cells() if cell.page == "light"], pages={"light": LIGHT})
+    assert "at most" in found.sentences[0]
+
+
+def test_an_open_end_is_said() -> None:
+    from howfar.analysis.page.words import ms_interval
+
+    assert ms_interval(Estimate(value=38.2, low=31.0, high=None)) == "38.2 [31, beyond what was measured] ms"
+    assert ms_interval(Estimate(value=0.24, low=None, high=None)) == "0.24 ms (no interval)"
