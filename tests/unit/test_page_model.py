@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from tests.unit.simulated import Visit, constant, exponential, throughput
 from tests.unit.made_pages import HEAVY, LIGHT, Cell, cells, page_run
+from tests.unit.simulated import Visit, constant, exponential, throughput
 
 from howfar.analysis.estimate import Estimate
 from howfar.analysis.page.crossing import Curve, Level, model_crossing
