@@ -158,7 +158,8 @@ class Histogram(Message):
 
     Of a page job: `transaction` is a page. `turn.SERVICE`: from the first byte sent to the last byte read; `connect.SERVICE`: from
     connect() to a session that can be asked; `cpu`: what a page's own computing used; `told.NAME`: what a FastCGI application's pages
-    told of themselves, for each name that ends in `_ns`."""
+    told of themselves, for each name that ends in `_ns`; `connect.application`: connecting to it, and `queue.application`: of that, a
+    wait for room in its full queue of new connections."""
     count: int
     min_ns: int
     mean_ns: float
@@ -257,7 +258,7 @@ class Finished(Message):
     """Why the window ended early; only under `on_disconnect: end`."""
     services: tuple[ServiceUse, ...] = ()
     """Of a page job that runs a script: each service of it. Transactions are then pages, queries requests, and those and turns and
-    bytes are sums over the services."""
+    bytes are sums over the services. Where an application is asked, a page is a request and a turn to it, and bytes are FastCGI's."""
     told: dict[str, int] = Field(default={})
     """Of a page job that asks an application over FastCGI: what its pages told of themselves, summed over the window's good pages."""
 

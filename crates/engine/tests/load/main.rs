@@ -1,4 +1,4 @@
-//! Black box tests of `howfar-engine load`.
+//! Black box tests of `howfar-engine load`, and of `howfar-engine page` where it visits an application.
 
 mod agreement;
 mod drivers;
@@ -9,3 +9,4 @@ mod mariadb;
 mod outages;
 mod peak;
 mod process;
+mod visitor;

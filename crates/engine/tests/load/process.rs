@@ -18,8 +18,13 @@ pub(crate) fn job(path: &str) -> Value {
 
 /// Run the engine on one line of input: its exit code and its events.
 pub(crate) fn engine_on(input: &str) -> (Option<i32>, Vec<Value>) {
+    engine_for("load", input)
+}
+
+/// The same for a job of any kind.
+pub(crate) fn engine_for(kind: &str, input: &str) -> (Option<i32>, Vec<Value>) {
     let mut engine = Command::new(Path::new(env!("CARGO_BIN_EXE_howfar-engine")))
-        .arg("load")
+        .arg(kind)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

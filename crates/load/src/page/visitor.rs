@@ -59,8 +59,8 @@ struct Visitor {
 enum Heard {
     /// Its end came.
     End,
-    /// The application closed the connection without having read it.
-    Unread,
+    /// The application closed a connection that was kept before it answered a byte.
+    Closed,
 }
 
 /// Everything before the first page: the receipt, and a visitor for each worker.
@@ -203,10 +203,13 @@ impl Site {
 
 impl Visitor {
     /// Send the request and take the reply to its end. `fresh`: nothing went over this connection before.
+    ///
+    /// PHP-FPM closes kept connections after `pm.max_requests` pages, and reads what is on its way without answering: so a close before
+    /// the first byte is taken as one between requests, as web servers take it.
     fn ask(&mut self, socket: &OwnedFd, fresh: bool, note: &mut Note) -> Result<Heard, Failed> {
         self.reply.begin();
         match send_all(socket, &self.site.request) {
-            Err(Errno::PIPE) if !fresh => return Ok(Heard::Unread),
+            Err(Errno::PIPE) if !fresh => return Ok(Heard::Closed),
             // Closed, but it may have said why.
             Ok(()) | Err(Errno::PIPE) => {}
             Err(Errno::AGAIN) => return Err(self.stalled()),
@@ -216,15 +219,15 @@ impl Visitor {
         let mut came = 0;
         loop {
             let count = match net::recv(socket, &mut self.buffer[..], RecvFlags::empty()) {
-                Ok((0, _)) => return Err(verdict::gone(&self.site.asked.target, &self.reply)),
+                Ok((0, _)) | Err(Errno::CONNRESET) if !fresh && came == 0 => {
+                    return Ok(Heard::Closed);
+                }
+                Ok((0, _)) | Err(Errno::CONNRESET) => {
+                    return Err(verdict::gone(&self.site.asked.target, &self.reply));
+                }
                 Ok((count, _)) => count,
                 Err(Errno::INTR) => continue,
                 Err(Errno::AGAIN) => return Err(self.stalled()),
-                // The kernel's word for a request that was thrown away with the connection.
-                Err(Errno::CONNRESET) if !fresh && came == 0 => return Ok(Heard::Unread),
-                Err(Errno::CONNRESET) => {
-                    return Err(verdict::gone(&self.site.asked.target, &self.reply));
-                }
                 Err(error) => return Err(self.site.io(error)),
             };
             came += count;
@@ -237,12 +240,9 @@ impl Visitor {
     }
 
     fn stalled(&self) -> Failed {
-        failure::stalled(
-            &self.site.asked.target,
-            self.place,
-            "page",
-            self.site.stall_ns,
-        )
+        let site = &self.site;
+        let failed = failure::stalled(&site.asked.target, self.place, "page", site.stall_ns);
+        verdict::silent(failed, site.asked.keep_connection)
     }
 
     fn malformed(&self, error: Malformed) -> Failed {
@@ -269,8 +269,8 @@ impl Page for Visitor {
                 None => self.site.connect(note)?,
             };
             match self.ask(&socket, fresh, note)? {
-                // It closes connections when it likes, between requests.
-                Heard::Unread => continue,
+                // The next one is fresh.
+                Heard::Closed => continue,
                 Heard::End if self.site.asked.keep_connection => self.kept = Some(socket),
                 Heard::End => {}
             }

@@ -192,34 +192,43 @@ fn a_connection_is_kept_where_the_application_lets_it() {
 }
 
 #[test]
-fn a_kept_connection_that_is_closed_before_a_request_is_read_is_no_failure() {
-    // Closed while the request is on its way, unread: the kernel says so.
-    let mut first = true;
-    let place = application(move |mut stream| {
-        if std::mem::take(&mut first) {
-            let _ = stream.read_exact(&mut [0; 1]);
-            return;
-        }
-        while read_request(&mut stream).is_some() {
-            stream.write_all(&reply(GOOD)).expect("a page");
-        }
-    });
-    let mut note = Note::default();
-    visitor(&job(&place, true))
-        .run_one(&mut note)
-        .expect("a page over another connection");
-    assert_eq!(count(&note, CONNECT), 1);
+fn a_kept_connection_that_is_closed_before_an_answer_is_no_failure() {
+    // With the request unread, partly read and wholly read: the kernel tells these apart, the visitor does not.
+    for read in [0, 1, usize::MAX] {
+        let mut first = true;
+        let place = application(move |mut stream| {
+            if std::mem::take(&mut first) {
+                match read {
+                    0 => {}
+                    usize::MAX => drop(read_request(&mut stream)),
+                    some => stream.read_exact(&mut vec![0; some]).expect("a request"),
+                }
+                return;
+            }
+            while read_request(&mut stream).is_some() {
+                stream.write_all(&reply(GOOD)).expect("a page");
+            }
+        });
+        let mut note = Note::default();
+        visitor(&job(&place, true))
+            .run_one(&mut note)
+            .expect("a page over another connection");
+        assert_eq!(count(&note, CONNECT), 1);
+    }
 }
 
 #[test]
 fn a_kept_connection_that_is_closed_in_the_middle_is_one() {
-    let place = application(|mut stream| {
-        read_request(&mut stream);
-    });
-    let failed = visitor(&job(&place, true))
-        .run_one(&mut Note::default())
-        .expect_err("no page");
-    assert_eq!(failed.code, FailCode::ServerGone);
+    // And so is a fresh one without an answer.
+    for (bytes, connects) in [(record(STDOUT, b"\r\nhalf"), 0), (Vec::new(), 1)] {
+        let place = answering(bytes);
+        let mut note = Note::default();
+        let failed = visitor(&job(&place, true))
+            .run_one(&mut note)
+            .expect_err("no page");
+        assert_eq!(failed.code, FailCode::ServerGone);
+        assert_eq!(count(&note, CONNECT), connects);
+    }
 }
 
 #[test]

@@ -46,7 +46,7 @@ pub(super) fn judge<'a>(asked: &FastCgi, reply: &'a Reply) -> Result<&'a [(Strin
     if response.status != GOOD {
         let advice = match response.status {
             404 => {
-                "Check SCRIPT_FILENAME: the application must find and be allowed to run this file (PHP-FPM: security.limit_extensions)."
+                "Check SCRIPT_FILENAME: the application must find this file, by a path as it sees it."
             }
             403 => {
                 "Check that the application may read the page's file and every directory above it."
@@ -139,6 +139,17 @@ pub(super) fn not_there(mut failed: Failed, error: &io::Error) -> Failed {
         "Start the application, or name the socket that it listens on (PHP-FPM: listen)."
             .clone_into(&mut failed.advice);
     }
+    failed
+}
+
+/// `failed` is a page that did not come.
+pub(super) fn silent(mut failed: Failed, keeps: bool) -> Failed {
+    let advice = if keeps {
+        "Give the application a child for each worker, which a kept connection binds (PHP-FPM: pm.max_children), or allow a longer wait."
+    } else {
+        "Look for what the application waits for, give it more children (PHP-FPM: pm.max_children), or allow a longer wait."
+    };
+    advice.clone_into(&mut failed.advice);
     failed
 }
 

@@ -1,0 +1,112 @@
+//! Pages that an application is asked for over FastCGI: what its pages tell arrives in the result, and a bad page ends the job.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use serde_json::{Value, json};
+
+use crate::fake::Fake;
+use crate::process::engine_for;
+
+const PAGE: &str = "X-Howfar-Page: wall_ns=70,hits=3\r\n\r\npage done\n";
+
+fn record(kind: u8, content: &[u8]) -> Vec<u8> {
+    let head = [1, kind, 0, 1, 0, content.len() as u8, 0, 0];
+    [&head, content].concat()
+}
+
+fn read_request(stream: &mut UnixStream) -> std::io::Result<()> {
+    loop {
+        let mut head = [0; 8];
+        stream.read_exact(&mut head)?;
+        let length = u16::from_be_bytes([head[4], head[5]]);
+        stream.read_exact(&mut vec![0; usize::from(length)])?;
+        // The end of the request's body, which is empty.
+        if head[1] == 5 {
+            return Ok(());
+        }
+    }
+}
+
+/// Gives this page to each request, and counts them.
+fn application(page: &'static str) -> (Fake, Arc<AtomicU64>) {
+    let asked = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&asked);
+    let fake = Fake::listening("visitor", move |mut stream| {
+        let counted = Arc::clone(&counted);
+        thread::spawn(move || {
+            while read_request(&mut stream).is_ok() {
+                counted.fetch_add(1, Ordering::Relaxed);
+                let reply = [record(6, page.as_bytes()), record(3, &[0; 8])].concat();
+                if stream.write_all(&reply).is_err() {
+                    return;
+                }
+            }
+        });
+    });
+    (fake, asked)
+}
+
+fn run(fake: &Fake, keep: bool) -> (Option<i32>, Value, Value) {
+    let job = json!({
+        "job": "page", "version": 2, "workers": 2, "seed": 1, "warmup_ns": 0, "measure_ns": 200_000_000,
+        "application": {
+            "kind": "fastcgi", "target": {"kind": "unix", "path": fake.path}, "ends_with": "page done\n",
+            "keep_connection": keep, "parameters": {"REQUEST_METHOD": "GET"},
+        },
+    });
+    let (code, mut events) = engine_for("page", &format!("{job}\n"));
+    (
+        code,
+        events.pop().expect("a last event"),
+        events.drain(..).next().unwrap_or_default(),
+    )
+}
+
+fn histogram<'a>(finished: &'a Value, kind: &str) -> Option<&'a Value> {
+    let all = finished["histograms"].as_array().expect("histograms");
+    all.iter().find(|one| one["kind"] == kind)
+}
+
+#[test]
+fn what_pages_tell_is_summed_over_the_window() {
+    for keep in [false, true] {
+        let (fake, asked) = application(PAGE);
+        let (code, finished, ready) = run(&fake, keep);
+        assert_eq!(code, Some(0), "{finished}");
+        assert_eq!(ready["receipt"]["protocol_mode"], "fastcgi");
+        assert_eq!(ready["receipt"]["peer_pid"], std::process::id());
+        let pages = finished["transactions"].as_u64().expect("a count");
+        assert!(pages > 0);
+        // Those that end behind the window are asked for and not counted.
+        assert!(pages <= asked.load(Ordering::Relaxed));
+        assert_eq!(
+            finished["told"],
+            json!({"hits": 3 * pages, "wall_ns": 70 * pages})
+        );
+        let told = histogram(&finished, "told.wall_ns").expect("a latency");
+        assert_eq!(
+            (&told["count"], &told["min_ns"]),
+            (&json!(pages), &json!(70))
+        );
+        assert!(histogram(&finished, "told.hits").is_none());
+        let connects = histogram(&finished, "connect.application");
+        assert_eq!(
+            connects.map(|one| one["count"].as_u64()),
+            (!keep).then_some(Some(pages))
+        );
+    }
+}
+
+#[test]
+fn a_bad_page_ends_the_job() {
+    let (fake, _) = application("Status: 500\r\n\r\nno database\n");
+    let (code, failed, _) = run(&fake, false);
+    assert_eq!((code, &failed["code"]), (Some(1), &json!("server_error")));
+    let message = failed["message"].as_str().expect("a text");
+    assert!(message.contains("status 500"), "{message}");
+    assert!(message.contains("`no database`"), "{message}");
+}
