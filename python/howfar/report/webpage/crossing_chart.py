@@ -16,7 +16,7 @@ from howfar.report.charts import PHONE, Drawable, log_ticks, values
 from howfar.report.webpage import words
 from howfar.report.webpage.words import Setting
 
-HEIGHT = 300
+HEIGHT = 260
 ROOM = 1.12
 """What the axes leave beyond the outermost point."""
 
@@ -190,8 +190,10 @@ class _Frame:
         if not rows:
             return []
         data = alt.Chart(values(rows))
-        halo = data.mark_text(dy=-13, fontWeight="bold", fontSize=12, stroke=palette.HALO, strokeWidth=4)
-        label = data.mark_text(dy=-13, fontWeight="bold", fontSize=12, color=palette.INK)
+        # Curves come from below on the left: there is room below on the right.
+        beside: dict[str, Any] = {"align": "left", "dx": 7, "dy": 15, "fontWeight": "bold", "fontSize": 12}
+        halo = data.mark_text(**beside, stroke=palette.HALO, strokeWidth=3)
+        label = data.mark_text(**beside, color=palette.INK)
         return [
             data.mark_rule(strokeWidth=6, opacity=0.45).encode(
                 x=self.x("low"), x2="high:Q", y=self.y(), color=self.colour

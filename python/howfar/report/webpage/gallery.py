@@ -26,7 +26,7 @@ def cards(findings: PageFindings) -> str:
         for setting in words.chief(findings)
         if len({arm.machines for arm in words.arms_of(findings, setting)}) > 1
     )
-    return f'<div class="answers">{inner}</div>' if inner else ""
+    return f'<div class="answers four">{inner}</div>' if inner else ""
 
 
 BETTER = {"one": "one machine", "two": "two machines", "not resolved": "not resolved"}
@@ -112,7 +112,7 @@ def latency(summary: Summary) -> str:
         return ""
     caption = (
         f"Read at 99 %: one page in a hundred took longer. Dotted: {words.NOTICED_MS} ms, from which on people notice a delay, and "
-        f"{words.DEGRADED_MS} ms, from which on the experience is degraded, where the axis reaches them."
+        f"{words.DEGRADED_MS} ms, from which on the experience is degraded."
     )
     curves = {cell.arm: cell.latency_curve for cell in summary.cells}
     arms = [arm for setting in words.chief(findings) for arm in words.arms_of(findings, setting)]
@@ -131,12 +131,14 @@ def _named(arm: PageArm, findings: PageFindings) -> str:
 
 def foreseen(summary: Summary) -> str:
     findings = summary.pages
-    drawing = draw(page_charts.foreseen, summary, "Median page time, measured against foreseen", "foreseen")
+    drawing = draw(
+        page_charts.foreseen, summary, "How far off the model was at each page, against its median time", "foreseen"
+    )
     if findings is None:
         return ""
     said = "".join(f"<p>{sentence(note)}</p>" for note in tables.model_notes(findings))
     head = "<h2>Does a model foresee the real page?</h2>"
     if not drawing:
         return f"{head}{said}"
-    caption = "On the dashed line the model is right; the grey band is 10 % either way. Both axes are logarithmic."
+    caption = "On the dashed line the model is right, above it the page came faster than foreseen; the grey band is 10 % either way."
     return head + said + figure(drawing, caption, shown(tables.foreseen(findings, wide=True)))

@@ -124,9 +124,11 @@ def latency(summary: Summary, width: int) -> Drawable | None:
         return None
     names = list(dict.fromkeys(row["path"] for rows in panels.values() for row in rows))
     narrow = width < PHONE
+    seen = [row["ms"] for rows in panels.values() for row in rows] + [words.DEGRADED_MS]
+    heights = min(seen) / 1.15, max(seen) * 1.3
     each = width if narrow or len(panels) == 1 else (width - 60) // 2
     charts = [
-        _latency_panel(title, rows, names, each, first=index == 0 or narrow)
+        _latency_panel(title, rows, names, heights, (each, width), first=index == 0 or narrow)
         for index, (title, rows) in enumerate(panels.items())
     ]
     if len(charts) == 1:
@@ -136,12 +138,21 @@ def latency(summary: Summary, width: int) -> Drawable | None:
     return lines[0] if len(lines) == 1 else alt.vconcat(*lines)
 
 
-def _latency_panel(title: str, rows: list[dict[str, Any]], names: list[str], width: int, first: bool) -> Drawable:
-    lowest, highest = min(row["ms"] for row in rows) / 1.15, max(row["ms"] for row in rows) * 1.15
+def _latency_panel(
+    title: str,
+    rows: list[dict[str, Any]],
+    names: list[str],
+    heights: tuple[float, float],
+    widths: tuple[int, int],
+    first: bool,
+) -> Drawable:
+    """`heights` are those of all panels, with both thresholds in them; `widths`: of this panel, and of all."""
+    lowest, highest = heights
+    width, whole = widths
     last = max(row["tail"] for row in rows)
     ticks = [tail for tail in (1, 2, 10, 100, 1000, 10_000) if tail <= last]
     label = "datum.value <= 1 ? 'min' : format(100 * (1 - 1 / datum.value), '~r') + ' %'"
-    legend = alt.Legend(orient="top", title=None, columns=1 if width < PHONE else 4, labelLimit=180)
+    legend = alt.Legend(orient="top", title=None, columns=1 if whole < PHONE else 4, labelLimit=180)
     scale = alt.Scale(domain=names, range=pick(palette.SERIES, len(names)))
     dashes = alt.Scale(domain=names, range=pick(palette.DASHES, len(names)))
     x = alt.X(
@@ -180,49 +191,38 @@ def _latency_panel(title: str, rows: list[dict[str, Any]], names: list[str], wid
 
 
 def foreseen(summary: Summary, width: int) -> Drawable | None:
-    """Measured against foreseen, both axes alike; on the line they agree, in the band within 10 %."""
+    """How far off the model was, against the page's time: within the band it was within 10 %."""
     findings = summary.pages
-    arms = [arm for arm in findings.arms if arm.predicted_p50_ms] if findings else []
+    arms = [arm for arm in findings.arms if arm.predicted_error is not None] if findings else []
     if findings is None or not arms:
         return None
-    seen = [arm.p50_ms for arm in arms] + [arm.predicted_p50_ms for arm in arms if arm.predicted_p50_ms]
-    low, high = min(seen) / 1.25, max(seen) * 1.25
     paths = list(dict.fromkeys(words.where(arm, findings) for arm in arms))
     pages = list(dict.fromkeys(arm.page for arm in arms))
-    rows = [
-        {
-            "path": words.where(arm, findings),
-            "page": arm.page,
-            "model": arm.predicted_p50_ms,
-            "ms": arm.p50_ms,
-        }
-        for arm in arms
-    ]
-    steps = [low * (high / low) ** (step / 24) for step in range(25)]
-    band = [{"model": at, "low": max(at * (1 - BAR), low), "high": min(at * (1 + BAR), high)} for at in steps]
-    scale = alt.Scale(type="log", domain=[low, high], nice=False)
-    ticks = log_ticks(low, high)
-    x = alt.X("model:Q", scale=scale, axis=alt.Axis(values=ticks, format=".3~r"), title="p50 foreseen, ms")
-
-    def up(field: str) -> alt.Y:
-        axis = alt.Axis(values=ticks, format=".3~r")
-        return alt.Y(f"{field}:Q", scale=scale, axis=axis, title="p50 measured, ms")
-
-    legend = alt.Legend(orient="right" if width >= PHONE else "top", title=None, labelLimit=180, columns=1)
-    colour = alt.Color(
-        "path:N", sort=paths, scale=alt.Scale(domain=paths, range=pick(palette.SERIES[1:], len(paths))), legend=legend
+    rows = [{"series": _series(arm, findings), "ms": arm.p50_ms, "off": arm.predicted_error or 0.0} for arm in arms]
+    names = {_series(arm, findings): arm for arm in arms}
+    farthest = max(1.5 * BAR, *(1.1 * abs(row["off"]) for row in rows))  # type: ignore[arg-type]
+    low, high = min(arm.p50_ms for arm in arms) / 1.25, max(arm.p50_ms for arm in arms) * 1.25
+    x = alt.X(
+        "ms:Q",
+        scale=alt.Scale(type="log", domain=[low, high], nice=False),
+        axis=alt.Axis(values=log_ticks(low, high), format=".3~r", grid=False),
+        title="p50 measured, ms",
     )
-    shape = alt.Shape(
-        "page:N", sort=pages, scale=alt.Scale(domain=pages, range=pick(palette.SHAPES, len(pages))), legend=legend
-    )
-    line = [{"model": low, "ms": low}, {"model": high, "ms": high}]
-    side = min(width, 340)
+    scale = alt.Scale(domain=[-farthest, farthest], nice=False)
+    y = alt.Y("off:Q", scale=scale, axis=alt.Axis(format="+.0%", tickCount=7), title="foreseen, over measured")
+    legend = alt.Legend(orient="top", title=None, labelLimit=180, columns=2 if width < PHONE else 4, symbolOpacity=1)
+    colours = [palette.SERIES[1 + paths.index(words.where(arm, findings)) % 7] for arm in names.values()]
+    shapes = [palette.SHAPES[pages.index(arm.page) % 8] for arm in names.values()]
+    series = list(names)
+    colour = alt.Color("series:N", sort=series, scale=alt.Scale(domain=series, range=colours), legend=legend)
+    shape = alt.Shape("series:N", sort=series, scale=alt.Scale(domain=series, range=shapes), legend=legend)
+    band = alt.Chart(values([{"off": -BAR, "to": BAR}])).mark_rect(color=palette.BAND)
+    right = alt.Chart(values([{"off": 0.0}])).mark_rule(color=palette.MUTED, strokeDash=[4, 3], strokeWidth=1.2)
+    points = alt.Chart(values(rows)).mark_point(filled=True, size=70, opacity=0.9)
     return alt.layer(
-        alt.Chart(values(band)).mark_area(color=palette.BAND).encode(x=x, y=up("low"), y2="high:Q"),
-        alt.Chart(values(line))
-        .mark_line(color=palette.MUTED, strokeDash=[4, 3], strokeWidth=1.2)
-        .encode(x=x, y=up("ms")),
-        alt.Chart(values(rows))
-        .mark_point(filled=True, size=80, opacity=0.9)
-        .encode(x=x, y=up("ms"), color=colour, shape=shape),
-    ).properties(width=side, height=side)
+        band.encode(y=y, y2="to:Q"), right.encode(y=y), points.encode(x=x, y=y, color=colour, shape=shape)
+    ).properties(width=width, height=200)
+
+
+def _series(arm: PageArm, findings: PageFindings) -> str:
+    return f"{arm.page}: {words.where(arm, findings)}"
