@@ -51,6 +51,7 @@ from howfar.analysis.summary import (
     BytesPerTxn,
     CellSummary,
     CpuPerQuery,
+    KeyReads,
     Resolution,
     Summary,
     TrialPoint,
@@ -68,7 +69,7 @@ from howfar.analysis.trials import (
     trial_table,
 )
 from howfar.analysis.verdict import verdict
-from howfar.analysis.workload_line import workload_line
+from howfar.analysis.workload_line import asked, workload_line
 from howfar.plan.types import breaks
 from howfar.results.parts import confirmation_part, plan_part
 from howfar.results.records import Arm, ArmRole, Measured, Run, TrialStatus
@@ -107,6 +108,7 @@ def summarise(run: Run) -> Summary:
         command=shlex.join(run.info.command),
         server={"kind": run.info.server_kind, "version": run.info.server_version},
         workload=workload_line(run.info.plan, run.info.environment),
+        asked=asked(run.info.plan),
         blocks=_most_trials(run),
         complete_blocks=complete_blocks(table, floors.target),
         noise_floor=floors.throughput,
@@ -232,7 +234,16 @@ def _cell(table: TrialTable, arm: Arm, floors: _Floors, rests: bool) -> CellSumm
         cycle=None if broken or page else cycle,  # half of the window may be an outage: nothing limits it but that
         limit=None if broken or page else limit,
         network=network_series(whole[-1], arm.factors),
+        keys=_key_reads(table, trials),
     )
+
+
+def _key_reads(table: TrialTable, trials: Sequence[Measured]) -> KeyReads | None:
+    """Of a workload of keys. A page's reads are among its findings."""
+    found = [service for trial in trials for service in trial.services]
+    if not found or asked(table.run.info.plan) == "queries" or any(trial.told for trial in trials):
+        return None
+    return KeyReads(hits=sum(each.hits for each in found), misses=sum(each.misses for each in found))
 
 
 def _passes_link(arm: Arm) -> bool:

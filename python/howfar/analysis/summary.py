@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from howfar.analysis.estimate import Estimate, Part
 from howfar.analysis.findings import (
@@ -145,6 +145,8 @@ class CellSummary(Part):
     """`time_split_us` with what the window's counters add. None: a run of before."""
     limit: Limit | None = None
     network: NetworkSeries | None = None
+    keys: KeyReads | None = None
+    """None: no store of keys alone."""
 
 
 class NetworkSeries(Part):
@@ -202,6 +204,18 @@ class Spread(Part):
     cpu_per_query: float | None
 
 
+Asked = Literal["queries", "requests"]
+"""What a server answers: queries of SQL, or requests, where they are not all SQL."""
+
+
+class KeyReads(Part):
+    """Of a store of keys: keys that were read, over an arm's good trials."""
+
+    hits: int
+    misses: int
+    """Had no value: a server answers them sooner."""
+
+
 class Summary(Part):
     """The whole answer."""
 
@@ -216,6 +230,8 @@ class Summary(Part):
     """`kind`, `version`."""
     workload: str
     """One line."""
+    asked: Asked = "queries"
+    """What is counted wherever a name says queries."""
     blocks: int
     complete_blocks: int
     """Of them, those in which every arm that did not rest has a good trial."""

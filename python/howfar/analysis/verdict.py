@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from howfar.analysis.answers import answer
 from howfar.analysis.estimate import Estimate
 from howfar.analysis.intervals import excludes_one, interval_text, share_text
-from howfar.analysis.summary import Bound, CellSummary, Resolution
+from howfar.analysis.summary import Asked, Bound, CellSummary, Resolution
 from howfar.analysis.trials import TrialTable
+from howfar.analysis.workload_line import ONE, asked
 from howfar.results.records import ArmRole
 
 MAX_NAMED = 6
@@ -45,7 +46,7 @@ def _verdict(
         return limits.text + _floor_clause(floor, aa, quoted=limits.intervals) + (f". {refuted}" if refuted else ".")
     base = next((cell for cell in cells if cell.role is ArmRole.BASELINE), None)
     if base is not None and aa is not None and not any(cell.role is ArmRole.CONTENDER for cell in cells):
-        return _against_itself(base.arm, floor, aa)
+        return _against_itself(base.arm, floor, aa, asked(table.run.info.plan))
     contenders = [cell for cell in cells if cell.role is ArmRole.CONTENDER and cell.ratio is not None]
     if base is None or not contenders:
         return "No verdict: there is no block in which both the baseline and another arm were measured."
@@ -57,27 +58,27 @@ def _verdict(
             f"{cell.arm} answers {interval_text(cell.ratio)}" for cell in resolved[:MAX_NAMED] if cell.ratio
         )
         more = f" and {len(resolved) - MAX_NAMED} more" if len(resolved) > MAX_NAMED else ""
-        clauses.append(f"Of the queries that {base.arm} answers in a second, {named}{more}")
+        clauses.append(f"Of the {asked(table.run.info.plan)} that {base.arm} answers in a second, {named}{more}")
     if unresolved:
-        names = ", ".join(_unresolved_name(cell) for cell in unresolved[:MAX_NAMED])
+        names = ", ".join(_unresolved_name(cell, asked(table.run.info.plan)) for cell in unresolved[:MAX_NAMED])
         clauses.append(f"not resolved: {names}" if resolved else f"No difference from {base.arm} is resolved: {names}")
     return "; ".join(clauses) + _floor_clause(floor, aa) + "."
 
 
-def _against_itself(arm: str, floor: float | None, aa: Estimate) -> str:
+def _against_itself(arm: str, floor: float | None, aa: Estimate, asked_for: Asked) -> str:
     """Of a run that compares a path with nothing but itself."""
-    found = f"{arm} under two names: the second answers {interval_text(aa)} of the first's queries in a second"
+    found = f"{arm} under two names: the second answers {interval_text(aa)} of the first's {asked_for} in a second"
     if floor is None:
         return found + "; too few blocks to say what this machine can resolve."
     judged = "a difference is declared where there is none" if excludes_one(aa) else "no difference is declared"
     return f"{found}; {judged}, and none under {share_text(floor)} could be (95 % interval)."
 
 
-def _unresolved_name(cell: CellSummary) -> str:
+def _unresolved_name(cell: CellSummary, asked_for: Asked) -> str:
     """What the clock could not tell, CPU time often can."""
     if cell.cpu_resolution is Resolution.NOT_RESOLVED or cell.cpu_ratio is None:
         return cell.arm
-    return f"{cell.arm} (its CPU per query is: {BOUND_SIGN[cell.cpu_bound]}{interval_text(cell.cpu_ratio)} times)"
+    return f"{cell.arm} (its CPU per {ONE[asked_for]} is: {BOUND_SIGN[cell.cpu_bound]}{interval_text(cell.cpu_ratio)} times)"
 
 
 def _floor_clause(floor: float | None, aa: Estimate | None, *, quoted: bool = True) -> str:

@@ -11,6 +11,7 @@ import altair as alt
 
 from howfar.analysis.budget import PARTS
 from howfar.analysis.summary import CellSummary, Summary
+from howfar.analysis.workload_line import ONE
 from howfar.report import palette
 from howfar.report.figures import baseline_name, shown_cells
 from howfar.results.records import ArmRole
@@ -109,7 +110,7 @@ def ratios(summary: Summary, width: int) -> Drawable | None:
     floor = summary.noise_floor or 0.0
     low, high = ratio_domain(cells, floor)
     x_axis = alt.Axis(values=_ratio_ticks(low, high), format=".3~r", grid=True)
-    title = f"queries per second, of {baseline_name(summary)}'s (log scale)"
+    title = f"{summary.asked} per second, of {baseline_name(summary)}'s (log scale)"
     x = alt.X("ratio:Q", scale=alt.Scale(type="log", domain=[low, high], nice=False), axis=x_axis, title=title)
     y = _arm_axis(names)
     dots = [{"arm": cell.arm, "ratio": r, "lane": _lane(i)} for cell in cells for i, r in enumerate(cell.block_ratios)]
@@ -231,7 +232,9 @@ def cpu(summary: Summary, width: int) -> Drawable | None:
                 rows.append({"arm": cell.arm, "part": f"{role} CPU", "order": order, "us": part.value})
     names = _names(shown_cells(summary))
     return (
-        _stack(rows, names, list(PARTS[:3]), list(palette.PARTS[:3]), "us", "CPU µs a query", width) if rows else None
+        _stack(rows, names, list(PARTS[:3]), list(palette.PARTS[:3]), "us", f"CPU µs a {ONE[summary.asked]}", width)
+        if rows
+        else None
     )
 
 
@@ -287,7 +290,7 @@ def throughput(summary: Summary, width: int) -> Drawable | None:
         "qps:Q",
         scale=alt.Scale(type="log", domain=domain),
         axis=alt.Axis(tickCount=5, format="~s"),
-        title="queries per second",
+        title=f"{summary.asked} per second",
     )
     scale = alt.Scale(domain=names, range=pick(palette.SERIES, count))
     shapes = alt.Scale(domain=names, range=pick(palette.SHAPES, count))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from howfar.analysis.summary import CellSummary, Summary
+from howfar.analysis.workload_line import ONE
 from howfar.report.figures import (
     UNKNOWN,
     baseline_name,
@@ -58,7 +59,11 @@ def columns(summary: Summary) -> list[Column]:
     found = [
         maker.column(("path", ""), _arm, None, ("path", _arm)),
         maker.column(
-            ("queries/s", ""), _qps, _qps_width, ("queries per second", _qps), ("  95 % interval", _qps_width)
+            (f"{summary.asked}/s", ""),
+            _qps,
+            _qps_width,
+            (f"{summary.asked} per second", _qps),
+            ("  95 % interval", _qps_width),
         ),
         maker.column(
             (f"of {base}", "[95 % interval]"),
@@ -70,10 +75,10 @@ def columns(summary: Summary) -> list[Column]:
         ),
         *_latency(maker),
         maker.column(
-            ("CPU µs/query (x)", _cpu_head(maker.cells)),
+            (f"CPU µs/{ONE[summary.asked]} (x)", _cpu_head(maker.cells)),
             lambda cell: f"{_cpu(cell)} ({cpu_point(cell)})",
             cpu_parts,
-            ("CPU µs/query", _cpu),
+            (f"CPU µs/{ONE[summary.asked]}", _cpu),
             (f" {_cpu_head(maker.cells)}", cpu_parts),
             (f"CPU x {base}", cpu_point),
             ("  95 % interval", lambda cell: limits(cell.cpu_ratio)),

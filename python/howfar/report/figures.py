@@ -10,6 +10,7 @@ from howfar.analysis.estimate import Estimate
 from howfar.analysis.intervals import half_width, half_width_text, interval_text, share_text
 from howfar.analysis.summary import Bound, CellSummary, Resolution, Summary
 from howfar.analysis.verdict import BOUND_SIGN
+from howfar.analysis.workload_line import ONE
 from howfar.results.records import ArmRole
 
 UNKNOWN = "-"
@@ -132,7 +133,8 @@ def noise_line(summary: Summary) -> str:
     """The noise floor in one or two sentences, and which arms were not measured to the end. Empty where nothing is compared."""
     if only_broke(summary):
         return ""
-    return " ".join(text for text in (_noise_floor(summary), settled_line(summary), unconfirmed_line(summary)) if text)
+    lines = (_noise_floor(summary), settled_line(summary), unconfirmed_line(summary), keys_line(summary))
+    return " ".join(text for text in lines if text)
 
 
 def only_broke(summary: Summary) -> bool:
@@ -153,6 +155,18 @@ def settled_line(summary: Summary) -> str:
     return f"Settled on a plateau and measured no further: {'; '.join(rests)}." if rests else ""
 
 
+def keys_line(summary: Summary) -> str:
+    """Whether reads of keys found values. Empty: no store of keys."""
+    reads = {cell.arm: cell.keys for cell in summary.cells if cell.keys and cell.keys.hits + cell.keys.misses}
+    missed = {arm: found for arm, found in reads.items() if found.misses}
+    if not reads:
+        return ""
+    if not missed:
+        return f"Each of {sum(found.hits for found in reads.values()):,} keys that were read had a value."
+    shares = [f"{arm} {share(found.misses / (found.hits + found.misses))}" for arm, found in missed.items()]
+    return f"Keys that were read and had no value, which a server answers sooner: {', '.join(shares)}."
+
+
 def unconfirmed_line(summary: Summary) -> str:
     """Limits that were to be put to the test and could not be. Empty too where nobody asked for it."""
     said = [f"{missed.arm} ({missed.resource.value}: {missed.why})" for missed in summary.unconfirmed]
@@ -166,7 +180,11 @@ def _noise_floor(summary: Summary) -> str:
     return (
         f"Noise floor {share(summary.noise_floor)}: {base} measured twice under two names came out at "
         f"{ratio(summary.aa_ratio)}. Smaller effects are not resolved"
-        + (f"; for CPU per query the floor is {share(summary.cpu_noise_floor)}." if summary.cpu_noise_floor else ".")
+        + (
+            f"; for CPU per {ONE[summary.asked]} the floor is {share(summary.cpu_noise_floor)}."
+            if summary.cpu_noise_floor
+            else "."
+        )
     )
 
 
@@ -255,11 +273,13 @@ def unmeasured_lines(summary: Summary) -> list[str]:
     return lines
 
 
-TRIAL_HEAD = ("queries/s", "some task waited for a CPU", "CPUs busy for others")
+def trial_head(summary: Summary) -> tuple[str, str, str]:
+    """What `trial_rows` say of a trial, behind its arm."""
+    return f"{summary.asked}/s", "some task waited for a CPU", "CPUs busy for others"
 
 
 def trial_rows(summary: Summary) -> list[list[str]]:
-    """Every trial in the order in which they ran: number, block, arm, and what `TRIAL_HEAD` names."""
+    """Every trial in the order in which they ran: number, block, arm, and what `trial_head` names."""
     return [
         [
             str(trial.number),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from howfar.analysis.budget import PARTS
 from howfar.analysis.summary import Summary
+from howfar.analysis.workload_line import ONE
 from howfar.report import charts, figures
 from howfar.report.drawing import draw
 from howfar.report.fragments import figure, table
@@ -14,7 +15,9 @@ CURVE_QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999, 0.9999)
 
 
 def ratio_plot(summary: Summary) -> str:
-    drawing = draw(charts.ratios, summary, "Ratio of queries per second to the baseline, with 95 % intervals", "ratio")
+    drawing = draw(
+        charts.ratios, summary, f"Ratio of {summary.asked} per second to the baseline, with 95 % intervals", "ratio"
+    )
     if not drawing:
         return ""
     cells = [cell for cell in summary.cells if cell.role is not ArmRole.BASELINE]
@@ -80,7 +83,7 @@ def latency_plot(summary: Summary) -> str:
 
 
 def cpu_plot(summary: Summary) -> str:
-    drawing = draw(charts.cpu, summary, "CPU microseconds a query, by who spent them", "cpu")
+    drawing = draw(charts.cpu, summary, f"CPU microseconds a {ONE[summary.asked]}, by who spent them", "cpu")
     if not drawing:
         return ""
     caption = (
@@ -95,13 +98,16 @@ def cpu_plot(summary: Summary) -> str:
             for part in (cpu.client, cpu.server, cpu.forwarder, cpu.link)
         ]
         rows.append([cell.arm, *parts, figures.cpu_ratio(cell)])
-    head = ["µs a query", "client", "server", "forwarders", "link emulator", "x baseline [95 %]"]
-    return "<h2>What does a query cost in CPU?</h2>" + figure(drawing, caption, table(head, rows))
+    head = [f"µs a {ONE[summary.asked]}", "client", "server", "forwarders", "link emulator", "x baseline [95 %]"]
+    return f"<h2>What does a {ONE[summary.asked]} cost in CPU?</h2>" + figure(drawing, caption, table(head, rows))
 
 
 def throughput_plot(summary: Summary) -> str:
     drawing = draw(
-        charts.throughput, summary, "Queries per second of every trial, in the order in which they ran", "throughput"
+        charts.throughput,
+        summary,
+        f"{summary.asked.capitalize()} per second of every trial, in the order in which they ran",
+        "throughput",
     )
     if not drawing:
         return ""
@@ -109,5 +115,5 @@ def throughput_plot(summary: Summary) -> str:
         "What all paths of a block share (a slow minute) cancels in the ratios. A trend or a jump within blocks does not, "
         "and would be seen here."
     )
-    data = table(["trial", "block", "path", *figures.TRIAL_HEAD], figures.trial_rows(summary))
+    data = table(["trial", "block", "path", *figures.trial_head(summary)], figures.trial_rows(summary))
     return "<h2>Was it quiet?</h2>" + figure(drawing, caption, data)

@@ -199,7 +199,7 @@ def drift(summary: Summary) -> str:
     if len(grid_charts.against_median(summary)) > grid_charts.MOST_TRIALS:
         caption = "Dot and line: median and middle 80 % of a block's trials. " + caption
         return "<h2>Was it quiet?</h2>" + figure(drawing, caption, _blocks(summary))
-    data = table(["trial", "block", "cell", *figures.TRIAL_HEAD], figures.trial_rows(summary))
+    data = table(["trial", "block", "cell", *figures.trial_head(summary)], figures.trial_rows(summary))
     return "<h2>Was it quiet?</h2>" + figure(drawing, caption, data)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from howfar.analysis.summary import Advice, CellSummary, Summary
+from howfar.analysis.workload_line import ONE
 from howfar.report import figures, tables
 from howfar.report.grid import is_grid
 from howfar.report.limit_words import groups
@@ -87,8 +88,14 @@ def _table(summary: Summary) -> str:
     if not cells:
         return ""
     base = figures.baseline_name(summary)
-    head = ["path", "queries/s", f"of {base} [95 %]", "reads as", "p50 / p95 / p99 ms per transaction"]
-    head += ["CPU µs/query (client+server+forwarder)", "CPU x", "turns/txn", "bytes/txn out / in", "published"]
+    head = ["path", f"{summary.asked}/s", f"of {base} [95 %]", "reads as", "p50 / p95 / p99 ms per transaction"]
+    head += [
+        f"CPU µs/{ONE[summary.asked]} (client+server+forwarder)",
+        "CPU x",
+        "turns/txn",
+        "bytes/txn out / in",
+        "published",
+    ]
     return "\n".join([_row(head), "|---|" + "---:|" * (len(head) - 1), *(_row(_cells(cell)) for cell in cells)])
 
 

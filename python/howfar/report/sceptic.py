@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from howfar.analysis.intervals import half_width, half_width_text
 from howfar.analysis.summary import Summary, Warning
+from howfar.analysis.workload_line import ONE
 from howfar.report import figures
 from howfar.report.grid import is_grid
 from howfar.report.sceptic_grid import grid_questions
@@ -122,11 +123,12 @@ def _spread(summary: Summary) -> str:
     spread, base = summary.baseline_spread, figures.baseline_name(summary)
     if spread is None or spread.cpu_per_query is None:
         return ""
-    seen = f"the slowest and the fastest trial of {base} lie a factor of {spread.qps:.2f} apart in queries per second"
-    cpu = f"its CPU a query a factor of {spread.cpu_per_query:.2f}"
+    one = ONE[summary.asked]
+    seen = f"the slowest and the fastest trial of {base} lie a factor of {spread.qps:.2f} apart in {summary.asked} per second"
+    cpu = f"its CPU a {one} a factor of {spread.cpu_per_query:.2f}"
     if spread.cpu_per_query < spread.qps:
-        return f"Load moves CPU a query as well, but less than the clock: {seen}, {cpu}."
-    return f"In this run CPU a query was no steadier than the clock: {seen}, {cpu}."
+        return f"Load moves CPU a {one} as well, but less than the clock: {seen}, {cpu}."
+    return f"In this run CPU a {one} was no steadier than the clock: {seen}, {cpu}."
 
 
 def _client(summary: Summary) -> str:

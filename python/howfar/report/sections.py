@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from howfar.analysis.estimate import Estimate
 from howfar.analysis.intervals import excludes_one
-from howfar.analysis.summary import CellSummary, Resolution, Summary
+from howfar.analysis.summary import Asked, CellSummary, Resolution, Summary
+from howfar.analysis.workload_line import ONE
 from howfar.report import figures
 from howfar.report.fragments import details, facts, sentence, text
 from howfar.report.sceptic import questions
@@ -16,7 +17,7 @@ from howfar.results.records import ArmRole
 def answer(summary: Summary) -> str:
     """Verdict, one card a path with the big ratio, and what it rests on."""
     base = figures.baseline_name(summary)
-    cards = "".join(_card(cell, base) for cell in summary.cells if cell.role is ArmRole.CONTENDER)
+    cards = "".join(_card(cell, base, summary.asked) for cell in summary.cells if cell.role is ArmRole.CONTENDER)
     return (
         f"<h1>howfar: {text(summary.plan)}{' (quick)' if summary.quick else ''}</h1>"
         f'<p class="verdict">{sentence(summary.verdict)}</p>'
@@ -34,19 +35,21 @@ CPU_READING = {
 }
 
 
-def _card(cell: CellSummary, base: str) -> str:
+def _card(cell: CellSummary, base: str, asked: Asked) -> str:
     if cell.ratio is None:
         head = f'<div class="answer"><span class="arm">{text(cell.arm)}</span><b>-</b>'
         return f"{head}<div>no common block with {text(base)}</div></div>"
     value, limits = figures.point(cell.ratio), figures.limits(cell.ratio)
     if cell.resolution is Resolution.NOT_RESOLVED:
-        said = f"of {base}'s queries per second: {_unresolved(cell.ratio)}"
+        said = f"of {base}'s {asked} per second: {_unresolved(cell.ratio)}"
         limits = ""
     else:
-        said = f"of {base}'s queries per second: {cell.resolution.value}"
+        said = f"of {base}'s {asked} per second: {cell.resolution.value}"
     published = f"published: {cell.published.ratio:.2f}" if cell.published else ""
     cpu = (
-        f"{figures.cpu_ratio(cell)} times the CPU a query: {CPU_READING[cell.cpu_resolution]}" if cell.cpu_ratio else ""
+        f"{figures.cpu_ratio(cell)} times the CPU a {ONE[asked]}: {CPU_READING[cell.cpu_resolution]}"
+        if cell.cpu_ratio
+        else ""
     )
     lines = "".join(f'<div class="muted">{sentence(line)}</div>' for line in (limits, cpu, published) if line)
     return f'<div class="answer"><span class="arm">{text(cell.arm)}</span><b>{text(value)}</b><div>{text(said)}</div>{lines}</div>'
@@ -84,7 +87,14 @@ def advice(summary: Summary) -> str:
 def main_table(summary: Summary) -> str:
     """The table of the terminal report. On a phone each row becomes a card, its cells labelled."""
     base = figures.baseline_name(summary)
-    heads = ["path", "queries/s", f"of {base} [95 %]", "ms/txn p50, p95, p99", "CPU µs/query", "turns/txn"]
+    heads = [
+        "path",
+        f"{summary.asked}/s",
+        f"of {base} [95 %]",
+        "ms/txn p50, p95, p99",
+        f"CPU µs/{ONE[summary.asked]}",
+        "turns/txn",
+    ]
     heads += ["bytes/txn out, in", "published"]
     rows = "".join(_row(cell, heads) for cell in figures.shown_cells(summary))
     top = "".join(f'<th scope="col">{text(head)}</th>' for head in heads)

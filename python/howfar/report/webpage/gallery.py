@@ -36,6 +36,7 @@ def _card(setting: words.Setting, findings: PageFindings, crossing: Crossing | N
     choice = next((found for found in findings.choices if words.setting_of(found) == setting), None)
     if choice is None:
         return ""
+    script = findings.scripts.get(setting.page, "")
     lines = [
         f"two machines make {figures.ratio(choice.two_over_one)} of its pages a second, {setting.threads} in flight"
     ]
@@ -48,6 +49,8 @@ def _card(setting: words.Setting, findings: PageFindings, crossing: Crossing | N
         )
         foreseen = f" (foreseen {words.foreseen_at(crossing)})" if crossing.curve_ms else ""
         lines.append(f"{found} of application CPU a page{foreseen}")
+    if script:
+        lines.append(script)
     said = f"<div>{sentence(lines[0])}</div>" + "".join(
         f'<div class="muted">{sentence(line)}</div>' for line in lines[1:]
     )

@@ -49,8 +49,7 @@ def _alike(one: PageArm, other: PageArm) -> bool:
 
 def _first_notes(findings: PageFindings, settings: Sequence[Setting], lone: bool) -> list[str]:
     real = {words.APPLICATIONS[setting.application] for setting in settings}
-    asked = "; ".join(f"{page}: {findings.scripts[page]}" for page in words.pages(findings) if page in findings.scripts)
-    notes = [f"{asked}."] if asked else []
+    notes: list[str] = []
     flight = " and ".join(str(count) for count in sorted({setting.threads for setting in settings}))
     notes.append(
         f"Pages of {' or '.join(sorted(real))}, {flight} in flight{', and one alone' if lone else ''}: a visitor asks for its next "
