@@ -16,8 +16,10 @@ from howfar.analysis.intervals import RatioJudgement, blocks_needed, interval_te
 from howfar.analysis.link_facts import used_share
 from howfar.analysis.sentence import capital
 from howfar.analysis.signs import FEW_BLOCKS
-from howfar.analysis.summary import Advice, CellSummary, Resolution, Warning
+from howfar.analysis.socket_words import fewer_turns, socket_action, socket_lines
+from howfar.analysis.summary import Advice, Asked, CellSummary, Resolution, Warning
 from howfar.analysis.trials import TrialTable, path_cpu_us, qps
+from howfar.analysis.workload_line import ONE, asked
 from howfar.plan.types import breaks
 from howfar.results.records import ArmRole
 
@@ -45,6 +47,14 @@ class _Session:
         """The one cell of a path; None when there is none or several: a rule for one would not hold for all."""
         found = [c for c in self.cells if c.factors.get("path") == path and c.role is not ArmRole.DUPLICATE]
         return found[0] if len(found) == 1 else None
+
+    @property
+    def server_kind(self) -> str:
+        return self.table.run.info.server_kind
+
+    @property
+    def asked(self) -> Asked:
+        return asked(self.table.run.info.plan)
 
     @property
     def duplicate(self) -> CellSummary | None:
@@ -120,22 +130,17 @@ def _use_the_socket(session: _Session) -> Advice | None:
         return None
     grounds = []
     if tcp.resolution is Resolution.SLOWER:
-        grounds.append(f"TCP on the same machine gives {interval_text(tcp.ratio)} of the socket's queries per second")
+        grounds.append(
+            f"TCP on the same machine gives {interval_text(tcp.ratio)} of the socket's {session.asked} per second"
+        )
     if tcp.cpu_resolution is Resolution.SLOWER and tcp.cpu_ratio:
-        grounds.append(f"a query costs {interval_text(tcp.cpu_ratio)} times the CPU over TCP")
+        grounds.append(f"a {ONE[session.asked]} costs {interval_text(tcp.cpu_ratio)} times the CPU over TCP")
     if not grounds:
         return None
     return Advice(
-        action="Where application and server share a machine, connect through the socket: write host=localhost, not 127.0.0.1.",
+        action=socket_action(session.server_kind),
         because=capital(" and ".join(grounds)) + ".",
-        lines=(
-            "# option file of MySQL clients; the server knows",
-            "# its socket: SELECT @@socket",
-            "[client]",
-            "socket = /run/mysqld/mysqld.sock",
-            "# PHP, PDO",
-            "mysql:unix_socket=/run/mysqld/mysqld.sock;dbname=shop",
-        ),
+        lines=socket_lines(session.server_kind),
     )
 
 
@@ -163,7 +168,8 @@ def _cut_round_trips(session: _Session) -> Advice | None:
     idle = used is not None and used < LINK_IDLE_SHARE and bytes_us < BYTES_SHARE * cycle
     no_bandwidth = "; more bandwidth will not help" if idle else ""
     return Advice(
-        action="With the server on another machine, cut round trips (one query with IN or JOIN for many, multi-row INSERT) "
+        action="With the server on another machine, cut round trips "
+        f"({fewer_turns(session.server_kind)}) "
         f"or move the application next to its data{no_bandwidth}.",
         because=ground + ".",
     )
@@ -189,10 +195,10 @@ def _no_forwarding(session: _Session) -> Advice | None:
     grounds = []
     if resolve(speed.quoted, floor) is Resolution.SLOWER:
         grounds.append(
-            f"it gives {interval_text(speed.quoted)} of the queries per second of plain TCP to the same machine"
+            f"it gives {interval_text(speed.quoted)} of the {session.asked} per second of plain TCP to the same machine"
         )
     if resolve(cpu.quoted, cpu_floor) is Resolution.FASTER:
-        grounds.append(f"each query costs {interval_text(cpu.quoted)} times the CPU")
+        grounds.append(f"each {ONE[session.asked]} costs {interval_text(cpu.quoted)} times the CPU")
     if not grounds:
         return None
     return Advice(

@@ -60,7 +60,7 @@ def _one_computer(summary: Summary, findings: PageFindings) -> str:
         "little better than they look here. "
     )
     freed = [
-        f"the {found.page} page {words.ms(found.without_link_cpu_ms)} ms instead of {words.ms(found.predicted_ms)}"
+        f"the {found.page} page {words.milliseconds(found.without_link_cpu_ms)} ms instead of {words.milliseconds(found.predicted_ms)}"
         for found in words.chief_crossings(findings)
         if found.without_link_cpu_ms is not None and found.predicted_ms is not None
     ]

@@ -8,7 +8,7 @@ from howfar.analysis.page.words import chief_choices, crossing_words, millisecon
 from howfar.analysis.summary import Advice
 
 _SOCKET_LINES = (
-    "# PHP, PDO; `howfar doctor` says what is on this machine",
+    "# PHP, PDO; `howfar doctor` knows this machine's",
     "mysql:unix_socket=/run/mysqld/mysqld.sock;dbname=shop",
     "# phpredis",
     "$redis->pconnect('/run/redis/redis-server.sock');",

@@ -47,7 +47,9 @@ class Curve:
     """Two over one, as application CPU grows; levels ascend."""
 
     def __init__(self, levels: Sequence[Level]) -> None:
-        self._levels = sorted((level for level in levels if level.ratios), key=lambda level: level.cpu_ms)
+        self._levels = sorted(
+            (each for each in levels if each.ratios and each.cpu_ms > 0), key=lambda level: level.cpu_ms
+        )
         self._at = [math.log(level.cpu_ms) for level in self._levels]
 
     def found(self) -> Found:

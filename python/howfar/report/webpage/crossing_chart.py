@@ -11,7 +11,7 @@ import altair as alt
 
 from howfar.analysis.page.findings import Crossing, PageChoice
 from howfar.analysis.summary import Summary
-from howfar.report import figures, palette
+from howfar.report import palette
 from howfar.report.charts import PHONE, Drawable, log_ticks, values
 from howfar.report.webpage import words
 from howfar.report.webpage.words import Setting
@@ -182,7 +182,7 @@ class _Frame:
                 "low": max(_or(found.low, found.value), low),
                 "high": min(_or(found.high, found.value), high),
                 "ratio": 1.0,
-                "text": f"{figures.number(found.value)} ms",
+                "text": f"{words.milliseconds(found.value)} ms",
             }
             for each in self.crossings
             if (found := each.measured_ms) is not None

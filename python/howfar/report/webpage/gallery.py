@@ -61,11 +61,11 @@ def _unless(crossing: Crossing) -> str:
     least, most = crossing.swept_ms
     match crossing.always:
         case "one":
-            return f"nowhere up to {words.ms(most)} ms"
+            return f"nowhere up to {words.milliseconds(most)} ms"
         case "two":
-            return f"from {words.ms(least)} ms or less"
+            return f"from {words.milliseconds(least)} ms or less"
         case None:
-            return f"nobody knows where between {words.ms(least)} and {words.ms(most)} ms"
+            return f"nobody knows where between {words.milliseconds(least)} and {words.milliseconds(most)} ms"
 
 
 def crossing(summary: Summary) -> str:

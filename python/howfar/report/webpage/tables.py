@@ -87,9 +87,9 @@ def _flip(name: str, crossing: Crossing, unloaded: bool) -> tuple[str, ...]:
     cells = [name, words.flips_at(crossing), words.foreseen_at(crossing)]
     if unloaded:
         found = crossing.without_link_cpu_ms
-        cells.append(figures.UNKNOWN if found is None else f"{words.ms(found)} ms")
+        cells.append(figures.UNKNOWN if found is None else f"{words.milliseconds(found)} ms")
     least, most = crossing.swept_ms
-    return (*cells, f"{words.ms(least)}, {words.ms(most)}")
+    return (*cells, f"{words.milliseconds(least)}, {words.milliseconds(most)}")
 
 
 def _names(found: Sequence[Crossing]) -> list[str]:
@@ -233,6 +233,7 @@ def model_notes(findings: PageFindings) -> list[str]:
 def agreement(findings: PageFindings, wide: bool = False) -> Table | None:
     """The engine's run of the same turns beside the real application's page. `wide`: wherever both are, else of chief settings."""
     chief = words.chief(findings)
+    chief += [words.alone(findings, setting) for setting in chief]
     engine = {_place(arm): arm for arm in findings.arms if arm.application == "engine"}
     pairs = [
         (arm, twin)
@@ -302,7 +303,7 @@ def published(findings: PageFindings) -> Table | None:
     if not findings.published:
         return None
     rows = tuple(
-        (page, words.ms(two), words.ms(one), f"{two / one:.2f}" if one else figures.UNKNOWN, figures.number(ours))
+        (page, words.ms(two), words.ms(one), f"{one / two:.2f}" if two else figures.UNKNOWN, figures.number(ours))
         for page, two, one, ours in findings.published
     )
     heads = (
@@ -312,7 +313,7 @@ def published(findings: PageFindings) -> Table | None:
         ("two", "over one"),
         ("ours, two", "over one"),
     )
-    note = "Mean time of a page, there of other machines and another application: only the shares can be compared."
+    note = "Two over one: of the pages a second, one in flight. Other machines and another application: compare what it is over."
     return Table("What others published", heads, rows, (note,))
 
 

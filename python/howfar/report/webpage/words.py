@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from howfar.analysis.estimate import Estimate
 from howfar.analysis.page.findings import Crossing, PageArm, PageChoice, PageFindings
+from howfar.analysis.page.words import milliseconds as milliseconds
+from howfar.analysis.page.words import ms_interval
 from howfar.report import figures
 from howfar.units import format_duration_ns
 
@@ -140,21 +142,21 @@ def path_cpu_ms(arm: PageArm) -> float:
 
 
 def flips_at(crossing: Crossing) -> str:
-    """`38.0 [31.0, 45.0] ms`; where it does not, what is known instead."""
+    """`38 [31, 45] ms`, as sentences say it; where it does not, what is known instead."""
     if crossing.measured_ms is not None:
-        return f"{with_limits(crossing.measured_ms)} ms"
+        return ms_interval(crossing.measured_ms)
     least, most = crossing.swept_ms
     match crossing.always:
         case "one":
-            return f"not up to {ms(most)} ms"
+            return f"not up to {milliseconds(most)} ms"
         case "two":
-            return f"below {ms(least)} ms"
+            return f"below {milliseconds(least)} ms"
         case None:
             return "not resolved"
 
 
 def foreseen_at(crossing: Crossing) -> str:
-    return f"{ms(crossing.predicted_ms)} ms" if crossing.predicted_ms is not None else "no flip"
+    return f"{milliseconds(crossing.predicted_ms)} ms" if crossing.predicted_ms is not None else "no flip"
 
 
 def several(values: Iterable[object]) -> bool:

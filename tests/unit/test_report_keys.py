@@ -1,0 +1,73 @@
+"""Reports of a store of keys: requests instead of queries, and whether what was read was there."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from tests.unit.synthetic_run import synthetic_run
+
+from howfar.analysis.analyse import summarise
+from howfar.analysis.summary import KeyReads, Summary
+from howfar.report import html, markdown, terminal
+from howfar.report.figures import keys_line
+from howfar.results.records import Run, ServiceRecord
+
+PLAN = {
+    "name": "stores",
+    "workload": {"kind": "key_value"},
+    "keys": {"count": 10_000, "value_bytes": 200, "get": 9, "set": 1},
+}
+
+
+def _run(misses: int) -> Run:
+    run = synthetic_run(blocks=8, samples=60)
+    reads = ServiceRecord(
+        service="redis", connects=0, requests=1000, turns=1000, bytes_to_server=1, bytes_to_client=1, hits=900, misses=0
+    )
+    trials = tuple(
+        trial
+        if trial.measured is None
+        else trial.model_copy(
+            update={
+                "measured": trial.measured.model_copy(
+                    update={"services": (reads.model_copy(update={"misses": misses if trial.arm == "tcp" else 0}),)}
+                )
+            }
+        )
+        for trial in run.trials
+    )
+    info = run.info.model_copy(update={"plan_name": "stores", "plan": PLAN, "server_kind": "redis"})
+    return run.model_copy(update={"info": info, "trials": trials})
+
+
+@cache
+def summary(misses: int = 0) -> Summary:
+    return summarise(_run(misses))
+
+
+def test_a_store_answers_requests_everywhere() -> None:
+    found = summary()
+    assert found.asked == "requests"
+    for text in (terminal.render(found, 80), markdown.render(found), html.render(found)):
+        assert "requests/s" in text or "requests per second" in text
+        assert (
+            "queries" not in text.lower() and "a query" not in text and "per query" not in text and "/query" not in text
+        )
+    assert "unixsocket" in terminal.render(found, 80) and "MGET" in terminal.render(found, 80)
+    assert "mysql" not in terminal.render(found, 80).lower()
+    assert summarise(synthetic_run(blocks=8, samples=60)).asked == "queries"
+
+
+def test_keys_that_had_no_value_are_said() -> None:
+    assert keys_line(summary()).startswith("Each of ") and "had a value" in keys_line(summary())
+    assert keys_line(summary(misses=100)) == (
+        "Keys that were read and had no value, which a server answers sooner: tcp 10.0 %."
+    )
+    assert keys_line(summary(misses=100)) in terminal.render(summary(misses=100), 400).replace("\n", " ")
+    tcp = next(cell for cell in summary(misses=100).cells if cell.arm == "tcp")
+    assert isinstance(tcp.keys, KeyReads) and tcp.keys.misses * 9 == tcp.keys.hits
+
+
+def test_sql_reads_no_keys() -> None:
+    found = summarise(synthetic_run(blocks=2, samples=60))
+    assert all(cell.keys is None for cell in found.cells) and keys_line(found) == ""
