@@ -1,6 +1,6 @@
 """A program for the tests: pages of a real PHP application on each asked path; JSON of what they told and what was obtained.
 
-python -m tests.lab.php_scenario SERVER CASE...    where a case is PATH[:TLS][+per_page], `stranger`, `dead` or `broken`
+python -m tests.lab.php_scenario SERVER CASE...    where a case is PATH[:TLS][+per_page], `stranger`, `dead`, `broken` or `lines`
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+from howfar.doctor.findings import Kind
 from howfar.engine.key_value import KeyValue
 from howfar.engine.messages import CpuStep, FastCgi, GetStep, PageScript, QueryStep, UnixTarget
 from howfar.engine.workloads import CustomStatement, IntegerValues, SameValue
@@ -25,6 +26,8 @@ from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
 from howfar.lab.staged import LabStage
 from howfar.results.records import FactorValue
 from tests.lab.beside_scenario import STORES
+from tests.lab.php_lines import Place, run_all
+from tests.lab.sandboxes import wait_until
 
 KEYS, SIZE = 300, 1000
 CHILDREN, PAGES, ROUNDS = 2, 4, 2
@@ -158,12 +161,25 @@ def _dead(laboratory: Lab) -> dict[str, Any]:
         os.kill(stage.services["redis"].pid, signal.SIGKILL)
         answer = _ask(cgi)
         said["redis"] = [answer.status, answer.body]
-        os.kill(next(one.pid for one in stage.observe if one.role == "application"), signal.SIGKILL)
+        pid = next(one.pid for one in stage.observe if one.role == "application")
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: " Z " in Path(f"/proc/{pid}/stat").read_text(), "PHP-FPM has ended")
         try:
             stage.application.obtained()
         except LabError as error:
             said["application"] = [error.message]
     return said
+
+
+def _lines(laboratory: Lab) -> dict[str, str]:
+    """Servers that listen on sockets and on nothing else."""
+    with laboratory.stage({"path": "socket", "threads": 1}) as stage:
+        places = {}
+        for name, kind in {"mysql": Kind.MYSQL, "redis": Kind.REDIS, "memcached": Kind.MEMCACHED}.items():
+            service = next(place.service for found, place in stage.services.items() if found == name)
+            assert isinstance(service.target, UnixTarget)
+            places[kind] = Place(service.target.path, service.user, service.password, service.database)
+        return run_all(places)
 
 
 def main() -> int:
@@ -180,7 +196,7 @@ def main() -> int:
         beside=STORES,
         application=True,
     )
-    special = {"stranger": _stranger, "broken": _broken, "dead": _dead}
+    special = {"stranger": _stranger, "broken": _broken, "dead": _dead, "lines": _lines}
     with open_laboratory(request) as laboratory:
         trials = {case: special[case](laboratory) if case in special else _trial(laboratory, case) for case in cases}
         print(json.dumps({"environment": laboratory.environment(), "trials": trials}))

@@ -1,0 +1,208 @@
+"""The doctor's lines for PHP, run by PHP as by somebody who copies them: each must lead to a server that has only a socket."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from howfar.doctor.findings import Change, Client, Kind
+from howfar.doctor.lines.clients import by_socket, keeping_connections
+
+_ACCOUNT = "SQL, first"
+_MYSQL_SAYS = "->query('SELECT CONNECTION_ID()')->"
+_CLIENT = Client(
+    program="php-fpm8.2",
+    pids=(7,),
+    user="www-data",
+    local=True,
+    address=None,
+    by="tcp",
+    connections=1,
+    connects_seen=1,
+    tls=False,
+    compressed=False,
+    may_use_socket=True,
+    bundle_looks=0,
+    bundle_reads=0,
+    bundle_connects=0,
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a server listens, and as whom it is asked."""
+
+    path: str
+    user: str = ""
+    password: str = ""
+    database: str = ""
+
+    def filled(self, line: str) -> str:
+        for word, value in (("USER", self.user), ("PASSWORD", self.password)):
+            line = line.replace(word, f"'{value}'")
+        return line.replace("dbname=DB", f"dbname={self.database}")
+
+
+@dataclass(frozen=True)
+class Run:
+    """`settings` as in php.ini."""
+
+    code: str
+    settings: tuple[str, ...] = ()
+
+
+Tried = Callable[[Place, tuple[str, ...]], Run]
+
+
+def _mysqli(place: Place, host: str, socket: str = "null") -> str:
+    return f"new mysqli({host}, '{place.user}', '{place.password}', '{place.database}', null, {socket})"
+
+
+def _pdo(place: Place, options: str = "") -> str:
+    return f"new PDO('mysql:host=localhost;dbname={place.database}', '{place.user}', '{place.password}'{options})"
+
+
+def _php_ini(place: Place, lines: tuple[str, ...]) -> Run:
+    by_pdo = f"({_pdo(place)}){_MYSQL_SAYS}fetchColumn()"
+    by_mysqli = f"({_mysqli(place, chr(39) + 'localhost' + chr(39))}){_MYSQL_SAYS}fetch_row()[0]"
+    return Run(f"if (!{by_pdo} || !{by_mysqli}) throw new Exception('nothing');", lines)
+
+
+def _constructed(place: Place, lines: tuple[str, ...]) -> Run:
+    return Run(f"if (!({place.filled(lines[0])}){_MYSQL_SAYS}fetchColumn()) throw new Exception('nothing');")
+
+
+def _settings_of(lines: tuple[str, ...]) -> str:
+    """A file of names and values, as an array."""
+    pairs = (line.partition("=") for line in lines)
+    return "$env = [" + ", ".join(f"'{name}' => '{value}'" for name, _, value in pairs) + "];"
+
+
+def _laravel_mysql(place: Place, lines: tuple[str, ...]) -> Run:
+    dsn = f"\"mysql:unix_socket={{$env['DB_SOCKET']}};dbname={place.database}\""
+    return Run(f"{_settings_of(lines)} new PDO({dsn}, '{place.user}', '{place.password}');")
+
+
+def _wordpress(place: Place, lines: tuple[str, ...]) -> Run:
+    """It takes its host apart at the colon."""
+    made = _mysqli(place, "$parts[0]", "$parts[1]")
+    return Run(f"{lines[0]} $parts = explode(':', DB_HOST, 2); {made};")
+
+
+def _phpredis(place: Place, lines: tuple[str, ...]) -> Run:
+    return Run(f"$redis = new Redis(); {lines[0]} $redis->ping();")
+
+
+def _laravel_redis(place: Place, lines: tuple[str, ...]) -> Run:
+    return Run(
+        f"{_settings_of(lines)} $r = new Redis(); $r->connect($env['REDIS_HOST'], $env['REDIS_PORT']); $r->ping();"
+    )
+
+
+def _sessions(place: Place, lines: tuple[str, ...]) -> Run:
+    kept = f"$r = new Redis(); $r->connect('{place.path}'); if (!$r->keys('*SESSION*')) throw new Exception('nothing');"
+    return Run(f"session_start(); $_SESSION['a'] = 1; session_write_close(); {kept}", lines)
+
+
+def _memcached(place: Place, lines: tuple[str, ...]) -> Run:
+    return Run(f"$memcached = new Memcached(); {lines[0]} {_STORED}")
+
+
+def _laravel_memcached(place: Place, lines: tuple[str, ...]) -> Run:
+    added = "$memcached->addServer($env['MEMCACHED_HOST'], (int) $env['MEMCACHED_PORT']);"
+    return Run(f"{_settings_of(lines)} $memcached = new Memcached(); {added} {_STORED}")
+
+
+_STORED = (
+    "$memcached->set('a', 'b'); if ($memcached->get('a') !== 'b') throw new Exception($memcached->getResultMessage());"
+)
+
+_BY_SOCKET: Mapping[tuple[Kind, str], Tried] = {
+    (Kind.MYSQL, "php.ini (for host=localhost in a DSN)"): _php_ini,
+    (Kind.MYSQL, "PDO"): _constructed,
+    (Kind.MYSQL, "Laravel, .env"): _laravel_mysql,
+    (Kind.MYSQL, "WordPress, wp-config.php"): _wordpress,
+    (Kind.REDIS, "phpredis"): _phpredis,
+    (Kind.REDIS, "Laravel, .env"): _laravel_redis,
+    (Kind.REDIS, "php.ini (sessions kept in Redis)"): _sessions,
+    (Kind.MEMCACHED, "Memcached"): _memcached,
+    (Kind.MEMCACHED, "Laravel, .env"): _laravel_memcached,
+}
+
+# ---------------------------------------------------------------- connections that are kept
+
+_SAME = "if ($of() !== $of()) throw new Exception('each had a connection of its own');"
+
+
+def _kept_pdo(place: Place, lines: tuple[str, ...]) -> Run:
+    of = f"({_pdo(place, f', {lines[0]}')}){_MYSQL_SAYS}fetchColumn()"
+    return Run(f"$of = fn () => {of}; {_SAME}", (f"pdo_mysql.default_socket = {place.path}",))
+
+
+def _kept_mysqli(place: Place, lines: tuple[str, ...]) -> Run:
+    made = lines[0].replace("…", f"'{place.user}', '{place.password}', '{place.database}'")
+    code = (
+        f"$of = function () {{ $c = {made}; $id = $c{_MYSQL_SAYS}fetch_row()[0]; $c->close(); return $id; }}; {_SAME}"
+    )
+    return Run(code, (f"mysqli.default_socket = {place.path}",))
+
+
+def _kept_redis(place: Place, lines: tuple[str, ...]) -> Run:
+    made = lines[0].replace("…", f"'{place.path}'")
+    said = "return $redis->rawCommand('CLIENT', 'ID');"
+    return Run(f"$of = function () {{ $redis = new Redis(); {made} {said} }}; {_SAME}")
+
+
+def _kept_memcached(place: Place, lines: tuple[str, ...]) -> Run:
+    made = lines[0].partition(" //")[0].rstrip()
+    added = f"if ($m->isPristine()) $m->addServer('{place.path}', 0);"
+    said = "return array_values($m->getStats())[0]['total_connections'];"
+    return Run(f"$of = function () {{ $m = {made}; {added} {said} }}; {_SAME}")
+
+
+_KEPT: Mapping[tuple[Kind, str], Tried] = {
+    (Kind.MYSQL, "PDO"): _kept_pdo,
+    (Kind.MYSQL, "mysqli"): _kept_mysqli,
+    (Kind.REDIS, "phpredis"): _kept_redis,
+    (Kind.MEMCACHED, "Memcached"): _kept_memcached,
+}
+
+
+def run_all(places: Mapping[Kind, Place]) -> dict[str, str]:
+    """What PHP said to each change; empty: it did it."""
+    said: dict[str, str] = {}
+    for kind, place in places.items():
+        changes = by_socket(kind, place.path, [_CLIENT])
+        said |= _run(kind, place, changes, _BY_SOCKET, "")
+        said |= _run(kind, place, keeping_connections(kind, [_CLIENT]), _KEPT, " kept")
+    return said
+
+
+def _run(
+    kind: Kind, place: Place, changes: Iterable[Change], tried: Mapping[tuple[Kind, str], Tried], how: str
+) -> dict[str, str]:
+    said = {}
+    for change in changes:
+        if not change.where.startswith(_ACCOUNT):
+            run = tried[kind, change.where](place, change.lines)
+            said[f"{kind.value}{how}: {change.where}"] = _php(run)
+    return said
+
+
+def _php(run: Run) -> str:
+    """With the settings in a file of their own beside the machine's."""
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory, "doctor.ini").write_text("".join(f"{line}\n" for line in run.settings))
+        done = subprocess.run(
+            ["php", "-r", run.code],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env={**os.environ, "PHP_INI_SCAN_DIR": f":{directory}"},
+        )
+    said = done.stdout + done.stderr
+    return "" if done.returncode == 0 and not said else said[-500:] or f"exit code {done.returncode}"

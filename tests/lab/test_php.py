@@ -1,0 +1,182 @@
+"""A real PHP application in the laboratory: its pages do what the script says, by the path that was asked, as the servers count and
+see it; what goes wrong is said. And the doctor's lines for PHP, run by PHP."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from howfar.errors import HowfarError, MissingError
+from howfar.lab.application.php_fpm import find_php_fpm
+from howfar.lab.servers.kinds import find_server
+from tests.lab.php_scenario import CHILDREN, CPU_NS, PAGES, ROUNDS
+from tests.lab.sandboxes import PATIENCE_S
+from tests.lab.undisturbed import lasting
+
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
+CASES = {
+    "mariadb": ("socket", "tcp+per_page", "remote", "forwarded-socket", "stranger", "broken", "dead", "lines"),
+    "mysql": ("tcp", "remote:1.3+per_page"),
+}
+SEEN_FROM = {"socket": "localhost", "tcp": "127.0.0.1", "remote": "10.77.0.1", "forwarded-socket": "localhost"}
+
+
+@pytest.fixture(scope="module", params=CASES)
+def name(request: pytest.FixtureRequest) -> str:
+    _must_be_here(request.param)
+    return str(request.param)
+
+
+def _must_be_here(name: str) -> None:
+    try:
+        find_php_fpm()
+        for server in (name, "redis", "memcached"):
+            find_server(server)
+    except HowfarError as error:
+        pytest.skip(error.message)
+
+
+@pytest.fixture(scope="module")
+def seen(name: str, cache: Path) -> dict[str, dict[str, Any]]:
+    return _scenario(name, cache)
+
+
+@pytest.fixture(scope="module")
+def of_mariadb(cache: Path) -> dict[str, dict[str, Any]]:
+    """What is tried with one server only."""
+    _must_be_here("mariadb")
+    return _scenario("mariadb", cache)
+
+
+@functools.cache
+def _scenario(name: str, cache: Path) -> dict[str, dict[str, Any]]:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.lab.php_scenario", str(find_server(name).path), *CASES[name]],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        env={**os.environ, "XDG_CACHE_HOME": str(cache)},
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, dict[str, Any]] = json.loads(done.stdout)["trials"]
+    return found
+
+
+def _trials(seen: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {case: trial for case, trial in seen.items() if "told" in trial}
+
+
+def test_pages_are_whole_and_nothing_is_void(seen: dict[str, dict[str, Any]]) -> None:
+    for case, trial in _trials(seen).items():
+        assert trial["statuses"] == [200] * PAGES and trial["ends"], case
+        assert trial["complaints"] == [], case
+        assert lasting(trial["violations"]) == [], case
+        assert trial["receipt"]["opcache"] and trial["receipt"]["children"] == CHILDREN, case
+        assert trial["script_mode"] == "0o600", case
+        assert "application" in trial["observed"], case
+
+
+def test_a_page_has_the_turns_of_its_script_and_says_which_more_its_drivers_took(
+    seen: dict[str, dict[str, Any]],
+) -> None:
+    """A connection that was kept is asked whether it lives, once a page: by PDO and phpredis, not by memcached."""
+    for case, trial in _trials(seen).items():
+        for told in trial["told"]:
+            for service, turns in trial["turns"].items():
+                checked = int("+per_page" not in case and service != "memcached" and not told[f"{service}_connects"])
+                assert told[f"{service}_checks"] == checked, (case, service)
+                assert told[f"{service}_turns"] == turns + checked, (case, service)
+                assert 0 < told[f"{service}_ns"] < told["wall_ns"], (case, service)
+                assert (told[f"{service}_connect_ns"] > 0) == (told[f"{service}_connects"] > 0), (case, service)
+            assert told["misses"] == 0 and told["hits"] > 0, case
+
+
+def test_servers_count_what_pages_tell(seen: dict[str, dict[str, Any]]) -> None:
+    for case, trial in _trials(seen).items():
+        proof = trial["receipt"]["proof"]
+        told, counted = proof["told"], proof["counted"]
+        for service in trial["turns"]:
+            assert counted[service]["connects"] == told[f"{service}_connects"] > 0, (case, service)
+        assert counted["redis"]["turns"] == told["redis_turns"], case
+        goodbyes = told["mysql_connects"] if "+per_page" in case else 0
+        assert counted["mysql"]["turns"] == told["mysql_turns"] + goodbyes, case
+        assert counted["mysql"]["encrypted"] == (told["mysql_connects"] if ":1.3" in case else 0), case
+
+
+def test_connections_are_kept_by_a_child_or_opened_by_each_page(seen: dict[str, dict[str, Any]]) -> None:
+    for case, trial in _trials(seen).items():
+        proof = trial["receipt"]["proof"]
+        for service in trial["turns"]:
+            if "+per_page" in case:
+                assert proof["told"][f"{service}_connects"] == proof["pages"], (case, service)
+                assert [told[f"{service}_connects"] for told in trial["told"]] == [1] * PAGES, (case, service)
+            else:
+                assert proof["told"][f"{service}_connects"] <= CHILDREN, (case, service)
+                assert len(trial["receipt"]["after"]["seen"][service]) <= CHILDREN, (case, service)
+
+
+def test_servers_see_php_where_the_path_comes_from(seen: dict[str, dict[str, Any]]) -> None:
+    for case, trial in _trials(seen).items():
+        path = case.partition("+")[0].partition(":")[0]
+        for service in trial["turns"]:
+            places = trial["receipt"]["proof"]["seen"][service]
+            assert {place.partition(":")[0] for place in places} == {SEEN_FROM[path]}, (case, service)
+
+
+def test_a_page_computes_as_long_as_it_was_asked(seen: dict[str, dict[str, Any]]) -> None:
+    for case, trial in _trials(seen).items():
+        for told in trial["told"]:
+            assert ROUNDS * CPU_NS <= told["app_cpu_ns"] < 1.25 * ROUNDS * CPU_NS, case
+            assert told["app_cpu_ns"] < told["cpu_ns"] < told["wall_ns"] * 1.05, case
+
+
+def test_a_client_that_comes_by_another_way_is_seen(of_mariadb: dict[str, dict[str, Any]]) -> None:
+    stranger = of_mariadb["stranger"]
+    assert lasting(stranger["violations"]) == [
+        "application: mysql sees PHP at 'localhost', the path comes from '127.0.0.1'"
+    ]
+
+
+def test_what_a_page_cannot_do_is_said_without_secrets(of_mariadb: dict[str, dict[str, Any]]) -> None:
+    broken = of_mariadb["broken"]
+    assert "statement none found no row" in broken["no row"]
+    assert "Access denied" in broken["password"] and "xyzzy" not in broken["password"]
+    assert any("missed" in sentence for sentence in broken["key"])
+    assert broken["no script"][0] == 500 and "HOWFAR_PAGE" in broken["no script"][1]
+
+
+def test_the_dead_are_named(of_mariadb: dict[str, dict[str, Any]]) -> None:
+    dead = of_mariadb["dead"]
+    assert dead["redis"][0] == 500 and "RedisException" in dead["redis"][1]
+    assert "PHP-FPM ended during the trial" in dead["application"][0]
+
+
+@pytest.mark.skipif(shutil.which("php") is None, reason="the command php is not installed")
+def test_the_doctors_lines_lead_php_to_the_socket(of_mariadb: dict[str, dict[str, Any]]) -> None:
+    lines = of_mariadb["lines"]
+    assert len(lines) == 13
+    assert {where: said for where, said in lines.items() if said} == {}
+
+
+def test_a_php_without_an_extension_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that finds no extension: its files are looked for in an empty directory."""
+    try:
+        real = find_php_fpm()
+    except MissingError as error:
+        pytest.skip(error.message)
+    program = tmp_path / "php-fpm99"
+    program.write_text(f'#!/bin/sh\nexec {real.path} -dextension_dir={tmp_path} "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(MissingError) as found:
+        find_php_fpm()
+    assert "pdo_mysql, redis, memcached" in found.value.message
+    assert "apt-get install --no-install-recommends php-fpm php-mysql php-redis php-memcached" in found.value.advice

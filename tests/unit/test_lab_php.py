@@ -1,0 +1,171 @@
+"""PHP in the laboratory, without PHP: what a script asks of it, what is refused, how it is asked, what an answer is worth."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from howfar.engine.key_value import KeyValue
+from howfar.engine.messages import CpuStep, GetStep, PageScript, QueryStep, Service, TcpTarget, Tls, UnixTarget
+from howfar.engine.workloads import (
+    CustomStatement,
+    Distribution,
+    IntegerValues,
+    SequenceValues,
+    TextValues,
+    Values,
+)
+from howfar.errors import LabError, MissingError, PlanError
+from howfar.lab.application import php_fpm
+from howfar.lab.application.asked import check, for_proof, keys_of, turns_of
+from howfar.lab.application.fastcgi import Answer, ask
+from howfar.lab.application.proof import good
+
+PLACE = Service(target=UnixTarget(path="/s"))
+FAR = TcpTarget(host="127.0.0.1", port=1)
+
+
+def script(*values: Values, **changes: object) -> PageScript:
+    made = PageScript(
+        mysql=PLACE,
+        redis=PLACE,
+        redis_keys=KeyValue(protocol="resp2", get=1),
+        memcached=PLACE,
+        memcached_keys=KeyValue(protocol="memcached_text", get=1),
+        statements=(CustomStatement(name="one", sql="SELECT ?", parameters=values),),
+        steps=(
+            QueryStep(statement="one", repeat=3),
+            GetStep(store="redis", keys_each=10, repeat=2),
+            GetStep(store="memcached"),
+            CpuStep(cpu_ns=1),
+        ),
+        rounds=5,
+    )
+    return made.model_copy(update=changes)
+
+
+def test_turns_and_keys_of_a_page() -> None:
+    assert turns_of(script()) == {"mysql": 15, "redis": 10, "memcached": 5}
+    assert keys_of(script()) == {"redis": 100, "memcached": 5}
+
+
+def test_a_page_for_the_proof_has_its_turns_and_does_not_compute() -> None:
+    like = for_proof(script())
+    assert like is not None and like.rounds == 2
+    assert turns_of(like) == {"mysql": 6, "redis": 4, "memcached": 2}
+    assert not any(isinstance(step, CpuStep) for step in like.steps)
+    assert for_proof(script(steps=(CpuStep(cpu_ns=1),))) is None
+
+
+def test_what_plans_ask_is_taken() -> None:
+    check(script(IntegerValues(high=10), TextValues(length=3)))
+    check(script(mysql=Service(target=FAR, tls=Tls(ca_file="ca.pem", verify="full", server_name="x"))))
+
+
+ZIPF = Distribution(kind="zipfian")
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        (script(IntegerValues(high=10, distribution=ZIPF)), "zipfian"),
+        (script(SequenceValues()), "sequence"),
+        (script(TextValues(length=3, compressible=0.5)), "random letters"),
+        (script(redis_keys=KeyValue(protocol="resp2", distribution=ZIPF)), "zipfian"),
+        (script(memcached=Service(target=FAR, tls=Tls(ca_file="ca.pem"))), "memcached knows no TLS"),
+        (script(redis=Service(target=FAR, tls=Tls(ca_file="ca.pem", versions="1.2"))), "redis: PHP's drivers"),
+        (script(mysql=Service(target=FAR, tls=Tls())), "mysql: PHP's drivers"),
+    ],
+)
+def test_what_php_would_do_otherwise_is_refused(asked: PageScript, says: str) -> None:
+    with pytest.raises(PlanError) as found:
+        check(asked)
+    assert says in found.value.message and 'application = "engine"' in found.value.advice
+
+
+def record(kind: int, content: bytes, padding: int = 0) -> bytes:
+    return struct.pack(">BBHHBx", 1, kind, 1, len(content), padding) + content + bytes(padding)
+
+
+@contextmanager
+def responder(where: Path, reply: bytes) -> Iterator[list[bytes]]:
+    """Answers one request, whatever it is, once it has ended; gives back what came."""
+    came: list[bytes] = []
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(where))
+        listener.listen()
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                request = b""
+                while not request.endswith(record(5, b"")):
+                    request += connection.recv(65536)
+                came.append(request)
+                connection.sendall(reply)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield came
+        thread.join()
+
+
+def test_an_answer_in_pieces_with_padding(tmp_path: Path) -> None:
+    head = b"Status: 200 OK\r\nX-Howfar-Page: cpu_ns=12,mysql_turns=3\r\n\r\nbo"
+    reply = record(6, head, 5) + record(7, b"a warning") + record(6, b"dy\n") + record(6, b"") + record(3, bytes(8))
+    with responder(tmp_path / "s", reply) as came:
+        answer = ask(tmp_path / "s", {"SHORT": "a", "LONG": "b" * 70_000}, 10.0)
+    assert (answer.status, answer.body, answer.complaints) == (200, "body\n", "a warning")
+    assert answer.told == {"cpu_ns": 12, "mysql_turns": 3}
+    assert came[0].startswith(record(1, b"\x00\x01\x00" + bytes(5))) and came[0].count(b"b") == 70_000
+
+
+def test_an_answer_that_ends_in_the_middle_is_no_answer(tmp_path: Path) -> None:
+    with (
+        responder(tmp_path / "s", record(6, b"Status: 200\r\n\r\nhowfar page done\n")),
+        pytest.raises(LabError) as found,
+    ):
+        ask(tmp_path / "s", {}, 10.0)
+    assert "in the middle" in found.value.message
+
+
+def test_nobody_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(LabError) as found:
+        ask(tmp_path / "s", {}, 1.0)
+    assert "failed" in found.value.message
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (Answer(500, {}, "PDOException: gone", ""), "PDOException: gone"),
+        (Answer(200, {}, "half a page", ""), "half a page"),
+        (Answer(500, {}, "", "PHP Fatal error"), "PHP Fatal error"),
+        (Answer(404, {}, "", ""), "nothing"),
+    ],
+)
+def test_an_answer_that_is_no_page_is_quoted(answer: Answer, says: str) -> None:
+    with pytest.raises(LabError) as found:
+        good(answer, "done\n")
+    assert says in found.value.message
+    assert good(Answer(200, {}, "done\n", ""), "done\n").status == 200
+
+
+def test_without_php_it_is_said_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(php_fpm, "_PLACES", ())
+    with pytest.raises(MissingError) as found:
+        php_fpm.find_php_fpm()
+    assert "apt-get install --no-install-recommends php-fpm" in found.value.advice
+
+
+def test_the_pages_are_in_the_package() -> None:
+    assert {file.name for file in php_fpm.PAGES.iterdir()} == {
+        "about.php", "page.php", "Services.php", "Steps.php", "Tally.php", "Values.php",
+    }  # fmt: skip
