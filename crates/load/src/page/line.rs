@@ -281,3 +281,7 @@ pub(super) fn send_all(socket: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> 
     }
     Ok(())
 }
+
+#[cfg(test)]
+#[path = "line_tests.rs"]
+mod tests;

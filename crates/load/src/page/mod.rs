@@ -4,12 +4,13 @@
 //! request in hand, and it is the kernel that shares the CPUs among them. The load job's event loop is another thing, built to
 //! disturb a server's measurement least; here the client is part of what is measured.
 //!
-//! [`Page`] is what a worker does for one page; [`script`] and [`visitor`] are the two kinds. [`desk`] hands out pages and counts
-//! what became of them, [`crew`] has the threads. Not here: the contract (`howfar_record::jobs::page`).
+//! [`Page`] is what a worker does for one page; [`script`] and [`visitor`] are the two kinds. [`desk`] hands out pages and [`ledger`]
+//! counts what became of them, [`crew`] has the threads. Not here: the contract (`howfar_record::jobs::page`).
 
 mod cpu;
 mod crew;
 mod desk;
+mod ledger;
 mod line;
 mod note;
 mod script;

@@ -1,0 +1,301 @@
+//! Which page is handed out next, and what became of each: the window's tally, the schedule of arrivals and the limit of pages. Pure:
+//! it is told the time.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::Sender;
+
+use howfar_record::Latency;
+use howfar_record::events::ServiceUse;
+use howfar_record::jobs::{Arrivals, PageJob};
+
+use super::crew::Report;
+use super::note::{self, Note};
+use crate::schedule::Schedule;
+use crate::tally::{Ended, Mark, Tally, Window};
+
+/// What a page told in nanoseconds is a latency too.
+const LATENCY: &str = "_ns";
+
+/// A page under way.
+#[derive(Debug, Clone, Copy)]
+struct InHand {
+    intended_ns: u64,
+    began_ns: u64,
+}
+
+/// Sums over the window beside those of the tally.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Sums {
+    /// Names of the tally's kinds.
+    pub(crate) kinds: Vec<String>,
+    pub(crate) services: Vec<ServiceUse>,
+    pub(crate) told: BTreeMap<String, u64>,
+}
+
+/// The load, once it has begun.
+#[derive(Debug)]
+struct Load {
+    origin_ns: u64,
+    tally: Tally,
+    schedule: Option<Schedule>,
+    /// Pages due before the window's start.
+    due_at_start: u64,
+}
+
+/// One worker's part.
+#[derive(Debug, Clone, Copy, Default)]
+struct Place {
+    in_hand: Option<InHand>,
+    /// Pages and their time in the window.
+    done: u64,
+    busy_ns: u64,
+}
+
+/// All that workers share, but for their waits.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    arrivals: Option<Arrivals>,
+    seed: u64,
+    load: Option<Load>,
+    places: Vec<Place>,
+    sums: Sums,
+    /// Pages that may begin in the window; 0: no limit.
+    most: u64,
+    begun: u64,
+    /// No page begins any more, because so many have.
+    spent: bool,
+    reports: Sender<Report>,
+}
+
+/// What a worker gets.
+pub(super) enum Handed {
+    Page,
+    /// Nothing is due before that moment; at the end of the numbers: nothing more at all.
+    NoneBefore(u64),
+}
+
+impl Ledger {
+    pub(super) fn new(job: &PageJob, kinds: &[&'static str], reports: Sender<Report>) -> Self {
+        Self {
+            arrivals: job.arrivals,
+            seed: job.seed,
+            load: None,
+            places: vec![Place::default(); job.workers as usize],
+            sums: Sums {
+                kinds: kinds.iter().map(|&kind| kind.to_owned()).collect(),
+                ..Sums::default()
+            },
+            most: job.pages,
+            begun: 0,
+            spent: false,
+            reports,
+        }
+    }
+
+    /// The load begins at `origin_ns`.
+    pub(super) fn begin(&mut self, origin_ns: u64, window: Window) {
+        let schedule = self
+            .arrivals
+            .map(|arrivals| Schedule::new(&arrivals, (0, 1), self.seed, origin_ns, 0));
+        self.load = Some(Load {
+            origin_ns,
+            tally: Tally::new(window, self.sums.kinds.len(), schedule.is_some()),
+            schedule,
+            due_at_start: 0,
+        });
+    }
+
+    /// When the load begins or began, once that is known.
+    pub(super) fn origin_ns(&self) -> Option<u64> {
+        self.load.as_ref().map(|load| load.origin_ns)
+    }
+
+    /// The window ends earlier than planned.
+    pub(super) fn end_at(&mut self, at_ns: u64) {
+        if let Some(load) = &mut self.load {
+            load.tally.end_at(at_ns);
+        }
+    }
+
+    pub(super) fn sums(&self) -> &Sums {
+        &self.sums
+    }
+
+    /// A page for worker `place`, free since `free_ns`, if there is one at `now`: it begins then.
+    pub(super) fn hand_out(&mut self, place: usize, now: u64, free_ns: u64) -> Handed {
+        let never = Handed::NoneBefore(u64::MAX);
+        let Some(load) = &mut self.load else {
+            return never;
+        };
+        if self.spent {
+            self.drained();
+            return never;
+        }
+        let intended_ns = match &mut load.schedule {
+            None => now,
+            Some(schedule) => {
+                let Some(due_ns) = schedule.take(now) else {
+                    return Handed::NoneBefore(schedule.next_ns());
+                };
+                load.tally.begun(due_ns, due_ns.max(free_ns), now);
+                due_ns
+            }
+        };
+        if self.most > 0 && load.tally.is_counting() {
+            self.begun += 1;
+            self.spent = self.begun == self.most;
+            if let Some(schedule) = load.schedule.as_mut().filter(|_| self.spent) {
+                schedule.close();
+            }
+        }
+        self.places[place].in_hand = Some(InHand {
+            intended_ns,
+            began_ns: now,
+        });
+        Handed::Page
+    }
+
+    /// No page may begin any more: say so when none is under way.
+    fn drained(&self) {
+        if self.places.iter().all(|place| place.in_hand.is_none()) {
+            // A conductor that is gone has told why.
+            let _ = self.reports.send(Report::Drained);
+        }
+    }
+
+    /// The page of worker `place` ended well at `now`.
+    pub(super) fn ended(&mut self, place: usize, note: &Note, now: u64) {
+        self.tick(now);
+        let Some(InHand {
+            intended_ns,
+            began_ns,
+        }) = self.places[place].in_hand.take()
+        else {
+            return;
+        };
+        let Some(load) = &mut self.load else { return };
+        let ended = Ended {
+            intended_ns,
+            began_ns,
+            now: now.max(began_ns),
+        };
+        if load.tally.counts(&ended) {
+            let place = &mut self.places[place];
+            place.done += 1;
+            place.busy_ns += ended.now - began_ns;
+            self.sums.count(note, &mut load.tally);
+        }
+        load.tally.transaction(&ended, &note.used);
+    }
+
+    /// The clock shows `now`: pass the marks of the window up to it.
+    pub(super) fn tick(&mut self, now: u64) {
+        while self
+            .load
+            .as_ref()
+            .is_some_and(|load| now >= load.tally.next_mark_ns())
+        {
+            self.mark();
+        }
+    }
+
+    #[cold]
+    fn mark(&mut self) {
+        let Some(load) = &mut self.load else { return };
+        let at = load.tally.next_mark_ns();
+        match load.tally.next_mark() {
+            Mark::Start => {
+                for place in &mut self.places {
+                    (place.done, place.busy_ns) = (0, 0);
+                }
+                if let Some(schedule) = &mut load.schedule {
+                    load.due_at_start = schedule.due_before(at);
+                }
+            }
+            Mark::SliceEnd { last } => {
+                if let Some(schedule) = &mut load.schedule {
+                    let backlog = schedule.backlog(at);
+                    load.tally.slice.backlog = backlog;
+                    let most = &mut load.tally.totals.backlog_max;
+                    *most = backlog.max(*most);
+                }
+                if last {
+                    settle(load, &self.places, at);
+                }
+            }
+            Mark::None => return,
+        }
+        let reports = &self.reports;
+        load.tally.pass(&mut |passed| {
+            // A conductor that is gone has told why; then there is nobody to report to.
+            let _ = reports.send(Report::Passed(passed));
+        });
+    }
+}
+
+impl Sums {
+    /// A page that counts.
+    fn count(&mut self, note: &Note, tally: &mut Tally) {
+        for &(kind, ns) in &note.latencies {
+            tally.statement(kind, ns);
+        }
+        for used in &note.services {
+            match self
+                .services
+                .iter_mut()
+                .find(|sum| sum.service == used.service)
+            {
+                Some(sum) => note::add(sum, used),
+                None => self.services.push(*used),
+            }
+        }
+        for (name, &number) in &note.told {
+            let sum = self.told.entry(name.clone()).or_default();
+            *sum = sum.saturating_add(number);
+            if name.ends_with(LATENCY) {
+                let kind = format!("told.{name}");
+                let known = self.kinds.iter().position(|one| *one == kind);
+                let at = known.unwrap_or_else(|| {
+                    self.kinds.push(kind);
+                    tally.totals.kinds.push(Latency::new());
+                    self.kinds.len() - 1
+                });
+                tally.statement(at, number);
+            }
+        }
+    }
+}
+
+/// The window is over: what is owed is written down.
+fn settle(load: &mut Load, places: &[Place], end_ns: u64) {
+    for place in places {
+        load.tally.totals.shares.take(place.done, place.busy_ns);
+        let Some(InHand {
+            intended_ns,
+            began_ns,
+        }) = place.in_hand
+        else {
+            continue;
+        };
+        let age_ns = end_ns.saturating_sub(began_ns);
+        load.tally.totals.in_flight.record(age_ns);
+        if load.schedule.is_some() {
+            load.tally.unanswered(intended_ns);
+        }
+    }
+    let Some(schedule) = &mut load.schedule else {
+        return;
+    };
+    load.tally.totals.due = schedule
+        .due_before(end_ns)
+        .saturating_sub(load.due_at_start);
+    // What nobody has begun: a copy goes through it, the schedule itself goes on.
+    let mut rest = schedule.clone();
+    while let Some(due_ns) = rest.take(end_ns - 1) {
+        load.tally.unanswered(due_ns);
+    }
+}
+
+#[cfg(test)]
+#[path = "ledger_tests.rs"]
+mod tests;

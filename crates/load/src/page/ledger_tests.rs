@@ -1,0 +1,112 @@
+//! At moments that are made up.
+
+use std::sync::mpsc::{Receiver, channel};
+
+use howfar_record::parse_job;
+
+use super::*;
+use crate::tally::Passed;
+
+const JOB: &str = r#"{"job":"page","version":2,"workers":2,"seed":1,"warmup_ns":0,"measure_ns":1,
+    "application":{"kind":"script","redis":{"target":{"kind":"unix","path":"/s"}},
+    "redis_keys":{"kind":"key_value","protocol":"resp2"},"steps":[{"kind":"cpu","cpu_ns":1}]}}"#;
+
+/// A window 1000..4000 in slices of 1000, after an origin at 0.
+fn ledger(change: &str) -> (Ledger, Receiver<Report>) {
+    let text = JOB.replace("\"workers\"", &format!("{change}\"workers\""));
+    let job: PageJob = parse_job("page", &text).expect("a good job");
+    let (to_conductor, reports) = channel();
+    let mut ledger = Ledger::new(&job, &["turn.redis"], to_conductor);
+    let window = Window {
+        start_ns: 1000,
+        end_ns: 4000,
+        interval_ns: 1000,
+    };
+    ledger.begin(0, window);
+    (ledger, reports)
+}
+
+impl Ledger {
+    /// Run a page on `place` from `began` to `ended`, if there is one.
+    fn page(&mut self, place: usize, began: u64, ended: u64) -> bool {
+        self.tick(began);
+        if !matches!(self.hand_out(place, began, began), Handed::Page) {
+            return false;
+        }
+        let mut note = Note::default();
+        note.used.turns = 2;
+        note.latencies = vec![(0, 7), (0, 9)];
+        note.services.push(ServiceUse {
+            turns: 2,
+            ..note::unused("redis")
+        });
+        note.told = BTreeMap::from([("cpu_ns".to_owned(), 50), ("rows".to_owned(), 3)]);
+        self.ended(place, &note, ended);
+        true
+    }
+}
+
+fn totals(reports: &Receiver<Report>) -> Box<crate::counts::Totals> {
+    let ends = reports.try_iter().filter_map(|report| match report {
+        Report::Passed(Passed::End(totals)) => Some(totals),
+        _ => None,
+    });
+    ends.last().expect("the window is over")
+}
+
+#[test]
+fn what_ends_in_the_window_counts_with_all_that_it_did() {
+    let (mut ledger, reports) = ledger("");
+    for (began, ended) in [(100, 900), (900, 1100), (1100, 3999), (3999, 4001)] {
+        assert!(ledger.page(0, began, ended));
+    }
+    let totals = totals(&reports);
+    assert_eq!((totals.transactions, totals.used.turns), (2, 4));
+    assert_eq!(totals.in_flight.count(), 1);
+    let kinds: Vec<u64> = totals.kinds.iter().map(Latency::count).collect();
+    assert_eq!(kinds, [4, 2], "two turns a page, and what it told once");
+    assert_eq!(ledger.sums.kinds, ["turn.redis", "told.cpu_ns"]);
+    let told = BTreeMap::from([("cpu_ns".to_owned(), 100), ("rows".to_owned(), 6)]);
+    assert_eq!(ledger.sums.told, told);
+    assert_eq!(ledger.sums.services[0].turns, 4);
+    // Two workers: one was busy for 200 and 2899, the other for nothing.
+    assert!((totals.shares.busy[0] - 3099.0).abs() < 1.0);
+}
+
+/// One request is due every 100 ns, and a page lasts 250: more and more wait, and none is forgotten.
+#[test]
+fn all_that_was_due_is_accounted_for() {
+    let (mut ledger, reports) = ledger(r#""arrivals":{"rate_per_s":1e7,"shape":"constant"},"#);
+    let (mut now, mut answered) = (0, 0);
+    while now < 3700 {
+        now += 250;
+        answered += u64::from(ledger.page(0, now, now + 240));
+    }
+    assert!(matches!(ledger.hand_out(1, now, now), Handed::Page));
+    ledger.tick(4000);
+    let totals = totals(&reports);
+    assert_eq!(totals.due, 30);
+    assert_eq!(totals.transactions + totals.unanswered_count, totals.due);
+    assert!(
+        totals.transactions < answered,
+        "some were due before the window"
+    );
+    assert_eq!(
+        (totals.backlog_max > 0, totals.in_flight.count()),
+        (true, 1)
+    );
+}
+
+#[test]
+fn a_limited_number_of_pages_ends_with_the_last() {
+    let (mut ledger, reports) = ledger(r#""pages":2,"#);
+    assert!(ledger.page(0, 500, 800), "the warm-up has no limit");
+    assert!(ledger.page(0, 1000, 1500));
+    assert!(matches!(ledger.hand_out(1, 1500, 1500), Handed::Page));
+    assert!(!ledger.page(0, 1600, 1700), "so many have begun");
+    let drained = |report: Report| matches!(report, Report::Drained);
+    assert!(!reports.try_iter().any(drained), "one is under way");
+    ledger.ended(1, &Note::default(), 1900);
+    assert!(!ledger.page(1, 1900, 2000));
+    assert!(reports.try_iter().any(drained));
+}

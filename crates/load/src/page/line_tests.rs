@@ -1,0 +1,106 @@
+//! Against a store of a thread's own, which answers as it is told.
+
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::thread;
+
+use howfar_record::FailCode;
+use howfar_record::jobs::{KeyValue, Workload};
+
+use super::*;
+
+const STALL_NS: u64 = 100_000_000;
+
+/// A site whose server does `serve` with its one connection.
+fn site(name: &str, serve: impl FnOnce(UnixStream) + Send + 'static) -> (Site, PathBuf) {
+    let path = std::env::temp_dir().join(format!("howfar-line-{}-{name}", std::process::id()));
+    let listener = UnixListener::bind(&path).expect("a new path");
+    thread::spawn(move || {
+        let (stream, _) = listener.accept().expect("somebody connects");
+        serve(stream);
+    });
+    let keys: KeyValue = serde_json::from_str(r#"{"protocol":"resp2"}"#).expect("well formed");
+    let program = Program::new(&Workload::KeyValue(keys), 1, 1).expect("a good workload");
+    let text = format!(
+        r#"{{"target":{{"kind":"unix","path":"{}"}}}}"#,
+        path.display()
+    );
+    let service: Service = serde_json::from_str(&text).expect("well formed");
+    let site = Site::new("redis", &service, program, (1_000_000_000, STALL_NS));
+    (site.expect("a good address"), path)
+}
+
+/// One request for a key, and what came of it.
+fn asked(
+    name: &str,
+    serve: impl FnOnce(UnixStream) + Send + 'static,
+) -> Result<(u32, u64), Failed> {
+    let (site, path) = site(name, serve);
+    let mut line = site.open().expect("it listens");
+    std::fs::remove_file(path).expect("it was made");
+    let mut room = Room::new();
+    let commands = site.program.commands().expect("keys");
+    let mut draws = crate::draws::Draws::of(1, 0, 0);
+    commands.write_read(1, &mut draws, &mut room.packet, &mut line.replies);
+    let (_, came) = line.ask(&site, &mut room, (3, "command.get"))?;
+    let hits = line.replies.told().map_or(0, |told| told.hits);
+    line.leave();
+    Ok((hits, came))
+}
+
+fn heard(stream: &mut UnixStream) -> usize {
+    let mut request = [0; 512];
+    stream.read(&mut request).expect("a request")
+}
+
+#[test]
+fn an_answer_in_pieces_is_one_turn() {
+    let answer = asked("pieces", |mut stream| {
+        assert!(heard(&mut stream) > 0);
+        for byte in b"$3\r\nabc\r\n" {
+            stream.write_all(std::slice::from_ref(byte)).expect("open");
+        }
+    });
+    assert_eq!(answer, Ok((1, 9)));
+}
+
+#[test]
+fn a_server_that_ends_or_says_nothing_is_told() {
+    let gone = asked("gone", |mut stream| {
+        heard(&mut stream);
+        stream.write_all(b"$3\r\na").expect("open");
+    });
+    let gone = gone.expect_err("half an answer");
+    assert_eq!(gone.code, FailCode::ServerGone);
+    assert!(
+        gone.message.contains("during command.get"),
+        "{}",
+        gone.message
+    );
+    let (told, ended) = std::sync::mpsc::channel::<()>();
+    let silent = asked("silent", move |mut stream| {
+        heard(&mut stream);
+        // Until the other end has given up.
+        let _ = ended.recv();
+    });
+    drop(told);
+    let silent = silent.expect_err("no answer");
+    assert_eq!(silent.code, FailCode::Stalled);
+    assert!(
+        silent.message.contains("connection 3"),
+        "{}",
+        silent.message
+    );
+}
+
+#[test]
+fn an_error_of_the_server_ends_the_job() {
+    let refused = asked("refused", |mut stream| {
+        heard(&mut stream);
+        stream.write_all(b"-LOADING still\r\n").expect("open");
+    });
+    let refused = refused.expect_err("an error");
+    assert_eq!(refused.code, FailCode::ServerError);
+    assert!(refused.message.contains("LOADING"), "{}", refused.message);
+}
