@@ -28,7 +28,7 @@ def simulated_s(network: Network, pages: int, seed: int) -> float:
     for _ in range(TURNS):
         route += [
             Visit(names[0], exponential(application.demand_s / TURNS)),
-            Visit(None, constant(network.delay_s / TURNS)),
+            Visit(None, constant((network.wire_s + network.waiting_s) / TURNS)),
         ]
         if len(network.hosts) == 2:
             route.append(Visit(names[1], exponential(database.demand_s / TURNS)))
@@ -51,6 +51,15 @@ def test_a_page_alone_takes_what_it_needs_and_a_full_machine_passes_what_it_can(
 
 def test_strangers_make_a_machine_slower() -> None:
     assert Network((Host(0.01, 0.0, 0.8),), 0.0, 0.0).cycle_s(4) == pytest.approx(4 * 0.01 / 0.8)
+
+
+def test_who_works_is_not_woken() -> None:
+    awake = Network((Host(0.004, 0.0, 1.0), Host(0.006, 0.0, 1.0)), 0.040, 0.0)
+    sleepy = replace(awake, waking_s=0.010)
+    late = [sleepy.cycle_s(pages) - awake.cycle_s(pages) for pages in (1, 2, 4, 32)]
+    assert late[0] == pytest.approx(0.010)
+    assert late == sorted(late, reverse=True)
+    assert late[-1] < 0.002
 
 
 def test_the_waiting_of_an_arm_is_what_makes_the_model_meet_it() -> None:

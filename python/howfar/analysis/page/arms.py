@@ -6,10 +6,11 @@ Not here: any judgement of them (`choices.py`, `crossing.py`), nor whose CPU it 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from statistics import median
+from dataclasses import dataclass, field, replace
+from statistics import geometric_mean, median
 
 from howfar.analysis.estimate import Estimate
+from howfar.analysis.facts_in import number_in
 from howfar.analysis.intervals import mean_interval
 from howfar.analysis.link_facts import link_facts
 from howfar.analysis.page.findings import Application, Machines
@@ -21,6 +22,7 @@ NO_PAGE = "none"
 ONE_MACHINE = ("socket", "tcp")
 _PER_PAGE: tuple[str, ...] = ("page", "connect", "application")
 _PLACE = ("path", "rtt_ns", "rate_bps")
+_WOKEN_AND_AWAKE = ("rtt_from_idle_p50_ns", "rtt_p50_ns")
 
 
 @dataclass(frozen=True)
@@ -123,12 +125,27 @@ class PageTrials:
 
     @property
     def p50_s(self) -> float:
-        """Median over trials of their medians: what a prediction is held against."""
-        return median(record.p50_ns for record in self.histograms) / 1e9 if self.histograms else self.page_s
+        """Geometric mean over trials of their medians: what a prediction is held against."""
+        found = [record.p50_ns / 1e9 for record in self.histograms]
+        return geometric_mean(found) if found else self.page_s
 
     @property
     def p50_of_mean(self) -> float:
         return self.p50_s / self.page_s
+
+    @property
+    def wake_s(self) -> float:
+        """How much longer a round trip over the link takes where both ends' processors have to be woken, by its calibration."""
+        found = []
+        for trial in self.trials.values():
+            idle, awake = (number_in(trial.receipt, "link", "calibration", key) for key in _WOKEN_AND_AWAKE)
+            if idle is not None and awake is not None:
+                found.append(max(idle - awake, 0.0) / 1e9)
+        return median(found) if found else 0.0
+
+    def only(self, block: int) -> PageTrials | None:
+        """This arm in one block. None: it has no good trial there."""
+        return replace(self, trials={block: self.trials[block]}) if block in self.trials else None
 
     @property
     def rest_rtt_s(self) -> float | None:

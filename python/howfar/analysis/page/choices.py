@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from statistics import geometric_mean
 from typing import Literal
 
 from howfar.analysis.estimate import Estimate
@@ -11,7 +12,7 @@ from howfar.analysis.intervals import judge_ratio, resolve
 from howfar.analysis.page.arms import PageTrials, Place, ratios
 from howfar.analysis.page.crossing import BEYOND, Curve, Level, model_crossing, model_curve
 from howfar.analysis.page.findings import Crossing, PageChoice
-from howfar.analysis.page.foresee import SOCKET, TWO, Foresight, Way
+from howfar.analysis.page.foresee import SOCKET, TWO, BlockForesight, Foresight, Way
 from howfar.analysis.page.machines import Machinery, Processors
 from howfar.analysis.page.model import Network
 from howfar.analysis.summary import Resolution
@@ -100,45 +101,62 @@ def _crossing(
 
 
 class _Model:
-    """Two over one as a function of application CPU, in milliseconds a page."""
+    """Two over one as a function of application CPU, in milliseconds a page: the geometric mean over the blocks that tell."""
 
     def __init__(self, foresight: Foresight, way: Way, threads: int) -> None:
-        self._foresight, self._way, self._threads = foresight, way, threads
-        self.usable = foresight.possible and foresight.network(way, threads, 0.0) is not None
-        self.least_ms = foresight.own_cpu_s(threads) * 1e3 if foresight.possible else 0.0
+        self._way, self._threads = way, threads
+        self._blocks = foresight.telling(way, threads)
+        self._least_s = [block.own_cpu_s(threads) for block in self._blocks]
+
+    @property
+    def usable(self) -> bool:
+        return bool(self._blocks)
+
+    @property
+    def _least_ms(self) -> float:
+        return max(self._least_s) * 1e3
 
     def crossing(self, swept: tuple[float, float]) -> dict[str, object]:
         """What the model has to say in a `Crossing`."""
-        ends = self.least_ms, swept[1] * BEYOND
+        ends = self._least_ms, swept[1] * BEYOND
         curve_ms, curve_ratio = model_curve(self._as_it_is, *swept)
         return {
             "predicted_ms": model_crossing(self._as_it_is, *ends),
             "curve_ms": curve_ms,
             "curve_ratio": curve_ratio,
-            "without_link_cpu_ms": model_crossing(partial(self._ratio, change=Network.without_link_cpu), *ends),
+            "without_link_cpu_ms": model_crossing(partial(self._ratio, change=_without_link_cpu), *ends),
             "half_turns_ms": model_crossing(partial(self._ratio, change=self._half), *ends),
         }
 
     def _as_it_is(self, cpu_ms: float) -> float:
-        return self._ratio(cpu_ms, lambda network: network)
+        return self._ratio(cpu_ms, lambda block, network: network)
 
-    def _half(self, network: Network) -> Network:
-        return self._foresight.fewer_turns(network, self._way, self._threads, 0.5)
+    def _half(self, block: BlockForesight, network: Network) -> Network:
+        return block.fewer_turns(network, self._way, self._threads, 0.5)
 
-    def _ratio(self, cpu_ms: float, change: Callable[[Network], Network]) -> float:
-        extra_s = (cpu_ms - self.least_ms) / 1e3
-        one = self._foresight.network(_SOCKET_WAY, self._threads, extra_s)
-        two = self._foresight.network(self._way, self._threads, extra_s)
-        assert one is not None and two is not None, "only asked where the run tells"
-        return one.cycle_s(self._threads) / change(two).cycle_s(self._threads)
+    def _ratio(self, cpu_ms: float, change: Callable[[BlockForesight, Network], Network]) -> float:
+        found = []
+        for block, least_s in zip(self._blocks, self._least_s, strict=True):
+            extra_s = cpu_ms / 1e3 - least_s
+            one = block.network(_SOCKET_WAY, self._threads, extra_s)
+            two = block.network(self._way, self._threads, extra_s)
+            assert one is not None and two is not None, "only of blocks that tell"
+            found.append(one.cycle_s(self._threads) / change(block, two).cycle_s(self._threads))
+        return geometric_mean(found)
+
+
+def _without_link_cpu(_: BlockForesight, network: Network) -> Network:
+    return network.without_link_cpu()
 
 
 def _predicted(model: Foresight, one: PageTrials, two: PageTrials) -> float | None:
     extra_s = (one.app_cpu_ns - model.least_ns) / 1e9
-    networks = [model.network(way, one.threads, extra_s) for way in (_SOCKET_WAY, two.way)]
-    if networks[0] is None or networks[1] is None:
-        return None
-    return networks[0].cycle_s(one.threads) / networks[1].cycle_s(one.threads)
+    found = []
+    for block in model.telling(two.way, one.threads):
+        networks = [block.network(way, one.threads, extra_s) for way in (_SOCKET_WAY, two.way)]
+        if networks[0] is not None and networks[1] is not None:
+            found.append(networks[0].cycle_s(one.threads) / networks[1].cycle_s(one.threads))
+    return geometric_mean(found) if found else None
 
 
 def _pairs(arms: Sequence[PageTrials]) -> list[_Pair]:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from statistics import geometric_mean
 from typing import TypeVar
 
 from howfar.analysis.page.arms import PageTrials, Place
@@ -33,6 +34,7 @@ class _Added:
     database_s: float
     waiting_s: float
     wire_s: float
+    waking_s: float
     turns: float | None
     link_s: tuple[float, ...]
     """Of each host."""
@@ -47,12 +49,13 @@ class _Added:
             database_s=self.database_s * scale,
             waiting_s=self.waiting_s * scale,
             wire_s=self.wire_s * scale,
+            waking_s=self.waking_s * scale,
             link_s=tuple(link * scale for link in self.link_s),
         )
 
 
-class Foresight:
-    """Of one real page: its arms on sockets, and the engine's arms of the same page."""
+class BlockForesight:
+    """Of one real page in one block: its arms on sockets, and the engine's arms of the same page."""
 
     def __init__(self, real: Sequence[PageTrials], engine: Sequence[PageTrials], processors: Processors) -> None:
         self._processors = processors
@@ -62,18 +65,11 @@ class Foresight:
         self._least_ns = least
         self._engine = engine
         self._known: dict[tuple[Way, int], _Added | None] = {}
+        self._grounds: dict[tuple[Way, int], Network | None] = {}
 
     @property
     def possible(self) -> bool:
         return bool(self._bases)
-
-    @property
-    def least_ns(self) -> int:
-        """Application CPU asked of the arms that it is made of."""
-        return self._least_ns
-
-    def is_made_of(self, arm: PageTrials) -> bool:
-        return arm in self._bases.values()
 
     def own_cpu_s(self, threads: int) -> float:
         """What the application itself computes for a page at the least."""
@@ -81,38 +77,34 @@ class Foresight:
         own = base.own_cpu_s
         return own if own is not None else Machinery(base, self._processors).cpu_s.get("application", 0.0)
 
-    def p50_s(self, arm: PageTrials) -> float | None:
-        """None: it is made of this arm, or lacks what it would be made of."""
-        if self.is_made_of(arm):
-            return None
-        network = self.network(arm.way, arm.threads, (arm.app_cpu_ns - self._least_ns) / 1e9)
-        return None if network is None else network.cycle_s(arm.threads) * self._base(arm.threads).p50_of_mean
+    def p50_s(self, way: Way, threads: int, extra_s: float) -> float | None:
+        network = self.network(way, threads, extra_s)
+        return None if network is None else network.cycle_s(threads) * self._base(threads).p50_of_mean
 
     def network(self, way: Way, threads: int, extra_s: float) -> Network | None:
         """The real page on a way, with so much application CPU beyond the least. None: the run does not tell."""
-        if not self._bases:
+        if (way, threads) not in self._grounds:
+            self._grounds[way, threads] = self._ground(way, threads) if self._bases else None
+        ground = self._grounds[way, threads]
+        if ground is None:
             return None
+        return replace(ground, hosts=(ground.hosts[0].with_own(extra_s), *ground.hosts[1:]))
+
+    def _ground(self, way: Way, threads: int) -> Network | None:
+        """With the least application CPU."""
         base = self._base(threads)
         sides = Machinery(base, self._processors)
         if way[0] == SOCKET:
-            (host,) = self._hosts(base)
-            return Network((host.with_own(extra_s),), 0.0, self._waiting_s)
+            return Network(self._hosts(base), 0.0, self._waiting_s)
         added = self._added(way, threads)
         if added is None:
             return None
         added = added.times(self._scale(base, added))
-        application_s = sides.application_s + added.application_s + extra_s
+        application_s = sides.application_s + added.application_s
         database_s = sides.database_s + added.database_s
         needed = (application_s + database_s,) if len(added.left) == 1 else (application_s, database_s)
         hosts = tuple(Host(*each) for each in zip(needed, added.link_s, added.left, strict=True))
-        return Network(hosts, added.wire_s, self._waiting_s + added.waiting_s)
-
-    def added_a_turn_s(self, way: Way) -> float | None:
-        """What one turn takes longer on this way than on sockets, with one page in flight."""
-        added = self._added(way, 1)
-        if added is None or not added.turns:
-            return None
-        return (added.application_s + added.database_s + added.waiting_s + added.wire_s) / added.turns
+        return Network(hosts, added.wire_s, self._waiting_s + added.waiting_s, added.waking_s)
 
     def fewer_turns(self, network: Network, way: Way, threads: int, share: float) -> Network:
         """A page that does the same with fewer turns: without this share of what the way adds."""
@@ -128,6 +120,7 @@ class Foresight:
             ),
             network.wire_s - added.wire_s,
             network.waiting_s - added.waiting_s,
+            network.waking_s - added.waking_s,
         )
 
     def _base(self, threads: int) -> PageTrials:
@@ -136,10 +129,11 @@ class Foresight:
     @cached_property
     def _waiting_s(self) -> float:
         """Of the real page on sockets."""
-        return self._waiting_of(self._bases[min(self._bases)], wire_s=0.0)
+        return self._waiting_of(self._bases[min(self._bases)])
 
-    def _waiting_of(self, arm: PageTrials, wire_s: float) -> float:
-        return Network(self._hosts(arm), wire_s, 0.0).waiting_for(arm.page_s, arm.threads).waiting_s
+    def _waiting_of(self, arm: PageTrials) -> float:
+        network = Network(self._hosts(arm), _wire_s(arm), 0.0, _waking_s(arm))
+        return network.waiting_for(arm.page_s, arm.threads).waiting_s
 
     def _hosts(self, arm: PageTrials) -> tuple[Host, ...]:
         sides = Machinery(arm, self._processors).sides
@@ -158,12 +152,12 @@ class Foresight:
         fewest = pairs[min(pairs)]
         here, yonder = Machinery(on_sockets, self._processors), Machinery(there, self._processors)
         hosts = self._hosts(there)
-        wire_s = _wire_s(there)
         return _Added(
             application_s=yonder.application_s - here.application_s,
             database_s=yonder.database_s - here.database_s,
-            waiting_s=self._waiting_of(fewest[1], _wire_s(fewest[1])) - self._waiting_of(fewest[0], 0.0),
-            wire_s=wire_s,
+            waiting_s=self._waiting_of(fewest[1]) - self._waiting_of(fewest[0]),
+            wire_s=_wire_s(there),
+            waking_s=_waking_s(there),
             turns=turns_a_page(there),
             link_s=tuple(host.link_s for host in hosts),
             left=tuple(host.cpus for host in hosts),
@@ -195,6 +189,38 @@ def _nearest(by_threads: Mapping[int, _T], threads: int) -> _T:
 
 def _wire_s(arm: PageTrials) -> float:
     return (turns_a_page(arm) or 0.0) * (arm.rest_rtt_s or 0.0)
+
+
+def _waking_s(arm: PageTrials) -> float:
+    return (turns_a_page(arm) or 0.0) * arm.wake_s
+
+
+class Foresight:
+    """Of one real page, over the blocks of a run: each by itself, for a block's arms are close in time. Then geometric means."""
+
+    def __init__(self, real: Sequence[PageTrials], engine: Sequence[PageTrials], processors: Processors) -> None:
+        on_sockets = [arm for arm in real if arm.path == SOCKET]
+        self.least_ns = min((arm.app_cpu_ns for arm in on_sockets), default=0)
+        """Application CPU asked of the arms that it is made of."""
+        self._made_of = [arm for arm in on_sockets if arm.app_cpu_ns == self.least_ns]
+        blocks = sorted({block for arm in self._made_of for block in arm.trials})
+        self._blocks = [BlockForesight(_only(self._made_of, b), _only(engine, b), processors) for b in blocks]
+
+    def p50_s(self, arm: PageTrials) -> float | None:
+        """None: it is made of this arm, or lacks what it would be made of."""
+        if arm in self._made_of:
+            return None
+        extra_s = (arm.app_cpu_ns - self.least_ns) / 1e9
+        found = [p50 for block in self._blocks if (p50 := block.p50_s(arm.way, arm.threads, extra_s)) is not None]
+        return geometric_mean(found) if found else None
+
+    def telling(self, way: Way, threads: int) -> list[BlockForesight]:
+        """The blocks that can say what such a page takes on this way."""
+        return [block for block in self._blocks if block.network(way, threads, 0.0) is not None]
+
+
+def _only(arms: Sequence[PageTrials], block: int) -> list[PageTrials]:
+    return [alone for arm in arms if (alone := arm.only(block)) is not None]
 
 
 def foresights(arms: Mapping[Place, Sequence[PageTrials]], processors: Processors) -> dict[Place, Foresight]:

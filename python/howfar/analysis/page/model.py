@@ -44,19 +44,31 @@ class Network:
     waiting_s: float
     """Neither CPU nor wire: being woken, disks, what two ends do at the same time (that makes it less than nothing)."""
 
-    @property
-    def delay_s(self) -> float:
-        return self.wire_s + self.waiting_s
+    waking_s: float = 0.0
+    """Being woken, half at each end, of a page alone. Who works is not woken."""
 
     def cycle_s(self, pages: int) -> float:
         """Mean time of a page with so many in flight."""
-        delay, stations = self.delay_s, list[Station]()
+        delay, stations = self.wire_s + self.waiting_s, list[Station]()
         for number, host in enumerate(self.hosts):
             if host.demand_s > 0:
                 station, side = processors(f"host {number}", 1, host.demand_s, host.cpus)
                 stations.append(station)
                 delay += side
-        return solve(delay, stations, pages)[-1].cycle_s
+        if not self.waking_s:
+            return solve(delay, stations, pages)[-1].cycle_s
+        idle, cycle_s = 1.0, 0.0
+        for number in range(1, pages + 1):
+            point = solve(delay + self.waking_s * idle, stations, number)[-1]
+            cycle_s = point.cycle_s
+            # Who comes finds the machine as one page less would leave it.
+            idle = sum(1 - busy**self._processors for busy in point.utilisation.values()) / max(len(stations), 1)
+        return cycle_s
+
+    @property
+    def _processors(self) -> int:
+        """Where one of several is idle, that one is woken."""
+        return max(1, round(min(host.cpus for host in self.hosts)))
 
     def without_link_cpu(self) -> Network:
         """Where the emulator took its CPU, its work was part of the round trip at rest all the same."""
