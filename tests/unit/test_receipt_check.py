@@ -11,7 +11,8 @@ import pytest
 from howfar.engine.key_value import KeyValue
 from howfar.engine.load_job import Compression, Session, Tls
 from howfar.engine.messages import LoadJob, Ready, Receipt, Sysbench, TcpTarget, UnixTarget
-from howfar.engine.receipt_check import cipher_name, mismatches
+from howfar.engine.page import FastCgi, GetStep, PageJob, PageScript, Service
+from howfar.engine.receipt_check import cipher_name, mismatches, page_mismatches
 
 _EXAMPLES = Path(__file__).parents[2] / "schema" / "examples"
 _TCP = TcpTarget(host="127.0.0.1", port=3306)
@@ -136,3 +137,35 @@ def test_all_differences_are_told() -> None:
 )
 def test_a_cipher_has_many_names(name: str, reported: str) -> None:
     assert cipher_name(name) == reported
+
+
+def _page(application: PageScript | FastCgi) -> PageJob:
+    return PageJob(application=application, workers=1, seed=1, warmup_ns=0, measure_ns=1)
+
+
+def _ready(receipt: Receipt, **services: Receipt) -> Ready:
+    return Ready(receipt=receipt, connections=1, prepared_statements=0, connect_ns=1, services=services)
+
+
+def test_each_service_of_a_page_is_held_to_what_was_asked() -> None:
+    socket = UnixTarget(path="/s")
+    script = PageScript(
+        mysql=Service(target=_TCP),
+        redis=Service(target=_TCP, tls=Tls()),
+        memcached=Service(target=socket),
+        redis_keys=KeyValue(protocol="resp2"),
+        memcached_keys=KeyValue(protocol="memcached_text"),
+        steps=(GetStep(store="redis"),),
+    )
+    plain, unix = _plain(), _plain(address_family="unix", tcp_nodelay=None)
+    sealed = _plain(tls_client_version="TLSv1.3", tls_client_cipher="TLS_AES_256_GCM_SHA384")
+    assert page_mismatches(_page(script), _ready(plain, mysql=plain, redis=sealed, memcached=unix)) == ()
+    wrong = page_mismatches(_page(script), _ready(plain, mysql=_receipt(), redis=plain))
+    assert [sentence.split(maxsplit=1)[0] for sentence in wrong] == ["mysql:", "mysql:", "redis:", "memcached"]
+    assert "no TLS was asked for" in wrong[0] and "no compression" in wrong[1] and "plain" in wrong[2]
+
+
+def test_an_application_is_asked_over_its_socket() -> None:
+    asked = _page(FastCgi(target=UnixTarget(path="/php"), parameters={}))
+    assert page_mismatches(asked, _ready(_plain(address_family="unix", tcp_nodelay=None))) == ()
+    assert len(page_mismatches(asked, _ready(_plain()))) == 1

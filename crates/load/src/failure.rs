@@ -31,6 +31,10 @@ pub(crate) fn refused(target: &Target, error: &io::Error) -> Failed {
         (io::ErrorKind::ConnectionRefused, _) => {
             "Nothing listens there: start the server, or correct the address."
         }
+        (io::ErrorKind::AddrNotAvailable, Target::Tcp { .. }) => {
+            "All local ports to that address are in use, most of them by connections that were closed in the last minute: use the Unix \
+             socket, keep connections, or widen net.ipv4.ip_local_port_range."
+        }
         _ => "Check that the server runs and can be reached from here.",
     };
     Failed::new(

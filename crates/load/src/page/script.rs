@@ -270,7 +270,12 @@ impl Script {
             &mut self.room.packet,
             &mut line.replies,
         );
-        let doing = (self.place, "command.get");
+        let doing = if keys_each == 1 {
+            "command.get"
+        } else {
+            "command.multi_get"
+        };
+        let doing = (self.place, doing);
         turn(
             line,
             site,
