@@ -16,7 +16,8 @@ from typing import Any, Literal
 
 from howfar.doctor.findings import Kind
 from howfar.engine.key_value import KeyValue
-from howfar.engine.messages import CpuStep, FastCgi, GetStep, PageScript, QueryStep, UnixTarget
+from howfar.engine.messages import CpuStep, FastCgi, GetStep, PageJob, PageScript, QueryStep, UnixTarget
+from howfar.engine.process import run_load
 from howfar.engine.workloads import CustomStatement, IntegerValues, SameValue
 from howfar.errors import HowfarError, LabError
 from howfar.lab import sandbox
@@ -30,7 +31,7 @@ from tests.lab.php_lines import Place, run_all
 from tests.lab.sandboxes import wait_until
 
 KEYS, SIZE = 300, 1000
-CHILDREN, PAGES, ROUNDS = 2, 4, 2
+CHILDREN, PAGES, VISITS, ROUNDS = 2, 4, 12, 2
 CPU_NS = 3_000_000
 Connect = Literal["persistent", "per_page"]
 
@@ -102,13 +103,35 @@ def _placed(laboratory: Lab, case: str) -> Iterator[tuple[LabStage, FastCgi, Pag
         yield stage, stage.application.place(script), script
 
 
+def _visited(stage: LabStage, cgi: FastCgi) -> dict[str, Any]:
+    """By the engine, as a trial does it."""
+    job = PageJob(
+        application=cgi,
+        workers=CHILDREN,
+        seed=1,
+        warmup_ns=0,
+        measure_ns=20 * 10**9,
+        pages=VISITS,
+        observe=stage.observe,
+    )
+    outcome = run_load(job, stage.client)
+    return {
+        "pages": outcome.finished.transactions,
+        "told": outcome.finished.told,
+        "cpu": {use.role: use.cpu_ns for use in outcome.finished.cpu},
+        "protocol": outcome.ready.receipt.protocol_mode,
+    }
+
+
 def _trial(laboratory: Lab, case: str) -> dict[str, Any]:
     with _placed(laboratory, case) as (stage, cgi, script):
         answers = [_ask(cgi) for _ in range(PAGES)]
+        visited = _visited(stage, cgi)
         obtained = stage.obtained({})
         assert stage.application is not None
         return {
             "turns": {name: TURNS[name] for name in script.services},
+            "visited": visited,
             "statuses": [answer.status for answer in answers],
             "ends": all(answer.body.endswith(cgi.ends_with) for answer in answers),
             "complaints": [answer.complaints for answer in answers if answer.complaints],

@@ -17,7 +17,7 @@ import pytest
 from howfar.errors import HowfarError, MissingError
 from howfar.lab.application.php_fpm import find_php_fpm
 from howfar.lab.servers.kinds import find_server
-from tests.lab.php_scenario import CHILDREN, CPU_NS, PAGES, ROUNDS
+from tests.lab.php_scenario import CHILDREN, CPU_NS, PAGES, ROUNDS, VISITS
 from tests.lab.sandboxes import PATIENCE_S
 from tests.lab.undisturbed import lasting
 
@@ -136,6 +136,17 @@ def test_a_page_computes_as_long_as_it_was_asked(seen: dict[str, dict[str, Any]]
         for told in trial["told"]:
             assert ROUNDS * CPU_NS <= told["app_cpu_ns"] < 1.25 * ROUNDS * CPU_NS, case
             assert told["app_cpu_ns"] < told["cpu_ns"] < told["wall_ns"] * 1.05, case
+
+
+def test_the_engine_visits_them(seen: dict[str, dict[str, Any]]) -> None:
+    for case, trial in _trials(seen).items():
+        visited = trial["visited"]
+        assert (visited["pages"], visited["protocol"]) == (VISITS, "fastcgi"), case
+        for service, turns in trial["turns"].items():
+            told = visited["told"]
+            assert told[f"{service}_turns"] - told[f"{service}_checks"] == VISITS * turns, (case, service)
+        # FPM takes a request and cleans up beside what a page says of itself.
+        assert visited["cpu"]["application"] > 0.9 * visited["told"]["cpu_ns"] > VISITS * ROUNDS * CPU_NS * 0.9, case
 
 
 def test_a_client_that_comes_by_another_way_is_seen(of_mariadb: dict[str, dict[str, Any]]) -> None:

@@ -66,6 +66,16 @@ def clients(one: Reached) -> tuple[str, ...]:
     return tuple(str(row["HOST"]) for row in running.query(_CLIENTS.format(user=one.started.user)))
 
 
+def await_alone(servers: Sequence[Reached]) -> None:
+    """Until clients that came before are gone: the goodbye of one is counted when it arrives. Raises LabError."""
+    deadline = time.monotonic() + _SETTLES_S
+    for one in servers:
+        while count(one).present > 0:
+            if time.monotonic() > deadline:
+                raise LabError(f"{one.name} has clients before an application has asked it: {', '.join(clients(one))}")
+            time.sleep(_POLL_S)
+
+
 @dataclass(frozen=True)
 class Proof:
     receipt: dict[str, object]

@@ -12,7 +12,7 @@ from howfar.engine.process import Launcher
 from howfar.lab.application.asked import check, for_proof
 from howfar.lab.application.fastcgi import Answer
 from howfar.lab.application.php_fpm import PAGES, PhpFpm, Program, parameters
-from howfar.lab.application.proof import good, present, prove
+from howfar.lab.application.proof import await_alone, good, present, prove
 from howfar.lab.reached import Reached
 from howfar.lab.stage import Obtained
 
@@ -42,6 +42,8 @@ class PhpApplication:
     def place(self, script: PageScript) -> FastCgi:
         """Raises PlanError where PHP cannot do it, LabError where it fails."""
         check(script)
+        if self._script is None:
+            await_alone(self._servers)
         self._script = script
         cgi = self._written(script, "page.json")
         if (like := for_proof(script)) is not None:
