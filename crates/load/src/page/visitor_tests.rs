@@ -13,14 +13,14 @@ use rustix::net::{self as raw, SocketAddrUnix, bind, listen};
 
 use super::*;
 
-const STDOUT: u8 = 6;
-const STDERR: u8 = 7;
-const END: u8 = 3;
-const GOOD: &[u8] =
+pub(super) const STDOUT: u8 = 6;
+pub(super) const STDERR: u8 = 7;
+pub(super) const END: u8 = 3;
+pub(super) const GOOD: &[u8] =
     b"X-Howfar-Page: cpu_ns=7,hits=2\r\nContent-type: text/html\r\n\r\n<p>page done\n";
-const SECRET: &str = "/a/secret/path";
+pub(super) const SECRET: &str = "/a/secret/path";
 
-fn record(kind: u8, content: &[u8]) -> Vec<u8> {
+pub(super) fn record(kind: u8, content: &[u8]) -> Vec<u8> {
     let [high, low] = (content.len() as u16).to_be_bytes();
     let padding = content.len() as u8 % 8;
     let mut out = vec![1, kind, 0, 1, high, low, padding, 0];
@@ -30,7 +30,7 @@ fn record(kind: u8, content: &[u8]) -> Vec<u8> {
 }
 
 /// A whole reply with this response.
-fn reply(content: &[u8]) -> Vec<u8> {
+pub(super) fn reply(content: &[u8]) -> Vec<u8> {
     [
         record(STDOUT, content),
         record(STDOUT, b""),
@@ -124,7 +124,7 @@ fn visitor(job: &PageJob) -> Box<dyn Page> {
 }
 
 /// The failure of the first page at an application that answers with `bytes`.
-fn failure_of(bytes: Vec<u8>) -> Failed {
+pub(super) fn failure_of(bytes: Vec<u8>) -> Failed {
     let place = answering(bytes);
     visitor(&job(&place, false))
         .run_one(&mut Note::default())
@@ -263,78 +263,6 @@ fn a_page_that_never_comes_is_given_up() {
         .expect_err("no page");
     assert_eq!(failed.code, FailCode::Stalled);
     assert!(failed.message.contains("page"), "{failed:?}");
-}
-
-#[test]
-fn a_bad_page_fails_with_what_the_application_said() {
-    let end =
-        |application: u8, protocol: u8| record(END, &[0, 0, 0, application, protocol, 0, 0, 0]);
-    let long = "x".repeat(3000);
-    for (bytes, code, words) in [
-        (
-            reply(b"Status: 500 Internal Server Error\r\n\r\nno\ndatabase"),
-            FailCode::ServerError,
-            &["status 500", "`no database`"][..],
-        ),
-        (
-            [
-                record(STDERR, b"Primary script unknown"),
-                reply(b"Status: 404 Not Found\r\n\r\nFile not found.\n"),
-            ]
-            .concat(),
-            FailCode::ServerError,
-            &["status 404", "`Primary script unknown`"],
-        ),
-        (
-            [record(STDERR, b"PHP Warning: oh"), reply(GOOD)].concat(),
-            FailCode::ServerError,
-            &["complained", "`PHP Warning: oh`"],
-        ),
-        (
-            reply(b"\r\n<p>page done\n<b>Fatal error</b>"),
-            FailCode::ServerError,
-            &["does not end as it should", "Fatal error"],
-        ),
-        (reply(b"\r\n"), FailCode::ServerError, &["of 0 bytes"]),
-        (
-            [record(STDOUT, GOOD), end(255, 0)].concat(),
-            FailCode::ServerError,
-            &["exit code 255"],
-        ),
-        (end(0, 1), FailCode::ServerError, &["one at a time"]),
-        (end(0, 2), FailCode::ServerError, &["overloaded"]),
-        (end(0, 3), FailCode::ServerError, &["no responder"]),
-        (end(0, 0), FailCode::ServerError, &["within its headers"]),
-        (
-            record(STDOUT, b"\r\nhalf a"),
-            FailCode::ServerGone,
-            &["before its page ended", "`half a`"],
-        ),
-        (Vec::new(), FailCode::ServerGone, &["before its page ended"]),
-        (
-            b"HTTP/1.1 400 Bad Request\r\n".to_vec(),
-            FailCode::Protocol,
-            &["not FastCGI"],
-        ),
-        (
-            reply(b"X-Howfar-Page: cpu_ns=-1\r\n\r\n<p>page done\n"),
-            FailCode::Protocol,
-            &["X-Howfar-Page"],
-        ),
-        (
-            reply(format!("Status: 503\r\n\r\n{long}").as_bytes()),
-            FailCode::ServerError,
-            &["status 503", &format!("`{}`", &long[..200])],
-        ),
-    ] {
-        let failed = failure_of(bytes);
-        assert_eq!(failed.code, code, "{failed:?}");
-        for word in words {
-            assert!(failed.message.contains(word), "{word}: {failed:?}");
-        }
-        assert!(!failed.advice.is_empty());
-        assert!(!format!("{failed:?}").contains(SECRET), "{failed:?}");
-    }
 }
 
 #[test]

@@ -171,3 +171,7 @@ fn said(reply: &Reply) -> String {
         text => format!("; it said `{text}`"),
     }
 }
+
+#[cfg(test)]
+#[path = "verdict_tests.rs"]
+mod tests;

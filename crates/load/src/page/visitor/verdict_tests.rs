@@ -1,0 +1,69 @@
+//! Bad pages, and what is said of them.
+
+use howfar_record::FailCode::{self, Protocol, ServerError, ServerGone};
+
+use crate::page::visitor::tests::{END, GOOD, SECRET, STDERR, STDOUT, failure_of, record, reply};
+
+/// An application that answers with `bytes` makes the job fail, in these words.
+#[track_caller]
+fn fails(bytes: Vec<u8>, code: FailCode, words: &[&str]) {
+    let failed = failure_of(bytes);
+    assert_eq!(failed.code, code, "{failed:?}");
+    for word in words {
+        assert!(failed.message.contains(word), "{word}: {failed:?}");
+    }
+    assert!(!failed.advice.is_empty());
+    assert!(!format!("{failed:?}").contains(SECRET), "{failed:?}");
+}
+
+fn end(application: u8, protocol: u8) -> Vec<u8> {
+    record(END, &[0, 0, 0, application, protocol, 0, 0, 0])
+}
+
+#[test]
+fn a_response_that_is_no_good_page_is_repeated_in_short() {
+    let broken = reply(b"Status: 500 Internal Server Error\r\n\r\nno\ndatabase");
+    fails(broken, ServerError, &["status 500", "`no database`"]);
+    let missing = [
+        record(STDERR, b"Primary script unknown"),
+        reply(b"Status: 404 Not Found\r\n\r\nFile not found.\n"),
+    ];
+    let words = ["status 404", "`Primary script unknown`"];
+    fails(missing.concat(), ServerError, &words);
+    let complaint = [record(STDERR, b"PHP Warning: oh"), reply(GOOD)];
+    let words = ["complained", "`PHP Warning: oh`"];
+    fails(complaint.concat(), ServerError, &words);
+    let more = reply(b"\r\n<p>page done\n<b>Fatal error</b>");
+    let words = ["does not end as it should", "Fatal error"];
+    fails(more, ServerError, &words);
+    fails(reply(b"\r\n"), ServerError, &["of 0 bytes"]);
+    let long = "x".repeat(3000);
+    let endless = reply(format!("Status: 503\r\n\r\n{long}").as_bytes());
+    let short = format!("`{}`", &long[..200]);
+    fails(endless, ServerError, &["status 503", &short]);
+}
+
+#[test]
+fn an_end_may_be_a_refusal() {
+    fails(end(0, 1), ServerError, &["one at a time"]);
+    fails(end(0, 2), ServerError, &["overloaded"]);
+    fails(end(0, 3), ServerError, &["no responder"]);
+    fails(end(0, 0), ServerError, &["within its headers"]);
+    let crashed = [record(STDOUT, GOOD), end(255, 0)].concat();
+    fails(crashed, ServerError, &["exit code 255"]);
+}
+
+#[test]
+fn a_connection_may_end_too_early() {
+    let half = record(STDOUT, b"\r\nhalf a");
+    fails(half, ServerGone, &["before its page ended", "`half a`"]);
+    fails(Vec::new(), ServerGone, &["before its page ended"]);
+}
+
+#[test]
+fn what_is_no_protocol_is_told_as_that() {
+    let http = b"HTTP/1.1 400 Bad Request\r\n".to_vec();
+    fails(http, Protocol, &["not FastCGI"]);
+    let told = reply(b"X-Howfar-Page: cpu_ns=-1\r\n\r\n<p>page done\n");
+    fails(told, Protocol, &["X-Howfar-Page"]);
+}
