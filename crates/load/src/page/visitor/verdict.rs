@@ -18,27 +18,8 @@ const LOOK: &str = "Look into the application's log (PHP-FPM: error_log, catch_w
 pub(super) fn judge<'a>(asked: &FastCgi, reply: &'a Reply) -> Result<&'a [(String, u64)], Failed> {
     let wrong = |what: String, advice: &str| Err(bad(&asked.target, &what, reply, advice));
     let end = reply.end();
-    let protocol = end.map_or(ProtocolStatus::Complete, |end| end.protocol);
-    match protocol {
-        ProtocolStatus::Complete => {}
-        ProtocolStatus::OneAtATime => {
-            return wrong(
-                "refused a request: it takes one at a time over a connection".to_owned(),
-                "Let connections not be kept (keep_connection).",
-            );
-        }
-        ProtocolStatus::Overloaded => {
-            return wrong(
-                "refused a request: it is overloaded".to_owned(),
-                "Give the application more children (PHP-FPM: pm.max_children), or use fewer workers.",
-            );
-        }
-        ProtocolStatus::UnknownRole => {
-            return wrong(
-                "refused a request: it is no responder".to_owned(),
-                "Name the socket of an application that answers requests, as PHP-FPM's.",
-            );
-        }
+    if let Some((why, advice)) = end.and_then(|end| refusal(end.protocol)) {
+        return wrong(format!("refused a request: {why}"), advice);
     }
     let Some(response) = reply.response() else {
         return wrong("ended a page within its headers".to_owned(), LOOK);
@@ -77,6 +58,25 @@ pub(super) fn judge<'a>(asked: &FastCgi, reply: &'a Reply) -> Result<&'a [(Strin
         );
     }
     Ok(&response.told)
+}
+
+/// Why a request was not taken at all, and what to do.
+fn refusal(status: ProtocolStatus) -> Option<(&'static str, &'static str)> {
+    match status {
+        ProtocolStatus::Complete => None,
+        ProtocolStatus::OneAtATime => Some((
+            "it takes one at a time over a connection",
+            "Let connections not be kept (keep_connection).",
+        )),
+        ProtocolStatus::Overloaded => Some((
+            "it is overloaded",
+            "Give the application more children (PHP-FPM: pm.max_children), or use fewer workers.",
+        )),
+        ProtocolStatus::UnknownRole => Some((
+            "it is no responder",
+            "Name the socket of an application that answers requests, as PHP-FPM's.",
+        )),
+    }
 }
 
 /// A failure of the application's own doing.
