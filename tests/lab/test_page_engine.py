@@ -114,7 +114,8 @@ def memcached_stats(store: Store) -> dict[str, int]:
 def counted(running: Running, stores: tuple[Store, Store]) -> dict[str, int]:
     """By the servers themselves; each look is a connection to each of them."""
     rows = running.execute(
-        "SHOW GLOBAL STATUS WHERE Variable_name IN ('Com_select', 'Com_begin', 'Com_commit', 'Connections')"
+        "SHOW GLOBAL STATUS WHERE Variable_name IN"
+        " ('Com_select', 'Com_begin', 'Com_commit', 'Connections', 'Aborted_clients')"
     )
     seen = {str(row["Variable_name"]): int(str(row["Value"])) for row in rows}
     lines = [line.split(":") for line in stores[0].said("INFO", "stats").splitlines() if ":" in line]
@@ -138,7 +139,7 @@ def test_servers_count_the_same(running: Running, stores: tuple[Store, Store], c
     assert (sql.requests, keys.requests, items.requests) == (12 * PAGES, 6 * PAGES, 8 * PAGES)
     assert finished.queries == finished.turns == 26 * PAGES
     assert (told["Com_begin"], told["Com_commit"]) == (2 * PAGES, 2 * PAGES)
-    assert told["Com_select"] == 8 * PAGES
+    assert told["Com_select"] == 8 * PAGES and told["Aborted_clients"] == 0, "each session has said goodbye"
     assert (told["redis_get"], told["redis_mget"]) == (4 * PAGES, 2 * PAGES)
     assert (keys.hits, keys.misses) == (told["redis_keyspace_hits"], told["redis_keyspace_misses"])
     assert keys.hits + keys.misses == 24 * PAGES and keys.misses > 0
