@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from howfar.analysis.alike import alike
 from howfar.analysis.intervals import half_width, judge_ratio
 from howfar.analysis.trials import TrialTable, qps, trial_table
+from howfar.plan.page import NO_PAGE
 from howfar.plan.types import breaks
 from howfar.results.records import Arm, ArmRole, Run
 
@@ -73,8 +74,10 @@ def _threads(arm: Arm) -> int:
 
 
 def _may_rest(arm: Arm) -> bool:
-    """The model and the cycle budget start from one connection; ratios, and the noise floor, from the baseline."""
-    return arm.role is ArmRole.CONTENDER and _threads(arm) > 1 and not breaks(arm.factors)
+    """The model and the cycle budget start from one connection; ratios, and the noise floor, from the baseline. Of pages each
+    number in flight is a question of its own."""
+    paged = arm.factors.get("page", NO_PAGE) != NO_PAGE
+    return arm.role is ArmRole.CONTENDER and _threads(arm) > 1 and not breaks(arm.factors) and not paged
 
 
 def _agree(table: TrialTable, one: Arm, other: Arm) -> bool:

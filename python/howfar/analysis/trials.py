@@ -63,6 +63,27 @@ def qps(measured: Measured) -> float | None:
     return _queries(measured) / (measured.elapsed_ns / 1e9)
 
 
+def rate_unit(run: Run) -> tuple[str, Value]:
+    """What a run counts while it goes on: queries a second; pages, since those are of many turns; requests of a store of keys."""
+    kind = _kind(run)
+    if kind == "page":
+        return PAGES, _pages_per_s
+    return ("requests/s", qps) if kind == "key_value" else QUERIES
+
+
+PAGES = "pages/s"
+QUERIES: tuple[str, Value] = ("queries/s", qps)
+
+
+def _kind(run: Run) -> object:
+    workload = run.info.plan.get("workload")
+    return workload.get("kind") if isinstance(workload, dict) else None
+
+
+def _pages_per_s(measured: Measured) -> float | None:
+    return measured.transactions * 1e9 / measured.elapsed_ns if measured.transactions else None
+
+
 def _queries(measured: Measured) -> int:
     return measured.queries or measured.transactions
 

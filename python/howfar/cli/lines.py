@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TextIO
 
+from howfar.analysis.trials import QUERIES, rate_unit
 from howfar.cli.words import STOPPED, block, blocks_of, ratio, time_left, trial_result, unlike
-from howfar.conduct.rule import Forecast, Standing
+from howfar.conduct.rule import ArmStanding, Forecast, Standing
 from howfar.conduct.schedule import Place
 from howfar.engine.process import Event
 from howfar.plan.types import Plan
 from howfar.results.records import CONFIRMATION_BLOCK, ArmRole, Run, StopReason, Trial
+
+_MOST_RATIOS = 8
 
 
 class Lines:
@@ -20,6 +23,7 @@ class Lines:
         self._stream = stream
         self._arms = 0
         self._max_blocks = 0
+        self._rate = QUERIES
 
     def resumed(self, differs: Sequence[str]) -> None:
         if differs:
@@ -28,6 +32,7 @@ class Lines:
     def begun(self, run: Run, plan: Plan, standing: Standing, forecast: Forecast) -> None:
         self._arms = len(run.info.arms)
         self._max_blocks = plan.timing.max_blocks
+        self._rate = rate_unit(run)
         done = f", {len(run.trials)} trials done before" if run.trials else ""
         self._say(f"{run.info.server_kind} {run.info.server_version}, seed {run.info.seed}{done}")
         blocks = blocks_of(forecast, self._max_blocks).removeprefix("of ")
@@ -40,12 +45,11 @@ class Lines:
         pass
 
     def trial_ended(self, trial: Trial) -> None:
-        self._say(f"{block(trial.block)}{self._place(trial)} {trial.arm}: {trial_result(trial)}")
+        self._say(f"{block(trial.block)}{self._place(trial)} {trial.arm}: {trial_result(trial, self._rate)}")
 
     def block_ended(self, standing: Standing, forecast: Forecast) -> None:
         compared = [arm for arm in standing.arms if arm.role is not ArmRole.BASELINE]
-        known = any(arm.ratio is not None for arm in compared)  # none of what breaks has one
-        ratios = ", ".join(f"{arm.arm} {ratio(arm)}" for arm in compared) if known else "all arms"
+        ratios = _ratios([arm for arm in compared if arm.ratio is not None])
         left = f"; about {time_left(forecast.left_ns)} left" if forecast.left_ns else ""
         self._say(f"after block {standing.blocks} {blocks_of(forecast, self._max_blocks)}: {ratios}{left}")
 
@@ -62,3 +66,13 @@ class Lines:
 
     def _say(self, text: str) -> None:
         print(text, file=self._stream, flush=True)
+
+
+def _ratios(compared: Sequence[ArmStanding]) -> str:
+    """Each one; of many the widest, since it is what the run goes on for."""
+    if not compared:
+        return "all arms"  # of what breaks none has a ratio
+    if len(compared) <= _MOST_RATIOS:
+        return ", ".join(f"{arm.arm} {ratio(arm)}" for arm in compared)
+    widest = max(compared, key=lambda arm: arm.half_width or 0.0)
+    return f"{len(compared)} ratios, the widest {widest.arm} {ratio(widest)}"

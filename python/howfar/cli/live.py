@@ -12,7 +12,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from howfar.cli.words import STOPPED, block, blocks_of, ratio, time_left, unlike
+from howfar.analysis.trials import PAGES, QUERIES, rate_unit
+from howfar.cli.words import STOPPED, block, blocks_of, number, ratio, time_left, unlike
 from howfar.conduct.rule import Forecast, Standing
 from howfar.conduct.schedule import Place
 from howfar.engine.messages import Finished, Interval, Measuring, Ready
@@ -38,6 +39,7 @@ class LivePicture:
         self._arms = 0
         self._ends_at = 0.0
         self._phase = ""
+        self._unit, _ = QUERIES
         self._live = Live(
             console=self._console, refresh_per_second=REFRESH_PER_S, transient=True, get_renderable=self._picture
         )
@@ -51,6 +53,7 @@ class LivePicture:
         self._arms = len(run.info.arms)
         self._max_blocks = plan.timing.max_blocks
         self._standing = standing
+        self._unit, _ = rate_unit(run)
         self._expect(forecast)
 
     def trial_started(self, place: Place, forecast: Forecast) -> None:
@@ -68,7 +71,8 @@ class LivePicture:
         elif isinstance(event, Measuring):
             self._phase = "measuring"
         elif isinstance(event, Interval) and event.length_ns:
-            self._phase = f"measuring, {event.queries / (event.length_ns / 1e9):.0f} queries/s"
+            done = event.transactions if self._unit == PAGES else event.queries
+            self._phase = f"measuring, {number(done / (event.length_ns / 1e9))} {self._unit}"
         elif isinstance(event, Finished):
             self._phase = "ending"
 
@@ -118,8 +122,8 @@ class LivePicture:
     def _table(self, now: Standing) -> Table:
         table = Table(box=None, padding=(0, 2, 0, 0))
         table.add_column(f"after block {now.blocks}", overflow="ellipsis", no_wrap=True)
-        table.add_column("queries/s", justify="right", no_wrap=True)
+        table.add_column(self._unit, justify="right", no_wrap=True)
         table.add_column("ratio", justify="right", no_wrap=True)
         for arm in now.arms:
-            table.add_row(arm.arm, "-" if arm.qps is None else f"{arm.qps:.0f}", ratio(arm))
+            table.add_row(arm.arm, "-" if arm.qps is None else number(arm.qps), ratio(arm))
         return table

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from howfar.analysis.trials import Value
 from howfar.conduct.rule import ArmStanding, Forecast
 from howfar.results.records import (
     CONFIRMATION_BLOCK,
@@ -14,6 +15,8 @@ from howfar.results.records import (
     Trial,
     TrialStatus,
 )
+
+_FEW = 100
 
 STOPPED = {
     StopReason.WIDTH: "every interval is as narrow as asked",
@@ -42,6 +45,11 @@ def ratio(arm: ArmStanding) -> str:
     return f"{arm.ratio.value:.3f}{_width(arm.half_width)}{' (settled)' if arm.rests else ''}"
 
 
+def number(rate: float) -> str:
+    """`26108`, `14.7`: of few a second a tenth is told."""
+    return f"{rate:.1f}" if rate < _FEW else f"{rate:.0f}"
+
+
 def _width(half: float | None) -> str:
     """Beyond the whole of the ratio a figure says nothing more."""
     if half is None:
@@ -66,12 +74,13 @@ def unlike(differs: Sequence[str]) -> str:
     return f"warning: not as when the run was begun: {'; '.join(differs)}"
 
 
-def trial_result(trial: Trial) -> str:
-    """`26108 queries/s`, what was lost where something broke, or why it is void."""
+def trial_result(trial: Trial, rate: tuple[str, Value]) -> str:
+    """`26108 queries/s` by the unit and the value of `rate`, what was lost where something broke, or why it is void."""
     if trial.status is TrialStatus.OK and isinstance(trial.fault, CrashRecord):
         return f"lost {trial.fault.lost} of {trial.fault.acknowledged} acknowledged commits"
     if trial.status is TrialStatus.OK and isinstance(trial.fault, FallbackRecord):
         return f"{trial.fault.unprotected} of {trial.fault.acknowledged} commits unprotected"
     if trial.status is TrialStatus.OK and trial.measured is not None:
-        return f"{trial.measured.queries / (trial.measured.elapsed_ns / 1e9):.0f} queries/s"
+        unit, value = rate
+        return f"{number(value(trial.measured) or 0)} {unit}"
     return f"void: {trial.void_reason}"

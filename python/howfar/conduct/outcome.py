@@ -12,11 +12,14 @@ from howfar.results.records import CpuRecord, HistogramRecord, IntervalRecord, M
 
 def measured(job: LoadJob | PageJob, outcome: LoadOutcome) -> Measured:
     finished = outcome.finished
+    queries, turns = finished.queries, finished.turns
+    if told := _turns_told(finished):  # the engine itself saw pages only; an application has a turn for each request
+        queries = turns = sum(told.values())
     return Measured(
         elapsed_ns=finished.elapsed_ns,
         transactions=finished.transactions,
-        queries=finished.queries,
-        turns=finished.turns,
+        queries=queries,
+        turns=turns,
         rows=finished.rows,
         bytes_to_server=finished.bytes.to_server,
         bytes_to_client=finished.bytes.to_client,
@@ -81,10 +84,14 @@ def _page_turn_ns(finished: Finished) -> float:
     count = sum(histogram.count for histogram in turns)
     if count:
         return sum(histogram.mean_ns * histogram.count for histogram in turns) / count
-    told = finished.told
-    services = [name.removesuffix("_turns") for name in told if name.endswith("_turns")]
-    spent_ns = sum(told.get(f"{name}_ns", 0) for name in services)
-    return spent_ns / max(sum(told[f"{name}_turns"] for name in services), 1)
+    told = _turns_told(finished)
+    return sum(finished.told.get(f"{service}_ns", 0) for service in told) / max(sum(told.values()), 1)
+
+
+def _turns_told(finished: Finished) -> dict[str, int]:
+    """By service, as an application's pages told."""
+    end = "_turns"
+    return {name.removesuffix(end): count for name, count in finished.told.items() if name.endswith(end)}
 
 
 def not_as_asked(job: LoadJob | PageJob, ready: Ready) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from statistics import median
 from howfar.analysis.estimate import Estimate
 from howfar.analysis.intervals import blocks_needed, half_width, judge_ratio
 from howfar.analysis.plateau import resting
-from howfar.analysis.trials import qps, trial_table
+from howfar.analysis.trials import rate_unit, trial_table
 from howfar.plan.estimate import CONFIRMATION_BLOCKS, NEW_LINK_NS, REPORT_NS, trial_cost_ns
 from howfar.plan.types import Plan, Timing, breaks
 from howfar.results.records import ArmRole, Run, StopReason, Trial
@@ -22,7 +22,7 @@ class ArmStanding:
     arm: str
     role: ArmRole
     qps: float | None
-    """Median of its good trials; queries a second."""
+    """Median of its good trials; queries a second, or pages."""
     ratio: Estimate | None
     """Over the baseline; None: no common block yet, or the baseline itself."""
     half_width: float | None
@@ -68,11 +68,14 @@ def standing(run: Run, blocks: int, target: float) -> Standing:
     table = trial_table(run)
     baseline = table.baseline
     rest = resting(run, blocks, target)
+    _, rate_of = rate_unit(run)
     arms = []
     for arm in run.info.arms:
-        rates = [rate for rate in (qps(measured) for measured in table.measured(arm.name)) if rate]
+        rates = [rate for rate in (rate_of(measured) for measured in table.measured(arm.name)) if rate]
         ratios = (
-            [] if baseline is None or arm.name == baseline.name else table.block_ratios(arm.name, baseline.name, qps)
+            []
+            if baseline is None or arm.name == baseline.name
+            else table.block_ratios(arm.name, baseline.name, rate_of)
         )
         judged = judge_ratio(ratios) if ratios else None
         if breaks(arm.factors):

@@ -106,7 +106,8 @@ class ServiceRecord(Record):
 
 
 class Measured(Record):
-    """What the engine counted in the measured window. Of pages: transactions are pages, queries requests to all services."""
+    """What the engine counted in the measured window. Of pages: transactions are pages, queries and turns those of all
+    services, which an application tells itself; then there are no bytes."""
 
     elapsed_ns: int
     transactions: int

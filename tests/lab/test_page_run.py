@@ -1,0 +1,187 @@
+"""Pages and keys as plans: through the real command, the engine's page and PHP's, and what each trial's counts prove. Speeds are
+nobody's business here, but for a page that cannot be faster than its round trips."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from howfar.errors import HowfarError
+from howfar.lab.application.php_fpm import find_php_fpm
+from howfar.lab.servers.kinds import find_server
+from howfar.results.records import Measured, Run, StopReason, Trial, TrialStatus
+from howfar.results.store import read_run
+from tests.lab.howfar_runs import came_through, run_howfar
+from tests.lab.undisturbed import lasting, skip_if_disturbed
+
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces", "mariadb")]
+ROUNDS = 3
+RTT_NS = 20_000_000
+CPU_NS = 5_000_000
+TIMING = """
+[timing]
+warmup = "100ms"
+measure = "700ms"
+min_blocks = 2
+max_blocks = 2
+target = "0.1%"
+time_budget = "30min"
+"""
+PAGES = f"""
+name = "tiny"
+question = "One machine or two?"
+[workload]
+kind = "page"
+range_size = 10
+[data]
+tables = 1
+table_size = 1000
+[keys]
+count = 200
+[pages.small]
+rounds = 2
+point_selects = 1
+simple_ranges = 1
+redis_gets = 1
+redis_multi_gets = 1
+memcached_gets = 1
+[factors]
+path = ["socket", "remote"]
+page = "small"
+application = ["php", "engine"]
+app_cpu = "5ms"
+threads = 2
+placement = "machines"
+rtt = "20ms" # the longer, the more lateness is forgiven: tests may meet a busy machine
+[baseline]
+path = "socket"
+application = "php"
+{TIMING}"""
+TURNS = {"mysql": 4, "redis": 4, "memcached": 2}
+KEYS_READ = {"redis": 22, "memcached": 2}
+KEYS = f"""
+name = "tiny"
+question = "What does a path cost?"
+[workload]
+kind = "key_value"
+[keys]
+count = 500
+get = 3
+set = 1
+multi_get = 1
+[factors]
+path = ["socket", "tcp"]
+server = "SERVER"
+threads = 2
+[baseline]
+path = "socket"
+{TIMING}"""
+
+
+def measure(plan: str, where: Path, cache: Path) -> tuple[Run, Path]:
+    """A run of its two blocks, made again where this machine disturbed it."""
+    where.mkdir(exist_ok=True)
+    file = where / "tiny.howfar"
+    (where / "tiny.toml").write_text(plan)
+    for _ in range(ROUNDS):
+        file.unlink(missing_ok=True)
+        done = run_howfar("run", "tiny.toml", "--out", str(file), env={"XDG_CACHE_HOME": str(cache)}, cwd=where)
+        came_through(done.returncode, done.stderr)
+        run = read_run(file)
+        if not voids(run):
+            break
+    skip_if_disturbed(*voids(run)) if not lasting(voids(run)) else None
+    assert not voids(run)
+    assert run.stop is StopReason.BLOCKS
+    return run, file
+
+
+def voids(run: Run) -> list[str]:
+    return [trial.void_reason or "" for trial in run.trials if trial.status is TrialStatus.VOID]
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> tuple[Run, Path]:
+    try:
+        find_php_fpm()
+        for server in TURNS:
+            find_server("mariadb" if server == "mysql" else server)
+    except HowfarError as error:
+        pytest.skip(f"{error.message} {error.advice}")
+    return measure(PAGES, tmp_path_factory.mktemp("p"), cache)
+
+
+def of(run: Run, application: str) -> Iterable[tuple[Trial, Measured]]:
+    arms = {arm.name for arm in run.info.arms if arm.factors["application"] == application}
+    found = [(trial, trial.measured) for trial in run.trials if trial.arm in arms]
+    assert found
+    for trial, measured in found:
+        assert measured is not None and measured.transactions > 0
+        yield trial, measured
+
+
+def test_each_page_took_the_turns_of_its_shape(pages: tuple[Run, Path]) -> None:
+    run, _ = pages
+    for _, measured in of(run, "engine"):
+        assert {use.service: use.turns for use in measured.services} == {
+            service: turns * measured.transactions for service, turns in TURNS.items()
+        }
+        reads = {use.service: (use.hits, use.misses) for use in measured.services if use.service != "mysql"}
+        assert reads == {service: (count * measured.transactions, 0) for service, count in KEYS_READ.items()}
+    for _, measured in of(run, "php"):
+        told = measured.told
+        # Of a connection that was kept its driver asks first whether it lives.
+        assert {service: told[f"{service}_turns"] - told[f"{service}_checks"] for service in TURNS} == {
+            service: turns * measured.transactions for service, turns in TURNS.items()
+        }
+        assert (told["hits"], told["misses"]) == (sum(KEYS_READ.values()) * measured.transactions, 0)
+        assert measured.turns == sum(told[f"{service}_turns"] for service in TURNS)
+        assert told["app_cpu_ns"] >= CPU_NS * measured.transactions
+
+
+def test_pages_prove_their_application_and_their_services(pages: tuple[Run, Path]) -> None:
+    run, _ = pages
+    for trial, measured in (*of(run, "engine"), *of(run, "php")):
+        assert set(trial.receipt["services"]) == {"redis", "memcached"}
+        roles = {use.role for use in measured.cpu if use.cpu_ns}
+        assert {"client", "server", "redis", "memcached"} <= roles
+        assert ("application" in roles) == (trial in [one for one, _ in of(run, "php")])
+    assert all("application" in trial.receipt for trial, _ in of(run, "php"))
+
+
+def test_no_page_is_faster_than_its_round_trips(pages: tuple[Run, Path]) -> None:
+    run, _ = pages
+    remote = {arm.name for arm in run.info.arms if arm.factors["path"] == "remote"}
+    for application in ("php", "engine"):
+        for trial, measured in of(run, application):
+            (page,) = [histogram for histogram in measured.histograms if histogram.kind == "transaction"]
+            least = CPU_NS + (sum(TURNS.values()) * RTT_NS if trial.arm in remote else 0)
+            assert page.min_ns >= least * 0.99
+
+
+def test_a_run_of_pages_is_reported_in_every_form(pages: tuple[Run, Path]) -> None:
+    _, file = pages
+    for form in ("--json", "--csv", f"--html={file.with_suffix('.page')}", "--no-colour"):
+        done = run_howfar("report", str(file), form)
+        assert done.returncode == 0, done.stderr
+        if form == "--json":
+            assert json.loads(done.stdout)["pages"]["arms"]
+
+
+@pytest.mark.parametrize("server", ["redis", "memcached"])
+def test_keys_are_a_plan_of_their_own(server: str, tmp_path: Path, cache: Path) -> None:
+    try:
+        find_server(server)
+    except HowfarError as error:
+        pytest.skip(f"{error.message} {error.advice}")
+    run, _ = measure(KEYS.replace("SERVER", server), tmp_path / server, cache)
+    for trial in run.trials:
+        assert trial.measured is not None
+        (use,) = trial.measured.services
+        assert (use.service, use.requests, use.misses) == (server, trial.measured.queries, 0)
+        assert use.hits > 0
+        assert trial.receipt["session"]["protocol_mode"] == {"redis": "resp3", "memcached": "memcached_meta"}[server]
+        assert trial.receipt["session"]["address_family"] == ("inet" if trial.arm == "tcp" else "unix")
