@@ -52,9 +52,9 @@ def _arms(plan: Plan) -> str:
 
 
 def _listed(factor: str, levels: tuple[str | int, ...]) -> str:
-    show = {"rate_bps": format_rate_bps, "rtt_ns": format_duration_ns, "app_cpu_ns": format_duration_ns}.get(
-        factor.removeprefix("replica_")
-    )
+    if factor == "app_cpu_ns":
+        return f"{', '.join(f'{float(level) / 1e6:g}' for level in levels)} ms"
+    show = {"rate_bps": format_rate_bps, "rtt_ns": format_duration_ns}.get(factor.removeprefix("replica_"))
     return ", ".join(show(float(level)) if show else str(level) for level in levels)
 
 
