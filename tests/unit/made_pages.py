@@ -11,7 +11,7 @@ from typing import Any
 
 from hdrh.histogram import HdrHistogram
 
-from howfar.analysis.page.model import Host, Network
+from howfar.analysis.page.model import Host, Network, overlap
 from howfar.results.records import (
     Arm,
     ArmRole,
@@ -47,7 +47,7 @@ class Truth:
     tcp_application_us: float = 2.0
     tcp_database_us: float = 2.0
     link_us: float = 6.0
-    """The emulator's a turn, on each machine."""
+    """The emulator's a turn of a page alone, on each machine."""
     remote_us: float = 30.0
     """Being woken, a turn, beyond the round trip."""
     p50_of_mean: float = 0.97
@@ -153,7 +153,8 @@ def _measured(truth: Truth, cell: Cell, slow: float) -> Measured:
     else:
         roles |= {"client": application_ms}
     if cell.path == "remote":
-        roles["link"] = 2 * truth.link_us * truth.turns / 1e3
+        shared = overlap(cell.threads, network.wire_s / (cycle_s / slow))
+        roles["link"] = 2 * truth.link_us * truth.turns / 1e3 * shared
     turn_us = cycle_s * 1e6 / truth.turns * 0.4
     told: dict[str, int] = {}
     services: tuple[ServiceRecord, ...] = ()

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from howfar.analysis.page.arms import PageTrials, Place
 from howfar.analysis.page.machines import Machinery, Processors
-from howfar.analysis.page.model import Host, Network
+from howfar.analysis.page.model import Host, Network, overlap
 from howfar.analysis.page.turns import turns_a_page
 from howfar.results.records import FactorValue
 
@@ -137,7 +137,8 @@ class BlockForesight:
 
     def _hosts(self, arm: PageTrials) -> tuple[Host, ...]:
         sides = Machinery(arm, self._processors).sides
-        return tuple(Host(side.own_s, side.link_s, side.cpus - side.strangers) for side in sides)
+        shared = overlap(arm.threads, _wire_s(arm) / arm.page_s)
+        return tuple(Host(side.own_s, side.link_s / shared, side.cpus - side.strangers) for side in sides)
 
     def _added(self, way: Way, threads: int) -> _Added | None:
         if (way, threads) not in self._known:

@@ -14,6 +14,8 @@ from howfar.analysis.model.queueing import Station, processors, solve
 
 _STEPS = 60
 """Of a bisection: beyond what a double can tell."""
+_ROUNDS = 6
+"""Of a cycle that depends on itself, and hardly."""
 
 
 @dataclass(frozen=True)
@@ -22,13 +24,9 @@ class Host:
 
     own_s: float
     link_s: float
-    """Of the emulator's, on this machine's processors."""
+    """Of the emulator's, on this machine's processors, were it the only page on the link."""
     cpus: float
     """What strangers left."""
-
-    @property
-    def demand_s(self) -> float:
-        return self.own_s + self.link_s
 
     def with_own(self, seconds: float) -> Host:
         return replace(self, own_s=max(self.own_s + seconds, 0.0))
@@ -49,10 +47,19 @@ class Network:
 
     def cycle_s(self, pages: int) -> float:
         """Mean time of a page with so many in flight."""
+        if pages == 1 or not any(host.link_s for host in self.hosts):
+            return self._cycle_s(pages, 1.0)
+        cycle_s = self._cycle_s(pages, 1.0)
+        for _ in range(_ROUNDS):
+            cycle_s = self._cycle_s(pages, overlap(pages, self.wire_s / cycle_s))
+        return cycle_s
+
+    def _cycle_s(self, pages: int, link_share: float) -> float:
         delay, stations = self.wire_s + self.waiting_s, list[Station]()
         for number, host in enumerate(self.hosts):
-            if host.demand_s > 0:
-                station, side = processors(f"host {number}", 1, host.demand_s, host.cpus)
+            demand_s = host.own_s + host.link_s * link_share
+            if demand_s > 0:
+                station, side = processors(f"host {number}", 1, demand_s, host.cpus)
                 stations.append(station)
                 delay += side
         if not self.waking_s:
@@ -83,6 +90,13 @@ class Network:
             return ground
         found = bisected(lambda waiting: replace(self, waiting_s=waiting).cycle_s(pages) - cycle_s, 0.0, cycle_s)
         return replace(self, waiting_s=found)
+
+
+def overlap(pages: int, on_wire: float) -> float:
+    """The emulator works while anything is on the link, for however many: its work a page over that of a page alone, with each on the
+    wire for this share of its time."""
+    share = min(on_wire, 1.0)
+    return (1 - (1 - share) ** pages) / (pages * share) if share > 0 else 1.0
 
 
 def bisected(of: Callable[[float], float], low: float, high: float) -> float:
