@@ -275,12 +275,12 @@ fn used(service: &'static str, counts: [u64; 7]) -> ServiceUse {
     }
 }
 
-/// The fields of the nested parts, taken from the example, must be all that this side writes and no more.
-#[test]
-fn a_finished_event_is_written_as_the_contract_has_it() {
-    let example = json("event.finished.json");
-    let number = |value: &Value| value.as_u64().expect("a count");
-    let cpu = |part: &Value| CpuUse {
+fn number(value: &Value) -> u64 {
+    value.as_u64().expect("a count")
+}
+
+fn cpu(part: &Value) -> CpuUse {
+    CpuUse {
         role: part["role"].as_str().expect("a role").to_owned(),
         cpu_ns: number(&part["cpu_ns"]),
         runnable_wait_ns: number(&part["runnable_wait_ns"]),
@@ -288,7 +288,13 @@ fn a_finished_event_is_written_as_the_contract_has_it() {
         threads: number(&part["threads"]) as u32,
         voluntary_switches: number(&part["voluntary_switches"]),
         involuntary_switches: number(&part["involuntary_switches"]),
-    };
+    }
+}
+
+/// The fields of the nested parts, taken from the example, must be all that this side writes and no more.
+#[test]
+fn a_finished_event_is_written_as_the_contract_has_it() {
+    let example = json("event.finished.json");
     let histogram = |part: &Value| Histogram {
         kind: part["kind"].as_str().expect("a kind").to_owned(),
         count: number(&part["count"]),

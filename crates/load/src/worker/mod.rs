@@ -9,20 +9,18 @@ pub(crate) mod driver;
 mod keys;
 mod marks;
 mod measure;
+mod plan;
 mod traffic;
 mod uring;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
-use std::sync::{Arc, OnceLock};
 
 use howfar_record::Failed;
-use howfar_record::jobs::{ClientWork, Connect, LoadJob, OnDisconnect};
-use howfar_wire::keyvalue::Word;
-use howfar_wire::mysql::handshake::Account;
+use howfar_record::jobs::{Connect, OnDisconnect};
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -31,17 +29,14 @@ use rustix::time::{
     timerfd_settime,
 };
 
-use crate::acknowledged::{Fates, Log, LogFile};
-use crate::channel::Wanted;
+use crate::acknowledged::{Fates, Log};
 use crate::clock::now_ns;
 use crate::connection::{Connection, State, Tools};
-use crate::login::{Entry, internal};
+use crate::login::internal;
 use crate::schedule::Schedule;
-use crate::socket::Address;
 use crate::tally::{Passed, Tally, Window};
-use crate::window::Sheet;
-use crate::workload::Program;
 use driver::Driver;
+pub(crate) use plan::Plan;
 
 const EVENTS: usize = 256;
 /// One for all connections of a worker: most answers come in one piece, and the server sends at most 16 KiB at once.
@@ -52,77 +47,6 @@ const ALARM: u64 = u64::MAX - 1;
 /// Told once when bytes come, not again while they wait: spares epoll a second look at each socket. A receive that fills less
 /// than the buffer has emptied the socket; one that fills it is repeated.
 const INTEREST: EventFlags = EventFlags::IN.union(EventFlags::ET);
-
-/// What the conductor and all workers read.
-#[derive(Debug)]
-pub(crate) struct Plan {
-    pub(crate) job: LoadJob,
-    pub(crate) address: Address,
-    pub(crate) wanted: Wanted,
-    pub(crate) program: Arc<Program>,
-    /// Transactions begun in the window, where their number is limited.
-    pub(crate) begun: AtomicU64,
-    /// Where acknowledged keys are logged, if they are; made when the load begins.
-    pub(crate) log: OnceLock<LogFile>,
-}
-
-impl Plan {
-    /// One for each CPU, no more than connections, no more than asked for.
-    pub(crate) fn workers(&self, cpus: &[u32]) -> usize {
-        let most = self.job.threads.unwrap_or(u32::MAX);
-        cpus.len().min(most.min(self.job.connections) as usize)
-    }
-
-    /// How many of these are not idle ones.
-    fn used(&self, connections: &[Connection]) -> usize {
-        let used = u64::from(self.job.connections);
-        connections.iter().filter(|one| one.id < used).count()
-    }
-
-    /// Used or idle.
-    pub(crate) fn all_connections(&self) -> u64 {
-        u64::from(self.job.connections) + u64::from(self.job.idle_connections)
-    }
-
-    pub(crate) fn entry(&self) -> Entry<'_> {
-        let account = Account {
-            user: &self.job.user,
-            password: &self.job.password,
-            database: &self.job.database,
-        };
-        Entry {
-            target: &self.job.target,
-            account,
-            wanted: &self.wanted,
-            program: &self.program,
-            decode: self.job.client_work == ClientWork::Decode,
-        }
-    }
-
-    /// What the measured window must know of it.
-    pub(crate) fn sheet(&self) -> Sheet<'_> {
-        let keys = self.program.commands().is_some();
-        Sheet {
-            observe: &self.job.observe,
-            open_loop: self.job.arrivals.is_some(),
-            keys,
-            error_name: Box::new(move |code| {
-                if keys {
-                    Word::name(code).to_owned()
-                } else {
-                    code.to_string()
-                }
-            }),
-        }
-    }
-
-    /// One transaction more may begin.
-    #[inline]
-    fn claim(&self) -> bool {
-        self.job.transactions == 0
-            || self.begun.fetch_add(1, Ordering::Relaxed) < self.job.transactions
-    }
-}
 
 /// From the conductor to a worker; each is followed by a ring of its bell.
 #[derive(Debug, Clone, Copy)]

@@ -1,0 +1,87 @@
+//! What the conductor and all workers of a load job read: the job, understood once. Not here: what a worker keeps for itself.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use howfar_record::jobs::{ClientWork, LoadJob};
+use howfar_wire::keyvalue::Word;
+use howfar_wire::mysql::handshake::Account;
+
+use crate::acknowledged::LogFile;
+use crate::channel::Wanted;
+use crate::connection::Connection;
+use crate::login::Entry;
+use crate::socket::Address;
+use crate::window::Sheet;
+use crate::workload::Program;
+
+/// What the conductor and all workers read.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) job: LoadJob,
+    pub(crate) address: Address,
+    pub(crate) wanted: Wanted,
+    pub(crate) program: Arc<Program>,
+    /// Transactions begun in the window, where their number is limited.
+    pub(crate) begun: AtomicU64,
+    /// Where acknowledged keys are logged, if they are; made when the load begins.
+    pub(crate) log: OnceLock<LogFile>,
+}
+
+impl Plan {
+    /// One for each CPU, no more than connections, no more than asked for.
+    pub(crate) fn workers(&self, cpus: &[u32]) -> usize {
+        let most = self.job.threads.unwrap_or(u32::MAX);
+        cpus.len().min(most.min(self.job.connections) as usize)
+    }
+
+    /// How many of these are not idle ones.
+    pub(super) fn used(&self, connections: &[Connection]) -> usize {
+        let used = u64::from(self.job.connections);
+        connections.iter().filter(|one| one.id < used).count()
+    }
+
+    /// Used or idle.
+    pub(crate) fn all_connections(&self) -> u64 {
+        u64::from(self.job.connections) + u64::from(self.job.idle_connections)
+    }
+
+    pub(crate) fn entry(&self) -> Entry<'_> {
+        let account = Account {
+            user: &self.job.user,
+            password: &self.job.password,
+            database: &self.job.database,
+        };
+        Entry {
+            target: &self.job.target,
+            account,
+            wanted: &self.wanted,
+            program: &self.program,
+            decode: self.job.client_work == ClientWork::Decode,
+        }
+    }
+
+    /// What the measured window must know of it.
+    pub(crate) fn sheet(&self) -> Sheet<'_> {
+        let keys = self.program.commands().is_some();
+        Sheet {
+            observe: &self.job.observe,
+            open_loop: self.job.arrivals.is_some(),
+            keys,
+            error_name: Box::new(move |code| {
+                if keys {
+                    Word::name(code).to_owned()
+                } else {
+                    code.to_string()
+                }
+            }),
+        }
+    }
+
+    /// One transaction more may begin.
+    #[inline]
+    pub(super) fn claim(&self) -> bool {
+        self.job.transactions == 0
+            || self.begun.fetch_add(1, Ordering::Relaxed) < self.job.transactions
+    }
+}
