@@ -177,18 +177,22 @@ def _broken(laboratory: Lab) -> dict[str, Any]:
 
 
 def _dead(laboratory: Lab) -> dict[str, Any]:
-    """A server that dies, and PHP-FPM itself."""
-    said = {}
+    """A child, a server, and PHP-FPM itself."""
+    said: dict[str, Any] = {}
     with _placed(laboratory, "tcp") as (stage, cgi, _):
-        assert stage.application is not None
+        application = stage.application
+        assert application is not None
+        pid = next(one.pid for one in stage.observe if one.role == "application")
+        os.kill(sandbox.children_of(pid)[0], signal.SIGSEGV)
+        wait_until(lambda: len(application.obtained().violations) > 0, "PHP-FPM has noticed it")
+        said["child"] = list(application.obtained().violations)
         os.kill(stage.services["redis"].pid, signal.SIGKILL)
         answer = _ask(cgi)
         said["redis"] = [answer.status, answer.body]
-        pid = next(one.pid for one in stage.observe if one.role == "application")
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: " Z " in Path(f"/proc/{pid}/stat").read_text(), "PHP-FPM has ended")
         try:
-            stage.application.obtained()
+            application.obtained()
         except LabError as error:
             said["application"] = [error.message]
     return said

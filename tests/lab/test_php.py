@@ -120,7 +120,8 @@ def test_connections_are_kept_by_a_child_or_opened_by_each_page(seen: dict[str, 
                 assert [told[f"{service}_connects"] for told in trial["told"]] == [1] * PAGES, (case, service)
             else:
                 assert proof["told"][f"{service}_connects"] <= CHILDREN, (case, service)
-                assert len(trial["receipt"]["after"]["seen"][service]) <= CHILDREN, (case, service)
+                after = trial["receipt"]["after"]
+                assert len(after["seen"][service]) == after["connections"][service] <= CHILDREN, (case, service)
 
 
 def test_servers_see_php_where_the_path_comes_from(seen: dict[str, dict[str, Any]]) -> None:
@@ -168,6 +169,7 @@ def test_the_dead_are_named(of_mariadb: dict[str, dict[str, Any]]) -> None:
     dead = of_mariadb["dead"]
     assert dead["redis"][0] == 500 and "RedisException" in dead["redis"][1]
     assert "PHP-FPM ended during the trial" in dead["application"][0]
+    assert any("exited on signal 11" in sentence for sentence in dead["child"])
 
 
 @pytest.mark.skipif(shutil.which("php") is None, reason="the command php is not installed")

@@ -32,6 +32,8 @@ _LEAST_QUEUE = 511
 _READY_S = 20.0
 _POLL_S = 0.003
 _LOG_LINES = 8
+_LOSS = " exited on signal "
+"""As FPM writes of a child that it did not end."""
 
 
 @dataclass(frozen=True)
@@ -173,14 +175,21 @@ class PhpFpm:
             code = self._companion.process.returncode
             raise LabError(f"PHP-FPM ended {when} (exit code {code}){self.said()}", "See if memory ran out.")
 
+    def losses(self) -> tuple[str, ...]:
+        """Children that died, in FPM's words; it starts another in their place."""
+        return tuple(line for line in self._lines() if _LOSS in line)
+
     def said(self) -> str:
         """The end of its log, for messages."""
-        lines: list[str] = []
+        last = [line for line in self._lines() if "NOTICE" not in line][-_LOG_LINES:]
+        return ". Its log ends with:\n  " + "\n  ".join(last) if last else ". Its log says nothing."
+
+    def _lines(self) -> list[str]:
+        found: list[str] = []
         for file in (self._output, self._log):
             with contextlib.suppress(OSError):
-                lines += [line for line in file.read_text(errors="replace").splitlines() if "NOTICE" not in line]
-        last = lines[-_LOG_LINES:]
-        return ". Its log ends with:\n  " + "\n  ".join(last) if last else ". Its log says nothing."
+                found += file.read_text(errors="replace").splitlines()
+        return found
 
     def stop(self) -> None:
         self._companion.end()

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from howfar.engine.messages import PageScript
 from howfar.engine.page import ServiceName
@@ -80,6 +80,8 @@ def await_alone(servers: Sequence[Reached]) -> None:
 class Proof:
     receipt: dict[str, object]
     violations: tuple[str, ...]
+    connections: Mapping[ServiceName, int] = field(default_factory=dict)
+    """That each server had counted when it began."""
 
 
 def prove(servers: Sequence[Reached], script: PageScript, page: Callable[[int], Answer], pages: int) -> Proof:
@@ -97,7 +99,7 @@ def prove(servers: Sequence[Reached], script: PageScript, page: Callable[[int], 
     seen = _seen(used, page)
     found += _strangers(used, seen)
     receipt: dict[str, object] = {"pages": pages, "told": dict(told), "counted": counted, "seen": seen}
-    return Proof(receipt, tuple(found))
+    return Proof(receipt, tuple(found), {name: counted.connections for name, counted in before.items()})
 
 
 def _unlike_script(told: Told, script: PageScript, pages: int) -> list[str]:
@@ -149,10 +151,12 @@ def _seen(used: Sequence[Reached], page: Callable[[int], Answer]) -> dict[Servic
     for linger_us in (20_000, 200_000, 2_000_000):
         with ThreadPoolExecutor(max_workers=1) as executor:
             staying: Future[Answer] = executor.submit(page, linger_us)
-            while len(seen) < len(used) and not staying.done():
+            while True:
                 for one in used:
                     if one.name not in seen and (found := clients(one)):
                         seen[one.name] = found
+                if len(seen) == len(used) or staying.done():
+                    break
                 time.sleep(_POLL_S)
             staying.result()
         if len(seen) == len(used):
@@ -169,14 +173,18 @@ def _strangers(used: Sequence[Reached], seen: Mapping[ServiceName, tuple[str, ..
     return found
 
 
-def present(used: Sequence[Reached], children: int) -> Proof:
-    """After the load, where connections are kept: who is there still, and no more than one a child. Raises LabError."""
+def kept(used: Sequence[Reached], children: int, since: Mapping[ServiceName, int]) -> Proof:
+    """After the load, where connections are kept: who is there still, and that no child has made more than one. `since`: connections
+    that each server had counted before any of theirs. Raises LabError."""
     seen = {one.name: clients(one) for one in used}
+    made = {one.name: count(one).connections - since[one.name] for one in used if one.name in since}
     found = _strangers(used, seen)
-    for name, places in seen.items():
-        if len(places) > children:
-            found.append(f"{name} has {len(places)} clients, there are {children} children of PHP-FPM")
-    return Proof({"seen": seen}, tuple(found))
+    for name, connections in made.items():
+        if connections > children:
+            found.append(
+                f"{name} counted {connections} connections of {children} children, which were to keep one each"
+            )
+    return Proof({"seen": seen, "connections": made}, tuple(found))
 
 
 def good(answer: Answer, ends_with: str) -> Answer:

@@ -12,7 +12,7 @@ from howfar.engine.process import Launcher
 from howfar.lab.application.asked import check, for_proof
 from howfar.lab.application.fastcgi import Answer
 from howfar.lab.application.php_fpm import PAGES, PhpFpm, Program, parameters
-from howfar.lab.application.proof import await_alone, good, present, prove
+from howfar.lab.application.proof import Proof, await_alone, good, kept, prove
 from howfar.lab.reached import Reached
 from howfar.lab.stage import Obtained
 
@@ -31,8 +31,7 @@ class PhpApplication:
         self._about = about
         self._servers = servers
         self._script: PageScript | None = None
-        self._proof: dict[str, object] = {}
-        self._violations: tuple[str, ...] = ()
+        self._proof = Proof({}, ())
 
     @property
     def observed(self) -> Observed:
@@ -47,21 +46,20 @@ class PhpApplication:
         self._script = script
         cgi = self._written(script, "page.json")
         if (like := for_proof(script)) is not None:
-            proof = prove(self._servers, like, lambda us: self._page(like, us), self._pool.children + 1)
-            self._proof, self._violations = proof.receipt, proof.violations
+            self._proof = prove(self._servers, like, lambda us: self._page(like, us), self._pool.children + 1)
         return cgi
 
     def obtained(self) -> Obtained:
         """After the load. Raises LabError when it has died."""
         self._pool.check_alive("during the trial")
-        receipt = {**self._about, "children": self._pool.children, "pid": self._pool.pid, "proof": self._proof}
-        violations = self._violations
+        receipt = {**self._about, "children": self._pool.children, "pid": self._pool.pid, "proof": self._proof.receipt}
+        violations = [*self._proof.violations, *self._pool.losses()]
         if not self._about["opcache"]:
-            violations += ("PHP compiled its pages anew each time",)
+            violations.append("PHP compiled its pages anew each time")
         script = self._script
         if script is not None and script.connect == "persistent":
             used = [one for one in self._servers if one.name in script.services]
-            after = present(used, self._pool.children)
+            after = kept(used, self._pool.children, self._proof.connections)
             receipt["after"] = after.receipt
             violations += after.violations
         return Obtained(

@@ -1,0 +1,152 @@
+"""What is held against an application's pages: a made-up server counts, made-up pages tell, and each lie is found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from howfar.engine.messages import PageScript, QueryStep, Service, UnixTarget
+from howfar.engine.workloads import CustomStatement
+from howfar.errors import LabError
+from howfar.lab.application.fastcgi import Answer
+from howfar.lab.application.proof import Proof, await_alone, kept, prove
+from howfar.lab.reached import Reached
+
+TURNS = 3
+
+
+@dataclass
+class MadeServer:
+    """Counts as MySQL does, our own asking and each goodbye included."""
+
+    questions: int = 100
+    pings: int = 0
+    connections: int = 7
+    here: list[str] = field(default_factory=list)
+
+    def query(self, sql: str) -> list[dict[str, Any]]:
+        self.questions += 1
+        if "PROCESSLIST" in sql:
+            return [{"HOST": host} for host in self.here]
+        counted = {
+            "Questions": self.questions,
+            "Com_admin_commands": self.pings,
+            "Connections": self.connections,
+            "Threads_connected": len(self.here) + 1,
+            "Ssl_finished_accepts": 0,
+        }
+        return [{"Variable_name": name, "Value": value} for name, value in counted.items()]
+
+    def meet(self, host: str) -> None:
+        self.connections += 1
+        self.here.append(host)
+
+    def part(self) -> None:
+        self.questions += 1
+        self.here.pop()
+
+
+@dataclass
+class MadePages:
+    """Of one child; it keeps its connection or does not."""
+
+    server: MadeServer
+    persistent: bool = True
+    host: str = "localhost"
+    lie: dict[str, int] = field(default_factory=dict)
+    missing_turns: int = 0
+
+    def page(self, linger_us: int) -> Answer:
+        opened = not (self.persistent and self.server.here)
+        if opened:
+            self.server.meet(self.host)
+        else:
+            self.server.pings += 1
+        self.server.questions += TURNS - self.missing_turns
+        told = {
+            "mysql_turns": TURNS + (not opened),
+            "mysql_checks": int(not opened),
+            "mysql_connects": int(opened),
+            "misses": 0,
+        }
+        told |= {name: told[name] + more for name, more in self.lie.items()}
+        if not self.persistent and linger_us == 0:
+            self.server.part()
+        return Answer(200, {"x-howfar-page": ",".join(f"{name}={value}" for name, value in told.items())}, "", "")
+
+
+def reached(server: MadeServer) -> Reached:
+    started = SimpleNamespace(user="u")
+    way = SimpleNamespace(seen_from="localhost")
+    return cast(Reached, SimpleNamespace(name="mysql", running=server, started=started, way=way))
+
+
+def proven(**changes: Any) -> Proof:
+    server = MadeServer()
+    pages = MadePages(server, **changes)
+    script = PageScript(
+        mysql=Service(target=UnixTarget(path="/s")),
+        statements=(CustomStatement(name="one", sql="SELECT 1"),),
+        steps=(QueryStep(statement="one", repeat=TURNS),),
+        connect="persistent" if pages.persistent else "per_page",
+    )
+    return prove([reached(server)], script, pages.page, 3)
+
+
+def test_honest_pages_pass() -> None:
+    for persistent in (True, False):
+        proof = proven(persistent=persistent)
+        assert proof.violations == ()
+        assert proof.connections == {"mysql": 7}
+        assert proof.receipt["seen"] == {"mysql": ("localhost",)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"lie": {"mysql_turns": 1}}, "told 12 turns to mysql, the script has 9"),
+        ({"missing_turns": 1}, "mysql counted 8 turns of 3 pages, which told 11"),
+        ({"lie": {"mysql_connects": 1}}, "mysql counted 1 connects of 3 pages, which told 4"),
+        ({"lie": {"misses": 2}}, "missed 6 keys"),
+        ({"host": "10.0.0.1:5"}, "sees PHP at '10.0.0.1:5', the path comes from 'localhost'"),
+        ({"persistent": False, "lie": {"mysql_connects": -1}}, "told 0 connects to mysql, each was to make one"),
+    ],
+)
+def test_each_lie_is_found(changes: dict[str, Any], says: str) -> None:
+    assert any(says in sentence for sentence in proven(**changes).violations)
+
+
+def test_children_that_connect_again_are_found() -> None:
+    server = MadeServer()
+    server.meet("localhost")
+    server.meet("localhost")
+    assert kept([reached(server)], 2, {"mysql": 7}).violations == ()
+    server.part()
+    server.meet("localhost")
+    assert "mysql counted 3 connections of 2 children" in kept([reached(server)], 2, {"mysql": 7}).violations[0]
+
+
+def test_a_proof_waits_until_earlier_clients_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = MadeServer()
+    server.meet("localhost")
+    asked = server.query
+    left = 3
+
+    def query(sql: str) -> list[dict[str, Any]]:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            server.part()
+        return asked(sql)
+
+    monkeypatch.setattr(server, "query", query)
+    await_alone([reached(server)])
+    assert server.here == []
+    server.meet("localhost")
+    monkeypatch.setattr("howfar.lab.application.proof._SETTLES_S", 0.0)
+    with pytest.raises(LabError) as found:
+        await_alone([reached(server)])
+    assert "mysql has clients before" in found.value.message
