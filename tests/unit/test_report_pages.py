@@ -89,7 +89,7 @@ def test_the_first_screen_of_a_page_answers() -> None:
     """Verdict, a card a page, and the chart stand before any other heading."""
     top = written().split("<h2>")[0]
     assert top.index("verdict") < top.index("heavy page") < top.index("<svg")
-    assert "10.4 [9.2, 11.4]" in top and "foreseen 11.1 ms" in top
+    assert "10.4 [9.2, 11.4]" in top and "foreseen: 11.1 ms" in top
     assert "two machines are better" in top and "one machine is better" in top
 
 
@@ -119,8 +119,10 @@ def test_where_it_does_not_flip_is_said_instead() -> None:
     nowhere = {"measured_ms": None, "swept_ms": (4.9, 64.9)}
     assert words.flips_at(crossing(always="one", **nowhere)) == "not up to 64.9 ms"
     assert words.flips_at(crossing(always="two", **nowhere)) == "below 4.9 ms"
+    unknown = html.render(changed(crossings=(crossing(always=None, **nowhere),)))
+    assert "begins to pay is not resolved from 4.9 to 64.9 ms" in unknown
     assert words.flips_at(crossing(always=None, **nowhere)) == "not resolved"
-    assert words.foreseen_at(crossing(predicted_ms=None)) == "no flip"
+    assert words.foreseen_at(crossing(predicted_ms=None)) == "nowhere"
     assert "nowhere up to 64.9 ms" in html.render(changed(crossings=(crossing(always="one", **nowhere),)))
     open_ended = Estimate(value=12.0, low=None, high=None)
     assert words.flips_at(crossing(measured_ms=open_ended)) == "12 ms (no interval)"

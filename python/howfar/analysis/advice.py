@@ -154,7 +154,7 @@ def _cut_round_trips(session: _Session) -> Advice | None:
     if not cycle or link <= 0:
         return None
     ground = (
-        f"Over the network a transaction turns round {remote.turns_per_txn:.0f} times; these round trips take "
+        f"Over the network a transaction turns round {_times(remote.turns_per_txn)}; these round trips take "
         f"{link / 1e3:.2f} of its {cycle / 1e3:.2f} ms ({link / cycle * 100:.0f} %)"
     )
     if used is not None and used < LINK_IDLE_SHARE:
@@ -173,6 +173,10 @@ def _cut_round_trips(session: _Session) -> Advice | None:
         f"or move the application next to its data{no_bandwidth}.",
         because=ground + ".",
     )
+
+
+def _times(turns: float) -> str:
+    return "once" if round(turns) == 1 else f"{turns:.0f} times"
 
 
 def _contrast(session: _Session, arm: str, reference: str) -> tuple[RatioJudgement, RatioJudgement] | None:

@@ -239,11 +239,13 @@ def _cell(table: TrialTable, arm: Arm, floors: _Floors, rests: bool) -> CellSumm
 
 
 def _key_reads(table: TrialTable, trials: Sequence[Measured]) -> KeyReads | None:
-    """Of a workload of keys. A page's reads are among its findings."""
-    found = [service for trial in trials for service in trial.services]
-    if not found or asked(table.run.info.plan) == "queries" or any(trial.told for trial in trials):
+    """Of workloads of keys, and of pages: by the engine's count, or by what an application's pages told."""
+    if asked(table.run.info.plan) == "queries":
         return None
-    return KeyReads(hits=sum(each.hits for each in found), misses=sum(each.misses for each in found))
+    counted = [(each.hits, each.misses) for trial in trials for each in trial.services]
+    told = [(trial.told.get("hits", 0), trial.told.get("misses", 0)) for trial in trials if trial.told]
+    found = counted + told
+    return KeyReads(hits=sum(hits for hits, _ in found), misses=sum(misses for _, misses in found)) if found else None
 
 
 def _passes_link(arm: Arm) -> bool:

@@ -146,7 +146,7 @@ class CellSummary(Part):
     limit: Limit | None = None
     network: NetworkSeries | None = None
     keys: KeyReads | None = None
-    """None: no store of keys alone."""
+    """None: no stores of keys."""
 
 
 class NetworkSeries(Part):
@@ -209,7 +209,7 @@ Asked = Literal["queries", "requests"]
 
 
 class KeyReads(Part):
-    """Of a store of keys: keys that were read, over an arm's good trials."""
+    """Keys that were read from stores, over an arm's good trials."""
 
     hits: int
     misses: int

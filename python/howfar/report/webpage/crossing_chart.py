@@ -20,7 +20,7 @@ HEIGHT = 260
 ROOM = 1.12
 """What the axes leave beyond the outermost point."""
 
-FARTHEST = 8
+FARTHEST = 3
 """Intervals are drawn as far as this many times the outermost value: a wider one tells no more, and would press all else together."""
 
 LOG_FROM = 6
@@ -90,7 +90,8 @@ class _Frame:
             if limit is not None
         ]
         least, most = min(points) / FARTHEST, max(points) * FARTHEST
-        seen = points + [min(max(limit, least), most) for limit in limits] + [1 + self.floor, 1 / (1 + self.floor)]
+        limits += [1 + self.floor, 1 / (1 + self.floor)]
+        seen = points + [min(max(limit, least), most) for limit in limits]
         # A region without a point still needs the room of its name.
         return min(*seen, 0.9) / ROOM, max(*seen, 1.1) * ROOM
 

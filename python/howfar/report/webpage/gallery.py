@@ -41,14 +41,7 @@ def _card(setting: words.Setting, findings: PageFindings, crossing: Crossing | N
         f"two machines make {figures.ratio(choice.two_over_one)} of its pages a second, {setting.threads} in flight"
     ]
     if crossing is not None:
-        flips = words.flips_at(crossing)
-        found = (
-            f"the second machine pays from {flips}"
-            if crossing.measured_ms
-            else f"the second machine pays {_unless(crossing)}"
-        )
-        foreseen = f" (foreseen {words.foreseen_at(crossing)})" if crossing.curve_ms else ""
-        lines.append(f"{found} of application CPU a page{foreseen}")
+        lines.append(f"{_pays(crossing)}{_foreseen(crossing)}")
     if script:
         lines.append(script)
     said = f"<div>{sentence(lines[0])}</div>" + "".join(
@@ -57,15 +50,24 @@ def _card(setting: words.Setting, findings: PageFindings, crossing: Crossing | N
     return f'<div class="answer"><span class="arm">{text(setting.page)} page</span><b>{text(BETTER[choice.better])}</b>{said}</div>'
 
 
-def _unless(crossing: Crossing) -> str:
-    least, most = crossing.swept_ms
+def _pays(crossing: Crossing) -> str:
+    least, most = (words.milliseconds(end) for end in crossing.swept_ms)
+    if crossing.measured_ms is not None:
+        return f"the second machine pays from {words.flips_at(crossing)} of application CPU a page"
     match crossing.always:
         case "one":
-            return f"nowhere up to {words.milliseconds(most)} ms"
+            return f"the second machine pays nowhere up to {most} ms of application CPU a page"
         case "two":
-            return f"from {words.milliseconds(least)} ms or less"
+            return f"the second machine pays from {least} ms of application CPU a page, the least measured, or less"
         case None:
-            return f"nobody knows where between {words.milliseconds(least)} and {words.milliseconds(most)} ms"
+            return f"where the second machine begins to pay is not resolved from {least} to {most} ms of application CPU a page"
+
+
+def _foreseen(crossing: Crossing) -> str:
+    """Empty: nobody foresaw."""
+    if not crossing.curve_ms:
+        return ""
+    return f" (foreseen: {'nowhere' if crossing.predicted_ms is None else words.foreseen_at(crossing)})"
 
 
 def crossing(summary: Summary) -> str:

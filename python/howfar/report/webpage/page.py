@@ -30,7 +30,7 @@ def body(summary: Summary) -> str:
             _cpu(findings),
             grid_page.section(tables.published(findings)),
             grid_gallery.drift(summary),
-            _every(summary, findings),
+            _every(findings),
             sections.method(summary),
             grid_page.receipts(summary),
             sections.footer(summary),
@@ -70,6 +70,5 @@ def _cpu(findings: PageFindings) -> str:
     return grid_page.section(tables.cpu(findings, chief)) + (every if len(findings.arms) > len(chief) else "")
 
 
-def _every(summary: Summary, findings: PageFindings) -> str:
-    inner = grid_page.section(tables.everything(findings)) + sections.main_table(summary)
-    return details("Every arm with all its figures", inner)
+def _every(findings: PageFindings) -> str:
+    return details("Every arm", grid_page.section(tables.everything(findings)))

@@ -22,7 +22,11 @@ def first(findings: PageFindings) -> Table | None:
     lone = any(words.alone(findings, setting) != setting for setting in settings)
     threads = sorted({setting.threads for setting in settings})
     at_once = f"{threads[0]}" if len(threads) == 1 else "full"
-    heads: list[Head] = [("", ""), ("pages/s", "[95 %]"), ("p50 ms", f"alone, {at_once}" if lone else at_once)]
+    heads: list[Head] = [
+        ("", ""),
+        ("pages/s", "[95 %]"),
+        ("p50 ms, in", f"flight {f'1, {at_once}' if lone else at_once}"),
+    ]
     heads += [("over", f"{words.NOTICED_MS} ms"), ("over", f"{words.DEGRADED_MS} ms"), ("CPU ms", "a page")]
     rows = tuple(
         (f"{setting.page}: {words.where(arm, findings)}", *_first_cells(findings, arm, lone))

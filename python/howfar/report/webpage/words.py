@@ -156,7 +156,7 @@ def flips_at(crossing: Crossing) -> str:
 
 
 def foreseen_at(crossing: Crossing) -> str:
-    return f"{milliseconds(crossing.predicted_ms)} ms" if crossing.predicted_ms is not None else "no flip"
+    return f"{milliseconds(crossing.predicted_ms)} ms" if crossing.predicted_ms is not None else "nowhere"
 
 
 def several(values: Iterable[object]) -> bool:
