@@ -95,9 +95,9 @@ def _real(findings: PageFindings) -> str:
     }
     costs = f" Of PHP's own CPU it takes, on sockets: {', '.join(told.values())}." if told else ""
     return (
-        "PHP is real: PHP-FPM with PDO, phpredis and the extension for Memcached, and every answer is checked. The page is a script "
-        f"of turns without a framework, templates or sessions.{costs} What an application computes beyond is burnt in a loop, evenly "
-        "between the turns, and touches little memory."
+        "PHP is real: PHP-FPM with PDO, phpredis and the extension for Memcached, and every answer is checked: a trial in which a key "
+        f"or a row was missing is void. The page is a script of turns without a framework, templates or sessions.{costs} What an "
+        "application computes beyond is burnt in a loop, evenly between the turns, and touches little memory."
     )
 
 
