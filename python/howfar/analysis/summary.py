@@ -205,7 +205,7 @@ class Spread(Part):
 
 
 Asked = Literal["queries", "requests"]
-"""What a server answers: queries of SQL, or requests, where they are not all SQL."""
+"""What servers answer: queries of SQL, or requests, where they are not all SQL. Pages are counted in `Summary.pages`."""
 
 
 class KeyReads(Part):

@@ -32,7 +32,7 @@ def workload_line(plan: Mapping[str, Any], environment: Mapping[str, Any]) -> st
 
 
 def asked(plan: Mapping[str, Any]) -> Asked:
-    """What the workload's servers answer."""
+    """What the servers of this plan's load answer."""
     return "requests" if _table(plan, "workload").get("kind") in ("key_value", "page") else "queries"
 
 
