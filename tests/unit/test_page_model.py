@@ -260,6 +260,16 @@ def test_light_pages_say_how_much_a_second_machine_gives_at_most() -> None:
     assert "at most" in found.sentences[0]
 
 
+def test_where_only_the_emulator_forbids_a_crossing_that_is_said() -> None:
+    """It takes more CPU of the application's machine than the servers would leave it."""
+    busy = replace(LIGHT, link_us=60.0)
+    found = found_in([cell for cell in cells() if cell.page == "light"], pages={"light": busy})
+    crossing = found.crossings[0]
+    assert (crossing.measured_ms, crossing.predicted_ms) == (None, None)
+    assert crossing.without_link_cpu_ms is not None
+    assert "without that the model sees it pay from " in found.sentences[0]
+
+
 def test_an_open_end_is_said() -> None:
     from howfar.analysis.page.words import ms_interval
 

@@ -10,7 +10,7 @@ from typing import Literal
 from howfar.analysis.estimate import Estimate
 from howfar.analysis.intervals import judge_ratio, resolve
 from howfar.analysis.page.arms import PageTrials, Place, ratios
-from howfar.analysis.page.crossing import BEYOND, Curve, Level, model_crossing, model_curve
+from howfar.analysis.page.crossing import BEYOND, Curve, Level, model_crossing, model_curve, pays_from
 from howfar.analysis.page.findings import Crossing, PageChoice
 from howfar.analysis.page.foresee import SOCKET, TWO, BlockForesight, Foresight, Way
 from howfar.analysis.page.machines import Machinery, Processors
@@ -124,8 +124,8 @@ class _Model:
             "predicted_ms": model_crossing(self._as_it_is, *ends),
             "curve_ms": curve_ms,
             "curve_ratio": curve_ratio,
-            "without_link_cpu_ms": model_crossing(partial(self._ratio, change=_without_link_cpu), *ends),
-            "half_turns_ms": model_crossing(partial(self._ratio, change=self._half), *ends),
+            "without_link_cpu_ms": pays_from(partial(self._ratio, change=_without_link_cpu), *ends),
+            "half_turns_ms": pays_from(partial(self._ratio, change=self._half), *ends),
         }
 
     def _as_it_is(self, cpu_ms: float) -> float:

@@ -121,6 +121,11 @@ def model_crossing(ratio: Callable[[float], float], least_ms: float, most_ms: fl
     return None
 
 
+def pays_from(ratio: Callable[[float], float], least_ms: float, most_ms: float) -> float | None:
+    """The least application CPU at which two are ahead. None: at none in this range."""
+    return least_ms if ratio(least_ms) >= 1 else model_crossing(ratio, least_ms, most_ms)
+
+
 def model_curve(
     ratio: Callable[[float], float], least_ms: float, most_ms: float
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -109,9 +109,10 @@ class Crossing(Part):
     curve_ratio: tuple[float, ...]
     """The model's two over one, at such CPU."""
     without_link_cpu_ms: float | None = None
-    """The model's crossing if the emulated link took no CPU from the machines."""
+    """The model's crossing if the emulated link took no CPU from the machines; the least that the application computes, where
+    two machines are then ahead all along."""
     half_turns_ms: float | None = None
-    """The model's crossing if the page did the same with half as many turns."""
+    """The model's crossing if the page did the same with half as many turns, likewise."""
 
 
 class PageModel(Part):

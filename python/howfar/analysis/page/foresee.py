@@ -38,8 +38,8 @@ class _Added:
     turns: float | None
     link_s: tuple[float, ...]
     """Of each host."""
-    left: tuple[float, ...]
-    """Of each host's processors, by strangers."""
+    cpus: tuple[float, ...]
+    """Of each host."""
 
     def times(self, scale: float) -> _Added:
         """For so many times as many turns."""
@@ -95,15 +95,16 @@ class BlockForesight:
         base = self._base(threads)
         sides = Machinery(base, self._processors)
         if way[0] == SOCKET:
-            return Network(self._hosts(base), 0.0, self._waiting_s)
+            return Network(self._hosts(base, base), 0.0, self._waiting_s)
         added = self._added(way, threads)
         if added is None:
             return None
         added = added.times(self._scale(base, added))
         application_s = sides.application_s + added.application_s
         database_s = sides.database_s + added.database_s
-        needed = (application_s + database_s,) if len(added.left) == 1 else (application_s, database_s)
-        hosts = tuple(Host(*each) for each in zip(needed, added.link_s, added.left, strict=True))
+        needed = (application_s + database_s,) if len(added.cpus) == 1 else (application_s, database_s)
+        cpus = [count * self._left(base) for count in added.cpus]
+        hosts = tuple(Host(*each) for each in zip(needed, added.link_s, cpus, strict=True))
         return Network(hosts, added.wire_s, self._waiting_s + added.waiting_s, added.waking_s)
 
     def fewer_turns(self, network: Network, way: Way, threads: int, share: float) -> Network:
@@ -129,16 +130,23 @@ class BlockForesight:
     @cached_property
     def _waiting_s(self) -> float:
         """Of the real page on sockets."""
-        return self._waiting_of(self._bases[min(self._bases)])
+        fewest = self._bases[min(self._bases)]
+        return self._waiting_of(fewest, fewest)
 
-    def _waiting_of(self, arm: PageTrials) -> float:
-        network = Network(self._hosts(arm), _wire_s(arm), 0.0, _waking_s(arm))
+    def _waiting_of(self, arm: PageTrials, on_sockets: PageTrials) -> float:
+        network = Network(self._hosts(arm, on_sockets), _wire_s(arm), 0.0, _waking_s(arm))
         return network.waiting_for(arm.page_s, arm.threads).waiting_s
 
-    def _hosts(self, arm: PageTrials) -> tuple[Host, ...]:
-        sides = Machinery(arm, self._processors).sides
+    def _hosts(self, arm: PageTrials, on_sockets: PageTrials) -> tuple[Host, ...]:
+        """What strangers leave is read on sockets, where a page always wants a processor: what it leaves idle elsewhere, they fill."""
+        sides, left = Machinery(arm, self._processors).sides, self._left(on_sockets)
         shared = overlap(arm.threads, _wire_s(arm) / arm.page_s)
-        return tuple(Host(side.own_s, side.link_s / shared, side.cpus - side.strangers) for side in sides)
+        return tuple(Host(side.own_s, side.link_s / shared, side.cpus * left) for side in sides)
+
+    def _left(self, on_sockets: PageTrials) -> float:
+        """A share of each processor."""
+        (side,) = Machinery(on_sockets, self._processors).sides
+        return 1 - side.strangers / side.cpus
 
     def _added(self, way: Way, threads: int) -> _Added | None:
         if (way, threads) not in self._known:
@@ -152,16 +160,17 @@ class BlockForesight:
         on_sockets, there = _nearest(pairs, threads)
         fewest = pairs[min(pairs)]
         here, yonder = Machinery(on_sockets, self._processors), Machinery(there, self._processors)
-        hosts = self._hosts(there)
+        sides = Machinery(there, self._processors).sides
+        shared = overlap(there.threads, _wire_s(there) / there.page_s)
         return _Added(
             application_s=yonder.application_s - here.application_s,
             database_s=yonder.database_s - here.database_s,
-            waiting_s=self._waiting_of(fewest[1]) - self._waiting_of(fewest[0]),
+            waiting_s=self._waiting_of(fewest[1], fewest[0]) - self._waiting_of(fewest[0], fewest[0]),
             wire_s=_wire_s(there),
             waking_s=_waking_s(there),
             turns=turns_a_page(there),
-            link_s=tuple(host.link_s for host in hosts),
-            left=tuple(host.cpus for host in hosts),
+            link_s=tuple(side.link_s / shared for side in sides),
+            cpus=tuple(side.cpus for side in sides),
         )
 
     def _pairs(self, way: Way) -> dict[int, tuple[PageTrials, PageTrials]]:

@@ -102,6 +102,11 @@ def _flips(crossing: Crossing, choices: Sequence[PageChoice]) -> str:
         text = f"and a second machine pays from {ms_interval(crossing.measured_ms)} of application CPU a page"
         return text + (f" (foreseen: {foreseen})" if foreseen else "")
     aside = f" (foreseen: from {foreseen})" if foreseen else ""
+    if foreseen is None and crossing.without_link_cpu_ms is not None:
+        aside = (
+            " (nor foreseen: the emulated link takes CPU from both machines; without that the model sees it pay from "
+            f"{milliseconds(crossing.without_link_cpu_ms)} ms)"
+        )
     if crossing.always == "one":
         return f"and a second machine pays nowhere up to {most} ms of application CPU a page{aside}"
     if crossing.always == "two":
@@ -137,7 +142,9 @@ def _link(told: PageFindings) -> str:
     moved = [
         f"the {each.page} page would cross at {milliseconds(each.without_link_cpu_ms)} ms"
         for each in told.crossings
-        if each.without_link_cpu_ms is not None and any(_same(each, choice) for choice in shown.values())
+        if each.without_link_cpu_ms is not None
+        and each.predicted_ms is not None  # else the answer has said it
+        and any(_same(each, choice) for choice in shown.values())
     ]
     return text + (f"; without that the model says {', '.join(moved)} of application CPU" if moved else "") + "."
 
