@@ -200,8 +200,23 @@ def test_several_links_are_told_apart() -> None:
     assert words.where(far, both) == "two, network 2ms" and words.where(two, both) == "two, network 0.2ms"
 
 
+def test_a_path_has_one_colour_on_every_chart() -> None:
+    two = next(arm for arm in findings().arms if arm.machines == 2)
+    far = two.model_copy(update={"arm": "far", "rtt_ms": 2.04})
+    colours = page_charts.path_colours(findings().model_copy(update={"arms": (*findings().arms, far)}))
+    assert len(set(colours.values())) == len(colours) == 4
+    assert colours["one, sockets"] == page_charts.path_colours(findings())["one, sockets"]
+
+
 def test_shares_are_short_and_a_few_are_not_none() -> None:
-    assert [words.share(value) for value in (0, 0.0004, 0.0123, 0.5, 1)] == ["0", "< 0.1 %", "1.2 %", "50 %", "100 %"]
+    assert [words.share(value) for value in (0, 0.0004, 0.0123, 0.5, 0.9999, 1)] == [
+        "0",
+        "< 0.1 %",
+        "1.2 %",
+        "50 %",
+        "99 %",
+        "100 %",
+    ]
 
 
 def test_the_emulators_cpu_is_in_no_sum_and_is_said() -> None:

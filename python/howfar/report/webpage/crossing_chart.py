@@ -12,7 +12,7 @@ import altair as alt
 from howfar.analysis.page.findings import Crossing, PageChoice
 from howfar.analysis.summary import Summary
 from howfar.report import palette
-from howfar.report.charts import PHONE, Drawable, log_ticks, values
+from howfar.report.charts import PHONE, Drawable, values
 from howfar.report.webpage import words
 from howfar.report.webpage.words import Setting
 
@@ -100,8 +100,13 @@ class _Frame:
         scale = alt.Scale(type="log" if logarithmic else "linear", domain=list(self.across), nice=False)
         axis = alt.Axis(grid=False, format=".3~r", labelOverlap=True)
         if logarithmic:
-            axis = alt.Axis(grid=False, format=".3~r", labelOverlap=True, values=log_ticks(*self.across))
+            axis = alt.Axis(grid=False, format=".3~r", labelOverlap=True, values=self._ticks())
         return alt.X(f"{field}:Q", scale=scale, axis=axis, title="application's CPU a page, ms, its own needs included")
+
+    def _ticks(self) -> list[float]:
+        low, high = self.across
+        ticks = (lead * 10.0**decade for decade in range(-3, 5) for lead in (1, 2, 5))
+        return [tick for tick in ticks if low <= tick <= high]
 
     def y(self, field: str = "ratio") -> alt.Y:
         low, high = self.heights

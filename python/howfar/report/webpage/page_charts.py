@@ -17,6 +17,9 @@ from howfar.report.webpage import tables, words
 ROW = 34
 PARTS = ("computing as asked", "MySQL turns", "Redis turns", "Memcached turns", "connects", "application, waiting")
 COLOURS = (palette.PARTS[4], palette.PARTS[0], palette.PARTS[3], palette.PARTS[1], palette.PARTS[2], palette.PARTS[5])
+SIGNED = "datum.value == 0 ? '0' : format(100 * datum.value, '+.0f') + ' %'"
+"""Labels of an axis of shares."""
+
 BAR = 0.1
 """Within this the model is to be."""
 
@@ -123,12 +126,14 @@ def latency(summary: Summary, width: int) -> Drawable | None:
     if not panels:
         return None
     names = list(dict.fromkeys(row["path"] for rows in panels.values() for row in rows))
+    colours = path_colours(findings)
+    look = alt.Scale(domain=names, range=[colours[name] for name in names])
     narrow = width < PHONE
     seen = [row["ms"] for rows in panels.values() for row in rows] + [words.DEGRADED_MS]
     heights = min(seen) / 1.15, max(seen) * 1.3
     each = width if narrow or len(panels) == 1 else (width - 60) // 2
     charts = [
-        _latency_panel(title, rows, names, heights, (each, width), first=index == 0 or narrow)
+        _latency_panel(title, rows, names, heights, look, (each, width), first=index == 0 or narrow)
         for index, (title, rows) in enumerate(panels.items())
     ]
     if len(charts) == 1:
@@ -143,6 +148,7 @@ def _latency_panel(
     rows: list[dict[str, Any]],
     names: list[str],
     heights: tuple[float, float],
+    look: alt.Scale,
     widths: tuple[int, int],
     first: bool,
 ) -> Drawable:
@@ -153,7 +159,6 @@ def _latency_panel(
     ticks = [tail for tail in (1, 2, 10, 100, 1000, 10_000) if tail <= last]
     label = "datum.value <= 1 ? 'min' : format(100 * (1 - 1 / datum.value), '~r') + ' %'"
     legend = alt.Legend(orient="top", title=None, columns=1 if whole < PHONE else 4, labelLimit=180)
-    scale = alt.Scale(domain=names, range=pick(palette.SERIES, len(names)))
     dashes = alt.Scale(domain=names, range=pick(palette.DASHES, len(names)))
     x = alt.X(
         "tail:Q",
@@ -172,7 +177,7 @@ def _latency_panel(
         line.encode(
             x=x,
             y=y,
-            color=alt.Color("path:N", sort=names, scale=scale, legend=legend),
+            color=alt.Color("path:N", sort=names, scale=look, legend=legend),
             strokeDash=alt.StrokeDash("path:N", sort=names, scale=dashes, legend=legend),
         )
     ]
@@ -196,7 +201,6 @@ def foreseen(summary: Summary, width: int) -> Drawable | None:
     arms = [arm for arm in findings.arms if arm.predicted_error is not None] if findings else []
     if findings is None or not arms:
         return None
-    paths = list(dict.fromkeys(words.where(arm, findings) for arm in arms))
     pages = list(dict.fromkeys(arm.page for arm in arms))
     rows = [{"series": _series(arm, findings), "ms": arm.p50_ms, "off": arm.predicted_error or 0.0} for arm in arms]
     names = {_series(arm, findings): arm for arm in arms}
@@ -209,9 +213,10 @@ def foreseen(summary: Summary, width: int) -> Drawable | None:
         title="p50 measured, ms",
     )
     scale = alt.Scale(domain=[-farthest, farthest], nice=False)
-    y = alt.Y("off:Q", scale=scale, axis=alt.Axis(format="+.0%", tickCount=7), title="foreseen, over measured")
+    y = alt.Y("off:Q", scale=scale, axis=alt.Axis(labelExpr=SIGNED, tickCount=7), title="foreseen, over measured")
     legend = alt.Legend(orient="top", title=None, labelLimit=180, columns=2 if width < PHONE else 4, symbolOpacity=1)
-    colours = [palette.SERIES[1 + paths.index(words.where(arm, findings)) % 7] for arm in names.values()]
+    of_paths = path_colours(findings)
+    colours = [of_paths[words.where(arm, findings)] for arm in names.values()]
     shapes = [palette.SHAPES[pages.index(arm.page) % 8] for arm in names.values()]
     series = list(names)
     colour = alt.Color("series:N", sort=series, scale=alt.Scale(domain=series, range=colours), legend=legend)
@@ -222,6 +227,20 @@ def foreseen(summary: Summary, width: int) -> Drawable | None:
     return alt.layer(
         band.encode(y=y, y2="to:Q"), right.encode(y=y), points.encode(x=x, y=y, color=colour, shape=shape)
     ).properties(width=width, height=200)
+
+
+PATHS = ("socket", "tcp", "remote", "forwarded-socket")
+
+
+def path_colours(findings: PageFindings) -> dict[str, str]:
+    """Of each path its own, on every chart the same; further links take what is left."""
+    wheres = {words.where(arm, findings): arm.path for arm in findings.arms}
+    found: dict[str, str] = {}
+    left = [*palette.SERIES[len(PATHS) :], *palette.SERIES]
+    for name, path in wheres.items():
+        own = palette.SERIES[PATHS.index(path)] if path in PATHS else left[0]
+        found[name] = own if own not in found.values() else left.pop(0)
+    return found
 
 
 def _series(arm: PageArm, findings: PageFindings) -> str:

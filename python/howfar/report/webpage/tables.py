@@ -249,6 +249,8 @@ def agreement(findings: PageFindings, wide: bool = False) -> Table | None:
     ]
     if not pairs:
         return None
+    pages = words.pages(findings)
+    pairs.sort(key=lambda pair: (pages.index(pair[0].page), -pair[0].threads, pair[0].app_cpu_ns, pair[0].machines))
     settings = words.names([words.setting_of(arm) for arm, _ in pairs])
     rows = tuple(
         (

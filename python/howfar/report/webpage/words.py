@@ -131,9 +131,11 @@ def with_limits(found: Estimate | None) -> str:
 def share(value: float) -> str:
     """Of pages: `0`, `< 0.1 %`, `4.2 %`, `100 %`."""
     percent = value * 100
-    if percent == 0 or percent >= 99.95:
-        return f"{percent:.0f} %" if percent else "0"
-    return "< 0.1 %" if percent < 0.1 else f"{percent:.2g} %"
+    if value in (0, 1):
+        return "100 %" if value else "0"
+    if percent < 0.1:
+        return "< 0.1 %"
+    return f"{percent:.1f} %" if percent < 10 else f"{min(percent, 99):.0f} %"  # 100 %: every page
 
 
 def path_cpu_ms(arm: PageArm) -> float:
