@@ -3,6 +3,7 @@ see it; what goes wrong is said. And the doctor's lines for PHP, run by PHP."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -18,7 +19,7 @@ from howfar.errors import HowfarError, MissingError
 from howfar.lab.application.php_fpm import find_php_fpm
 from howfar.lab.servers.kinds import find_server
 from tests.lab.php_scenario import CHILDREN, CPU_NS, PAGES, ROUNDS, VISITS
-from tests.lab.sandboxes import PATIENCE_S
+from tests.lab.sandboxes import PATIENCE_S, wait_until
 from tests.lab.undisturbed import lasting
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
@@ -193,3 +194,41 @@ def test_a_php_without_an_extension_says_what_to_install(tmp_path: Path, monkeyp
         find_php_fpm()
     assert "pdo_mysql, redis, memcached" in found.value.message
     assert "apt-get install --no-install-recommends php-fpm php-mysql php-redis php-memcached" in found.value.advice
+
+
+_HOLDS = """
+import sys, time
+from pathlib import Path
+from howfar.lab.application.php_fpm import PhpFpm, find_php_fpm
+from howfar.lab.hosts import Host, usable_cpus
+pool = PhpFpm(find_php_fpm(), Path(sys.argv[1]), Host("client", None).launcher(usable_cpus()), 2)
+pool.become_ready()
+print(pool.pid, flush=True)
+time.sleep(60)
+"""
+
+
+def test_without_a_sandbox_it_ends_with_who_started_it(tmp_path: Path) -> None:
+    try:
+        find_php_fpm()
+    except MissingError as error:
+        pytest.skip(error.message)
+    holder = subprocess.Popen([sys.executable, "-c", _HOLDS, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    group = int(holder.stdout.readline())
+    assert len(_members(group)) == 3  # FPM and two children
+    holder.kill()
+    holder.wait()
+    wait_until(lambda: not _members(group), "PHP-FPM and its children have ended")
+
+
+def _members(group: int) -> list[int]:
+    """Living processes of a process group."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                state, _, its_group = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
+                if int(its_group) == group and state != "Z":
+                    found.append(int(entry.name))
+    return found

@@ -18,6 +18,7 @@ from typing import Any
 
 from howfar.engine.process import Launcher
 from howfar.errors import LabError, MissingError
+from howfar.lab import sandbox
 from howfar.lab.application.fastcgi import Answer, ask
 from howfar.lab.hosts import Companion
 
@@ -31,6 +32,17 @@ _NEEDED = ("pdo_mysql", "redis", "memcached", "zend opcache")
 _LEAST_QUEUE = 511
 _READY_S = 20.0
 _POLL_S = 0.003
+_WATCH = (
+    "setpriv",
+    "--pdeathsig",
+    "TERM",
+    "--",
+    "sh",
+    "-c",
+    'trap "kill -s KILL -- -$1 0" TERM; sleep infinity & wait',
+    "sh",
+)
+"""Children of FPM outlive it where it is killed. Without a sandbox, whose end is theirs, a shell ends their group when we die."""
 _LOG_LINES = 8
 _LOSS = " exited on signal "
 """As FPM writes of a child that it did not end."""
@@ -147,6 +159,9 @@ class PhpFpm:
                 stderr=output,
             )
         self.pid = self._companion.pid
+        self._watch: Companion | None = None
+        if not sandbox.inside():
+            self._watch = Companion(launcher, [*_WATCH, str(self.pid)], stdin=subprocess.DEVNULL)
 
     def become_ready(self) -> dict[str, Any]:
         """Until it answers. What it says of itself: `php/about.php`. Raises LabError."""
@@ -193,6 +208,8 @@ class PhpFpm:
 
     def stop(self) -> None:
         self._companion.end()
+        if self._watch is not None:
+            self._watch.end()
 
     def _about(self) -> dict[str, Any]:
         answer = ask(self.socket, parameters(PAGES / "about.php"), _READY_S)
