@@ -55,9 +55,9 @@ def _one_computer(summary: Summary, findings: PageFindings) -> str:
     if not _emulator_cpus(busiest):
         return said + "What the link took of them is not known in this run."
     said += (
-        f"It took up to {figures.cpus(_emulator_cpus(busiest))}{of} CPUs ({busiest.arm}), "
-        f"{words.ms(busiest.cpu_ms[words.INSTRUMENT])} ms a page, which real machines would have for the page: two machines are a "
-        "little better than they look here. "
+        f"It took up to {figures.cpus(_emulator_cpus(busiest))}{of} CPUs ({busiest.arm}): "
+        f"{words.ms(busiest.cpu_ms[words.INSTRUMENT])} ms a page beside {words.ms(words.path_cpu_ms(busiest))} ms of all others. Real "
+        "machines would have it for pages, so two of them are better than they look here. "
     )
     freed = [
         f"the {found.page} page {words.milliseconds(found.without_link_cpu_ms)} ms instead of {words.milliseconds(found.predicted_ms)}"
@@ -75,8 +75,8 @@ def _small(summary: Summary) -> str:
     each = summary.machine_cpus // 2
     return (
         f"A machine here is {each} CPU{'' if each == 1 else 's'}, half of this computer's, for one machine as for each of two: the "
-        "second machine doubles the CPUs. Machines with more CPUs need as many times more pages in flight to be full; what a turn "
-        "costs, and where two machines begin to pay, is the same as long as there are enough pages in flight to fill one."
+        "second machine doubles the CPUs. Machines with more CPUs need as many times more pages in flight to be full. Where two "
+        "begin to pay with them was not measured here; by the model it is the same, if pages in flight grow with the CPUs."
     )
 
 
@@ -129,8 +129,8 @@ def _memory(findings: PageFindings) -> str:
         else ""
     )
     return (
-        "Yes: tables fit the buffer pool, the stores hold all their keys, so no turn waits for a disk, on one machine or on two. "
-        f"Where turns wait for disks, the way to the database matters less.{opcode}"
+        "Yes: the stores hold all their keys, and a trial in which the server read from the files of its tables is void. Where turns "
+        f"wait for disks, the way to the database matters less.{opcode}"
     )
 
 
@@ -155,8 +155,9 @@ def _waking(findings: PageFindings) -> str:
     each = ", ".join(f"{words.SERVICES.get(service, service)} {words.ms(more)} µs" for _, service, more, _ in found)
     return (
         f"Both. With {words.in_flight(arm.threads)} ({arm.arm}) a turn takes longer than over loopback TCP by: {each}. The link's "
-        f"round trip at rest is {words.ms(rtt)} µs; what is more, or less, is mostly that a process on an idle CPU must be woken at "
-        "each end, which on one machine the processes do for each other, and which costs more in a virtual machine than on its host."
+        f"round trip at rest is {words.ms(rtt)} µs. What is beyond it this run does not take apart: on two machines a process on an "
+        "idle CPU must be woken at each end of each turn, which costs more in a virtual machine than on its host, and where others "
+        "use the CPUs it waits for its turn."
     )
 
 
