@@ -226,6 +226,9 @@ def test_the_emulators_cpu_is_in_no_sum_and_is_said() -> None:
     asked = dict(questions(summary()))
     assert "took up to" in asked["Two machines in one computer?"]
     assert "6.4 ms instead of 11.1" in asked["Two machines in one computer?"]
+    unseen = changed(crossings=(crossing(predicted_ms=None, measured_ms=None, always="one"),))
+    assert "6.4 ms instead of nowhere" in dict(questions(unseen))["Two machines in one computer?"]
+    assert "by the model: from 6.4 ms" in html.render(unseen) and "foreseen: nowhere" in html.render(unseen)
 
 
 def test_a_sceptic_is_answered_from_the_run() -> None:

@@ -42,6 +42,10 @@ def _card(setting: words.Setting, findings: PageFindings, crossing: Crossing | N
     ]
     if crossing is not None:
         lines.append(f"{_pays(crossing)}{_foreseen(crossing)}")
+        if crossing.without_link_cpu_ms is not None:
+            lines.append(
+                f"without the emulator's CPU, by the model: from {words.milliseconds(crossing.without_link_cpu_ms)} ms"
+            )
     if script:
         lines.append(script)
     said = f"<div>{sentence(lines[0])}</div>" + "".join(

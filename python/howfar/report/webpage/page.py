@@ -23,10 +23,10 @@ def body(summary: Summary) -> str:
             _choices(findings),
             sections.advice(summary),
             gallery.split(summary),
-            grid_page.section(tables.turns(findings, wide=True)),
+            grid_page.section(tables.turns(findings, wide=True), "main stack"),
             gallery.latency(summary),
             gallery.foreseen(summary),
-            grid_page.section(tables.agreement(findings, wide=True)),
+            grid_page.section(tables.agreement(findings, wide=True), "main stack"),
             _cpu(findings),
             grid_page.section(tables.published(findings)),
             grid_gallery.drift(summary),
@@ -67,7 +67,9 @@ def _choices(findings: PageFindings) -> str:
 def _cpu(findings: PageFindings) -> str:
     chief = [arm for setting in words.chief(findings) for arm in words.arms_of(findings, setting)]
     every = details("The same of every arm", grid_page.section(tables.cpu(findings, findings.arms)))
-    return grid_page.section(tables.cpu(findings, chief)) + (every if len(findings.arms) > len(chief) else "")
+    return grid_page.section(tables.cpu(findings, chief), "main stack") + (
+        every if len(findings.arms) > len(chief) else ""
+    )
 
 
 def _every(findings: PageFindings) -> str:
