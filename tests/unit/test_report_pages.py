@@ -93,6 +93,15 @@ def test_the_first_screen_of_a_page_answers() -> None:
     assert "two machines are better" in top and "one machine is better" in top
 
 
+def test_an_answer_of_many_clauses_leaves_room_for_the_chart() -> None:
+    lead, rest = "It depends on the page", f": {'a clause; ' * 60}the end."
+    made = changed(sentences=(lead + rest,)).model_copy(update={"verdict": lead + rest})
+    top = html.render(made)
+    assert f'<p class="verdict">{lead}.</p>' in top and top.index(rest) > top.index("<svg")
+    one_block = made.model_copy(update={"verdict": f"One block: no answer yet. So far: {lead}{rest}"})
+    assert "One block: no answer yet." in html.render(one_block).split("</p>")[0]
+
+
 def test_a_page_is_small_whole_and_fetches_nothing() -> None:
     text = written()
     assert len(text.encode()) < PAGE_BYTES_MOST

@@ -40,7 +40,7 @@ def body(summary: Summary) -> str:
 
 def _answer(summary: Summary, findings: PageFindings) -> str:
     """Answer, flip and chart: all of it on the first screen."""
-    first, rest = first_sentences(summary.verdict)
+    first, rest = _said_large(summary, findings)
     items = "".join(f"<li>{sentence(line)}</li>" for line in [*rest, *said(findings, summary.verdict)])
     noise = f'<p class="small">{sentence(line)}</p>' if (line := figures.noise_line(summary)) else ""
     return (
@@ -52,6 +52,18 @@ def _answer(summary: Summary, findings: PageFindings) -> str:
         + (f"<ul>{items}</ul>" if items else "")
         + f'<p class="muted small">{sentence(head_line(summary))}.</p>{noise}'
     )
+
+
+MUCH = 360
+"""Characters of an answer in large letters, with which the chart is still on the first screen."""
+
+
+def _said_large(summary: Summary, findings: PageFindings) -> tuple[str, list[str]]:
+    """An answer of many clauses is large as far as its first colon: the cards say the rest, and below it stands whole."""
+    verdict = summary.verdict
+    if len(verdict) > MUCH and findings.sentences and verdict == findings.sentences[0] and gallery.cards(findings):
+        return f"{verdict.partition(': ')[0]}.", [verdict]
+    return first_sentences(verdict)
 
 
 def _choices(findings: PageFindings) -> str:

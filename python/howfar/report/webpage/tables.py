@@ -286,7 +286,6 @@ def cpu(findings: PageFindings, arms: Sequence[PageArm]) -> Table | None:
     """CPU a page by who spent it, and how full the machines were."""
     roles = [role for role in ROLES if any(role in arm.cpu_ms for arm in arms)]
     roles += sorted({role for arm in arms for role in arm.cpu_ms} - set(roles))
-    machines = [name for name in ("both", "application", "database") if any(name in arm.busy for arm in arms)]
     if not roles:
         return None
     settings = words.names([words.setting_of(arm) for arm in arms])
@@ -294,17 +293,23 @@ def cpu(findings: PageFindings, arms: Sequence[PageArm]) -> Table | None:
         (
             f"{name}: {words.where(arm, findings)}",
             *(words.ms(arm.cpu_ms.get(role)) for role in roles),
-            *(share(arm.busy.get(machine)) for machine in machines),
+            _busy(arm),
         )
         for name, arm in zip(settings, arms, strict=True)
     )
-    called = {"both": "one machine", "application": "application's", "database": "servers'"}
     heads = (
         ("CPU ms a page", ""),
         *((("link's", "emulator") if role == "link" else (role, "")) for role in roles),
-        *((called[machine], "CPUs busy") for machine in machines),
+        ("CPUs", "busy"),
     )
-    return Table("Who spends the CPU", heads, rows)
+    note = "CPUs busy: of the one machine; of two, the application's and the servers'."
+    return Table("Who spends the CPU", heads, rows, (note,))
+
+
+def _busy(arm: PageArm) -> str:
+    """`99 %`; of two machines `41 %, 87 %`."""
+    found = [arm.busy[machine] for machine in ("both", "application", "database") if machine in arm.busy]
+    return ", ".join(f"{value * 100:.0f} %" for value in found) or figures.UNKNOWN
 
 
 def published(findings: PageFindings) -> Table | None:
