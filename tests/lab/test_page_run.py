@@ -45,6 +45,7 @@ count = 200
 rounds = 2
 point_selects = 1
 simple_ranges = 1
+sums = 1
 redis_gets = 1
 redis_multi_gets = 1
 memcached_gets = 1
@@ -60,7 +61,7 @@ rtt = "20ms" # the longer, the more lateness is forgiven: tests may meet a busy 
 path = "socket"
 application = "php"
 {TIMING}"""
-TURNS = {"mysql": 4, "redis": 4, "memcached": 2}
+TURNS = {"mysql": 6, "redis": 4, "memcached": 2}
 KEYS_READ = {"redis": 22, "memcached": 2}
 KEYS = f"""
 name = "tiny"

@@ -32,6 +32,8 @@ redis_gets = 2
 rounds = 4
 point_selects = 5
 simple_ranges = 1
+sums = 2
+sum_rows = 30
 index_updates = 2
 redis_gets = 3
 redis_multi_gets = 1
@@ -104,6 +106,7 @@ REFUSED = [
     ('page = ["small", "large"]\n', "", "the workload page needs a page: name a shape", "small, large"),
     ('"small", "large"]', '"small", "huge"]', "there is no [pages.huge] (there: small, large)", ""),
     ('placement = "machines"', 'placement = "isolated"', 'pages ask for placement = "machines"', ""),
+    ("sum_rows = 30", "sum_rows = 1001", "a range of 1001 rows is more than the table has", ""),
     ("tables = 1\n", "tables = 2\n", "a page reads one table", ""),
     ("redis_gets = 2", "redis_gets = -2", "pages.small.redis_gets = -2", ""),
     ("redis_gets = 2", "redis_get = 2", "10: unknown field pages.small.redis_get", "rounds, point_selects"),
@@ -170,7 +173,7 @@ def test_a_script_takes_the_turns_of_its_shape(tmp_path: Path) -> None:
         assert turns(script) == shape.by_service
         assert sum(turns(script).values()) == shape.turns
         assert list(script.services) == list(shape.by_service), "no service that it does not ask"
-    assert plan.pages["large"].by_service == {"mysql": 40, "redis": 16, "memcached": 8}
+    assert plan.pages["large"].by_service == {"mysql": 48, "redis": 16, "memcached": 8}
 
 
 def test_application_cpu_is_dealt_to_the_rounds(tmp_path: Path) -> None:
@@ -197,6 +200,7 @@ def test_updates_are_in_one_transaction_and_ranges_are_whole(tmp_path: Path) -> 
     (first,) = sql["range"].parameters
     assert first.kind == "integer"
     assert first.high + plan.workload.range_size - 1 == plan.data.table_size
+    assert sql["total"].sql.endswith("BETWEEN ? AND ? + 29")
     assert sql["range"].sql.endswith(f"LIMIT {plan.workload.range_size}")
 
 

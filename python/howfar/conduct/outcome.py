@@ -64,18 +64,19 @@ def _services(job: LoadJob | PageJob, finished: Finished) -> tuple[ServiceRecord
     )
 
 
-def load_facts(job: LoadJob | PageJob, outcome: LoadOutcome, writes: bool) -> LoadFacts:
-    """`writes`: each transaction of the workload has something to commit."""
+def load_facts(job: LoadJob | PageJob, outcome: LoadOutcome, commits_each: int) -> LoadFacts:
+    """`commits_each`: how often a transaction of the workload, or a page, has something to commit."""
     finished = outcome.finished
     if isinstance(job, PageJob):
         receipts = {name: receipt.model_dump(mode="json") for name, receipt in outcome.ready.services.items()}
-        return LoadFacts(_page_turn_ns(finished), sessions=receipts)
+        commits = commits_each * finished.transactions or None
+        return LoadFacts(_page_turn_ns(finished), commits, sessions=receipts)
     turn_ns = job.connections * finished.elapsed_ns / max(finished.turns, 1)
-    if not writes or not finished.transactions:
+    if not commits_each or not finished.transactions:
         return LoadFacts(turn_ns)
     by_kind = {histogram.kind: histogram for histogram in finished.histograms}
     commit = by_kind.get("commit") or by_kind.get("transaction")  # without BEGIN and COMMIT the statement commits
-    return LoadFacts(turn_ns, finished.transactions, None if commit is None else commit.p50_ns)
+    return LoadFacts(turn_ns, commits_each * finished.transactions, None if commit is None else commit.p50_ns)
 
 
 def _page_turn_ns(finished: Finished) -> float:

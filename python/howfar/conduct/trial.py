@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from howfar.conduct.fault.crash import Ground, run_crash
 from howfar.conduct.fault.fallback import run_fallback
 from howfar.conduct.fault.moments import fault_after_ns
-from howfar.conduct.jobs import job_of
+from howfar.conduct.jobs import commits_each, job_of
 from howfar.conduct.outcome import load_facts, measured, not_as_asked
 from howfar.conduct.schedule import Place
 from howfar.engine.messages import Finished, LoadJob, Measuring, PageJob
@@ -19,7 +19,6 @@ from howfar.errors import EngineError, LabError
 from howfar.lab.stage import Laboratory, Stage, WindowWatch
 from howfar.plan.cells import stream_seed
 from howfar.plan.types import Plan, breaks
-from howfar.plan.workload import NOT_A_COMMIT
 from howfar.results.records import (
     Arm,
     CrashRecord,
@@ -98,7 +97,7 @@ def run_trial(
                 after_ns = fault_after_ns(seed, place.block, place.attempt, arm.name, plan.timing.measure_ns)
                 _break(job, str(arm.factors["fault"]), after_ns, stage, instruments, on_event, seen)
             else:
-                _measure(job, stage, instruments, on_event, seen, writes=plan.workload.kind not in NOT_A_COMMIT)
+                _measure(job, stage, instruments, on_event, seen, commits_each=commits_each(plan, arm))
     except (LabError, EngineError) as error:
         seen.void_reason = error.message
     return Trial(
@@ -161,7 +160,7 @@ def _measure(
     on_event: Callable[[Event], None],
     seen: _Seen,
     *,
-    writes: bool,
+    commits_each: int,
 ) -> None:
     watch: Watch | None = None
     around: WindowWatch | None = None
@@ -185,7 +184,7 @@ def _measure(
     session = outcome.ready.receipt.model_dump(mode="json")
     seen.measured = measured(job, outcome)
     seen.receipt = {"session": session}
-    obtained = stage.obtained(session, load_facts(job, outcome, writes))
+    obtained = stage.obtained(session, load_facts(job, outcome, commits_each))
     seen.receipt |= obtained.receipt
     if obtained.violations:
         seen.void_reason = "; ".join(obtained.violations)

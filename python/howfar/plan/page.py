@@ -36,6 +36,9 @@ class PageShape(Part):
     """Of a row by its id. A page reads and writes the first table of `Data`."""
     simple_ranges: Count = 0
     """Of `range_size` rows."""
+    sums: Count = 0
+    """Over `sum_rows` rows: work for the database, and one row for the application."""
+    sum_rows: int = Field(default=1000, ge=1)
     redis_gets: Count = 0
     redis_multi_gets: Count = 0
     """Of ten keys."""
@@ -52,7 +55,9 @@ class PageShape(Part):
     @property
     def by_service(self) -> dict[str, int]:
         """Turns of a page to each service that it needs, in the order MySQL, Redis, Memcached."""
-        statements = self.point_selects + self.simple_ranges + (self.index_updates + 2 if self.index_updates else 0)
+        statements = (
+            self.point_selects + self.simple_ranges + self.sums + (self.index_updates + 2 if self.index_updates else 0)
+        )
         turns = {
             "mysql": statements,
             "redis": self.redis_gets + self.redis_multi_gets,
@@ -69,6 +74,7 @@ class PageShape(Part):
         kinds = (
             (self.point_selects, "point select"),
             (self.simple_ranges, f"range of {range_size} rows"),
+            (self.sums, f"sum over {self.sum_rows} rows"),
             (self.redis_gets, "Redis get"),
             (self.redis_multi_gets, f"Redis get of {MULTI} keys"),
             (self.memcached_gets, "Memcached get"),
@@ -138,7 +144,10 @@ def _check_shapes(plan: Plan) -> None:
         raise refuse("pages are plain: PHP's Memcached cannot encrypt, nor can the server on a socket")
     if plan.data.tables != 1:
         raise refuse("a page reads one table: tables = 1 in [data]")
-    if plan.workload.range_size > plan.data.table_size:
-        raise refuse("range_size is more than the table has rows")
+    most = max(
+        plan.workload.range_size, *(plan.pages[name].sum_rows for name in factors.page if plan.pages[name].sums), 1
+    )
+    if most > plan.data.table_size:
+        raise refuse(f"a range of {most} rows is more than the table has")
     if max(factors.threads) > MOST_IN_FLIGHT:
         raise refuse(f"at most {MOST_IN_FLIGHT} pages in flight: each has a process or a thread of its own")

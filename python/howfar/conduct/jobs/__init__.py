@@ -8,9 +8,10 @@ from howfar.conduct.jobs.statements import statements_job
 from howfar.engine.messages import LoadJob, PageJob
 from howfar.lab.stage import Stage
 from howfar.plan.types import Plan
+from howfar.plan.workload import NOT_A_COMMIT
 from howfar.results.records import Arm
 
-__all__ = ["job_of"]
+__all__ = ["commits_each", "job_of"]
 
 
 def job_of(plan: Plan, arm: Arm, stage: Stage, seed: int) -> LoadJob | PageJob:
@@ -22,3 +23,11 @@ def job_of(plan: Plan, arm: Arm, stage: Stage, seed: int) -> LoadJob | PageJob:
             return keys_job(plan, arm, stage, seed)
         case _:
             return statements_job(plan, arm, stage, seed)
+
+
+def commits_each(plan: Plan, arm: Arm) -> int:
+    """How often a transaction, or a page, of the arm has something to commit."""
+    if plan.workload.kind == "page":
+        shape = plan.pages[str(arm.factors["page"])]
+        return shape.rounds if shape.index_updates else 0
+    return 0 if plan.workload.kind in NOT_A_COMMIT else 1

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from howfar.conduct.jobs.keys import key_value
 from howfar.engine.messages import CpuStep, FastCgi, GetStep, PageJob, PageScript, QueryStep, Service
 from howfar.engine.page import PageStep, ServiceName
-from howfar.engine.workloads import CustomStatement, IntegerValues
+from howfar.engine.workloads import CustomStatement, IntegerValues, SameValue
 from howfar.lab.fill import fill_keys
 from howfar.lab.stage import Stage
 from howfar.plan.page import MULTI, PageShape
@@ -78,19 +78,24 @@ def _statements(shape: PageShape, plan: Plan) -> tuple[CustomStatement, ...]:
     if shape.simple_ranges:
         sql = f"SELECT c FROM {_TABLE} WHERE id >= ? ORDER BY id LIMIT {size}"
         found.append(_statement("range", sql, IntegerValues(high=rows - size + 1)))
+    if shape.sums:
+        sql = f"SELECT SUM(k) FROM {_TABLE} WHERE id BETWEEN ? AND ? + {shape.sum_rows - 1}"
+        first = IntegerValues(high=rows - shape.sum_rows + 1)
+        found.append(_statement("total", sql, first, SameValue(statement="total", index=0)))
     if shape.index_updates:
         update = _statement("update", f"UPDATE {_TABLE} SET k = k + 1 WHERE id = ?", point)
         found += [_statement("begin", "BEGIN"), update, _statement("commit", "COMMIT")]
     return tuple(found)
 
 
-def _statement(name: str, sql: str, *parameters: IntegerValues) -> CustomStatement:
+def _statement(name: str, sql: str, *parameters: IntegerValues | SameValue) -> CustomStatement:
     return CustomStatement(name=name, sql=sql, parameters=parameters)
 
 
 def _round(shape: PageShape, cpu_ns: int) -> tuple[PageStep, ...]:
     steps: list[PageStep] = []
-    for statement, count in (("point", shape.point_selects), ("range", shape.simple_ranges)):
+    reads = (("point", shape.point_selects), ("range", shape.simple_ranges), ("total", shape.sums))
+    for statement, count in reads:
         if count:
             steps.append(QueryStep(statement=statement, repeat=count))
     if shape.redis_gets:
