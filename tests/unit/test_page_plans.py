@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -176,12 +177,13 @@ def test_a_script_takes_the_turns_of_its_shape(tmp_path: Path) -> None:
     assert plan.pages["large"].by_service == {"mysql": 48, "redis": 16, "memcached": 8}
 
 
-def test_application_cpu_is_dealt_to_the_rounds(tmp_path: Path) -> None:
+def test_application_cpu_is_dealt_to_the_turns(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, PLAN)
     script = page_script(plan, "large", 2_500_000, SERVICES)
     computing = [step for step in script.steps if isinstance(step, CpuStep)]
-    assert [step.cpu_ns for step in computing] == [625_000]
-    assert isinstance(script.steps[-1], CpuStep)
+    assert {step.cpu_ns for step in computing} == {2_500_000 // script.rounds // len(computing)}
+    assert all(isinstance(step, CpuStep) != isinstance(before, CpuStep) for before, step in pairwise(script.steps[:-4]))
+    assert [step.kind for step in script.steps[-4:]] == ["query", "query", "query", "cpu"], "a transaction is one part"
     assert not [step for step in page_script(plan, "large", 0, SERVICES).steps if isinstance(step, CpuStep)]
 
 

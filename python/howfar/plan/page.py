@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 NO_PAGE = "none"
 MOST_IN_FLIGHT = 1024
 _MOST_TURNS = 100_000
+_MOST_A_ROUND = 500
 MULTI = 10
 """Keys of a multi-get."""
 
@@ -29,7 +30,7 @@ Application = Literal["php", "engine"]
 
 class PageShape(Part):
     """What one request to the application asks of the databases: a round, so many times over. The factor `app_cpu` is what the
-    application computes beyond, in equal parts, one at the end of each round."""
+    application computes beyond, in equal parts, one after each turn; a transaction counts as one."""
 
     rounds: int = Field(default=1, ge=1, le=1000)
     point_selects: Count = 0
@@ -50,6 +51,8 @@ class PageShape(Part):
     def _some_turn(self) -> Self:
         if not 1 <= self.turns <= _MOST_TURNS:
             raise refuse(f"{self.turns} turns: a page takes from one to {_MOST_TURNS}")
+        if self.turns // self.rounds > _MOST_A_ROUND:
+            raise refuse(f"{self.turns // self.rounds} turns in a round: at most {_MOST_A_ROUND}, and more rounds")
         return self
 
     @property

@@ -93,23 +93,19 @@ def _statement(name: str, sql: str, *parameters: IntegerValues | SameValue) -> C
 
 
 def _round(shape: PageShape, cpu_ns: int) -> tuple[PageStep, ...]:
-    steps: list[PageStep] = []
-    reads = (("point", shape.point_selects), ("range", shape.simple_ranges), ("total", shape.sums))
-    for statement, count in reads:
-        if count:
-            steps.append(QueryStep(statement=statement, repeat=count))
-    if shape.redis_gets:
-        steps.append(GetStep(store="redis", repeat=shape.redis_gets))
-    if shape.redis_multi_gets:
-        steps.append(GetStep(store="redis", keys_each=MULTI, repeat=shape.redis_multi_gets))
-    if shape.memcached_gets:
-        steps.append(GetStep(store="memcached", repeat=shape.memcached_gets))
+    """Turns in order. The application computes after each of them, or after a whole transaction: in one piece it would keep a
+    processor for a whole slice of the kernel's, in which every other page waits with its next turn."""
+    reads: tuple[tuple[int, PageStep], ...] = (
+        (shape.point_selects, QueryStep(statement="point")),
+        (shape.simple_ranges, QueryStep(statement="range")),
+        (shape.sums, QueryStep(statement="total")),
+        (shape.redis_gets, GetStep(store="redis")),
+        (shape.redis_multi_gets, GetStep(store="redis", keys_each=MULTI)),
+        (shape.memcached_gets, GetStep(store="memcached")),
+    )
+    parts: list[tuple[PageStep, ...]] = [(step,) for count, step in reads for _ in range(count)]
     if shape.index_updates:
-        steps += [
-            QueryStep(statement="begin"),
-            QueryStep(statement="update", repeat=shape.index_updates),
-            QueryStep(statement="commit"),
-        ]
-    if cpu_ns:
-        steps.append(CpuStep(cpu_ns=cpu_ns))
-    return tuple(steps)
+        update = QueryStep(statement="update", repeat=shape.index_updates)
+        parts.append((QueryStep(statement="begin"), update, QueryStep(statement="commit")))
+    computing = (CpuStep(cpu_ns=cpu_ns // len(parts)),) if cpu_ns else ()
+    return tuple(step for part in parts for step in (*part, *computing))
