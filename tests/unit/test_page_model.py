@@ -11,13 +11,14 @@ from tests.unit.made_pages import HEAVY, LIGHT, Cell, cells, page_run
 from tests.unit.simulated import Visit, constant, exponential, throughput
 
 from howfar.analysis.estimate import Estimate
-from howfar.analysis.page.crossing import Curve, Level, model_crossing
+from howfar.analysis.page.crossing import Curve, Found, Level, model_always, model_crossing
 from howfar.analysis.page.find import page_findings
 from howfar.analysis.page.findings import PageArm, PageFindings
 from howfar.analysis.page.model import Host, Network, overlap
 from howfar.analysis.trials import trial_table
 
 TURNS = 20
+FLOOR = 0.02
 
 
 def simulated_s(network: Network, pages: int, seed: int) -> float:
@@ -47,6 +48,22 @@ def test_a_page_alone_takes_what_it_needs_and_a_full_machine_passes_what_it_can(
     assert network.cycle_s(1) == pytest.approx(0.054)
     assert 1 / 0.007 < 500 / network.cycle_s(500) < 1 / 0.006, "the emulator does less a page for many at once"
     assert 500 / network.without_link_cpu().cycle_s(500) == pytest.approx(1 / 0.006, rel=1e-3)
+
+
+@pytest.mark.parametrize("path", ["socket", "remote"])
+def test_without_the_emulators_cpu_a_page_alone_takes_as_long(path: str) -> None:
+    """Its work for that page was within the round trip at rest."""
+    network = HEAVY.network("php", path, 10.0)
+    freed = network.without_link_cpu()
+    assert freed.cycle_s(1) == pytest.approx(network.cycle_s(1))
+    assert freed.cycle_s(1) >= network.wire_s + sum(host.own_s for host in network.hosts)
+    assert freed.cycle_s(16) <= network.cycle_s(16)
+
+
+def test_the_model_says_who_is_ahead_all_along() -> None:
+    assert model_always(lambda cpu: 0.5, 1, 100) == "one"
+    assert model_always(lambda cpu: 1.5, 1, 100) == "two"
+    assert model_always(lambda cpu: cpu / 10, 1, 100) is None
 
 
 def test_the_emulator_works_while_anything_is_on_the_link() -> None:
@@ -232,7 +249,7 @@ def test_the_interval_holds_the_crossing_19_times_of_20(blocks: int) -> None:
     rng = random.Random(blocks)
     hits = runs = 0
     for _ in range(200):
-        found = Curve(swept((5, 10, 20, 40, 80), 17.0, 0.03, blocks, rng)).found().crossing
+        found = Curve(swept((5, 10, 20, 40, 80), 17.0, 0.03, blocks, rng), FLOOR).found().crossing
         if found is not None:
             runs += 1
             hits += (found.low is None or found.low <= 17.0) and (found.high is None or found.high >= 17.0)
@@ -242,17 +259,26 @@ def test_the_interval_holds_the_crossing_19_times_of_20(blocks: int) -> None:
 
 def test_an_interval_that_nothing_closes_is_open() -> None:
     rng = random.Random(4)
-    found = Curve(swept((10, 20, 40), 35.0, 0.05, 6, rng)).found().crossing
+    found = Curve(swept((10, 20, 40), 35.0, 0.05, 6, rng), FLOOR).found().crossing
     assert found is not None
+    assert found.low is not None
     assert found.high is None
+
+
+def test_where_no_level_is_told_from_1_there_is_no_figure() -> None:
+    """The line goes through 1 somewhere, and might do so anywhere."""
+    wild = [Level(ms, {0: low, 1: high}) for ms, low, high in ((10, 0.3, 2.0), (20, 0.5, 2.4), (40, 0.6, 3.0))]
+    assert Curve(wild, FLOOR).found() == Found(None, None)
 
 
 def test_where_there_is_no_crossing_the_better_one_is_named_only_when_told_from_1() -> None:
     rng = random.Random(5)
-    assert Curve(swept((5, 10), 1000.0, 0.01, 6, rng)).found().always == "one"
-    assert Curve(swept((5, 10), 0.1, 0.01, 6, rng)).found().always == "two"
-    assert Curve(swept((5, 10), 11.0, 0.5, 3, rng)).found().always is None
-    assert Curve([]).found().crossing is None
+    assert Curve(swept((5, 10), 1000.0, 0.01, 6, rng), FLOOR).found().always == "one"
+    assert Curve(swept((5, 10), 1000.0, 0.01, 6, rng), 1.1).found().always is None, "beyond the noise floor at 5 alone"
+    assert Curve(swept((5, 10), 1000.0, 0.01, 6, rng), None).found().always is None
+    assert Curve(swept((5, 10), 0.1, 0.01, 6, rng), FLOOR).found().always == "two"
+    assert Curve(swept((5, 10), 11.0, 0.5, 3, rng), FLOOR).found().always is None
+    assert Curve([], FLOOR).found().crossing is None
 
 
 def test_light_pages_say_how_much_a_second_machine_gives_at_most() -> None:

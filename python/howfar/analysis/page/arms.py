@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from statistics import geometric_mean, median
+from typing import NamedTuple
 
 from howfar.analysis.estimate import Estimate
 from howfar.analysis.facts_in import number_in
@@ -23,6 +24,14 @@ ONE_MACHINE = ("socket", "tcp")
 _PER_PAGE: tuple[str, ...] = ("page", "connect", "application")
 _PLACE = ("path", "rtt_ns", "rate_bps")
 _WOKEN_AND_AWAKE = ("rtt_from_idle_p50_ns", "rtt_p50_ns")
+
+
+class Way(NamedTuple):
+    """The path, and the link that it passes, as asked."""
+
+    path: str
+    rtt_ns: int | None
+    rate_bps: int | None
 
 
 @dataclass(frozen=True)
@@ -64,6 +73,20 @@ class PageTrials:
         return str(self.arm.factors.get("path", ""))
 
     @property
+    def rtt_ns(self) -> int | None:
+        """As asked of the link. None: no link, or nothing asked."""
+        return self._asked_of_link("rtt_ns")
+
+    @property
+    def rate_bps(self) -> int | None:
+        """Likewise."""
+        return self._asked_of_link("rate_bps")
+
+    def _asked_of_link(self, factor: str) -> int | None:
+        level = self.arm.factors.get(factor)
+        return None if self.machines == 1 or level is None else int(level)
+
+    @property
     def machines(self) -> Machines:
         return 1 if self.path in ONE_MACHINE else 2
 
@@ -83,9 +106,8 @@ class PageTrials:
         return Place(self.page, self.connect, self.application, other)
 
     @property
-    def way(self) -> tuple[FactorValue | None, ...]:
-        """The path, and the link that it passes."""
-        return tuple(self.arm.factors.get(name) for name in _PLACE)
+    def way(self) -> Way:
+        return Way(self.path, self.rtt_ns, self.rate_bps)
 
     @property
     def measured(self) -> list[Measured]:

@@ -1,4 +1,7 @@
-"""One machine or two, for each page, application CPU and number in flight; and where the answer flips."""
+"""One machine or two, for each page, way to the second machine, application CPU and number in flight; and where the answer flips.
+
+What is compared differs in nothing but the way: a crossing is of one way, and each way has its own.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,15 @@ from typing import Literal
 
 from howfar.analysis.estimate import Estimate
 from howfar.analysis.intervals import judge_ratio, resolve
-from howfar.analysis.page.arms import PageTrials, Place, ratios
-from howfar.analysis.page.crossing import BEYOND, Curve, Level, model_crossing, model_curve, pays_from
+from howfar.analysis.page.arms import PageTrials, Place, Way, ratios
+from howfar.analysis.page.crossing import BEYOND, Curve, Level, model_always, model_crossing, model_curve, pays_from
 from howfar.analysis.page.findings import Crossing, PageChoice
-from howfar.analysis.page.foresee import SOCKET, TWO, BlockForesight, Foresight, Way
+from howfar.analysis.page.foresee import SOCKET, BlockForesight, Foresight
 from howfar.analysis.page.machines import Machinery, Processors
 from howfar.analysis.page.model import Network
 from howfar.analysis.summary import Resolution
 
-_SOCKET_WAY: Way = (SOCKET, None, None)
+_SOCKET_WAY = Way(SOCKET, None, None)
 _BETTER: dict[Resolution, Literal["one", "two"]] = {Resolution.FASTER: "two", Resolution.SLOWER: "one"}
 _Pair = tuple[PageTrials, PageTrials]
 
@@ -31,43 +34,60 @@ def page_choices(
     """Where both were measured in one block, in the order of the plan."""
     found = []
     for place, arms in places.items():
-        for one, two in _pairs(arms):
-            judged = _ratio(two, one)
-            if judged is None:
-                continue
-            tcp = _like(arms, one, ("tcp",))
-            model = foreseen.get(place)
-            found.append(
-                PageChoice(
-                    page=place.page,
-                    connect=place.connect,
-                    application=place.application,
-                    app_cpu_ns=one.app_cpu_ns,
-                    app_cpu_total_ms=application_cpu_s(one, processors) * 1e3,
-                    threads=one.threads,
-                    two_over_one=judged,
-                    tcp_over_socket=_ratio(tcp, one) if tcp is not None else None,
-                    better=_BETTER.get(resolve(judged, floor), "not resolved"),
-                    predicted=_predicted(model, one, two) if model is not None else None,
-                )
-            )
+        model = foreseen.get(place)
+        found += [
+            choice
+            for one, two in _pairs(arms)
+            if (choice := _choice(arms, one, two, model, processors, floor)) is not None
+        ]
     return tuple(found)
 
 
+def _choice(
+    arms: Sequence[PageTrials],
+    one: PageTrials,
+    two: PageTrials,
+    model: Foresight | None,
+    processors: Processors,
+    floor: float | None,
+) -> PageChoice | None:
+    """None: never both good in one block."""
+    judged = _ratio(two, one)
+    if judged is None:
+        return None
+    tcp = next((arm for arm in _alike(arms, one) if arm.path == "tcp"), None)
+    return PageChoice(
+        page=one.page,
+        connect=one.connect,
+        application=one.application,
+        app_cpu_ns=one.app_cpu_ns,
+        app_cpu_total_ms=application_cpu_s(one, processors) * 1e3,
+        threads=one.threads,
+        path=two.path,
+        rtt_ns=two.rtt_ns,
+        rate_bps=two.rate_bps,
+        two_over_one=judged,
+        tcp_over_socket=_ratio(tcp, one) if tcp is not None else None,
+        better=_BETTER.get(resolve(judged, floor), "not resolved"),
+        predicted=_predicted(model, one, two) if model is not None else None,
+    )
+
+
 def crossings(
-    places: Mapping[Place, Sequence[PageTrials]], foreseen: Mapping[Place, Foresight], processors: Processors
+    places: Mapping[Place, Sequence[PageTrials]],
+    foreseen: Mapping[Place, Foresight],
+    processors: Processors,
+    floor: float | None,
 ) -> tuple[Crossing, ...]:
-    """For each page and number in flight with at least two levels of application CPU."""
+    """For each page, way and number in flight with at least two levels of application CPU."""
     found = []
     for place, arms in places.items():
-        by_threads: dict[int, list[_Pair]] = {}
+        swept: dict[tuple[Way, int], list[_Pair]] = {}
         for one, two in _pairs(arms):
             if ratios(two, one):
-                by_threads.setdefault(one.threads, []).append((one, two))
+                swept.setdefault((two.way, one.threads), []).append((one, two))
         found += [
-            _crossing(place, threads, pairs, foreseen.get(place), processors)
-            for threads, pairs in sorted(by_threads.items())
-            if len(pairs) > 1
+            _crossing(pairs, foreseen.get(place), processors, floor) for pairs in swept.values() if len(pairs) > 1
         ]
     return tuple(found)
 
@@ -78,17 +98,20 @@ def application_cpu_s(arm: PageTrials, processors: Processors) -> float:
     return own if own is not None else Machinery(arm, processors).cpu_s.get("application", 0.0)
 
 
-def _crossing(
-    place: Place, threads: int, pairs: Sequence[_Pair], model: Foresight | None, processors: Processors
-) -> Crossing:
+def _crossing(pairs: Sequence[_Pair], model: Foresight | None, processors: Processors, floor: float | None) -> Crossing:
+    """Of pairs that differ in application CPU alone."""
     levels = [Level(application_cpu_s(one, processors) * 1e3, ratios(two, one)) for one, two in pairs]
-    measured = Curve(levels).found()
+    measured = Curve(levels, floor).found()
     swept = (min(level.cpu_ms for level in levels), max(level.cpu_ms for level in levels))
+    _, two = pairs[0]
     found = Crossing(
-        page=place.page,
-        connect=place.connect,
-        application=place.application,
-        threads=threads,
+        page=two.page,
+        connect=two.connect,
+        application=two.application,
+        threads=two.threads,
+        path=two.path,
+        rtt_ns=two.rtt_ns,
+        rate_bps=two.rate_bps,
         measured_ms=measured.crossing,
         always=measured.always,
         predicted_ms=None,
@@ -96,7 +119,7 @@ def _crossing(
         curve_ms=(),
         curve_ratio=(),
     )
-    seen = _Model(model, pairs[0][1].way, threads) if model is not None else None
+    seen = _Model(model, two.way, two.threads) if model is not None else None
     return found if seen is None or not seen.usable else found.model_copy(update=seen.crossing(swept))
 
 
@@ -122,6 +145,7 @@ class _Model:
         curve_ms, curve_ratio = model_curve(self._as_it_is, *swept)
         return {
             "predicted_ms": model_crossing(self._as_it_is, *ends),
+            "predicted_always": model_always(self._as_it_is, *ends),
             "curve_ms": curve_ms,
             "curve_ratio": curve_ratio,
             "without_link_cpu_ms": pays_from(partial(self._ratio, change=_without_link_cpu), *ends),
@@ -160,15 +184,13 @@ def _predicted(model: Foresight, one: PageTrials, two: PageTrials) -> float | No
 
 
 def _pairs(arms: Sequence[PageTrials]) -> list[_Pair]:
-    """One machine with sockets and two, alike in all else."""
-    ones = [arm for arm in arms if arm.path == SOCKET]
-    return [(one, two) for one in ones if (two := _like(arms, one, TWO)) is not None]
+    """One machine with sockets and two, alike in all else; with each way that there is."""
+    return [(one, two) for one in arms if one.path == SOCKET for two in _alike(arms, one) if two.machines == 2]
 
 
-def _like(arms: Sequence[PageTrials], one: PageTrials, paths: Sequence[str]) -> PageTrials | None:
-    """On the first of these paths that there is; of several links the first."""
-    alike = [arm for arm in arms if (arm.threads, arm.app_cpu_ns) == (one.threads, one.app_cpu_ns)]
-    return next((arm for path in paths for arm in alike if arm.path == path), None)
+def _alike(arms: Sequence[PageTrials], one: PageTrials) -> list[PageTrials]:
+    """As many in flight, with as much application CPU."""
+    return [arm for arm in arms if (arm.threads, arm.app_cpu_ns) == (one.threads, one.app_cpu_ns)]
 
 
 def _ratio(above: PageTrials, below: PageTrials) -> Estimate | None:

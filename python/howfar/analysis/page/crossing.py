@@ -14,9 +14,11 @@ from itertools import pairwise
 from typing import Literal
 
 from howfar.analysis.estimate import Estimate
-from howfar.analysis.intervals import mean_interval
+from howfar.analysis.intervals import judge_ratio, mean_interval, resolve
 from howfar.analysis.page.model import bisected
+from howfar.analysis.summary import Resolution
 
+_ALWAYS: dict[Resolution, Literal["one", "two"]] = {Resolution.SLOWER: "one", Resolution.FASTER: "two"}
 _GRID = 16
 """Points between two levels, at which the interval is looked for before it is narrowed."""
 POINTS = 33
@@ -46,7 +48,9 @@ class Found:
 class Curve:
     """Two over one, as application CPU grows; levels ascend."""
 
-    def __init__(self, levels: Sequence[Level]) -> None:
+    def __init__(self, levels: Sequence[Level], floor: float | None) -> None:
+        """`floor`: what this session can tell, of throughput."""
+        self._floor = floor
         self._levels = sorted(
             (each for each in levels if each.ratios and each.cpu_ms > 0), key=lambda level: level.cpu_ms
         )
@@ -61,6 +65,8 @@ class Curve:
             return Found(None, self._always())
         place = bisected(lambda at: self._judged(at).value, self._at[bracket - 1], self._at[bracket])
         low, high = (self._limit(place, ends) for ends in (self._at[0], self._at[-1]))
+        if low is None and high is None and self._has_intervals:
+            return Found(None, None)  # no level is told from 1: the line's way through it says nothing
         return Found(
             Estimate(
                 value=math.exp(place),
@@ -70,14 +76,15 @@ class Curve:
             None,
         )
 
+    @property
+    def _has_intervals(self) -> bool:
+        """More than one block."""
+        return any(self._judged(place).low is not None for place in self._at)
+
     def _always(self) -> Literal["one", "two"] | None:
-        """Only where each level is told from 1."""
-        judged = [self._judged(place) for place in self._at]
-        if all(each.high is not None and each.high < 0 for each in judged):
-            return "one"
-        if all(each.low is not None and each.low > 0 for each in judged):
-            return "two"
-        return None
+        """Only where each level is told from 1, and from the noise of this session."""
+        found = {resolve(judge_ratio(list(level.ratios.values())).quoted, self._floor) for level in self._levels}
+        return _ALWAYS.get(next(iter(found))) if len(found) == 1 else None
 
     def _judged(self, place: float) -> Estimate:
         """The log ratio there, over the blocks that have both ends of its line."""
@@ -113,12 +120,18 @@ class Curve:
 
 
 def model_crossing(ratio: Callable[[float], float], least_ms: float, most_ms: float) -> float | None:
-    """The first application CPU at which the model's two over one is 1. None: not in this range."""
+    """The first application CPU at which the model's two over one is 1 and rises. None: not in this range."""
     grid = _grid(least_ms, most_ms, 4 * POINTS)
     for low, high in pairwise(grid):
         if ratio(low) < 1 <= ratio(high):
             return bisected(lambda cpu_ms: ratio(cpu_ms) - 1, low, high)
     return None
+
+
+def model_always(ratio: Callable[[float], float], least_ms: float, most_ms: float) -> Literal["one", "two"] | None:
+    """Which one the model has ahead all along. None: it is now the one, now the other."""
+    found = [ratio(cpu_ms) for cpu_ms in _grid(least_ms, most_ms, 4 * POINTS)]
+    return "two" if min(found) >= 1 else "one" if max(found) < 1 else None
 
 
 def pays_from(ratio: Callable[[float], float], least_ms: float, most_ms: float) -> float | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 
 from howfar.analysis import histograms
 from howfar.analysis.page.arms import PageTrials, page_arms, places
 from howfar.analysis.page.choices import crossings, page_choices
-from howfar.analysis.page.findings import PageArm, PageFindings, PageModel
+from howfar.analysis.page.findings import PageArm, PageFindings, PageModel, WayError
 from howfar.analysis.page.foresee import Foresight, foresights
 from howfar.analysis.page.machines import Machinery, Processors
 from howfar.analysis.page.published import published_rows
@@ -37,7 +38,7 @@ def page_findings(table: TrialTable, floor: float | None) -> PageFindings | None
     figures = PageFindings(
         arms=arms,
         choices=choices,
-        crossings=crossings(grouped, foreseen, processors),
+        crossings=crossings(grouped, foreseen, processors, floor),
         model=_model(arms),
         scripts=page_scripts(table.run.info.plan),
         published=published_rows(choices),
@@ -77,6 +78,8 @@ def _arm(arm: PageTrials, processors: Processors, foresight: Foresight | None) -
         own_cpu_ms=None if own_s is None else own_s * 1e3,
         turns=turn_costs(arm),
         busy={side.name: min(side.busy, 1.0) for side in machinery.sides},
+        rtt_ns=arm.rtt_ns,
+        rate_bps=arm.rate_bps,
         rtt_ms=None if rtt_s is None else rtt_s * 1e3,
         predicted_p50_ms=None if predicted_s is None else predicted_s * 1e3,
         predicted_error=None if predicted_s is None else predicted_s / arm.p50_s - 1,
@@ -85,11 +88,26 @@ def _arm(arm: PageTrials, processors: Processors, foresight: Foresight | None) -
 
 def _model(arms: Sequence[PageArm]) -> PageModel:
     errors: Mapping[str, float] = {arm.arm: arm.predicted_error for arm in arms if arm.predicted_error is not None}
+    by_way: dict[tuple[str, int | None], list[float]] = {}
+    for arm in arms:
+        if arm.predicted_error is not None:
+            by_way.setdefault((arm.path, arm.rtt_ns), []).append(arm.predicted_error)
     worst = max(errors, key=lambda name: abs(errors[name]), default=None)
     return PageModel(
         arms=len(errors),
-        mean_error=sum(abs(error) for error in errors.values()) / len(errors) if errors else None,
+        mean_error=fmean(abs(error) for error in errors.values()) if errors else None,
         worst_error=None if worst is None else errors[worst],
         worst_arm=worst,
         within_bar=None if worst is None else abs(errors[worst]) <= BAR,
+        by_way=tuple(_way_error(path, rtt_ns, found) for (path, rtt_ns), found in by_way.items()),
+    )
+
+
+def _way_error(path: str, rtt_ns: int | None, errors: Sequence[float]) -> WayError:
+    return WayError(
+        path=path,
+        rtt_ns=rtt_ns,
+        arms=len(errors),
+        mean_error=fmean(abs(error) for error in errors),
+        worst_error=max(errors, key=abs),
     )

@@ -63,6 +63,10 @@ class PageArm(Part):
     turns: tuple[TurnCost, ...]
     busy: dict[str, float]
     """How full each machine's CPUs were: `application`, `database`; one machine: `both`."""
+    rtt_ns: int | None = None
+    """As asked of the link, which it is named by. None: no link."""
+    rate_bps: int | None = None
+    """Likewise."""
     rtt_ms: float | None
     """Of the link at rest. None: no link."""
     predicted_p50_ms: float | None
@@ -81,6 +85,11 @@ class PageChoice(Part):
     app_cpu_total_ms: float
     """What the application computes for a page in all, its own needs included, as measured."""
     threads: int
+    path: str
+    """To the second machine."""
+    rtt_ns: int | None = None
+    """As asked of its link; None: the plan does not say."""
+    rate_bps: int | None = None
     two_over_one: Estimate
     """Pages a second with two machines over one with sockets, paired by block."""
     tcp_over_socket: Estimate | None
@@ -97,12 +106,19 @@ class Crossing(Part):
     connect: str
     application: Application
     threads: int
+    path: str
+    """To the second machine."""
+    rtt_ns: int | None = None
+    """As asked of its link; None: the plan does not say."""
+    rate_bps: int | None = None
     measured_ms: Estimate | None
     """Total application CPU a page where both are equal. None: no crossing within what was measured."""
     always: Literal["one", "two"] | None
-    """Where there is none: which one is better all along."""
+    """Where there is none: which one is better all along, told from 1 and beyond the noise floor at each."""
     predicted_ms: float | None
-    """The same by the model. None: the model sees no crossing in its range."""
+    """The same by the model. None: the model sees no crossing in its range, or there is no model (`curve_ms` is empty)."""
+    predicted_always: Literal["one", "two"] | None = None
+    """Where the model sees none: which one it says is better all along. None: there is no model."""
     swept_ms: tuple[float, float]
     """Least and most total application CPU that was measured."""
     curve_ms: tuple[float, ...]
@@ -115,6 +131,18 @@ class Crossing(Part):
     """The model's crossing if the page did the same with half as many turns, likewise."""
 
 
+class WayError(Part):
+    """The model's error on one way."""
+
+    path: str
+    rtt_ns: int | None
+    """As asked of its link. None: no link."""
+    arms: int
+    mean_error: float
+    """Of the sizes of the errors."""
+    worst_error: float
+
+
 class PageModel(Part):
     """How far the model was from what was measured on arms that it is not made of."""
 
@@ -124,6 +152,7 @@ class PageModel(Part):
     worst_arm: str | None
     within_bar: bool | None
     """Every p50 within 10 %."""
+    by_way: tuple[WayError, ...] = ()
 
 
 class PageFindings(Part):

@@ -14,16 +14,14 @@ from functools import cached_property
 from statistics import geometric_mean
 from typing import TypeVar
 
-from howfar.analysis.page.arms import PageTrials, Place
+from howfar.analysis.page.arms import PageTrials, Place, Way
 from howfar.analysis.page.machines import Machinery, Processors
 from howfar.analysis.page.model import Host, Network, overlap
 from howfar.analysis.page.turns import turns_a_page
-from howfar.results.records import FactorValue
 
 SOCKET = "socket"
 TWO = ("remote", "forwarded-socket")
-"""Two machines; the first that a run has is meant where one is asked for."""
-Way = tuple[FactorValue | None, ...]
+"""Two machines."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +92,7 @@ class BlockForesight:
         """With the least application CPU."""
         base = self._base(threads)
         sides = Machinery(base, self._processors)
-        if way[0] == SOCKET:
+        if way.path == SOCKET:
             return Network(self._hosts(base, base), 0.0, self._waiting_s)
         added = self._added(way, threads)
         if added is None:

@@ -78,8 +78,14 @@ class Network:
         return max(1, round(min(host.cpus for host in self.hosts)))
 
     def without_link_cpu(self) -> Network:
-        """Where the emulator took its CPU, its work was part of the round trip at rest all the same."""
-        return replace(self, hosts=tuple(replace(host, link_s=0.0) for host in self.hosts))
+        """What the emulator does for a page alone is part of the round trip at rest (which `waiting_s` makes up for): that page
+        takes as long without. Others gain the processors."""
+        link_s = sum(host.link_s / host.cpus for host in self.hosts)
+        return replace(
+            self,
+            hosts=tuple(replace(host, link_s=0.0) for host in self.hosts),
+            waiting_s=self.waiting_s + link_s,
+        )
 
     def waiting_for(self, cycle_s: float, pages: int) -> Network:
         """With the waiting that makes `pages` in flight take `cycle_s`; none where a full station hides it."""
