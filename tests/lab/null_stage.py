@@ -34,6 +34,9 @@ class NullStage:
     application: None = None
     pair: None = None
 
+    def loading(self) -> None:
+        pass
+
     def watch(self, length_ns: int) -> WindowWatch:
         return WindowWatch(self.scene, length_ns)
 

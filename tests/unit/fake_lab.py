@@ -89,6 +89,9 @@ class FakeStage:
     application: Application | None = None
     pair: None = None
 
+    def loading(self) -> None:
+        pass
+
     def watch(self, length_ns: int) -> FakeWindowWatch:
         return FakeWindowWatch(length_ns)
 

@@ -18,7 +18,7 @@ from howfar.lab import beside, fill, staged
 from howfar.lab.beside import Beside, of_store
 from howfar.lab.hosts import Host
 from howfar.lab.paths import find_path
-from howfar.lab.reached import SERVICES, Proof, Reached
+from howfar.lab.reached import SERVICES, Reached, ServerProof
 from howfar.lab.servers import Ground
 from howfar.lab.servers.kinds import KINDS
 from howfar.lab.stage import LoadFacts, Obtained, ServicePlace
@@ -82,9 +82,9 @@ def test_a_store_compresses_nothing_and_its_socket_is_plain() -> None:
 
 
 def _reached(name: str, received: int, *violations: str) -> Reached:
-    def proof(session: object, *_: object) -> Proof:
+    def proof(session: object, *_: object) -> ServerProof:
         said = () if session == {"of": name} else ("the session is another one",)
-        return Proof({"kind": name}, None, {"Bytes_received": received, "Bytes_sent": 0}, (*said, *violations))
+        return ServerProof({"kind": name}, None, {"Bytes_received": received, "Bytes_sent": 0}, (*said, *violations))
 
     return cast(
         Reached, SimpleNamespace(name=name, proof=proof, started=SimpleNamespace(asked=SessionAsked()), view={})

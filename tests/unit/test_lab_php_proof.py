@@ -12,7 +12,7 @@ from howfar.engine.messages import PageScript, QueryStep, Service, UnixTarget
 from howfar.engine.workloads import CustomStatement
 from howfar.errors import LabError
 from howfar.lab.application.fastcgi import Answer
-from howfar.lab.application.proof import Proof, await_alone, kept, prove
+from howfar.lab.application.proof import PageProof, await_alone, kept, prove
 from howfar.lab.reached import Reached
 
 TURNS = 3
@@ -84,7 +84,7 @@ def reached(server: MadeServer) -> Reached:
     return cast(Reached, SimpleNamespace(name="mysql", running=server, started=started, way=way))
 
 
-def proven(**changes: Any) -> Proof:
+def proven(**changes: Any) -> PageProof:
     server = MadeServer()
     pages = MadePages(server, **changes)
     script = PageScript(

@@ -173,11 +173,11 @@ def test_a_commit_is_the_statement_that_commits() -> None:
         target=UnixTarget(path="/s"), user="u", database="d", workload=SINGLE_ROW_INSERTS, connections=4, seed=1,
         warmup_ns=0, measure_ns=1000 * MS,
     )  # fmt: skip
-    single = load_facts(job, outcome("transaction", "insert"), commits_each=1)
+    single = load_facts(outcome("transaction", "insert"), job, commits_each=1)
     assert (single.commits, single.commit_p50_ns) == (100, MS)
-    longer = load_facts(job, outcome("transaction", "begin", "commit"), commits_each=1)
+    longer = load_facts(outcome("transaction", "begin", "commit"), job, commits_each=1)
     assert longer.commit_p50_ns == 3 * MS, "the statements before it wait for nobody"
-    reads = load_facts(job, outcome("transaction", "commit"), commits_each=0)
+    reads = load_facts(outcome("transaction", "commit"), job, commits_each=0)
     assert (reads.commits, reads.commit_p50_ns) == (None, None), "an empty commit waits for nobody either"
     assert single.turn_ns == reads.turn_ns > 0
 

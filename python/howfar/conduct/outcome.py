@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from howfar.conduct.pages_asked import PageAsked, unlike_pages
 from howfar.engine.key_value import KeyValue
-from howfar.engine.messages import Finished, LoadJob, PageJob, Ready
+from howfar.engine.messages import Finished, LoadJob, PageJob
 from howfar.engine.process import LoadOutcome
 from howfar.engine.receipt_check import mismatches, page_mismatches
 from howfar.lab.stage import LoadFacts
@@ -53,7 +54,7 @@ def _services(job: LoadJob | PageJob, finished: Finished) -> tuple[ServiceRecord
     return (
         ServiceRecord(
             service="redis" if job.workload.is_redis else "memcached",
-            connects=0,
+            connects=None,
             requests=finished.queries,
             turns=finished.turns,
             bytes_to_server=finished.bytes.to_server,
@@ -64,19 +65,28 @@ def _services(job: LoadJob | PageJob, finished: Finished) -> tuple[ServiceRecord
     )
 
 
-def load_facts(job: LoadJob | PageJob, outcome: LoadOutcome, commits_each: int) -> LoadFacts:
-    """`commits_each`: how often a transaction of the workload, or a page, has something to commit."""
+def load_facts(outcome: LoadOutcome, job: LoadJob, commits_each: int) -> LoadFacts:
+    """`commits_each`: how often a transaction of the workload has something to commit."""
     finished = outcome.finished
-    if isinstance(job, PageJob):
-        receipts = {name: receipt.model_dump(mode="json") for name, receipt in outcome.ready.services.items()}
-        commits = commits_each * finished.transactions or None
-        return LoadFacts(_page_turn_ns(finished), commits, sessions=receipts)
     turn_ns = job.connections * finished.elapsed_ns / max(finished.turns, 1)
     if not commits_each or not finished.transactions:
         return LoadFacts(turn_ns)
     by_kind = {histogram.kind: histogram for histogram in finished.histograms}
     commit = by_kind.get("commit") or by_kind.get("transaction")  # without BEGIN and COMMIT the statement commits
     return LoadFacts(turn_ns, commits_each * finished.transactions, None if commit is None else commit.p50_ns)
+
+
+def page_facts(outcome: LoadOutcome, asked: PageAsked) -> LoadFacts:
+    """The same of pages; what servers must have counted is of the warm-up's too, which came after their counters were read."""
+    finished = outcome.finished
+    pages = outcome.measuring.warmup_transactions + finished.transactions
+    return LoadFacts(
+        _page_turn_ns(finished),
+        asked.commits * finished.transactions or None,
+        turns=asked.turns_of(pages),
+        keys=asked.keys_of(pages),
+        sessions={name: receipt.model_dump(mode="json") for name, receipt in outcome.ready.services.items()},
+    )
 
 
 def _page_turn_ns(finished: Finished) -> float:
@@ -95,8 +105,13 @@ def _turns_told(finished: Finished) -> dict[str, int]:
     return {name.removesuffix(end): count for name, count in finished.told.items() if name.endswith(end)}
 
 
-def not_as_asked(job: LoadJob | PageJob, ready: Ready) -> tuple[str, ...]:
-    """By the engine's own receipts; each a sentence."""
+def not_as_asked(job: LoadJob | PageJob, outcome: LoadOutcome, asked: PageAsked | None = None) -> tuple[str, ...]:
+    """By the engine's own receipts and counts; each a sentence. `asked`: of its pages."""
     if isinstance(job, PageJob):
-        return page_mismatches(job, ready)
-    return mismatches(job, ready.receipt, must_resume=True)
+        unlike = () if asked is None else unlike_pages(asked, job, outcome.finished)
+        return (*page_mismatches(job, outcome.ready), *unlike)
+    lookups = outcome.finished.lookups
+    missed: tuple[str, ...] = ()
+    if lookups is not None and lookups.misses:
+        missed = (f"{lookups.misses} keys were missed, all of which were set",)
+    return (*mismatches(job, outcome.ready.receipt, must_resume=True), *missed)

@@ -11,7 +11,8 @@ from howfar.conduct.fault.crash import Ground, run_crash
 from howfar.conduct.fault.fallback import run_fallback
 from howfar.conduct.fault.moments import fault_after_ns
 from howfar.conduct.jobs import commits_each, job_of
-from howfar.conduct.outcome import load_facts, measured, not_as_asked
+from howfar.conduct.outcome import load_facts, measured, not_as_asked, page_facts
+from howfar.conduct.pages_asked import PageAsked, page_asked
 from howfar.conduct.schedule import Place
 from howfar.engine.messages import Finished, LoadJob, Measuring, PageJob
 from howfar.engine.process import Event, Launcher, LoadOutcome, run_load
@@ -97,7 +98,7 @@ def run_trial(
                 after_ns = fault_after_ns(seed, place.block, place.attempt, arm.name, plan.timing.measure_ns)
                 _break(job, str(arm.factors["fault"]), after_ns, stage, instruments, on_event, seen)
             else:
-                _measure(job, stage, instruments, on_event, seen, commits_each=commits_each(plan, arm))
+                _measure(job, stage, instruments, on_event, seen, commits_each(plan), page_asked(plan, arm))
     except (LabError, EngineError) as error:
         seen.void_reason = error.message
     return Trial(
@@ -149,7 +150,7 @@ def _break(
     replication = begun.receipt.get("replication", {}) | broken.receipt
     seen.receipt = {"session": session, **begun.receipt, "replication": replication}
     seen.measured, seen.fault = measured(job, broken.outcome), broken.record
-    if unlike := (*begun.violations, *not_as_asked(job, broken.outcome.ready)):
+    if unlike := (*begun.violations, *not_as_asked(job, broken.outcome)):
         seen.void_reason = "; ".join(unlike)
 
 
@@ -159,9 +160,10 @@ def _measure(
     instruments: Instruments,
     on_event: Callable[[Event], None],
     seen: _Seen,
-    *,
     commits_each: int,
+    page: PageAsked | None,
 ) -> None:
+    """`commits_each`: of a transaction; `page`: where the job is of pages."""
     watch: Watch | None = None
     around: WindowWatch | None = None
 
@@ -184,11 +186,14 @@ def _measure(
     session = outcome.ready.receipt.model_dump(mode="json")
     seen.measured = measured(job, outcome)
     seen.receipt = {"session": session}
-    obtained = stage.obtained(session, load_facts(job, outcome, commits_each))
+    if isinstance(job, PageJob):
+        assert page is not None, "a plan of pages says what each is"
+        facts = page_facts(outcome, page)
+    else:
+        facts = load_facts(outcome, job, commits_each)
+    obtained = stage.obtained(session, facts)
     seen.receipt |= obtained.receipt
-    if obtained.violations:
-        seen.void_reason = "; ".join(obtained.violations)
-    elif unlike := not_as_asked(job, outcome.ready):
+    if unlike := (*obtained.violations, *not_as_asked(job, outcome, page)):
         seen.void_reason = "; ".join(unlike)
     elif seen.measured.transactions == 0:
         seen.void_reason = (

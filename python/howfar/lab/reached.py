@@ -68,14 +68,14 @@ class Ends:
 
 
 @dataclass(frozen=True)
-class Proof:
+class ServerProof:
     """What one server's part of a receipt is."""
 
     server: dict[str, Any]
     forwarder: dict[str, Any] | None
     """None: the path has none."""
     counters: Mapping[str, int]
-    """Its own, since the load began."""
+    """Its own, since the load began (`Reached.before`)."""
     violations: tuple[str, ...]
 
 
@@ -88,6 +88,7 @@ class Reached:
     view: dict[str, Any]
     """How the server sees a session beside the load's."""
     before: dict[str, int] = field(default_factory=dict)
+    """Its counters when the stage was ready, or, where keys were set or an application proven after that, when the load began."""
     _forks: ForkWatch | None = None
 
     @property
@@ -129,7 +130,7 @@ class Reached:
         return (Observed(role=role, pid=self.running.pid), *forwarders)
 
     def begin(self, ledger: ExitStack) -> None:
-        """Right before the load."""
+        """The path is open, and nothing has been asked by it but what the laboratory wanted to know."""
         pids = (forwarder.pid for forwarder in self.way.forwarders)
         self._forks = ForkWatch(dict(zip(_FORWARDER_PLACES, pids, strict=False)))
         ledger.callback(self._forks.finish)
@@ -142,7 +143,7 @@ class Reached:
 
     def proof(
         self, session: Mapping[str, Any] | None, commits: int | None = None, connections: int | None = None
-    ) -> Proof:
+    ) -> ServerProof:
         """After the load. `connections`: how many it had at once; None: who knows. Raises LabError when a part has died."""
         found = [*self.unlike(session)]
         facts, unlike = self.running.receipt(self.before, commits)
@@ -159,7 +160,7 @@ class Reached:
             dead = [one.pid for one in self.way.forwarders if not one.alive()]
             if dead:
                 raise LabError(f"a forwarder (process {dead[0]}) died during the trial", "See if memory ran out.")
-        return Proof(server, forwarder, facts["counters"], tuple(found))
+        return ServerProof(server, forwarder, facts["counters"], tuple(found))
 
 
 def reach(started: Started, path: PathKind, ends: Ends, ledger: ExitStack) -> Reached:

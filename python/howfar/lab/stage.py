@@ -69,6 +69,10 @@ class LoadFacts:
     """Transactions in the measured window that wrote something. None: unknown, or the workload only reads."""
     commit_p50_ns: int | None = None
     """Median time of a commit, from its first byte sent to the last one of its answer."""
+    turns: Mapping[ServiceName, int] = field(default_factory=dict)
+    """Of pages, by service: requests of all that ended, in the warm-up too."""
+    keys: Mapping[ServiceName, int] = field(default_factory=dict)
+    """That they looked for."""
     sessions: Mapping[str, Mapping[str, Any]] | None = None
     """The engine's receipts by service, of those that it spoke with itself. None: it spoke with the main server only."""
 
@@ -111,6 +115,11 @@ class Stage(Protocol):
     @property
     def pair(self) -> Pair | None:
         """The server as a primary, with replicas and wires. None: it does not replicate."""
+        ...
+
+    def loading(self) -> None:
+        """Right before a load for which keys were set or an application proven: what that took is in no account of the load. Raises
+        LabError."""
         ...
 
     def watch(self, length_ns: int) -> WindowWatch:

@@ -12,8 +12,9 @@ from howfar.engine.page import ServiceName
 from howfar.engine.process import Launcher
 from howfar.lab.link import Link
 from howfar.lab.link_receipt import crossing_violations, link_receipt, link_violations, of_a_trial
+from howfar.lab.pages_counted import counted_less
 from howfar.lab.paths import view_receipt
-from howfar.lab.reached import Reached
+from howfar.lab.reached import Reached, ServerProof
 from howfar.lab.replication import Pair
 from howfar.lab.serving import Serving
 from howfar.lab.stage import NO_FACTS, Application, LoadFacts, Obtained, ServicePlace, Trust
@@ -56,6 +57,12 @@ class LabStage:
     def pair(self) -> Pair | None:
         return self.serving.pair
 
+    def loading(self) -> None:
+        if self.link is not None:
+            self.link.counters(reset=True)
+        for one in (self.main, *self.beside):
+            one.before = one.running.snapshot()
+
     def watch(self, length_ns: int) -> SeenWindow:
         return self.serving.watch(WindowWatch(self.scene, length_ns))
 
@@ -82,10 +89,11 @@ class LabStage:
         if proof.forwarder is not None:
             receipt["forwarder"] = proof.forwarder
         found = [*applied.violations, *proof.violations, *served.violations]
+        found += _counted_less(self.main, proof, load)
         others = self.serving.others_bytes()
         counters = Counter({name: count - others.get(name, 0) for name, count in proof.counters.items()})
         for one in self.beside:
-            receipt.setdefault("services", {})[one.name], more = _beside(one, sessions.get(one.name), counters)
+            receipt.setdefault("services", {})[one.name], more = _beside(one, sessions.get(one.name), counters, load)
             found += more
         if self.link is not None:
             stats = self.link.counters()
@@ -97,7 +105,7 @@ class LabStage:
 
 
 def _beside(
-    one: Reached, session: Mapping[str, Any] | None, counters: Counter[str]
+    one: Reached, session: Mapping[str, Any] | None, counters: Counter[str], load: LoadFacts
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Receipt and violations of one server; its counters are added to those of all. How many connections it has at once is the
     page's affair, which may not need it at all."""
@@ -106,7 +114,12 @@ def _beside(
     receipt = dict(proof.server)
     if proof.forwarder is not None:
         receipt["forwarder"] = proof.forwarder
-    return receipt, tuple(f"{one.name}: {sentence}" for sentence in proof.violations)
+    violations = (f"{one.name}: {sentence}" for sentence in proof.violations)
+    return receipt, (*violations, *_counted_less(one, proof, load))
+
+
+def _counted_less(one: Reached, proof: ServerProof, load: LoadFacts) -> tuple[str, ...]:
+    return tuple(f"{one.name}: {sentence}" for sentence in counted_less(one.name, proof.counters, load))
 
 
 def observed(main: Reached, beside: tuple[Reached, ...], link: Link | None) -> tuple[Observed, ...]:

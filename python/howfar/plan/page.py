@@ -24,6 +24,7 @@ MULTI = 10
 
 Count = Annotated[int, Field(ge=0, le=1000)]
 ShapeName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,29}$")]
+ServiceName = Literal["mysql", "redis", "memcached"]
 Application = Literal["php", "engine"]
 """Who runs the page: PHP under PHP-FPM, or the engine itself, with the same turns."""
 
@@ -56,17 +57,26 @@ class PageShape(Part):
         return self
 
     @property
-    def by_service(self) -> dict[str, int]:
+    def by_service(self) -> dict[ServiceName, int]:
         """Turns of a page to each service that it needs, in the order MySQL, Redis, Memcached."""
         statements = (
             self.point_selects + self.simple_ranges + self.sums + (self.index_updates + 2 if self.index_updates else 0)
         )
-        turns = {
+        turns: dict[ServiceName, int] = {
             "mysql": statements,
             "redis": self.redis_gets + self.redis_multi_gets,
             "memcached": self.memcached_gets,
         }
         return {service: self.rounds * count for service, count in turns.items() if count}
+
+    @property
+    def keys_by_store(self) -> dict[ServiceName, int]:
+        """Keys that a page looks for."""
+        keys: dict[ServiceName, int] = {
+            "redis": self.redis_gets + MULTI * self.redis_multi_gets,
+            "memcached": self.memcached_gets,
+        }
+        return {store: self.rounds * count for store, count in keys.items() if count}
 
     @property
     def turns(self) -> int:

@@ -52,10 +52,10 @@ for the trials after them, inserted and deleted rows add up over a run; in cells
 to an application, of turns to MySQL, Redis and Memcached (`page.py`). `key_value`: commands to Redis or Memcached alone."""
 
 
-NOT_A_COMMIT: frozenset[WorkloadKind] = frozenset(
-    {"oltp_read_only", "oltp_point_select", "select_random_points", "select_random_ranges", "page", "key_value"}
+READS_ONLY: frozenset[WorkloadKind] = frozenset(
+    {"oltp_read_only", "oltp_point_select", "select_random_points", "select_random_ranges", "key_value"}
 )
-"""Those whose transactions leave nothing to commit, or, of a page, what its script says."""
+"""Those whose transactions leave nothing to commit. What a page commits its shape says."""
 
 
 class Workload(Part):

@@ -94,8 +94,8 @@ class ServiceRecord(Record):
     """What the load did with one of several servers, or with a store of keys, over the measured window."""
 
     service: Literal["mysql", "redis", "memcached"]
-    connects: int
-    """Opened within pages."""
+    connects: int | None
+    """Opened within pages. None: a load of keys, whose connections nobody counts."""
     requests: int
     turns: int
     bytes_to_server: int

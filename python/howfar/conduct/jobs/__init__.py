@@ -8,26 +8,22 @@ from howfar.conduct.jobs.statements import statements_job
 from howfar.engine.messages import LoadJob, PageJob
 from howfar.lab.stage import Stage
 from howfar.plan.types import Plan
-from howfar.plan.workload import NOT_A_COMMIT
+from howfar.plan.workload import READS_ONLY
 from howfar.results.records import Arm
 
 __all__ = ["commits_each", "job_of"]
 
 
 def job_of(plan: Plan, arm: Arm, stage: Stage, seed: int) -> LoadJob | PageJob:
-    """Stores of keys are filled first. Raises LabError, EngineError."""
-    match plan.workload.kind:
-        case "page":
-            return page_job(plan, arm, stage, seed)
-        case "key_value":
-            return keys_job(plan, arm, stage, seed)
-        case _:
-            return statements_job(plan, arm, stage, seed)
+    """Stores of keys are filled and applications proven first; the stage's account begins after that. Raises LabError,
+    EngineError."""
+    if plan.workload.kind not in ("page", "key_value"):
+        return statements_job(plan, arm, stage, seed)
+    job = page_job(plan, arm, stage, seed) if plan.workload.kind == "page" else keys_job(plan, arm, stage, seed)
+    stage.loading()
+    return job
 
 
-def commits_each(plan: Plan, arm: Arm) -> int:
-    """How often a transaction, or a page, of the arm has something to commit."""
-    if plan.workload.kind == "page":
-        shape = plan.pages[str(arm.factors["page"])]
-        return shape.rounds if shape.index_updates else 0
-    return 0 if plan.workload.kind in NOT_A_COMMIT else 1
+def commits_each(plan: Plan) -> int:
+    """How often a transaction of SQL has something to commit."""
+    return 0 if plan.workload.kind in READS_ONLY else 1

@@ -77,14 +77,14 @@ def await_alone(servers: Sequence[Reached]) -> None:
 
 
 @dataclass(frozen=True)
-class Proof:
+class PageProof:
     receipt: dict[str, object]
     violations: tuple[str, ...]
     connections: Mapping[ServiceName, int] = field(default_factory=dict)
     """That each server had counted when it began."""
 
 
-def prove(servers: Sequence[Reached], script: PageScript, page: Callable[[int], Answer], pages: int) -> Proof:
+def prove(servers: Sequence[Reached], script: PageScript, page: Callable[[int], Answer], pages: int) -> PageProof:
     """`page` asks for one page of `script`, which keeps its connections so many microseconds longer. Raises LabError."""
     used = [one for one in servers if one.name in script.services]
     before = {one.name: count(one) for one in used}
@@ -99,7 +99,7 @@ def prove(servers: Sequence[Reached], script: PageScript, page: Callable[[int], 
     seen = _seen(used, page)
     found += _strangers(used, seen)
     receipt: dict[str, object] = {"pages": pages, "told": dict(told), "counted": counted, "seen": seen}
-    return Proof(receipt, tuple(found), {name: counted.connections for name, counted in before.items()})
+    return PageProof(receipt, tuple(found), {name: counted.connections for name, counted in before.items()})
 
 
 def _unlike_script(told: Told, script: PageScript, pages: int) -> list[str]:
@@ -173,7 +173,7 @@ def _strangers(used: Sequence[Reached], seen: Mapping[ServiceName, tuple[str, ..
     return found
 
 
-def kept(used: Sequence[Reached], children: int, since: Mapping[ServiceName, int]) -> Proof:
+def kept(used: Sequence[Reached], children: int, since: Mapping[ServiceName, int]) -> PageProof:
     """After the load, where connections are kept: who is there still, and that no child has made more than one. `since`: connections
     that each server had counted before any of theirs. Raises LabError."""
     seen = {one.name: clients(one) for one in used}
@@ -184,7 +184,7 @@ def kept(used: Sequence[Reached], children: int, since: Mapping[ServiceName, int
             found.append(
                 f"{name} counted {connections} connections of {children} children, which were to keep one each"
             )
-    return Proof({"seen": seen, "connections": made}, tuple(found))
+    return PageProof({"seen": seen, "connections": made}, tuple(found))
 
 
 def good(answer: Answer, ends_with: str) -> Answer:

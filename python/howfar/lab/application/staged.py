@@ -12,7 +12,7 @@ from howfar.engine.process import Launcher
 from howfar.lab.application.asked import check, for_proof
 from howfar.lab.application.fastcgi import Answer
 from howfar.lab.application.php_fpm import PAGES, PhpFpm, Program, parameters
-from howfar.lab.application.proof import Proof, await_alone, good, kept, prove
+from howfar.lab.application.proof import PageProof, await_alone, good, kept, prove
 from howfar.lab.reached import Reached
 from howfar.lab.stage import Obtained
 
@@ -31,7 +31,7 @@ class PhpApplication:
         self._about = about
         self._servers = servers
         self._script: PageScript | None = None
-        self._proof = Proof({}, ())
+        self._proof = PageProof({}, ())
 
     @property
     def observed(self) -> Observed:
