@@ -1,14 +1,16 @@
 """A program for the tests: pages of a real PHP application on each asked path; JSON of what they told and what was obtained.
 
-python -m tests.lab.php_scenario SERVER CASE...    where a case is PATH[:TLS][+per_page], `stranger`, `dead`, `broken` or `lines`
+python -m tests.lab.php_scenario SERVER CASE...    a case is PATH[:TLS][+per_page] or of what goes wrong (`main`)
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,9 +23,12 @@ from howfar.engine.process import run_load
 from howfar.engine.workloads import CustomStatement, IntegerValues, SameValue
 from howfar.errors import HowfarError, LabError
 from howfar.lab import sandbox
+from howfar.lab.application import php_fpm, staged
+from howfar.lab.application.asked import keys_of, turns_of
 from howfar.lab.application.fastcgi import Answer, ask
 from howfar.lab.fill import fill_keys
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
+from howfar.lab.stage import LoadFacts
 from howfar.lab.staged import LabStage
 from howfar.results.records import FactorValue
 from tests.lab.beside_scenario import STORES
@@ -59,6 +64,13 @@ _STEPS = (
     CpuStep(cpu_ns=CPU_NS),
 )
 MEMCACHED = (GetStep(store="memcached", repeat=3), GetStep(store="memcached", keys_each=10))
+_PROVEN = "str_ends_with($_SERVER['HOWFAR_PAGE'], 'proof.json')"
+_LIES = (
+    ("$prepared->execute();", f"$i > 0 && !{_PROVEN} || $prepared->execute();"),
+    ("if ($rows === []) {", "if (false) {"),
+    ("$memcached->get($keys[0])", f"({_PROVEN} ? $memcached->get($keys[0]) : 'kept')"),
+)
+"""Of `Steps.php`: a statement that a step repeats is sent once, and Memcached is asked for no single key."""
 TURNS = {"mysql": 9 * ROUNDS, "redis": 3 * ROUNDS, "memcached": 4 * ROUNDS}
 """Of one page."""
 
@@ -154,6 +166,37 @@ def _stranger(laboratory: Lab) -> dict[str, Any]:
         return {"violations": stage.obtained({}).violations}
 
 
+def _liar(laboratory: Lab) -> dict[str, Any]:
+    """PHP that takes all its turns while it is proven, and under the load only tells of some."""
+    honest = php_fpm.PAGES
+    with tempfile.TemporaryDirectory() as place:
+        lying = Path(place, "php")
+        shutil.copytree(honest, lying)
+        steps = (lying / "Steps.php").read_text()
+        for true, false in _LIES:
+            assert steps.count(true) == 1
+            steps = steps.replace(true, false)
+        (lying / "Steps.php").write_text(steps)
+        staged._PAGE = lying / "page.php"
+        try:
+            return _lied(laboratory)
+        finally:
+            staged._PAGE = honest / "page.php"
+
+
+def _lied(laboratory: Lab) -> dict[str, Any]:
+    with _placed(laboratory, "socket") as (stage, cgi, script):
+        stage.loading()
+        visited = _visited(stage, cgi)
+        pages, told = visited["pages"], visited["told"]
+        turns = {name: count * pages for name, count in turns_of(script).items()}
+        keys = {name: count * pages for name, count in keys_of(script).items()}
+        return {
+            "tells": {name: told[f"{name}_turns"] - told[f"{name}_checks"] for name in turns} == turns,
+            "violations": stage.obtained({}, LoadFacts(turns=turns, keys=keys, sessions={})).violations,
+        }
+
+
 def _broken(laboratory: Lab) -> dict[str, Any]:
     """What pages say that cannot be answered."""
     said: dict[str, Any] = {}
@@ -223,7 +266,7 @@ def main() -> int:
         beside=STORES,
         application=True,
     )
-    special = {"stranger": _stranger, "broken": _broken, "dead": _dead, "lines": _lines}
+    special = {"stranger": _stranger, "liar": _liar, "broken": _broken, "dead": _dead, "lines": _lines}
     with open_laboratory(request) as laboratory:
         trials = {case: special[case](laboratory) if case in special else _trial(laboratory, case) for case in cases}
         print(json.dumps({"environment": laboratory.environment(), "trials": trials}))

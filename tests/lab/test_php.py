@@ -24,7 +24,7 @@ from tests.lab.undisturbed import lasting
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
 CASES = {
-    "mariadb": ("socket", "tcp+per_page", "remote", "forwarded-socket", "stranger", "broken", "dead", "lines"),
+    "mariadb": ("socket", "tcp+per_page", "remote", "forwarded-socket", "stranger", "liar", "broken", "dead", "lines"),
     "mysql": ("tcp", "remote:1.3+per_page"),
 }
 SEEN_FROM = {"socket": "localhost", "tcp": "127.0.0.1", "remote": "10.77.0.1", "forwarded-socket": "localhost"}
@@ -156,6 +156,16 @@ def test_a_client_that_comes_by_another_way_is_seen(of_mariadb: dict[str, dict[s
     assert lasting(stranger["violations"]) == [
         "application: mysql sees PHP at 'localhost', the path comes from '127.0.0.1'"
     ]
+
+
+def test_turns_that_pages_only_tell_of_are_missed_by_the_servers(of_mariadb: dict[str, dict[str, Any]]) -> None:
+    """Their lie begins after the proof, and what they tell is what was asked."""
+    liar = of_mariadb["liar"]
+    assert liar["tells"]
+    said = lasting(liar["violations"])
+    assert len(said) == 2, said
+    assert said[0].startswith("mysql: it counted ") and "requests, the pages told at least" in said[0]
+    assert said[1].startswith("memcached: it looked for ") and "keys, the pages told at least" in said[1]
 
 
 def test_what_a_page_cannot_do_is_said_without_secrets(of_mariadb: dict[str, dict[str, Any]]) -> None:

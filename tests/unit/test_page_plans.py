@@ -15,6 +15,7 @@ from howfar.engine.page import PageScript, ServiceName
 from howfar.errors import PlanError
 from howfar.plan.cells import cells
 from howfar.plan.estimate import LABORATORY_NS, cost
+from howfar.plan.fitting import check_keys, check_machines
 from howfar.plan.load import load_plan
 from howfar.plan.page import PageShape
 from howfar.plan.types import Plan, restore_plan
@@ -143,6 +144,45 @@ def test_what_is_left_out_wrongly_is_said(tmp_path: Path, table: str, message: s
     with pytest.raises(PlanError) as caught:
         plan_of(tmp_path, PLAN + table)
     assert message in caught.value.message
+
+
+def test_what_the_short_form_leaves_out_wrongly_is_said(tmp_path: Path) -> None:
+    text = (
+        PLAN + '[quick.factors]\nthreads = 8\n[[quick.leave_out]]\npage = "small"\n[[quick.leave_out]]\nthreads = 1\n'
+    )
+    with pytest.raises(PlanError) as caught:
+        plan_of(tmp_path, text)
+    assert "table 2 of quick.leave_out matches no cell" in caught.value.message
+    assert f":{text.splitlines().index('[[quick.leave_out]]') + 1}:" in caught.value.message
+    plan_of(tmp_path, PLAN + LEFT_OUT + '[quick.factors]\napplication = "php"\n')  # not its own tables
+
+
+def test_two_machines_of_one_cpu_are_refused(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, PLAN)
+    check_machines(plan, 2)
+    with pytest.raises(PlanError, match=r"one machine with two \(remote\), and here is one CPU"):
+        check_machines(plan, 1)
+    check_machines(plan_of(tmp_path, PLAN.replace('"socket", "remote"', '"socket", "tcp"')), 1)
+    check_machines(load_plan("paths").plan, 1)
+
+
+@pytest.mark.parametrize(
+    ("count", "value_bytes", "stores", "gib", "says"),
+    [
+        (1_000_000, 1000, ("memcached",), 100, "take 1.0 GiB in each store, and Memcached is given 1 GiB"),
+        (1_000_000, 1000, ("redis",), 1, "1.0 GiB in all, and 1.0 GiB are free"),
+        (500_000, 1000, ("redis", "memcached"), 1, "take 0.5 GiB in each store, 1.0 GiB in all"),
+    ],
+)
+def test_keys_beyond_memory_are_refused(
+    tmp_path: Path, count: int, value_bytes: int, stores: tuple[str, ...], gib: int, says: str
+) -> None:
+    keys = f"[keys]\ncount = {count}\nvalue_bytes = {value_bytes}\n"
+    plan = plan_of(tmp_path, PLAN.replace("[factors]", keys + "[factors]"))
+    with pytest.raises(PlanError) as caught:
+        check_keys(plan, stores, gib * 2**30)
+    assert says in caught.value.message
+    check_keys(plan, ("redis",), 2 * 2**30)
 
 
 @pytest.mark.parametrize(

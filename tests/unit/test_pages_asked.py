@@ -127,7 +127,7 @@ def test_what_a_page_is_asked_is_in_the_plan() -> None:
     assert asked == PageAsked(
         turns={"mysql": 11, "redis": 6, "memcached": 3},
         keys={"redis": 15, "memcached": 3},
-        app_cpu_ns=3_000_000,
+        app_cpu_ns=3_000_000 - 20,
         per_page=True,
         commits=1,
     )

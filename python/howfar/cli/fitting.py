@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from howfar.errors import MissingError, PlanError, ServerMissing
-from howfar.plan.fitting import Fitted, check_rows, resumed_in_full, with_rows, without_levels
+from howfar.plan.fitting import Fitted, check_keys, check_rows, resumed_in_full, with_rows, without_levels
 from howfar.plan.names import Level
 from howfar.plan.sessions import session_asked
 from howfar.plan.types import SEMI_SYNC, Plan
@@ -15,6 +15,7 @@ def fit(plan: Plan) -> Fitted:
     Raises ServerMissing, ServerCrashed, LabError; PlanError when nothing is left.
     """
     _check_server(plan)
+    _check_keys(plan)
     if plan.workload.kind == "key_value":
         return Fitted(plan)
     if plan.workload.kind == "page":
@@ -44,6 +45,18 @@ def _check_server(plan: Plan) -> None:
             f"{kind} stores keys, and the workload of the plan {plan.name} is of SQL",
             "Name a server that speaks SQL, or give the plan the workload key_value.",
         )
+
+
+def _check_keys(plan: Plan) -> None:
+    """Raises PlanError, ServerMissing, ServerCrashed."""
+    from howfar.lab.room import memory_at_all
+    from howfar.lab.servers.kinds import STORES, find_server
+
+    stores = beside(plan)
+    if plan.workload.kind == "key_value":
+        stores = tuple(name if name in STORES else find_server(name).kind for name in plan.factors.server[:1])
+    if stores:
+        check_keys(plan, stores, memory_at_all())
 
 
 def _check_page_servers(plan: Plan) -> None:

@@ -13,6 +13,7 @@ from howfar.engine.process import engine_info
 from howfar.errors import LabError, RunFileError, UsageError
 from howfar.lab.stage import Laboratory
 from howfar.plan.cells import cells
+from howfar.plan.fitting import check_machines
 from howfar.plan.types import Plan
 from howfar.results.records import RunInfo
 from howfar.results.store import RunFile, create
@@ -26,12 +27,16 @@ _KILLED = (1, 137)
 
 
 def check_ground(plan: Plan) -> None:
-    """Before anything is built: one server, and the engine is there and ours. Raises UsageError, MissingError, EngineError."""
+    """Before anything is built: one server, CPUs for two machines where pages are to have two, and the engine is there and ours.
+    Raises UsageError, PlanError, MissingError, EngineError."""
+    from howfar.lab.hosts import usable_cpus
+
     if len(plan.factors.server) > 1:
         raise UsageError(
             f"plan {plan.name} names {len(plan.factors.server)} servers; a laboratory holds one",
             "Make one run for each server, then `howfar compare` them.",
         )
+    check_machines(plan, len(usable_cpus()))
     engine_info()
 
 

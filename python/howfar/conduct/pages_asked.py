@@ -46,7 +46,7 @@ def page_asked(plan: Plan, arm: Arm) -> PageAsked | None:
     return PageAsked(
         turns=shape.by_service,
         keys=shape.keys_by_store,
-        app_cpu_ns=cpu_ns // shape.rounds * shape.rounds,
+        app_cpu_ns=max(cpu_ns - shape.turns, 0),  # each part is of whole nanoseconds
         per_page=arm.factors.get("connect", ORDINARY["connect"]) == "per-transaction",
         commits=shape.rounds if shape.index_updates else 0,
     )

@@ -40,8 +40,12 @@ def rows_that_fit(data: Data, contents: Sequence[Content], program: Program, ser
 
 def rows_at_all(data: Data) -> int:
     """Of each table, where only the server's pool is in memory and all of it is given to that: of more it would die."""
-    total = min(_memory_total(), memory_limit(Path("/proc/self/cgroup").read_text(), _CGROUPS), memory_available())
-    return max(int(total / POOL_PER_DATA / (data.tables * ROW_BYTES)), 0)
+    return max(int(memory_at_all() / POOL_PER_DATA / (data.tables * ROW_BYTES)), 0)
+
+
+def memory_at_all() -> float:
+    """Bytes that one program could take now."""
+    return min(_memory_total(), memory_limit(Path("/proc/self/cgroup").read_text(), _CGROUPS), memory_available())
 
 
 def rows_in(

@@ -5,18 +5,22 @@ Everything that is changed is said in a sentence, for the terminal and for the r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from howfar.errors import PlanError
 from howfar.plan.cells import cells
-from howfar.plan.types import Plan
+from howfar.plan.types import LOCAL_PATHS, Plan
 
 _STEPS = (1, 2, 5)
 """Table sizes to choose from, times powers of ten: the same on the next day, when a little more or less is free."""
 
 
+_KEY_BYTES = 100
+"""What a store takes for a key beside its value: the key and its own books (Redis 90 to 100, Memcached 60 to 80)."""
+MEMCACHED_BYTES = 2**30
+"""What the laboratory's Memcached may take for its items; what is more it would throw out again."""
 _LEAST_RANGES = 100
 """Ranges that lie side by side in a table, at least: in a smaller one many end at its end, and a few pages hold it all."""
 
@@ -104,6 +108,31 @@ def check_rows(plan: Plan, most: int) -> None:
             f"{data.tables} tables of {data.table_size} rows are too large for this machine: its free memory holds {most} rows of"
             " each at most",
             "Set fit = true in [data] for the largest tables that fit, or make table_size smaller.",
+        )
+
+
+def check_machines(plan: Plan, cpus: int) -> None:
+    """Refuse pages on two machines where one CPU would be both: a second machine could not but lose. Raises PlanError."""
+    far = [path for path in plan.factors.path if path not in LOCAL_PATHS]
+    if plan.workload.kind == "page" and far and cpus < 2:
+        raise PlanError(
+            f"plan {plan.name} compares one machine with two ({', '.join(far)}), and here is one CPU for both:"
+            " the second machine would bring none",
+            "Allow howfar two CPUs or more, or name the paths socket and tcp only, in a plan of your own.",
+        )
+
+
+def check_keys(plan: Plan, stores: Sequence[str], memory_bytes: float) -> None:
+    """Refuse keys that stores of these kinds cannot hold, before anything is built. Raises PlanError."""
+    keys = plan.keys
+    each = keys.count * (keys.value_bytes + _KEY_BYTES)
+    asked = f"{keys.count} keys with values of {keys.value_bytes} bytes take {each / 2**30:.1f} GiB in each store"
+    advice = "Make count or value_bytes in [keys] smaller."
+    if "memcached" in stores and each > MEMCACHED_BYTES:
+        raise PlanError(f"{asked}, and Memcached is given {MEMCACHED_BYTES / 2**30:.0f} GiB", advice)
+    if (total := each * len(stores)) > memory_bytes:
+        raise PlanError(
+            f"{asked}, {total / 2**30:.1f} GiB in all, and {max(memory_bytes, 0) / 2**30:.1f} GiB are free", advice
         )
 
 

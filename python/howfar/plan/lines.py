@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-_TABLE = re.compile(r"\s*\[\s*([A-Za-z0-9_.\-\s]+?)\s*\]\s*(?:#.*)?$")
+_TABLE = re.compile(r"\s*\[{1,2}\s*([A-Za-z0-9_.\-\s]+?)\s*\]{1,2}\s*(?:#.*)?$")
 _KEY = re.compile(r"\s*([A-Za-z0-9_.\-]+)\s*=")
 
 

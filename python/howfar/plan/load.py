@@ -62,10 +62,12 @@ def load_plan(name_or_path: str, quick: bool = False, overrides: Sequence[Overri
     plan = _validate(
         source, text, table, (), quick=False
     )  # a mistake in the long form is one also when the short is asked for
-    _check_left_out(source, text, plan)
+    _check_left_out(source, text, plan, ("leave_out",))
     if short is not None:
         merged = _merged(table, short)
-        _validate(source, text, merged, (), quick=True)
+        brief = _validate(source, text, merged, (), quick=True)
+        if "leave_out" in short:  # else it has the long form's, of which some may be of levels that it has not
+            _check_left_out(source, text, brief, ("quick", "leave_out"))
         table = merged if quick else table
     for override in overrides:
         table = _merged(table, _nested(override.key, override.value))
@@ -146,12 +148,12 @@ def _validate(source: str, text: str, table: dict[str, Any], overrides: Sequence
     return plan
 
 
-def _check_left_out(source: str, text: str, plan: Plan) -> None:
-    """Each table of `leave_out` leaves out something, else it is misspelt. Of the long form alone: the short one has fewer levels."""
+def _check_left_out(source: str, text: str, plan: Plan, where: tuple[str, ...]) -> None:
+    """Each table of `leave_out` leaves out something, else it is misspelt. `where` they stand."""
     for number, table in enumerate(plan.leave_out, 1):
         if not any(table.matches(factors) for factors in combinations(plan)):
             raise PlanError(
-                f"{source}:{line_of(text, ('leave_out',))}: table {number} of leave_out matches no cell",
+                f"{source}:{line_of(text, where)}: table {number} of {'.'.join(where)} matches no cell",
                 "Name levels that the factors have.",
             )
 

@@ -15,10 +15,11 @@ from howfar.errors import LabError
 from howfar.lab.capacity import LEAST_QUEUE
 from howfar.lab.servers.lines import Lines
 from howfar.lab.servers.store_dialect import StoreSettings
+from howfar.plan.fitting import MEMCACHED_BYTES
 
 NAMES = ("memcached",)
 PACKAGE = "memcached"
-MEMORY_MIB = 1024
+MEMORY_MIB = MEMCACHED_BYTES // 2**20
 """The most that its items may take; it takes memory as they come. Its own 64 throws items out that a load has just set."""
 _COUNTERS = {
     "bytes_read": "Bytes_received",
