@@ -277,7 +277,7 @@ def page() -> Summary:
             "what_if": None,
             "noise_floor": FLOOR,
             "environment": environment,
-            "asked": "requests",
+            "asked": "pages",
             "workload": "page: heavy (60 MySQL, 120 Redis and 20 Memcached turns), light (6, 12 and 2), 10 tables x 100000 rows",
         },
     )

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from tests.unit.made_pages import HEAVY, LIGHT, page_run
 from tests.unit.synthetic_run import PATHS, PathModel, synthetic_run
 
 from howfar.analysis.compare import compare
+from howfar.cli.compare import _table
 from howfar.plan.types import ORDINARY
 from howfar.results.records import ArmRole, Run
 
@@ -94,3 +98,17 @@ def test_a_run_of_before_there_were_sessions_to_choose_is_of_the_same_cells() ->
     other = compare(before, after.model_copy(update={"info": after.info.model_copy(update={"arms": encrypted})}))
     assert not other.comparable
     assert not any(arm.same_cell for arm in other.arms)
+
+
+def test_runs_of_pages_are_compared_by_pages() -> None:
+    """The engine's pages have turns that it counts, PHP's have none: neither is what is compared."""
+    found = compare(page_run(blocks=3, seed=1), page_run(blocks=3, seed=2))
+    assert found.counted == "pages"
+    titles = [str(column.header) for column in _table(found).columns]
+    assert titles == ["arm", "pages/s", "to baseline", "CPU a page", "verdict"]
+    engine = next(arm for arm in found.arms if "engine" in arm.arm)
+    assert engine.cpu_per_query is not None and engine.cpu_per_query.value == pytest.approx(1, rel=0.05)
+    fewer = {"heavy": replace(HEAVY, turns=100), "light": LIGHT}
+    half = compare(page_run(blocks=3), page_run(blocks=3, pages=fewer))
+    paid = next(arm for arm in half.arms if arm.arm.startswith("remote, heavy, engine, 0ms, 1 "))
+    assert paid.qps.value > 1.3, "half of the turns: more pages, though fewer queries"

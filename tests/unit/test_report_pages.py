@@ -97,7 +97,7 @@ def test_an_answer_of_many_clauses_leaves_room_for_the_chart() -> None:
     lead, rest = "It depends on the page", f": {'a clause; ' * 60}the end."
     made = changed(sentences=(lead + rest,)).model_copy(update={"verdict": lead + rest})
     top = html.render(made)
-    assert f'<p class="verdict">{lead}.</p>' in top and top.index(rest) > top.index("<svg")
+    assert f'<p class="verdict">{lead}: a clause.</p>' in top and top.index(rest) > top.index("<svg")
     one_block = made.model_copy(update={"verdict": f"One block: no answer yet. So far: {lead}{rest}"})
     assert "One block: no answer yet." in html.render(one_block).split("</p>")[0]
 
@@ -131,7 +131,13 @@ def test_where_it_does_not_flip_is_said_instead() -> None:
     unknown = html.render(changed(crossings=(crossing(always=None, **nowhere),)))
     assert "begins to pay is not resolved from 4.9 to 64.9 ms" in unknown
     assert words.flips_at(crossing(always=None, **nowhere)) == "not resolved"
-    assert words.foreseen_at(crossing(predicted_ms=None)) == "nowhere"
+    none = {"predicted_ms": None, **nowhere}
+    assert words.foreseen_at(crossing(predicted_always="one", **none)) == "nowhere"
+    assert words.foreseen_at(crossing(predicted_always="two", **none)) == "below 4.9 ms"
+    no_model = crossing(predicted_always=None, curve_ms=(), curve_ratio=(), without_link_cpu_ms=None, **none)
+    assert words.foreseen_at(no_model) == "-" and "nowhere" not in html.render(
+        changed(crossings=(no_model,), sentences=())
+    )
     assert "nowhere up to 64.9 ms" in html.render(changed(crossings=(crossing(always="one", **nowhere),)))
     open_ended = Estimate(value=12.0, low=None, high=None)
     assert words.flips_at(crossing(measured_ms=open_ended)) == "12 ms (no interval)"
@@ -167,7 +173,7 @@ def test_bars_are_of_pages_that_do_not_wait_for_each_other() -> None:
 
 
 def test_what_was_not_swept_is_no_curve() -> None:
-    keys = {crossing_chart._key(choice).threads for choice in words.chief_choices(findings())}
+    keys = {crossing_chart._key(choice)[0].threads for choice in words.chief_choices(findings())}
     assert keys == {1, 4}
     svg = gallery.crossing(summary())
     assert "heavy" in svg and "4 in flight" not in svg.split("<details>")[0], "all have 4 in flight, 1 is one point"
@@ -194,7 +200,7 @@ def test_what_is_missing_leaves_no_hole() -> None:
 def test_what_the_analysis_finds_is_drawn() -> None:
     """From records to a page, with nothing laid over them."""
     found = summarise(page_run(blocks=3))
-    assert found.pages is not None and found.asked == "requests"
+    assert found.pages is not None and found.asked == "pages"
     text = html.render(found)
     assert all(head in text for head in ("What a turn costs", "Does anybody notice?", "Who spends the CPU"))
     assert "two machines are better" in text and "None" not in terminal.render(found, 80)
@@ -204,14 +210,14 @@ def test_what_the_analysis_finds_is_drawn() -> None:
 def test_several_links_are_told_apart() -> None:
     two = next(arm for arm in findings().arms if arm.machines == 2)
     assert words.where(two, findings()) == "two, network"
-    far = two.model_copy(update={"arm": "far", "rtt_ms": 2.04})
+    far = two.model_copy(update={"arm": "far", "rtt_ns": 2_000_000})
     both = findings().model_copy(update={"arms": (*findings().arms, far)})
     assert words.where(far, both) == "two, network 2ms" and words.where(two, both) == "two, network 0.2ms"
 
 
 def test_a_path_has_one_colour_on_every_chart() -> None:
     two = next(arm for arm in findings().arms if arm.machines == 2)
-    far = two.model_copy(update={"arm": "far", "rtt_ms": 2.04})
+    far = two.model_copy(update={"arm": "far", "rtt_ns": 2_000_000})
     colours = page_charts.path_colours(findings().model_copy(update={"arms": (*findings().arms, far)}))
     assert len(set(colours.values())) == len(colours) == 4
     assert colours["one, sockets"] == page_charts.path_colours(findings())["one, sockets"]
@@ -235,7 +241,7 @@ def test_the_emulators_cpu_is_in_no_sum_and_is_said() -> None:
     asked = dict(questions(summary()))
     assert "took up to" in asked["Two machines in one computer?"]
     assert "6.4 ms instead of 11.1" in asked["Two machines in one computer?"]
-    unseen = changed(crossings=(crossing(predicted_ms=None, measured_ms=None, always="one"),))
+    unseen = changed(crossings=(crossing(predicted_ms=None, predicted_always="one", measured_ms=None, always="one"),))
     assert "6.4 ms instead of nowhere" in dict(questions(unseen))["Two machines in one computer?"]
     assert "by the model: from 6.4 ms" in html.render(unseen) and "foreseen: nowhere" in html.render(unseen)
 
@@ -277,3 +283,97 @@ def test_what_is_not_resolved_is_grey_on_the_chart() -> None:
         "noise floor" not in gallery.crossing(summary().model_copy(update={"noise_floor": None})).split("</details>")[0]
     )
     assert "pages in flight" in terminal.render(summary()) and "connections" not in figures.session_line(summary())
+
+
+def test_an_end_that_nothing_closes_is_drawn_to_the_edge_with_an_arrow() -> None:
+    """One block has no interval at all, and none is drawn."""
+    arrows = {}
+    for name, (low, high) in {
+        "closed": (9.0, 12.0),
+        "right": (9.0, None),
+        "left": (None, 12.0),
+        "one": (None, None),
+    }.items():
+        spec = crossing_chart.crossing(
+            changed(crossings=(crossing(measured_ms=Estimate(value=10.0, low=low, high=high)),)), 700
+        )
+        assert spec is not None
+        layers = spec.to_dict()["layer"]
+        marks = [layer["mark"] for layer in layers]
+        shapes = {mark.get("shape") for mark in marks if mark["type"] == "point"} - {None, "diamond"}
+        rows = [row for layer in layers if "high open" in str(layer) for row in layer["data"]["values"]]
+        across = layers[-1]["encoding"]["x"]["scale"]["domain"]
+        arrows[name] = shapes, any(mark["type"] == "rule" and mark.get("strokeWidth") == 6 for mark in marks)
+        assert all((row["low"] == across[0]) == row["low open"] for row in rows)
+        assert all((row["high"] == across[1]) == row["high open"] for row in rows)
+    assert arrows == {
+        "closed": (set(), True),
+        "right": ({"triangle-right"}, True),
+        "left": ({"triangle-left"}, True),
+        "one": (set(), False),
+    }
+
+
+def test_each_way_to_a_second_machine_is_named() -> None:
+    """Two links, and a forwarded socket: in the tables, on the chart, on their own lines of the spreadsheet."""
+    other = {"path": "remote", "rtt_ns": 1_000_000}
+    far_choices = tuple(each.model_copy(update=other) for each in findings().choices)
+    far_crossings = tuple(each.model_copy(update=other) for each in findings().crossings)
+    far_arms = tuple(
+        each.model_copy(update={"arm": f"{each.arm} far", "rtt_ns": 1_000_000})
+        for each in findings().arms
+        if each.machines == 2
+    )
+    made = changed(
+        choices=findings().choices + far_choices,
+        crossings=findings().crossings + far_crossings,
+        arms=findings().arms + far_arms,
+    )
+    assert made.pages is not None
+    found = tables.choices(words.chief_choices(made.pages))
+    assert found is not None
+    names = {row[0] for row in found.rows}
+    assert {"heavy, 4 in flight, network 0.2ms", "heavy, 4 in flight, network 1ms"} <= names
+    flips = tables.flips(list(made.pages.crossings))
+    assert flips is not None and len({row[0] for row in flips.rows}) == len(flips.rows) == 4
+    assert "network 1ms" in gallery.crossing(made) and "(network 0.2ms)" in html.render(made)
+    assert [crossing.rtt_ns for crossing in words.chief_crossings(made.pages)] == [200_000, 200_000]
+
+
+def test_one_p50_is_in_all_places() -> None:
+    """That which a prediction is held against."""
+    arm = words.arms_of(findings(), words.chief(findings())[0])[0]
+    cell = next(cell for cell in summary().cells if cell.arm == arm.arm)
+    assert cell.latency_ms.p50 != pytest.approx(arm.p50_ms, rel=1e-3)
+    line = next(row for row in csv.DictReader(io.StringIO(report_csv.render(summary()))) if row["arm"] == arm.arm)
+    assert float(line["p50_ms"]) == pytest.approx(arm.p50_ms, rel=1e-4) and "page_p50_ms" not in line
+    assert f"<td>{words.ms(arm.p50_ms)}</td>" in gallery.latency(summary())
+
+
+def test_what_is_counted_is_a_page_whoever_runs_it() -> None:
+    """Ratios, rates and CPU: the engine counts its turns, PHP's pages do not."""
+    found = summarise(page_run(blocks=3))
+    assert found.pages is not None
+    rates = {arm.arm: arm.pages_per_s.value for arm in found.pages.arms}
+    base = next(cell for cell in found.cells if cell.role.value == "baseline")
+    for cell in found.cells:
+        if cell.arm in rates:
+            assert cell.qps.value == pytest.approx(rates[cell.arm])
+            assert cell.ratio is not None
+            assert cell.ratio.value == pytest.approx(rates[cell.arm] / rates[base.arm], rel=0.02)
+            assert (cell.bytes_per_txn.to_client is None) == (cell.factors["application"] == "php")
+    engine = next(cell for cell in found.cells if cell.arm.startswith("socket, heavy, engine, 0ms, 4"))
+    assert engine.cpu_ratio is not None and 0.5 < engine.cpu_ratio.value < 1, "as much a page, but for PHP"
+    lines = {line["arm"]: line for line in csv.DictReader(io.StringIO(report_csv.render(found)))}
+    assert lines[base.arm]["bytes_to_server_per_txn"] == ""
+    assert lines[engine.arm]["bytes_to_server_per_txn"] != ""
+
+
+def test_counts_of_pages_in_flight_are_those_of_the_run() -> None:
+    arms = tuple(
+        arm.model_copy(update={"threads": {1: 2, 4: 8}[arm.threads], "arm": f"{arm.arm} more"})
+        for arm in findings().arms
+    )
+    found = tables.first(findings().model_copy(update={"arms": arms}))
+    assert found is not None and ("p50 ms, in", "flight 2, 8") in found.head
+    assert "8 in flight, and 2:" in found.notes[0] and "alone" not in found.notes[0]

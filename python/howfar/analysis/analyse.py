@@ -64,6 +64,7 @@ from howfar.analysis.trials import (
     median_latency_ns,
     path_cpu_us,
     qps,
+    rate_unit,
     role_cpu_us,
     transaction_histogram,
     trial_table,
@@ -221,10 +222,7 @@ def _cell(table: TrialTable, arm: Arm, floors: _Floors, rests: bool) -> CellSumm
         latency_ratio=_quoted(table, arm, median_latency_ns),
         turns_per_txn=sum(trial.turns for trial in trials) / transactions + connect_turns(receipts, arm.factors),
         queries_per_txn=sum(trial.queries for trial in trials) / transactions,
-        bytes_per_txn=BytesPerTxn(
-            to_server=sum(trial.bytes_to_server for trial in trials) / transactions,
-            to_client=sum(trial.bytes_to_client for trial in trials) / transactions,
-        ),
+        bytes_per_txn=_bytes(trials, transactions, counted=arm.factors.get("application") != "php"),
         time_split_us={} if page else time_split_us(cycle),
         rest_rtt_ns=link.rest_rtt_ns,
         receipt=receipts[-1] if receipts else {},
@@ -235,6 +233,15 @@ def _cell(table: TrialTable, arm: Arm, floors: _Floors, rests: bool) -> CellSumm
         limit=None if broken or page else limit,
         network=network_series(whole[-1], arm.factors),
         keys=_key_reads(table, trials),
+    )
+
+
+def _bytes(trials: Sequence[Measured], transactions: int, counted: bool) -> BytesPerTxn:
+    if not counted:  # what the engine sees is FastCGI
+        return BytesPerTxn(to_server=None, to_client=None)
+    return BytesPerTxn(
+        to_server=sum(trial.bytes_to_server for trial in trials) / transactions,
+        to_client=sum(trial.bytes_to_client for trial in trials) / transactions,
     )
 
 
@@ -323,6 +330,7 @@ def _unmeasured(table: TrialTable, arm: Arm) -> Unmeasured:
 
 def _points(run: Run) -> tuple[TrialPoint, ...]:
     points = []
+    _, rate = rate_unit(run)
     for trial in sorted(run.trials, key=lambda t: t.number):
         good = trial.status is TrialStatus.OK and trial.measured is not None and trial.fault is None
         points.append(
@@ -330,7 +338,7 @@ def _points(run: Run) -> tuple[TrialPoint, ...]:
                 number=trial.number,
                 block=trial.block,
                 arm=trial.arm,
-                qps=qps(trial.measured) if good and trial.measured else None,
+                qps=rate(trial.measured) if good and trial.measured else None,
                 cpu_pressure=trial.load.psi_cpu_some_share if trial.load else None,
                 others_cpus=others_in(trial),
             )

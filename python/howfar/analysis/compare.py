@@ -10,7 +10,9 @@ from typing import Any
 
 from howfar.analysis.estimate import Estimate
 from howfar.analysis.intervals import excludes_one, welch_ratio
+from howfar.analysis.summary import Asked
 from howfar.analysis.trials import TrialTable, Value, path_cpu_us, qps, trial_table
+from howfar.analysis.workload_line import asked
 from howfar.plan.page import Keys
 from howfar.plan.part import Part
 from howfar.plan.types import ORDINARY, Factors, Timing
@@ -76,6 +78,8 @@ class Comparison:
     arms: tuple[ArmComparison, ...]
     only_before: tuple[str, ...]
     only_after: tuple[str, ...]
+    counted: Asked
+    """What `qps` and `cpu_per_query` are of."""
     warning: str = NOT_INTERLEAVED
 
 
@@ -95,6 +99,7 @@ def compare(before: Run, after: Run) -> Comparison:
         arms=tuple(_arm(old, new, name) for name in shared),
         only_before=tuple(sorted(old_names - new_names)),
         only_after=tuple(sorted(new_names - old_names)),
+        counted=asked(after.info.plan),
     )
 
 

@@ -70,8 +70,10 @@ def used_share(cell: CellSummary) -> float | None:
     rate = _level(cell.factors, "rate_bps")
     if not rate or not cell.queries_per_txn:
         return None
-    busier = max(cell.bytes_per_txn.to_client, cell.bytes_per_txn.to_server)
-    return busier * 8 * cell.qps.value / cell.queries_per_txn / rate
+    ways_bytes = [count for count in (cell.bytes_per_txn.to_client, cell.bytes_per_txn.to_server) if count is not None]
+    if not ways_bytes:
+        return None
+    return max(ways_bytes) * 8 * cell.qps.value / cell.queries_per_txn / rate
 
 
 def link_facts(factors: Mapping[str, FactorValue], receipts: Sequence[Mapping[str, Any]]) -> LinkFacts:

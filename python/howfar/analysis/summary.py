@@ -48,8 +48,10 @@ class LatencyMs(Part):
 
 
 class BytesPerTxn(Part):
-    to_server: float
-    to_client: float
+    """With the servers. None: an application of its own speaks to them, and does not count."""
+
+    to_server: float | None
+    to_client: float | None
 
 
 class Resolution(StrEnum):
@@ -204,8 +206,8 @@ class Spread(Part):
     cpu_per_query: float | None
 
 
-Asked = Literal["queries", "requests"]
-"""What servers answer: queries of SQL, or requests, where they are not all SQL. Pages are counted in `Summary.pages`."""
+Asked = Literal["queries", "requests", "pages"]
+"""What is counted: queries of SQL, requests where stores answer them, or pages, each of many turns to several servers."""
 
 
 class KeyReads(Part):

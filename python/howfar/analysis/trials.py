@@ -16,7 +16,8 @@ Value = Callable[[Measured], float | None]
 
 @dataclass(frozen=True)
 class TrialTable:
-    """The good trials of a run: `trials[arm][block]`, blocks ascending, and what each measured: `good[arm][block]`."""
+    """The good trials of a run: `trials[arm][block]`, blocks ascending, and what each measured: `good[arm][block]`, where a page
+    counts as one query, whoever ran it and however many turns it took. These stand in `services` and `told`."""
 
     run: Run
     good: dict[str, dict[int, Measured]]
@@ -51,16 +52,18 @@ def _is_good(trial: Trial) -> bool:
 def trial_table(run: Run) -> TrialTable:
     good: dict[str, dict[int, Measured]] = {arm.name: {} for arm in run.info.arms}
     trials: dict[str, dict[int, Trial]] = {arm.name: {} for arm in run.info.arms}
+    pages = _kind(run) == "page"
     for trial in sorted(run.trials, key=lambda t: (t.block, t.attempt)):
         if _is_good(trial) and trial.arm in good and trial.measured is not None:
-            good[trial.arm][trial.block] = trial.measured
+            seen = trial.measured
+            good[trial.arm][trial.block] = seen.model_copy(update={"queries": seen.transactions}) if pages else seen
             trials[trial.arm][trial.block] = trial
     return TrialTable(run=run, good=good, trials=trials)
 
 
 def qps(measured: Measured) -> float | None:
-    """Queries a second; pages, of an application whose queries nobody counts."""
-    return _queries(measured) / (measured.elapsed_ns / 1e9)
+    """Queries a second; of a table's trials pages where they are of pages."""
+    return measured.queries / (measured.elapsed_ns / 1e9)
 
 
 def rate_unit(run: Run) -> tuple[str, Value]:
@@ -84,14 +87,10 @@ def _pages_per_s(measured: Measured) -> float | None:
     return measured.transactions * 1e9 / measured.elapsed_ns if measured.transactions else None
 
 
-def _queries(measured: Measured) -> int:
-    return measured.queries or measured.transactions
-
-
 def role_cpu_us(measured: Measured, role: str) -> float | None:
     """CPU microseconds a query of one role. None: no such part on this path."""
     spent = [cpu.cpu_ns for cpu in measured.cpu if cpu.role == role]
-    return sum(spent) / 1e3 / _queries(measured) if spent and _queries(measured) else None
+    return sum(spent) / 1e3 / measured.queries if spent and measured.queries else None
 
 
 def path_cpu_us(measured: Measured) -> float | None:

@@ -21,7 +21,7 @@ _WRITING = ("oltp_read_write", "oltp_write_only")
 RANGE_KINDS = ("simple_ranges", "sum_ranges", "order_ranges", "distinct_ranges")
 
 
-ONE: dict[Asked, str] = {"queries": "query", "requests": "request"}
+ONE: dict[Asked, str] = {"queries": "query", "requests": "request", "pages": "page"}
 
 
 def workload_line(plan: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
@@ -32,8 +32,9 @@ def workload_line(plan: Mapping[str, Any], environment: Mapping[str, Any]) -> st
 
 
 def asked(plan: Mapping[str, Any]) -> Asked:
-    """What the servers of this plan's load answer."""
-    return "requests" if _table(plan, "workload").get("kind") in ("key_value", "page") else "queries"
+    """What is counted of this plan's load."""
+    counted: dict[object, Asked] = {"key_value": "requests", "page": "pages"}
+    return counted.get(_table(plan, "workload").get("kind"), "queries")
 
 
 def _durability(plan: Mapping[str, Any], environment: Mapping[str, Any]) -> list[str]:

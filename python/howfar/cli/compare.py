@@ -13,6 +13,7 @@ from rich.text import Text
 from howfar.analysis.compare import ArmComparison, Comparison
 from howfar.analysis.compare import compare as compare_runs
 from howfar.analysis.estimate import Estimate
+from howfar.analysis.workload_line import ONE
 from howfar.cli.screen import has_colour, no_colour_option, width
 from howfar.results.store import read_run
 
@@ -44,7 +45,7 @@ def compare(before: Path, after: Path, no_colour: bool) -> int:
 def _table(found: Comparison) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("arm", overflow="fold")
-    for title in ("queries/s", "to baseline", "CPU a query"):
+    for title in (f"{found.counted}/s", "to baseline", f"CPU a {ONE[found.counted]}"):
         table.add_column(title, justify="right", overflow="fold")
     table.add_column("verdict", overflow="fold")
     for arm in found.arms:

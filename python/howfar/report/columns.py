@@ -20,6 +20,7 @@ from howfar.report.figures import (
     ratio,
     reading,
     shown_cells,
+    whole,
 )
 
 Text = Callable[[CellSummary], str]
@@ -134,7 +135,7 @@ def _turns(cell: CellSummary) -> str:
 
 
 def _out(cell: CellSummary) -> str:
-    return f"{cell.bytes_per_txn.to_server:,.0f}"
+    return whole(cell.bytes_per_txn.to_server)
 
 
 def _out_comma(cell: CellSummary) -> str:
@@ -142,7 +143,7 @@ def _out_comma(cell: CellSummary) -> str:
 
 
 def _in(cell: CellSummary) -> str:
-    return f"{cell.bytes_per_txn.to_client:,.0f}"
+    return whole(cell.bytes_per_txn.to_client)
 
 
 def _published(cell: CellSummary) -> str:

@@ -31,6 +31,11 @@ def number(value: float | None) -> str:
     return f"{value:.3g}"
 
 
+def whole(value: float | None) -> str:
+    """`11,047`."""
+    return UNKNOWN if value is None else f"{value:,.0f}"
+
+
 def ratio(estimate: Estimate | None) -> str:
     """`0.81 [0.80, 0.83]`; the baseline over itself is `1`."""
     if estimate is None:

@@ -110,7 +110,7 @@ def _cells(cell: CellSummary) -> list[str]:
         f"{figures.number(figures.cpu_total(cell))} ({figures.cpu_parts(cell)})",
         figures.cpu_ratio(cell),
         f"{cell.turns_per_txn:.4g}",
-        f"{size.to_server:,.0f} / {size.to_client:,.0f}",
+        f"{figures.whole(size.to_server)} / {figures.whole(size.to_client)}",
         f"{cell.published.ratio:.2f} ({cell.published.qps:,.0f}/s)" if cell.published else figures.UNKNOWN,
     ]
 

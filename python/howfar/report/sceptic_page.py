@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from howfar.analysis.page.findings import PageArm, PageFindings, TurnCost
+from howfar.analysis.page.findings import PageArm, PageFindings
 from howfar.analysis.summary import Summary
 from howfar.report import figures
 from howfar.report.tables import share
@@ -60,10 +60,9 @@ def _one_computer(summary: Summary, findings: PageFindings) -> str:
         "machines would have it for pages, so two of them are better than they look here. "
     )
     freed = [
-        f"the {found.page} page {words.milliseconds(found.without_link_cpu_ms)} ms instead of "
-        + ("nowhere" if found.predicted_ms is None else words.milliseconds(found.predicted_ms))
+        f"the {found.page} page {words.milliseconds(found.without_link_cpu_ms)} ms instead of {words.foreseen_at(found)}"
         for found in words.chief_crossings(findings)
-        if found.without_link_cpu_ms is not None
+        if found.without_link_cpu_ms is not None and found.predicted_always != "two"
     ]
     if freed:
         said += f"By the model the second machine would pay, if the link took none, from: {'; '.join(freed)}."
@@ -77,7 +76,7 @@ def _small(summary: Summary) -> str:
     return (
         f"A machine here is {each} CPU{'' if each == 1 else 's'}, half of this computer's, for one machine as for each of two: the "
         "second machine doubles the CPUs. Machines with more CPUs need as many times more pages in flight to be full. Where two "
-        "begin to pay with them was not measured here; by the model it is the same, if pages in flight grow with the CPUs."
+        "begin to pay with them was not measured here; by the model somewhat earlier, if pages in flight grow with the CPUs."
     )
 
 
@@ -135,17 +134,13 @@ def _memory(findings: PageFindings) -> str:
     )
 
 
-def _cost(arm: PageArm | None, service: str) -> TurnCost | None:
-    return next((cost for cost in arm.turns if cost.service == service), None) if arm else None
-
-
 def _waking(findings: PageFindings) -> str:
     """What a turn over the link takes beyond one over loopback, against the round trip itself."""
     found = []
     for two in sorted(_two(findings), key=lambda arm: (arm.threads, arm.app_cpu_ns, arm.application != "php")):
         near = next((arm for arm in findings.arms if _beside(arm, two)), None)
         for cost in two.turns:
-            other = _cost(near, cost.service)
+            other = words.cost_of(near, cost.service)
             if other is not None and two.rtt_ms is not None:
                 found.append((two, cost.service, cost.mean_us - other.mean_us, two.rtt_ms * 1e3))
         if found:

@@ -119,7 +119,7 @@ def _row(cell: CellSummary, heads: list[str]) -> str:
         ),
         (figures.number(figures.cpu_total(cell)) + cpu_ratio, figures.cpu_parts(cell)),
         (f"{cell.turns_per_txn:.4g}", ""),
-        (f"{size.to_server:,.0f}, {size.to_client:,.0f}", ""),
+        (f"{figures.whole(size.to_server)}, {figures.whole(size.to_client)}", ""),
         (f"{cell.published.ratio:.2f}", f"{cell.published.qps:,.0f}/s") if cell.published else (figures.UNKNOWN, ""),
     ]
     cells = "".join(

@@ -50,6 +50,8 @@ def _said(summary: Summary) -> str:
 def _connections(summary: Summary) -> str:
     levels = [str(level) for level in _levels(summary, "threads")]
     if summary.pages:
+        if levels == ["1"]:
+            return "1 page in flight"
         return f"{_several(levels) if len(levels) > 1 else levels[0]} pages in flight" if levels else ""
     if len(levels) > 1:
         return f"{_several(levels)} connections{_said(summary)}"

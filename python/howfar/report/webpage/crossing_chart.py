@@ -47,8 +47,8 @@ class _Frame:
     ) -> None:
         self.width, self.narrow = width, width < PHONE
         self.floor = summary.noise_floor or 0.0
-        keys = list(dict.fromkeys(_key(choice) for choice in drawn))
-        self.series = dict(zip(keys, words.names(keys), strict=True))
+        of_series = {_key(choice): choice for choice in drawn}
+        self.series = dict(zip(of_series, words.series(list(of_series.values())), strict=True))
         self.drawn = drawn
         self.crossings = [crossing for crossing in crossings if _key(crossing) in self.series]
         self.across = self._across()
@@ -101,7 +101,12 @@ class _Frame:
         axis = alt.Axis(grid=False, format=".3~r", labelOverlap=True)
         if logarithmic:
             axis = alt.Axis(grid=False, format=".3~r", labelOverlap=True, values=self._ticks())
-        return alt.X(f"{field}:Q", scale=scale, axis=axis, title="application's CPU a page, ms, its own needs included")
+        return alt.X(
+            f"{field}:Q",
+            scale=scale,
+            axis=axis,
+            title="application's CPU a page on one machine, ms, its own needs included",
+        )
 
     def _ticks(self) -> list[float]:
         low, high = self.across
@@ -179,16 +184,19 @@ class _Frame:
         ]
 
     def _flips(self) -> list[Any]:
-        """On the line of equals: where it was found to flip, with its interval, and the figure."""
+        """On the line of equals: where it was found to flip, with its interval, and the figure. An end that nothing measured closes
+        goes to the chart's edge, with an arrow; one block alone has no interval."""
         low, high = self.across
         rows = [
             {
                 "series": self.series[_key(each)],
                 "cpu": found.value,
-                "low": max(_or(found.low, found.value), low),
-                "high": min(_or(found.high, found.value), high),
+                "low": low if found.low is None else max(found.low, low),
+                "high": high if found.high is None else min(found.high, high),
                 "ratio": 1.0,
                 "text": f"{words.milliseconds(found.value)} ms",
+                "low open": found.low is None,
+                "high open": found.high is None,
             }
             for each in self.crossings
             if (found := each.measured_ms) is not None
@@ -196,14 +204,15 @@ class _Frame:
         if not rows:
             return []
         data = alt.Chart(values(rows))
+        told = [row for row in rows if not (row["low open"] and row["high open"])]
+        interval = alt.Chart(values(told)).mark_rule(strokeWidth=6, opacity=0.45)
         # Curves come from below on the left: there is room below on the right.
         beside: dict[str, Any] = {"align": "left", "dx": 7, "dy": 15, "fontWeight": "bold", "fontSize": 12}
         halo = data.mark_text(**beside, stroke=palette.HALO, strokeWidth=3)
         label = data.mark_text(**beside, color=palette.INK)
         return [
-            data.mark_rule(strokeWidth=6, opacity=0.45).encode(
-                x=self.x("low"), x2="high:Q", y=self.y(), color=self.colour
-            ),
+            *([interval.encode(x=self.x("low"), x2="high:Q", y=self.y(), color=self.colour)] if told else []),
+            *self._open_ends(told),
             data.mark_point(shape="diamond", size=130, strokeWidth=2.2, filled=False, color=palette.INK).encode(
                 x=self.x(), y=self.y()
             ),
@@ -211,10 +220,19 @@ class _Frame:
             label.encode(x=self.x(), y=self.y(), text="text:N"),
         ]
 
+    def _open_ends(self, rows: Sequence[dict[str, Any]]) -> list[Any]:
+        found: list[Any] = []
+        for end, arrow in (("low", "triangle-left"), ("high", "triangle-right")):
+            ends = [row for row in rows if row[f"{end} open"]]
+            if ends:
+                mark = alt.Chart(values(ends)).mark_point(shape=arrow, filled=True, size=170, opacity=0.9)
+                found.append(mark.encode(x=self.x(end), y=self.y(), color=self.colour))
+        return found
 
-def _key(found: PageChoice | Crossing) -> Setting:
+
+def _key(found: PageChoice | Crossing) -> tuple[Setting, words.Way]:
     """A series: all but the CPU, which is the axis."""
-    return Setting(found.page, found.application, found.connect, 0, found.threads)
+    return Setting(found.page, found.application, found.connect, 0, found.threads), words.way_of(found)
 
 
 def _or(value: float | None, other: float) -> float:

@@ -10,7 +10,8 @@ from howfar.report.fragments import figure, sentence, table, text
 from howfar.report.tables import Table
 from howfar.report.webpage import crossing_chart, page_charts, tables, words
 
-QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
+QUANTILES = (0.9, 0.95, 0.99, 0.999)
+"""Of all trials' pages together; the p50 beside them is that of every other table."""
 
 
 def shown(found: Table | None) -> str:
@@ -33,16 +34,18 @@ BETTER = {"one": "one machine", "two": "two machines", "not resolved": "not reso
 
 
 def _card(setting: words.Setting, findings: PageFindings, crossing: Crossing | None) -> str:
-    choice = next((found for found in findings.choices if words.setting_of(found) == setting), None)
-    if choice is None:
+    alike = [found for found in findings.choices if words.setting_of(found) == setting]
+    if not alike:
         return ""
+    choice = alike[0]
+    over = f" ({words.by_way(choice, alike)})" if len(alike) > 1 else ""
     script = findings.scripts.get(setting.page, "")
     lines = [
-        f"two machines make {figures.ratio(choice.two_over_one)} of its pages a second, {setting.threads} in flight"
+        f"two machines{over} make {figures.ratio(choice.two_over_one)} of its pages a second, {setting.threads} in flight"
     ]
     if crossing is not None:
         lines.append(f"{_pays(crossing)}{_foreseen(crossing)}")
-        if crossing.without_link_cpu_ms is not None:
+        if crossing.without_link_cpu_ms is not None and crossing.predicted_always != "two":
             lines.append(
                 f"without the emulator's CPU, by the model: from {words.milliseconds(crossing.without_link_cpu_ms)} ms"
             )
@@ -69,9 +72,8 @@ def _pays(crossing: Crossing) -> str:
 
 def _foreseen(crossing: Crossing) -> str:
     """Empty: nobody foresaw."""
-    if not crossing.curve_ms:
-        return ""
-    return f" (foreseen: {'nowhere' if crossing.predicted_ms is None else words.foreseen_at(crossing)})"
+    said = words.foreseen_at(crossing)
+    return "" if said == figures.UNKNOWN else f" (foreseen: {said})"
 
 
 def crossing(summary: Summary) -> str:
@@ -127,10 +129,10 @@ def latency(summary: Summary) -> str:
     arms = [arm for setting in words.chief(findings) for arm in words.arms_of(findings, setting)]
     rows = []
     for arm in arms:
-        found = [next((p.ms for p in curves.get(arm.arm, ()) if p.quantile >= q), None) for q in QUANTILES]
+        tail = [next((p.ms for p in curves.get(arm.arm, ()) if p.quantile >= q), None) for q in QUANTILES]
         over = [words.share(arm.over_noticed), words.share(arm.over_degraded)]
-        rows.append([_named(arm, findings), *(words.ms(value) for value in found), *over])
-    head = ["ms", *(f"{quantile * 100:g} %" for quantile in QUANTILES), "over 13 ms", "over 75 ms"]
+        rows.append([_named(arm, findings), *(words.ms(value) for value in (arm.p50_ms, *tail)), *over])
+    head = ["ms", "p50", *(f"{quantile * 100:g} %" for quantile in QUANTILES), "over 13 ms", "over 75 ms"]
     return "<h2>Does anybody notice?</h2>" + figure(drawing, caption, table(head, rows))
 
 

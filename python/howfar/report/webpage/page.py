@@ -59,10 +59,10 @@ MUCH = 360
 
 
 def _said_large(summary: Summary, findings: PageFindings) -> tuple[str, list[str]]:
-    """An answer of many clauses is large as far as its first colon: the cards say the rest, and below it stands whole."""
+    """An answer of many clauses is large as far as its first: the cards say the rest, and below it stands whole."""
     verdict = summary.verdict
     if len(verdict) > MUCH and findings.sentences and verdict == findings.sentences[0] and gallery.cards(findings):
-        return f"{verdict.partition(': ')[0]}.", [verdict]
+        return f"{verdict.partition('; ')[0].rstrip('.')}.", [verdict]
     return first_sentences(verdict)
 
 

@@ -1,5 +1,5 @@
-"""What a run says of pages, for a spreadsheet: columns beside those of a cell. Times in milliseconds, turns in microseconds; an empty
-field is unknown."""
+"""What a run says of pages, for a spreadsheet: columns beside those of a cell, whose rates and CPU are of pages then too. Times in
+milliseconds, turns in microseconds; an empty field is unknown."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def told(summary: Summary) -> dict[str, Line]:
 
 def _choice(arm: PageArm, findings: PageFindings) -> PageChoice | None:
     """On the line of the arm with two machines that it is about."""
-    if arm.path != "remote":
+    if arm.machines == 1:
         return None
-    mine = words.setting_of(arm)
-    return next((choice for choice in findings.choices if words.setting_of(choice) == mine), None)
+    mine = words.setting_of(arm), words.way_of(arm)
+    return next((each for each in findings.choices if (words.setting_of(each), words.way_of(each)) == mine), None)
 
 
 def _line(arm: PageArm, choice: PageChoice | None) -> Line:
@@ -37,9 +37,7 @@ def _line(arm: PageArm, choice: PageChoice | None) -> Line:
         "app_cpu_ns": arm.app_cpu_ns,
         **_limits("pages_per_s", arm.pages_per_s),
         **_limits("page_ms", arm.page_ms),
-        "page_p50_ms": _number(arm.p50_ms),
-        "page_p95_ms": _number(arm.p95_ms),
-        "page_p99_ms": _number(arm.p99_ms),
+        "p50_ms": _number(arm.p50_ms),  # as everywhere else, not that of all trials' pages together
         "share_over_13_ms": _number(arm.over_noticed),
         "share_over_75_ms": _number(arm.over_degraded),
         "own_cpu_ms": _number(arm.own_cpu_ms),

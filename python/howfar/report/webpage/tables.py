@@ -20,13 +20,10 @@ def first(findings: PageFindings) -> Table | None:
     if not settings:
         return None
     lone = any(words.alone(findings, setting) != setting for setting in settings)
-    threads = sorted({setting.threads for setting in settings})
-    at_once = f"{threads[0]}" if len(threads) == 1 else "full"
-    heads: list[Head] = [
-        ("", ""),
-        ("pages/s", "[95 %]"),
-        ("p50 ms, in", f"flight {f'1, {at_once}' if lone else at_once}"),
-    ]
+    fewest = {words.alone(findings, setting).threads for setting in settings}
+    most = {setting.threads for setting in settings}
+    flight = [*([_one_of(fewest, "fewest")] if lone else []), _one_of(most, "most")]
+    heads: list[Head] = [("", ""), ("pages/s", "[95 %]"), ("p50 ms, in", f"flight {', '.join(flight)}")]
     heads += [("over", f"{words.NOTICED_MS} ms"), ("over", f"{words.DEGRADED_MS} ms"), ("CPU ms", "a page")]
     rows = tuple(
         (f"{setting.page}: {words.where(arm, findings)}", *_first_cells(findings, arm, lone))
@@ -34,6 +31,10 @@ def first(findings: PageFindings) -> Table | None:
         for arm in words.arms_of(findings, setting)
     )
     return Table(FIRST, tuple(heads), rows, tuple(_first_notes(findings, settings, lone)))
+
+
+def _one_of(counts: set[int], otherwise: str) -> str:
+    return str(min(counts)) if len(counts) == 1 else otherwise
 
 
 def _first_cells(findings: PageFindings, arm: PageArm, lone: bool) -> list[str]:
@@ -48,15 +49,17 @@ def _first_cells(findings: PageFindings, arm: PageArm, lone: bool) -> list[str]:
 
 def _alike(one: PageArm, other: PageArm) -> bool:
     """On the same path over a link that was asked for alike."""
-    return one.path == other.path and words.distance(one.rtt_ms) == words.distance(other.rtt_ms)
+    return words.way_of(one) == words.way_of(other)
 
 
 def _first_notes(findings: PageFindings, settings: Sequence[Setting], lone: bool) -> list[str]:
     real = {words.APPLICATIONS[setting.application] for setting in settings}
     notes: list[str] = []
     flight = " and ".join(str(count) for count in sorted({setting.threads for setting in settings}))
+    fewest = " and ".join(str(count) for count in sorted({words.alone(findings, each).threads for each in settings}))
+    also = f", and {'one alone' if fewest == '1' else fewest}" if lone else ""
     notes.append(
-        f"Pages of {' or '.join(sorted(real))}, {flight} in flight{', and one alone' if lone else ''}: a visitor asks for its next "
+        f"Pages of {' or '.join(sorted(real))}, {flight} in flight{also}: a visitor asks for its next "
         f"page when it has the last one. From {words.NOTICED_MS} ms on people notice a delay, from {words.DEGRADED_MS} ms on the "
         f"experience is degraded{': shares of the pages with all in flight' if lone else ''}. CPU: of all processes but the link's "
         "emulator."
@@ -77,7 +80,9 @@ def flips(crossings: Sequence[Crossing]) -> Table | None:
     unloaded = any(crossing.without_link_cpu_ms is not None for crossing in crossings)
     if unloaded:
         heads = (*heads[:3], ("without the", "emulator"), heads[3])
-    rows = tuple(_flip(name, crossing, unloaded) for name, crossing in zip(_names(crossings), crossings, strict=True))
+    rows = tuple(
+        _flip(name, crossing, unloaded) for name, crossing in zip(words.series(crossings), crossings, strict=True)
+    )
     note = (
         "Application CPU a page in all, in ms: what the page needs by itself and what it was asked to compute beyond."
     )
@@ -96,10 +101,6 @@ def _flip(name: str, crossing: Crossing, unloaded: bool) -> tuple[str, ...]:
     return (*cells, f"{words.milliseconds(least)}, {words.milliseconds(most)}")
 
 
-def _names(found: Sequence[Crossing]) -> list[str]:
-    return words.names([Setting(each.page, each.application, each.connect, 0, each.threads) for each in found])
-
-
 def other_crossings(findings: PageFindings) -> list[Crossing]:
     chosen = words.chief_crossings(findings)
     return [crossing for crossing in findings.crossings if crossing not in chosen]
@@ -109,11 +110,8 @@ def choices(found: Sequence[PageChoice], wide: bool = False) -> Table | None:
     """Each comparison of one machine and two, as the application computes more. `wide`: of both kinds of one machine too."""
     if not found:
         return None
-    order = list(dict.fromkeys((choice.page, choice.application, choice.connect) for choice in found))
-    found = sorted(
-        found, key=lambda c: (order.index((c.page, c.application, c.connect)), -c.threads, c.app_cpu_total_ms)
-    )
-    settings = [Setting(each.page, each.application, each.connect, 0, each.threads) for each in found]
+    order = list(dict.fromkeys(_of(choice) for choice in found))
+    found = sorted(found, key=lambda c: (order.index(_of(c)), -c.threads, c.app_cpu_total_ms))
     rows = tuple(
         (
             name,
@@ -123,7 +121,7 @@ def choices(found: Sequence[PageChoice], wide: bool = False) -> Table | None:
             choice.better,
             *([figures.ratio(choice.tcp_over_socket)] if wide else []),
         )
-        for name, choice in zip(words.names(settings), found, strict=True)
+        for name, choice in zip(words.series(found), found, strict=True)
     )
     heads: list[Head] = [
         ("page", ""),
@@ -138,6 +136,10 @@ def choices(found: Sequence[PageChoice], wide: bool = False) -> Table | None:
         "difference is smaller than the noise floor."
     )
     return Table("Two machines over one", tuple(heads), rows, (note,))
+
+
+def _of(choice: PageChoice) -> tuple[str, str, str, words.Way]:
+    return choice.page, choice.application, choice.connect, words.way_of(choice)
 
 
 def turns(findings: PageFindings, wide: bool = False) -> Table | None:
@@ -155,7 +157,7 @@ def turns(findings: PageFindings, wide: bool = False) -> Table | None:
     for setting, name in zip(settings, words.names(settings), strict=True):
         arms = {words.where(arm, findings): arm for arm in words.arms_of(findings, setting) if arm.turns}
         for service in dict.fromkeys(cost.service for arm in arms.values() for cost in arm.turns):
-            rows += _turn_rows(name, service, [_cost(arms.get(column), service) for column in columns])
+            rows += _turn_rows(name, service, [words.cost_of(arms.get(column), service) for column in columns])
     if not rows:
         return None
     heads = (("µs a turn to", ""), ("turns", "a page"), *(_two_lines(column) for column in columns))
@@ -174,10 +176,6 @@ def quiet(findings: PageFindings) -> list[Setting]:
         best = found.get(key, mine)
         found[key] = min(best, mine, key=lambda each: (each.app_cpu_ns, each.threads))
     return list(found.values())
-
-
-def _cost(arm: PageArm | None, service: str) -> TurnCost | None:
-    return next((cost for cost in arm.turns if cost.service == service), None) if arm else None
 
 
 def _turn_rows(name: str, service: str, costs: Sequence[TurnCost | None]) -> list[tuple[str, ...]]:
@@ -275,8 +273,8 @@ def agreement(findings: PageFindings, wide: bool = False) -> Table | None:
     return Table("The engine's page beside the real one", heads, rows, (note,))
 
 
-def _place(arm: PageArm) -> tuple[str, str, str, int, int]:
-    return arm.page, f"{arm.path} {words.distance(arm.rtt_ms)}", arm.connect, arm.app_cpu_ns, arm.threads
+def _place(arm: PageArm) -> tuple[str, words.Way, str, int, int]:
+    return arm.page, words.way_of(arm), arm.connect, arm.app_cpu_ns, arm.threads
 
 
 ROLES = ("application", "visitor", "server", "redis", "memcached", "forwarder", "link")
@@ -326,7 +324,7 @@ def published(findings: PageFindings) -> Table | None:
         ("two", "over one"),
         ("ours, two", "over one"),
     )
-    note = "Two over one: of the pages a second, one in flight. Other machines and another application: compare what it is over."
+    note = "Two over one: of the pages a second, fewest in flight. Other machines and another application: compare what it is over."
     return Table("What others published", heads, rows, (note,))
 
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from howfar.analysis.estimate import Estimate
-from howfar.analysis.page.findings import Crossing, PageArm, PageChoice, PageFindings
+from howfar.analysis.page.findings import Crossing, PageArm, PageChoice, PageFindings, TurnCost
 from howfar.analysis.page.words import milliseconds as milliseconds
 from howfar.analysis.page.words import ms_interval
 from howfar.report import figures
-from howfar.units import format_duration_ns
+from howfar.units import format_duration_ns, format_rate_bps
 
 NOTICED_MS, DEGRADED_MS = 13, 75
 """People notice a delay from the first on; from the second on the experience is degraded."""
@@ -79,7 +79,8 @@ def alone(findings: PageFindings, setting: Setting) -> Setting:
 
 
 def chief_crossings(findings: PageFindings) -> list[Crossing]:
-    """Of each page that of its chief setting: its number of pages in flight if that was swept, else the most that was."""
+    """Of each page that of its chief setting: its number of pages in flight if that was swept, else the most that was; of several ways
+    to a second machine the run's first."""
     found = []
     for setting in chief(findings):
         same = [
@@ -101,17 +102,49 @@ def chief_choices(findings: PageFindings) -> list[PageChoice]:
 
 def where(arm: PageArm, findings: PageFindings) -> str:
     """`one, sockets`, `two, network`, with several links `two, network 2ms`: as short as a row's name needs."""
-    links = {distance(other.rtt_ms) for other in findings.arms if other.rtt_ms}
-    at = f" {distance(arm.rtt_ms)}" if arm.rtt_ms and len(links) > 1 else ""
-    return f"{MACHINES[arm.machines]}, {SHORT.get(arm.path, arm.path)}{at}"
+    links = [(other.rtt_ns, other.rate_bps) for other in findings.arms if other.machines == 2]
+    return f"{MACHINES[arm.machines]}, {SHORT.get(arm.path, arm.path)}{_link(arm, links) if arm.machines == 2 else ''}"
 
 
-def distance(rtt_ms: float | None) -> str:
-    """Of a link that was asked for round numbers, and obtained as measured: to two digits."""
-    return "" if rtt_ms is None else format_duration_ns(float(f"{rtt_ms * 1e6:.2g}"))
+Link = tuple[int | None, int | None]
+"""As it was asked for: RTT and rate."""
+Way = tuple[str, int | None, int | None]
+
+
+def way_of(found: PageArm | PageChoice | Crossing) -> Way:
+    """What tells two arms apart that differ in nothing but where a page's servers are."""
+    return found.path, found.rtt_ns, found.rate_bps
+
+
+def _link(found: PageArm | PageChoice | Crossing, among: Sequence[Link]) -> str:
+    """What tells its link from the others: ` 2ms`, ` 2ms 100mbit`."""
+    rtts, rates = zip(*among, strict=True)
+    at = f" {format_duration_ns(found.rtt_ns)}" if found.rtt_ns and several(rtts) else ""
+    return at + (f" {format_rate_bps(found.rate_bps)}" if found.rate_bps and several(rates) else "")
+
+
+def by_way(found: PageChoice | Crossing, among: Sequence[PageChoice | Crossing]) -> str:
+    """The way to its second machine: `network`, where there are several links `network 1ms`."""
+    links = [(each.rtt_ns, each.rate_bps) for each in among]
+    return f"{SHORT.get(found.path, found.path)}{_link(found, links)}"
+
+
+def series(found: Sequence[PageChoice | Crossing]) -> list[str]:
+    """What tells them apart but for the application's CPU: `heavy, 4 in flight`, with several ways to a second machine
+    `heavy, network 1ms`."""
+    settings = [Setting(each.page, each.application, each.connect, 0, each.threads) for each in found]
+    apart = several(way_of(each) for each in found)
+    return [
+        name + (f", {by_way(each, found)}" if apart else "") for name, each in zip(names(settings), found, strict=True)
+    ]
+
+
+def cost_of(arm: PageArm | None, service: str) -> TurnCost | None:
+    return next((cost for cost in arm.turns if cost.service == service), None) if arm else None
 
 
 def in_flight(threads: int) -> str:
+    """Of `pages`, `4 in flight`."""
     return f"{threads} in flight"
 
 
@@ -158,7 +191,16 @@ def flips_at(crossing: Crossing) -> str:
 
 
 def foreseen_at(crossing: Crossing) -> str:
-    return f"{milliseconds(crossing.predicted_ms)} ms" if crossing.predicted_ms is not None else "nowhere"
+    """`39 ms`; `nowhere`, or with which two are ahead from the least on; `-` without a model."""
+    if crossing.predicted_ms is not None:
+        return f"{milliseconds(crossing.predicted_ms)} ms"
+    match crossing.predicted_always:
+        case "one":
+            return "nowhere"
+        case "two":
+            return f"below {milliseconds(crossing.swept_ms[0])} ms"
+        case None:
+            return figures.UNKNOWN
 
 
 def several(values: Iterable[object]) -> bool:
