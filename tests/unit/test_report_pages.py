@@ -94,10 +94,11 @@ def test_the_first_screen_of_a_page_answers() -> None:
 
 
 def test_an_answer_of_many_clauses_leaves_room_for_the_chart() -> None:
-    lead, rest = "It depends on the page", f": {'a clause; ' * 60}the end."
+    """The first clause is large, whole; a semicolon in brackets ends none."""
+    lead, rest = "It depends on the page", f": heavy (4; 0.6) pays; {'a clause; ' * 60}the end."
     made = changed(sentences=(lead + rest,)).model_copy(update={"verdict": lead + rest})
     top = html.render(made)
-    assert f'<p class="verdict">{lead}: a clause.</p>' in top and top.index(rest) > top.index("<svg")
+    assert f'<p class="verdict">{lead}: heavy (4; 0.6) pays.</p>' in top and top.index(rest) > top.index("<svg")
     one_block = made.model_copy(update={"verdict": f"One block: no answer yet. So far: {lead}{rest}"})
     assert "One block: no answer yet." in html.render(one_block).split("</p>")[0]
 

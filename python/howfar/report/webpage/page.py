@@ -62,8 +62,18 @@ def _said_large(summary: Summary, findings: PageFindings) -> tuple[str, list[str
     """An answer of many clauses is large as far as its first: the cards say the rest, and below it stands whole."""
     verdict = summary.verdict
     if len(verdict) > MUCH and findings.sentences and verdict == findings.sentences[0] and gallery.cards(findings):
-        return f"{verdict.partition('; ')[0].rstrip('.')}.", [verdict]
+        return f"{_first_clause(verdict)}.", [verdict]
     return first_sentences(verdict)
+
+
+def _first_clause(verdict: str) -> str:
+    """As far as the first semicolon that is in no bracket: what the answer is for one page, with its figure and its condition."""
+    depth = 0
+    for at, letter in enumerate(verdict):
+        depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(letter, 0)
+        if letter == ";" and depth == 0:
+            return verdict[:at]
+    return verdict.rstrip(".")
 
 
 def _choices(findings: PageFindings) -> str:
