@@ -48,6 +48,8 @@ class Truth:
     tcp_database_us: float = 2.0
     link_us: float = 6.0
     """The emulator's a turn of a page alone, on each machine."""
+    link_each: float = 0.0
+    """Share of that which each message needs, however many pages are in flight."""
     remote_us: float = 30.0
     """Being woken, a turn, beyond the round trip."""
     p50_of_mean: float = 0.97
@@ -66,7 +68,7 @@ class Truth:
             Host((self.database_ms + added_ms[1]) / 1e3, link_s, 1.0),
         )
         waiting_s = self.waiting_ms / 1e3 + self.remote_us * self.turns / 1e6 - 2 * link_s
-        return Network(hosts, self.turns * RTT_NS / 1e9, waiting_s)
+        return Network(hosts, self.turns * RTT_NS / 1e9, waiting_s, link_each=self.link_each)
 
 
 HEAVY = Truth()
@@ -153,7 +155,7 @@ def _measured(truth: Truth, cell: Cell, slow: float) -> Measured:
     else:
         roles |= {"client": application_ms}
     if cell.path == "remote":
-        shared = overlap(cell.threads, network.wire_s / (cycle_s / slow))
+        shared = overlap(cell.threads, network.wire_s / (cycle_s / slow), truth.link_each)
         roles["link"] = 2 * truth.link_us * truth.turns / 1e3 * shared
     turn_us = cycle_s * 1e6 / truth.turns * 0.4
     told: dict[str, int] = {}

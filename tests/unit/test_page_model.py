@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from tests.unit.made_pages import HEAVY, LIGHT, Cell, cells, page_run
+from tests.unit.made_pages import HEAVY, LIGHT, PAGES, Cell, cells, page_run
 from tests.unit.simulated import Visit, constant, exponential, throughput
 
 from howfar.analysis.estimate import Estimate
 from howfar.analysis.page.crossing import Curve, Found, Level, model_always, model_crossing
 from howfar.analysis.page.find import page_findings
 from howfar.analysis.page.findings import PageArm, PageFindings
-from howfar.analysis.page.model import Host, Network, overlap
+from howfar.analysis.page.model import Host, Network, overlap, work_of_each
 from howfar.analysis.trials import trial_table
 
 TURNS = 20
@@ -301,3 +301,55 @@ def test_an_open_end_is_said() -> None:
 
     assert ms_interval(Estimate(value=38.2, low=31.0, high=None)) == "38.2 [31, beyond what was measured] ms"
     assert ms_interval(Estimate(value=0.24, low=None, high=None)) == "0.24 ms (no interval)"
+
+
+def test_an_emulator_that_works_for_each_message_is_found_by_pages_alone_and_several() -> None:
+    assert overlap(4, 1.0, each=1.0) == 1.0
+    for each in (0.0, 0.3, 1.0):
+        assert work_of_each(4, 0.4, overlap(4, 0.4, each)) == pytest.approx(each)
+    assert work_of_each(4, 0.4, 3.0) == 1.0
+    assert work_of_each(1, 0.4, 1.0) == 0.0, "of pages alone nothing is learned"
+
+
+def test_what_the_emulator_does_for_each_message_is_learned_from_another_page() -> None:
+    """The light page's engine ran alone only: the heavy page's says what its emulator needs with four in flight."""
+    found = {}
+    for each in (0.0, 0.8):
+        pages = {name: replace(truth, link_each=each, link_us=40.0) for name, truth in PAGES.items()}
+        wanted = [cell for cell in cells() if (cell.page, cell.application, cell.threads) != ("light", "engine", 4)]
+        found[each] = found_in(wanted, pages=pages)
+    for arms in found.values():
+        arm = by_name(arms, "remote, light, php, 0ms, 4 threads")
+        assert arm.predicted_error == pytest.approx(0.0, abs=0.04)
+    slow, quick = (by_name(found[each], "remote, light, php, 0ms, 4 threads").p50_ms for each in (0.8, 0.0))
+    assert slow > 1.1 * quick, "else it would say nothing"
+
+
+def test_a_disturbed_block_moves_neither_prediction_nor_what_it_is_held_against() -> None:
+    run = page_run(blocks=5, scatter=0.001)
+    slowed = []
+    for trial in run.trials:
+        if trial.block == 2 and trial.measured is not None and "4 threads" in trial.arm:
+            slow = trial.measured.model_copy(update={"elapsed_ns": trial.measured.elapsed_ns * 2})
+            trial = trial.model_copy(update={"measured": slow})
+        slowed.append(trial)
+    for trials in (run.trials, tuple(slowed)):
+        found = page_findings(trial_table(run.model_copy(update={"trials": trials})), 0.01)
+        assert found is not None and found.model.worst_error is not None
+        assert abs(found.model.worst_error) < 0.06
+
+
+def test_parts_that_contradict_each_other_foresee_nothing_and_are_told() -> None:
+    """The engine's page on the link takes less than its round trips."""
+    run = page_run(blocks=3)
+    wrong = [
+        trial.model_copy(update={"receipt": trial.receipt | {"link": {"rtt_at_rest_ns": {"p50": 3_000_000}}}})
+        if "remote" in trial.arm
+        else trial
+        for trial in run.trials
+    ]
+    found = page_findings(trial_table(run.model_copy(update={"trials": tuple(wrong)})), 0.01)
+    assert found is not None
+    assert not any(arm.predicted_p50_ms for arm in found.arms if arm.path == "remote")
+    assert set(found.model.impossible) == {a.arm for a in found.arms if a.path == "remote" and a.application == "php"}
+    assert any("quicker than its parts can be" in sentence for sentence in found.sentences)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from statistics import geometric_mean, median
+from statistics import median
 from typing import NamedTuple
 
 from howfar.analysis.estimate import Estimate
@@ -147,9 +147,9 @@ class PageTrials:
 
     @property
     def p50_s(self) -> float:
-        """Geometric mean over trials of their medians: what a prediction is held against."""
+        """Median over trials of their medians, which one disturbed trial does not move: what a prediction is held against."""
         found = [record.p50_ns / 1e9 for record in self.histograms]
-        return geometric_mean(found) if found else self.page_s
+        return median(found) if found else self.page_s
 
     @property
     def p50_of_mean(self) -> float:

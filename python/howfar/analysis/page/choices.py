@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from statistics import geometric_mean
+from statistics import median
 from typing import Literal
 
 from howfar.analysis.estimate import Estimate
@@ -124,7 +124,7 @@ def _crossing(pairs: Sequence[_Pair], model: Foresight | None, processors: Proce
 
 
 class _Model:
-    """Two over one as a function of application CPU, in milliseconds a page: the geometric mean over the blocks that tell."""
+    """Two over one as a function of application CPU, in milliseconds a page: the median over the blocks that tell."""
 
     def __init__(self, foresight: Foresight, way: Way, threads: int) -> None:
         self._way, self._threads = way, threads
@@ -166,7 +166,7 @@ class _Model:
             two = block.network(self._way, self._threads, extra_s)
             assert one is not None and two is not None, "only of blocks that tell"
             found.append(one.cycle_s(self._threads) / change(block, two).cycle_s(self._threads))
-        return geometric_mean(found)
+        return median(found)
 
 
 def _without_link_cpu(_: BlockForesight, network: Network) -> Network:
@@ -180,7 +180,7 @@ def _predicted(model: Foresight, one: PageTrials, two: PageTrials) -> float | No
         networks = [block.network(way, one.threads, extra_s) for way in (_SOCKET_WAY, two.way)]
         if networks[0] is not None and networks[1] is not None:
             found.append(networks[0].cycle_s(one.threads) / networks[1].cycle_s(one.threads))
-    return geometric_mean(found) if found else None
+    return median(found) if found else None
 
 
 def _pairs(arms: Sequence[PageTrials]) -> list[_Pair]:

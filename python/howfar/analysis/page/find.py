@@ -39,7 +39,14 @@ def page_findings(table: TrialTable, floor: float | None) -> PageFindings | None
         arms=arms,
         choices=choices,
         crossings=crossings(grouped, foreseen, processors, floor),
-        model=_model(arms),
+        model=_model(
+            arms,
+            [
+                arm.name
+                for arm in found
+                if (of := foreseen.get(arm.place)) and arm not in of.made_of and of.impossible(arm)
+            ],
+        ),
         scripts=page_scripts(table.run.info.plan),
         published=published_rows(choices),
         sentences=(),
@@ -86,7 +93,7 @@ def _arm(arm: PageTrials, processors: Processors, foresight: Foresight | None) -
     )
 
 
-def _model(arms: Sequence[PageArm]) -> PageModel:
+def _model(arms: Sequence[PageArm], impossible: Sequence[str]) -> PageModel:
     errors: Mapping[str, float] = {arm.arm: arm.predicted_error for arm in arms if arm.predicted_error is not None}
     by_way: dict[tuple[str, int | None], list[float]] = {}
     for arm in arms:
@@ -100,6 +107,7 @@ def _model(arms: Sequence[PageArm]) -> PageModel:
         worst_arm=worst,
         within_bar=None if worst is None else abs(errors[worst]) <= BAR,
         by_way=tuple(_way_error(path, rtt_ns, found) for (path, rtt_ns), found in by_way.items()),
+        impossible=tuple(impossible),
     )
 
 

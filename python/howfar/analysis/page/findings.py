@@ -153,6 +153,8 @@ class PageModel(Part):
     within_bar: bool | None
     """Every p50 within 10 %."""
     by_way: tuple[WayError, ...] = ()
+    impossible: tuple[str, ...] = ()
+    """Arms that are not foreseen because a page alone that the model would be made of was quicker than its parts can be."""
 
 
 class PageFindings(Part):

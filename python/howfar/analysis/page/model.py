@@ -44,6 +44,8 @@ class Network:
 
     waking_s: float = 0.0
     """Being woken, half at each end, of a page alone. Who works is not woken."""
+    link_each: float = 0.0
+    """Share of the emulator's work that each message needs; for the rest it watches, for however many."""
 
     def cycle_s(self, pages: int) -> float:
         """Mean time of a page with so many in flight."""
@@ -51,7 +53,7 @@ class Network:
             return self._cycle_s(pages, 1.0)
         cycle_s = self._cycle_s(pages, 1.0)
         for _ in range(_ROUNDS):
-            cycle_s = self._cycle_s(pages, overlap(pages, self.wire_s / cycle_s))
+            cycle_s = self._cycle_s(pages, overlap(pages, self.wire_s / cycle_s, self.link_each))
         return cycle_s
 
     def _cycle_s(self, pages: int, link_share: float) -> float:
@@ -98,11 +100,18 @@ class Network:
         return replace(self, waiting_s=found)
 
 
-def overlap(pages: int, on_wire: float) -> float:
-    """The emulator works while anything is on the link, for however many: its work a page over that of a page alone, with each on the
-    wire for this share of its time."""
+def overlap(pages: int, on_wire: float, each: float = 0.0) -> float:
+    """The emulator's work a page over that for a page alone, with each page on the wire for this share of its time. `each`: the share
+    of the work that every message needs; the rest is watching the clock while anything is on the link, for however many."""
     share = min(on_wire, 1.0)
-    return (1 - (1 - share) ** pages) / (pages * share) if share > 0 else 1.0
+    watching = (1 - (1 - share) ** pages) / (pages * share) if share > 0 else 1.0
+    return each + (1 - each) * watching
+
+
+def work_of_each(pages: int, on_wire: float, over_alone: float) -> float:
+    """`each` of `overlap`, where that came out as `over_alone`; between 0 and 1."""
+    watching = overlap(pages, on_wire)
+    return min(max((over_alone - watching) / (1 - watching), 0.0), 1.0) if watching < 1 else 0.0
 
 
 def bisected(of: Callable[[float], float], low: float, high: float) -> float:

@@ -222,6 +222,17 @@ def _workers(told: PageFindings) -> str:
 
 
 def _model(model: PageModel) -> str:
+    return " ".join(sentence for sentence in (_error(model), _impossible(model)) if sentence)
+
+
+def _impossible(model: PageModel) -> str:
+    if not model.impossible:
+        return ""
+    arms = "arm is" if len(model.impossible) == 1 else "arms are"
+    return f"{len(model.impossible)} {arms} not foreseen: a page alone that the model would be made of was quicker than its parts can be."
+
+
+def _error(model: PageModel) -> str:
     if model.mean_error is None or model.worst_error is None:
         return ""
     arms = "arm" if model.arms == 1 else "arms"
