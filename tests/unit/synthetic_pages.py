@@ -263,6 +263,7 @@ def page() -> Summary:
             "heavy": "60 MySQL, 120 Redis and 20 Memcached turns",
             "light": "6 MySQL, 12 Redis and 2 Memcached turns",
         },
+        noise_floor=FLOOR,
         published=(("heavy", 410.0, 215.0, 0.246), ("light", 84.0, 56.0, 0.303)),
         sentences=(),
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from howfar.analysis.intervals import interval_text
+from howfar.analysis.page.chief import chief_choices
 from howfar.analysis.page.findings import PageChoice, PageFindings
-from howfar.analysis.page.words import chief_choices, crossing_words, milliseconds, of_turns
+from howfar.analysis.page.words import crossing_words, dear_connections, milliseconds, of_turns, tcp_is_slower
 from howfar.analysis.summary import Advice
 
 _SOCKET_LINES = (
@@ -47,7 +48,7 @@ def _socket(found: PageFindings) -> Advice | None:
     slower = [
         (choice, ratio)
         for choice in chief_choices(found.choices)
-        if (ratio := choice.tcp_over_socket) is not None and ratio.high is not None and ratio.high < 1
+        if (ratio := choice.tcp_over_socket) is not None and tcp_is_slower(choice, found.noise_floor)
     ]
     if not slower:
         return None
@@ -72,22 +73,11 @@ def _fewer_turns(found: PageFindings) -> Advice | None:
 
 def _keep(found: PageFindings) -> Advice | None:
     """Connections that stay, where opening them for each page was measured to cost."""
-    for arm in found.arms:
-        if arm.connect == "persistent" or arm.threads != 1:
-            continue
-        kept = next(
-            (
-                each
-                for each in found.arms
-                if (each.page, each.application, each.path, each.app_cpu_ns, each.threads)
-                == (arm.page, arm.application, arm.path, arm.app_cpu_ns, 1)
-                and each.connect == "persistent"
-            ),
-            None,
-        )
-        if kept is not None and kept.page_ms.high is not None and kept.page_ms.high < (arm.page_ms.low or 0.0):
-            return Advice(
-                action="Keep connections between pages: PDO::ATTR_PERSISTENT, pconnect, a persistent_id for Memcached.",
-                because=f"{arm.arm}: {milliseconds(arm.page_ms.value)} ms a page against {milliseconds(kept.page_ms.value)}.",
-            )
-    return None
+    pairs = dear_connections(found)
+    if not pairs:
+        return None
+    arm, kept = max(pairs, key=lambda pair: pair[0].page_ms.value - pair[1].page_ms.value)
+    return Advice(
+        action="Keep connections between pages: PDO::ATTR_PERSISTENT, pconnect, a persistent_id for Memcached.",
+        because=f"{arm.arm}: {milliseconds(arm.page_ms.value)} ms a page against {milliseconds(kept.page_ms.value)}.",
+    )

@@ -48,6 +48,7 @@ def page_findings(table: TrialTable, floor: float | None) -> PageFindings | None
             ],
         ),
         scripts=page_scripts(table.run.info.plan),
+        noise_floor=floor,
         published=published_rows(choices),
         sentences=(),
     )

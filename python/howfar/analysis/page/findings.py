@@ -165,6 +165,8 @@ class PageFindings(Part):
     """Of real pages, foreseen from the engine's page on each path and the real page on sockets."""
     scripts: dict[str, str]
     """Each page in a line: its turns."""
+    noise_floor: float | None = None
+    """What this session can tell, of throughput; a difference of less is not resolved."""
     published: tuple[tuple[str, float, float, float | None], ...]
     """Of set-up C: the page there, its ms on two machines and on one, ours as two over one for the like page."""
     sentences: tuple[str, ...]
