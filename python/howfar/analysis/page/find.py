@@ -49,7 +49,7 @@ def page_findings(table: TrialTable, floor: float | None) -> PageFindings | None
         ),
         scripts=page_scripts(table.run.info.plan),
         noise_floor=floor,
-        published=published_rows(choices),
+        published=published_rows(table.run.info.plan_name, choices),
         sentences=(),
     )
     return figures.model_copy(update={"sentences": page_sentences(figures)})

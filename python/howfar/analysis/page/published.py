@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from howfar.analysis.page.chief import way_rank
 from howfar.analysis.page.findings import PageChoice
 from howfar.analysis.published import published_sets
 
@@ -11,9 +12,12 @@ PLAN = "page"
 Row = tuple[str, float, float, float | None]
 
 
-def published_rows(choices: Sequence[PageChoice]) -> tuple[Row, ...]:
+def published_rows(plan_name: str, choices: Sequence[PageChoice]) -> tuple[Row, ...]:
     """Page, their milliseconds on two machines and on one, ours as pages a second of two over one. Ours is the real application's
-    where there is one, with the fewest pages in flight and the least application CPU: theirs were single pages as they were."""
+    where there is one, with the fewest pages in flight and the least application CPU: theirs were single pages as they were. Empty: of
+    another plan, whose pages only have the same names."""
+    if plan_name != PLAN:
+        return ()
     rows: list[Row] = []
     for entry in (entry for entry in published_sets() if entry.plan == PLAN):
         means = {(str(c.factors["page"]), str(c.factors["path"])): c.latency_ms.get("avg") for c in entry.cells}
@@ -29,6 +33,6 @@ def _ours(choices: Sequence[PageChoice], page: str) -> PageChoice | None:
     alike = [choice for choice in choices if choice.page == page]
     return min(
         alike,
-        key=lambda c: (c.application != "php", c.connect != "persistent", c.threads, c.app_cpu_ns),
+        key=lambda c: (c.application != "php", c.connect != "persistent", c.threads, c.app_cpu_ns, way_rank(c)),
         default=None,
     )

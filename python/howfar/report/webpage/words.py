@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from howfar.analysis.estimate import Estimate
+from howfar.analysis.page.chief import rank
 from howfar.analysis.page.findings import Crossing, PageArm, PageChoice, PageFindings, TurnCost
 from howfar.analysis.page.words import milliseconds as milliseconds
 from howfar.analysis.page.words import ms_interval
@@ -60,11 +61,14 @@ def _chief_of(findings: PageFindings, page: str) -> Setting | None:
     for arm in findings.arms:
         if arm.page == page:
             machines.setdefault(setting_of(arm), set()).add(arm.machines)
-    return min(machines, key=lambda setting: (len(machines[setting]) < 2, *_rank(setting)), default=None)
-
-
-def _rank(setting: Setting) -> tuple[bool, bool, int, int]:
-    return setting.application != "php", setting.connect != "persistent", setting.app_cpu_ns, -setting.threads
+    return min(
+        machines,
+        key=lambda setting: (
+            len(machines[setting]) < 2,
+            *rank(setting.application, setting.connect, setting.app_cpu_ns, setting.threads),
+        ),
+        default=None,
+    )
 
 
 def alone(findings: PageFindings, setting: Setting) -> Setting:
