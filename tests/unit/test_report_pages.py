@@ -140,6 +140,10 @@ def test_where_it_does_not_flip_is_said_instead() -> None:
         changed(crossings=(no_model,), sentences=())
     )
     assert "nowhere up to 64.9 ms" in html.render(changed(crossings=(crossing(always="one", **nowhere),)))
+    half_open = {"measured_ms": Estimate(value=12.0, low=9.0, high=None), "swept_ms": (4.9, 64.9)}
+    assert words.flips_at(crossing(**half_open)) == "12 [9, > 64.9] ms"
+    half_open["measured_ms"] = Estimate(value=12.0, low=None, high=20.0)
+    assert words.flips_at(crossing(**half_open)) == "12 [< 4.9, 20] ms"
     open_ended = Estimate(value=12.0, low=None, high=None)
     assert words.flips_at(crossing(measured_ms=open_ended)) == "12 ms (no interval)"
     assert "12 ms (no interval)" in html.render(changed(crossings=(crossing(measured_ms=open_ended),)))
@@ -338,7 +342,8 @@ def test_each_way_to_a_second_machine_is_named() -> None:
     flips = tables.flips(list(made.pages.crossings))
     assert flips is not None and len({row[0] for row in flips.rows}) == len(flips.rows) == 4
     assert "network 1ms" in gallery.crossing(made) and "(network 0.2ms)" in html.render(made)
-    assert [crossing.rtt_ns for crossing in words.chief_crossings(made.pages)] == [200_000, 200_000]
+    assert [found.rtt_ns for found in words.chief_crossings(made.pages)] == [200_000, 1_000_000] * 2
+    assert "the heavy page (network 1ms) 6.4 ms" in dict(questions(made))["Two machines in one computer?"]
 
 
 def test_one_p50_is_in_all_places() -> None:

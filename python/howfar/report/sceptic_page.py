@@ -59,9 +59,12 @@ def _one_computer(summary: Summary, findings: PageFindings) -> str:
         f"{words.ms(busiest.cpu_ms[words.INSTRUMENT])} ms a page beside {words.ms(words.path_cpu_ms(busiest))} ms of all others. Real "
         "machines would have it for pages, so two of them are better than they look here. "
     )
+    crossings = words.chief_crossings(findings)
+    ways = words.several(words.way_of(found) for found in crossings)
     freed = [
-        f"the {found.page} page {words.milliseconds(found.without_link_cpu_ms)} ms instead of {words.foreseen_at(found)}"
-        for found in words.chief_crossings(findings)
+        f"the {found.page} page{f' ({words.by_way(found, crossings)})' if ways else ''} "
+        f"{words.milliseconds(found.without_link_cpu_ms)} ms instead of {words.foreseen_at(found)}"
+        for found in crossings
         if found.without_link_cpu_ms is not None and found.predicted_always != "two"
     ]
     if freed:

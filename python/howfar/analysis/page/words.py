@@ -76,11 +76,12 @@ def _clause(told: PageFindings, choice: PageChoice, shown: Sequence[PageChoice])
         said = choice is not shown[0] and len({each.threads for each in shown}) == 1
         flight = "" if said else f"{_flight(choice.threads)}; "
         text += (
-            f" takes {milliseconds(pair[0].page_ms.value)} ms on one and {milliseconds(pair[1].page_ms.value)} ms on two "
+            f" takes {milliseconds(pair[0].page_ms.value)} ms on one and {milliseconds(pair[1].page_ms.value)} on two "
             f"({flight}{interval_text(choice.two_over_one)} of the pages{_untold(choice, told.noise_floor)})"
         )
     crossing = next((each for each in told.crossings if _same(each, choice)), None)
-    return text + (f", {_flips(crossing)}" if crossing is not None else "")
+    of = " of application CPU" if choice is shown[0] else ""  # said once
+    return text + (f", {_flips(crossing, of)}" if crossing is not None else "")
 
 
 def _untold(choice: PageChoice, floor: float | None) -> str:
@@ -112,16 +113,16 @@ def crossing_choices(choices: Sequence[PageChoice], crossing: Crossing) -> list[
     return [choice for choice in choices if _same(crossing, choice)]
 
 
-def _flips(crossing: Crossing) -> str:
+def _flips(crossing: Crossing, of: str = " of application CPU") -> str:
     least, most = (milliseconds(end) for end in crossing.swept_ms)
     aside = _foreseen(crossing)
     if crossing.measured_ms is not None:
-        return f"and a second machine pays from {ms_interval(crossing.measured_ms)} of application CPU{aside}"
+        return f"and a second machine pays from {ms_interval(crossing.measured_ms)}{of}{aside}"
     if crossing.always == "one":
-        return f"and a second machine pays nowhere up to {most} ms of application CPU{aside}"
+        return f"and a second machine pays nowhere up to {most} ms{of}{aside}"
     if crossing.always == "two":
-        return f"and a second machine pays from {least} ms of application CPU, the least measured{aside}"
-    return f"and no crossing is resolved from {least} to {most} ms of application CPU{aside}"
+        return f"and a second machine pays from {least} ms{of}, the least measured{aside}"
+    return f"and no crossing is resolved from {least} to {most} ms{of}{aside}"
 
 
 def _foreseen(crossing: Crossing) -> str:

@@ -105,7 +105,7 @@ class _Frame:
             f"{field}:Q",
             scale=scale,
             axis=axis,
-            title="application's CPU a page on one machine, ms, its own needs included",
+            title=f"application's CPU a page on one machine, ms{'' if self.narrow else ', its own needs included'}",
         )
 
     def _ticks(self) -> list[float]:

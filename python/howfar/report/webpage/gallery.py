@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from howfar.analysis.page.findings import Crossing, PageArm, PageFindings
 from howfar.analysis.summary import Summary
 from howfar.report import figures
@@ -21,9 +23,9 @@ def shown(found: Table | None) -> str:
 
 def cards(findings: PageFindings) -> str:
     """A card a page: which is better, by how much, and where that flips."""
-    crossings = {crossing.page: crossing for crossing in words.chief_crossings(findings)}
+    crossings = {(crossing.page, words.way_of(crossing)): crossing for crossing in words.chief_crossings(findings)}
     inner = "".join(
-        _card(setting, findings, crossings.get(setting.page))
+        _card(setting, findings, crossings)
         for setting in words.chief(findings)
         if len({arm.machines for arm in words.arms_of(findings, setting)}) > 1
     )
@@ -33,11 +35,12 @@ def cards(findings: PageFindings) -> str:
 BETTER = {"one": "one machine", "two": "two machines", "not resolved": "not resolved"}
 
 
-def _card(setting: words.Setting, findings: PageFindings, crossing: Crossing | None) -> str:
+def _card(setting: words.Setting, findings: PageFindings, crossings: Mapping[tuple[str, words.Way], Crossing]) -> str:
     alike = [found for found in findings.choices if words.setting_of(found) == setting]
     if not alike:
         return ""
     choice = alike[0]
+    crossing = crossings.get((choice.page, words.way_of(choice)))
     over = f" ({words.by_way(choice, alike)})" if len(alike) > 1 else ""
     script = findings.scripts.get(setting.page, "")
     lines = [

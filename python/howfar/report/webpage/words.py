@@ -83,8 +83,8 @@ def alone(findings: PageFindings, setting: Setting) -> Setting:
 
 
 def chief_crossings(findings: PageFindings) -> list[Crossing]:
-    """Of each page that of its chief setting: its number of pages in flight if that was swept, else the most that was; of several ways
-    to a second machine the run's first."""
+    """Of each page and way to a second machine that of its chief setting: its number of pages in flight if that was swept, else the
+    most that was."""
     found = []
     for setting in chief(findings):
         same = [
@@ -93,8 +93,9 @@ def chief_crossings(findings: PageFindings) -> list[Crossing]:
             if (crossing.page, crossing.application, crossing.connect)
             == (setting.page, setting.application, setting.connect)
         ]
-        if same:
-            found.append(max(same, key=lambda crossing: (crossing.threads == setting.threads, crossing.threads)))
+        for way in dict.fromkeys(way_of(crossing) for crossing in same):
+            mine = [crossing for crossing in same if way_of(crossing) == way]
+            found.append(max(mine, key=lambda crossing: (crossing.threads == setting.threads, crossing.threads)))
     return found
 
 
@@ -181,10 +182,14 @@ def path_cpu_ms(arm: PageArm) -> float:
 
 
 def flips_at(crossing: Crossing) -> str:
-    """`38 [31, 45] ms`, as sentences say it; where it does not, what is known instead."""
-    if crossing.measured_ms is not None:
-        return ms_interval(crossing.measured_ms)
+    """`38 [31, 45] ms`, `38 [31, > 64.9] ms` where nothing measured closes the interval; without a crossing what is known instead."""
     least, most = crossing.swept_ms
+    if (found := crossing.measured_ms) is not None:
+        if found.low is None and found.high is None:
+            return ms_interval(found)
+        low = f"< {milliseconds(least)}" if found.low is None else milliseconds(found.low)
+        high = f"> {milliseconds(most)}" if found.high is None else milliseconds(found.high)
+        return f"{milliseconds(found.value)} [{low}, {high}] ms"
     match crossing.always:
         case "one":
             return f"not up to {milliseconds(most)} ms"
