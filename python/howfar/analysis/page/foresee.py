@@ -1,7 +1,8 @@
 """A real page on another path, or with more application CPU, foreseen.
 
 Made of: the real page on sockets with the least application CPU, and the engine's page on sockets and on the path. The engine's two
-say what the path adds to the CPU at both ends and to the waiting; the real page says what it needs itself. No trial of the arm that is
+say what the path adds to the CPU at both ends and to the waiting; the real page says what it needs itself. What a link's emulator does
+for each message is of engine's pages alone and several in flight, of whichever page the run has both. No trial of the arm that is
 foreseen goes in, nor any of a real page off the sockets.
 """
 
