@@ -165,6 +165,34 @@ def test_without_php_it_is_said_what_to_install(tmp_path: Path, monkeypatch: pyt
     assert "apt-get install --no-install-recommends php-fpm" in found.value.advice
 
 
+def test_what_is_no_answer_to_what_it_is_is_quoted() -> None:
+    assert php_fpm.about(Answer(200, {}, '{"opcache": true}', "")) == {"opcache": True}
+    for answer in (Answer(500, {}, "", "PHP Fatal error"), Answer(200, {}, "half {", ""), Answer(200, {}, "[]", "")):
+        with pytest.raises(LabError, match="asked what it is, PHP-FPM answered with status") as found:
+            php_fpm.about(answer)
+        assert (answer.body or answer.complaints) in found.value.message
+
+
+def test_the_newest_php_that_has_all_extensions_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built_in = "pdo_mysql\nredis\nmemcached\nZend OPcache"
+    for version, modules in {"8.1": built_in, "8.2": built_in, "8.10": "pdo_mysql\nredis\nZend OPcache"}.items():
+        program = tmp_path / f"php-fpm{version}"
+        program.write_text(
+            f'#!/bin/sh\ncase "$*" in *-v*) echo "PHP {version}.0 (fpm)" ;; *) echo "{modules}" ;; esac\n'
+        )
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(php_fpm, "_PLACES", ())
+    php_fpm._found.cache_clear()
+    assert php_fpm.find_php_fpm().version == "8.2.0"
+    for version in ("8.1", "8.2"):
+        (tmp_path / f"php-fpm{version}").unlink()
+    php_fpm._found.cache_clear()
+    with pytest.raises(MissingError, match=r"php-fpm8\.10 has not the extensions memcached"):
+        php_fpm.find_php_fpm()
+    php_fpm._found.cache_clear()
+
+
 def test_the_pages_are_in_the_package() -> None:
     assert {file.name for file in php_fpm.PAGES.iterdir()} == {
         "about.php", "page.php", "Services.php", "Steps.php", "Tally.php", "Values.php",

@@ -125,5 +125,5 @@ class LivePicture:
         table.add_column(self._unit, justify="right", no_wrap=True)
         table.add_column("ratio", justify="right", no_wrap=True)
         for arm in now.arms:
-            table.add_row(arm.arm, "-" if arm.qps is None else number(arm.qps), ratio(arm))
+            table.add_row(arm.arm, "-" if arm.rate is None else number(arm.rate), ratio(arm))
         return table

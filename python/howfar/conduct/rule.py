@@ -21,7 +21,7 @@ class ArmStanding:
 
     arm: str
     role: ArmRole
-    qps: float | None
+    rate: float | None
     """Median of its good trials; queries a second, or pages."""
     ratio: Estimate | None
     """Over the baseline; None: no common block yet, or the baseline itself."""
@@ -85,7 +85,7 @@ def standing(run: Run, blocks: int, target: float) -> Standing:
             ArmStanding(
                 arm=arm.name,
                 role=arm.role,
-                qps=median(rates) if rates else None,
+                rate=median(rates) if rates else None,
                 ratio=None if judged is None else judged.quoted,
                 half_width=None if judged is None else half_width(judged.quoted),
                 blocks_needed=needed,

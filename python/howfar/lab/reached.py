@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from howfar.engine.messages import Observed, TcpTarget, Tls
+from howfar.engine.messages import Observed, TcpTarget
 from howfar.engine.page import Service, ServiceName
 from howfar.engine.process import Launcher
 from howfar.errors import LabError
 from howfar.lab.certificates import KEY_TYPE, pinned_context
+from howfar.lab.client_tls import client_tls
 from howfar.lab.forked import ForkWatch, fork_violations
 from howfar.lab.hosts import Host
 from howfar.lab.paths import PathKind, Terrain, Way, session_violations, view_receipt, view_violations
@@ -117,7 +118,7 @@ class Reached:
                 user=started.user,
                 password=started.password,
                 database=started.database,
-                tls=_tls(started.asked, self.trust),
+                tls=client_tls(started.asked, self.trust),
             ),
             server_kind=running.kind,
             server_version=running.version,
@@ -177,16 +178,3 @@ def reach(started: Started, path: PathKind, ends: Ends, ledger: ExitStack) -> Re
     certificates = started.certificates
     encrypted = pinned_context(certificates, asked.tls_version) if certificates and asked.tls_version else None
     return Reached(started, way, running.session_view(way.connection, ends.client, encrypted))
-
-
-def _tls(asked: SessionAsked, trust: Trust | None) -> Tls | None:
-    """The server's certificate is always checked."""
-    if asked.tls is None or trust is None:
-        return None
-    return Tls(
-        versions=asked.tls,
-        verify="full",
-        ca_file=trust.ca_file,
-        server_name=trust.server_name,
-        resumption=asked.resumption,
-    )

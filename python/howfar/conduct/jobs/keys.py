@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from howfar.conduct.jobs.session import session_of
+from howfar.conduct.jobs.session import load_job
 from howfar.engine.key_value import FixedSize, KeyValue
 from howfar.engine.messages import LoadJob
 from howfar.lab.fill import fill_keys
 from howfar.lab.stage import Stage
 from howfar.plan.page import MULTI, Keys
-from howfar.plan.sessions import session_asked
 from howfar.plan.types import Plan
 from howfar.results.records import Arm
 
@@ -37,16 +36,4 @@ def keys_job(plan: Plan, arm: Arm, stage: Stage, seed: int) -> LoadJob:
     (name,) = stage.services
     workload = key_value(plan.keys, _NEWEST[name])
     fill_keys(stage.services[name], workload, stage.client)
-    return LoadJob(
-        target=stage.target,
-        user=stage.user,
-        password=stage.password,
-        database=stage.database,
-        session=session_of(session_asked(arm.factors), stage.trust),
-        workload=workload,
-        connections=int(arm.factors["threads"]),
-        seed=seed,
-        warmup_ns=plan.timing.warmup_ns,
-        measure_ns=plan.timing.measure_ns,
-        observe=stage.observe,
-    )
+    return load_job(plan, arm, stage, seed, workload)

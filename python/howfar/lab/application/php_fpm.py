@@ -67,14 +67,17 @@ def _found(path: str) -> Program:
     found = {file.resolve() for place in places for file in _programs(place)}
     if not found:
         raise MissingError("there is no php-fpm on this machine", ADVICE)
-    program = max(found, key=lambda file: [int(part) for part in re.findall(r"\d+", file.name)])
-    built_in = _modules(program, "-n")
-    loaded = tuple(name for name in _LOADED if name not in built_in)
-    has = _modules(program, "-n", *(f"-dextension={name}" for name in loaded), "-dzend_extension=opcache")
-    if lacking := [name for name in _NEEDED if name not in has]:
-        raise MissingError(f"{program} has not the extensions {', '.join(lacking)}", ADVICE)
-    said = re.search(r"PHP (\d\S*)", _say(program, "-n", "-v"))
-    return Program(program, said.group(1) if said else "unknown", loaded)
+    lacking: list[str] = []
+    for program in sorted(found, key=lambda file: [int(part) for part in re.findall(r"\d+", file.name)], reverse=True):
+        built_in = _modules(program, "-n")
+        loaded = tuple(name for name in _LOADED if name not in built_in)
+        has = _modules(program, "-n", *(f"-dextension={name}" for name in loaded), "-dzend_extension=opcache")
+        if missing := [name for name in _NEEDED if name not in has]:
+            lacking.append(f"{program} has not the extensions {', '.join(missing)}")
+            continue
+        said = re.search(r"PHP (\d\S*)", _say(program, "-n", "-v"))
+        return Program(program, said.group(1) if said else "unknown", loaded)
+    raise MissingError("; ".join(lacking), ADVICE)
 
 
 def _programs(place: Path) -> list[Path]:
@@ -168,13 +171,16 @@ class PhpFpm:
         deadline = time.monotonic() + _READY_S
         while True:
             self.check_alive("at start")
-            with contextlib.suppress(LabError):
-                return self._about()
-            if time.monotonic() > deadline:
-                raise LabError(
-                    f"PHP-FPM did not answer within {_READY_S:.0f} s{self.said()}", "Is the machine overloaded?"
-                )
-            time.sleep(_POLL_S)
+            try:
+                answer = ask(self.socket, parameters(PAGES / "about.php"), _READY_S)
+            except LabError as silent:
+                if time.monotonic() > deadline:
+                    raise LabError(
+                        f"PHP-FPM did not answer within {_READY_S:.0f} s{self.said()}", "Is the machine overloaded?"
+                    ) from silent
+                time.sleep(_POLL_S)
+            else:
+                return about(answer)
 
     def ask(self, parameters: dict[str, str], patience_s: float) -> Answer:
         """Raises LabError."""
@@ -211,10 +217,17 @@ class PhpFpm:
         if self._watch is not None:
             self._watch.end()
 
-    def _about(self) -> dict[str, Any]:
-        answer = ask(self.socket, parameters(PAGES / "about.php"), _READY_S)
-        found: dict[str, Any] = json.loads(answer.body)
+
+def about(answer: Answer) -> dict[str, Any]:
+    """What PHP says of itself. Raises LabError where it is something else."""
+    try:
+        found = json.loads(answer.body)
+    except ValueError:
+        found = None
+    if answer.status == 200 and isinstance(found, dict):
         return found
+    said = (answer.body or answer.complaints).strip()[:500] or "nothing"
+    raise LabError(f"asked what it is, PHP-FPM answered with status {answer.status} and said: {said}")
 
 
 def parameters(page: Path, **more: str) -> dict[str, str]:
