@@ -187,7 +187,7 @@ def test_computing_is_as_long_as_asked(stores: tuple[Store, Store]) -> None:
         finished = run(job(computing(stores[0], asked_ns), workers=1, pages=pages)).finished
         client = next(one for one in finished.cpu if one.role == "client")
         own = histograms(finished)["cpu"]
-        assert own.count == pages and 1.0 <= own.mean_ns / asked_ns < 1.05
+        assert own.count == pages and 0.999 <= own.mean_ns / asked_ns < 1.5, "and what asking takes"
         shares.append(client.cpu_ns / (pages * asked_ns))
         if 0.95 < shares[-1] < 1.05:
             break
