@@ -6,10 +6,11 @@ import pytest
 from tests.unit.synthetic_run import synthetic_run
 
 from howfar.analysis.analyse import summarise
+from howfar.analysis.machine import others_in
 from howfar.analysis.signs import OTHERS_SHARE
 from howfar.analysis.summary import Warning
 from howfar.report import html
-from howfar.results.records import MachineLoad, Measured, Run, Trial
+from howfar.results.records import MachineLoad, Measured, Run, Trial, Window
 
 
 def ours(measured: Measured) -> float:
@@ -81,3 +82,14 @@ def test_only_blocks_with_every_arm_count_as_complete() -> None:
     assert (summary.blocks, summary.complete_blocks) == (8, 6)
     assert "In each of 6 complete blocks" in html.render(summary)
     assert summarise(synthetic_run(blocks=0)).complete_blocks == 0
+
+
+def test_the_window_says_better_what_was_busy() -> None:
+    """The load goes on until the last pages in hand have ended: idle, as here, or with work that is in no trial."""
+    run = with_others(0.0)
+    trial = next(t for t in run.trials if t.measured is not None)
+    assert trial.measured is not None
+    window = Window(length_ns=trial.measured.elapsed_ns, interface="", cpus_busy={0: ours(trial.measured), 1: 0.5})
+    assert others_in(trial) == pytest.approx(0.0)
+    assert others_in(trial.model_copy(update={"window": window})) == pytest.approx(0.5)
+    assert others_in(trial.model_copy(update={"window": window, "load": None})) == pytest.approx(0.5)

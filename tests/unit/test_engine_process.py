@@ -10,8 +10,19 @@ import pytest
 
 import howfar
 from howfar.engine import process
-from howfar.engine.messages import PROTOCOL_VERSION, LoadJob, Sysbench, UnixTarget
+from howfar.engine.messages import (
+    PROTOCOL_VERSION,
+    FastCgi,
+    LoadJob,
+    PageJob,
+    PageScript,
+    QueryStep,
+    Service,
+    Sysbench,
+    UnixTarget,
+)
 from howfar.engine.process import EngineFailed, EngineProcess, engine_info, find_engine, run_load
+from howfar.engine.workloads import CustomStatement
 from howfar.errors import EngineError, MissingError
 
 JOB = LoadJob(
@@ -127,3 +138,15 @@ def test_an_engine_that_says_nothing_is_not_waited_for(tmp_path: Path, monkeypat
     job = JOB.model_copy(update={"connect_timeout_ns": 1, "stall_timeout_ns": 1})
     with pytest.raises(EngineError, match="did not end within 0 s and was killed"):
         run_load(job, process.Launcher())
+
+
+def test_a_page_job_may_open_one_service_after_the_other() -> None:
+    place = Service(target=UnixTarget(path="/s"))
+    script = PageScript(
+        mysql=place, statements=(CustomStatement(name="a", sql="SELECT 1"),), steps=(QueryStep(statement="a"),)
+    )
+    job = PageJob(application=script, workers=1, seed=1, warmup_ns=0, measure_ns=1)
+    php = job.model_copy(update={"application": FastCgi(target=UnixTarget(path="/s"), parameters={})})
+    waits = [process._longest_s(one) for one in (JOB, php, job)]
+    opening_s = JOB.connect_timeout_ns / 1e9
+    assert [longest - waits[0] for longest in waits] == pytest.approx([0, opening_s, 3 * opening_s])

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, OnceLock};
@@ -348,13 +347,8 @@ impl Crew {
 /// A worker whose panic becomes a report.
 fn guarded(plan: &Plan, seat: Seat) {
     let reports = seat.reports.clone();
-    let failed = match catch_unwind(AssertUnwindSafe(|| worker::run(plan, seat))) {
-        Ok(Ok(())) => return,
-        Ok(Err(failed)) => failed,
-        Err(panic) => internal(format!(
-            "a worker panicked: {}",
-            crate::panic_text(panic.as_ref())
-        )),
-    };
-    let _ = reports.send(Report::Failed(failed));
+    if let Err(failed) = crate::unpanicked("a worker", || worker::run(plan, seat)) {
+        // A conductor that is gone has told why.
+        let _ = reports.send(Report::Failed(failed));
+    }
 }

@@ -65,16 +65,18 @@ pub fn run_watch() -> ExitCode {
 
 /// Whatever goes wrong becomes a `failed` event.
 fn guarded(work: impl FnOnce() -> Result<(), Failed>) -> ExitCode {
-    let outcome = catch_unwind(AssertUnwindSafe(work));
-    let failed: Failed = match outcome {
-        Ok(Ok(())) => return ExitCode::SUCCESS,
-        Ok(Err(failed)) => failed,
-        Err(panic) => login::internal(format!(
-            "the conductor panicked: {}",
-            panic_text(panic.as_ref())
-        )),
-    };
-    failed.report()
+    match unpanicked("the conductor", work) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failed) => failed.report(),
+    }
+}
+
+/// The outcome of `work`, of which a panic is one.
+fn unpanicked(who: &str, work: impl FnOnce() -> Result<(), Failed>) -> Result<(), Failed> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let said = panic_text(panic.as_ref());
+        Err(login::internal(format!("{who} panicked: {said}")))
+    })
 }
 
 /// What a panic said.

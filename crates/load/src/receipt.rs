@@ -175,7 +175,7 @@ fn socket_address(address: &SocketAddrAny) -> Option<String> {
         .map(|address| address.to_string())
 }
 
-fn asked_for(target: &Target) -> String {
+pub(crate) fn asked_for(target: &Target) -> String {
     match target {
         Target::Unix { path } => Path::new(path).display().to_string(),
         Target::Tcp { host, port } => format!("{host}:{port}"),

@@ -3,6 +3,7 @@
 use howfar_record::Latency;
 
 use crate::counts::{Slice, Stage, Totals, Use};
+use crate::schedule::Schedule;
 
 /// The measured window on the monotonic clock, and its slices.
 #[derive(Debug, Clone, Copy)]
@@ -77,6 +78,8 @@ pub(crate) struct Tally {
     phase: Phase,
     next_mark_ns: u64,
     warmup_transactions: u64,
+    /// Open loop: requests due before the window's start.
+    due_at_start: u64,
     pub(crate) slice: Box<Slice>,
     pub(crate) totals: Box<Totals>,
 }
@@ -91,6 +94,7 @@ impl Tally {
             phase: Phase::Warmup,
             next_mark_ns: window.start_ns,
             warmup_transactions: 0,
+            due_at_start: 0,
             slice: Box::default(),
             totals,
         }
@@ -124,6 +128,28 @@ impl Tally {
     #[inline]
     pub(crate) fn is_counting(&self) -> bool {
         matches!(self.phase, Phase::Slice(_))
+    }
+
+    /// Open loop, before the next mark is passed: what its schedule says there. What nobody has begun by the window's end is owed.
+    pub(crate) fn take_stock(&mut self, schedule: &mut Schedule) {
+        let at = self.next_mark_ns;
+        match self.next_mark() {
+            Mark::Start => self.due_at_start = schedule.due_before(at),
+            Mark::SliceEnd { last } => {
+                self.slice.backlog = schedule.backlog(at);
+                self.totals.backlog_max = self.totals.backlog_max.max(self.slice.backlog);
+                if last {
+                    let due = schedule.due_before(at);
+                    self.totals.due = due.saturating_sub(self.due_at_start);
+                    // A copy goes through them, the schedule itself goes on.
+                    let mut rest = schedule.clone();
+                    while let Some(due_ns) = rest.take(at - 1) {
+                        self.unanswered(due_ns);
+                    }
+                }
+            }
+            Mark::None => {}
+        }
     }
 
     /// Pass the next mark and tell of it.

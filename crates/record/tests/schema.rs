@@ -51,7 +51,7 @@ fn names(directory: &Path, prefix: &str) -> Vec<PathBuf> {
 #[test]
 fn load_jobs_are_read() {
     let unix = load_job(&text("job.load.unix.json")).expect("a good job");
-    assert_eq!(unix.password, "a \"quoted\" pässword");
+    assert_eq!(&*unix.password, "a \"quoted\" pässword");
     assert_eq!(unix.observe.len(), 3);
     assert!(matches!(unix.target, Target::Unix { .. }));
     let tcp = load_job(&text("job.load.tcp.json")).expect("a good job");
@@ -92,6 +92,44 @@ fn page_jobs_are_read() {
     let fastcgi = page_job(&text("job.page.fastcgi.json")).expect("a good job");
     assert_eq!(fastcgi.pages, 10);
     assert!(matches!(fastcgi.application, Application::FastCgi(_)));
+}
+
+/// As `tests/unit/test_page_job.py` holds the other side to.
+#[test]
+fn pages_are_bounded_beyond_their_schema() {
+    let read = |change: &dyn Fn(&mut Value)| {
+        let mut job = json("job.page.script.json");
+        change(&mut job["application"]);
+        page_job(&job.to_string()).map_err(|failed| failed.message)
+    };
+    let refused = |change: &dyn Fn(&mut Value), why: &str| {
+        let message = read(change).expect_err(why);
+        assert!(message.contains(why), "{message}");
+    };
+    refused(
+        &|script| {
+            let again = script["statements"][0].clone();
+            let all = script["statements"].as_array_mut().expect("statements");
+            all.push(again);
+        },
+        "two statements have one name",
+    );
+    // 26 turns a round.
+    read(&|script| script["rounds"] = 3846.into()).expect("99996 turns");
+    refused(&|script| script["rounds"] = 3847.into(), "100000 turns");
+    let large = |script: &mut Value, each: u64| {
+        script["redis_keys"]["value"]["bytes"] = (1 << 20).into();
+        script["steps"][1]["keys_each"] = each.into();
+    };
+    read(&|script| large(script, 63)).expect("it fits");
+    refused(&|script| large(script, 64), "64 MiB at most");
+    let ends = |count: usize| {
+        let mut job = json("job.page.fastcgi.json");
+        job["application"]["ends_with"] = "ä".repeat(count).into();
+        page_job(&job.to_string())
+    };
+    ends(200).expect("so many characters");
+    ends(201).expect_err("one more");
 }
 
 /// Every refused example of `prefix`, at least so many, is refused as a bad job.

@@ -98,20 +98,29 @@ proptest! {
     }
 
     #[test]
-    fn garbage_never_panics(
-        stream in prop::collection::vec(any::<u8>(), 0..400),
+    fn garbage_never_panics(stream in prop::collection::vec(any::<u8>(), 0..400), sizes in sizes()) {
+        in_any_pieces(&stream, &sizes)?;
+    }
+
+    /// Behind heads that are good, or nearly so: any content, of any kind, cut anywhere.
+    #[test]
+    fn records_of_garbage_never_panic(
+        records in prop::collection::vec((0_u8..12, any::<u8>(), garbage()), 0..12),
+        flipped in prop::option::of((any::<prop::sample::Index>(), 0_u8..8)),
+        kept in 0.0..1.2_f64,
         sizes in sizes(),
     ) {
-        let whole = Reply::new(9).feed(&stream);
-        let mut reply = Reply::new(9);
-        let mut ended = Ok(false);
-        for (at, piece) in stream.chunks(sizes[0]).enumerate() {
-            ended = reply.feed(piece);
-            if ended.is_err() || at > 400 {
-                break;
-            }
+        let mut stream = Vec::new();
+        for (kind, padding, content) in &records {
+            // Half of them on the stream of the response.
+            record(&mut stream, if *kind < 6 { 6 } else { kind - 4 }, *padding, content);
         }
-        prop_assert_eq!(whole, ended);
+        stream.truncate((stream.len() as f64 * kept) as usize);
+        if let Some((at, bit)) = flipped.filter(|_| !stream.is_empty()) {
+            let at = at.index(stream.len());
+            stream[at] ^= 1 << bit;
+        }
+        in_any_pieces(&stream, &sizes)?;
     }
 
     #[test]
@@ -130,6 +139,49 @@ proptest! {
         request(&mut out, pairs, keep);
         prop_assert_eq!(read_request(&out), (keep, parameters));
     }
+}
+
+/// What stands in records: bytes, or nearly the headers of a page.
+fn garbage() -> impl Strategy<Value = Vec<u8>> {
+    let line = prop_oneof![
+        "Status: [0-9]{0,6} ?[a-z]{0,3}",
+        "X-Howfar-Page: [a-z_=0-9, ]{0,60}",
+        "[A-Za-z-]{0,9}:? ?[ -~]{0,20}",
+        Just(String::new()),
+    ];
+    let end = prop_oneof![Just("\r\n"), Just("\n"), Just("\r")];
+    let lines = prop::collection::vec((line, end), 0..6).prop_map(|lines| {
+        let lines = lines.into_iter().map(|(line, end)| line + end);
+        lines.collect::<String>().into_bytes()
+    });
+    prop_oneof![
+        lines,
+        prop::collection::vec(any::<u8>(), 0..60),
+        Just(vec![0; 8])
+    ]
+}
+
+/// The same comes of it in one piece and in many: an end, an error, or a wait for more.
+fn in_any_pieces(stream: &[u8], sizes: &[usize]) -> Result<(), TestCaseError> {
+    let mut one = Reply::new(9);
+    let whole = one.feed(stream);
+    let mut many = Reply::new(9);
+    let (mut ended, mut rest) = (Ok(false), stream);
+    for &size in sizes.iter().cycle() {
+        let (piece, behind) = rest.split_at(size.min(rest.len()));
+        rest = behind;
+        if piece.is_empty() || ended.is_err() {
+            break;
+        }
+        ended = many.feed(piece);
+    }
+    prop_assert_eq!(&whole, &ended);
+    if whole.is_ok() {
+        prop_assert_eq!(one.response(), many.response());
+        prop_assert_eq!(one.body_ends(), many.body_ends());
+        prop_assert_eq!(one.end(), many.end());
+    }
+    Ok(())
 }
 
 type Pairs = Vec<(Vec<u8>, Vec<u8>)>;

@@ -16,11 +16,19 @@ def others_in(trial: Trial) -> float | None:
     The machine's busy CPUs less our roles' CPU time over elapsed time, and that of the looks at them. Never below 0, where the clocks'
     grain would put it.
     """
-    if trial.measured is None or trial.load is None or trial.load.busy_cpus is None or not trial.measured.elapsed_ns:
+    busy = _busy_cpus(trial)
+    if trial.measured is None or busy is None or not trial.measured.elapsed_ns:
         return None
     ours = sum(cpu.cpu_ns for cpu in trial.measured.cpu) / trial.measured.elapsed_ns
     looks = trial.window.looks_cpu_ns / trial.window.length_ns if trial.window is not None else 0.0
-    return max(0.0, trial.load.busy_cpus - ours - looks)
+    return max(0.0, busy - ours - looks)
+
+
+def _busy_cpus(trial: Trial) -> float | None:
+    """Of the machine, within the measured window where that was looked at: a trial's load goes on until its last answers are in."""
+    if trial.window is not None and trial.window.cpus_busy:
+        return sum(trial.window.cpus_busy.values())
+    return None if trial.load is None else trial.load.busy_cpus
 
 
 def others_cpus(trials: Sequence[Trial]) -> float | None:

@@ -117,10 +117,13 @@ class KeyValue(Message):
 
     @model_validator(mode="after")
     def _bounded_at_once(self) -> Self:
-        each = _longest(self.value) + len(self.key_prefix) + KEY_DIGITS
-        if each * max(self.pipeline, self.keys_each if self.multi_get else 1) > MOST_BYTES_AT_ONCE:
+        if not self.fits_at_once(max(self.pipeline, self.keys_each if self.multi_get else 1)):
             raise ValueError("pipeline and keys_each times the longest value with its key must be 64 MiB at most")
         return self
+
+    def fits_at_once(self, keys: int) -> bool:
+        """A reply with so many of the longest values, and their keys."""
+        return keys * (_longest(self.value) + len(self.key_prefix) + KEY_DIGITS) <= MOST_BYTES_AT_ONCE
 
     @property
     def is_redis(self) -> bool:

@@ -157,7 +157,8 @@ class Histogram(Message):
     byte, to parsed. Names of sysbench's statements stand without `statement.`: `point_select`, `simple_range`, … as in `Sysbench`.
 
     Of a page job: `transaction` is a page. `turn.SERVICE`: from the first byte sent to the last byte read; `connect.SERVICE`: from
-    connect() to a session that can be asked; `cpu`: what a page's own computing used; `told.NAME`: what a FastCGI application's pages
+    connect() to a session that can be asked; `cpu`: all CPU time of the worker's
+    thread for a page, its computing and its turns; `told.NAME`: what a FastCGI application's pages
     told of themselves, for each name that ends in `_ns`; `connect.application`: connecting to it, and `queue.application`: of that, a
     wait for room in its full queue of new connections."""
     count: int

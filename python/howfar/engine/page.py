@@ -13,9 +13,11 @@ from pydantic import Field, model_validator
 from howfar.engine.key_value import KeyValue
 from howfar.engine.load_job import Arrivals, Observed, Session, Target, Tls, UnixTarget, must_fit
 from howfar.engine.message import LONGEST_NS, PROTOCOL_VERSION, Message
-from howfar.engine.workloads import CustomStatement
+from howfar.engine.workloads import CustomStatement, check_statements
 
 ServiceName = Literal["mysql", "redis", "memcached"]
+MOST_TURNS = 100_000
+"""Of a page: a worker of the engine notes the latency of each until the page has ended."""
 
 
 class Service(Message):
@@ -56,8 +58,8 @@ PageStep = Annotated[QueryStep | GetStep | CpuStep, Field(discriminator="kind")]
 
 
 class PageScript(Message):
-    """The steps in order, `rounds` times, make a page. A worker runs one page at a time over one connection to each service that the
-    script uses, opened by the first step that needs it."""
+    """The steps in order, `rounds` times, make a page, of at most 100000 turns. A worker runs one page at a time over one connection
+    to each service that the script uses, opened by the first step that needs it."""
 
     kind: Literal["script"] = "script"
     mysql: Service | None = None
@@ -82,12 +84,19 @@ class PageScript(Message):
         )
         return {name: service for name, service in named if service is not None}
 
+    @property
+    def turns(self) -> int:
+        """Of one page."""
+        return self.rounds * sum(step.repeat for step in self.steps if not isinstance(step, CpuStep))
+
     @model_validator(mode="after")
     def _whole(self) -> Self:
         if not self.services:
             raise ValueError("a page needs a service")
         self._stores_fit()
-        known = {statement.name for statement in self.statements}
+        known = check_statements(self.statements)
+        if self.turns > MOST_TURNS:
+            raise ValueError(f"a page has at most {MOST_TURNS} turns")
         for step in self.steps:
             if isinstance(step, QueryStep):
                 if step.statement not in known:
@@ -111,11 +120,14 @@ class PageScript(Message):
                 continue
             if keys.is_redis != (name == "redis"):
                 raise ValueError(f"{keys.protocol} is not a protocol of {name}")
+            most_each = max((s.keys_each for s in self.steps if isinstance(s, GetStep) and s.store == name), default=1)
+            if not keys.fits_at_once(most_each):
+                raise ValueError("keys_each of a step times the longest value with its key must be 64 MiB at most")
             must_fit(keys, Session(), service.user, service.password, service.database)
 
 
 class FastCgi(Message):
-    """An application behind FastCGI, as PHP-FPM. Each worker keeps one connection where the application lets it.
+    """An application behind FastCGI, as PHP-FPM. Each worker may keep one connection, where the application lets it.
 
     A page is good when its status is 200 and its body ends with `ends_with`. What it tells of itself is in the header
     `X-Howfar-Page: name=integer,…`: names of small letters, digits and `_`.
@@ -127,7 +139,9 @@ class FastCgi(Message):
     """As FastCGI wants them: SCRIPT_FILENAME, REQUEST_METHOD, …"""
     ends_with: str = Field(default="", max_length=200)
     keep_connection: bool = False
-    """FCGI_KEEP_CONN. PHP-FPM binds a child to a connection that is kept, and web servers close it after each page by default."""
+    """FCGI_KEEP_CONN. PHP-FPM binds a child to a connection that is kept, and web servers close it after each page by default. One
+    that is found closed is opened again, the page is asked for once more, and `Finished.reconnects` counts it: the child had served
+    as many pages as it may, or died over this one."""
 
 
 class PageJob(Message):

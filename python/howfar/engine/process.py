@@ -25,6 +25,7 @@ from howfar.engine.messages import (
     PROTOCOL_VERSION,
     AcknowledgementLog,
     Failed,
+    FastCgi,
     Finished,
     GoodputResult,
     Info,
@@ -258,9 +259,17 @@ class EngineProcess:
             self.kill()
 
 
+def _openings(job: LoadJob | PageJob) -> int:
+    """How often the engine may wait for `connect_timeout_ns`, one wait after the other, before it measures."""
+    if isinstance(job, LoadJob):
+        return 1
+    # Of a script's services each is opened twice and asked for its receipt; then a worker opens one after the other.
+    return 2 if isinstance(job.application, FastCgi) else 4 * len(job.application.services)
+
+
 def _longest_s(job: LoadJob | PageJob) -> float:
     """The engine bounds each of its phases; this is for one that has lost its own clock."""
-    phases_ns = job.connect_timeout_ns + job.warmup_ns + job.measure_ns + job.stall_timeout_ns
+    phases_ns = _openings(job) * job.connect_timeout_ns + job.warmup_ns + job.measure_ns + job.stall_timeout_ns
     return phases_ns / 1e9 + _PATIENCE_S
 
 

@@ -5,6 +5,7 @@ Defaults are those of sysbench 1.0.20. What 1.1 has otherwise is the caller's to
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
@@ -124,6 +125,20 @@ class CustomStatement(Message):
     parameters: tuple[Values, ...] = Field(default=(), max_length=256)
 
 
+def check_statements(statements: Sequence[CustomStatement]) -> frozenset[str]:
+    """Their names, each of which stands once. Raises ValueError."""
+    known = {statement.name: statement for statement in statements}
+    if len(known) < len(statements):
+        raise ValueError("two statements have one name")
+    for statement in statements:
+        for values in statement.parameters:
+            if isinstance(values, SameValue) and not (
+                values.statement in known and values.index < len(known[values.statement].parameters)
+            ):
+                raise ValueError(f"statement {statement.name} repeats a parameter that is not there")
+    return frozenset(known)
+
+
 class CustomStep(Message):
     statement: str
     repeat: int = Field(default=1, ge=1, le=2**20)
@@ -152,21 +167,13 @@ class Custom(Message):
 
     @model_validator(mode="after")
     def _names_exist(self) -> Self:
-        known = {statement.name: statement for statement in self.statements}
-        if len(known) < len(self.statements):
-            raise ValueError("two statements have one name")
+        known = check_statements(self.statements)
         for transaction in self.transactions:
             for step in transaction.steps:
                 if step.statement not in known:
                     raise ValueError(
                         f"transaction {transaction.name} names statement {step.statement}, which is not there"
                     )
-        for statement in self.statements:
-            for values in statement.parameters:
-                if isinstance(values, SameValue) and not (
-                    values.statement in known and values.index < len(known[values.statement].parameters)
-                ):
-                    raise ValueError(f"statement {statement.name} repeats a parameter that is not there")
         return self
 
 

@@ -1,6 +1,6 @@
 //! The engine as a process: a job in, events out.
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -23,6 +23,13 @@ pub(crate) fn engine_on(input: &str) -> (Option<i32>, Vec<Value>) {
 
 /// The same for a job of any kind.
 pub(crate) fn engine_for(kind: &str, input: &str) -> (Option<i32>, Vec<Value>) {
+    let mut events = Vec::new();
+    let code = engine_telling(kind, input, |event| events.push(event));
+    (code, events)
+}
+
+/// The same, with each event as soon as it is told.
+pub(crate) fn engine_telling(kind: &str, input: &str, mut hear: impl FnMut(Value)) -> Option<i32> {
     let mut engine = Command::new(Path::new(env!("CARGO_BIN_EXE_howfar-engine")))
         .arg(kind)
         .stdin(Stdio::piped())
@@ -34,14 +41,11 @@ pub(crate) fn engine_for(kind: &str, input: &str) -> (Option<i32>, Vec<Value>) {
         .write_all(input.as_bytes())
         .expect("the engine reads its job");
     drop(stdin);
-    let output = engine.wait_with_output().expect("the engine ends");
-    let text = String::from_utf8(output.stdout).expect("UTF-8");
-    (
-        output.status.code(),
-        text.lines()
-            .map(|line| serde_json::from_str(line).expect("JSON lines"))
-            .collect(),
-    )
+    let told = BufReader::new(engine.stdout.take().expect("piped"));
+    for line in told.lines() {
+        hear(serde_json::from_str(&line.expect("UTF-8")).expect("JSON lines"));
+    }
+    engine.wait().expect("the engine ends").code()
 }
 
 /// Run a job that fails: its `failed` event, after a check that the engine said so by its exit code too.

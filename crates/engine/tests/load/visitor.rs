@@ -2,14 +2,15 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::fake::Fake;
-use crate::process::engine_for;
+use crate::process::{engine_for, engine_telling};
 
 const PAGE: &str = "X-Howfar-Page: wall_ns=70,hits=3\r\n\r\npage done\n";
 
@@ -50,15 +51,18 @@ fn application(page: &'static str) -> (Fake, Arc<AtomicU64>) {
     (fake, asked)
 }
 
-fn run(fake: &Fake, keep: bool) -> (Option<i32>, Value, Value) {
-    let job = json!({
+fn job(fake: &Fake, keep: bool) -> Value {
+    json!({
         "job": "page", "version": 2, "workers": 2, "seed": 1, "warmup_ns": 0, "measure_ns": 200_000_000,
         "application": {
             "kind": "fastcgi", "target": {"kind": "unix", "path": fake.path}, "ends_with": "page done\n",
             "keep_connection": keep, "parameters": {"REQUEST_METHOD": "GET"},
         },
-    });
-    let (code, mut events) = engine_for("page", &format!("{job}\n"));
+    })
+}
+
+fn run(fake: &Fake, keep: bool) -> (Option<i32>, Value, Value) {
+    let (code, mut events) = engine_for("page", &format!("{}\n", job(fake, keep)));
     (
         code,
         events.pop().expect("a last event"),
@@ -99,6 +103,38 @@ fn what_pages_tell_is_summed_over_the_window() {
             (!keep).then_some(Some(pages))
         );
     }
+}
+
+/// A page is in hand when the window ends, and its end comes when the result is known, or 1.7 s later: the engine would have waited for
+/// it for 2 s.
+#[test]
+fn the_result_does_not_wait_for_pages_in_hand() {
+    let told = Arc::new((Mutex::new(false), Condvar::new()));
+    let waited = Arc::new(AtomicU64::new(0));
+    let (heard, in_vain) = (Arc::clone(&told), Arc::clone(&waited));
+    let fake = Fake::listening("slow", move |mut stream| {
+        let (heard, in_vain) = (Arc::clone(&heard), Arc::clone(&in_vain));
+        thread::spawn(move || {
+            if read_request(&mut stream).is_ok() {
+                let (known, changed) = &*heard;
+                let known = known.lock().expect("a lock");
+                let patience = Duration::from_millis(1700);
+                let (_known, out) = changed
+                    .wait_timeout_while(known, patience, |known| !*known)
+                    .expect("a lock");
+                in_vain.fetch_add(u64::from(out.timed_out()), Ordering::Relaxed);
+                let _ =
+                    stream.write_all(&[record(6, PAGE.as_bytes()), record(3, &[0; 8])].concat());
+            }
+        });
+    });
+    let code = engine_telling("page", &format!("{}\n", job(&fake, false)), |event| {
+        if event["event"] == "finished" {
+            *told.0.lock().expect("a lock") = true;
+            told.1.notify_all();
+        }
+    });
+    assert_eq!((code, waited.load(Ordering::Relaxed)), (Some(0), 0));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The threads of a page job, and what they say to the conductor.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
@@ -14,7 +14,7 @@ use super::{Note, Page};
 use crate::clock::now_ns;
 use crate::login::internal;
 use crate::tally::Passed;
-use crate::tcp_info::TcpInfo;
+use crate::tcp_info::{self, TcpInfo};
 
 /// How long workers may take to end the pages in hand and say goodbye.
 const GOODBYE_NS: u64 = 2_000_000_000;
@@ -22,13 +22,14 @@ const GOODBYE_NS: u64 = 2_000_000_000;
 /// From a worker, or from the desk, to the conductor.
 #[derive(Debug)]
 pub(crate) enum Report {
-    Opened,
+    /// A worker has opened what stays open.
+    Opened(Vec<Arc<OwnedFd>>),
     Passed(Passed),
     /// No page may begin any more, and none is under way.
     Drained,
     Failed(Failed),
-    /// A worker's last word: what the kernel knew of its connections.
-    Left(Vec<TcpInfo>),
+    /// A worker's last word.
+    Left,
 }
 
 /// All workers, with their lines.
@@ -36,6 +37,8 @@ pub(crate) struct Crew {
     pub(crate) desk: Arc<Desk>,
     reports: Receiver<Report>,
     workers: usize,
+    /// Connections that stay.
+    sockets: Vec<Arc<OwnedFd>>,
 }
 
 impl Crew {
@@ -59,6 +62,7 @@ impl Crew {
             desk,
             reports,
             workers,
+            sockets: Vec::new(),
         })
     }
 
@@ -66,7 +70,7 @@ impl Crew {
     pub(crate) fn opened(&mut self) -> Result<(), Failed> {
         for _ in 0..self.workers {
             match self.reports.recv() {
-                Ok(Report::Opened) => {}
+                Ok(Report::Opened(sockets)) => self.sockets.extend(sockets),
                 Ok(Report::Failed(failed)) => return Err(failed),
                 other => return Err(internal(format!("a worker said {other:?} before the load"))),
             }
@@ -84,41 +88,35 @@ impl Crew {
         }
     }
 
-    /// Let the workers end; what they cannot end in time ends with the process. Gives what is known of their connections.
-    pub(crate) fn dismiss(&mut self) -> Vec<TcpInfo> {
+    /// What the kernel knows of the TCP connections that stay.
+    pub(crate) fn tcp(&self) -> Vec<TcpInfo> {
+        let sockets = self.sockets.iter();
+        sockets.filter_map(tcp_info::read).collect()
+    }
+
+    /// Let the workers end; what they cannot end in time ends with the process. All is told: whatever fails now changes nothing.
+    pub(crate) fn dismiss(&mut self) {
         self.desk.close();
         let until_ns = now_ns() + GOODBYE_NS;
-        let (mut left, mut sockets) = (0, Vec::new());
+        let mut left = 0;
         while left < self.workers {
-            // The measured window is over and told: whatever fails now changes nothing.
             let rest_ns = until_ns.saturating_sub(now_ns());
             match self.reports.recv_timeout(Duration::from_nanos(rest_ns)) {
-                Ok(Report::Left(known)) => {
-                    sockets.extend(known);
-                    left += 1;
-                }
-                Ok(Report::Failed(_)) => left += 1,
+                Ok(Report::Left | Report::Failed(_)) => left += 1,
                 Ok(_) => {}
                 Err(_) => break,
             }
         }
-        sockets
     }
 }
 
 /// A worker's life, of which every end is a report.
 fn guarded(desk: &Desk, place: usize, mut page: Box<dyn Page>, reports: &Sender<Report>) {
     let life = || work(desk, place, page.as_mut(), reports);
-    let failed = match catch_unwind(AssertUnwindSafe(life)) {
-        Ok(Ok(())) => return,
-        Ok(Err(failed)) => failed,
-        Err(panic) => internal(format!(
-            "a worker panicked: {}",
-            crate::panic_text(panic.as_ref())
-        )),
-    };
-    // A conductor that is gone has told why.
-    let _ = reports.send(Report::Failed(failed));
+    if let Err(failed) = crate::unpanicked("a worker", life) {
+        // A conductor that is gone has told why.
+        let _ = reports.send(Report::Failed(failed));
+    }
 }
 
 fn work(
@@ -130,7 +128,7 @@ fn work(
     // Arrivals ring when they are due, not up to 50 µs later. Without it they would only be less exact.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
     page.open()?;
-    let _ = reports.send(Report::Opened);
+    let _ = reports.send(Report::Opened(page.sockets()));
     if let Some(origin_ns) = desk.begun() {
         // All begin by the clock, so that a limited number of pages begins inside the window.
         thread::sleep(Duration::from_nanos(origin_ns.saturating_sub(now_ns())));
@@ -138,11 +136,11 @@ fn work(
         let mut more = desk.next(place, None, now_ns());
         while more {
             note.clear();
-            page.run_one(&mut note)?;
-            more = desk.next(place, Some(&note), now_ns());
+            let ended_ns = page.run_one(&mut note)?;
+            more = desk.next(place, Some((&note, ended_ns)), now_ns());
         }
     }
-    let _ = reports.send(Report::Left(page.tcp()));
     page.leave();
+    let _ = reports.send(Report::Left);
     Ok(())
 }

@@ -90,12 +90,12 @@ impl Desk {
         shared.ledger.origin_ns()
     }
 
-    /// Worker `place` is free since `free_ns`, when the page of `note` ended, if there was one. True when it has another: it begins
-    /// at once.
-    pub(crate) fn next(&self, place: usize, note: Option<&Note>, free_ns: u64) -> bool {
+    /// Worker `place` is free since `free_ns`, after a page and its end, if there was one. True when it has another: it begins at
+    /// once.
+    pub(crate) fn next(&self, place: usize, page: Option<(&Note, u64)>, free_ns: u64) -> bool {
         let mut shared = self.lock();
-        if let Some(note) = note {
-            shared.ledger.ended(place, note, free_ns);
+        if let Some((note, ended_ns)) = page {
+            shared.ledger.ended(place, note, ended_ns);
         }
         while !shared.over {
             // Counting the last page is no part of the next one.
@@ -129,3 +129,7 @@ impl Desk {
         false
     }
 }
+
+#[cfg(test)]
+#[path = "desk_tests.rs"]
+mod tests;

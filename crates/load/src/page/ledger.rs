@@ -38,8 +38,6 @@ struct Load {
     origin_ns: u64,
     tally: Tally,
     schedule: Option<Schedule>,
-    /// Pages due before the window's start.
-    due_at_start: u64,
 }
 
 /// One worker's part.
@@ -101,7 +99,6 @@ impl Ledger {
             origin_ns,
             tally: Tally::new(window, self.sums.kinds.len(), schedule.is_some()),
             schedule,
-            due_at_start: 0,
         });
     }
 
@@ -184,6 +181,9 @@ impl Ledger {
             place.done += 1;
             place.busy_ns += ended.now - began_ns;
             self.sums.count(note, &mut load.tally);
+            for _ in 0..note.reopened {
+                load.tally.reconnected();
+            }
         }
         load.tally.transaction(&ended, &note.used);
     }
@@ -203,27 +203,17 @@ impl Ledger {
     fn mark(&mut self) {
         let Some(load) = &mut self.load else { return };
         let at = load.tally.next_mark_ns();
+        if let Some(schedule) = &mut load.schedule {
+            load.tally.take_stock(schedule);
+        }
         match load.tally.next_mark() {
             Mark::Start => {
                 for place in &mut self.places {
                     (place.done, place.busy_ns) = (0, 0);
                 }
-                if let Some(schedule) = &mut load.schedule {
-                    load.due_at_start = schedule.due_before(at);
-                }
             }
-            Mark::SliceEnd { last } => {
-                if let Some(schedule) = &mut load.schedule {
-                    let backlog = schedule.backlog(at);
-                    load.tally.slice.backlog = backlog;
-                    let most = &mut load.tally.totals.backlog_max;
-                    *most = backlog.max(*most);
-                }
-                if last {
-                    settle(load, &self.places, at);
-                }
-            }
-            Mark::None => return,
+            Mark::SliceEnd { last: true } => settle(load, &self.places, at),
+            Mark::SliceEnd { last: false } | Mark::None => {}
         }
         let reports = &self.reports;
         load.tally.pass(&mut |passed| {
@@ -266,7 +256,7 @@ impl Sums {
     }
 }
 
-/// The window is over: what is owed is written down.
+/// The window is over: what is under way is written down.
 fn settle(load: &mut Load, places: &[Place], end_ns: u64) {
     for place in places {
         load.tally.totals.shares.take(place.done, place.busy_ns);
@@ -282,17 +272,6 @@ fn settle(load: &mut Load, places: &[Place], end_ns: u64) {
         if load.schedule.is_some() {
             load.tally.unanswered(intended_ns);
         }
-    }
-    let Some(schedule) = &mut load.schedule else {
-        return;
-    };
-    load.tally.totals.due = schedule
-        .due_before(end_ns)
-        .saturating_sub(load.due_at_start);
-    // What nobody has begun: a copy goes through it, the schedule itself goes on.
-    let mut rest = schedule.clone();
-    while let Some(due_ns) = rest.take(end_ns - 1) {
-        load.tally.unanswered(due_ns);
     }
 }
 

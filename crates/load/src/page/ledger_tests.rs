@@ -110,3 +110,41 @@ fn a_limited_number_of_pages_ends_with_the_last() {
     assert!(!ledger.page(1, 1900, 2000));
     assert!(reports.try_iter().any(drained));
 }
+
+#[test]
+fn a_page_over_a_connection_opened_again_says_so() {
+    let (mut ledger, reports) = ledger("");
+    ledger.tick(1000);
+    for (began, ended) in [(1000, 1500), (3900, 4100)] {
+        assert!(matches!(ledger.hand_out(0, began, began), Handed::Page));
+        let note = Note {
+            reopened: 2,
+            ..Note::default()
+        };
+        ledger.ended(0, &note, ended);
+    }
+    assert_eq!(totals(&reports).reconnects, 2, "not of the page behind");
+}
+
+/// Three pages may begin, and more are due: what is due ends with the third.
+#[test]
+fn a_limit_ends_an_open_loop_without_debts() {
+    let (mut ledger, reports) =
+        ledger(r#""pages":3,"arrivals":{"rate_per_s":1e7,"shape":"constant"},"#);
+    // Nothing that was due before the window is waited for.
+    while ledger.page(0, 990, 995) {}
+    assert!(ledger.page(0, 1060, 1100));
+    assert!(ledger.page(0, 1160, 1200));
+    ledger.tick(1300);
+    assert!(matches!(ledger.hand_out(1, 1300, 1300), Handed::Page));
+    assert!(!ledger.page(0, 1600, 1700), "so many have begun");
+    ledger.ended(1, &Note::default(), 1800);
+    assert!(!ledger.page(1, 1800, 1900));
+    let all: Vec<Report> = reports.try_iter().collect();
+    assert!(all.iter().any(|report| matches!(report, Report::Drained)));
+    ledger.end_at(1900);
+    ledger.tick(1900);
+    let totals = totals(&reports);
+    assert_eq!((totals.due, totals.transactions), (3, 3));
+    assert_eq!((totals.unanswered_count, totals.backlog_max), (0, 0));
+}

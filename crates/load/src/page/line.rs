@@ -1,6 +1,7 @@
 //! One connection of a worker to one service: ask, and wait for the whole answer. Blocking, one send and one receive a turn.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use howfar_record::jobs::{PageConnect, PsMode, Service};
@@ -20,7 +21,6 @@ use crate::opening::open_one;
 use crate::receipt::{self, Asker};
 use crate::replies::{Outcome, Replies};
 use crate::socket::Address;
-use crate::tcp_info::{self, TcpInfo};
 use crate::wire::send_some;
 use crate::workload::Program;
 use crate::workload::commands::Commands;
@@ -64,7 +64,7 @@ impl Room {
 
 /// An open connection.
 pub(crate) struct Line {
-    socket: OwnedFd,
+    socket: Arc<OwnedFd>,
     channel: Channel,
     pub(crate) replies: Replies,
 }
@@ -115,7 +115,7 @@ impl Site {
             .and_then(|()| sockopt::set_socket_timeout(&socket, Timeout::Send, patience))
             .map_err(|error| self.io(error))?;
         Ok(Line {
-            socket,
+            socket: Arc::new(socket),
             channel: session.channel,
             replies: session.replies,
         })
@@ -254,8 +254,9 @@ impl Line {
         Ok(outcome)
     }
 
-    pub(crate) fn tcp(&self) -> Option<TcpInfo> {
-        tcp_info::read(&self.socket)
+    /// For a look at it; [`Line::leave`] ends the connection whoever still holds this.
+    pub(crate) fn socket(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.socket)
     }
 
     /// Say goodbye as clients do, which is nothing at a key-value store, and close. A server that is gone by now changes nothing.

@@ -10,10 +10,15 @@ use howfar_record::jobs::{KeyValue, Workload};
 
 use super::*;
 
-const STALL_NS: u64 = 100_000_000;
+/// Longer than a busy machine keeps a thread waiting.
+const PATIENCE_NS: u64 = 20_000_000_000;
 
-/// A site whose server does `serve` with its one connection.
-fn site(name: &str, serve: impl FnOnce(UnixStream) + Send + 'static) -> (Site, PathBuf) {
+/// A site whose server does `serve` with its one connection, and is waited for so long.
+fn site(
+    name: &str,
+    stall_ns: u64,
+    serve: impl FnOnce(UnixStream) + Send + 'static,
+) -> (Site, PathBuf) {
     let path = std::env::temp_dir().join(format!("howfar-line-{}-{name}", std::process::id()));
     let listener = UnixListener::bind(&path).expect("a new path");
     thread::spawn(move || {
@@ -27,16 +32,17 @@ fn site(name: &str, serve: impl FnOnce(UnixStream) + Send + 'static) -> (Site, P
         path.display()
     );
     let service: Service = serde_json::from_str(&text).expect("well formed");
-    let site = Site::new("redis", &service, program, (1_000_000_000, STALL_NS));
+    let site = Site::new("redis", &service, program, (PATIENCE_NS, stall_ns));
     (site.expect("a good address"), path)
 }
 
 /// One request for a key, and what came of it.
 fn asked(
     name: &str,
+    stall_ns: u64,
     serve: impl FnOnce(UnixStream) + Send + 'static,
 ) -> Result<(u32, u64), Failed> {
-    let (site, path) = site(name, serve);
+    let (site, path) = site(name, stall_ns, serve);
     let mut line = site.open().expect("it listens");
     std::fs::remove_file(path).expect("it was made");
     let mut room = Room::new();
@@ -56,7 +62,7 @@ fn heard(stream: &mut UnixStream) -> usize {
 
 #[test]
 fn an_answer_in_pieces_is_one_turn() {
-    let answer = asked("pieces", |mut stream| {
+    let answer = asked("pieces", PATIENCE_NS, |mut stream| {
         assert!(heard(&mut stream) > 0);
         for byte in b"$3\r\nabc\r\n" {
             stream.write_all(std::slice::from_ref(byte)).expect("open");
@@ -67,7 +73,7 @@ fn an_answer_in_pieces_is_one_turn() {
 
 #[test]
 fn a_server_that_ends_or_says_nothing_is_told() {
-    let gone = asked("gone", |mut stream| {
+    let gone = asked("gone", PATIENCE_NS, |mut stream| {
         heard(&mut stream);
         stream.write_all(b"$3\r\na").expect("open");
     });
@@ -79,7 +85,7 @@ fn a_server_that_ends_or_says_nothing_is_told() {
         gone.message
     );
     let (told, ended) = std::sync::mpsc::channel::<()>();
-    let silent = asked("silent", move |mut stream| {
+    let silent = asked("silent", 100_000_000, move |mut stream| {
         heard(&mut stream);
         // Until the other end has given up.
         let _ = ended.recv();
@@ -96,7 +102,7 @@ fn a_server_that_ends_or_says_nothing_is_told() {
 
 #[test]
 fn an_error_of_the_server_ends_the_job() {
-    let refused = asked("refused", |mut stream| {
+    let refused = asked("refused", PATIENCE_NS, |mut stream| {
         heard(&mut stream);
         stream.write_all(b"-LOADING still\r\n").expect("open");
     });

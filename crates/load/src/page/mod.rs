@@ -17,6 +17,8 @@ mod script;
 mod visitor;
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use howfar_record::Failed;
 use howfar_record::events::{Finished, Ready, Receipt};
@@ -27,7 +29,6 @@ use crate::clock::now_ns;
 use crate::conduct::own_cpus;
 use crate::socket::allow_descriptors;
 use crate::tally::Window;
-use crate::tcp_info::TcpInfo;
 use crate::window::{Collected, Sheet, tcp_facts, tell};
 use crew::{Crew, Report};
 pub(crate) use note::Note;
@@ -44,11 +45,12 @@ pub(crate) trait Page: Send {
     /// Connect where connections stay; before the load.
     fn open(&mut self) -> Result<(), Failed>;
 
-    /// One page, from its first step to the end of its last. All that it did goes into `note`.
-    fn run_one(&mut self, note: &mut Note) -> Result<(), Failed>;
+    /// One page, from its first step to the end of its last; gives the moment of that end. All that it did goes into `note`.
+    fn run_one(&mut self, note: &mut Note) -> Result<u64, Failed>;
 
-    /// What the kernel knows of the TCP connections that stay; after the load.
-    fn tcp(&self) -> Vec<TcpInfo> {
+    /// The connections that stay, once they are open: what the kernel knows of them is read at the window's end, while the worker may
+    /// have a page in hand.
+    fn sockets(&self) -> Vec<Arc<OwnedFd>> {
         Vec::new()
     }
 
@@ -96,8 +98,10 @@ pub(crate) fn conduct(job: &PageJob) -> Result<(), Failed> {
     };
     crew.desk.begin(origin_ns, window);
     let collected = attend(job, &mut crew, window)?;
-    let sockets = crew.dismiss();
-    tell(&told(collected, &crew, &sockets)?)
+    // Before the workers end: who watches the machine meanwhile ends with this event, and pages in hand are not in the window.
+    tell(&told(collected, &crew)?)?;
+    crew.dismiss();
+    Ok(())
 }
 
 /// From the word to begin until the window is over and all of it is told.
@@ -118,7 +122,7 @@ fn attend<'a>(job: &'a PageJob, crew: &mut Crew, window: Window) -> Result<Colle
                 // CPU times belong to the window as it now is.
                 collected.reach(now_ns())?;
             }
-            Some(Report::Opened | Report::Left(_) | Report::Failed(_)) | None => {}
+            Some(Report::Opened(_) | Report::Left | Report::Failed(_)) | None => {}
         }
     }
     Ok(collected)
@@ -137,11 +141,11 @@ fn sheet(job: &PageJob) -> Sheet<'_> {
     }
 }
 
-fn told(collected: Collected<'_>, crew: &Crew, sockets: &[TcpInfo]) -> Result<Finished, Failed> {
+fn told(collected: Collected<'_>, crew: &Crew) -> Result<Finished, Failed> {
     let sums = crew.desk.sums();
     let kinds: Vec<&str> = sums.kinds.iter().map(String::as_str).collect();
     let mut finished = collected.finish(&kinds)?;
-    finished.tcp = tcp_facts(sockets);
+    finished.tcp = tcp_facts(&crew.tcp());
     finished.services = sums.services;
     finished.told = sums.told;
     Ok(finished)

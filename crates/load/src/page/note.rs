@@ -14,6 +14,8 @@ pub(crate) struct Note {
     /// Latencies by kind: a number into the company's kinds.
     pub(crate) latencies: Vec<(usize, u64)>,
     pub(crate) services: Vec<ServiceUse>,
+    /// Connections that were to stay, found closed, and opened again.
+    pub(crate) reopened: u64,
     /// What an application told of itself.
     pub(crate) told: BTreeMap<String, u64>,
 }
@@ -24,6 +26,7 @@ impl Note {
         self.used = Use::default();
         self.latencies.clear();
         self.services.clear();
+        self.reopened = 0;
         self.told.clear();
     }
 

@@ -1,6 +1,7 @@
 //! A page that the engine runs itself: turns to the services, and computing between them.
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use howfar_record::events::ServiceUse;
@@ -17,7 +18,6 @@ use crate::draws::Draws;
 use crate::login::internal;
 use crate::replies::Outcome;
 use crate::tables::nothing_prepared;
-use crate::tcp_info::TcpInfo;
 use crate::workload::{Cursor, Memory, Program};
 
 /// Numbers of the services, here and in the kinds of latencies.
@@ -354,7 +354,7 @@ impl Page for Script {
         Ok(())
     }
 
-    fn run_one(&mut self, note: &mut Note) -> Result<(), Failed> {
+    fn run_one(&mut self, note: &mut Note) -> Result<u64, Failed> {
         let plan = Arc::clone(&self.plan);
         let cpu = thread_cpu_ns();
         self.used = NAMES.map(unused);
@@ -368,6 +368,7 @@ impl Page for Script {
             self.leave();
         }
         note.latency(CPU, thread_cpu_ns() - cpu);
+        let ended_ns = now_ns();
         for (used, site) in self.used.iter().zip(&plan.sites) {
             if site.is_some() {
                 note.used.queries += used.requests;
@@ -377,12 +378,11 @@ impl Page for Script {
                 note.services.push(*used);
             }
         }
-        Ok(())
+        Ok(ended_ns)
     }
 
-    fn tcp(&self) -> Vec<TcpInfo> {
-        let open = self.lines.iter().flatten();
-        open.filter_map(Line::tcp).collect()
+    fn sockets(&self) -> Vec<Arc<OwnedFd>> {
+        self.lines.iter().flatten().map(Line::socket).collect()
     }
 
     fn leave(&mut self) {

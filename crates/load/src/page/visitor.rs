@@ -12,18 +12,19 @@ use std::time::Duration;
 
 use howfar_record::Failed;
 use howfar_record::events::Receipt;
-use howfar_record::jobs::{FastCgi, PageJob, Target};
+use howfar_record::jobs::{FastCgi, PageJob};
 use howfar_wire::fastcgi::{self, Malformed, Reply};
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
-use rustix::net::{self, AddressFamily, RecvFlags, SocketFlags, SocketType};
+use rustix::net::{self, AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::line::send_all;
 use super::{Company, Note, Page};
 use crate::clock::now_ns;
 use crate::failure;
-use crate::receipt::peer_pid;
-use crate::socket::{Address, Begun};
+use crate::login::internal;
+use crate::receipt::{asked_for, peer_pid};
+use crate::socket::Address;
 
 /// What is measured of a page beside its latency; these are numbers into it.
 const KINDS: [&str; 2] = ["connect.application", "queue.application"];
@@ -37,7 +38,7 @@ const BUFFER: usize = 64 * 1024;
 #[derive(Debug)]
 struct Site {
     asked: FastCgi,
-    address: Address,
+    address: SocketAddrUnix,
     /// The same for each page.
     request: Vec<u8>,
     connect_ns: u64,
@@ -57,8 +58,8 @@ struct Visitor {
 /// What became of a request.
 #[derive(Debug)]
 enum Heard {
-    /// Its end came.
-    End,
+    /// Its end came, at this moment: the page's.
+    End(u64),
     /// The application closed a connection that was kept before it answered a byte.
     Closed,
 }
@@ -89,6 +90,9 @@ pub(super) fn company(job: &PageJob, asked: &FastCgi, cpus: &[u32]) -> Result<Co
 
 impl Site {
     fn new(job: &PageJob, asked: &FastCgi) -> Result<Self, Failed> {
+        let Address::Unix(address) = Address::parse(&asked.target)? else {
+            return Err(internal("an application's address is no path"));
+        };
         let mut request = Vec::new();
         let parameters = asked.parameters.iter();
         fastcgi::request(
@@ -98,7 +102,7 @@ impl Site {
         );
         Ok(Self {
             asked: asked.clone(),
-            address: Address::parse(&asked.target)?,
+            address,
             request,
             connect_ns: job.connect_timeout_ns,
             stall_ns: job.stall_timeout_ns,
@@ -108,21 +112,20 @@ impl Site {
     /// Connect, and wait for room in the application's queue where it is full.
     fn connect(&self, note: &mut Note) -> Result<OwnedFd, Failed> {
         let began_ns = now_ns();
-        let begun = self.address.connect().map_err(|error| {
-            verdict::not_there(failure::refused(&self.asked.target, &error), &error)
-        })?;
-        let socket = match begun {
-            Begun::Connected(socket) => {
-                rustix::io::ioctl_fionbio(&socket, false).map_err(|error| self.io(error))?;
-                socket
-            }
-            // A Unix socket is connected at once or not at all.
-            Begun::Busy | Begun::Pending(_) => {
-                let socket = self.queue()?;
+        let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = net::socket_with(family, kind, flags, None).map_err(|error| self.io(error))?;
+        // A Unix socket is connected at once or not at all.
+        let answer = net::connect(&socket, &self.address);
+        rustix::io::ioctl_fionbio(&socket, false).map_err(|error| self.io(error))?;
+        match answer {
+            Ok(()) => {}
+            Err(Errno::AGAIN) => {
+                self.queue(&socket)?;
                 note.latency(QUEUE, now_ns().saturating_sub(began_ns));
-                socket
             }
-        };
+            Err(error) => return Err(self.refused(error)),
+        }
         self.patience(&socket, Timeout::Recv, self.stall_ns)?;
         self.patience(&socket, Timeout::Send, self.stall_ns)?;
         note.latency(CONNECT, now_ns().saturating_sub(began_ns));
@@ -130,29 +133,23 @@ impl Site {
     }
 
     /// The kernel wakes whoever waits for a queue when there is room in it, in turn: nobody has to look again and again.
-    fn queue(&self) -> Result<OwnedFd, Failed> {
-        let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
-        let socket = net::socket_with(family, kind, SocketFlags::CLOEXEC, None)
-            .map_err(|error| self.io(error))?;
-        self.patience(&socket, Timeout::Send, self.connect_ns)?;
+    fn queue(&self, socket: &OwnedFd) -> Result<(), Failed> {
+        self.patience(socket, Timeout::Send, self.connect_ns)?;
         loop {
-            let answer = match &self.address {
-                Address::Unix(address) => net::connect(&socket, address),
-                Address::Tcp(address) => net::connect(&socket, address),
-            };
-            match answer {
-                Ok(()) => return Ok(socket),
+            match net::connect(socket, &self.address) {
+                Ok(()) => return Ok(()),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => {
                     return Err(verdict::full(&self.asked.target, self.connect_ns));
                 }
-                Err(error) => {
-                    let error = error.into();
-                    let failed = failure::refused(&self.asked.target, &error);
-                    return Err(verdict::not_there(failed, &error));
-                }
+                Err(error) => return Err(self.refused(error)),
             }
         }
+    }
+
+    fn refused(&self, error: Errno) -> Failed {
+        let error = error.into();
+        verdict::not_there(failure::refused(&self.asked.target, &error), &error)
     }
 
     fn patience(&self, socket: &OwnedFd, way: Timeout, ns: u64) -> Result<(), Failed> {
@@ -162,9 +159,9 @@ impl Site {
 
     fn receipt(&self, socket: &OwnedFd, threads: u32, cpus: &[u32]) -> Receipt {
         Receipt {
-            address_family: self.address.family(),
+            address_family: "unix",
             local_address: None,
-            peer_address: self.asked_for(),
+            peer_address: asked_for(&self.asked.target),
             peer_pid: peer_pid(socket),
             server_version: String::new(),
             server_connection_id: None,
@@ -189,13 +186,6 @@ impl Site {
         }
     }
 
-    fn asked_for(&self) -> String {
-        match &self.asked.target {
-            Target::Unix { path } => path.clone(),
-            tcp @ Target::Tcp { .. } => failure::place(tcp),
-        }
-    }
-
     fn io(&self, error: Errno) -> Failed {
         failure::broken(&self.asked.target, &error.into())
     }
@@ -205,7 +195,8 @@ impl Visitor {
     /// Send the request and take the reply to its end. `fresh`: nothing went over this connection before.
     ///
     /// PHP-FPM closes kept connections after `pm.max_requests` pages, and reads what is on its way without answering: so a close before
-    /// the first byte is taken as one between requests, as web servers take it.
+    /// the first byte is taken as one between requests, as web servers take it. It may as well be a child that died over the page:
+    /// each one is counted.
     fn ask(&mut self, socket: &OwnedFd, fresh: bool, note: &mut Note) -> Result<Heard, Failed> {
         self.reply.begin();
         match send_all(socket, &self.site.request) {
@@ -215,7 +206,6 @@ impl Visitor {
             Err(Errno::AGAIN) => return Err(self.stalled()),
             Err(error) => return Err(self.site.io(error)),
         }
-        note.used.to_server += self.site.request.len() as u64;
         let mut came = 0;
         loop {
             let count = match net::recv(socket, &mut self.buffer[..], RecvFlags::empty()) {
@@ -234,7 +224,9 @@ impl Visitor {
             note.used.to_client += count as u64;
             let ended = self.reply.feed(&self.buffer[..count]);
             if ended.map_err(|error| self.malformed(error))? {
-                return Ok(Heard::End);
+                let ended_ns = now_ns();
+                note.used.to_server += self.site.request.len() as u64;
+                return Ok(Heard::End(ended_ns));
             }
         }
     }
@@ -258,7 +250,7 @@ impl Page for Visitor {
         Ok(())
     }
 
-    fn run_one(&mut self, note: &mut Note) -> Result<(), Failed> {
+    fn run_one(&mut self, note: &mut Note) -> Result<u64, Failed> {
         note.used.queries = 1;
         note.used.turns = 1;
         let mut kept = self.kept.take();
@@ -268,15 +260,20 @@ impl Page for Visitor {
                 Some(socket) => socket,
                 None => self.site.connect(note)?,
             };
-            match self.ask(&socket, fresh, note)? {
+            let ended_ns = match self.ask(&socket, fresh, note)? {
                 // The next one is fresh.
-                Heard::Closed => continue,
-                Heard::End if self.site.asked.keep_connection => self.kept = Some(socket),
-                Heard::End => {}
+                Heard::Closed => {
+                    note.reopened += 1;
+                    continue;
+                }
+                Heard::End(ended_ns) => ended_ns,
+            };
+            if self.site.asked.keep_connection {
+                self.kept = Some(socket);
             }
             let told = verdict::judge(&self.site.asked, &self.reply)?;
             note.told.extend(told.iter().cloned());
-            return Ok(());
+            return Ok(ended_ns);
         }
     }
 

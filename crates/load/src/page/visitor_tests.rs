@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use howfar_record::jobs::Application;
 use howfar_record::{FailCode, Failed};
-use rustix::net::{self as raw, SocketAddrUnix, bind, listen};
+use rustix::net::{self as raw, bind, listen};
 
 use super::*;
+use crate::socket::Begun;
 
 pub(super) const STDOUT: u8 = 6;
 pub(super) const STDERR: u8 = 7;
@@ -145,7 +146,7 @@ fn a_page_is_asked_for_over_a_connection_of_its_own() {
         stream.write_all(&reply(GOOD)).expect("a page");
         // Nothing more may come, and the visitor does not wait for us to close.
         let rest = stream.read(&mut [0; 1]).expect("an end");
-        sender.send((keep, rest)).expect("the test listens");
+        sender.send((keep, rest, now_ns())).expect("it listens");
     });
     let job = job(&place, false);
     let company = company_of(&job).expect("a company");
@@ -156,13 +157,15 @@ fn a_page_is_asked_for_over_a_connection_of_its_own() {
         page.open().expect("open");
         for _ in 0..3 {
             let mut note = Note::default();
-            page.run_one(&mut note).expect("a page");
+            let ended_ns = page.run_one(&mut note).expect("a page");
             assert_eq!((count(&note, CONNECT), count(&note, QUEUE)), (1, 0));
             let told: Vec<_> = note.told.into_iter().collect();
             assert_eq!(told, [("cpu_ns".to_owned(), 7), ("hits".to_owned(), 2)]);
             assert_eq!((note.used.queries, note.used.turns), (1, 1));
             assert_eq!(note.used.to_client, reply(GOOD).len() as u64);
-            assert_eq!(requests.recv().expect("a request"), (false, 0));
+            let (keep, rest, closed_ns) = requests.recv().expect("a request");
+            assert_eq!((keep, rest), (false, 0));
+            assert!(ended_ns <= closed_ns, "closing is no part of the page");
         }
         page.leave();
     }
@@ -181,14 +184,19 @@ fn a_connection_is_kept_where_the_application_lets_it() {
         }
     });
     let mut page = visitor(&job(&place, true));
-    let mut connects = 0;
+    let (mut connects, mut reopened) = (0, 0);
     for number in 0..6 {
         let mut note = Note::default();
         page.run_one(&mut note).expect("a page");
         connects += count(&note, CONNECT);
+        reopened += note.reopened;
         assert!(connects <= number / 2);
     }
-    assert_eq!(connects, 2, "the first connection was there before");
+    assert_eq!(
+        (connects, reopened),
+        (2, 2),
+        "the first connection was there before"
+    );
 }
 
 #[test]
@@ -209,11 +217,15 @@ fn a_kept_connection_that_is_closed_before_an_answer_is_no_failure() {
                 stream.write_all(&reply(GOOD)).expect("a page");
             }
         });
+        let mut page = visitor(&job(&place, true));
         let mut note = Note::default();
-        visitor(&job(&place, true))
-            .run_one(&mut note)
+        page.run_one(&mut note)
             .expect("a page over another connection");
-        assert_eq!(count(&note, CONNECT), 1);
+        assert_eq!((count(&note, CONNECT), note.reopened), (1, 1));
+        let mut next = Note::default();
+        page.run_one(&mut next).expect("a page");
+        assert_eq!(next.reopened, 0);
+        assert_eq!(note.used.to_server, next.used.to_server, "once a page");
     }
 }
 
@@ -318,7 +330,7 @@ fn a_full_queue_is_waited_for_and_counted() {
     };
     let asking = thread::spawn(move || {
         let mut note = Note::default();
-        page.run_one(&mut note).map(|()| note)
+        page.run_one(&mut note).map(|_| note)
     });
     // Whoever sleeps in the kernel waits for the queue.
     let stat = |path: &str| std::fs::read_to_string(path).unwrap_or_default();

@@ -25,28 +25,18 @@ impl Worker<'_> {
     fn mark(&mut self) {
         let Some(load) = &mut self.load else { return };
         let at = load.tally.next_mark_ns();
+        if let Some(schedule) = &mut load.schedule {
+            load.tally.take_stock(schedule);
+        }
         match load.tally.next_mark() {
             Mark::Start => {
                 for connection in &mut self.connections {
                     connection.done = 0;
                     connection.busy_ns = 0;
                 }
-                if let Some(schedule) = &mut load.schedule {
-                    load.due_at_start = schedule.due_before(at);
-                }
             }
-            Mark::SliceEnd { last } => {
-                if let Some(schedule) = &mut load.schedule {
-                    let backlog = schedule.backlog(at);
-                    load.tally.slice.backlog = backlog;
-                    let most = &mut load.tally.totals.backlog_max;
-                    *most = backlog.max(*most);
-                }
-                if last {
-                    self.settle(at);
-                }
-            }
-            Mark::None => return,
+            Mark::SliceEnd { last: true } => self.settle(at),
+            Mark::SliceEnd { last: false } | Mark::None => {}
         }
         let Some(load) = &mut self.load else { return };
         let reports = &self.reports;
@@ -56,7 +46,7 @@ impl Worker<'_> {
         });
     }
 
-    /// The window is over: what is owed is written down.
+    /// The window is over: what is under way is written down.
     fn settle(&mut self, end_ns: u64) {
         let Some(load) = &mut self.load else { return };
         let used = u64::from(self.plan.job.connections);
@@ -77,17 +67,6 @@ impl Worker<'_> {
             if load.schedule.is_some() {
                 load.tally.unanswered(connection.intended_ns);
             }
-        }
-        let Some(schedule) = &mut load.schedule else {
-            return;
-        };
-        load.tally.totals.due = schedule
-            .due_before(end_ns)
-            .saturating_sub(load.due_at_start);
-        // What nobody has begun: a copy goes through it, the schedule itself goes on.
-        let mut rest = schedule.clone();
-        while let Some(due_ns) = rest.take(end_ns - 1) {
-            load.tally.unanswered(due_ns);
         }
     }
 
@@ -126,7 +105,6 @@ impl Worker<'_> {
             tally: Tally::new(window, kinds, open_loop),
             schedule,
             free: std::collections::VecDeque::new(),
-            due_at_start: 0,
         });
         self.begin_log();
         let used = u64::from(job.connections);

@@ -103,8 +103,6 @@ struct Load {
     schedule: Option<Schedule>,
     /// Open loop: connections without work, the one that waits longest first.
     free: VecDeque<u32>,
-    /// Requests due before the window's start.
-    due_at_start: u64,
 }
 
 struct Worker<'a> {

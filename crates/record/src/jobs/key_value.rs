@@ -206,13 +206,23 @@ impl KeyValue {
 
     /// Bytes of the largest request of values, or of the largest reply to one command.
     fn most_at_once(&self) -> u64 {
-        let each = u64::from(self.value.most()) + self.key_prefix.len() as u64 + KEY_DIGITS;
         let keys = if self.multi_get > 0 {
             self.keys_each
         } else {
             1
         };
-        each * u64::from(self.pipeline.max(keys))
+        self.bytes_of(self.pipeline.max(keys))
+    }
+
+    /// So many of the longest values, with their keys.
+    fn bytes_of(&self, keys: u16) -> u64 {
+        let each = u64::from(self.value.most()) + self.key_prefix.len() as u64 + KEY_DIGITS;
+        each * u64::from(keys)
+    }
+
+    /// A reply with so many values.
+    pub(super) fn fits_at_once(&self, keys: u16) -> bool {
+        self.bytes_of(keys) <= MOST_BYTES_AT_ONCE
     }
 
     /// What such a session cannot have.

@@ -3,10 +3,13 @@
 mod key_value;
 mod keys;
 mod page;
+mod password;
 mod session;
 mod tables;
 mod watch;
 mod workload;
+
+use std::collections::BTreeSet;
 
 use serde::Deserialize;
 
@@ -14,6 +17,7 @@ use crate::events::{FailCode, Failed};
 
 pub use key_value::{KeyValue, OnError, Protocol, Size, Sizes};
 pub use page::{Application, FastCgi, PageConnect, PageJob, PageScript, PageStep, Service, Store};
+pub use password::Password;
 pub use session::{
     Algorithm, Compression, Connect, Driver, OnDisconnect, SessionJob, Target, Tls, TlsVerify,
     TlsVersions,
@@ -100,7 +104,7 @@ pub struct Observed {
 }
 
 /// Without `arrivals` a closed loop: each connection sends its next transaction when the last one is answered.
-#[derive(Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LoadJob {
     pub job: String,
@@ -108,7 +112,7 @@ pub struct LoadJob {
     pub target: Target,
     pub user: String,
     #[serde(default)]
-    pub password: String,
+    pub password: Password,
     pub database: String,
     #[serde(default)]
     pub session: SessionJob,
@@ -163,20 +167,6 @@ const fn thirty_seconds() -> u64 {
     30_000_000_000
 }
 
-/// Without the password: a job may end up in a log.
-impl std::fmt::Debug for LoadJob {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("LoadJob")
-            .field("target", &self.target)
-            .field("user", &self.user)
-            .field("database", &self.database)
-            .field("workload", &self.workload)
-            .field("connections", &self.connections)
-            .field("seed", &self.seed)
-            .finish_non_exhaustive()
-    }
-}
-
 /// No run needs more; it bounds what a wrong job can make the engine allocate.
 pub const MOST_CONNECTIONS: u32 = 65_536;
 /// Longest time any field may name: a day.
@@ -194,6 +184,14 @@ fn judge(rules: impl IntoIterator<Item = Rule>) -> Result<(), Failed> {
             "Correct the plan or the option that gave this value.",
         )),
     }
+}
+
+fn named_once(statements: &[CustomStatement]) -> Rule {
+    let names: BTreeSet<&str> = statements.iter().map(|one| one.name.as_str()).collect();
+    (
+        names.len() == statements.len(),
+        "two statements have one name",
+    )
 }
 
 fn within_a_day(time_ns: u64) -> bool {

@@ -1,45 +1,35 @@
 //! The page job, as `page.py` defines it.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
 use super::{
     Arrivals, Custom, CustomStatement, CustomStep, CustomTransaction, KeyValue, LONGEST_NS,
-    Observed, PsMode, Rule, SessionJob, Target, Tls, Workload, judge, one_second, ten_seconds,
-    thirty_seconds, timeouts, within_a_day,
+    Observed, Password, PsMode, Rule, SessionJob, Target, Tls, Workload, judge, named_once,
+    one_second, ten_seconds, thirty_seconds, timeouts, within_a_day,
 };
 use crate::events::Failed;
 
 /// Most workers: each is a thread.
 const MOST_WORKERS: u32 = 1024;
+/// Most turns of a page: a worker notes the latency of each until the page has ended.
+const MOST_TURNS: u64 = 100_000;
 
 /// Where one server is, and as whom.
-#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Service {
     pub target: Target,
     #[serde(default)]
     pub user: String,
     #[serde(default)]
-    pub password: String,
+    pub password: Password,
     #[serde(default)]
     pub database: String,
     #[serde(default)]
     pub tls: Option<Tls>,
-}
-
-/// Without the password: a job may end up in a log.
-impl fmt::Debug for Service {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Service")
-            .field("target", &self.target)
-            .field("user", &self.user)
-            .field("database", &self.database)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Service {
@@ -210,7 +200,7 @@ impl Application {
                     "an application is asked over a Unix socket",
                 ),
                 (
-                    one.ends_with.len() <= 800,
+                    one.ends_with.chars().count() <= 200,
                     "ends_with has at most 200 characters",
                 ),
             ],
@@ -280,6 +270,11 @@ impl PageScript {
                 }),
                 "a step names a service and a statement that are there, and its counts are in bounds",
             ),
+            named_once(&self.statements),
+            (
+                self.turns() <= MOST_TURNS,
+                "a page has at most 100000 turns",
+            ),
         ];
         if let Some(queries) = self.queries() {
             rules.extend(queries.rules());
@@ -287,40 +282,56 @@ impl PageScript {
         if let Some(service) = &self.mysql {
             rules.extend(service.session().rules());
         }
-        rules.extend(store_rules(
-            self.redis.as_ref(),
-            self.redis_keys.as_ref(),
-            true,
-        ));
-        rules.extend(store_rules(
+        rules.extend(self.store_rules(Store::Redis, self.redis.as_ref(), self.redis_keys.as_ref()));
+        rules.extend(self.store_rules(
+            Store::Memcached,
             self.memcached.as_ref(),
             self.memcached_keys.as_ref(),
-            false,
         ));
         rules
     }
-}
 
-fn store_rules(service: Option<&Service>, keys: Option<&KeyValue>, redis: bool) -> Vec<Rule> {
-    let mut rules = vec![
-        (
-            service.is_some() == keys.is_some(),
-            "a store and its keys come together",
-        ),
-        (
-            keys.is_none_or(|keys| keys.protocol.is_redis() == redis),
-            "the keys of a store are in its own protocol",
-        ),
-    ];
-    if let (Some(service), Some(keys)) = (service, keys) {
-        let account = (
-            service.user.as_str(),
-            service.password.as_str(),
-            service.database.as_str(),
-        );
-        rules.extend(keys.rules());
-        rules.extend(keys.session_rules(&service.session(), account));
-        rules.extend(service.session().rules());
+    /// Of one page.
+    fn turns(&self) -> u64 {
+        let turns = self.steps.iter().map(|step| match step {
+            PageStep::Query { repeat, .. } | PageStep::Get { repeat, .. } => u64::from(*repeat),
+            PageStep::Cpu { .. } => 0,
+        });
+        turns.sum::<u64>().saturating_mul(u64::from(self.rounds))
     }
-    rules
+
+    fn store_rules(
+        &self,
+        which: Store,
+        service: Option<&Service>,
+        keys: Option<&KeyValue>,
+    ) -> Vec<Rule> {
+        let mut rules = vec![
+            (
+                service.is_some() == keys.is_some(),
+                "a store and its keys come together",
+            ),
+            (
+                keys.is_none_or(|keys| keys.protocol.is_redis() == (which == Store::Redis)),
+                "the keys of a store are in its own protocol",
+            ),
+        ];
+        if let (Some(service), Some(keys)) = (service, keys) {
+            let most_each = self.steps.iter().filter_map(|step| match step {
+                PageStep::Get {
+                    store, keys_each, ..
+                } if *store == which => Some(*keys_each),
+                _ => None,
+            });
+            rules.push((
+                keys.fits_at_once(most_each.max().unwrap_or(1)),
+                "keys_each of a step times the longest value with its key must be 64 MiB at most",
+            ));
+            let account = (&*service.user, &*service.password, &*service.database);
+            rules.extend(keys.rules());
+            rules.extend(keys.session_rules(&service.session(), account));
+            rules.extend(service.session().rules());
+        }
+        rules
+    }
 }

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::{SessionJob, Target, Workload, judge, ten_seconds, timeouts};
+use super::{Password, SessionJob, Target, Workload, judge, ten_seconds, timeouts};
 use crate::events::Failed;
 
 /// What is done with a workload's tables.
@@ -15,7 +15,7 @@ pub enum Action {
 }
 
 /// Make, warm or drop a workload's tables.
-#[derive(Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TablesJob {
     pub job: String,
@@ -24,7 +24,7 @@ pub struct TablesJob {
     pub target: Target,
     pub user: String,
     #[serde(default)]
-    pub password: String,
+    pub password: Password,
     pub database: String,
     #[serde(default)]
     pub session: SessionJob,
@@ -44,18 +44,6 @@ const fn one_connection() -> u32 {
 
 const fn ten_minutes() -> u64 {
     600_000_000_000
-}
-
-/// Without the password: a job may end up in a log.
-impl std::fmt::Debug for TablesJob {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("TablesJob")
-            .field("action", &self.action)
-            .field("target", &self.target)
-            .field("user", &self.user)
-            .field("database", &self.database)
-            .finish_non_exhaustive()
-    }
 }
 
 impl TablesJob {

@@ -3,7 +3,8 @@
 use serde::Deserialize;
 
 use super::{
-    LONGEST_NS, SessionJob, Target, judge, one, ten_seconds, thirty_seconds, timeouts, within_a_day,
+    LONGEST_NS, Password, SessionJob, Target, judge, one, ten_seconds, thirty_seconds, timeouts,
+    within_a_day,
 };
 use crate::events::Failed;
 
@@ -11,7 +12,7 @@ use crate::events::Failed;
 const MOST_WRITERS: u32 = 4096;
 
 /// See when the keys of a load job's sequence become visible on a connection of its own.
-#[derive(Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WatchJob {
     pub job: String,
@@ -19,7 +20,7 @@ pub struct WatchJob {
     pub target: Target,
     pub user: String,
     #[serde(default)]
-    pub password: String,
+    pub password: Password,
     pub database: String,
     #[serde(default)]
     pub session: SessionJob,
@@ -38,18 +39,6 @@ pub struct WatchJob {
     pub connect_timeout_ns: u64,
     #[serde(default = "thirty_seconds")]
     pub stall_timeout_ns: u64,
-}
-
-/// Without the password: a job may end up in a log.
-impl std::fmt::Debug for WatchJob {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("WatchJob")
-            .field("target", &self.target)
-            .field("user", &self.user)
-            .field("database", &self.database)
-            .field("table", &self.table)
-            .finish_non_exhaustive()
-    }
 }
 
 /// A name that can stand in backticks.

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::{KeyValue, Rule};
+use super::{KeyValue, Rule, named_once};
 
 /// How row ids are drawn from `1..=table_size`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -357,6 +357,7 @@ impl Custom {
                 !self.statements.is_empty() && !self.transactions.is_empty(),
                 "a workload has statements and transactions",
             ),
+            named_once(&self.statements),
             (
                 self.transactions
                     .iter()

@@ -1,0 +1,53 @@
+//! With threads that wait for each other.
+
+use std::sync::{Arc, mpsc};
+use std::thread;
+
+use howfar_record::parse_job;
+
+use super::*;
+
+/// A burst of three pages, 150 ms after the load begins.
+const JOB: &str = r#"{"job":"page","version":2,"workers":3,"seed":1,"warmup_ns":0,"measure_ns":1,
+    "arrivals":{"rate_per_s":10,"shape":"bursts","burst":3},
+    "application":{"kind":"script","redis":{"target":{"kind":"unix","path":"/s"}},
+    "redis_keys":{"kind":"key_value","protocol":"resp2"},"steps":[{"kind":"cpu","cpu_ns":1}]}}"#;
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// One worker watches for the burst and two sleep: whoever takes a page wakes another, or pages would wait beside idle workers.
+#[test]
+fn all_workers_get_a_page_of_one_burst() {
+    let job: PageJob = parse_job("page", JOB).expect("a good job");
+    let (to_conductor, _reports) = mpsc::channel();
+    let desk = Arc::new(Desk::new(&job, &[], to_conductor));
+    let (has, have) = mpsc::channel();
+    let workers: Vec<_> = (0..3)
+        .map(|place| {
+            let (desk, has) = (Arc::clone(&desk), has.clone());
+            thread::spawn(move || {
+                if desk.next(place, None, now_ns()) {
+                    has.send(place).expect("the test listens");
+                }
+            })
+        })
+        .collect();
+    while desk.lock().idle < workers.len() {
+        thread::yield_now();
+    }
+    let origin_ns = now_ns();
+    let window = Window {
+        start_ns: origin_ns,
+        end_ns: origin_ns + 60_000_000_000,
+        interval_ns: 1_000_000_000,
+    };
+    desk.begin(origin_ns, window);
+    let mut places: Vec<usize> = (0..3)
+        .filter_map(|_| have.recv_timeout(PATIENCE).ok())
+        .collect();
+    desk.close();
+    for worker in workers {
+        worker.join().expect("a thread");
+    }
+    places.sort_unstable();
+    assert_eq!(places, [0, 1, 2]);
+}
