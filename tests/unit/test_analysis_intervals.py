@@ -11,7 +11,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from howfar.analysis.estimate import Estimate
@@ -79,6 +79,7 @@ ratios = st.lists(st.floats(0.05, 20), min_size=2, max_size=15)
 
 
 @given(ratios)
+@example([1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 1.25, 0.8])
 def test_upside_down_gives_the_inverse(values: list[float]) -> None:
     up, down = judge_ratio(values), judge_ratio([1 / value for value in values])
     assert up.contaminated == down.contaminated

@@ -107,8 +107,14 @@ def hodges_lehmann(values: Sequence[float], level: float = LEVEL) -> Estimate:
     return Estimate(value=middle, low=float(walsh[depth]), high=float(walsh[-1 - depth]))
 
 
+_ROUNDING = 1e-12
+"""What a logarithm may be off by: a limit that is exactly a value holds it, from whichever side it was computed."""
+
+
 def _outside(value: float, interval: Estimate) -> bool:
-    return interval.low is not None and interval.high is not None and not interval.low <= value <= interval.high
+    if interval.low is None or interval.high is None:
+        return False
+    return not interval.low - _ROUNDING <= value <= interval.high + _ROUNDING
 
 
 def _exp(estimate: Estimate) -> Estimate:
