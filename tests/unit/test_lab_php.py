@@ -197,3 +197,9 @@ def test_the_pages_are_in_the_package() -> None:
     assert {file.name for file in php_fpm.PAGES.iterdir()} == {
         "about.php", "page.php", "Services.php", "Steps.php", "Tally.php", "Values.php",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("header", ["cpu_ns=-5,wall_ns=1", "wall_ns=abc", "wall_ns", "wall_ns=1.5"])
+def test_what_is_no_account_of_a_page_is_refused(header: str) -> None:
+    with pytest.raises(LabError, match="which is not name=integer"):
+        _ = Answer(200, {"x-howfar-page": header}, "", "").told

@@ -358,3 +358,9 @@ def test_parts_that_contradict_each_other_foresee_nothing_and_are_told() -> None
     assert not any(arm.predicted_p50_ms for arm in found.arms if arm.path == "remote")
     assert set(found.model.impossible) == {a.arm for a in found.arms if a.path == "remote" and a.application == "php"}
     assert any("was quicker than its parts" in sentence for sentence in found.sentences)
+
+
+def test_parts_that_add_up_to_no_time_foresee_nothing() -> None:
+    hosts = (Host(0.003, 0.002, 1.0), Host(0.006, 0.002, 1.0))
+    assert not Network(hosts, 0.0, -0.0205).possible
+    assert Network(hosts, 0.013, -0.0205).possible

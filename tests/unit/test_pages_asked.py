@@ -72,6 +72,10 @@ def test_pages_as_asked_are_good() -> None:
         (told(redis_connects=PAGES + 1), "50 pages had 51 connects to redis, the plan has 50"),
         (told(misses=1, hits=11 * PAGES - 1), "the pages missed 1 keys"),
         (told(hits=11 * PAGES - 1), "50 pages had 549 keys found, the plan has 550"),
+        (
+            told(cpu_ns=CPU_NS * PAGES),
+            "50 pages told that they computed for 100000009 ns, and of 100000000 ns of CPU in all",
+        ),
         (told(app_cpu_ns=CPU_NS * PAGES - 1), "50 pages computed for 99999999 ns, the plan has 100000000"),
     ],
 )

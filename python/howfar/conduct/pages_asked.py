@@ -79,6 +79,8 @@ def _told_otherwise(asked: PageAsked, finished: Finished) -> list[str]:
     found += _other("keys found", pages, told.get("hits", 0), sum(asked.keys_of(pages).values()))
     if (burnt := told.get("app_cpu_ns", 0)) < asked.app_cpu_ns * pages:
         found.append(f"{pages} pages computed for {burnt} ns, the plan has {asked.app_cpu_ns * pages}")
+    if burnt > told.get("cpu_ns", burnt):
+        found.append(f"{pages} pages told that they computed for {burnt} ns, and of {told['cpu_ns']} ns of CPU in all")
     return found
 
 

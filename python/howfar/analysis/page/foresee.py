@@ -118,7 +118,12 @@ class BlockForesight:
         needed = (application_s + database_s,) if len(added.cpus) == 1 else (application_s, database_s)
         cpus = [count * self._left(base) for count in added.cpus]
         hosts = tuple(Host(*each) for each in zip(needed, added.link_s, cpus, strict=True))
-        return Network(hosts, added.wire_s, self._waiting_s + added.waiting_s, added.waking_s, added.link_each)
+        waiting_s = self._waiting_s + added.waiting_s
+        network = Network(hosts, added.wire_s, waiting_s, added.waking_s, added.link_each)
+        if network.possible:
+            return network
+        self.impossible.add(way)
+        return None
 
     def fewer_turns(self, network: Network, way: Way, threads: int, share: float) -> Network:
         """A page that does the same with fewer turns: without this share of what the way adds."""

@@ -79,6 +79,11 @@ class Network:
         """Where one of several is idle, that one is woken."""
         return max(1, round(min(host.cpus for host in self.hosts)))
 
+    @property
+    def possible(self) -> bool:
+        """A page takes some time, even if the emulator does all its work while the page waits anyway."""
+        return self.wire_s + self.waiting_s + sum(host.own_s / max(host.cpus, 1.0) for host in self.hosts) > 0
+
     def without_link_cpu(self) -> Network:
         """What the emulator does for a page alone is part of the round trip at rest (which `waiting_s` makes up for): that page
         takes as long without. Others gain the processors."""

@@ -30,7 +30,11 @@ class Answer:
 
     @property
     def told(self) -> dict[str, int]:
-        pairs = (pair.partition("=") for pair in self.headers.get("x-howfar-page", "").split(",") if pair)
+        """Raises LabError where it is not `name=integer,…`."""
+        header = self.headers.get("x-howfar-page", "")
+        pairs = [pair.partition("=") for pair in header.split(",") if pair]
+        if not all(value.isascii() and value.isdigit() for _, _, value in pairs):
+            raise LabError(f"the application told of its page by {header[:200]!r}, which is not name=integer,…")
         return {name: int(value) for name, _, value in pairs}
 
 
