@@ -5,7 +5,14 @@ from __future__ import annotations
 from howfar.analysis.intervals import interval_text
 from howfar.analysis.page.chief import chief_choices
 from howfar.analysis.page.findings import PageChoice, PageFindings
-from howfar.analysis.page.words import crossing_words, dear_connections, milliseconds, of_turns, tcp_is_slower
+from howfar.analysis.page.words import (
+    crossing_of,
+    crossing_words,
+    dear_connections,
+    milliseconds,
+    of_turns,
+    tcp_is_slower,
+)
 from howfar.analysis.summary import Advice
 
 _SOCKET_LINES = (
@@ -40,7 +47,19 @@ def _machines(found: PageFindings, choice: PageChoice) -> Advice | None:
     )
     return Advice(
         action=f"{where}, for a page like the {choice.page} one.",
-        because=ground + (f", {crossing}." if crossing else "."),
+        because=ground + (f", {crossing}." if crossing else ".") + _between_real_machines(found, choice),
+    )
+
+
+def _between_real_machines(found: PageFindings, choice: PageChoice) -> str:
+    """Two machines here share their processors with the link's emulator: advice against them has to say so."""
+    crossing = crossing_of(found.crossings, choice)
+    if choice.better != "one" or crossing is None or crossing.without_link_cpu_ms is None:
+        return ""
+    from_ms = milliseconds(crossing.without_link_cpu_ms)
+    return (
+        f" The emulated link takes CPU from both machines; without that the model sees the second one pay from {from_ms} ms: "
+        "measure between two real machines before you decide near there."
     )
 
 

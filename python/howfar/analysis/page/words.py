@@ -96,7 +96,7 @@ def _untold(choice: PageChoice, floor: float | None) -> str:
 
 def crossing_words(crossings: Sequence[Crossing], choices: Sequence[PageChoice], choice: PageChoice) -> str:
     """Where the answer for this page flips, and how near it came where it does not. Empty: its application CPU was not varied."""
-    crossing = next((each for each in crossings if _same(each, choice)), None)
+    crossing = crossing_of(crossings, choice)
     if crossing is None:
         return ""
     text = _flips(crossing)
@@ -106,6 +106,10 @@ def crossing_words(crossings: Sequence[Crossing], choices: Sequence[PageChoice],
     return (
         f"{text}: the most measured was {interval_text(best.two_over_one)} at {milliseconds(best.app_cpu_total_ms)} ms"
     )
+
+
+def crossing_of(crossings: Sequence[Crossing], choice: PageChoice) -> Crossing | None:
+    return next((each for each in crossings if _same(each, choice)), None)
 
 
 def crossing_choices(choices: Sequence[PageChoice], crossing: Crossing) -> list[PageChoice]:
