@@ -13,10 +13,10 @@ import argparse
 import json
 from pathlib import Path
 
-from howfar.analysis.resample import false_alarms
+from howfar.stats.resample import false_alarms
 from howfar.analysis.trials import median_latency_ns, path_cpu_us, qps, trial_table
-from howfar.results.records import ArmRole
-from howfar.results.store import read_run
+from howfar.store.records import ArmRole
+from howfar.store.run_file import read_run
 
 VALUES = {"queries_per_second": qps, "cpu_us_per_query": path_cpu_us, "p50_ns": median_latency_ns}
 EXPERIMENTS = 10_000

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from howfar.results.records import StopReason
-from howfar.results.store import create
+from howfar.store.records import StopReason
+from howfar.store.run_file import create
 from tests.unit.synthetic_run import synthetic_run
 
 ROOT = Path(__file__).parents[1]

@@ -22,7 +22,7 @@ from howfar.lab import sandbox
 from howfar.lab.fill import fill_keys
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
 from howfar.lab.stage import LoadFacts, Stage
-from howfar.results.records import FactorValue
+from howfar.store.records import FactorValue
 
 KEYS, REQUESTS = 300, 200
 TABLES, SIZE = 1, 1000

@@ -15,8 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from howfar.conduct.fault.crash import Ground, run_crash
-from howfar.conduct.fault.fallback import run_fallback
 from howfar.engine.acknowledged import HEADER, RECORD, Fate
 from howfar.engine.inserts import SINGLE_ROW_INSERTS
 from howfar.engine.messages import LoadJob, UnixTarget
@@ -29,6 +27,8 @@ from howfar.lab.replication import Pair, PairGround, ReplicationAsked, Wire, ope
 from howfar.lab.servers import DATABASE, USER, Tables
 from howfar.lab.servers.kinds import find_server
 from howfar.lab.servers.program import Program
+from howfar.runner.fault.crash import Ground, run_crash
+from howfar.runner.fault.fallback import run_fallback
 
 TABLES = Tables(1, 1000)
 THREADS = 8

@@ -15,8 +15,6 @@ from dataclasses import replace
 from typing import Any
 
 from howfar.analysis.analyse import summarise
-from howfar.conduct.schedule import Place
-from howfar.conduct.trial import Instruments, run_trial
 from howfar.engine.link_messages import IndependentLoss
 from howfar.engine.messages import LoadJob
 from howfar.engine.process import Event, Launcher, LoadOutcome, run_load
@@ -27,7 +25,9 @@ from howfar.lab.link.asked import WayAsked
 from howfar.lab.stage import Laboratory
 from howfar.plan.types import Baseline, Factors, Plan, Timing
 from howfar.plan.workload import Data, Workload
-from howfar.results.records import Arm, ArmRole, Run, RunInfo, Trial, TrialStatus
+from howfar.runner.schedule import Place
+from howfar.runner.trial import Instruments, run_trial
+from howfar.store.records import Arm, ArmRole, Run, RunInfo, Trial, TrialStatus
 from tests.lab.null_stage import NullLaboratory
 from tests.lab.undisturbed import disturbed
 

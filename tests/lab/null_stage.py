@@ -13,7 +13,7 @@ from howfar.engine.process import EngineProcess, Launcher
 from howfar.lab.laboratory import Lab
 from howfar.lab.stage import NO_FACTS, LoadFacts, Obtained, ServicePlace, Trust
 from howfar.lab.window import Scene, WindowWatch
-from howfar.results.records import FactorValue
+from howfar.store.records import FactorValue
 
 ADDRESS = "127.0.0.1"
 

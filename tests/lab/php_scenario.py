@@ -23,14 +23,14 @@ from howfar.engine.process import run_load
 from howfar.engine.workloads import CustomStatement, IntegerValues, SameValue
 from howfar.errors import HowfarError, LabError
 from howfar.lab import sandbox
-from howfar.lab.application import php_fpm, staged
-from howfar.lab.application.asked import keys_of, turns_of
-from howfar.lab.application.fastcgi import Answer, ask
 from howfar.lab.fill import fill_keys
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
+from howfar.lab.php import php_fpm, staged
+from howfar.lab.php.asked import keys_of, turns_of
+from howfar.lab.php.fastcgi import Answer, ask
 from howfar.lab.stage import LoadFacts
 from howfar.lab.staged import LabStage
-from howfar.results.records import FactorValue
+from howfar.store.records import FactorValue
 from tests.lab.beside_scenario import STORES
 from tests.lab.php_lines import Place, run_all
 from tests.lab.sandboxes import wait_until

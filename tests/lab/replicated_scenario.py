@@ -18,8 +18,6 @@ from typing import Any
 from unittest.mock import patch
 
 from howfar.cli.ground import instruments, open_ground
-from howfar.conduct.schedule import Place
-from howfar.conduct.trial import run_trial
 from howfar.engine.messages import Measuring
 from howfar.engine.process import Event
 from howfar.lab import replicated, sandbox
@@ -27,7 +25,9 @@ from howfar.lab.replication.asked import FOREVER_MS
 from howfar.lab.stage import Laboratory, Stage
 from howfar.plan.load import load_plan
 from howfar.plan.types import Plan
-from howfar.results.records import Arm, ArmRole, FactorValue
+from howfar.runner.schedule import Place
+from howfar.runner.trial import run_trial
+from howfar.store.records import Arm, ArmRole, FactorValue
 from tests.lab.undisturbed import Patience, undisturbed
 
 RTT_NS = 20_000_000

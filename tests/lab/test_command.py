@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from howfar.conduct.conductor import conduct
-from howfar.results.store import create
+from howfar.runner.conductor import conduct
+from howfar.store.run_file import create
 from tests.lab.sandboxes import PATIENCE_S
 from tests.unit.fake_lab import fake_info, fakes
 

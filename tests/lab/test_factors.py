@@ -13,8 +13,8 @@ from howfar.lab.servers.contents import find_rows, row_chunk
 from howfar.lab.servers.kinds import find_server
 from howfar.plan.sessions import session_asked
 from howfar.plan.types import Content
-from howfar.results.records import Run, StopReason, Trial, TrialStatus
-from howfar.results.store import read_run
+from howfar.store.records import Run, StopReason, Trial, TrialStatus
+from howfar.store.run_file import read_run
 from tests.lab.howfar_runs import came_through, run_howfar
 from tests.lab.servers_here import prepared, short_directory, started
 from tests.lab.undisturbed import beside_others, lasting, skip_if_disturbed

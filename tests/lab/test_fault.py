@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from howfar.lab.servers.kinds import find_server
-from howfar.results.records import CrashRecord, FallbackRecord
-from howfar.results.store import read_run
+from howfar.store.records import CrashRecord, FallbackRecord
+from howfar.store.run_file import read_run
 from tests.lab.fault_scenario import PLANTED, THREADS
 from tests.lab.howfar_runs import Session, all_namespaces
 from tests.lab.sandboxes import PATIENCE_S, state_of_machine, wait_until

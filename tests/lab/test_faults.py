@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from howfar.results.records import StopReason, TrialStatus
-from howfar.results.store import read_run
+from howfar.store.records import StopReason, TrialStatus
+from howfar.store.run_file import read_run
 from tests.lab.howfar_runs import BLOCKS, LOCAL, LONGEST_S, PATHS, TINY, Session, came_through, run_howfar
 from tests.lab.sandboxes import PATIENCE_S, run_lab, state_of_machine, wait_until
 from tests.lab.test_refusals import FORBID

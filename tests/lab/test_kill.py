@@ -16,8 +16,8 @@ from random import Random
 
 import pytest
 
-from howfar.results.records import Run, StopReason, TrialStatus
-from howfar.results.store import read_run
+from howfar.store.records import Run, StopReason, TrialStatus
+from howfar.store.run_file import read_run
 from tests.lab.howfar_runs import ARMS, BLOCKS, LOCAL, TINY, Rows, Session, all_namespaces, run_howfar, trial_rows
 from tests.lab.sandboxes import state_of_machine, wait_until
 from tests.lab.undisturbed import DISTURBED, skip_if_disturbed

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from howfar.errors import HowfarError
-from howfar.lab.application.php_fpm import find_php_fpm
+from howfar.lab.php.php_fpm import find_php_fpm
 from howfar.lab.servers.kinds import find_server
-from howfar.results.records import Measured, Run, StopReason, Trial, TrialStatus
-from howfar.results.store import read_run
+from howfar.store.records import Measured, Run, StopReason, Trial, TrialStatus
+from howfar.store.run_file import read_run
 from tests.lab.howfar_runs import came_through, run_howfar
 from tests.lab.undisturbed import lasting
 

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from howfar.errors import HowfarError, MissingError
-from howfar.lab.application import php_fpm
-from howfar.lab.application.php_fpm import find_php_fpm
+from howfar.lab.php import php_fpm
+from howfar.lab.php.php_fpm import find_php_fpm
 from howfar.lab.servers.kinds import find_server
 from tests.lab.php_scenario import CHILDREN, CPU_NS, PAGES, ROUNDS, VISITS
 from tests.lab.sandboxes import PATIENCE_S, wait_until
@@ -212,7 +212,7 @@ def test_a_php_without_an_extension_says_what_to_install(tmp_path: Path, monkeyp
 _HOLDS = """
 import sys, time
 from pathlib import Path
-from howfar.lab.application.php_fpm import PhpFpm, find_php_fpm
+from howfar.lab.php.php_fpm import PhpFpm, find_php_fpm
 from howfar.lab.hosts import Host, usable_cpus
 pool = PhpFpm(find_php_fpm(), Path(sys.argv[1]), Host("client", None).launcher(usable_cpus()), 2)
 pool.become_ready()

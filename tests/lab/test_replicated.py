@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from howfar.lab.servers.kinds import find_server
-from howfar.results.records import CrashRecord, Measured, Trial, TrialStatus
+from howfar.store.records import CrashRecord, Measured, Trial, TrialStatus
 from tests.lab.replicated_scenario import RTT_NS
 from tests.lab.sandboxes import PATIENCE_S
 from tests.lab.undisturbed import beside_others, skip_if_disturbed

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from howfar.analysis.estimate import Estimate
-from howfar.analysis.intervals import judge_ratio, mean_interval
+from howfar.stats.estimate import Estimate
+from howfar.stats.intervals import judge_ratio, mean_interval
 from tests.lab.sysbench_scenario import PATHS, THREADS, WORKLOAD
 from tests.lab.undisturbed import Others, disagrees
 

@@ -17,7 +17,7 @@ from typing import NoReturn, TypeVar
 import pytest
 
 from howfar.lab.environment import LoadWatch
-from howfar.results.records import MachineLoad, Trial
+from howfar.store.records import MachineLoad, Trial
 
 Seen = TypeVar("Seen")
 DISTURBED = ("was late by", "RTT at rest was", "pages from files")

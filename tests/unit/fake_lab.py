@@ -10,8 +10,6 @@ from typing import Any
 
 from hdrh.histogram import HdrHistogram
 
-from howfar.conduct.head import run_info
-from howfar.conduct.trial import Instruments
 from howfar.engine.messages import (
     Bytes,
     Classes,
@@ -33,7 +31,9 @@ from howfar.engine.page import ServiceName
 from howfar.engine.process import Event, Launcher, LoadOutcome
 from howfar.lab.stage import NO_FACTS, Application, LoadFacts, Obtained, ServicePlace, Trust
 from howfar.plan.load import LoadedPlan, load_plan
-from howfar.results.records import FactorValue, RunInfo, Window
+from howfar.runner.head import run_info
+from howfar.runner.trial import Instruments
+from howfar.store.records import FactorValue, RunInfo, Window
 
 RATES = {"socket": 30_000, "tcp": 24_000, "remote": 9_000, "forwarded-socket": 7_500}
 """Queries a second of each path, exact when `jitter` is 0."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from howfar.analysis.attribution.evidence import Evidence, Setting, gather
-from howfar.results.records import (
+from howfar.bottleneck.evidence import Evidence, Setting, gather
+from howfar.store.records import (
     CpuRecord,
     Measured,
     NetworkSample,

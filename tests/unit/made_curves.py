@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from howfar.results.records import (
+from howfar.store.records import (
     Arm,
     ArmRole,
     CpuRecord,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Any
 
-from howfar.results.records import (
+from howfar.store.records import (
     CrashRecord,
     FallbackRecord,
     FallbackSample,

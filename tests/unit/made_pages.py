@@ -11,8 +11,8 @@ from typing import Any
 
 from hdrh.histogram import HdrHistogram
 
-from howfar.analysis.page.model import Host, Network, overlap
-from howfar.results.records import (
+from howfar.experiments.page.model import Host, Network, overlap
+from howfar.store.records import (
     Arm,
     ArmRole,
     CpuRecord,

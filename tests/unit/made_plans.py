@@ -8,7 +8,7 @@ from typing import Any
 from tests.unit.made_curves import REPLIES, Cell, run_of
 from tests.unit.synthetic_cells import soft_min
 
-from howfar.results.records import Arm, ArmRole, Run
+from howfar.store.records import Arm, ArmRole, Run
 
 SERVER_S, CLIENT_S = 0.0008, 0.0002
 THREADS = (1, 4, 16, 64)

@@ -12,7 +12,7 @@ from typing import Any
 from hdrh.histogram import HdrHistogram
 from tests.unit.simulated_commits import Mechanism, Simulation
 
-from howfar.results.records import (
+from howfar.store.records import (
     Arm,
     ArmRole,
     CpuRecord,

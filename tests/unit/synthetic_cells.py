@@ -10,7 +10,6 @@ from typing import Any
 
 from tests.unit.synthetic_run import START_NS, PathModel, _info, _trial, measured
 
-from howfar.analysis.estimate import Estimate
 from howfar.analysis.findings import (
     Cycle,
     CyclePart,
@@ -23,7 +22,8 @@ from howfar.analysis.findings import (
     WhatIfWorked,
 )
 from howfar.analysis.summary import Advice, CellSummary, NetworkSeries, Summary
-from howfar.results.records import Arm, ArmRole, Run, StopReason
+from howfar.stats.estimate import Estimate
+from howfar.store.records import Arm, ArmRole, Run, StopReason
 
 THREADS = (1, 4, 16, 64, 256)
 GBIT = 10**9

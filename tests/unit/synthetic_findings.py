@@ -25,7 +25,6 @@ from tests.unit.synthetic_cells import (
 from tests.unit.synthetic_sessions import compression, encryption
 
 from howfar.analysis.analyse import summarise
-from howfar.analysis.estimate import Estimate
 from howfar.analysis.findings import (
     Ceiling,
     Confirmation,
@@ -38,7 +37,8 @@ from howfar.analysis.findings import (
     ThreadsPoint,
 )
 from howfar.analysis.summary import CellSummary, Summary
-from howfar.results.records import ArmRole
+from howfar.stats.estimate import Estimate
+from howfar.store.records import ArmRole
 
 
 def _limit_of(name: str, threads: int) -> Limit:

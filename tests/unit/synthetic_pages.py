@@ -10,10 +10,10 @@ from typing import Any
 from tests.unit.synthetic_cells import Wanted, estimate, grid_run, told
 
 from howfar.analysis.analyse import summarise
-from howfar.analysis.estimate import Estimate
-from howfar.analysis.page.advise import page_advice
-from howfar.analysis.page.find import page_verdict
-from howfar.analysis.page.findings import (
+from howfar.analysis.summary import Summary
+from howfar.experiments.page.advise import page_advice
+from howfar.experiments.page.find import page_verdict
+from howfar.experiments.page.findings import (
     Crossing,
     PageArm,
     PageChoice,
@@ -21,9 +21,9 @@ from howfar.analysis.page.findings import (
     PageModel,
     TurnCost,
 )
-from howfar.analysis.page.words import page_sentences
-from howfar.analysis.summary import Summary
-from howfar.results.records import ArmRole
+from howfar.experiments.page.words import page_sentences
+from howfar.stats.estimate import Estimate
+from howfar.store.records import ArmRole
 
 MS = 1_000_000
 RTT_MS = 0.204

@@ -10,11 +10,11 @@ from tests.unit.made_faults import fallback_trial, lagging_trial
 from tests.unit.synthetic_cells import Wanted, estimate, grid_run, told
 
 from howfar.analysis.analyse import summarise
-from howfar.analysis.estimate import Estimate
-from howfar.analysis.replication.advise import replication_advice
-from howfar.analysis.replication.drawn import fallback_series, lag_series
-from howfar.analysis.replication.find import replication_verdict
-from howfar.analysis.replication.findings import (
+from howfar.analysis.summary import Summary
+from howfar.experiments.replication.advise import replication_advice
+from howfar.experiments.replication.drawn import fallback_series, lag_series
+from howfar.experiments.replication.find import replication_verdict
+from howfar.experiments.replication.findings import (
     CommitCost,
     CrashFindings,
     CrashLoss,
@@ -25,12 +25,12 @@ from howfar.analysis.replication.findings import (
     ReplicationFindings,
     TradeRow,
 )
-from howfar.analysis.replication.loss_words import loss_sentences
-from howfar.analysis.replication.words import cost_sentences
-from howfar.analysis.summary import Summary
+from howfar.experiments.replication.loss_words import loss_sentences
+from howfar.experiments.replication.words import cost_sentences
 from howfar.lab.replication.proof import Snapshot, window_facts
 from howfar.lab.replication.semi_sync import PrimaryEnd
-from howfar.results.records import ArmRole
+from howfar.stats.estimate import Estimate
+from howfar.store.records import ArmRole
 
 MS = 1_000_000
 THREADS = (1, 16, 64)

@@ -9,7 +9,7 @@ from typing import Any
 
 from hdrh.histogram import HdrHistogram
 
-from howfar.results.records import (
+from howfar.store.records import (
     Arm,
     ArmRole,
     CpuRecord,

@@ -35,7 +35,7 @@ from howfar.analysis.findings import (
 )
 from howfar.analysis.summary import CellSummary, Summary
 from howfar.plan.types import tls_words
-from howfar.results.records import ArmRole
+from howfar.store.records import ArmRole
 
 # ---------------------------------------------------------------- compression
 

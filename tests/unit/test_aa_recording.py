@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from howfar.analysis.resample import MIN_TRIALS, false_alarms
+from howfar.stats.resample import MIN_TRIALS, false_alarms
 
 DECLARED_MAX = 0.07
 EXPERIMENTS = 3000

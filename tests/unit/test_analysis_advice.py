@@ -10,7 +10,7 @@ from tests.unit.synthetic_run import PATHS, PathModel, synthetic_run
 
 from howfar.analysis.analyse import summarise
 from howfar.analysis.summary import Advice, Resolution
-from howfar.results.records import ArmRole, Run
+from howfar.store.records import ArmRole, Run
 
 
 def run_of(tcp_tps: float, scatter: float) -> Run:

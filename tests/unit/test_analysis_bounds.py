@@ -8,7 +8,7 @@ from tests.unit.synthetic_run import PATHS, PathModel, synthetic_run
 from howfar.analysis.analyse import summarise
 from howfar.analysis.summary import Bound, CellSummary, Resolution
 from howfar.report import csv, html, markdown, terminal
-from howfar.results.records import ArmRole, Run
+from howfar.store.records import ArmRole, Run
 
 
 def cells(run: Run) -> dict[str, CellSummary]:

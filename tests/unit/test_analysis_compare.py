@@ -11,7 +11,7 @@ from tests.unit.synthetic_run import PATHS, PathModel, synthetic_run
 from howfar.analysis.compare import compare
 from howfar.cli.compare import _table
 from howfar.plan.types import ORDINARY
-from howfar.results.records import ArmRole, Run
+from howfar.store.records import ArmRole, Run
 
 
 def test_the_same_thing_twice_is_not_called_different() -> None:

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from howfar.analysis.estimate import Estimate
-from howfar.analysis.intervals import (
+from howfar.analysis.summary import Resolution
+from howfar.stats.estimate import Estimate
+from howfar.stats.intervals import (
     blocks_needed,
     excludes_one,
     half_width,
@@ -28,7 +29,6 @@ from howfar.analysis.intervals import (
     t_quantile,
     welch_ratio,
 )
-from howfar.analysis.summary import Resolution
 
 REPETITIONS = 3000
 

@@ -10,7 +10,7 @@ from howfar.analysis.machine import others_in
 from howfar.analysis.signs import OTHERS_SHARE
 from howfar.analysis.summary import Warning
 from howfar.report import html
-from howfar.results.records import MachineLoad, Measured, Run, Trial, Window
+from howfar.store.records import MachineLoad, Measured, Run, Trial, Window
 
 
 def ours(measured: Measured) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from howfar.analysis.resample import false_alarms
+from howfar.stats.resample import false_alarms
 
 EXPERIMENTS = 2000
 

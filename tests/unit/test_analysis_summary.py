@@ -10,7 +10,7 @@ from howfar.analysis.analyse import summarise
 from howfar.analysis.link_facts import link_facts
 from howfar.analysis.published import find_published, published_sets
 from howfar.analysis.summary import CellSummary, Resolution, Summary, Warning
-from howfar.results.records import ArmRole, MachineLoad, Measured, Run, TrialStatus
+from howfar.store.records import ArmRole, MachineLoad, Measured, Run, TrialStatus
 
 
 def cell(summary: Summary, arm: str) -> CellSummary:

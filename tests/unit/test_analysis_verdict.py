@@ -5,11 +5,11 @@ from __future__ import annotations
 from tests.unit.synthetic_run import synthetic_run
 
 from howfar.analysis.analyse import summarise
-from howfar.analysis.estimate import Estimate
-from howfar.analysis.intervals import interval_text
 from howfar.report import terminal
 from howfar.report.figures import session_line
-from howfar.results.records import ArmRole, Run
+from howfar.stats.estimate import Estimate
+from howfar.stats.intervals import interval_text
+from howfar.store.records import ArmRole, Run
 
 
 def _alone(run: Run) -> Run:

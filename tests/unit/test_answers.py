@@ -11,7 +11,7 @@ from tests.unit.synthetic_run import synthetic_run
 from howfar.analysis.analyse import summarise
 from howfar.analysis.answers import rate_words
 from howfar.report.grid import level_text
-from howfar.results.records import Arm, ArmRole, Run, Trial
+from howfar.store.records import Arm, ArmRole, Run, Trial
 
 WIRE_BYTES = REPLIES + 90 * (REPLIES / 1448 + 8)
 FULL_TPS = 1e8 / 8 / WIRE_BYTES

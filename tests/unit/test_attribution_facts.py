@@ -9,16 +9,16 @@ import pytest
 from tests.unit.limit_cases import SECONDS, Case, tcp
 from tests.unit.synthetic_run import arms, synthetic_run
 
-from howfar.analysis.attribution.cycle import cycle_of
-from howfar.analysis.attribution.evidence import gather
-from howfar.analysis.attribution.rules import judge
-from howfar.analysis.attribution.rules.cpus import cpu_residence
-from howfar.analysis.attribution.rules.finding import Finding
-from howfar.analysis.attribution.setting import setting_of
-from howfar.analysis.attribution.traffic import network_series
 from howfar.analysis.findings import Cycle, CyclePart, Resource
 from howfar.analysis.machine import others_in
-from howfar.results.records import Arm, MachineLoad, RunInfo
+from howfar.bottleneck.cycle import cycle_of
+from howfar.bottleneck.evidence import gather
+from howfar.bottleneck.rules import judge
+from howfar.bottleneck.rules.cpus import cpu_residence
+from howfar.bottleneck.rules.finding import Finding
+from howfar.bottleneck.setting import setting_of
+from howfar.bottleneck.traffic import network_series
+from howfar.store.records import Arm, MachineLoad, RunInfo
 
 ENVIRONMENT: dict[str, Any] = {
     "cpu_count": 4,

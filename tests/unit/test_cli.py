@@ -18,7 +18,7 @@ from howfar.cli import ground
 from howfar.cli.main import run_command_line
 from howfar.engine.messages import LoadJob
 from howfar.errors import MissingError, SandboxForbidden, ServerMissing
-from howfar.results.store import read_run
+from howfar.store.run_file import read_run
 
 Howfar = Callable[..., tuple[int, str, str]]
 

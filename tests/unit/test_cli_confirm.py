@@ -13,9 +13,9 @@ from tests.unit.test_confirm import named, with_limits
 
 from howfar.analysis.findings import Resource
 from howfar.cli import finish, ground
-from howfar.results.parts import plan_part
-from howfar.results.records import StopReason
-from howfar.results.store import read_run
+from howfar.store.parts import plan_part
+from howfar.store.records import StopReason
+from howfar.store.run_file import read_run
 
 __all__ = ["howfar", "laboratory", "named"]  # fixtures
 

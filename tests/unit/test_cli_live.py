@@ -9,14 +9,14 @@ import pytest
 from rich.console import Console
 from tests.unit.fake_lab import fake_info, fakes
 
-from howfar.analysis.estimate import Estimate
 from howfar.cli.live import LivePicture
 from howfar.cli.words import ratio, time_left
-from howfar.conduct.conductor import conduct
-from howfar.conduct.rule import ArmStanding
 from howfar.engine.messages import LoadJob
-from howfar.results.records import ArmRole
-from howfar.results.store import create
+from howfar.runner.conductor import conduct
+from howfar.runner.rule import ArmStanding
+from howfar.stats.estimate import Estimate
+from howfar.store.records import ArmRole
+from howfar.store.run_file import create
 
 
 def drawn(picture: LivePicture, width: int) -> str:

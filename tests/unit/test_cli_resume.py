@@ -9,8 +9,8 @@ import pytest
 from tests.unit.test_cli import Howfar, Lab, howfar, laboratory
 
 from howfar.cli.program import as_called, program
-from howfar.results.records import StopReason
-from howfar.results.store import read_run
+from howfar.store.records import StopReason
+from howfar.store.run_file import read_run
 
 __all__ = ["howfar", "laboratory"]  # fixtures
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from tests.unit.fake_lab import RATES, FakeClock, fake_info, fakes
 
-from howfar.conduct.conductor import conduct
-from howfar.conduct.schedule import ATTEMPTS_PER_PLACE, VOIDS_IN_A_ROW
 from howfar.engine.messages import LoadJob, Sysbench
 from howfar.errors import EngineError, LabError
 from howfar.plan.load import Override, load_plan
-from howfar.results.records import StopReason, Trial, TrialStatus
-from howfar.results.store import RunFile, create, read_run
+from howfar.runner.conductor import conduct
+from howfar.runner.schedule import ATTEMPTS_PER_PLACE, VOIDS_IN_A_ROW
+from howfar.store.records import StopReason, Trial, TrialStatus
+from howfar.store.run_file import RunFile, create, read_run
 
 ARMS = 5
 

@@ -11,21 +11,21 @@ from typing import Any
 import pytest
 from tests.unit.fake_lab import FakeLaboratory, FakeStage, FakeWindowWatch, fake_info, fakes
 
-from howfar.conduct.conductor import conduct
-from howfar.conduct.extension import Extension
-from howfar.conduct.observer import Silent
-from howfar.conduct.rule import Forecast, Standing, forecast
-from howfar.conduct.schedule import Place
-from howfar.conduct.surroundings import differences
-from howfar.conduct.trial import run_trial
 from howfar.engine.messages import LoadJob, Measuring
 from howfar.errors import EngineError, LabError, RunFileError, ServerCrashed
 from howfar.lab.stage import NO_FACTS, LoadFacts, Obtained
 from howfar.plan.load import Override, load_plan
 from howfar.plan.types import Timing, restore_plan
-from howfar.results.events import breaks
-from howfar.results.records import Run, StopReason, TrialStatus, Window
-from howfar.results.store import RunFile, create, read_run
+from howfar.runner.conductor import conduct
+from howfar.runner.extension import Extension
+from howfar.runner.observer import Silent
+from howfar.runner.rule import Forecast, Standing, forecast
+from howfar.runner.schedule import Place
+from howfar.runner.surroundings import differences
+from howfar.runner.trial import run_trial
+from howfar.store.events import breaks
+from howfar.store.records import Run, StopReason, TrialStatus, Window
+from howfar.store.run_file import RunFile, create, read_run
 
 HERE = {"kernel": "6.1", "cpu_model": "One", "boot_id": "a", "howfar_version": "0.1.0", "engine_version": "0.1.0"}
 

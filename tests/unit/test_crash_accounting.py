@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from howfar.analysis.crash.accounting import Account, Asked, Keys, account
-from howfar.analysis.crash.visibility import visible
+from howfar.experiments.crash.accounting import Account, Asked, Keys, account
+from howfar.experiments.crash.visibility import visible
 
 
 def keys(*numbers: int) -> Keys:

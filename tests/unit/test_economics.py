@@ -11,8 +11,8 @@ from tests.unit.made_curves import REPLIES, REQUESTS, Cell, run_of
 from howfar.analysis.analyse import summarise
 from howfar.analysis.economics.words import encryption_says, level_advice
 from howfar.analysis.findings import CompressionRow, EncryptionRow, EncryptionTried, WhatIf
-from howfar.analysis.model.what_if import is_known
-from howfar.results.records import Run
+from howfar.model.what_if import is_known
+from howfar.store.records import Run
 
 PAYLOAD = REPLIES + REQUESTS
 PLAIN_100M, PLAIN_1G = 286.0, 1100.0

@@ -10,14 +10,14 @@ from typing import Any, cast
 
 import pytest
 
-from howfar.conduct.fault.breaks import BREAKS, FAILOVER_NS, break_pair, mend
-from howfar.conduct.fault.under_load import UnderLoad, logged
 from howfar.engine.inserts import SINGLE_ROW_INSERTS
 from howfar.engine.messages import LoadJob, Measuring, UnixTarget
 from howfar.engine.process import Event, Launcher, LoadOutcome
 from howfar.errors import EngineError, LabError
 from howfar.lab.replication import Pair
 from howfar.plan.types import Fault
+from howfar.runner.fault.breaks import BREAKS, FAILOVER_NS, break_pair, mend
+from howfar.runner.fault.under_load import UnderLoad, logged
 
 JOB = LoadJob(
     target=UnixTarget(path="/s"),

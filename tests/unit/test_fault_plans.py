@@ -8,9 +8,6 @@ from pathlib import Path
 import pytest
 from tests.unit.fake_lab import fake_info, finish, receipt
 
-from howfar.conduct.fault.fallback import AFTERWARDS_NS, AWAY_NS, LEAVES_NS
-from howfar.conduct.outcome import measured
-from howfar.conduct.rule import standing, why_stop
 from howfar.engine.messages import LoadJob, Measuring, Ready, Sysbench, UnixTarget
 from howfar.engine.process import LoadOutcome
 from howfar.errors import PlanError
@@ -18,7 +15,10 @@ from howfar.lab.replicated import SERVERS_TIMEOUT_MS
 from howfar.plan.cells import cells
 from howfar.plan.load import load_plan
 from howfar.plan.types import FALLBACK_NS
-from howfar.results.records import Run, StopReason, Trial, TrialStatus
+from howfar.runner.fault.fallback import AFTERWARDS_NS, AWAY_NS, LEAVES_NS
+from howfar.runner.outcome import measured
+from howfar.runner.rule import standing, why_stop
+from howfar.store.records import Run, StopReason, Trial, TrialStatus
 
 
 @pytest.mark.parametrize(("quick", "faults"), [(True, 2), (False, 5)])

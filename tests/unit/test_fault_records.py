@@ -7,16 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from howfar.conduct.fault.breaks import Broken
-from howfar.conduct.fault.crash_record import LOST_KEYS_KEPT, Before, Survivor, crash_record
-from howfar.conduct.fault.fallback_record import Absence, fallback_record
-from howfar.conduct.fault.looks import Look
-from howfar.conduct.fault.moments import EARLIEST, fault_after_ns
 from howfar.engine.acknowledged import RECORD, Fate, KeyLog
 from howfar.errors import LabError
 from howfar.lab.replication.positions import MariadbPositions
 from howfar.lab.replication.semi_sync import PrimaryEnd
-from howfar.results.records import CrashRecord, FallbackRecord
+from howfar.runner.fault.breaks import Broken
+from howfar.runner.fault.crash_record import LOST_KEYS_KEPT, Before, Survivor, crash_record
+from howfar.runner.fault.fallback_record import Absence, fallback_record
+from howfar.runner.fault.looks import Look
+from howfar.runner.fault.moments import EARLIEST, fault_after_ns
+from howfar.store.records import CrashRecord, FallbackRecord
 
 SECOND = 1_000_000_000
 MS = 1_000_000

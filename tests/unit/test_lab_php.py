@@ -22,10 +22,10 @@ from howfar.engine.workloads import (
     Values,
 )
 from howfar.errors import LabError, MissingError, PlanError
-from howfar.lab.application import php_fpm
-from howfar.lab.application.asked import check, for_proof, keys_of, turns_of
-from howfar.lab.application.fastcgi import Answer, ask
-from howfar.lab.application.proof import good
+from howfar.lab.php import php_fpm
+from howfar.lab.php.asked import check, for_proof, keys_of, turns_of
+from howfar.lab.php.fastcgi import Answer, ask
+from howfar.lab.php.proof import good
 
 PLACE = Service(target=UnixTarget(path="/s"))
 FAR = TcpTarget(host="127.0.0.1", port=1)

@@ -11,8 +11,8 @@ import pytest
 from howfar.engine.messages import PageScript, QueryStep, Service, UnixTarget
 from howfar.engine.workloads import CustomStatement
 from howfar.errors import LabError
-from howfar.lab.application.fastcgi import Answer
-from howfar.lab.application.proof import PageProof, await_alone, kept, prove
+from howfar.lab.php.fastcgi import Answer
+from howfar.lab.php.proof import PageProof, await_alone, kept, prove
 from howfar.lab.reached import Reached
 
 TURNS = 3
@@ -146,7 +146,7 @@ def test_a_proof_waits_until_earlier_clients_are_gone(monkeypatch: pytest.Monkey
     await_alone([reached(server)])
     assert server.here == []
     server.meet("localhost")
-    monkeypatch.setattr("howfar.lab.application.proof._SETTLES_S", 0.0)
+    monkeypatch.setattr("howfar.lab.php.proof._SETTLES_S", 0.0)
     with pytest.raises(LabError) as found:
         await_alone([reached(server)])
     assert "mysql has clients before" in found.value.message

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from tests.unit.made_curves import WORKLOAD, Cell, run_of
 
 from howfar.analysis.findings import WhatIfAnswer
-from howfar.analysis.model.facts import arm_facts
-from howfar.analysis.model.fit import fit, settings_of
-from howfar.analysis.model.queueing import Station, ceiling, processors, solve
-from howfar.analysis.model.what_if import answer
+from howfar.model.facts import arm_facts
+from howfar.model.fit import fit, settings_of
+from howfar.model.queueing import Station, ceiling, processors, solve
+from howfar.model.what_if import answer
 
 
 def _machine_repair(delay_s: float, service_s: float, connections: int) -> float:

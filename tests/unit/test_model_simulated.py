@@ -7,7 +7,7 @@ from itertools import chain
 import pytest
 from tests.unit.simulated import Visit, constant, exponential, throughput
 
-from howfar.analysis.model.queueing import Station, at, line, solve
+from howfar.model.queueing import Station, at, line, solve
 
 TURNS = 16
 DELAY_S, SERVER_S = 0.0032, 0.0008

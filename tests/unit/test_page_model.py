@@ -10,13 +10,13 @@ import pytest
 from tests.unit.made_pages import HEAVY, LIGHT, PAGES, Cell, cells, page_run
 from tests.unit.simulated import Visit, constant, exponential, throughput
 
-from howfar.analysis.estimate import Estimate
-from howfar.analysis.page.advise import page_advice
-from howfar.analysis.page.crossing import Curve, Found, Level, model_always, model_crossing
-from howfar.analysis.page.find import page_findings
-from howfar.analysis.page.findings import PageArm, PageFindings
-from howfar.analysis.page.model import Host, Network, overlap, work_of_each
 from howfar.analysis.trials import trial_table
+from howfar.experiments.page.advise import page_advice
+from howfar.experiments.page.crossing import Curve, Found, Level, model_always, model_crossing
+from howfar.experiments.page.find import page_findings
+from howfar.experiments.page.findings import PageArm, PageFindings
+from howfar.experiments.page.model import Host, Network, overlap, work_of_each
+from howfar.stats.estimate import Estimate
 
 TURNS = 20
 FLOOR = 0.02
@@ -302,7 +302,7 @@ def test_where_only_the_emulator_forbids_a_crossing_that_is_said() -> None:
 
 
 def test_an_open_end_is_said() -> None:
-    from howfar.analysis.page.words import ms_interval
+    from howfar.experiments.page.words import ms_interval
 
     assert ms_interval(Estimate(value=38.2, low=31.0, high=None)) == "38.2 [31, beyond what was measured] ms"
     assert ms_interval(Estimate(value=0.24, low=None, high=None)) == "0.24 ms (no interval)"

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from howfar.analysis.workload_line import workload_line
-from howfar.conduct.jobs.pages import page_script
 from howfar.engine.messages import CpuStep, GetStep, QueryStep, Service, UnixTarget
 from howfar.engine.page import PageScript, ServiceName
 from howfar.errors import PlanError
@@ -19,6 +18,7 @@ from howfar.plan.fitting import check_keys, check_machines
 from howfar.plan.load import load_plan
 from howfar.plan.page import PageShape
 from howfar.plan.types import Plan, restore_plan
+from howfar.runner.jobs.pages import page_script
 
 PLAN = """name = "mine"
 question = "One or two?"

@@ -6,13 +6,13 @@ import pytest
 from tests.unit.made_pages import Cell, cells, page_run
 from tests.unit.synthetic_pages import page
 
-from howfar.analysis.estimate import Estimate
-from howfar.analysis.page.chief import chief_choices
-from howfar.analysis.page.find import page_findings
-from howfar.analysis.page.findings import PageArm, PageFindings
-from howfar.analysis.page.words import dear_connections, of_turns, page_sentences, tcp_is_slower
 from howfar.analysis.trials import trial_table
-from howfar.results.records import Run
+from howfar.experiments.page.chief import chief_choices
+from howfar.experiments.page.find import page_findings
+from howfar.experiments.page.findings import PageArm, PageFindings
+from howfar.experiments.page.words import dear_connections, of_turns, page_sentences, tcp_is_slower
+from howfar.stats.estimate import Estimate
+from howfar.store.records import Run
 
 FAR_NS = 2_000_000
 

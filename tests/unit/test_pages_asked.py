@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from tests.unit.fake_lab import finish, interval, receipt
 
-from howfar.conduct.outcome import not_as_asked, page_facts
-from howfar.conduct.pages_asked import PageAsked, page_asked, unlike_pages
 from howfar.engine.load_events import Bytes, Finished, Measuring, Ready, ServiceUse
 from howfar.engine.messages import CpuStep, FastCgi, PageJob, PageScript, QueryStep, Service, UnixTarget
 from howfar.engine.process import LoadOutcome
 from howfar.engine.workloads import CustomStatement
 from howfar.lab.pages_counted import counted_less
 from howfar.plan.load import load_plan
-from howfar.results.records import Arm, ArmRole
+from howfar.runner.outcome import not_as_asked, page_facts
+from howfar.runner.pages_asked import PageAsked, page_asked, unlike_pages
+from howfar.store.records import Arm, ArmRole
 
 SECOND = 1_000_000_000
 PAGES, WARM, CPU_NS = 50, 7, 2_000_000

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from howfar.results.partial import unfinished
+from howfar.store.partial import unfinished
 
 
 def _killed_maker(path: Path) -> None:
     script = (
-        "import os, signal, sys; from pathlib import Path; from howfar.results.partial import unfinished\n"
+        "import os, signal, sys; from pathlib import Path; from howfar.store.partial import unfinished\n"
         "with unfinished(Path(sys.argv[1])) as name:\n"
         "    name.write_text('half'); name.with_name(name.name + '-journal').write_text('x')\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"

@@ -11,7 +11,6 @@ from tests.unit.fake_lab import FakeStage
 from howfar.analysis.workload_line import workload_line
 from howfar.cli import fitting
 from howfar.cli.fitting import fit
-from howfar.conduct.jobs.statements import statements_job
 from howfar.engine.messages import Compression, LoadJob, Tls, UnixTarget
 from howfar.errors import PlanError
 from howfar.lab.stage import Trust
@@ -21,7 +20,8 @@ from howfar.plan.fitting import check_rows, resumed_in_full, with_rows, without_
 from howfar.plan.load import load_plan
 from howfar.plan.sessions import SessionAsked, session_asked
 from howfar.plan.types import Plan
-from howfar.results.records import Arm, ArmRole
+from howfar.runner.jobs.statements import statements_job
+from howfar.store.records import Arm, ArmRole
 
 QUICK_OVERHEAD_NS = 3_500_000_000
 """To start and end a trial on MySQL, the slower of the two servers, as seen on two CPUs."""

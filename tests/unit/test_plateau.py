@@ -15,14 +15,14 @@ from tests.unit.fake_lab import FakeClock, FakeEngine, fake_info, fakes
 
 from howfar.analysis.analyse import summarise
 from howfar.analysis.plateau import AGREEMENT, BLOCKS, resting
-from howfar.conduct.conductor import conduct
-from howfar.conduct.rule import standing
-from howfar.conduct.schedule import blocks_done, places_left
 from howfar.engine.messages import LoadJob
 from howfar.plan.load import Override, load_plan
 from howfar.report.figures import settled_line
-from howfar.results.records import Run, RunInfo, StopReason, Trial
-from howfar.results.store import RunFile, create, read_run
+from howfar.runner.conductor import conduct
+from howfar.runner.rule import standing
+from howfar.runner.schedule import blocks_done, places_left
+from howfar.store.records import Run, RunInfo, StopReason, Trial
+from howfar.store.run_file import RunFile, create, read_run
 
 THREADS = [1, 2, 4, 8, 16, 32, 64]
 SATURATED_AT = 4

@@ -11,15 +11,15 @@ from tests.unit.test_confirm import Scene, limit, scene
 
 from howfar.analysis import analyse
 from howfar.analysis.analyse import summarise
-from howfar.analysis.attribution import limit as attribution
-from howfar.analysis.confirmation import is_refuted
-from howfar.analysis.estimate import Estimate
 from howfar.analysis.findings import Confirmation, Resource
 from howfar.analysis.summary import Summary
+from howfar.bottleneck import limit as attribution
+from howfar.bottleneck.confirmation import is_refuted
 from howfar.plan.load import Override, load_plan
 from howfar.report import html, markdown, terminal
 from howfar.report.grid import is_grid
-from howfar.results.store import create, read_run
+from howfar.stats.estimate import Estimate
+from howfar.store.run_file import create, read_run
 
 
 @pytest.fixture

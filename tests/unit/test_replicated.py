@@ -12,8 +12,6 @@ from tests.unit.test_replication import ASKED, snapshot
 
 from howfar.analysis.workload_line import workload_line
 from howfar.cli.ground import lab_request
-from howfar.conduct.jobs.statements import statements_job
-from howfar.conduct.outcome import load_facts
 from howfar.engine.inserts import SINGLE_ROW_INSERTS
 from howfar.engine.messages import LoadJob, Measuring, Ready, RttResult, Sysbench, UnixTarget
 from howfar.engine.process import LoadOutcome
@@ -32,7 +30,9 @@ from howfar.plan.fitting import without_levels
 from howfar.plan.load import Override, load_plan
 from howfar.plan.types import Plan
 from howfar.report.grid import level_text
-from howfar.results.records import Arm, ArmRole
+from howfar.runner.jobs.statements import statements_job
+from howfar.runner.outcome import load_facts
+from howfar.store.records import Arm, ArmRole
 
 MS = 1_000_000
 

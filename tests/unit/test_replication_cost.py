@@ -9,12 +9,12 @@ from tests.unit.made_replication import OVER_REST, RTT_NS, Server, replication_r
 from tests.unit.simulated_commits import Simulation
 
 from howfar.analysis.analyse import summarise
-from howfar.analysis.replication.find import replication_findings
-from howfar.analysis.replication.findings import CommitCost, ReplicationCost, ReplicationCurve
-from howfar.analysis.replication.model import Local, Waiting, acknowledgement_s, regime_of
 from howfar.analysis.trials import trial_table
-from howfar.report.replication.tables import trade_notes
-from howfar.results.records import Trial
+from howfar.experiments.replication.find import replication_findings
+from howfar.experiments.replication.findings import CommitCost, ReplicationCost, ReplicationCurve
+from howfar.experiments.replication.model import Local, Waiting, acknowledgement_s, regime_of
+from howfar.experiments.replication.report.tables import trade_notes
+from howfar.store.records import Trial
 
 MARIADB, MYSQL = Server("mariadb"), Server("mysql")
 _BAR = 0.10

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.unit.made_faults import crash_trial, fallback_trial, lagging_trial
 
-from howfar.analysis.replication.drawn import MOST_SLICES, crash_points, fallback_series, lag_series
-from howfar.results.records import TrialStatus
+from howfar.experiments.replication.drawn import MOST_SLICES, crash_points, fallback_series, lag_series
+from howfar.store.records import TrialStatus
 
 
 def test_a_crash_is_told_from_its_fault_on() -> None:

@@ -14,14 +14,14 @@ from tests.unit.made_faults import MS, crash_trial, fallback_trial
 from tests.unit.made_replication import Server, replication_run, run_of
 
 from howfar.analysis.analyse import summarise
-from howfar.analysis.intervals import mean_interval
-from howfar.analysis.replication.fallback import fallback_sentence
-from howfar.analysis.replication.findings import CrashLoss, ReplicationFindings
-from howfar.analysis.replication.loss import foreseen_loss, lost_per_crash
-from howfar.analysis.replication.returned import returned
+from howfar.experiments.replication.fallback import fallback_sentence
+from howfar.experiments.replication.findings import CrashLoss, ReplicationFindings
+from howfar.experiments.replication.loss import foreseen_loss, lost_per_crash
+from howfar.experiments.replication.returned import returned
 from howfar.report import csv as report_csv
 from howfar.report import json
-from howfar.results.records import Arm, ArmRole, CrashRecord, FallbackRecord, FallbackSample, Trial, TrialStatus
+from howfar.stats.intervals import mean_interval
+from howfar.store.records import Arm, ArmRole, CrashRecord, FallbackRecord, FallbackSample, Trial, TrialStatus
 
 CRASHES = 20
 

@@ -6,9 +6,9 @@ import pytest
 from tests.unit.synthetic_run import synthetic_run
 
 from howfar.analysis.analyse import summarise
-from howfar.analysis.estimate import Estimate
 from howfar.analysis.summary import CellSummary, Summary
 from howfar.report import charts, html
+from howfar.stats.estimate import Estimate
 
 
 @pytest.fixture(scope="module")

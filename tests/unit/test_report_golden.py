@@ -16,7 +16,7 @@ from tests.unit.synthetic_run import synthetic_run
 from howfar.analysis.analyse import summarise
 from howfar.analysis.summary import Summary
 from howfar.report import csv, json, markdown, terminal
-from howfar.results.records import StopReason, TrialStatus
+from howfar.store.records import StopReason, TrialStatus
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SCHEMA = Path(__file__).parents[2] / "schema" / "report.json"

@@ -10,7 +10,7 @@ from howfar.analysis.analyse import summarise
 from howfar.analysis.summary import KeyReads, Summary
 from howfar.report import html, markdown, terminal
 from howfar.report.figures import keys_line
-from howfar.results.records import Run, ServiceRecord
+from howfar.store.records import Run, ServiceRecord
 
 PLAN = {
     "name": "stores",

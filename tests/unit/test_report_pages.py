@@ -16,13 +16,13 @@ from tests.unit.synthetic_pages import FLOOR, SHAPES, page
 from tests.unit.test_report_html import Balance
 
 from howfar.analysis.analyse import summarise
-from howfar.analysis.estimate import Estimate
-from howfar.analysis.page.findings import Crossing, PageFindings, PageModel
 from howfar.analysis.summary import Summary
+from howfar.experiments.page.findings import Crossing, PageFindings, PageModel
+from howfar.experiments.page.report import crossing_chart, gallery, page_charts, tables, words
 from howfar.report import csv as report_csv
 from howfar.report import figures, html, json, markdown, terminal
 from howfar.report.sceptic import questions
-from howfar.report.webpage import crossing_chart, gallery, page_charts, tables, words
+from howfar.stats.estimate import Estimate
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 PAGE_BYTES_MOST = 400_000

@@ -15,15 +15,15 @@ from tests.unit.made_faults import fallback_trial
 from tests.unit.synthetic_replication import MS, PLANS
 from tests.unit.test_report_html import Balance
 
-from howfar.analysis.estimate import Estimate
-from howfar.analysis.replication.drawn import fallback_series
-from howfar.analysis.replication.findings import ReplicationCost, ReplicationFindings
 from howfar.analysis.summary import Summary, Unmeasured
+from howfar.experiments.replication.drawn import fallback_series
+from howfar.experiments.replication.findings import ReplicationCost, ReplicationFindings
+from howfar.experiments.replication.report import cost_chart, fallback_chart, loss_chart, tables, words
+from howfar.experiments.replication.report.text import first_sentences
 from howfar.report import csv as report_csv
 from howfar.report import figures, html, json, markdown, terminal
-from howfar.report.replication import cost_chart, fallback_chart, loss_chart, tables, words
-from howfar.report.replication.text import first_sentences
 from howfar.report.sceptic import questions
+from howfar.stats.estimate import Estimate
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 PAGE_BYTES_MOST = 400_000

@@ -8,13 +8,13 @@ import pytest
 from tests.unit.synthetic_run import PATHS, synthetic_run
 
 from howfar.analysis.analyse import summarise
-from howfar.analysis.estimate import Estimate
-from howfar.analysis.intervals import half_width_text, share_text
 from howfar.analysis.summary import Resolution, Summary
 from howfar.report import html, markdown, terminal
 from howfar.report.sections import answer
 from howfar.report.setup import setup_line
-from howfar.results.records import Run
+from howfar.stats.estimate import Estimate
+from howfar.stats.intervals import half_width_text, share_text
+from howfar.store.records import Run
 
 SETUP = (
     "2 connections; client and server on different CPUs, which emulators and other programs "

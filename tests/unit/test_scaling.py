@@ -10,11 +10,11 @@ from tests.unit.made_curves import REPLIES, Cell, run_of
 from howfar.analysis import plateau
 from howfar.analysis.analyse import summarise
 from howfar.analysis.findings import Curve, Resource, Scaling
-from howfar.analysis.model.facts import arm_facts
-from howfar.analysis.model.series import series
 from howfar.analysis.scaling import scaling
+from howfar.model.facts import arm_facts
+from howfar.model.series import series
 from howfar.report import tables
-from howfar.results.records import Run
+from howfar.store.records import Run
 
 CYCLE_S = 0.0022
 """Of a lone connection on loopback: 1 ms of CPU, and 1.2 ms in which nobody works."""

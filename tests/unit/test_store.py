@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from tests.unit.fake_lab import HISTOGRAM, fake_info, fakes
 
-from howfar.conduct.conductor import conduct
 from howfar.errors import NewerRunFile, NotARunFile, RunFileError
-from howfar.results.records import FORMAT_VERSION, MachineLoad, ServiceRecord, StopReason, Trial, TrialStatus
-from howfar.results.schema import APPLICATION_ID
-from howfar.results.store import RunFile, create, read_run
+from howfar.runner.conductor import conduct
+from howfar.store.records import FORMAT_VERSION, MachineLoad, ServiceRecord, StopReason, Trial, TrialStatus
+from howfar.store.run_file import RunFile, create, read_run
+from howfar.store.schema import APPLICATION_ID
 
 
 def void_trial(number: int, reason: str = "because") -> Trial:
@@ -131,7 +131,7 @@ def test_plain_sql_reads_it(tmp_path: Path) -> None:
 _COUNT = """
 import sys
 from pathlib import Path
-from howfar.results.store import read_run
+from howfar.store.run_file import read_run
 print(len(read_run(Path(sys.argv[1])).trials))
 """
 
@@ -229,7 +229,7 @@ import sys
 from pathlib import Path
 from tests.unit.fake_lab import fake_info
 from tests.unit.test_store import void_trial
-from howfar.results.store import create
+from howfar.store.run_file import create
 file = create(Path(sys.argv[1]), fake_info())
 for number in range(10**6):
     file.append_trial(void_trial(number))
@@ -262,7 +262,7 @@ from pathlib import Path
 from tests.unit.fake_lab import fake_info
 from tests.unit.test_store import void_trial
 from howfar.errors import DiskFull
-from howfar.results.store import create
+from howfar.store.run_file import create
 path, limit = Path(sys.argv[1]), int(sys.argv[2])
 done = 0
 try:
@@ -306,7 +306,7 @@ from pathlib import Path
 from tests.unit.fake_lab import fake_info
 from tests.unit.test_store import void_trial
 from howfar.errors import DiskFull
-from howfar.results.store import create, read_run
+from howfar.store.run_file import create, read_run
 folder = Path(sys.argv[1])
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=" + sys.argv[2], "tiny", str(folder)], check=True)
 done = 0

@@ -18,7 +18,7 @@ from tests.lab.undisturbed import (
     undisturbed,
 )
 
-from howfar.results.records import Trial, TrialStatus
+from howfar.store.records import Trial, TrialStatus
 
 LATE = "the link to client was late by 2.703ms (p99, allowed 1.333ms): the machine was too busy, or the emulator was stopped"
 FAR = "replica1: the link's RTT at rest was 21ms, 20.9ms, asked 20ms"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from howfar.analysis.findings import WhatIf, WhatIfCompression, WhatIfSettings
-from howfar.analysis.model.what_if import answer
+from howfar.model.what_if import answer
 
 FILE = Path(__file__).parents[1] / "data" / "what_if_vectors.json"
 _BASES, _SETTINGS = 12, 10

@@ -10,9 +10,7 @@ from statistics import median
 
 from howfar.analysis import budget
 from howfar.analysis.answers import tops
-from howfar.analysis.attribution.cycle import LINK_QUEUE, ROUND_TRIPS, WIRE, part_us
 from howfar.analysis.findings import Limit, Resource
-from howfar.analysis.intervals import RatioJudgement, blocks_needed, interval_text, judge_ratio, noise_floor, resolve
 from howfar.analysis.link_facts import used_share
 from howfar.analysis.sentence import capital
 from howfar.analysis.signs import FEW_BLOCKS
@@ -20,8 +18,10 @@ from howfar.analysis.socket_words import fewer_turns, socket_action, socket_line
 from howfar.analysis.summary import Advice, Asked, CellSummary, Resolution, Warning
 from howfar.analysis.trials import TrialTable, path_cpu_us, qps
 from howfar.analysis.workload_line import ONE, asked
+from howfar.bottleneck.cycle import LINK_QUEUE, ROUND_TRIPS, WIRE, part_us
 from howfar.plan.types import breaks
-from howfar.results.records import ArmRole
+from howfar.stats.intervals import RatioJudgement, blocks_needed, interval_text, judge_ratio, noise_floor, resolve
+from howfar.store.records import ArmRole
 
 LATENCY_BOUND_SHARE = 0.5
 """Round trips take at least this share of a transaction: they are what to cut."""

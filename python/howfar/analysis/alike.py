@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from howfar.plan.types import ORDINARY
-from howfar.results.records import FactorValue
+from howfar.store.records import FactorValue
 
 T = TypeVar("T")
 Rest = tuple[tuple[str, FactorValue], ...]

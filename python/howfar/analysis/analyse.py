@@ -9,41 +9,16 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from howfar.analysis import histograms, signs
+from howfar.analysis import signs
 from howfar.analysis.advice import advise
-from howfar.analysis.attribution.connecting import connect_turns
-from howfar.analysis.attribution.limit import find_limit
-from howfar.analysis.attribution.setting import setting_of
-from howfar.analysis.attribution.traffic import network_series
 from howfar.analysis.budget import time_split_us
-from howfar.analysis.confirmation import confirmations, unconfirmed
 from howfar.analysis.economics.compression import compression
 from howfar.analysis.economics.encryption import encryption
-from howfar.analysis.estimate import Estimate
 from howfar.analysis.findings import NOT_THE_PATH
-from howfar.analysis.intervals import (
-    RatioJudgement,
-    blocks_needed,
-    judge_ratio,
-    mean_interval,
-    noise_floor,
-    resolve,
-)
 from howfar.analysis.link_facts import link_facts
 from howfar.analysis.machine import baseline_spread, others_cpus, others_in
-from howfar.analysis.model.facts import arm_facts
-from howfar.analysis.model.page import what_if
-from howfar.analysis.page.advise import page_advice
-from howfar.analysis.page.arms import is_a_page, is_of_pages
-from howfar.analysis.page.find import page_findings, page_verdict
 from howfar.analysis.plateau import complete_blocks, settled
 from howfar.analysis.published import find_published
-from howfar.analysis.refuted import doubted, refuted_sentence, unadvised
-from howfar.analysis.replication.advise import replication_advice
-from howfar.analysis.replication.arms import server_kind
-from howfar.analysis.replication.cost import waits_s
-from howfar.analysis.replication.find import replication_findings, replication_verdict
-from howfar.analysis.replication.findings import ReplicationFindings
 from howfar.analysis.scaling import scaling
 from howfar.analysis.summary import (
     Advice,
@@ -71,9 +46,35 @@ from howfar.analysis.trials import (
 )
 from howfar.analysis.verdict import verdict
 from howfar.analysis.workload_line import asked, workload_line
+from howfar.bottleneck.confirmation import confirmations, unconfirmed
+from howfar.bottleneck.connecting import connect_turns
+from howfar.bottleneck.limit import find_limit
+from howfar.bottleneck.refuted import doubted, refuted_sentence, unadvised
+from howfar.bottleneck.setting import setting_of
+from howfar.bottleneck.traffic import network_series
+from howfar.experiments.page.advise import page_advice
+from howfar.experiments.page.arms import is_a_page, is_of_pages
+from howfar.experiments.page.find import page_findings, page_verdict
+from howfar.experiments.replication.advise import replication_advice
+from howfar.experiments.replication.arms import server_kind
+from howfar.experiments.replication.cost import waits_s
+from howfar.experiments.replication.find import replication_findings, replication_verdict
+from howfar.experiments.replication.findings import ReplicationFindings
+from howfar.model.facts import arm_facts
+from howfar.model.page import what_if
 from howfar.plan.types import breaks
-from howfar.results.parts import confirmation_part, plan_part
-from howfar.results.records import Arm, ArmRole, Measured, Run, TrialStatus
+from howfar.stats import histograms
+from howfar.stats.estimate import Estimate
+from howfar.stats.intervals import (
+    RatioJudgement,
+    blocks_needed,
+    judge_ratio,
+    mean_interval,
+    noise_floor,
+    resolve,
+)
+from howfar.store.parts import confirmation_part, plan_part
+from howfar.store.records import Arm, ArmRole, Measured, Run, TrialStatus
 
 DEFAULT_TARGET = 0.02
 """Half-width asked for where a plan does not say."""

@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from howfar.analysis.alike import alike
-from howfar.analysis.attribution.cycle import largest
-from howfar.analysis.estimate import Estimate
 from howfar.analysis.findings import NOT_THE_PATH, Limit, Resource
-from howfar.analysis.intervals import interval_text, judge_ratio, resolve
 from howfar.analysis.summary import CellSummary, Resolution
 from howfar.analysis.trials import TrialTable, qps
+from howfar.bottleneck.cycle import largest
 from howfar.plan.types import ORDINARY, tls_words
-from howfar.results.records import ArmRole, FactorValue
+from howfar.stats.estimate import Estimate
+from howfar.stats.intervals import interval_text, judge_ratio, resolve
+from howfar.store.records import ArmRole, FactorValue
 
 MOST_CLAUSES = 6
 """A sentence of more is no answer; the rest is in the tables."""

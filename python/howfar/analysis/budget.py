@@ -6,8 +6,8 @@ wire, queues, locks, commits, and what nothing explains.
 
 from __future__ import annotations
 
-from howfar.analysis.attribution import cycle
 from howfar.analysis.findings import Cycle
+from howfar.bottleneck import cycle
 
 CLIENT_CPU, SERVER_CPU, FORWARDER_CPU = cycle.CLIENT_CPU, cycle.SERVER_CPU, cycle.FORWARDER_CPU
 LINK, WAITING, REST = "link", cycle.WAITING, cycle.REST

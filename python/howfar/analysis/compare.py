@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from howfar.analysis.estimate import Estimate
-from howfar.analysis.intervals import excludes_one, welch_ratio
 from howfar.analysis.summary import Asked
 from howfar.analysis.trials import TrialTable, Value, path_cpu_us, qps, trial_table
 from howfar.analysis.workload_line import asked
@@ -17,8 +15,10 @@ from howfar.plan.page import Keys
 from howfar.plan.part import Part
 from howfar.plan.types import ORDINARY, Factors, Timing
 from howfar.plan.workload import Data, Workload
-from howfar.results.parts import plan_part
-from howfar.results.records import Arm, ArmRole, Measured, Run
+from howfar.stats.estimate import Estimate
+from howfar.stats.intervals import excludes_one, welch_ratio
+from howfar.store.parts import plan_part
+from howfar.store.records import Arm, ArmRole, Measured, Run
 from howfar.units import format_duration_ns, format_rate_bps
 
 NOT_INTERLEAVED = (

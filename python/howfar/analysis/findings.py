@@ -9,8 +9,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Literal
 
-from howfar.analysis.estimate import Estimate, Part
-from howfar.results.records import FactorValue
+from howfar.stats.estimate import Estimate, Part
+from howfar.store.records import FactorValue
 
 # ---------------------------------------------------------------- one arm: its cycle and its limit
 

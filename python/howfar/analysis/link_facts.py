@@ -9,7 +9,7 @@ from typing import Any
 
 from howfar.analysis.summary import CellSummary
 from howfar.plan.tolerance import rtt_tolerance_ns
-from howfar.results.records import FactorValue
+from howfar.store.records import FactorValue
 
 GOODPUT_TOLERANCE_SHARE = 0.05
 """The link holds its word while its RTT is within its tolerance, and while bulk transfer, measured when the link was

@@ -7,7 +7,7 @@ from statistics import median
 
 from howfar.analysis.summary import Spread
 from howfar.analysis.trials import TrialTable, Value, path_cpu_us, qps
-from howfar.results.records import Trial
+from howfar.store.records import Trial
 
 
 def others_in(trial: Trial) -> float | None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from howfar.analysis.alike import alike
-from howfar.analysis.intervals import half_width, judge_ratio
 from howfar.analysis.trials import TrialTable, qps, trial_table
 from howfar.plan.page import NO_PAGE
 from howfar.plan.types import breaks
-from howfar.results.records import Arm, ArmRole, Run
+from howfar.stats.intervals import half_width, judge_ratio
+from howfar.store.records import Arm, ArmRole, Run
 
 AGREEMENT = 0.03
 """Two levels agree when the whole interval of their ratio lies within this share of 1: equal as far as it matters, and shown to

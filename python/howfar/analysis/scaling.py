@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from howfar.analysis.findings import Ceiling, Curve, Prediction, Resource, Scaling, ThreadsPoint
-from howfar.analysis.model.facts import ArmFacts
-from howfar.analysis.model.fit import fit, settings_of
-from howfar.analysis.model.predict import onto_link, predict
-from howfar.analysis.model.series import MODELLED, Series, series
-from howfar.analysis.model.what_if import SHARED_CPU, network
 from howfar.analysis.published import PublishedSet, published_sets
-from howfar.results.records import Run
+from howfar.model.facts import ArmFacts
+from howfar.model.fit import fit, settings_of
+from howfar.model.predict import onto_link, predict
+from howfar.model.series import MODELLED, Series, series
+from howfar.model.what_if import SHARED_CPU, network
+from howfar.store.records import Run
 from howfar.units import format_rate_bps
 
 _LINK = ("rtt_ns", "rate_bps")

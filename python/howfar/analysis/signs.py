@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from howfar.analysis.estimate import Estimate
-from howfar.analysis.intervals import RatioJudgement, excludes_one, half_width, judge_ratio
 from howfar.analysis.link_facts import LinkFacts
 from howfar.analysis.summary import Warning
-from howfar.results.records import CpuRecord, MachineLoad, Measured
+from howfar.stats.estimate import Estimate
+from howfar.stats.intervals import RatioJudgement, excludes_one, half_width, judge_ratio
+from howfar.store.records import CpuRecord, MachineLoad, Measured
 
 FEW_BLOCKS = 8
 """Below this the stopping rule never stops: intervals from fewer blocks missed the truth more often than 5 % in simulation."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, Literal
 
-from howfar.analysis.estimate import Estimate, Part
 from howfar.analysis.findings import (
     CompressionEconomics,
     Confirmation,
@@ -16,9 +15,10 @@ from howfar.analysis.findings import (
     Unconfirmed,
     WhatIf,
 )
-from howfar.analysis.page.findings import PageFindings
-from howfar.analysis.replication.findings import ReplicationFindings
-from howfar.results.records import ArmRole, FactorValue
+from howfar.experiments.page.findings import PageFindings
+from howfar.experiments.replication.findings import ReplicationFindings
+from howfar.stats.estimate import Estimate, Part
+from howfar.store.records import ArmRole, FactorValue
 
 
 class CpuPerQuery(Part):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from howfar.results.records import Arm, ArmRole, HistogramRecord, Measured, Run, Trial, TrialStatus
+from howfar.store.records import Arm, ArmRole, HistogramRecord, Measured, Run, Trial, TrialStatus
 
 PATH_ROLES = ("client", "application", "server", "redis", "memcached", "forwarder")
 """Whose CPU a path costs. The link emulator's is the instrument's own and stays out."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from howfar.analysis.answers import answer
-from howfar.analysis.estimate import Estimate
-from howfar.analysis.intervals import excludes_one, interval_text, share_text
 from howfar.analysis.summary import Asked, Bound, CellSummary, Resolution
 from howfar.analysis.trials import TrialTable
 from howfar.analysis.workload_line import ONE, asked
-from howfar.results.records import ArmRole
+from howfar.stats.estimate import Estimate
+from howfar.stats.intervals import excludes_one, interval_text, share_text
+from howfar.store.records import ArmRole
 
 MAX_NAMED = 6
 """A sentence that lists more arms is no answer; the rest is in the table."""

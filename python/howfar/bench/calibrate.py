@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Final
 
 import howfar
-from howfar.analysis.estimate import Part
 from howfar.bench import calibration
 from howfar.bench.calibration import Calibration, Cpus, Exchange, Load, OverTransport, Setting, Transport
 from howfar.engine.messages import (
@@ -36,6 +35,7 @@ from howfar.engine.messages import (
 from howfar.engine.process import EngineProcess, Launcher, LoadOutcome, run_load, run_probe
 from howfar.errors import EngineError, MissingError
 from howfar.lab.hosts import share_cpus, usable_cpus
+from howfar.stats.estimate import Part
 
 CONNECTIONS: Final = (1, 64, 512)
 """Where CPU per query is taken."""

@@ -11,8 +11,8 @@ from enum import StrEnum
 from statistics import median
 from typing import Final, Literal
 
-from howfar.analysis.estimate import Estimate, Part
-from howfar.analysis.intervals import hodges_lehmann, judge_ratio
+from howfar.stats.estimate import Estimate, Part
+from howfar.stats.intervals import hodges_lehmann, judge_ratio
 
 FLOOR_BAR: Final = 1.10
 """Our own demand: a query of the engine takes at most so many times the bare ping-pong, by p50."""

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Final, Literal
 
-from howfar.analysis.estimate import Estimate, Part
-from howfar.analysis.intervals import judge_ratio
+from howfar.stats.estimate import Estimate, Part
+from howfar.stats.intervals import judge_ratio
 
 Placement = Literal["shared", "apart", "one-cpu"]
 """Client and server on all CPUs, each on its half, or both on one."""

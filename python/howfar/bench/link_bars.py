@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Final
 
-from howfar.analysis.estimate import Part
+from howfar.stats.estimate import Part
 
 GOODPUT_WITHIN: Final = 0.005
 GOODPUT_RTT_MAX_MS: Final = 10.0

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Literal, Self
 
-from howfar.analysis.estimate import Part
 from howfar.bench.link_bars import Verdict, judge_link
 from howfar.lab.link.asked import LinkAsked
 from howfar.lab.link.backends import backends
+from howfar.stats.estimate import Part
 
 BUSY_LOAD = 0.5
 

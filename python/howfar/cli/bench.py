@@ -8,7 +8,6 @@ from typing import get_args
 import click
 from rich.text import Text
 
-from howfar.analysis.estimate import Estimate
 from howfar.bench.calibrate import Request
 from howfar.bench.calibrate import calibrate as run_calibration
 from howfar.bench.calibration import FLOOR_BAR, Calibration, Floor, Limit, OverTransport, Transport
@@ -17,6 +16,7 @@ from howfar.cli.bench_link import link
 from howfar.cli.bench_screen import console, counter, cpu_list, table
 from howfar.cli.screen import no_colour_option
 from howfar.errors import UsageError
+from howfar.stats.estimate import Estimate
 
 TRANSPORTS: tuple[Transport, ...] = get_args(Transport)
 _LIMITS = {

@@ -7,12 +7,12 @@ from typing import Literal, get_args
 import click
 from rich.text import Text
 
-from howfar.analysis.estimate import Estimate
 from howfar.bench.against import Request, compare, many
 from howfar.bench.comparison import Comparison, Placement, Row, Side
 from howfar.cli.bench_screen import console, counter, cpu_list, table
 from howfar.cli.screen import no_colour_option
 from howfar.errors import UsageError
+from howfar.stats.estimate import Estimate
 
 CONNECTIONS = "1,64,512,2048"
 MOST = 10_000

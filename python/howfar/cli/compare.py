@@ -12,10 +12,10 @@ from rich.text import Text
 
 from howfar.analysis.compare import ArmComparison, Comparison
 from howfar.analysis.compare import compare as compare_runs
-from howfar.analysis.estimate import Estimate
 from howfar.analysis.workload_line import ONE
 from howfar.cli.screen import has_colour, no_colour_option, width
-from howfar.results.store import read_run
+from howfar.stats.estimate import Estimate
+from howfar.store.run_file import read_run
 
 
 @click.command()

@@ -9,7 +9,7 @@ import click
 
 from howfar.cli.resume import go_on
 from howfar.cli.screen import no_colour_option
-from howfar.conduct.extension import Extension
+from howfar.runner.extension import Extension
 
 
 @click.command()

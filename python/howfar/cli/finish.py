@@ -9,15 +9,15 @@ from pathlib import Path
 import click
 
 from howfar.analysis.analyse import summarise
-from howfar.analysis.confirmation import choose
 from howfar.analysis.summary import Summary
+from howfar.bottleneck.confirmation import choose
 from howfar.cli import pages
 from howfar.cli.main import INTERRUPTED
 from howfar.cli.program import program
-from howfar.results.events import confirmation
-from howfar.results.parts import plan_part
-from howfar.results.records import Run, StopReason
-from howfar.results.store import read_run
+from howfar.store.events import confirmation
+from howfar.store.parts import plan_part
+from howfar.store.records import Run, StopReason
+from howfar.store.run_file import read_run
 
 MORE_TIME = "10min"
 """What is offered to who wants narrower intervals."""

@@ -61,7 +61,7 @@ def _check_keys(plan: Plan) -> None:
 
 def _check_page_servers(plan: Plan) -> None:
     """All that stands beside the plan's server is here. Raises ServerMissing, ServerCrashed, MissingError."""
-    from howfar.lab.application.php_fpm import find_php_fpm
+    from howfar.lab.php.php_fpm import find_php_fpm
     from howfar.lab.servers.kinds import find_server
 
     for server in beside(plan):

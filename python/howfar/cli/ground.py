@@ -6,8 +6,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from howfar.conduct.surroundings import program_facts
-from howfar.conduct.trial import Instruments
 from howfar.engine.inserts import SINGLE_ROW_INSERTS
 from howfar.engine.process import engine_info
 from howfar.errors import LabError, RunFileError, UsageError
@@ -15,8 +13,10 @@ from howfar.lab.stage import Laboratory
 from howfar.plan.cells import cells
 from howfar.plan.fitting import check_machines
 from howfar.plan.types import Plan
-from howfar.results.records import RunInfo
-from howfar.results.store import RunFile, create
+from howfar.runner.surroundings import program_facts
+from howfar.runner.trial import Instruments
+from howfar.store.records import RunInfo
+from howfar.store.run_file import RunFile, create
 
 if TYPE_CHECKING:
     from howfar.lab.request import LabRequest, ReplicasAsked

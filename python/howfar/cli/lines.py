@@ -7,11 +7,11 @@ from typing import TextIO
 
 from howfar.analysis.trials import QUERIES, rate_unit
 from howfar.cli.words import STOPPED, block, blocks_of, ratio, time_left, trial_result, unlike
-from howfar.conduct.rule import ArmStanding, Forecast, Standing
-from howfar.conduct.schedule import Place
 from howfar.engine.process import Event
 from howfar.plan.types import Plan
-from howfar.results.records import CONFIRMATION_BLOCK, ArmRole, Run, StopReason, Trial
+from howfar.runner.rule import ArmStanding, Forecast, Standing
+from howfar.runner.schedule import Place
+from howfar.store.records import CONFIRMATION_BLOCK, ArmRole, Run, StopReason, Trial
 
 _MOST_RATIOS = 8
 

@@ -14,12 +14,12 @@ from rich.text import Text
 
 from howfar.analysis.trials import PAGES, QUERIES, rate_unit
 from howfar.cli.words import STOPPED, block, blocks_of, number, ratio, time_left, unlike
-from howfar.conduct.rule import Forecast, Standing
-from howfar.conduct.schedule import Place
 from howfar.engine.messages import Finished, Interval, Measuring, Ready
 from howfar.engine.process import Event
 from howfar.plan.types import Plan
-from howfar.results.records import CONFIRMATION_BLOCK, Run, StopReason, Trial, TrialStatus
+from howfar.runner.rule import Forecast, Standing
+from howfar.runner.schedule import Place
+from howfar.store.records import CONFIRMATION_BLOCK, Run, StopReason, Trial, TrialStatus
 
 REFRESH_PER_S = 2
 """Drawing costs CPU that the measured paths want; twice a second is enough for an eye."""

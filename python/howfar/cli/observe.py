@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 
 from howfar.cli.lines import Lines
 from howfar.cli.screen import has_colour, is_terminal, width
-from howfar.conduct.observer import Observer
+from howfar.runner.observer import Observer
 
 
 def observer(no_colour: bool) -> AbstractContextManager[Observer]:

@@ -12,8 +12,8 @@ from howfar.analysis.analyse import summarise
 from howfar.analysis.summary import Summary
 from howfar.cli.screen import has_colour, width
 from howfar.errors import DiskFull, RunFileError, UsageError
-from howfar.results.partial import NO_ROOM, unfinished
-from howfar.results.records import Run
+from howfar.store.partial import NO_ROOM, unfinished
+from howfar.store.records import Run
 
 FORMATS = ("html", "md", "csv", "json")
 

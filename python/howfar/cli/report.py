@@ -12,7 +12,7 @@ from howfar.cli import pages
 from howfar.cli.program import program
 from howfar.cli.screen import no_colour_option
 from howfar.errors import UsageError
-from howfar.results.store import read_run
+from howfar.store.run_file import read_run
 
 
 @click.command()

@@ -13,18 +13,18 @@ from howfar.cli.finish import MORE_TIME, finish, more_command
 from howfar.cli.observe import observer
 from howfar.cli.screen import no_colour_option
 from howfar.cli.words import STOPPED
-from howfar.conduct.conductor import conduct
-from howfar.conduct.confirm import to_confirm
-from howfar.conduct.extension import Extension
-from howfar.conduct.rule import block_cost_ns, confirmation_cost_ns
-from howfar.conduct.schedule import blocks_done, places_left
 from howfar.errors import SandboxForbidden, UsageError
 from howfar.plan.estimate import LABORATORY_NS, NEW_LINK_NS, REPORT_NS
 from howfar.plan.quantities import BudgetNs, HalfWidth, read_option
 from howfar.plan.types import LOCAL_PATHS, Plan, restore_plan
-from howfar.results.events import confirmation
-from howfar.results.records import Run, StopReason
-from howfar.results.store import RunFile, read_run
+from howfar.runner.conductor import conduct
+from howfar.runner.confirm import to_confirm
+from howfar.runner.extension import Extension
+from howfar.runner.rule import block_cost_ns, confirmation_cost_ns
+from howfar.runner.schedule import blocks_done, places_left
+from howfar.store.events import confirmation
+from howfar.store.records import Run, StopReason
+from howfar.store.run_file import RunFile, read_run
 from howfar.units import format_duration_ns, format_share
 
 _GO_ON = (None, StopReason.INTERRUPTED)

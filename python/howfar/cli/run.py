@@ -77,9 +77,9 @@ def _measure(
     from howfar.cli.finish import finish
     from howfar.cli.fitting import fit
     from howfar.cli.observe import observer
-    from howfar.conduct.conductor import conduct
-    from howfar.conduct.head import new_seed, run_info
-    from howfar.results.store import check_absent
+    from howfar.runner.conductor import conduct
+    from howfar.runner.head import new_seed, run_info
+    from howfar.store.run_file import check_absent
 
     path = out or ground.default_out(loaded.plan.name, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
     check_absent(path)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from howfar.analysis.trials import Value
-from howfar.conduct.rule import ArmStanding, Forecast
-from howfar.results.records import (
+from howfar.runner.rule import ArmStanding, Forecast
+from howfar.store.records import (
     CONFIRMATION_BLOCK,
     ArmRole,
     CrashRecord,

@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 
-from howfar.analysis.intervals import LEVEL
 from howfar.doctor.findings import Floor, Interval, Transport
 from howfar.doctor.speakers.session import NotThis, Refused, Speaker, Way, make_blocking
 from howfar.doctor.targets import Login
+from howfar.stats.intervals import LEVEL
 
 ROUNDS = 24
 PINGS = 15

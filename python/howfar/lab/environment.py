@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from howfar.results.records import MachineLoad
+from howfar.store.records import MachineLoad
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _US_PER_S = 1_000_000

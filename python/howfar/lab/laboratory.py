@@ -15,8 +15,6 @@ from typing import Any
 from howfar.engine.process import Launcher
 from howfar.errors import PlanError, SandboxForbidden
 from howfar.lab import sandbox
-from howfar.lab.application.php_fpm import find_php_fpm
-from howfar.lab.application.staged import PhpApplication, php_application
 from howfar.lab.beside import Beside
 from howfar.lab.cache import file_system_of, work_directory
 from howfar.lab.capacity import allow_descriptors, open_queues
@@ -36,6 +34,8 @@ from howfar.lab.network import (
     tcp_memory_warning,
 )
 from howfar.lab.paths import PathKind, find_path
+from howfar.lab.php.php_fpm import find_php_fpm
+from howfar.lab.php.staged import PhpApplication, php_application
 from howfar.lab.reached import Ends, Reached, Started, reach
 from howfar.lab.replicated import Replication, replicates
 from howfar.lab.replication import PairGround
@@ -45,7 +45,7 @@ from howfar.lab.serving import Serving, alone
 from howfar.lab.staged import LabStage, observed
 from howfar.lab.window import Scene
 from howfar.plan.sessions import SessionAsked, session_asked
-from howfar.results.records import FactorValue
+from howfar.store.records import FactorValue
 
 __all__ = ["Lab", "LabRequest", "LabStage", "ReplicasAsked", "open_laboratory"]
 

@@ -36,7 +36,7 @@ from howfar.lab.servers.program import Program
 from howfar.lab.stage import LoadFacts, Obtained, WindowWatch
 from howfar.plan.sessions import SessionAsked
 from howfar.plan.types import ORDINARY, SEMI_SYNC
-from howfar.results.records import FactorValue, LagRecord, Window
+from howfar.store.records import FactorValue, LagRecord, Window
 
 SERVERS_TIMEOUT_MS = 10_000
 """Both kinds' default: so long a semi-synchronous commit waits before the primary goes on without its replica."""

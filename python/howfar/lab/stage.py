@@ -11,7 +11,7 @@ from howfar.engine.messages import Observed, Target
 from howfar.engine.page import FastCgi, PageScript, Service, ServiceName
 from howfar.engine.process import Launcher
 from howfar.lab.replication import Pair
-from howfar.results.records import FactorValue, Window
+from howfar.store.records import FactorValue, Window
 
 
 @dataclass(frozen=True)

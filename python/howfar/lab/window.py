@@ -23,7 +23,7 @@ from howfar.lab.servers import GAUGES
 from howfar.lab.window_cpus import ThreadClocks, busy_shares
 from howfar.lab.window_network import HostFiles, Kind, Look, ProcFile, samples
 from howfar.lab.window_tcp import Diag, parse, record, share_to_server
-from howfar.results.records import TcpRecord, Window
+from howfar.store.records import TcpRecord, Window
 
 _EVERY_S = 0.25
 _EARLY_NS = 20_000_000

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from howfar.lab.hosts import Host
-from howfar.results.records import NetworkSample
+from howfar.store.records import NetworkSample
 
 _LONGEST = 1 << 16
 """Bytes of a file of /proc that are read; these two have some hundred to a few thousand."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from howfar.lab.hosts import Host
-from howfar.results.records import TcpRecord
+from howfar.store.records import TcpRecord
 
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20

@@ -14,7 +14,7 @@ from howfar.analysis.summary import CellSummary, Summary
 from howfar.analysis.workload_line import ONE
 from howfar.report import palette
 from howfar.report.figures import baseline_name, shown_cells
-from howfar.results.records import ArmRole
+from howfar.store.records import ArmRole
 
 Drawable = Any
 """An Altair chart, layered or not; Altair's own types do not say which."""

@@ -6,12 +6,12 @@ from __future__ import annotations
 import csv
 import io
 
-from howfar.analysis.estimate import Estimate
 from howfar.analysis.summary import CellSummary, Summary
+from howfar.experiments.page.report import spreadsheet as page_spreadsheet
+from howfar.experiments.replication.report import spreadsheet
 from howfar.plan.types import breaks
 from howfar.report.grid import tps
-from howfar.report.replication import spreadsheet
-from howfar.report.webpage import spreadsheet as page_spreadsheet
+from howfar.stats.estimate import Estimate
 
 
 def render(summary: Summary) -> str:

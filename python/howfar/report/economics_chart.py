@@ -13,7 +13,7 @@ from howfar.report import palette
 from howfar.report.charts import PHONE, Drawable, log_ticks, pick, values
 from howfar.report.grid import level, tps
 from howfar.report.tables import rate
-from howfar.results.records import ArmRole
+from howfar.store.records import ArmRole
 
 BESIDE = 200
 """Several panels may take what one leaves free beside itself."""

@@ -6,12 +6,12 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 
-from howfar.analysis.estimate import Estimate
-from howfar.analysis.intervals import half_width, half_width_text, interval_text, share_text
 from howfar.analysis.summary import Bound, CellSummary, Resolution, Summary
 from howfar.analysis.verdict import BOUND_SIGN
 from howfar.analysis.workload_line import ONE
-from howfar.results.records import ArmRole
+from howfar.stats.estimate import Estimate
+from howfar.stats.intervals import half_width, half_width_text, interval_text, share_text
+from howfar.store.records import ArmRole
 
 UNKNOWN = "-"
 """Not measured, or not on this path."""

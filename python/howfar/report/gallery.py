@@ -8,7 +8,7 @@ from howfar.analysis.workload_line import ONE
 from howfar.report import charts, figures
 from howfar.report.drawing import draw
 from howfar.report.fragments import figure, table
-from howfar.results.records import ArmRole
+from howfar.store.records import ArmRole
 
 CURVE_QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999, 0.9999)
 """Rows of the latency table; the nearest drawn point at or above each."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from howfar.analysis.estimate import Estimate
 from howfar.analysis.summary import CellSummary, Summary
 from howfar.plan.types import ORDINARY, tls_words
-from howfar.results.records import ArmRole, FactorValue
+from howfar.stats.estimate import Estimate
+from howfar.store.records import ArmRole, FactorValue
 from howfar.units import format_duration_ns, format_rate_bps
 
 MANY = 6

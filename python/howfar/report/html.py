@@ -6,11 +6,11 @@ from __future__ import annotations
 from importlib.resources import files
 
 from howfar.analysis.summary import Summary
+from howfar.experiments.page.report import page as webpage_page
+from howfar.experiments.replication.report import page as replication_page
 from howfar.report import figures, gallery, grid_page, palette, sections, what_if_section
 from howfar.report.fragments import text
 from howfar.report.grid import is_grid
-from howfar.report.replication import page as replication_page
-from howfar.report.webpage import page as webpage_page
 
 
 def render(summary: Summary) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from howfar.analysis.summary import Advice, CellSummary, Summary
 from howfar.analysis.workload_line import ONE
+from howfar.experiments.page.report.text import parts as page_parts
+from howfar.experiments.replication.report.text import parts as replication_parts
 from howfar.report import figures, tables
 from howfar.report.grid import is_grid
 from howfar.report.limit_words import groups
-from howfar.report.replication.text import parts as replication_parts
 from howfar.report.setup import head_line
 from howfar.report.warnings import warning_lines
-from howfar.report.webpage.text import parts as page_parts
 
 
 def _escape(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from howfar.analysis.intervals import half_width, half_width_text
 from howfar.analysis.summary import Summary, Warning
 from howfar.analysis.workload_line import ONE
 from howfar.report import figures
@@ -10,7 +9,8 @@ from howfar.report.grid import is_grid
 from howfar.report.sceptic_grid import grid_questions
 from howfar.report.sceptic_page import page_questions
 from howfar.report.sceptic_replication import replication_questions
-from howfar.results.records import ArmRole
+from howfar.stats.intervals import half_width, half_width_text
+from howfar.store.records import ArmRole
 
 RECEIPTS = (
     "Each trial has a receipt, below: address family and peer as the kernel gives them, encryption and compression as the "

@@ -7,7 +7,7 @@ from howfar.analysis.summary import CellSummary, Summary
 from howfar.report import figures
 from howfar.report.limit_words import WEAK
 from howfar.report.tables import share
-from howfar.results.records import ArmRole
+from howfar.store.records import ArmRole
 
 FEW = 4
 """Names that are read at a glance."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from howfar.analysis.page.findings import PageArm, PageFindings
 from howfar.analysis.summary import Summary
+from howfar.experiments.page.findings import PageArm, PageFindings
+from howfar.experiments.page.report import words
 from howfar.report import figures
 from howfar.report.tables import share
-from howfar.report.webpage import words
 
 Pair = tuple[str, str]
 

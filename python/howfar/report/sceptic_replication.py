@@ -6,12 +6,12 @@ from itertools import pairwise
 from typing import Any
 
 from howfar.analysis.facts_in import number_in
-from howfar.analysis.replication.findings import CommitCost, CrashLoss, ReplicationCurve
-from howfar.analysis.replication.loss_words import MACHINE, before_the_fault, may_lose
 from howfar.analysis.summary import Summary
+from howfar.experiments.replication.findings import CommitCost, CrashLoss, ReplicationCurve
+from howfar.experiments.replication.loss_words import MACHINE, before_the_fault, may_lose
+from howfar.experiments.replication.report import words
 from howfar.plan.types import SEMI_SYNC
 from howfar.report import figures
-from howfar.report.replication import words
 from howfar.report.tables import share
 
 MEMORY_FSYNC_NS = 20_000

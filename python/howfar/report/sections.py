@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from howfar.analysis.estimate import Estimate
-from howfar.analysis.intervals import excludes_one
 from howfar.analysis.summary import Asked, CellSummary, Resolution, Summary
 from howfar.analysis.workload_line import ONE
 from howfar.report import figures
@@ -11,7 +9,9 @@ from howfar.report.fragments import details, facts, sentence, text
 from howfar.report.sceptic import questions
 from howfar.report.setup import head_line
 from howfar.report.warnings import warning_lines
-from howfar.results.records import ArmRole
+from howfar.stats.estimate import Estimate
+from howfar.stats.intervals import excludes_one
+from howfar.store.records import ArmRole
 
 
 def answer(summary: Summary) -> str:

@@ -6,7 +6,7 @@ from howfar.analysis.sentence import capital
 from howfar.analysis.summary import Summary
 from howfar.report.figures import has_own_tables, session_line, shown_cells
 from howfar.report.grid import is_grid
-from howfar.results.records import FactorValue
+from howfar.store.records import FactorValue
 from howfar.units import format_duration_ns, format_rate_bps
 
 PLACEMENT = {

@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from howfar.analysis.confirmation import is_refuted
-from howfar.analysis.estimate import Estimate
 from howfar.analysis.findings import (
     CompressionRow,
     Confirmation,
@@ -17,10 +15,12 @@ from howfar.analysis.findings import (
     ThreadsPoint,
     WhatIf,
 )
-from howfar.analysis.intervals import half_width_text
 from howfar.analysis.summary import CellSummary, Summary
+from howfar.bottleneck.confirmation import is_refuted
 from howfar.report import figures, limit_words
 from howfar.report.grid import Grid, grid, tps
+from howfar.stats.estimate import Estimate
+from howfar.stats.intervals import half_width_text
 from howfar.units import format_rate_bps
 
 Head = tuple[str, str]

@@ -7,16 +7,16 @@ import textwrap
 from dataclasses import replace
 
 from howfar.analysis.summary import Summary
+from howfar.experiments.page.report.text import parts as page_parts
+from howfar.experiments.replication.report.text import parts as replication_parts
 from howfar.report import tables
 from howfar.report.columns import Column, Line, columns
 from howfar.report.figures import cpu_note, has_own_tables, noise_line, published_sources, shown_cells, void_line
 from howfar.report.grid import is_grid
 from howfar.report.layout import lay_out, plain
 from howfar.report.limit_words import groups, letter
-from howfar.report.replication.text import parts as replication_parts
 from howfar.report.setup import head_line
 from howfar.report.warnings import warning_lines
-from howfar.report.webpage.text import parts as page_parts
 
 NARROWEST = 40
 """Below this nothing sensible can be laid out; lines are then longer than asked."""

@@ -9,8 +9,8 @@ import json
 from importlib.resources import files
 
 from howfar.analysis.findings import WhatIf, WhatIfSettings
-from howfar.analysis.model.what_if import is_known
 from howfar.analysis.summary import Summary
+from howfar.model.what_if import is_known
 from howfar.report import tables
 from howfar.report.fragments import details, sentence, table, text
 

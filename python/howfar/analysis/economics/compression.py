@@ -22,12 +22,12 @@ from howfar.analysis.findings import (
     WhatIf,
     WhatIfCompression,
 )
-from howfar.analysis.model.facts import ArmFacts
-from howfar.analysis.model.fit import carried_payload, fit, settings_of
-from howfar.analysis.model.series import MODELLED, series
-from howfar.analysis.model.what_if import answer
+from howfar.model.facts import ArmFacts
+from howfar.model.fit import carried_payload, fit, settings_of
+from howfar.model.series import MODELLED, series
+from howfar.model.what_if import answer
 from howfar.plan.types import ORDINARY
-from howfar.results.records import FactorValue
+from howfar.store.records import FactorValue
 
 SLOWEST_BPS, FASTEST_BPS = 1e6, 1e11
 """Between these a break-even is looked for."""

@@ -15,10 +15,10 @@ from typing import Any
 from howfar.analysis.economics.pairs import Pair, levels, pairs
 from howfar.analysis.economics.words import encryption_says
 from howfar.analysis.findings import EncryptionEconomics, EncryptionRow, EncryptionTried
-from howfar.analysis.model.facts import ArmFacts
-from howfar.analysis.model.fit import fit, settings_of
-from howfar.analysis.model.series import MODELLED, series
-from howfar.analysis.model.what_if import answer, is_known
+from howfar.model.facts import ArmFacts
+from howfar.model.fit import fit, settings_of
+from howfar.model.series import MODELLED, series
+from howfar.model.what_if import answer, is_known
 from howfar.plan.types import tls_words
 
 EACH = "per-transaction"

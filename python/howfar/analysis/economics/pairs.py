@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from howfar.analysis.alike import rest_of
-from howfar.analysis.estimate import Estimate
-from howfar.analysis.intervals import judge_ratio
-from howfar.analysis.model.facts import ArmFacts
+from howfar.model.facts import ArmFacts
 from howfar.plan.types import ORDINARY
-from howfar.results.records import FactorValue
+from howfar.stats.estimate import Estimate
+from howfar.stats.intervals import judge_ratio
+from howfar.store.records import FactorValue
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from howfar.analysis.findings import (
     WhatIf,
     WhatIfSettings,
 )
-from howfar.analysis.intervals import excludes_one
-from howfar.analysis.model.what_if import answer
+from howfar.model.what_if import answer
+from howfar.stats.intervals import excludes_one
 from howfar.units import format_rate_bps
 
 HARDLY = 0.05

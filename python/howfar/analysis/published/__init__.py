@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from howfar.analysis.summary import Published
-from howfar.results.records import FactorValue
+from howfar.store.records import FactorValue
 
 
 class _Entry(BaseModel):

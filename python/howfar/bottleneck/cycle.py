@@ -1,0 +1,189 @@
+"""Where the time from one transaction of a connection to its next goes. The parts add up; what none of them explains is `rest`.
+
+In a closed loop each of N connections always has one transaction under way, so the cycle is N x elapsed / transactions. Each part is
+known from something else than the clock, and claims its time in this order; a later one gets at most what is left:
+
+- CPU of client, server and forwarder a transaction, measured. One part at a time works on a transaction, so it lies in its cycle in
+  full, whatever N is.
+- round trips: RTT at rest x turns.
+- acknowledgement of a replica: the round trips to it that a semi-synchronous commit waits, at rest (`analysis/replication/model.py`).
+- bytes on the wire: what carried this transaction, at the link's rate, both directions, framing in. A large answer is worked on
+  while it crosses; what CPU time covers of it is not counted twice: this part is cut first to what is left.
+- row locks, as the server counts them, and the disk: writes made durable x what one was measured to take, or one and a half for
+  each commit where they share it (arrivals wait for the group under way, then for their own).
+- waiting for a CPU: the scheduler's count for these processes, also of threads that work for no transaction: an upper bound.
+- queue at the link, queue in the client: what others put before us. At a station with demand D and utilisation U, in a closed loop
+  of N, at most D x U / (1 - U) and never more than D x (N - 1).
+- windows: time in which TCP had data to send and was not allowed to.
+- loss: 200 ms and a round trip for each retransmission timer that ran out, a round trip for each other segment sent again, and the
+  round trips that a reply takes more because loss keeps the sender's window small. Where nobody counted timers, each segment sent
+  again may have cost one: at most.
+
+Not here: which of them is the limit (`rules/`).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from howfar.analysis.findings import Cycle, CyclePart
+from howfar.bottleneck.evidence import RTO_S, Evidence
+
+CLIENT_CPU, SERVER_CPU, FORWARDER_CPU = "client CPU", "server CPU", "forwarder CPU"
+ROUND_TRIPS, WIRE = "round trips", "bytes on the wire"
+ACKNOWLEDGEMENT = "acknowledgement of a replica"
+LOCKS, COMMIT = "row locks", "commit to disk"
+WAITING = "waiting for a CPU"
+LINK_QUEUE, WINDOWS, LOSS, CLIENT_QUEUE = "queue at the link", "TCP windows", "loss", "queue in the client"
+REST = "rest"
+PARTS = (
+    CLIENT_CPU,
+    SERVER_CPU,
+    FORWARDER_CPU,
+    ROUND_TRIPS,
+    ACKNOWLEDGEMENT,
+    WIRE,
+    LOCKS,
+    COMMIT,
+    WAITING,
+    LINK_QUEUE,
+    WINDOWS,
+    LOSS,
+    CLIENT_QUEUE,
+    REST,
+)
+"""Every name that a part may have, in the order in which they are shown and claim their time."""
+CPU_ROLES = {CLIENT_CPU: "client", SERVER_CPU: "server", FORWARDER_CPU: "forwarder"}
+
+LOSS_COUNTS_SHARE = 0.001
+"""Fewer segments sent again than this are probes at the tail of a burst, which cost next to nothing."""
+LOSS_WINDOW = 1.5
+"""Of the square of the mean window in segments, times the share lost: halved at each loss, one more a round trip."""
+GROUP_WAIT = 1.5
+"""Of a commit's own time on the disk, where commits share it: on the mean half of the one under way, then its own."""
+
+SHORTER = 0.6
+"""Of what a commit waits, on the mean: who gets the only place on the way each time waits two thirds of it."""
+
+Basis = Literal["measured", "computed", "bounded"]
+
+
+def cycle_of(evidence: Evidence) -> Cycle:
+    """Adds up to `evidence.cycle_s`, exactly but for rounding. Parts of nothing are left out; `rest` is always there."""
+    cycle = evidence.cycle_s
+    claims: list[tuple[str, float, Basis]] = [*_cpu(evidence, cycle)]
+    left = cycle - sum(seconds for _, seconds, _ in claims)
+    parts = list(claims)
+    for name, seconds, basis in _claims(evidence):
+        got = min(max(left, 0.0), seconds)
+        parts.append((name, got, basis))
+        left -= got
+    rest = max(0.0, left)
+    shown = [CyclePart(name=name, us=s * 1e6, basis=basis) for name, s, basis in parts if s > 0]
+    return Cycle(
+        us=cycle * 1e6,
+        parts=(*shown, CyclePart(name=REST, us=rest * 1e6, basis="computed")),
+        rest_share=rest / cycle,
+    )
+
+
+def _cpu(evidence: Evidence, cycle: float) -> list[tuple[str, float, Basis]]:
+    """Scaled where overlapping work (a server that tidies up after it has answered) makes more of it than there was time."""
+    found = {part: evidence.role(role).cpu_s / evidence.transactions for part, role in CPU_ROLES.items()}
+    total = sum(found.values())
+    scale = cycle / total if total > cycle else 1.0
+    return [(part, seconds * scale, "measured") for part, seconds in found.items()]
+
+
+def _claims(evidence: Evidence) -> list[tuple[str, float, Basis]]:
+    """Everything but CPU, in the order of PARTS."""
+    setting = evidence.setting
+    commit, commit_basis = _commit(evidence)
+    return [
+        (ROUND_TRIPS, (setting.rest_rtt_s or 0.0) * evidence.turns, "computed"),
+        (ACKNOWLEDGEMENT, _acknowledgement(evidence), "computed"),
+        (WIRE, sum(way.wire_s or 0.0 for way in evidence.ways), "computed"),
+        (LOCKS, evidence.lock_s or 0.0, "bounded"),
+        (COMMIT, commit, commit_basis),
+        (WAITING, sum(evidence.role(role).wait_s for role in CPU_ROLES.values()) / evidence.transactions, "bounded"),
+        (LINK_QUEUE, _link_queue(evidence), "bounded"),
+        (WINDOWS, _windows(evidence), "bounded"),
+        (LOSS, _loss(evidence), "bounded"),
+        (CLIENT_QUEUE, _client_queue(evidence), "bounded"),
+    ]
+
+
+def _acknowledgement(evidence: Evidence) -> float:
+    """None where transactions are shorter than the way: they commit nothing."""
+    wait_s = evidence.setting.acknowledgement_s or 0.0
+    return wait_s if evidence.cycle_s >= SHORTER * wait_s else 0.0
+
+
+def _commit(evidence: Evidence) -> tuple[float, Basis]:
+    """Alone, a transaction waits for each of its writes; among others at most for the group under way and its own."""
+    if evidence.fsyncs is None or evidence.setting.fsync_s is None:
+        return 0.0, "computed"
+    if evidence.setting.connections == 1 or not evidence.commits or evidence.fsyncs >= evidence.commits:
+        return evidence.fsyncs * evidence.setting.fsync_s, "computed"
+    if evidence.fsyncs * evidence.setting.connections < evidence.commits:  # of the background, not of commits
+        return evidence.fsyncs * evidence.setting.fsync_s, "computed"
+    return GROUP_WAIT * evidence.commits * evidence.setting.fsync_s, "bounded"
+
+
+def behind_others(demand_s: float, used: float, connections: int) -> float:
+    """The longest wait before a station of that demand a transaction and that utilisation, in a closed loop."""
+    most = demand_s * (connections - 1)
+    return most if used >= 1 else min(most, demand_s * used / (1 - used))
+
+
+def _link_queue(evidence: Evidence) -> float:
+    connections = evidence.setting.connections
+    return sum(behind_others(way.wire_s, way.used, connections) for way in evidence.ways if way.wire_s and way.used)
+
+
+def _windows(evidence: Evidence) -> float:
+    """The share of the window in which the sender of the two was held back, of the cycle."""
+    held = [tcp.rwnd_of_window + tcp.sndbuf_of_window for tcp in evidence.tcp.values()]
+    return min(1.0, sum(held)) * evidence.cycle_s
+
+
+def _loss(evidence: Evidence) -> float:
+    if not evidence.retransmits or (evidence.retransmit_share or 0.0) < LOSS_COUNTS_SHARE:
+        return 0.0
+    rtt_s = evidence.setting.rest_rtt_s or 0.0
+    timeouts = evidence.retransmits if evidence.timeouts is None else min(evidence.timeouts, evidence.retransmits)
+    fast = evidence.retransmits - timeouts
+    return timeouts * RTO_S + (timeouts + fast + (_rounds_more(evidence) if fast else 0.0)) * rtt_s
+
+
+def _rounds_more(evidence: Evidence) -> float:
+    """Round trips a transaction beyond its turns, where each window is what this share of loss leaves of it on the mean: sqrt(3/2p)
+    segments (Mathis and others, 1997)."""
+    share = evidence.retransmit_share or 0.0
+    segments = max((way.segments for way in evidence.ways), default=0.0)
+    return max(0.0, segments / math.sqrt(LOSS_WINDOW / share) - evidence.turns) if share else 0.0
+
+
+def _client_queue(evidence: Evidence) -> float:
+    """The client's threads serve many connections each: an answer that came waits for those before it."""
+    client, workers = evidence.role("client"), evidence.client_workers
+    busy_s = client.cpu_s + client.wait_s
+    each = -(-evidence.setting.connections // workers)
+    return behind_others(busy_s / evidence.transactions, busy_s / (evidence.elapsed_s * workers), each)
+
+
+def link_most_us(evidence: Evidence, cycle: Cycle) -> float:
+    """The most that bytes on the wire and the queue before it can be of a cycle: of all but CPU time and round trips. Other upper
+    bounds, which may have claimed it before, may be hardly there."""
+    most = sum(way.wire_s or 0.0 for way in evidence.ways) + _link_queue(evidence)
+    return min(most * 1e6, cycle.us - part_us(cycle, *CPU_ROLES, ROUND_TRIPS))
+
+
+def part_us(cycle: Cycle, *names: str) -> float:
+    """Of these parts together."""
+    return sum(part.us for part in cycle.parts if part.name in names)
+
+
+def largest(cycle: Cycle, count: int) -> tuple[CyclePart, ...]:
+    return tuple(sorted(cycle.parts, key=lambda part: -part.us)[:count])

@@ -1,0 +1,340 @@
+"""The facts of an arm, read off its good trials: sums over trials, so that one trial and all of them are reckoned alike.
+
+None is always *unknown*: a file of before, a path without a link, a kernel that does not say. Not here: any judgement (`rules/`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from howfar.analysis.facts_in import number_in
+from howfar.analysis.machine import others_in
+from howfar.bottleneck.connecting import connect_turns, connects_each_time
+from howfar.bottleneck.traffic import Way, link_way
+from howfar.store.records import FactorValue, Measured, TcpRecord, Trial
+
+ROLES = ("client", "server", "forwarder", "link")
+LOCK_CONFLICTS = frozenset({"1020", "1205", "1213"})
+"""Server errors that are how locks speak: the transaction begins anew, within its latency."""
+RTO_S = 0.2
+"""The least that Linux waits before it sends a segment again that nothing else showed to be lost."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What an arm's trials have in common."""
+
+    connections: int
+    factors: Mapping[str, FactorValue]
+    client_cpus: tuple[int, ...]
+    server_cpus: tuple[int, ...]
+    rest_rtt_s: float | None
+    """The link's, measured at rest. None: no link."""
+    machine_cpus: int | None
+    """All of the machine's."""
+    fsync_s: float | None
+    """One write made durable on the data's file system, median."""
+    acknowledgement_s: float | None = None
+    """Round trips to the replica that a semi-synchronous commit waits, at rest. None: no commit waits for one."""
+
+
+@dataclass(frozen=True)
+class Role:
+    """Seconds of CPU time and of waiting for a CPU."""
+
+    cpu_s: float = 0.0
+    wait_s: float = 0.0
+    busiest_s: float = 0.0
+    """Of the busiest thread, summed over trials."""
+    threads: int = 0
+
+
+@dataclass(frozen=True)
+class CpuSet:
+    """The CPUs of a host, and in whose hands they were. Shares of their time."""
+
+    name: str
+    cpus: int
+    busy: float | None
+    """With anything. None: not recorded."""
+    owners: dict[str, float]
+    """By role, `link` being the emulator; `others` is what no role accounts for."""
+
+    @property
+    def used(self) -> float:
+        """What is known to be in use."""
+        return self.busy if self.busy is not None else sum(self.owners.values())
+
+    @property
+    def ours(self) -> float:
+        """By the load and its instrument."""
+        return sum(share for role, share in self.owners.items() if role != "others")
+
+
+@dataclass(frozen=True)
+class Tcp:
+    """One host's connections: shares of the time in which they had data in flight or to send, and of the whole window."""
+
+    busy_share: float
+    rwnd_of_busy: float
+    rwnd_of_window: float
+    sndbuf_of_busy: float
+    sndbuf_of_window: float
+    rtt_stretch: float | None
+    """Smoothed RTT over the smallest seen: a full queue shows here."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All of it. Times in seconds; `*_share` are shares."""
+
+    setting: Setting
+    elapsed_s: float
+    transactions: int
+    turns: float
+    """A transaction, with those of opening its connection if it opens one."""
+    errors_share: float
+    """Errors other than lock conflicts, a transaction."""
+    roles: dict[str, Role]
+    server_cpus: CpuSet
+    client_cpus: CpuSet
+    to_client: Way | None
+    to_server: Way | None
+    tcp: dict[str, Tcp]
+    """By host. Empty: unknown, as where connections come and go: a kernel tells only of those that are there at the end."""
+    retransmits: float | None
+    """A transaction, both hosts."""
+    retransmit_share: float | None
+    """Of the segments that carried this load, both directions."""
+    timeouts: float | None
+    """Retransmission timers that ran out, a transaction, both hosts. None: not counted."""
+    lock_waits: float | None
+    """A transaction."""
+    lock_s: float | None
+    """Waiting for row locks, a transaction; at most: one server counts whole milliseconds and cuts off the rest."""
+    fsyncs: float | None
+    """A transaction."""
+    commits: float | None
+    threads_running: float | None
+    """At the end of the windows, mean."""
+    semi_sync_wait_s: float | None = None
+    """One wait for a replica by the primary's own clock, mean; a group may wait as one. None: it counted none."""
+
+    @property
+    def cycle_s(self) -> float:
+        """In a closed loop: connections x elapsed / transactions."""
+        return self.setting.connections * self.elapsed_s / self.transactions
+
+    @property
+    def throughput(self) -> float:
+        return self.transactions / self.elapsed_s
+
+    def role(self, name: str) -> Role:
+        return self.roles.get(name, Role())
+
+    def thread_share(self, name: str) -> float:
+        """Of the time, that the busiest thread of a role was on a CPU."""
+        return self.role(name).busiest_s / self.elapsed_s
+
+    @property
+    def client_workers(self) -> int:
+        """Threads that serve connections: one a CPU. The engine's conductor sleeps meanwhile."""
+        return max(1, min(self.role("client").threads, len(self.setting.client_cpus)))
+
+    @property
+    def client_waited_share(self) -> float:
+        """Of the time, that a worker of the client was ready and had no CPU."""
+        return self.role("client").wait_s / (self.elapsed_s * self.client_workers)
+
+    @property
+    def ways(self) -> tuple[Way, ...]:
+        return tuple(way for way in (self.to_client, self.to_server) if way is not None)
+
+    @property
+    def cpu_sets(self) -> tuple[CpuSet, ...]:
+        """Each CPU once: where client and server share a host there is one set."""
+        if self.setting.client_cpus == self.setting.server_cpus:
+            return (self.server_cpus,)
+        return (self.server_cpus, self.client_cpus)
+
+    @property
+    def fsync_busy_share(self) -> float | None:
+        """Of the time, that one thread after the other would spend making writes durable."""
+        if self.fsyncs is None or self.setting.fsync_s is None:
+            return None
+        return self.fsyncs * self.throughput * self.setting.fsync_s
+
+
+def gather(trials: Sequence[Trial], setting: Setting) -> Evidence:
+    """Of good trials, at least one."""
+    good = [trial.measured for trial in trials if trial.measured is not None]
+    transactions = sum(m.transactions for m in good)
+    assert transactions > 0, "evidence needs a transaction"
+    elapsed_s = sum(m.elapsed_ns for m in good) / 1e9
+    roles = {name: found for name in ROLES if (found := _role(good, name)) is not None}
+    turns = sum(m.turns for m in good) / transactions + connect_turns([t.receipt for t in trials], setting.factors)
+    retransmits = _retransmits(trials)
+    to_client = link_way(trials, setting.factors, "to_client")
+    to_server = link_way(trials, setting.factors, "to_server")
+    lock_waits, lock_s = _locks(trials)
+    return Evidence(
+        setting=setting,
+        elapsed_s=elapsed_s,
+        transactions=transactions,
+        turns=turns,
+        errors_share=sum(n for m in good for code, n in m.errors.items() if code not in LOCK_CONFLICTS) / transactions,
+        roles=roles,
+        server_cpus=_cpu_set("server", trials, setting, _shares_of(roles, setting, "server", elapsed_s)),
+        client_cpus=_cpu_set("client", trials, setting, _shares_of(roles, setting, "client", elapsed_s)),
+        to_client=to_client,
+        to_server=to_server,
+        tcp={} if connects_each_time(setting.factors) else _tcp(trials),
+        retransmits=retransmits,
+        retransmit_share=_retransmit_share(retransmits, to_client, to_server),
+        timeouts=_timeouts(trials),
+        lock_waits=lock_waits,
+        lock_s=lock_s,
+        fsyncs=_growth(trials, "Innodb_data_fsyncs"),
+        commits=_growth(trials, "Handler_commit"),
+        threads_running=_threads_running(trials),
+        semi_sync_wait_s=_semi_sync_wait_s(trials),
+    )
+
+
+def _role(good: Sequence[Measured], name: str) -> Role | None:
+    records = [cpu for m in good for cpu in m.cpu if cpu.role == name]
+    if not records:
+        return None
+    return Role(
+        cpu_s=sum(cpu.cpu_ns for cpu in records) / 1e9,
+        wait_s=sum(cpu.runnable_wait_ns for cpu in records) / 1e9,
+        busiest_s=sum(cpu.busiest_thread_ns for cpu in records) / 1e9,
+        threads=max(cpu.threads for cpu in records),
+    )
+
+
+def _shares_of(roles: Mapping[str, Role], setting: Setting, host: str, elapsed_s: float) -> dict[str, float]:
+    """CPU time by role on one host, over elapsed time. The halves of a forwarder are counted as one: half on each host."""
+    one_host = setting.client_cpus == setting.server_cpus
+    shares = {host: roles[host].cpu_s / elapsed_s} if host in roles else {}
+    if one_host and "client" in roles:
+        shares["client"] = roles["client"].cpu_s / elapsed_s
+    if "forwarder" in roles:
+        shares["forwarder"] = roles["forwarder"].cpu_s / elapsed_s / 2
+    if "link" in roles:
+        shares["link"] = roles["link"].cpu_s / elapsed_s * _part_of_all(setting, host)
+    return shares
+
+
+def _part_of_all(setting: Setting, host: str) -> float:
+    """The emulator's threads may run anywhere: where nobody looked, they are taken to have been everywhere alike."""
+    here = setting.server_cpus if host == "server" else setting.client_cpus
+    every = set(setting.server_cpus) | set(setting.client_cpus)
+    return len(here) / len(every) if every else 0.0
+
+
+def _cpu_set(
+    name: Literal["server", "client"], trials: Sequence[Trial], setting: Setting, used: Mapping[str, float]
+) -> CpuSet:
+    cpus = setting.server_cpus if name == "server" else setting.client_cpus
+    number = max(len(cpus), 1)
+    owners = {role: cpu / number for role, cpu in used.items()}
+    windows = [trial.window for trial in trials if trial.window is not None]
+    seen = [w for w in windows if cpus and all(cpu in w.cpus_busy for cpu in cpus)]
+    if not seen:
+        others = _others_share(trials, setting.machine_cpus)
+        return CpuSet(name, number, None, owners | ({} if others is None else {"others": others}))
+    busy = sum(w.cpus_busy[cpu] for w in seen for cpu in cpus) / len(seen) / number
+    length_ns = sum(w.length_ns for w in seen)
+    if any(w.link_cpu_ns for w in seen):  # the windows know where its threads ran
+        owners["link"] = sum(w.link_cpu_ns.get(cpu, 0) for w in seen for cpu in cpus) / length_ns / number
+    looks = (
+        sum(w.looks_cpu_ns / max(len(w.cpus_busy), 1) for w in seen) / length_ns
+    )  # anywhere: taken to be on all alike
+    ours = sum(owners.values())
+    owners["others"] = max(0.0, busy - looks - ours)
+    return CpuSet(
+        name, number, min(max(busy, ours), 1.0), owners
+    )  # sampled ticks miss short wakes, our own clocks do not
+
+
+def _others_share(trials: Sequence[Trial], machine_cpus: int | None) -> float | None:
+    """Of a CPU, in other programs' hands: where no window says which, they are taken to have been on all alike."""
+    seen = [cpus for trial in trials if (cpus := others_in(trial)) is not None]
+    return sum(seen) / len(seen) / machine_cpus if seen and machine_cpus else None
+
+
+def _tcp(trials: Sequence[Trial]) -> dict[str, Tcp]:
+    found = {}
+    for host in ("client", "server"):
+        told = [
+            (record, trial.window.length_ns / 1e9)
+            for trial in trials
+            if trial.window is not None
+            for record in trial.window.tcp
+            if record.host == host and record.busy_ns is not None and record.connections
+        ]
+        if told:
+            found[host] = _limits(told)
+    return found
+
+
+def _limits(told: Sequence[tuple[TcpRecord, float]]) -> Tcp:
+    busy = sum(r.busy_ns or 0 for r, _ in told) / 1e9
+    rwnd = sum(r.rwnd_limited_ns or 0 for r, _ in told) / 1e9
+    sndbuf = sum(r.sndbuf_limited_ns or 0 for r, _ in told) / 1e9
+    window = sum(r.connections * length_s for r, length_s in told)
+    stretched = [r.rtt_p50_ns / r.min_rtt_ns for r, _ in told if r.min_rtt_ns]
+    return Tcp(
+        busy_share=busy / window,
+        rwnd_of_busy=rwnd / busy if busy else 0.0,
+        rwnd_of_window=rwnd / window,
+        sndbuf_of_busy=sndbuf / busy if busy else 0.0,
+        sndbuf_of_window=sndbuf / window,
+        rtt_stretch=sum(stretched) / len(stretched) if stretched else None,
+    )
+
+
+def _a_transaction(counted: Sequence[tuple[Trial, int]]) -> float | None:
+    """Of trials that have a count, over their own transactions: another trial's are none of theirs."""
+    transactions = sum(trial.measured.transactions for trial, _ in counted if trial.measured is not None)
+    return sum(count for _, count in counted) / transactions if transactions else None
+
+
+def _retransmits(trials: Sequence[Trial]) -> float | None:
+    return _a_transaction([(t, t.window.network[-1].retransmits) for t in trials if t.window and t.window.network])
+
+
+def _timeouts(trials: Sequence[Trial]) -> float | None:
+    return _a_transaction([(t, t.window.timeouts) for t in trials if t.window and t.window.timeouts is not None])
+
+
+def _retransmit_share(retransmits: float | None, *ways: Way | None) -> float | None:
+    sent = sum(way.segments for way in ways if way is not None)
+    return retransmits / sent if retransmits is not None and sent else None
+
+
+def _growth(trials: Sequence[Trial], name: str) -> float | None:
+    """Of a counter of the server, a transaction. None: it has no such counter."""
+    return _a_transaction([(t, t.window.server[name]) for t in trials if t.window and name in t.window.server])
+
+
+def _locks(trials: Sequence[Trial]) -> tuple[float | None, float | None]:
+    waits = _growth(trials, "Innodb_row_lock_waits")
+    time_ms = _growth(trials, "Innodb_row_lock_time")
+    if waits is None or time_ms is None:
+        return waits, None
+    return waits, (time_ms + waits) / 1e3
+
+
+def _threads_running(trials: Sequence[Trial]) -> float | None:
+    seen = [t.window.server["Threads_running"] for t in trials if t.window and "Threads_running" in t.window.server]
+    return sum(seen) / len(seen) if seen else None
+
+
+def _semi_sync_wait_s(trials: Sequence[Trial]) -> float | None:
+    waits = [number_in(trial.receipt, "replication", "window", "mean_wait_us") for trial in trials]
+    known = [wait / 1e6 for wait in waits if wait]
+    return sum(known) / len(known) if known else None

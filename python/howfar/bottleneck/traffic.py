@@ -1,0 +1,195 @@
+"""One direction of the way under load: what it carried against what its rate lets pass, and the series of one trial for the eye."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+from howfar.analysis.summary import NetworkSeries
+from howfar.bottleneck.ceilings import (
+    IP_TCP_BYTES,
+    MTU,
+    SEGMENT_HEADER_BYTES,
+    Carried,
+    Ceilings,
+    carried,
+    carried_payload,
+    ceilings,
+)
+from howfar.store.records import FactorValue, NetworkSample, Trial
+
+WayName = Literal["to_client", "to_server"]
+
+
+@dataclass(frozen=True)
+class Way:
+    """One direction of a link."""
+
+    name: WayName
+    rate_bps: float | None
+    """None: unshaped."""
+    ceilings: Ceilings | None
+    interface_bytes_per_s: float
+    """What it carried, as a card counts, which gives each segment its headers."""
+    offered_bytes_per_s: float
+    """What was sent into it: a full link's queue drops the rest."""
+    payload_bytes_per_s: float
+    wire_s: float | None
+    """Time on the wire, a transaction: framing in."""
+    used: float | None
+    """Share of the rate that is on the wire, framing in."""
+    segments: float
+    """A transaction."""
+    queue_bytes: float | None
+    """The most in the queue, mean over samples."""
+    counted: bool
+    """By an interface over the window; else reckoned from the protocol's bytes."""
+
+
+def link_way(trials: Sequence[Trial], factors: Mapping[str, FactorValue], name: WayName) -> Way | None:
+    """Over all of an arm's good trials. None: no link on this path, or its bytes are not known."""
+    linked = [trial for trial in trials if trial.measured is not None and trial.receipt.get("link")]
+    if not linked:
+        return None
+    counted = [trial for trial in linked if trial.window is not None and trial.window.network]
+    loads = [_counted(trial, name) for trial in counted]
+    if not counted:
+        if str(factors.get("compression", "off")) != "off":
+            return None  # the engine counts bytes before compression: what was on the wire is not known
+        loads = [_reckoned(trial, name) for trial in linked]
+    rate_bps, mtu = _rate(linked[-1].receipt, factors, name)
+    seconds = sum(load.seconds for load in loads)
+    transactions = sum(load.transactions for load in loads)
+    if not seconds or not transactions:
+        return None
+    interface = sum(load.carried.interface for load in loads)
+    wire = sum(load.carried.wire for load in loads)
+    segments = sum(load.segments for load in loads)
+    offered = wire * 8 / rate_bps / seconds if rate_bps else None
+    passed = (
+        1 / offered if offered and offered > 1 else 1.0
+    )  # no more than the rate: what was dropped on its queue was never on it
+    queues = [queue for load in loads for queue in load.queues]
+    return Way(
+        name=name,
+        rate_bps=rate_bps,
+        ceilings=ceilings(rate_bps, mtu) if rate_bps else None,
+        interface_bytes_per_s=interface * passed / seconds,
+        offered_bytes_per_s=interface / seconds,
+        payload_bytes_per_s=(interface - segments * SEGMENT_HEADER_BYTES) * passed / seconds,
+        wire_s=wire * passed * 8 / rate_bps / transactions if rate_bps else None,
+        used=offered * passed if offered is not None else None,
+        segments=segments / transactions,
+        queue_bytes=sum(queues) / len(queues) if queues else None,
+        counted=bool(counted),
+    )
+
+
+@dataclass(frozen=True)
+class _Load:
+    """One trial's bytes in one direction."""
+
+    carried: Carried
+    segments: float
+    seconds: float
+    transactions: float
+    queues: tuple[int, ...] = ()
+
+
+def _counted(trial: Trial, name: WayName) -> _Load:
+    assert trial.window is not None and trial.measured is not None, "counted trials have both"
+    last = trial.window.network[-1]
+    seconds, frames = last.at_ns / 1e9, _of(last, name, "packets")
+    queues = [getattr(sample, f"{name}_queue_bytes") for sample in trial.window.network]
+    return _Load(
+        carried=carried(_of(last, name, "bytes"), frames),
+        segments=frames,
+        seconds=seconds,
+        transactions=trial.measured.transactions * seconds / (trial.measured.elapsed_ns / 1e9),
+        queues=tuple(queue for queue in queues if queue is not None),
+    )
+
+
+def _reckoned(trial: Trial, name: WayName) -> _Load:
+    measured = trial.measured
+    assert measured is not None, "only of good trials"
+    payload = measured.bytes_to_client if name == "to_client" else measured.bytes_to_server
+    found = carried_payload(payload, measured.turns)
+    segments = payload / (MTU - IP_TCP_BYTES) + measured.turns / 2
+    return _Load(found, segments, measured.elapsed_ns / 1e9, measured.transactions)
+
+
+def _of(sample: NetworkSample, name: WayName, what: Literal["bytes", "packets"]) -> int:
+    return int(getattr(sample, f"{name}_{what}"))
+
+
+def _section(receipt: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
+    value: Any = receipt
+    for key in path:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value if isinstance(value, Mapping) else {}
+
+
+def _rate(receipt: Mapping[str, Any], factors: Mapping[str, FactorValue], name: WayName) -> tuple[float | None, int]:
+    """What was asked: by the receipt, which knows each direction, else by the cell."""
+    link = _section(receipt, "link")
+    asked = _section(link, "asked")
+    rate = _section(asked, name).get("rate_bps", asked.get("rate_bps", factors.get("rate_bps")))
+    mtu = link.get("mtu", MTU)
+    return (float(rate) if isinstance(rate, int | float) and rate else None), int(mtu) if mtu else MTU
+
+
+# ---------------------------------------------------------------- for the eye
+
+
+def network_series(trial: Trial, factors: Mapping[str, FactorValue]) -> NetworkSeries | None:
+    """Slices between the samples of one trial. None: it has none."""
+    window = trial.window
+    if window is None or not window.network:
+        return None
+    linked = bool(trial.receipt.get("link"))
+    rate_bps, mtu = _rate(trial.receipt, factors, "to_client") if linked else (None, MTU)
+    limits = ceilings(rate_bps, mtu) if rate_bps else None
+    seen = (_BEGIN, *window.network)
+    slices = [pair for pair in pairwise(seen) if pair[1].at_ns > pair[0].at_ns]
+    return NetworkSeries(
+        trial=trial.number,
+        at_s=tuple((before.at_ns + after.at_ns) / 2e9 for before, after in slices),
+        to_client_bytes_per_s=_speeds(slices, "to_client"),
+        to_server_bytes_per_s=_speeds(slices, "to_server"),
+        to_client_queue_bytes=_queues(slices, "to_client"),
+        to_server_queue_bytes=_queues(slices, "to_server"),
+        retransmits_per_s=tuple(
+            (after.retransmits - before.retransmits) * 1e9 / (after.at_ns - before.at_ns) for before, after in slices
+        ),
+        interface_ceiling_bytes_per_s=limits.interface if limits else None,
+        payload_ceiling_bytes_per_s=limits.payload if limits else None,
+    )
+
+
+_Slices = Sequence[tuple[NetworkSample, NetworkSample]]
+_BEGIN = NetworkSample(
+    at_ns=0,
+    to_server_bytes=0,
+    to_client_bytes=0,
+    to_server_packets=0,
+    to_client_packets=0,
+    to_server_queue_bytes=None,
+    to_client_queue_bytes=None,
+    retransmits=0,
+)
+"""Samples count from the beginning of the window."""
+
+
+def _speeds(slices: _Slices, name: WayName) -> tuple[float, ...]:
+    return tuple(
+        (_of(after, name, "bytes") - _of(before, name, "bytes")) * 1e9 / (after.at_ns - before.at_ns)
+        for before, after in slices
+    )
+
+
+def _queues(slices: _Slices, name: WayName) -> tuple[int, ...] | None:
+    found = [getattr(after, f"{name}_queue_bytes") for _, after in slices]
+    return None if any(queue is None for queue in found) else tuple(found)

@@ -1,0 +1,1 @@
+"""What can be asked: one folder an experiment, with its plan, its analysis and its report."""

@@ -1,0 +1,161 @@
+"""A fallback as it went: commits a second, the states of link and primary, and what the replica lacked. What is drawn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import altair as alt
+
+from howfar.analysis.summary import Summary
+from howfar.experiments.replication.findings import FallbackSeries, FallbackStory
+from howfar.experiments.replication.report.cost_chart import symlog_ticks
+from howfar.report import palette
+from howfar.report.charts import PHONE, Drawable, values
+
+ACKNOWLEDGED, WAITING, ALONE = "semi-synchronous", "nobody is answered", "asynchronous, unsaid"
+CARRIES, CUT, BACK = "carries", "cut", "carries again"
+COLOURS = {
+    ACKNOWLEDGED: palette.PARTS[1],
+    WAITING: palette.MUTED,
+    ALONE: palette.SERIES[5],
+    CARRIES: palette.PARTS[0],
+    CUT: palette.MORE[0],
+    BACK: palette.PARTS[0],
+}
+BESIDE = 140
+"""There is nothing beside this chart: it may be wider."""
+
+CONSTANT = 10
+"""Below so many a second the axis is straight, so that nothing at all has a place."""
+
+
+def drawn(summary: Summary) -> list[FallbackStory]:
+    stories = summary.replication.fallback if summary.replication else ()
+    return [story for story in stories if story.series is not None and story.series.commits_per_s]
+
+
+def chart(series: FallbackSeries, width: int) -> Drawable:
+    """Three panels over one time axis."""
+    width = width + BESIDE if width >= PHONE else width
+    end = end_s(series)
+    scale = alt.Scale(domain=[0, end], nice=False)
+    panels = [_commits(series, width, scale), _bands(series, width, scale, end)]
+    if behind := _behind(series, width, scale):
+        panels.append(behind)
+    return alt.vconcat(*panels, spacing=8).resolve_scale(color="independent")
+
+
+def _commits(series: FallbackSeries, width: int, scale: alt.Scale) -> Drawable:
+    rows = [{"at": index * series.slice_s, "tps": rate} for index, rate in enumerate(series.commits_per_s)]
+    most = max(series.commits_per_s)
+    x = alt.X("at:Q", scale=scale, axis=alt.Axis(labels=False, ticks=False, grid=False), title=None)
+    y = alt.Y(
+        "tps:Q",
+        scale=alt.Scale(type="symlog", constant=CONSTANT, domain=[0, most * 1.4], nice=False),
+        axis=alt.Axis(values=symlog_ticks(most), format=",d", **_extent(width)),
+        title="commits a second",
+    )
+    layers: list[Any] = []
+    if series.fell_s is not None:
+        shade = {"at": series.fell_s, "to": series.back_s if series.back_s is not None else end_s(series)}
+        layers.append(alt.Chart(values([shade])).mark_rect(color=palette.BAND).encode(x=x, x2="to:Q"))
+        said = shade | {"text": f"{series.unprotected:,} commits that no replica acknowledged"}
+        if width >= PHONE:
+            text = alt.Chart(values([said])).mark_text(align="left", dx=8, fontSize=13, color=palette.INK)
+            layers.append(text.encode(x=x, y=alt.value(100), text="text:N"))
+    line = alt.Chart(values(rows)).mark_line(interpolate="step-after", strokeWidth=1.6, color=palette.SERIES[0])
+    layers.append(line.encode(x=x, y=y))
+    return alt.layer(*layers).properties(width=width, height=190)
+
+
+def _extent(width: int) -> dict[str, Any]:
+    """So that the panels begin below each other."""
+    extent = 72 if width >= PHONE else 58
+    return {"minExtent": extent, "maxExtent": extent}
+
+
+def end_s(series: FallbackSeries) -> float:
+    """Of the trial: nobody may have been answered at its end."""
+    return max(len(series.commits_per_s) * series.slice_s, *series.at_s[-1:], 0.0)
+
+
+def phases(series: FallbackSeries) -> list[dict[str, Any]]:
+    """Of the link and of the primary, each from one moment to the next."""
+    end = end_s(series)
+    answered = series.fell_s if series.fell_s is not None else min(series.left_s + series.stall_s, end)
+    back = (series.back_s if series.back_s is not None else end) if series.fell_s is not None else answered
+    found = [
+        ("link", CARRIES, 0.0, series.left_s),
+        ("link", CUT, series.left_s, series.returned_s),
+        ("link", BACK, series.returned_s, end),
+        ("primary", ACKNOWLEDGED, 0.0, series.left_s),
+        ("primary", WAITING, series.left_s, answered),
+        ("primary", ALONE, answered, back),
+        ("primary", ACKNOWLEDGED, back, end),
+    ]
+    return [
+        {"row": row, "state": state, "at": low, "to": min(high, end), "middle": (low + min(high, end)) / 2}
+        for row, state, low, high in found
+        if min(high, end) > low
+    ]
+
+
+def _bands(series: FallbackSeries, width: int, scale: alt.Scale, end: float) -> Drawable:
+    rows = phases(series)
+    x = alt.X("at:Q", scale=scale, axis=alt.Axis(labels=False, ticks=False, grid=False, domain=False), title=None)
+    y = alt.Y(
+        "row:N",
+        sort=["link", "primary"],
+        title=None,
+        axis=alt.Axis(ticks=False, domain=False, labelPadding=6, **_extent(width)),
+    )
+    states = list(dict.fromkeys(row["state"] for row in rows))
+    colour = alt.Color(
+        "state:N", scale=alt.Scale(domain=states, range=[COLOURS[state] for state in states]), legend=None
+    )
+    named = [
+        row | {"text": text}
+        for row in rows
+        if (text := short_enough(row["state"], (row["to"] - row["at"]) * width / end))
+    ]
+    layers = [
+        alt.Chart(values(rows))
+        .mark_bar(size=20, stroke=palette.HALO, strokeWidth=1)
+        .encode(x=x, x2="to:Q", y=y, color=colour),
+        alt.Chart(values(named))
+        .mark_text(color=palette.ON_BAR, fontSize=11)
+        .encode(x=alt.X("middle:Q", scale=scale), y=y, text="text:N"),
+    ]
+    return alt.layer(*layers).properties(width=width, height=52)
+
+
+SHORTER = {ACKNOWLEDGED: "semi-sync", WAITING: "waits", ALONE: "asynchronous", BACK: "again"}
+
+
+def short_enough(state: str, pixels: float) -> str:
+    """The state, or a shorter word for it, or nothing, as there is room."""
+    return next((text for text in (state, SHORTER.get(state, state)) if len(text) * 6.2 + 4 < pixels), "")
+
+
+def _behind(series: FallbackSeries, width: int, scale: alt.Scale) -> Drawable | None:
+    """Gaps where the replica could not be asked."""
+    rows = [{"at": at, "behind": behind} for at, behind in zip(series.at_s, series.behind, strict=True)]
+    known = [behind for behind in series.behind if behind is not None]
+    if not known:
+        return None
+    return (
+        alt.Chart(values(rows))
+        .mark_line(interpolate="step-after", strokeWidth=1.4, color=palette.SERIES[3])
+        .encode(
+            x=alt.X(
+                "at:Q", scale=scale, axis=alt.Axis(grid=False, tickCount=8, format="d"), title="seconds of the trial"
+            ),
+            y=alt.Y(
+                "behind:Q",
+                scale=alt.Scale(type="symlog", constant=CONSTANT, domain=[0, max(known) * 1.3 + 1], nice=False),
+                axis=alt.Axis(values=symlog_ticks(max(known)), format=",d", **_extent(width)),
+                title="replica lacks",
+            ),
+        )
+        .properties(width=width, height=80)
+    )

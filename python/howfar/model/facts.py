@@ -1,0 +1,223 @@
+"""What the good trials of an arm say a transaction needs: processor time by who spent it, bytes, turns; and what the load could have.
+
+Sums over trials, so that a long trial weighs more. Nothing is modelled here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from howfar.analysis.facts_in import cpus_in, number_in
+from howfar.analysis.machine import others_in
+from howfar.plan.types import LOCAL_PATHS, ORDINARY
+from howfar.stats.estimate import Estimate
+from howfar.stats.intervals import mean_interval
+from howfar.store.records import Arm, ArmRole, FactorValue, Measured, Run, Trial, TrialStatus
+
+FULL_LINK = 0.9
+"""Of the rate that was asked, as the link counts bytes: from here on a link may be what everything else waits for."""
+
+
+@dataclass(frozen=True)
+class ArmFacts:
+    """One arm. Times in seconds and bytes are of one transaction, unless the name says otherwise."""
+
+    arm: Arm
+    threads: int
+    blocks: tuple[int, ...]
+    tps_by_block: dict[int, float]
+    tps: Estimate
+    cycle_s: float
+    turns: float
+    bytes_to_client: float
+    bytes_to_server: float
+    client_cpu_s: float
+    server_cpu_s: float
+    client_wait_s: float
+    server_wait_s: float
+    """Ready and waiting for a processor."""
+    link_client_cpus: float
+    link_server_cpus: float
+    """How many of each host's processors that was."""
+    client_cpus: int
+    server_cpus: int
+    client_others: float
+    server_others: float
+    """How many of them strangers took, the emulator not among these."""
+    client_busy: float | None
+    server_busy: float | None
+    """Of each host's processors, by the machine's own counters: the share that was busy. None: no trial says."""
+    shared_cpu: bool
+    """Client and server on the same processors."""
+    wire_to_client: float | None
+    wire_to_server: float | None
+    """As the link counted them, headers in; a trial's connects and prepares are among them."""
+    segments_to_client: float | None
+    segments_to_server: float | None
+    rtt_s: float
+    """At rest; 0: no link."""
+    way_s: float
+    """What of a ping over the link is hosts and emulator, not the delay that was asked: kernels, wakes."""
+    session: Mapping[str, Any]
+    valid: bool = True
+    """False: its limit says that these figures are about other programs or about errors."""
+
+    @property
+    def runnable_s(self) -> float:
+        """Both ends' waiting for a processor."""
+        return self.client_wait_s + self.server_wait_s
+
+    @property
+    def link_full(self) -> bool:
+        """One direction of the link carried nearly all that its rate lets through."""
+        most = max(self.wire_to_client or 0.0, self.wire_to_server or 0.0)
+        return self.rate_bps is not None and 8 * most * self.tps.value >= FULL_LINK * self.rate_bps
+
+    @property
+    def idle_s(self) -> float:
+        """Of a lone connection's cycle: when neither end worked or was ready to, beyond the statements' round trips. (With more
+        connections it means nothing: they work at the same time.)"""
+        return self.cycle_s - self.client_cpu_s - self.server_cpu_s - self.runnable_s - self.turns * self.rtt_s
+
+    def level(self, factor: str) -> FactorValue | None:
+        return self.arm.factors.get(factor, ORDINARY.get(factor))
+
+    @property
+    def rate_bps(self) -> float | None:
+        rate = self.arm.factors.get("rate_bps")
+        return float(rate) if isinstance(rate, int | float) else None
+
+    @property
+    def local(self) -> bool:
+        return self.arm.factors.get("path") in LOCAL_PATHS
+
+
+def arm_facts(run: Run) -> tuple[ArmFacts, ...]:
+    """Of every arm with a good trial that compares cells: not the duplicate, nor one made to confirm something."""
+    found = []
+    for arm in run.info.arms:
+        if arm.role in (ArmRole.BASELINE, ArmRole.CONTENDER):
+            trials = [trial for trial in run.trials if trial.arm == arm.name and _good(trial)]
+            if trials:
+                found.append(_facts(run, arm, trials))
+    return tuple(found)
+
+
+def _good(trial: Trial) -> bool:
+    return trial.status is TrialStatus.OK and trial.measured is not None and trial.measured.transactions > 0
+
+
+def _facts(run: Run, arm: Arm, trials: Sequence[Trial]) -> ArmFacts:
+    seen = [trial.measured for trial in trials if trial.measured is not None]
+    transactions = sum(each.transactions for each in seen)
+    elapsed_ns = sum(each.elapsed_ns for each in seen)
+    threads = int(arm.factors.get("threads", 1))
+    by_block = {trial.block: _tps(trial.measured) for trial in trials if trial.measured is not None}
+    places = _Places(run, arm)
+
+    def cpu(role: str) -> float:
+        return sum(use.cpu_ns for each in seen for use in each.cpu if use.role == role) / 1e9 / transactions
+
+    def waited(role: str) -> float:
+        return sum(use.runnable_wait_ns for each in seen for use in each.cpu if use.role == role) / 1e9 / transactions
+
+    def crossed(direction: str, name: str) -> float | None:
+        counted = [(trial, number_in(trial.receipt, "link", "counters", direction, name)) for trial in trials]
+        known = [(trial.measured, value) for trial, value in counted if value is not None and trial.measured]
+        passed = sum(each.transactions + each.warmup_transactions for each, _ in known)
+        return sum(value for _, value in known) / passed if passed else None
+
+    def typical(*path: str) -> float:
+        known = [value for trial in trials if (value := number_in(trial.receipt, *path)) is not None]
+        return median(known) / 1e9 if known else 0.0
+
+    return ArmFacts(
+        arm=arm,
+        threads=threads,
+        blocks=tuple(sorted(by_block)),
+        tps_by_block=by_block,
+        tps=mean_interval(list(by_block.values())),
+        cycle_s=threads * elapsed_ns / 1e9 / transactions,
+        turns=sum(each.turns for each in seen) / transactions,
+        bytes_to_client=sum(each.bytes_to_client for each in seen) / transactions,
+        bytes_to_server=sum(each.bytes_to_server for each in seen) / transactions,
+        client_cpu_s=cpu("client") + cpu("forwarder") / 2,
+        server_cpu_s=cpu("server") + cpu("forwarder") / 2,
+        client_wait_s=waited("client"),
+        server_wait_s=waited("server"),
+        link_client_cpus=places.emulator(trials, places.client),
+        link_server_cpus=places.emulator(trials, places.server),
+        client_cpus=places.count(places.client),
+        server_cpus=places.count(places.server),
+        client_others=places.others(trials, places.client),
+        server_others=places.others(trials, places.server),
+        client_busy=places.busy(trials, places.client),
+        server_busy=places.busy(trials, places.server),
+        shared_cpu=bool(places.client & places.server),
+        wire_to_client=crossed("to_client", "wire_bytes"),
+        wire_to_server=crossed("to_server", "wire_bytes"),
+        segments_to_client=crossed("to_client", "segments"),
+        segments_to_server=crossed("to_server", "segments"),
+        rtt_s=typical("link", "rtt_at_rest_ns", "p50") or float(arm.factors.get("rtt_ns", 0)) / 1e9,
+        way_s=2 * typical("link", "compensate_ns"),
+        session=next((s for trial in trials if isinstance(s := trial.receipt.get("session"), Mapping)), {}),
+    )
+
+
+class _Places:
+    """Which processors an arm's two ends had, and what was left of them."""
+
+    def __init__(self, run: Run, arm: Arm) -> None:
+        environment = run.info.environment
+        count = environment.get("cpu_count")
+        self.all = count if isinstance(count, int) and count > 0 else 1
+        self.server = frozenset(cpus_in(environment, "server_cpus"))
+        placement = arm.factors.get("placement", environment.get("placement"))
+        together = placement == "machines" and arm.factors.get("path") in LOCAL_PATHS
+        self.client = self.server if together else frozenset(cpus_in(environment, "client_cpus"))
+
+    def count(self, cpus: frozenset[int]) -> int:
+        """Half of the machine's, where a run does not say which a host has."""
+        return len(cpus) or max(self.all // 2, 1)
+
+    def others(self, trials: Sequence[Trial], cpus: frozenset[int]) -> float:
+        """What strangers took of these."""
+        return median(self._others(trial, trial.measured, cpus) for trial in trials if trial.measured)
+
+    def _others(self, trial: Trial, seen: Measured, cpus: frozenset[int]) -> float:
+        window = trial.window
+        if window is None or not cpus or not cpus <= window.cpus_busy.keys():
+            return (others_in(trial) or 0.0) * self.count(cpus) / self.all
+        roles = [role for role, own in (("client", self.client), ("server", self.server)) if cpus == own]
+        ours = sum(use.cpu_ns for use in seen.cpu if use.role in roles) / seen.elapsed_ns
+        link = sum(ns for cpu, ns in window.link_cpu_ns.items() if cpu in cpus) / window.length_ns
+        return max(sum(window.cpus_busy[cpu] for cpu in cpus) - ours - link, 0.0)
+
+    def busy(self, trials: Sequence[Trial], cpus: frozenset[int]) -> float | None:
+        """The share of their time that these worked, for whomever."""
+        windows = [trial.window for trial in trials if trial.window is not None]
+        found = [
+            sum(window.cpus_busy[cpu] for cpu in cpus) / len(cpus)
+            for window in windows
+            if cpus and cpus <= window.cpus_busy.keys()
+        ]
+        return median(found) if found else None
+
+    def emulator(self, trials: Sequence[Trial], cpus: frozenset[int]) -> float:
+        """What it took of these. Its threads run where there is room: as if evenly, where a run does not say."""
+        found = []
+        for trial in trials:
+            if trial.window is not None and trial.window.link_cpu_ns and cpus:
+                here = sum(ns for cpu, ns in trial.window.link_cpu_ns.items() if cpu in cpus)
+                found.append(here / trial.window.length_ns)
+            elif trial.measured is not None:
+                spent = sum(use.cpu_ns for use in trial.measured.cpu if use.role == "link")
+                found.append(spent / trial.measured.elapsed_ns * self.count(cpus) / self.all)
+        return median(found) if found else 0.0
+
+
+def _tps(seen: Measured) -> float:
+    return seen.transactions / (seen.elapsed_ns / 1e9)

@@ -1,0 +1,118 @@
+"""The fitted model at any settings: `answer`. `report/what_if.js` does the same arithmetic in the page; shared vectors
+(`tests/data/what_if_vectors.json`) hold the two together, so a change here is a change there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from howfar.analysis.findings import Resource, WhatIf, WhatIfAnswer, WhatIfCompression, WhatIfSettings
+from howfar.model.queueing import Point, Station, at, ceiling, knee, line, processors, solve
+from howfar.model.wire import carried_bytes, headed_bytes
+
+CLIENT_CPU, SERVER_CPU = Resource.CLIENT_CPU.value, Resource.SERVER_CPU.value
+TO_CLIENT, TO_SERVER = Resource.LINK_TO_CLIENT.value, Resource.LINK_TO_SERVER.value
+SHARED_CPU = "CPU of both"
+LATENCY = Resource.LATENCY.value
+PIECE_BYTES = 16_384
+"""`net_buffer_length` of both servers, as they come."""
+BUSY = 0.9
+"""A station is called the limit from this utilisation on; below, more connections would give more."""
+
+_NONE = WhatIfCompression(algorithm="off", ratio_to_client=1, ratio_to_server=1, client_byte_s=0, server_byte_s=0)
+
+
+@dataclass(frozen=True)
+class Network:
+    """The closed network of one base at one setting."""
+
+    delay_s: float
+    stations: tuple[Station, ...]
+
+    @property
+    def ceiling(self) -> float:
+        return ceiling(self.stations)
+
+    @property
+    def knee(self) -> float:
+        return knee(self.delay_s, self.stations)
+
+    def points(self, most: int) -> list[Point]:
+        return solve(self.delay_s, self.stations, most)
+
+
+def network(base: WhatIf, settings: WhatIfSettings) -> Network:
+    """Demands of a transaction at `settings`; what of `base` they do not name stays. What was not measured costs nothing here, so ask
+    `is_known` first."""
+    how = next((each for each in base.compression if each.algorithm == settings.compression), _NONE)
+    compressed, tls, each = settings.compression != "off", settings.tls, settings.connect_each
+    replies = [carried_bytes(m, how.ratio_to_client if compressed else None, tls) for m in base.replies_bytes]
+    requests = [carried_bytes(m, how.ratio_to_server if compressed else None, tls) for m in base.requests_bytes]
+    plain, carried = sum(base.replies_bytes) + sum(base.requests_bytes), sum(replies) + sum(requests)
+    turns, client_s, server_s = base.turns, base.client_cpu_s, base.server_cpu_s
+    client_s += plain * how.client_byte_s + (carried * (base.tls_byte_s or 0.0) if tls else 0.0)
+    server_s += plain * how.server_byte_s + (carried * (base.tls_byte_s or 0.0) if tls else 0.0)
+    if each:
+        turns += (base.connect_turns or 0.0) + ((base.tls_connect_turns or 0.0) if tls else 0.0)
+        client_s += (base.connect_client_s or 0.0) + ((base.tls_connect_client_s or 0.0) if tls else 0.0)
+        server_s += (base.connect_server_s or 0.0) + ((base.tls_connect_server_s or 0.0) if tls else 0.0)
+    stations, delay_s = _cpus(base, max(client_s, 0.0), max(server_s, 0.0))
+    if settings.rate_bps is not None:
+        for name, messages in ((TO_CLIENT, replies), (TO_SERVER, requests)):
+            stations.append(line(name, [headed_bytes(m) for m in messages], settings.rate_bps))
+        delay_s -= _sent_meanwhile_s(base, replies, max(server_s, 0.0), settings.rate_bps)
+    delay_s += base.think_s + turns * settings.rtt_s
+    return Network(max(delay_s, _overlap_most_s(stations)), tuple(stations))
+
+
+def is_known(base: WhatIf, tls: bool, connect_each: bool) -> bool:
+    """The run measured what this costs: only then is there an answer."""
+    costs: list[float | None] = [base.tls_byte_s] if tls else []
+    if connect_each:
+        costs += [base.connect_turns, base.connect_client_s, base.connect_server_s]
+        if tls:
+            costs += [base.tls_connect_turns, base.tls_connect_client_s, base.tls_connect_server_s]
+    return None not in costs
+
+
+def _sent_meanwhile_s(base: WhatIf, replies: Sequence[float], server_s: float, rate_bps: float) -> float:
+    """A server sends a long reply in pieces while it reads on: but for the first piece, link and server have it at the same time."""
+    total = sum(base.replies_bytes)
+    saved = 0.0
+    for message, carried in zip(base.replies_bytes, replies, strict=True):
+        if message > PIECE_BYTES:
+            both = min(8 * headed_bytes(carried) / rate_bps, server_s * message / total)
+            saved += (1 - PIECE_BYTES / message) * both
+    return saved
+
+
+def _overlap_most_s(stations: Sequence[Station]) -> float:
+    """However much goes on at the same time, a transaction takes as long as its longest part."""
+    demands = [station.demand_s for station in stations]
+    return max(demands) - sum(demands)
+
+
+def _cpus(base: WhatIf, client_s: float, server_s: float) -> tuple[list[Station], float]:
+    visits = max(base.turns, 1.0)
+    if base.shared_cpu:
+        both, delay_s = processors(SHARED_CPU, 2 * visits, client_s + server_s, base.server_cpus)
+        return [both], delay_s
+    client, client_delay_s = processors(CLIENT_CPU, visits, client_s, base.client_cpus)
+    server, server_delay_s = processors(SERVER_CPU, visits, server_s, base.server_cpus)
+    return [client, server], client_delay_s + server_delay_s
+
+
+def answer(base: WhatIf, settings: WhatIfSettings) -> WhatIfAnswer:
+    """Throughput, what limits it, the cycle and the knee."""
+    found = network(base, settings)
+    point = at(found.points(settings.threads), settings.threads)
+    return WhatIfAnswer(
+        tps=point.throughput, limits=limiting(point, found.stations), cycle_s=point.cycle_s, knee=found.knee
+    )
+
+
+def limiting(point: Point, stations: Sequence[Station]) -> str:
+    """The busiest station, or `latency` where none is near its ceiling."""
+    busiest = max(stations, key=lambda station: point.utilisation[station.name])
+    return busiest.name if point.utilisation[busiest.name] >= BUSY else LATENCY

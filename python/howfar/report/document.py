@@ -1,0 +1,156 @@
+"""A report as a value: what an experiment returns, and all that a renderer knows.
+
+An experiment makes blocks in the order of a reader's questions. The renderers (terminal, HTML, Markdown, CSV) lay blocks out and never
+ask which experiment made them. Text in blocks is plain: each renderer escapes and wraps it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Maker = Callable[[int], Any]
+"""Draws a chart for a plotting area of this width in pixels; returns an Altair chart, or None where there is nothing to draw."""
+
+
+@dataclass(frozen=True)
+class Heading:
+    """The title of the blocks that follow, up to the next heading."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Text:
+    """One paragraph. `quiet`: context that a reader may skip, printed smaller or dimmed."""
+
+    text: str
+    quiet: bool = False
+
+
+@dataclass(frozen=True)
+class Bullets:
+    """Sentences of equal rank, one a line."""
+
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Card:
+    """One large figure of the answer: whose it is, the figure, what it means, and lines of context."""
+
+    label: str
+    figure: str
+    meaning: str
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer in one or two sentences, with cards beside it where a renderer has room for them."""
+
+    text: str
+    cards: tuple[Card, ...] = ()
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One field of a table: a figure, and a second line such as its interval."""
+
+    text: str
+    below: str = ""
+
+
+@dataclass(frozen=True)
+class Column:
+    """The head of one column. `lower` is a second line of the head; `optional` columns are left out first where a page is narrow."""
+
+    head: str
+    lower: str = ""
+    left: bool = False
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table; the first column names the row. Notes are sentences below it. `main`: the table that carries the answer."""
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    notes: tuple[str, ...] = ()
+    main: bool = False
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A picture with a caption and its figures as a table. Renderers without pictures leave it out; the figures stand elsewhere.
+    `name` is unique in a document."""
+
+    name: str
+    title: str
+    caption: str
+    make: Maker = field(repr=False, compare=False)
+    data: Table | None = None
+
+
+@dataclass(frozen=True)
+class Warnings:
+    """Reasons to read the figures with care, one sentence each."""
+
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One thing to do, the figures that say so, and exact lines to type or write into a file."""
+
+    action: str
+    because: str
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Nested facts, such as a receipt. None reads "unknown"."""
+
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Code:
+    """Lines to be copied as they are."""
+
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Details:
+    """What the first screen leaves out: the terminal prints it with `--details`. On a page it is folded unless `open`."""
+
+    title: str
+    blocks: tuple[Block, ...]
+    open: bool = False
+
+
+Block = Heading | Text | Bullets | Answer | Table | Chart | Warnings | Advice | Facts | Code | Details
+
+
+@dataclass(frozen=True)
+class Document:
+    """The whole report. `records` are its cells for a spreadsheet: one mapping a line, the same keys meaning the same everywhere."""
+
+    title: str
+    blocks: tuple[Block, ...]
+    records: tuple[Mapping[str, object], ...] = ()
+
+
+def single(*heads: str) -> tuple[Column, ...]:
+    """Columns with a head of one line; the first names the row."""
+    return tuple(Column(head, left=not index) for index, head in enumerate(heads))
+
+
+def plain(*texts: str) -> tuple[Cell, ...]:
+    """A row of fields of one line."""
+    return tuple(Cell(text) for text in texts)

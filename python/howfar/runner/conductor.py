@@ -1,0 +1,199 @@
+"""The conductor: block after block, each arm once in random order, every trial committed before the next begins.
+
+It keeps nothing in mind that is not in the run file, so `conduct` on a new file and on an interrupted one are the same thing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from howfar.errors import LabError
+from howfar.lab.stage import Laboratory
+from howfar.plan.estimate import CONFIRMATION_BLOCKS, confirmation_ns
+from howfar.plan.types import Plan, restore_plan
+from howfar.runner.confirm import confirmation_lines, decide
+from howfar.runner.extension import Extension
+from howfar.runner.observer import Observer, Silent
+from howfar.runner.rule import Budget, Forecast, Standing, block_cost_ns, forecast, standing, why_stop
+from howfar.runner.schedule import VOIDS_IN_A_ROW, Place, blocks_done, places_left, voids_in_a_row
+from howfar.runner.surroundings import check_same, differences
+from howfar.runner.trial import Instruments, run_trial
+from howfar.store import events
+from howfar.store.parts import confirmation_part, plan_part
+from howfar.store.records import CONFIRMATION_BLOCK, Run, StopReason, Trial, TrialStatus
+from howfar.store.run_file import RunFile
+
+
+def conduct(
+    file: RunFile,
+    laboratory: Laboratory,
+    began_ns: int,
+    instruments: Instruments | None = None,
+    observer: Observer | None = None,
+    more: Extension | None = None,
+) -> StopReason:
+    """Measure until the plan's rule says enough; INTERRUPTED on Ctrl-C. `began_ns`: the command's start, monotonic.
+
+    `more` changes the plan of an existing run from now on. Raises LabError when one arm stays void, DiskFull when the run
+    file cannot grow, RunFileError when it was begun on another server or CPU; finished trials are in the file.
+    """
+    conductor = _Conductor(file, laboratory, began_ns, instruments or Instruments(), observer or Silent())
+    if not file.is_new:
+        conductor.go_on(more or Extension())
+    try:
+        stop = conductor.run()
+    except KeyboardInterrupt:
+        stop = StopReason.INTERRUPTED
+    file.set_stop(stop)
+    conductor.observer.stopped(stop)
+    return stop
+
+
+class _Conductor:
+    def __init__(
+        self, file: RunFile, laboratory: Laboratory, began_ns: int, instruments: Instruments, observer: Observer
+    ) -> None:
+        run = file.read()
+        self.file = file
+        self.laboratory = laboratory
+        self.instruments = instruments
+        self.observer = observer
+        self.info = run.info
+        self.arms = {arm.name: arm for arm in run.info.arms}
+        self.plan = restore_plan(run.info.plan)
+        self.trials: list[Trial] = list(run.trials)
+        self.began_ns = began_ns
+        self.used_before_ns = sum(trial.ended_unix_ns - trial.started_unix_ns for trial in run.trials)
+        self.found = run
+        self.confirming = events.confirmation(run.events)
+        self.more = Extension()
+
+    def go_on(self, more: Extension) -> None:
+        """Enter the break, and what is not as before, in the file. Raises RunFileError."""
+        now = self.laboratory.environment() | self.instruments.facts()
+        check_same(self.found, self.laboratory, now)
+        differs = differences(self.info.environment, now)
+        trial = len(self.trials)
+        happened = [events.resumed(trial, now, differs)]
+        self.more, before = more, self.plan
+        done = blocks_done(self._run(), before.timing.target_half_width)
+        timing = more.applied(before.timing, self.used_before_ns, done)
+        self.plan = before.model_copy(update={"timing": timing})
+        if timing != before.timing:
+            happened.append(events.extended(trial, _changed(before, self.plan), _changed(self.plan, before)))
+        self.file.go_on(happened, self.plan.model_dump(mode="json"))
+        self.observer.resumed(differs)
+
+    def run(self) -> StopReason:
+        """The plan's blocks, then the confirmation; one that was cut off goes on before anything else."""
+        now = self._standing(blocks_done(self._run(), self.plan.timing.target_half_width))
+        self.observer.begun(plan_part(self._run()), self.plan, now, self._forecast(now))
+        if self.confirming is not None and not self.confirming.ended:
+            self._confirm()
+            if not self.more.measures_on:
+                return self.confirming.stop
+        ended = self.found.stop if self.more.only_confirms else None
+        stop = ended or self._run_plan(now)
+        if self.plan.timing.confirm and self.confirming is None:
+            arms = decide(self.file, stop)
+            self.info = self.info.model_copy(update={"arms": (*self.info.arms, *arms)})
+            self.arms |= {arm.name: arm for arm in arms}
+            self._confirm()
+        return stop
+
+    def _confirm(self) -> None:
+        self.observer.confirming(confirmation_lines(self.file.read()))
+        blocks, why = self._run_confirmation()
+        self.file.happened(events.confirmed(blocks, why))
+        self.confirming = events.confirmation(self.file.read().events)
+
+    def _run_confirmation(self) -> tuple[int, str]:
+        """How many blocks were measured, and why no more."""
+        pairs = confirmation_part(self._run()).info.arms
+        if not pairs:
+            return 0, events.CONFIRMED_NOTHING
+        target = self.plan.timing.target_half_width
+        for number in range(CONFIRMATION_BLOCKS):
+            while places := list(places_left(self._run(), CONFIRMATION_BLOCK + number, target)):
+                if Budget(self.plan.timing.time_budget_ns).is_over(self._used_ns()):
+                    return number, events.CONFIRMED_TIME
+                trials = len(places) + (CONFIRMATION_BLOCKS - number - 1) * len(pairs)
+                self._run_place(places[0], Forecast(CONFIRMATION_BLOCKS, block_cost_ns(self.plan, trials, self.trials)))
+        return CONFIRMATION_BLOCKS, events.CONFIRMED_COMPLETE
+
+    def _run_plan(self, now: Standing) -> StopReason:
+        timing = self.plan.timing
+        while True:
+            stop = why_stop(timing, now, self._spoken_for_ns(), self._block_ns(now))
+            if stop is not None:
+                return stop
+            if not self._run_block(now):
+                return StopReason.TIME
+            now = self._standing(now.blocks + 1)
+            self.observer.block_ended(now, self._forecast(now))
+
+    def _run_block(self, now: Standing) -> bool:
+        """Measure what is left of a block; False: the time budget ended first."""
+        while True:
+            # Asked anew after each trial: a void one leaves its place to be tried again, at once.
+            place = next(places_left(self._run(), now.blocks, self.plan.timing.target_half_width), None)
+            if place is None:
+                return True
+            if self.trials and Budget(self.plan.timing.time_budget_ns).is_over(self._spoken_for_ns()):
+                return False
+            self._run_place(place, self._forecast(now))
+            self._check_goes_well(self.trials[-1])
+
+    def _run_place(self, place: Place, ahead: Forecast) -> None:
+        self.observer.trial_started(place, ahead)
+        trial = run_trial(
+            len(self.trials),
+            place,
+            self.arms[place.arm],
+            self.plan,
+            self.info.seed,
+            self.laboratory,
+            self.instruments,
+            self.observer.engine_event,
+        )
+        self.file.append_trial(trial)
+        self.trials.append(trial)
+        self.observer.trial_ended(trial)
+
+    def _check_goes_well(self, trial: Trial) -> None:
+        """Of the plan's arms only: a confirmation that cannot be measured takes nothing from the run. Raises LabError."""
+        voids = voids_in_a_row(self.trials, trial.arm)
+        if voids >= VOIDS_IN_A_ROW:
+            raise LabError(
+                f"{trial.arm}: {voids} trials in a row were void, the last because: {trial.void_reason}",
+                f"`howfar report {self.file.path}` shows the {len(self.trials)} trials so far."
+                f" Mend the cause, then `howfar resume {self.file.path}`.",
+            )
+
+    def _run(self) -> Run:
+        return Run(info=self.info, trials=tuple(self.trials), stop=None)
+
+    def _standing(self, blocks: int) -> Standing:
+        return standing(plan_part(self._run()), blocks, self.plan.timing.target_half_width)
+
+    def _used_ns(self) -> int:
+        return self.used_before_ns + self.instruments.monotonic_ns() - self.began_ns
+
+    def _spoken_for_ns(self) -> int:
+        """What is used, and what is kept free for a confirmation."""
+        trial_ns = block_cost_ns(self.plan, 1, self.trials)
+        return self._used_ns() + (0 if self.confirming else confirmation_ns(self.plan, trial_ns))
+
+    def _block_ns(self, now: Standing) -> int:
+        return block_cost_ns(self.plan, now.places, self.trials)
+
+    def _forecast(self, now: Standing) -> Forecast:
+        here = [trial for trial in self.trials if trial.block == now.blocks]
+        done = sum(trial.status is TrialStatus.OK for trial in here) / now.places
+        return forecast(self.plan.timing, now, done, self._spoken_for_ns(), self._block_ns(now))
+
+
+def _changed(plan: Plan, other: Plan) -> dict[str, Any]:
+    """The timing of `plan` where it is not that of `other`."""
+    mine, theirs = plan.timing.model_dump(mode="json"), other.timing.model_dump(mode="json")
+    return {key: value for key, value in mine.items() if value != theirs[key]}

@@ -1,0 +1,186 @@
+"""One crash: a load on a proven pair, the fault at its moment, the replica promoted, and the clients' log held against it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pymysql.cursors import Cursor
+
+from howfar.engine.acknowledged import Fate, KeyLog
+from howfar.engine.inserts import TABLE
+from howfar.engine.messages import LoadJob
+from howfar.engine.process import Event, Launcher, LoadOutcome
+from howfar.errors import LabError
+from howfar.experiments.crash.accounting import Keys
+from howfar.lab.replication import Pair
+from howfar.lab.replication.lag import LagSample, LagWatch, watch_lag
+from howfar.lab.replication.member import Member
+from howfar.lab.replication.promote import promote
+from howfar.lab.replication.proof import Snapshot, latency_violation, violations, window_facts
+from howfar.plan.tolerance import rtt_tolerance_ns
+from howfar.runner.fault.breaks import BREAKS, Broken, break_pair, mend
+from howfar.runner.fault.crash_record import Before, Survivor, crash_record
+from howfar.runner.fault.under_load import Measure, UnderLoad, logged, watch_keys
+from howfar.store.records import CrashRecord
+
+_BEYOND_NS = 20_000_000_000
+"""So much longer the load would go on after the fault, if its server did not die."""
+_QUIET_S, _QUIET_RTTS = 0.3, 4
+"""When nothing has come for so long after the primary's death, nothing will."""
+_ARRIVED_S = 60.0
+_POLL_S = 0.01
+_KEYS_S = 120.0
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What a trial with a fault is made on."""
+
+    pair: Pair
+    launcher: Launcher
+    """The clients'."""
+    rtt_ns: int
+    """To the replica, at rest."""
+    measure: Measure
+    on_event: Callable[[Event], None]
+
+    @property
+    def logs(self) -> Path:
+        """A directory for logs that goes with the pair, and is there when its primary has died."""
+        return self.pair.primary.server.socket.parent
+
+
+@dataclass
+class Crashed:
+    """What came of it."""
+
+    record: CrashRecord
+    outcome: LoadOutcome
+    receipt: dict[str, Any]
+    """What was proven before the fault, and how it was done."""
+
+
+def run_crash(ground: Ground, job: LoadJob, fault: str, after_ns: int) -> Crashed:
+    """The fault comes `after_ns` after the beginning of the measured window. Raises LabError, EngineError when no account can be made,
+    as where semi-synchronous replication had fallen back before, or nobody can take over."""
+    pair, done = ground.pair, BREAKS[fault]
+    mortal = job.model_copy(update={"observe": ()})  # CPU time is read at the end, and the server has none then
+    wanted = logged(mortal, ground.logs / "keys", after_ns + done.failover_ns + _BEYOND_NS)
+    load = UnderLoad(wanted, ground.logs / "keys", kill=pair.primary.server.kill)
+    with ExitStack() as ledger:
+        watcher = watch_keys(wanted, ground.logs / "seen", ground.launcher, ledger)
+        begun = pair.snapshot()
+        lag = watch_lag(pair, beats=not pair.asked.semi_sync)  # it would be one more commit that others wait behind
+        ledger.callback(lag.finish)
+        ledger.callback(load.abandon)
+        load.start(ground.measure, ground.launcher, ground.on_event)
+        load.await_window()
+        load.pause_until(after_ns)
+        had = [
+            _has(pair, replica) for replica in pair.replicas
+        ]  # before the primary: what comes meanwhile is not taken off
+        last = pair.snapshot()
+        if unlike := violations(pair.asked, begun, last):
+            raise LabError("replication was not what was asked before the fault: " + "; ".join(unlike))
+        ledger.callback(mend, pair, done)
+        broken = break_pair(
+            pair, done, partial(load.pause, until="the primary, which lived on after the fault, was killed")
+        )
+        outcome = load.finish()
+        seen, watched = watcher.finish()
+        samples = _before(lag, broken)
+        survivor = _take_over(pair)
+    before = Before(
+        window_ns=load.began_ns,
+        behind=min((pair.verbs.positions.lacking(last.position, applied) for _, applied in had), default=None),
+        unreceived=min((pair.verbs.positions.lacking(last.position, received) for received, _ in had), default=None),
+        heartbeat_ns=samples[-1].heartbeat_ns if samples else None,
+        rtt_ns=ground.rtt_ns,
+    )
+    told = load.keys()
+    check_waited(ground, told, broken.fault_ns)
+    record = crash_record(fault, broken, before, told, seen, watched.elapsed_ns // max(watched.polls, 1), survivor)
+    return Crashed(record, outcome, receipt(pair, begun, last) | {"fault": asdict(done)})
+
+
+def check_waited(ground: Ground, told: KeyLog, until_ns: int) -> None:
+    """Counters can lie, and no packet is faster than the line. Raises LabError."""
+    records = told.records[
+        (told.records["fate"] == Fate.ACKNOWLEDGED) & (told.records["ended_ns"] < until_ns - told.origin_ns)
+    ]
+    if not len(records):
+        raise LabError("no commit was acknowledged before the fault", "Is the machine overloaded?")
+    p50_ns = int(np.median(records["ended_ns"] - records["sent_ns"]))
+    if too_fast := latency_violation(ground.pair.asked, p50_ns, int(ground.rtt_ns - rtt_tolerance_ns(ground.rtt_ns))):
+        raise LabError(too_fast)
+
+
+def receipt(pair: Pair, begun: Snapshot, last: Snapshot) -> dict[str, Any]:
+    """As that of a trial in which nothing breaks; its window ends right before the fault."""
+    facts = {name: value for name, value in pair.facts.items() if name != "proof"}
+    return facts | {"window": window_facts(begun, last)}
+
+
+def _before(lag: LagWatch, broken: Broken) -> list[LagSample]:
+    return [sample for sample in lag.finish() if sample.at_ns <= broken.fault_ns]
+
+
+def _take_over(pair: Pair) -> Survivor:
+    """The replica that has most, once all that was on its way has come. Raises LabError."""
+    for replica in pair.replicas:
+        await_arrived(pair, replica)
+    best = most_advanced(pair)
+    promoted = promote(best)
+    return Survivor(best.name, keys_of(best), promoted.took_ns, promoted.unapplied)
+
+
+def await_arrived(pair: Pair, replica: Member) -> None:
+    """What a dead primary's kernel still delivers comes within round trips; then its end does, or nothing. Raises LabError."""
+    quiet_s = _QUIET_S + _QUIET_RTTS * max((wire.link.asked.rtt_ns for wire in pair.wires), default=0) / 1e9
+    deadline = time.monotonic() + _ARRIVED_S
+    received, since = "", time.monotonic()
+    while time.monotonic() < deadline:
+        state = replica.replica_state()
+        if state is None or state.receiving != "Yes":
+            return
+        if state.received != received:
+            received, since = state.received, time.monotonic()
+        elif time.monotonic() - since > quiet_s:
+            return
+        time.sleep(_POLL_S)
+    raise LabError(f"{replica.name} went on receiving for {_ARRIVED_S:.0f} s after its primary had died")
+
+
+def most_advanced(pair: Pair) -> Member:
+    """Of several replicas the one that lacks least of the others."""
+    received = {replica.name: _received(replica) for replica in pair.replicas}
+
+    def lacks(replica: Member) -> int:
+        return sum(pair.verbs.positions.lacking(other, received[replica.name]) for other in received.values())
+
+    return min(pair.replicas, key=lacks)
+
+
+def _has(pair: Pair, replica: Member) -> tuple[str, str]:
+    """Received and applied."""
+    return _received(replica), replica.position(pair.verbs.applied_sql)
+
+
+def _received(replica: Member) -> str:
+    state = replica.replica_state()
+    return "" if state is None else state.received
+
+
+def keys_of(member: Member) -> Keys:
+    """Of all rows. Raises LabError."""
+    with member.server.session(_KEYS_S) as connection, connection.cursor(Cursor) as cursor:
+        cursor.execute(f"SELECT id FROM {TABLE}")
+        rows: Sequence[tuple[int]] = cursor.fetchall()
+    return np.fromiter((row[0] for row in rows), np.int64, len(rows))

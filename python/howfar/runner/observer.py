@@ -1,0 +1,64 @@
+"""Who watches a run while it goes on: the seam between the conductor and whatever shows its progress."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from howfar.engine.process import Event
+from howfar.plan.types import Plan
+from howfar.runner.rule import Forecast, Standing
+from howfar.runner.schedule import Place
+from howfar.store.records import Run, StopReason, Trial
+
+
+class Observer(Protocol):
+    """Told, never asked."""
+
+    def resumed(self, differs: Sequence[str]) -> None:
+        """`differs`: what is not as when the run was begun, in words. Before `begun`."""
+        ...
+
+    def begun(self, run: Run, plan: Plan, standing: Standing, forecast: Forecast) -> None: ...
+
+    def trial_started(self, place: Place, forecast: Forecast) -> None: ...
+
+    def engine_event(self, event: Event) -> None: ...
+
+    def trial_ended(self, trial: Trial) -> None: ...
+
+    def block_ended(self, standing: Standing, forecast: Forecast) -> None: ...
+
+    def confirming(self, lines: Sequence[str]) -> None:
+        """The plan's blocks are done; limits are put to the test. `lines`: which, by changing what."""
+        ...
+
+    def stopped(self, stop: StopReason) -> None: ...
+
+
+class Silent:
+    """Nobody watches."""
+
+    def resumed(self, differs: Sequence[str]) -> None:
+        pass
+
+    def begun(self, run: Run, plan: Plan, standing: Standing, forecast: Forecast) -> None:
+        pass
+
+    def trial_started(self, place: Place, forecast: Forecast) -> None:
+        pass
+
+    def engine_event(self, event: Event) -> None:
+        pass
+
+    def trial_ended(self, trial: Trial) -> None:
+        pass
+
+    def block_ended(self, standing: Standing, forecast: Forecast) -> None:
+        pass
+
+    def confirming(self, lines: Sequence[str]) -> None:
+        pass
+
+    def stopped(self, stop: StopReason) -> None:
+        pass

@@ -1,0 +1,158 @@
+"""The stopping rule, pure: when is it enough? Never on a p value; only on interval width, time, or the cap on blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from howfar.analysis.plateau import resting
+from howfar.analysis.trials import rate_unit, trial_table
+from howfar.plan.estimate import CONFIRMATION_BLOCKS, NEW_LINK_NS, REPORT_NS, trial_cost_ns
+from howfar.plan.types import Plan, Timing, breaks
+from howfar.stats.estimate import Estimate
+from howfar.stats.intervals import blocks_needed, half_width, judge_ratio
+from howfar.store.records import ArmRole, Run, StopReason, Trial
+
+
+@dataclass(frozen=True)
+class ArmStanding:
+    """One arm so far."""
+
+    arm: str
+    role: ArmRole
+    rate: float | None
+    """Median of its good trials; queries a second, or pages."""
+    ratio: Estimate | None
+    """Over the baseline; None: no common block yet, or the baseline itself."""
+    half_width: float | None
+    """Of the ratio's interval, as a share; None: no interval yet."""
+    blocks_needed: int | None
+    """Until the target is reached at the present scatter; None: unknown or out of reach."""
+    blocks: int = 0
+    """In which it was measured, and the baseline too."""
+    rests: bool = False
+    """Deep on a plateau: not measured in the next block. See `analysis/plateau.py`."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A run so far: what the live table shows and the rule decides on."""
+
+    arms: tuple[ArmStanding, ...]
+    blocks: int
+
+    def narrow_enough(self, target: float) -> bool:
+        """Every headline ratio and the A/A arm have an interval at most that wide, those of arms that rest included."""
+        compared = [arm for arm in self.arms if arm.role is not ArmRole.BASELINE]
+        return bool(compared) and all(arm.half_width is not None and arm.half_width <= target for arm in compared)
+
+    @property
+    def places(self) -> int:
+        """Trials of the next block."""
+        return sum(not arm.rests for arm in self.arms)
+
+    def blocks_expected(self, timing: Timing) -> int:
+        """Blocks in all, by the present scatter, before the time budget is thought of."""
+        compared = [arm for arm in self.arms if arm.role is not ArmRole.BASELINE]
+        if not compared or any(arm.blocks_needed is None for arm in compared):
+            return timing.max_blocks
+        most = max((arm.blocks_needed or 0 for arm in compared if not arm.rests), default=0)
+        # What rests and is wide yet is measured again when all else is done.
+        after = max((max((arm.blocks_needed or 0) - arm.blocks, 0) for arm in compared if arm.rests), default=0)
+        return min(timing.max_blocks, max(timing.min_blocks, most + after))
+
+
+def standing(run: Run, blocks: int, target: float) -> Standing:
+    """Where a run stands after `blocks` blocks."""
+    table = trial_table(run)
+    baseline = table.baseline
+    rest = resting(run, blocks, target)
+    _, rate_of = rate_unit(run)
+    arms = []
+    for arm in run.info.arms:
+        rates = [rate for rate in (rate_of(measured) for measured in table.measured(arm.name)) if rate]
+        ratios = (
+            []
+            if baseline is None or arm.name == baseline.name
+            else table.block_ratios(arm.name, baseline.name, rate_of)
+        )
+        judged = judge_ratio(ratios) if ratios else None
+        if breaks(arm.factors):
+            judged = None  # crashes are counted, block by block: no width says when they are enough
+        needed = None if judged is None or judged.sd_log is None else blocks_needed(judged.sd_log, target)
+        arms.append(
+            ArmStanding(
+                arm=arm.name,
+                role=arm.role,
+                rate=median(rates) if rates else None,
+                ratio=None if judged is None else judged.quoted,
+                half_width=None if judged is None else half_width(judged.quoted),
+                blocks_needed=needed,
+                blocks=len(ratios),
+                rests=arm.name in rest,
+            )
+        )
+    return Standing(tuple(arms), blocks)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The time of a whole command. `used` counts from its start and includes what earlier sessions of the run measured."""
+
+    total_ns: int
+
+    @property
+    def measuring_ns(self) -> int:
+        """What is left when the report's time is kept free."""
+        return self.total_ns - min(REPORT_NS, self.total_ns // 10)
+
+    def is_over(self, used_ns: int) -> bool:
+        return used_ns >= self.measuring_ns
+
+    def allows(self, used_ns: int, more_ns: int) -> bool:
+        return used_ns + more_ns <= self.measuring_ns
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a run will probably come to: by its scatter, its time budget or the cap on blocks, whichever ends it first."""
+
+    blocks: int
+    """In all, those done included."""
+    left_ns: int
+    """Until the last of them is measured."""
+
+
+def forecast(timing: Timing, now: Standing, done_here: float, used_ns: int, block_ns: int) -> Forecast:
+    """`done_here`: the share of the present block that is measured. Asks as `why_stop` will."""
+    left_ns = Budget(timing.time_budget_ns).measuring_ns - used_ns
+    fitting = max(int(left_ns / max(block_ns, 1) + done_here), 0)
+    # A block that has begun is ended, and so is the first.
+    allowed = now.blocks + max(fitting, 1 if done_here or not now.blocks else 0)
+    blocks = min(max(now.blocks_expected(timing), now.blocks), allowed)
+    return Forecast(blocks, max(int((blocks - now.blocks - done_here) * block_ns), 0))
+
+
+def block_cost_ns(plan: Plan, places: int, trials: Sequence[Trial]) -> int:
+    """Forecast of so many trials: the median of those so far each, or the plan's own figures before any."""
+    taken = [trial.ended_unix_ns - trial.started_unix_ns for trial in trials]
+    trial_ns = int(median(taken)) if taken else trial_cost_ns(plan)
+    return places * max(trial_ns, 0)
+
+
+def confirmation_cost_ns(plan: Plan, arms: Sequence[str], trials: Sequence[Trial]) -> int:
+    """Forecast of confirming the limits of these arms in a laboratory just opened: no link is calibrated yet."""
+    of_arms = ([trial for trial in trials if trial.arm == arm] for arm in arms)
+    return sum(block_cost_ns(plan, 2 * CONFIRMATION_BLOCKS, own) + 2 * NEW_LINK_NS for own in of_arms)
+
+
+def why_stop(timing: Timing, now: Standing, used_ns: int, next_block_ns: int) -> StopReason | None:
+    """Asked after each block. None: one more block. The first block is never refused for time."""
+    if now.blocks >= timing.min_blocks and now.narrow_enough(timing.target_half_width):
+        return StopReason.WIDTH
+    if now.blocks >= timing.max_blocks:
+        return StopReason.BLOCKS
+    if now.blocks >= 1 and not Budget(timing.time_budget_ns).allows(used_ns, next_block_ns):
+        return StopReason.TIME
+    return None

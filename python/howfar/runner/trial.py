@@ -1,0 +1,213 @@
+"""One trial: stage the path, run the load, ask what was obtained. Whatever fails on the way makes it void, with the reason."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from howfar.engine.messages import Finished, LoadJob, Measuring, PageJob
+from howfar.engine.process import Event, Launcher, LoadOutcome, run_load
+from howfar.errors import EngineError, LabError
+from howfar.lab.stage import Laboratory, Stage, WindowWatch
+from howfar.plan.cells import stream_seed
+from howfar.plan.types import Plan, breaks
+from howfar.runner.fault.crash import Ground, run_crash
+from howfar.runner.fault.fallback import run_fallback
+from howfar.runner.fault.moments import fault_after_ns
+from howfar.runner.jobs import commits_each, job_of
+from howfar.runner.outcome import load_facts, measured, not_as_asked, page_facts
+from howfar.runner.pages_asked import PageAsked, page_asked
+from howfar.runner.schedule import Place
+from howfar.store.records import (
+    Arm,
+    CrashRecord,
+    FallbackRecord,
+    MachineLoad,
+    Measured,
+    Trial,
+    TrialStatus,
+    Window,
+)
+
+REASON_KEPT = 500
+"""Characters of a void trial's reason; enough for a message, too few for a log."""
+
+
+class Watch(Protocol):
+    """Watches the machine from its making until asked."""
+
+    def finish(self) -> MachineLoad: ...
+
+
+Measure = Callable[[LoadJob | PageJob, Launcher, Callable[[Event], None]], LoadOutcome]
+"""Runs a load or page job. Raises EngineError."""
+
+
+def _no_watch() -> Watch | None:
+    return None
+
+
+def _no_facts() -> dict[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True)
+class Instruments:
+    """What touches the engine and the clocks; the real ones by default."""
+
+    measure: Measure = run_load
+    watch: Callable[[], Watch | None] = _no_watch
+    facts: Callable[[], dict[str, Any]] = _no_facts
+    """Of the programs and the boot, for the run file."""
+    monotonic_ns: Callable[[], int] = time.monotonic_ns
+    unix_ns: Callable[[], int] = time.time_ns
+
+
+@dataclass
+class _Seen:
+    """What a trial has gathered when it ends, well or not."""
+
+    measured: Measured | None = None
+    receipt: dict[str, Any] = field(default_factory=dict)
+    load: MachineLoad | None = None
+    window: Window | None = None
+    fault: CrashRecord | FallbackRecord | None = None
+    void_reason: str | None = None
+
+
+def run_trial(
+    number: int,
+    place: Place,
+    arm: Arm,
+    plan: Plan,
+    seed: int,
+    laboratory: Laboratory,
+    instruments: Instruments,
+    on_event: Callable[[Event], None],
+) -> Trial:
+    """Measure one arm once. LabError and EngineError make the trial void; every other error is the caller's."""
+    started = instruments.unix_ns()
+    seen = _Seen()
+    try:
+        with laboratory.stage(arm.factors) as stage:
+            job = job_of(plan, arm, stage, stream_seed(seed, place.block))
+            if breaks(arm.factors):
+                assert isinstance(job, LoadJob), "a plan with a fault is of single-row inserts"
+                after_ns = fault_after_ns(seed, place.block, place.attempt, arm.name, plan.timing.measure_ns)
+                _break(job, str(arm.factors["fault"]), after_ns, stage, instruments, on_event, seen)
+            else:
+                _measure(job, stage, instruments, on_event, seen, commits_each(plan), page_asked(plan, arm))
+    except (LabError, EngineError) as error:
+        seen.void_reason = error.message
+    return Trial(
+        number=number,
+        block=place.block,
+        position=place.position,
+        attempt=place.attempt,
+        arm=arm.name,
+        status=TrialStatus.OK if seen.void_reason is None else TrialStatus.VOID,
+        void_reason=None if seen.void_reason is None else seen.void_reason[:REASON_KEPT],
+        started_unix_ns=started,
+        ended_unix_ns=instruments.unix_ns(),
+        measured=seen.measured,
+        receipt=seen.receipt,
+        load=seen.load,
+        window=seen.window,
+        fault=seen.fault,
+    )
+
+
+def _break(
+    job: LoadJob,
+    fault: str,
+    after_ns: int,
+    stage: Stage,
+    instruments: Instruments,
+    on_event: Callable[[Event], None],
+    seen: _Seen,
+) -> None:
+    """What the engine tells is of the window until the fault and what followed; what was lost is in the record."""
+    watch: Watch | None = None
+
+    def hear(event: Event) -> None:
+        nonlocal watch
+        if isinstance(event, Measuring):
+            watch = instruments.watch()
+        elif isinstance(event, Finished) and watch is not None:
+            seen.load = watch.finish()
+        on_event(event)
+
+    assert stage.pair is not None, "a fault is a pair's"
+    if unlike := stage.begun().violations:
+        raise LabError("; ".join(unlike))
+    (rtt_ns, *_) = stage.pair.facts["rtt_at_rest_ns"].values()
+    ground = Ground(stage.pair, stage.client, rtt_ns, instruments.measure, hear)
+    broken = run_fallback(ground, job) if fault == "replica-leaves" else run_crash(ground, job, fault, after_ns)
+    session = broken.outcome.ready.receipt.model_dump(mode="json")
+    begun = stage.begun(session)
+    replication = begun.receipt.get("replication", {}) | broken.receipt
+    seen.receipt = {"session": session, **begun.receipt, "replication": replication}
+    seen.measured, seen.fault = measured(job, broken.outcome), broken.record
+    if unlike := (*begun.violations, *not_as_asked(job, broken.outcome)):
+        seen.void_reason = "; ".join(unlike)
+
+
+def _measure(
+    job: LoadJob | PageJob,
+    stage: Stage,
+    instruments: Instruments,
+    on_event: Callable[[Event], None],
+    seen: _Seen,
+    commits_each: int,
+    page: PageAsked | None,
+) -> None:
+    """`commits_each`: of a transaction; `page`: where the job is of pages."""
+    watch: Watch | None = None
+    around: WindowWatch | None = None
+
+    def hear(event: Event) -> None:
+        nonlocal watch, around
+        if isinstance(event, Measuring):  # of the measured window only: starting a server is load too
+            watch, around = instruments.watch(), stage.watch(job.measure_ns)
+        elif isinstance(event, Finished) and watch is not None:
+            seen.load = watch.finish()
+        on_event(event)
+
+    try:
+        try:
+            outcome = instruments.measure(job, stage.client, hear)
+        finally:  # before anything else is asked: the watch's thread and the stage have one connection to the server
+            if around is not None:
+                seen.window = around.finish()
+    except EngineError as error:
+        raise _blame(error, stage) from error
+    session = outcome.ready.receipt.model_dump(mode="json")
+    seen.measured = measured(job, outcome)
+    seen.receipt = {"session": session}
+    if isinstance(job, PageJob):
+        assert page is not None, "a plan of pages says what each is"
+        facts = page_facts(outcome, page)
+    else:
+        facts = load_facts(outcome, job, commits_each)
+    obtained = stage.obtained(session, facts)
+    seen.receipt |= obtained.receipt
+    if unlike := (*obtained.violations, *not_as_asked(job, outcome, page)):
+        seen.void_reason = "; ".join(unlike)
+    elif seen.measured.transactions == 0:
+        seen.void_reason = (
+            f"not one {'page' if isinstance(job, PageJob) else 'transaction'} ended in the measured window"
+        )
+
+
+def _blame(error: EngineError, stage: Stage) -> LabError | EngineError:
+    """Whose fault it was: the engine only sees a connection that breaks when a server or a forwarder dies."""
+    try:
+        stage.obtained({})
+    except LabError as cause:
+        said, _, log = cause.message.partition("\n")
+        if log:  # the sentence that announces a log goes with it: a reason is one line, and short
+            said = said.rpartition(". ")[0] or said
+        return LabError(f"{said}; the engine said: {error.message}", cause.advice)
+    return error

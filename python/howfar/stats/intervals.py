@@ -1,0 +1,244 @@
+"""Confidence intervals of ratios, paired by block, and the rule that says when a difference is resolved.
+
+The unit of evidence is the block: each arm once, close in time. Seconds within a trial are not samples: on a busy machine
+they call a quarter of A/A pairs different. Everything is done on logarithms, so that 2x and 1/2x are equally far from 1.
+Start at `judge_ratio`. Pure; scipy is imported only when an interval is asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from howfar.analysis.summary import Resolution
+from howfar.stats.estimate import Estimate
+
+LEVEL = 0.95
+"""Confidence of every interval in this program."""
+
+MIN_RANK_BLOCKS = 6
+"""Below this, no pair of signed-rank limits has 95 % coverage: the whole range covers only 1 - 2/2^n."""
+
+MAX_BLOCKS = 100_000
+"""Where `blocks_needed` gives up; nobody runs so many."""
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class RatioJudgement:
+    """A ratio as it is quoted, with both ways of reckoning it."""
+
+    quoted: Estimate
+    """The t estimate, or the rank estimate where the two disagree."""
+    mean: Estimate
+    """exp(mean of log ratios), Student's t limits (n >= 2)."""
+    rank: Estimate
+    """exp(Hodges-Lehmann), exact signed-rank limits (n >= 6)."""
+    contaminated: bool
+    """The two disagree."""
+    sd_log: float | None
+    """Standard deviation of the blocks' log ratios: what decides how many blocks are needed."""
+    blocks: int
+
+
+@lru_cache(maxsize=256)
+def t_quantile(degrees: int, level: float = LEVEL) -> float:
+    """Two-sided quantile of Student's t: `t_quantile(7)` is 2.365."""
+    from scipy.special import stdtrit  # heavy: a quarter of a second that `--help` need not pay
+
+    return float(stdtrit(degrees, 0.5 + level / 2))
+
+
+def mean_interval(values: Sequence[float], level: float = LEVEL) -> Estimate:
+    """Arithmetic mean with its t interval, in the unit of `values` (at least one)."""
+    x = np.asarray(values, dtype=np.float64)
+    assert x.size >= 1, "a mean needs a value"
+    mean = float(x.mean())
+    if x.size < 2:
+        return Estimate(value=mean, low=None, high=None)
+    half = t_quantile(x.size - 1, level) * float(x.std(ddof=1)) / math.sqrt(x.size)
+    return Estimate(value=mean, low=mean - half, high=mean + half)
+
+
+def mean_of_counts(values: Sequence[float]) -> Estimate:
+    """The mean of what is never below nothing: counts, lengths of time."""
+    found = mean_interval(values)
+    return found if found.low is None else found.model_copy(update={"low": max(0.0, found.low)})
+
+
+@lru_cache(maxsize=256)
+def signed_rank_depth(n: int, level: float = LEVEL) -> int | None:
+    """How many Walsh averages to cut at each end for signed-rank limits of at least `level`; None: impossible for this n.
+
+    The null distribution of the signed-rank sum is counted exactly: the number of subsets of {1..n} with each sum.
+    `signed_rank_depth(8)` is 3: the limits are the 4th smallest and 4th largest averages, coverage 96.1 %.
+    """
+    counts = [1]
+    for rank in range(1, n + 1):
+        longer = counts + [0] * rank
+        for total, count in enumerate(counts):
+            longer[total + rank] += count
+        counts = longer
+    tail, depth = 0, None
+    for total, count in enumerate(counts):
+        tail += count
+        if 2 * tail / 2**n > 1 - level:
+            break
+        depth = total
+    return depth
+
+
+def hodges_lehmann(values: Sequence[float], level: float = LEVEL) -> Estimate:
+    """Median of the pairwise (Walsh) averages, with exact signed-rank limits where n allows them."""
+    x = np.asarray(values, dtype=np.float64)
+    assert x.size >= 1, "an estimate needs a value"
+    first, second = np.triu_indices(x.size)
+    walsh = np.sort((x[first] + x[second]) / 2)
+    depth = signed_rank_depth(int(x.size), level) if x.size >= MIN_RANK_BLOCKS else None
+    middle = float(np.median(walsh))
+    if depth is None:
+        return Estimate(value=middle, low=None, high=None)
+    return Estimate(value=middle, low=float(walsh[depth]), high=float(walsh[-1 - depth]))
+
+
+_ROUNDING = 1e-12
+"""What a logarithm may be off by: a limit that is exactly a value holds it, from whichever side it was computed."""
+
+
+def _outside(value: float, interval: Estimate) -> bool:
+    if interval.low is None or interval.high is None:
+        return False
+    return not interval.low - _ROUNDING <= value <= interval.high + _ROUNDING
+
+
+def _exp(estimate: Estimate) -> Estimate:
+    low = None if estimate.low is None else math.exp(estimate.low)
+    high = None if estimate.high is None else math.exp(estimate.high)
+    return Estimate(value=math.exp(estimate.value), low=low, high=high)
+
+
+def judge_ratio(block_ratios: Sequence[float]) -> RatioJudgement:
+    """Judge the ratios of one arm over another, one ratio a block, each > 0.
+
+    Quoted is the t estimate. Where the two disagree (either estimate outside the other's interval, or only one interval
+    includes 1) the blocks are called contaminated and the rank estimate is quoted: few disturbed blocks move a mean, and
+    hardly a median. So from 6 blocks on, whether a difference is declared is always the exact rank test's word: at most 5 %
+    of A/A experiments, whatever the noise (3.9 % at 8 blocks), and never the better of two tries.
+    """
+    logs = [math.log(ratio) for ratio in block_ratios]
+    mean, rank = mean_interval(logs), hodges_lehmann(logs)
+    contaminated = rank.low is not None and (
+        _outside(mean.value, rank) or _outside(rank.value, mean) or _outside(0.0, mean) != _outside(0.0, rank)
+    )
+    sd = float(np.std(logs, ddof=1)) if len(logs) > 1 else None
+    return RatioJudgement(
+        quoted=_exp(rank if contaminated else mean),
+        mean=_exp(mean),
+        rank=_exp(rank),
+        contaminated=contaminated,
+        sd_log=sd,
+        blocks=len(logs),
+    )
+
+
+def half_width(ratio: Estimate) -> float | None:
+    """Half the width of a ratio's interval, as a share: 0.02 is "within 2 %". None: no interval.
+
+    Taken on the logarithm: exp(half) - 1, so that it can be compared with a target in percent.
+    """
+    if ratio.low is None or ratio.high is None:
+        return None
+    return math.expm1((math.log(ratio.high) - math.log(ratio.low)) / 2)
+
+
+NARROW = 0.02
+"""Of an interval narrower than this, two decimals would show hardly more than one number."""
+
+
+def interval_text(estimate: Estimate) -> str:
+    """`0.78 [0.76, 0.80]`: two decimals, three where two would hide the interval, leave one digit, or leave a limit at 0."""
+    low, high = estimate.low, estimate.high
+    narrow = low is not None and high is not None and high - low < NARROW and estimate.value < 1.1
+    digits = 3 if narrow or estimate.value < 0.1 or (low is not None and low < 0.01) else 2
+    if low is None or high is None:
+        return f"{estimate.value:.{digits}f} (no interval)"
+    return f"{estimate.value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def share_text(share: float) -> str:
+    """`1.7 %`; `> 100 %` from there on, where more digits would tell of a precision that is not there."""
+    return "> 100 %" if share > 1 else f"{share * 100:.1f} %"
+
+
+def half_width_text(width: float) -> str:
+    """`±1.7 %`, `> ±100 %`: as `half_width` gives it."""
+    return "> ±100 %" if width > 1 else f"±{width * 100:.1f} %"
+
+
+def excludes_one(ratio: Estimate) -> bool:
+    """The interval exists and 1 is not in it."""
+    return _outside(1.0, ratio)
+
+
+def noise_floor(aa: Estimate) -> float | None:
+    """What this session cannot tell from nothing, as a share, from the A/A arm's ratio.
+
+    The half-width of its interval. When the interval excludes 1 the session itself is biased by that much, and the floor
+    is the limit farthest from 1.
+    """
+    if aa.low is None or aa.high is None:
+        return None
+    if excludes_one(aa):
+        return math.expm1(max(abs(math.log(aa.low)), abs(math.log(aa.high))))
+    return half_width(aa)
+
+
+def resolve(ratio: Estimate | None, floor: float | None) -> Resolution:
+    """What may be said of a ratio. Without an interval, or without a noise floor, nothing is resolved."""
+    if ratio is None or ratio.low is None or ratio.high is None or floor is None or not excludes_one(ratio):
+        return Resolution.NOT_RESOLVED
+    if abs(math.log(ratio.value)) < math.log1p(floor):
+        return Resolution.NOT_RESOLVED
+    return Resolution.FASTER if ratio.value > 1 else Resolution.SLOWER
+
+
+def blocks_needed(sd_log: float, target: float) -> int | None:
+    """Blocks until the t interval's half-width is `target` (0.02: 2 %), at this scatter; at least 6. None: out of reach."""
+    assert target > 0, "a target width is positive"
+    goal = math.log1p(target)
+
+    def reached(n: int) -> bool:
+        return t_quantile(n - 1) * sd_log / math.sqrt(n) <= goal
+
+    low, high = MIN_RANK_BLOCKS, MIN_RANK_BLOCKS
+    while not reached(high):
+        low, high = high, high * 2
+        if high > MAX_BLOCKS:
+            return None
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if reached(middle) else (middle + 1, high)
+    return high
+
+
+def welch_ratio(log_a: Sequence[float], log_b: Sequence[float]) -> Estimate:
+    """exp(mean a - mean b) of logarithms from two separate runs, with Welch's t interval; for values that cannot be paired."""
+    a, b = np.asarray(log_a, dtype=np.float64), np.asarray(log_b, dtype=np.float64)
+    difference = float(a.mean() - b.mean())
+    if a.size < 2 or b.size < 2:
+        return _exp(Estimate(value=difference, low=None, high=None))
+    from scipy.special import stdtrit
+
+    error_a, error_b = float(a.var(ddof=1)) / a.size, float(b.var(ddof=1)) / b.size
+    total = error_a + error_b
+    if total == 0:
+        return _exp(Estimate(value=difference, low=difference, high=difference))
+    degrees = total**2 / (error_a**2 / (a.size - 1) + error_b**2 / (b.size - 1))
+    half = float(stdtrit(degrees, 0.5 + LEVEL / 2)) * math.sqrt(total)
+    return _exp(Estimate(value=difference, low=difference - half, high=difference + half))

@@ -1,0 +1,64 @@
+"""Does the method cry wolf? A long recording of one path under two names, resampled into many small experiments.
+
+Scheme. The trials of the two names are paired in time order into blocks, as a run pairs them. An experiment is a number of
+whole blocks drawn with replacement: what two neighbouring trials share (the machine's mood of that minute) stays together.
+In each drawn block it is tossed which of the two trials is called first. Under two names for one thing the names are
+interchangeable, and without the toss every experiment would inherit the recording's own chance difference, which has
+nothing to do with how the method judges eight blocks. Every declared difference is then a false one.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from howfar.stats.intervals import excludes_one, judge_ratio
+
+EXPERIMENT_BLOCKS = 8
+"""The fewest blocks at which a run may stop."""
+
+MIN_TRIALS = 100
+"""Of each name in a recording: fewer hold too few different experiments of 8."""
+
+
+@dataclass(frozen=True)
+class FalseAlarms:
+    """How often a difference was declared where there is none."""
+
+    experiments: int
+    declared: int
+    contaminated: int
+    """Experiments in which mean and rank estimate disagreed."""
+
+    @property
+    def share(self) -> float:
+        return self.declared / self.experiments
+
+
+def false_alarms(
+    first: Sequence[float],
+    second: Sequence[float],
+    *,
+    experiments: int,
+    seed: int,
+    blocks: int = EXPERIMENT_BLOCKS,
+    toss_names: bool = True,
+) -> FalseAlarms:
+    """Count, over resampled A/A experiments, those whose quoted interval excludes 1.
+
+    `first[i]` and `second[i]` are throughputs (or CPU a query) of the i-th trial of each name, in time order; both > 0,
+    same length, at least `MIN_TRIALS`. `toss_names=False` keeps the recorded names, to see the recording's own difference.
+    """
+    assert len(first) == len(second) >= MIN_TRIALS, f"a recording pairs at least {MIN_TRIALS} trials of each name"
+    ratios = [a / b for a, b in zip(first, second, strict=True)]
+    rng = random.Random(seed)
+    declared = contaminated = 0
+    for _ in range(experiments):
+        drawn = [rng.choice(ratios) for _ in range(blocks)]
+        if toss_names:
+            drawn = [ratio if rng.random() < 0.5 else 1 / ratio for ratio in drawn]
+        judged = judge_ratio(drawn)
+        declared += excludes_one(judged.quoted)
+        contaminated += judged.contaminated
+    return FalseAlarms(experiments=experiments, declared=declared, contaminated=contaminated)
