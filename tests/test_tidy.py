@@ -13,7 +13,8 @@ from pathlib import Path
 import click
 
 ROOT = Path(__file__).parents[1]
-FILE_LINES_MAX = 400
+FILE_LINES_MAX = 800
+UNSAFE_FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 60
 FOLDERS_NEVER = {"core", "common", "helpers", "utils"}
 
@@ -38,7 +39,7 @@ def kept() -> list[Path]:
         folders[:] = sorted(
             name for name in folders if name not in MADE and (name == ".ci" or not name.startswith("."))
         )
-        found += [Path(folder, name) for name in sorted(files) if not name.endswith(MADE_FILES)]
+        found += [Path(folder, name) for name in sorted(files) if name != ".git" and not name.endswith(MADE_FILES)]
     return found
 
 
@@ -156,7 +157,7 @@ def test_unsafe_rust_is_fenced_in() -> None:
             continue
         assert "#![allow(unsafe_code)]" in text, f"{name}: unsafe without the file's own leave"
         assert text.count("SAFETY:") >= blocks - text.count("unsafe fn"), f"{name}: an unsafe block without its reason"
-        assert text.count("\n") <= FILE_LINES_MAX
+        assert text.count("\n") <= UNSAFE_FILE_LINES_MAX
 
 
 def test_every_shipped_plan_loads() -> None:
