@@ -9,7 +9,8 @@ import pytest
 from tests.unit.synthetic_run import PATHS, PathModel, synthetic_run
 
 from howfar.analysis.analyse import summarise
-from howfar.analysis.summary import Advice, Resolution
+from howfar.analysis.summary import Advice
+from howfar.stats.intervals import Resolution
 from howfar.store.records import ArmRole, Run
 
 

@@ -6,8 +6,9 @@ import pytest
 from tests.unit.synthetic_run import PATHS, PathModel, synthetic_run
 
 from howfar.analysis.analyse import summarise
-from howfar.analysis.summary import Bound, CellSummary, Resolution
+from howfar.analysis.summary import Bound, CellSummary
 from howfar.report import csv, html, markdown, terminal
+from howfar.stats.intervals import Resolution
 from howfar.store.records import ArmRole, Run
 
 

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from howfar.analysis.summary import Resolution
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import (
+    Resolution,
     blocks_needed,
     excludes_one,
     half_width,

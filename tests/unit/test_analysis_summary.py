@@ -9,7 +9,8 @@ from howfar.analysis import budget
 from howfar.analysis.analyse import summarise
 from howfar.analysis.link_facts import link_facts
 from howfar.analysis.published import find_published, published_sets
-from howfar.analysis.summary import CellSummary, Resolution, Summary, Warning
+from howfar.analysis.summary import CellSummary, Summary, Warning
+from howfar.stats.intervals import Resolution
 from howfar.store.records import ArmRole, MachineLoad, Measured, Run, TrialStatus
 
 

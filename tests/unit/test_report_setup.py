@@ -8,12 +8,12 @@ import pytest
 from tests.unit.synthetic_run import PATHS, synthetic_run
 
 from howfar.analysis.analyse import summarise
-from howfar.analysis.summary import Resolution, Summary
+from howfar.analysis.summary import Summary
 from howfar.report import html, markdown, terminal
 from howfar.report.sections import answer
 from howfar.report.setup import setup_line
 from howfar.stats.estimate import Estimate
-from howfar.stats.intervals import half_width_text, share_text
+from howfar.stats.intervals import Resolution, half_width_text, share_text
 from howfar.store.records import Run
 
 SETUP = (

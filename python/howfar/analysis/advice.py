@@ -15,12 +15,20 @@ from howfar.analysis.link_facts import used_share
 from howfar.analysis.sentence import capital
 from howfar.analysis.signs import FEW_BLOCKS
 from howfar.analysis.socket_words import fewer_turns, socket_action, socket_lines
-from howfar.analysis.summary import Advice, Asked, CellSummary, Resolution, Warning
+from howfar.analysis.summary import Advice, Asked, CellSummary, Warning
 from howfar.analysis.trials import TrialTable, path_cpu_us, qps
 from howfar.analysis.workload_line import ONE, asked
 from howfar.bottleneck.cycle import LINK_QUEUE, ROUND_TRIPS, WIRE, part_us
 from howfar.plan.types import breaks
-from howfar.stats.intervals import RatioJudgement, blocks_needed, interval_text, judge_ratio, noise_floor, resolve
+from howfar.stats.intervals import (
+    RatioJudgement,
+    Resolution,
+    blocks_needed,
+    interval_text,
+    judge_ratio,
+    noise_floor,
+    resolve,
+)
 from howfar.store.records import ArmRole
 
 LATENCY_BOUND_SHARE = 0.5

@@ -27,7 +27,6 @@ from howfar.analysis.summary import (
     CellSummary,
     CpuPerQuery,
     KeyReads,
-    Resolution,
     Summary,
     TrialPoint,
     Unmeasured,
@@ -67,6 +66,7 @@ from howfar.stats import histograms
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import (
     RatioJudgement,
+    Resolution,
     blocks_needed,
     judge_ratio,
     mean_interval,

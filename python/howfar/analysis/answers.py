@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from howfar.analysis.alike import alike
 from howfar.analysis.findings import NOT_THE_PATH, Limit, Resource
-from howfar.analysis.summary import CellSummary, Resolution
+from howfar.analysis.summary import CellSummary
 from howfar.analysis.trials import TrialTable, qps
 from howfar.bottleneck.cycle import largest
 from howfar.plan.types import ORDINARY, tls_words
 from howfar.stats.estimate import Estimate
-from howfar.stats.intervals import interval_text, judge_ratio, resolve
+from howfar.stats.intervals import Resolution, interval_text, judge_ratio, resolve
 from howfar.store.records import ArmRole, FactorValue
 
 MOST_CLAUSES = 6

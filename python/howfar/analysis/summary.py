@@ -18,6 +18,8 @@ from howfar.analysis.findings import (
 from howfar.experiments.page.findings import PageFindings
 from howfar.experiments.replication.findings import ReplicationFindings
 from howfar.stats.estimate import Estimate, Part
+from howfar.stats.histograms import CurvePoint, LatencyMs
+from howfar.stats.intervals import Resolution
 from howfar.store.records import ArmRole, FactorValue
 
 
@@ -31,37 +33,11 @@ class CpuPerQuery(Part):
     """The emulator's own cost: the instrument's, not the path's; in no ratio."""
 
 
-class CurvePoint(Part):
-    """One point of a latency distribution: this share of transactions took at most this long."""
-
-    quantile: float
-    ms: float
-
-
-class LatencyMs(Part):
-    """Per transaction, closed loop (service time), from the merged histograms of the arm's trials."""
-
-    p50: float
-    p95: float
-    p99: float
-    max: float
-
-
 class BytesPerTxn(Part):
     """With the servers. None: an application of its own speaks to them, and does not count."""
 
     to_server: float | None
     to_client: float | None
-
-
-class Resolution(StrEnum):
-    """What the interval of a ratio says, against the noise floor."""
-
-    SLOWER = "slower"
-    FASTER = "faster"
-    NOT_RESOLVED = "not resolved"
-    """The interval includes 1, or the effect is smaller than the noise floor. Never "no difference"."""
-    BASELINE = "baseline"
 
 
 class Bound(StrEnum):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from howfar.analysis.answers import answer
-from howfar.analysis.summary import Asked, Bound, CellSummary, Resolution
+from howfar.analysis.summary import Asked, Bound, CellSummary
 from howfar.analysis.trials import TrialTable
 from howfar.analysis.workload_line import ONE, asked
 from howfar.stats.estimate import Estimate
-from howfar.stats.intervals import excludes_one, interval_text, share_text
+from howfar.stats.intervals import Resolution, excludes_one, interval_text, share_text
 from howfar.store.records import ArmRole
 
 MAX_NAMED = 6

@@ -6,11 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 
-from howfar.analysis.summary import Bound, CellSummary, Resolution, Summary
+from howfar.analysis.summary import Bound, CellSummary, Summary
 from howfar.analysis.verdict import BOUND_SIGN
 from howfar.analysis.workload_line import ONE
 from howfar.stats.estimate import Estimate
-from howfar.stats.intervals import half_width, half_width_text, interval_text, share_text
+from howfar.stats.intervals import Resolution, half_width, half_width_text, interval_text, share_text
 from howfar.store.records import ArmRole
 
 UNKNOWN = "-"

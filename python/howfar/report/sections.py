@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from howfar.analysis.summary import Asked, CellSummary, Resolution, Summary
+from howfar.analysis.summary import Asked, CellSummary, Summary
 from howfar.analysis.workload_line import ONE
 from howfar.report import figures
 from howfar.report.fragments import details, facts, sentence, text
@@ -10,7 +10,7 @@ from howfar.report.sceptic import questions
 from howfar.report.setup import head_line
 from howfar.report.warnings import warning_lines
 from howfar.stats.estimate import Estimate
-from howfar.stats.intervals import excludes_one
+from howfar.stats.intervals import Resolution, excludes_one
 from howfar.store.records import ArmRole
 
 

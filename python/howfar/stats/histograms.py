@@ -12,8 +12,25 @@ from typing import Any
 
 from hdrh.histogram import HdrHistogram
 
-from howfar.analysis.summary import CurvePoint, LatencyMs
+from howfar.stats.estimate import Part
 from howfar.store.records import HistogramRecord
+
+
+class CurvePoint(Part):
+    """One point of a latency distribution: this share of transactions took at most this long."""
+
+    quantile: float
+    ms: float
+
+
+class LatencyMs(Part):
+    """Per transaction, closed loop (service time), from the merged histograms of the arm's trials."""
+
+    p50: float
+    p95: float
+    p99: float
+    max: float
+
 
 LONGEST_NS = 3_600_000_000_000
 """One hour: more than any stall timeout of a trial."""

@@ -10,13 +10,24 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
-from howfar.analysis.summary import Resolution
 from howfar.stats.estimate import Estimate
+
+
+class Resolution(StrEnum):
+    """What the interval of a ratio says, against the noise floor."""
+
+    SLOWER = "slower"
+    FASTER = "faster"
+    NOT_RESOLVED = "not resolved"
+    """The interval includes 1, or the effect is smaller than the noise floor. Never "no difference"."""
+    BASELINE = "baseline"
+
 
 LEVEL = 0.95
 """Confidence of every interval in this program."""

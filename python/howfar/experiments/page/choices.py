@@ -10,7 +10,6 @@ from functools import partial
 from statistics import median
 from typing import Literal
 
-from howfar.analysis.summary import Resolution
 from howfar.experiments.page.arms import PageTrials, Place, Way, ratios
 from howfar.experiments.page.crossing import BEYOND, Curve, Level, model_always, model_crossing, model_curve, pays_from
 from howfar.experiments.page.findings import Crossing, PageChoice
@@ -18,7 +17,7 @@ from howfar.experiments.page.foresee import SOCKET, BlockForesight, Foresight
 from howfar.experiments.page.machines import Machinery, Processors
 from howfar.experiments.page.model import Network
 from howfar.stats.estimate import Estimate
-from howfar.stats.intervals import judge_ratio, resolve
+from howfar.stats.intervals import Resolution, judge_ratio, resolve
 
 _SOCKET_WAY = Way(SOCKET, None, None)
 _BETTER: dict[Resolution, Literal["one", "two"]] = {Resolution.FASTER: "two", Resolution.SLOWER: "one"}

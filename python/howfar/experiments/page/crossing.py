@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from howfar.analysis.summary import Resolution
 from howfar.experiments.page.model import bisected
 from howfar.stats.estimate import Estimate
-from howfar.stats.intervals import judge_ratio, mean_interval, resolve
+from howfar.stats.intervals import Resolution, judge_ratio, mean_interval, resolve
 
 _ALWAYS: dict[Resolution, Literal["one", "two"]] = {Resolution.SLOWER: "one", Resolution.FASTER: "two"}
 _GRID = 16

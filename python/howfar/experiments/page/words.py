@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from howfar.analysis.summary import Resolution
 from howfar.experiments.page.chief import chief_choices, pair_of, way_rank
 from howfar.experiments.page.findings import Crossing, PageArm, PageChoice, PageFindings, PageModel, WayError
 from howfar.stats.estimate import Estimate
-from howfar.stats.intervals import excludes_one, interval_text, resolve
+from howfar.stats.intervals import Resolution, excludes_one, interval_text, resolve
 from howfar.units import format_duration_ns
 
 _WORKERS = 20
