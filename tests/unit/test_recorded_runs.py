@@ -1,0 +1,128 @@
+"""Recorded runs of every shipped plan: each figure of their reports is what it was when they were recorded.
+
+`tests/data/recorded/` holds run files with the JSON and CSV that were printed when they were measured. Sentences may change. Figures,
+counts, intervals and verdicts of closed sets may not, unless CHANGED says why.
+"""
+
+from __future__ import annotations
+
+import csv as spreadsheet
+import io
+import json as plain_json
+import lzma
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from howfar.cli.main import cli
+
+RECORDED = Path(__file__).parents[1] / "data" / "recorded"
+NAMES = sorted(path.name.removesuffix(".howfar.xz") for path in RECORDED.glob("*.howfar.xz"))
+PLANS = {"aa", "bandwidth", "compression", "crash", "encryption", "fallback", "page", "paths", "replication"}
+FAST = {"paths-mariadb", "paths-mysql", "crash-mariadb", "fallback-mysql", "aa-mariadb"}
+"""These run with the unit tests; the others, whose models take seconds, with the rest."""
+
+CLOSED = {
+    "resolution",
+    "cpu_resolution",
+    "cpu_bound",
+    "role",
+    "resource",
+    "confidence",
+    "stop",
+    "arm",
+    "asked",
+    "warnings",
+}
+"""Keys whose texts are values of a closed set, or names."""
+
+CHANGED: dict[str, str] = {}
+"""A pattern of paths such as `pages/choices/.*` and the reason why its figures differ; the changelog has it too."""
+
+
+def unpacked(name: str) -> bytes:
+    return lzma.decompress((RECORDED / f"{name}.xz").read_bytes())
+
+
+def differences(old: Any, new: Any, where: str) -> Iterator[str]:
+    """Where figures differ by more than 12 digits, or are gone. Additions are no difference."""
+    if any(re.fullmatch(pattern, where) for pattern in CHANGED):
+        return
+    if isinstance(old, dict):
+        if not isinstance(new, dict):
+            yield f"{where}: {old!r:.60} -> {new!r:.60}"
+            return
+        for key, value in old.items():
+            if key in new:
+                yield from differences(value, new[key], f"{where}/{key}")
+            else:
+                yield f"{where}/{key}: gone"
+    elif isinstance(old, list):
+        if not isinstance(new, list) or len(old) != len(new):
+            yield f"{where}: {old!r:.60} -> {new!r:.60}"
+            return
+        for index, (one, other) in enumerate(zip(old, new, strict=True)):
+            yield from differences(one, other, f"{where}/{index}")
+    elif not same(old, new, where):
+        yield f"{where}: {old!r:.60} -> {new!r:.60}"
+
+
+def same(old: Any, new: Any, where: str) -> bool:
+    if isinstance(old, bool) or old is None:
+        return bool(old is new)
+    if isinstance(old, int | float):
+        return isinstance(new, int | float) and math.isclose(old, new, rel_tol=1e-12, abs_tol=0)
+    number = as_number(old)
+    if number is not None:
+        return (found := as_number(new)) is not None and math.isclose(number, found, rel_tol=1e-12, abs_tol=0)
+    names = {part for part in where.split("/") if not part.isdigit()}
+    return not names & CLOSED or bool(old == new)
+
+
+def as_number(text: Any) -> float | None:
+    try:
+        return float(text)
+    except (TypeError, ValueError):
+        return None
+
+
+def test_every_shipped_plan_is_recorded() -> None:
+    assert {name.split("-")[0] for name in NAMES} == PLANS
+    assert {name.rpartition("-")[2] for name in NAMES} == {"mariadb", "mysql"}
+
+
+def test_a_figure_that_differs_is_found() -> None:
+    old = {"a": [{"value": 1.0, "low": None}], "text": "old words", "role": "baseline", "n": "0.25"}
+    assert list(differences(old, {**old, "text": "new words", "more": 1}, "")) == []
+    assert len(list(differences(old, {**old, "a": [{"value": 1.0 + 1e-11, "low": None}]}, ""))) == 1
+    assert len(list(differences(old, {**old, "role": "contender", "n": "0.26"}, ""))) == 2
+    assert list(differences(old, {"a": []}, "")) == [
+        "/a: [{'value': 1.0, 'low': None}] -> []",
+        "/text: gone",
+        "/role: gone",
+        "/n: gone",
+    ]
+
+
+@pytest.mark.parametrize("name", [pytest.param(each, marks=() if each in FAST else pytest.mark.slow) for each in NAMES])
+def test_every_figure_is_as_recorded(name: str, tmp_path: Path) -> None:
+    path = tmp_path / f"{name}.howfar"
+    path.write_bytes(unpacked(f"{name}.howfar"))
+    was = plain_json.loads(unpacked(f"{name}.json"))
+    assert list(differences(was, plain_json.loads(report(path, "--json")), "")) == []
+    assert list(differences(rows(unpacked(f"{name}.csv").decode()), rows(report(path, "--csv")), "")) == []
+
+
+def report(path: Path, form: str) -> str:
+    done = CliRunner().invoke(cli, ["report", str(path), form], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    return list(spreadsheet.DictReader(io.StringIO(text)))
