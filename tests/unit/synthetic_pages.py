@@ -11,8 +11,6 @@ from tests.unit.synthetic_cells import Wanted, estimate, grid_run, told
 
 from howfar.analysis.analyse import summarise
 from howfar.analysis.summary import Summary
-from howfar.experiments.page.advise import page_advice
-from howfar.experiments.page.find import page_verdict
 from howfar.experiments.page.findings import (
     Crossing,
     PageArm,
@@ -21,7 +19,7 @@ from howfar.experiments.page.findings import (
     PageModel,
     TurnCost,
 )
-from howfar.experiments.page.words import page_sentences
+from howfar.experiments.page.sentences import page_advice, page_sentences, page_verdict
 from howfar.stats.estimate import Estimate
 from howfar.store.records import ArmRole
 

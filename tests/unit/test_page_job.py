@@ -25,7 +25,7 @@ def test_two_statements_of_one_name_are_refused() -> None:
         PageScript.model_validate(script(statements=2 * script()["statements"]))
 
 
-def test_a_page_has_a_bounded_number_of_turns() -> None:
+def test_a_page_has_a_bounded_number_round_trips_sentence() -> None:
     most = MOST_TURNS // 26
     assert PageScript.model_validate(script(rounds=most)).turns <= MOST_TURNS
     with pytest.raises(ValidationError, match="at most 100000 turns"):

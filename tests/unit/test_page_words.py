@@ -7,10 +7,9 @@ from tests.unit.made_pages import Cell, cells, page_run
 from tests.unit.synthetic_pages import page
 
 from howfar.analysis.trials import trial_table
-from howfar.experiments.page.chief import chief_choices
-from howfar.experiments.page.find import page_findings
-from howfar.experiments.page.findings import PageArm, PageFindings
-from howfar.experiments.page.words import dear_connections, of_turns, page_sentences, tcp_is_slower
+from howfar.experiments.page.analysis import page_findings
+from howfar.experiments.page.findings import PageArm, PageFindings, headline_choices
+from howfar.experiments.page.sentences import costly_connections, page_sentences, round_trips_sentence, tcp_is_slower
 from howfar.stats.estimate import Estimate
 from howfar.store.records import Run
 
@@ -57,7 +56,7 @@ def test_each_link_has_its_own_comparisons_and_crossing() -> None:
         assert two.two_over_one.value == pytest.approx(one.two_over_one.value / 2, rel=1e-6)
     assert [(each.threads, each.rtt_ns) for each in found.crossings] == [(4, 200_000), (4, FAR_NS)]
     assert found.crossings[0] == near.crossings[0]
-    assert chief_choices(found.choices) == chief_choices(near.choices), "the shortest link stands for the page"
+    assert headline_choices(found.choices) == headline_choices(near.choices), "the shortest link stands for the page"
     assert {arm.rtt_ns for arm in found.arms if arm.machines == 2} == {200_000, FAR_NS}
 
 
@@ -76,11 +75,11 @@ def first(found: PageFindings, *better: str, ratio: Estimate | None = None, floo
 @pytest.mark.parametrize(
     ("better", "lead"),
     [
-        (("one", "one"), "One machine with sockets: "),
-        (("one", "not resolved"), "One machine with sockets, where they are told apart: "),
-        (("two", "not resolved"), "Two machines, where they are told apart: "),
+        (("one", "one"), "One machine with sockets is faster: "),
+        (("one", "not resolved"), "One machine with sockets is faster where the difference is resolved: "),
+        (("two", "not resolved"), "Two machines are faster where the difference is resolved: "),
         (("one", "two"), "It depends on the page: "),
-        (("not resolved", "not resolved"), "Neither is told from the other: "),
+        (("not resolved", "not resolved"), "No difference is resolved: "),
     ],
 )
 def test_the_answer_depends_on_the_page_only_where_pages_differ(
@@ -92,10 +91,9 @@ def test_the_answer_depends_on_the_page_only_where_pages_differ(
 def test_why_a_difference_is_not_resolved_is_said(told: PageFindings) -> None:
     untold, small = Estimate(value=0.9, low=0.7, high=1.2), Estimate(value=0.9, low=0.85, high=0.95)
     both = "not resolved", "not resolved"
-    assert "0.90 [0.70, 1.20] of the pages, which is not told from 1)" in first(told, *both, ratio=untold)
-    assert "0.90 [0.85, 0.95] of the pages, within the noise floor of 30 %)" in first(
-        told, *both, ratio=small, floor=0.3
-    )
+    assert "0.90 [0.70, 1.20] times as many heavy pages (interval includes 1)" in first(told, *both, ratio=untold)
+    assert "heavy pages (within the noise floor of 30 %)" in first(told, *both, ratio=small, floor=0.3)
+    assert "heavy pages (unknown noise floor)" in first(told, *both, ratio=small, floor=None)
 
 
 def flips(found: PageFindings, **changed: object) -> str:
@@ -104,10 +102,10 @@ def flips(found: PageFindings, **changed: object) -> str:
 
 
 def test_a_model_that_has_two_ahead_all_along_does_not_foresee_nowhere(told: PageFindings) -> None:
-    assert "(nor foreseen)" in flips(told, always="one", predicted_ms=None, predicted_always="one")
-    assert "(foreseen: from the least on)" in flips(told, always="one", predicted_ms=None, predicted_always="two")
-    assert "(foreseen: nowhere)" in flips(told, always="two", predicted_ms=None, predicted_always="one")
-    assert "foreseen" not in flips(told, always="one", predicted_ms=None, predicted_always=None)
+    assert "(as predicted)" in flips(told, always="one", predicted_ms=None, predicted_always="one")
+    assert "(predicted: 4.9 ms or less)" in flips(told, always="one", predicted_ms=None, predicted_always="two")
+    assert "(predicted: none)" in flips(told, always="two", predicted_ms=None, predicted_always="one")
+    assert "predicted" not in flips(told, always="one", predicted_ms=None, predicted_always=None)
 
 
 def test_loopback_is_slower_only_beyond_the_noise_floor(told: PageFindings) -> None:
@@ -128,23 +126,21 @@ def test_connections_of_each_page_cost_what_is_told_apart_and_of_real_pages(told
     arms = [arm for arm in told.arms if arm.app_cpu_ns == 0]
     for times, pages in ((1.5, {"heavy", "light"}), (1.01, set())):
         found = told.model_copy(update={"arms": (*arms, *(anew(arm, times) for arm in arms))})
-        pairs = dear_connections(found)
+        pairs = costly_connections(found)
         assert {arm.page for arm, _ in pairs} == pages
         assert all(arm.application == "php" and arm.path in ("socket", "remote") for arm, _ in pairs)
         assert len(pairs) == 2 * len(pages), "one on sockets and one on two machines"
-        said = any(
-            sentence.startswith("Opening connections for each page costs ") for sentence in page_sentences(found)
-        )
+        said = any(sentence.startswith("Opening connections for each page adds ") for sentence in page_sentences(found))
         assert said == bool(pages)
 
 
 def test_turns_are_no_lever_where_two_machines_are_quicker(told: PageFindings) -> None:
-    assert of_turns(told).startswith("Turns are the lever")
+    assert round_trips_sentence(told).startswith("On two machines each round trip takes ")
     quick = [
         arm.model_copy(update={"page_ms": Estimate(value=0.1, low=None, high=None)}) if arm.machines == 2 else arm
         for arm in told.arms
     ]
-    assert of_turns(told.model_copy(update={"arms": tuple(quick)})) == ""
+    assert round_trips_sentence(told.model_copy(update={"arms": tuple(quick)})) == ""
 
 
 def test_published_figures_stand_beside_the_shipped_plans_pages_only() -> None:
@@ -158,5 +154,5 @@ def test_published_figures_stand_beside_the_shipped_plans_pages_only() -> None:
 
 def test_processors_bound_pages_beside_workers(told: PageFindings) -> None:
     (said,) = (sentence for sentence in told.sentences if sentence.startswith("PHP workers"))
-    assert "; the processors here pass " in said
+    assert "; the processors here allow " in said
     assert "idle" not in said

@@ -51,9 +51,9 @@ from howfar.bottleneck.limit import find_limit
 from howfar.bottleneck.refuted import doubted, refuted_sentence, unadvised
 from howfar.bottleneck.setting import setting_of
 from howfar.bottleneck.traffic import network_series
-from howfar.experiments.page.advise import page_advice
+from howfar.experiments.page.analysis import page_findings
 from howfar.experiments.page.arms import is_a_page, is_of_pages
-from howfar.experiments.page.find import page_findings, page_verdict
+from howfar.experiments.page.sentences import page_advice, page_verdict
 from howfar.experiments.replication.advise import replication_advice
 from howfar.experiments.replication.arms import server_kind
 from howfar.experiments.replication.cost import waits_s

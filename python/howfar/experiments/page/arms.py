@@ -1,42 +1,38 @@
-"""Arms of a run of pages as the analysis reads them: page, application, path, pages in flight, and what its good trials saw.
+"""Arms of a run of pages as the analysis reads them: rates and times, whose CPU a page took on which machine, and its round trips.
 
-Not here: any judgement of them (`choices.py`, `crossing.py`), nor whose CPU it was (`machines.py`).
+Sums over an arm's good trials. Nothing is judged or modelled here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from statistics import median
-from typing import NamedTuple
 
-from howfar.analysis.facts_in import number_in
+from howfar.analysis.facts_in import cpus_in, number_in
 from howfar.analysis.link_facts import link_facts
+from howfar.analysis.machine import others_in
 from howfar.analysis.trials import TrialTable, transaction_histogram
-from howfar.experiments.page.findings import Application, Machines
-from howfar.plan.types import ORDINARY
+from howfar.experiments.page.findings import Application, Machines, Route, TurnCost
+from howfar.plan.types import LOCAL_PATHS, ORDINARY
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import mean_interval
-from howfar.store.records import Arm, ArmRole, FactorValue, HistogramRecord, Measured, Trial
+from howfar.store.records import Arm, ArmRole, FactorValue, HistogramRecord, Measured, RunInfo, Trial
 
 NO_PAGE = "none"
-ONE_MACHINE = ("socket", "tcp")
-_PER_PAGE: tuple[str, ...] = ("page", "connect", "application")
-_PLACE = ("path", "rtt_ns", "rate_bps")
-_WOKEN_AND_AWAKE = ("rtt_from_idle_p50_ns", "rtt_p50_ns")
-
-
-class Way(NamedTuple):
-    """The path, and the link that it passes, as asked."""
-
-    path: str
-    rtt_ns: int | None
-    rate_bps: int | None
+SERVICES = ("mysql", "redis", "memcached")
+_SERVERS = ("server", "redis", "memcached")
+_APPLICATIONS = ("client", "application")
+"""The engine is the application, or the visitor of one: it runs on the application's machine."""
+_ALL = (*_APPLICATIONS, *_SERVERS, "forwarder")
+_NAMED = {"page", "connect", "application", "path", "rtt_ns", "rate_bps", "threads", "app_cpu_ns"}
+_IDLE_AND_AWAKE = ("rtt_from_idle_p50_ns", "rtt_p50_ns")
 
 
 @dataclass(frozen=True)
-class Place:
-    """What two arms have in common that differ in nothing but the way, the application's CPU or the pages in flight."""
+class ComparisonKey:
+    """What arms share that differ only in the route, the application's CPU or the pages in flight."""
 
     page: str
     connect: str
@@ -46,49 +42,84 @@ class Place:
 
 
 @dataclass(frozen=True)
-class PageTrials:
+class Processors:
+    """The CPUs of each machine. Empty: the run does not say, and each machine is taken to have half of them all."""
+
+    application: frozenset[int]
+    database: frozenset[int]
+    all: int
+
+    @classmethod
+    def of(cls, info: RunInfo) -> Processors:
+        count = info.environment.get("cpu_count")
+        return cls(
+            application=frozenset(cpus_in(info.environment, "client_cpus")),
+            database=frozenset(cpus_in(info.environment, "server_cpus")),
+            all=count if isinstance(count, int) and count > 0 else 2,
+        )
+
+    def count(self, cpus: frozenset[int]) -> int:
+        return len(cpus) or max(self.all // 2, 1)
+
+
+@dataclass(frozen=True)
+class Side:
+    """One machine in one arm. Seconds of CPU a page."""
+
+    name: str
+    """`both`, `application` or `database`."""
+    cpus: int
+    own_s: float
+    """Of the application and the visitor, or of the servers; on one machine of all of them."""
+    link_s: float
+    """Of the link's emulator on this machine's processors; two real machines would not spend it."""
+    strangers: float
+    """How many of its processors other programs used."""
+    busy: float
+    """Utilisation of its processors, by all programs."""
+
+
+@dataclass(frozen=True, eq=False)
+class ArmTrials:
     """One arm and its good trials by block."""
 
     arm: Arm
     trials: dict[int, Trial] = field(repr=False)
+    processors: Processors = field(repr=False)
 
     @property
     def name(self) -> str:
         return self.arm.name
 
-    @property
-    def page(self) -> str:
-        return str(self.arm.factors.get("page", NO_PAGE))
+    @cached_property
+    def key(self) -> ComparisonKey:
+        factors = self.arm.factors
+        return ComparisonKey(
+            page=str(factors.get("page", NO_PAGE)),
+            connect=str(factors.get("connect", ORDINARY["connect"])),
+            application="php" if factors.get("application") == "php" else "engine",
+            other=tuple(sorted((name, level) for name, level in factors.items() if name not in _NAMED)),
+        )
 
     @property
     def application(self) -> Application:
-        return "php" if self.arm.factors.get("application") == "php" else "engine"
+        return self.key.application
 
-    @property
-    def connect(self) -> str:
-        return str(self.arm.factors.get("connect", ORDINARY["connect"]))
+    @cached_property
+    def route(self) -> Route:
+        asked = {} if self.machines == 1 else self.arm.factors
+        rtt_ns, rate_bps = (
+            None if (level := asked.get(name)) is None else int(level) for name in ("rtt_ns", "rate_bps")
+        )
+        return Route(self.path, rtt_ns, rate_bps)
 
     @property
     def path(self) -> str:
         return str(self.arm.factors.get("path", ""))
 
     @property
-    def rtt_ns(self) -> int | None:
-        """As asked of the link. None: no link, or nothing asked."""
-        return self._asked_of_link("rtt_ns")
-
-    @property
-    def rate_bps(self) -> int | None:
-        """Likewise."""
-        return self._asked_of_link("rate_bps")
-
-    def _asked_of_link(self, factor: str) -> int | None:
-        level = self.arm.factors.get(factor)
-        return None if self.machines == 1 or level is None else int(level)
-
-    @property
     def machines(self) -> Machines:
-        return 1 if self.path in ONE_MACHINE else 2
+        return 1 if self.path in LOCAL_PATHS else 2
 
     @property
     def threads(self) -> int:
@@ -99,17 +130,13 @@ class PageTrials:
     def app_cpu_ns(self) -> int:
         return int(self.arm.factors.get("app_cpu_ns", 0))
 
-    @property
-    def place(self) -> Place:
-        said = {*_PER_PAGE, *_PLACE, "threads", "app_cpu_ns"}
-        other = tuple(sorted((name, level) for name, level in self.arm.factors.items() if name not in said))
-        return Place(self.page, self.connect, self.application, other)
+    def only(self, block: int) -> ArmTrials | None:
+        """This arm in one block. None: it has no good trial there."""
+        return replace(self, trials={block: self.trials[block]}) if block in self.trials else None
 
-    @property
-    def way(self) -> Way:
-        return Way(self.path, self.rtt_ns, self.rate_bps)
+    # ------------------------------------------------------------ rates and times
 
-    @property
+    @cached_property
     def measured(self) -> list[Measured]:
         return [trial.measured for trial in self.trials.values() if trial.measured is not None]
 
@@ -121,10 +148,10 @@ class PageTrials:
     def elapsed_s(self) -> float:
         return sum(each.elapsed_ns for each in self.measured) / 1e9
 
-    @property
+    @cached_property
     def by_block(self) -> dict[int, float]:
         """Pages a second."""
-        return {block: pages_per_s(trial.measured) for block, trial in self.trials.items() if trial.measured}
+        return {block: _pages_per_s(trial.measured) for block, trial in self.trials.items() if trial.measured}
 
     @property
     def pages_per_s(self) -> Estimate:
@@ -137,75 +164,208 @@ class PageTrials:
 
     @property
     def page_s(self) -> float:
-        """Mean time of a page, the visitor's turn to the next one included: pages in flight / pages a second."""
+        """Mean time of a page including the visitor's time until it asks for the next: pages in flight / pages a second."""
         return self.threads * self.elapsed_s / self.pages
 
-    @property
+    @cached_property
     def histograms(self) -> list[HistogramRecord]:
-        """Page latency, of each trial."""
+        """Page latency of each trial."""
         return [found for each in self.measured if (found := transaction_histogram(each)) is not None]
 
     @property
     def p50_s(self) -> float:
-        """Median over trials of their medians, which one disturbed trial does not move: what a prediction is held against."""
+        """Median over trials of their medians, so that one disturbed trial does not move it. Predictions are compared with this."""
         found = [record.p50_ns / 1e9 for record in self.histograms]
         return median(found) if found else self.page_s
 
-    @property
-    def p50_of_mean(self) -> float:
-        return self.p50_s / self.page_s
-
-    @property
+    @cached_property
     def wake_s(self) -> float:
-        """How much longer a round trip over the link takes where both ends' processors have to be woken, by its calibration."""
+        """How much longer a round trip over the link takes if both ends' processors have to be woken, by its calibration."""
         found = []
         for trial in self.trials.values():
-            idle, awake = (number_in(trial.receipt, "link", "calibration", key) for key in _WOKEN_AND_AWAKE)
+            idle, awake = (number_in(trial.receipt, "link", "calibration", key) for key in _IDLE_AND_AWAKE)
             if idle is not None and awake is not None:
                 found.append(max(idle - awake, 0.0) / 1e9)
         return median(found) if found else 0.0
 
-    def only(self, block: int) -> PageTrials | None:
-        """This arm in one block. None: it has no good trial there."""
-        return replace(self, trials={block: self.trials[block]}) if block in self.trials else None
-
-    @property
+    @cached_property
     def rest_rtt_s(self) -> float | None:
-        """Of the link, measured at rest. None: no link."""
+        """The link's round-trip time, measured at rest. None: no link."""
         if self.machines == 1:
             return None
         found = link_facts(self.arm.factors, [trial.receipt for trial in self.trials.values()])
         ns = found.rest_rtt_ns if found.rest_rtt_ns is not None else found.asked_rtt_ns
         return None if ns is None else ns / 1e9
 
-    def a_page(self, count: Callable[[Measured], float]) -> float:
-        """Of all good trials together, a page."""
+    def per_page(self, count: Callable[[Measured], float]) -> float:
+        """Over all good trials together."""
         return sum(count(each) for each in self.measured) / self.pages
 
-    def told(self, name: str) -> float | None:
-        """What the application's pages told of themselves, a page. None: they do not."""
+    def reported(self, name: str) -> float | None:
+        """A figure that the application's pages reported about themselves, a page. None: they did not."""
         if not any(name in each.told for each in self.measured):
             return None
-        return self.a_page(lambda each: each.told.get(name, 0))
+        return self.per_page(lambda each: each.told.get(name, 0))
+
+    # ------------------------------------------------------------ CPU
 
     @property
     def own_cpu_s(self) -> float | None:
-        """What the application itself says that it used a page. None: it does not."""
-        told = self.told("cpu_ns")
-        return None if told is None else told / 1e9
+        """CPU a page that the application itself reports. None: it does not."""
+        reported = self.reported("cpu_ns")
+        return None if reported is None else reported / 1e9
+
+    @property
+    def computed_s(self) -> float:
+        """What the application computes for a page: as it reports, else by its processes."""
+        own = self.own_cpu_s
+        return own if own is not None else self.cpu_s.get("application", 0.0)
+
+    @cached_property
+    def cpu_s(self) -> dict[str, float]:
+        """CPU a page by role. The engine that asks another's application for pages is the `visitor`."""
+        client = "visitor" if self.application == "php" else "application"
+        spent: dict[str, float] = {}
+        for use in (use for each in self.measured for use in each.cpu):
+            role = client if use.role == "client" else use.role
+            spent[role] = spent.get(role, 0.0) + use.cpu_ns
+        return {role: ns / 1e9 / self.pages for role, ns in spent.items()}
+
+    @property
+    def application_s(self) -> float:
+        """With the visitor, and one of the two forwarders."""
+        found = self.cpu_s
+        return found.get("application", 0.0) + found.get("visitor", 0.0) + found.get("forwarder", 0.0) / 2
+
+    @property
+    def database_s(self) -> float:
+        return sum(self.cpu_s.get(role, 0.0) for role in _SERVERS) + self.cpu_s.get("forwarder", 0.0) / 2
+
+    @cached_property
+    def sides(self) -> tuple[Side, ...]:
+        """One, or the application's and the database's."""
+        cpus = self.processors
+        if self.machines == 1:
+            return (self._side("both", cpus.database, self.application_s + self.database_s, _ALL),)
+        return (
+            self._side("application", cpus.application, self.application_s, _APPLICATIONS),
+            self._side("database", cpus.database, self.database_s, _SERVERS),
+        )
+
+    def _side(self, name: str, cpus: frozenset[int], own_s: float, roles: tuple[str, ...]) -> Side:
+        trials, count = list(self.trials.values()), self.processors.count(cpus)
+        link = median(self._link_cpus(trial, cpus) for trial in trials) if self.machines == 2 else 0.0
+        rate = self.pages / self.elapsed_s
+        strangers = median(self._strangers(trial, cpus, roles) for trial in trials)
+        busy = [
+            sum(trial.window.cpus_busy[cpu] for cpu in cpus) / len(cpus)
+            for trial in trials
+            if _covers(trial, cpus) and trial.window is not None
+        ]
+        return Side(
+            name=name,
+            cpus=count,
+            own_s=own_s,
+            link_s=link / rate,
+            strangers=min(strangers, count / 2),
+            busy=median(busy) if busy else min((own_s * rate + link + strangers) / count, 1.0),
+        )
+
+    def _link_cpus(self, trial: Trial, cpus: frozenset[int]) -> float:
+        """How many of these processors the emulator used. Where a run does not say, its threads are taken to be spread evenly."""
+        window = trial.window
+        if window is not None and window.link_cpu_ns and cpus:
+            return sum(ns for cpu, ns in window.link_cpu_ns.items() if cpu in cpus) / window.length_ns
+        return _spent(trial.measured, ("link",)) * self.processors.count(cpus) / self.processors.all
+
+    def _strangers(self, trial: Trial, cpus: frozenset[int], roles: tuple[str, ...]) -> float:
+        window = trial.window
+        if window is None or not _covers(trial, cpus):
+            return (others_in(trial) or 0.0) * self.processors.count(cpus) / self.processors.all
+        ours = _spent(trial.measured, roles) + _spent(trial.measured, ("forwarder",)) * (self.machines == 2) / 2
+        link = sum(ns for cpu, ns in window.link_cpu_ns.items() if cpu in cpus) / window.length_ns
+        return max(sum(window.cpus_busy[cpu] for cpu in cpus) - ours - link, 0.0)
+
+    # ------------------------------------------------------------ round trips
+
+    @cached_property
+    def round_trips(self) -> float | None:
+        """To all services, a page. None: nobody counted them."""
+        reported = [count for service in SERVICES if (count := self.reported(f"{service}_turns")) is not None]
+        if reported:
+            return sum(reported)
+        counted = self.per_page(lambda each: each.turns)
+        return counted if self.application == "engine" and counted > 0 else None
+
+    @property
+    def wire_s(self) -> float:
+        """The round trips of a page over the link at rest."""
+        return (self.round_trips or 0.0) * (self.rest_rtt_s or 0.0)
+
+    @property
+    def waking_s(self) -> float:
+        """What a page waits for processors that are woken."""
+        return (self.round_trips or 0.0) * self.wake_s
+
+    def costs(self) -> tuple[TurnCost, ...]:
+        """Of each service that the pages used: as PHP's pages report, else by the engine's histograms."""
+        found = (self._reported_cost(service) or self._timed_cost(service) for service in SERVICES)
+        return tuple(cost for cost in found if cost is not None)
+
+    def _reported_cost(self, service: str) -> TurnCost | None:
+        turns, spent_ns = self.reported(f"{service}_turns"), self.reported(f"{service}_ns")
+        if not turns or spent_ns is None:
+            return None
+        connects, connecting_ns = self.reported(f"{service}_connects") or 0.0, self.reported(f"{service}_connect_ns")
+        return TurnCost(
+            service=service,
+            turns=turns,
+            mean_us=spent_ns / turns / 1e3,
+            connects=connects,
+            connect_us=connecting_ns / connects / 1e3 if connects and connecting_ns is not None else None,
+            bytes_to_server=None,
+            bytes_to_client=None,
+        )
+
+    def _timed_cost(self, service: str) -> TurnCost | None:
+        turns, mean_us = self._count_and_mean_us(f"turn.{service}")
+        if not turns:
+            return None
+        connects, connect_us = self._count_and_mean_us(f"connect.{service}")
+        counted = [record for each in self.measured for record in each.services if record.service == service]
+        return TurnCost(
+            service=service,
+            turns=turns,
+            mean_us=mean_us,
+            connects=connects,
+            connect_us=connect_us if connects else None,
+            bytes_to_server=sum(record.bytes_to_server for record in counted) / self.pages if counted else None,
+            bytes_to_client=sum(record.bytes_to_client for record in counted) / self.pages if counted else None,
+        )
+
+    def _count_and_mean_us(self, kind: str) -> tuple[float, float]:
+        """How many a page, and their mean in microseconds."""
+        records = [record for each in self.measured for record in each.histograms if record.kind == kind]
+        count = sum(record.count for record in records)
+        total_ns = sum(record.mean_ns * record.count for record in records)
+        return count / self.pages, total_ns / count / 1e3 if count else 0.0
 
 
-def pages_per_s(measured: Measured) -> float:
+def _pages_per_s(measured: Measured) -> float:
     return measured.transactions / (measured.elapsed_ns / 1e9)
 
 
-def page_arms(table: TrialTable) -> tuple[PageTrials, ...]:
-    """Those with a page that have a good trial, in the order of the plan; the A/A arm is not among them."""
-    return tuple(
-        PageTrials(arm, table.trials[arm.name])
-        for arm in table.run.info.arms
-        if arm.role in (ArmRole.BASELINE, ArmRole.CONTENDER) and is_a_page(arm) and table.trials[arm.name]
-    )
+def _spent(measured: Measured | None, roles: Iterable[str]) -> float:
+    """Processors that these roles used, on average over the window."""
+    if measured is None:
+        return 0.0
+    wanted = set(roles)
+    return sum(use.cpu_ns for use in measured.cpu if use.role in wanted) / measured.elapsed_ns
+
+
+def _covers(trial: Trial, cpus: frozenset[int]) -> bool:
+    """The trial's window says how busy each of these CPUs was."""
+    return trial.window is not None and bool(cpus) and cpus <= trial.window.cpus_busy.keys()
 
 
 def is_a_page(arm: Arm) -> bool:
@@ -213,17 +373,28 @@ def is_a_page(arm: Arm) -> bool:
 
 
 def is_of_pages(table: TrialTable) -> bool:
-    """This run is about pages, whatever came of it."""
+    """The run is about pages, whether or not any was measured."""
     return any(is_a_page(arm) for arm in table.run.info.arms)
 
 
-def ratios(above: PageTrials, below: PageTrials) -> dict[int, float]:
+def page_arms(table: TrialTable) -> list[ArmTrials]:
+    """Arms with a page and a good trial, in the order of the plan; without the A/A arm."""
+    processors = Processors.of(table.run.info)
+    return [
+        ArmTrials(arm, table.trials[arm.name], processors)
+        for arm in table.run.info.arms
+        if arm.role in (ArmRole.BASELINE, ArmRole.CONTENDER) and is_a_page(arm) and table.trials[arm.name]
+    ]
+
+
+def comparable(arms: Iterable[ArmTrials]) -> dict[ComparisonKey, list[ArmTrials]]:
+    """Grouped by what they share."""
+    found: dict[ComparisonKey, list[ArmTrials]] = {}
+    for arm in arms:
+        found.setdefault(arm.key, []).append(arm)
+    return found
+
+
+def ratios(above: ArmTrials, below: ArmTrials) -> dict[int, float]:
     """Pages a second of one over the other, for each block in which both are good."""
     return {block: rate / below.by_block[block] for block, rate in above.by_block.items() if block in below.by_block}
-
-
-def places(arms: Iterable[PageTrials]) -> dict[Place, list[PageTrials]]:
-    found: dict[Place, list[PageTrials]] = {}
-    for arm in arms:
-        found.setdefault(arm.place, []).append(arm)
-    return found

@@ -1,21 +1,35 @@
-"""A page as a closed queueing network: so many pages in flight, the processors of one machine or of two, and time in no queue.
+"""A page as a closed queueing network, and the prediction of real pages with it.
 
-Pages share a machine's processors as processes do, in turns of a time slice, many times a page. Such a station gives the same
-answer whatever the lengths of its services (Baskett, Chandy, Muntz and Palacios 1975), so mean value analysis is exact for it.
-Not here: where the demands come from (`foresee.py`).
+The network: a number of pages in flight, the processors of one machine or of two, and delays without a queue. Pages share a machine's
+processors in time slices, many times a page. The solution for such a station does not depend on the distribution of its services
+(Baskett, Chandy, Muntz and Palacios 1975), so mean value analysis is exact for it.
+
+The prediction of a real page on another path, or with more application CPU, is built from the real page on sockets with the least
+application CPU, and from the engine's page on sockets and on that path. The engine's two pages say what the path adds to the CPU at
+both ends and to the waiting; the real page says what it needs itself. How the link's emulator divides its work between messages and
+watching the clock is learned from the engine's pages alone and several in flight. No trial of the predicted arm goes in, nor any of a
+real page off the sockets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from statistics import median
+from typing import TypeVar
 
+from howfar.experiments.page.arms import ArmTrials, ComparisonKey
+from howfar.experiments.page.findings import Route
 from howfar.model.queueing import Station, processors, solve
 
-_STEPS = 60
-"""Of a bisection: beyond what a double can tell."""
+SOCKET = "socket"
+ON_SOCKETS = Route(SOCKET, None, None)
+_BISECTIONS = 60
+"""Beyond the resolution of a double."""
 _ROUNDS = 6
-"""Of a cycle that depends on itself, and hardly."""
+"""Of a fixed-point iteration that converges fast."""
 
 
 @dataclass(frozen=True)
@@ -24,9 +38,9 @@ class Host:
 
     own_s: float
     link_s: float
-    """Of the emulator's, on this machine's processors, were it the only page on the link."""
+    """Of the link's emulator on this machine's processors, if this were the only page on the link."""
     cpus: float
-    """What strangers left."""
+    """Those that other programs leave."""
 
     def with_own(self, seconds: float) -> Host:
         return replace(self, own_s=max(self.own_s + seconds, 0.0))
@@ -38,17 +52,17 @@ class Network:
 
     hosts: tuple[Host, ...]
     wire_s: float
-    """Its turns' round trips, at rest."""
+    """Its round trips at rest."""
     waiting_s: float
-    """Neither CPU nor wire: being woken, disks, what two ends do at the same time (that makes it less than nothing)."""
+    """Neither CPU nor wire: being woken, disks, and what two ends do at the same time, which can make it negative."""
 
     waking_s: float = 0.0
-    """Being woken, half at each end, of a page alone. Who works is not woken."""
+    """What a single page waits for processors that are woken, half at each end. A busy processor is not woken."""
     link_each: float = 0.0
-    """Share of the emulator's work that each message needs; for the rest it watches, for however many."""
+    """Share of the emulator's work that is done for each message; the rest is watching the clock, shared by all messages."""
 
     def cycle_s(self, pages: int) -> float:
-        """Mean time of a page with so many in flight."""
+        """Mean time of a page with this many in flight."""
         if pages == 1 or not any(host.link_s for host in self.hosts):
             return self._cycle_s(pages, 1.0)
         cycle_s = self._cycle_s(pages, 1.0)
@@ -70,23 +84,23 @@ class Network:
         for number in range(1, pages + 1):
             point = solve(delay + self.waking_s * idle, stations, number)[-1]
             cycle_s = point.cycle_s
-            # Who comes finds the machine as one page less would leave it.
+            # An arriving page finds the machine as one page less would leave it.
             idle = sum(1 - busy**self._processors for busy in point.utilisation.values()) / max(len(stations), 1)
         return cycle_s
 
     @property
     def _processors(self) -> int:
-        """Where one of several is idle, that one is woken."""
+        """If one of several is idle, that one is woken."""
         return max(1, round(min(host.cpus for host in self.hosts)))
 
     @property
     def possible(self) -> bool:
-        """A page takes some time, even if the emulator does all its work while the page waits anyway."""
+        """A page takes a positive time, even if the emulator does all its work while the page waits anyway."""
         return self.wire_s + self.waiting_s + sum(host.own_s / max(host.cpus, 1.0) for host in self.hosts) > 0
 
     def without_link_cpu(self) -> Network:
-        """What the emulator does for a page alone is part of the round trip at rest (which `waiting_s` makes up for): that page
-        takes as long without. Others gain the processors."""
+        """The same network if the emulator used no CPU. What it does for a single page is part of the round trip at rest, which
+        `waiting_s` makes up for, so that page takes as long as before; several pages gain the processors."""
         link_s = sum(host.link_s / host.cpus for host in self.hosts)
         return replace(
             self,
@@ -95,36 +109,290 @@ class Network:
         )
 
     def waiting_for(self, cycle_s: float, pages: int) -> Network:
-        """With the waiting that makes `pages` in flight take `cycle_s`; none where a full station hides it."""
-        ground = replace(self, waiting_s=0.0)
+        """With the waiting that makes `pages` in flight take `cycle_s`; none if a saturated station hides it."""
+        unhindered = replace(self, waiting_s=0.0)
         if pages == 1:
-            return replace(self, waiting_s=cycle_s - ground.cycle_s(1))
-        if ground.cycle_s(pages) >= cycle_s:
-            return ground
+            return replace(self, waiting_s=cycle_s - unhindered.cycle_s(1))
+        if unhindered.cycle_s(pages) >= cycle_s:
+            return unhindered
         found = bisected(lambda waiting: replace(self, waiting_s=waiting).cycle_s(pages) - cycle_s, 0.0, cycle_s)
         return replace(self, waiting_s=found)
 
 
 def overlap(pages: int, on_wire: float, each: float = 0.0) -> float:
-    """The emulator's work a page over that for a page alone, with each page on the wire for this share of its time. `each`: the share
-    of the work that every message needs; the rest is watching the clock while anything is on the link, for however many."""
+    """The emulator's work a page over that for a single page, if each page is on the wire for this share of its time. `each`: the
+    share of the work that is done for each message; the rest is watching the clock while anything is on the link."""
     share = min(on_wire, 1.0)
     watching = (1 - (1 - share) ** pages) / (pages * share) if share > 0 else 1.0
     return each + (1 - each) * watching
 
 
 def work_of_each(pages: int, on_wire: float, over_alone: float) -> float:
-    """`each` of `overlap`, where that came out as `over_alone`; between 0 and 1."""
+    """The `each` for which `overlap` gives `over_alone`; between 0 and 1."""
     watching = overlap(pages, on_wire)
     return min(max((over_alone - watching) / (1 - watching), 0.0), 1.0) if watching < 1 else 0.0
 
 
 def bisected(of: Callable[[float], float], low: float, high: float) -> float:
-    """Where `of` becomes more than nothing between two ends; the nearer end, where it does not."""
-    for _ in range(_STEPS):
+    """Where `of` becomes positive between two ends; the nearer end if it does not."""
+    for _ in range(_BISECTIONS):
         middle = (low + high) / 2
         if of(middle) < 0:
             low = middle
         else:
             high = middle
     return (low + high) / 2
+
+
+# ---------------------------------------------------------------- prediction
+
+
+@dataclass(frozen=True)
+class _Added:
+    """What a route adds to a page, by the engine's pages, at one number of pages in flight. Seconds a page."""
+
+    application_s: float
+    database_s: float
+    waiting_s: float
+    wire_s: float
+    waking_s: float
+    round_trips: float | None
+    link_s: tuple[float, ...]
+    """Of each host."""
+    cpus: tuple[float, ...]
+    """Of each host."""
+
+    def times(self, scale: float) -> _Added:
+        """For this many times the round trips."""
+        return replace(
+            self,
+            application_s=self.application_s * scale,
+            database_s=self.database_s * scale,
+            waiting_s=self.waiting_s * scale,
+            wire_s=self.wire_s * scale,
+            waking_s=self.waking_s * scale,
+            link_s=tuple(link * scale for link in self.link_s),
+        )
+
+
+class BlockPredictor:
+    """One real page in one block: its arms on sockets, the engine's arms of the same page, and the emulator's work for each message,
+    by route."""
+
+    def __init__(
+        self, real: Sequence[ArmTrials], engine: Sequence[ArmTrials], link_each: Mapping[Route, float]
+    ) -> None:
+        self._bases = {arm.threads: arm for arm in real}
+        self._engine = engine
+        self._link_each = link_each
+        self.impossible: set[Route] = set()
+        """Routes on which a single page was faster than its parts can be: one of the measurements is wrong."""
+        self._known: dict[tuple[Route, int], _Added | None] = {}
+        self._networks: dict[tuple[Route, int], Network | None] = {}
+
+    def least_cpu_s(self, threads: int) -> float:
+        """What the application itself computes for a page at the least."""
+        return self._base(threads).computed_s
+
+    def p50_s(self, route: Route, threads: int, extra_s: float) -> float | None:
+        network = self.network(route, threads, extra_s)
+        base = self._base(threads)
+        return None if network is None else network.cycle_s(threads) * (base.p50_s / base.page_s)
+
+    def network(self, route: Route, threads: int, extra_s: float) -> Network | None:
+        """The real page on a route, with this much application CPU beyond the least. None: the run does not say."""
+        if (route, threads) not in self._networks:
+            self._networks[route, threads] = self._network(route, threads)
+        network = self._networks[route, threads]
+        if network is None:
+            return None
+        return replace(network, hosts=(network.hosts[0].with_own(extra_s), *network.hosts[1:]))
+
+    def _network(self, route: Route, threads: int) -> Network | None:
+        """With the least application CPU."""
+        base = self._base(threads)
+        if self._waiting_s is None:
+            self.impossible.add(route)
+            return None
+        if route.path == SOCKET:
+            return Network(self._hosts(base, base), 0.0, self._waiting_s)
+        added = self._added(route, threads)
+        if added is None:
+            return None
+        added = added.times(_scale(base, added))
+        application_s, database_s = base.application_s + added.application_s, base.database_s + added.database_s
+        needed = (application_s + database_s,) if len(added.cpus) == 1 else (application_s, database_s)
+        cpus = [count * _left(base) for count in added.cpus]
+        hosts = tuple(Host(*each) for each in zip(needed, added.link_s, cpus, strict=True))
+        waiting_s, link_each = self._waiting_s + added.waiting_s, self._link_each.get(route, 0.0)
+        network = Network(hosts, added.wire_s, waiting_s, added.waking_s, link_each)
+        if network.possible:
+            return network
+        self.impossible.add(route)
+        return None
+
+    def fewer_round_trips(self, network: Network, route: Route, threads: int, share: float) -> Network:
+        """A page that does the same with fewer round trips: without this share of what the route adds."""
+        added = self._added(route, threads)
+        if added is None or len(network.hosts) != 2:
+            return network
+        added = added.times(_scale(self._base(threads), added) * share)
+        application, database = network.hosts
+        return replace(
+            network,
+            hosts=(
+                replace(application.with_own(-added.application_s), link_s=application.link_s - added.link_s[0]),
+                replace(database.with_own(-added.database_s), link_s=database.link_s - added.link_s[1]),
+            ),
+            wire_s=network.wire_s - added.wire_s,
+            waiting_s=network.waiting_s - added.waiting_s,
+            waking_s=network.waking_s - added.waking_s,
+        )
+
+    def _base(self, threads: int) -> ArmTrials:
+        return _nearest(self._bases, threads)
+
+    @cached_property
+    def _waiting_s(self) -> float | None:
+        """Of the real page on sockets."""
+        fewest = self._bases[min(self._bases)]
+        return self._waiting_of(fewest, fewest)
+
+    def _waiting_of(self, arm: ArmTrials, on_sockets: ArmTrials) -> float | None:
+        """None: less than can be. It is negative by what two parts of the sum have in common: work of both ends at the same time, at
+        most all of the smaller one's; and work of the emulator and the network at either end, which the round trip at rest has too."""
+        each = self._link_each.get(arm.route, 0.0)
+        network = Network(self._hosts(arm, on_sockets), arm.wire_s, 0.0, arm.waking_s, each)
+        waiting_s = network.waiting_for(arm.page_s, arm.threads).waiting_s
+        twice_s = sum(host.link_s / host.cpus for host in network.hosts)
+        twice_s += min(arm.application_s, arm.database_s) + max(arm.database_s - on_sockets.database_s, 0.0)
+        return waiting_s if waiting_s >= -twice_s / min(host.cpus for host in network.hosts) else None
+
+    def _hosts(self, arm: ArmTrials, on_sockets: ArmTrials) -> tuple[Host, ...]:
+        """What other programs leave is read on sockets, where a page always wants a processor: elsewhere they fill what it leaves
+        idle."""
+        left = _left(on_sockets)
+        shared = self._overlap(arm)
+        return tuple(Host(side.own_s, side.link_s / shared, side.cpus * left) for side in arm.sides)
+
+    def _overlap(self, arm: ArmTrials) -> float:
+        return overlap(arm.threads, arm.wire_s / arm.page_s, self._link_each.get(arm.route, 0.0))
+
+    def _added(self, route: Route, threads: int) -> _Added | None:
+        if (route, threads) not in self._known:
+            self._known[route, threads] = self._find_added(route, threads)
+        return self._known[route, threads]
+
+    def _find_added(self, route: Route, threads: int) -> _Added | None:
+        pairs = self._engine_pairs(route)
+        if not pairs:
+            return None
+        here, there = _nearest(pairs, threads)
+        fewest = pairs[min(pairs)]
+        waited_s = [self._waiting_of(arm, fewest[0]) for arm in fewest]
+        if waited_s[0] is None or waited_s[1] is None:
+            self.impossible.add(route)
+            return None
+        shared = self._overlap(there)
+        return _Added(
+            application_s=there.application_s - here.application_s,
+            database_s=there.database_s - here.database_s,
+            waiting_s=waited_s[1] - waited_s[0],
+            wire_s=there.wire_s,
+            waking_s=there.waking_s,
+            round_trips=there.round_trips,
+            link_s=tuple(side.link_s / shared for side in there.sides),
+            cpus=tuple(side.cpus for side in there.sides),
+        )
+
+    def _engine_pairs(self, route: Route) -> dict[int, tuple[ArmTrials, ArmTrials]]:
+        """The engine's page on sockets and on the route, by pages in flight, with the least application CPU that both have."""
+        found: dict[int, tuple[ArmTrials, ArmTrials]] = {}
+        for there in sorted(self._engine, key=lambda arm: -arm.app_cpu_ns):
+            for here in self._engine:
+                alike = (here.threads, here.app_cpu_ns) == (there.threads, there.app_cpu_ns)
+                if there.route == route and here.path == SOCKET and alike:
+                    found[there.threads] = (here, there)
+        return found
+
+
+_T = TypeVar("_T")
+
+
+def _nearest(by_threads: Mapping[int, _T], threads: int) -> _T:
+    return by_threads[min(by_threads, key=lambda each: abs(math.log(each / threads)))]
+
+
+def _left(on_sockets: ArmTrials) -> float:
+    """The share of each processor that other programs leave."""
+    (side,) = on_sockets.sides
+    return 1 - side.strangers / side.cpus
+
+
+def _scale(base: ArmTrials, added: _Added) -> float:
+    """A real page may need a few round trips more than the script says."""
+    real = base.round_trips
+    return real / added.round_trips if real and added.round_trips else 1.0
+
+
+class Predictor:
+    """One real page over the blocks of a run. Each block is predicted by itself, because its arms are close in time; then medians over
+    blocks, because a mean would follow a block in which another program disturbed only one arm."""
+
+    def __init__(
+        self, real: Sequence[ArmTrials], engine: Sequence[ArmTrials], link_each: Mapping[Route, float]
+    ) -> None:
+        on_sockets = [arm for arm in real if arm.path == SOCKET]
+        self.least_ns = min((arm.app_cpu_ns for arm in on_sockets), default=0)
+        """Requested application CPU of the arms that it is built from."""
+        self._built_from = [arm for arm in on_sockets if arm.app_cpu_ns == self.least_ns]
+        blocks = sorted({block for arm in self._built_from for block in arm.trials})
+        self._blocks = [
+            BlockPredictor(_only(self._built_from, block), _only(engine, block), link_each) for block in blocks
+        ]
+
+    def p50_s(self, arm: ArmTrials) -> float | None:
+        """None: it is built from this arm, or lacks what the prediction needs."""
+        if arm in self._built_from:
+            return None
+        extra_s = (arm.app_cpu_ns - self.least_ns) / 1e9
+        found = [p50 for block in self._blocks if (p50 := block.p50_s(arm.route, arm.threads, extra_s)) is not None]
+        return median(found) if found else None
+
+    def impossible(self, arm: ArmTrials) -> bool:
+        """The measurements that a prediction would use contradict each other, in each block that has them."""
+        if arm in self._built_from or self.p50_s(arm) is not None:
+            return False
+        return any(arm.route in block.impossible for block in self._blocks)
+
+    def usable(self, route: Route, threads: int) -> list[BlockPredictor]:
+        """The blocks that can say how long such a page takes on this route."""
+        return [block for block in self._blocks if block.network(route, threads, 0.0) is not None]
+
+
+def _only(arms: Sequence[ArmTrials], block: int) -> list[ArmTrials]:
+    return [found for arm in arms if (found := arm.only(block)) is not None]
+
+
+def predictors(arms: Mapping[ComparisonKey, Sequence[ArmTrials]]) -> dict[ComparisonKey, Predictor]:
+    """For each real page of a run."""
+    link_each = emulator_shares(arm for alike in arms.values() for arm in alike)
+    return {
+        key: Predictor(real, arms.get(replace(key, application="engine"), ()), link_each)
+        for key, real in arms.items()
+        if key.application == "php"
+    }
+
+
+def emulator_shares(arms: Iterable[ArmTrials]) -> dict[Route, float]:
+    """The share of the emulator's work for a single page that is done for each message, by route: the median over the engine's pages
+    that were measured both alone and several in flight. A route without such a page is left out."""
+    found: dict[Route, list[float]] = {}
+    known = [arm for arm in arms if arm.application == "engine" and arm.machines == 2 and arm.app_cpu_ns == 0]
+    for alone in (arm for arm in known if arm.threads == 1):
+        for many in (arm for arm in known if (arm.key, arm.route) == (alone.key, alone.route) and arm.threads > 1):
+            spent = [sum(side.link_s for side in arm.sides) for arm in (alone, many)]
+            if min(spent) > 0:
+                share = work_of_each(many.threads, many.wire_s / many.page_s, spent[1] / spent[0])
+                found.setdefault(many.route, []).append(share)
+    return {route: median(shares) for route, shares in found.items()}

@@ -6,10 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from howfar.experiments.page.chief import rank
 from howfar.experiments.page.findings import Crossing, PageArm, PageChoice, PageFindings, TurnCost
-from howfar.experiments.page.words import milliseconds as milliseconds
-from howfar.experiments.page.words import ms_interval
+from howfar.experiments.page.sentences import milliseconds as milliseconds
 from howfar.report import figures
 from howfar.stats.estimate import Estimate
 from howfar.units import format_duration_ns, format_rate_bps
@@ -65,7 +63,10 @@ def _chief_of(findings: PageFindings, page: str) -> Setting | None:
         machines,
         key=lambda setting: (
             len(machines[setting]) < 2,
-            *rank(setting.application, setting.connect, setting.app_cpu_ns, setting.threads),
+            setting.application != "php",
+            setting.connect != "persistent",
+            setting.app_cpu_ns,
+            -setting.threads,
         ),
         default=None,
     )
@@ -186,7 +187,7 @@ def flips_at(crossing: Crossing) -> str:
     least, most = crossing.swept_ms
     if (found := crossing.measured_ms) is not None:
         if found.low is None and found.high is None:
-            return ms_interval(found)
+            return f"{milliseconds(found.value)} ms (no interval)"
         low = f"< {milliseconds(least)}" if found.low is None else milliseconds(found.low)
         high = f"> {milliseconds(most)}" if found.high is None else milliseconds(found.high)
         return f"{milliseconds(found.value)} [{low}, {high}] ms"
