@@ -13,8 +13,8 @@ import argparse
 import json
 from pathlib import Path
 
-from howfar.stats.resample import false_alarms
 from howfar.analysis.trials import median_latency_ns, path_cpu_us, qps, trial_table
+from howfar.stats.resample import false_alarms
 from howfar.store.records import ArmRole
 from howfar.store.run_file import read_run
 

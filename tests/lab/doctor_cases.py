@@ -1,4 +1,4 @@
-"""Servers set up wrong, each in one way, and servers set up right, with their clients: what `tests.lab.doctor_scenario` starts.
+"""Servers set up wrong, each in one respect, and servers set up right, with their clients: what `tests.lab.doctor_scenario` starts.
 
 A case that is wrong says which checks must find it. What they propose is applied, and then nothing may be left to change.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 class User:
     """A client of the case's server. `{port}`, `{tls}`, `{base}` are put into its words."""
 
-    way: str
+    transport: str
     """`tcp`, `tls`, `unix`; or `cli-compress`, `cli`: the command `mariadb` on the socket; or `socat`: through a forwarder."""
     mode: str = "hold"
     account: str = "www-data"

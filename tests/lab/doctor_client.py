@@ -34,13 +34,13 @@ def _anybody() -> ssl.SSLContext:
     return context
 
 
-def _cache(kind: str, way: str, where: str, context: ssl.SSLContext) -> Callable[[], None]:
-    if way == "unix":
+def _cache(kind: str, transport: str, where: str, context: ssl.SSLContext) -> Callable[[], None]:
+    if transport == "unix":
         made = socket.socket(socket.AF_UNIX)
         made.connect(where)
     else:
         made = socket.create_connection(("127.0.0.1", int(where)))
-        if way == "tls":
+        if transport == "tls":
             made = context.wrap_socket(made)
 
     def ask() -> None:
@@ -50,9 +50,9 @@ def _cache(kind: str, way: str, where: str, context: ssl.SSLContext) -> Callable
     return ask
 
 
-def _mysql(way: str, where: str, context: ssl.SSLContext, defaults: bool) -> Callable[[], None]:
-    place: dict[str, Any] = {"unix_socket": where} if way == "unix" else {"host": "127.0.0.1", "port": int(where)}
-    if way == "tls":
+def _mysql(transport: str, where: str, context: ssl.SSLContext, defaults: bool) -> Callable[[], None]:
+    place: dict[str, Any] = {"unix_socket": where} if transport == "unix" else {"host": "127.0.0.1", "port": int(where)}
+    if transport == "tls":
         place["ssl"] = context
     elif not defaults:
         place["ssl_disabled"] = True
@@ -65,8 +65,8 @@ def _mysql(way: str, where: str, context: ssl.SSLContext, defaults: bool) -> Cal
     return ask
 
 
-def _main(kind: str, way: str, mode: str, account: str, report: Path, name: str = "") -> None:
-    way, _, where = way.partition(":")
+def _main(kind: str, transport: str, mode: str, account: str, report: Path, name: str = "") -> None:
+    transport, _, where = transport.partition(":")
     context = _anybody()
     if name:
         Path("/proc/self/comm").write_text(name)
@@ -80,9 +80,9 @@ def _main(kind: str, way: str, mode: str, account: str, report: Path, name: str 
     while True:
         if held is None or mode != "hold":
             held = (
-                _mysql(way, where, context, mode == "seldom-default")
+                _mysql(transport, where, context, mode == "seldom-default")
                 if kind == "mysql"
-                else _cache(kind, way, where, context)
+                else _cache(kind, transport, where, context)
             )
             connects += 1
         held()

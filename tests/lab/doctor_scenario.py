@@ -141,11 +141,11 @@ class Ward:
             return
         mode = self.proposed.mode or user.mode
         path = self.proposed.path
-        if user.way.startswith("cli"):
-            self._start_cli(compressed=user.way == "cli-compress")
+        if user.transport.startswith("cli"):
+            self._start_cli(compressed=user.transport == "cli-compress")
             return
-        where = f"unix:{path or self.socket()}" if path or user.way == "unix" else self._address(user)
-        if user.way == "socat":
+        where = f"unix:{path or self.socket()}" if path or user.transport == "unix" else self._address(user)
+        if user.transport == "socat":
             end = f"UNIX-CONNECT:{path}" if path else f"TCP:127.0.0.1:{self.words['port']}"
             self.clients.append(
                 self._spawn("socat", f"TCP-LISTEN:{self.words['tls']},fork,reuseaddr,bind=127.0.0.1", end)
@@ -177,7 +177,7 @@ class Ward:
 
     def _address(self, user: User) -> str:
         """Redis has a port of its own for TLS."""
-        return f"{user.way}:{self.words['tls' if user.way == 'tls' and self.case.server == 'redis' else 'port']}"
+        return f"{user.transport}:{self.words['tls' if user.transport == 'tls' and self.case.server == 'redis' else 'port']}"
 
     def _start_cli(self, compressed: bool) -> None:
         file = self.base / "client.cnf"
@@ -216,7 +216,7 @@ class Ward:
 
     def figures(self) -> list[int]:
         """Connects and CPU time of the client until now."""
-        if self.case.user is None or self.case.user.way.startswith("cli"):
+        if self.case.user is None or self.case.user.transport.startswith("cli"):
             return []
         words: list[str] = []
 
@@ -354,7 +354,7 @@ def main() -> None:
             "did_second": did_second,
             "by_nobody": {ward.case.name: _seen(by_nobody, ward) for ward in wards},
             "unseen_by_nobody": by_nobody["unseen"],
-            "strangers": [server for server in first["servers"] if server["pid"] not in known],
+            "other_accounts": [server for server in first["servers"] if server["pid"] not in known],
             "lines": {ward.case.name: ward.proposed.all_lines for ward in wards},
         }
         print(json.dumps(answer))

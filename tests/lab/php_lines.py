@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from howfar.doctor.findings import Change, Client, Kind
-from howfar.doctor.lines.clients import by_socket, keeping_connections
+from howfar.doctor.proposals import by_socket, keeping_connections
 
 _ACCOUNT = "SQL, first"
 _MYSQL_SAYS = "->query('SELECT CONNECTION_ID()')->"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from howfar.bench.link_figures import LinkBench, Run
+from howfar.bench.links.figures import LinkBench, Run
 from tests.lab.undisturbed import agree
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]

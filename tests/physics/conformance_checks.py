@@ -16,7 +16,7 @@ from typing import Any
 
 from scipy.stats import binom, chi2
 
-from howfar.bench.link_datagrams import udp_errors
+from howfar.bench.links.probes import udp_errors
 from howfar.lab.link import Link, LinkAsked
 from howfar.lab.link.settings import apply
 from howfar.lab.link_receipt import OF_A_PLAN, link_violations

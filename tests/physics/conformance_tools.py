@@ -7,8 +7,8 @@ import socket
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from howfar.bench import link_datagrams
-from howfar.bench.link_datagrams import Datagrams
+from howfar.bench.links import probes
+from howfar.bench.links.probes import Datagrams
 from howfar.lab.link import Link
 from howfar.lab.network import CLIENT_ADDRESS, SERVER_ADDRESS
 
@@ -17,7 +17,7 @@ FRAME_BYTES = 28 + 38
 
 
 def datagrams(link: Link) -> AbstractContextManager[Datagrams]:
-    return link_datagrams.datagrams(link.network.client, link.network.server)
+    return probes.datagrams(link.network.client, link.network.server)
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from howfar.engine.messages import (
     Sysbench,
     UnixTarget,
 )
-from howfar.load.figures import Result, result_of
+from howfar.load.result import Result, result_of
 
 SECOND = 1_000_000_000
 WINDOW_NS = 10 * SECOND

@@ -8,15 +8,28 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from howfar.bench import link_extras, link_figures
-from howfar.bench.link import Grid, Ground, OurLink, Request, in_blocks
-from howfar.bench.link_bars import judge_hogs, judge_link, judge_redis, judge_unlimited
-from howfar.bench.link_cable import Cable
-from howfar.bench.link_extras import Extras, OpenPeer
-from howfar.bench.link_figures import Asked, Beside, Extra, Figure, LinkBench, Run, RunsOn, Setting
-from howfar.bench.link_grid import FULL_TIMES, RATES_GBIT, RTTS_MS, Times, grid
-from howfar.bench.link_meter import Road, Transfer, unmodelled_drops
-from howfar.bench.link_peers import PEERS, Found, Shape
+from howfar.bench.links import extras as link_extras
+from howfar.bench.links import figures
+from howfar.bench.links.bars import judge_hogs, judge_link, judge_redis, judge_unlimited
+from howfar.bench.links.bench import Grid, Ground, OurLink, Request, in_blocks
+from howfar.bench.links.extras import Extras, OpenPeer
+from howfar.bench.links.figures import (
+    FULL_TIMES,
+    RATES_GBIT,
+    RTTS_MS,
+    Compared,
+    Extra,
+    Figure,
+    LinkBench,
+    LinkPoint,
+    Run,
+    RunsOn,
+    Setting,
+    Times,
+    grid,
+)
+from howfar.bench.links.peers import PEERS, Found, Shape
+from howfar.bench.links.probes import BareCable, ProbedLink, Transfer, unmodelled_drops
 from howfar.cli import bench_link
 from howfar.cli.bench import bench
 from howfar.cli.bench_link_table import show
@@ -25,7 +38,7 @@ from howfar.engine.process import Launcher
 from howfar.errors import LabError
 from howfar.lab.link.backends import NAMES, SHAPING, backends
 
-GIGABIT = Asked(rtt_ms=10, rate_gbit=1)
+GIGABIT = LinkPoint(rtt_ms=10, rate_gbit=1)
 
 
 def run(
@@ -46,13 +59,13 @@ def run(
     )
 
 
-def bars(*runs: Run, asked: Asked = GIGABIT, privileged: bool = True) -> dict[str, tuple[bool, bool]]:
+def bars(*runs: Run, asked: LinkPoint = GIGABIT, privileged: bool = True) -> dict[str, tuple[bool, bool]]:
     """Met by the median, met by the best."""
-    found = link_figures.row(asked, "packet", runs, privileged, None)
+    found = figures.row(asked, "packet", runs, privileged, None)
     return {bar.bar: (bar.met, bar.met_at_best) for bar in found.bars}
 
 
-def bench_of(rows: tuple[link_figures.Row, ...], extras: tuple[Extra, ...] = (), **changes: object) -> LinkBench:
+def bench_of(rows: tuple[figures.Row, ...], extras: tuple[Extra, ...] = (), **changes: object) -> LinkBench:
     setting = Setting(
         howfar="0",
         kernel="Linux",
@@ -83,7 +96,7 @@ def shown(found: LinkBench, columns: int = 200) -> str:
 
 def test_a_row_has_the_medians_and_keeps_every_run() -> None:
     runs = [run(p50=10.0 + extra, gbit=0.9 + extra) for extra in (0.00, 0.01, 0.04)]
-    row = link_figures.row(GIGABIT, "packet", runs, True, ("toxiproxy", "whole ms", [run(core=0.2, drops=None)]))
+    row = figures.row(GIGABIT, "packet", runs, True, ("toxiproxy", "whole ms", [run(core=0.2, drops=None)]))
     assert row.obtained.rtt_ms_p50 == 10.01
     assert row.obtained.goodput_ratio == pytest.approx(0.91 * 1538 / 1448)
     assert row.cpu_core_per_gbit == 0.3
@@ -95,7 +108,7 @@ def test_a_row_has_the_medians_and_keeps_every_run() -> None:
 
 
 def test_what_the_kernel_does_has_no_process() -> None:
-    row = link_figures.row(GIGABIT, "packet", [run()], True, ("veth", "", [run(core=None)]))
+    row = figures.row(GIGABIT, "packet", [run()], True, ("veth", "", [run(core=None)]))
     assert row.peer is not None
     assert row.peer.cpu_core_per_gbit is None
 
@@ -113,7 +126,7 @@ def test_bars_are_judged_by_the_median_and_the_best_is_said() -> None:
 def test_the_rtt_may_be_off_by_so_much(rtt_ms: float, privileged: bool, most_us: float) -> None:
     def met(off_us: float) -> bool:
         p50 = rtt_ms + off_us / 1e3
-        found = bars(run(p50=p50, p99=p50), asked=Asked(rtt_ms=rtt_ms, rate_gbit=None), privileged=privileged)
+        found = bars(run(p50=p50, p99=p50), asked=LinkPoint(rtt_ms=rtt_ms, rate_gbit=None), privileged=privileged)
         return found["RTT p50 error, µs"][0]
 
     assert met(most_us - 0.01)
@@ -123,10 +136,10 @@ def test_the_rtt_may_be_off_by_so_much(rtt_ms: float, privileged: bool, most_us:
 
 def test_the_time_that_a_ping_takes_on_the_wire_is_no_error() -> None:
     """91 bytes each way: at 1 Mb/s 1.456 ms of the RTT."""
-    slow = Asked(rtt_ms=10, rate_gbit=0.001)
+    slow = LinkPoint(rtt_ms=10, rate_gbit=0.001)
     assert slow.rest_rtt_ms("packet") == pytest.approx(11.456)
     assert slow.rest_rtt_ms("kernel") == 10, "its bucket lets a lone packet through at once"
-    assert Asked(rtt_ms=10, rate_gbit=None).rest_rtt_ms("packet") == 10
+    assert LinkPoint(rtt_ms=10, rate_gbit=None).rest_rtt_ms("packet") == 10
     found = bars(run(p50=11.46, p99=11.47, gbit=0), asked=slow)
     assert (found["RTT p50 error, µs"], found["RTT p99 excess, µs"]) == ((True, True), (True, True))
     assert bars(run(p50=10, p99=10, gbit=0), asked=slow)["RTT p50 error, µs"] == (False, False), "that is too early"
@@ -138,7 +151,7 @@ def test_one_drop_in_one_run_is_too_many() -> None:
 
 def test_bars_stand_where_the_issue_puts_them() -> None:
     def names(rtt_ms: float, rate_gbit: float | None) -> set[str]:
-        return set(bars(run(), asked=Asked(rtt_ms=rtt_ms, rate_gbit=rate_gbit))) - {
+        return set(bars(run(), asked=LinkPoint(rtt_ms=rtt_ms, rate_gbit=rate_gbit))) - {
             "RTT p50 error, µs",
             "RTT p99 excess, µs",
             "unmodelled drops",
@@ -176,8 +189,8 @@ def test_goodput_beyond_the_rate_is_off_too() -> None:
 
 
 def test_a_miss_is_marked_in_its_line_and_named_below() -> None:
-    good = link_figures.row(GIGABIT, "packet", [run()], True, None)
-    bad = link_figures.row(Asked(rtt_ms=1, rate_gbit=10), "packet", [run(p50=1.2, p99=1.3, drops=3)], True, None)
+    good = figures.row(GIGABIT, "packet", [run()], True, None)
+    bad = figures.row(LinkPoint(rtt_ms=1, rate_gbit=10), "packet", [run(p50=1.2, p99=1.3, drops=3)], True, None)
     text = shown(bench_of((good, bad)))
     lines = {line[:15].strip(): line for line in text.splitlines()}
     assert "!" not in lines["10ms 1gbit"]
@@ -189,8 +202,8 @@ def test_a_miss_is_marked_in_its_line_and_named_below() -> None:
 def test_the_table_says_who_was_skipped_and_what_was_not_asked() -> None:
     note = "asked for 0 ms: it knows whole ms only"
     rows = tuple(
-        link_figures.row(asked, "packet", [run()], True, ("toxiproxy", said, [run(drops=None)]))
-        for asked, said in ((Asked(rtt_ms=0.2, rate_gbit=1), note), (GIGABIT, ""))
+        figures.row(asked, "packet", [run()], True, ("toxiproxy", said, [run(drops=None)]))
+        for asked, said in ((LinkPoint(rtt_ms=0.2, rate_gbit=1), note), (GIGABIT, ""))
     )
     extra = Extra(name="redis", what="redis GET", unit="requests/s", skipped="redis-server not found")
     text = shown(bench_of(rows, (extra,), peer_skipped="go was not found"))
@@ -202,13 +215,13 @@ def test_the_table_says_who_was_skipped_and_what_was_not_asked() -> None:
 
 
 def test_a_cable_without_a_rate_is_shown_in_bits_a_second() -> None:
-    row = link_figures.row(GIGABIT, "packet", [run()], True, ("veth", "", [run(gbit=30)]))
+    row = figures.row(GIGABIT, "packet", [run()], True, ("veth", "", [run(gbit=30)]))
     line = next(line for line in shown(bench_of((row,))).splitlines() if "veth" in line)
     assert "30 Gb/s" in line and "%" not in line
 
 
 def test_an_extra_says_both_sides_and_the_best_of_several_runs() -> None:
-    beside = (Beside(name="veth", figure=Figure.of([100_000.0])),)
+    beside = (Compared(name="veth", figure=Figure.of([100_000.0])),)
     extra = Extra(
         name="redis",
         what="redis GET",
@@ -245,9 +258,9 @@ def test_the_back_ends_are_named_once() -> None:
 def test_pings_fit_and_are_never_too_few() -> None:
     times = Times(pings_ns=10**9, pings_least=50, pings_most=500, transfer_ns=10**9)
     assert [times.pings(rtt) for rtt in (0, 1_000_000, 10_000_000, 85_000_000)] == [500, 500, 100, 50]
-    warmup_ns, _ = FULL_TIMES.transfer(Asked(rtt_ms=85, rate_gbit=10))
+    warmup_ns, _ = FULL_TIMES.transfer(LinkPoint(rtt_ms=85, rate_gbit=10))
     assert warmup_ns == 5_000_000_000, "10 Gb/s x 85 ms is judged after 5 s, no later"
-    assert FULL_TIMES.transfer(Asked(rtt_ms=85, rate_gbit=1))[0] > warmup_ns
+    assert FULL_TIMES.transfer(LinkPoint(rtt_ms=85, rate_gbit=1))[0] > warmup_ns
 
 
 def test_the_table_says_where_either_ran() -> None:
@@ -267,15 +280,15 @@ class FakeLink:
     """Gives back whatever is asked, as if measured."""
 
     def __init__(self) -> None:
-        self.asked: list[Asked] = []
+        self.asked: list[LinkPoint] = []
 
-    def measure(self, asked: Asked, times: Times) -> Run:
+    def measure(self, asked: LinkPoint, times: Times) -> Run:
         self.asked.append(asked)
         return run(p50=asked.rtt_ms, p99=asked.rtt_ms)
 
 
 def ground_with(shape: Shape | None) -> Ground:
-    return Ground(cast(OurLink, FakeLink()), cast(Cable, None), Found("toxiproxy"), shape)
+    return Ground(cast(OurLink, FakeLink()), cast(BareCable, None), Found("toxiproxy"), shape)
 
 
 def test_every_run_takes_each_step_once_in_an_order_of_its_own() -> None:
@@ -296,9 +309,9 @@ def test_every_run_takes_each_step_once_in_an_order_of_its_own() -> None:
 
 
 def test_a_peer_that_breaks_down_costs_its_own_figures_only() -> None:
-    tried: list[Asked] = []
+    tried: list[LinkPoint] = []
 
-    def broken(asked: Asked) -> tuple[Road, str]:
+    def broken(asked: LinkPoint) -> tuple[ProbedLink, str]:
         tried.append(asked)
         raise LabError("no answer")
 
@@ -316,8 +329,8 @@ class FakeShaped:
     def __init__(self) -> None:
         self.link = self
 
-    def shape(self, asked: Asked) -> Road:
-        return Road("ours", 1, Launcher())
+    def shape(self, asked: LinkPoint) -> ProbedLink:
+        return ProbedLink("ours", 1, Launcher())
 
     def counters(self) -> LinkStats:
         drops = Drops(queue=5, loss=0, outage=0, arena=0, socket=1, transmit=0)
@@ -328,8 +341,8 @@ class FakeShaped:
 
 
 class FakeCable:
-    def road(self) -> Road:
-        return Road("cable", 2, Launcher())
+    def road(self) -> ProbedLink:
+        return ProbedLink("cable", 2, Launcher())
 
 
 def test_drops_that_the_kernel_does_not_tell_are_not_none() -> None:
@@ -342,14 +355,14 @@ def test_drops_that_the_kernel_does_not_tell_are_not_none() -> None:
 
 @pytest.mark.parametrize("delays", [False, True])
 def test_the_bare_cable_is_bare_again_beside_the_extras(monkeypatch: pytest.MonkeyPatch, delays: bool) -> None:
-    shaped: list[Asked] = []
+    shaped: list[LinkPoint] = []
     went: set[str] = set()
 
-    def shape(asked: Asked) -> tuple[Road, str]:
+    def shape(asked: LinkPoint) -> tuple[ProbedLink, str]:
         shaped.append(asked)
-        return Road("peer", 3, Launcher()), ""
+        return ProbedLink("peer", 3, Launcher()), ""
 
-    def transfer(road: Road, warmup_ns: int, measure_ns: int) -> Transfer:
+    def transfer(road: ProbedLink, warmup_ns: int, measure_ns: int) -> Transfer:
         assert shaped, "what the peer laid on the cable is still there"
         went.add(road.host)
         result = GoodputResult(
@@ -360,7 +373,7 @@ def test_the_bare_cable_is_bare_again_beside_the_extras(monkeypatch: pytest.Monk
     monkeypatch.setattr(link_extras, "transfer", transfer)
     monkeypatch.setattr(link_extras, "missing_program", lambda: "no redis")
     peer = OpenPeer("tbf", shape, delays)
-    extras = Extras(cast(OurLink, FakeShaped()), cast(Cable, FakeCable()), peer, 0, FULL_TIMES, 0)
+    extras = Extras(cast(OurLink, FakeShaped()), cast(BareCable, FakeCable()), peer, 0, FULL_TIMES, 0)
     for effect in ("_loss", "_jitter"):
         monkeypatch.setattr(Extras, effect, lambda extras: None)
     for step in extras.steps():

@@ -9,13 +9,12 @@ from typing import cast
 
 import pytest
 
-from howfar.bench import link_extras
-from howfar.bench.link import OurLink, Request
-from howfar.bench.link_bars import judge_jitter, judge_loss
-from howfar.bench.link_cable import Cable
-from howfar.bench.link_effects import Lost, Spread, jittery, lossy
-from howfar.bench.link_extras import Extras
-from howfar.bench.link_grid import FULL_TIMES
+from howfar.bench.links import extras as link_extras
+from howfar.bench.links.bars import judge_jitter, judge_loss
+from howfar.bench.links.bench import OurLink, Request
+from howfar.bench.links.extras import Extras, Lost, Spread, jittery, lossy
+from howfar.bench.links.figures import FULL_TIMES
+from howfar.bench.links.probes import BareCable
 from howfar.lab.link import LinkAsked
 
 OF = 10_000
@@ -74,7 +73,7 @@ def effects_of(monkeypatch: pytest.MonkeyPatch, backend: str) -> tuple[FakeLink,
     monkeypatch.setattr(link_extras, "count_lost", lambda client, server, count: Lost(count // 100, count))
     monkeypatch.setattr(link_extras, "spread", lambda client, server, count: Spread(2e6, count))
     link = FakeLink(backend)
-    cable = cast(Cable, SimpleNamespace(client_host=None, server_host=None))
+    cable = cast(BareCable, SimpleNamespace(client_host=None, server_host=None))
     ours = cast(OurLink, SimpleNamespace(link=link))
     extras = Extras(ours, cable, None, 0, FULL_TIMES, seed=7)
     monkeypatch.setattr(extras, "_unlimited", lambda: extras._runs["unlimited", "ours"].append(20.0))

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from howfar.bench import link_floor
+from howfar.bench.links import probes
 from howfar.errors import LabError
 
 
 def test_a_timer_is_late_by_something() -> None:
-    assert 0 < link_floor.timer_lateness_us(20) < 60e6
+    assert 0 < probes.timer_lateness_us(20) < 60e6
 
 
 def test_one_that_does_not_end_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_floor, "_PATIENCE_S", 0.001)
+    monkeypatch.setattr(probes, "_PATIENCE_S", 0.001)
     with pytest.raises(LabError, match="timed out"):
-        link_floor.timer_lateness_us(1_000_000)
+        probes.timer_lateness_us(1_000_000)

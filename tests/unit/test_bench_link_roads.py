@@ -7,14 +7,11 @@ from typing import cast
 
 import pytest
 
-from howfar.bench import link_peer_kernel, link_peer_toxiproxy
-from howfar.bench.link_cable import Cable
-from howfar.bench.link_figures import Asked
-from howfar.bench.link_grid import FULL_TIMES
-from howfar.bench.link_meter import ping_patience_ns, runs_on
-from howfar.bench.link_peer_toxiproxy import toxics
-from howfar.bench.link_peers import find_peer
-from howfar.bench.link_redis import read_rate
+from howfar.bench.links.extras import read_rate
+from howfar.bench.links.figures import FULL_TIMES, LinkPoint
+from howfar.bench.links.peers import find_peer, kernel, toxiproxy
+from howfar.bench.links.peers.toxiproxy import toxics
+from howfar.bench.links.probes import BareCable, ping_patience_ns, runs_on
 from howfar.engine.process import Launcher
 from howfar.errors import LabError
 from howfar.lab.hosts import usable_cpus
@@ -48,34 +45,34 @@ class PinnedCable:
 
 
 def test_toxiproxy_may_run_wherever_our_emulator_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_peer_toxiproxy, "find_program", lambda: "toxiproxy-server")
+    monkeypatch.setattr(toxiproxy, "find_program", lambda: "toxiproxy-server")
     cable = PinnedCable()
-    with pytest.raises(LabError, match="that is all"), link_peer_toxiproxy.Toxiproxy().open(cast(Cable, cable)):
+    with pytest.raises(LabError, match="that is all"), toxiproxy.Toxiproxy().open(cast(BareCable, cable)):
         pass
     assert cable.cpus == [usable_cpus()], "not on the server's half"
 
 
 def test_toxiproxy_is_asked_for_whole_milliseconds_and_payload() -> None:
     def latencies(rtt_ms: float) -> dict[str, int]:
-        made, _ = toxics(Asked(rtt_ms=rtt_ms, rate_gbit=None))
+        made, _ = toxics(LinkPoint(rtt_ms=rtt_ms, rate_gbit=None))
         return {toxic["stream"]: toxic["attributes"]["latency"] for toxic in made}
 
     assert latencies(10) == {"upstream": 5, "downstream": 5}
     assert latencies(85) == {"upstream": 42, "downstream": 43}
     assert latencies(1) == {"downstream": 1}
     assert latencies(0.2) == {}
-    made, note = toxics(Asked(rtt_ms=0.2, rate_gbit=1))
+    made, note = toxics(LinkPoint(rtt_ms=0.2, rate_gbit=1))
     assert "0 ms" in note
     rates = [toxic["attributes"]["rate"] for toxic in made]
     assert rates == [117_685] * 2, "10^9 bit/s x 1448/1538 are 117685 kB/s of payload"
-    assert toxics(Asked(rtt_ms=10, rate_gbit=1))[1] == ""
+    assert toxics(LinkPoint(rtt_ms=10, rate_gbit=1))[1] == ""
 
 
 def test_tbf_is_asked_for_the_rate_of_whole_frames() -> None:
-    words = link_peer_kernel.tbf_words("c0", 10**9)
+    words = kernel.tbf_words("c0", 10**9)
     assert words[words.index("rate") + 1] == f"{10**9 * 1514 // 1538}bit"
     assert int(words[words.index("burst") + 1]) >= 65536, "a super-packet must pass whole"
-    assert "tbf" not in link_peer_kernel.tbf_words("c0", None)
+    assert "tbf" not in kernel.tbf_words("c0", None)
 
 
 def test_a_peer_that_is_not_here_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:

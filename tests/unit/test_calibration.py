@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 from hdrh.histogram import HdrHistogram
 
-from howfar.bench import calibrate, calibration
+from howfar.bench import calibration
 from howfar.bench.calibration import Calibration, Exchange, Limit, Load
 from howfar.cli import bench
 
@@ -73,8 +73,8 @@ def test_one_block_has_no_interval() -> None:
 
 
 def test_every_arm_is_measured_once_a_block() -> None:
-    two = calibrate.arms("tcp", apart=True)
-    one = calibrate.arms("tcp", apart=False)
+    two = calibration.arms("tcp", apart=True)
+    one = calibration.arms("tcp", apart=False)
     assert len(set(two)) == len(two) == 6
     assert [(arm.cpus, arm.connections) for arm in one] == [
         ("together", None),

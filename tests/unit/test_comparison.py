@@ -13,8 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from howfar.bench import comparison, meter
-from howfar.bench.against import Request, seats
-from howfar.bench.comparison import Comparison, Setting, Trial
+from howfar.bench.comparison import Comparison, Request, Setting, Trial, splits
 from howfar.cli import bench_engine
 from howfar.cli.bench import bench
 from howfar.errors import LabError
@@ -132,11 +131,11 @@ def test_connections_are_a_list_of_numbers(text: str) -> None:
 
 def test_placements_are_what_they_are_called() -> None:
     cpus = set(os.sched_getaffinity(0))
-    client, server = seats("shared")
+    client, server = splits("shared")
     assert set(client) == set(server) == cpus
-    client, server = seats("one-cpu")
+    client, server = splits("one-cpu")
     assert client == server and len(client) == 1
-    client, server = seats("apart")
+    client, server = splits("apart")
     assert len(cpus) == 1 or not set(client) & set(server)
 
 

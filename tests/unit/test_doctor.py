@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from howfar.doctor import procfs, schema
+from howfar.doctor import procfs
 from howfar.doctor.checks import CHECKS, findings
-from howfar.doctor.checks.seen import Seen
-from howfar.doctor.clients import Sight, clients
+from howfar.doctor.checks.context import Context
+from howfar.doctor.clients import Holder, Sight, Watch, Watching, clients
+from howfar.doctor.discovery import options
 from howfar.doctor.findings import (
     Client,
     Examination,
@@ -24,16 +25,14 @@ from howfar.doctor.findings import (
     Server,
     SocketFile,
     Transport,
+    schema_text,
 )
-from howfar.doctor.floors import interval, saved
-from howfar.doctor.ignored import options
-from howfar.doctor.lines.clients import by_socket, family
-from howfar.doctor.lines.servers import own_paths
+from howfar.doctor.floors import interval, savings
+from howfar.doctor.proposals import by_socket, family, own_paths
+from howfar.doctor.protocols.mysql import named
+from howfar.doctor.protocols.session import Counters
 from howfar.doctor.screen import screen
-from howfar.doctor.speakers.mysql import named
-from howfar.doctor.speakers.session import Counters
 from howfar.doctor.targets import Login, parse_target
-from howfar.doctor.watch import Holder, Watch, Watching
 from howfar.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
@@ -71,7 +70,7 @@ def server(*clients: Client, **changes: object) -> Server:
 
 
 def looked(seen: Server, path: str = "/run/own/s.sock") -> tuple[Finding, ...]:
-    return findings(Seen(seen, (), looks=100, seconds=1.0, path=path))
+    return findings(Context(seen, (), looks=100, seconds=1.0, path=path))
 
 
 def found(seen: Server) -> set[str]:
@@ -79,7 +78,7 @@ def found(seen: Server) -> set[str]:
 
 
 def test_the_schema_is_what_the_types_say() -> None:
-    assert (ROOT / "schema" / "doctor.json").read_text() == schema.text(), "python -m howfar.doctor.schema"
+    assert (ROOT / "schema" / "doctor.json").read_text() == schema_text(), "python -m howfar.doctor.findings"
 
 
 def test_a_client_by_loopback_is_told_its_lines_with_the_gain() -> None:
@@ -356,8 +355,8 @@ def test_an_interval_holds_its_median(values: list[float]) -> None:
 
 def test_differences_are_within_rounds() -> None:
     drifting = [float(number) for number in range(24)]
-    assert saved([value + 5 for value in drifting], drifting) == Interval(median=5, low=5, high=5)
-    assert saved([], []) is None and saved([1.0], [1.0, 2.0]) is None
+    assert savings([value + 5 for value in drifting], drifting) == Interval(median=5, low=5, high=5)
+    assert savings([], []) is None and savings([1.0], [1.0, 2.0]) is None
 
 
 @pytest.mark.parametrize("kind", list(Kind))

@@ -1,4 +1,4 @@
-"""The doctor before servers that are none: whatever answers, a speaker says so and raises nothing else."""
+"""The doctor and programs that are no servers: whatever answers, a protocol says so and raises nothing else."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from howfar.doctor.discovery import Candidate, Spot
+from howfar.doctor.discovery import Candidate, Known, ListenAddress, identify
 from howfar.doctor.findings import Kind
-from howfar.doctor.identify import Known, identify
 from howfar.doctor.procfs import Process
-from howfar.doctor.speakers import SPEAKERS
-from howfar.doctor.speakers.session import Elsewhere, Greeting, NotThis, Owner, Way
+from howfar.doctor.protocols import PROTOCOLS
+from howfar.doctor.protocols.session import Elsewhere, Endpoint, Greeting, NotThis, Owner
 from howfar.doctor.targets import Login, Logins
 
 NOBODY = Login("x", "hush")
@@ -78,7 +77,7 @@ def _listening(path: Path | None) -> socket.socket:
 def test_whoever_answers_is_told_apart(beginning: bytes, rest: bytes, kind: Kind) -> None:
     with answering(beginning + rest) as (port, _):
         try:
-            answered = SPEAKERS[kind].greet(Way(None, "127.0.0.1", port), NOBODY)
+            answered = PROTOCOLS[kind].greet(Endpoint(None, "127.0.0.1", port), NOBODY)
         except NotThis:
             return
         assert isinstance(answered, Greeting)
@@ -94,7 +93,7 @@ def test_whoever_answers_is_told_apart(beginning: bytes, rest: bytes, kind: Kind
 )
 def test_who_asked_for_tls_sends_no_login_in_plain(kind: Kind, answer: bytes) -> None:
     with answering(answer) as (port, heard), pytest.raises(NotThis):
-        SPEAKERS[kind].greet(Way(None, "127.0.0.1", port, tls=True), NOBODY)
+        PROTOCOLS[kind].greet(Endpoint(None, "127.0.0.1", port, tls=True), NOBODY)
     assert not any(word in b"".join(heard) for word in (b"hush", b"AUTH", b"mysql_native_password"))
 
 
@@ -103,13 +102,13 @@ def test_nobody_there(kind: Kind) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as listening:
         port: int = listening.getsockname()[1]
     with pytest.raises(NotThis):
-        SPEAKERS[kind].greet(Way(None, "127.0.0.1", port), NOBODY)
+        PROTOCOLS[kind].greet(Endpoint(None, "127.0.0.1", port), NOBODY)
 
 
 def _of(path: Path, pid: int, kind: Kind, certain: bool = True) -> Known | None:
     """What is known of a server of our own account that is said to listen there."""
     process = Process(pid, "mysqld", os.geteuid(), ())
-    return identify(Candidate(kind, process, (Spot(str(path)),), certain), Logins(NOBODY, NOBODY), None)
+    return identify(Candidate(kind, process, (ListenAddress(str(path)),), certain), Logins(NOBODY, NOBODY), None)
 
 
 @pytest.mark.parametrize("kind", list(Kind))
@@ -117,7 +116,7 @@ def test_who_took_a_servers_path_hears_nothing(kind: Kind, tmp_path: Path) -> No
     path = tmp_path / "s.sock"
     with answering(b"-NOAUTH\r\n", path) as (_, heard):
         with pytest.raises(Elsewhere):
-            SPEAKERS[kind].greet(Way(str(path), None, None, owner=Owner(os.getppid(), os.geteuid())), NOBODY)
+            PROTOCOLS[kind].greet(Endpoint(str(path), None, None, owner=Owner(os.getppid(), os.geteuid())), NOBODY)
         known = _of(path, os.getppid(), kind)
         guessed = _of(path, os.getppid(), kind, certain=False)
     assert known is not None and [listener.state for listener in known.listeners] == ["elsewhere"]
@@ -152,6 +151,6 @@ def test_a_full_server_refuses_and_is_there(kind: Kind, answer: bytes, tmp_path:
 def test_a_port_that_may_be_anothers_is_not_taken_for_its_own(shared: bool) -> None:
     with answering(GREETING + b"\0\x02" + b"\0" * 40) as (port, _):
         process = Process(os.getpid(), "mysqld", os.geteuid(), ())
-        spot = Spot(None, "127.0.0.1", port, shared=shared)
-        known = identify(Candidate(Kind.MYSQL, process, (spot,), False), Logins(NOBODY, NOBODY), None)
+        address = ListenAddress(None, "127.0.0.1", port, shared=shared)
+        known = identify(Candidate(Kind.MYSQL, process, (address,), False), Logins(NOBODY, NOBODY), None)
     assert (known is None) == shared

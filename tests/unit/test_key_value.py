@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from howfar.engine.key_value import LONGEST_VALUE, FixedSize, KeyValue, LognormalSize, UniformSize
 from howfar.engine.messages import Compression, LoadJob, Session, TablesJob, UnixTarget
-from howfar.load.preflight import statements_a_connection
+from howfar.load.job import statements_a_connection
 
 
 def load(protocol: Any = "resp3", **fields: Any) -> LoadJob:

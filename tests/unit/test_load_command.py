@@ -1,4 +1,4 @@
-"""`howfar load` as a command, with a made-up engine in place of the real one: exit codes, files, where a password goes."""
+"""`howfar load` as a command, with a made-up engine in address of the real one: exit codes, files, where a password goes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from typing import Any, Literal
 import pytest
 from tests.unit import fake_load
 
-from howfar.cli.load_place import find_login, target_of
+from howfar.cli.load_address import find_login, target_of
 from howfar.cli.load_run import write_whole
 from howfar.cli.main import run_command_line
 from howfar.engine.messages import Failed, Message, TablesDone, TablesProgress, TcpTarget
 from howfar.engine.process import engine_info
 from howfar.errors import EngineError, RunFileError, UsageError
-from howfar.load.place import Place
-from howfar.load.words import read_words
+from howfar.load.cmdline import parse_command_line
+from howfar.load.target import ServerAddress
 
 SECRET = "correct-horse-7"
 SERVER = f"mysql://{fake_load.SOCKET}?user=u&db=d"
@@ -275,21 +275,21 @@ def test_the_laboratory_is_the_default_where_it_is(tmp_path: Path) -> None:
         "HOWFAR_PASSWORD_FILE": str(secret),
         "HOWFAR_PASSWORD": "of-another-server",
     }
-    login = find_login(read_words(["oltp_read_only"]), said.append, inside)
-    assert (login.place.socket, login.place.user) == ("/lab.sock", "howfar")
+    login = find_login(parse_command_line(["oltp_read_only"]), said.append, inside)
+    assert (login.address.socket, login.address.user) == ("/lab.sock", "howfar")
     assert login.password == "of-the-laboratory"
     assert said == ["server and account are those of `howfar lab`"]
-    other = find_login(read_words(["mysql://u@192.0.2.1", "oltp_read_only"]), said.append, inside)
-    assert other.place.host == "192.0.2.1" and other.place.user == "u"
+    other = find_login(parse_command_line(["mysql://u@192.0.2.1", "oltp_read_only"]), said.append, inside)
+    assert other.address.host == "192.0.2.1" and other.address.user == "u"
     assert other.password == "of-another-server"
 
 
 def test_names_and_addresses() -> None:
-    assert target_of(Place(host="::1", port=5), lambda _: None) == TcpTarget(host="::1", port=5)
-    local = target_of(Place(host="localhost", port=1), lambda _: None) if _single("localhost") else None
+    assert target_of(ServerAddress(host="::1", port=5), lambda _: None) == TcpTarget(host="::1", port=5)
+    local = target_of(ServerAddress(host="localhost", port=1), lambda _: None) if _single("localhost") else None
     assert local is None or isinstance(local, TcpTarget), "localhost is never the socket"
     with pytest.raises(UsageError, match="longer than 107"):
-        target_of(Place(socket="/" + "x" * 108), lambda _: None)
+        target_of(ServerAddress(socket="/" + "x" * 108), lambda _: None)
 
 
 def _single(host: str) -> bool:
@@ -303,13 +303,13 @@ def test_of_several_addresses_the_first_that_answers_is_said(monkeypatch: pytest
 
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    monkeypatch.setattr("howfar.cli.load_place._resolved", lambda host, port: ["127.0.0.2", "127.0.0.1"])
+    monkeypatch.setattr("howfar.cli.load_address._resolved", lambda host, port: ["127.0.0.2", "127.0.0.1"])
     said: list[str] = []
     with listener:
-        assert target_of(Place(host="db", port=port), said.append) == TcpTarget(host="127.0.0.1", port=port)
+        assert target_of(ServerAddress(host="db", port=port), said.append) == TcpTarget(host="127.0.0.1", port=port)
     assert said == ["db has 2 addresses; 127.0.0.1 is the first that answers"]
     with pytest.raises(EngineError, match=r"127\.0\.0\.2: .*; 127\.0\.0\.1: "):
-        target_of(Place(host="db", port=port), said.append)
+        target_of(ServerAddress(host="db", port=port), said.append)
 
 
 def test_files_are_whole_or_not_there(tmp_path: Path) -> None:

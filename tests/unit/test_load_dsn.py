@@ -9,10 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from howfar.errors import UsageError
-from howfar.load.dsn import parse_dsn
 from howfar.load.job import joined
-from howfar.load.option_file import parse_option_file
-from howfar.load.place import Place
+from howfar.load.target import ServerAddress, parse_dsn, parse_option_file
 
 
 @pytest.mark.parametrize(
@@ -41,7 +39,7 @@ from howfar.load.place import Place
     ],
 )  # fmt: skip
 def test_what_a_dsn_says(text: str, said: dict[str, Any]) -> None:
-    assert parse_dsn(text) == Place(**said)
+    assert parse_dsn(text) == ServerAddress(**said)
 
 
 @pytest.mark.parametrize(
@@ -78,22 +76,24 @@ def test_a_password_is_refused_and_never_repeated(secret: str) -> None:
 @given(st.text(max_size=60))
 def test_no_text_breaks_the_reader(text: str) -> None:
     try:
-        place = parse_dsn("mysql://" + text)
+        address = parse_dsn("mysql://" + text)
     except UsageError:
         return
-    assert place.host or place.socket
+    assert address.host or address.socket
 
 
 def test_sources_are_laid_over_each_other() -> None:
-    file = Place(socket="/file.sock", user="of-file", ssl_ca="ca.pem")
-    assert joined(Place(host="h"), Place(), file) == Place(
+    file = ServerAddress(socket="/file.sock", user="of-file", ssl_ca="ca.pem")
+    assert joined(ServerAddress(host="h"), ServerAddress(), file) == ServerAddress(
         host="h", port=3306, user="of-file", database="sbtest", ssl_ca="ca.pem"
     )
-    assert joined(None, Place(), file).socket == "/file.sock"
-    assert joined(None, Place(host="h", port=3, socket="/s"), None).host is None, "sysbench: the socket wins"
-    assert joined(None, Place(), None) == Place(host="localhost", port=3306, user="sbtest", database="sbtest")
+    assert joined(None, ServerAddress(), file).socket == "/file.sock"
+    assert joined(None, ServerAddress(host="h", port=3, socket="/s"), None).host is None, "sysbench: the socket wins"
+    assert joined(None, ServerAddress(), None) == ServerAddress(
+        host="localhost", port=3306, user="sbtest", database="sbtest"
+    )
     with pytest.raises(UsageError, match="by a DSN and by"):
-        joined(Place(host="h"), Place(user="u"), None)
+        joined(ServerAddress(host="h"), ServerAddress(user="u"), None)
 
 
 def test_an_option_file() -> None:
@@ -101,10 +101,10 @@ def test_an_option_file() -> None:
         '[mysqld]\nport=1\n[client]\nuser = "a \\"b\\" \\\\ c"\npassword="p#x" # said\nhost=db.example\nsocket=/s\n'
         "protocol=tcp\nport=3399\nloose-skip-ssl\nssl_ca=/ca.pem # my own\n"
     )
-    place, password = parse_option_file("my.cnf", text)
-    assert place == Place(user='a "b" \\ c', host="db.example", port=3399, ssl_ca="/ca.pem")
+    address, password = parse_option_file("my.cnf", text)
+    assert address == ServerAddress(user='a "b" \\ c', host="db.example", port=3399, ssl_ca="/ca.pem")
     assert password == "p#x"
     by_socket, none = parse_option_file("my.cnf", "[client]\nhost=localhost\nsocket=/s\n")
-    assert (by_socket, none) == (Place(socket="/s"), None)
+    assert (by_socket, none) == (ServerAddress(socket="/s"), None)
     with pytest.raises(UsageError, match=r"my\.cnf:2: port"):
         parse_option_file("my.cnf", "[client]\nport=x\n")

@@ -11,10 +11,10 @@ import pytest
 
 from howfar.engine.messages import LoadJob, Sysbench, TcpTarget, UnixTarget
 from howfar.errors import UsageError
-from howfar.load.job import Login, load_job, place_of_options, session_of, tables_job, transport_line, workload_of
+from howfar.load.cmdline import Options, parse_command_line
+from howfar.load.job import Login, address_of_options, load_job, session_of, tables_job, transport_line, workload_of
 from howfar.load.options import BY_NAME, OPTIONS
-from howfar.load.place import Place
-from howfar.load.words import Asked, read_words
+from howfar.load.target import ServerAddress
 
 SYSBENCH_1_1 = """
 threads events time warmup-time forced-shutdown thread-stack-size thread-init-timeout rate report-interval
@@ -29,15 +29,17 @@ random_points number_of_ranges delta
 """
 """Of the development branch that calls itself 1.1.0."""
 NOT_OPTIONS_OF_A_LOAD = {"help", "version"}
-SOCKET = Login(Place(socket="/s", user="u", database="d"), UnixTarget(path="/s"), "never-to-be-seen")
+SOCKET = Login(ServerAddress(socket="/s", user="u", database="d"), UnixTarget(path="/s"), "never-to-be-seen")
 TCP = Login(
-    Place(host="h", port=3306, user="u", database="d"), TcpTarget(host="192.0.2.1", port=3306), "never-to-be-seen"
+    ServerAddress(host="h", port=3306, user="u", database="d"),
+    TcpTarget(host="192.0.2.1", port=3306),
+    "never-to-be-seen",
 )
 
 
 def job_of(*words: str, login: Login = SOCKET) -> LoadJob:
-    asked = read_words(words)
-    return load_job(asked, login, workload_of(asked, None), seed=5)
+    options = parse_command_line(words)
+    return load_job(options, login, workload_of(options, None), seed=5)
 
 
 def workload(*words: str) -> Sysbench:
@@ -73,9 +75,9 @@ def test_the_table_is_consistent() -> None:
         assert option.same_as in ("", *BY_NAME)
         assert option.why if option.fate != "used" else option.help or option.same_as or option.name == "db-driver"
         for dialect in ("1.0", "1.1"):
-            asked = Asked(None, "oltp_read_only", "run", {"dialect": dialect}, ())
+            options = Options(None, "oltp_read_only", "run", {"dialect": dialect}, ())
             if option.fate == "used" and not option.same_as:
-                asked.value(option.name)  # every default can be read
+                options.value(option.name)  # every default can be read
 
 
 def test_defaults_are_sysbenchs() -> None:
@@ -105,8 +107,8 @@ def test_forms_of_options(word: str, field: str, value: Any) -> None:
 
 
 def test_a_switch_does_not_take_the_command() -> None:
-    asked = read_words(["oltp_read_write", "--skip-trx", "prepare"])
-    assert (asked.action, asked.value("skip-trx")) == ("prepare", True)
+    options = parse_command_line(["oltp_read_write", "--skip-trx", "prepare"])
+    assert (options.action, options.value("skip-trx")) == ("prepare", True)
 
 
 def test_a_value_may_be_the_next_word() -> None:
@@ -114,9 +116,9 @@ def test_a_value_may_be_the_next_word() -> None:
 
 
 def test_words_in_any_order() -> None:
-    asked = read_words(["--time=5", "run", "/usr/share/sysbench/oltp_point_select.lua", "mysql://h/d"])
-    assert (asked.dsn, asked.kind, asked.action) == ("mysql://h/d", "oltp_point_select", "run")
-    assert read_words(["oltp_insert", "prewarm"]).action == "warmup"
+    options = parse_command_line(["--time=5", "run", "/usr/share/sysbench/oltp_point_select.lua", "mysql://h/d"])
+    assert (options.dsn, options.kind, options.action) == ("mysql://h/d", "oltp_point_select", "run")
+    assert parse_command_line(["oltp_insert", "prewarm"]).action == "warmup"
 
 
 @pytest.mark.parametrize(
@@ -142,22 +144,22 @@ def test_words_in_any_order() -> None:
 )
 def test_what_is_refused_and_what_is_advised(words: list[str], why: str, advice: str) -> None:
     with pytest.raises(UsageError, match=why) as caught:
-        read_words(words)
+        parse_command_line(words)
     assert advice in caught.value.advice
 
 
 def test_a_password_on_the_command_line_is_refused_and_not_repeated() -> None:
     for words in (["--mysql-password=hunter22"], ["--mysql-password", "hunter22"], ["--pgsql-password=hunter22"]):
         with pytest.raises(UsageError, match=r"--(my|pg)sql-password is refused") as caught:
-            read_words(["oltp_read_only", *words])
+            parse_command_line(["oltp_read_only", *words])
         assert "hunter22" not in caught.value.message + caught.value.advice
         assert "--password-file" in caught.value.advice
 
 
 def test_what_makes_no_sense_is_said_to_be_ignored() -> None:
-    asked = read_words(["oltp_read_only", "--validate", "--thread-stack-size=64K", "--num-threads=3"])
-    assert [note.split()[0] for note in asked.notes] == ["--validate", "--thread-stack-size", "--num-threads"]
-    assert asked.value("threads") == 3
+    options = parse_command_line(["oltp_read_only", "--validate", "--thread-stack-size=64K", "--num-threads=3"])
+    assert [note.split()[0] for note in options.notes] == ["--validate", "--thread-stack-size", "--num-threads"]
+    assert options.value("threads") == 3
 
 
 def test_load_options_reach_the_job() -> None:
@@ -199,7 +201,7 @@ def test_what_has_one_table_in_sysbench_has_one_here() -> None:
 
 
 def test_sysbenchs_server_options() -> None:
-    asked = read_words(
+    options = parse_command_line(
         [
             "oltp_read_only",
             "--mysql-host=h",
@@ -209,40 +211,40 @@ def test_sysbenchs_server_options() -> None:
             "--mysql-compression=on",
         ]
     )
-    place = place_of_options(asked)
-    assert place == Place(host="h", port=33, user="u", ssl_mode="REQUIRED", compression="zlib")
+    address = address_of_options(options)
+    assert address == ServerAddress(host="h", port=33, user="u", ssl_mode="REQUIRED", compression="zlib")
     for words in (["--mysql-host=a,b"], ["--mysql-port=x"], ["--mysql-ssl=preferred"],
                   ["--mysql-compression", "--mysql-compression-algorithms=zlib,zstd"]):  # fmt: skip
         with pytest.raises(UsageError):
-            place_of_options(read_words(["oltp_read_only", *words]))
+            address_of_options(parse_command_line(["oltp_read_only", *words]))
 
 
 def test_tls_and_what_it_needs() -> None:
-    asked = read_words(["oltp_read_only"])
-    assert session_of(Place(host="h"), asked).tls is None, "a transport nobody asked for is not used"
-    full = session_of(Place(host="db.example", ssl_mode="VERIFY_IDENTITY", ssl_ca="ca.pem"), asked).tls
+    options = parse_command_line(["oltp_read_only"])
+    assert session_of(ServerAddress(host="h"), options).tls is None, "a transport nobody asked for is not used"
+    full = session_of(ServerAddress(host="db.example", ssl_mode="VERIFY_IDENTITY", ssl_ca="ca.pem"), options).tls
     assert full is not None and (full.verify, full.server_name) == ("full", "db.example")
-    for place, why in (
-        (Place(host="h", ssl_ca="ca.pem"), "no ssl-mode"),
-        (Place(host="h", ssl_mode="VERIFY_CA"), "needs the authority"),
-        (Place(host="h", ssl_mode="REQUIRED", ssl_cert="c.pem"), "come together"),
-        (Place(socket="/s", ssl_mode="VERIFY_IDENTITY", ssl_ca="ca.pem"), "a socket has none"),
+    for address, why in (
+        (ServerAddress(host="h", ssl_ca="ca.pem"), "no ssl-mode"),
+        (ServerAddress(host="h", ssl_mode="VERIFY_CA"), "needs the authority"),
+        (ServerAddress(host="h", ssl_mode="REQUIRED", ssl_cert="c.pem"), "come together"),
+        (ServerAddress(socket="/s", ssl_mode="VERIFY_IDENTITY", ssl_ca="ca.pem"), "a socket has none"),
     ):
         with pytest.raises(UsageError, match=why):
-            session_of(place, asked)
+            session_of(address, options)
 
 
 def test_the_transport_is_said_beforehand() -> None:
-    asked = read_words(["oltp_read_only"])
-    assert transport_line(SOCKET, session_of(SOCKET.place, asked)) == (
+    options = parse_command_line(["oltp_read_only"])
+    assert transport_line(SOCKET, session_of(SOCKET.address, options)) == (
         "Unix socket /s, user u, database d, no TLS, no compression"
     )
-    assert transport_line(TCP, session_of(TCP.place, asked)).startswith("TCP to 192.0.2.1:3306 (h), ")
+    assert transport_line(TCP, session_of(TCP.address, options)).startswith("TCP to 192.0.2.1:3306 (h), ")
     assert "never-to-be-seen" not in repr(TCP)
 
 
 def test_tables_jobs() -> None:
-    asked = read_words(["oltp_read_write", "--threads=4", "--tables=8", "prepare"])
-    job = tables_job(asked, SOCKET, workload_of(asked, None), seed=5)
+    options = parse_command_line(["oltp_read_write", "--threads=4", "--tables=8", "prepare"])
+    job = tables_job(options, SOCKET, workload_of(options, None), seed=5)
     assert (job.action, job.connections) == ("prepare", 4)
     assert isinstance(job.workload, Sysbench) and job.workload.tables == 8

@@ -18,11 +18,10 @@ from hdrh.log import HistogramLogReader
 from tests.unit import fake_load
 
 from howfar.engine.messages import Finished
-from howfar.load import jsonl, report_human, report_sysbench
-from howfar.load.figures import Result
-from howfar.load.hdrlog import hdr_log
-from howfar.load.prometheus import prometheus_text
+from howfar.load import export, report_human, report_sysbench
+from howfar.load.export import hdr_log, prometheus_text
 from howfar.load.report_human import time
+from howfar.load.result import Result
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 WORKLOAD = "oltp_read_write"
@@ -161,9 +160,9 @@ def test_promtool_agrees() -> None:
 
 def test_json_lines() -> None:
     result = fake_load.overloaded()
-    job = json.loads(jsonl.job_line(result.job))
+    job = json.loads(export.job_line(result.job))
     assert job["event"] == "job" and "password" not in job["job"]
-    summary = json.loads(jsonl.summary_line(result))
+    summary = json.loads(export.summary_line(result))
     assert summary["stamps"] == ["overloaded"]
     assert summary["loop"] == "open"
     p99 = summary["latency_ns"]["transaction"]["p99"]
@@ -179,12 +178,12 @@ def test_a_load_without_one_transaction_is_reported_too() -> None:
     result = fake_load.result(done=nothing)
     assert report_human.report(result, WORKLOAD)
     assert report_sysbench.report(result, "1.0", 95, True)
-    assert json.loads(jsonl.summary_line(result))["latency_ns"] == {}
+    assert json.loads(export.summary_line(result))["latency_ns"] == {}
     assert hdr_log(result).count("Tag=") == 0
     assert result.verdict.stamps == ("failing",)
     assert "CPU/query" not in text(report_human.report(result, WORKLOAD))
     assert "0 ns" not in text(report_human.report(result, WORKLOAD)), "nothing took no time"
-    assert json.loads(jsonl.summary_line(result))["client_cpu_ns_per_query"] is None
+    assert json.loads(export.summary_line(result))["client_cpu_ns_per_query"] is None
     assert "cpu_seconds_per_query" not in prometheus_text(result, WORKLOAD)
     assert 'stamp="failing"} 1' in prometheus_text(result, WORKLOAD)
 
@@ -198,7 +197,7 @@ def test_what_was_under_way_at_the_end_is_shown_where_it_outlasts_what_ended() -
     said = text(report_human.report(seen(2 * fake_load.SECOND), WORKLOAD))
     assert "under way at the end: 8, the longest since 2.00 s: longer than the p99 of transactions;" in said
     assert "not steady: at the end a transaction was under way since 2 s" in said
-    summary = json.loads(jsonl.summary_line(seen(2 * fake_load.SECOND)))
+    summary = json.loads(export.summary_line(seen(2 * fake_load.SECOND)))
     assert (summary["in_flight_ns"]["count"], summary["in_flight_ns"]["max"]) == (8, 2 * fake_load.SECOND)
     assert "in_flight" not in summary["latency_ns"], "an age is no latency"
     assert "howfar_load_in_flight_max_seconds" in prometheus_text(seen(2 * fake_load.SECOND), WORKLOAD)
@@ -208,6 +207,6 @@ def test_what_was_under_way_at_the_end_is_shown_where_it_outlasts_what_ended() -
 
 def test_what_an_interruption_leaves_is_no_summary() -> None:
     intervals = fake_load.result().intervals[:3]
-    partial = json.loads(jsonl.partial_line(intervals))
+    partial = json.loads(export.partial_line(intervals))
     assert (partial["event"], partial["seconds"], partial["transactions"], partial["errors"]) == ("partial", 3, 300, 1)
     assert "this is no result" in text(report_human.partial(intervals))

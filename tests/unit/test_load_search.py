@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from howfar.errors import UsageError
-from howfar.load.search import CONFIRMATIONS, MOST_TRIALS, NARROW, Goal, Trial, answer, in_words, next_rate, parse_goal
+from howfar.load.search import CONFIRMATIONS, MOST_TRIALS, NARROW, Goal, Trial, answer, next_rate, parse_goal, sentence
 
 GOAL = Goal(0.99, 5_000_000)
 
@@ -50,13 +50,13 @@ def test_whatever_the_trials_say_the_search_ends_and_contradicts_none(limit: flo
     if found.rate is not None:
         assert all(trial.held for trial in trials if trial.rate == found.rate)
         assert found.failed_at is None or found.failed_at > found.rate
-    assert in_words(GOAL, found)
+    assert sentence(GOAL, found)
 
 
 def test_a_cap_that_holds_is_a_lower_bound_and_says_so() -> None:
     found = answer(run(lambda rate, _: True, low=100, high=1000))
     assert (found.kind, found.rate, found.repeats) == ("at_least", 1000, CONFIRMATIONS + 1)
-    assert "at least 1000" in in_words(GOAL, found)
+    assert "at least 1000" in sentence(GOAL, found)
 
 
 def test_without_a_cap_what_never_fails_ends_too() -> None:
@@ -67,7 +67,7 @@ def test_without_a_cap_what_never_fails_ends_too() -> None:
 def test_nothing_holds() -> None:
     found = answer(run(lambda rate, _: False))
     assert (found.kind, found.rate) == ("below", None)
-    assert in_words(GOAL, found).startswith("below ")
+    assert sentence(GOAL, found).startswith("below ")
 
 
 def test_a_lucky_best_is_not_the_answer() -> None:

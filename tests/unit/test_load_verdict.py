@@ -9,9 +9,9 @@ from tests.unit import fake_load
 
 from howfar.engine.messages import Account, Compression, Interval, Session, Sysbench, TcpTarget, Tls
 from howfar.engine.receipt_check import mismatches
-from howfar.load import preflight
-from howfar.load.distribution import bound, decode, distribution, without
-from howfar.load.sysbench_buckets import bucket, value_ms
+from howfar.load.job import limit_advice
+from howfar.load.report_sysbench import bucket, value_ms
+from howfar.load.result import bound, decode, distribution, without
 from howfar.load.verdict import Finding, Stamp, Verdict, judge
 
 RATES = [100, 101, 99, 100, 102, 98, 100, 101, 99, 100]
@@ -202,9 +202,9 @@ def test_asked_and_obtained() -> None:
 
 def test_the_advice_names_the_statement_that_lifts_a_limit() -> None:
     job = fake_load.job(connections=2048, workload=Sysbench(kind="oltp_read_write", tables=10))
-    said = preflight.advice(job, "… error 1461 (42000): Can't create more than max_prepared_stmt_count statements")
+    said = limit_advice(job, "… error 1461 (42000): Can't create more than max_prepared_stmt_count statements")
     assert said is not None
     assert "SET GLOBAL max_prepared_stmt_count = 188416;" in said, "2048 x (9 x 10 + BEGIN and COMMIT)"
-    said = preflight.advice(job, "… refused the login: error 1040 (08004): Too many connections")
+    said = limit_advice(job, "… refused the login: error 1040 (08004): Too many connections")
     assert said is not None and "SET GLOBAL max_connections = 2058;" in said
-    assert preflight.advice(job, "error 1146: no such table") is None
+    assert limit_advice(job, "error 1146: no such table") is None

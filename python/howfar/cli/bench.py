@@ -8,9 +8,8 @@ from typing import get_args
 import click
 from rich.text import Text
 
-from howfar.bench.calibrate import Request
-from howfar.bench.calibrate import calibrate as run_calibration
-from howfar.bench.calibration import FLOOR_BAR, Calibration, Floor, Limit, OverTransport, Transport
+from howfar.bench.calibration import FLOOR_BAR, Calibration, Floor, Limit, OverTransport, Request, Transport
+from howfar.bench.calibration import calibrate as run_calibration
 from howfar.cli.bench_engine import engine
 from howfar.cli.bench_link import link
 from howfar.cli.bench_screen import console, counter, cpu_list, table

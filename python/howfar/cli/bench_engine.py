@@ -1,4 +1,4 @@
-"""`howfar bench engine`: what a query costs the client, beside another load generator. The measuring is in `bench/against.py`."""
+"""`howfar bench engine`: what a query costs the client, beside another load generator. The measuring is in `bench/comparison.py`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Literal, get_args
 import click
 from rich.text import Text
 
-from howfar.bench.against import Request, compare, many
-from howfar.bench.comparison import Comparison, Placement, Row, Side
+from howfar.bench.comparison import Comparison, Placement, Request, Row, Side, compare, many
 from howfar.cli.bench_screen import console, counter, cpu_list, table
 from howfar.cli.screen import no_colour_option
 from howfar.errors import UsageError

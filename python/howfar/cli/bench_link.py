@@ -1,4 +1,4 @@
-"""`howfar bench link`: what was asked of the link and what was obtained, beside a peer. The measuring is in `bench/link.py`."""
+"""`howfar bench link`: what was asked of the link and what was obtained, beside a peer. The measuring is in `bench/links/bench.py`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from howfar.bench.link_grid import FULL_TIMES, QUICK, QUICK_TIMES, RATES_GBIT, RTTS_MS, grid
+from howfar.bench.links.figures import FULL_TIMES, QUICK, QUICK_TIMES, RATES_GBIT, RTTS_MS, grid
 from howfar.cli.bench_screen import console, counter
 from howfar.cli.screen import no_colour_option
 from howfar.errors import UsageError
@@ -60,7 +60,7 @@ def link(
     Probes between the two hosts of a laboratory: RTT at rest, a bulk transfer, the emulator's CPU, how late packets left, drops
     that nobody asked for. With --against the same over another program. A full grid takes some minutes a run.
     """
-    from howfar.bench.link import Request, measure_links
+    from howfar.bench.links.bench import Request, measure_links
     from howfar.lab import sandbox
 
     links = (
@@ -89,7 +89,7 @@ def _list(option: str, text: str, kind: object) -> tuple[int, ...]:
 
 def _build(against: str | None) -> None:
     """Outside of the sandbox, where there is a network. Raises UsageError, MissingError, LabError."""
-    from howfar.bench import link_peer_toxiproxy as toxiproxy
+    from howfar.bench.links.peers import toxiproxy
     from howfar.errors import MissingError
 
     if against != "toxiproxy":

@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from howfar.bench.link_bars import Verdict
-from howfar.bench.link_figures import Asked, Extra, Figure, LinkBench, Peer, Row, RunsOn
+from howfar.bench.links.bars import Verdict
+from howfar.bench.links.figures import Extra, Figure, LinkBench, LinkPoint, Peer, Row, RunsOn
 from howfar.cli.bench_screen import cpu_list
 from howfar.units import format_duration_ns, format_rate_bps
 
@@ -72,7 +72,7 @@ def _where(name: str, runs: RunsOn | None) -> str:
     return "" if runs is None else f"{name} on CPUs {cpu_list(runs.cpus)}, {' and '.join(runs.scheduling)}"
 
 
-def name_of(asked: Asked) -> str:
+def name_of(asked: LinkPoint) -> str:
     rate = "no rate" if asked.rate_bps is None else format_rate_bps(asked.rate_bps)
     return f"{format_duration_ns(asked.rtt_ns)} {rate}"
 

@@ -10,13 +10,12 @@ from pathlib import Path
 
 import click
 
-from howfar.cli.load_place import MAX_FILE_BYTES, target_of
+from howfar.cli.load_address import MAX_FILE_BYTES, target_of
 from howfar.cli.text_file import read_text
 from howfar.doctor.targets import Login, Logins, Target, parse_target
 from howfar.engine.messages import UnixTarget
 from howfar.errors import UsageError
-from howfar.load.option_file import parse_option_file
-from howfar.load.place import Place
+from howfar.load.target import ServerAddress, parse_option_file
 
 TO_CHANGE = 8
 """With --strict, as for a monitor: something is to be changed."""
@@ -73,7 +72,7 @@ def doctor(
 
 def _numeric(target: Target) -> Target:
     """Names become addresses, as `howfar load` resolves them."""
-    place = Place(host=target.host, port=target.port, socket=target.path)
+    place = ServerAddress(host=target.host, port=target.port, socket=target.path)
     found = target_of(place, _note)
     if isinstance(found, UnixTarget):
         return Target(target.kind, found.path, None, None, target.user, target.tls)
@@ -82,7 +81,7 @@ def _numeric(target: Target) -> Target:
 
 def _logins(user: str | None, password_file: Path | None, ask: bool, defaults_file: Path | None) -> Logins:
     """The most explicit source first, as in `howfar load`. Raises UsageError."""
-    place, of_file = Place(), None
+    place, of_file = ServerAddress(), None
     if defaults_file is not None:
         text = read_text(defaults_file, "--defaults-file", MAX_FILE_BYTES)
         place, of_file = parse_option_file(str(defaults_file), text)

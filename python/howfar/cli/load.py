@@ -8,20 +8,20 @@ from pathlib import Path
 
 import click
 
-from howfar.cli.load_place import find_login
+from howfar.cli.load_address import find_login
 from howfar.cli.load_run import Stopped, check_outputs, head, measure, show, tables
 from howfar.cli.load_search import search
 from howfar.engine.messages import Custom
 from howfar.errors import UsageError
 from howfar.load import workload_file
+from howfar.load.cmdline import Options, parse_command_line
 from howfar.load.job import load_job, session_of, tables_job, transport_line, without_effect, workload_of
 from howfar.load.options import GROUPS, IGNORED, OPTIONS, REFUSED, Option
 from howfar.load.search import parse_goal
 from howfar.load.verdict import Stamp
-from howfar.load.words import Asked, read_words
 
 VOID = 7
-"""What was obtained is not what was asked: the figures are about something else."""
+"""The session obtained is not the one requested, so the figures describe something else."""
 
 _METAVARS = {"int": "N", "number": "X", "switch": "[on|off]", "text": "TEXT", "list": "LIST", "seconds": "SECONDS",
              "duration": "TIME", "file": "FILE"}  # fmt: skip
@@ -69,11 +69,11 @@ def load(words: tuple[str, ...]) -> int:
     WORKLOAD: oltp_read_only, oltp_read_write and the other workloads of sysbench. A command line of sysbench works when
     the program's name is changed, except for the password: --password-file, --ask-password or HOWFAR_PASSWORD.
     """
-    asked = read_words(words)
-    for note in asked.notes:
+    options = parse_command_line(words)
+    for note in options.notes:
         _note(note)
     try:
-        return _act(asked)
+        return _act(options)
     except Stopped as stopped:
         _note("interrupted; the engine has ended")
         return stopped.exit_code
@@ -87,36 +87,36 @@ class _Named:
     custom: Custom | None
 
 
-def _act(asked: Asked) -> int:
-    named = _workload(asked)
-    goal = parse_goal(asked.value("search")) if asked.said("search") else None
-    if goal is not None and asked.value("rate"):
+def _act(options: Options) -> int:
+    named = _workload(options)
+    goal = parse_goal(options.value("search")) if options.said("search") else None
+    if goal is not None and options.value("rate"):
         raise UsageError("--search tries rates of its own; --rate names one", "Leave one of them out.")
     if named.custom is not None:
-        for name in without_effect(asked):
+        for name in without_effect(options):
             _note(f"--{name} has no effect with --workload, whose file says it all")
-    login = find_login(asked, _note)
-    workload = workload_of(asked, named.custom)
-    seed = asked.value("rand-seed") or int.from_bytes(os.urandom(4), "big") + 1
-    _note(transport_line(login, session_of(login.place, asked)))
-    if asked.action != "run":
-        tables(asked, tables_job(asked, login, workload, seed))
+    login = find_login(options, _note)
+    workload = workload_of(options, named.custom)
+    seed = options.value("rand-seed") or int.from_bytes(os.urandom(4), "big") + 1
+    _note(transport_line(login, session_of(login.address, options)))
+    if options.action != "run":
+        tables(options, tables_job(options, login, workload, seed))
         return 0
-    job = load_job(asked, login, workload, seed)
-    check_outputs(asked)
-    head(asked, job)
-    result = search(asked, job, goal) if goal is not None else measure(asked, job)
+    job = load_job(options, login, workload, seed)
+    check_outputs(options)
+    head(options, job)
+    result = search(options, job, goal) if goal is not None else measure(options, job)
     if result is None:
         return 0
-    show(asked, result, named.name)
+    show(options, result, named.name)
     return VOID if result.verdict.has(Stamp.VOID) else 0
 
 
-def _workload(asked: Asked) -> _Named:
+def _workload(options: Options) -> _Named:
     """Raises UsageError."""
-    if asked.kind is not None:
-        return _Named(asked.kind, None)
-    word = str(asked.value("workload"))
+    if options.kind is not None:
+        return _Named(options.kind, None)
+    word = str(options.value("workload"))
     if word in workload_file.examples():
         return _Named(word, workload_file.parse_workload(f"{word}.toml", workload_file.example(word)))
     path = Path(word)

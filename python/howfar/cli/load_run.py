@@ -19,11 +19,11 @@ from howfar.engine.messages import Interval, LoadJob, Measuring, Ready, TablesDo
 from howfar.engine.process import EngineFailed, Event, Launcher, run_load, run_tables
 from howfar.engine.receipt_check import mismatches
 from howfar.errors import EngineError, RunFileError
-from howfar.load import jsonl, preflight, report_human, report_sysbench
-from howfar.load.figures import Result, result_of
-from howfar.load.hdrlog import hdr_log
-from howfar.load.prometheus import prometheus_text
-from howfar.load.words import Asked
+from howfar.load import export, report_human, report_sysbench
+from howfar.load.cmdline import Options
+from howfar.load.export import hdr_log, prometheus_text
+from howfar.load.job import limit_advice
+from howfar.load.result import Result, result_of
 
 WHOLE = 0.9
 """Of its length: a slice cut short by the end of the window is less."""
@@ -62,7 +62,7 @@ def stoppable() -> Iterator[None]:
 class Watch:
     """Shows a load while it goes on; keeps what an interrupted one leaves."""
 
-    asked: Asked
+    options: Options
     job: LoadJob
     quiet: bool = False
     """A trial of a search: only JSON lines are shown."""
@@ -74,36 +74,36 @@ class Watch:
             self.measuring = event
         elif isinstance(event, Interval):
             self.intervals.append(event)
-        if self.asked.value("json"):
-            click.echo(jsonl.event_line(event))
+        if self.options.value("json"):
+            click.echo(export.event_line(event))
         elif not self.quiet:
             self._show(event)
 
     def _show(self, event: Event) -> None:
-        asked, job = self.asked, self.job
-        sysbench = asked.value("report") == "sysbench"
+        options, job = self.options, self.job
+        sysbench = options.value("report") == "sysbench"
         if isinstance(event, Ready) and sysbench:
-            _echo(report_sysbench.started(job, asked.dialect))
-        if not isinstance(event, Interval) or not asked.value("report-interval"):
+            _echo(report_sysbench.started(job, options.dialect))
+        if not isinstance(event, Interval) or not options.value("report-interval"):
             return
         if sysbench and event.length_ns < WHOLE * job.interval_ns:
             return  # sysbench has no line for the rest of a second
         if sysbench:
-            _echo(report_sysbench.interval_lines(event, job, asked.value("percentile")))
+            _echo(report_sysbench.interval_lines(event, job, options.value("percentile")))
         else:
             _echo([report_human.interval_line(event, job.arrivals is not None)])
 
     def say_partial(self, how: str) -> None:
         """What a load leaves that was interrupted or failed."""
-        if self.asked.value("json"):
-            click.echo(jsonl.partial_line(self.intervals))
+        if self.options.value("json"):
+            click.echo(export.partial_line(self.intervals))
         for line in report_human.partial(self.intervals, how):
             click.echo(line, err=True)
 
 
-def measure(asked: Asked, job: LoadJob, quiet: bool = False) -> Result:
+def measure(options: Options, job: LoadJob, quiet: bool = False) -> Result:
     """One load to its end. Raises EngineError, Stopped, both after the partial figures are said."""
-    watch = Watch(asked, job, quiet)
+    watch = Watch(options, job, quiet)
     try:
         with stoppable():
             outcome = run_load(job, Launcher(), watch)
@@ -114,72 +114,72 @@ def measure(asked: Asked, job: LoadJob, quiet: bool = False) -> Result:
         if watch.intervals:
             watch.say_partial("failed")
         if isinstance(error, EngineFailed):
-            raise _advised(asked, job, error) from None
+            raise _advised(options, job, error) from None
         raise
     wrong = mismatches(job, outcome.ready.receipt)
     return result_of(job, outcome.ready, outcome.measuring, outcome.intervals, outcome.finished, wrong)
 
 
-def tables(asked: Asked, job: TablesJob) -> None:
+def tables(options: Options, job: TablesJob) -> None:
     """prepare, warmup or cleanup. Raises EngineError, Stopped."""
     shown = ("", 0)
 
     def show(event: Event) -> None:
         nonlocal shown
-        if asked.value("json"):
-            click.echo(jsonl.event_line(event))
+        if options.value("json"):
+            click.echo(export.event_line(event))
         elif isinstance(event, TablesProgress):
             tenths = 10 * event.done // max(event.total, 1)
             if (event.doing, tenths) != shown:
                 shown = (event.doing, tenths)
                 click.echo(f"{event.doing} ({10 * tenths} % of all rows)" if tenths else event.doing)
-        elif isinstance(event, TablesDone) and asked.value("report") == "human":
+        elif isinstance(event, TablesDone) and options.value("report") == "human":
             rows = f": {event.rows:,} row{'' if event.rows == 1 else 's'}" if event.rows else ""
             click.echo(f"{job.action} done{rows} in {event.elapsed_ns / 1e9:.3g} s")
 
-    if asked.value("json"):
-        click.echo(jsonl.job_line(job))
-    elif asked.value("report") == "sysbench":
-        _echo(report_sysbench.first_line(howfar.__version__, asked.dialect))
+    if options.value("json"):
+        click.echo(export.job_line(job))
+    elif options.value("report") == "sysbench":
+        _echo(report_sysbench.first_line(howfar.__version__, options.dialect))
     try:
         with stoppable():
             run_tables(job, Launcher(), show)
     except EngineFailed as failed:
-        raise _advised(asked, job, failed) from None
+        raise _advised(options, job, failed) from None
 
 
-def _advised(asked: Asked, job: LoadJob | TablesJob, failed: EngineFailed) -> EngineFailed:
+def _advised(options: Options, job: LoadJob | TablesJob, failed: EngineFailed) -> EngineFailed:
     """With the exact statement, where a limit of the server was met."""
-    failed.advice = preflight.advice(job, failed.message) or failed.advice
-    if asked.value("json"):
-        click.echo(jsonl.failed_line(failed.code, failed.message, failed.advice))
+    failed.advice = limit_advice(job, failed.message) or failed.advice
+    if options.value("json"):
+        click.echo(export.failed_line(failed.code, failed.message, failed.advice))
     return failed
 
 
-def head(asked: Asked, job: LoadJob) -> None:
+def head(options: Options, job: LoadJob) -> None:
     """What is said before the load."""
-    if asked.value("json"):
-        click.echo(jsonl.job_line(job))
-    elif asked.value("report") == "sysbench":
-        _echo(report_sysbench.first_line(howfar.__version__, asked.dialect))
-        _echo(report_sysbench.head(job, asked.dialect, asked.value("report-interval"), asked.value("rand-seed")))
+    if options.value("json"):
+        click.echo(export.job_line(job))
+    elif options.value("report") == "sysbench":
+        _echo(report_sysbench.first_line(howfar.__version__, options.dialect))
+        _echo(report_sysbench.head(job, options.dialect, options.value("report-interval"), options.value("rand-seed")))
 
 
-def show(asked: Asked, result: Result, name: str) -> None:
+def show(options: Options, result: Result, name: str) -> None:
     """The reports of a finished load, on stdout and in files. Raises RunFileError."""
-    if asked.value("json"):
-        click.echo(jsonl.summary_line(result))
-    elif asked.value("report") == "sysbench":
-        _echo(report_sysbench.report(result, asked.dialect, asked.value("percentile"), asked.value("histogram")))
+    if options.value("json"):
+        click.echo(export.summary_line(result))
+    elif options.value("report") == "sysbench":
+        _echo(report_sysbench.report(result, options.dialect, options.value("percentile"), options.value("histogram")))
         _warn(result)
     else:
         _echo(report_human.report(result, name))
-        if asked.value("histogram"):
+        if options.value("histogram"):
             _echo(["", *report_human.histogram(result)])
-    if asked.said("prometheus"):
-        write_whole(Path(asked.value("prometheus")), prometheus_text(result, name))
-    if asked.said("hdr-log"):
-        write_whole(Path(asked.value("hdr-log")), hdr_log(result))
+    if options.said("prometheus"):
+        write_whole(Path(options.value("prometheus")), prometheus_text(result, name))
+    if options.said("hdr-log"):
+        write_whole(Path(options.value("hdr-log")), hdr_log(result))
 
 
 def _warn(result: Result) -> None:
@@ -188,11 +188,11 @@ def _warn(result: Result) -> None:
         click.echo(f"howfar: {finding.stamp}: {finding.because}", err=True)
 
 
-def check_outputs(asked: Asked) -> None:
+def check_outputs(options: Options) -> None:
     """That the files of reports can be written, before a load is spent on them. Raises RunFileError."""
     for option in ("prometheus", "hdr-log"):
-        if asked.said(option):
-            path = Path(asked.value(option))
+        if options.said(option):
+            path = Path(options.value(option))
             try:
                 if path.is_dir():
                     raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))

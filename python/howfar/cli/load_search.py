@@ -10,40 +10,40 @@ import click
 from howfar.cli.load_run import measure
 from howfar.engine.messages import Arrivals, LoadJob
 from howfar.errors import EngineError
-from howfar.load.figures import Result
+from howfar.load.cmdline import Options
 from howfar.load.report_human import time
-from howfar.load.search import MOST_TRIALS, Goal, Trial, answer, in_words, next_rate
+from howfar.load.result import Result
+from howfar.load.search import MOST_TRIALS, Goal, Trial, answer, next_rate, sentence
 from howfar.load.verdict import Stamp
-from howfar.load.words import Asked
 
 
-def search(asked: Asked, job: LoadJob, goal: Goal) -> Result | None:
+def search(options: Options, job: LoadJob, goal: Goal) -> Result | None:
     """The result of the last trial that held at the answer; None when none held. Raises EngineError, Stopped."""
-    high = asked.value("search-high")
-    low = min(asked.value("search-low"), high) if high else asked.value("search-low")
+    high = options.value("search-high")
+    low = min(options.value("search-low"), high) if high else options.value("search-low")
     trials: list[Trial] = []
     results: dict[float, Result] = {}
     while (rate := next_rate(trials, low, high)) is not None:
-        arrivals = Arrivals(rate_per_s=rate, shape=asked.value("arrivals"), burst=asked.value("burst"))
+        arrivals = Arrivals(rate_per_s=rate, shape=options.value("arrivals"), burst=options.value("burst"))
         tried = job.model_copy(update={"arrivals": arrivals, "seed": (job.seed + len(trials)) % 2**63})
-        result = measure(asked, tried, quiet=True)
+        result = measure(options, tried, quiet=True)
         if result.verdict.has(Stamp.VOID):
             raise EngineError(
                 f"the search ended: {'; '.join(result.mismatches)}",
-                "Correct the server or what is asked, and search again.",
+                "Correct the server or the options, and search again.",
             )
         trial = judged(result, goal, rate)
         trials.append(trial)
         if trial.held:
             results[rate] = result
-        _show(asked, trial, len(trials), result)
+        _show(options, trial, len(trials), result)
     found = answer(trials)
-    if asked.value("json"):
+    if options.value("json"):
         click.echo(
             json.dumps({"event": "search", "goal": str(goal), **asdict(found), "trials": [asdict(t) for t in trials]})
         )
     else:
-        click.echo(f"\n{in_words(goal, found)}")
+        click.echo(f"\n{sentence(goal, found)}")
         if any("client" in trial.why_not for trial in trials):
             click.echo("In trials that failed this client was short of CPU: the server may carry more.")
     return results.get(found.rate) if found.rate is not None else None
@@ -66,8 +66,8 @@ def judged(result: Result, goal: Goal, rate: float) -> Trial:
     return Trial(rate, at.low_ns, not at.exact, ", ".join(reasons))
 
 
-def _show(asked: Asked, trial: Trial, number: int, result: Result) -> None:
-    if asked.value("json"):
+def _show(options: Options, trial: Trial, number: int, result: Result) -> None:
+    if options.value("json"):
         click.echo(json.dumps({"event": "trial", "number": number, **asdict(trial)}))
         return
     seen = "-" if trial.observed_ns is None else time(trial.observed_ns)

@@ -1,23 +1,220 @@
-"""Who uses a server, as values: what /proc saw during the look, with what the server says of the same sessions. Pure but for names."""
+"""Looks at the connections of each server again and again for a few seconds: who holds them, and who makes new ones.
+
+By /proc alone, so it asks the servers nothing. A connection that begins and ends between two looks is missed; the servers'
+own counters say how many there were. How often it looks depends on what a look costs.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from howfar.doctor import procfs
 from howfar.doctor.findings import SHORT, UNSEEN, Client, Listener
-from howfar.doctor.sockets import may_use
-from howfar.doctor.speakers.session import SessionSeen
-from howfar.doctor.watch import Holder
+from howfar.doctor.procfs import ESTABLISHED, Address, TcpRow, may_use
+from howfar.doctor.protocols.session import ListedSession
+
+_LOOK_S = 0.002
+_SHARE = 0.25
+"""Of one CPU, spent in looking: connections that live for a few milliseconds are seen only by many looks."""
+_SOCKETS_EVERY = 8
+"""Looks. What changes slowly is looked at less often."""
+_NEVER = -9
+_NEAR = 2
+"""Looks between reading the bundle and connecting: on a busy machine a program may have to wait between both."""
+_FULL_SEARCH_S = 0.2
+"""Between two searches of all processes for the owner of a socket."""
+_BUNDLE = re.compile(
+    r"/(ca-certificates\.crt|ca-bundle\.(crt|pem|trust\.crt)|tls-ca-bundle\.pem|cacert\.pem|cert\.pem)$"
+)
+"""The machine's certificate authorities, under the names that distributions and language runtimes give the file."""
+
+
+@dataclass
+class Holder:
+    """One process, or what cannot be told apart, with its connections to one server."""
+
+    pid: int | None
+    uid: int | None
+    remote: str | None
+    connections: int = 0
+    ports: set[int] = field(default_factory=set)
+    server_ports: set[int] = field(default_factory=set)
+    at_once: int = 0
+    """At most, with all other processes of the program and account: one each may never have lived together."""
+    bundle_looks: int = 0
+    bundle_reads: int = 0
+    bundle_connects: int = 0
+    new_at: int = _NEVER
+    """The look at which it last had a connection that it had not before."""
+    bundle_at: int = _NEVER
+    counted_at: int = _NEVER
+    """The `new_at` that was last counted in `bundle_connects`."""
+
+    def read_bundle(self, look: int) -> None:
+        self.bundle_looks += 1
+        self.bundle_reads += self.bundle_at < look - 1
+        self.bundle_at = look
+
+    def compare(self) -> None:
+        """Some libraries read the bundle just before they connect, some just after."""
+        if self.new_at > self.counted_at and abs(self.new_at - self.bundle_at) <= _NEAR:
+            self.bundle_connects += 1
+            self.counted_at = self.new_at
+
+
+@dataclass
+class Watched:
+    """By the server's key: who held connections by TCP, and how many there were over its socket."""
+
+    holders: dict[int, dict[object, Holder]]
+    socket_connections: dict[int, int]
+    looks: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Watching:
+    """What belongs to one server."""
+
+    key: int
+    ports: Mapping[int, frozenset[str]]
+    """Its TCP ports, and at which addresses; an address of all interfaces is none here."""
+    paths: frozenset[str]
+
+
+class Watch:
+    def __init__(self, servers: Sequence[Watching]) -> None:
+        self._servers = servers
+        self._pid_of: dict[int, int] = {}
+        self.programs: dict[int, procfs.Process] = {}
+        """Of each process that held a connection: what it is, kept as it may be gone at the end."""
+        self._searched = float("-inf")
+        self._own = os.getpid()
+        self._seen = Watched({s.key: {} for s in servers}, {s.key: 0 for s in servers}, 0, 0.0)
+
+    def during(self, seconds: float) -> Watched:
+        began = time.monotonic()
+        while True:
+            worked = time.thread_time()
+            self._look(time.monotonic())
+            self._seen.looks += 1
+            now, worked = time.monotonic(), time.thread_time() - worked
+            self._seen.seconds = now - began
+            if now - began >= seconds:
+                self._leave_out_found()
+                return self._seen
+            time.sleep(max(_LOOK_S, worked / _SHARE - worked))
+
+    def _look(self, now: float) -> None:
+        rows = [row for row in procfs.tcp_rows() if row.state == ESTABLISHED]
+        by_ends = {(row.local, row.remote): row for row in rows}
+        pairs = [(server, row, by_ends.get((row.remote, row.local))) for server in self._servers for row in rows
+                 if _is_at(server, row.local)]  # fmt: skip
+        self._find_owners({client.inode for _, _, client in pairs if client is not None and client.inode}, now)
+        held: dict[tuple[int, int], list[Holder]] = {}
+        for server, row, client in pairs:
+            if (holder := self._holder(server.key, row, client)) is None:
+                continue
+            if row.remote[1] not in holder.ports and self._seen.looks:
+                holder.new_at = self._seen.looks
+            holder.ports.add(row.remote[1])
+            holder.server_ports.add(row.local[1])
+            held.setdefault((server.key, id(holder)), []).append(holder)
+        self._count(held)
+        if self._seen.looks % _SOCKETS_EVERY == 0:
+            self._count_on_sockets()
+        self._look_for_bundles()
+
+    def _count(self, held: Mapping[tuple[int, int], Sequence[Holder]]) -> None:
+        """Each holder's at this look, one entry for each connection; and those of its program and account together."""
+        together: Counter[object] = Counter()
+        for (key, _), each in held.items():
+            each[0].connections = max(each[0].connections, len(each))
+            together[self._program(key, each[0])] += len(each)
+        for (key, _), each in held.items():
+            each[0].at_once = max(each[0].at_once, together[self._program(key, each[0])])
+
+    def _program(self, key: int, holder: Holder) -> object:
+        program = self.programs.get(holder.pid) if holder.pid is not None else None
+        return key, program.shown if program is not None else None, holder.uid, holder.remote
+
+    def _leave_out_found(self) -> None:
+        """Of those not caught: connections whose process was found later."""
+        for holders in self._seen.holders.values():
+            for name, holder in list(holders.items()):
+                holder.connections = min(holder.connections, len(holder.ports))
+                if not holder.ports:
+                    del holders[name]
+
+    def _count_on_sockets(self) -> None:
+        paths = [row.path for row in procfs.unix_rows() if row.connected]
+        for server in self._servers:
+            count = sum(path in server.paths for path in paths)
+            self._seen.socket_connections[server.key] = max(self._seen.socket_connections[server.key], count)
+
+    def _holder(self, key: int, row: TcpRow, client: TcpRow | None) -> Holder | None:
+        if client is not None:
+            pid = self._pid_of.get(client.inode)
+            not_caught = self._seen.holders[key].get(("uid", client.uid))
+            if pid is not None and not_caught is not None:
+                not_caught.ports.discard(row.remote[1])
+            if pid == self._own:
+                return None
+            name: object = ("pid", pid) if pid is not None else ("uid", client.uid)
+            return self._seen.holders[key].setdefault(name, Holder(pid, client.uid, None))
+        if procfs.is_of_this_machine(row.remote[0]):  # its other end is in another namespace, or just going
+            return None
+        return self._seen.holders[key].setdefault(("remote", row.remote[0]), Holder(None, None, row.remote[0]))
+
+    def _find_owners(self, inodes: set[int], now: float) -> None:
+        """First among the processes that had connections before, then, not too often, among all."""
+        missing = inodes - self._pid_of.keys()
+        if missing:
+            missing -= self._take(set(self._pid_of.values()), missing)
+        if missing and now - self._searched >= _FULL_SEARCH_S:
+            self._searched = now
+            self._take({process.pid for process in procfs.processes()}, missing)
+
+    def _take(self, pids: set[int], missing: set[int]) -> set[int]:
+        found: set[int] = set()
+        for pid in pids:
+            for inode in (procfs.socket_inodes(pid) or set()) & missing:
+                self._pid_of[inode] = pid
+                found.add(inode)
+                if pid not in self.programs and (process := procfs.process(pid)) is not None:
+                    self.programs[pid] = process
+        return found
+
+    def _look_for_bundles(self) -> None:
+        """Reading the bundle takes most of the time of a connect that does it, so a few looks find it open."""
+        reading: dict[int, bool] = {}
+        for holders in self._seen.holders.values():
+            for holder in holders.values():
+                if holder.pid is None:
+                    continue
+                if holder.pid not in reading:
+                    files = procfs.open_files(holder.pid) or []
+                    reading[holder.pid] = any(_BUNDLE.search(name) for name in files)
+                if reading[holder.pid]:
+                    holder.read_bundle(self._seen.looks)
+                holder.compare()
+
+
+def _is_at(server: Watching, local: Address) -> bool:
+    hosts = server.ports.get(local[1])
+    return hosts is not None and (not hosts or local[0] in hosts)
 
 
 @dataclass(frozen=True)
 class Sight:
     """What is known of one server's sessions beside who holds them."""
 
-    sessions: Sequence[SessionSeen]
+    sessions: Sequence[ListedSession]
     listeners: Sequence[Listener]
     never_tls: bool
     """It has none, or has counted none since it started."""
@@ -67,7 +264,7 @@ def _unknown(uid: int | None) -> str:
     return SHORT if os.geteuid() in (0, uid) else UNSEEN
 
 
-def _tls(holder: Holder, told: Sequence[SessionSeen], sight: Sight) -> bool | None:
+def _tls(holder: Holder, told: Sequence[ListedSession], sight: Sight) -> bool | None:
     if sight.never_tls:
         return False
     if (said := _any([session.tls for session in told])) is not None:

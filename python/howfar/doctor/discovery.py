@@ -9,13 +9,16 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from howfar.doctor import procfs
-from howfar.doctor.findings import Kind, Unseen
-from howfar.doctor.procfs import LISTEN, Process, TcpRow, UnixRow
-from howfar.doctor.targets import DEFAULT_PORTS
+from howfar.doctor.findings import Kind, Listener, Transport, Unseen
+from howfar.doctor.procfs import CLEANED, LISTEN, Process, TcpRow, UnixRow, look_at
+from howfar.doctor.protocols import PROTOCOLS
+from howfar.doctor.protocols.session import Elsewhere, Endpoint, Greeting, Nobody, NotThis, Owner, Tls, dial
+from howfar.doctor.targets import DEFAULT_PORTS, Login, Logins, Target
 
 PROGRAMS = {
     "mysqld": Kind.MYSQL,
@@ -34,7 +37,7 @@ _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 @dataclass(frozen=True)
-class Spot:
+class ListenAddress:
     """A place where somebody listens: a path, or an address and a port."""
 
     path: str | None
@@ -58,9 +61,9 @@ class Candidate:
 
     kind: Kind
     process: Process | None
-    spots: tuple[Spot, ...]
+    addresses: tuple[ListenAddress, ...]
     certain: bool
-    """The spots are the process's own; else they are guessed from account, name and port."""
+    """The addresses are the process's own; else they are guessed from account, name and port."""
 
 
 @dataclass(frozen=True)
@@ -100,15 +103,17 @@ def discover() -> Found:
             candidates.append(Candidate(kind, process, _spots_of(process.pid, own, tcp, unix), True))
         else:
             foreign.append(process)
-    taken = {spot.inode for found in candidates for spot in found.spots}
+    taken = {address.inode for found in candidates for address in found.addresses}
     candidates += _ownerless(taken, tcp, unix)
     return Found(_with_shared(candidates), (*_of_foreign(foreign), *_of_hidden(hidden)))
 
 
-def _spots_of(pid: int, own: set[int], tcp: Sequence[TcpRow], unix: Sequence[UnixRow]) -> tuple[Spot, ...]:
-    spots = [Spot(_absolute(pid, row.path), inode=row.inode, bound=row.path) for row in unix if row.inode in own]
-    spots += [Spot(None, *row.local, row.inode) for row in tcp if row.inode in own]
-    return _each_port_once(spots)
+def _spots_of(pid: int, own: set[int], tcp: Sequence[TcpRow], unix: Sequence[UnixRow]) -> tuple[ListenAddress, ...]:
+    addresses = [
+        ListenAddress(_absolute(pid, row.path), inode=row.inode, bound=row.path) for row in unix if row.inode in own
+    ]
+    addresses += [ListenAddress(None, *row.local, row.inode) for row in tcp if row.inode in own]
+    return _each_port_once(addresses)
 
 
 def _absolute(pid: int, path: str) -> str:
@@ -119,25 +124,29 @@ def _absolute(pid: int, path: str) -> str:
         return path
 
 
-def _each_port_once(spots: Sequence[Spot]) -> tuple[Spot, ...]:
+def _each_port_once(addresses: Sequence[ListenAddress]) -> tuple[ListenAddress, ...]:
     """A server on IPv4 and IPv6 of one port listens in one place, as far as anything here goes."""
-    seen: dict[object, Spot] = {}
-    for spot in spots:
-        seen.setdefault(spot.path or (spot.port, (spot.host in _ANY) or spot.host), spot)
+    seen: dict[object, ListenAddress] = {}
+    for address in addresses:
+        seen.setdefault(address.path or (address.port, (address.host in _ANY) or address.host), address)
     return tuple(seen.values())
 
 
-def _guessed(kind: Kind, process: Process, tcp: Sequence[TcpRow], unix: Sequence[UnixRow]) -> tuple[Spot, ...]:
+def _guessed(kind: Kind, process: Process, tcp: Sequence[TcpRow], unix: Sequence[UnixRow]) -> tuple[ListenAddress, ...]:
     """Of a process whose files may not be read: the sockets of its account. Ports of root's are too many to guess."""
-    spots = [Spot(row.path, inode=row.inode, bound=row.path) for row in unix if _may_be(kind, row.path, process.uid)]
+    addresses = [
+        ListenAddress(row.path, inode=row.inode, bound=row.path) for row in unix if _may_be(kind, row.path, process.uid)
+    ]
     ports = [row for row in tcp if row.uid == process.uid and (row.uid != 0 or row.local[1] == DEFAULT_PORTS[kind])]
-    return _each_port_once([*spots, *(Spot(None, *row.local, row.inode) for row in ports)])
+    return _each_port_once([*addresses, *(ListenAddress(None, *row.local, row.inode) for row in ports)])
 
 
 def _with_shared(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    guessed = Counter((found.kind, spot.inode) for found in candidates if not found.certain for spot in found.spots)
+    guessed = Counter(
+        (found.kind, address.inode) for found in candidates if not found.certain for address in found.addresses
+    )
     return tuple(
-        replace(found, spots=tuple(replace(s, shared=guessed[found.kind, s.inode] > 1) for s in found.spots))
+        replace(found, addresses=tuple(replace(s, shared=guessed[found.kind, s.inode] > 1) for s in found.addresses))
         for found in candidates
     )
 
@@ -157,15 +166,17 @@ def _ownerless(taken: set[int | None], tcp: Sequence[TcpRow], unix: Sequence[Uni
     """Usual ports and paths that somebody else answers: a container's port, or a process that is hidden."""
     found = []
     for kind, port in DEFAULT_PORTS.items():
-        spots = [Spot(None, *row.local, row.inode) for row in tcp if row.local[1] == port and row.inode not in taken]
-        found += [Candidate(kind, None, (spot,), False) for spot in _each_port_once(spots)]
+        addresses = [
+            ListenAddress(None, *row.local, row.inode) for row in tcp if row.local[1] == port and row.inode not in taken
+        ]
+        found += [Candidate(kind, None, (address,), False) for address in _each_port_once(addresses)]
     known = {socket_file(row.path) for row in unix if row.inode in taken}
     inodes = {row.path: row.inode for row in unix}
     for kind, paths in USUAL_SOCKETS.items():
         for path in paths:
             if (file := socket_file(path)) is not None and file not in known:
                 known.add(file)
-                found.append(Candidate(kind, None, (Spot(path, inode=inodes.get(path), bound=path),), False))
+                found.append(Candidate(kind, None, (ListenAddress(path, inode=inodes.get(path), bound=path),), False))
     return found
 
 
@@ -202,3 +213,205 @@ def _of_hidden(processes: Sequence[Process]) -> list[Unseen]:
             how="run it as root",
         )
     ]
+
+
+SYSTEM_UIDS = 1000
+"""Below are accounts of the system (Debian's and Red Hat's ranges)."""
+_X_PORT = 33060
+"""MySQL's X protocol, by default."""
+State = Literal["works", "gone", "elsewhere", "unseen"]
+
+
+@dataclass
+class Known:
+    """A server that answered, or whose process is here though nothing of it answers."""
+
+    kind: Kind
+    process: Process | None
+    target: Target | None
+    login: Login
+    name: str = ""
+    listeners: list[Listener] = field(default_factory=list)
+    endpoints: dict[Transport, Endpoint] = field(default_factory=dict)
+    """Those that answered, one of each."""
+    tls: str = "unknown"
+    compression: str = "unknown"
+    certain: bool = False
+    """Its process's own sockets are known."""
+    trusted: bool = False
+    """A password is sent to it."""
+    bound: set[str] = field(default_factory=set)
+    """Its sockets' paths, as it wrote them."""
+    refusals: dict[str, str] = field(default_factory=dict)
+    """By where: why nobody was let in."""
+    unseen: list[Unseen] = field(default_factory=list)
+
+
+def identify(candidate: Candidate, logins: Logins, target: Target | None) -> Known | None:
+    """None when a guess was wrong: nobody answers there as such a server would."""
+    trusted = target is not None or _is_trusted(candidate.process)
+    login = _login(candidate, logins, target, trusted)
+    known = Known(candidate.kind, candidate.process, target, login, certain=candidate.certain, trusted=trusted)
+    silent = []
+    for address in candidate.addresses:
+        if not _greeted(known, address):
+            silent.append(address)
+    if not known.name and (candidate.process is None or not candidate.certain):
+        return None
+    for address in silent:
+        _not_answering(known, address, candidate.certain)
+    known.name = known.name or candidate.kind.value
+    return known
+
+
+def _is_trusted(process: Process | None) -> bool:
+    """Of root, the system's accounts, or our own. Anybody may call a process mysqld and wait for passwords."""
+    return process is not None and (process.uid < SYSTEM_UIDS or process.uid == os.geteuid())
+
+
+def _login(candidate: Candidate, logins: Logins, target: Target | None, trusted: bool) -> Login:
+    login = logins.of(candidate.kind)
+    user = (target.user if target is not None else None) or login.user
+    return Login(user, login.password if trusted else "")
+
+
+def _greeted(known: Known, address: ListenAddress) -> bool:
+    """Whether all is known of that place."""
+    owner = Owner(known.process.pid, known.process.uid) if known.process is not None else None
+    endpoint = Endpoint(address.path, address.dialled, address.port, _asked_for_tls(known.target, address), owner)
+    try:
+        greeting = PROTOCOLS[known.kind].greet(endpoint, known.login)
+    except Elsewhere:
+        return not known.certain  # a guess was wrong; else it is told what became of it
+    except NotThis:
+        return False
+    if not known.certain and address.path is None and not _says_so_itself(greeting, known.process, address.shared):
+        if greeting.pid is None:
+            whose = f"whether {address.host}:{address.port} is its port"
+            known.unseen.append(
+                Unseen(what=whose, why="its account has several such servers here", how="run it as root")
+            )
+        return True
+    _listen(known, address, greeting.tls, "works")
+    known.name = max(known.name, greeting.name, key=len)
+    known.compression = greeting.compression
+    if greeting.refused is not None:
+        known.refusals[known.listeners[-1].where] = greeting.refused
+    for transport, found in _ways(known.kind, endpoint, greeting).items():
+        known.endpoints.setdefault(transport, found)
+    return True
+
+
+def _asked_for_tls(target: Target | None, address: ListenAddress) -> bool:
+    """Then no password goes there in plain."""
+    return target is not None and target.tls and address.path is None and address.port == target.port
+
+
+def _listen(known: Known, address: ListenAddress, tls: Tls, state: State) -> None:
+    file = look_at(address.path) if address.path is not None else None
+    known.listeners.append(
+        Listener(path=address.path, host=address.host, port=address.port, tls=tls, file=file, state=state)
+    )
+    if address.path is not None:
+        known.bound.add(address.bound or address.path)
+
+
+def _says_so_itself(greeting: Greeting, process: Process | None, shared: bool) -> bool:
+    """Of a port that was guessed. The first of a container calls itself 1."""
+    return process is None or greeting.pid == process.pid or (not shared and greeting.pid in (None, 1))
+
+
+def _ways(kind: Kind, endpoint: Endpoint, greeting: Greeting) -> dict[Transport, Endpoint]:
+    encrypted = replace(endpoint, tls=True)
+    if endpoint.path is not None:
+        found = {Transport.SOCKET: endpoint}
+        return found | {Transport.SOCKET_TLS: encrypted} if greeting.tls == "offered" and kind is Kind.MYSQL else found
+    if greeting.tls == "always" or endpoint.tls:
+        return {Transport.TLS: encrypted}
+    return {Transport.TCP: endpoint} | ({Transport.TLS: encrypted} if greeting.tls == "offered" else {})
+
+
+def _not_answering(known: Known, address: ListenAddress, certain: bool) -> None:
+    """Of a path it is told what became of it; a port may be for something else, as MySQL's X protocol is."""
+    if address.path is None:
+        if certain and address.port != _X_PORT:
+            where = f"{address.host}:{address.port}"
+            known.unseen.append(
+                Unseen(what=f"what {where} is for", why="it does not speak as such a server would", how="")
+            )
+        return
+    if _is_for_something_else(known.kind, address.path):
+        return
+    state, why = _what_became_of(address.path, known.process)
+    if certain or state == "unseen":
+        _listen(known, address, "unknown", state)
+    if why:
+        known.unseen.append(
+            Unseen(
+                what=f"the socket {address.path}",
+                why=why,
+                how="run it as root, in the server's own namespaces, while it answers",
+            )
+        )
+
+
+def _what_became_of(path: str, process: Process | None) -> tuple[State, str]:
+    """Whether it is gone, or only not to be seen or used from here, and then why. Silence alone is no proof of anything."""
+    if process is not None and _sees_another_file(path, process):
+        return "unseen", "the server sees another file system than we do, as in a container"
+    try:
+        dial(Endpoint(path, None, None, owner=Owner(process.pid, process.uid) if process is not None else None)).close()
+    except Nobody:
+        return "gone", ""
+    except Elsewhere:
+        return "elsewhere", ""
+    except NotThis as why:
+        return "unseen", str(why)
+    return "unseen", "it does not answer now as such a server would"
+
+
+def _sees_another_file(path: str, process: Process) -> bool:
+    """A socket in a /tmp of its own is of no use to anybody else: that is told as a path that leads nowhere."""
+    inside = socket_file(f"/proc/{process.pid}/root{path}")
+    return inside is not None and inside != socket_file(path) and not path.startswith(CLEANED)
+
+
+def _is_for_something_else(kind: Kind, path: str) -> bool:
+    """MySQL's X protocol has a socket of its own, which stays silent to others."""
+    return kind is Kind.MYSQL and "mysqlx" in path.rpartition("/")[2]
+
+
+def tls_by_listener(listeners: Sequence[Listener]) -> str:
+    """`offered on 127.0.0.1:3306; none on /run/x.sock`."""
+    by_tls: dict[str, list[str]] = {}
+    for listener in listeners:
+        by_tls.setdefault(listener.tls, []).append(listener.where)
+    return "; ".join(f"{tls} on {', '.join(places)}" for tls, places in by_tls.items())
+
+
+_SHORT = {"-p": "-p", "-l": "-l", "-Z": "-Z", "-s": "-s"}
+_LONG = {"--port": "-p", "--listen": "-l", "--enable-ssl": "-Z", "--unix-socket": "-s"}
+
+
+def ignored_options(known: Known) -> tuple[str, ...]:
+    """Memcached with -s listens on nothing else, and speaks plain text there, whatever else it was asked."""
+    if known.kind is not Kind.MEMCACHED or known.process is None or not known.listeners:
+        return ()
+    asked = options(known.process.arguments)
+    if "-s" not in asked or any(listener.path is None for listener in known.listeners):
+        return ()
+    return tuple(option for option in ("-p", "-l", "-Z") if option in asked)
+
+
+def options(arguments: Sequence[str]) -> set[str]:
+    """Which of those are on a command line, however they are written. `-p 0` asks for no port."""
+    found = set()
+    for word, after in zip(arguments, [*arguments[1:], ""], strict=True):
+        name = _LONG.get(word.partition("=")[0]) or _SHORT.get(word[:2])
+        if name == "-p" and (
+            word[2:] == "0" or word.partition("=")[2] == "0" or (word in ("-p", "--port") and after == "0")
+        ):
+            continue
+        if name is not None:
+            found.add(name)
+    return found

@@ -11,32 +11,37 @@ from dataclasses import dataclass
 import howfar
 from howfar.doctor import floors, procfs
 from howfar.doctor.checks import findings
-from howfar.doctor.checks.seen import Seen
-from howfar.doctor.clients import Sight, clients
-from howfar.doctor.discovery import Candidate, Spot, discover
+from howfar.doctor.checks.context import Context
+from howfar.doctor.clients import Sight, Watch, Watched, Watching, clients
+from howfar.doctor.discovery import (
+    Candidate,
+    Known,
+    ListenAddress,
+    discover,
+    identify,
+    ignored_options,
+    tls_by_listener,
+)
 from howfar.doctor.findings import FORMAT, Examination, Interval, Kind, Rates, Server, Transport, Unseen
-from howfar.doctor.identify import Known, identify, listeners_in_words
-from howfar.doctor.ignored import ignored_options
-from howfar.doctor.lines.servers import own_paths
-from howfar.doctor.speakers import SPEAKERS
-from howfar.doctor.speakers.session import Counters, NotThis, Refused, Said, Session, Way
+from howfar.doctor.proposals import own_paths
+from howfar.doctor.protocols import PROTOCOLS
+from howfar.doctor.protocols.session import Counters, Endpoint, NotThis, Refused, SelfReport, Session
 from howfar.doctor.targets import Login, Logins, Target
-from howfar.doctor.watch import Watch, Watched, Watching
 from howfar.errors import MissingError
 
-_NOTHING_SAID = Said(None, (), (), {})
+_NOTHING_SAID = SelfReport(None, (), (), {})
 _BUNDLE_READS = 6
 
 
 @dataclass
-class _Patient:
+class _ServerState:
     """A server during the look."""
 
     known: Known
     session: Session | None
     before: Counters | None = None
     after: Counters | None = None
-    said: Said = _NOTHING_SAID
+    said: SelfReport = _NOTHING_SAID
 
 
 def examine(targets: Sequence[Target], logins: Logins, seconds: float) -> Examination:
@@ -47,16 +52,16 @@ def examine(targets: Sequence[Target], logins: Logins, seconds: float) -> Examin
         identify(candidate, logins, None) for candidate in found.candidates
     ]  # fmt: skip
     for server, target in zip(known, targets, strict=False):
-        if server is None or not server.ways:
+        if server is None or not server.endpoints:
             raise _silent(target)
-    patients = [_Patient(server, _admitted(server)) for server in known if server is not None]
+    states = [_ServerState(server, _admitted(server)) for server in known if server is not None]
     try:
-        watched, programs = _watch(patients, seconds)
+        watched, programs = _watch(states, seconds)
     finally:
-        for patient in patients:
-            if patient.session is not None:
-                patient.session.close()
-    servers = tuple(_server(key, patient, watched, programs) for key, patient in enumerate(patients))
+        for state in states:
+            if state.session is not None:
+                state.session.close()
+    servers = tuple(_server(key, state, watched, programs) for key, state in enumerate(states))
     one_way = any(
         server.floor(Transport.SOCKET) is None or server.floor(Transport.TCP, Transport.TLS) is None
         for server in servers
@@ -73,7 +78,9 @@ def examine(targets: Sequence[Target], logins: Logins, seconds: float) -> Examin
         cpus=len(os.sched_getaffinity(0)),
         pure_floors=pure,
         servers=tuple(
-            server.model_copy(update={"findings": findings(Seen(server, pure, watched.looks, watched.seconds, path))})
+            server.model_copy(
+                update={"findings": findings(Context(server, pure, watched.looks, watched.seconds, path))}
+            )
             for server, path in zip(servers, paths, strict=True)
         ),
         unseen=() if targets else found.unseen,
@@ -83,29 +90,29 @@ def examine(targets: Sequence[Target], logins: Logins, seconds: float) -> Examin
 def _candidate(target: Target, candidates: Sequence[Candidate]) -> Candidate:
     """The server on this machine that listens there, so that its process and its other places are known; else just that place."""
     for candidate in candidates:
-        if candidate.kind is target.kind and any(_is_at(spot, target) for spot in candidate.spots):
+        if candidate.kind is target.kind and any(_is_at(address, target) for address in candidate.addresses):
             return candidate
-    return Candidate(target.kind, None, (Spot(target.path, target.host, target.port),), False)
+    return Candidate(target.kind, None, (ListenAddress(target.path, target.host, target.port),), False)
 
 
-def _is_at(spot: Spot, target: Target) -> bool:
-    if target.path is not None or spot.path is not None:
-        same = target.path is not None and spot.path is not None
-        return same and os.path.realpath(str(target.path)) == os.path.realpath(str(spot.path))
+def _is_at(address: ListenAddress, target: Target) -> bool:
+    if target.path is not None or address.path is not None:
+        same = target.path is not None and address.path is not None
+        return same and os.path.realpath(str(target.path)) == os.path.realpath(str(address.path))
     assert target.host is not None, "a target is a path or an address"
-    return spot.port == target.port and (target.host == spot.host or _is_here(target.host, spot))
+    return address.port == target.port and (target.host == address.host or _is_here(target.host, address))
 
 
-def _is_here(host: str, spot: Spot) -> bool:
+def _is_here(host: str, address: ListenAddress) -> bool:
     """`host` is an address by now."""
-    return spot.dialled != spot.host and procfs.is_of_this_machine(host)
+    return address.dialled != address.host and procfs.is_of_this_machine(host)
 
 
 def _silent(target: Target) -> MissingError:
     where = target.path or f"{target.host} port {target.port}"
     try:
-        SPEAKERS[target.kind].greet(
-            Way(target.path, target.host, target.port, target.tls), Login(target.user or "", "")
+        PROTOCOLS[target.kind].greet(
+            Endpoint(target.path, target.host, target.port, target.tls), Login(target.user or "", "")
         )
         why = "it does so only now"
     except NotThis as reason:
@@ -117,41 +124,41 @@ def _silent(target: Target) -> MissingError:
 
 
 def _admitted(known: Known) -> Session | None:
-    """On the cheapest way that lets us in."""
-    for way in known.ways.values():
+    """On the cheapest endpoint that lets us in."""
+    for endpoint in known.endpoints.values():
         try:
-            return SPEAKERS[known.kind].open(way, known.login)
+            return PROTOCOLS[known.kind].open(endpoint, known.login)
         except (Refused, NotThis):
             continue
     return None
 
 
-def _watch(patients: Sequence[_Patient], seconds: float) -> tuple[Watched, dict[int, procfs.Process]]:
+def _watch(states: Sequence[_ServerState], seconds: float) -> tuple[Watched, dict[int, procfs.Process]]:
     """The counters around the look; while it lasts nobody of us connects."""
     began = time.monotonic()
-    for patient in patients:
-        patient.before = _counted(patient)
-    watch = Watch([_watching(key, patient.known) for key, patient in enumerate(patients)])
+    for state in states:
+        state.before = _counted(state)
+    watch = Watch([_watching(key, state.known) for key, state in enumerate(states)])
     watched = watch.during(seconds)
-    for patient in patients:
-        patient.after = _counted(patient)
+    for state in states:
+        state.after = _counted(state)
     watched.seconds = time.monotonic() - began
-    for patient in patients:
-        if patient.session is not None:
+    for state in states:
+        if state.session is not None:
             try:
-                patient.said = patient.session.said()
+                state.said = state.session.said()
             except (Refused, NotThis) as why:
-                patient.known.unseen.append(Unseen(what="its settings and sessions", why=str(why), how=""))
+                state.known.unseen.append(Unseen(what="its settings and sessions", why=str(why), how=""))
     return watched, watch.programs
 
 
-def _counted(patient: _Patient) -> Counters | None:
-    if patient.session is None:
+def _counted(state: _ServerState) -> Counters | None:
+    if state.session is None:
         return None
     try:
-        return patient.session.counters()
+        return state.session.counters()
     except (Refused, NotThis, KeyError, ValueError) as why:
-        patient.known.unseen.append(Unseen(what="its counters", why=str(why), how="an account that may read them"))
+        state.known.unseen.append(Unseen(what="its counters", why=str(why), how="an account that may read them"))
         return None
 
 
@@ -166,63 +173,63 @@ def _watching(key: int, known: Known) -> Watching:
     return Watching(key, ports, frozenset(known.bound))
 
 
-def _server(key: int, patient: _Patient, watched: Watched, programs: dict[int, procfs.Process]) -> Server:
-    known = patient.known
-    measured, reasons = floors.measure(SPEAKERS[known.kind], known.ways, known.login)
+def _server(key: int, state: _ServerState, watched: Watched, programs: dict[int, procfs.Process]) -> Server:
+    known = state.known
+    measured, reasons = floors.measure(PROTOCOLS[known.kind], known.endpoints, known.login)
     sight = Sight(
-        sessions=patient.said.sessions,
+        sessions=state.said.sessions,
         listeners=known.listeners,
-        never_tls=_never_tls(patient),
+        never_tls=_never_tls(state),
         socket=next((found.path for found in known.listeners if found.path and found.state == "works"), None),
     )
     using = clients(list(watched.holders[key].values()), programs, sight)
-    rates = _rates(patient, watched)
+    rates = _rates(state, watched)
     return Server(
         kind=known.kind,
         name=known.name,
         pid=known.process.pid if known.process is not None else None,
         user=procfs.account(known.process.uid) if known.process is not None else None,
         named=known.target is not None,
-        logged_in=patient.session is not None,
+        logged_in=state.session is not None,
         listeners=tuple(known.listeners),
-        listeners_complete=known.certain or _names_no_socket(patient.said),
-        tls=listeners_in_words(known.listeners),
+        listeners_complete=known.certain or _names_no_socket(state.said),
+        tls=tls_by_listener(known.listeners),
         compression=known.compression,
-        config_file=patient.said.config_file,
-        socket_connections=_on_socket(key, patient, watched),
+        config_file=state.said.config_file,
+        socket_connections=_on_socket(key, state, watched),
         rates=rates,
         clients=using,
         floors=measured,
         bundle_ns=_bundle() if any(client.bundle_looks for client in using) else None,
         ignored=ignored_options(known),
         findings=(),
-        unseen=(*known.unseen, *_unseen(patient, reasons)),
+        unseen=(*known.unseen, *_unseen(state, reasons)),
     )
 
 
-def _on_socket(key: int, patient: _Patient, watched: Watched) -> int | None:
+def _on_socket(key: int, state: _ServerState, watched: Watched) -> int | None:
     """Without our own, which was open during the look if it came by the socket."""
-    if not any(listener.path is not None for listener in patient.known.listeners):
+    if not any(listener.path is not None for listener in state.known.listeners):
         return None
-    own = patient.session is not None and Transport.SOCKET in patient.known.ways
+    own = state.session is not None and Transport.SOCKET in state.known.endpoints
     return max(watched.socket_connections[key] - own, 0)
 
 
-def _names_no_socket(said: Said) -> bool:
+def _names_no_socket(said: SelfReport) -> bool:
     """By its settings, where those could be read."""
     return "" in (said.settings.get("socket"), said.settings.get("unixsocket"))
 
 
-def _never_tls(patient: _Patient) -> bool:
-    if all(listener.tls == "none" for listener in patient.known.listeners):
+def _never_tls(state: _ServerState) -> bool:
+    if all(listener.tls == "none" for listener in state.known.listeners):
         return True
-    return patient.after is not None and patient.after.tls_connects == 0
+    return state.after is not None and state.after.tls_connects == 0
 
 
-def _rates(patient: _Patient, watched: Watched) -> Rates | None:
-    if patient.session is None or patient.before is None or patient.after is None:
+def _rates(state: _ServerState, watched: Watched) -> Rates | None:
+    if state.session is None or state.before is None or state.after is None:
         return None
-    return patient.after.rates(patient.before, watched.seconds, patient.session.statements_by_counters)
+    return state.after.rates(state.before, watched.seconds, state.session.statements_by_counters)
 
 
 def _bundle() -> Interval:
@@ -235,10 +242,10 @@ def _bundle() -> Interval:
     return floors.interval(took)
 
 
-def _way_in(known: Known) -> str:
+def _how_to_log_in(known: Known) -> str:
     """A password goes to a server that is trusted, else it has to be named."""
-    way = next(iter(known.ways.values()))
-    where = way.path or f"{way.host}:{way.port}"
+    endpoint = next(iter(known.endpoints.values()))
+    where = endpoint.path or f"{endpoint.host}:{endpoint.port}"
     if known.kind is Kind.REDIS:
         named = "" if known.trusted else f" redis://{where}"
         return f"HOWFAR_REDIS_PASSWORD=… howfar doctor{named}"
@@ -246,19 +253,19 @@ def _way_in(known: Known) -> str:
         return ""
     if known.trusted:
         return "howfar doctor --user USER --password-file FILE"
-    dsn = f"mysql://{where}?user=USER" if way.path is not None else f"mysql://USER@{where}/"
+    dsn = f"mysql://{where}?user=USER" if endpoint.path is not None else f"mysql://USER@{where}/"
     return f"howfar doctor {dsn} --password-file FILE"
 
 
-def _unseen(patient: _Patient, reasons: dict[Transport, str]) -> list[Unseen]:
-    known, found = patient.known, []
-    if patient.session is None and known.ways:
-        why = next(iter(known.refusals.values()), "no way in").rstrip(".")
-        found.append(Unseen(what="its counters, its sessions and its floor", why=why, how=_way_in(known)))
+def _unseen(state: _ServerState, reasons: dict[Transport, str]) -> list[Unseen]:
+    known, found = state.known, []
+    if state.session is None and known.endpoints:
+        why = next(iter(known.refusals.values()), "no login").rstrip(".")
+        found.append(Unseen(what="its counters, its sessions and its floor", why=why, how=_how_to_log_in(known)))
     elif reasons:
         for transport, why in reasons.items():
             found.append(
                 Unseen(what=f"the floor of {transport.value}", why=why, how="an account that may log in there")
             )
-    found += [Unseen(what=what, why=why, how=how) for what, why, how in patient.said.hidden]
+    found += [Unseen(what=what, why=why, how=how) for what, why, how in state.said.hidden]
     return found

@@ -5,7 +5,10 @@ No field holds a command line, a statement or a password. What could not be seen
 
 from __future__ import annotations
 
+import json
+import sys
 from enum import StrEnum
+from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -224,3 +227,14 @@ class Examination(_Value):
     @property
     def to_change(self) -> int:
         return sum(finding.severity is Severity.CHANGE for server in self.servers for finding in server.findings)
+
+
+def schema_text() -> str:
+    """As its file holds it."""
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "howfar, an examination by the doctor"}
+    made = {**Examination.model_json_schema(mode="serialization"), **head}
+    return json.dumps(made, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1] if len(sys.argv) > 1 else "schema/doctor.json").write_text(schema_text(), encoding="utf-8")

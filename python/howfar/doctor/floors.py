@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 
 from howfar.doctor.findings import Floor, Interval, Transport
-from howfar.doctor.speakers.session import NotThis, Refused, Speaker, Way, make_blocking
+from howfar.doctor.protocols.session import Endpoint, NotThis, Refused, ServerProtocol, make_blocking
 from howfar.doctor.targets import Login
 from howfar.stats.intervals import LEVEL
 
@@ -32,23 +32,23 @@ _ENOUGH_S, _LEAST_ROUNDS = 5.0, 6
 
 
 def measure(
-    speaker: Speaker, ways: Mapping[Transport, Way], login: Login
+    protocol: ServerProtocol, endpoints: Mapping[Transport, Endpoint], login: Login
 ) -> tuple[tuple[Floor, ...], dict[Transport, str]]:
     """The floors, and of each transport that could not be measured the reason.
 
     Each round has a connection of its own: where the kernel puts the server's thread is decided anew, and is part of what varies.
     """
-    round_trips: dict[Transport, list[float]] = {transport: [] for transport in ways}
-    connects: dict[Transport, list[float]] = {transport: [] for transport in ways}
+    round_trips: dict[Transport, list[float]] = {transport: [] for transport in endpoints}
+    connects: dict[Transport, list[float]] = {transport: [] for transport in endpoints}
     reasons: dict[Transport, str] = {}
     pings = PINGS
     began = time.monotonic()
     for number in range(ROUNDS):
         if number >= _LEAST_ROUNDS and time.monotonic() - began > _ENOUGH_S:
             break
-        for transport in _turned([name for name in ways if name not in reasons], number):
+        for transport in _turned([name for name in endpoints if name not in reasons], number):
             try:
-                trip, connect = _round(speaker, ways[transport], login, pings)
+                trip, connect = _round(protocol, endpoints[transport], login, pings)
             except (Refused, NotThis, OSError) as why:
                 reasons[transport] = str(why)
                 continue
@@ -56,14 +56,14 @@ def measure(
             connects[transport].append(connect)
         if number == 0 and any(connect[0] > _FAR_NS for connect in connects.values() if connect):
             pings = _FAR_PINGS
-    measured = [name for name in ways if name not in reasons]
-    return tuple(_floor(name, ways[name], pings, round_trips[name], connects[name]) for name in measured), reasons
+    measured = [name for name in endpoints if name not in reasons]
+    return tuple(_floor(name, endpoints[name], pings, round_trips[name], connects[name]) for name in measured), reasons
 
 
-def _round(speaker: Speaker, way: Way, login: Login, pings: int) -> tuple[float, float]:
+def _round(protocol: ServerProtocol, endpoint: Endpoint, login: Login, pings: int) -> tuple[float, float]:
     """The median ping, and the connect."""
     began = time.perf_counter_ns()
-    session = speaker.open(way, login)
+    session = protocol.open(endpoint, login)
     connect = time.perf_counter_ns() - began
     try:
         _times(session.ping, min(_WARM, pings - 1))
@@ -90,7 +90,7 @@ def between_processes() -> tuple[Floor, ...]:
             ours.close()
         for child in children:
             os.waitpid(child, 0)
-    nowhere = Way(None, "between two processes of howfar", 0)
+    nowhere = Endpoint(None, "between two processes of howfar", 0)
     return tuple(_floor(transport, nowhere, PINGS, figures[transport], []) for transport in ends)
 
 
@@ -142,10 +142,14 @@ def _times(act: Callable[[], None], count: int) -> list[float]:
     return took
 
 
-def _floor(transport: Transport, way: Way, pings: int, round_trips: list[float], connects: list[float]) -> Floor:
+def _floor(
+    transport: Transport, endpoint: Endpoint, pings: int, round_trips: list[float], connects: list[float]
+) -> Floor:
     return Floor(
         transport=transport,
-        where=way.path or f"{way.host}:{way.port}" if way.port or way.path else str(way.host),
+        where=endpoint.path or f"{endpoint.host}:{endpoint.port}"
+        if endpoint.port or endpoint.path
+        else str(endpoint.host),
         pings_per_round=pings,
         round_trip_ns=interval(round_trips),
         connect_ns=interval(connects) if connects else None,
@@ -173,7 +177,7 @@ def _depth(count: int) -> int | None:
     return depth
 
 
-def saved(worse: Sequence[float], better: Sequence[float]) -> Interval | None:
+def savings(worse: Sequence[float], better: Sequence[float]) -> Interval | None:
     """What `better` saves, round by round; none where they were not measured together."""
     if not worse or len(worse) != len(better):
         return None

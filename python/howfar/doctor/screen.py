@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator
 
-from howfar.doctor.checks.seen import in_words, named
+from howfar.doctor.checks.context import format_interval, named
 from howfar.doctor.findings import Change, Client, Examination, Finding, Listener, Rates, Server, Severity, Unseen
 
 NOWHERE = (
@@ -101,10 +101,10 @@ def _facts(server: Server) -> Iterator[tuple[str, str]]:
     if server.rates is not None:
         yield "a second", _rates(server.rates)
     for number, floor in enumerate(server.floors):
-        connect = f", {in_words(floor.connect_ns)} a connect" if floor.connect_ns is not None else ""
+        connect = f", {format_interval(floor.connect_ns)} a connect" if floor.connect_ns is not None else ""
         name = floor.transport.value.replace("-tls", " with TLS")
         label = name.upper() if name in ("tcp", "tls") else name
-        yield "floor" if number == 0 else "", f"{label}: {in_words(floor.round_trip_ns)} a round trip{connect}"
+        yield "floor" if number == 0 else "", f"{label}: {format_interval(floor.round_trip_ns)} a round trip{connect}"
 
 
 def _listener(listener: Listener) -> str:
@@ -123,9 +123,9 @@ def _listener(listener: Listener) -> str:
 
 
 def _client(client: Client) -> str:
-    way = "by TCP from this machine" if client.local else f"by TCP from {client.address}"
+    endpoint = "by TCP from this machine" if client.local else f"by TCP from {client.address}"
     words = [
-        "over the socket" if client.by == "socket" else way,
+        "over the socket" if client.by == "socket" else endpoint,
         f"{client.connections} connection{'s' * (client.connections != 1)}",
     ]
     if client.connects_seen > client.connections:

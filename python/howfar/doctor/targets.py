@@ -10,9 +10,8 @@ from urllib.parse import unquote, urlsplit
 
 from howfar.doctor.findings import Kind
 from howfar.errors import UsageError
-from howfar.load.dsn import PASSWORD_ADVICE, parse_dsn
-from howfar.load.dsn import SCHEMES as MYSQL_SCHEMES
-from howfar.load.place import DEFAULT_PORT
+from howfar.load.target import DEFAULT_PORT, PASSWORD_ADVICE, parse_dsn
+from howfar.load.target import SCHEMES as MYSQL_SCHEMES
 
 SCHEMES = {
     **dict.fromkeys(MYSQL_SCHEMES, Kind.MYSQL),
@@ -69,15 +68,15 @@ def parse_target(text: str) -> Target:
         )
     kind = SCHEMES[scheme]
     if kind is Kind.MYSQL:
-        place = parse_dsn(text)
-        port = None if place.socket is not None else place.port or DEFAULT_PORTS[kind]
-        if place.ssl_mode is not None and place.ssl_mode.startswith("VERIFY"):
+        address = parse_dsn(text)
+        port = None if address.socket is not None else address.port or DEFAULT_PORTS[kind]
+        if address.ssl_mode is not None and address.ssl_mode.startswith("VERIFY"):
             raise UsageError(
-                f"howfar doctor verifies no certificate, so ssl-mode={place.ssl_mode} would be untrue",
+                f"howfar doctor verifies no certificate, so ssl-mode={address.ssl_mode} would be untrue",
                 "Write ssl-mode=REQUIRED, or name the server's socket.",
             )
-        tls = place.ssl_mode not in (None, "DISABLED")
-        return Target(kind, place.socket, place.host, port, place.user, tls)
+        tls = address.ssl_mode not in (None, "DISABLED")
+        return Target(kind, address.socket, address.host, port, address.user, tls)
     return _of_cache(kind, scheme, text)
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,10 +28,9 @@ from howfar.engine.messages import (
     Workload,
 )
 from howfar.errors import UsageError
-from howfar.load.dsn import algorithm, ssl_mode
+from howfar.load.cmdline import HELP, Options
 from howfar.load.options import BY_NAME, DRAWS, MIX, TABLES
-from howfar.load.place import DEFAULT_NAME, DEFAULT_PORT, Place
-from howfar.load.words import HELP, Asked
+from howfar.load.target import DEFAULT_NAME, DEFAULT_PORT, ServerAddress, algorithm, ssl_mode
 
 SECOND_NS = 1_000_000_000
 ONE_TABLE = ("select_random_points", "select_random_ranges")
@@ -47,21 +47,21 @@ _OF_DISTRIBUTION = ("pareto_h", "spec_iter", "spec_pct", "spec_res", "zipfian_ex
 
 @dataclass(frozen=True)
 class Login:
-    """Who, to what address, through which session; `place` is complete, `target` is numeric."""
+    """Who, to what address, through which session; `address` is complete, `target` is numeric."""
 
-    place: Place
+    address: ServerAddress
     target: Target
     password: str
 
     def __repr__(self) -> str:
-        return f"Login({self.place!r}, {self.target!r})"
+        return f"Login({self.address!r}, {self.target!r})"
 
 
-def place_of_options(asked: Asked) -> Place:
+def address_of_options(options: Options) -> ServerAddress:
     """sysbench's options as one source beside DSN and option file. Raises UsageError."""
 
     def one(name: str) -> str | None:
-        values = asked.value(name) or ()
+        values = options.value(name) or ()
         if len(values) > 1:
             raise UsageError(
                 f"--{name} names {len(values)} servers; here one server is loaded", "Run once for each of them."
@@ -72,27 +72,27 @@ def place_of_options(asked: Asked) -> Place:
     if port is not None and not (port.isdigit() and 1 <= int(port) <= 65535):
         raise UsageError(f"--mysql-port={port} is no port", "Ports go from 1 to 65535.")
     try:
-        mode = _mode_of(asked)
-        compression = _compression_of(asked)
+        mode = _mode_of(options)
+        compression = _compression_of(options)
     except ValueError as error:
         raise UsageError(str(error), HELP) from error
-    return Place(
+    return ServerAddress(
         host=one("mysql-host"),
         port=None if port is None else int(port),
         socket=one("mysql-socket"),
-        user=asked.value("mysql-user"),
-        database=asked.value("mysql-db"),
+        user=options.value("mysql-user"),
+        database=options.value("mysql-db"),
         ssl_mode=mode,
-        ssl_ca=asked.value("mysql-ssl-ca"),
-        ssl_cert=asked.value("mysql-ssl-cert"),
-        ssl_key=asked.value("mysql-ssl-key"),
-        ssl_cipher=asked.value("mysql-ssl-cipher"),
+        ssl_ca=options.value("mysql-ssl-ca"),
+        ssl_cert=options.value("mysql-ssl-cert"),
+        ssl_key=options.value("mysql-ssl-key"),
+        ssl_cipher=options.value("mysql-ssl-cipher"),
         compression=compression,
     )
 
 
-def _mode_of(asked: Asked) -> Any:
-    text = asked.value("mysql-ssl")
+def _mode_of(options: Options) -> Any:
+    text = options.value("mysql-ssl")
     if text is None:
         return None
     words = {
@@ -109,10 +109,10 @@ def _mode_of(asked: Asked) -> Any:
         raise ValueError(f"--mysql-ssl={text}: {error}") from error
 
 
-def _compression_of(asked: Asked) -> Any:
-    if not asked.value("mysql-compression"):
+def _compression_of(options: Options) -> Any:
+    if not options.value("mysql-compression"):
         return None
-    named = asked.value("mysql-compression-algorithms") or "zlib"
+    named = options.value("mysql-compression-algorithms") or "zlib"
     try:
         found = algorithm(named.split(",")[0])
     except ValueError as error:
@@ -122,157 +122,159 @@ def _compression_of(asked: Asked) -> Any:
     return found
 
 
-def joined(dsn: Place | None, options: Place, file: Place | None) -> Place:
+def joined(dsn: ServerAddress | None, options: ServerAddress, file: ServerAddress | None) -> ServerAddress:
     """All sources in one, the command line first. Raises UsageError where two contradict on the command line."""
-    if dsn is not None and options != Place():
+    if dsn is not None and options != ServerAddress():
         raise UsageError(
             "the server is named by a DSN and by --mysql-… options",
             "Use one of them; what the options say can stand in the DSN.",
         )
     if options.host is not None and options.socket is not None:
         options = replace(options, host=None, port=None)  # as sysbench does: the socket wins
-    place = (dsn or options).over(file or Place())
-    place = replace(place, user=place.user or DEFAULT_NAME, database=place.database or DEFAULT_NAME)
-    if place.socket is not None:
-        return place
-    return replace(place, host=place.host or "localhost", port=place.port or DEFAULT_PORT)
+    address = (dsn or options).over(file or ServerAddress())
+    address = replace(address, user=address.user or DEFAULT_NAME, database=address.database or DEFAULT_NAME)
+    if address.socket is not None:
+        return address
+    return replace(address, host=address.host or "localhost", port=address.port or DEFAULT_PORT)
 
 
-def session_of(place: Place, asked: Asked) -> Session:
+def session_of(address: ServerAddress, options: Options) -> Session:
     """Raises UsageError."""
-    mode = place.ssl_mode or "DISABLED"
+    mode = address.ssl_mode or "DISABLED"
     tls = None
     try:
         if mode == "DISABLED":
             given = [
-                name for name in ("ssl_ca", "ssl_cert", "ssl_key", "ssl_cipher") if getattr(place, name) is not None
+                name for name in ("ssl_ca", "ssl_cert", "ssl_key", "ssl_cipher") if getattr(address, name) is not None
             ]
-            if place.ssl_mode is None and (given or place.tls_versions is not None):
+            if address.ssl_mode is None and (given or address.tls_versions is not None):
                 raise UsageError(
                     f"{', '.join(given).replace('_', '-') or 'tls-version'} given, but no ssl-mode; the default is DISABLED",
                     "Add ssl-mode=REQUIRED, VERIFY_CA or VERIFY_IDENTITY: TLS is used when asked for, and only then.",
                 )
         else:
-            tls = _tls(place, mode)
+            tls = _tls(address, mode)
         compression = None
-        if place.compression is not None:
-            compression = Compression(algorithm=place.compression, level=place.compression_level)
+        if address.compression is not None:
+            compression = Compression(algorithm=address.compression, level=address.compression_level)
         return Session(
             tls=tls,
             compression=compression,
-            server_key_file=place.server_key_file,
-            fetch_server_key=place.fetch_server_key is not False,
-            connect="per_transaction" if asked.value("connect") == "per-transaction" else "persistent",
-            reconnect_after=asked.value("reconnect"),
-            on_disconnect=asked.value("on-disconnect"),
+            server_key_file=address.server_key_file,
+            fetch_server_key=address.fetch_server_key is not False,
+            connect="per_transaction" if options.value("connect") == "per-transaction" else "persistent",
+            reconnect_after=options.value("reconnect"),
+            on_disconnect=options.value("on-disconnect"),
         )
     except ValidationError as error:
         raise _translated(error) from error
 
 
-def _tls(place: Place, mode: str) -> Tls:
+def _tls(address: ServerAddress, mode: str) -> Tls:
     verify: Any = {"REQUIRED": "none", "VERIFY_CA": "ca", "VERIFY_IDENTITY": "full"}[mode]
-    if verify != "none" and place.ssl_ca is None:
+    if verify != "none" and address.ssl_ca is None:
         raise UsageError(
             f"ssl-mode={mode} needs the authority that signed the server's certificate", "Add ssl-ca=FILE.pem."
         )
-    if (place.ssl_cert is None) != (place.ssl_key is None):
+    if (address.ssl_cert is None) != (address.ssl_key is None):
         raise UsageError("ssl-cert and ssl-key come together", "Name both files, or neither.")
-    if verify == "full" and place.host is None:
+    if verify == "full" and address.host is None:
         raise UsageError("ssl-mode=VERIFY_IDENTITY needs a host name, and a socket has none", "Use VERIFY_CA there.")
     return Tls(
-        versions=place.tls_versions or "any",
+        versions=address.tls_versions or "any",
         verify=verify,
-        ca_file=place.ssl_ca,
-        cert_file=place.ssl_cert,
-        key_file=place.ssl_key,
-        cipher=place.ssl_cipher,
-        server_name=place.host if verify == "full" else None,
+        ca_file=address.ssl_ca,
+        cert_file=address.ssl_cert,
+        key_file=address.ssl_key,
+        cipher=address.ssl_cipher,
+        server_name=address.host if verify == "full" else None,
     )
 
 
-def workload_of(asked: Asked, custom: Custom | None) -> Workload:
+def workload_of(options: Options, custom: Custom | None) -> Workload:
     """Raises UsageError."""
     if custom is not None:
         return (
-            custom.model_copy(update={"db_ps_mode": asked.value("db-ps-mode")}) if asked.said("db-ps-mode") else custom
+            custom.model_copy(update={"db_ps_mode": options.value("db-ps-mode")})
+            if options.said("db-ps-mode")
+            else custom
         )
-    values: dict[str, Any] = {name: asked.value(name.replace("_", "-")) for name in _OF_WORKLOAD}
-    if asked.kind in ONE_TABLE and asked.value("tables") > 1:
+    values: dict[str, Any] = {name: options.value(name.replace("_", "-")) for name in _OF_WORKLOAD}
+    if options.kind in ONE_TABLE and options.value("tables") > 1:
         raise UsageError(
-            f"--tables={asked.value('tables')}: {asked.kind} has one table, as in sysbench", "Leave it out."
+            f"--tables={options.value('tables')}: {options.kind} has one table, as in sysbench", "Leave it out."
         )
-    shape = {name: asked.value("rand-" + name.replace("_", "-")) for name in _OF_DISTRIBUTION}
+    shape = {name: options.value("rand-" + name.replace("_", "-")) for name in _OF_DISTRIBUTION}
     try:
-        distribution = Distribution(kind=asked.value("rand-type"), **shape)
-        return Sysbench.model_validate({**values, "kind": asked.kind, "distribution": distribution})
+        distribution = Distribution(kind=options.value("rand-type"), **shape)
+        return Sysbench.model_validate({**values, "kind": options.kind, "distribution": distribution})
     except ValidationError as error:
         raise _translated(error) from error
 
 
-def without_effect(asked: Asked) -> tuple[str, ...]:
+def without_effect(options: Options) -> tuple[str, ...]:
     """Options of sysbench's workloads that were said beside a workload of one's own."""
-    return tuple(name for name in asked.values if BY_NAME[name].group in (TABLES, MIX, DRAWS) and name != "rand-seed")
+    return tuple(name for name in options.values if BY_NAME[name].group in (TABLES, MIX, DRAWS) and name != "rand-seed")
 
 
-def load_job(asked: Asked, login: Login, workload: Workload, seed: int) -> LoadJob:
+def load_job(options: Options, login: Login, workload: Workload, seed: int) -> LoadJob:
     """Raises UsageError."""
-    ramp_ns = asked.value("ramp")
-    transactions = asked.value("events")
-    time_ns = asked.value("time")
+    ramp_ns = options.value("ramp")
+    transactions = options.value("events")
+    time_ns = options.value("time")
     if time_ns == 0 and transactions == 0:
         raise UsageError("--time=0 without --events would never end", "Say how long, or how many transactions.")
-    every_ns = asked.value("interval") or asked.value("report-interval") or SECOND_NS
-    rate = asked.value("rate")
-    ignored = asked.value("mysql-ignore-errors")
+    every_ns = options.value("interval") or options.value("report-interval") or SECOND_NS
+    rate = options.value("rate")
+    ignored = options.value("mysql-ignore-errors")
     try:
         return LoadJob(
             target=login.target,
-            user=login.place.user or DEFAULT_NAME,
+            user=login.address.user or DEFAULT_NAME,
             password=login.password,
-            database=login.place.database or DEFAULT_NAME,
-            session=session_of(login.place, asked),
+            database=login.address.database or DEFAULT_NAME,
+            session=session_of(login.address, options),
             workload=workload,
-            connections=asked.value("threads"),
-            idle_connections=asked.value("idle-connections"),
-            threads=asked.value("engine-threads"),
-            driver=asked.value("driver"),
-            arrivals=Arrivals(rate_per_s=rate, shape=asked.value("arrivals"), burst=asked.value("burst"))
+            connections=options.value("threads"),
+            idle_connections=options.value("idle-connections"),
+            threads=options.value("engine-threads"),
+            driver=options.value("driver"),
+            arrivals=Arrivals(rate_per_s=rate, shape=options.value("arrivals"), burst=options.value("burst"))
             if rate
             else None,
             ramp_ns=ramp_ns,
             seed=seed,
-            warmup_ns=max(asked.value("warmup-time"), ramp_ns),
+            warmup_ns=max(options.value("warmup-time"), ramp_ns),
             measure_ns=time_ns or LONGEST_NS,
             transactions=transactions,
             interval_ns=every_ns,
-            client_work=asked.value("client-work"),
-            breakdown=asked.value("breakdown"),
+            client_work=options.value("client-work"),
+            breakdown=options.value("breakdown"),
             ignore_errors="all" if ignored == ("all",) else _codes(ignored),
-            connect_timeout_ns=asked.value("thread-init-timeout"),
-            stall_timeout_ns=asked.value("stall-timeout"),
+            connect_timeout_ns=options.value("thread-init-timeout"),
+            stall_timeout_ns=options.value("stall-timeout"),
         )
     except ValidationError as error:
         raise _translated(error) from error
 
 
-def tables_job(asked: Asked, login: Login, workload: Workload, seed: int) -> TablesJob:
+def tables_job(options: Options, login: Login, workload: Workload, seed: int) -> TablesJob:
     """Raises UsageError."""
-    action: Any = asked.action
+    action: Any = options.action
     try:
         return TablesJob(
             action=action,
             target=login.target,
-            user=login.place.user or DEFAULT_NAME,
+            user=login.address.user or DEFAULT_NAME,
             password=login.password,
-            database=login.place.database or DEFAULT_NAME,
-            session=session_of(login.place, asked),
+            database=login.address.database or DEFAULT_NAME,
+            session=session_of(login.address, options),
             workload=workload,
-            connections=asked.value("threads")
-            if asked.kind == "bulk_insert"
-            else min(asked.value("threads"), MOST_LOADERS),
+            connections=options.value("threads")
+            if options.kind == "bulk_insert"
+            else min(options.value("threads"), MOST_LOADERS),
             seed=seed,
-            connect_timeout_ns=asked.value("thread-init-timeout"),
+            connect_timeout_ns=options.value("thread-init-timeout"),
         )
     except ValidationError as error:
         raise _translated(error) from error
@@ -305,7 +307,7 @@ def _translated(error: ValidationError) -> UsageError:
 
 def transport_line(login: Login, session: Session) -> str:
     """What will be spoken, in one line; said before anything runs."""
-    target, host = login.target, login.place.host
+    target, host = login.target, login.address.host
     if isinstance(target, UnixTarget):
         where = f"Unix socket {target.path}"
     else:
@@ -319,4 +321,56 @@ def transport_line(login: Login, session: Session) -> str:
         version = "TLS" if session.tls.versions == "any" else f"TLS {session.tls.versions}"
         tls = f"{version}, {checks[session.tls.verify]}"
     packed = "no compression" if session.compression is None else f"{session.compression.algorithm} compression"
-    return f"{where}, user {login.place.user}, database {login.place.database}, {tls}, {packed}"
+    return f"{where}, user {login.address.user}, database {login.address.database}, {tls}, {packed}"
+
+
+_CODE = re.compile(r"\b(1040|1203|1461)\b")
+_SPARE = 10
+"""Connections for whoever looks at the server meanwhile."""
+
+
+def statements_a_connection(job: LoadJob) -> int:
+    """Statements that one connection prepares; the most that the mix can need."""
+    work = job.workload
+    if isinstance(work, Custom):
+        return len(work.statements) if work.db_ps_mode == "auto" else 0
+    if not isinstance(work, Sysbench):
+        return 0
+    if work.db_ps_mode != "auto" or work.kind in ("oltp_insert", "bulk_insert"):
+        return 0
+    if work.kind in ("select_random_points", "select_random_ranges"):
+        return 1
+    if work.kind in ("oltp_point_select", "oltp_update_index", "oltp_update_non_index", "oltp_delete"):
+        return work.tables
+    reads = [work.point_selects]
+    if work.range_selects:
+        reads += [work.simple_ranges, work.sum_ranges, work.order_ranges, work.distinct_ranges]
+    writes = [work.index_updates, work.non_index_updates, work.delete_inserts, work.delete_inserts]
+    counts = (reads if work.kind != "oltp_write_only" else []) + (writes if work.kind != "oltp_read_only" else [])
+    return work.tables * sum(count > 0 for count in counts) + (0 if work.skip_trx else 2)
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def limit_advice(job: LoadJob | TablesJob, message: str) -> str | None:
+    """What to run on the server, if `message` tells of a limit; else None."""
+    found = _CODE.search(message)
+    if found is None:
+        return None
+    connections = job.connections + (job.idle_connections if isinstance(job, LoadJob) else 0)
+    if found.group(1) == "1461":
+        if not isinstance(job, LoadJob):
+            return None
+        each = statements_a_connection(job)
+        return (
+            f"{_many(job.connections, 'connection')} x {_many(each, 'statement')}: "
+            f"run `SET GLOBAL max_prepared_stmt_count = {job.connections * each};` "
+            "on the server, or use --db-ps-mode=disable."
+        )
+    return (
+        f"{_many(connections, 'connection')} {'is' if connections == 1 else 'are'} asked for: "
+        f"run `SET GLOBAL max_connections = {connections + _SPARE};` on the server, "
+        "or use fewer --threads. If the account has a limit of its own (max_user_connections), raise that."
+    )

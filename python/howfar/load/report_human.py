@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from howfar.engine.messages import Interval, Receipt
-from howfar.load.distribution import Bound
-from howfar.load.figures import SHARES, Latency, Result
-from howfar.load.sysbench_buckets import lines as histogram_lines
+from howfar.load.report_sysbench import histogram_lines
+from howfar.load.result import SHARES, Bound, Latency, Result
 from howfar.load.verdict import Stamp
 from howfar.units import format_size_bytes
 
@@ -58,7 +57,10 @@ def _verdict(result: Result) -> list[str]:
     lines = [_row("Verdict", ", ".join(verdict.stamps))]
     if verdict.has(Stamp.VOID):
         lines.append(
-            _row("", "VOID: what was obtained is not what was asked; no figure below is about what was asked.")
+            _row(
+                "",
+                "VOID: the session obtained is not the one requested; the figures below do not describe the requested one.",
+            )
         )
     lines += [_row("", f"{finding.stamp}: {finding.because}") for finding in verdict.findings]
     return lines + [_row("", f"not judged: {reason}") for reason in verdict.unknown]

@@ -134,7 +134,7 @@ def answer(trials: Sequence[Trial]) -> Answer:
     return Answer("found" if sure else "unclear", best, failed, len(trials), repeats)
 
 
-def in_words(goal: Goal, found: Answer) -> str:
+def sentence(goal: Goal, found: Answer) -> str:
     """One sentence; says when the answer is only a bound."""
     tried = f"{found.trials} trials"
     if found.kind == "below":

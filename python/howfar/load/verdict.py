@@ -37,7 +37,7 @@ UNDER_WAY_NS = 100_000_000
 class Stamp(StrEnum):
     VALID = "valid"
     VOID = "void"
-    """What was obtained is not what was asked."""
+    """The session obtained is not the one requested."""
     FAILING = "failing"
     """Much of what was asked was answered by errors, or nothing was."""
     CLIENT_LIMITED = "client-limited"
@@ -87,9 +87,7 @@ def judge(
     findings: list[Finding] = []
     unknown: list[str] = []
     if mismatches:
-        findings.append(
-            Finding(Stamp.VOID, "; ".join(mismatches), "Correct the server or what is asked, and run again.")
-        )
+        findings.append(Finding(Stamp.VOID, "; ".join(mismatches), "Correct the server or the options, and run again."))
     for found in (
         _failing(finished),
         _overloaded(finished, connections),

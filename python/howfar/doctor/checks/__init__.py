@@ -1,16 +1,14 @@
-"""What can be wrong, one file for each thing. A new one: a file with a function `check`, and a line in CHECKS.
+"""What can be wrong. A new check is a function from a `Context` to findings, and one line in CHECKS.
 
-A check gets what was seen and gives findings; it asks nobody anything. Where it cannot know, it accuses nobody.
+A check asks nobody anything, and where it cannot know it reports nothing.
 """
 
 from __future__ import annotations
 
-from howfar.doctor.checks import (
-    authority_bundle,
-    compressed_local,
-    connect_churn,
-    encrypted_local,
-    encrypted_socket,
+from howfar.doctor.checks.connections import authority_bundle, connect_churn
+from howfar.doctor.checks.context import Check, Context
+from howfar.doctor.checks.encryption import compressed_local, encrypted_local, encrypted_socket
+from howfar.doctor.checks.sockets import (
     forwarder,
     loopback_tcp,
     options_ignored,
@@ -18,25 +16,24 @@ from howfar.doctor.checks import (
     socket_off,
     socket_out_of_reach,
 )
-from howfar.doctor.checks.seen import Check, Seen
 from howfar.doctor.findings import Finding, Severity
 
 CHECKS: tuple[tuple[str, Check], ...] = (
-    ("socket-gone", socket_gone.check),
-    ("authority-bundle", authority_bundle.check),
-    ("loopback-tcp", loopback_tcp.check),
-    ("socket-off", socket_off.check),
-    ("socket-out-of-reach", socket_out_of_reach.check),
-    ("forwarder", forwarder.check),
-    ("connect-churn", connect_churn.check),
-    ("compressed-local", compressed_local.check),
-    ("encrypted-local", encrypted_local.check),
-    ("encrypted-socket", encrypted_socket.check),
-    ("options-ignored", options_ignored.check),
+    ("socket-gone", socket_gone),
+    ("authority-bundle", authority_bundle),
+    ("loopback-tcp", loopback_tcp),
+    ("socket-off", socket_off),
+    ("socket-out-of-reach", socket_out_of_reach),
+    ("forwarder", forwarder),
+    ("connect-churn", connect_churn),
+    ("compressed-local", compressed_local),
+    ("encrypted-local", encrypted_local),
+    ("encrypted-socket", encrypted_socket),
+    ("options-ignored", options_ignored),
 )
-"""By the name under which a finding is shown; in the order in which they are."""
+"""By the name under which a finding is shown, in the order in which findings are shown."""
 
 
-def findings(seen: Seen) -> tuple[Finding, ...]:
-    found = [made.finding(name) for name, check in CHECKS for made in check(seen)]
+def findings(context: Context) -> tuple[Finding, ...]:
+    found = [draft.finding(name) for name, check in CHECKS for draft in check(context)]
     return tuple(sorted(found, key=lambda finding: finding.severity is not Severity.CHANGE))

@@ -1,0 +1,1 @@
+"""The bench of the emulated link, and of what it is compared with."""

@@ -1,0 +1,408 @@
+"""Loss and jitter as the receiver finds them: datagrams over our link with the effect let loose.
+
+`link_bars.py` judges. Not here: bursts, duplicates, corruption, outages; the conformance suite has them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import random
+import shutil
+import socket
+import statistics
+import subprocess
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from howfar.bench.links.bars import (
+    Verdict,
+    judge_drops,
+    judge_hogs,
+    judge_jitter,
+    judge_loss,
+    judge_redis,
+    judge_unlimited,
+)
+from howfar.bench.links.figures import FULL_TIMES, Compared, Extra, ExtraName, Figure, LinkPoint, Times
+from howfar.bench.links.probes import (
+    BareCable,
+    ProbedLink,
+    datagrams,
+    ping,
+    timer_lateness_us,
+    transfer,
+    udp_errors,
+    unmodelled_drops,
+)
+from howfar.bench.meter import wait_until
+from howfar.engine.link_messages import IndependentLoss, NormalJitter
+from howfar.engine.process import Launcher
+from howfar.errors import LabError
+from howfar.lab.awake import spinning
+from howfar.lab.hosts import Companion, Host, share_cpus, usable_cpus
+from howfar.lab.link import Link, LinkAsked, WayAsked
+from howfar.lab.link.backends import backends
+from howfar.lab.network import SERVER_ADDRESS
+
+LOSS_SHARE: Final = 0.01
+DEVIATION_NS: Final = 2_000_000
+_JITTERY_RTT_NS: Final = 20_000_000
+"""Half of it is five deviations: no draw is cut off at no delay at all."""
+_PAUSE_S: Final = 0.001
+"""Between datagrams of which each one's time counts."""
+
+
+@dataclass(frozen=True)
+class Lost:
+    count: int
+    of: int
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Of the times that so many datagrams took."""
+
+    deviation_ns: float
+    of: int
+
+
+def lossy(seed: int) -> LinkAsked:
+    return LinkAsked(0, None, to_server=WayAsked(loss=IndependentLoss(probability=LOSS_SHARE)), seed=seed)
+
+
+def jittery(seed: int) -> LinkAsked:
+    """Each datagram has its own draw: without `reorder` one that is late holds up those behind it."""
+    way = WayAsked(jitter=NormalJitter(deviation_ns=DEVIATION_NS), reorder=True)
+    return LinkAsked(_JITTERY_RTT_NS, None, to_server=way, seed=seed)
+
+
+def let_loose(link: Link, asked: LinkAsked) -> None:
+    """Its counters begin anew. Raises LinkFailed, EngineError."""
+    link.shape(asked)
+    link.counters(reset=True)
+    link.arm()
+
+
+def count_lost(client: Host, server: Host, count: int) -> Lost:
+    """What the receiver's own socket had no room for is not the link's loss, and counts as not sent."""
+    before = udp_errors(server)["RcvbufErrors"]
+    with datagrams(client, server) as udp:
+        udp.send_all(count)
+        came = len(set(udp.finish(0.0).numbers))
+    of = count - (udp_errors(server)["RcvbufErrors"] - before)
+    return Lost(max(of - came, 0), of)
+
+
+def spread(client: Host, server: Host, count: int) -> Spread:
+    with datagrams(client, server) as udp:
+        for number in range(count):
+            udp.send(number, 100)
+            time.sleep(_PAUSE_S)
+        times = udp.finish(0.0).one_way_ns
+    return Spread(statistics.stdev(times) if len(times) > 1 else 0.0, len(times))
+
+
+_PROGRAMS: Final = ("redis-server", "redis-benchmark")
+_PORT: Final = 6379
+_CONNECTIONS: Final = 50
+_REQUESTS, _REQUESTS_QUICK = 200_000, 20_000
+_READY_S: Final = 20.0
+_BENCHMARK_S: Final = 120.0
+
+
+def missing_program() -> str | None:
+    """Why there will be no figure. None: both programs are here."""
+    absent = [name for name in _PROGRAMS if shutil.which(name) is None]
+    if not absent:
+        return None
+    return f"{' and '.join(absent)} not found (Debian's packages redis-server, redis-tools)"
+
+
+def gets_per_s(host: Host, server: Launcher, client: Launcher, *, quick: bool) -> float:
+    """Raises LabError."""
+    quiet = subprocess.DEVNULL
+    with tempfile.TemporaryDirectory(prefix="howfar-redis-") as folder:
+        words = ["redis-server", "--bind", SERVER_ADDRESS, "--port", str(_PORT), "--protected-mode", "no"]
+        words += ["--save", "", "--appendonly", "no", "--dir", folder]
+        running = Companion(server, words, stdin=quiet, stdout=quiet, stderr=quiet)
+        try:
+            wait_until(lambda: _answers(host, running), "redis-server to answer", _READY_S)
+            return _benchmark(client, _REQUESTS_QUICK if quick else _REQUESTS)
+        finally:
+            running.end()
+
+
+def _answers(host: Host, running: Companion) -> bool:
+    def asked() -> bytes:
+        with socket.create_connection((SERVER_ADDRESS, _PORT), timeout=1) as connection:
+            connection.sendall(b"PING\r\n")
+            return connection.recv(64)
+
+    if not running.alive():
+        raise LabError("redis-server ended before it answered", "Try to start it by hand.")
+    with contextlib.suppress(OSError):
+        return host.within(asked).startswith(b"+PONG")
+    return False
+
+
+def _benchmark(client: Launcher, requests: int) -> float:
+    command = ["redis-benchmark", "-h", SERVER_ADDRESS, "-p", str(_PORT), "-c", str(_CONNECTIONS)]
+    command += ["-n", str(requests), "-t", "get", "--csv"]
+    process = client.popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        said, wrong = process.communicate(timeout=_BENCHMARK_S)
+    except subprocess.TimeoutExpired as error:
+        raise LabError(f"redis-benchmark did not end within {_BENCHMARK_S:.0f} s") from error
+    finally:
+        process.kill()
+        process.wait()
+    if process.returncode != 0:
+        raise LabError(f"redis-benchmark failed: {wrong.strip()[-300:]}")
+    return read_rate(said)
+
+
+def read_rate(text: str) -> float:
+    """Requests a second from its CSV, with and without a line of headings. Raises LabError."""
+    for fields in csv.reader(text.splitlines()):
+        if len(fields) >= 2 and fields[0] == "GET":
+            with contextlib.suppress(ValueError):
+                return float(fields[1])
+    raise LabError(f"redis-benchmark said no rate: {text[-300:]!r}")
+
+
+UNLIMITED: Final = LinkPoint(rtt_ms=0, rate_gbit=None)
+BESIDE_HOGS: Final = LinkPoint(rtt_ms=1, rate_gbit=1)
+_LONGEST_S: Final = 120
+"""A hog ends by itself, should nobody be left to end it."""
+_PINGS: Final = 3000
+"""Two packets and their acknowledgements each: the worst of a thousand is then no single one."""
+_PINGS_QUICK: Final = 300
+_LOST_OF, _LOST_OF_QUICK = 10_000, 3_000
+_SPREAD_OF, _SPREAD_OF_QUICK = 1_000, 300
+"""Datagrams."""
+VETH: Final = "veth"
+
+
+@dataclass(frozen=True)
+class OpenPeer:
+    name: str
+    shape: Callable[[LinkPoint], tuple[ProbedLink, str]]
+    delays: bool
+
+
+class Shaped(Protocol):
+    """Our link, as `link.OurLink` has it."""
+
+    link: Link
+
+    def shape(self, asked: LinkPoint) -> ProbedLink: ...
+
+
+class Extras:
+    """Its steps measure, `found` reckons."""
+
+    def __init__(
+        self,
+        ours: Shaped,
+        cable: BareCable,
+        peer: OpenPeer | None,
+        hogs: int,
+        times: Times,
+        seed: int,
+    ) -> None:
+        """`seed`: of loss and jitter in the first run."""
+        self._ours, self._cable, self._times, self._hogs = ours, cable, times, hogs
+        self._peer, self._seed_of_first = peer, seed
+        self._order = random.Random(1)
+        self._drops: dict[str, list[int]] = defaultdict(list)
+        self._runs: dict[tuple[str, str], list[float]] = defaultdict(list)
+        self._no_redis = missing_program()
+        self._lost: list[Lost] = []
+        self._spreads: list[Spread] = []
+        self._refused: dict[ExtraName, str] = {}
+        """Why our back-end cannot be asked for that."""
+
+    def steps(self) -> Sequence[Callable[[], None]]:
+        made: list[Callable[[], None]] = [self._unlimited]
+        if self._no_redis is None:
+            made.append(self._redis)
+        if self._hogs:
+            made.append(self._beside_hogs)
+        made += [self._loss, self._jitter]
+        return tuple(made)
+
+    def found(self, backend: str, privileged: bool) -> tuple[Extra, ...]:
+        """What was measured; nothing at all when nothing was to be."""
+        if not self._runs:
+            return ()
+        unlimited = self._runs["unlimited", "ours"]
+        made = [self._extra("unlimited", "one stream, no rate", "Gb/s", judge_unlimited(backend, unlimited))]
+        if self._no_redis is None:
+            pairs = zip(self._runs["redis", "ours"], self._runs["redis", VETH], strict=True)
+            bars = judge_redis([ours / bare for ours, bare in pairs])
+            made.append(self._extra("redis", "redis GET, 50 connections, no delay", "requests/s", bars))
+        else:
+            what = "redis GET, 50 connections, no delay"
+            made.append(Extra(name="redis", what=what, unit="requests/s", skipped=self._no_redis))
+        if self._hogs:
+            late = self._runs["hogs", "ours"]
+            bars = judge_hogs(late, privileged) if late else ()
+            what = f"lateness p99.9 beside {self._hogs} CPU hogs, RTT {BESIDE_HOGS.rtt_ms:g} ms"
+            made.append(self._extra("hogs", what, "µs", bars, best=min))
+        return (*made, *self._effects())
+
+    def _effects(self) -> Sequence[Extra]:
+        def nearest(asked: float) -> Callable[[Sequence[float]], float]:
+            return lambda runs: min(runs, key=lambda one: abs(one - asked))
+
+        percent, asked_ms = LOSS_SHARE * 100, DEVIATION_NS / 1e6
+        lost = judge_loss([run.count for run in self._lost], [run.of for run in self._lost], LOSS_SHARE)
+        jitter = judge_jitter(self._runs["jitter", "ours"], [run.of for run in self._spreads], asked_ms)
+        return (
+            self._extra("loss", f"datagrams lost of a loss of {percent:g} %", "%", lost, best=nearest(percent)),
+            self._extra(
+                "jitter",
+                f"standard deviation of the one-way time, of a normal jitter of {asked_ms:g} ms",
+                "ms",
+                jitter,
+                best=nearest(asked_ms),
+            ),
+        )
+
+    def _extra(
+        self,
+        name: ExtraName,
+        what: str,
+        unit: str,
+        bars: tuple[Verdict, ...],
+        best: Callable[[Sequence[float]], float] = max,
+    ) -> Extra:
+        sides = {side: Figure.of(runs, best) for (kind, side), runs in self._runs.items() if kind == name and runs}
+        ours = sides.pop("ours", None)
+        beside = tuple(Compared(name=side, figure=figure) for side, figure in sides.items())
+        skipped = None if ours is not None else self._refused.get(name, "this back-end counts none")
+        return Extra(
+            name=name,
+            what=what,
+            unit=unit,
+            ours=ours,
+            beside=beside,
+            bars=(*bars, *judge_drops(self._drops[name])),
+            skipped=skipped,
+        )
+
+    def _bare(self) -> BareCable:
+        """The cable without what a peer may have laid on it."""
+        if self._peer is not None:
+            self._peer.shape(UNLIMITED)
+        return self._cable
+
+    def _count_drops(self, name: str) -> None:
+        stats = self._ours.link.counters()
+        drops = None if stats is None else unmodelled_drops(stats)
+        if drops is not None:
+            self._drops[name].append(drops)
+
+    def _unlimited(self) -> None:
+        window = self._times.transfer(UNLIMITED)
+        roads = {"ours": self._ours.shape(UNLIMITED), VETH: self._bare().road()}
+        if self._peer is not None and self._peer.delays:
+            roads[self._peer.name], _ = self._peer.shape(UNLIMITED)
+        for side in self._order.sample(list(roads), len(roads)):
+            gbit = transfer(roads[side], *window).result.bits_per_second / 1e9
+            self._runs["unlimited", side].append(gbit)
+        self._count_drops("unlimited")
+
+    def _redis(self) -> None:
+        """redis and its benchmark are not ours: that they fail is told, and the rest goes on."""
+        if self._no_redis is not None:
+            return
+        try:
+            self._both_redis()
+        except LabError as error:
+            self._no_redis = error.message
+
+    def _both_redis(self) -> None:
+        self._ours.shape(UNLIMITED)
+        ours, bare, shares = self._ours.link.network, self._bare(), share_cpus(usable_cpus())
+        hosts = {"ours": (ours.client, ours.server), VETH: (bare.client_host, bare.server_host)}
+        measured = {}
+        for side in self._order.sample(list(hosts), len(hosts)):
+            client, server = hosts[side]
+            launchers = server.launcher(shares.server), client.launcher(shares.client)
+            measured[side] = gets_per_s(server, *launchers, quick=self._times != FULL_TIMES)
+        self._count_drops("redis")
+        for side, rate in measured.items():  # both or neither: a ratio is formed within a run
+            self._runs["redis", side].append(rate)
+
+    def _beside_hogs(self) -> None:
+        """Over ours the emulator's own count. A peer counts none, so beside it the RTT of both is told."""
+        count = self._count(_PINGS, _PINGS_QUICK)
+        road = self._ours.shape(BESIDE_HOGS)
+        with hogs(self._hogs):
+            excess_us = _excess_us(road, count)
+            timer_us = timer_lateness_us(count)
+        stats = self._ours.link.counters()
+        if stats is not None:
+            lateness_ns = max(stats.to_server.lateness_p999_ns, stats.to_client.lateness_p999_ns)
+            self._runs["hogs", "ours"].append(lateness_ns / 1e3)
+        self._count_drops("hogs")
+        self._runs["hogs", "RTT p99 excess of ours"].append(excess_us)
+        self._runs["hogs", "a timer of its class beside them"].append(timer_us)
+        self._runs["hogs", "that timer alone"].append(timer_lateness_us(count))
+        bare = ping(self._bare().road(), count, UNLIMITED.rtt_ns)
+        self._runs["hogs", "RTT p99 - p50 of the bare cable, alone"].append((bare.p99_ns - bare.p50_ns) / 1e3)
+        if self._peer is not None and self._peer.delays:
+            road, _ = self._peer.shape(BESIDE_HOGS)
+            with hogs(self._hogs):
+                self._runs["hogs", f"RTT p99 excess of {self._peer.name}"].append(_excess_us(road, count))
+
+    def _loss(self) -> None:
+        if self._ask("loss", lossy(self._seed(len(self._lost)))):
+            network = self._ours.link.network
+            found = count_lost(network.client, network.server, self._count(_LOST_OF, _LOST_OF_QUICK))
+            self._lost.append(found)
+            self._runs["loss", "ours"].append(found.count / max(found.of, 1) * 100)
+            self._count_drops("loss")
+
+    def _jitter(self) -> None:
+        """Over the bare cable as well: what the machine itself scatters is in either."""
+        if self._ask("jitter", jittery(self._seed(len(self._spreads)))):
+            network, bare = self._ours.link.network, self._bare()
+            count = self._count(_SPREAD_OF, _SPREAD_OF_QUICK)
+            found = spread(network.client, network.server, count)
+            self._spreads.append(found)
+            self._runs["jitter", "ours"].append(found.deviation_ns / 1e6)
+            self._count_drops("jitter")
+            self._runs["jitter", VETH].append(spread(bare.client_host, bare.server_host, count).deviation_ns / 1e6)
+
+    def _ask(self, name: ExtraName, asked: LinkAsked) -> bool:
+        """Let it loose, or note why this back-end never can. Raises LinkFailed, EngineError."""
+        why = backends()[self._ours.link.backend].refuses(asked)
+        if why is not None:
+            self._refused[name] = why
+            return False
+        let_loose(self._ours.link, asked)
+        return True
+
+    def _seed(self, run: int) -> int:
+        """Each run draws anew. The kernel does so by itself, and takes no seed."""
+        return 0 if self._ours.link.ready is None else self._seed_of_first + run
+
+    def _count(self, full: int, quick: int) -> int:
+        return full if self._times == FULL_TIMES else quick
+
+
+def _excess_us(road: ProbedLink, count: int) -> float:
+    return (ping(road, count, BESIDE_HOGS.rtt_ns, keep_awake=False).p99_ns - BESIDE_HOGS.rtt_ns) / 1e3
+
+
+def hogs(count: int) -> AbstractContextManager[None]:
+    """So many ordinary programs that want a CPU each, all the time."""
+    return spinning([()] * count, _LONGEST_S)

@@ -1,0 +1,305 @@
+"""What the bench of the link says, and the arithmetic from single measurements to it. Pure; its JSON form is
+`howfar bench link --json`.
+
+A *run* measures every link once, ours and the peer's, in random order. What stands beside a bar is the median of the runs, and the
+best of them: on a machine that others use too, the best says what the link can do and the median what one gets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final, Literal, Self
+
+from howfar.bench.links.bars import LONG_FAT, LONG_FAT_AFTER_NS, Verdict, judge_link
+from howfar.lab.link import goodput_times_ns
+from howfar.lab.link.asked import LinkAsked
+from howfar.lab.link.backends import backends
+from howfar.stats.estimate import Part
+
+BUSY_LOAD = 0.5
+
+
+class LinkPoint(Part):
+    rtt_ms: float
+    rate_gbit: float | None
+    """None: unshaped."""
+
+    @property
+    def rtt_ns(self) -> int:
+        return round(self.rtt_ms * 1e6)
+
+    @property
+    def rate_bps(self) -> int | None:
+        return None if self.rate_gbit is None else round(self.rate_gbit * 1e9)
+
+    @property
+    def link(self) -> LinkAsked:
+        """The same for the laboratory."""
+        return LinkAsked(self.rtt_ns, self.rate_bps)
+
+    def rest_rtt_ms(self, backend: str) -> float:
+        """What a ping of one byte must take: the RTT, and its own time on the wire where this back-end charges it."""
+        return (self.link.rest_rtt_ns if backends()[backend].CHARGES_LONE_PACKETS else self.rtt_ns) / 1e6
+
+    @property
+    def expected_gbit(self) -> float | None:
+        """The most payload that such a link carries."""
+        bps = self.link.expected_goodput_bps("to_server")
+        return None if bps is None else bps / 1e9
+
+
+class Run(Part):
+    """One link, once."""
+
+    rtt_ms_p50: float
+    """At rest, the processors kept awake."""
+    rtt_ms_p99: float
+    rtt_ms_min: float
+    rtt_ms_p50_from_idle: float
+    """The same with processors that may sleep: what waking both ends adds."""
+    goodput_gbit: float
+    cpu_core_per_gbit: float | None
+    """Of the emulator's or proxy's process, by the kernel's clock. None: there is none, the kernel does it."""
+    machine_core_per_gbit: float | None
+    """Of everything on this machine while the transfer ran: both ends, and the kernel's work for nobody in particular."""
+    lateness_us_p999: float | None = None
+    """How late packets left, by the emulator's own count; the worse direction. None: a peer counts no such thing."""
+    drops: int | None = None
+    """Segments lost for a reason that nobody asked for."""
+    compensate_us: float | None = None
+    """What calibration took off our delay, each way: no RTT is shorter than the asked one less twice this."""
+    retransmits: int | None = None
+    congestion_control: str
+    """Of the transfer's sender."""
+    steal_share: float | None = None
+    """CPU time that the machine below took."""
+    load_average: float
+    """Of the last minute, when it ended. What is measured adds up to two or three by itself."""
+
+
+class Obtained(Part):
+    """Medians of the runs."""
+
+    rtt_ms_p50: float
+    rtt_ms_p99: float
+    rtt_ms_p50_from_idle: float
+    goodput_gbit: float
+    goodput_ratio: float | None
+    """Of what the rate allows. None: no rate was asked."""
+
+
+class Peer(Obtained):
+    """The same link as another program makes it: medians."""
+
+    name: str
+    cpu_core_per_gbit: float | None
+    machine_core_per_gbit: float | None
+    note: str
+    """What it was asked where it could not be asked for the same. Empty: it was."""
+    runs: tuple[Run, ...]
+
+
+class Row(Part):
+    asked: LinkPoint
+    rest_rtt_ms: float
+    """What the RTT is held against: the asked one and the ping's own time on the wire."""
+    backend: str
+    obtained: Obtained
+    cpu_core_per_gbit: float | None
+    machine_core_per_gbit: float | None
+    lateness_us_p999: float | None
+    drops: int | None
+    """Of all runs together."""
+    steal_share: float | None
+    bars: tuple[Verdict, ...]
+    runs: tuple[Run, ...]
+    peer: Peer | None
+    peer_failed: str | None = None
+    """Why the peer has no figures for this link, though it was there."""
+
+
+class Figure(Part):
+    """One figure of several runs."""
+
+    median: float
+    best: float
+    runs: tuple[float, ...]
+
+    @classmethod
+    def of(cls, runs: Sequence[float], best: Callable[[Sequence[float]], float] = max) -> Self:
+        return cls(median=median(runs), best=best(runs), runs=tuple(runs))
+
+
+class Compared(Part):
+    name: str
+    figure: Figure
+
+
+ExtraName = Literal["unlimited", "redis", "hogs", "loss", "jitter"]
+
+
+class Extra(Part):
+    """Something beside the grid of links; `skipped` says why there is no figure."""
+
+    name: ExtraName
+    what: str
+    unit: str
+    ours: Figure | None = None
+    beside: tuple[Compared, ...] = ()
+    """The same over a bare cable, or over the peer."""
+    bars: tuple[Verdict, ...] = ()
+    skipped: str | None = None
+
+
+class RunsOn(Part):
+    """Where the kernel lets a process run, and how: all of its threads together."""
+
+    cpus: tuple[int, ...]
+    scheduling: tuple[str, ...]
+
+
+class Setting(Part):
+    """On what, and how, it was measured."""
+
+    howfar: str
+    kernel: str
+    cpus: tuple[int, ...]
+    privileged: bool
+    """Root outside of any user namespace: the bars without brackets."""
+    backend: str
+    realtime: bool | None
+    short_slice: bool | None
+    offload: bool | None
+    """What the emulator says of itself; None: the back-end has no emulator."""
+    ours_runs_on: RunsOn | None
+    """The emulator; None: there is none."""
+    peer_runs_on: RunsOn | None
+    """The peer's process; None: it has none, or it was not there."""
+    congestion_control: str
+    peer: str | None
+    peer_skipped: str | None
+    """Why the peer that was asked for has no figures."""
+    runs: int
+    seed: int
+    """Of loss and jitter in the first run; each later run has one more."""
+    load_average: float
+    """Of the last minute, before it began: other programs."""
+
+    @property
+    def busy(self) -> bool:
+        """Others wanted half of a CPU or more: then wall-clock figures tell of them too."""
+        return self.load_average >= BUSY_LOAD
+
+
+class LinkBench(Part):
+    version: Literal[1] = 1
+    setting: Setting
+    rows: tuple[Row, ...]
+    extras: tuple[Extra, ...]
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    """Of what is known."""
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
+def _share(gbit: float, asked: LinkPoint) -> float | None:
+    return None if asked.expected_gbit is None else gbit / asked.expected_gbit
+
+
+def _obtained(runs: Sequence[Run], asked: LinkPoint) -> Obtained:
+    gbit = median(run.goodput_gbit for run in runs)
+    return Obtained(
+        rtt_ms_p50=median(run.rtt_ms_p50 for run in runs),
+        rtt_ms_p99=median(run.rtt_ms_p99 for run in runs),
+        rtt_ms_p50_from_idle=median(run.rtt_ms_p50_from_idle for run in runs),
+        goodput_gbit=gbit,
+        goodput_ratio=_share(gbit, asked),
+    )
+
+
+def row(
+    asked: LinkPoint, backend: str, ours: Sequence[Run], privileged: bool, peer: tuple[str, str, Sequence[Run]] | None
+) -> Row:
+    """From the runs of both; `peer` has its name, its note and its runs."""
+    drops = [run.drops for run in ours if run.drops is not None]
+    rest_rtt_ms = asked.rest_rtt_ms(backend)
+    return Row(
+        asked=asked,
+        rest_rtt_ms=rest_rtt_ms,
+        backend=backend,
+        obtained=_obtained(ours, asked),
+        cpu_core_per_gbit=_median([run.cpu_core_per_gbit for run in ours]),
+        machine_core_per_gbit=_median([run.machine_core_per_gbit for run in ours]),
+        lateness_us_p999=_median([run.lateness_us_p999 for run in ours]),
+        drops=sum(drops) if drops else None,
+        steal_share=_median([run.steal_share for run in ours]),
+        bars=judge_link(
+            asked.rtt_ms,
+            asked.rate_gbit,
+            rest_rtt_ms=rest_rtt_ms,
+            rtt_p50_ms=[run.rtt_ms_p50 for run in ours],
+            rtt_p99_ms=[run.rtt_ms_p99 for run in ours],
+            goodput_share=[share for run in ours if (share := _share(run.goodput_gbit, asked)) is not None],
+            cpu_core_per_gbit=[run.cpu_core_per_gbit for run in ours if run.cpu_core_per_gbit is not None],
+            drops=drops,
+            privileged=privileged,
+        ),
+        runs=tuple(ours),
+        peer=None if peer is None else _peer(*peer, asked),
+    )
+
+
+def _peer(name: str, note: str, runs: Sequence[Run], asked: LinkPoint) -> Peer:
+    return Peer(
+        **_obtained(runs, asked).model_dump(),
+        name=name,
+        cpu_core_per_gbit=_median([run.cpu_core_per_gbit for run in runs]),
+        machine_core_per_gbit=_median([run.machine_core_per_gbit for run in runs]),
+        note=note,
+        runs=tuple(runs),
+    )
+
+
+RTTS_MS: Final = (0.2, 1.0, 10.0, 85.0)
+RATES_GBIT: Final = (0.1, 1.0, 10.0)
+QUICK: Final = (LinkPoint(rtt_ms=1.0, rate_gbit=1.0), LinkPoint(rtt_ms=10.0, rate_gbit=10.0))
+"""One of everyday and one that is hard; both can also be asked of toxiproxy."""
+
+
+@dataclass(frozen=True)
+class Times:
+    """Bounds of the pings and the transfer of one measurement."""
+
+    pings_ns: int
+    pings_least: int
+    pings_most: int
+    transfer_ns: int
+
+    def pings(self, rtt_ns: int) -> int:
+        """As many as fit, so many at least that a p99 is more than the maximum by another name."""
+        return min(max(self.pings_ns // max(rtt_ns, 1), self.pings_least), self.pings_most)
+
+    def transfer(self, asked: LinkPoint) -> tuple[int, int]:
+        """Warm-up and window: as the laboratory's own, the window at least `transfer_ns`; the link whose bar names the warm-up has
+        that."""
+        warmup_ns, measure_ns = goodput_times_ns(asked.rtt_ns)
+        if (asked.rtt_ms, asked.rate_gbit) == LONG_FAT:
+            warmup_ns = LONG_FAT_AFTER_NS
+        return warmup_ns, max(measure_ns, self.transfer_ns)
+
+
+FULL_TIMES: Final = Times(pings_ns=2_000_000_000, pings_least=100, pings_most=2000, transfer_ns=2_000_000_000)
+QUICK_TIMES: Final = Times(pings_ns=300_000_000, pings_least=50, pings_most=300, transfer_ns=1_000_000_000)
+
+
+def grid(rtts_ns: Sequence[int], rates_bps: Sequence[int]) -> tuple[LinkPoint, ...]:
+    """Every RTT with every rate, each once."""
+    return tuple(
+        LinkPoint(rtt_ms=rtt / 1e6, rate_gbit=rate / 1e9)
+        for rtt in dict.fromkeys(rtts_ns)
+        for rate in dict.fromkeys(rates_bps)
+    )

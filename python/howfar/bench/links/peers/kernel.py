@@ -1,0 +1,82 @@
+"""The kernel alone: a bare cable (the ceiling of everything here), and its token bucket on both ends of one (a rate, no delay)."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from howfar.bench.links.figures import LinkPoint
+from howfar.bench.links.probes import BareCable, ProbedLink
+from howfar.errors import LabError, MissingError
+from howfar.lab.hosts import Host
+from howfar.lab.link.asked import MTU
+from howfar.lab.link.backends.kernel_qdiscs import BURST_BYTES, tbf_rate
+
+_LATENCY: Final = "10ms"
+"""How long a packet may wait; the default queue of our link at a short RTT."""
+_PROBE_BPS: Final = 10**9
+
+
+def _kernel() -> str:
+    return f"{os.uname().sysname} {platform.release()}"
+
+
+class Veth:
+    NAME = "veth"
+    DELAYS = False
+
+    def find(self) -> str:
+        return f"veth of {_kernel()}"
+
+    @contextmanager
+    def open(self, cable: BareCable) -> Iterator[Callable[[LinkPoint], tuple[ProbedLink, str]]]:
+        yield lambda asked: (cable.road(), "a bare cable: asked for neither delay nor rate")
+
+
+class Tbf:
+    NAME = "tbf"
+    DELAYS = False
+
+    def find(self) -> str:
+        return f"tbf of {_kernel()}"
+
+    @contextmanager
+    def open(self, cable: BareCable) -> Iterator[Callable[[LinkPoint], tuple[ProbedLink, str]]]:
+        """Whether this kernel has it is found by adding one. Raises MissingError."""
+        ends = ((cable.client_host, "c0"), (cable.server_host, "s0"))
+
+        def shape(asked: LinkPoint) -> tuple[ProbedLink, str]:
+            for host, device in ends:
+                _tc(host, tbf_words(device, asked.rate_bps))
+            return cable.road(), "asked for the rate only: it makes no delay"
+
+        try:
+            _tc(cable.client_host, tbf_words("c0", _PROBE_BPS))
+        except LabError as error:
+            raise MissingError(error.message, "This kernel may lack sch_tbf.") from error
+        yield shape
+
+
+def tbf_words(device: str, rate_bps: int | None) -> tuple[str, ...]:
+    """What tc is told for a rate on the wire; without a rate: no qdisc."""
+    if rate_bps is None:
+        return ("qdisc", "replace", "dev", device, "root", "noqueue")
+    rate = tbf_rate(rate_bps, MTU)
+    words = ("qdisc", "replace", "dev", device, "root", "tbf", "rate", f"{rate}bit")
+    return (*words, "burst", f"{BURST_BYTES}", "latency", _LATENCY)
+
+
+def _tc(host: Host, words: tuple[str, ...]) -> None:
+    def run() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(["tc", *words], capture_output=True, text=True)
+
+    try:
+        tried = host.within(run)
+    except FileNotFoundError as error:
+        raise MissingError("the program tc was not found", "Install iproute2.") from error
+    if tried.returncode != 0:
+        raise LabError(f"`tc {' '.join(words)}` on host {host.name} failed: {tried.stderr.strip()}")

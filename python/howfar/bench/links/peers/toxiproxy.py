@@ -1,0 +1,190 @@
+"""toxiproxy: a TCP proxy with a latency and a bandwidth "toxic" each way, on the server's host, before the echo.
+
+Its latency is of one direction and of whole milliseconds, its bandwidth of payload in kB/s. What it cannot be asked for is said in
+the note. It is no network: the handshake with the proxy is not delayed, and each connection has the bandwidth for itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from howfar.bench.links.figures import LinkPoint
+from howfar.bench.links.probes import BareCable, ProbedLink
+from howfar.bench.meter import wait_until
+from howfar.errors import LabError, MissingError
+from howfar.lab.cache import cache_home
+from howfar.lab.hosts import Companion, usable_cpus
+from howfar.lab.network import SERVER_ADDRESS
+
+PROGRAM: Final = "toxiproxy-server"
+MODULE: Final = "github.com/Shopify/toxiproxy/v2/cmd/server@latest"
+_GO_PLACES: Final = "/usr/local/go/bin:/usr/lib/go/bin"
+_API_PORT, _PROXY_PORT = 8474, 8475
+_PATIENCE_S: Final = 20.0
+_BUILD_S: Final = 600.0
+
+
+class Toxiproxy:
+    NAME = "toxiproxy"
+    DELAYS = True
+
+    def find(self) -> str:
+        """Raises MissingError."""
+        program = find_program()
+        said = subprocess.run(
+            [program, "--version"], capture_output=True, text=True, timeout=_PATIENCE_S
+        ).stdout.strip()
+        built = _module_version(program)
+        return f"toxiproxy {built}" if built else said or PROGRAM
+
+    @contextmanager
+    def open(self, cable: BareCable) -> Iterator[Callable[[LinkPoint], tuple[ProbedLink, str]]]:
+        """Raises LabError, MissingError."""
+        command = [str(find_program()), "-host", SERVER_ADDRESS, "-port", str(_API_PORT)]
+        quiet = subprocess.DEVNULL
+        server = Companion(
+            # Where our emulator may run: on every CPU, not on the half of the host that it stands for.
+            cable.server_host.launcher(usable_cpus()),
+            command,
+            stdin=quiet,
+            stdout=quiet,
+            stderr=quiet,
+            env={**os.environ, "LOG_LEVEL": "error"},
+        )
+        try:
+            api = Api(cable)
+            wait_until(lambda: _answers(server, api), "toxiproxy to answer", _PATIENCE_S)
+            yield lambda asked: _shape(api, cable, server.pid, asked)
+        finally:
+            server.end()
+
+
+def find_program() -> Path:
+    """On PATH, or built into our cache. Raises MissingError."""
+    found = shutil.which(PROGRAM)
+    if found is not None:
+        return Path(found)
+    own = _own()
+    if own.is_file() and os.access(own, os.X_OK):
+        return own
+    raise MissingError(
+        f"{PROGRAM} was not found on PATH nor in howfar's cache.",
+        "`howfar bench link --against toxiproxy --build-peer` builds it with Go.",
+    )
+
+
+def _own() -> Path:
+    return cache_home() / "peers" / PROGRAM
+
+
+def build() -> Path:
+    """Have Go fetch and build it into our cache. Raises MissingError, LabError."""
+    go = shutil.which("go") or shutil.which("go", path=_GO_PLACES)
+    if go is None:
+        raise MissingError(f"the program go was not found, and toxiproxy is built with it (go install {MODULE})")
+    own = _own()
+    fresh = own.parent / "building"
+    fresh.mkdir(parents=True, exist_ok=True)
+    try:
+        tried = subprocess.run(
+            [go, "install", MODULE],
+            env={**os.environ, "GOBIN": str(fresh)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_BUILD_S,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise LabError(f"`go install {MODULE}` took more than {_BUILD_S:.0f} s", "Try again later.") from error
+    if tried.returncode != 0:
+        raise LabError(f"`go install {MODULE}` failed: {tried.stdout.strip()[-500:]}")
+    # Complete only now, so that nobody finds half a program.
+    (fresh / "server").replace(own)
+    shutil.rmtree(fresh, ignore_errors=True)
+    return own
+
+
+def _module_version(program: Path) -> str | None:
+    """What Go wrote into the program; one built by `go install` calls itself `git`."""
+    go = shutil.which("go") or shutil.which("go", path=_GO_PLACES)
+    if go is None:
+        return None
+    said = subprocess.run([go, "version", "-m", str(program)], capture_output=True, text=True, timeout=_PATIENCE_S)
+    for line in said.stdout.splitlines():
+        words = line.split()
+        if words[:1] == ["mod"] and len(words) > 2 and words[1].endswith("toxiproxy/v2"):
+            return words[2]
+    return None
+
+
+def _answers(server: Companion, api: Api) -> bool:
+    if not server.alive():
+        raise LabError("toxiproxy ended before it answered", f"Try `{PROGRAM} -host 127.0.0.1` by hand.")
+    with contextlib.suppress(OSError):
+        return bool(api.ask("GET", "/version"))
+    return False
+
+
+class Api:
+    """Its HTTP interface, spoken to from its own host."""
+
+    def __init__(self, cable: BareCable) -> None:
+        self._host = cable.server_host
+
+    def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> bytes:
+        """Raises OSError; LabError when it refuses."""
+
+        def exchange() -> tuple[int, bytes]:
+            connection = http.client.HTTPConnection(SERVER_ADDRESS, _API_PORT, timeout=_PATIENCE_S)
+            with contextlib.closing(connection):
+                connection.request(method, path, None if body is None else json.dumps(body))
+                answer = connection.getresponse()
+                return answer.status, answer.read()
+
+        status, said = self._host.within(exchange)
+        if status >= 400:
+            raise LabError(f"toxiproxy refused {method} {path}: {said[:300].decode(errors='replace')}")
+        return said
+
+
+def toxics(asked: LinkPoint) -> tuple[list[dict[str, Any]], str]:
+    """What it is asked for, and in words what it could not be. Whole milliseconds of the RTT, the odd one downstream."""
+    rtt_ms = round(asked.rtt_ms)
+    made: list[dict[str, Any]] = []
+    for stream, latency in (("upstream", rtt_ms // 2), ("downstream", rtt_ms - rtt_ms // 2)):
+        if latency:
+            made.append(_toxic("latency", stream, {"latency": latency, "jitter": 0}))
+        if asked.expected_gbit is not None:
+            made.append(_toxic("bandwidth", stream, {"rate": round(asked.expected_gbit * 1e6 / 8)}))
+    if rtt_ms == asked.rtt_ms:
+        return made, ""
+    return made, f"asked for {rtt_ms} ms: it knows whole ms only"
+
+
+def _toxic(kind: str, stream: str, attributes: dict[str, Any]) -> dict[str, Any]:
+    return {"name": f"{kind}_{stream}", "type": kind, "stream": stream, "toxicity": 1.0, "attributes": attributes}
+
+
+def _shape(api: Api, cable: BareCable, pid: int, asked: LinkPoint) -> tuple[ProbedLink, str]:
+    """A new proxy with its toxics: what it did before leaves nothing."""
+    wanted, note = toxics(asked)
+    try:
+        if b'"link"' in api.ask("GET", "/proxies"):
+            api.ask("DELETE", "/proxies/link")
+        upstream = f"{SERVER_ADDRESS}:{cable.echo_port}"
+        listen = f"{SERVER_ADDRESS}:{_PROXY_PORT}"
+        api.ask("POST", "/proxies", {"name": "link", "listen": listen, "upstream": upstream, "enabled": True})
+        for toxic in wanted:
+            api.ask("POST", "/proxies/link/toxics", toxic)
+    except (OSError, http.client.HTTPException) as error:
+        raise LabError(f"toxiproxy did not answer: {error}") from error
+    return cable.road(_PROXY_PORT, pid), note

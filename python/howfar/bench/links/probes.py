@@ -1,0 +1,330 @@
+"""A bare cable between two hosts of their own: what a link is compared with, and where the peers work.
+
+    client [c0] -------- [s0] server
+
+The hosts are set up as those of the laboratory are (addresses, neighbours, route with its congestion control): the emulator
+between the cables is all that is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from howfar.bench.links.figures import LinkPoint, Run, RunsOn, Times
+from howfar.bench.meter import cpu_clock_ns
+from howfar.engine.messages import EchoJob, GoodputJob, GoodputResult, LinkStats, Listening, RttJob, RttResult
+from howfar.engine.process import EngineProcess, Launcher, run_probe
+from howfar.errors import EngineError, LabError, LinkFailed
+from howfar.lab.awake import awake
+from howfar.lab.environment import LoadWatch
+from howfar.lab.hosts import Host, Shares, share_cpus, usable_cpus
+from howfar.lab.network import SERVER_ADDRESS, build_network, cable_directly, size_buffers
+
+
+@dataclass(frozen=True)
+class BareCable:
+    """Both hosts, and an echo on the server's."""
+
+    client_host: Host
+    server_host: Host
+    shares: Shares
+    echo_port: int
+
+    @property
+    def client(self) -> Launcher:
+        return self.client_host.launcher(self.shares.client)
+
+    @property
+    def server(self) -> Launcher:
+        return self.server_host.launcher(self.shares.server)
+
+    def road(self, port: int | None = None, pid: int | None = None) -> ProbedLink:
+        """To the echo, or to whatever listens on `port` of the server's host."""
+        return ProbedLink(SERVER_ADDRESS, self.echo_port if port is None else port, self.client, pid)
+
+
+@contextmanager
+def open_cable(bdp_bytes: int) -> Iterator[BareCable]:
+    """In the sandbox. The hosts go when their descriptors are closed. Raises LinkFailed, EngineError."""
+    with ExitStack() as ledger:
+        network = build_network(ledger)
+        ledger.enter_context(cable_directly(network))
+        size_buffers(network, bdp_bytes)
+        shares = share_cpus(usable_cpus())
+        launcher = network.server.launcher(shares.server)
+        echo = ledger.enter_context(EngineProcess(EchoJob(host=SERVER_ADDRESS), launcher))
+        listening = echo.read()
+        if not isinstance(listening, Listening):
+            raise LinkFailed(f"the echo answered {listening.event!r}")
+        yield BareCable(network.client, network.server, shares, listening.port)
+
+
+_EDGE_S: Final = 0.1
+"""Cut off both ends of the window in which CPU is taken: the probe's clock began a little later than ours."""
+_IDLE_PINGS: Final = 30
+_PATIENCE_NS: Final = 10_000_000_000
+_PING_PATIENCE_NS: Final = 10_000_000
+"""A ping may take four times its RTT and this: beside hogs each end waits for a processor."""
+_CLASSES: Final = {os.SCHED_FIFO: "real-time class", os.SCHED_RR: "real-time class", os.SCHED_OTHER: "ordinary"}
+
+
+@dataclass(frozen=True)
+class ProbedLink:
+    """Where a probe of the client's host goes, and the process that makes the road what it is (None: the kernel)."""
+
+    host: str
+    port: int
+    client: Launcher
+    pid: int | None = None
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """One bulk transfer, and what it took in its steady part: CPUs busy on average."""
+
+    result: GoodputResult
+    process_cores: float | None
+    machine_cores: float | None
+    steal_share: float | None
+
+    def per_gbit(self, cores: float | None) -> float | None:
+        gbit = self.result.bits_per_second / 1e9
+        return None if cores is None or gbit <= 0 else cores / gbit
+
+
+def ping_patience_ns(count: int, rtt_ns: int) -> int:
+    """How long so many pings may take together."""
+    return _PATIENCE_NS + count * (4 * rtt_ns + _PING_PATIENCE_NS)
+
+
+def runs_on(pid: int | None) -> RunsOn | None:
+    """As the kernel has it, of all threads. None: no such process."""
+    if pid is None:
+        return None
+    try:
+        threads = [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
+        cpus = set().union(*(os.sched_getaffinity(thread) for thread in threads))
+        classes = {_CLASSES.get(os.sched_getscheduler(thread), "another class") for thread in threads}
+    except OSError:
+        return None
+    return RunsOn(cpus=tuple(sorted(cpus)), scheduling=tuple(sorted(classes)))
+
+
+def ping(road: ProbedLink, count: int, rtt_ns: int, *, keep_awake: bool = True) -> RttResult:
+    """RTT over one connection; `rtt_ns` says how long that may take. Raises EngineError."""
+    longest_ns = ping_patience_ns(count, rtt_ns)
+    with ExitStack() as stack:
+        if keep_awake:
+            stack.enter_context(awake(usable_cpus(), longest_s=longest_ns // 10**9))
+        result = run_probe(RttJob(host=road.host, port=road.port, count=count, timeout_ns=longest_ns), road.client)
+    if not isinstance(result, RttResult):
+        raise EngineError(f"the RTT probe answered {result.event!r}", "Please report this.")
+    return result
+
+
+def transfer(road: ProbedLink, warmup_ns: int, measure_ns: int) -> Transfer:
+    """A bulk transfer to the server. Raises EngineError."""
+    job = GoodputJob(host=road.host, port=road.port, direction="to_server", warmup_ns=warmup_ns, measure_ns=measure_ns)
+    with EngineProcess(job, road.client) as probe:
+        time.sleep(warmup_ns / 1e9 + _EDGE_S)
+        watch, begin = LoadWatch(), _clocks(road.pid)
+        time.sleep(max(measure_ns / 1e9 - 2 * _EDGE_S, _EDGE_S))
+        end, machine = _clocks(road.pid), watch.finish()
+        result = probe.read()
+    if not isinstance(result, GoodputResult):
+        raise EngineError(f"the goodput probe answered {result.event!r}", "Please report this.")
+    return Transfer(
+        result=result,
+        process_cores=None if road.pid is None else (end[1] - begin[1]) / (end[0] - begin[0]),
+        machine_cores=machine.busy_cpus,
+        steal_share=machine.steal_share,
+    )
+
+
+def _clocks(pid: int | None) -> tuple[int, int]:
+    """Now, and the CPU time of a process."""
+    return time.monotonic_ns(), 0 if pid is None else cpu_clock_ns(pid)
+
+
+def measure(road: ProbedLink, asked: LinkPoint, times: Times) -> Run:
+    """RTT at rest with processors awake and from idle, then a bulk transfer."""
+    watch, count = LoadWatch(), times.pings(asked.rtt_ns)
+    at_rest = ping(road, count, asked.rtt_ns)
+    from_idle = ping(road, min(count, _IDLE_PINGS), asked.rtt_ns, keep_awake=False)
+    moved = transfer(road, *times.transfer(asked))
+    return Run(
+        rtt_ms_p50=at_rest.p50_ns / 1e6,
+        rtt_ms_p99=at_rest.p99_ns / 1e6,
+        rtt_ms_min=min(at_rest.min_ns, from_idle.min_ns) / 1e6,
+        rtt_ms_p50_from_idle=from_idle.p50_ns / 1e6,
+        goodput_gbit=moved.result.bits_per_second / 1e9,
+        cpu_core_per_gbit=moved.per_gbit(moved.process_cores),
+        machine_core_per_gbit=moved.per_gbit(moved.machine_cores),
+        retransmits=moved.result.retransmits,
+        congestion_control=moved.result.congestion_control,
+        steal_share=moved.steal_share,
+        load_average=watch.finish().load_average_1m,
+    )
+
+
+def with_counters(run: Run, stats: LinkStats | None) -> Run:
+    """What our emulator counted meanwhile; None: there is none."""
+    if stats is None:
+        return run
+    ways = (stats.to_server, stats.to_client)
+    return run.model_copy(
+        update={
+            "lateness_us_p999": max(way.lateness_p999_ns for way in ways) / 1e3,
+            "drops": unmodelled_drops(stats),
+        }
+    )
+
+
+def unmodelled_drops(stats: LinkStats) -> int | None:
+    """Segments, and of a full socket packets, lost for a reason that nobody asked for, both ways. None: none is known of, but not
+    everything is known."""
+    drops = [way.drops for way in (stats.to_server, stats.to_client)]
+    known = sum(way.arena + (way.socket or 0) + way.transmit for way in drops)
+    return None if known == 0 and any(way.socket is None for way in drops) else known
+
+
+_PAUSE_S: Final = 500e-6
+_PATIENCE_S: Final = 60.0
+_TIMER: Final = f"""
+import json, os, sys, time
+try:
+    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))
+    realtime = True
+except OSError:
+    realtime = False
+late = []
+for _ in range(int(sys.argv[1])):
+    due = time.monotonic_ns() + {int(_PAUSE_S * 1e9)}
+    time.sleep({_PAUSE_S})
+    late.append(time.monotonic_ns() - due)
+late.sort()
+print(json.dumps({{"p999_us": late[min(int(len(late) * 0.999), len(late) - 1)] / 1e3, "realtime": realtime}}))
+"""
+
+
+def timer_lateness_us(count: int) -> float:
+    """How late, at p99.9, a thread of the link's own scheduling class wakes from `count` sleeps of 0.5 ms. Raises LabError."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _TIMER, str(count)], capture_output=True, text=True, timeout=_PATIENCE_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise LabError(f"the timer that measures this machine's own lateness failed: {error}") from error
+    return float(json.loads(done.stdout)["p999_us"])
+
+
+_STAMP: Final = struct.Struct("=QQ")
+_TIMESPEC: Final = struct.Struct("@ll")
+_SO_TIMESTAMPNS: Final = 35
+"""The receiving kernel says when a packet came, on the wall clock: how long this program then took to wake up is not the link's."""
+QUIET_S: Final = 0.3
+"""Nothing came for so long after what was sent last, and the longest delay: nothing will."""
+PACE: Final = 40
+"""Datagrams sent without a pause, where the pace is of no matter: less than any socket's buffer."""
+_BUFFER_BYTES: Final = 4 * 2**20
+
+
+@dataclass
+class Arrivals:
+    """In the order in which they came."""
+
+    numbers: list[int] = field(default_factory=list)
+    one_way_ns: list[int] = field(default_factory=list)
+    sent_at_ns: list[int] = field(default_factory=list)
+
+
+def _receive(sink: socket.socket, seen: Arrivals, ended: threading.Event) -> None:
+    while True:
+        try:
+            data, notes, _, _ = sink.recvmsg(65536, 64)
+        except TimeoutError:
+            if ended.is_set():
+                return
+            continue
+        seconds, ns = _TIMESPEC.unpack(notes[0][2])
+        now_ns = seconds * 10**9 + ns
+        number, sent_ns = _STAMP.unpack_from(data)
+        seen.numbers.append(number)
+        seen.sent_at_ns.append(sent_ns)
+        seen.one_way_ns.append(now_ns - sent_ns)
+
+
+@dataclass
+class Datagrams:
+    """From the client to the server."""
+
+    source: socket.socket
+    seen: Arrivals
+    ended: threading.Event
+    receiver: threading.Thread
+
+    def send(self, number: int, payload: int) -> None:
+        self.source.send(_STAMP.pack(number, time.time_ns()).ljust(payload, b"\0"))
+
+    def send_all(self, count: int, payload: int = 100, pace: int = PACE) -> None:
+        """In lots, with a pause after each in which the receiver's thread can follow: no buffer but the link's can be full."""
+        for number in range(count):
+            self.send(number, payload)
+            if number % pace == pace - 1:
+                time.sleep(0.001)
+
+    def finish(self, longest_delay_s: float) -> Arrivals:
+        time.sleep(longest_delay_s)
+        self.ended.set()
+        self.receiver.join()
+        return self.seen
+
+
+@contextmanager
+def datagrams(client: Host, server: Host) -> Iterator[Datagrams]:
+    """Sockets of either host, and a thread that receives. Raises OSError."""
+
+    def bind() -> socket.socket:
+        sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+        sink.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        sink.bind((SERVER_ADDRESS, 0))
+        sink.settimeout(QUIET_S)
+        return sink
+
+    sink = server.within(bind)
+    source = client.within(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    source.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+    source.connect(sink.getsockname())
+    seen, ended = Arrivals(), threading.Event()
+    receiver = threading.Thread(target=_receive, args=(sink, seen, ended))
+    receiver.start()
+    try:
+        yield Datagrams(source, seen, ended, receiver)
+    finally:
+        ended.set()
+        receiver.join()
+        source.close()
+        sink.close()
+
+
+def udp_errors(host: Host) -> dict[str, int]:
+    """The counters of a host's UDP."""
+    names, values = [
+        line.split()[1:]
+        for line in host.within(Path("/proc/thread-self/net/snmp").read_text).splitlines()
+        if line.startswith("Udp:")
+    ]
+    return dict(zip(names, map(int, values), strict=True))

@@ -1,0 +1,131 @@
+"""`howfar load`: from a DSN, options, files and the environment to a numeric address and a password. Reads files, resolves names.
+
+A password is taken from a file, the environment or a question, never from the command line.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from ipaddress import ip_address
+from pathlib import Path
+
+from howfar.cli.text_file import read_text
+from howfar.engine.messages import Target, TcpTarget, UnixTarget
+from howfar.errors import EngineError, UsageError
+from howfar.load.cmdline import Options
+from howfar.load.job import Login, address_of_options, joined
+from howfar.load.target import DEFAULT_PORT, ServerAddress, parse_dsn, parse_option_file
+
+MAX_FILE_BYTES = 65_536
+TRY_S = 5.0
+"""For each of several addresses of a name."""
+LONGEST_SOCKET_PATH = 107
+"""What the kernel takes."""
+
+Say = Callable[[str], None]
+
+
+def find_login(options: Options, say: Say, environment: Mapping[str, str] = os.environ) -> Login:
+    """Everything about the server that has to be known before a job is made. Raises UsageError, EngineError."""
+    file: ServerAddress | None = None
+    of_file: str | None = None
+    if options.said("defaults-file"):
+        path = Path(options.value("defaults-file"))
+        file, of_file = parse_option_file(str(path), read_text(path, "--defaults-file", MAX_FILE_BYTES))
+    dsn = parse_dsn(options.dsn) if options.dsn is not None else None
+    named = address_of_options(options)
+    laboratory = not any(source is not None and source.names_a_server for source in (dsn, named, file))
+    if laboratory and ("HOWFAR_SOCKET" in environment or "HOWFAR_HOST" in environment):
+        file = _of_laboratory(environment).over(file or ServerAddress())
+        say("server and account are those of `howfar lab`")
+    else:
+        laboratory = False
+    address = joined(dsn, named, file)
+    return Login(address, target_of(address, say), _password(options, of_file, laboratory, environment, say))
+
+
+def _of_laboratory(environment: Mapping[str, str]) -> ServerAddress:
+    """What `howfar lab` tells the programs in it."""
+    port = environment.get("HOWFAR_PORT", str(DEFAULT_PORT))
+    inet = "HOWFAR_SOCKET" not in environment
+    return ServerAddress(
+        host=environment.get("HOWFAR_HOST") if inet else None,
+        port=int(port) if inet and port.isdigit() else None,
+        socket=environment.get("HOWFAR_SOCKET"),
+        user=environment.get("HOWFAR_USER"),
+        database=environment.get("HOWFAR_DATABASE"),
+    )
+
+
+def _password(options: Options, of_file: str | None, laboratory: bool, environment: Mapping[str, str], say: Say) -> str:
+    """The most explicit source first. Raises UsageError."""
+    if options.said("password-file"):
+        return _password_in(Path(options.value("password-file")), say)
+    if options.value("ask-password"):
+        return _asked_for()
+    if of_file is not None:
+        return of_file
+    if laboratory and "HOWFAR_PASSWORD_FILE" in environment:  # the variables below are for servers of the user's own
+        return _password_in(Path(environment["HOWFAR_PASSWORD_FILE"]), say)
+    return environment.get("HOWFAR_PASSWORD", environment.get("MYSQL_PWD", ""))
+
+
+def _asked_for() -> str:
+    if not sys.stdin.isatty():
+        raise UsageError(
+            "--ask-password needs a terminal to ask on", "Use --password-file or HOWFAR_PASSWORD in scripts."
+        )
+    return getpass.getpass("Password: ")
+
+
+def _password_in(path: Path, say: Say) -> str:
+    text = read_text(path, "--password-file", MAX_FILE_BYTES)
+    if path.stat().st_mode & 0o077:
+        say(f"others on this machine may read {path}: chmod 600 it")
+    return text.split("\n", 1)[0].removesuffix("\r")
+
+
+def target_of(address: ServerAddress, say: Say) -> Target:
+    """The numeric address. A name with several is tried address by address, and the one that answers is said."""
+    if address.socket is not None:
+        path = os.path.abspath(address.socket)  # noqa: PTH100 - the same text, no links followed
+        if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:
+            raise UsageError(
+                f"the socket's path {path} is longer than {LONGEST_SOCKET_PATH} bytes", "Name a shorter link to it."
+            )
+        return UnixTarget(path=path)
+    assert address.host is not None and address.port is not None, "a joined address is complete"
+    try:
+        return TcpTarget(host=str(ip_address(address.host.strip("[]"))), port=address.port)
+    except ValueError:
+        pass
+    addresses = _resolved(address.host, address.port)
+    if len(addresses) == 1:
+        return TcpTarget(host=addresses[0], port=address.port)
+    refusals = []
+    for number in addresses:
+        try:
+            with closing(socket.create_connection((number, address.port), TRY_S)):
+                say(f"{address.host} has {len(addresses)} addresses; {number} is the first that answers")
+                return TcpTarget(host=number, port=address.port)
+        except OSError as error:
+            refusals.append(f"{number}: {error.strerror or error}")
+    raise EngineError(
+        f"{address.host} port {address.port} does not answer at any of its addresses ({'; '.join(refusals)})",
+        "Start the server, or correct host and port. A server that listens on a Unix socket only is named by that.",
+    )
+
+
+def _resolved(host: str, port: int) -> list[str]:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise UsageError(
+            f"the host {host} is not known: {error.strerror or error}", "Correct its name, or give its address."
+        ) from error
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))

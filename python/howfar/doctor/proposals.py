@@ -1,0 +1,315 @@
+"""Lines of a server's own configuration: its socket on, and open to those who need it. Each is tested by starting a server with it."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from shlex import quote
+from typing import Literal
+
+from howfar.doctor.findings import SHORT, UNSEEN, Change, Client, Kind, Server
+from howfar.doctor.procfs import may_use
+from howfar.doctor.targets import DEFAULT_PORTS
+
+PATHS = {
+    Kind.MYSQL: "/run/mysqld/mysqld.sock",
+    Kind.REDIS: "/run/redis/redis-server.sock",
+    Kind.MEMCACHED: "/run/memcached/memcached.sock",
+}
+"""Where Debian has them, and its packages make the directories. Another server of the kind has a directory of its own, named
+by its port, as Debian's own units for several servers do: each runs as an account of its own, and takes a path that it is given.
+"""
+_FILES = {
+    Kind.MYSQL: (
+        "/etc/mysql/mariadb.conf.d/50-server.cnf", "/etc/mysql/mysql.conf.d/mysqld.cnf", "/etc/my.cnf.d/mariadb-server.cnf",
+        "/etc/my.cnf.d/mysql-server.cnf", "/etc/mysql/my.cnf", "/etc/my.cnf",
+    ),
+    Kind.REDIS: ("/etc/redis/redis.conf", "/etc/valkey/valkey.conf", "/etc/redis.conf"),
+    Kind.MEMCACHED: ("/etc/memcached.conf",),
+}  # fmt: skip
+_NAMES = {Kind.MYSQL: "my.cnf", Kind.REDIS: "redis.conf", Kind.MEMCACHED: "memcached.conf (one option a line)"}
+
+
+def _is_there(path: str) -> bool:
+    return os.access(path, os.F_OK)  # Path's own raises where it may not look
+
+
+def file_of(server: Server) -> str:
+    """The file that the server named; of one at the usual port the first of the usual files that is here; else the kind of file."""
+    if server.config_file is not None:
+        return server.config_file
+    usual = next((path for path in _FILES[server.kind] if _is_there(path)), None) if _is_usual(server) else None
+    of_which = f" of the server at {server.listeners[0].where}" if server.listeners and not _is_usual(server) else ""
+    return usual or _NAMES[server.kind] + of_which
+
+
+def _is_usual(server: Server) -> bool:
+    """By its port; one without a port may be."""
+    ports = {listener.port for listener in server.listeners if listener.port is not None}
+    return not ports or DEFAULT_PORTS[server.kind] in ports
+
+
+def own_paths(servers: Sequence[Server], in_use: Iterable[str]) -> list[str]:
+    """For each a path for its socket that no other server listens on, and that no other is told."""
+    owners: dict[str, set[int]] = {}
+    for number, server in enumerate(servers):
+        for listener in server.sockets:
+            if listener.path is not None and listener.state == "works":
+                owners.setdefault(os.path.realpath(listener.path), set()).add(number)
+    taken = {os.path.realpath(path) for path in in_use}
+    paths = [""] * len(servers)
+    for number in sorted(range(len(servers)), key=lambda at: not _is_usual(servers[at])):
+        paths[number] = next(
+            path
+            for path in _names(servers[number])
+            if path not in paths
+            and (os.path.realpath(path) not in taken or owners.get(os.path.realpath(path)) == {number})
+        )
+    return paths
+
+
+def _names(server: Server) -> Iterator[str]:
+    folder, _, file = PATHS[server.kind].rpartition("/")
+    yield PATHS[server.kind]
+    for port in sorted({listener.port for listener in server.listeners if listener.port is not None}):
+        yield f"{folder}-{port}/{file}"
+    for number in count(2):
+        yield f"{folder}-{number}/{file}"
+
+
+def socket_again(server: Server, path: str) -> tuple[Change, ...]:
+    """A socket that it has already: at another path, or, by the restart alone, where it was. Its mode stays as it is configured."""
+    is_old = any(listener.path == path for listener in server.sockets)
+    name = {Kind.MYSQL: "socket = ", Kind.REDIS: "unixsocket ", Kind.MEMCACHED: "-s "}[server.kind]
+    lines = (f"{name}{path}",) if server.kind is not Kind.MYSQL else ("[mysqld]", f"{name}{path}")
+    where = f"{file_of(server)}{', as it is' if is_old else ''}"
+    return Change(where=where, lines=lines, restarts=True), *_folder(server, path)
+
+
+def socket_on(server: Server, using: Iterable[Client], path: str) -> tuple[Change, ...]:
+    """The socket at a path that all of `using` may reach: for all accounts, or for a group that they join."""
+    others = other_accounts(server, using)
+    mode = "0700"
+    if others:  # nobody is to join root's group; and whoever is on this machine may use its loopback anyhow
+        mode = "0777" if server.user in (None, "root") else "0770"
+    lines = {
+        Kind.MYSQL: ("[mysqld]", f"socket = {path}"),
+        Kind.REDIS: (f"unixsocket {path}", f"unixsocketperm {mode.removeprefix('0')}"),
+        Kind.MEMCACHED: (f"-s {path}", f"-a {mode}"),
+    }[server.kind]
+    changes = [Change(where=file_of(server), lines=lines, restarts=True), *_folder(server, path)]
+    if server.kind is not Kind.MYSQL and mode == "0770":  # MySQL's socket is open to all
+        changes += _joining(server, others)
+    return tuple(changes)
+
+
+def other_accounts(server: Server, using: Iterable[Client]) -> tuple[str, ...]:
+    """Accounts other than the server's own and root's; `ACCOUNT` where one cannot be seen."""
+    users = {client.user or "ACCOUNT" for client in using}
+    return tuple(sorted(users - {server.user or "", "root"}))
+
+
+def _joining(server: Server, users: Iterable[str]) -> list[Change]:
+    group = group_of(server.user)
+    lines = tuple(f"usermod -a -G {group} {user}" for user in users)
+    return [Change(where="shell, as root; then restart the client", lines=lines, restarts=False)] if lines else []
+
+
+def group_of(user: str | None) -> str:
+    try:
+        return grp.getgrgid(pwd.getpwnam(user or "").pw_gid).gr_name
+    except KeyError:
+        return "GROUP"
+
+
+def _folder(server: Server, path: str) -> list[Change]:
+    """Draft now, and at each start of the machine, which begins with an empty /run."""
+    folder = Path(path).parent
+    user = server.user or "USER"
+    try:
+        uid = pwd.getpwnam(user).pw_uid
+    except KeyError:
+        uid = -1
+    if _is_there(str(folder)) and (uid == -1 or may_use(str(folder), uid, server.pid)):
+        return []
+    group = group_of(server.user)
+    return [
+        _shell(f"install -d -o {user} -g {group} -m 0755 {quote(str(folder))}"),
+        Change(where=f"/etc/tmpfiles.d/{folder.name}.conf", lines=(f"d {folder} 0755 {user} {group} -",), restarts=False),
+    ]  # fmt: skip
+
+
+def _shell(line: str) -> Change:
+    return Change(where="shell, as root, before the restart", lines=(line,), restarts=False)
+
+
+FAMILIES = {
+    "php": ("php", "apache2", "httpd", "frankenphp"),
+    "python": ("python", "gunicorn", "uwsgi", "celery"),
+    "ruby": ("ruby", "puma", "sidekiq", "unicorn"),
+    "node": ("node", "bun", "deno"),
+    "java": ("java",),
+}
+"""How the name of the program begins."""
+_SHELL = (
+    "mariadb",
+    "mariadb-dump",
+    "mariadb-admin",
+    "mysql",
+    "mysqldump",
+    "mysqladmin",
+    "redis-cli",
+    "valkey-cli",
+    "mytop",
+)
+"""Whole names: mysqlrouter and mysqld_exporter are other things."""
+
+_Rows = Mapping[str, tuple[tuple[str, tuple[str, ...]], ...]]
+
+_MYSQL: _Rows = {
+    "php": (
+        (
+            "php.ini (for host=localhost in a DSN)",
+            ("pdo_mysql.default_socket = {path}", "mysqli.default_socket = {path}"),
+        ),
+        ("PDO", ("new PDO('mysql:unix_socket={path};dbname=DB', USER, PASSWORD)",)),
+        ("Laravel, .env", ("DB_SOCKET={path}",)),
+        ("WordPress, wp-config.php", ("define('DB_HOST', 'localhost:{path}');",)),
+    ),
+    "python": (
+        ("Django, DATABASES", ("'HOST': '{path}',",)),
+        ("SQLAlchemy", ("mysql+pymysql://USER@/DB?unix_socket={path}",)),
+        ("PyMySQL", ("unix_socket='{path}'",)),
+    ),
+    "ruby": (("Rails, config/database.yml", ("socket: {path}",)),),
+    "node": (("mysql2", ("socketPath: '{path}',",)),),
+    "native": (("Go", ("USER:PASSWORD@unix({path})/DB",)),),
+    "shell": (("my.cnf; the command without -h, or with -h localhost", ("[client]", "socket = {path}")),),
+}
+_ACCOUNT = (
+    "SQL, first: by the socket an account is 'USER'@'localhost', which by TCP may be another",
+    (
+        "SHOW CREATE USER 'USER'@'localhost';  -- there it has to be, with its password and rights, before {path} is used",
+    ),
+)
+_REDIS: _Rows = {
+    "php": (
+        ("phpredis", ("$redis->connect('{path}');",)),
+        ("Laravel, .env", ("REDIS_HOST={path}", "REDIS_PORT=0")),
+        ("php.ini (sessions kept in Redis)", ("session.save_handler = redis", 'session.save_path = "unix://{path}"')),
+    ),
+    "python": (
+        ("Django, CACHES", ("'LOCATION': 'unix://{path}?db=0',",)),
+        ("redis-py", ("redis.Redis(unix_socket_path='{path}')",)),
+        ("Celery", ("broker_url = 'redis+socket://{path}'",)),
+    ),
+    "ruby": (("Rails, redis-rb", ("Redis.new(path: '{path}')",)),),
+    "node": (("node-redis", ("createClient({{ socket: {{ path: '{path}' }} }})",)),),
+    "native": (("Go, go-redis", ('&redis.Options{{Network: "unix", Addr: "{path}"}}',)),),
+    "shell": (("redis-cli", ("redis-cli -s {path}",)),),
+}
+_MEMCACHED: _Rows = {
+    "php": (
+        ("Memcached", ("$memcached->addServer('{path}', 0);",)),
+        ("Laravel, .env", ("MEMCACHED_HOST={path}", "MEMCACHED_PORT=0")),
+    ),
+    "python": (
+        ("Django, CACHES", ("'LOCATION': 'unix:{path}',",)),
+        ("pymemcache", ("Client('unix:{path}')",)),
+    ),
+    "ruby": (("Rails, Dalli", ("Dalli::Client.new('{path}')",)),),
+    "native": (("Go, gomemcache", ('memcache.New("{path}")',)),),
+}
+_BY_SOCKET = {Kind.MYSQL: _MYSQL, Kind.REDIS: _REDIS, Kind.MEMCACHED: _MEMCACHED}
+
+_KEEPING: Mapping[Kind, _Rows] = {
+    Kind.MYSQL: {
+        "php": (("PDO", ("[PDO::ATTR_PERSISTENT => true]",)), ("mysqli", ("new mysqli('p:localhost', …)",))),
+        "python": (
+            ("Django, DATABASES", ("'CONN_MAX_AGE': 600,",)),
+            ("SQLAlchemy", ("create_engine(…)  # once, not for each request",)),
+        ),
+        "node": (("mysql2", ("mysql.createPool(…)  // in place of createConnection",)),),
+        "java": (("any", ("one pool (HikariCP) for the whole process",)),),
+        "native": (("Go", ("db.SetMaxIdleConns(64)  // the default is 2",)),),
+    },
+    Kind.REDIS: {
+        "php": (("phpredis", ("$redis->pconnect(…);",)),),
+        "python": (("redis-py", ("redis.Redis(…)  # once for each process, not for each request",)),),
+        "native": (("any", ("one client with a pool for each process",)),),
+    },
+    Kind.MEMCACHED: {
+        "php": (("Memcached", ("new Memcached('pool')  // a name makes it persistent",)),),
+        "python": (("pymemcache", ("PooledClient(…)  # once for each process",)),),
+        "native": (("any", ("one client with a pool for each process",)),),
+    },
+}
+_AUTHORITY: _Rows = {
+    "python": (
+        ("PyMySQL, with TLS, by the authority of the server's certificate", ("ssl_ca='CA.pem'",)),
+        ("PyMySQL, without TLS", ("ssl_disabled=True",)),
+        ("Django, DATABASES, with TLS", ("'OPTIONS': {{'ssl': {{'ca': 'CA.pem'}}}},",)),
+    ),
+    "shell": (("the command, with TLS, by the authority of the server's certificate", ("mariadb --ssl-ca=CA.pem …",)),),
+}
+"""PHP has no row: its mysqlnd reads no bundle, and an authority would turn TLS on, with the server's name verified."""
+_OF_BRAND = {
+    "MariaDB": {"ssl": "--skip-ssl", "compress": "--loose-skip-compress"},
+    "MySQL": {"ssl": "--ssl-mode=DISABLED", "compress": "--loose-skip-compress"},
+}
+_SAYS = {"ssl": " (unless its account has REQUIRE SSL)", "compress": ""}
+
+
+def family(program: str) -> str | None:
+    """None: the program is not known, so that nothing is left out."""
+    if program in (SHORT, UNSEEN):
+        return None
+    name = program.partition(" ")[0].lower()
+    if name in _SHELL:
+        return "shell"
+    return next((found for found, begins in FAMILIES.items() if name.startswith(begins)), "native")
+
+
+def by_socket(kind: Kind, path: str, using: Iterable[Client]) -> tuple[Change, ...]:
+    rows = _rows(_BY_SOCKET[kind], using, path)
+    return (_change(*_ACCOUNT, path), *rows) if kind is Kind.MYSQL else rows
+
+
+def keeping_connections(kind: Kind, using: Iterable[Client]) -> tuple[Change, ...]:
+    return _rows(_KEEPING[kind], using, "")
+
+
+def naming_an_authority(using: Iterable[Client]) -> tuple[Change, ...]:
+    """None where nothing is known of the client's language."""
+    known = [client for client in using if family(client.program) in _AUTHORITY]
+    return _rows(_AUTHORITY, known, "") if known else ()
+
+
+def commands_without(what: Literal["ssl", "compress"], using: Iterable[Client]) -> tuple[Change, ...]:
+    """An option of the command that was seen: in an option file it would also apply to other machines."""
+    names = {
+        client.program
+        for client in using
+        if client.program.startswith(("mariadb", "mysql")) and client.program in _SHELL
+    }
+    return tuple(
+        Change(where=f"the command of {brand}{_SAYS[what]}", lines=(f"{name} {options[what]} …",), restarts=False)
+        for name in sorted(names)
+        for brand, options in _OF_BRAND.items()
+        if brand == "MariaDB" or name.startswith("mysql")
+    )
+
+
+def _rows(table: _Rows, using: Iterable[Client], path: str) -> tuple[Change, ...]:
+    families = {family(client.program) for client in using}
+    named = [found for found in table if found in families]
+    chosen = named or list(table)
+    return tuple(_change(where, lines, path) for found in chosen for where, lines in table[found])
+
+
+def _change(where: str, lines: Iterable[str], path: str) -> Change:
+    return Change(where=where, lines=tuple(line.format(path=path) for line in lines), restarts=False)

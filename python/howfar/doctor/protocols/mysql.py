@@ -1,0 +1,247 @@
+"""MySQL and MariaDB. Logging in is PyMySQL's; pings go over its socket by hand: reading its endpoint costs as much as the wire."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import struct
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pymysql
+from pymysql import err
+from pymysql.constants import CLIENT
+
+from howfar.doctor.findings import Kind
+from howfar.doctor.protocols.session import (
+    PATIENCE_S,
+    Counters,
+    Endpoint,
+    Greeting,
+    ListedSession,
+    NotThis,
+    Refused,
+    SelfReport,
+    Tls,
+    any_certificate,
+    dial,
+    make_blocking,
+)
+from howfar.doctor.targets import Login
+
+_COM_PING = b"\x01\0\0\0\x0e"
+_ZSTD = 1 << 26
+"""CLIENT_ZSTD_COMPRESSION_ALGORITHM; PyMySQL does not name it."""
+_NOT_UNDERSTOOD = (OSError, LookupError, ValueError, AssertionError, TypeError, struct.error)
+"""What PyMySQL raises where a greeting breaks off or is none."""
+_FIRST_BYTES = ((0, 0x0A), (0, 0xFF))
+"""Number of the packet, then the protocol's version, or an error: too many connections, host is blocked. The X protocol has others."""
+_CLIENTS_OWN_ERRORS = range(2000, 3000)
+_VARIABLES = (
+    "socket", "port", "skip_networking", "bind_address", "have_ssl", "tls_version", "require_secure_transport",
+    "performance_schema", "protocol_compression_algorithms", "skip_name_resolve",
+)  # fmt: skip
+_COUNTERS = ("Connections", "Questions", "Ssl_finished_accepts", "Ssl_accepts")
+_BY_THREAD = (
+    "SELECT t.PROCESSLIST_ID, MAX(CASE WHEN s.VARIABLE_NAME = 'Ssl_cipher' THEN s.VARIABLE_VALUE END), "
+    "MAX(CASE WHEN s.VARIABLE_NAME = 'Compression' THEN s.VARIABLE_VALUE END) FROM performance_schema.threads t "
+    "JOIN performance_schema.status_by_thread s USING (THREAD_ID) WHERE t.PROCESSLIST_ID IS NOT NULL "
+    "AND s.VARIABLE_NAME IN ('Ssl_cipher', 'Compression') GROUP BY t.PROCESSLIST_ID"
+)
+_PIDS = "SELECT PROCESSLIST_ID, ATTR_VALUE FROM performance_schema.session_connect_attrs WHERE ATTR_NAME = '_pid'"
+
+
+class _ByAccount:
+    """`unix_socket` and `auth_socket`: the server asks the kernel who we are, and wants no word from us."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def authenticate(self, _packet: Any) -> Any:
+        self._connection.write_packet(b"")
+        return self._connection._read_packet()
+
+
+_PLUGINS: dict[Any, Any] = {b"unix_socket": _ByAccount, b"auth_socket": _ByAccount}
+
+
+class Mysql:
+    def greet(self, endpoint: Endpoint, login: Login) -> Greeting:
+        connection = _undialled(endpoint, login)
+        made = _greeted(endpoint)
+        refused = None
+        try:
+            connection.connect(made)
+        except err.MySQLError as error:
+            refused = _words(error)
+            if not getattr(connection, "server_version", ""):
+                if _is_clients_own(error):
+                    raise NotThis(refused) from error
+                # In place of a greeting: too many connections, or this host is not let in. Which brand it is, it keeps to itself.
+                return Greeting(Kind.MYSQL.value, "unknown", "unknown", refused)
+        except _NOT_UNDERSTOOD as error:
+            raise NotThis(str(error)) from error
+        able: int = getattr(connection, "server_capabilities", 0)
+        tls: Tls = "offered" if able & CLIENT.SSL else "none"
+        names = [name for name, bit in (("zlib", CLIENT.COMPRESS), ("zstd", _ZSTD)) if able & bit]
+        name = named(connection.server_version)
+        with contextlib.suppress(err.MySQLError):
+            connection.close()
+        return Greeting(name, tls, " and ".join(names) or "none", refused)
+
+    def open(self, endpoint: Endpoint, login: Login) -> MysqlSession:
+        connection = _undialled(endpoint, login)
+        try:
+            connection.connect(_greeted(endpoint))
+        except err.MySQLError as error:
+            if _is_clients_own(error):
+                raise NotThis(_words(error)) from error
+            raise Refused(_words(error)) from error
+        except _NOT_UNDERSTOOD as error:
+            raise NotThis(str(error)) from error
+        return MysqlSession(connection)
+
+
+class MysqlSession:
+    statements_by_counters = 1
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._socket: socket.socket = connection._sock
+        make_blocking(self._socket)
+
+    def ping(self) -> None:
+        self._socket.sendall(_COM_PING)
+        answer = self._socket.recv(512)
+        if len(answer) < 5 or answer[4] != 0:
+            raise NotThis("it stopped answering COM_PING")
+
+    def _rows(self, statement: str) -> Sequence[Sequence[Any]]:
+        try:
+            with self._connection.cursor() as cursor:
+                cursor.execute(statement)
+                rows: Sequence[Sequence[Any]] = cursor.fetchall()
+                return rows
+        except err.MySQLError as error:
+            raise Refused(_words(error)) from error
+
+    def _pairs(self, what: str, names: Sequence[str]) -> dict[str, str]:
+        quoted = ", ".join(f"'{name}'" for name in names)
+        return {row[0]: str(row[1]) for row in self._rows(f"SHOW GLOBAL {what} WHERE Variable_name IN ({quoted})")}
+
+    def counters(self) -> Counters:
+        """One statement, so that what is subtracted for it is known."""
+        status = self._pairs("STATUS", _COUNTERS)
+        tls = status.get("Ssl_finished_accepts", status.get("Ssl_accepts"))
+        return Counters(int(status["Connections"]), int(status["Questions"]), int(tls) if tls is not None else None)
+
+    def said(self) -> SelfReport:
+        settings = self._pairs("VARIABLES", _VARIABLES)
+        hidden: list[tuple[str, str, str]] = []
+        by_thread: dict[int, tuple[bool | None, bool | None]] = {}
+        pids: dict[int, int] = {}
+        if settings.get("performance_schema") == "ON":
+            try:
+                for number, cipher, compression in self._rows(_BY_THREAD):
+                    by_thread[number] = (cipher != "" if cipher is not None else None, compression == "ON")
+                pids = {number: int(value) for number, value in self._rows(_PIDS) if str(value).isdigit()}
+            except Refused as refused:
+                hidden.append(
+                    (
+                        "which sessions encrypt or compress",
+                        str(refused),
+                        "an account that may SELECT on performance_schema",
+                    )
+                )
+        else:
+            why = "its performance_schema is off, and nothing else tells that of others' sessions"
+            hidden.append(
+                ("which sessions encrypt or compress", why, "performance_schema = ON below [mysqld], and a restart")
+            )
+        if not self._sees_others():
+            hidden.append(("others' sessions", "the account lacks the privilege PROCESS", "GRANT PROCESS ON *.* TO it"))
+        own = self._connection.thread_id()
+        sessions = []
+        for row in self._rows("SHOW PROCESSLIST"):
+            number, user, host = row[0], row[1], str(row[2] or "")
+            if number == own or user in ("system user", "event_scheduler"):
+                continue
+            tls, compressed = by_thread.get(number, (None, None))
+            port = host.rpartition(":")[2]
+            sessions.append(ListedSession(int(port) if port.isdigit() else None, pids.get(number), tls, compressed))
+        return SelfReport(None, tuple(sessions), tuple(hidden), settings)
+
+    def _sees_others(self) -> bool:
+        held = "SELECT COUNT(*) FROM information_schema.user_privileges WHERE privilege_type = 'PROCESS'"
+        return bool(self._rows(held)[0][0])
+
+    def close(self) -> None:
+        with contextlib.suppress(err.MySQLError, OSError):
+            self._connection.close()
+
+
+def _greeted(endpoint: Endpoint) -> socket.socket:
+    """Dialled, in plain, with the server's greeting waiting to be read. Raises NotThis."""
+    made = dial(replace(endpoint, tls=False))
+    try:
+        head = made.recv(5, socket.MSG_PEEK | socket.MSG_WAITALL)
+        offered = not endpoint.tls or _offers_tls(made.recv(512, socket.MSG_PEEK))
+    except OSError as error:
+        made.close()
+        raise NotThis(f"no greeting: {error.strerror or error}") from error
+    if len(head) < 5 or (head[3], head[4]) not in _FIRST_BYTES:
+        made.close()
+        raise NotThis("it does not greet as MySQL does")
+    if not offered:
+        made.close()
+        raise NotThis("it offers no TLS")
+    return made
+
+
+def _offers_tls(greeting: bytes) -> bool:
+    """Asked before the login: PyMySQL would go on in plain where the server offers none."""
+    end_of_version = greeting.find(b"\0", 5)
+    able = greeting[end_of_version + 14 : end_of_version + 16]  # past thread number, eight bytes of salt and a zero
+    return end_of_version > 0 and len(able) == 2 and bool(int.from_bytes(able, "little") & CLIENT.SSL)
+
+
+def _undialled(endpoint: Endpoint, login: Login) -> Any:
+    place: dict[str, Any] = (
+        {"unix_socket": endpoint.path} if endpoint.path is not None else {"host": endpoint.host, "port": endpoint.port}
+    )
+    return pymysql.connect(
+        **place,
+        user=login.user,
+        password=login.password,
+        autocommit=True,
+        connect_timeout=int(PATIENCE_S),
+        read_timeout=int(PATIENCE_S),
+        write_timeout=int(PATIENCE_S),
+        ssl=any_certificate() if endpoint.tls else None,
+        ssl_disabled=not endpoint.tls,
+        auth_plugin_map=_PLUGINS,
+        program_name="howfar doctor",
+        defer_connect=True,
+    )
+
+
+def _is_clients_own(error: Exception) -> bool:
+    """PyMySQL's, not a word of the server."""
+    number = error.args[0] if error.args else None
+    return not isinstance(number, int) or number == 0 or number in _CLIENTS_OWN_ERRORS
+
+
+def _words(error: Exception) -> str:
+    words = error.args[1] if len(error.args) > 1 else str(error)
+    return f"{words} ({error.args[0]})" if len(error.args) > 1 else str(words)
+
+
+def named(version: str) -> str:
+    """`10.11.19-MariaDB-0+deb12u1` is MariaDB 10.11.19; some begin with 5.5.5- for the sake of old replicas."""
+    brand = "MariaDB" if "mariadb" in version.lower() else "MySQL"
+    if brand == "MariaDB":
+        version = version.removeprefix("5.5.5-")
+    found = re.match(r"[\d.]+", version)
+    return f"{brand} {found.group() if found else version}"

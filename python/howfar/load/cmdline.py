@@ -1,0 +1,193 @@
+"""The command line of `howfar load` -> `Options`, by the table in `options.py`. Pure; it knows names and forms, not meaning.
+
+Forms of sysbench: `--name=value`, dash or underscore, switches bare or with on/off. Also `--name value`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from pathlib import PurePath
+from typing import Any
+
+from howfar.engine.workloads import SYSBENCH_KINDS
+from howfar.errors import QuantityError, UsageError
+from howfar.load.options import BY_NAME, Option
+from howfar.load.target import PASSWORD_ADVICE, looks_like_dsn, switch
+from howfar.units import parse_duration_ns
+
+ACTIONS = ("prepare", "warmup", "prewarm", "run", "cleanup")
+HELP = "`howfar load --help` lists all options."
+SECOND_NS = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line, read. `values` has an entry only for what was said; see `value`."""
+
+    dsn: str | None
+    kind: str | None
+    """One of sysbench's workloads; None with --workload."""
+    action: str
+    values: Mapping[str, Any]
+    notes: tuple[str, ...]
+    """One line each: what was accepted and has no effect."""
+
+    @property
+    def dialect(self) -> str:
+        return str(self.values.get("dialect", "1.0"))
+
+    def value(self, name: str) -> Any:
+        """What was said, else the dialect's default, else None."""
+        if name in self.values:
+            return self.values[name]
+        default = BY_NAME[name].default_of(self.dialect)
+        return None if default is None else _read(BY_NAME[name], default)
+
+    def said(self, name: str) -> bool:
+        return name in self.values
+
+
+def parse_command_line(words: Sequence[str]) -> Options:
+    """Raises UsageError."""
+    values: dict[str, Any] = {}
+    notes: list[str] = []
+    positional: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("--") or word == "--":
+            positional += [word] if word != "--" else []
+            continue
+        name, has_value, text = word[2:].partition("=")
+        option = _find(name)
+        if option.fate == "refused":
+            raise UsageError(f"--{option.name} is refused: {option.why}", _instead(option))
+        if not has_value:
+            text = _next(option, rest)
+        if option.fate == "ignored":
+            notes.append(f"--{option.name} has no effect here: {option.why}")
+            continue
+        if option.same_as:
+            notes.append(f"--{option.name} is deprecated; --{option.same_as} is used")
+        values[option.same_as or option.name] = _read(option, text)
+    return _positional(positional, values, notes)
+
+
+def _instead(option: Option) -> str:
+    return PASSWORD_ADVICE if "password" in option.name else HELP
+
+
+def _find(name: str) -> Option:
+    known = name.replace("_", "-").lower()
+    if known in BY_NAME:
+        return BY_NAME[known]
+    near = difflib.get_close_matches(known, BY_NAME, 1, cutoff=0.5)
+    raise UsageError(f"there is no option --{name}", f"Did you mean --{near[0]}? {HELP}" if near else HELP)
+
+
+def _next(option: Option, rest: list[str]) -> str:
+    """The value of an option without `=`. A switch alone is on; it never takes the next word, which is the command's."""
+    if option.kind == "switch":
+        return "on"
+    if option.bare:
+        return option.bare
+    if not rest or rest[0].startswith("--"):
+        raise UsageError(f"--{option.name} needs a value", f"Write --{option.name}=VALUE. {HELP}")
+    return rest.pop(0)
+
+
+def _positional(positional: list[str], values: dict[str, Any], notes: list[str]) -> Options:
+    """The words that are no options: DSN, workload, command."""
+    dsn: str | None = None
+    kind: str | None = None
+    action: str | None = None
+    for word in positional:
+        if looks_like_dsn(word) and dsn is None:
+            dsn = word
+        elif (found := _workload(word)) is not None and kind is None:
+            kind = found
+        elif word in ACTIONS and action is None:
+            action = word
+        else:
+            raise _misplaced(word)
+    if kind is None and "workload" not in values:
+        raise UsageError("no workload is named", f"Known: {', '.join(SYSBENCH_KINDS)}; or --workload FILE.toml.")
+    if kind is not None and "workload" in values:
+        raise UsageError(f"{kind} and --workload are two workloads", "Name one of them.")
+    return Options(dsn, kind, {"prewarm": "warmup", None: "run"}.get(action, action or "run"), values, tuple(notes))
+
+
+def _workload(word: str) -> str | None:
+    """Also as a path to sysbench's script: `/usr/share/sysbench/oltp_read_only.lua`."""
+    name = PurePath(word).name.removesuffix(".lua").replace("-", "_")
+    return name if name in SYSBENCH_KINDS else None
+
+
+def _misplaced(word: str) -> UsageError:
+    shown = word.partition("://")[0] + "://…" if looks_like_dsn(word) else word
+    known = (*SYSBENCH_KINDS, *ACTIONS)
+    near = difflib.get_close_matches(word.replace("-", "_"), known, 1)
+    if word.endswith(".lua"):
+        return UsageError(
+            f"{word} is a Lua script, which is not run here",
+            "Write its statements as a workload in TOML (docs/load.md) and name it with --workload.",
+        )
+    advice = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(known)}, and one DSN (mysql://…)."
+    return UsageError(f"{shown!r} is one word too many, or not known", advice)
+
+
+def _read(option: Option, text: str) -> Any:
+    """Text as a value of the option's kind. Raises UsageError."""
+    try:
+        value = _typed(option, text)
+    except (ValueError, InvalidOperation) as error:
+        reason = str(error) if isinstance(error, ValueError) else "not a number"
+        raise UsageError(f"--{option.name}={text}: {reason}", HELP) from error
+    except QuantityError as error:
+        advice = "Write seconds, like 10, or a number with its unit, like 10ms."
+        raise UsageError(
+            f"--{option.name}: {error.message}", advice if option.kind == "seconds" else error.advice
+        ) from error
+    least = option.low * SECOND_NS if option.kind == "seconds" else option.low
+    if option.kind in ("int", "number", "seconds") and value < least:
+        raise UsageError(
+            f"--{option.name}={text} is less than {option.low}{' seconds' if option.kind == 'seconds' else ''}", HELP
+        )
+    return value
+
+
+def _typed(option: Option, text: str) -> Any:
+    match option.kind:
+        case "int":
+            return _whole(text)
+        case "number":
+            return _number(text)
+        case "switch":
+            return switch(text)
+        case "seconds":
+            bare = text.removeprefix("-").replace(".", "", 1).isdigit()
+            return int(_number(text) * SECOND_NS) if bare else parse_duration_ns(text)
+        case "duration":
+            return parse_duration_ns(text)
+        case "list":
+            return tuple(part.strip() for part in text.split(",") if part.strip())
+        case "choice":
+            if text not in option.choices:
+                raise ValueError(f"known: {', '.join(option.choices)}")
+    return text
+
+
+def _whole(text: str) -> int:
+    if not text.isascii() or not text.removeprefix("-").isdigit():
+        raise ValueError("not a whole number")
+    return int(text)
+
+
+def _number(text: str) -> float:
+    number = Decimal(text)
+    if not number.is_finite() or abs(number) > 2**62:
+        raise ValueError("not a number that can be used")
+    return float(number)

@@ -1,0 +1,263 @@
+"""Where the server is and how it is spoken to, as far as one source says it: a DSN, sysbench's options, an option file.
+
+`None` means that the source says nothing. Sources are laid over each other (`over`); what nobody says has a default in `job.py`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from howfar.errors import UsageError
+
+SslMode = Literal["DISABLED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY"]
+SSL_MODES: tuple[SslMode, ...] = ("DISABLED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY")
+DEFAULT_PORT = 3306
+DEFAULT_NAME = "sbtest"
+"""User and database, as sysbench has them."""
+
+
+@dataclass(frozen=True)
+class ServerAddress:
+    """One source's word on the server. Has no password: that never stands where this is printed."""
+
+    host: str | None = None
+    port: int | None = None
+    socket: str | None = None
+    user: str | None = None
+    database: str | None = None
+    ssl_mode: SslMode | None = None
+    ssl_ca: str | None = None
+    ssl_cert: str | None = None
+    ssl_key: str | None = None
+    ssl_cipher: str | None = None
+    tls_versions: Literal["any", "1.2", "1.3"] | None = None
+    compression: Literal["zlib", "zstd"] | None = None
+    compression_level: int | None = None
+    fetch_server_key: bool | None = None
+    server_key_file: str | None = None
+
+    def over(self, below: ServerAddress) -> ServerAddress:
+        """This one, with `below` where this one is silent. A host here silences a socket below, and the other way round."""
+        if self.host is not None or self.socket is not None:
+            below = replace(below, host=None, port=None, socket=None)
+        said = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(below, **{name: value for name, value in said.items() if value is not None})
+
+    @property
+    def names_a_server(self) -> bool:
+        return self.host is not None or self.socket is not None or self.port is not None
+
+
+SCHEMES = ("mysql", "mariadb")
+PASSWORD_ADVICE = (
+    "Put it into a file that only you can read and name that with --password-file, or into the environment variable "
+    "HOWFAR_PASSWORD, or answer a question with --ask-password."
+)
+_EXAMPLES = (
+    "Write for example mysql://user@host:3306/db?ssl-mode=REQUIRED or mysql:///run/mysqld/mysqld.sock?user=u&db=d."
+)
+
+
+def looks_like_dsn(word: str) -> bool:
+    return "://" in word
+
+
+def parse_dsn(text: str) -> ServerAddress:
+    """Raises UsageError; its message never repeats what may be a password."""
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError as error:
+        raise UsageError(f"the DSN cannot be read: {error}", _EXAMPLES) from error
+    if parts.scheme not in SCHEMES:
+        raise UsageError(f"a DSN begins with mysql:// or mariadb://, not with {parts.scheme}://", _EXAMPLES)
+    if parts.password is not None:
+        raise UsageError("the DSN contains a password, which everybody on this machine could read", PASSWORD_ADVICE)
+    if parts.fragment:
+        raise UsageError("the DSN contains a #, which ends it", "Write %23 where the character itself is meant.")
+    if port == 0:
+        raise UsageError("the DSN names port 0, which no server has", _EXAMPLES)
+    said: dict[str, Any] = {"host": parts.hostname and unquote(parts.hostname), "port": port}
+    said["user"] = unquote(parts.username) if parts.username else None
+    path = unquote(parts.path)
+    options = _parameters(parts)
+    if not parts.hostname and path.strip("/") and "socket" not in options:
+        said["socket"] = path
+    elif path.strip("/"):
+        said["database"] = path.strip("/")
+    for name, value in options.items():
+        if said.get(name) not in (None, value):
+            raise UsageError(f"the DSN says {name} twice and differently", _EXAMPLES)
+        said[name] = value
+    if said["host"] and said.get("socket"):
+        raise UsageError("the DSN names a host and a socket", "Name one of them.")
+    if not said["host"] and not said.get("socket"):
+        raise UsageError("the DSN names neither a host nor a socket", _EXAMPLES)
+    return ServerAddress(**said)
+
+
+def _parameters(parts: SplitResult) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        known = name.lower().replace("_", "-")
+        if known in ("password", "passwd", "pwd"):
+            raise UsageError("the DSN contains a password, which everybody on this machine could read", PASSWORD_ADVICE)
+        if known not in PARAMETERS:
+            near = difflib.get_close_matches(known, PARAMETERS, 1)
+            meant = f"Did you mean {near[0]}? " if near else ""
+            raise UsageError(f"the DSN's parameter {name} is not known", f"{meant}Known: {', '.join(PARAMETERS)}.")
+        field, read = PARAMETERS[known]
+        try:
+            found[field] = read(value)
+        except ValueError as error:
+            raise UsageError(f"the DSN's parameter {name}={value}: {error}", _EXAMPLES) from error
+    return found
+
+
+def _text(value: str) -> str:
+    if not value:
+        raise ValueError("nothing stands after the =")
+    return value
+
+
+def ssl_mode(value: str) -> str:
+    """Any case; `preferred` is refused, because it leaves to chance what is measured. Raises ValueError."""
+    mode = value.upper().replace("-", "_")
+    if mode == "PREFERRED":
+        raise ValueError("a transport is asked for or not, never preferred: write REQUIRED or DISABLED")
+    if mode not in SSL_MODES:
+        raise ValueError(f"known modes: {', '.join(SSL_MODES)}")
+    return mode
+
+
+def tls_versions(value: str) -> str:
+    """`TLSv1.3` -> `1.3`. Raises ValueError."""
+    names = {name.strip().lower().removeprefix("tlsv").removeprefix("tls") for name in value.split(",")}
+    if names == {"1.2", "1.3"} or names == {"any"}:
+        return "any"
+    if len(names) == 1 and names <= {"1.2", "1.3"}:
+        return names.pop()
+    raise ValueError("known versions: TLSv1.2, TLSv1.3, or both with a comma between")
+
+
+def algorithm(value: str) -> str | None:
+    """`zlib`, `zstd`; `uncompressed` is none. Raises ValueError."""
+    if value.lower() in ("uncompressed", "none", "off", "false", "0"):
+        return None
+    if value.lower() not in ("zlib", "zstd"):
+        raise ValueError("known algorithms: zlib, zstd, uncompressed")
+    return value.lower()
+
+
+def _level(value: str) -> int:
+    if not value.isdigit() or not 1 <= int(value) <= 22:
+        raise ValueError("a level is a number from 1 to 22")
+    return int(value)
+
+
+def switch(value: str) -> bool:
+    """sysbench's on/off, true/false, 1/0. Raises ValueError."""
+    word = value.lower()
+    if word in ("on", "true", "1", "yes"):
+        return True
+    if word in ("off", "false", "0", "no"):
+        return False
+    raise ValueError("write on or off")
+
+
+PARAMETERS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "user": ("user", _text),
+    "db": ("database", _text),
+    "socket": ("socket", _text),
+    "ssl-mode": ("ssl_mode", ssl_mode),
+    "ssl-ca": ("ssl_ca", _text),
+    "ssl-cert": ("ssl_cert", _text),
+    "ssl-key": ("ssl_key", _text),
+    "ssl-cipher": ("ssl_cipher", _text),
+    "tls-version": ("tls_versions", tls_versions),
+    "compression": ("compression", algorithm),
+    "compression-level": ("compression_level", _level),
+    "get-server-public-key": ("fetch_server_key", switch),
+    "server-public-key-path": ("server_key_file", _text),
+}
+"""Name in the DSN: field of `ServerAddress`, and how its value is read."""
+
+
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "s": " ", "\\": "\\", '"': '"', "'": "'"}
+_TEXTS = {
+    "host": "host", "socket": "socket", "user": "user", "database": "database", "ssl-ca": "ssl_ca", "ssl-cert": "ssl_cert",
+    "ssl-key": "ssl_key", "ssl-cipher": "ssl_cipher",
+}  # fmt: skip
+
+
+def parse_option_file(source: str, text: str) -> tuple[ServerAddress, str | None]:
+    """What it says of the server, and the password if it has one. Raises UsageError with the line."""
+    said: dict[str, Any] = {}
+    password: str | None = None
+    protocol = ""
+    group = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        bare = line.strip()
+        if bare.startswith("[") and bare.endswith("]"):
+            group = bare[1:-1].strip()
+            continue
+        if group != "client" or not bare or bare.startswith(("#", ";", "!")):
+            continue
+        name, _, raw = bare.partition("=")
+        name, value = name.strip().lower().replace("_", "-"), _unquoted(raw.strip())
+        try:
+            if name == "password":
+                password = value
+            elif name == "protocol":
+                protocol = value.lower()
+            elif name == "port":
+                said["port"] = int(value)
+            elif name == "ssl-mode":
+                said["ssl_mode"] = ssl_mode(value)
+            elif name == "tls-version":
+                said["tls_versions"] = tls_versions(value)
+            elif name in _TEXTS and value:
+                said[_TEXTS[name]] = value
+        except ValueError as error:
+            raise UsageError(
+                f"{source}:{number}: {name}: {error}", "Correct that line, or name another file."
+            ) from error
+    return ServerAddress(**_one_way(said, protocol)), password
+
+
+def _one_way(said: dict[str, Any], protocol: str) -> dict[str, Any]:
+    """A socket or a host: `protocol` decides, else a host that is not localhost."""
+    if "socket" not in said:
+        return said
+    by_host = protocol == "tcp" or (protocol != "socket" and said.get("host", "localhost") != "localhost")
+    dropped = {"socket"} if by_host else {"host", "port"}
+    return {name: value for name, value in said.items() if name not in dropped}
+
+
+def _unquoted(value: str) -> str:
+    """Without quotes and a comment after it; escapes as the servers' clients know them."""
+    quote = value[:1]
+    if quote in ("'", '"'):
+        end = _closing(value, quote)
+        value = value[1:end]
+    else:
+        value = value.partition(" #")[0].rstrip()
+    text, rest = "", iter(value)
+    for character in rest:
+        if character != "\\":
+            text += character
+            continue
+        escaped = next(rest, "\\")
+        text += _ESCAPES.get(escaped, "\\" + escaped)
+    return text
+
+
+def _closing(value: str, quote: str) -> int:
+    position = 1
+    while position < len(value) and value[position] != quote:
+        position += 2 if value[position] == "\\" else 1
+    return position
