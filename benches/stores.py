@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from howfar.bench import comparison, meter
-from howfar.bench.comparison import Trial
+from howfar.bench.meter import Trial
 from howfar.engine.key_value import KeyValue
 from howfar.engine.messages import LoadJob, Ready, TablesJob, UnixTarget
 from howfar.engine.process import EngineProcess, Launcher, run_tables

@@ -13,7 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from howfar.bench import comparison, meter
-from howfar.bench.comparison import Comparison, Request, Setting, Trial, splits
+from howfar.bench.comparison import Comparison, Request, Setting, splits
+from howfar.bench.meter import Trial
 from howfar.cli import bench_engine
 from howfar.cli.bench import bench
 from howfar.errors import LabError

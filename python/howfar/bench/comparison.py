@@ -24,6 +24,7 @@ from typing import Final, Literal
 
 import howfar
 from howfar.bench import meter
+from howfar.bench.meter import Trial
 from howfar.engine.messages import LoadJob, Ready, Sysbench, UnixTarget
 from howfar.engine.process import EngineProcess, Launcher
 from howfar.errors import EngineError, LabError, MissingError, PlanError
@@ -41,24 +42,6 @@ CPU_BARS: Final[Mapping[int, float]] = {1: 0.55, 64: 0.35, 512: 0.20, 2048: 0.08
 """Our own demand: client CPU a query, at most so many times the peer's, by connections."""
 MEMORY_BARS: Final[Mapping[int, float]] = {64: 0.5, 512: 0.2, 2048: 0.1}
 """The same for peak memory."""
-
-
-class Trial(Part):
-    """One client in one block: what its steady window took."""
-
-    queries: int
-    """By the server's own counter."""
-    seconds: float
-    cpu_ns: int
-    whole_queries: int
-    """Since the process began, what it sent before the window included."""
-    whole_cpu_ns: int
-    """Of the process since it began: starting and connecting too."""
-    rss_bytes: int
-    """The peak since it began."""
-    context_switches: int
-    driver: str | None = None
-    """How ours waited for its connections, from its receipt."""
 
 
 class Block(Part):

@@ -14,10 +14,28 @@ from typing import Protocol
 
 import pymysql
 
-from howfar.bench.comparison import Trial
 from howfar.errors import LabError
+from howfar.stats.estimate import Part
 
 _POLL_S = 0.02
+
+
+class Trial(Part):
+    """One client in one block: what its steady window took."""
+
+    queries: int
+    """By the server's own counter."""
+    seconds: float
+    cpu_ns: int
+    whole_queries: int
+    """Since the process began, what it sent before the window included."""
+    whole_cpu_ns: int
+    """Of the process since it began: starting and connecting too."""
+    rss_bytes: int
+    """The peak since it began."""
+    context_switches: int
+    driver: str | None = None
+    """How ours waited for its connections, from its receipt."""
 
 
 class Counting(Protocol):
