@@ -15,6 +15,7 @@ from howfar.analysis.findings import (
     Unconfirmed,
     WhatIf,
 )
+from howfar.analysis.published import Published
 from howfar.experiments.page.findings import PageFindings
 from howfar.experiments.replication.findings import ReplicationFindings
 from howfar.stats.estimate import Estimate, Part
@@ -65,16 +66,6 @@ class Warning(StrEnum):
     AA_EXCLUDES_ONE = "A/A excludes 1"
     """The same path under two names came out different: the session is void."""
     LINK_NOT_AS_ASKED = "link not as asked"
-
-
-class Published(Part):
-    """Another's figure for the same cell, with its source; never mixed with ours."""
-
-    ratio: float
-    qps: float
-    source: str
-    setup: str
-    """What they measured, in one line: server, versions, link."""
 
 
 class CellSummary(Part):

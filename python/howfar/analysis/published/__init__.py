@@ -12,8 +12,18 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from howfar.analysis.summary import Published
+from howfar.stats.estimate import Part
 from howfar.store.records import FactorValue
+
+
+class Published(Part):
+    """Another's figure for the same cell, with its source; never mixed with ours."""
+
+    ratio: float
+    qps: float
+    source: str
+    setup: str
+    """What they measured, in one line: server, versions, link."""
 
 
 class _Entry(BaseModel):
