@@ -18,7 +18,7 @@ from howfar.engine.acknowledged import Fate, KeyLog
 from howfar.engine.messages import Custom, Failed, Finished, Interval, UnixTarget
 from howfar.engine.process import Event
 from howfar.engine.workloads import CustomStatement, CustomStep, CustomTransaction
-from howfar.experiments.crash.accounting import Account, Asked, Keys, account
+from howfar.experiments.crash.accounting import Account, ClientLog, Keys, account
 from howfar.lab.servers import DATABASE, USER
 from tests.acknowledged_scenario import INSERTS, MILLISECOND, SECOND, TABLE, ending, job, log_told, run
 from tests.lab.servers_here import Running, prepared, short_directory, started
@@ -40,9 +40,9 @@ class Crashed:
         return account([asked(records)], self.found)
 
 
-def asked(records: NDArray[Any]) -> Asked:
+def asked(records: NDArray[Any]) -> ClientLog:
     parts = [records["key"][records["fate"] == fate] for fate in (Fate.ACKNOWLEDGED, Fate.REFUSED, Fate.UNKNOWN)]
-    return Asked(*parts)
+    return ClientLog(*parts)
 
 
 def keys_of(running: Running) -> Keys:

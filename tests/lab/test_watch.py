@@ -14,7 +14,7 @@ from howfar.engine import acknowledged
 from howfar.engine.acknowledged import Fate
 from howfar.engine.messages import UnixTarget, Watched, Watching, WatchJob
 from howfar.engine.process import EngineFailed, EngineProcess
-from howfar.experiments.crash.visibility import visible
+from howfar.experiments.crash.accounting import visible
 from howfar.lab.servers import DATABASE, USER
 from tests.acknowledged_scenario import MILLISECOND, SECOND, TABLE, job, null_server, run
 from tests.lab.servers_here import Running, prepared, short_directory, started

@@ -11,22 +11,17 @@ from tests.unit.synthetic_cells import Wanted, estimate, grid_run, told
 
 from howfar.analysis.analyse import summarise
 from howfar.analysis.summary import Summary
-from howfar.experiments.replication.advise import replication_advice
-from howfar.experiments.replication.drawn import fallback_series, lag_series
-from howfar.experiments.replication.find import replication_verdict
-from howfar.experiments.replication.findings import (
+from howfar.experiments.crash.analysis import CrashFindings, CrashLoss, CrashPoint, loss_sentences
+from howfar.experiments.fallback.analysis import FallbackStory, fallback_series
+from howfar.experiments.replication.advice import replication_advice
+from howfar.experiments.replication.analysis import (
     CommitCost,
-    CrashFindings,
-    CrashLoss,
-    CrashPoint,
-    FallbackStory,
     ReplicationCost,
     ReplicationCurve,
-    ReplicationFindings,
-    TradeRow,
+    cost_sentences,
+    lag_series,
 )
-from howfar.experiments.replication.loss_words import loss_sentences
-from howfar.experiments.replication.words import cost_sentences
+from howfar.experiments.replication.trade import ReplicationFindings, TradeRow, replication_verdict
 from howfar.lab.replication.proof import Snapshot, window_facts
 from howfar.lab.replication.semi_sync import PrimaryEnd
 from howfar.stats.estimate import Estimate

@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from howfar.experiments.crash.accounting import Account, Asked, Keys, account
-from howfar.experiments.crash.visibility import visible
+from howfar.experiments.crash.accounting import Account, ClientLog, Keys, account, visible
 
 
 def keys(*numbers: int) -> Keys:
@@ -17,8 +16,8 @@ def keys(*numbers: int) -> Keys:
 NOTHING = keys()
 
 
-def asked(acknowledged: Keys, refused: Keys = NOTHING, unknown: Keys = NOTHING) -> Asked:
-    return Asked(acknowledged, refused, unknown)
+def asked(acknowledged: Keys, refused: Keys = NOTHING, unknown: Keys = NOTHING) -> ClientLog:
+    return ClientLog(acknowledged, refused, unknown)
 
 
 def test_each_key_is_where_it_belongs() -> None:
@@ -45,12 +44,12 @@ def test_a_key_that_two_clients_asked_for_is_in_no_other_class() -> None:
 LOGS = st.lists(st.sampled_from(["acknowledged", "refused", "unknown", "nobody's"]), min_size=1, max_size=60)
 
 
-def made(fates: list[str], on_survivor: list[bool]) -> tuple[list[Asked], Keys]:
+def made(fates: list[str], on_survivor: list[bool]) -> tuple[list[ClientLog], Keys]:
     """Keys 0, 1, … with these fates, dealt to two clients."""
     logs = []
     for client in range(2):
         mine = {fate: keys(*(k for k, f in enumerate(fates) if f == fate and k % 2 == client)) for fate in set(fates)}
-        logs.append(Asked(*(mine.get(fate, keys()) for fate in ("acknowledged", "refused", "unknown"))))
+        logs.append(ClientLog(*(mine.get(fate, keys()) for fate in ("acknowledged", "refused", "unknown"))))
     return logs, keys(*(key for key, there in enumerate(on_survivor) if there))
 
 

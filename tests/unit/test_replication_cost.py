@@ -10,10 +10,10 @@ from tests.unit.simulated_commits import Simulation
 
 from howfar.analysis.analyse import summarise
 from howfar.analysis.trials import trial_table
-from howfar.experiments.replication.find import replication_findings
-from howfar.experiments.replication.findings import CommitCost, ReplicationCost, ReplicationCurve
+from howfar.experiments.replication.analysis import CommitCost, ReplicationCost, ReplicationCurve
 from howfar.experiments.replication.model import Local, Waiting, acknowledgement_s, regime_of
 from howfar.experiments.replication.report.tables import trade_notes
+from howfar.experiments.replication.trade import replication_findings
 from howfar.store.records import Trial
 
 MARIADB, MYSQL = Server("mariadb"), Server("mysql")
@@ -119,8 +119,8 @@ def test_eleven_a_second_is_explained_beside_what_was_published() -> None:
     summary = summarise(replication_run(MARIADB, noise=0.001))
     assert summary.replication is not None and summary.replication.cost is not None
     cost = summary.replication.cost
-    eleven = next(text for text in cost.sentences if "one connection at 85ms" in text)
-    assert eleven.startswith("11.7 a second") and "64 connections made" in eleven and "Published: 11.5" in eleven
+    eleven = next(text for text in cost.sentences if "one connection can make at 85ms" in text)
+    assert eleven.startswith("11.7 commits/s") and "Published for one connection: 11.5" in eleven
     assert [row[:2] for row in cost.published] == [("none", 1066.8), ("async", 943.2), ("after-commit", 11.5)]
     assert all(ours is not None for _, _, ours in cost.published)
     assert cost.sentences[0] in summary.verdict
@@ -172,7 +172,7 @@ def test_more_connections_are_advised_where_they_wait_together() -> None:
     assert [piece.action.split(",")[0] for piece in advice[:3]] == [
         "Where no acknowledged commit may be lost",
         "Where a crash may lose the last commits",
-        "Write from more connections at a time",
+        "Write from more connections at once",
     ]
     assert "rpl-semi-sync-master-enabled = ON" in advice[0].lines
     assert all(len(line) <= 64 for piece in advice for line in piece.lines)
@@ -195,8 +195,8 @@ def test_another_wait_point_is_not_what_was_published() -> None:
 
 
 def test_a_rate_does_not_explain_itself() -> None:
-    (eleven,) = [text for text in _cost(MYSQL, modes=("after-sync",)).sentences if "is one connection at" in text]
-    assert "allow 11.7 at most" in eleven and "of its own" not in eleven
+    (eleven,) = [text for text in _cost(MYSQL, modes=("after-sync",)).sentences if "one connection can make" in text]
+    assert "allows 11.7 at most" in eleven and "local work" not in eleven
 
 
 def test_a_share_of_fewer_blocks_than_the_rate_says_so() -> None:

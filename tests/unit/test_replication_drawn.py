@@ -4,28 +4,16 @@ from __future__ import annotations
 
 from tests.unit.made_faults import crash_trial, fallback_trial, lagging_trial
 
-from howfar.experiments.replication.drawn import MOST_SLICES, crash_points, fallback_series, lag_series
-from howfar.store.records import TrialStatus
-
-
-def test_a_crash_is_told_from_its_fault_on() -> None:
-    (point,) = crash_points([crash_trial(number=3, lost=7)])
-    assert (point.trial, point.lost, point.phantoms) == (3, 7, 0)
-    assert (point.first_lost_ms, point.dead_ms, point.promotion_ms) == (-45.0, 500.0, 80.0)
-    (safe,) = crash_points([crash_trial(number=4, lost=0)])
-    assert safe.first_lost_ms is None
-
-
-def test_what_is_void_or_broke_nothing_is_no_crash() -> None:
-    void = crash_trial(number=1, lost=7).model_copy(update={"status": TrialStatus.VOID})
-    assert crash_points([void, fallback_trial(), lagging_trial(10)]) == ()
+from howfar.experiments.fallback.analysis import fallback_series
+from howfar.experiments.replication.analysis import lag_series
+from howfar.experiments.replication.arms import MOST_POINTS
 
 
 def test_slices_put_together_keep_every_commit_and_a_slice_without_any() -> None:
     trial = fallback_trial(slices=1000, slice_ns=50_000_000, a_slice=10, silent=range(100, 300))
     series = fallback_series(trial)
     assert series is not None
-    assert len(series.commits_per_s) <= MOST_SLICES and series.slice_s == 0.15
+    assert len(series.commits_per_s) <= MOST_POINTS and series.slice_s == 0.15
     assert max(series.commits_per_s) == 10 / 0.05
     assert sum(rate == 0 for rate in series.commits_per_s) == 66, "200 slices of silence, by threes, without the ends"
     assert sum(series.commits_per_s) * series.slice_s == 10 * 799
@@ -35,7 +23,7 @@ def test_slices_put_together_keep_every_commit_and_a_slice_without_any() -> None
 def test_a_peak_of_the_lag_is_drawn_however_many_looks_there_are() -> None:
     series = lag_series([lagging_trial(5000, peak_at=3333, peak=90_000)], threads=16)
     assert series is not None
-    assert len(series.at_s) <= MOST_SLICES and max(series.behind) == 90_000
+    assert len(series.at_s) <= MOST_POINTS and max(series.behind) == 90_000
     assert series.replica == "replica1" and list(series.at_s) == sorted(series.at_s)
 
 

@@ -14,10 +14,9 @@ from tests.unit.made_faults import MS, crash_trial, fallback_trial
 from tests.unit.made_replication import Server, replication_run, run_of
 
 from howfar.analysis.analyse import summarise
-from howfar.experiments.replication.fallback import fallback_sentence
-from howfar.experiments.replication.findings import CrashLoss, ReplicationFindings
-from howfar.experiments.replication.loss import foreseen_loss, lost_per_crash
-from howfar.experiments.replication.returned import returned
+from howfar.experiments.crash.analysis import CrashLoss, lost_per_crash, predicted_loss
+from howfar.experiments.fallback.analysis import fallback_sentence, returned
+from howfar.experiments.replication.trade import ReplicationFindings
 from howfar.report import csv as report_csv
 from howfar.report import json
 from howfar.stats.intervals import mean_interval
@@ -74,6 +73,8 @@ def test_what_is_lost_is_what_nobody_heard_of(findings: ReplicationFindings) -> 
     assert low is not None and high is not None and low < loss.predicted_lost.value < high
     assert loss.lost_age_ms == pytest.approx(45)
     assert len(loss.each) == CRASHES
+    assert (loss.each[0].first_lost_ms, loss.each[0].dead_ms, loss.each[0].promotion_ms) == (-45.0, 500.0, 80.0)
+    assert _loss(findings, "sync").each[0].first_lost_ms is None
 
 
 def test_nothing_lost_is_not_nothing_to_lose(findings: ReplicationFindings) -> None:
@@ -88,11 +89,11 @@ def test_the_sentences_say_both_sides(findings: ReplicationFindings) -> None:
     assert findings.crash is not None
     text = " ".join(findings.crash.sentences)
     assert "lost none of 420,000 acknowledged commits in 20 crashes" in text
-    assert "foreseen 3,000" in text
-    assert "100 that were seen were gone after the crash" in text and "84 ms earlier" in text
-    assert "40 commits were done on the survivor" in text
+    assert "predicted: 3,000" in text
+    assert "100 of them were gone after the crash" in text and "84 ms earlier" in text
+    assert "40 commits were applied on the survivor" in text
     verdict = summarise(run_of("mariadb", ARMS, _trials(), "crash")).verdict
-    assert verdict.startswith("Asynchronous, when the link was cut")
+    assert verdict.startswith("With asynchronous replication, when the link was cut")
 
 
 def test_blocks_are_crashes_and_no_arm_is_called_unmeasured() -> None:
@@ -124,7 +125,7 @@ def test_a_semi_synchronous_loss_is_not_hidden() -> None:
     trials = [*_trials(), crash_trial(901, 7, "sync")]
     found = summarise(run_of("mariadb", ARMS, trials, "crash")).replication
     assert found is not None and found.crash is not None
-    assert any("it should have lost none" in text for text in found.crash.sentences)
+    assert any("it should lose none" in text for text in found.crash.sentences)
 
 
 def test_a_semi_synchronous_loss_begins_the_verdict_of_a_plan_with_many_faults() -> None:
@@ -135,8 +136,8 @@ def test_a_semi_synchronous_loss_begins_the_verdict_of_a_plan_with_many_faults()
         *(crash_trial(910 + i, 50, arm.name) for i, arm in enumerate(more)),
     ]
     verdict = summarise(run_of("mariadb", [*ARMS, *more], trials, "crash")).verdict
-    assert verdict.startswith("Semi-synchronous AFTER_SYNC lost 7 of")
-    assert verdict.count("Asynchronous") == 1 and "AFTER_COMMIT lost none" in verdict
+    assert verdict.startswith("Semi-sync AFTER_SYNC lost 7 of")
+    assert verdict.count("asynchronous") == 1 and "AFTER_COMMIT lost none" in verdict
 
 
 def test_a_row_of_the_trade_is_of_one_fault_and_one_ground() -> None:
@@ -167,7 +168,7 @@ def test_what_was_done_and_refused_is_said() -> None:
     trials = [crash_trial(at, 0, "sync", applied_refused=2, refused=3) for at in range(3)]
     found = summarise(run_of("mysql", [ARMS[2]], trials, "crash")).replication
     assert found is not None and found.crash is not None
-    assert "6 were done there and their clients were told of an error, over 3 crashes" in found.crash.sentences[-1]
+    assert "In 3 crashes 6 were applied there though their clients received an error" in found.crash.sentences[-1]
 
 
 def _crash(**fields: Any) -> CrashRecord:
@@ -177,13 +178,13 @@ def _crash(**fields: Any) -> CrashRecord:
 
 
 def test_what_is_foreseen_of_one_crash() -> None:
-    assert foreseen_loss(_crash(dead_ns=3200 * MS, commits_per_s=1000.0)) == pytest.approx(200)
+    assert predicted_loss(_crash(dead_ns=3200 * MS, commits_per_s=1000.0)) == pytest.approx(200)
     killed = {"fault": "kill-primary", "dead_ns": 3000 * MS, "commits_per_s": 1000.0}
-    assert foreseen_loss(_crash(**killed, behind_before=60)) == 60
-    assert foreseen_loss(_crash(**killed, behind_before=60, unreceived_before=9)) == 9
-    assert foreseen_loss(_crash(**killed, behind_before=None)) is None
-    assert foreseen_loss(_crash(fault="cut", dead_ns=3200 * MS, in_force_ns=3100 * MS, commits_per_s=1000.0)) == 100
-    assert foreseen_loss(_crash(fault="cut-to-primary")) is None, "TCP goes on sending for a while"
+    assert predicted_loss(_crash(**killed, behind_before=60)) == 60
+    assert predicted_loss(_crash(**killed, behind_before=60, unreceived_before=9)) == 9
+    assert predicted_loss(_crash(**killed, behind_before=None)) is None
+    assert predicted_loss(_crash(fault="cut", dead_ns=3200 * MS, in_force_ns=3100 * MS, commits_per_s=1000.0)) == 100
+    assert predicted_loss(_crash(fault="cut-to-primary")) is None, "TCP goes on sending for a while"
 
 
 _LAWS: dict[str, Callable[[np.random.Generator, int], NDArray[np.float64]]] = {
@@ -238,7 +239,7 @@ def test_a_fallback_is_told() -> None:
     assert story.share_unprotected == pytest.approx(1234 / record.acknowledged)
     assert story.series is not None and story.log_lines
     text = fallback_sentence(story)
-    assert "told clients of 1,234 commits that no replica had acknowledged" in text
+    assert "acknowledged 1,234 commits that no replica had acknowledged" in text
     assert "at least" not in text and "lacked up to 40" in text
     assert (story.censored, story.most_behind) == (0, 40)
 
@@ -262,7 +263,7 @@ def test_what_was_promised_before_the_cut_is_told_apart() -> None:
     assert found is not None and found.crash is not None
     (loss,) = found.crash.losses
     assert (loss.lost, loss.lost_before, loss.lost_by_force) == (150, 9, None)
-    assert "at least 9 of all 150 acknowledged before it was in force" in found.crash.sentences[0]
+    assert "at least 9 of all 150 acknowledged before the cut was in force" in found.crash.sentences[0]
 
 
 def test_a_cut_that_takes_a_while_has_two_bounds() -> None:
@@ -270,7 +271,7 @@ def test_a_cut_that_takes_a_while_has_two_bounds() -> None:
     found = summarise(run_of("mysql", ARMS[:1], trials, "crash")).replication
     assert found is not None and found.crash is not None
     assert found.crash.losses[0].lost_by_force == 30
-    assert "9 to 30 of all 150 acknowledged before it was in force" in found.crash.sentences[0]
+    assert "9 to 30 of all 150 acknowledged before the cut was in force" in found.crash.sentences[0]
     one_way = [trial.model_copy(update={"fault": _crash(fault="cut-to-primary")}) for trial in trials]
     told = summarise(run_of("mysql", ARMS[:1], one_way, "crash")).replication
     assert told is not None and told.crash is not None
@@ -307,7 +308,7 @@ def test_of_censored_trials_nothing_has_an_interval() -> None:
         assert (estimate.low, estimate.high) == (None, None)
     assert story.stall_ms.low is not None, "that was seen to its end"
     text = fallback_sentence(story)
-    assert text.count("at least") == 3 and "[" not in text.split(", then")[1]
+    assert text.count("at least") == 3 and "[" not in text.split("; then")[1]
 
 
 def _story_record(**changes: Any) -> FallbackRecord:
@@ -349,10 +350,10 @@ def test_the_advice_has_lines_and_grounds() -> None:
     summary = summarise(run_of("mysql", ARMS, _trials(), "crash"))
     safe, fast = summary.advice[:2]
     assert "AFTER_SYNC" in safe.action and "rpl-semi-sync-source-wait-point = AFTER_SYNC" in safe.lines
-    assert "0.018 [0.018, 0.018] of what they make asynchronously;" in safe.because
+    assert "0.018 [0.018, 0.018] of the rate with asynchronous replication;" in safe.because
     assert "none of 420,000 acknowledged commits was lost in 20 crashes" in safe.because
     assert "others saw 100 commits that a crash took back" in safe.because
-    assert "asynchronously" in fast.action and "a crash lost 2,980 [" in fast.because
+    assert "asynchronously" in fast.action and "lost 2,980 [" in fast.because
     assert not any("semi" in line for line in fast.lines)
 
 

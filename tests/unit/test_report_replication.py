@@ -16,10 +16,11 @@ from tests.unit.synthetic_replication import MS, PLANS
 from tests.unit.test_report_html import Balance
 
 from howfar.analysis.summary import Summary, Unmeasured
-from howfar.experiments.replication.drawn import fallback_series
-from howfar.experiments.replication.findings import ReplicationCost, ReplicationFindings
+from howfar.experiments.fallback.analysis import fallback_series
+from howfar.experiments.replication.analysis import ReplicationCost
 from howfar.experiments.replication.report import cost_chart, fallback_chart, loss_chart, tables, words
 from howfar.experiments.replication.report.text import first_sentences
+from howfar.experiments.replication.trade import ReplicationFindings
 from howfar.report import csv as report_csv
 from howfar.report import figures, html, json, markdown, terminal
 from howfar.report.sceptic import questions
@@ -142,9 +143,9 @@ def test_what_was_not_broken_on_purpose_is_said_not_to_be_known() -> None:
 
 
 def test_the_distance_that_people_quote_comes_first() -> None:
-    assert words.chief_distance([0, 200 * MS, 85 * MS, None]) == 85 * MS
-    assert words.chief_distance([5 * MS, 20 * MS]) == 20 * MS
-    assert words.chief_distance([None]) is None
+    assert words.quoted_distance([0, 200 * MS, 85 * MS, None]) == 85 * MS
+    assert words.quoted_distance([5 * MS, 20 * MS]) == 20 * MS
+    assert words.quoted_distance([None]) is None
     table, others = tables.trade(findings("replication")), tables.other_trades(findings("replication"))
     assert table is not None and table.title.endswith("RTT 85ms")
     assert [other.title.rsplit(" ", 1)[-1] for other in others] == ["5ms"]

@@ -54,11 +54,10 @@ from howfar.bottleneck.traffic import network_series
 from howfar.experiments.page.analysis import page_findings
 from howfar.experiments.page.arms import is_a_page, is_of_pages
 from howfar.experiments.page.sentences import page_advice, page_verdict
-from howfar.experiments.replication.advise import replication_advice
+from howfar.experiments.replication.advice import replication_advice
+from howfar.experiments.replication.analysis import waits_s
 from howfar.experiments.replication.arms import server_kind
-from howfar.experiments.replication.cost import waits_s
-from howfar.experiments.replication.find import replication_findings, replication_verdict
-from howfar.experiments.replication.findings import ReplicationFindings
+from howfar.experiments.replication.trade import ReplicationFindings, replication_findings, replication_verdict
 from howfar.model.facts import arm_facts
 from howfar.model.page import what_if
 from howfar.plan.types import breaks

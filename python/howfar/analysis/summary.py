@@ -17,7 +17,7 @@ from howfar.analysis.findings import (
 )
 from howfar.analysis.published import Published
 from howfar.experiments.page.findings import PageFindings
-from howfar.experiments.replication.findings import ReplicationFindings
+from howfar.experiments.replication.trade import ReplicationFindings
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.histograms import CurvePoint, LatencyMs
 from howfar.stats.intervals import Resolution

@@ -7,8 +7,8 @@ from typing import Any
 
 from howfar.analysis.facts_in import number_in
 from howfar.analysis.summary import Summary
-from howfar.experiments.replication.findings import CommitCost, CrashLoss, ReplicationCurve
-from howfar.experiments.replication.loss_words import MACHINE, before_the_fault, may_lose
+from howfar.experiments.crash.analysis import MACHINE, CrashLoss, before_the_fault, may_lose
+from howfar.experiments.replication.analysis import CommitCost, ReplicationCurve
 from howfar.experiments.replication.report import words
 from howfar.plan.types import SEMI_SYNC
 from howfar.report import figures

@@ -1,1 +1,1 @@
-"""What a crash loses: clients' logs against what a surviving server holds."""
+"""What a crash loses: clients' logs against what the surviving server holds."""

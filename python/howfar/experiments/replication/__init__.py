@@ -1,1 +1,1 @@
-"""What replication costs, by a model and by measurement, and what a crash loses."""
+"""What an acknowledgement of a replica costs: commits/s over modes, distances and connections, and a model of them."""

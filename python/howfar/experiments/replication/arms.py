@@ -1,29 +1,40 @@
-"""Arms of a run with replication as the analysis reads them: mode, distance, connections, and each good trial's commits a second.
-
-Not here: any judgement of them (`cost.py`, `model.py`).
-"""
+"""What the experiments on replication share: arms by mode, distance and connections, and how modes and rates are written."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from howfar.analysis.trials import TrialTable, transaction_histogram
+from howfar.plan.names import MODE_WORDS
 from howfar.plan.types import ORDINARY, REPLICA_FACTORS, SEMI_SYNC
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import mean_interval
-from howfar.store.records import Arm, ArmRole, FactorValue, Measured, RunInfo, Trial
+from howfar.store.records import Arm, ArmRole, FactorValue, FallbackSample, LagRecord, Measured, RunInfo, Trial
 
-ALONE, APART = "none", "async"
+ALONE: Final = "none"
+ASYNC: Final = "async"
 FEW_COMMITS = 200
-"""Of a connection in a window: with fewer, that the window's ends cut commits in two is seen in the count."""
+"""Commits of a connection in a window: with fewer, the error of cutting commits at the window's ends shows in the count."""
+PUBLISHED_RTT_NS = 85_000_000
+"""Distance of the published set-up D. Of several distances a report leads with the one nearest to it."""
+TYPICAL_THREADS = 64
+"""Enough that connections share a wait. Of several numbers a report quotes the nearest, by ratio."""
+SAME_DISTANCE = 0.1
+"""Measured distances that differ by a smaller share are one."""
+MOST_POINTS = 400
+"""More points of a series are not visible, and would make a report large."""
+
+Sample = TypeVar("Sample", LagRecord, FallbackSample)
+Levels = tuple[tuple[str, FactorValue], ...]
 
 
 @dataclass(frozen=True)
 class ReplicationArm:
-    """One arm that writes a binary log, its good trials by block."""
+    """One arm that writes a binary log, with its good trials by block."""
 
     arm: Arm
     kind: str
@@ -49,36 +60,31 @@ class ReplicationArm:
 
     @property
     def replica_rtt_ns(self) -> int | None:
-        """As asked. None: no replica."""
+        """As configured. None: no replica."""
         level = self.arm.factors.get("replica_rtt_ns")
         return None if level is None or self.mode == ALONE else int(level)
 
     def level(self, name: str) -> FactorValue | None:
-        """Of a factor, also one that goes without saying."""
+        """Level of a factor, or its default."""
         return self.arm.factors.get(name, ORDINARY.get(name))
 
     @property
-    def ground(self) -> tuple[tuple[str, FactorValue], ...]:
-        """What a local commit depends on: every factor but those of the replica and the connections."""
-        given = {**ORDINARY, **self.arm.factors}
-        return tuple(
-            sorted((name, level) for name, level in given.items() if not _is_replicas(name) and name != "threads")
-        )
+    def local_levels(self) -> Levels:
+        """What a local commit depends on: every factor but the number of connections and those of the replica."""
+        mine = (*REPLICA_FACTORS, "replication", "fault")
+        return tuple((name, level) for name, level in self.curve if name not in mine)
 
     @property
-    def curve(self) -> tuple[tuple[str, FactorValue], ...]:
-        """All but the number of connections."""
+    def curve(self) -> Levels:
+        """Every factor but the number of connections."""
         given = {**ORDINARY, **self.arm.factors}
         return tuple(sorted((name, level) for name, level in given.items() if name != "threads"))
 
     @property
     def by_block(self) -> dict[int, float]:
-        """Commits a second."""
-        return {
-            block: commits_per_s(trial.measured, self.threads)
-            for block, trial in self.trials.items()
-            if trial.measured is not None
-        }
+        """Commits/s."""
+        measured = {block: trial.measured for block, trial in self.trials.items() if trial.measured is not None}
+        return {block: commits_per_s(found, self.threads) for block, found in measured.items()}
 
     @property
     def commits_per_s(self) -> Estimate:
@@ -86,19 +92,15 @@ class ReplicationArm:
 
     @property
     def rest_rtt_ns(self) -> float | None:
-        """To the replica whose acknowledgement completes a commit, measured at rest: median over trials."""
+        """Round trip at rest to the replica whose acknowledgement completes a commit: median over trials."""
         wanted = int(self.level("wait_for") or 1)
         found = [rtt for trial in self.trials.values() if (rtt := _rest_rtt(trial.receipt, wanted)) is not None]
         return median(found) if found else None
 
 
-def _is_replicas(name: str) -> bool:
-    return name in (*REPLICA_FACTORS, "replication", "fault")
-
-
 def commits_per_s(measured: Measured, threads: int) -> float:
-    """Counted; where the window saw few of each connection, connections over the mean time of a commit, which in a closed loop without
-    pauses is the same and does not depend on where the window's ends fall."""
+    """Commits counted over the window. If it saw few of each connection: connections over the mean time of a commit, which is the
+    same in a closed loop without pauses and does not depend on where the window ends."""
     histogram = transaction_histogram(measured)
     if histogram is not None and histogram.mean_ns > 0 and measured.transactions < FEW_COMMITS * threads:
         return threads * 1e9 / histogram.mean_ns
@@ -106,15 +108,15 @@ def commits_per_s(measured: Measured, threads: int) -> float:
 
 
 def _rest_rtt(receipt: Mapping[str, Any], wanted: int) -> float | None:
-    """Of the replica that is `wanted`-th to answer."""
+    """Round trip of the replica that answers as number `wanted`."""
     section = receipt.get("replication")
-    told = section.get("rtt_at_rest_ns") if isinstance(section, Mapping) else None
-    rtts = sorted(float(rtt) for rtt in told.values() if rtt) if isinstance(told, Mapping) else []
+    reported = section.get("rtt_at_rest_ns") if isinstance(section, Mapping) else None
+    rtts = sorted(float(rtt) for rtt in reported.values() if rtt) if isinstance(reported, Mapping) else []
     return rtts[min(wanted, len(rtts)) - 1] if rtts else None
 
 
 def replication_arms(table: TrialTable) -> tuple[ReplicationArm, ...]:
-    """Those without a fault that have a good trial, in the order of the plan; the A/A arm is not among them."""
+    """Arms without a fault that have a good trial, in the order of the plan, without the A/A arm."""
     return tuple(
         ReplicationArm(arm, server_kind(table.run.info, arm), table.trials[arm.name])
         for arm in table.run.info.arms
@@ -126,6 +128,63 @@ def replication_arms(table: TrialTable) -> tuple[ReplicationArm, ...]:
 
 
 def server_kind(info: RunInfo, arm: Arm) -> str:
-    """A plan may compare servers; else the run has one."""
+    """Kind of server of an arm; a plan may compare several."""
     named = str(arm.factors.get("server", info.server_kind))
     return next((kind for kind in ("mariadb", "mysql") if kind in named.lower()), info.server_kind)
+
+
+def typical_threads(counts: Iterable[int]) -> int:
+    """The number of connections that a report quotes."""
+    return min(counts, key=lambda count: abs(math.log(count / TYPICAL_THREADS)))
+
+
+def quoted_distance(known: Iterable[int | None]) -> int | None:
+    """The distance that a report leads with. None: there is no link."""
+    found = [rtt for rtt in known if rtt is not None]
+    return min(found, key=lambda rtt: (abs(rtt - PUBLISHED_RTT_NS), rtt)) if found else None
+
+
+def near(one: int | None, other: int | None) -> bool:
+    """The same distance. A row without a distance belongs to all."""
+    return one is None or other is None or abs(one - other) <= SAME_DISTANCE * max(one, other)
+
+
+def farthest(samples: Sequence[Sample]) -> list[Sample]:
+    """At most `MOST_POINTS` samples: of neighbours the one that was farthest behind, so that no peak is lost."""
+    step = max(-(-len(samples) // MOST_POINTS), 1)
+    groups = (samples[at : at + step] for at in range(0, len(samples), step))
+    return [max(group, key=lambda sample: sample.behind or 0) for group in groups]
+
+
+# ---------------------------------------------------------------- text
+
+
+def mode_name(mode: str) -> str:
+    """`semi-sync AFTER_SYNC`."""
+    return MODE_WORDS.get(mode, mode)
+
+
+def with_mode(mode: str) -> str:
+    """The mode inside a sentence: `without a replica`, `with asynchronous replication`, `with semi-sync AFTER_SYNC`."""
+    phrases = {ALONE: "without a replica", ASYNC: "with asynchronous replication"}
+    return phrases.get(mode, f"with {mode_name(mode)}")
+
+
+def rate(per_s: float) -> str:
+    """`11.7`, `743`, `12,400`: three digits."""
+    if per_s >= 1000:
+        return f"{float(f'{per_s:.3g}'):,.0f}"
+    return f"{per_s:.3g}" if per_s < 100 else f"{per_s:.0f}"
+
+
+def rate_interval(per_s: Estimate) -> str:
+    """`11.7 [11.6, 11.8]`."""
+    if per_s.low is None or per_s.high is None:
+        return f"{rate(per_s.value)} (no interval)"
+    return f"{rate(per_s.value)} [{rate(max(0.0, per_s.low))}, {rate(per_s.high)}]"
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 connection`, `20 crashes`."""
+    ending = "es" if noun.endswith("sh") else "s"
+    return f"{count:,} {noun}{'' if count == 1 else ending}"

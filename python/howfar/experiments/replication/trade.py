@@ -1,4 +1,5 @@
-"""The table that a reader decides by: what a mode costs at a distance, and what a crash loses in it."""
+"""All findings of a run about replication, and the table that a reader decides by: what a mode costs at a distance, and what a crash
+loses in it. A run may hold costs, crashes and fallbacks at once."""
 
 from __future__ import annotations
 
@@ -6,56 +7,132 @@ import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
-from howfar.experiments.replication.arms import ALONE, ReplicationArm
-from howfar.experiments.replication.findings import CrashFindings, CrashLoss, TradeRow
-from howfar.experiments.replication.words import mode_words, rate, typical_threads
+from howfar.analysis.trials import TrialTable
+from howfar.experiments.crash.analysis import CrashFindings, CrashLoss, crash_findings, loss_verdict
+from howfar.experiments.fallback.analysis import FallbackStory, fallback_sentence, fallback_stories
+from howfar.experiments.replication.analysis import ReplicationCost, replication_cost
+from howfar.experiments.replication.arms import (
+    ALONE,
+    ASYNC,
+    Levels,
+    ReplicationArm,
+    mode_name,
+    near,
+    quoted_distance,
+    rate,
+    replication_arms,
+    typical_threads,
+)
 from howfar.plan.types import ORDINARY, SEMI_SYNC
-from howfar.stats.estimate import Estimate
+from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import judge_ratio, welch_ratio
 from howfar.store.records import Arm, FactorValue
 
-_ORDER = (ALONE, "async", "after-commit", "after-sync")
+_ORDER = (ALONE, ASYNC, "after-commit", "after-sync")
 """From what loses most to what loses nothing."""
 _FAULTS = ("cut", "cut-to-replica", "kill-primary", "stop-replica", "cut-to-primary", "replica-leaves")
-"""The one that stands for a row comes first: of a crash, what the death of a machine is nearest to."""
+"""The fault that stands for a row comes first: the one nearest to the death of a machine."""
+
+
+class TradeRow(Part):
+    """One row of the table."""
+
+    mode: str
+    says: str
+    """The mode in a few words."""
+    replica_rtt_ns: int | None = None
+    """The distance that the row is about; also where no replica is, so that rows of a distance stay together. None: no link."""
+    threads: int
+    durability: str = "strict"
+    fault: str | None = None
+    """What the crashes of this row are. None: nothing was broken."""
+    commits_per_s: Estimate
+    cost: Estimate | None
+    """Throughput over that without a replica, or else over the first row's. None: the row compared with."""
+    blocks: int = 0
+    """Behind `cost`: both were good in them. Crashes are not paired and have 0."""
+    trials: int = 0
+    """Behind the rate."""
+    commit_ms: float
+    lost_per_crash: Estimate | None
+    """None: not measured in this run."""
+    crashes: int
+    phantoms: bool | None
+    """Others saw commits that the crash took back. None: not measured."""
+    verdict: str
+    """When to use it, in a clause."""
+
+
+class ReplicationFindings(Part):
+    """None: not in this run."""
+
+    cost: ReplicationCost | None
+    trade: tuple[TradeRow, ...]
+    crash: CrashFindings | None
+    fallback: tuple[FallbackStory, ...]
+
+
+def replication_findings(table: TrialTable) -> ReplicationFindings | None:
+    """None: this run is about something else, or has no good trial yet."""
+    arms, run = replication_arms(table), table.run
+    cost, crash, stories = replication_cost(arms, run.info.plan), crash_findings(run), fallback_stories(run)
+    if cost is None and crash is None and not stories:
+        return None
+    return ReplicationFindings(cost=cost, trade=trade_rows(arms, crash, run.info.arms), crash=crash, fallback=stories)
+
+
+def replication_verdict(found: ReplicationFindings) -> str:
+    """The answer of such a run. Empty: its figures show nothing yet."""
+    if found.crash is not None:
+        return " ".join(loss_verdict(found.crash.losses))
+    if found.fallback:
+        return " ".join(fallback_sentence(story) for story in found.fallback)
+    sentences = found.cost.sentences if found.cost else ()
+    return " ".join(sentences[:2] if len(sentences) > 2 else sentences[:1])  # the last is about the model
+
+
+def quoted_rows(rows: Sequence[TradeRow]) -> list[TradeRow]:
+    """The rows of the distance that a report leads with."""
+    distance = quoted_distance([row.replica_rtt_ns for row in rows])
+    return [row for row in rows if near(row.replica_rtt_ns, distance)]
 
 
 def trade_rows(
     arms: Sequence[ReplicationArm], crash: CrashFindings | None, every: Sequence[Arm]
 ) -> tuple[TradeRow, ...]:
-    """Of a plan without faults a row for each mode and distance; of crashes alone one for each mode and ground, by its rate before the
-    fault. A run has one server."""
-    broken = _broken(crash.losses if crash is not None else (), {arm.name: arm for arm in every})
-    return _measured(arms, broken) if arms else _crashed(broken)
+    """Where commits were measured, a row for each mode and distance. In a run of crashes alone a row for each mode with all else the
+    same, by its rate before the fault."""
+    crashed = _crashed(crash.losses if crash is not None else (), {arm.name: arm for arm in every})
+    return _measured(arms, crashed) if arms else _only_crashed(crashed)
 
 
-def _measured(arms: Sequence[ReplicationArm], broken: Sequence[_Broken]) -> tuple[TradeRow, ...]:
+def _measured(arms: Sequence[ReplicationArm], crashed: Sequence[_Crashed]) -> tuple[TradeRow, ...]:
     chosen = typical_threads({arm.threads for arm in arms})
     here = [arm for arm in arms if arm.threads == chosen]
-    here = [arm for arm in here if arm.durability == here[0].durability and _plain(arm)]
+    here = [arm for arm in here if arm.durability == here[0].durability and _default(arm)]
     alone = next((arm for arm in here if arm.mode == ALONE), None)
     distances: list[int | None] = [*sorted({arm.replica_rtt_ns for arm in here if arm.replica_rtt_ns is not None})]
     rows = []
     for distance in distances or [None]:
-        near = [arm for arm in here if arm.mode == ALONE or arm.replica_rtt_ns == distance]
-        near.sort(key=lambda arm: _ORDER.index(arm.mode))
-        rows += [_row(arm, distance, alone or near[0], broken) for arm in near]
+        at = [arm for arm in here if arm.mode == ALONE or arm.replica_rtt_ns == distance]
+        at.sort(key=lambda arm: _ORDER.index(arm.mode))
+        rows += [_row(arm, distance, alone or at[0], crashed) for arm in at]
     return tuple(rows)
 
 
-def _plain(arm: ReplicationArm) -> bool:
-    ordinary = {"replicas": 1, "wait_for": 1, "replica_tls": "off", "replica_compression": "off"}
-    return arm.mode == ALONE or all(arm.level(name) == level for name, level in ordinary.items())
+def _default(arm: ReplicationArm) -> bool:
+    names = ("replicas", "wait_for", "replica_tls", "replica_compression")
+    return arm.mode == ALONE or all(arm.level(name) == ORDINARY[name] for name in names)
 
 
-def _row(arm: ReplicationArm, distance: int | None, reference: ReplicationArm, broken: Sequence[_Broken]) -> TradeRow:
+def _row(arm: ReplicationArm, distance: int | None, reference: ReplicationArm, crashed: Sequence[_Crashed]) -> TradeRow:
     rates, below = arm.by_block, reference.by_block
     ratios = [rates[block] / below[block] for block in rates if block in below]
-    mine = next((each for each in broken if each.ground == _ground(arm.arm)), None)
+    mine = next((each for each in crashed if each.levels == _levels(arm.arm)), None)
     per_s = arm.commits_per_s
     return TradeRow(
         mode=arm.mode,
-        says=mode_words(arm.mode),
+        says=mode_name(arm.mode),
         replica_rtt_ns=distance,
         threads=arm.threads,
         durability=arm.durability,
@@ -72,47 +149,39 @@ def _row(arm: ReplicationArm, distance: int | None, reference: ReplicationArm, b
     )
 
 
-Ground = tuple[tuple[str, FactorValue], ...]
-
-
 @dataclass(frozen=True)
-class _Broken:
-    """Crashes that differ in what broke and in nothing else. One fault stands for them, the same in each such group if they have one
-    in common: figures of several faults are not one row's."""
+class _Crashed:
+    """Crashes that differ in their fault only. One fault stands for them, the same in each such group if they have one in common:
+    figures of several faults do not belong into one row."""
 
-    ground: Ground
+    levels: Levels
     loss: CrashLoss
     every: tuple[CrashLoss, ...]
 
-    @property
-    def lost(self) -> int:
-        """By any fault."""
-        return sum(loss.lost for loss in self.every)
-
     def level(self, name: str) -> FactorValue | None:
-        return dict(self.ground).get(name, ORDINARY.get(name))
+        return dict(self.levels).get(name, ORDINARY.get(name))
 
     @property
-    def beside(self) -> Ground:
-        """Whose rates may be compared: all but the mode, and what only a mode with a replica has."""
-        return tuple(pair for pair in self.ground if pair[0] != "replication")
+    def comparable(self) -> Levels:
+        """Whose rates may be compared: all levels but the mode."""
+        return tuple(pair for pair in self.levels if pair[0] != "replication")
 
 
-def _ground(arm: Arm) -> Ground:
+def _levels(arm: Arm) -> Levels:
     """Every factor but the fault."""
     return tuple(sorted((name, level) for name, level in arm.factors.items() if name != "fault"))
 
 
-def _broken(losses: Sequence[CrashLoss], arms: Mapping[str, Arm]) -> list[_Broken]:
-    groups: dict[Ground, list[CrashLoss]] = {}
+def _crashed(losses: Sequence[CrashLoss], arms: Mapping[str, Arm]) -> list[_Crashed]:
+    groups: dict[Levels, list[CrashLoss]] = {}
     for loss in losses:
-        groups.setdefault(_ground(arms[loss.arm]), []).append(loss)
+        groups.setdefault(_levels(arms[loss.arm]), []).append(loss)
     shared = set.intersection(*({loss.fault for loss in found} for found in groups.values())) if groups else set()
-    return [_Broken(ground, _chosen(found, shared), tuple(found)) for ground, found in groups.items()]
+    return [_Crashed(levels, _chosen(found, shared), tuple(found)) for levels, found in groups.items()]
 
 
 def _chosen(losses: Sequence[CrashLoss], shared: Container[str]) -> CrashLoss:
-    """By an order that was settled beforehand, not by what was found."""
+    """By an order fixed beforehand, not by what was found."""
     return min(losses, key=lambda loss: (loss.fault not in shared, _FAULTS.index(loss.fault)))
 
 
@@ -120,24 +189,24 @@ def _phantoms(loss: CrashLoss) -> bool | None:
     return loss.phantoms > 0 if loss.seen else None
 
 
-def _crashed(broken: Sequence[_Broken]) -> tuple[TradeRow, ...]:
-    """Costs are over the first row of the same ground; crashes are no blocks, so they are not paired."""
+def _only_crashed(crashed: Sequence[_Crashed]) -> tuple[TradeRow, ...]:
+    """Costs are over the first comparable row; crashes are no blocks, so they are not paired."""
     rows: list[TradeRow] = []
-    first: dict[Ground, list[float]] = {}
-    for each in sorted(broken, key=lambda each: _ORDER.index(each.loss.mode) if each.loss.mode in _ORDER else 9):
+    first: dict[Levels, list[float]] = {}
+    for each in sorted(crashed, key=lambda each: _ORDER.index(each.loss.mode) if each.loss.mode in _ORDER else 9):
         loss = each.loss
         rates = [point.commits_per_s for point in loss.each if point.commits_per_s > 0]
         distance = int(each.level("replica_rtt_ns") or loss.replica_rtt_ns)
         rows.append(
             TradeRow(
                 mode=loss.mode,
-                says=mode_words(loss.mode),
+                says=mode_name(loss.mode),
                 replica_rtt_ns=distance,
                 threads=loss.threads,
                 durability=str(each.level("durability")),
                 fault=loss.fault,
                 commits_per_s=loss.commits_per_s,
-                cost=_over(rates, first.get(each.beside, ())),
+                cost=_over(rates, first.get(each.comparable, ())),
                 commit_ms=loss.threads / loss.commits_per_s.value * 1e3 if loss.commits_per_s.value else 0.0,
                 lost_per_crash=loss.lost_per_crash,
                 crashes=loss.crashes,
@@ -145,7 +214,7 @@ def _crashed(broken: Sequence[_Broken]) -> tuple[TradeRow, ...]:
                 verdict=_verdict(loss.mode, each, loss.commits_per_s.value, distance),
             )
         )
-        first.setdefault(each.beside, rates)
+        first.setdefault(each.comparable, rates)
     return tuple(rows)
 
 
@@ -155,30 +224,30 @@ def _over(rates: Sequence[float], first: Sequence[float]) -> Estimate | None:
     return welch_ratio([math.log(rate) for rate in rates], [math.log(rate) for rate in first])
 
 
-def _verdict(mode: str, broken: _Broken | None, per_s: float, distance: int | None) -> str:
+def _verdict(mode: str, crashed: _Crashed | None, per_s: float, distance: int | None) -> str:
+    every = crashed.every if crashed else ()
     if mode == ALONE:
         return "where a lost machine may take all of its data"
-    if mode == "async":
-        return f"where a crash may lose acknowledged commits: {_async_loss(broken, per_s, distance)}"
+    if mode == ASYNC:
+        return f"where a crash may lose acknowledged commits: {_async_loss(crashed, per_s, distance)}"
     if mode not in SEMI_SYNC:
         return ""
-    lost = broken.lost if broken else 0
+    lost = sum(loss.lost for loss in every)
     kept = (
-        "no acknowledged commit may be lost"
-        if not lost
-        else f"{lost:,} acknowledged commits were lost, though none should be"
+        f"{lost:,} acknowledged commits were lost, though none should be"
+        if lost
+        else "no acknowledged commit may be lost"
     )
     if mode == "after-commit":
-        shown = broken is not None and any(loss.phantoms for loss in broken.every)
-        seen = "saw" if shown else "may see"
-        return f"where {kept}, and readers that {seen} commits which a crash takes back do no harm"
-    return f"where {kept} and none seen that a crash takes back"
+        seen = "saw" if any(loss.phantoms for loss in every) else "may see"
+        return f"where {kept}, and it does no harm that readers {seen} commits which a crash takes back"
+    return f"where {kept}, and no reader may see a commit that a crash takes back"
 
 
-def _async_loss(broken: _Broken | None, per_s: float, distance: int | None) -> str:
-    if broken is not None and broken.loss.lost:
-        return f"{rate(broken.loss.lost_per_crash.value)} a crash here"
-    on_the_way = per_s * (distance or 0) / 2e9
-    if broken is None and on_the_way >= 1:
-        return f"at this rate {rate(on_the_way)} are on the way to the replica at any moment"
-    return "as many as are on the way when it happens"
+def _async_loss(crashed: _Crashed | None, per_s: float, distance: int | None) -> str:
+    if crashed is not None and crashed.loss.lost:
+        return f"{rate(crashed.loss.lost_per_crash.value)} per crash here"
+    in_flight = per_s * (distance or 0) / 2e9
+    if crashed is None and in_flight >= 1:
+        return f"at this rate {rate(in_flight)} are in flight to the replica at any moment"
+    return "those in flight when it happens"

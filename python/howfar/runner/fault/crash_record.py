@@ -11,8 +11,7 @@ import numpy as np
 
 from howfar.engine.acknowledged import Fate, KeyLog
 from howfar.errors import LabError
-from howfar.experiments.crash.accounting import Account, Asked, Keys, account
-from howfar.experiments.crash.visibility import visible
+from howfar.experiments.crash.accounting import Account, ClientLog, Keys, account, visible
 from howfar.runner.fault.breaks import Broken
 from howfar.store.records import CrashRecord
 
@@ -48,7 +47,7 @@ def crash_record(
 ) -> CrashRecord:
     """Raises LabError when no account can be made of these logs."""
     acknowledged, acknowledged_ns = told.ended(Fate.ACKNOWLEDGED)
-    asked = Asked(told.keys(Fate.ACKNOWLEDGED), told.keys(Fate.REFUSED), told.keys(Fate.UNKNOWN))
+    asked = ClientLog(told.keys(Fate.ACKNOWLEDGED), told.keys(Fate.REFUSED), told.keys(Fate.UNKNOWN))
     found = account([asked], survivor.keys)
     check(found)
     others = visible(*seen.ended(Fate.SEEN), acknowledged, acknowledged_ns, np.unique(survivor.keys))

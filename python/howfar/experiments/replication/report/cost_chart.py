@@ -9,7 +9,7 @@ from typing import Any
 import altair as alt
 
 from howfar.analysis.summary import Summary
-from howfar.experiments.replication.findings import CommitCost, ReplicationCost, ReplicationCurve
+from howfar.experiments.replication.analysis import CommitCost, ReplicationCost, ReplicationCurve
 from howfar.experiments.replication.report import words
 from howfar.plan.types import SEMI_SYNC
 from howfar.report import palette
@@ -70,7 +70,7 @@ def throughput(summary: Summary, width: int) -> Drawable | None:
         return None  # one number of connections is a table
     frame = _Frame(cost, width)
     rtts = words.distances(cost.curves)
-    chief = words.chief_distance(rtts)
+    chief = words.quoted_distance(rtts)
     rtts.sort(key=lambda rtt: (rtt != chief, rtt or 0))
     panels = [frame.panel(rtt, index % frame.beside == 0) for index, rtt in enumerate(rtts)]
     rows = [alt.hconcat(*panels[at : at + frame.beside]) for at in range(0, len(panels), frame.beside)]
@@ -183,7 +183,7 @@ def split(summary: Summary, width: int) -> Drawable | None:
     cost = cost_of(summary)
     if cost is None:
         return None
-    rtt = words.chief_distance(words.distances(cost.curves))
+    rtt = words.quoted_distance(words.distances(cost.curves))
     here = [(name, curve) for name, curve in words.named(cost.curves) if curve.replica_rtt_ns in (None, rtt)]
     narrow = width < PHONE
     bars: list[dict[str, Any]] = []
@@ -236,7 +236,7 @@ def lag(summary: Summary, width: int) -> Drawable | None:
     cost = cost_of(summary)
     if cost is None:
         return None
-    rtt = words.chief_distance(words.distances(cost.curves))
+    rtt = words.quoted_distance(words.distances(cost.curves))
     here = [(name, curve) for name, curve in words.named(cost.curves) if curve.lag and curve.replica_rtt_ns == rtt]
     if not here:
         return None

@@ -7,7 +7,7 @@ from typing import Any
 import altair as alt
 
 from howfar.analysis.summary import Summary
-from howfar.experiments.replication.findings import FallbackSeries, FallbackStory
+from howfar.experiments.fallback.analysis import FallbackSeries, FallbackStory
 from howfar.experiments.replication.report.cost_chart import symlog_ticks
 from howfar.report import palette
 from howfar.report.charts import PHONE, Drawable, values

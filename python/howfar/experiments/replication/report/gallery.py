@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from howfar.analysis.summary import Summary
-from howfar.experiments.replication.findings import CrashLoss, CrashPoint, FallbackStory, TradeRow
+from howfar.experiments.crash.analysis import CrashLoss, CrashPoint
+from howfar.experiments.fallback.analysis import FallbackStory
 from howfar.experiments.replication.report import cost_chart, fallback_chart, loss_chart, tables, words
+from howfar.experiments.replication.trade import TradeRow
 from howfar.report import figures
 from howfar.report.drawing import draw
 from howfar.report.fragments import figure, sentence, table, text
@@ -117,7 +119,7 @@ def split(summary: Summary) -> str:
     drawing = draw(cost_chart.split, summary, "What a commit's time is made of, by mode and connections", "split")
     if not drawing or cost is None:
         return ""
-    rtt = words.chief_distance(words.distances(cost.curves))
+    rtt = words.quoted_distance(words.distances(cost.curves))
     caption = (
         "Local work: what as many connections take without a replica; MariaDB's AFTER_COMMIT: what a commit "
         "takes there at this rate. Wire: one round trip, as measured at rest. Waiting: the rest, "

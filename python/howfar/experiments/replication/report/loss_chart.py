@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 
 from howfar.analysis.summary import Summary
-from howfar.experiments.replication.findings import CrashLoss, CrashPoint
+from howfar.experiments.crash.analysis import CrashLoss, CrashPoint
 from howfar.experiments.replication.report import words
 from howfar.experiments.replication.report.cost_chart import LOOKS, symlog_ticks
 from howfar.report import palette

@@ -4,7 +4,9 @@ are no cell. Times in milliseconds; an empty field is unknown."""
 from __future__ import annotations
 
 from howfar.analysis.summary import Summary
-from howfar.experiments.replication.findings import CommitCost, CrashLoss, FallbackStory, ReplicationCurve
+from howfar.experiments.crash.analysis import CrashLoss
+from howfar.experiments.fallback.analysis import FallbackStory
+from howfar.experiments.replication.analysis import CommitCost, ReplicationCurve
 from howfar.stats.estimate import Estimate
 
 Line = dict[str, object]

@@ -6,17 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from howfar.analysis.sentence import capital
-from howfar.experiments.replication.findings import (
-    CommitCost,
-    CrashLoss,
-    FallbackStory,
-    ReplicationCost,
-    ReplicationCurve,
-    ReplicationFindings,
-    TradeRow,
-)
-from howfar.experiments.replication.loss_words import MACHINE, before_the_fault
+from howfar.experiments.crash.analysis import MACHINE, CrashLoss, before_the_fault
+from howfar.experiments.fallback.analysis import FallbackStory
+from howfar.experiments.replication.analysis import CommitCost, ReplicationCost, ReplicationCurve
 from howfar.experiments.replication.report import words
+from howfar.experiments.replication.trade import ReplicationFindings, TradeRow
 from howfar.report import figures
 from howfar.report.tables import Head, Table, share, single
 

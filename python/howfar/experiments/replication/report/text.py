@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from howfar.analysis.summary import Summary
-from howfar.experiments.replication.findings import ReplicationFindings
 from howfar.experiments.replication.report import tables, words
+from howfar.experiments.replication.trade import ReplicationFindings
 from howfar.report.tables import Table
 
 

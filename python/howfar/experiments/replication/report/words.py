@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from howfar.experiments.replication.findings import CrashLoss, FallbackStory, ReplicationCurve, TradeRow
-from howfar.experiments.replication.loss_words import UNHEARD, may_lose, percent_up
-from howfar.experiments.replication.words import PUBLISHED_RTT_NS as PUBLISHED_RTT_NS
-from howfar.experiments.replication.words import chief_distance as chief_distance
+from howfar.experiments.crash.analysis import CUT_OFF, CrashLoss, may_lose, percent_up
+from howfar.experiments.fallback.analysis import FallbackStory
+from howfar.experiments.replication.analysis import ReplicationCurve
+from howfar.experiments.replication.arms import PUBLISHED_RTT_NS as PUBLISHED_RTT_NS
+from howfar.experiments.replication.arms import quoted_distance as quoted_distance
+from howfar.experiments.replication.trade import TradeRow
 from howfar.plan.names import MODE_WORDS
 from howfar.plan.types import SEMI_SYNC
 from howfar.report import figures
@@ -81,7 +83,7 @@ def foreseen(loss: CrashLoss) -> str:
     found = loss.predicted_lost
     if found is None:
         return "0" if loss.mode in SEMI_SYNC else figures.UNKNOWN
-    return f"{'' if loss.fault in UNHEARD else '≲ '}{count(found.value)}"
+    return f"{'' if loss.fault in CUT_OFF else '≲ '}{count(found.value)}"
 
 
 def trade_fault(rows: Sequence[TradeRow]) -> str:
@@ -201,7 +203,7 @@ SAME = 0.1
 
 def chief_trade(trade: Sequence[TradeRow]) -> list[TradeRow]:
     """The rows of one distance."""
-    chosen = chief_distance([row.replica_rtt_ns for row in trade])
+    chosen = quoted_distance([row.replica_rtt_ns for row in trade])
     return [row for row in trade if near(row.replica_rtt_ns, chosen)]
 
 

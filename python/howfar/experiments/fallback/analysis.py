@@ -1,0 +1,291 @@
+"""A semi-synchronous primary whose replica leaves and returns, under the server's own timeout: the stall, the asynchronous phase, the
+return.
+
+Until its replica has caught up, commits of an asynchronous primary are on the primary alone. After that the replica has each commit
+about half a round trip later: those were acknowledged too early, but a crash would hardly have lost them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from howfar.analysis.sentence import capital
+from howfar.experiments.replication.arms import MOST_POINTS, farthest, rate, with_mode
+from howfar.stats.estimate import Estimate, Part
+from howfar.stats.intervals import mean_of_counts
+from howfar.store.records import Arm, ArmRole, FallbackRecord, Run, Trial, TrialStatus
+
+LOOK_NS = 100_000_000
+"""Between two looks at the primary: no moment is known better."""
+
+
+class FallbackSeries(Part):
+    """One trial, to be drawn. Times in seconds since the load began."""
+
+    trial: int
+    slice_s: float
+    commits_per_s: tuple[float, ...]
+    """Acknowledged to clients, slice by slice."""
+    left_s: float
+    returned_s: float
+    reconnected_s: float | None
+    fell_s: float | None
+    back_s: float | None
+    stall_s: float
+    unprotected: int
+    at_s: tuple[float, ...]
+    """Of the looks at the primary."""
+    semi_sync: tuple[bool, ...]
+    behind: tuple[int | None, ...]
+    """Transactions that the replica lacked. None: it could not be queried."""
+
+
+class FallbackStory(Part):
+    """One mode: means over its trials, and one trial to draw. Where trials are `censored` its times and counts are means of lower
+    bounds, without an interval."""
+
+    arm: str
+    mode: str
+    threads: int
+    trials: int
+    timeout_ms: int
+    stall_ms: Estimate
+    degraded_ms: Estimate | None
+    """From the first look that found it asynchronous to the last. None: it never fell back."""
+    after_return_ms: Estimate | None
+    """How long after the return of the link the primary was still asynchronous."""
+    held_off: int = 0
+    """Trials in which it was asynchronous for as long as commits went on: only the end of the load let it come back."""
+    censored: int = 0
+    """Those, and trials in which it did not come back at all: how long it would have lasted is the plan's choice."""
+    unprotected: Estimate
+    """Commits acknowledged to clients and by no replica. Most may have been on one within milliseconds."""
+    share_unprotected: float
+    """Of all that were acknowledged to clients in these trials, before and after included."""
+    caught_up_ms: Estimate | None = None
+    """How long after the return of the link the replica had caught up. None: not in every trial."""
+    unprotected_alone: Estimate | None = None
+    """Of `unprotected`, those until then: on the primary alone, or still being fetched. None: it never fell back."""
+    most_behind: int | None = None
+    """Transactions that the replica lacked at most, over all trials. None: it could not be queried."""
+    drawn: int
+    """Number of the trial to draw."""
+    log_lines: tuple[str, ...]
+    series: FallbackSeries | None = None
+    """The trial to draw."""
+
+
+def fallback_stories(run: Run) -> tuple[FallbackStory, ...]:
+    """One an arm, in the order of the plan."""
+    found = [_story(run, arm) for arm in run.info.arms if arm.role is not ArmRole.DUPLICATE]
+    return tuple(story for story in found if story is not None)
+
+
+def _story(run: Run, arm: Arm) -> FallbackStory | None:
+    trials = [trial for trial in run.trials if trial.arm == arm.name and trial.status is TrialStatus.OK]
+    pairs = [(trial, trial.fault) for trial in trials if isinstance(trial.fault, FallbackRecord)]
+    if not pairs:
+        return None
+    records = [record for _, record in pairs]
+    fell = [record for record in records if record.fell_ns is not None]
+    drawn, record = _typical(pairs)
+    unseen = sum(_censored(record) for record in fell)
+    rtt_ns = int(arm.factors.get("replica_rtt_ns", 0))
+    came = [returned(record, rtt_ns) for record in fell]
+    caught = [one.caught_up_ns - record.returned_ns for one, record in zip(came, fell, strict=True) if one.caught_up_ns]
+    acknowledged = sum(record.acknowledged for record in records)
+    return FallbackStory(
+        arm=arm.name,
+        mode=str(arm.factors.get("replication", "")),
+        threads=int(arm.factors.get("threads", 1)),
+        trials=len(records),
+        timeout_ms=record.timeout_ms,
+        stall_ms=mean_of_counts([record.stall_ns / 1e6 for record in records]),
+        degraded_ms=_ms([_end_ns(record) - (record.fell_ns or 0) for record in fell], unseen),
+        after_return_ms=_ms([max(0, _end_ns(record) - record.returned_ns) for record in fell], unseen),
+        held_off=sum(_held_off(record) for record in fell),
+        censored=unseen,
+        unprotected=_mean([record.unprotected for record in records], unseen),
+        caught_up_ms=_ms(caught) if len(caught) == len(fell) else None,
+        unprotected_alone=_mean([one.alone for one in came], len(fell) - len(caught)) if came else None,
+        most_behind=max((one.most_behind for one in came if one.most_behind is not None), default=None),
+        share_unprotected=sum(record.unprotected for record in records) / acknowledged if acknowledged else 0.0,
+        drawn=drawn.number,
+        log_lines=record.log_lines,
+        series=fallback_series(drawn),
+    )
+
+
+def _ms(times_ns: Sequence[int], unseen: int = 0) -> Estimate | None:
+    return _mean([ns / 1e6 for ns in times_ns], unseen) if times_ns else None
+
+
+def _mean(values: Sequence[float], unseen: int) -> Estimate:
+    """Where the end of some was not seen this is a mean of lower bounds, without an interval."""
+    found = mean_of_counts(values)
+    return Estimate(value=found.value, low=None, high=None) if unseen else found
+
+
+def _held_off(record: FallbackRecord) -> bool:
+    """The acknowledgement that arrives is for a commit before the newest, and where commits never pause it stays so."""
+    ended_ns = record.load_ended_ns
+    return ended_ns is not None and (record.back_ns is None or record.back_ns > ended_ns)
+
+
+def _censored(record: FallbackRecord) -> bool:
+    """It fell back, and how long that lasts under load was not seen."""
+    return record.back_ns is None or _held_off(record)
+
+
+def _end_ns(record: FallbackRecord) -> int:
+    """End of the asynchronous phase under load; where it never came back, the end of the load or the last look."""
+    if _held_off(record) and record.load_ended_ns is not None:
+        return record.load_ended_ns
+    if record.back_ns is not None:
+        return record.back_ns
+    return record.samples[-1].at_ns if record.samples else record.returned_ns
+
+
+def _typical(pairs: Sequence[tuple[Trial, FallbackRecord]]) -> tuple[Trial, FallbackRecord]:
+    """The one in the middle, by how long it was asynchronous."""
+    ranked = sorted(pairs, key=lambda pair: _end_ns(pair[1]) - (pair[1].fell_ns or _end_ns(pair[1])))
+    return ranked[len(ranked) // 2]
+
+
+# ---------------------------------------------------------------- when the replica had caught up
+
+
+@dataclass(frozen=True)
+class Returned:
+    """How the replica of one fallback came back."""
+
+    caught_up_ns: int | None
+    """First seen to lack no more than what was acknowledged in the last round trip and `LOOK_NS`. None: it was not seen to."""
+    alone: int
+    """Commits of an asynchronous primary until then."""
+    most_behind: int | None
+    """Transactions that it lacked at most. None: it could not be queried."""
+
+
+def returned(record: FallbackRecord, rtt_ns: int) -> Returned:
+    caught_up_ns = _caught_up_ns(record, rtt_ns)
+    behind = [sample.behind for sample in record.samples if sample.behind is not None and not sample.semi_sync]
+    return Returned(caught_up_ns, record.unprotected - _after(record, caught_up_ns), max(behind, default=None))
+
+
+def _caught_up_ns(record: FallbackRecord, rtt_ns: int) -> int | None:
+    if record.fell_ns is None:
+        return None
+    for sample in record.samples:
+        if sample.at_ns < max(record.returned_ns, record.fell_ns) or sample.behind is None:
+            continue
+        if sample.semi_sync or sample.behind <= _between(record, sample.at_ns - rtt_ns - LOOK_NS, sample.at_ns):
+            return sample.at_ns
+    return None
+
+
+def _after(record: FallbackRecord, caught_up_ns: int | None) -> int:
+    """Unprotected after the replica had caught up; whole slices."""
+    if caught_up_ns is None:
+        return 0
+    back_ns = record.samples[-1].at_ns if record.back_ns is None else record.back_ns
+    step = _slice_ns(record)
+    late = sum(count for start, count in record.commits if caught_up_ns <= start and start + step <= back_ns)
+    return min(late, record.unprotected)
+
+
+def _between(record: FallbackRecord, begin_ns: int, end_ns: int) -> int:
+    """Acknowledged in slices that touch this time."""
+    step = _slice_ns(record)
+    return sum(count for start, count in record.commits if start < end_ns and start + step > begin_ns)
+
+
+def _slice_ns(record: FallbackRecord) -> int:
+    starts = [start for start, _ in record.commits]
+    return min((later - earlier for earlier, later in pairwise(starts)), default=LOOK_NS)
+
+
+# ---------------------------------------------------------------- one trial, drawn
+
+
+def fallback_series(trial: Trial) -> FallbackSeries | None:
+    """None: this trial has no fallback."""
+    story = trial.fault
+    if not isinstance(story, FallbackRecord):
+        return None
+    slice_s, rates = _slices(story.commits)
+    looks = farthest(story.samples)
+    return FallbackSeries(
+        trial=trial.number,
+        slice_s=slice_s,
+        commits_per_s=rates,
+        left_s=story.left_ns / 1e9,
+        returned_s=story.returned_ns / 1e9,
+        reconnected_s=_s(story.reconnected_ns),
+        fell_s=_s(story.fell_ns),
+        back_s=_s(story.back_ns),
+        stall_s=story.stall_ns / 1e9,
+        unprotected=story.unprotected,
+        at_s=tuple(look.at_ns / 1e9 for look in looks),
+        semi_sync=tuple(look.semi_sync for look in looks),
+        behind=tuple(look.behind for look in looks),
+    )
+
+
+def _s(ns: int | None) -> float | None:
+    return None if ns is None else ns / 1e9
+
+
+def _slices(commits: Sequence[tuple[int, int]]) -> tuple[float, tuple[float, ...]]:
+    """Length of a slice in seconds, and commits/s in each from the beginning of the load on. A slice without an entry had none. The
+    last one is left out: the load ended somewhere within it."""
+    starts = [start for start, _ in commits]
+    step = min((later - earlier for earlier, later in pairwise(starts)), default=0)
+    if step <= 0:
+        return 0.0, ()
+    counts = [0] * (starts[-1] // step)
+    for start, count in commits[:-1]:
+        counts[start // step] += count
+    together = -(-len(counts) // MOST_POINTS)
+    sums = [sum(counts[at : at + together]) for at in range(0, len(counts) - len(counts) % together, together)]
+    length = step * together / 1e9
+    return length, tuple(total / length for total in sums)
+
+
+# ---------------------------------------------------------------- sentences
+
+
+def fallback_sentence(story: FallbackStory) -> str:
+    """What happened, in order."""
+    text = f"{capital(with_mode(story.mode))}, the primary acknowledged nothing for {_seconds(story.stall_ms)} after its replica left"
+    if story.degraded_ms is None:
+        return f"{text}, and did not fall back."
+    least = "at least " if story.censored else ""
+    text += (
+        f"; then it was asynchronous for {least}{_seconds(story.degraded_ms)} and acknowledged {least}"
+        f"{story.unprotected.value:,.0f} commits that no replica had acknowledged{_alone(story)}"
+    )
+    if story.after_return_ms is not None:
+        text += f"; {least}{_seconds(story.after_return_ms)} of that was after the link had returned"
+    if story.held_off:
+        text += f". In {story.held_off} of {story.trials} trials only the end of the load let it come back"
+    return text + "."
+
+
+def _alone(story: FallbackStory) -> str:
+    """Most of what is not acknowledged may be on the replica within milliseconds."""
+    if story.unprotected_alone is None:
+        return ""
+    text = f" ({rate(story.unprotected_alone.value)} of them before the replica had caught up"
+    if story.caught_up_ms is None:
+        text = f" (the replica was not seen to catch up{'' if story.trials == 1 else ' in every trial'}"
+    lacked = f"; it lacked up to {story.most_behind:,}" if story.most_behind is not None else ""
+    return f"{text}{lacked})"
+
+
+def _seconds(ms: Estimate) -> str:
+    if ms.low is None or ms.high is None:
+        return f"{ms.value / 1e3:.1f} s"
+    return f"{ms.value / 1e3:.1f} [{max(0.0, ms.low) / 1e3:.1f}, {ms.high / 1e3:.1f}] s"
