@@ -7,7 +7,10 @@ from tests.unit.synthetic_run import PATHS, PathModel, synthetic_run
 
 from howfar.analysis.analyse import summarise
 from howfar.analysis.summary import Bound, CellSummary
-from howfar.report import csv, html, markdown, terminal
+from howfar.report import old_csv as csv
+from howfar.report import old_html as html
+from howfar.report import old_markdown as markdown
+from howfar.report import old_terminal as terminal
 from howfar.stats.intervals import Resolution
 from howfar.store.records import ArmRole, Run
 

@@ -9,7 +9,7 @@ from howfar.analysis.analyse import summarise
 from howfar.analysis.machine import others_in
 from howfar.analysis.signs import OTHERS_SHARE
 from howfar.analysis.summary import Warning
-from howfar.report import html
+from howfar.report import old_html as html
 from howfar.store.records import MachineLoad, Measured, Run, Trial, Window
 
 

@@ -16,7 +16,9 @@ from howfar.analysis.summary import Summary
 from howfar.bottleneck import limit as attribution
 from howfar.bottleneck.confirmation import is_refuted
 from howfar.plan.load import Override, load_plan
-from howfar.report import html, markdown, terminal
+from howfar.report import old_html as html
+from howfar.report import old_markdown as markdown
+from howfar.report import old_terminal as terminal
 from howfar.report.grid import is_grid
 from howfar.stats.estimate import Estimate
 from howfar.store.run_file import create, read_run

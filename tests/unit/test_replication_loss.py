@@ -17,8 +17,8 @@ from howfar.analysis.analyse import summarise
 from howfar.experiments.crash.analysis import CrashLoss, lost_per_crash, predicted_loss
 from howfar.experiments.fallback.analysis import fallback_sentence, returned
 from howfar.experiments.replication.trade import ReplicationFindings
-from howfar.report import csv as report_csv
 from howfar.report import json
+from howfar.report import old_csv as report_csv
 from howfar.stats.intervals import mean_interval
 from howfar.store.records import Arm, ArmRole, CrashRecord, FallbackRecord, FallbackSample, Trial, TrialStatus
 

@@ -11,7 +11,7 @@ from tests.unit import synthetic_replication
 from tests.unit.browser import Page, browser, program
 from tests.unit.synthetic_findings import PLANS
 
-from howfar.report import html
+from howfar.report import old_html as html
 
 pytestmark = pytest.mark.skipif(
     program() is None, reason="NO BROWSER: pages and their sliders are not tested; install chromium"

@@ -7,7 +7,8 @@ from tests.unit.synthetic_run import synthetic_run
 
 from howfar.analysis.analyse import summarise
 from howfar.analysis.summary import CellSummary, Summary
-from howfar.report import charts, html
+from howfar.report import charts
+from howfar.report import old_html as html
 from howfar.stats.estimate import Estimate
 
 

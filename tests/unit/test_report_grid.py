@@ -22,8 +22,11 @@ from tests.unit.test_report_html import Balance
 from howfar.analysis.analyse import summarise
 from howfar.analysis.findings import Resource
 from howfar.analysis.summary import Summary
-from howfar.report import csv as report_csv
-from howfar.report import figures, html, limit_words, markdown, scaling_chart, tables, terminal
+from howfar.report import figures, limit_words, scaling_chart, tables
+from howfar.report import old_csv as report_csv
+from howfar.report import old_html as html
+from howfar.report import old_markdown as markdown
+from howfar.report import old_terminal as terminal
 from howfar.report.grid import grid, is_grid, tps
 from howfar.report.sceptic import questions
 

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.synthetic_run import synthetic_run
 
 from howfar.analysis.analyse import summarise
-from howfar.report import html
+from howfar.report import old_html as html
 
 VOID_TAGS = {"meta", "br", "hr", "img", "input", "link"}
 

@@ -8,7 +8,9 @@ from tests.unit.synthetic_run import synthetic_run
 
 from howfar.analysis.analyse import summarise
 from howfar.analysis.summary import KeyReads, Summary
-from howfar.report import html, markdown, terminal
+from howfar.report import old_html as html
+from howfar.report import old_markdown as markdown
+from howfar.report import old_terminal as terminal
 from howfar.report.figures import keys_line
 from howfar.store.records import Run, ServiceRecord
 

@@ -19,8 +19,11 @@ from howfar.analysis.analyse import summarise
 from howfar.analysis.summary import Summary
 from howfar.experiments.page.findings import Crossing, PageFindings, PageModel
 from howfar.experiments.page.report import crossing_chart, gallery, page_charts, tables, words
-from howfar.report import csv as report_csv
-from howfar.report import figures, html, json, markdown, terminal
+from howfar.report import figures, json
+from howfar.report import old_csv as report_csv
+from howfar.report import old_html as html
+from howfar.report import old_markdown as markdown
+from howfar.report import old_terminal as terminal
 from howfar.report.sceptic import questions
 from howfar.stats.estimate import Estimate
 

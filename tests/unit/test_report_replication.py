@@ -21,8 +21,11 @@ from howfar.experiments.replication.analysis import ReplicationCost
 from howfar.experiments.replication.report import cost_chart, fallback_chart, loss_chart, tables, words
 from howfar.experiments.replication.report.text import first_sentences
 from howfar.experiments.replication.trade import ReplicationFindings
-from howfar.report import csv as report_csv
-from howfar.report import figures, html, json, markdown, terminal
+from howfar.report import figures, json
+from howfar.report import old_csv as report_csv
+from howfar.report import old_html as html
+from howfar.report import old_markdown as markdown
+from howfar.report import old_terminal as terminal
 from howfar.report.sceptic import questions
 from howfar.stats.estimate import Estimate
 

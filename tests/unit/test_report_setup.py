@@ -9,7 +9,9 @@ from tests.unit.synthetic_run import PATHS, synthetic_run
 
 from howfar.analysis.analyse import summarise
 from howfar.analysis.summary import Summary
-from howfar.report import html, markdown, terminal
+from howfar.report import old_html as html
+from howfar.report import old_markdown as markdown
+from howfar.report import old_terminal as terminal
 from howfar.report.sections import answer
 from howfar.report.setup import setup_line
 from howfar.stats.estimate import Estimate

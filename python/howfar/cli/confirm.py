@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from howfar.cli.pages import details_option
 from howfar.cli.resume import go_on
 from howfar.cli.screen import no_colour_option
 from howfar.runner.extension import Extension
@@ -15,6 +16,7 @@ from howfar.runner.extension import Extension
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--html", type=click.Path(path_type=Path), help="The HTML page; beside the run file by default.")
+@details_option
 @no_colour_option
 def confirm(run: Path, html: Path | None, no_colour: bool) -> int:
     """Change the resources that RUN named as limits, and see whether throughput moves as said.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -18,23 +20,44 @@ from howfar.store.records import Run
 FORMATS = ("html", "md", "csv", "json")
 
 
+_DETAILS = "howfar.details"
+
+
+def details_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds `--details` to a command that ends with a report in the terminal; `show` asks the command's context for it."""
+
+    def keep(context: click.Context, _: click.Parameter, value: bool) -> None:
+        context.meta[_DETAILS] = value
+
+    return click.option(
+        "--details",
+        is_flag=True,
+        expose_value=False,
+        callback=keep,
+        help="The whole report in the terminal, not only its first screen.",
+    )(command)
+
+
 def show(summary: Summary, no_colour: bool) -> None:
     """The report on stdout."""
-    from howfar.report.terminal import render
+    from howfar.report.compose import in_terminal
 
+    context = click.get_current_context(silent=True)
+    details = bool(context and context.meta.get(_DETAILS))
     unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    click.echo(render(summary, width(), has_colour(sys.stdout, no_colour), unicode), nl=False, color=True)
+    text = in_terminal(summary, width(), has_colour(sys.stdout, no_colour), unicode, details)
+    click.echo(text, nl=False, color=True)
 
 
 def as_text(run: Run, form: str) -> str:
     """The report in one of FORMATS."""
     summary = summarise(run)
     if form == "html":
-        from howfar.report.html import render
+        from howfar.report.compose import as_html as render
     elif form == "md":
-        from howfar.report.markdown import render
+        from howfar.report.compose import as_markdown as render
     elif form == "csv":
-        from howfar.report.csv import render
+        from howfar.report.compose import as_csv as render
     else:
         assert form == "json", f"{form} is one of FORMATS"
         from howfar.report.json import render

@@ -9,6 +9,7 @@ import click
 
 from howfar.analysis.analyse import summarise
 from howfar.cli import pages
+from howfar.cli.pages import details_option
 from howfar.cli.program import program
 from howfar.cli.screen import no_colour_option
 from howfar.errors import UsageError
@@ -27,6 +28,7 @@ from howfar.store.run_file import read_run
 @click.option("--md", is_flag=True, help="Markdown on stdout.")
 @click.option("--csv", is_flag=True, help="CSV on stdout, one line an arm.")
 @click.option("--json", "json_", is_flag=True, help="JSON on stdout; its schema is schema/report.json.")
+@details_option
 @no_colour_option
 def report(run: Path, html: str | None, md: bool, csv: bool, json_: bool, no_colour: bool) -> int:
     """Show the run in the file RUN, finished or not; also while it is being measured."""

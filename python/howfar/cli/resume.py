@@ -11,6 +11,7 @@ import click
 from howfar.cli import ground, pages
 from howfar.cli.finish import MORE_TIME, finish, more_command
 from howfar.cli.observe import observer
+from howfar.cli.pages import details_option
 from howfar.cli.screen import no_colour_option
 from howfar.cli.words import STOPPED
 from howfar.errors import SandboxForbidden, UsageError
@@ -36,6 +37,7 @@ _GO_ON = (None, StopReason.INTERRUPTED)
 @click.option("--target", metavar="SHARE", help="Stop when every interval is this narrow, like 3%; replaces the run's.")
 @click.option("--confirm", is_flag=True, help="Change each named limit and see if throughput moves as said.")
 @click.option("--html", type=click.Path(path_type=Path), help="The HTML page; beside the run file by default.")
+@details_option
 @no_colour_option
 def resume(
     run: Path, time_budget: str | None, target: str | None, confirm: bool, html: Path | None, no_colour: bool

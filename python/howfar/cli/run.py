@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from howfar.cli.pages import details_option
 from howfar.cli.screen import no_colour_option
 from howfar.errors import SandboxForbidden, UsageError
 from howfar.plan.cells import cells
@@ -48,6 +49,7 @@ _OVERRIDES = {
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), metavar="N", help="Repeat the random order of another run.")
 @click.option("--out", type=click.Path(path_type=Path), help="The run file; a new one here by default.")
 @click.option("--html", type=click.Path(path_type=Path), help="The HTML page; beside the run file by default.")
+@details_option
 @no_colour_option
 def run(
     plan: str, quick: bool, seed: int | None, out: Path | None, html: Path | None, no_colour: bool, **asked: Any

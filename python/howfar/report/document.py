@@ -6,7 +6,7 @@ ask which experiment made them. Text in blocks is plain: each renderer escapes a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,10 +56,11 @@ class Answer:
 
 @dataclass(frozen=True)
 class Cell:
-    """One field of a table: a figure, and a second line such as its interval."""
+    """One field of a table: a figure, and a second line such as its interval. `share` of 1 is shaded in full where a renderer can."""
 
     text: str
     below: str = ""
+    share: float | None = None
 
 
 @dataclass(frozen=True)
@@ -74,13 +75,15 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table; the first column names the row. Notes are sentences below it. `main`: the table that carries the answer."""
+    """A table; the first column names the row. Notes are sentences below it. `main`: the table that carries the answer. `stack`: on a
+    phone each row becomes a card."""
 
     title: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
     main: bool = False
+    stack: bool = False
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Details:
-    """What the first screen leaves out: the terminal prints it with `--details`. On a page it is folded unless `open`."""
+    """What the first screen leaves out: the terminal prints it with `--details`. In HTML it is folded unless `open`."""
 
     title: str
     blocks: tuple[Block, ...]
@@ -154,3 +157,26 @@ def single(*heads: str) -> tuple[Column, ...]:
 def plain(*texts: str) -> tuple[Cell, ...]:
     """A row of fields of one line."""
     return tuple(Cell(text) for text in texts)
+
+
+def numbered(blocks: Sequence[Block]) -> Iterator[tuple[int, Block]]:
+    """Each block with the number that a piece of advice has among the advice of these blocks; 0 for every other block."""
+    count = 0
+    for block in blocks:
+        count += isinstance(block, Advice)
+        yield (count if isinstance(block, Advice) else 0), block
+
+
+def without_empty(blocks: Sequence[Block], shows: Callable[[Block], bool]) -> list[Block]:
+    """The blocks that a renderer shows, without headings and details that nothing is left of."""
+    kept: list[Block] = []
+    for block in blocks:
+        if isinstance(block, Details) and shows(block):
+            inner = without_empty(block.blocks, shows)
+            if inner:
+                kept.append(Details(block.title, tuple(inner), block.open))
+        elif isinstance(block, Heading) or (shows(block) and not isinstance(block, Details)):
+            if isinstance(block, Heading) and kept and isinstance(kept[-1], Heading):
+                kept.pop()
+            kept.append(block)
+    return kept[:-1] if kept and isinstance(kept[-1], Heading) else kept

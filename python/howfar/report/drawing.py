@@ -92,13 +92,18 @@ def _slim(svg: str) -> str:
     return svg
 
 
-def draw(make: Maker, summary: Summary, title: str, name: str) -> str:
-    """Both drawings of one chart; empty where there is nothing to draw. `name` is unique on the page."""
+def svg(make: Callable[[int], Any], title: str, name: str) -> str:
+    """Both drawings of one chart; empty where there is nothing to draw. `name` is unique in the document."""
     drawings = []
     for kind, width in (("wide", WIDE), ("narrow", NARROW)):
-        chart = make(summary, width)
+        chart = make(width)
         if chart is None:
             return ""
-        svg = vl_convert.vegalite_to_svg(_configured(chart, width), vl_version=VEGA_LITE)
-        drawings.append(_accessible(svg, title, kind, name))
+        drawn = vl_convert.vegalite_to_svg(_configured(chart, width), vl_version=VEGA_LITE)
+        drawings.append(_accessible(drawn, title, kind, name))
     return "".join(drawings)
+
+
+def draw(make: Maker, summary: Summary, title: str, name: str) -> str:
+    """The same for a chart that is drawn from a summary."""
+    return svg(lambda width: make(summary, width), title, name)

@@ -1,32 +1,43 @@
-"""The report in a terminal: the answer, one table, what it rests on, what to do, and how to repeat it. Pure: text from a summary."""
+"""The document in a terminal: the first screen, and with `details` all of it except charts. Pure: text from a document."""
 
 from __future__ import annotations
 
 import re
-import textwrap
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
-from howfar.analysis.summary import Summary
-from howfar.experiments.page.report.text import parts as page_parts
-from howfar.experiments.replication.report.text import parts as replication_parts
-from howfar.report import tables
-from howfar.report.columns import Column, Line, columns
-from howfar.report.figures import cpu_note, has_own_tables, noise_line, published_sources, shown_cells, void_line
-from howfar.report.grid import is_grid
-from howfar.report.layout import lay_out, plain
-from howfar.report.limit_words import groups, letter
-from howfar.report.setup import head_line
-from howfar.report.warnings import warning_lines
+from howfar.report.document import (
+    Advice,
+    Answer,
+    Block,
+    Bullets,
+    Chart,
+    Code,
+    Details,
+    Document,
+    Facts,
+    Heading,
+    Table,
+    Text,
+    Warnings,
+    numbered,
+    without_empty,
+)
+from howfar.report.layout import lay_out, wrap
 
 NARROWEST = 40
-"""Below this nothing sensible can be laid out; lines are then longer than asked."""
+"""Below this nothing sensible can be laid out; lines are then longer than the terminal."""
 
 WIDEST = 132
-"""Prose and table are not stretched beyond this."""
+"""Prose and tables are not stretched beyond this."""
 
 _ASCII = {"µ": "u", "±": "+/-", "×": "x", "–": "-", "—": "-", "…": "...", "≥": ">=", "≤": "<=", "−": "-"}
 
 _BOLD, _DIM, _YELLOW, _END = "\x1b[1m", "\x1b[2m", "\x1b[33m", "\x1b[0m"
+
+_WHOLE = re.compile(r"\[[^\]]*\]|\d %|(?:[≥≤]|[<>]=) \d")
+"""Stays on one line: an interval, a number with its sign."""
 
 
 def to_ascii(text: str) -> str:
@@ -36,117 +47,124 @@ def to_ascii(text: str) -> str:
     return text.encode("ascii", "replace").decode("ascii")
 
 
-def render(summary: Summary, width: int = 80, colour: bool = False, unicode: bool = True) -> str:
-    """The whole report, lines of at most `width` characters (at least 40), ending in a newline."""
-    return _Page(max(NARROWEST, min(width, WIDEST)), colour, unicode).render(summary)
+def render(
+    document: Document, width: int = 80, colour: bool = False, unicode: bool = True, details: bool = False
+) -> str:
+    """Lines of at most `width` characters (at least 40), ending in a newline."""
+    return _Screen(max(NARROWEST, min(width, WIDEST)), colour, unicode, details).render(document)
 
 
-class _Page:
-    def __init__(self, width: int, colour: bool, unicode: bool) -> None:
-        self.width, self.colour, self.unicode = width, colour, unicode
+class _Screen:
+    def __init__(self, width: int, colour: bool, unicode: bool, details: bool) -> None:
+        self.width, self.colour, self.unicode, self.details = width, colour, unicode, details
 
-    def render(self, summary: Summary) -> str:
-        parts = [
-            self._paint(self._wrap(summary.verdict), _BOLD),
-            self._paint(self._wrap(f"{head_line(summary)}."), _DIM),
-            *self._findings(summary),
-            self._wrap(noise_line(summary)),
-            [] if is_grid(summary) or has_own_tables(summary) else self._wrap(cpu_note(summary)),
-            self._published(summary),
-            self._warnings(summary),
-            self._advice(summary),
-            self._wrap(void_line(summary)),
-            self._repeat(summary),
-        ]
-        return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+    def render(self, document: Document) -> str:
+        parts = self._parts(without_empty(document.blocks, self._shows))
+        left_out = [block.title for block in document.blocks if isinstance(block, Details)]
+        if left_out and not self.details:
+            parts.append(self._dimmed(self._wrap(f"More with --details: {'; '.join(left_out)}. Charts: --html.")))
+        text = ""
+        for part in parts:
+            text += "\n".join(part) + "\n\n"
+        return text.rstrip("\n") + "\n"
 
-    def _findings(self, summary: Summary) -> list[list[str]]:
-        if parts := replication_parts(summary) or page_parts(summary):
-            return [self._wrap(part) if isinstance(part, str) else self._plain(part) for part in parts]
-        return self._grid(summary) if is_grid(summary) else [self.table(summary), self._confirmations(summary)]
+    def _shows(self, block: Block) -> bool:
+        return not isinstance(block, Chart) and (self.details or not isinstance(block, Details))
 
-    def table(self, summary: Summary) -> list[str]:
-        if not shown_cells(summary):
+    def _parts(self, blocks: list[Block]) -> list[list[str]]:
+        """Paragraphs. A heading and the block below it are one; so are pieces of advice that follow each other."""
+        parts: list[list[str]] = []
+        joined = False
+        before: Block | None = None
+        for number, block in numbered(blocks):
+            lines = self._lines(block, number)
+            joined = isinstance(before, Heading) or (isinstance(before, Advice) and isinstance(block, Advice))
+            if joined and parts:
+                parts[-1] += lines
+            elif isinstance(block, Details):
+                parts += [self._paint([self._text(block.title).upper()], _BOLD), *self._parts(list(block.blocks))]
+            elif lines:
+                parts.append(lines)
+            before = block
+        return parts
+
+    def _lines(self, block: Block, number: int) -> list[str]:
+        match block:
+            case Heading(text):
+                return self._paint(self._wrap(text), _BOLD)
+            case Text(text, quiet):
+                return self._dimmed(self._wrap(text)) if quiet else self._wrap(text)
+            case Bullets(lines):
+                return [text for line in lines for text in self._wrap(line, first="- ", rest="  ")]
+            case Answer(text):
+                return self._paint(self._wrap(text), _BOLD)
+            case Table():
+                return self._table(block)
+            case Warnings(lines):
+                found = [text for line in lines for text in self._wrap(line, first="! ", rest="  ")]
+                return self._paint(["Read with care"], _YELLOW) + found if found else []
+            case Advice():
+                return self._advice(block, number)
+            case Facts(values):
+                return self._facts(values)
+            case Code(lines):
+                return [f"  {self._text(line)}" for line in lines]
+            case _:
+                return []
+
+    def _table(self, table: Table) -> list[str]:
+        if not table.rows:
             return []
-        lines = lay_out([self._column(column) for column in columns(summary)], self.width)
-        return self._paint(lines[:1], _BOLD) + lines[1:]
+        title = self._paint(self._wrap(table.title), _BOLD) if table.title else []
+        lines = lay_out(table if self.unicode else _in_ascii(table), self.width, brief=not self.details)
+        notes = [line for note in table.notes for line in self._dimmed(self._wrap(note))]
+        return [*title, *lines, *notes]
 
-    def _grid(self, summary: Summary) -> list[list[str]]:
-        """Of a plan with several factors: the grid, its limits, and what was found about each factor."""
-        found = (tables.predictions(summary), tables.compression(summary), tables.encryption(summary))
-        says = self._wrap(summary.scaling.says) if summary.scaling else []
-        parts = [self._plain(tables.throughput(summary)), self._limits(summary), says]
-        return [*parts, *(self._plain(table) for table in found if table), self._confirmations(summary)]
+    def _advice(self, advice: Advice, number: int) -> list[str]:
+        lines = self._wrap(advice.action, first=f"{number}. ", rest="   ")
+        lines += self._dimmed(self._wrap(advice.because, first="   ", rest="   "))
+        return lines + [f"     {self._text(line)}" for line in advice.lines]
 
-    def _limits(self, summary: Summary) -> list[str]:
-        found = groups(summary)
-        if not found:
-            return []
-        lines = self._paint(["What limits each cell"], _BOLD)
-        for group in found:
-            sure = "" if group.limit.confidence == "high" else f" ({group.limit.confidence} confidence)"
-            text = f"{group.where}: {group.limit.says}{sure}."
-            lines += self._wrap(text, first=f"{letter(group.limit)} ", rest="  ")
+    def _facts(self, values: Mapping[str, Any], depth: int = 0) -> list[str]:
+        indent = "  " * depth
+        lines: list[str] = []
+        for key, value in values.items():
+            name = key.replace("_", " ")
+            if isinstance(value, Mapping) and value:
+                lines += [f"{indent}{name}:", *self._facts(value, depth + 1)]
+            else:
+                lines += self._wrap(f"{name}: {fact_text(key, value)}", first=indent, rest=f"{indent}  ")
         return lines
-
-    def _confirmations(self, summary: Summary) -> list[str]:
-        lines = [
-            text for line in tables.confirmation_lines(summary) for text in self._wrap(line, first="- ", rest="  ")
-        ]
-        return self._paint(["The limits, put to the test"], _BOLD) + lines if lines else []
-
-    def _plain(self, table: tables.Table) -> list[str]:
-        head = [(self._text(upper), self._text(lower)) for upper, lower in table.head]
-        rows = [[self._text(cell) for cell in row] for row in table.rows]
-        lines = self._paint([self._text(table.title)], _BOLD) + plain(head, rows, self.width)
-        return lines + [line for note in table.notes for line in self._wrap(note)]
-
-    def _column(self, column: Column) -> Column:
-        if self.unicode:
-            return column
-
-        def pair(texts: tuple[str, str]) -> tuple[str, str]:
-            return to_ascii(texts[0]), to_ascii(texts[1])
-
-        cells = tuple(pair(cell) for cell in column.cells)
-        lines = tuple(Line(to_ascii(line.label), tuple(map(to_ascii, line.texts))) for line in column.lines)
-        return replace(column, head=pair(column.head), cells=cells, lines=lines)
-
-    def _published(self, summary: Summary) -> list[str]:
-        lines = (f"Published elsewhere: {text}. Not our measurement." for text in published_sources(summary))
-        return [text for line in lines for text in self._wrap(line)]
-
-    def _warnings(self, summary: Summary) -> list[str]:
-        found = warning_lines(summary)
-        if not found:
-            return []
-        lines = [text for line in found for text in self._wrap(line, first="! ", rest="  ")]
-        return self._paint(["Read with care"], _YELLOW) + lines
-
-    def _advice(self, summary: Summary) -> list[str]:
-        if not summary.advice:
-            return []
-        lines = self._paint(["What to do"], _BOLD)
-        for position, advice in enumerate(summary.advice, 1):
-            lines += self._wrap(advice.action, first=f"{position}. ", rest="   ")
-            lines += self._paint(self._wrap(advice.because, first="   ", rest="   "), _DIM)
-            lines += [f"     {self._text(line)}" for line in advice.lines]
-        return lines
-
-    def _repeat(self, summary: Summary) -> list[str]:
-        command = f"  {self._text(summary.command)}"
-        return ["To repeat:", command]
 
     def _text(self, text: str) -> str:
         return text if self.unicode else to_ascii(text)
 
     def _wrap(self, text: str, first: str = "", rest: str = "") -> list[str]:
-        # textwrap breaks at ASCII white space only: an interval stays in one piece.
-        whole = re.sub(
-            r"\[[^\]]*\]|\d %|(?:[≥≤]|[<>]=) \d", lambda match: match[0].replace(" ", "\u00a0"), self._text(text)
-        )
-        lines = textwrap.wrap(whole, self.width, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
-        return [line.replace("\u00a0", " ") for line in lines]
+        whole = _WHOLE.sub(lambda match: match[0].replace(" ", "\u00a0"), self._text(text))
+        return [line.replace("\u00a0", " ") for line in wrap(whole, self.width, first, rest)]
 
     def _paint(self, lines: list[str], style: str) -> list[str]:
         return [f"{style}{line}{_END}" for line in lines] if self.colour else lines
+
+    def _dimmed(self, lines: list[str]) -> list[str]:
+        return self._paint(lines, _DIM)
+
+
+def _in_ascii(table: Table) -> Table:
+    columns = tuple(replace(each, head=to_ascii(each.head), lower=to_ascii(each.lower)) for each in table.columns)
+    rows = tuple(
+        tuple(replace(each, text=to_ascii(each.text), below=to_ascii(each.below)) for each in row) for row in table.rows
+    )
+    return replace(table, columns=columns, rows=rows)
+
+
+def fact_text(key: str, value: object) -> str:
+    """One fact as text; None reads "unknown"."""
+    if value is None:
+        # A receipt says null for "off" as well as for "cannot be determined"; only these are known to mean off.
+        return "off" if key in ("tls_version", "tls_cipher", "compression") else "unknown"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple) and not any(isinstance(item, Mapping | list) for item in value):
+        return ", ".join(str(item) for item in value)
+    return str(value)

@@ -1,0 +1,19 @@
+"""All experiments, one line each. The first that applies to a run writes its report; the last applies to every run."""
+
+from __future__ import annotations
+
+from howfar.analysis.summary import Summary
+from howfar.experiments.experiment import Experiment
+from howfar.report.document import Document
+
+EXPERIMENTS: tuple[Experiment, ...] = ()
+
+
+def experiment_of(summary: Summary) -> Experiment | None:
+    return next((each for each in EXPERIMENTS if each.applies(summary)), None)
+
+
+def document(summary: Summary) -> Document | None:
+    """The report of a run. None: its experiment makes no document yet."""
+    found = experiment_of(summary)
+    return found.document(summary) if found else None

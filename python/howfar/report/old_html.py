@@ -1,0 +1,69 @@
+"""The report as one HTML file for screen (light, dark, phone) and paper. It fetches nothing; its only script is that of the what-if
+sliders, where there are any. Start at `render`."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+from howfar.analysis.summary import Summary
+from howfar.experiments.page.report import page as webpage_page
+from howfar.experiments.replication.report import page as replication_page
+from howfar.report import figures, gallery, grid_page, palette, sections, what_if_section
+from howfar.report.fragments import text
+from howfar.report.grid import is_grid
+
+
+def render(summary: Summary) -> str:
+    """The whole page, UTF-8. The answer comes first; each chart has its figures as a table."""
+    body = _body(summary)
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_policy(summary)}">'
+        f"<title>howfar: {text(summary.plan)}</title><style>{_style()}</style></head>\n"
+        f"<body><main>{body}</main></body></html>\n"
+    )
+
+
+def _body(summary: Summary) -> str:
+    if summary.replication:
+        return replication_page.body(summary)
+    if summary.pages:
+        return webpage_page.body(summary)
+    return grid_page.body(summary) if is_grid(summary) else _paths(summary)
+
+
+def _paths(summary: Summary) -> str:
+    """A handful of arms: a card and a row for each."""
+    return "".join(
+        (
+            sections.answer(summary),
+            sections.warnings(summary),
+            sections.advice(summary),
+            sections.main_table(summary),
+            grid_page.confirmations(summary),
+            gallery.ratio_plot(summary),
+            gallery.time_plot(summary),
+            gallery.latency_plot(summary),
+            gallery.cpu_plot(summary),
+            gallery.throughput_plot(summary),
+            sections.method(summary),
+            sections.receipts(summary),
+            sections.footer(summary),
+        )
+    )
+
+
+def _policy(summary: Summary) -> str:
+    """Nothing is loaded from anywhere; the one script of the page is known by its hash."""
+    script = (
+        f"; script-src '{what_if_section.script_hash()}'"
+        if summary.what_if and not figures.has_own_tables(summary)
+        else ""
+    )
+    return f"default-src 'none'; style-src 'unsafe-inline'{script}; base-uri 'none'; form-action 'none'"
+
+
+def _style() -> str:
+    css = (files("howfar.report") / "style.css").read_text("utf-8")
+    return f"{css}\n@media screen and (prefers-color-scheme: dark) {{\n{palette.dark_rules()}\n}}\n"

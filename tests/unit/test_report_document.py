@@ -1,0 +1,121 @@
+"""Every renderer lays out every kind of block, and knows no experiment."""
+
+from __future__ import annotations
+
+import csv as csv_module
+import io
+from typing import Any
+
+import altair as alt
+import pytest
+
+from howfar.report import csv, html, markdown, terminal
+from howfar.report.charts import values
+from howfar.report.document import (
+    Advice,
+    Answer,
+    Block,
+    Bullets,
+    Card,
+    Cell,
+    Chart,
+    Code,
+    Column,
+    Details,
+    Document,
+    Facts,
+    Heading,
+    Table,
+    Text,
+    Warnings,
+    plain,
+    single,
+)
+from howfar.report.layout import lay_out
+
+MAIN = Table(
+    "Figures",
+    (Column("path", left=True), Column("queries/s", "95 % interval"), Column("p95", "ms", optional=True)),
+    (
+        (Cell("socket"), Cell("10,000", "± 50"), Cell("1.25")),
+        (Cell("a & <b> | c"), Cell("8,000", "[7,900, 8,100]", share=0.8), Cell("1.75")),
+    ),
+    ("A note with ≥ 3 %.",),
+    main=True,
+)
+
+
+def bar(width: int) -> Any:
+    return alt.Chart(values([{"x": 1, "y": 2}])).mark_point().encode(x="x:Q", y="y:Q").properties(width=width)
+
+
+def sample() -> Document:
+    blocks: tuple[Block, ...] = (
+        Answer("The socket is <faster> by 25 %.", (Card("socket", "1.25", "of tcp", ("[1.2, 1.3]",)),)),
+        Warnings(("busy machine",)),
+        MAIN,
+        Heading("What to do"),
+        Advice("First.", "Because of 3 %.", ("key = value",)),
+        Advice("Second.", "Because."),
+        Heading("Only a chart follows"),
+        Chart("one", "A chart", "How to read it.", bar, Table("", single("x", "y"), (plain("1", "2"),))),
+        Heading("Text"),
+        Text("A quiet paragraph.", quiet=True),
+        Details("Receipts", (Facts({"tls_version": None, "peer": {"port": 3306, "ok": True}}),)),
+        Details("More", (Bullets(("one", "two")), Code(("howfar run paths",)))),
+    )
+    return Document("howfar: sample", blocks, ({"arm": "a", "qps": 1}, {"arm": "b", "extra": "x"}))
+
+
+def test_terminal_prints_the_first_screen_and_names_the_rest() -> None:
+    text = terminal.render(sample(), 80)
+    assert "1. First.\n   Because of 3 %.\n     key = value\n2. Second." in text
+    assert "chart" not in text.replace("Charts: --html", "")
+    assert "howfar run paths" not in text
+    assert "More with --details: Receipts; More." in text
+
+
+def test_terminal_prints_all_with_details() -> None:
+    text = terminal.render(sample(), 80, details=True)
+    assert "tls version: off" in text and "  ok: yes" in text and "- two" in text
+    assert "More with" not in text
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 132])
+@pytest.mark.parametrize("unicode", [True, False])
+def test_terminal_keeps_to_its_width(width: int, unicode: bool) -> None:
+    lines = terminal.render(sample(), width, unicode=unicode, details=True).splitlines()
+    assert max(map(len, lines)) <= width
+    assert unicode or "\n".join(lines).isascii()
+
+
+def test_optional_columns_go_first_and_only_from_the_first_screen() -> None:
+    width = max(map(len, lay_out(MAIN, 200))) - 1
+    assert "p95" not in "\n".join(lay_out(MAIN, width, brief=True))
+    assert "1.75" in "\n".join(lay_out(MAIN, width))
+
+
+def test_sentences_are_wrapped_below_the_name_of_their_row() -> None:
+    said = "a sentence that is far too long for any column of a table, and so is wrapped"
+    lines = lay_out(Table("", single("cell", "limit", "evidence"), (plain("tcp", "server CPU", said),)), 60)
+    assert lines[0] == "tcp: limit server CPU"
+    assert " ".join(line.strip() for line in lines[1:]) == f"evidence {said}"
+
+
+def test_html_escapes_what_comes_from_data_and_has_no_script() -> None:
+    page = html.render(sample())
+    assert "a &amp; &lt;b&gt; | c" in page and "&lt;faster&gt;" in page
+    assert "<script" not in page and "default-src 'none'" in page
+    assert page.count("<svg") == 2 and 'data-label="queries/s 95 % interval"' in page
+    assert "--share:80%" in page and page.count('<ol class="advice">') == 1
+
+
+def test_markdown_has_every_table_and_no_receipt() -> None:
+    text = markdown.render(sample())
+    assert "| a & <b> \\| c | 8,000 [7,900, 8,100] | 1.75 |" in text
+    assert "Receipts" not in text and "Only a chart" not in text and "## More\n\n- one\n- two" in text
+
+
+def test_csv_has_every_key_of_every_record() -> None:
+    rows = list(csv_module.DictReader(io.StringIO(csv.render(sample()))))
+    assert rows == [{"arm": "a", "qps": "1", "extra": ""}, {"arm": "b", "qps": "", "extra": "x"}]
