@@ -23,7 +23,7 @@ from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
 from howfar.lab.link import LinkAsked
 from howfar.lab.link.asked import WayAsked
 from howfar.lab.stage import Laboratory
-from howfar.plan.types import Baseline, Factors, Plan, Timing
+from howfar.plan.types import Plan, Timing, baseline_model, factors_model
 from howfar.plan.workload import Data, Workload
 from howfar.runner.schedule import Place
 from howfar.runner.trial import Instruments, run_trial
@@ -52,8 +52,8 @@ def _plan(case: Mapping[str, Any], request: LabRequest) -> Plan:
         question="Which resource is the limit?",
         workload=Workload(**case.get("workload", {})),
         data=Data(**{"tables": request.tables, "table_size": request.table_size, **case.get("data", {})}),
-        factors=Factors(path=factors["path"], threads=factors["threads"]),
-        baseline=Baseline(path=factors["path"]),
+        factors=factors_model().model_validate({"path": factors["path"], "threads": factors["threads"]}),
+        baseline=baseline_model().model_validate({"path": factors["path"]}),
         timing=Timing(warmup="500ms", measure=case.get("measure", "1500ms")),
     )
 

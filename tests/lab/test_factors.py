@@ -11,8 +11,8 @@ from howfar.errors import HowfarError
 from howfar.lab.servers import Tables
 from howfar.lab.servers.contents import find_rows, row_chunk
 from howfar.lab.servers.kinds import find_server
+from howfar.plan.factors import Content
 from howfar.plan.sessions import session_asked
-from howfar.plan.types import Content
 from howfar.store.records import Run, StopReason, Trial, TrialStatus
 from howfar.store.run_file import read_run
 from tests.lab.howfar_runs import came_through, run_howfar

@@ -260,7 +260,7 @@ with open_laboratory(LabRequest(tables=1, table_size=1000, paths=("remote",))) a
             return connection
         stage.serving.running._connect = cut
         try:
-            stage.serving.running.session_view(stage.main.way.connection, laboratory.client_host)
+            stage.serving.running.session_view(stage.main.endpoint.connection, laboratory.client_host)
         except LabError as error:
             print(error)
     sql_server._VIEW_TIMEOUT_S = patience_s

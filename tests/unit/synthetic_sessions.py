@@ -34,7 +34,7 @@ from howfar.analysis.findings import (
     ThreadsPoint,
 )
 from howfar.analysis.summary import CellSummary, Summary
-from howfar.plan.types import tls_words
+from howfar.plan.factors import tls_label
 from howfar.store.records import ArmRole
 
 # ---------------------------------------------------------------- compression
@@ -220,7 +220,7 @@ def _churned(ratio: float, threads: int) -> EncryptionTried:
 def _encryption_row(version: str) -> EncryptionRow:
     keep, churn = VERSIONS[version]
     return EncryptionRow(
-        version=tls_words(version),
+        version=tls_label(version),
         connect_us=1480.0,
         connect_turns=2.0 if version == "1.2" else 1.0,
         byte_ns=2.1,

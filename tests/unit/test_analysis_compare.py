@@ -10,7 +10,7 @@ from tests.unit.synthetic_run import PATHS, PathModel, synthetic_run
 
 from howfar.analysis.compare import compare
 from howfar.cli.compare import _table
-from howfar.plan.types import ORDINARY
+from howfar.plan.factors import ORDINARY
 from howfar.store.records import ArmRole, Run
 
 

@@ -17,12 +17,12 @@ from howfar.errors import LabError, PlanError
 from howfar.lab import beside, fill, staged
 from howfar.lab.beside import Beside, of_store
 from howfar.lab.hosts import Host
-from howfar.lab.paths import find_path
 from howfar.lab.reached import SERVICES, Reached, ServerProof
 from howfar.lab.servers import Ground
 from howfar.lab.servers.kinds import KINDS
 from howfar.lab.stage import LoadFacts, Obtained, ServicePlace
 from howfar.lab.staged import LabStage
+from howfar.paths import find_path
 from howfar.plan.sessions import SessionAsked
 
 

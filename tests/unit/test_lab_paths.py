@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from howfar.engine.messages import TcpTarget, UnixTarget
 from howfar.errors import PlanError
-from howfar.lab.paths import Way, find_path, path_names, session_violations, view_receipt, view_violations
+from howfar.lab.session_receipt import session_violations, view_receipt, view_violations
+from howfar.paths import PATHS, Endpoint, find_path, path_names
 from howfar.plan.sessions import SessionAsked
 
-_SOCKET = Way(UnixTarget(path="/w/s.sock"), {"socket": "/w/s.sock"}, (), 77, "localhost", {})
-_REMOTE = Way(TcpTarget(host="10.77.0.2", port=3306), {}, (), None, "10.77.0.1", {})
+_SOCKET = Endpoint(socket="/w/s.sock", peer_pid=77)
+_REMOTE = Endpoint(host="10.77.0.2", port=3306, seen_from="10.77.0.1", server_port=3306)
 _PLAIN = {"tls_version": None, "compression": None}
 _GOOD_SOCKET = {**_PLAIN, "address_family": "unix", "peer_address": "/w/s.sock", "peer_pid": 77}
 _GOOD_REMOTE = {**_PLAIN, "address_family": "inet", "peer_address": "10.77.0.2:3306", "peer_pid": None}
@@ -24,7 +24,7 @@ def test_the_session_of_the_path_is_accepted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("way", "good", "change"),
+    ("endpoint", "good", "change"),
     [
         (_SOCKET, _GOOD_SOCKET, {"address_family": "inet"}),
         (_SOCKET, _GOOD_SOCKET, {"peer_pid": 78}),
@@ -36,8 +36,8 @@ def test_the_session_of_the_path_is_accepted() -> None:
         (_REMOTE, _GOOD_REMOTE, {"address_family": "unix"}),
     ],
 )
-def test_any_other_session_is_a_violation(way: Way, good: dict[str, Any], change: dict[str, Any]) -> None:
-    assert len(session_violations(way, {**good, **change}, SessionAsked())) == 1
+def test_any_other_session_is_a_violation(endpoint: Endpoint, good: dict[str, Any], change: dict[str, Any]) -> None:
+    assert len(session_violations(endpoint, {**good, **change}, SessionAsked())) == 1
 
 
 def test_a_session_is_what_the_cell_asks_for() -> None:
@@ -67,13 +67,13 @@ def test_the_servers_own_view_is_compared_too() -> None:
 
 def test_paths_are_found_by_name() -> None:
     assert path_names() == ("socket", "tcp", "remote", "forwarded-socket")
-    assert all(name == find_path(name).NAME for name in path_names())
+    assert all(name == find_path(name).name for name in path_names())
     with pytest.raises(PlanError):
         find_path("pigeon")
 
 
 def test_only_the_forwarded_server_has_no_network_and_only_remote_clients_cross_the_link() -> None:
-    facts = {name: (find_path(name).NETWORKING, find_path(name).LINK, find_path(name).LOCAL) for name in path_names()}
+    facts = {path.name: (path.networking, path.crosses_link, path.machines == 1) for path in PATHS.values()}
     assert facts == {
         "socket": (True, False, True),
         "tcp": (True, False, True),

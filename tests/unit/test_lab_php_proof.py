@@ -80,8 +80,8 @@ class MadePages:
 
 def reached(server: MadeServer) -> Reached:
     started = SimpleNamespace(user="u")
-    way = SimpleNamespace(seen_from="localhost")
-    return cast(Reached, SimpleNamespace(name="mysql", running=server, started=started, way=way))
+    endpoint = SimpleNamespace(seen_from="localhost")
+    return cast(Reached, SimpleNamespace(name="mysql", running=server, started=started, endpoint=endpoint))
 
 
 def proven(**changes: Any) -> PageProof:

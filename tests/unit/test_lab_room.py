@@ -12,7 +12,7 @@ from howfar.lab.servers.contents import find_rows
 from howfar.lab.servers.program import Program
 from howfar.lab.servers.sql_server import ready_timeout_s
 from howfar.lab.servers.sql_store import LOADED, template_name
-from howfar.plan.types import Content
+from howfar.plan.factors import Content
 from howfar.plan.workload import Data
 
 GIB = 2**30

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from howfar.lab.servers.contents import CHUNK_ROWS, find_rows, row_chunk, row_chunks
-from howfar.plan.types import Content
+from howfar.plan.factors import Content
 
 DIGITS = find_rows("digits")
 

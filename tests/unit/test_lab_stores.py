@@ -14,7 +14,6 @@ from tests.unit.test_lab_paths import _GOOD_REMOTE, _REMOTE
 
 from howfar.errors import LabError, PlanError, ServerCrashed, ServerMissing
 from howfar.lab.hosts import Host
-from howfar.lab.paths import session_violations
 from howfar.lab.servers import CertificatePaths, Ground
 from howfar.lab.servers.doors import Door, door_violations
 from howfar.lab.servers.key_value_server import _turned_away
@@ -23,6 +22,7 @@ from howfar.lab.servers.memcached import MemcachedDialect
 from howfar.lab.servers.program import identify, kind_of, version_of
 from howfar.lab.servers.redis import RedisDialect, ask
 from howfar.lab.servers.store_dialect import StoreSettings
+from howfar.lab.session_receipt import session_violations
 from howfar.plan.sessions import SessionAsked
 
 TLS = CertificatePaths(Path("/c/ca"), Path("/c/cert"), Path("/c/key"))

@@ -125,7 +125,7 @@ BAD = [
     (
         'path = ["socket", "tcp"]',
         'path = ["socket", "pigeon"]',
-        "8: factors.path = 'pigeon': Input should be 'socket', 'tcp'",
+        "8: factors.path = 'pigeon': no path is called 'pigeon'; known: socket, tcp",
     ),
     ('path = ["socket", "tcp"]', 'path = ["tcp", "tcp"]', "8: factors.path = ['tcp', 'tcp']: 'tcp' is there twice"),
     ('path = ["socket", "tcp"]', "path = []", "8: factors.path = []: an empty list"),

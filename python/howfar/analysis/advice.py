@@ -19,7 +19,7 @@ from howfar.analysis.summary import Advice, Asked, CellSummary, Warning
 from howfar.analysis.trials import TrialTable, path_cpu_us, qps
 from howfar.analysis.workload_line import ONE, asked
 from howfar.bottleneck.cycle import LINK_QUEUE, ROUND_TRIPS, WIRE, part_us
-from howfar.plan.types import breaks
+from howfar.plan.factors import breaks
 from howfar.stats.intervals import (
     RatioJudgement,
     Resolution,

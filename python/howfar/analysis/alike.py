@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from howfar.plan.types import ORDINARY
+from howfar.plan.factors import ORDINARY
 from howfar.store.records import FactorValue
 
 T = TypeVar("T")

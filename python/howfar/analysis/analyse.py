@@ -60,7 +60,7 @@ from howfar.experiments.replication.arms import server_kind
 from howfar.experiments.replication.trade import ReplicationFindings, replication_findings, replication_verdict
 from howfar.model.facts import arm_facts
 from howfar.model.page import what_if
-from howfar.plan.types import breaks
+from howfar.plan.factors import breaks
 from howfar.stats import histograms
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import (

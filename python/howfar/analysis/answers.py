@@ -14,7 +14,7 @@ from howfar.analysis.findings import NOT_THE_PATH, Limit, Resource
 from howfar.analysis.summary import CellSummary
 from howfar.analysis.trials import TrialTable, qps
 from howfar.bottleneck.cycle import largest
-from howfar.plan.types import ORDINARY, tls_words
+from howfar.plan.factors import ORDINARY, tls_label
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import Resolution, interval_text, judge_ratio, resolve
 from howfar.store.records import ArmRole, FactorValue
@@ -311,11 +311,11 @@ def _of_version(version: str, found: Sequence[Estimate | None]) -> str:
     """The extremes of what is resolved, each with its own interval: between cells, which differ, and not of one figure."""
     told = sorted((ratio for ratio in found if ratio is not None), key=lambda ratio: ratio.value)
     if not told:
-        return f"no difference of {tls_words(version)} is resolved"
+        return f"no difference of {tls_label(version)} is resolved"
     ends = list(dict.fromkeys(interval_text(ratio) for ratio in (told[0], told[-1])))
     between = " between cells" if len(ends) > 1 else ""
     missing = f" ({len(found) - len(told)} of {len(found)} cells not resolved)" if len(told) < len(found) else ""
-    return f"{tls_words(version)} answers {' to '.join(ends)} of the plain session's queries{between}{missing}"
+    return f"{tls_label(version)} answers {' to '.join(ends)} of the plain session's queries{between}{missing}"
 
 
 def _busiest(cells: Sequence[CellSummary]) -> str:

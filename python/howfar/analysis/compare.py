@@ -11,9 +11,10 @@ from typing import Any
 from howfar.analysis.summary import Asked
 from howfar.analysis.trials import TrialTable, Value, path_cpu_us, qps, trial_table
 from howfar.analysis.workload_line import asked
+from howfar.plan.factors import ORDINARY
 from howfar.plan.page import Keys
 from howfar.plan.part import Part
-from howfar.plan.types import ORDINARY, Factors, Timing
+from howfar.plan.types import Timing, factors_model
 from howfar.plan.workload import Data, Workload
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import excludes_one, welch_ratio
@@ -173,7 +174,6 @@ def _plan_keys(before: Run, after: Run) -> list[tuple[str, str]]:
 
 
 _TABLES: dict[str, type[Part]] = {
-    "factors": Factors,
     "workload": Workload,
     "data": Data,
     "timing": Timing,
@@ -187,7 +187,8 @@ def _plan_table(run: Run, table: str) -> Mapping[str, Any]:
     value = run.info.plan.get(table, {})
     if not isinstance(value, Mapping):
         return {}
-    fields = _TABLES[table].model_fields.items() if table in _TABLES else ()
+    model = factors_model() if table == "factors" else _TABLES.get(table)
+    fields = model.model_fields.items() if model else ()
     ordinary = {
         name: field.default for name, field in fields if isinstance(field.default, str | int | float | bool | tuple)
     }

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 
 from howfar.analysis.alike import alike
 from howfar.analysis.trials import TrialTable, qps, trial_table
-from howfar.plan.page import NO_PAGE
-from howfar.plan.types import breaks
+from howfar.plan.factors import NO_PAGE, breaks
 from howfar.stats.intervals import half_width, judge_ratio
 from howfar.store.records import Arm, ArmRole, Run
 

@@ -14,8 +14,9 @@ from howfar.analysis.published import PublishedSet, published_sets
 from howfar.model.facts import ArmFacts
 from howfar.model.fit import fit, settings_of
 from howfar.model.predict import onto_link, predict
-from howfar.model.series import MODELLED, Series, series
+from howfar.model.series import Series, series
 from howfar.model.what_if import SHARED_CPU, network
+from howfar.paths import is_modelled
 from howfar.store.records import Run
 from howfar.units import format_rate_bps
 
@@ -27,7 +28,7 @@ _SAME = 1e-6
 def scaling(run: Run, facts: Sequence[ArmFacts]) -> Scaling | None:
     """None: no cells of this run differ in their connections only."""
     workload = _table(run.info.plan, "workload")
-    every = [each for each in series(facts) if each.factors.get("path") in MODELLED]
+    every = [each for each in series(facts) if is_modelled(each.factors.get("path"))]
     drawn = [each for each in every if len(each.arms) > 1]
     if not drawn:
         return None

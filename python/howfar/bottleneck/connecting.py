@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import Any
 
-from howfar.plan.types import ORDINARY
+from howfar.plan.factors import ORDINARY
 from howfar.store.records import FactorValue
 
 _PLAIN_TURNS = 4

@@ -7,6 +7,7 @@ from typing import Any
 
 from howfar.analysis.facts_in import cpus_in, number_in
 from howfar.bottleneck.evidence import Setting
+from howfar.paths import crosses_link
 from howfar.store.records import Arm, RunInfo
 
 _FSYNC = ("data_fsync_ns", "512", "p50")
@@ -33,7 +34,7 @@ def setting_of(
 
 
 def _crosses(arm: Arm) -> bool:
-    return arm.factors.get("path") in ("remote", "forwarded-socket")
+    return crosses_link(arm.factors.get("path"))
 
 
 def _fsync_s(environment: Mapping[str, Any]) -> float | None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from howfar.errors import MissingError, PlanError, ServerMissing
+from howfar.plan.factors import SEMI_SYNC, Level
 from howfar.plan.fitting import Fitted, check_keys, check_rows, resumed_in_full, with_rows, without_levels
-from howfar.plan.names import Level
 from howfar.plan.sessions import session_asked
-from howfar.plan.types import SEMI_SYNC, Plan
+from howfar.plan.types import Plan
 
 
 def fit(plan: Plan) -> Fitted:

@@ -108,7 +108,7 @@ def _replicas(plan: Plan) -> ReplicasAsked | None:
 
 def _connections(plan: Plan) -> int:
     """The most at once. A server takes its time to see that a connection has gone: with one a transaction there are more."""
-    most = max(plan.factors.threads)
+    most: int = max(plan.factors.threads)
     return 2 * most if "per-transaction" in plan.factors.connect else most
 
 

@@ -25,8 +25,9 @@ from howfar.lab import sandbox
 from howfar.lab.hosts import Companion
 from howfar.lab.laboratory import PLACEMENTS, Lab, LabRequest, LabStage, open_laboratory
 from howfar.lab.network import SERVER_ADDRESS, SERVER_ADDRESS6
-from howfar.lab.paths import PathKind, find_path, path_names
 from howfar.lab.servers.kinds import STORES
+from howfar.paths import Path as NetworkPath
+from howfar.paths import find_path, path_names
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """As shells say it."""
@@ -107,7 +108,7 @@ def lab(
         with_goodput=receipt is not None,
         placement=placement,
         connections=connections,
-        paths=(path.NAME,),
+        paths=(path.name,),
         link=choice.asked,
         backend=choice.backend,
         tcp=choice.tcp,
@@ -140,23 +141,23 @@ def _beside(listed: str, server: str | None) -> tuple[str, ...]:
     return tuple(filter(None, listed.split(",")))
 
 
-def _enter_sandbox(path: PathKind) -> None:
+def _enter_sandbox(path: NetworkPath) -> None:
     """From outside it does not return, unless this machine forbids a sandbox and the path needs none."""
     if sandbox.inside():
         return
     try:
         sys.exit(sandbox.run_inside())
     except SandboxForbidden as forbidden:
-        if path.LINK:
+        if path.crosses_link:
             raise
         click.echo(f"howfar: no sandbox: {forbidden.message}", err=True)
 
 
-def _path(name: str | None, choice: LinkChoice) -> PathKind:
+def _path(name: str | None, choice: LinkChoice) -> NetworkPath:
     """As typed; else the one that passes the link, when anything was said of a link."""
     path = find_path(name or ("remote" if choice.given else "socket"))
-    if choice.given and not path.LINK:
-        raise UsageError(f"the path {path.NAME} passes no link", "Leave out --path, or say --path remote.")
+    if choice.given and not path.crosses_link:
+        raise UsageError(f"the path {path.name} passes no link", "Leave out --path, or say --path remote.")
     return path
 
 
@@ -170,22 +171,22 @@ def _check_command(command: Sequence[str]) -> None:
     sys.exit(NOT_EXECUTABLE if there else NOT_FOUND)
 
 
-def _open_stage(laboratory: Lab, path: PathKind, tls: str | None, ledger: ExitStack) -> dict[str, str]:
+def _open_stage(laboratory: Lab, path: NetworkPath, tls: str | None, ledger: ExitStack) -> dict[str, str]:
     """The variables for CMD; a server is running afterwards, if one was asked for."""
     if laboratory.store is None:
-        return {} if path.LOCAL else _server_host(laboratory)
+        return {} if path.machines == 1 else _server_host(laboratory)
     if tls and laboratory.store.kind not in STORES:
         raise UsageError(
             "--tls is for Redis and Memcached", "Leave it out; `howfar run encryption` measures the others."
         )
-    stage = ledger.enter_context(laboratory.stage({"path": path.NAME, "tls": tls or "off"}))
+    stage = ledger.enter_context(laboratory.stage({"path": path.name, "tls": tls or "off"}))
     variables = _account(laboratory, stage) if stage.user else {}
     if stage.trust is not None:
         variables["HOWFAR_CA_FILE"] = stage.trust.ca_file
     variables |= _where("HOWFAR", stage.target)
     for one in stage.beside:
-        variables |= _where(f"HOWFAR_{one.name.upper()}", one.way.target)
-    return variables if path.LOCAL or path.SOCKET else {**_server_host(laboratory), **variables}
+        variables |= _where(f"HOWFAR_{one.name.upper()}", one.target)
+    return variables if path.machines == 1 or path.by_socket else {**_server_host(laboratory), **variables}
 
 
 def _where(prefix: str, target: UnixTarget | TcpTarget) -> dict[str, str]:
@@ -232,10 +233,10 @@ def client_options(user: str, password: str, target: UnixTarget | TcpTarget) -> 
     return "\n".join([*lines, "loose-skip-ssl", ""])
 
 
-def _say(laboratory: Lab, path: PathKind) -> None:
+def _say(laboratory: Lab, path: NetworkPath) -> None:
     kind, version = laboratory.server()
     request = laboratory.request
-    parts = [f"path {path.NAME}"]
+    parts = [f"path {path.name}"]
     if laboratory.store is not None:
         held = "empty" if kind in STORES else f"with {request.tables} x {request.table_size} rows"
         parts.append(f"{kind} {version} {held}")
@@ -261,7 +262,7 @@ def _start_companion(laboratory: Lab, command: str, variables: dict[str, str], l
     ledger.callback(companion.end)
 
 
-def _launcher(laboratory: Lab, path: PathKind, command: Sequence[str]) -> Launcher:
+def _launcher(laboratory: Lab, path: NetworkPath, command: Sequence[str]) -> Launcher:
     """Puts CMD on its host."""
     if not command:
         click.echo("howfar: a shell in the laboratory; leave it with exit", err=True)

@@ -10,8 +10,9 @@ from howfar.cli.program import program
 from howfar.cli.screen import width
 from howfar.plan.cells import cells
 from howfar.plan.estimate import Cost, cost
+from howfar.plan.factors import breaks
 from howfar.plan.load import load_plan, shipped_plans
-from howfar.plan.types import Plan, breaks
+from howfar.plan.types import Plan
 from howfar.units import format_duration_ns, format_rate_bps
 
 _MOST_NAMED = 6

@@ -15,9 +15,10 @@ from howfar.cli.pages import details_option
 from howfar.cli.screen import no_colour_option
 from howfar.cli.words import STOPPED
 from howfar.errors import SandboxForbidden, UsageError
+from howfar.paths import is_local
 from howfar.plan.estimate import LABORATORY_NS, NEW_LINK_NS, REPORT_NS
 from howfar.plan.quantities import BudgetNs, HalfWidth, read_option
-from howfar.plan.types import LOCAL_PATHS, Plan, restore_plan
+from howfar.plan.types import Plan, restore_plan
 from howfar.runner.conductor import conduct
 from howfar.runner.confirm import to_confirm
 from howfar.runner.extension import Extension
@@ -74,7 +75,7 @@ def go_on(run: Path, more: Extension, confirm: bool, html: Path | None, no_colou
     try:
         code = ground.enter_sandbox()
     except SandboxForbidden:
-        if not LOCAL_PATHS.issuperset(plan.factors.path):
+        if not all(map(is_local, plan.factors.path)):
             raise
         code = None
     if code is not None:

@@ -13,10 +13,11 @@ import click
 from howfar.cli.pages import details_option
 from howfar.cli.screen import no_colour_option
 from howfar.errors import SandboxForbidden, UsageError
+from howfar.paths import is_local
 from howfar.plan.cells import cells
 from howfar.plan.estimate import cost
 from howfar.plan.load import LoadedPlan, Override, load_plan
-from howfar.plan.types import LOCAL_PATHS, Plan, local_part
+from howfar.plan.types import Plan, local_part
 from howfar.units import format_duration_ns
 
 _OVERRIDES = {
@@ -120,7 +121,7 @@ def _command(plan: str, quick: bool, seed: int, overrides: list[Override]) -> tu
 def _without_sandbox(loaded: LoadedPlan, error: SandboxForbidden) -> LoadedPlan:
     """What can be measured where namespaces are forbidden: the local paths. Raises `error` when there is none to compare."""
     plan = local_part(loaded.plan)
-    local = [path for path in plan.factors.path if path in LOCAL_PATHS]
+    local = [path for path in plan.factors.path if is_local(path)]
     if len(local) < 2:
         raise error
     click.echo(f"howfar: {error.message}\n  {error.advice}\n  Measuring {' and '.join(local)} only.", err=True)

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from howfar.errors import PlanError
 from howfar.lab.cache import check_name
-from howfar.lab.paths import PathKind
 from howfar.lab.reached import SERVICES, Started
 from howfar.lab.servers import CertificatePaths, Ground, Store, Tables, find_store
 from howfar.lab.servers.kinds import STORES
+from howfar.paths import Path as NetworkPath
 from howfar.plan.sessions import SessionAsked
 
 
@@ -53,23 +53,23 @@ class Beside:
         }
 
     def start(
-        self, path: PathKind, certificates: CertificatePaths | None, asked: SessionAsked, ledger: ExitStack
+        self, path: NetworkPath, certificates: CertificatePaths | None, asked: SessionAsked, ledger: ExitStack
     ) -> tuple[Started, ...]:
         """All of them, answering; stopped with the ledger. Raises ServerCrashed, LabError."""
         mine = of_store(asked, path)
         found = []
         for store in self._stores:
             running = store.start(
-                networking=path.NETWORKING,
+                networking=path.networking,
                 tls=certificates if mine.tls else None,
-                reached_by="socket" if path.SOCKET else "tcp",
+                reached_by="socket" if path.by_socket else "tcp",
             )
             ledger.callback(running.stop)
             found.append(Started(running, certificates if mine.tls else None, mine))
         return tuple(found)
 
 
-def of_store(asked: SessionAsked, path: PathKind) -> SessionAsked:
+def of_store(asked: SessionAsked, path: NetworkPath) -> SessionAsked:
     """What a cell's sessions can be with a key-value store: it compresses nothing, and its socket is plain."""
     plain = replace(asked, algorithm=None, level=None)
-    return replace(plain, tls=None, resumption=False) if path.SOCKET else plain
+    return replace(plain, tls=None, resumption=False) if path.by_socket else plain

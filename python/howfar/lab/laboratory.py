@@ -33,7 +33,6 @@ from howfar.lab.network import (
     size_buffers,
     tcp_memory_warning,
 )
-from howfar.lab.paths import PathKind, find_path
 from howfar.lab.php.php_fpm import find_php_fpm
 from howfar.lab.php.staged import PhpApplication, php_application
 from howfar.lab.reached import Ends, Reached, Started, reach
@@ -44,6 +43,8 @@ from howfar.lab.servers import CertificatePaths, Ground, Store, Tables, find_sto
 from howfar.lab.serving import Serving, alone
 from howfar.lab.staged import LabStage, observed
 from howfar.lab.window import Scene
+from howfar.paths import Path as NetworkPath
+from howfar.paths import find_path
 from howfar.plan.sessions import SessionAsked, session_asked
 from howfar.store.records import FactorValue
 
@@ -184,21 +185,21 @@ class Lab:
             "warnings": list(self.warnings),
         }
 
-    def client_cpus(self, path: PathKind, placement: str) -> Cpus:
+    def client_cpus(self, path: NetworkPath, placement: str) -> Cpus:
         """`machines`: a local client is on the server's machine, and so on its CPUs. `isolated`: the same on every path."""
         if placement not in PLACEMENTS:
             raise PlanError(f"no placement is called {placement!r}", f"Known: {', '.join(PLACEMENTS)}.")
-        return self.shares.server if path.LOCAL and placement == "machines" else self.shares.client
+        return self.shares.server if path.machines == 1 and placement == "machines" else self.shares.client
 
-    def client_host_of(self, path: PathKind) -> Host:
-        return self.server_host if path.LOCAL else self.client_host
+    def client_host_of(self, path: NetworkPath) -> Host:
+        return self.server_host if path.machines == 1 else self.client_host
 
     @contextmanager
     def stage(self, factors: Mapping[str, FactorValue]) -> Iterator[LabStage]:
         path = find_path(str(factors["path"]))
         placement = str(factors.get("placement", self.request.placement))
         cpus = self.client_cpus(path, placement)
-        link = self._shaped_link(factors) if path.LINK else None
+        link = self._shaped_link(factors) if path.crosses_link else None
         client_host = self.client_host_of(path)
         asked = session_asked(factors)
         with ExitStack() as ledger:
@@ -219,7 +220,7 @@ class Lab:
             application = self._application(factors, client_host.launcher(cpus), (main, *beside), ledger)
             seen = observed(main, beside, link) + (() if application is None else (application.observed,))
             yield LabStage(
-                target=main.way.target,
+                target=main.target,
                 user=main.started.user,
                 password=main.started.password,
                 database=main.started.database,
@@ -233,12 +234,12 @@ class Lab:
                 at_rest=at_rest,
                 tcp=self.tcp() if link else {},
                 connections=_connections(factors),
-                scene=Scene(client_host, self.server_host, main.way.tcp_port, link, main.running.snapshot),
+                scene=Scene(client_host, self.server_host, main.endpoint.server_port, link, main.running.snapshot),
                 application=application,
             )
 
     def _started(
-        self, serving: Serving, path: PathKind, asked: SessionAsked, ledger: ExitStack
+        self, serving: Serving, path: NetworkPath, asked: SessionAsked, ledger: ExitStack
     ) -> Iterator[tuple[Started, Path]]:
         """The stage's servers, the main one first, each with its directory."""
         assert self.store is not None
@@ -270,7 +271,7 @@ class Lab:
         )
 
     def _serving(
-        self, factors: Mapping[str, FactorValue], path: PathKind, asked: SessionAsked
+        self, factors: Mapping[str, FactorValue], path: NetworkPath, asked: SessionAsked
     ) -> AbstractContextManager[Serving]:
         if self.store is None:
             raise PlanError("a stage needs a server, this laboratory has none", "Ask for a server.")

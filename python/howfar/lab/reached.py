@@ -5,24 +5,30 @@ A stage has one that its load is of, and may have others beside it (`beside.py`)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path as FilePath
 from typing import Any
 
-from howfar.engine.messages import Observed, TcpTarget
+from howfar.engine.messages import Observed, TcpTarget, UnixTarget
 from howfar.engine.page import Service, ServiceName
 from howfar.engine.process import Launcher
-from howfar.errors import LabError
+from howfar.errors import LabError, MissingError
 from howfar.lab.certificates import KEY_TYPE, pinned_context
 from howfar.lab.client_tls import client_tls
 from howfar.lab.forked import ForkWatch, fork_violations
-from howfar.lab.hosts import Host
-from howfar.lab.paths import PathKind, Terrain, Way, session_violations, view_receipt, view_violations
+from howfar.lab.hosts import Companion, Host
+from howfar.lab.network import CLIENT_ADDRESS, LOOPBACK_ADDRESS, SERVER_ADDRESS
 from howfar.lab.servers import CertificatePaths, Server
 from howfar.lab.servers.key_value_server import KeyValueServer
+from howfar.lab.session_receipt import session_violations, view_receipt, view_violations
+from howfar.lab.sockets import listening_ports
 from howfar.lab.stage import ServicePlace, Trust
+from howfar.paths import Endpoint, Path, Process
+from howfar.paths.path import Side
 from howfar.plan.sessions import SessionAsked
 
 SERVICES: dict[str, ServiceName] = {
@@ -35,8 +41,8 @@ SERVICES: dict[str, ServiceName] = {
 """What an application knows each kind of server as: by the protocol."""
 PORTS: dict[ServiceName, int] = {"mysql": 3306, "redis": 6379, "memcached": 11211}
 """Where clients look for each."""
-_FORWARDER_PLACES = ("server_side", "client_side")
-"""In the order of a way's forwarders."""
+_READY_TIMEOUT_S = 10.0
+_POLL_S = 0.003
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,7 @@ class Started:
 class Ends:
     """The two hosts that a path joins, and where its own files go."""
 
-    work: Path
+    work: FilePath
     client: Host
     """Of the load: on local paths the server's."""
     clients_side: Launcher
@@ -85,7 +91,7 @@ class Reached:
     """One server and the open path to it."""
 
     started: Started
-    way: Way
+    endpoint: Endpoint
     view: dict[str, Any]
     """How the server sees a session beside the load's."""
     before: dict[str, int] = field(default_factory=dict)
@@ -107,14 +113,22 @@ class Reached:
         if certificates is None:
             return None
         # Over a socket, forwarded or not, the server has no address.
-        name = self.way.target.host if isinstance(self.way.target, TcpTarget) else "localhost"
-        return Trust(str(certificates.ca), name)
+        return Trust(str(certificates.ca), self.endpoint.host or "localhost")
+
+    @property
+    def target(self) -> UnixTarget | TcpTarget:
+        """Where the engine connects to."""
+        endpoint = self.endpoint
+        if endpoint.socket is not None:
+            return UnixTarget(path=endpoint.socket)
+        assert endpoint.host is not None and endpoint.port is not None, "an endpoint is a socket, or host and port"
+        return TcpTarget(host=endpoint.host, port=endpoint.port)
 
     def place(self) -> ServicePlace:
         running, started = self.running, self.started
         return ServicePlace(
             service=Service(
-                target=self.way.target,
+                target=self.target,
                 user=started.user,
                 password=started.password,
                 database=started.database,
@@ -127,20 +141,19 @@ class Reached:
         )
 
     def observed(self, role: str) -> tuple[Observed, ...]:
-        forwarders = (Observed(role="forwarder", pid=forwarder.pid) for forwarder in self.way.forwarders)
-        return (Observed(role=role, pid=self.running.pid), *forwarders)
+        hops = (Observed(role="forwarder", pid=hop.process.pid) for hop in self.endpoint.hops)
+        return (Observed(role=role, pid=self.running.pid), *hops)
 
     def begin(self, ledger: ExitStack) -> None:
         """The path is open, and nothing has been asked by it but what the laboratory wanted to know."""
-        pids = (forwarder.pid for forwarder in self.way.forwarders)
-        self._forks = ForkWatch(dict(zip(_FORWARDER_PLACES, pids, strict=False)))
+        self._forks = ForkWatch({hop.label: hop.process.pid for hop in self.endpoint.hops if hop.forks})
         ledger.callback(self._forks.finish)
         self.before = self.running.snapshot()
 
     def unlike(self, session: Mapping[str, Any] | None) -> tuple[str, ...]:
         """Where the path was not what was asked, as the server saw it and, given its session, the engine."""
-        found = view_violations(self.way, self.view, self.started.asked)
-        return found if session is None else (*session_violations(self.way, session, self.started.asked), *found)
+        found = view_violations(self.endpoint, self.view, self.started.asked)
+        return found if session is None else (*session_violations(self.endpoint, session, self.started.asked), *found)
 
     def proof(
         self, session: Mapping[str, Any] | None, commits: int | None = None, connections: int | None = None
@@ -153,28 +166,78 @@ class Reached:
         if self.started.certificates is not None:
             server["certificate"] = KEY_TYPE
         forwarder = None
-        if self.way.forwarders:
+        if self.endpoint.hops:
             assert self._forks is not None, "begin() comes first"
             most = self._forks.finish()
-            forwarder = {**self.way.forwarder_facts, "processes_most": most, "connections": connections}
+            forwarder = {**self.endpoint.facts, "processes_most": most, "connections": connections}
             found += fork_violations(most, connections)
-            dead = [one.pid for one in self.way.forwarders if not one.alive()]
+            dead = [hop.process.pid for hop in self.endpoint.hops if not hop.process.alive()]
             if dead:
                 raise LabError(f"a forwarder (process {dead[0]}) died during the trial", "See if memory ran out.")
         return ServerProof(server, forwarder, facts["counters"], tuple(found))
 
 
-def reach(started: Started, path: PathKind, ends: Ends, ledger: ExitStack) -> Reached:
+@dataclass(frozen=True)
+class LabPathContext:
+    """See `howfar.paths.PathContext`: one running server and the hosts of a laboratory."""
+
+    ends: Ends
+    running: Server
+    hop_port: int
+    ledger: ExitStack
+    """Ends what was started, in reverse order."""
+    loopback_address: str = LOOPBACK_ADDRESS
+    client_address: str = CLIENT_ADDRESS
+    server_address: str = SERVER_ADDRESS
+
+    @property
+    def work(self) -> FilePath:
+        return self.ends.work
+
+    @property
+    def server_socket(self) -> FilePath:
+        return self.running.socket
+
+    @property
+    def server_pid(self) -> int:
+        return self.running.pid
+
+    @property
+    def server_port(self) -> int | None:
+        return self.running.port
+
+    def start(self, side: Side, command: Sequence[str], log: str) -> Process:
+        launcher = self.ends.clients_side if side == "client" else self.ends.servers_side
+        try:
+            with (self.work / log).open("wb") as file:
+                companion = Companion(launcher, command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+        except FileNotFoundError as error:
+            raise MissingError(f"starting {command[0]} failed: {error}", f"Install {command[0]}.") from error
+        self.ledger.callback(companion.end)
+        return companion
+
+    def wait_until(self, process: Process, log: str, ready: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + _READY_TIMEOUT_S
+        while True:
+            if not process.alive():
+                said = (self.work / log).read_text(errors="replace").strip()[-500:]
+                raise LabError(f"a program of the path ended at start: {said or 'it printed nothing'}", f"See {log}.")
+            if ready():
+                return
+            if time.monotonic() > deadline:
+                raise LabError(
+                    f"a program of the path was not ready within {_READY_TIMEOUT_S:.0f} s", "Is the machine overloaded?"
+                )
+            time.sleep(_POLL_S)
+
+    def listens(self, process: Process, port: int) -> bool:
+        return port in listening_ports(process.pid)
+
+
+def reach(started: Started, path: Path, ends: Ends, ledger: ExitStack) -> Reached:
     """Open the path to a server and see how it is seen there. Raises LabError."""
     running, asked = started.running, started.asked
-    terrain = Terrain(
-        work=ends.work,
-        client=ends.clients_side,
-        server=ends.servers_side,
-        running=running,
-        port=PORTS[started.name],
-    )
-    way = path.open_way(terrain, ledger)
+    endpoint = path.open(LabPathContext(ends, running, PORTS[started.name], ledger))
     certificates = started.certificates
     encrypted = pinned_context(certificates, asked.tls_version) if certificates and asked.tls_version else None
-    return Reached(started, way, running.session_view(way.connection, ends.client, encrypted))
+    return Reached(started, endpoint, running.session_view(endpoint.connection, ends.client, encrypted))

@@ -34,8 +34,8 @@ from howfar.lab.request import ReplicasAsked
 from howfar.lab.servers import CertificatePaths, Server, Tables
 from howfar.lab.servers.program import Program
 from howfar.lab.stage import LoadFacts, Obtained, WindowWatch
+from howfar.plan.factors import ORDINARY, SEMI_SYNC
 from howfar.plan.sessions import SessionAsked
-from howfar.plan.types import ORDINARY, SEMI_SYNC
 from howfar.store.records import FactorValue, LagRecord, Window
 
 SERVERS_TIMEOUT_MS = 10_000

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from howfar.lab.link import LinkAsked
 from howfar.lab.link.backends import DEFAULT
 from howfar.lab.network import CONGESTION_CONTROL, TcpPreset
-from howfar.lab.paths import find_path
-from howfar.plan.types import Content
+from howfar.paths import find_path
+from howfar.plan.factors import Content
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class LabRequest:
 
     @property
     def needs_link(self) -> bool:
-        return any(find_path(name).LINK for name in self.paths)
+        return any(find_path(name).crosses_link for name in self.paths)
 
     @property
     def link_asked(self) -> LinkAsked:

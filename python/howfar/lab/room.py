@@ -15,8 +15,8 @@ from howfar.lab.cache import cache_home, memory_available
 from howfar.lab.servers.contents import find_rows
 from howfar.lab.servers.program import Program
 from howfar.lab.servers.sql_store import LOADED, POOL_PER_DATA, ROW_BYTES, template_name
+from howfar.plan.factors import Content
 from howfar.plan.fitting import round_below
-from howfar.plan.types import Content
 from howfar.plan.workload import Data
 
 _MEMORY_SHARE = 0.7

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from howfar.engine.messages import Observed
-from howfar.lab.paths import PathKind
 from howfar.lab.replication import Pair
 from howfar.lab.servers import CertificatePaths, Server, Store
 from howfar.lab.stage import LoadFacts, Obtained, WindowWatch
+from howfar.paths import Path as NetworkPath
 from howfar.plan.sessions import SessionAsked
 
 
@@ -93,14 +93,18 @@ class Alone:
 
 @contextmanager
 def alone(
-    store: Store, path: PathKind, certificates: CertificatePaths | None, asked: SessionAsked, prepare: tuple[str, ...]
+    store: Store,
+    path: NetworkPath,
+    certificates: CertificatePaths | None,
+    asked: SessionAsked,
+    prepare: tuple[str, ...],
 ) -> Iterator[Alone]:
     """A freshly started server. Raises ServerCrashed, LabError."""
     running = store.start(
-        networking=path.NETWORKING,
+        networking=path.networking,
         tls=certificates,
         content=asked.content,
-        reached_by="socket" if path.SOCKET else "tcp",
+        reached_by="socket" if path.by_socket else "tcp",
     )
     try:
         for statement in prepare:

@@ -12,7 +12,8 @@ from typing import Any
 
 from howfar.analysis.facts_in import cpus_in, number_in
 from howfar.analysis.machine import others_in
-from howfar.plan.types import LOCAL_PATHS, ORDINARY
+from howfar.paths import is_local
+from howfar.plan.factors import ORDINARY
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import mean_interval
 from howfar.store.records import Arm, ArmRole, FactorValue, Measured, Run, Trial, TrialStatus
@@ -92,7 +93,7 @@ class ArmFacts:
 
     @property
     def local(self) -> bool:
-        return self.arm.factors.get("path") in LOCAL_PATHS
+        return is_local(self.arm.factors.get("path"))
 
 
 def arm_facts(run: Run) -> tuple[ArmFacts, ...]:
@@ -176,7 +177,7 @@ class _Places:
         self.all = count if isinstance(count, int) and count > 0 else 1
         self.server = frozenset(cpus_in(environment, "server_cpus"))
         placement = arm.factors.get("placement", environment.get("placement"))
-        together = placement == "machines" and arm.factors.get("path") in LOCAL_PATHS
+        together = placement == "machines" and is_local(arm.factors.get("path"))
         self.client = self.server if together else frozenset(cpus_in(environment, "client_cpus"))
 
     def count(self, cpus: frozenset[int]) -> int:

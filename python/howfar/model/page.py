@@ -11,9 +11,10 @@ from howfar.analysis.economics.pairs import levels
 from howfar.analysis.findings import WhatIf, WhatIfSettings, WhatIfWorked
 from howfar.model.facts import ArmFacts
 from howfar.model.fit import fit, settings_of
-from howfar.model.series import MODELLED, Series, series
+from howfar.model.series import Series, series
 from howfar.model.what_if import answer, is_known
-from howfar.plan.types import ORDINARY
+from howfar.paths import is_modelled
+from howfar.plan.factors import ORDINARY
 
 VARIED = ("tls", "compression", "connect")
 _FAST_BPS, _SLOW_BPS = 10e9, 100e6
@@ -25,7 +26,7 @@ def what_if(facts: Sequence[ArmFacts], workload: Mapping[str, Any]) -> WhatIf | 
     a plan that varies nothing that the sliders do."""
     if not any(levels(facts, name) for name in VARIED) and len({each.threads for each in facts}) < 2:
         return None
-    plain = [each for each in series(facts) if each.factors.get("path") in MODELLED and _is_plain(each)]
+    plain = [each for each in series(facts) if is_modelled(each.factors.get("path")) and _is_plain(each)]
     if not plain:
         return None
     linked = [each for each in plain if not each.local]

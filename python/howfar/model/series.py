@@ -9,9 +9,6 @@ from howfar.analysis.alike import alike
 from howfar.model.facts import ArmFacts
 from howfar.store.records import FactorValue
 
-MODELLED = frozenset({"socket", "tcp", "remote"})
-"""Paths whose stations the model knows."""
-
 
 @dataclass(frozen=True)
 class Series:

@@ -8,8 +8,20 @@ from itertools import product
 from typing import Literal
 
 from howfar.errors import PlanError
-from howfar.plan.names import LINK_FACTORS, Level, cell_name, in_toml, shown, written
-from howfar.plan.types import LOCAL_PATHS, ORDINARY, REPLICA_FACTORS, SEMI_SYNC, Plan, breaks
+from howfar.plan.factors import (
+    CONNECT,
+    FACTORS,
+    REPLICAS,
+    REPLICATION,
+    SEMI_SYNC,
+    TLS,
+    WAIT_FOR,
+    Level,
+    breaks,
+    level_of,
+)
+from howfar.plan.names import cell_name
+from howfar.plan.types import Plan
 
 Role = Literal["baseline", "duplicate", "contender"]
 
@@ -29,42 +41,24 @@ class Cell:
 def combinations(plan: Plan) -> list[dict[str, Level]]:
     """Every distinct combination, in the order of the plan; those that it leaves out too."""
     levels: dict[str, tuple[Level, ...]] = {
-        field: tuple(getattr(plan.factors, field)) for field in type(plan.factors).model_fields
+        name: tuple(getattr(plan.factors, name))
+        for name, factor in FACTORS.items()
+        if factor.ordinary is None or getattr(plan.factors, name) != (factor.ordinary,)
     }
-    for name, ordinary in ORDINARY.items():
-        if levels[name] == (ordinary,):
-            del levels[name]
     found: list[dict[str, Level]] = []
     for values in product(*levels.values()):
-        factors = dict(zip(levels, values, strict=True))
-        if factors["path"] in LOCAL_PATHS:
-            factors = {name: level for name, level in factors.items() if name not in LINK_FACTORS}
-        if factors.get("tls") == "1.3-resumed" and factors.get("connect", ORDINARY["connect"]) == "persistent":
-            factors["tls"] = "1.3"  # connections that stay have nothing to resume
-        factors = _of_replication(factors)
-        if factors not in found and not _waits_for_too_many(factors):
-            found.append(factors)
+        every = dict(zip(levels, values, strict=True))
+        cell = {name: level for name, level in every.items() if FACTORS[name].applies(every)}
+        if TLS.of(cell) == "1.3-resumed" and CONNECT.of(cell) == "persistent":
+            cell["tls"] = "1.3"  # connections that stay have nothing to resume
+        if cell not in found and not _waits_for_too_many(cell):
+            found.append(cell)
     return found
 
 
-def _of_replication(factors: dict[str, Level]) -> dict[str, Level]:
-    """Without what means nothing in this mode: links where there is no replica, waiting where nobody waits."""
-    mode = factors.get("replication", ORDINARY["replication"])
-    nothing: tuple[str, ...] = ()
-    if mode in ("off", "none"):
-        nothing = (*REPLICA_FACTORS, "fault")
-    elif mode not in SEMI_SYNC:
-        nothing = ("wait_for",)
-    if mode == "off":
-        nothing += ("durability",)
-    return {name: level for name, level in factors.items() if name not in nothing}
-
-
-def _waits_for_too_many(factors: dict[str, Level]) -> bool:
+def _waits_for_too_many(cell: dict[str, Level]) -> bool:
     """There is no such cell: a commit cannot be acknowledged by more replicas than there are."""
-    if factors.get("replication") not in SEMI_SYNC:
-        return False
-    return int(factors.get("wait_for", 1)) > int(factors.get("replicas", 1))
+    return REPLICATION.of(cell) in SEMI_SYNC and WAIT_FOR.of(cell) > REPLICAS.of(cell)
 
 
 def cells(plan: Plan) -> tuple[Cell, ...]:
@@ -74,9 +68,7 @@ def cells(plan: Plan) -> tuple[Cell, ...]:
     if "replication" not in varied and any(breaks(factors) for factors in measured):
         varied.append("replication")  # what breaks is a mode's, whatever else is held
     wanted = {name: level for name, level in plan.baseline.model_dump().items() if level is not None}
-    matching = [
-        factors for factors in measured if all(factors.get(key, ORDINARY.get(key)) == wanted[key] for key in wanted)
-    ]
+    matching = [factors for factors in measured if all(level_of(factors, key) == wanted[key] for key in wanted)]
     if len(matching) != 1:
         raise _no_one_baseline(plan, measured, wanted, len(matching))
     baseline = matching[0]
@@ -96,21 +88,19 @@ def _no_one_baseline(
 ) -> PlanError:
     """Says what is wrong with each factor that the baseline names, or does not name, in the words of the plan."""
     has = {
-        key: list(
-            dict.fromkeys(level for factors in measured if (level := factors.get(key, ORDINARY.get(key))) is not None)
-        )
-        for key in type(plan.factors).model_fields
+        key: list(dict.fromkeys(level for factors in measured if (level := level_of(factors, key)) is not None))
+        for key in FACTORS
     }
-    asked = ", ".join(written(key, level) for key, level in wanted.items()) or "nothing"
+    asked = ", ".join(FACTORS[key].written(level) for key, level in wanted.items()) or "nothing"
     message = f"plan {plan.name}: baseline names {asked}, which {matching} of its {len(measured)} cells match"
     absent = [key for key, level in wanted.items() if level not in has[key]]
     if absent:
-        message += f": none has {', '.join(written(key, wanted[key]) for key in absent)}"
+        message += f": none has {', '.join(FACTORS[key].written(wanted[key]) for key in absent)}"
         levels = "; ".join(
-            f"{in_toml(key)} {', '.join(shown(key, level) for level in has[key]) or '-'}" for key in absent
+            f"{FACTORS[key].key} {', '.join(map(FACTORS[key].format, has[key])) or '-'}" for key in absent
         )
         return PlanError(message, f"Name levels that the plan has: {levels}.")
-    open_ones = [in_toml(key) for key, levels in has.items() if len(levels) > 1 and key not in wanted]
+    open_ones = [FACTORS[key].key for key, levels in has.items() if len(levels) > 1 and key not in wanted]
     if matching and open_ones:
         return PlanError(message, f"The baseline must single out one cell: name a level of {', '.join(open_ones)} too.")
     return PlanError(message, "The baseline must single out one cell: these levels do not occur together.")

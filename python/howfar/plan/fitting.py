@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from howfar.errors import PlanError
+from howfar.paths import is_local
 from howfar.plan.cells import cells
-from howfar.plan.types import LOCAL_PATHS, Plan
+from howfar.plan.types import Plan
 
 _STEPS = (1, 2, 5)
 """Table sizes to choose from, times powers of ten: the same on the next day, when a little more or less is free."""
@@ -113,7 +114,7 @@ def check_rows(plan: Plan, most: int) -> None:
 
 def check_machines(plan: Plan, cpus: int) -> None:
     """Refuse pages on two machines where one CPU would be both: a second machine could not but lose. Raises PlanError."""
-    far = [path for path in plan.factors.path if path not in LOCAL_PATHS]
+    far = [path for path in plan.factors.path if not is_local(path)]
     if plan.workload.kind == "page" and far and cpus < 2:
         raise PlanError(
             f"plan {plan.name} compares one machine with two ({', '.join(far)}), and here is one CPU for both:"

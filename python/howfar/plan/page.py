@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from howfar.plan.factors import FACTORS, NO_PAGE
 from howfar.plan.part import Part
 from howfar.plan.quantities import refuse
 
 if TYPE_CHECKING:
     from howfar.plan.types import Factors, Plan
 
-NO_PAGE = "none"
 MOST_IN_FLIGHT = 1024
 _MOST_TURNS = 100_000
 _MOST_A_ROUND = 500
@@ -23,10 +23,7 @@ MULTI = 10
 """Keys of a multi-get."""
 
 Count = Annotated[int, Field(ge=0, le=1000)]
-ShapeName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,29}$")]
 ServiceName = Literal["mysql", "redis", "memcached"]
-Application = Literal["php", "engine"]
-"""Who runs the page: PHP under PHP-FPM, or the engine itself, with the same turns."""
 
 
 class PageShape(Part):
@@ -125,9 +122,9 @@ def check_pages(plan: Plan) -> None:
     if kind == "page":
         _check_shapes(plan)
         return
-    for name, alias in (("page", "page"), ("app_cpu_ns", "app_cpu"), ("application", "application")):
-        if getattr(factors, name) != type(factors).model_fields[name].default:
-            raise refuse(f"{alias} means nothing to the workload {kind}: it is of the workload page")
+    for name in ("page", "app_cpu_ns", "application"):
+        if getattr(factors, name) != (FACTORS[name].default,):
+            raise refuse(f"{FACTORS[name].key} means nothing to the workload {kind}: it is of the workload page")
     if plan.pages:
         raise refuse(f"[pages] means nothing to the workload {kind}: it is of the workload page")
     if kind != "key_value" and plan.keys != Keys():

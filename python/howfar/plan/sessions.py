@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from howfar.plan.types import ORDINARY, Content
+from howfar.plan.factors import COMPRESSION, CONNECT, CONTENT, TLS, Content
 
 TlsVersion = Literal["1.2", "1.3"]
 Algorithm = Literal["zlib", "zstd"]
@@ -36,15 +36,15 @@ class SessionAsked:
 
 
 def session_asked(factors: Mapping[str, str | int | float | bool]) -> SessionAsked:
-    """Of a cell's levels; what they do not say is as in `ORDINARY`."""
-    level = {name: str(factors.get(name, ordinary)) for name, ordinary in ORDINARY.items()}
-    version = level["tls"].removesuffix(_RESUMED)
-    algorithm, _, strength = level["compression"].partition("-")
+    """The sessions of a cell; what it does not say is ordinary."""
+    tls = TLS.of(factors)
+    version = tls.removesuffix(_RESUMED)
+    algorithm, _, strength = COMPRESSION.of(factors).partition("-")
     return SessionAsked(
         tls=None if version == "off" else cast(TlsVersion, version),
-        resumption=level["tls"].endswith(_RESUMED),
+        resumption=tls.endswith(_RESUMED),
         algorithm=None if algorithm == "off" else cast(Algorithm, algorithm),
         level=int(strength) if strength else None,
-        per_transaction=level["connect"] == "per-transaction",
-        content=cast(Content, level["content"]),
+        per_transaction=CONNECT.of(factors) == "per-transaction",
+        content=cast(Content, CONTENT.of(factors)),
     )

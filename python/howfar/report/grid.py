@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from howfar.analysis.summary import CellSummary, Summary
-from howfar.plan.types import ORDINARY, tls_words
+from howfar.plan.factors import ORDINARY, tls_label
 from howfar.stats.estimate import Estimate
 from howfar.store.records import ArmRole, FactorValue
 from howfar.units import format_duration_ns, format_rate_bps
@@ -106,7 +106,7 @@ def level_text(factor: str, value: FactorValue | None) -> str:
         case "rate_bps" | "replica_rate_bps", int() | float():
             return format_rate_bps(float(value))
         case "tls", _:
-            return "plain" if value == "off" else tls_words(value)
+            return "plain" if value == "off" else tls_label(value)
         case "connect", _:
             return "connect/txn" if value == "per-transaction" else str(value)
         case "compression", "off":

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from howfar.analysis.summary import CellSummary, Summary
-from howfar.plan.types import breaks
+from howfar.plan.factors import breaks
 
 REPORT_VERSION = 1
 

@@ -9,7 +9,7 @@ import io
 from howfar.analysis.summary import CellSummary, Summary
 from howfar.experiments.page.report import spreadsheet as page_spreadsheet
 from howfar.experiments.replication.report import spreadsheet
-from howfar.plan.types import breaks
+from howfar.plan.factors import breaks
 from howfar.report.grid import tps
 from howfar.stats.estimate import Estimate
 

@@ -10,7 +10,7 @@ from howfar.analysis.summary import Summary
 from howfar.experiments.crash.analysis import MACHINE, CrashLoss, before_the_fault, may_lose
 from howfar.experiments.replication.analysis import CommitCost, ReplicationCurve
 from howfar.experiments.replication.report import words
-from howfar.plan.types import SEMI_SYNC
+from howfar.plan.factors import SEMI_SYNC
 from howfar.report import figures
 from howfar.report.tables import share
 

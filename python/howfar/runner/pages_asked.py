@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from howfar.engine.messages import FastCgi, Finished, PageJob
 from howfar.engine.page import ServiceName
+from howfar.plan.factors import ORDINARY
 from howfar.plan.page import PageShape
-from howfar.plan.types import ORDINARY, Plan
+from howfar.plan.types import Plan
 from howfar.store.records import Arm
 
 _AS_RECORDED = 0.998

@@ -9,7 +9,8 @@ from statistics import median
 from howfar.analysis.plateau import resting
 from howfar.analysis.trials import rate_unit, trial_table
 from howfar.plan.estimate import CONFIRMATION_BLOCKS, NEW_LINK_NS, REPORT_NS, trial_cost_ns
-from howfar.plan.types import Plan, Timing, breaks
+from howfar.plan.factors import breaks
+from howfar.plan.types import Plan, Timing
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import blocks_needed, half_width, judge_ratio
 from howfar.store.records import ArmRole, Run, StopReason, Trial

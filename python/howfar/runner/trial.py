@@ -12,7 +12,8 @@ from howfar.engine.process import Event, Launcher, LoadOutcome, run_load
 from howfar.errors import EngineError, LabError
 from howfar.lab.stage import Laboratory, Stage, WindowWatch
 from howfar.plan.cells import stream_seed
-from howfar.plan.types import Plan, breaks
+from howfar.plan.factors import breaks
+from howfar.plan.types import Plan
 from howfar.runner.fault.crash import Ground, run_crash
 from howfar.runner.fault.fallback import run_fallback
 from howfar.runner.fault.moments import fault_after_ns

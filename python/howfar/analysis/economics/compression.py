@@ -24,9 +24,10 @@ from howfar.analysis.findings import (
 )
 from howfar.model.facts import ArmFacts
 from howfar.model.fit import carried_payload, fit, settings_of
-from howfar.model.series import MODELLED, series
+from howfar.model.series import series
 from howfar.model.what_if import answer
-from howfar.plan.types import ORDINARY
+from howfar.paths import is_modelled
+from howfar.plan.factors import ORDINARY
 from howfar.store.records import FactorValue
 
 SLOWEST_BPS, FASTEST_BPS = 1e6, 1e11
@@ -96,7 +97,7 @@ def compression(
 
 def _contents(facts: Sequence[ArmFacts], workload: Mapping[str, Any]) -> list[_Content]:
     found = []
-    modelled = [each for each in facts if each.arm.factors.get("path") in MODELLED and each.level("tls") == "off"]
+    modelled = [each for each in facts if is_modelled(each.arm.factors.get("path")) and each.level("tls") == "off"]
     for name in dict.fromkeys(each.level("content") for each in modelled):
         here = tuple(each for each in modelled if each.level("content") == name)
         plain = [one for one in series(here) if one.factors.get("compression", "off") == "off" and not one.local]

@@ -17,9 +17,10 @@ from howfar.analysis.economics.words import encryption_says
 from howfar.analysis.findings import EncryptionEconomics, EncryptionRow, EncryptionTried
 from howfar.model.facts import ArmFacts
 from howfar.model.fit import fit, settings_of
-from howfar.model.series import MODELLED, series
+from howfar.model.series import series
 from howfar.model.what_if import answer, is_known
-from howfar.plan.types import tls_words
+from howfar.paths import is_modelled
+from howfar.plan.factors import tls_label
 
 EACH = "per-transaction"
 MOST_WAITED = 0.2
@@ -45,7 +46,7 @@ def _row(
     connects = list(_beyond(each, persistent))
     byte_s = median((pair.client_s + pair.server_s) / pair.payload for pair in persistent) if persistent else None
     return EncryptionRow(
-        version=tls_words(version),
+        version=tls_label(version),
         connect_us=median(found.client_s + found.server_s for found in connects) * 1e6 if connects else None,
         connect_turns=_turns(connects),
         byte_ns=None if byte_s is None else byte_s * 1e9,
@@ -210,7 +211,7 @@ class _Forecast:
         costs = _of_tls([other for other in self.every if other.plain.threads != pair.plain.threads])
         # The plain cells connect as often: what that costs is in their demands.
         costs = replace(costs, connect_turns=0.0, connect_client_s=0.0, connect_server_s=0.0)
-        if pair.plain.level("path") not in MODELLED:
+        if not is_modelled(pair.plain.level("path")):
             return None
         curve = next(one for one in series(self.facts) if pair.plain in one.arms)
         base = fit(curve.arms, self.workload).model_copy(update=costs.for_base())

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from howfar.analysis.alike import rest_of
 from howfar.model.facts import ArmFacts
-from howfar.plan.types import ORDINARY
+from howfar.plan.factors import ORDINARY
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import judge_ratio
 from howfar.store.records import FactorValue

@@ -19,7 +19,7 @@ from statistics import median
 
 from howfar.analysis.sentence import capital
 from howfar.experiments.replication.arms import mode_name, plural, rate, rate_interval, with_mode
-from howfar.plan.types import SEMI_SYNC
+from howfar.plan.factors import SEMI_SYNC
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import mean_interval, mean_of_counts
 from howfar.store.records import Arm, ArmRole, CrashRecord, Run, TrialStatus

@@ -15,7 +15,8 @@ from howfar.analysis.link_facts import link_facts
 from howfar.analysis.machine import others_in
 from howfar.analysis.trials import TrialTable, transaction_histogram
 from howfar.experiments.page.findings import Application, Machines, Route, TurnCost
-from howfar.plan.types import LOCAL_PATHS, ORDINARY
+from howfar.paths import is_local
+from howfar.plan.factors import ORDINARY
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import mean_interval
 from howfar.store.records import Arm, ArmRole, FactorValue, HistogramRecord, Measured, RunInfo, Trial
@@ -119,7 +120,7 @@ class ArmTrials:
 
     @property
     def machines(self) -> Machines:
-        return 1 if self.path in LOCAL_PATHS else 2
+        return 1 if is_local(self.path) else 2
 
     @property
     def threads(self) -> int:

@@ -14,7 +14,7 @@ from howfar.experiments.fallback.analysis import fallback_sentence
 from howfar.experiments.replication.analysis import ReplicationCost
 from howfar.experiments.replication.arms import ALONE, ASYNC, plural, quoted_distance, rate, rate_interval, with_mode
 from howfar.experiments.replication.trade import ReplicationFindings, TradeRow
-from howfar.plan.types import SEMI_SYNC
+from howfar.plan.factors import SEMI_SYNC
 from howfar.stats.intervals import interval_text
 from howfar.units import format_duration_ns
 

@@ -30,7 +30,7 @@ from howfar.experiments.replication.arms import (
     with_mode,
 )
 from howfar.experiments.replication.model import Local, Regime, Waiting, acknowledgement_s, regime_of
-from howfar.plan.types import ORDINARY, REPLICA_FACTORS, SEMI_SYNC
+from howfar.plan.factors import ORDINARY, REPLICA_FACTORS, SEMI_SYNC
 from howfar.stats import histograms
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import judge_ratio, mean_interval

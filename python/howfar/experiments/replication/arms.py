@@ -9,8 +9,7 @@ from statistics import median
 from typing import Any, Final, TypeVar
 
 from howfar.analysis.trials import TrialTable, transaction_histogram
-from howfar.plan.names import MODE_WORDS
-from howfar.plan.types import ORDINARY, REPLICA_FACTORS, SEMI_SYNC
+from howfar.plan.factors import MODE_LABELS, ORDINARY, REPLICA_FACTORS, SEMI_SYNC
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import mean_interval
 from howfar.store.records import Arm, ArmRole, FactorValue, FallbackSample, LagRecord, Measured, RunInfo, Trial
@@ -161,7 +160,7 @@ def farthest(samples: Sequence[Sample]) -> list[Sample]:
 
 def mode_name(mode: str) -> str:
     """`semi-sync AFTER_SYNC`."""
-    return MODE_WORDS.get(mode, mode)
+    return MODE_LABELS.get(mode, mode)
 
 
 def with_mode(mode: str) -> str:

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from howfar.plan.types import SEMI_SYNC
+from howfar.plan.factors import SEMI_SYNC
 
 Regime = Literal["delay station", "serial", "between"]
 """Commits share a wait (throughput grows with connections), queue for it (it does not), or something between."""

@@ -23,7 +23,7 @@ from howfar.experiments.replication.arms import (
     replication_arms,
     typical_threads,
 )
-from howfar.plan.types import ORDINARY, SEMI_SYNC
+from howfar.plan.factors import ORDINARY, SEMI_SYNC
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import judge_ratio, welch_ratio
 from howfar.store.records import Arm, FactorValue

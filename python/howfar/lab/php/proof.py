@@ -168,8 +168,12 @@ def _strangers(used: Sequence[Reached], seen: Mapping[ServiceName, tuple[str, ..
     """Clients that do not come by the stage's path."""
     found = []
     for one in used:
-        wrong = {place for place in seen.get(one.name, ("nowhere",)) if place.partition(":")[0] != one.way.seen_from}
-        found += [f"{one.name} sees PHP at {place!r}, the path comes from {one.way.seen_from!r}" for place in wrong]
+        wrong = {
+            place for place in seen.get(one.name, ("nowhere",)) if place.partition(":")[0] != one.endpoint.seen_from
+        }
+        found += [
+            f"{one.name} sees PHP at {place!r}, the path comes from {one.endpoint.seen_from!r}" for place in wrong
+        ]
     return found
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 
 from howfar.lab.hosts import Cpus, Host
 from howfar.lab.servers.program import Program
-from howfar.plan.types import Content
+from howfar.plan.factors import Content
 
 DATABASE = "sbtest"
 USER = "howfar"

@@ -12,7 +12,7 @@ from howfar.lab.servers.key_value_server import SOCKET, KeyValueServer
 from howfar.lab.servers.program import Program
 from howfar.lab.servers.store_dialect import StoreDialect, StoreSettings
 from howfar.lab.sockets import free_port
-from howfar.plan.types import Content
+from howfar.plan.factors import Content
 
 
 class KeyValueStore:

@@ -20,7 +20,7 @@ from howfar.lab.servers.program import Program
 from howfar.lab.servers.sql_server import SqlServer, start_server
 from howfar.lab.servers.sysbench_tables import load_tables
 from howfar.lab.servers.templates import from_template, tidy
-from howfar.plan.types import Content
+from howfar.plan.factors import Content
 
 ROW_BYTES = 250
 """A row with its share of the index on `k`, as InnoDB keeps it (2.4 GB for 10 x 1 000 000 were seen)."""

@@ -12,8 +12,9 @@ from howfar.engine.page import PageStep, ServiceName
 from howfar.engine.workloads import CustomStatement, IntegerValues, SameValue
 from howfar.lab.fill import fill_keys
 from howfar.lab.stage import Stage
+from howfar.plan.factors import ORDINARY
 from howfar.plan.page import MULTI, PageShape
-from howfar.plan.types import ORDINARY, Plan
+from howfar.plan.types import Plan
 from howfar.runner.jobs.keys import key_value
 from howfar.store.records import Arm
 

@@ -11,7 +11,7 @@ import altair as alt
 from howfar.analysis.summary import Summary
 from howfar.experiments.replication.analysis import CommitCost, ReplicationCost, ReplicationCurve
 from howfar.experiments.replication.report import words
-from howfar.plan.types import SEMI_SYNC
+from howfar.plan.factors import SEMI_SYNC
 from howfar.report import palette
 from howfar.report.charts import PHONE, Drawable, log_ticks, values
 

@@ -11,8 +11,7 @@ from howfar.experiments.replication.analysis import ReplicationCurve
 from howfar.experiments.replication.arms import PUBLISHED_RTT_NS as PUBLISHED_RTT_NS
 from howfar.experiments.replication.arms import quoted_distance as quoted_distance
 from howfar.experiments.replication.trade import TradeRow
-from howfar.plan.names import MODE_WORDS
-from howfar.plan.types import SEMI_SYNC
+from howfar.plan.factors import MODE_LABELS, SEMI_SYNC
 from howfar.report import figures
 from howfar.stats.estimate import Estimate
 from howfar.units import format_duration_ns
@@ -40,7 +39,7 @@ FAULTS_SAID = {
 
 
 def mode_words(mode: str) -> str:
-    return MODE_WORDS.get(mode, mode)
+    return MODE_LABELS.get(mode, mode)
 
 
 def short(mode: str) -> str:

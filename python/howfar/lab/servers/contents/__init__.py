@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from howfar.plan.types import Content
+from howfar.plan.factors import Content
 
 CHUNK_ROWS = 100_000
 C_BYTES, PAD_BYTES = 119, 59

@@ -1,0 +1,66 @@
+"""How a client reaches a server: one file a path, and one line in `PATHS`. Nobody else asks which path it is."""
+
+from __future__ import annotations
+
+from howfar.errors import PlanError
+from howfar.paths.forwarded_socket import ForwardedSocketPath
+from howfar.paths.path import Endpoint, Hop, Path, PathContext, Process
+from howfar.paths.remote import RemotePath
+from howfar.paths.socket import SocketPath
+from howfar.paths.tcp import TcpPath
+
+PATHS: dict[str, Path] = {
+    path.name: path
+    for path in (
+        SocketPath(),
+        TcpPath(),
+        RemotePath(),
+        ForwardedSocketPath(),
+    )
+}
+"""In the order of tables and charts."""
+
+
+def find_path(name: str) -> Path:
+    """Raises PlanError."""
+    if name not in PATHS:
+        raise PlanError(f"no path is called {name!r}", f"Known: {', '.join(PATHS)}.")
+    return PATHS[name]
+
+
+def path_names() -> tuple[str, ...]:
+    """In the order of tables and charts."""
+    return tuple(PATHS)
+
+
+def crosses_link(name: object) -> bool:
+    """Whether bytes cross the link on the path of this name; False for a name that is not registered."""
+    path = PATHS.get(str(name))
+    return path is not None and path.crosses_link
+
+
+def is_local(name: object) -> bool:
+    """Whether client and server share a machine on the path of this name; False for a name that is not registered."""
+    path = PATHS.get(str(name))
+    return path is not None and path.machines == 1
+
+
+def is_modelled(name: object) -> bool:
+    """Whether the queueing model describes the path of this name."""
+    path = PATHS.get(str(name))
+    return path is not None and path.modelled
+
+
+__all__ = [
+    "PATHS",
+    "Endpoint",
+    "Hop",
+    "Path",
+    "PathContext",
+    "Process",
+    "crosses_link",
+    "find_path",
+    "is_local",
+    "is_modelled",
+    "path_names",
+]

@@ -1,0 +1,73 @@
+"""`forwarded-socket`: the server's Unix socket carried to the client's host by a socat on each; the server has no network.
+
+socat starts one process per connection on each side. That cost belongs to the path and is counted with it.
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+import subprocess
+from functools import cache
+from pathlib import Path as FilePath
+
+from howfar.paths.path import Endpoint, Hop, Path, PathContext
+
+
+class ForwardedSocketPath(Path):
+    name = "forwarded-socket"
+    label = "the socket forwarded to a second machine"
+    machines = 2
+    crosses_link = True
+    networking = False
+    by_socket = True
+    hops = ("socat", "socat")
+    modelled = False
+
+    def open(self, context: PathContext) -> Endpoint:
+        near, port = context.work / "forward.sock", context.hop_port
+        near.unlink(missing_ok=True)
+        to_server = [
+            "socat",
+            f"TCP-LISTEN:{port},reuseaddr,fork,backlog=1024",
+            f"UNIX-CONNECT:{_escaped(context.server_socket)}",
+        ]
+        to_client = [
+            "socat",
+            f"UNIX-LISTEN:{_escaped(near)},fork,reuseaddr,unlink-early,backlog=1024",
+            f"TCP:{context.server_address}:{port}",
+        ]
+        far_end = context.start("server", to_server, "socat-server.log")
+        near_end = context.start("client", to_client, "socat-client.log")
+        context.wait_until(far_end, "socat-server.log", lambda: context.listens(far_end, port))
+        context.wait_until(near_end, "socat-client.log", lambda: _is_socket(near))
+        return Endpoint(
+            socket=str(near),
+            peer_pid=near_end.pid,
+            server_port=port,
+            hops=(Hop("server_side", far_end, forks=True), Hop("client_side", near_end, forks=True)),
+            facts={
+                "program": _version(),
+                "port": port,
+                "server_side": " ".join(to_server),
+                "client_side": " ".join(to_client),
+            },
+        )
+
+
+def _escaped(path: FilePath) -> str:
+    """As socat wants a name that contains characters of its own syntax."""
+    return re.sub(r"([\\,:!\"'(\[{])", r"\\\1", str(path))
+
+
+def _is_socket(path: FilePath) -> bool:
+    try:
+        return stat.S_ISSOCK(path.stat().st_mode)
+    except FileNotFoundError:
+        return False
+
+
+@cache
+def _version() -> str:
+    said = subprocess.run(["socat", "-V"], capture_output=True, text=True).stdout
+    return next((line for line in said.splitlines() if line.startswith("socat version")), "socat").strip()

@@ -1,0 +1,24 @@
+"""`remote`: TCP over the link, client on its own host."""
+
+from __future__ import annotations
+
+from howfar.paths.path import Endpoint, Path, PathContext
+
+
+class RemotePath(Path):
+    name = "remote"
+    label = "TCP from a second machine"
+    machines = 2
+    crosses_link = True
+    networking = True
+    by_socket = False
+    modelled = True
+
+    def open(self, context: PathContext) -> Endpoint:
+        assert context.server_port is not None, "this path needs a server that listens on TCP"
+        return Endpoint(
+            host=context.server_address,
+            port=context.server_port,
+            seen_from=context.client_address,
+            server_port=context.server_port,
+        )

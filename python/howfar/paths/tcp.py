@@ -1,0 +1,20 @@
+"""`tcp`: TCP over the loopback of the server's host."""
+
+from __future__ import annotations
+
+from howfar.paths.path import Endpoint, Path, PathContext
+
+
+class TcpPath(Path):
+    name = "tcp"
+    label = "TCP on the same machine"
+    machines = 1
+    crosses_link = False
+    networking = True
+    by_socket = False
+    modelled = True
+
+    def open(self, context: PathContext) -> Endpoint:
+        assert context.server_port is not None, "this path needs a server that listens on TCP"
+        address = context.loopback_address
+        return Endpoint(host=address, port=context.server_port, seen_from=address, server_port=context.server_port)

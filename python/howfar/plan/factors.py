@@ -1,0 +1,373 @@
+"""The factors that a plan can vary: one entry each in `FACTORS`, and nobody else lists them.
+
+A cell is a mapping from factor names to levels, as run files store it. `THREADS.of(cell)` reads one level of it with its type;
+what a cell does not mention has the factor's ordinary level.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, Any, Generic, Literal, TypeVar, cast
+
+from pydantic import BeforeValidator, Field, create_model
+
+from howfar.paths import PATHS, crosses_link
+from howfar.plan.part import OneOrMore, Part
+from howfar.plan.quantities import AppCpuNs, RateBps, RttNs, refuse
+from howfar.units import format_duration_ns, format_rate_bps
+
+Level = str | int | float | bool
+Cell = Mapping[str, Level]
+T = TypeVar("T")
+
+MAX_THREADS = 4096
+MAX_REPLICAS = 9
+NO_PAGE = "none"
+SEMI_SYNC: dict[str, str] = {"after-sync": "AFTER_SYNC", "after-commit": "AFTER_COMMIT"}
+"""Levels of `replication` with an acknowledgement, and the servers' name of the wait point."""
+MODE_LABELS = {
+    "off": "no binary log",
+    "none": "no replica",
+    "async": "asynchronous",
+    "after-sync": "semi-sync AFTER_SYNC",
+    "after-commit": "semi-sync AFTER_COMMIT",
+}
+APPLICATION_LABELS = {"php": "PHP", "engine": "engine"}
+
+
+def _always(_: Cell) -> bool:
+    return True
+
+
+def _plural(noun: str) -> Callable[[Any], str]:
+    return lambda count: f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+@dataclass(frozen=True)
+class Factor(Generic[T]):
+    """One thing that a plan varies or holds."""
+
+    name: str
+    """In cells and run files, with its unit."""
+    kind: Any
+    """The type of one level, as pydantic validates it."""
+    default: T | None
+    """What a plan holds that does not name the factor. None: it must."""
+    ordinary: T | None = None
+    """A cell without this factor has this level, and a plan that holds only this level does not write it into cells. None: cells
+    always carry the factor where it applies."""
+    toml: str = ""
+    """In plans. Default: the name."""
+    label: Callable[[Any], str] = str
+    """A level in the name of a cell."""
+    page_label: Callable[[Any], str] | None = None
+    """The same in the name of a page."""
+    format: Callable[[Any], str] = str
+    """A level as a plan writes it."""
+    quoted: bool = True
+    """A level is written as text."""
+    applies: Callable[[Cell], bool] = _always
+    """Whether the factor means something in a cell with these other levels."""
+    absent: T | None = None
+    """The level of cells of old run files that lack the factor. Default: ordinary."""
+    leave_out_default: tuple[Any, ...] | None = None
+
+    @property
+    def key(self) -> str:
+        return self.toml or self.name
+
+    def given(self, cell: Cell) -> T | None:
+        """The level, or None where the cell does not carry the factor."""
+        return cast(T | None, cell.get(self.name))
+
+    def of(self, cell: Cell) -> T:
+        """The level, else what cells without the factor have."""
+        level = cell.get(self.name, self.ordinary if self.ordinary is not None else self.absent)
+        assert level is not None, f"the cell has no {self.name}: {dict(cell)}"
+        return cast(T, level)
+
+    def written(self, level: Any) -> str:
+        """`rate = '1gbit'`, `threads = 16`."""
+        text = self.format(level)
+        return f"{self.key} = {repr(text) if self.quoted else text}"
+
+
+# ---------------------------------------------------------------- kinds of levels
+
+
+def _path(value: Any) -> Any:
+    if value not in PATHS:
+        raise refuse(f"no path is called {value!r}; known: {', '.join(PATHS)}")
+    return value
+
+
+def _threads(value: Any) -> Any:
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value < 1:
+            raise refuse("without at least one connection nothing is measured")
+        if value > MAX_THREADS:
+            raise refuse(f"more than {MAX_THREADS}: the server would measure its own queue")
+    return value
+
+
+def _compression(value: Any) -> Any:
+    if isinstance(value, str) and not _ALGORITHM.fullmatch(value):
+        raise refuse("compression is off, zlib, zlib-1 to zlib-9, zstd, or zstd-1 to zstd-22")
+    return value
+
+
+def _count(value: Any) -> Any:
+    if isinstance(value, int) and not isinstance(value, bool) and not 1 <= value <= MAX_REPLICAS:
+        raise refuse(f"from 1 to {MAX_REPLICAS} replicas, each on its own link")
+    return value
+
+
+_ALGORITHM = re.compile(r"off|zlib(-[1-9])?|zstd(-([1-9]|1[0-9]|2[0-2]))?")
+PathName = Annotated[str, BeforeValidator(_path)]
+Threads = Annotated[int, BeforeValidator(_threads), Field(strict=True)]
+Placement = Literal["isolated", "machines"]
+ServerChoice = Annotated[str, Field(min_length=1)]
+Tls = Literal["off", "1.2", "1.3", "1.3-resumed"]
+Compression = Annotated[str, BeforeValidator(_compression)]
+Connect = Literal["persistent", "per-transaction"]
+Content = Literal["digits", "text", "incompressible"]
+Replication = Literal["off", "none", "async", "after-sync", "after-commit"]
+Durability = Literal["strict", "relaxed", "off"]
+Replicas = Annotated[int, BeforeValidator(_count), Field(strict=True)]
+ReplicaTls = Literal["off", "on"]
+ReplicaCompression = Literal["off", "zlib", "zstd"]
+Fault = Literal["none", "kill-primary", "cut", "cut-to-replica", "cut-to-primary", "stop-replica", "replica-leaves"]
+ShapeName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,29}$")]
+Application = Literal["php", "engine"]
+
+
+def tls_label(level: object) -> str:
+    """`TLS 1.3 resumed`: a level in a sentence or a table."""
+    return f"TLS {str(level).replace('-', ' ')}"
+
+
+def _crosses(cell: Cell) -> bool:
+    return crosses_link(cell["path"])
+
+
+def _replicates(cell: Cell) -> bool:
+    """There is a replica."""
+    return REPLICATION.of(cell) not in ("off", "none")
+
+
+def _waits(cell: Cell) -> bool:
+    return REPLICATION.of(cell) in SEMI_SYNC
+
+
+# ---------------------------------------------------------------- the registry
+
+PATH: Factor[str] = Factor("path", PathName, None, leave_out_default=tuple(PATHS))
+THREADS: Factor[int] = Factor(
+    "threads",
+    Threads,
+    2,
+    absent=1,
+    quoted=False,
+    label=_plural("thread"),
+    page_label=lambda count: f"{count} in flight",
+)
+PLACEMENT: Factor[str] = Factor("placement", Placement, "isolated")
+SERVER: Factor[str] = Factor("server", ServerChoice, "mariadb")
+"""`mariadb`, `mysql`, the name of a private install, or the path of a server program."""
+RTT_NS: Factor[int] = Factor(
+    "rtt_ns",
+    RttNs,
+    200_000,
+    toml="rtt",
+    label=lambda ns: f"RTT {format_duration_ns(ns)}",
+    format=format_duration_ns,
+    applies=_crosses,
+    absent=0,
+)
+RATE_BPS: Factor[int] = Factor(
+    "rate_bps", RateBps, 10**9, toml="rate", label=format_rate_bps, format=format_rate_bps, applies=_crosses
+)
+TLS: Factor[str] = Factor("tls", Tls, "off", "off", label=lambda level: "plain" if level == "off" else tls_label(level))
+"""`1.3-resumed`: later connections resume the session of an earlier one; all other handshakes are full ones."""
+COMPRESSION: Factor[str] = Factor(
+    "compression", Compression, "off", "off", label=lambda level: "uncompressed" if level == "off" else str(level)
+)
+"""Algorithm and level, as `zstd-3`. The level of zlib is the client's; servers compress their answers at their own."""
+CONNECT: Factor[str] = Factor(
+    "connect",
+    Connect,
+    "persistent",
+    "persistent",
+    label=lambda level: "connect per transaction" if level == "per-transaction" else "persistent",
+    page_label=lambda level: "connect per page" if level == "per-transaction" else "persistent",
+)
+CONTENT: Factor[str] = Factor("content", Content, "digits", "digits")
+"""What the tables hold: sysbench's digits, sentences, or bytes in which nothing repeats."""
+REPLICATION: Factor[str] = Factor("replication", Replication, "off", "off", label=lambda level: MODE_LABELS[level])
+"""`off`: no binary log, as where the path is the question. `none`: a primary alone that writes one."""
+REPLICA_RTT_NS: Factor[int] = Factor(
+    "replica_rtt_ns",
+    RttNs,
+    85_000_000,
+    toml="replica_rtt",
+    label=lambda ns: f"replica RTT {format_duration_ns(ns)}",
+    format=format_duration_ns,
+    applies=_replicates,
+    absent=0,
+)
+"""Of the link between the primary and each replica; `rtt` is the clients'."""
+REPLICA_RATE_BPS: Factor[int] = Factor(
+    "replica_rate_bps",
+    RateBps,
+    10**9,
+    toml="replica_rate",
+    label=lambda bps: f"replica link {format_rate_bps(bps)}",
+    format=format_rate_bps,
+    applies=_replicates,
+)
+DURABILITY: Factor[str] = Factor(
+    "durability",
+    Durability,
+    "strict",
+    "strict",
+    label=lambda level: f"durability {level}",
+    applies=lambda cell: REPLICATION.of(cell) != "off",
+)
+"""Of primary and replicas. Without a binary log it is the server's own."""
+REPLICAS: Factor[int] = Factor("replicas", Replicas, 1, 1, quoted=False, label=_plural("replica"), applies=_replicates)
+WAIT_FOR: Factor[int] = Factor(
+    "wait_for", Replicas, 1, 1, quoted=False, label=lambda count: f"wait for {count}", applies=_waits
+)
+"""Replicas whose acknowledgement a semi-synchronous commit needs."""
+REPLICA_TLS: Factor[str] = Factor(
+    "replica_tls",
+    ReplicaTls,
+    "off",
+    "off",
+    label=lambda level: "replication plain" if level == "off" else "replication TLS",
+    applies=_replicates,
+)
+REPLICA_COMPRESSION: Factor[str] = Factor(
+    "replica_compression",
+    ReplicaCompression,
+    "off",
+    "off",
+    label=lambda level: "replication uncompressed" if level == "off" else f"replication {level}",
+    applies=_replicates,
+)
+FAULT: Factor[str] = Factor(
+    "fault",
+    Fault,
+    "none",
+    "none",
+    label=lambda level: "no fault" if level == "none" else str(level),
+    applies=_replicates,
+)
+"""`kill-primary` to `stop-replica`: something breaks, the primary dies, the replica takes over. `replica-leaves`: timeouts are
+the server's own, the replica goes and comes back."""
+PAGE: Factor[str] = Factor("page", ShapeName, NO_PAGE, NO_PAGE)
+"""Names of `Plan.pages`."""
+APP_CPU_NS: Factor[int] = Factor(
+    "app_cpu_ns",
+    AppCpuNs,
+    0,
+    0,
+    toml="app_cpu",
+    page_label=lambda ns: f"{ns / 1e6:g} ms CPU",
+    format=format_duration_ns,
+)
+"""What the application computes for a page, beyond what its round trips need."""
+APPLICATION: Factor[str] = Factor(
+    "application", Application, "engine", "engine", page_label=lambda level: APPLICATION_LABELS[level]
+)
+"""Who runs the page: PHP under PHP-FPM, or the engine itself."""
+
+FACTORS: dict[str, Factor[Any]] = {
+    factor.name: factor
+    for factor in (
+        PATH,
+        THREADS,
+        PLACEMENT,
+        SERVER,
+        RTT_NS,
+        RATE_BPS,
+        TLS,
+        COMPRESSION,
+        CONNECT,
+        CONTENT,
+        REPLICATION,
+        REPLICA_RTT_NS,
+        REPLICA_RATE_BPS,
+        DURABILITY,
+        REPLICAS,
+        WAIT_FOR,
+        REPLICA_TLS,
+        REPLICA_COMPRESSION,
+        FAULT,
+        PAGE,
+        APP_CPU_NS,
+        APPLICATION,
+    )
+}
+"""In the order of a cell's levels."""
+REPLICA_FACTORS = (
+    REPLICA_RTT_NS.name,
+    REPLICA_RATE_BPS.name,
+    REPLICAS.name,
+    WAIT_FOR.name,
+    REPLICA_TLS.name,
+    REPLICA_COMPRESSION.name,
+)
+"""They mean nothing where there is no replica."""
+
+
+ORDINARY: dict[str, Level] = {name: factor.ordinary for name, factor in FACTORS.items() if factor.ordinary is not None}
+"""What a cell is where it does not say."""
+
+
+def breaks(cell: Mapping[str, Any]) -> bool:
+    """Something is broken on purpose in this cell."""
+    return FAULT.of(cell) != "none"
+
+
+def level_of(cell: Cell, name: str) -> Level | None:
+    """The level of any factor, by name; its ordinary one where the cell does not say."""
+    factor = FACTORS.get(name)
+    return cell.get(name, factor.ordinary if factor else None)
+
+
+# ---------------------------------------------------------------- the tables of a plan that are made of it
+
+
+def _model(name: str, base: type[Part], fields: dict[str, Any]) -> Any:
+    return create_model(name, __base__=base, __module__=__name__, **fields)
+
+
+def made_of(base: type[Part], name: str, left_out: bool = False) -> Any:
+    """`[factors]`: a model of `base` with a tuple of levels for each factor in the registry as it is now."""
+    return _factors(base, name, left_out, tuple(FACTORS.values()))
+
+
+@lru_cache(maxsize=16)
+def _factors(base: type[Part], name: str, left_out: bool, factors: tuple[Factor[Any], ...]) -> Any:
+    fields: dict[str, Any] = {}
+    for factor in factors:
+        levels = (factor.default,) if factor.default is not None else factor.leave_out_default if left_out else None
+        default: Any = ... if levels is None else levels
+        kind = Annotated[tuple[factor.kind, ...], OneOrMore]  # type: ignore[name-defined]
+        fields[factor.name] = (kind, Field(default=default, alias=factor.toml or None))
+    return _model(name, base, fields)
+
+
+def one_level_each(base: type[Part], name: str) -> Any:
+    """`[baseline]`: the same with at most one level for each."""
+    return _one_level(base, name, tuple(FACTORS.values()))
+
+
+@lru_cache(maxsize=16)
+def _one_level(base: type[Part], name: str, factors: tuple[Factor[Any], ...]) -> Any:
+    fields = {factor.name: (factor.kind | None, Field(default=None, alias=factor.toml or None)) for factor in factors}
+    return _model(name, base, fields)
