@@ -50,8 +50,8 @@ class Proposed:
                 self.mode = "seldom"
 
     def applied(self, options: Sequence[str]) -> list[str]:
-        """The options of the server's file or command line with these lines: later ones win, `take out` takes out."""
-        out = {word for line in self.server if line.startswith("# take out") for word in re.findall(r"-\w\b", line)}
+        """The options of the server's file or command line with these lines: later ones win, `remove` removes."""
+        out = {word for line in self.server if line.startswith("# remove") for word in re.findall(r"-\w\b", line)}
         added = [line for line in self.server if not line.startswith(("#", "["))]
         if added and added[0].startswith("-"):
             out |= {line.split(" ")[0] for line in added}

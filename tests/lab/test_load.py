@@ -137,7 +137,7 @@ def test_a_login_that_fails(seen: dict[str, Any]) -> None:
 def test_an_interruption_leaves_nothing_running(seen: dict[str, Any]) -> None:
     run = seen["runs"]["interrupted"]
     assert run["code"] == 130, run["err"]
-    assert "this is no result" in run["err"] and "Verdict" not in run["out"]
+    assert "not a result" in run["err"] and "Verdict" not in run["out"]
     assert not run["left"]
 
 

@@ -201,7 +201,7 @@ def test_by_tcp_another_account_may_be_meant() -> None:
 def test_who_came_again_once_is_not_accused_of_all_connects() -> None:
     rates = Rates(connects=200, statements=400, tls_connects=0)
     (finding,) = looked(server(client(by="socket", connects_seen=2), rates=rates))
-    assert finding.check == "connect-churn" and finding.says.startswith("clients make")
+    assert finding.check == "connect-churn" and finding.says.startswith("clients open")
     (finding,) = looked(server(client(by="socket", connects_seen=101), rates=rates))
     assert finding.says.startswith("php-fpm8.2")
 

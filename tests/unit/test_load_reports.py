@@ -195,8 +195,8 @@ def test_what_was_under_way_at_the_end_is_shown_where_it_outlasts_what_ended() -
         return fake_load.result(done=whole.model_copy(update={"histograms": (*whole.histograms, ages)}))
 
     said = text(report_human.report(seen(2 * fake_load.SECOND), WORKLOAD))
-    assert "under way at the end: 8, the longest since 2.00 s: longer than the p99 of transactions;" in said
-    assert "not steady: at the end a transaction was under way since 2 s" in said
+    assert "in flight at the end: 8, the oldest for 2.00 s: longer than the p99 of transactions;" in said
+    assert "not steady: at the end a transaction had been in flight for 2 s" in said
     summary = json.loads(export.summary_line(seen(2 * fake_load.SECOND)))
     assert (summary["in_flight_ns"]["count"], summary["in_flight_ns"]["max"]) == (8, 2 * fake_load.SECOND)
     assert "in_flight" not in summary["latency_ns"], "an age is no latency"
@@ -209,4 +209,4 @@ def test_what_an_interruption_leaves_is_no_summary() -> None:
     intervals = fake_load.result().intervals[:3]
     partial = json.loads(export.partial_line(intervals))
     assert (partial["event"], partial["seconds"], partial["transactions"], partial["errors"]) == ("partial", 3, 300, 1)
-    assert "this is no result" in text(report_human.partial(intervals))
+    assert "not a result" in text(report_human.partial(intervals))

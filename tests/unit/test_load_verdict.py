@@ -83,7 +83,7 @@ def test_what_was_under_way_at_the_end_for_long_is_not_steady() -> None:
         return judge(fake_load.finished(), slices(RATES), answered_p99_ns=p99_ns, under_way_max_ns=longest_ns)
 
     found = one(seen(2_000_000_000, 10_000_000))
-    assert (found.stamp, "since 2 s, 200 times" in found.because) == (Stamp.NOT_STEADY, True)
+    assert (found.stamp, "for 2 s, 200 times" in found.because) == (Stamp.NOT_STEADY, True)
     assert seen(99_000_000, 1_000_000).stamps == (Stamp.VALID,), "less than 100 ms"
     assert seen(2_000_000_000, 200_000_000).stamps == (Stamp.VALID,), "10 times, not more"
 

@@ -63,7 +63,7 @@ def test_quantities_have_units() -> None:
         ('think = "5ms"', "think = 5", "w.toml:23: transactions[1].steps[1].think: 5 has no unit"),
         ('think = "5ms"', 'think = "5 parsecs"', "w.toml:23: transactions[1].steps[1].think: "),
         ("repeat = 2", "repeat = 0", "w.toml:33: transactions[2].steps[2].repeat: "),
-        ("repeat = 2", "repaet = 2", "w.toml:33: transactions[2].steps[2].repaet: there is no such key"),
+        ("repeat = 2", "repaet = 2", "w.toml:33: transactions[2].steps[2].repaet: unknown key"),
         ('name = "two"', 'name = "Two Words"', "w.toml:12: statements[2].name: "),
         ('sql = "SELECT ?"', "", "w.toml:11: statements[2].sql: is missing"),
         ('kind = "integer"', 'kind = "integre"', "w.toml:14: statements[2].parameters[1]: "),

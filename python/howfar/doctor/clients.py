@@ -1,7 +1,7 @@
-"""Looks at the connections of each server again and again for a few seconds: who holds them, and who makes new ones.
+"""Who uses each server: connections seen in /proc over a few seconds, with what the server reports about the same sessions.
 
-By /proc alone, so it asks the servers nothing. A connection that begins and ends between two looks is missed; the servers'
-own counters say how many there were. How often it looks depends on what a look costs.
+The servers are asked nothing meanwhile. A connection shorter than the time between two looks is missed; the servers' own
+counters say how many there were. How often it looks depends on what a look costs.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from howfar.doctor.procfs import ESTABLISHED, Address, TcpRow, may_use
 from howfar.doctor.protocols.session import ListedSession
 
 _LOOK_S = 0.002
-_SHARE = 0.25
-"""Of one CPU, spent in looking: connections that live for a few milliseconds are seen only by many looks."""
+_CPU_SHARE = 0.25
+"""Of one CPU, spent on looking: connections of a few milliseconds are seen only by many looks."""
 _SOCKETS_EVERY = 8
-"""Looks. What changes slowly is looked at less often."""
+"""Looks. What changes slowly is read less often."""
 _NEVER = -9
 _NEAR = 2
-"""Looks between reading the bundle and connecting: on a busy machine a program may have to wait between both."""
+"""Looks between reading the CA bundle and connecting: on a busy machine a program may wait between the two."""
 _FULL_SEARCH_S = 0.2
 """Between two searches of all processes for the owner of a socket."""
 _BUNDLE = re.compile(
     r"/(ca-certificates\.crt|ca-bundle\.(crt|pem|trust\.crt)|tls-ca-bundle\.pem|cacert\.pem|cert\.pem)$"
 )
-"""The machine's certificate authorities, under the names that distributions and language runtimes give the file."""
+"""The system's CA bundle, under the names that distributions and language runtimes use."""
 
 
 @dataclass
 class Holder:
-    """One process, or what cannot be told apart, with its connections to one server."""
+    """One process, or all that cannot be told apart, with its connections to one server."""
 
     pid: int | None
     uid: int | None
@@ -45,12 +45,12 @@ class Holder:
     ports: set[int] = field(default_factory=set)
     server_ports: set[int] = field(default_factory=set)
     at_once: int = 0
-    """At most, with all other processes of the program and account: one each may never have lived together."""
+    """The most at one look, together with all processes of the same program and account."""
     bundle_looks: int = 0
     bundle_reads: int = 0
     bundle_connects: int = 0
     new_at: int = _NEVER
-    """The look at which it last had a connection that it had not before."""
+    """The last look at which it had a new connection."""
     bundle_at: int = _NEVER
     counted_at: int = _NEVER
     """The `new_at` that was last counted in `bundle_connects`."""
@@ -69,7 +69,7 @@ class Holder:
 
 @dataclass
 class Watched:
-    """By the server's key: who held connections by TCP, and how many there were over its socket."""
+    """By the server's key: the holders of TCP connections, and how many connections there were over its socket."""
 
     holders: dict[int, dict[object, Holder]]
     socket_connections: dict[int, int]
@@ -79,11 +79,11 @@ class Watched:
 
 @dataclass(frozen=True)
 class Watching:
-    """What belongs to one server."""
+    """Which connections belong to one server."""
 
     key: int
     ports: Mapping[int, frozenset[str]]
-    """Its TCP ports, and at which addresses; an address of all interfaces is none here."""
+    """Its TCP ports, each with its addresses; an empty set means all interfaces."""
     paths: frozenset[str]
 
 
@@ -92,7 +92,7 @@ class Watch:
         self._servers = servers
         self._pid_of: dict[int, int] = {}
         self.programs: dict[int, procfs.Process] = {}
-        """Of each process that held a connection: what it is, kept as it may be gone at the end."""
+        """Each process that held a connection, kept because it may be gone at the end."""
         self._searched = float("-inf")
         self._own = os.getpid()
         self._seen = Watched({s.key: {} for s in servers}, {s.key: 0 for s in servers}, 0, 0.0)
@@ -106,15 +106,19 @@ class Watch:
             now, worked = time.monotonic(), time.thread_time() - worked
             self._seen.seconds = now - began
             if now - began >= seconds:
-                self._leave_out_found()
+                self._drop_identified_later()
                 return self._seen
-            time.sleep(max(_LOOK_S, worked / _SHARE - worked))
+            time.sleep(max(_LOOK_S, worked / _CPU_SHARE - worked))
 
     def _look(self, now: float) -> None:
         rows = [row for row in procfs.tcp_rows() if row.state == ESTABLISHED]
         by_ends = {(row.local, row.remote): row for row in rows}
-        pairs = [(server, row, by_ends.get((row.remote, row.local))) for server in self._servers for row in rows
-                 if _is_at(server, row.local)]  # fmt: skip
+        pairs = [
+            (server, row, by_ends.get((row.remote, row.local)))
+            for server in self._servers
+            for row in rows
+            if _is_at(server, row.local)
+        ]
         self._find_owners({client.inode for _, _, client in pairs if client is not None and client.inode}, now)
         held: dict[tuple[int, int], list[Holder]] = {}
         for server, row, client in pairs:
@@ -131,7 +135,7 @@ class Watch:
         self._look_for_bundles()
 
     def _count(self, held: Mapping[tuple[int, int], Sequence[Holder]]) -> None:
-        """Each holder's at this look, one entry for each connection; and those of its program and account together."""
+        """Each holder's connections at this look (one entry each), and those of its program and account together."""
         together: Counter[object] = Counter()
         for (key, _), each in held.items():
             each[0].connections = max(each[0].connections, len(each))
@@ -143,8 +147,8 @@ class Watch:
         program = self.programs.get(holder.pid) if holder.pid is not None else None
         return key, program.shown if program is not None else None, holder.uid, holder.remote
 
-    def _leave_out_found(self) -> None:
-        """Of those not caught: connections whose process was found later."""
+    def _drop_identified_later(self) -> None:
+        """Connections that were first counted without a process and whose process was found later."""
         for holders in self._seen.holders.values():
             for name, holder in list(holders.items()):
                 holder.connections = min(holder.connections, len(holder.ports))
@@ -158,18 +162,19 @@ class Watch:
             self._seen.socket_connections[server.key] = max(self._seen.socket_connections[server.key], count)
 
     def _holder(self, key: int, row: TcpRow, client: TcpRow | None) -> Holder | None:
+        holders = self._seen.holders[key]
         if client is not None:
             pid = self._pid_of.get(client.inode)
-            not_caught = self._seen.holders[key].get(("uid", client.uid))
-            if pid is not None and not_caught is not None:
-                not_caught.ports.discard(row.remote[1])
+            unidentified = holders.get(("uid", client.uid))
+            if pid is not None and unidentified is not None:
+                unidentified.ports.discard(row.remote[1])
             if pid == self._own:
                 return None
             name: object = ("pid", pid) if pid is not None else ("uid", client.uid)
-            return self._seen.holders[key].setdefault(name, Holder(pid, client.uid, None))
-        if procfs.is_of_this_machine(row.remote[0]):  # its other end is in another namespace, or just going
+            return holders.setdefault(name, Holder(pid, client.uid, None))
+        if procfs.is_of_this_machine(row.remote[0]):  # its other end is in another namespace, or just closing
             return None
-        return self._seen.holders[key].setdefault(("remote", row.remote[0]), Holder(None, None, row.remote[0]))
+        return holders.setdefault(("remote", row.remote[0]), Holder(None, None, row.remote[0]))
 
     def _find_owners(self, inodes: set[int], now: float) -> None:
         """First among the processes that had connections before, then, not too often, among all."""
@@ -191,18 +196,16 @@ class Watch:
         return found
 
     def _look_for_bundles(self) -> None:
-        """Reading the bundle takes most of the time of a connect that does it, so a few looks find it open."""
+        """Reading the bundle takes most of a connect that does it, so a few looks find it open."""
         reading: dict[int, bool] = {}
-        for holders in self._seen.holders.values():
-            for holder in holders.values():
-                if holder.pid is None:
-                    continue
-                if holder.pid not in reading:
-                    files = procfs.open_files(holder.pid) or []
-                    reading[holder.pid] = any(_BUNDLE.search(name) for name in files)
-                if reading[holder.pid]:
-                    holder.read_bundle(self._seen.looks)
-                holder.compare()
+        for holder in (holder for holders in self._seen.holders.values() for holder in holders.values()):
+            if holder.pid is None:
+                continue
+            if holder.pid not in reading:
+                reading[holder.pid] = any(_BUNDLE.search(name) for name in procfs.open_files(holder.pid) or [])
+            if reading[holder.pid]:
+                holder.read_bundle(self._seen.looks)
+            holder.compare()
 
 
 def _is_at(server: Watching, local: Address) -> bool:
@@ -212,17 +215,17 @@ def _is_at(server: Watching, local: Address) -> bool:
 
 @dataclass(frozen=True)
 class Sight:
-    """What is known of one server's sessions beside who holds them."""
+    """What is known about one server's sessions besides who holds them."""
 
     sessions: Sequence[ListedSession]
     listeners: Sequence[Listener]
     never_tls: bool
-    """It has none, or has counted none since it started."""
+    """It has no TLS, or has counted no handshake since it started."""
     socket: str | None
 
 
 def clients(holders: Sequence[Holder], programs: Mapping[int, procfs.Process], sight: Sight) -> tuple[Client, ...]:
-    """One for each program and account, in the order of their connections; then what is known of those on the socket."""
+    """One for each program and account, most connections first."""
     parts = [(_by_tcp(holder, programs, sight), holder.at_once) for holder in holders]
     parts += [(client, client.connections) for client in _by_socket(sight)]
     merged: dict[object, Client] = {}
@@ -241,9 +244,9 @@ def clients(holders: Sequence[Holder], programs: Mapping[int, procfs.Process], s
 def _by_tcp(holder: Holder, programs: Mapping[int, procfs.Process], sight: Sight) -> Client:
     process = programs.get(holder.pid) if holder.pid is not None else None
     uid = process.uid if process is not None else holder.uid
-    told = [session for session in sight.sessions if session.port in holder.ports]
+    listed = [session for session in sight.sessions if session.port in holder.ports]
     return Client(
-        program=process.shown if process is not None else _unknown(uid),
+        program=process.shown if process is not None else SHORT if os.geteuid() in (0, uid) else UNSEEN,
         pids=(holder.pid,) if holder.pid is not None else (),
         user=procfs.account(uid) if uid is not None else None,
         local=holder.remote is None,
@@ -251,8 +254,8 @@ def _by_tcp(holder: Holder, programs: Mapping[int, procfs.Process], sight: Sight
         by="tcp",
         connections=holder.connections,
         connects_seen=len(holder.ports),
-        tls=_tls(holder, told, sight),
-        compressed=_any([session.compressed for session in told]),
+        tls=_tls(holder, listed, sight),
+        compressed=_any([session.compressed for session in listed]),
         may_use_socket=may_use(sight.socket, uid, holder.pid) if sight.socket is not None and uid is not None else None,
         bundle_looks=holder.bundle_looks,
         bundle_reads=holder.bundle_reads,
@@ -260,15 +263,11 @@ def _by_tcp(holder: Holder, programs: Mapping[int, procfs.Process], sight: Sight
     )
 
 
-def _unknown(uid: int | None) -> str:
-    return SHORT if os.geteuid() in (0, uid) else UNSEEN
-
-
-def _tls(holder: Holder, told: Sequence[ListedSession], sight: Sight) -> bool | None:
+def _tls(holder: Holder, listed: Sequence[ListedSession], sight: Sight) -> bool | None:
     if sight.never_tls:
         return False
-    if (said := _any([session.tls for session in told])) is not None:
-        return said
+    if (reported := _any([session.tls for session in listed])) is not None:
+        return reported
     of_ports = {found.tls for found in sight.listeners if found.port in holder.server_ports}
     if of_ports == {"always"}:
         return True
@@ -276,7 +275,7 @@ def _tls(holder: Holder, told: Sequence[ListedSession], sight: Sight) -> bool | 
 
 
 def _by_socket(sight: Sight) -> list[Client]:
-    """Only as the server tells: the kernel does not say in /proc who is at the other end."""
+    """As the server lists them: /proc does not show who is at the other end of a socket."""
     found = []
     for session in sight.sessions:
         if session.port is not None or (session.tls is None and session.pid is None):
@@ -303,22 +302,19 @@ def _by_socket(sight: Sight) -> list[Client]:
     return found
 
 
-def _any(said: Sequence[bool | None]) -> bool | None:
-    known = [word for word in said if word is not None]
+def _any(reported: Sequence[bool | None]) -> bool | None:
+    known = [value for value in reported if value is not None]
     return any(known) if known else None
 
 
 def _added(one: Client, other: Client) -> Client:
+    sums = ("connections", "connects_seen", "bundle_looks", "bundle_reads", "bundle_connects")
     usable = None if None in (one.may_use_socket, other.may_use_socket) else one.may_use_socket and other.may_use_socket
     return one.model_copy(
         update={
+            **{name: getattr(one, name) + getattr(other, name) for name in sums},
             "pids": tuple(sorted({*one.pids, *other.pids})),
-            "connections": one.connections + other.connections,
-            "connects_seen": one.connects_seen + other.connects_seen,
             "compressed": _any([one.compressed, other.compressed]),
             "may_use_socket": usable,
-            "bundle_looks": one.bundle_looks + other.bundle_looks,
-            "bundle_reads": one.bundle_reads + other.bundle_reads,
-            "bundle_connects": one.bundle_connects + other.bundle_connects,
         }
     )

@@ -1,6 +1,6 @@
-"""Which servers are here: from processes, listening sockets and the usual paths, as far as they may be read. Asks no server anything.
+"""Which servers are here: candidates from processes, listening sockets and the usual paths, then what answers at each.
 
-A name that a process gave itself is only a reason to ask; what it is, it says itself when it is spoken to (`speakers/`).
+A process's name is only a reason to ask. What a server is, it says itself when it is spoken to (`protocols/`).
 """
 
 from __future__ import annotations
@@ -32,38 +32,38 @@ USUAL_SOCKETS = {
     Kind.REDIS: ("/run/redis/redis-server.sock", "/run/redis/redis.sock", "/run/valkey/valkey.sock", "/tmp/redis.sock"),
     Kind.MEMCACHED: ("/run/memcached/memcached.sock", "/tmp/memcached.sock"),
 }
-_WORDS_IN_SOCKETS = {Kind.MYSQL: ("mysql", "maria"), Kind.REDIS: ("redis", "valkey"), Kind.MEMCACHED: ("memcache",)}
+_SOCKET_NAMES = {Kind.MYSQL: ("mysql", "maria"), Kind.REDIS: ("redis", "valkey"), Kind.MEMCACHED: ("memcache",)}
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 @dataclass(frozen=True)
 class ListenAddress:
-    """A place where somebody listens: a path, or an address and a port."""
+    """A path, or an address and port, on which a process listens."""
 
     path: str | None
     host: str | None = None
     port: int | None = None
     inode: int | None = None
     bound: str | None = None
-    """Of a path: as the server wrote it."""
+    """Of a path: as the server bound it."""
     shared: bool = False
-    """Guessed for several servers: whose it is, only the server can tell."""
+    """Guessed for several servers: only the server knows whose it is."""
 
     @property
     def dialled(self) -> str | None:
-        """The address to dial where it listens on all."""
+        """The address to connect to where it listens on all interfaces."""
         return _ANY.get(self.host, self.host) if self.host is not None else None
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """What is probably a server, and where it probably listens."""
+    """A probable server, and where it probably listens."""
 
     kind: Kind
     process: Process | None
     addresses: tuple[ListenAddress, ...]
     certain: bool
-    """The addresses are the process's own; else they are guessed from account, name and port."""
+    """The addresses are those of the process; otherwise they are guessed from account, name and port."""
 
 
 @dataclass(frozen=True)
@@ -73,13 +73,13 @@ class Found:
 
 
 def kind_of(process: Process) -> Kind | None:
-    """By its name, or its program's; a server of a private install may be started through the loader."""
+    """By its name, or its program's."""
     name = program_of(process)
     return PROGRAMS[name] if name is not None else None
 
 
 def program_of(process: Process) -> str | None:
-    """Which of the programs it is."""
+    """Which of PROGRAMS it runs; a private installation may start it through the loader."""
     words = [process.name, *(word.rpartition("/")[2] for word in process.arguments[:1])]
     if process.arguments and process.arguments[0].rpartition("/")[2].startswith("ld-linux"):
         words += [word.rpartition("/")[2] for word in process.arguments[1:4]]
@@ -87,7 +87,7 @@ def program_of(process: Process) -> str | None:
 
 
 def discover() -> Found:
-    """Servers with a process that is seen first, then places that listen and belong to none of those."""
+    """Servers whose process is seen, then listening addresses that belong to none of those."""
     tcp = [row for row in procfs.tcp_rows() if row.state == LISTEN]
     unix = [row for row in procfs.unix_rows() if row.listens]
     here = {row.inode for row in tcp} | {row.inode for row in unix}
@@ -117,7 +117,7 @@ def _spots_of(pid: int, own: set[int], tcp: Sequence[TcpRow], unix: Sequence[Uni
 
 
 def _absolute(pid: int, path: str) -> str:
-    """A relative one began where the server then was, which is mostly where it is."""
+    """A relative path starts at the server's working directory, which seldom changes."""
     try:
         return path if path.startswith("/") else str((procfs.PROC / str(pid) / "cwd").readlink() / path)
     except OSError:
@@ -125,7 +125,7 @@ def _absolute(pid: int, path: str) -> str:
 
 
 def _each_port_once(addresses: Sequence[ListenAddress]) -> tuple[ListenAddress, ...]:
-    """A server on IPv4 and IPv6 of one port listens in one place, as far as anything here goes."""
+    """A server on IPv4 and IPv6 of one port counts as one address."""
     seen: dict[object, ListenAddress] = {}
     for address in addresses:
         seen.setdefault(address.path or (address.port, (address.host in _ANY) or address.host), address)
@@ -133,7 +133,7 @@ def _each_port_once(addresses: Sequence[ListenAddress]) -> tuple[ListenAddress, 
 
 
 def _guessed(kind: Kind, process: Process, tcp: Sequence[TcpRow], unix: Sequence[UnixRow]) -> tuple[ListenAddress, ...]:
-    """Of a process whose files may not be read: the sockets of its account. Ports of root's are too many to guess."""
+    """For a process whose files may not be read: the sockets of its account; for root, only the usual port."""
     addresses = [
         ListenAddress(row.path, inode=row.inode, bound=row.path) for row in unix if _may_be(kind, row.path, process.uid)
     ]
@@ -152,18 +152,18 @@ def _with_shared(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
 
 
 def _may_be(kind: Kind, path: str, uid: int) -> bool:
-    if not any(word in path for word in _WORDS_IN_SOCKETS[kind]):
+    if not any(word in path for word in _SOCKET_NAMES[kind]):
         return False
     try:
         return Path(path).stat().st_uid == uid
     except PermissionError:
-        return True  # in a directory of somebody else's, as the data directory of a server is
+        return True  # in a closed directory, such as a server's data directory
     except OSError:
         return False
 
 
 def _ownerless(taken: set[int | None], tcp: Sequence[TcpRow], unix: Sequence[UnixRow]) -> list[Candidate]:
-    """Usual ports and paths that somebody else answers: a container's port, or a process that is hidden."""
+    """Usual ports and paths without a process that is seen: a container's port, or a hidden process."""
     found = []
     for kind, port in DEFAULT_PORTS.items():
         addresses = [
@@ -181,7 +181,7 @@ def _ownerless(taken: set[int | None], tcp: Sequence[TcpRow], unix: Sequence[Uni
 
 
 def socket_file(path: str) -> tuple[int, int] | None:
-    """Which file it is, whatever links lead there; none where it is no socket."""
+    """Its device and inode, whatever links lead there; None where it is no socket."""
     try:
         seen = Path(path).stat()
     except OSError:
@@ -196,7 +196,7 @@ def _of_foreign(processes: Sequence[Process]) -> list[Unseen]:
     return [
         Unseen(
             what=names,
-            why="listens nowhere in this network namespace: in a container, another namespace, or starting or stopping",
+            why="it listens on nothing in this network namespace: it is in a container or another namespace, or starting or stopping",
             how=f"nsenter -t {processes[0].pid} -n howfar doctor",
         )
     ]
@@ -209,8 +209,8 @@ def _of_hidden(processes: Sequence[Process]) -> list[Unseen]:
     return [
         Unseen(
             what=f"which sockets belong to {names}",
-            why=f"another account's open files may not be read by {procfs.account(os.geteuid())}; guessed from account and port",
-            how="run it as root",
+            why=f"{procfs.account(os.geteuid())} may not read another account's open files; guessed from account and port",
+            how="run howfar doctor as root",
         )
     ]
 
@@ -224,7 +224,7 @@ State = Literal["works", "gone", "elsewhere", "unseen"]
 
 @dataclass
 class Known:
-    """A server that answered, or whose process is here though nothing of it answers."""
+    """A server that answered, or whose process is here although nothing answered."""
 
     kind: Kind
     process: Process | None
@@ -233,22 +233,22 @@ class Known:
     name: str = ""
     listeners: list[Listener] = field(default_factory=list)
     endpoints: dict[Transport, Endpoint] = field(default_factory=dict)
-    """Those that answered, one of each."""
+    """Those that answered, one for each transport."""
     tls: str = "unknown"
     compression: str = "unknown"
     certain: bool = False
-    """Its process's own sockets are known."""
+    """The sockets of its process are known."""
     trusted: bool = False
-    """A password is sent to it."""
+    """A password may be sent to it."""
     bound: set[str] = field(default_factory=set)
-    """Its sockets' paths, as it wrote them."""
+    """Its sockets' paths, as it bound them."""
     refusals: dict[str, str] = field(default_factory=dict)
-    """By where: why nobody was let in."""
+    """Why a login was refused, by address."""
     unseen: list[Unseen] = field(default_factory=list)
 
 
 def identify(candidate: Candidate, logins: Logins, target: Target | None) -> Known | None:
-    """None when a guess was wrong: nobody answers there as such a server would."""
+    """None when a guess was wrong: nothing there answers as such a server would."""
     trusted = target is not None or _is_trusted(candidate.process)
     login = _login(candidate, logins, target, trusted)
     known = Known(candidate.kind, candidate.process, target, login, certain=candidate.certain, trusted=trusted)
@@ -265,7 +265,7 @@ def identify(candidate: Candidate, logins: Logins, target: Target | None) -> Kno
 
 
 def _is_trusted(process: Process | None) -> bool:
-    """Of root, the system's accounts, or our own. Anybody may call a process mysqld and wait for passwords."""
+    """A process of root, of a system account or of the user. Anybody may name a process mysqld and wait for passwords."""
     return process is not None and (process.uid < SYSTEM_UIDS or process.uid == os.geteuid())
 
 
@@ -276,20 +276,20 @@ def _login(candidate: Candidate, logins: Logins, target: Target | None, trusted:
 
 
 def _greeted(known: Known, address: ListenAddress) -> bool:
-    """Whether all is known of that place."""
+    """Whether nothing more is to be found out about that address."""
     owner = Owner(known.process.pid, known.process.uid) if known.process is not None else None
-    endpoint = Endpoint(address.path, address.dialled, address.port, _asked_for_tls(known.target, address), owner)
+    endpoint = Endpoint(address.path, address.dialled, address.port, _tls_requested(known.target, address), owner)
     try:
         greeting = PROTOCOLS[known.kind].greet(endpoint, known.login)
     except Elsewhere:
-        return not known.certain  # a guess was wrong; else it is told what became of it
+        return not known.certain  # a guess was wrong; otherwise it is reported
     except NotThis:
         return False
-    if not known.certain and address.path is None and not _says_so_itself(greeting, known.process, address.shared):
+    if not known.certain and address.path is None and not _confirms(greeting, known.process, address.shared):
         if greeting.pid is None:
             whose = f"whether {address.host}:{address.port} is its port"
             known.unseen.append(
-                Unseen(what=whose, why="its account has several such servers here", how="run it as root")
+                Unseen(what=whose, why="its account runs several such servers here", how="run howfar doctor as root")
             )
         return True
     _listen(known, address, greeting.tls, "works")
@@ -297,13 +297,13 @@ def _greeted(known: Known, address: ListenAddress) -> bool:
     known.compression = greeting.compression
     if greeting.refused is not None:
         known.refusals[known.listeners[-1].where] = greeting.refused
-    for transport, found in _ways(known.kind, endpoint, greeting).items():
+    for transport, found in _endpoints(known.kind, endpoint, greeting).items():
         known.endpoints.setdefault(transport, found)
     return True
 
 
-def _asked_for_tls(target: Target | None, address: ListenAddress) -> bool:
-    """Then no password goes there in plain."""
+def _tls_requested(target: Target | None, address: ListenAddress) -> bool:
+    """Then no password goes there in plain text."""
     return target is not None and target.tls and address.path is None and address.port == target.port
 
 
@@ -316,12 +316,12 @@ def _listen(known: Known, address: ListenAddress, tls: Tls, state: State) -> Non
         known.bound.add(address.bound or address.path)
 
 
-def _says_so_itself(greeting: Greeting, process: Process | None, shared: bool) -> bool:
-    """Of a port that was guessed. The first of a container calls itself 1."""
+def _confirms(greeting: Greeting, process: Process | None, shared: bool) -> bool:
+    """Whether the server at a guessed port is this process; in a container it reports PID 1."""
     return process is None or greeting.pid == process.pid or (not shared and greeting.pid in (None, 1))
 
 
-def _ways(kind: Kind, endpoint: Endpoint, greeting: Greeting) -> dict[Transport, Endpoint]:
+def _endpoints(kind: Kind, endpoint: Endpoint, greeting: Greeting) -> dict[Transport, Endpoint]:
     encrypted = replace(endpoint, tls=True)
     if endpoint.path is not None:
         found = {Transport.SOCKET: endpoint}
@@ -332,17 +332,17 @@ def _ways(kind: Kind, endpoint: Endpoint, greeting: Greeting) -> dict[Transport,
 
 
 def _not_answering(known: Known, address: ListenAddress, certain: bool) -> None:
-    """Of a path it is told what became of it; a port may be for something else, as MySQL's X protocol is."""
+    """A path is reported with its state; a port may serve something else, such as MySQL's X protocol."""
     if address.path is None:
         if certain and address.port != _X_PORT:
             where = f"{address.host}:{address.port}"
             known.unseen.append(
-                Unseen(what=f"what {where} is for", why="it does not speak as such a server would", how="")
+                Unseen(what=f"the purpose of {where}", why="it does not answer as such a server would", how="")
             )
         return
-    if _is_for_something_else(known.kind, address.path):
+    if _is_x_protocol(known.kind, address.path):
         return
-    state, why = _what_became_of(address.path, known.process)
+    state, why = _state_of(address.path, known.process)
     if certain or state == "unseen":
         _listen(known, address, "unknown", state)
     if why:
@@ -350,15 +350,15 @@ def _not_answering(known: Known, address: ListenAddress, certain: bool) -> None:
             Unseen(
                 what=f"the socket {address.path}",
                 why=why,
-                how="run it as root, in the server's own namespaces, while it answers",
+                how="run howfar doctor as root, in the server's namespaces, while it answers",
             )
         )
 
 
-def _what_became_of(path: str, process: Process | None) -> tuple[State, str]:
-    """Whether it is gone, or only not to be seen or used from here, and then why. Silence alone is no proof of anything."""
+def _state_of(path: str, process: Process | None) -> tuple[State, str]:
+    """Whether the path is gone, or only cannot be checked from here, and why. Silence alone proves nothing."""
     if process is not None and _sees_another_file(path, process):
-        return "unseen", "the server sees another file system than we do, as in a container"
+        return "unseen", "the server sees another file system, as in a container"
     try:
         dial(Endpoint(path, None, None, owner=Owner(process.pid, process.uid) if process is not None else None)).close()
     except Nobody:
@@ -367,17 +367,17 @@ def _what_became_of(path: str, process: Process | None) -> tuple[State, str]:
         return "elsewhere", ""
     except NotThis as why:
         return "unseen", str(why)
-    return "unseen", "it does not answer now as such a server would"
+    return "unseen", "it does not answer as such a server would at present"
 
 
 def _sees_another_file(path: str, process: Process) -> bool:
-    """A socket in a /tmp of its own is of no use to anybody else: that is told as a path that leads nowhere."""
+    """A socket in a private /tmp is useless to others and counts as a path that leads nowhere."""
     inside = socket_file(f"/proc/{process.pid}/root{path}")
     return inside is not None and inside != socket_file(path) and not path.startswith(CLEANED)
 
 
-def _is_for_something_else(kind: Kind, path: str) -> bool:
-    """MySQL's X protocol has a socket of its own, which stays silent to others."""
+def _is_x_protocol(kind: Kind, path: str) -> bool:
+    """MySQL's X protocol has its own socket, which stays silent to other protocols."""
     return kind is Kind.MYSQL and "mysqlx" in path.rpartition("/")[2]
 
 
@@ -386,28 +386,28 @@ def tls_by_listener(listeners: Sequence[Listener]) -> str:
     by_tls: dict[str, list[str]] = {}
     for listener in listeners:
         by_tls.setdefault(listener.tls, []).append(listener.where)
-    return "; ".join(f"{tls} on {', '.join(places)}" for tls, places in by_tls.items())
+    return "; ".join(f"{tls} on {', '.join(addresses)}" for tls, addresses in by_tls.items())
 
 
-_SHORT = {"-p": "-p", "-l": "-l", "-Z": "-Z", "-s": "-s"}
+_SHORT = ("-p", "-l", "-Z", "-s")
 _LONG = {"--port": "-p", "--listen": "-l", "--enable-ssl": "-Z", "--unix-socket": "-s"}
 
 
 def ignored_options(known: Known) -> tuple[str, ...]:
-    """Memcached with -s listens on nothing else, and speaks plain text there, whatever else it was asked."""
+    """Memcached with -s listens on nothing else and never encrypts. Only names of options leave this function."""
     if known.kind is not Kind.MEMCACHED or known.process is None or not known.listeners:
         return ()
-    asked = options(known.process.arguments)
-    if "-s" not in asked or any(listener.path is None for listener in known.listeners):
+    given = options(known.process.arguments)
+    if "-s" not in given or any(listener.path is None for listener in known.listeners):
         return ()
-    return tuple(option for option in ("-p", "-l", "-Z") if option in asked)
+    return tuple(option for option in ("-p", "-l", "-Z") if option in given)
 
 
 def options(arguments: Sequence[str]) -> set[str]:
-    """Which of those are on a command line, however they are written. `-p 0` asks for no port."""
+    """Which of these options a command line has, in any form. `-p 0` means no port."""
     found = set()
     for word, after in zip(arguments, [*arguments[1:], ""], strict=True):
-        name = _LONG.get(word.partition("=")[0]) or _SHORT.get(word[:2])
+        name = _LONG.get(word.partition("=")[0]) or (word[:2] if word[:2] in _SHORT else None)
         if name == "-p" and (
             word[2:] == "0" or word.partition("=")[2] == "0" or (word in ("-p", "--port") and after == "0")
         ):

@@ -1,4 +1,4 @@
-"""One look from beginning to end: find the servers, watch their connections, ping, and have the checks judge. Start here."""
+"""One examination: find the servers, watch their connections, ping, and run the checks. Start here."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ from howfar.doctor.protocols.session import Counters, Endpoint, NotThis, Refused
 from howfar.doctor.targets import Login, Logins, Target
 from howfar.errors import MissingError
 
-_NOTHING_SAID = SelfReport(None, (), (), {})
+_NO_REPORT = SelfReport(None, (), (), {})
 _BUNDLE_READS = 6
 
 
 @dataclass
 class _ServerState:
-    """A server during the look."""
+    """A server during the examination."""
 
     known: Known
     session: Session | None
     before: Counters | None = None
     after: Counters | None = None
-    said: SelfReport = _NOTHING_SAID
+    reported: SelfReport = _NO_REPORT
 
 
 def examine(targets: Sequence[Target], logins: Logins, seconds: float) -> Examination:
-    """Look at the servers named, or at all that are found. Raises MissingError when one that was named does not answer."""
+    """Examine the servers named, or all that are found. Raises MissingError when a named one does not answer."""
     found = discover()
     chosen = [(_candidate(target, found.candidates), target) for target in targets]
     known = [identify(candidate, logins, target) for candidate, target in chosen] if targets else [
@@ -53,7 +53,7 @@ def examine(targets: Sequence[Target], logins: Logins, seconds: float) -> Examin
     ]  # fmt: skip
     for server, target in zip(known, targets, strict=False):
         if server is None or not server.endpoints:
-            raise _silent(target)
+            raise _no_answer(target)
     states = [_ServerState(server, _admitted(server)) for server in known if server is not None]
     try:
         watched, programs = _watch(states, seconds)
@@ -88,7 +88,7 @@ def examine(targets: Sequence[Target], logins: Logins, seconds: float) -> Examin
 
 
 def _candidate(target: Target, candidates: Sequence[Candidate]) -> Candidate:
-    """The server on this machine that listens there, so that its process and its other places are known; else just that place."""
+    """The server on this machine that listens there, with its process and other addresses; otherwise just that address."""
     for candidate in candidates:
         if candidate.kind is target.kind and any(_is_at(address, target) for address in candidate.addresses):
             return candidate
@@ -99,32 +99,32 @@ def _is_at(address: ListenAddress, target: Target) -> bool:
     if target.path is not None or address.path is not None:
         same = target.path is not None and address.path is not None
         return same and os.path.realpath(str(target.path)) == os.path.realpath(str(address.path))
-    assert target.host is not None, "a target is a path or an address"
+    assert target.host is not None, "a target has a path or an address"
     return address.port == target.port and (target.host == address.host or _is_here(target.host, address))
 
 
 def _is_here(host: str, address: ListenAddress) -> bool:
-    """`host` is an address by now."""
+    """`host` is numeric here."""
     return address.dialled != address.host and procfs.is_of_this_machine(host)
 
 
-def _silent(target: Target) -> MissingError:
+def _no_answer(target: Target) -> MissingError:
     where = target.path or f"{target.host} port {target.port}"
     try:
         PROTOCOLS[target.kind].greet(
             Endpoint(target.path, target.host, target.port, target.tls), Login(target.user or "", "")
         )
-        why = "it does so only now"
+        why = "it answered only the second time"
     except NotThis as reason:
         why = str(reason)
     return MissingError(
-        f"nobody at {where} answers as {target.kind.value} would: {why}",
-        "Is the server started, and is that where it listens? Without a DSN howfar doctor looks for the servers of this machine.",
+        f"no {target.kind.value} server answers at {where}: {why}",
+        "Is the server running, and does it listen there? Without a DSN, howfar doctor searches this machine for servers.",
     )
 
 
 def _admitted(known: Known) -> Session | None:
-    """On the cheapest endpoint that lets us in."""
+    """On the cheapest endpoint that accepts the login."""
     for endpoint in known.endpoints.values():
         try:
             return PROTOCOLS[known.kind].open(endpoint, known.login)
@@ -134,7 +134,7 @@ def _admitted(known: Known) -> Session | None:
 
 
 def _watch(states: Sequence[_ServerState], seconds: float) -> tuple[Watched, dict[int, procfs.Process]]:
-    """The counters around the look; while it lasts nobody of us connects."""
+    """The counters before and after; in between, the doctor opens no connection."""
     began = time.monotonic()
     for state in states:
         state.before = _counted(state)
@@ -146,7 +146,7 @@ def _watch(states: Sequence[_ServerState], seconds: float) -> tuple[Watched, dic
     for state in states:
         if state.session is not None:
             try:
-                state.said = state.session.said()
+                state.reported = state.session.report()
             except (Refused, NotThis) as why:
                 state.known.unseen.append(Unseen(what="its settings and sessions", why=str(why), how=""))
     return watched, watch.programs
@@ -177,7 +177,7 @@ def _server(key: int, state: _ServerState, watched: Watched, programs: dict[int,
     known = state.known
     measured, reasons = floors.measure(PROTOCOLS[known.kind], known.endpoints, known.login)
     sight = Sight(
-        sessions=state.said.sessions,
+        sessions=state.reported.sessions,
         listeners=known.listeners,
         never_tls=_never_tls(state),
         socket=next((found.path for found in known.listeners if found.path and found.state == "works"), None),
@@ -192,10 +192,10 @@ def _server(key: int, state: _ServerState, watched: Watched, programs: dict[int,
         named=known.target is not None,
         logged_in=state.session is not None,
         listeners=tuple(known.listeners),
-        listeners_complete=known.certain or _names_no_socket(state.said),
+        listeners_complete=known.certain or _names_no_socket(state.reported),
         tls=tls_by_listener(known.listeners),
         compression=known.compression,
-        config_file=state.said.config_file,
+        config_file=state.reported.config_file,
         socket_connections=_on_socket(key, state, watched),
         rates=rates,
         clients=using,
@@ -208,16 +208,16 @@ def _server(key: int, state: _ServerState, watched: Watched, programs: dict[int,
 
 
 def _on_socket(key: int, state: _ServerState, watched: Watched) -> int | None:
-    """Without our own, which was open during the look if it came by the socket."""
+    """Without the doctor's own connection."""
     if not any(listener.path is not None for listener in state.known.listeners):
         return None
     own = state.session is not None and Transport.SOCKET in state.known.endpoints
     return max(watched.socket_connections[key] - own, 0)
 
 
-def _names_no_socket(said: SelfReport) -> bool:
-    """By its settings, where those could be read."""
-    return "" in (said.settings.get("socket"), said.settings.get("unixsocket"))
+def _names_no_socket(report: SelfReport) -> bool:
+    """According to its settings, where they could be read."""
+    return "" in (report.settings.get("socket"), report.settings.get("unixsocket"))
 
 
 def _never_tls(state: _ServerState) -> bool:
@@ -233,7 +233,7 @@ def _rates(state: _ServerState, watched: Watched) -> Rates | None:
 
 
 def _bundle() -> Interval:
-    """What a client pays for each context that it makes without naming an authority: here, now, with this machine's bundle."""
+    """The CPU cost of a TLS context that names no authority, with this machine's bundle."""
     took = []
     for _ in range(_BUNDLE_READS):
         began = time.thread_time_ns()
@@ -243,7 +243,7 @@ def _bundle() -> Interval:
 
 
 def _how_to_log_in(known: Known) -> str:
-    """A password goes to a server that is trusted, else it has to be named."""
+    """A password is sent only to a trusted server, or to one that is named."""
     endpoint = next(iter(known.endpoints.values()))
     where = endpoint.path or f"{endpoint.host}:{endpoint.port}"
     if known.kind is Kind.REDIS:
@@ -267,5 +267,5 @@ def _unseen(state: _ServerState, reasons: dict[Transport, str]) -> list[Unseen]:
             found.append(
                 Unseen(what=f"the floor of {transport.value}", why=why, how="an account that may log in there")
             )
-    found += [Unseen(what=what, why=why, how=how) for what, why, how in state.said.hidden]
+    found += [Unseen(what=what, why=why, how=how) for what, why, how in state.reported.hidden]
     return found

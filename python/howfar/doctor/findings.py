@@ -1,6 +1,8 @@
-"""What a look finds, as frozen values. Their JSON form is public (`howfar doctor --json`, schema in `schema/doctor.json`).
+"""What an examination finds, as frozen values. Their JSON form is public (`howfar doctor --json`, `schema/doctor.json`).
 
-No field holds a command line, a statement or a password. What could not be seen is a value too (`Unseen`), never left out.
+No field holds a command line, a statement or a password. What could not be seen is a value too (`Unseen`).
+
+python -m howfar.doctor.findings [FILE] writes the schema.
 """
 
 from __future__ import annotations
@@ -17,10 +19,11 @@ FORMAT = 1
 """Raised when a field changes its meaning."""
 
 
+CLOSED_DIRECTORY = "accounts that may enter "
 UNSEEN = "unseen"
-"""In place of a program: another account's, whose open files may not be read."""
+"""In place of a program of another account, whose open files may not be read."""
 SHORT = "not caught"
-"""In place of a program: its connection had ended before it was looked for."""
+"""In place of a program whose connection ended before it was looked up."""
 
 
 class Kind(StrEnum):
@@ -37,14 +40,14 @@ class Transport(StrEnum):
     TLS = "tls"
     """TLS over TCP."""
     SOCKET_TLS = "socket-tls"
-    """MySQL only: the others never encrypt a socket."""
+    """MySQL only: other servers never encrypt a socket."""
 
 
 class Severity(StrEnum):
     CHANGE = "change"
     """Costs something now, and there are lines that end it."""
     NOTE = "note"
-    """Worth knowing; nothing here says that it costs, or nothing can be changed."""
+    """Worth knowing, but its cost is unknown or nothing can be changed."""
 
 
 class _Value(BaseModel):
@@ -52,7 +55,7 @@ class _Value(BaseModel):
 
 
 class Interval(_Value):
-    """A median with its 95 % interval, by order statistics: one round that something disturbed does not move it."""
+    """A median with its 95 % interval by order statistics, which one disturbed round does not move."""
 
     median: float
     low: float | None
@@ -73,20 +76,24 @@ class SocketFile(_Value):
     owner: str
     group: str
     who: str
-    """In words: who may connect."""
+    """Who may connect."""
+
+    @property
+    def in_closed_directory(self) -> bool:
+        return self.who.startswith(CLOSED_DIRECTORY)
 
 
 class Listener(_Value):
-    """One place where a server listens."""
+    """One address on which a server listens."""
 
     path: str | None
     host: str | None
     port: int | None
     tls: Literal["none", "offered", "always", "unknown"]
     file: SocketFile | None
-    """Of a socket; none when there is no such file (any more), or it may not be seen."""
+    """Of a socket; None when the file does not exist or may not be seen."""
     state: Literal["works", "gone", "elsewhere", "unseen"]
-    """Of a socket: the path leads to the server, to nothing any more, or to somebody else; or that could not be seen."""
+    """Of a socket: the path leads to the server, to nothing, to another process, or cannot be checked."""
 
     @property
     def where(self) -> str:
@@ -96,10 +103,10 @@ class Listener(_Value):
 
 
 class Client(_Value):
-    """Everything that one program of one account (or, where that cannot be seen, an account or address) holds open to the server."""
+    """All connections of one program and account to the server; of an account or address where the program cannot be seen."""
 
     program: str
-    """As the kernel names it, with the script of an interpreter; or UNSEEN, or SHORT."""
+    """The kernel's name, with an interpreter's script; or UNSEEN, or SHORT."""
     pids: tuple[int, ...]
     user: str | None
     local: bool
@@ -108,37 +115,37 @@ class Client(_Value):
     """Of another machine."""
     by: Literal["tcp", "socket"]
     connections: int
-    """At most at one time during the look."""
+    """The most at one time."""
     connects_seen: int
-    """Different connections during the look; short ones between two looks are missed."""
+    """Different connections seen; short ones between two looks are missed."""
     tls: bool | None
     compressed: bool | None
     may_use_socket: bool | None
-    """None: there is no socket, or whose process it is cannot be seen."""
+    """None: there is no socket, or the process is unknown."""
     bundle_looks: int
-    """Looks at which it was reading the machine's bundle of certificate authorities; of all its processes together."""
+    """Looks at which it was reading the system's CA bundle, all its processes together."""
     bundle_reads: int
-    """Looks at which it began to."""
+    """Looks at which it began to read it."""
     bundle_connects: int
-    """New connections at a look with the bundle open, or at most two looks before or after."""
+    """New connections within two looks of a look with the bundle open."""
 
 
 class Floor(_Value):
-    """What a round trip and a connect cost on one transport, with nothing to do for the server."""
+    """What a round trip and a connect cost on one transport when the server has nothing to do."""
 
     transport: Transport
     where: str
     pings_per_round: int
     round_trip_ns: Interval
     connect_ns: Interval | None
-    """From the dial to the first answer after the login, by howfar's own client; none where every login failed."""
+    """From connect() to a session that is logged in, with howfar's own client; None where every login failed."""
     round_trips_ns: tuple[float, ...]
     """The median of each round; the rounds of all transports are interleaved, so they compare in pairs."""
     connects_ns: tuple[float, ...]
 
 
 class Rates(_Value):
-    """A second, over the look, without what the doctor itself asked."""
+    """Per second while connections were watched, without the doctor's own requests."""
 
     connects: float
     statements: float
@@ -151,14 +158,14 @@ class Change(_Value):
     where: str
     lines: tuple[str, ...]
     restarts: bool
-    """The server has to be started again. Else it is a client's own."""
+    """The server must be restarted; otherwise the lines are a client's."""
 
 
 class Gain(_Value):
     says: str
     basis: str
     saves_ns: Interval | None
-    """By round trip or connect; none where nothing was measured."""
+    """Per round trip or connect; None where nothing was measured."""
 
 
 class Finding(_Value):
@@ -176,7 +183,7 @@ class Server(_Value):
     pid: int | None
     user: str | None
     named: bool
-    """By a DSN; else it was found."""
+    """By a DSN; otherwise it was found."""
     logged_in: bool
     listeners: tuple[Listener, ...]
     listeners_complete: bool
@@ -189,9 +196,9 @@ class Server(_Value):
     clients: tuple[Client, ...]
     floors: tuple[Floor, ...]
     bundle_ns: Interval | None
-    """What it costs to read this machine's bundle of certificate authorities, where that matters."""
+    """What reading this machine's CA bundle costs, where a client does it."""
     ignored: tuple[str, ...]
-    """Options on its command line that are not in force, by name."""
+    """Names of options on its command line that it ignores."""
     findings: tuple[Finding, ...]
     unseen: tuple[Unseen, ...]
 
@@ -210,7 +217,7 @@ class Server(_Value):
 
 
 class Examination(_Value):
-    """A whole look."""
+    """The result of one `howfar doctor`."""
 
     format: int
     howfar_version: str
@@ -220,7 +227,7 @@ class Examination(_Value):
     load_average: float
     cpus: int
     pure_floors: tuple[Floor, ...]
-    """Socket and TCP between two processes of howfar's own, for servers that let nobody in to ping."""
+    """Socket and TCP between two processes of howfar, for servers that accept no login."""
     servers: tuple[Server, ...]
     unseen: tuple[Unseen, ...]
 

@@ -1,7 +1,7 @@
-"""The round trip and the connect that no server can undercut, on each transport that it offers: pings and logins, in rounds.
+"""The shortest round trip and connect on each transport of a server: pings and logins, in rounds.
 
-The transports take turns within a round, so what the machine does meanwhile hits all alike, and a difference is one number a
-round. A round's figure is the median of its pings; intervals are of the median over the rounds.
+The transports take turns within a round, so that other load on the machine affects all alike, and a difference is one number per
+round. A round's figure is the median of its pings; intervals are for the median over the rounds.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ PINGS = 15
 _WARM = 5
 """Pings before the first that counts."""
 _FAR_NS = 20e6
-"""Of a connect: beyond, the server is far away, and fewer pings of it say as much."""
+"""Of a connect: beyond this the server is remote, and fewer pings suffice."""
 _FAR_PINGS = 3
 _ENOUGH_S, _LEAST_ROUNDS = 5.0, 6
-"""After so long no further round, if there are enough for an interval."""
+"""No further round after this time, if there are enough for an interval."""
 
 
 def measure(
     protocol: ServerProtocol, endpoints: Mapping[Transport, Endpoint], login: Login
 ) -> tuple[tuple[Floor, ...], dict[Transport, str]]:
-    """The floors, and of each transport that could not be measured the reason.
+    """The floors, and for each transport that could not be measured the reason.
 
-    Each round has a connection of its own: where the kernel puts the server's thread is decided anew, and is part of what varies.
+    Each round opens a new connection: where the kernel places the server's thread is part of the variation.
     """
     round_trips: dict[Transport, list[float]] = {transport: [] for transport in endpoints}
     connects: dict[Transport, list[float]] = {transport: [] for transport in endpoints}
@@ -73,7 +73,7 @@ def _round(protocol: ServerProtocol, endpoint: Endpoint, login: Login, pings: in
 
 
 def between_processes() -> tuple[Floor, ...]:
-    """Socket and TCP between two processes of our own: what the kernel takes, with no server in it. Empty when it cannot be told."""
+    """Socket and TCP between two processes of howfar: the kernel's share, without a server. Empty when it fails."""
     ends = {Transport.SOCKET: socket.socketpair(socket.AF_UNIX), Transport.TCP: _tcp_pair()}
     children = [_echo(theirs, [ours for ours, _ in ends.values()]) for _, theirs in ends.values()]
     try:
@@ -83,7 +83,7 @@ def between_processes() -> tuple[Floor, ...]:
         for number in range(ROUNDS):
             for transport in _turned(list(ends), number):
                 figures[transport].append(statistics.median(_times(_bounce(ends[transport][0]), PINGS)))
-    except OSError:  # no echo for PATIENCE_S: this machine has no time to be measured
+    except OSError:  # no echo for PATIENCE_S: this machine is too busy
         return ()
     finally:
         for ours, _ in ends.values():
@@ -113,7 +113,7 @@ def _tcp_pair() -> tuple[socket.socket, socket.socket]:
 
 
 def _echo(end: socket.socket, others: Sequence[socket.socket]) -> int:
-    """A process that sends back what comes, until the other end is closed."""
+    """A process that echoes until the other end is closed."""
     child = os.fork()
     if child:
         return child
@@ -128,7 +128,7 @@ def _echo(end: socket.socket, others: Sequence[socket.socket]) -> int:
 
 
 def _turned(transports: list[Transport], number: int) -> list[Transport]:
-    """Whoever is first in one round is last in the next."""
+    """The first of one round is the last of the next."""
     at = number % max(len(transports), 1)
     return transports[at:] + transports[:at]
 
@@ -159,7 +159,7 @@ def _floor(
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """Of 24 the seventh and the eighteenth: 98 %. Of fewer than six nothing has 95 %."""
+    """By order statistics: of 24 values the 7th and the 18th (98 %). Fewer than six have no 95 % interval."""
     found = sorted(values)
     depth = _depth(len(found))
     limits = (found[depth], found[-1 - depth]) if depth is not None else (None, None)
@@ -167,7 +167,7 @@ def interval(values: Sequence[float]) -> Interval:
 
 
 def _depth(count: int) -> int | None:
-    """How many values may lie outside at each end: the median is among the rest with 95 %, as each is above it like a coin."""
+    """How many values may lie outside at each end while the rest contain the median with 95 %."""
     outside, depth = 0.0, None
     for rank in range(count // 2):
         outside += math.comb(count, rank) / 2**count
@@ -178,7 +178,7 @@ def _depth(count: int) -> int | None:
 
 
 def savings(worse: Sequence[float], better: Sequence[float]) -> Interval | None:
-    """What `better` saves, round by round; none where they were not measured together."""
+    """What `better` saves, round by round; None where they were not measured together."""
     if not worse or len(worse) != len(better):
         return None
     return interval([a - b for a, b in zip(worse, better, strict=True)])

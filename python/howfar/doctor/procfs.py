@@ -1,6 +1,7 @@
-"""What /proc tells without asking anybody: processes, their open files where those may be read, sockets and who has them.
+"""What the kernel shows: processes, their open files and sockets (/proc), and who may use a socket's file.
 
-Holds no rule about servers. A file that may not be read is told by `None`, which is not the same as nothing in it.
+No rule about servers is here. None means that a file may not be read. psutil would not replace this: it neither shows the
+inodes of sockets nor reads one table at a time, and connections are watched by hundreds of looks a second.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
-from howfar.doctor.findings import SocketFile
+from howfar.doctor.findings import CLOSED_DIRECTORY, SocketFile
 
 PROC = Path("/proc")
 LISTEN, ESTABLISHED, TIME_WAIT = "0A", "01", "06"
@@ -35,14 +36,14 @@ Address = tuple[str, int]
 class Process:
     pid: int
     name: str
-    """As the kernel has it; a process may choose it, so it is no proof."""
+    """As the kernel has it; a process may choose it, so it proves nothing."""
     uid: int
     arguments: tuple[str, ...]
-    """May hold secrets: only for looking options up, never shown."""
+    """May hold secrets: never shown, only searched for options."""
 
     @property
     def shown(self) -> str:
-        """Its name, and of an interpreter the script; nothing else of the command line."""
+        """Its name, with an interpreter's script; nothing else of the command line."""
         for word in self.arguments[1:4]:
             base = word.rpartition("/")[2]
             if not word.startswith("-") and base.endswith(_SCRIPTS) and "=" not in word and "@" not in word:
@@ -86,7 +87,7 @@ def process(pid: int) -> Process | None:
     of_line = {line.partition(":")[0]: line.partition(":")[2].split() for line in status}
     if of_line["State"][0] == "Z":
         return None
-    # Not the owner of the folder: that is root for a server that gave up rights by itself.
+    # Not the owner of the directory: that is root for a server that dropped its privileges itself.
     return Process(pid, name, int(of_line["Uid"][1]), tuple(words[:-1]))
 
 
@@ -97,7 +98,7 @@ def processes() -> Iterator[Process]:
 
 
 def open_files(pid: int) -> list[str] | None:
-    """What its descriptors lead to; None when that may not be read or it has gone."""
+    """The targets of its descriptors; None when they may not be read or it is gone."""
     found = []
     try:
         entries = list((PROC / str(pid) / "fd").iterdir())
@@ -119,7 +120,7 @@ def socket_inodes(pid: int) -> set[int] | None:
 
 
 def tcp_rows(net: Path = PROC / "net") -> list[TcpRow]:
-    """Both families; an IPv4 address inside IPv6 is shown as IPv4, so that both ends of a connection look alike."""
+    """Both families; IPv4 inside IPv6 becomes IPv4, so that both ends of a connection match."""
     rows = []
     for name in ("tcp", "tcp6"):
         try:
@@ -136,7 +137,7 @@ def parse_tcp(line: str) -> TcpRow:
 
 
 def _address(text: str) -> Address:
-    """The kernel writes each 32-bit word as the number that it is on this machine."""
+    """The kernel prints each 32-bit word in this machine's byte order."""
     digits, _, port = text.partition(":")
     words = [int(digits[at : at + 8], 16) for at in range(0, len(digits), 8)]
     packed = struct.pack(f"{_ORDER}{len(words)}I", *words)
@@ -147,7 +148,7 @@ def _address(text: str) -> Address:
 
 
 def unix_rows(net: Path = PROC / "net") -> list[UnixRow]:
-    """Those with a path in the file system, as they were bound: it may be relative to the process's directory then."""
+    """Sockets with a path, as bound: it may be relative to the process's working directory."""
     try:
         lines = (net / "unix").read_text(errors="replace").splitlines()[1:]
     except OSError:
@@ -174,7 +175,7 @@ def is_of_this_machine(address: str) -> bool:
 
 @cache
 def _own_addresses() -> set[str]:
-    """From the kernel's own tables, as nothing else tells them without a socket or a program."""
+    """From the kernel's tables."""
     found = set()
     try:
         lines = (PROC / "net" / "fib_trie").read_text().splitlines()
@@ -192,7 +193,7 @@ def _own_addresses() -> set[str]:
 
 
 CLEANED = ("/tmp/", "/var/tmp/")
-"""Where files are removed by age, and services may have directories of their own in place of them (PrivateTmp)."""
+"""Where files are removed by age, and a service may see a private directory (PrivateTmp)."""
 
 
 def look_at(path: str) -> SocketFile | None:
@@ -214,15 +215,15 @@ def look_at(path: str) -> SocketFile | None:
 
 
 def who(path: str) -> str:
-    """In words. To connect one must be able to write to the file and to enter every directory above it."""
+    """Who may connect: one must be able to write to the file and to enter every directory above it."""
     seen = Path(path).stat()
     closed = next((above for above in Path(path).parents if not above.stat().st_mode & 0o001), None)
     if seen.st_mode & 0o002 and closed is None:
-        return "every account of this machine"
+        return "every account"
     if seen.st_mode & 0o002:
         assert closed is not None, "else it would be open to all"
         owner, mode = account(closed.stat().st_uid), stat.S_IMODE(closed.stat().st_mode)
-        return f"only who may enter {closed} (of {owner}, mode {mode:04o})"
+        return f"{CLOSED_DIRECTORY}{closed} (owner {owner}, mode {mode:04o})"
     if seen.st_mode & 0o020:
         return f"{account(seen.st_uid)}, the group {_group_of(path)}, and root"
     return "root" if seen.st_uid == 0 else f"{account(seen.st_uid)} and root"
@@ -236,7 +237,7 @@ def _group_of(path: str) -> str:
 
 
 def may_use(path: str, uid: int, pid: int | None) -> bool | None:
-    """Whether an account may connect, by modes. Of lists of further rights (ACL) and confinement it knows nothing."""
+    """Whether an account may connect, by file modes; ACLs and confinement are not considered."""
     groups = _groups(pid, uid)
     if uid == 0:
         return True
@@ -257,7 +258,7 @@ def _may(path: Path, uid: int, groups: set[int], wanted: int) -> bool:
 
 
 def _groups(pid: int | None, uid: int) -> set[int]:
-    """Those that the process has now; of one that cannot be seen, those of its account."""
+    """The process's groups; of a process that cannot be read, its account's."""
     if pid is not None:
         try:
             for line in Path(f"/proc/{pid}/status").read_text().splitlines():

@@ -1,4 +1,8 @@
-"""Lines of a server's own configuration: its socket on, and open to those who need it. Each is tested by starting a server with it."""
+"""The configuration lines that the checks propose, for servers and for clients. Pure but for names of accounts and files.
+
+A server's lines are tested by starting a server with them. Client lines are tables, one row for each place to configure; the
+program that was seen selects the rows, and for an unknown program all are shown.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +24,7 @@ PATHS = {
     Kind.REDIS: "/run/redis/redis-server.sock",
     Kind.MEMCACHED: "/run/memcached/memcached.sock",
 }
-"""Where Debian has them, and its packages make the directories. Another server of the kind has a directory of its own, named
-by its port, as Debian's own units for several servers do: each runs as an account of its own, and takes a path that it is given.
-"""
+"""Debian's paths, whose directories its packages create. A further server of the kind gets a directory named after its port."""
 _FILES = {
     Kind.MYSQL: (
         "/etc/mysql/mariadb.conf.d/50-server.cnf", "/etc/mysql/mysql.conf.d/mysqld.cnf", "/etc/my.cnf.d/mariadb-server.cnf",
@@ -39,7 +41,7 @@ def _is_there(path: str) -> bool:
 
 
 def file_of(server: Server) -> str:
-    """The file that the server named; of one at the usual port the first of the usual files that is here; else the kind of file."""
+    """The file that the server reports; at the usual port, the first usual file that exists; otherwise the kind of file."""
     if server.config_file is not None:
         return server.config_file
     usual = next((path for path in _FILES[server.kind] if _is_there(path)), None) if _is_usual(server) else None
@@ -48,13 +50,13 @@ def file_of(server: Server) -> str:
 
 
 def _is_usual(server: Server) -> bool:
-    """By its port; one without a port may be."""
+    """By its port; a server without a port may be."""
     ports = {listener.port for listener in server.listeners if listener.port is not None}
     return not ports or DEFAULT_PORTS[server.kind] in ports
 
 
 def own_paths(servers: Sequence[Server], in_use: Iterable[str]) -> list[str]:
-    """For each a path for its socket that no other server listens on, and that no other is told."""
+    """For each server a socket path on which no other server listens and that no other gets."""
     owners: dict[str, set[int]] = {}
     for number, server in enumerate(servers):
         for listener in server.sockets:
@@ -82,7 +84,7 @@ def _names(server: Server) -> Iterator[str]:
 
 
 def socket_again(server: Server, path: str) -> tuple[Change, ...]:
-    """A socket that it has already: at another path, or, by the restart alone, where it was. Its mode stays as it is configured."""
+    """An existing socket at another path or, by the restart alone, where it was. Its mode stays as configured."""
     is_old = any(listener.path == path for listener in server.sockets)
     name = {Kind.MYSQL: "socket = ", Kind.REDIS: "unixsocket ", Kind.MEMCACHED: "-s "}[server.kind]
     lines = (f"{name}{path}",) if server.kind is not Kind.MYSQL else ("[mysqld]", f"{name}{path}")
@@ -91,10 +93,10 @@ def socket_again(server: Server, path: str) -> tuple[Change, ...]:
 
 
 def socket_on(server: Server, using: Iterable[Client], path: str) -> tuple[Change, ...]:
-    """The socket at a path that all of `using` may reach: for all accounts, or for a group that they join."""
+    """A socket that all of `using` can reach: open to all accounts, or to a group that they join."""
     others = other_accounts(server, using)
     mode = "0700"
-    if others:  # nobody is to join root's group; and whoever is on this machine may use its loopback anyhow
+    if others:  # nobody should join root's group, and every local account can use the loopback anyway
         mode = "0777" if server.user in (None, "root") else "0770"
     lines = {
         Kind.MYSQL: ("[mysqld]", f"socket = {path}"),
@@ -108,7 +110,7 @@ def socket_on(server: Server, using: Iterable[Client], path: str) -> tuple[Chang
 
 
 def other_accounts(server: Server, using: Iterable[Client]) -> tuple[str, ...]:
-    """Accounts other than the server's own and root's; `ACCOUNT` where one cannot be seen."""
+    """Accounts other than the server's and root; `ACCOUNT` for an unknown one."""
     users = {client.user or "ACCOUNT" for client in using}
     return tuple(sorted(users - {server.user or "", "root"}))
 
@@ -154,7 +156,7 @@ FAMILIES = {
     "node": ("node", "bun", "deno"),
     "java": ("java",),
 }
-"""How the name of the program begins."""
+"""By how the program's name begins."""
 _SHELL = (
     "mariadb",
     "mariadb-dump",
@@ -166,7 +168,7 @@ _SHELL = (
     "valkey-cli",
     "mytop",
 )
-"""Whole names: mysqlrouter and mysqld_exporter are other things."""
+"""Whole names: mysqlrouter and mysqld_exporter are no shells."""
 
 _Rows = Mapping[str, tuple[tuple[str, tuple[str, ...]], ...]]
 
@@ -191,10 +193,8 @@ _MYSQL: _Rows = {
     "shell": (("my.cnf; the command without -h, or with -h localhost", ("[client]", "socket = {path}")),),
 }
 _ACCOUNT = (
-    "SQL, first: by the socket an account is 'USER'@'localhost', which by TCP may be another",
-    (
-        "SHOW CREATE USER 'USER'@'localhost';  -- there it has to be, with its password and rights, before {path} is used",
-    ),
+    "SQL, first: over the socket the account is 'USER'@'localhost', which may differ from the one used over TCP",
+    ("SHOW CREATE USER 'USER'@'localhost';  -- it must exist, with password and privileges, before {path} is used",),
 )
 _REDIS: _Rows = {
     "php": (
@@ -250,13 +250,13 @@ _KEEPING: Mapping[Kind, _Rows] = {
 }
 _AUTHORITY: _Rows = {
     "python": (
-        ("PyMySQL, with TLS, by the authority of the server's certificate", ("ssl_ca='CA.pem'",)),
+        ("PyMySQL, with TLS, with the CA of the server's certificate", ("ssl_ca='CA.pem'",)),
         ("PyMySQL, without TLS", ("ssl_disabled=True",)),
         ("Django, DATABASES, with TLS", ("'OPTIONS': {{'ssl': {{'ca': 'CA.pem'}}}},",)),
     ),
-    "shell": (("the command, with TLS, by the authority of the server's certificate", ("mariadb --ssl-ca=CA.pem …",)),),
+    "shell": (("the command, with TLS, with the CA of the server's certificate", ("mariadb --ssl-ca=CA.pem …",)),),
 }
-"""PHP has no row: its mysqlnd reads no bundle, and an authority would turn TLS on, with the server's name verified."""
+"""PHP has no row: mysqlnd reads no bundle, and naming a CA would turn TLS on and verify the host name."""
 _OF_BRAND = {
     "MariaDB": {"ssl": "--skip-ssl", "compress": "--loose-skip-compress"},
     "MySQL": {"ssl": "--ssl-mode=DISABLED", "compress": "--loose-skip-compress"},
@@ -265,7 +265,7 @@ _SAYS = {"ssl": " (unless its account has REQUIRE SSL)", "compress": ""}
 
 
 def family(program: str) -> str | None:
-    """None: the program is not known, so that nothing is left out."""
+    """None: the program is unknown."""
     if program in (SHORT, UNSEEN):
         return None
     name = program.partition(" ")[0].lower()
@@ -284,13 +284,13 @@ def keeping_connections(kind: Kind, using: Iterable[Client]) -> tuple[Change, ..
 
 
 def naming_an_authority(using: Iterable[Client]) -> tuple[Change, ...]:
-    """None where nothing is known of the client's language."""
+    """None where the client's language is unknown."""
     known = [client for client in using if family(client.program) in _AUTHORITY]
     return _rows(_AUTHORITY, known, "") if known else ()
 
 
 def commands_without(what: Literal["ssl", "compress"], using: Iterable[Client]) -> tuple[Change, ...]:
-    """An option of the command that was seen: in an option file it would also apply to other machines."""
+    """An option for the command that was seen: in an option file it would also apply to other machines."""
     names = {
         client.program
         for client in using

@@ -1,4 +1,4 @@
-"""The examination as a screen of text: what is wrong first, then what was seen of each server, then what was not seen. Pure."""
+"""An examination as text for a terminal: what to change first, then the facts of each server, then what was not seen. Pure."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ NOWHERE = (
     "and sockets."
 )
 _INDENT = 12
+_TLS = {"none": "no TLS", "offered": "TLS offered", "always": "TLS only", "unknown": "TLS unknown"}
+_STATE = {"works": "", "gone": ", path does not exist any more", "elsewhere": ", path belongs to another process",
+          "unseen": ", cannot be checked"}  # fmt: skip
 
 
 def screen(seen: Examination, width: int) -> str:
-    """Names and paths are others' choice: what would move a terminal's cursor is not shown as it is."""
+    """Names and paths come from others: characters that would move a terminal's cursor are replaced."""
     lines = _lines(seen, max(width, 60))
     return "\n".join("".join(letter if letter.isprintable() else "?" for letter in line) for line in lines)
 
@@ -28,7 +31,7 @@ def _lines(seen: Examination, width: int) -> Iterator[str]:
         yield from _server(server, width)
     if seen.to_change:
         yield ""
-        yield "Then look again: howfar doctor"
+        yield "After the changes, run howfar doctor again."
     if seen.unseen:
         yield ""
         yield "NOT SEEN on this machine"
@@ -40,18 +43,20 @@ def _head(seen: Examination, width: int) -> Iterator[str]:
         yield "No MySQL, MariaDB, Redis or Memcached server was found that can be reached from here."
         yield from textwrap.wrap(NOWHERE, width)
         return
-    many = f"{len(seen.servers)} server{'s' * (len(seen.servers) != 1)}"
-    wrong = seen.to_change
-    verdict = f"{wrong} thing{'s' * (wrong != 1)} to change" if wrong else "nothing to change"
-    yield f"{many}, {verdict}."
-    machine = f"load average {seen.load_average:.1f} on {seen.cpus} CPUs"
-    about = f"Connections were watched for {seen.watched_s:.1f} s in {seen.looks} looks; {machine}."
+    changes = _many(seen.to_change, "change") if seen.to_change else "nothing to change"
+    yield f"{_many(len(seen.servers), 'server')}, {changes}."
+    load = f"load average {seen.load_average:.1f} on {seen.cpus} CPUs"
+    about = f"Connections were watched for {seen.watched_s:.1f} s ({seen.looks} looks); {load}."
     yield from textwrap.wrap(f"{about} Times are medians with 95 % intervals.", width)
 
 
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
 def _server(server: Server, width: int) -> Iterator[str]:
-    whose = [f"pid {server.pid}" if server.pid is not None else "no process seen", server.user or ""]
-    title = f"{server.name} ({', '.join(word for word in whose if word)})"
+    process = [f"pid {server.pid}" if server.pid is not None else "no process seen", server.user or ""]
+    title = f"{server.name} ({', '.join(part for part in process if part)})"
     if server.pid is None and server.listeners:
         title = f"{server.name} at {server.listeners[0].where}"
     yield title
@@ -68,8 +73,7 @@ def _finding(finding: Finding, width: int) -> Iterator[str]:
     yield from _labelled(label, f"{finding.says}. [{finding.check}]", width)
     if finding.gain is not None:
         yield from _labelled("  gain", f"{finding.gain.says} ({finding.gain.basis})", width)
-    if finding.changes:
-        yield from _changes(finding.changes)
+    yield from _changes(finding.changes)
     yield ""
 
 
@@ -83,69 +87,61 @@ def _changes(changes: Iterable[Change]) -> Iterator[str]:
 
 
 def _facts(server: Server) -> Iterator[tuple[str, str]]:
-    for number, listener in enumerate(server.listeners):
-        yield "listens" if number == 0 else "", _listener(listener)
+    yield from _block("listens", [_listener(listener) for listener in server.listeners])
     if not server.sockets:
-        yield (
-            "",
-            "no Unix socket" if server.listeners_complete else "whether it has a Unix socket cannot be seen from here",
-        )
+        yield "", "no Unix socket" if server.listeners_complete else "whether it has a Unix socket is unknown"
     if server.compression not in ("none", "unknown"):
         yield "", f"compression offered: {server.compression}"
-    for number, client in enumerate(server.clients):
-        yield "clients" if number == 0 else "", _client(client)
+    rows = [_client(client) for client in server.clients]
     if server.socket_connections:
-        yield "clients" if not server.clients else "", f"{server.socket_connections} connections over the socket"
-    if not server.clients and not server.socket_connections:
-        yield "clients", "none seen" + ("" if server.listeners else ", as it listens nowhere")
+        rows.append(f"{_many(server.socket_connections, 'connection')} over the socket")
+    yield from _block("clients", rows or ["none seen" if server.listeners else "none: it does not listen"])
     if server.rates is not None:
-        yield "a second", _rates(server.rates)
-    for number, floor in enumerate(server.floors):
-        connect = f", {format_interval(floor.connect_ns)} a connect" if floor.connect_ns is not None else ""
+        yield "per second", _rates(server.rates)
+    floors = []
+    for floor in server.floors:
         name = floor.transport.value.replace("-tls", " with TLS")
-        label = name.upper() if name in ("tcp", "tls") else name
-        yield "floor" if number == 0 else "", f"{label}: {format_interval(floor.round_trip_ns)} a round trip{connect}"
+        connect = f", {format_interval(floor.connect_ns)} per connect" if floor.connect_ns is not None else ""
+        shown = name.upper() if name in ("tcp", "tls") else name
+        floors.append(f"{shown}: {format_interval(floor.round_trip_ns)} per round trip{connect}")
+    yield from _block("floor", floors)
+
+
+def _block(label: str, rows: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """The label before the first row only."""
+    for number, row in enumerate(rows):
+        yield "" if number else label, row
 
 
 def _listener(listener: Listener) -> str:
-    tls = {"none": "no TLS", "offered": "TLS offered", "always": "TLS only", "unknown": "TLS unknown"}[listener.tls]
     if listener.path is None:
-        return f"{listener.where}, {tls}"
-    state = {
-        "works": "",
-        "gone": ", but it leads nowhere any more",
-        "elsewhere": ", but it leads to somebody else",
-        "unseen": ", unseen",
-    }
+        return f"{listener.where}, {_TLS[listener.tls]}"
     file = listener.file
-    for_whom = f", mode {file.mode:04o} {file.owner}:{file.group}, for {file.who}" if file is not None else ""
-    return f"{listener.path}{for_whom}{state[listener.state]}"
+    access = f", mode {file.mode:04o} {file.owner}:{file.group}, open to {file.who}" if file is not None else ""
+    return f"{listener.path}{access}{_STATE[listener.state]}"
 
 
 def _client(client: Client) -> str:
-    endpoint = "by TCP from this machine" if client.local else f"by TCP from {client.address}"
-    words = [
-        "over the socket" if client.by == "socket" else endpoint,
-        f"{client.connections} connection{'s' * (client.connections != 1)}",
-    ]
+    over = "over the socket" if client.by == "socket" else "over TCP" + (" from this machine" if client.local else "")
+    parts = [over, _many(client.connections, "connection")]
     if client.connects_seen > client.connections:
-        words.append(f"{client.connects_seen} seen in all")
-    words += [{True: "TLS", False: "no TLS", None: "TLS unknown"}[client.tls]]
-    words += ["compressed"] if client.compressed else []
-    return f"{named([client]) if client.local else client.address}: {', '.join(words)}"
+        parts.append(f"{client.connects_seen} seen in all")
+    parts += [{True: "TLS", False: "no TLS", None: "TLS unknown"}[client.tls]]
+    parts += ["compressed"] if client.compressed else []
+    return f"{named([client]) if client.local else client.address}: {', '.join(parts)}"
 
 
 def _rates(rates: Rates) -> str:
-    words = [f"{rates.connects:.3g} connects", f"{rates.statements:.3g} statements"]
+    parts = [f"{rates.connects:.3g} connects", f"{rates.statements:.3g} statements"]
     if rates.tls_connects:
-        words.append(f"{rates.tls_connects:.3g} TLS handshakes")
-    return ", ".join(words)
+        parts.append(f"{rates.tls_connects:.3g} TLS handshakes")
+    return ", ".join(parts)
 
 
 def _unseen(unseen: Iterable[Unseen], width: int) -> Iterator[str]:
-    for number, one in enumerate(unseen):
-        how = f". To see it: {one.how}" if one.how else ""
-        yield from _labelled("not seen" if number == 0 else "", f"{one.what}: {one.why}{how}", width)
+    rows = [f"{one.what}: {one.why}" + (f". To see it: {one.how}" if one.how else "") for one in unseen]
+    for label, row in _block("not seen", rows):
+        yield from _labelled(label, row, width)
 
 
 def _labelled(label: str, text: str, width: int) -> list[str]:

@@ -1,6 +1,6 @@
-"""Servers as they are named: DSNs of MySQL, MariaDB, Redis and Memcached, and who logs in. Pure.
+"""DSNs of MySQL, MariaDB, Redis and Memcached, and logins. Pure.
 
-MySQL's DSNs are those of `howfar load`. A password in one is refused: everybody on the machine reads it in `ps`.
+MySQL's DSNs are those of `howfar load`. A password in a DSN is refused, because `ps` shows it to every local user.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _EXAMPLES = (
 
 @dataclass(frozen=True)
 class Login:
-    """Who logs in to a server. The password stands in nothing that is printed."""
+    """User and password; the password is never printed."""
 
     user: str
     password: str = field(repr=False)
@@ -37,7 +37,7 @@ class Login:
 
 @dataclass(frozen=True)
 class Logins:
-    """By what the server speaks."""
+    """By kind of server."""
 
     mysql: Login
     redis: Login
@@ -48,7 +48,7 @@ class Logins:
 
 @dataclass(frozen=True)
 class Target:
-    """A server that was named. `host` is a name or an address; of a socket, `path` is."""
+    """A named server: a socket's path, or a host (name or address) and port."""
 
     kind: Kind
     path: str | None
@@ -63,17 +63,15 @@ def parse_target(text: str) -> Target:
     scheme = text.partition("://")[0].lower()
     if "://" not in text or scheme not in SCHEMES:
         shown = "that" if "@" in text else repr(text)
-        raise UsageError(
-            f"{shown} names no server: a DSN begins with {', '.join(f'{s}://' for s in SCHEMES)}", _EXAMPLES
-        )
+        raise UsageError(f"{shown} is not a DSN; a DSN begins with {', '.join(f'{s}://' for s in SCHEMES)}", _EXAMPLES)
     kind = SCHEMES[scheme]
     if kind is Kind.MYSQL:
         address = parse_dsn(text)
         port = None if address.socket is not None else address.port or DEFAULT_PORTS[kind]
         if address.ssl_mode is not None and address.ssl_mode.startswith("VERIFY"):
             raise UsageError(
-                f"howfar doctor verifies no certificate, so ssl-mode={address.ssl_mode} would be untrue",
-                "Write ssl-mode=REQUIRED, or name the server's socket.",
+                f"howfar doctor does not verify certificates, so ssl-mode={address.ssl_mode} is not supported",
+                "Use ssl-mode=REQUIRED, or name the server's socket.",
             )
         tls = address.ssl_mode not in (None, "DISABLED")
         return Target(kind, address.socket, address.host, port, address.user, tls)
@@ -87,14 +85,14 @@ def _of_cache(kind: Kind, scheme: str, text: str) -> Target:
     except ValueError as error:
         raise UsageError(f"the DSN cannot be read: {error}", _EXAMPLES) from error
     if parts.password:
-        raise UsageError("the DSN contains a password, which everybody on this machine could read", PASSWORD_ADVICE)
+        raise UsageError("the DSN contains a password, which every user of this machine could read", PASSWORD_ADVICE)
     if parts.query or parts.fragment:
-        raise UsageError(f"a {scheme}:// DSN has no parameters", _EXAMPLES)
+        raise UsageError(f"a {scheme}:// DSN takes no parameters", _EXAMPLES)
     user = unquote(parts.username) if parts.username else None
     if parts.hostname:
         return Target(kind, None, unquote(parts.hostname), port or DEFAULT_PORTS[kind], user, scheme in ENCRYPTED)
     if len(parts.path) < 2:
         raise UsageError("the DSN names neither a host nor a socket", _EXAMPLES)
     if scheme in ENCRYPTED:
-        raise UsageError(f"a {scheme}:// DSN names a socket, which is never encrypted", f"Write {scheme[:-1]}://.")
+        raise UsageError(f"a {scheme}:// DSN names a socket, which is never encrypted", f"Use {scheme[:-1]}://.")
     return Target(kind, unquote(parts.path), None, None, user, False)

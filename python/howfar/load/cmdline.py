@@ -1,6 +1,6 @@
 """The command line of `howfar load` -> `Options`, by the table in `options.py`. Pure; it knows names and forms, not meaning.
 
-Forms of sysbench: `--name=value`, dash or underscore, switches bare or with on/off. Also `--name value`.
+As in sysbench: `--name=value`, dashes or underscores, switches bare or with on/off. Also `--name value`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SECOND_NS = 1_000_000_000
 
 @dataclass(frozen=True)
 class Options:
-    """The command line, read. `values` has an entry only for what was said; see `value`."""
+    """The parsed command line. `values` has only the options that were given; see `value`."""
 
     dsn: str | None
     kind: str | None
@@ -33,14 +33,14 @@ class Options:
     action: str
     values: Mapping[str, Any]
     notes: tuple[str, ...]
-    """One line each: what was accepted and has no effect."""
+    """What was accepted and has no effect, a line each."""
 
     @property
     def dialect(self) -> str:
         return str(self.values.get("dialect", "1.0"))
 
     def value(self, name: str) -> Any:
-        """What was said, else the dialect's default, else None."""
+        """The value given, else the dialect's default, else None."""
         if name in self.values:
             return self.values[name]
         default = BY_NAME[name].default_of(self.dialect)
@@ -64,7 +64,7 @@ def parse_command_line(words: Sequence[str]) -> Options:
         name, has_value, text = word[2:].partition("=")
         option = _find(name)
         if option.fate == "refused":
-            raise UsageError(f"--{option.name} is refused: {option.why}", _instead(option))
+            raise UsageError(f"--{option.name} is not accepted: {option.why}", _instead(option))
         if not has_value:
             text = _next(option, rest)
         if option.fate == "ignored":
@@ -85,11 +85,11 @@ def _find(name: str) -> Option:
     if known in BY_NAME:
         return BY_NAME[known]
     near = difflib.get_close_matches(known, BY_NAME, 1, cutoff=0.5)
-    raise UsageError(f"there is no option --{name}", f"Did you mean --{near[0]}? {HELP}" if near else HELP)
+    raise UsageError(f"unknown option --{name}", f"Did you mean --{near[0]}? {HELP}" if near else HELP)
 
 
 def _next(option: Option, rest: list[str]) -> str:
-    """The value of an option without `=`. A switch alone is on; it never takes the next word, which is the command's."""
+    """The value of an option without `=`. A bare switch is on and never takes the next argument."""
     if option.kind == "switch":
         return "on"
     if option.bare:
@@ -100,7 +100,7 @@ def _next(option: Option, rest: list[str]) -> str:
 
 
 def _positional(positional: list[str], values: dict[str, Any], notes: list[str]) -> Options:
-    """The words that are no options: DSN, workload, command."""
+    """The arguments that are not options: DSN, workload, command."""
     dsn: str | None = None
     kind: str | None = None
     action: str | None = None
@@ -114,14 +114,14 @@ def _positional(positional: list[str], values: dict[str, Any], notes: list[str])
         else:
             raise _misplaced(word)
     if kind is None and "workload" not in values:
-        raise UsageError("no workload is named", f"Known: {', '.join(SYSBENCH_KINDS)}; or --workload FILE.toml.")
+        raise UsageError("no workload given", f"Known: {', '.join(SYSBENCH_KINDS)}; or --workload FILE.toml.")
     if kind is not None and "workload" in values:
-        raise UsageError(f"{kind} and --workload are two workloads", "Name one of them.")
+        raise UsageError(f"{kind} and --workload are two workloads", "Give one of them.")
     return Options(dsn, kind, {"prewarm": "warmup", None: "run"}.get(action, action or "run"), values, tuple(notes))
 
 
 def _workload(word: str) -> str | None:
-    """Also as a path to sysbench's script: `/usr/share/sysbench/oltp_read_only.lua`."""
+    """Also as the path of sysbench's script: `/usr/share/sysbench/oltp_read_only.lua`."""
     name = PurePath(word).name.removesuffix(".lua").replace("-", "_")
     return name if name in SYSBENCH_KINDS else None
 
@@ -132,11 +132,11 @@ def _misplaced(word: str) -> UsageError:
     near = difflib.get_close_matches(word.replace("-", "_"), known, 1)
     if word.endswith(".lua"):
         return UsageError(
-            f"{word} is a Lua script, which is not run here",
-            "Write its statements as a workload in TOML (docs/load.md) and name it with --workload.",
+            f"{word} is a Lua script, and Lua is not supported",
+            "Write its statements as a workload in TOML (docs/load.md) and pass it with --workload.",
         )
     advice = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(known)}, and one DSN (mysql://…)."
-    return UsageError(f"{shown!r} is one word too many, or not known", advice)
+    return UsageError(f"{shown!r} is not a known argument", advice)
 
 
 def _read(option: Option, text: str) -> Any:

@@ -1,4 +1,10 @@
-"""A load as JSON lines: the job, every event of the engine, a summary. Pure. A password is in none of them."""
+"""The machine-readable outputs of a load: JSON lines, Prometheus text and an HdrHistogram log. Pure; none holds a password.
+
+- JSON lines: the job, every event of the engine, a summary.
+- Prometheus: gauges of one finished run for a node exporter's textfile collector, written out in 40 lines rather than by
+  prometheus-client, whose registry serves programs that go on running.
+- HdrHistogram log 1.3: one line per histogram, distinguished by its tag; unit 1 ns, except for the maxima, in ms by custom.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +33,7 @@ def failed_line(code: str, message: str, advice: str) -> str:
 
 
 def partial_line(intervals: Sequence[Interval]) -> str:
-    """After an interruption, and before `failed`, in place of `finished` and `summary`:
-    what whole intervals add up to, which is no result."""
+    """Replaces `finished` and `summary` after an interruption or a failure: the sum of the whole intervals, which is not a result."""
     return json.dumps(
         {
             "event": "partial",
@@ -46,7 +51,7 @@ def summary_line(result: Result) -> str:
 
 
 def summary(result: Result) -> dict[str, Any]:
-    """The last line: what the other reports show, as numbers."""
+    """The last line: the figures of the other reports."""
     finished = result.finished
     client = result.client
     in_flight = result.in_flight
@@ -109,7 +114,7 @@ def prometheus_text(result: Result, workload: str) -> str:
     family("connections", "Connections that carried load.", [({}, result.job.connections)])
     family("transactions", "Transactions in the window.", [({}, finished.transactions)])
     family("transactions_per_second", "Throughput.", [({}, result.per_second(finished.transactions))])
-    family("queries_per_second", "Throughput by what came back.", [
+    family("queries_per_second", "Throughput by class of query.", [
         ({"class": name}, result.per_second(getattr(finished.classes, name))) for name in ("read", "write", "other")
     ])  # fmt: skip
     family(
@@ -126,19 +131,19 @@ def prometheus_text(result: Result, workload: str) -> str:
     )
     if finished.open_loop is not None:
         account = finished.open_loop
-        family("requests", "Open loop: what became of every request that was due.", [
+        family("requests", "Open loop: outcome of every request due.", [
             ({"outcome": name}, getattr(account, name)) for name in ("answered", "unanswered", "failed")
         ])  # fmt: skip
     if result.in_flight is not None:
-        family("in_flight", "Transactions under way when the window ended.", [({}, result.in_flight.count)])
-        family("in_flight_max_seconds", "Age of the oldest of them.", [({}, result.in_flight.max_ns / 1e9)])
+        family("in_flight", "Transactions in flight when the window ended.", [({}, result.in_flight.count)])
+        family(
+            "in_flight_max_seconds", "Age of the oldest transaction in flight.", [({}, result.in_flight.max_ns / 1e9)]
+        )
     if result.client is not None and finished.queries:
         each = result.client.cpu_ns / 1e9 / finished.queries
         family("client_cpu_seconds_per_query", "CPU time of this client.", [({}, each)])
     family("client_memory_bytes", "Peak memory of this client.", [({}, finished.peak_memory_bytes)])
-    family(
-        "stamp", "1: this stamp is on the result.", [({"stamp": str(s)}, float(result.verdict.has(s))) for s in Stamp]
-    )
+    family("stamp", "1: the result has this stamp.", [({"stamp": str(s)}, float(result.verdict.has(s))) for s in Stamp])
     return "\n".join(lines) + "\n"
 
 

@@ -1,7 +1,4 @@
-"""What was asked -> the engine's job. Pure: password, address, seed and workload file come from the caller, already read.
-
-`says` gives what is worth a line before anything runs.
-"""
+"""`Options` -> the engine's job. Pure: the caller has read the password, the address, the seed and the workload file."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ from howfar.load.target import DEFAULT_NAME, DEFAULT_PORT, ServerAddress, algori
 SECOND_NS = 1_000_000_000
 ONE_TABLE = ("select_random_points", "select_random_ranges")
 MOST_LOADERS = 1024
-"""Connections of a tables job; bulk_insert alone has a table for each and must not be cut."""
+"""Connections of a tables job, except for bulk_insert, which has a table for each."""
 _OF_WORKLOAD = (
     "tables", "table_size", "range_size", "point_selects", "range_selects", "simple_ranges", "sum_ranges", "order_ranges",
     "distinct_ranges", "index_updates", "non_index_updates", "delete_inserts", "skip_trx", "auto_inc", "secondary",
@@ -64,13 +61,13 @@ def address_of_options(options: Options) -> ServerAddress:
         values = options.value(name) or ()
         if len(values) > 1:
             raise UsageError(
-                f"--{name} names {len(values)} servers; here one server is loaded", "Run once for each of them."
+                f"--{name} names {len(values)} servers; only one can be loaded", "Run once for each of them."
             )
         return values[0] if values else None
 
     port = one("mysql-port")
     if port is not None and not (port.isdigit() and 1 <= int(port) <= 65535):
-        raise UsageError(f"--mysql-port={port} is no port", "Ports go from 1 to 65535.")
+        raise UsageError(f"--mysql-port={port} is not a port", "Ports are 1 to 65535.")
     try:
         mode = _mode_of(options)
         compression = _compression_of(options)
@@ -118,7 +115,7 @@ def _compression_of(options: Options) -> Any:
     except ValueError as error:
         raise ValueError(f"--mysql-compression-algorithms={named}: {error}") from error
     if "," in named or found is None:
-        raise ValueError(f"--mysql-compression-algorithms={named}: name the one that is to be measured: zlib or zstd")
+        raise ValueError(f"--mysql-compression-algorithms={named}: name the one to measure: zlib or zstd")
     return found
 
 
@@ -126,11 +123,11 @@ def joined(dsn: ServerAddress | None, options: ServerAddress, file: ServerAddres
     """All sources in one, the command line first. Raises UsageError where two contradict on the command line."""
     if dsn is not None and options != ServerAddress():
         raise UsageError(
-            "the server is named by a DSN and by --mysql-… options",
-            "Use one of them; what the options say can stand in the DSN.",
+            "the server is given by a DSN and by --mysql-… options",
+            "Use one of them; the DSN has parameters for the others.",
         )
     if options.host is not None and options.socket is not None:
-        options = replace(options, host=None, port=None)  # as sysbench does: the socket wins
+        options = replace(options, host=None, port=None)  # as in sysbench, the socket takes precedence
     address = (dsn or options).over(file or ServerAddress())
     address = replace(address, user=address.user or DEFAULT_NAME, database=address.database or DEFAULT_NAME)
     if address.socket is not None:
@@ -149,8 +146,8 @@ def session_of(address: ServerAddress, options: Options) -> Session:
             ]
             if address.ssl_mode is None and (given or address.tls_versions is not None):
                 raise UsageError(
-                    f"{', '.join(given).replace('_', '-') or 'tls-version'} given, but no ssl-mode; the default is DISABLED",
-                    "Add ssl-mode=REQUIRED, VERIFY_CA or VERIFY_IDENTITY: TLS is used when asked for, and only then.",
+                    f"{', '.join(given).replace('_', '-') or 'tls-version'} given without ssl-mode, whose default is DISABLED",
+                    "Add ssl-mode=REQUIRED, VERIFY_CA or VERIFY_IDENTITY: TLS is used only when requested.",
                 )
         else:
             tls = _tls(address, mode)
@@ -173,13 +170,11 @@ def session_of(address: ServerAddress, options: Options) -> Session:
 def _tls(address: ServerAddress, mode: str) -> Tls:
     verify: Any = {"REQUIRED": "none", "VERIFY_CA": "ca", "VERIFY_IDENTITY": "full"}[mode]
     if verify != "none" and address.ssl_ca is None:
-        raise UsageError(
-            f"ssl-mode={mode} needs the authority that signed the server's certificate", "Add ssl-ca=FILE.pem."
-        )
+        raise UsageError(f"ssl-mode={mode} needs the CA that signed the server's certificate", "Add ssl-ca=FILE.pem.")
     if (address.ssl_cert is None) != (address.ssl_key is None):
-        raise UsageError("ssl-cert and ssl-key come together", "Name both files, or neither.")
+        raise UsageError("ssl-cert and ssl-key must be given together", "Name both files, or neither.")
     if verify == "full" and address.host is None:
-        raise UsageError("ssl-mode=VERIFY_IDENTITY needs a host name, and a socket has none", "Use VERIFY_CA there.")
+        raise UsageError("ssl-mode=VERIFY_IDENTITY needs a host name, and a socket has none", "Use VERIFY_CA.")
     return Tls(
         versions=address.tls_versions or "any",
         verify=verify,
@@ -202,7 +197,7 @@ def workload_of(options: Options, custom: Custom | None) -> Workload:
     values: dict[str, Any] = {name: options.value(name.replace("_", "-")) for name in _OF_WORKLOAD}
     if options.kind in ONE_TABLE and options.value("tables") > 1:
         raise UsageError(
-            f"--tables={options.value('tables')}: {options.kind} has one table, as in sysbench", "Leave it out."
+            f"--tables={options.value('tables')}: {options.kind} uses one table, as in sysbench", "Omit the option."
         )
     shape = {name: options.value("rand-" + name.replace("_", "-")) for name in _OF_DISTRIBUTION}
     try:
@@ -213,7 +208,7 @@ def workload_of(options: Options, custom: Custom | None) -> Workload:
 
 
 def without_effect(options: Options) -> tuple[str, ...]:
-    """Options of sysbench's workloads that were said beside a workload of one's own."""
+    """Options of sysbench's workloads that were given with --workload."""
     return tuple(name for name in options.values if BY_NAME[name].group in (TABLES, MIX, DRAWS) and name != "rand-seed")
 
 
@@ -223,7 +218,7 @@ def load_job(options: Options, login: Login, workload: Workload, seed: int) -> L
     transactions = options.value("events")
     time_ns = options.value("time")
     if time_ns == 0 and transactions == 0:
-        raise UsageError("--time=0 without --events would never end", "Say how long, or how many transactions.")
+        raise UsageError("--time=0 without --events would never end", "Give --time or --events.")
     every_ns = options.value("interval") or options.value("report-interval") or SECOND_NS
     rate = options.value("rate")
     ignored = options.value("mysql-ignore-errors")
@@ -283,7 +278,7 @@ def tables_job(options: Options, login: Login, workload: Workload, seed: int) ->
 def _codes(words: tuple[str, ...]) -> tuple[int, ...]:
     for word in words:
         if not word.isdigit():
-            raise UsageError(f"--mysql-ignore-errors: {word!r} is no error code", "Write numbers, or `all` alone.")
+            raise UsageError(f"--mysql-ignore-errors: {word!r} is not an error code", "Give numbers, or `all` alone.")
     return tuple(int(word) for word in words)
 
 
@@ -296,7 +291,7 @@ _FIELD_OPTIONS = {
 
 
 def _translated(error: ValidationError) -> UsageError:
-    """The first problem under the name of the option that brought it."""
+    """The first problem, under the name of the option that caused it."""
     problem = error.errors()[0]
     field = next((str(part) for part in reversed(problem["loc"]) if isinstance(part, str)), "")
     dashed = field.replace("_", "-")
@@ -306,7 +301,7 @@ def _translated(error: ValidationError) -> UsageError:
 
 
 def transport_line(login: Login, session: Session) -> str:
-    """What will be spoken, in one line; said before anything runs."""
+    """The transport in one line, printed before anything runs."""
     target, host = login.target, login.address.host
     if isinstance(target, UnixTarget):
         where = f"Unix socket {target.path}"
@@ -317,7 +312,7 @@ def transport_line(login: Login, session: Session) -> str:
         where = f"TCP to {shown}:{target.port}{named}"
     tls = "no TLS"
     if session.tls is not None:
-        checks = {"none": "certificate not verified", "ca": "authority verified", "full": "authority and name verified"}
+        checks = {"none": "certificate not verified", "ca": "CA verified", "full": "CA and host name verified"}
         version = "TLS" if session.tls.versions == "any" else f"TLS {session.tls.versions}"
         tls = f"{version}, {checks[session.tls.verify]}"
     packed = "no compression" if session.compression is None else f"{session.compression.algorithm} compression"
@@ -326,11 +321,11 @@ def transport_line(login: Login, session: Session) -> str:
 
 _CODE = re.compile(r"\b(1040|1203|1461)\b")
 _SPARE = 10
-"""Connections for whoever looks at the server meanwhile."""
+"""Connections for others who use the server meanwhile."""
 
 
 def statements_a_connection(job: LoadJob) -> int:
-    """Statements that one connection prepares; the most that the mix can need."""
+    """The most statements that one connection prepares for this mix."""
     work = job.workload
     if isinstance(work, Custom):
         return len(work.statements) if work.db_ps_mode == "auto" else 0
@@ -355,7 +350,10 @@ def _many(count: int, what: str) -> str:
 
 
 def limit_advice(job: LoadJob | TablesJob, message: str) -> str | None:
-    """What to run on the server, if `message` tells of a limit; else None."""
+    """The statement that lifts the limit which `message` reports; None for other errors.
+
+    The server reports that a limit was reached, not how high it must be.
+    """
     found = _CODE.search(message)
     if found is None:
         return None
@@ -370,7 +368,7 @@ def limit_advice(job: LoadJob | TablesJob, message: str) -> str | None:
             "on the server, or use --db-ps-mode=disable."
         )
     return (
-        f"{_many(connections, 'connection')} {'is' if connections == 1 else 'are'} asked for: "
+        f"{_many(connections, 'connection')} {'is' if connections == 1 else 'are'} requested: "
         f"run `SET GLOBAL max_connections = {connections + _SPARE};` on the server, "
-        "or use fewer --threads. If the account has a limit of its own (max_user_connections), raise that."
+        "or use fewer --threads. If the account has its own limit (max_user_connections), raise that."
     )

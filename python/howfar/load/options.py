@@ -1,6 +1,6 @@
-"""The option table of `howfar load`, as data: sysbench's names and defaults by dialect, then what only howfar has.
+"""The option table of `howfar load`: sysbench's names and defaults by dialect, then what only howfar has.
 
-Read by `words.py` (parsing), `job.py` (meaning), the command's `--help`, docs and tests. Nothing here acts.
+Read by `cmdline.py` (parsing), `job.py` (meaning), `--help`, documents and tests.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Option:
     choices: tuple[str, ...] = ()
     fate: Fate = "used"
     why: str = ""
-    """Of an option that is ignored or refused: the reason, or what to do instead."""
+    """For an option that is ignored or refused: the reason, or what to do instead."""
     same_as: str = ""
     """A deprecated name of another option."""
     low: int = 0
@@ -51,14 +51,14 @@ GROUPS = (SERVER, LOAD, OWN, TABLES, MIX, DRAWS, MEASURE, OUTPUT, IGNORED, REFUS
 
 _LOAD = (
     Option("threads", "int", "1", "connections that carry load", LOAD, low=1),
-    Option("time", "seconds", "10", "measure so long; 0: until --events are done", LOAD),
-    Option("events", "int", "0", "end after so many transactions; 0: no limit", LOAD),
-    Option("rate", "number", "0", "transactions a second that are due (open loop); 0: closed loop", LOAD),
-    Option("warmup-time", "seconds", "0", "load of so long before the measured window", LOAD),
-    Option("thread-init-timeout", "seconds", "30", "longest wait until all connections are open", LOAD, low=1),
-    Option("reconnect", "int", "0", "close and open a connection after so many transactions; 0: never", LOAD),
+    Option("time", "seconds", "10", "length of the measured window; 0: until --events are done", LOAD),
+    Option("events", "int", "0", "stop after this many transactions; 0: no limit", LOAD),
+    Option("rate", "number", "0", "transactions per second due (open loop); 0: closed loop", LOAD),
+    Option("warmup-time", "seconds", "0", "length of the load before the measured window", LOAD),
+    Option("thread-init-timeout", "seconds", "30", "longest wait for all connections to open", LOAD, low=1),
+    Option("reconnect", "int", "0", "reconnect after this many transactions; 0: never", LOAD),
     Option(
-        "mysql-ignore-errors", "list", "1213,1020,1205", "errors after which a transaction begins anew, or `all`", LOAD
+        "mysql-ignore-errors", "list", "1213,1020,1205", "errors after which a transaction is restarted, or `all`", LOAD
     ),
     Option("tx-rate", "number", None, "", LOAD, same_as="rate"),
     Option("max-requests", "int", None, "", LOAD, same_as="events"),
@@ -76,7 +76,7 @@ _DRAWS = (
         "uniform",
         ("uniform", "gaussian", "special", "pareto", "zipfian"),
     ),
-    Option("rand-spec-iter", "int", "12", "draws that gaussian and special add up", DRAWS, low=1),
+    Option("rand-spec-iter", "int", "12", "draws that gaussian and special sum up", DRAWS, low=1),
     Option("rand-spec-pct", "int", "1", "percent of the rows that are special", DRAWS, low=1),
     Option("rand-spec-res", "int", "75", "percent of the draws that are special", DRAWS, low=1),
     Option("rand-pareto-h", "number", "0.2", "shape of pareto", DRAWS),
@@ -85,25 +85,25 @@ _DRAWS = (
 )
 
 _SERVER = (
-    Option("mysql-host", "list", None, "in place of a DSN: host; localhost is TCP to this machine", SERVER),
+    Option("mysql-host", "list", None, "host, instead of a DSN; localhost means TCP", SERVER),
     Option("mysql-port", "list", None, "port", SERVER),
-    Option("mysql-socket", "list", None, "Unix socket; then no host is used", SERVER),
+    Option("mysql-socket", "list", None, "Unix socket; takes precedence over a host", SERVER),
     Option("mysql-user", "text", None, "user [sbtest]", SERVER),
     Option("mysql-db", "text", None, "database [sbtest]", SERVER),
     Option("mysql-ssl", "text", None, "on, off, or a mode as in the DSN's ssl-mode", SERVER, bare="on"),
-    Option("mysql-ssl-ca", "text", None, "certificates of authorities, PEM", SERVER),
-    Option("mysql-ssl-cert", "text", None, "client's certificate, PEM", SERVER),
-    Option("mysql-ssl-key", "text", None, "client's key, PEM", SERVER),
+    Option("mysql-ssl-ca", "text", None, "CA certificates, PEM", SERVER),
+    Option("mysql-ssl-cert", "text", None, "client certificate, PEM", SERVER),
+    Option("mysql-ssl-key", "text", None, "client key, PEM", SERVER),
     Option("mysql-ssl-cipher", "text", None, "cipher suite", SERVER),
     Option("mysql-compression", "switch", None, "compress the protocol", SERVER),
     Option("mysql-compression-algorithms", "text", None, "zlib or zstd, with --mysql-compression", SERVER),
-    Option("password-file", "file", None, "the password is this file's first line", SERVER),
+    Option("password-file", "file", None, "file whose first line is the password", SERVER),
     Option("ask-password", "switch", "off", "ask for the password on the terminal", SERVER),
-    Option("defaults-file", "file", None, "what else is not said: from [client] of this option file", SERVER),
+    Option("defaults-file", "file", None, "option file whose [client] group supplies what is not given otherwise", SERVER),
     Option("connect", "choice", "persistent", "open a connection once, or for each transaction", SERVER, None,
            ("persistent", "per-transaction")),
     Option("on-disconnect", "choice", "stop", "what to do when a connection is lost", SERVER, None, ("stop", "reconnect")),
-    Option("db-ps-mode", "choice", "auto", "prepared statements; text; text with several statements a request", SERVER,
+    Option("db-ps-mode", "choice", "auto", "prepared statements; text; several text statements per request", SERVER,
            None, ("auto", "disable", "multi")),
     Option("db-driver", "choice", "mysql", "", SERVER, None, ("mysql",)),
 )  # fmt: skip
@@ -112,7 +112,7 @@ _TABLES = (
     Option("tables", "int", "1", "number of tables", TABLES, low=1),
     Option("table-size", "int", "10000", "rows in each", TABLES, low=1),
     Option("auto-inc", "switch", "on", "ids from AUTO_INCREMENT; off: from the client", TABLES),
-    Option("secondary", "switch", "off", "a secondary key in place of the primary", TABLES),
+    Option("secondary", "switch", "off", "a secondary key instead of the primary key", TABLES),
     Option("create-secondary", "switch", "on", "an index on k", TABLES),
     Option("mysql-storage-engine", "text", "innodb", "storage engine", TABLES),
     Option("create-table-options", "text", "", "appended to CREATE TABLE", TABLES),
@@ -121,7 +121,7 @@ _TABLES = (
 _MIX = (
     Option("range-size", "int", "100", "rows of a range", MIX, low=1),
     Option("point-selects", "int", "10", "selects by id", MIX),
-    Option("range-selects", "switch", "on", "all the range selects, or none", MIX),
+    Option("range-selects", "switch", "on", "all range selects, or none", MIX),
     Option("simple-ranges", "int", "1", "ranges by id", MIX),
     Option("sum-ranges", "int", "1", "SUM() over a range", MIX),
     Option("order-ranges", "int", "1", "ranges with ORDER BY", MIX),
@@ -136,24 +136,24 @@ _MIX = (
 )
 
 _OWN = (
-    Option("workload", "file", None, "a workload of one's own, in TOML, in place of WORKLOAD", OWN),
+    Option("workload", "file", None, "your own workload, in TOML, instead of WORKLOAD", OWN),
     Option("dialect", "choice", "1.0", "whose defaults and report layout: sysbench 1.0 or 1.1", OWN, None, ("1.0", "1.1")),
     Option("arrivals", "choice", "poisson", "with --rate: how requests fall due", OWN, None,
            ("poisson", "constant", "bursts")),
     Option("burst", "int", "10", "requests due at one moment under --arrivals=bursts", OWN, low=1),
-    Option("ramp", "duration", "0s", "the load grows over so long; part of the warm-up, which is lengthened to it", OWN),
-    Option("idle-connections", "int", "0", "further connections, opened and never used", OWN),
-    Option("search", "text", None, "find the highest rate that holds, e.g. 'p99<5ms'", OWN),
+    Option("ramp", "duration", "0s", "time over which the load grows; part of the warm-up, which is extended to it", OWN),
+    Option("idle-connections", "int", "0", "additional connections that are opened and never used", OWN),
+    Option("search", "text", None, "find the highest rate that meets a goal, e.g. 'p99<5ms'", OWN),
     Option("search-low", "number", "100", "first rate to try", OWN, low=1),
     Option("search-high", "number", None, "never try a higher rate", OWN, low=1),
     Option("stall-timeout", "duration", "120s", "longest wait for one answer", OWN),
-    Option("driver", "choice", "auto", "what serves the engine's sockets", OWN, None, ("auto", "epoll", "io_uring")),
-    Option("engine-threads", "int", None, "most threads of the engine [one a CPU]", OWN, low=1),
+    Option("driver", "choice", "auto", "how the engine waits for its sockets", OWN, None, ("auto", "epoll", "io_uring")),
+    Option("engine-threads", "int", None, "maximum threads of the engine [one per CPU]", OWN, low=1),
 )  # fmt: skip
 
 _MEASURE = (
     Option("percentile", "int", "95", "the percentile of interval lines and of --report=sysbench; 0: none", MEASURE),
-    Option("client-work", "choice", "touch", "what is done with rows: nothing, read each byte, decode", MEASURE, None,
+    Option("client-work", "choice", "touch", "what is done with rows: skip, read each byte, or decode them", MEASURE, None,
            ("skip", "touch", "decode")),
     Option("breakdown", "switch", "off", "record the stages of each statement", MEASURE),
     Option("interval", "duration", None, "length of an interval [1s, or --report-interval]", MEASURE),
@@ -165,11 +165,11 @@ _OUTPUT = (
         "report-interval",
         "seconds",
         "0",
-        "a line each so many seconds (with --interval: each of those); 0: none",
+        "print a line every so many seconds (with --interval: every interval); 0: none",
         OUTPUT,
     ),
     Option("histogram", "switch", "off", "print the latency histogram, with sysbench's buckets", OUTPUT),
-    Option("json", "switch", "off", "all events and a summary as JSON lines, in place of the report", OUTPUT),
+    Option("json", "switch", "off", "all events and a summary as JSON lines, instead of the report", OUTPUT),
     Option("prometheus", "file", None, "write the result for a node exporter's textfile collector", OUTPUT),
     Option("hdr-log", "file", None, "write all histograms as an HdrHistogram log", OUTPUT),
 )
@@ -184,26 +184,26 @@ def _refused(name: str, kind: Kind, why: str) -> Option:
 
 
 _IGNORED = (
-    _ignored("forced-shutdown", "text", "the engine ends its window by itself and bounds every wait"),
-    _ignored("thread-stack-size", "text", "connections need no thread and no stack of their own"),
-    _ignored("debug", "switch", "--json tells everything that is known"),
+    _ignored("forced-shutdown", "text", "the engine ends its window itself and bounds every wait"),
+    _ignored("thread-stack-size", "text", "connections have no threads and stacks"),
+    _ignored("debug", "switch", "--json reports everything"),
     _ignored("validate", "switch", "every answer is parsed and checked"),
     _ignored("verbosity", "int", "notes and errors go to stderr, the report to stdout"),
-    _ignored("db-debug", "switch", "--json tells everything that is known"),
+    _ignored("db-debug", "switch", "--json reports everything"),
     _ignored("mysql-debug", "switch", "no client library is called"),
     _ignored("luajit-cmd", "text", "there is no Lua"),
-    *(_ignored(f"pgsql-{name}", "text", "only MySQL and MariaDB are spoken")
+    *(_ignored(f"pgsql-{name}", "text", "only MySQL and MariaDB are supported")
       for name in ("host", "port", "user", "db", "sslmode", "variant")),
 )  # fmt: skip
 
 _REFUSED = (
-    _refused("mysql-password", "text", "it would be seen by everybody on this machine"),
+    _refused("mysql-password", "text", "every user of this machine could read it"),
     _refused(
-        "pgsql-password", "text", "it would be seen by everybody on this machine, and only MySQL and MariaDB are spoken"
+        "pgsql-password", "text", "every user of this machine could read it, and only MySQL and MariaDB are supported"
     ),
-    _refused("mysql-dry-run", "switch", "nothing would be measured; --help and the receipt tell what would be done"),
-    _refused("config-file", "file", "write its options on the command line, and the server into --defaults-file"),
-    _refused("report-checkpoints", "text", "run once for each window, or read --json with --interval"),
+    _refused("mysql-dry-run", "switch", "nothing would be measured; see --help and the receipt"),
+    _refused("config-file", "file", "put its options on the command line, and the server into --defaults-file"),
+    _refused("report-checkpoints", "text", "run once per window, or use --json with --interval"),
 )
 
 OPTIONS: tuple[Option, ...] = (

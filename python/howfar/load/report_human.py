@@ -1,4 +1,4 @@
-"""A load for a person: verdict first, then throughput, latencies, statements, errors, proof, what it cost, what to do next. Pure."""
+"""A load for a person: verdict, throughput, latencies, statements, errors, receipt, client cost, next steps. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def time(ns: float) -> str:
         if ns < below * 0.9995:
             digits = 0 if unit == "ns" else 2 if value < 9.995 else 1 if value < 99.95 else 0
             return f"{value:.{digits}f} {unit}"
-    raise AssertionError("the last unit has no end")
+    raise AssertionError("the last unit has no limit")
 
 
 def report(result: Result, workload: str) -> list[str]:
@@ -96,8 +96,8 @@ def _throughput(result: Result) -> list[str]:
     if account is not None:
         lost = f", {account.failed:,} failed" if account.failed else ""
         lines.append(
-            _row("", f"of {account.due:,} requests due: {account.answered:,} answered, {account.unanswered:,} not{lost}; "
-                 f"at most {account.backlog_max:,} waited")
+            _row("", f"{account.due:,} requests due: {account.answered:,} answered, {account.unanswered:,} not{lost}; "
+                 f"at most {account.backlog_max:,} queued")
         )  # fmt: skip
     return lines
 
@@ -106,25 +106,23 @@ def _latencies(result: Result) -> list[str]:
     if result.open_loop:
         named = (("response", result.transaction), ("service", result.service), ("lateness", result.lateness))
         rows = [(label, latency) for label, latency in named if latency is not None]
-        note = "response: from when due; service: from its first byte sent; lateness: of sending, this client's own"
+        note = "response: from when due; service: from the first byte sent; lateness: how late this client sent"
     else:
         rows = [("transaction", result.transaction)]
-        note = (
-            "of those that ended; a closed loop asks nothing while it waits, so a stall meets one a connection at most"
-        )
+        note = "finished transactions; a closed loop sends nothing while it waits, so a stall affects at most one per connection"
     return [*_table("Latency", rows), _row("", note), *_under_way(result)]
 
 
 def _under_way(result: Result) -> list[str]:
-    """What would have made the percentiles higher, had the window been longer."""
+    """Transactions in flight that would have raised the percentiles in a longer window."""
     left, p99 = result.in_flight, result.ended.at(0.99)
     if left is None or not left.count or (p99 is not None and left.max_ns <= p99.low_ns):
         return []
     what = "service" if result.open_loop else "transactions"
-    beyond = f"longer than the p99 of {what}" if p99 is not None else "none ended"
+    beyond = f"longer than the p99 of {what}" if p99 is not None else "none finished"
     return [
-        _row("", f"under way at the end: {left.count:,}, the longest since {time(left.max_ns)}: {beyond};"),
-        _row("", f"figures of {what} and of statements are of answered requests only"),
+        _row("", f"in flight at the end: {left.count:,}, the oldest for {time(left.max_ns)}: {beyond};"),
+        _row("", f"the figures of {what} and statements cover answered requests only"),
     ]
 
 
@@ -136,7 +134,7 @@ def _statements(result: Result) -> list[str]:
 
 
 def _table(title: str, rows: Sequence[tuple[str, Latency]]) -> list[str]:
-    """Count and percentiles, a row each; `≥` where the unanswered leave only a bound."""
+    """Count and percentiles, a row each; `≥` where unanswered requests leave only a bound."""
     head = [title, "count", "mean", *(name for name, _ in SHARES), "max"]
     body = [
         [
@@ -183,7 +181,7 @@ def _errors(result: Result) -> list[str]:
 
 
 def _receipt(receipt: Receipt) -> list[str]:
-    """Facts of the session as it really was."""
+    """The session that was obtained."""
     login = f"login by {receipt.auth_plugin}, statements {receipt.protocol_mode}"
     return [
         _row("Receipt", f"{receipt.server_version}, connection {receipt.server_connection_id}, {login}"),
@@ -223,7 +221,7 @@ def _listed(facts: Iterable[str]) -> str:
 
 
 def _client(result: Result) -> list[str]:
-    """What the measuring itself cost."""
+    """What the measurement itself cost."""
     use, done = result.client, result.finished
     if use is None:
         return []
@@ -247,39 +245,40 @@ def _next(result: Result) -> list[str]:
     if not advice:
         short = result.verdict.unknown
         advice = (
-            ["Run longer to have steadiness judged."]
+            ["Run longer, so that steadiness can be judged."]
             if short
-            else ["Repeat it: one run says nothing about what varies between runs."]
+            else ["Repeat it: one run says nothing about variation between runs."]
         )
         if not result.open_loop:
             rate = result.per_second(result.finished.transactions)
             advice.append(
-                f"For response times as users would see them, give a rate below {rate:,.4g} (--rate), or find it (--search 'p99<…')."
+                f"For response times as users see them, set a rate below {rate:,.4g} (--rate), or search for one (--search 'p99<…')."
             )
     return ["", *(_row("Next" if number == 0 else "", text) for number, text in enumerate(dict.fromkeys(advice)))]
 
 
 def partial(intervals: Sequence[Interval], how: str = "interrupted") -> list[str]:
-    """After an interruption or a failure: what the intervals so far add up to, and that it is no result."""
+    """After an interruption or a failure: the sum of the intervals so far, which is not a result."""
     seconds = sum(each.length_ns for each in intervals) / 1e9
     transactions, queries, errors = (
         sum(getattr(each, name) for each in intervals) for name in ("transactions", "queries", "errors")
     )
     return [
-        _row("Partial", f"{how} after {seconds:.4g} s of the window: this is no result"),
+        _row("Partial", f"{how} after {seconds:.4g} s of the window: not a result"),
         _row(
-            "", f"{transactions:,} transactions, {queries:,} queries, {errors:,} errors in whole intervals until then"
+            "",
+            f"{transactions:,} transactions, {queries:,} queries, {errors:,} errors in the whole intervals until then",
         ),
     ]
 
 
 def interval_line(each: Interval, open_loop: bool) -> str:
-    """A line while it runs."""
+    """A line while the load runs."""
     seconds = each.length_ns / 1e9 or 1.0
     return (
         f"{(each.start_ns + each.length_ns) / 1e9:>7.4g} s  {each.transactions / seconds:>11,.1f} transactions/s  "
         f"{each.queries / seconds:>11,.1f} queries/s  p50 {time(each.p50_ns):>7}  p99 {time(each.p99_ns):>7}"
-        + (f"  waiting {each.backlog:,}" if open_loop else "")
+        + (f"  queued {each.backlog:,}" if open_loop else "")
         + (f"  errors {each.errors:,}" if each.errors else "")
     )
 

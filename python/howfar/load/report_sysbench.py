@@ -1,6 +1,7 @@
-"""sysbench's latency histogram: 1024 buckets from 0.001 ms to 100 s, evenly spaced on a logarithmic scale. Pure.
+"""A load in sysbench's layout, 1.0 or 1.1, for programs that parse sysbench's output. Pure.
 
-For `--histogram` only: a bucket is 1.8 % wide; percentiles come from the engine's own histogram.
+The first line names howfar; all others have sysbench's text, columns and digits. The numbers are howfar's: percentiles of a finer
+histogram and, in an open loop, response times from when a request was due. Only `--histogram` uses sysbench's 1024 buckets.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _MULTIPLIER = (BUCKETS - 1) / (math.log(HIGH_MS) - _DEDUCT)
 
 
 def bucket(ns: int) -> int:
-    """The nearest bucket; what lies outside goes into the first or the last."""
+    """The nearest bucket; values outside go into the first or the last."""
     if ns <= 0:
         return 0
     return min(max(math.floor((math.log(ns / 1e6) - _DEDUCT) * _MULTIPLIER + 0.5), 0), BUCKETS - 1)
@@ -53,7 +54,7 @@ def first_line(version: str, dialect: str) -> list[str]:
 
 
 def head(job: LoadJob, dialect: str, report_interval_ns: int, seed: int) -> list[str]:
-    """What sysbench says before the load; `seed` 0: from the clock."""
+    """What sysbench prints before the load; `seed` 0: from the clock."""
     lines = ["Running the test with following options:", f"Number of threads: {job.connections}"]
     if dialect == "1.1" and job.warmup_ns:
         lines.append(f"Warmup time: {job.warmup_ns // SECOND_NS}s")
@@ -74,7 +75,7 @@ def started(job: LoadJob, dialect: str) -> list[str]:
 
 
 def interval_percentile(percent: int) -> int:
-    """An interval knows p50, p95, p99 and its maximum: the next one up stands in its line, under its own name."""
+    """An interval has p50, p95, p99 and its maximum: its line shows the next one up, under its own name."""
     return next(known for known in (0, 50, 95, 99, 100) if percent <= known)
 
 
@@ -95,14 +96,14 @@ def interval_lines(each: Interval, job: LoadJob, percentile: int) -> list[str]:
 
 
 def _concurrency(each: Interval, job: LoadJob, seconds: float) -> int:
-    """With a queue every connection is busy; else Little's law: rate times median time."""
+    """With a queue every connection is busy; otherwise Little's law: rate times median time."""
     if each.backlog:
         return job.connections
     return min(round(each.transactions / seconds * each.p50_ns / 1e9), job.connections)
 
 
 def report(result: Result, dialect: str, percentile: int, histogram: bool) -> list[str]:
-    """What sysbench says after the load."""
+    """What sysbench prints after the load."""
     lines = []
     if histogram:
         shown = histogram_lines(result.transaction.all_requests.pairs())

@@ -1,7 +1,7 @@
-"""Percentiles of an engine's histogram, and their bounds where requests were never answered. Pure.
+"""A finished load: its percentiles with their bounds, and its verdict. Pure.
 
-A request without an answer is known to have taken at least its age. The engine counts it with that age, so a percentile of
-`transaction` is a lower bound. The upper bound puts every unanswered request after all answered ones.
+A request without an answer has taken at least its age. The engine counts it with that age, so percentiles of `transaction` are
+lower bounds; the upper bound sorts every unanswered request after all answered ones.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from howfar.engine.messages import CpuUse, Finished, Histogram, Interval, LoadJo
 from howfar.load.verdict import Verdict, judge
 
 APART = 1.01
-"""Bounds further apart than this are no one number."""
+"""Bounds further apart than this are not shown as one number."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def decode(histogram: Histogram) -> Distribution:
 
 
 def without(whole: Distribution, part: Distribution) -> Distribution:
-    """`whole` less `part`, bucket by bucket: the answered alone."""
+    """`whole` less `part`, bucket by bucket: the answered requests."""
     taken = dict(part.pairs())
     return distribution(
         [(value, max(count - taken.get(value, 0), 0)) for value, count in whole.pairs()],
@@ -112,7 +112,7 @@ def bound(all_requests: Distribution, answered: Distribution, share: float) -> B
 
 SHARES: tuple[tuple[str, float], ...] = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("p99.9", 0.999))
 _OF_ALL = ("transaction", "service", "unanswered", "lateness", "connect", "in_flight")
-"""Histograms that are of no statement; those of stages begin with `stage.`."""
+"""Histograms that are not of one statement; those of stages begin with `stage.`."""
 
 
 @dataclass(frozen=True)
@@ -148,18 +148,18 @@ class Result:
     intervals: tuple[Interval, ...]
     finished: Finished
     mismatches: tuple[str, ...]
-    """Where asked and obtained differ; any makes the result void."""
+    """Where requested and obtained session differ; any makes the result void."""
     verdict: Verdict
     transaction: Latency
     service: Latency | None
-    """Open loop only; in a closed loop the two are the same."""
+    """Open loop only; in a closed loop it equals `transaction`."""
     lateness: Latency | None
-    """Open loop only: how much later than due, with a connection free, a request was sent."""
+    """Open loop only: how much later than due a request was sent although a connection was free."""
     statements: tuple[Latency, ...]
     stages: tuple[Latency, ...]
     connect: Latency | None
     in_flight: Latency | None
-    """Ages of the transactions under way when the window ended; no latencies, and in a closed loop in nothing else."""
+    """Ages of the transactions in flight when the window ended; in a closed loop no other histogram has them."""
 
     @property
     def receipt(self) -> Receipt:
@@ -175,12 +175,12 @@ class Result:
 
     @property
     def ended(self) -> Latency:
-        """From the first byte sent: of what was answered."""
+        """Of answered transactions, from the first byte sent."""
         return self.transaction if self.service is None else self.service
 
     @property
     def shown(self) -> tuple[Latency, ...]:
-        """Every latency that outputs for programs have, in one order."""
+        """Every latency of the machine-readable outputs, in order."""
         named = (self.transaction, self.service, self.lateness, *self.statements, *self.stages, self.connect)
         return tuple(latency for latency in named if latency is not None)
 

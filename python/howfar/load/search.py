@@ -1,7 +1,7 @@
-"""The highest rate that holds a goal, `p99<5ms`: which rate to try next, and when to stop. Pure: trials in, the next rate out.
+"""The highest rate that meets a goal such as `p99<5ms`: which rate to try next, and when to stop. Pure.
 
-First growth by doubling until one fails (or halving, until one holds), then halving the gap on a logarithmic scale; at last the
-best is tried a second and a third time, because one good trial may be luck. Every search ends: `MOST_TRIALS`.
+The rate doubles until a trial fails (or halves until one succeeds), then the gap is bisected on a logarithmic scale; the best
+is tried a second and a third time, because one success may be luck. `MOST_TRIALS` bounds every search.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from howfar.units import format_duration_ns, parse_duration_ns
 MOST_TRIALS = 24
 GROWTH = 2.0
 NARROW = 1.05
-"""A gap between what held and what failed that is narrow enough."""
+"""Ratio of failed to successful rate at which bisection stops."""
 CONFIRMATIONS = 2
 DESCENT = 64.0
-"""How far below the first rate is looked, when that already fails."""
+"""How far below the first rate the search goes when that already fails."""
 _GOAL = re.compile(r"\s*(p[0-9]{1,2}(?:\.[0-9]{1,3})?|max)\s*<\s*(.+?)\s*")
 
 
@@ -43,7 +43,8 @@ def parse_goal(text: str) -> Goal:
     match = _GOAL.fullmatch(text)
     if match is None:
         raise UsageError(
-            f"--search {text!r} is no goal", "Write a percentile and a limit, like 'p99<5ms' (quoted, for the shell)."
+            f"--search {text!r} is not a goal",
+            "Give a percentile and a limit, such as 'p99<5ms' (quoted for the shell).",
         )
     name, limit = match.groups()
     share = 1.0 if name == "max" else round(float(name[1:]) / 100, 8)
@@ -52,13 +53,13 @@ def parse_goal(text: str) -> Goal:
     except QuantityError as error:
         raise UsageError(f"--search {text!r}: {error.message}", error.advice) from error
     if not 0 < share <= 1 or limit_ns == 0:
-        raise UsageError(f"--search {text!r} can never hold", "Write for example 'p99<5ms'.")
+        raise UsageError(f"--search {text!r} can never be met", "Example: 'p99<5ms'.")
     return Goal(share, limit_ns)
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One rate tried. `observed_ns` is the percentile, a lower bound when `censored`; `why_not` is empty when it held."""
+    """One rate. `observed_ns` is the percentile, a lower bound when `censored`; `why_not` is empty on success."""
 
     rate: float
     observed_ns: int | None
@@ -72,15 +73,15 @@ class Trial:
 
 @dataclass(frozen=True)
 class Answer:
-    """`found`: the highest that held, with what failed above it. `at_least`: nothing failed up to the highest allowed.
-    `below`: not even the lowest held. `unclear`: trials ran out, or the best did not hold again."""
+    """`found`: the highest rate that succeeded, with a failure above it. `at_least`: nothing failed up to the highest allowed.
+    `below`: even the lowest failed. `unclear`: trials ran out, or the best failed when repeated."""
 
     kind: Literal["found", "at_least", "below", "unclear"]
     rate: float | None
     failed_at: float | None
     trials: int
     repeats: int
-    """How often the answer held."""
+    """How often the answer succeeded."""
 
 
 def next_rate(trials: Sequence[Trial], low: float, high: float | None) -> float | None:
@@ -116,13 +117,13 @@ def _lowest_failure(trials: Sequence[Trial]) -> float | None:
 
 
 def _best(trials: Sequence[Trial]) -> float | None:
-    """The highest that never failed, below everything that failed."""
+    """The highest success below every failure."""
     failed = _lowest_failure(trials)
     return max((trial.rate for trial in trials if trial.held and (failed is None or trial.rate < failed)), default=None)
 
 
 def answer(trials: Sequence[Trial]) -> Answer:
-    """What the trials so far say."""
+    """The answer from the trials so far."""
     best, failed = _best(trials), _lowest_failure(trials)
     if best is None:
         kind: Literal["below", "unclear"] = "below" if failed is not None else "unclear"
@@ -135,20 +136,20 @@ def answer(trials: Sequence[Trial]) -> Answer:
 
 
 def sentence(goal: Goal, found: Answer) -> str:
-    """One sentence; says when the answer is only a bound."""
+    """One sentence, which says when the answer is only a bound."""
     tried = f"{found.trials} trials"
     if found.kind == "below":
-        return f"below {found.failed_at:.4g} transactions/s: no rate tried held {goal} ({tried})"
+        return f"below {found.failed_at:.4g} transactions/s: no rate met {goal} ({tried})"
     if found.kind == "at_least":
         return (
-            f"at least {found.rate:.4g} transactions/s hold {goal}: nothing failed up to there ({tried}); "
-            "allow more with --search-high"
+            f"at least {found.rate:.4g} transactions/s meet {goal}: nothing failed up to that rate ({tried}); "
+            "raise --search-high to try more"
         )
     if found.kind == "found":
         return (
-            f"{found.rate:.4g} transactions/s is the highest rate that held {goal}: {found.repeats} times of {found.repeats}, "
-            f"and {found.failed_at:.4g} failed ({tried})"
+            f"{found.rate:.4g} transactions/s is the highest rate that met {goal}: {found.repeats} of {found.repeats} times, "
+            f"while {found.failed_at:.4g} failed ({tried})"
         )
     if found.rate is None:
-        return f"no rate was tried to its end ({tried})"
-    return f"between {found.rate:.4g} and {found.failed_at or math.inf:.4g} transactions/s; not settled within {tried}"
+        return f"no trial finished ({tried})"
+    return f"between {found.rate:.4g} and {found.failed_at or math.inf:.4g} transactions/s; undecided after {tried}"

@@ -1,6 +1,7 @@
-"""Where the server is and how it is spoken to, as far as one source says it: a DSN, sysbench's options, an option file.
+"""Which server, and how to reach it: from a DSN, sysbench's options or an option file, each as a `ServerAddress`. Pure.
 
-`None` means that the source says nothing. Sources are laid over each other (`over`); what nobody says has a default in `job.py`.
+None means that a source does not say. Sources are combined with `over`; defaults are in `job.py`. A password in a DSN is
+refused: `ps` shows it to every user of the machine, and the shell keeps it in its history.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ SslMode = Literal["DISABLED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY"]
 SSL_MODES: tuple[SslMode, ...] = ("DISABLED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY")
 DEFAULT_PORT = 3306
 DEFAULT_NAME = "sbtest"
-"""User and database, as sysbench has them."""
+"""User and database, as in sysbench."""
 
 
 @dataclass(frozen=True)
 class ServerAddress:
-    """One source's word on the server. Has no password: that never stands where this is printed."""
+    """What one source says about the server. It holds no password, so it may be printed."""
 
     host: str | None = None
     port: int | None = None
@@ -54,12 +55,9 @@ class ServerAddress:
 
 SCHEMES = ("mysql", "mariadb")
 PASSWORD_ADVICE = (
-    "Put it into a file that only you can read and name that with --password-file, or into the environment variable "
-    "HOWFAR_PASSWORD, or answer a question with --ask-password."
+    "Use --password-file FILE (readable by you alone), the environment variable HOWFAR_PASSWORD, or --ask-password."
 )
-_EXAMPLES = (
-    "Write for example mysql://user@host:3306/db?ssl-mode=REQUIRED or mysql:///run/mysqld/mysqld.sock?user=u&db=d."
-)
+_EXAMPLES = "Examples: mysql://user@host:3306/db?ssl-mode=REQUIRED or mysql:///run/mysqld/mysqld.sock?user=u&db=d."
 
 
 def looks_like_dsn(word: str) -> bool:
@@ -74,13 +72,13 @@ def parse_dsn(text: str) -> ServerAddress:
     except ValueError as error:
         raise UsageError(f"the DSN cannot be read: {error}", _EXAMPLES) from error
     if parts.scheme not in SCHEMES:
-        raise UsageError(f"a DSN begins with mysql:// or mariadb://, not with {parts.scheme}://", _EXAMPLES)
+        raise UsageError(f"a DSN begins with mysql:// or mariadb://, not {parts.scheme}://", _EXAMPLES)
     if parts.password is not None:
-        raise UsageError("the DSN contains a password, which everybody on this machine could read", PASSWORD_ADVICE)
+        raise UsageError("the DSN contains a password, which every user of this machine could read", PASSWORD_ADVICE)
     if parts.fragment:
-        raise UsageError("the DSN contains a #, which ends it", "Write %23 where the character itself is meant.")
+        raise UsageError("the DSN contains a #, which ends a URL", "Write %23 for the character itself.")
     if port == 0:
-        raise UsageError("the DSN names port 0, which no server has", _EXAMPLES)
+        raise UsageError("port 0 in the DSN is not valid", _EXAMPLES)
     said: dict[str, Any] = {"host": parts.hostname and unquote(parts.hostname), "port": port}
     said["user"] = unquote(parts.username) if parts.username else None
     path = unquote(parts.path)
@@ -91,10 +89,10 @@ def parse_dsn(text: str) -> ServerAddress:
         said["database"] = path.strip("/")
     for name, value in options.items():
         if said.get(name) not in (None, value):
-            raise UsageError(f"the DSN says {name} twice and differently", _EXAMPLES)
+            raise UsageError(f"the DSN gives {name} twice, with different values", _EXAMPLES)
         said[name] = value
     if said["host"] and said.get("socket"):
-        raise UsageError("the DSN names a host and a socket", "Name one of them.")
+        raise UsageError("the DSN names both a host and a socket", "Name one of them.")
     if not said["host"] and not said.get("socket"):
         raise UsageError("the DSN names neither a host nor a socket", _EXAMPLES)
     return ServerAddress(**said)
@@ -105,11 +103,13 @@ def _parameters(parts: SplitResult) -> dict[str, Any]:
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
         known = name.lower().replace("_", "-")
         if known in ("password", "passwd", "pwd"):
-            raise UsageError("the DSN contains a password, which everybody on this machine could read", PASSWORD_ADVICE)
+            raise UsageError(
+                "the DSN contains a password, which every user of this machine could read", PASSWORD_ADVICE
+            )
         if known not in PARAMETERS:
             near = difflib.get_close_matches(known, PARAMETERS, 1)
             meant = f"Did you mean {near[0]}? " if near else ""
-            raise UsageError(f"the DSN's parameter {name} is not known", f"{meant}Known: {', '.join(PARAMETERS)}.")
+            raise UsageError(f"unknown DSN parameter {name}", f"{meant}Known: {', '.join(PARAMETERS)}.")
         field, read = PARAMETERS[known]
         try:
             found[field] = read(value)
@@ -120,15 +120,15 @@ def _parameters(parts: SplitResult) -> dict[str, Any]:
 
 def _text(value: str) -> str:
     if not value:
-        raise ValueError("nothing stands after the =")
+        raise ValueError("the value is empty")
     return value
 
 
 def ssl_mode(value: str) -> str:
-    """Any case; `preferred` is refused, because it leaves to chance what is measured. Raises ValueError."""
+    """Any case; `preferred` is refused, because it leaves open what is measured. Raises ValueError."""
     mode = value.upper().replace("-", "_")
     if mode == "PREFERRED":
-        raise ValueError("a transport is asked for or not, never preferred: write REQUIRED or DISABLED")
+        raise ValueError("PREFERRED leaves open what is measured: use REQUIRED or DISABLED")
     if mode not in SSL_MODES:
         raise ValueError(f"known modes: {', '.join(SSL_MODES)}")
     return mode
@@ -141,7 +141,7 @@ def tls_versions(value: str) -> str:
         return "any"
     if len(names) == 1 and names <= {"1.2", "1.3"}:
         return names.pop()
-    raise ValueError("known versions: TLSv1.2, TLSv1.3, or both with a comma between")
+    raise ValueError("known versions: TLSv1.2, TLSv1.3, or both, separated by a comma")
 
 
 def algorithm(value: str) -> str | None:
@@ -161,12 +161,12 @@ def _level(value: str) -> int:
 
 def switch(value: str) -> bool:
     """sysbench's on/off, true/false, 1/0. Raises ValueError."""
-    word = value.lower()
-    if word in ("on", "true", "1", "yes"):
+    text = value.lower()
+    if text in ("on", "true", "1", "yes"):
         return True
-    if word in ("off", "false", "0", "no"):
+    if text in ("off", "false", "0", "no"):
         return False
-    raise ValueError("write on or off")
+    raise ValueError("use on or off")
 
 
 PARAMETERS: dict[str, tuple[str, Callable[[str], Any]]] = {
@@ -195,7 +195,7 @@ _TEXTS = {
 
 
 def parse_option_file(source: str, text: str) -> tuple[ServerAddress, str | None]:
-    """What it says of the server, and the password if it has one. Raises UsageError with the line."""
+    """The server that it describes, and the password if it has one. Raises UsageError with the line."""
     said: dict[str, Any] = {}
     password: str | None = None
     protocol = ""
@@ -226,11 +226,11 @@ def parse_option_file(source: str, text: str) -> tuple[ServerAddress, str | None
             raise UsageError(
                 f"{source}:{number}: {name}: {error}", "Correct that line, or name another file."
             ) from error
-    return ServerAddress(**_one_way(said, protocol)), password
+    return ServerAddress(**_socket_or_host(said, protocol)), password
 
 
-def _one_way(said: dict[str, Any], protocol: str) -> dict[str, Any]:
-    """A socket or a host: `protocol` decides, else a host that is not localhost."""
+def _socket_or_host(said: dict[str, Any], protocol: str) -> dict[str, Any]:
+    """`protocol` decides, else a host that is not localhost."""
     if "socket" not in said:
         return said
     by_host = protocol == "tcp" or (protocol != "socket" and said.get("host", "localhost") != "localhost")
@@ -239,7 +239,7 @@ def _one_way(said: dict[str, Any], protocol: str) -> dict[str, Any]:
 
 
 def _unquoted(value: str) -> str:
-    """Without quotes and a comment after it; escapes as the servers' clients know them."""
+    """Without quotes and a trailing comment; escapes as in the servers' own clients."""
     quote = value[:1]
     if quote in ("'", '"'):
         end = _closing(value, quote)

@@ -1,6 +1,6 @@
-"""Whether a load's figures mean what they seem to: a closed set of stamps, each with the figures behind it. Pure.
+"""Whether a load's figures can be trusted: a closed set of stamps, each with the figures behind it. Pure.
 
-A check that cannot be made says so in `unknown`; it is never taken for passed.
+A check that cannot be made is listed in `unknown`; it does not count as passed.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from statistics import fmean, median, variance
 from howfar.engine.messages import Finished, Interval
 
 THREAD_BUSY_SHARE = 0.85
-"""A thread of the client that works longer than this has no time left to be prompt."""
+"""A client thread that is busier than this cannot respond promptly."""
 WAIT_SHARE = 0.10
-"""Runnable and not running: the processors were others'. Of the time in which there was work …"""
+"""Runnable but not running, as a share of the time in which there was work …"""
 WAIT_OF_WINDOW = 0.02
-"""… and of the window, a thread: a client that hardly works is not held up by waiting for a tenth of next to nothing."""
+"""… and, per thread, of the window: a client that hardly works is not limited by a tenth of next to nothing."""
 ERROR_SHARE = 0.01
 LATE_NS = 1_000_000
 LATE_SHARE = 0.10
@@ -26,10 +26,10 @@ UNANSWERED_SHARE = 0.01
 MIN_INTERVALS = 8
 DRIFT_SHARE = 0.05
 DRIFT_T = 3.0
-"""Welch's t between the halves: beyond this, chance alone is rarer than one run in a hundred, from 8 intervals on."""
+"""Welch's t between the halves: chance alone exceeds this in less than 1 % of the runs, from 8 intervals on."""
 STALL_SHARE = 0.5
 STALL_SIGMAS = 3.0
-"""Open loop: so many standard deviations of a Poisson count below, or what falls due at random looks like a stall."""
+"""Open loop: so many standard deviations of a Poisson count below the median, because arrivals are random."""
 UNDER_WAY_TIMES = 10
 UNDER_WAY_NS = 100_000_000
 
@@ -39,7 +39,7 @@ class Stamp(StrEnum):
     VOID = "void"
     """The session obtained is not the one requested."""
     FAILING = "failing"
-    """Much of what was asked was answered by errors, or nothing was."""
+    """Many requests failed, or none was answered."""
     CLIENT_LIMITED = "client-limited"
     NOT_STEADY = "not steady"
     LATE = "late"
@@ -57,11 +57,11 @@ class Finding:
 
 @dataclass(frozen=True)
 class Verdict:
-    """All stamps but `valid`; none: valid."""
+    """All stamps except `valid`; no finding means valid."""
 
     findings: tuple[Finding, ...]
     unknown: tuple[str, ...]
-    """Checks that could not be made, each with the reason."""
+    """Checks that could not be made, with the reasons."""
 
     @property
     def stamps(self) -> tuple[Stamp, ...]:
@@ -83,7 +83,7 @@ def judge(
     answered_p99_ns: int | None = None,
     under_way_max_ns: int | None = None,
 ) -> Verdict:
-    """Every check on one finished load. `answered_p99_ns`: of transactions, in an open loop their service time."""
+    """Every check on one finished load. `answered_p99_ns`: of transactions; in an open loop, of their service time."""
     findings: list[Finding] = []
     unknown: list[str] = []
     if mismatches:
@@ -106,26 +106,26 @@ def judge(
 
 
 def _failing(finished: Finished) -> Finding | None:
-    """Errors that were to be ignored; connections lost and opened again are in the report, not here."""
+    """Ignored errors; lost connections are in the report, not here."""
     ignored = {code: count for code, count in finished.errors.items() if code != "disconnect" and count}
     errors, reasons = sum(ignored.values()), []
     if not finished.transactions:
         reasons.append("no transaction ended in the window")
     if errors > ERROR_SHARE * finished.queries:
         codes = ", ".join(f"{count:,} x {code}" for code, count in sorted(ignored.items()))
-        reasons.append(f"{errors:,} errors were ignored beside {finished.queries:,} queries ({codes})")
+        reasons.append(f"{errors:,} errors were ignored, with {finished.queries:,} queries ({codes})")
     if not reasons:
         return None
     return Finding(
         Stamp.FAILING,
         "; ".join(reasons),
-        "The figures are of a load that did not do its work: look at what the server says, "
-        "prepare the tables anew, and ignore fewer errors (--mysql-ignore-errors).",
+        "The load did not do its work: check the server's errors, prepare the tables again, "
+        "and ignore fewer errors (--mysql-ignore-errors).",
     )
 
 
 def _overloaded(finished: Finished, connections: int) -> Finding | None:
-    """One request a connection may be under way whenever a window ends: only what waited beyond those counts."""
+    """Each connection may have one request in flight when the window ends; only more than those count."""
     account = finished.open_loop
     if account is None or account.unanswered <= max(UNANSWERED_SHARE * account.due, connections):
         return None
@@ -133,15 +133,15 @@ def _overloaded(finished: Finished, connections: int) -> Finding | None:
     return Finding(
         Stamp.OVERLOADED,
         f"{account.unanswered} of {account.due} requests due ({share:.1f} %) had no answer when the window ended, "
-        f"at most {account.backlog_max} waited at once",
-        "The server does not carry this rate: percentiles marked ≥ are lower bounds. Lower --rate, or find the highest with --search.",
+        f"at most {account.backlog_max} were queued at once",
+        "The server cannot sustain this rate: percentiles marked ≥ are lower bounds. Lower --rate, or find the highest with --search.",
     )
 
 
 def _client_limited(finished: Finished, unknown: list[str]) -> Finding | None:
     client = next((use for use in finished.cpu if use.role == "client"), None)
     if client is None or finished.elapsed_ns <= 0:
-        unknown.append("client-limited: the engine's CPU time is not known")
+        unknown.append("client-limited: the engine's CPU time is unknown")
         return None
     busy = client.busiest_thread_ns / finished.elapsed_ns
     wanted = client.cpu_ns + client.runnable_wait_ns
@@ -160,7 +160,7 @@ def _client_limited(finished: Finished, unknown: list[str]) -> Finding | None:
     return Finding(
         Stamp.CLIENT_LIMITED,
         " and ".join(reasons),
-        "The figures are partly this client's. Give it more or quieter CPUs (--engine-threads), or another machine.",
+        "The client is part of the bottleneck. Give it more or quieter CPUs (--engine-threads), or another machine.",
     )
 
 
@@ -170,16 +170,16 @@ def _late(
     if finished.open_loop is None:
         return None
     if lateness_p99_ns is None or service_p50_ns is None:
-        unknown.append("late: the engine gave no lateness")
+        unknown.append("late: the engine reported no lateness")
         return None
     limit = max(LATE_NS, LATE_SHARE * service_p50_ns)
     if lateness_p99_ns <= limit:
         return None
     return Finding(
         Stamp.LATE,
-        f"one request in a hundred was sent {lateness_p99_ns / 1e6:.3g} ms or more after it was due with a connection free "
+        f"one request in a hundred was sent {lateness_p99_ns / 1e6:.3g} ms or more after it was due, although a connection was free "
         f"(limit here {limit / 1e6:.3g} ms)",
-        "The client could not keep its own schedule: more CPUs, or a quieter machine.",
+        "The client could not keep its schedule: use more CPUs or a quieter machine.",
     )
 
 
@@ -189,18 +189,18 @@ def _not_steady(reasons: Sequence[str]) -> Finding | None:
     return Finding(
         Stamp.NOT_STEADY,
         " and ".join(reasons),
-        "Warm up for longer (--warmup-time), measure for longer, and look at the server for checkpoints, purges or other users.",
+        "Warm up longer (--warmup-time), measure longer, and check the server for checkpoints, purges or other users.",
     )
 
 
 def _uneven(intervals: Sequence[Interval], burst: int | None, unknown: list[str]) -> list[str]:
-    """Drift and stalls. Open loop (`burst`: what falls due at once): the rate is given, so its drift is that of the median response
-    time. Whole intervals only."""
+    """Drift and stalls, over whole intervals. In an open loop the rate is given, so drift is that of the median response time;
+    `burst` is the number of requests due at once."""
     longest = max((each.length_ns for each in intervals), default=0)
     whole = [each for each in intervals if each.length_ns >= 0.9 * longest > 0]
     if len(whole) < MIN_INTERVALS:
         unknown.append(
-            f"steadiness: {len(whole)} whole intervals, {MIN_INTERVALS} are needed (a longer --time, or a shorter --interval)"
+            f"steadiness: {len(whole)} whole intervals, and {MIN_INTERVALS} are needed (use a longer --time, or a shorter --interval)"
         )
         return []
     counts = [each.transactions * longest / each.length_ns for each in whole]
@@ -213,13 +213,13 @@ def _uneven(intervals: Sequence[Interval], burst: int | None, unknown: list[str]
 
 
 def _hanging(under_way_max_ns: int | None, answered_p99_ns: int | None) -> list[str]:
-    """What began and had not ended with the window, and is in no histogram of what ended."""
+    """Transactions still in flight when the window ended, which no histogram of finished ones has."""
     if under_way_max_ns is None or answered_p99_ns is None:
         return []
     if under_way_max_ns <= max(UNDER_WAY_TIMES * answered_p99_ns, UNDER_WAY_NS):
         return []
-    since = f"{under_way_max_ns / 1e9:.3g} s, {under_way_max_ns / max(answered_p99_ns, 1):,.0f} times"
-    return [f"at the end a transaction was under way since {since} the p99 of those that were answered"]
+    since = f"{under_way_max_ns / 1e9:.3g} s, {under_way_max_ns / max(answered_p99_ns, 1):,.0f} times the p99 of finished ones"
+    return [f"at the end a transaction had been in flight for {since}"]
 
 
 def _drift(values: Sequence[float], what: str) -> str | None:
@@ -232,13 +232,13 @@ def _drift(values: Sequence[float], what: str) -> str | None:
     apart = abs(fmean(second) - fmean(first))
     if abs(change) <= DRIFT_SHARE or apart <= DRIFT_T * spread:
         return None
-    return f"{what} in the second half was {change:+.0%} of the first's"
+    return f"{what} changed by {change:+.0%} from the first half to the second"
 
 
 def _stalls(counts: Sequence[float], burst: int) -> str | None:
     """Transactions in each interval. `burst` 0: a closed loop, in which nothing falls due at random."""
     middle, name = median(counts), "median"
-    if not middle:  # it stood still for more than half of them
+    if not middle:  # nothing ended in more than half of them
         middle, name = fmean(counts), "mean"
     limit = STALL_SHARE * middle
     if burst:

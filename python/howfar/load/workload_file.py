@@ -1,6 +1,6 @@
-"""A workload of one's own from TOML. Names as in the engine's `Custom`; times and sizes carry units. Pure: text in.
+"""A custom workload from TOML. Names are those of the engine's `Custom`; times and sizes carry units. Pure: text in.
 
-Every refusal names the file, the line and the key.
+Every error names the file, the line and the key.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from howfar.errors import PlanError, QuantityError
 from howfar.units import parse_duration_ns, parse_share, parse_size_bytes
 
 MAX_BYTES = 4_000_000
-ADVICE = "docs/load.md has the format; `howfar load --workload orders …` runs an example that comes along."
+ADVICE = "docs/load.md has the format; `howfar load --workload orders …` runs the included example."
 _AT = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 _HEADER = re.compile(r"\s*(\[\[?)\s*([A-Za-z0-9_.\-\s]+?)\s*\]\]?\s*(?:#.*)?$")
 _KEY = re.compile(r"\s*([A-Za-z0-9_\-]+)\s*=")
@@ -26,7 +26,7 @@ Loc = tuple[str | int, ...]
 
 
 def examples() -> tuple[str, ...]:
-    """Names of the workloads that come with howfar."""
+    """Names of the included workloads."""
     folder = resources.files("howfar.load") / "examples"
     return tuple(sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml")))
 
@@ -50,7 +50,7 @@ def parse_workload(source: str, text: str) -> Custom:
         problem = error.errors()[0]
         loc = tuple(problem["loc"])
         if problem["type"] == "extra_forbidden":
-            reason = "there is no such key"
+            reason = "unknown key"
         elif problem["type"] == "missing":
             reason = "is missing"
         else:
@@ -69,7 +69,7 @@ def _count_values(source: str, text: str, workload: Custom) -> None:
             many = f"{given} parameter{'' if given == 1 else 's'}"
             raise PlanError(
                 f"{source}:{line_of(text, loc)}: {_shown(loc)}: statement {statement.name} has {marks} `?` and {many}",
-                "Write one parameter for each `?` outside of quotes, in their order.",
+                "Give one parameter for each `?` outside quotes, in order.",
             )
 
 
@@ -87,7 +87,7 @@ def _marks(sql: str) -> int:
 
 
 def _shown(loc: Loc) -> str:
-    """`statements[1].sql`; items are counted from 1, as a reader counts."""
+    """`statements[1].sql`; items are counted from 1."""
     text = ""
     for part in loc:
         text += f"[{part + 1}]" if isinstance(part, int) else f".{part}"
@@ -95,7 +95,7 @@ def _shown(loc: Loc) -> str:
 
 
 def _units(source: str, text: str, table: Any, loc: Loc) -> None:
-    """Replace, in place, what is written with a unit by what `Custom` knows."""
+    """Convert values with units, in place, to what `Custom` expects."""
     if isinstance(table, list):
         for index, item in enumerate(table):
             _units(source, text, item, (*loc, index))
@@ -123,7 +123,7 @@ def _units(source: str, text: str, table: Any, loc: Loc) -> None:
 
 
 def line_of(text: str, loc: Loc) -> int:
-    """Line (from 1) of a key, else of its nearest parent, else 1. Inside an inline table: the line of its parent."""
+    """Line (from 1) of a key, else of its nearest parent, else 1; in an inline table, the parent's line."""
     found = _positions(text)
     for length in range(len(loc), 0, -1):
         line = found.get(tuple(loc[:length]))

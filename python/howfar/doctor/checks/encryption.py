@@ -1,88 +1,71 @@
-"""MySQL sessions on this machine that compress: processor time spent to spare a network that is not there."""
+"""Encryption and compression of traffic that never leaves this machine."""
 
 from __future__ import annotations
 
-from howfar.doctor.checks.context import Context, Draft, do, format_interval, forwards, resolved
+from howfar.doctor.checks.context import Context, Draft, do, forwards
 from howfar.doctor.findings import Change, Gain, Kind, Severity, Transport
-from howfar.doctor.floors import savings
 from howfar.doctor.proposals import commands_without
 
-_OPTIONS = Change(
+_COMPRESSION_OPTIONS = Change(
     where="the client's own options",
     lines=("without MYSQL_CLIENT_COMPRESS, PDO::MYSQL_ATTR_COMPRESS, compress=true, --compress",),
     restarts=False,
 )
-"""Not a line of [client], which would also apply to other machines."""
+"""No line for [client]: that would also apply to connections to other machines."""
 
 
-def compressed_local(seen: Context) -> list[Draft]:
-    using = [client for client in seen.server.clients if client.local and client.compressed and not forwards(client)]
+def compressed_local(context: Context) -> list[Draft]:
+    """Compression on this machine: CPU time spent to spare a network that is not used."""
+    using = [client for client in context.server.clients if client.local and client.compressed and not forwards(client)]
     if not using:
         return []
-    changes = (*commands_without("compress", using), _OPTIONS)
     gain = Gain(
-        says="the processor time of compressing each answer, and of expanding it",
-        basis="by what was measured elsewhere: 3 ms of the server for 100 kB with zlib, 0.5 to 1 ms with zstd; not measured here",
+        says="the CPU time of compressing and expanding each result",
+        basis="measured elsewhere: 3 ms of server CPU per 100 kB with zlib, 0.5 to 1 ms with zstd; not measured here",
         saves_ns=None,
     )
-    return [Draft(f"{do(using, 'compresses', 'compress')} what never leaves this machine", changes, gain)]
+    changes = (*commands_without("compress", using), _COMPRESSION_OPTIONS)
+    return [Draft(f"{do(using, 'compresses', 'compress')} traffic that never leaves this machine", changes, gain)]
 
 
-def encrypted_local(seen: Context) -> list[Draft]:
+def encrypted_local(context: Context) -> list[Draft]:
+    """TLS over the loopback."""
+    server = context.server
     using = [
         client
-        for client in seen.server.clients
+        for client in server.clients
         if client.local and client.by == "tcp" and client.tls and not forwards(client)
     ]
     if not using:
         return []
-    plain, encrypted = seen.server.floor(Transport.TCP), seen.server.floor(Transport.TLS)
-    gain = None
-    if plain is not None and encrypted is not None:
-        trip = savings(encrypted.round_trips_ns, plain.round_trips_ns)
-        connect = savings(encrypted.connects_ns, plain.connects_ns)
-        said = [f"{format_interval(trip)} of each round trip"] if trip is not None and resolved(trip) else []
-        said += [f"{format_interval(connect)} of each connect"] if connect is not None and resolved(connect) else []
-        gain = Gain(
-            says="; ".join(said) or "no difference can be told here",
-            basis="TLS against plain TCP, pinged here in turns",
-            saves_ns=trip,
-        )
-    says = f"{do(using, 'encrypts', 'encrypt')} what never leaves this machine"
-    if seen.server.socket() is not None or seen.server.kind is Kind.MEMCACHED:
-        return [Draft(f"{says}; by the socket there would be nothing to encrypt", (), gain, Severity.NOTE)]
-    return [Draft(says, _changes(seen), gain, Severity.NOTE)]
+    difference, gain = context.difference(Transport.TLS, Transport.TCP), None
+    if difference is not None:
+        trip, _, text = difference
+        gain = Gain(says=text, basis="TLS against plain TCP, pinged here in turn", saves_ns=trip)
+    says = f"{do(using, 'encrypts', 'encrypt')} traffic that never leaves this machine"
+    if server.socket() is not None or server.kind is Kind.MEMCACHED:
+        return [Draft(f"{says}; over the socket there would be nothing to encrypt", (), gain, Severity.NOTE)]
+    return [Draft(says, _plain_url(context), gain, Severity.NOTE)]
 
 
-def _changes(seen: Context) -> tuple[Change, ...]:
-    """Of MySQL none: accounts may require TLS, and without it new ones log in by TCP only with a key of the server's."""
-    plain = next((found for found in seen.server.listeners if found.path is None and found.tls == "none"), None)
-    if seen.server.kind is not Kind.REDIS or plain is None:
+def _plain_url(context: Context) -> tuple[Change, ...]:
+    """None for MySQL: accounts may require TLS, and without it new logins over TCP need the server's RSA key."""
+    plain = next((found for found in context.server.listeners if found.path is None and found.tls == "none"), None)
+    if context.server.kind is not Kind.REDIS or plain is None:
         return ()
-    return (
-        Change(where="the client's URL", lines=(f"redis://{plain.where}   in place of rediss://…",), restarts=False),
-    )
+    lines = (f"redis://{plain.where}   in place of rediss://…",)
+    return (Change(where="the client's URL", lines=lines, restarts=False),)
 
 
-def encrypted_socket(seen: Context) -> list[Draft]:
-    using = [client for client in seen.server.clients if client.by == "socket" and client.tls]
+def encrypted_socket(context: Context) -> list[Draft]:
+    """MySQL sessions encrypted inside a Unix socket, which only root could intercept. Some clients do so by default."""
+    using = [client for client in context.server.clients if client.by == "socket" and client.tls]
     if not using:
         return []
-    plain, encrypted = seen.server.floor(Transport.SOCKET), seen.server.floor(Transport.SOCKET_TLS)
-    gain = None
-    if plain is not None and encrypted is not None:
-        trip = savings(encrypted.round_trips_ns, plain.round_trips_ns)
-        connect = savings(encrypted.connects_ns, plain.connects_ns)
-        said = [f"{format_interval(found)} of each {what}" for what, found in (("round trip", trip), ("connect", connect))
-                if found is not None and resolved(found)]  # fmt: skip
-        basis = "the socket with TLS against without, pinged here in turns"
-        gain = Gain(says="; ".join(said) or "no difference can be told here", basis=basis, saves_ns=connect)
+    difference, gain = context.difference(Transport.SOCKET_TLS, Transport.SOCKET), None
+    if difference is not None:
+        _, connect, text = difference
+        gain = Gain(says=text, basis="the socket with and without TLS, pinged here in turn", saves_ns=connect)
     changes = commands_without("ssl", using)
-    return [
-        Draft(
-            f"{do(using, 'encrypts', 'encrypt')} inside the socket, which only root could listen to",
-            changes,
-            gain,
-            Severity.CHANGE if changes else Severity.NOTE,
-        )
-    ]
+    says = f"{do(using, 'encrypts', 'encrypt')} inside the socket, which only root could intercept"
+    return [Draft(says, changes, gain, Severity.CHANGE if changes else Severity.NOTE)]

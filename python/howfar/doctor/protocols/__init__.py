@@ -1,4 +1,9 @@
-"""How each kind of server is spoken to: dial, log in, ping, ask for counters. One file for each; only reading requests."""
+"""How each kind of server is spoken to: connect, log in, ping, read counters. One file a protocol; requests only read.
+
+PyMySQL logs in to MySQL. RESP and memcached's text protocol are written here: what takes the code is finding out what an
+unknown port speaks and reading a hostile answer within bounds, which client libraries do not do, and a ping is timed around
+one send and one recv.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Memcached: the text protocol, as much of it as a look needs."""
+"""Memcached: as much of the text protocol as an examination needs."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 from howfar.doctor.protocols.session import (
     Counters,
@@ -12,7 +10,7 @@ from howfar.doctor.protocols.session import (
     NotThis,
     Refused,
     SelfReport,
-    tries,
+    first_answering,
 )
 from howfar.doctor.targets import Login
 
@@ -22,26 +20,19 @@ _STATEMENTS = (
     "cmd_get", "cmd_set", "cmd_touch", "cmd_meta", "delete_hits", "delete_misses", "incr_hits", "incr_misses", "decr_hits",
     "decr_misses",
 )  # fmt: skip
-"""Of a get of several keys each key counts, and a meta command twice: there are at most so many."""
+"""An upper bound: each key of a multi-key get counts, and a meta command counts twice."""
 
 
 class Memcached:
     def greet(self, endpoint: Endpoint, login: Login) -> Greeting:
-        for tls in tries(endpoint):
-            try:
-                session = MemcachedSession(replace(endpoint, tls=tls))
-            except NotThis:
-                if tls or endpoint.path is not None:
-                    raise
-                continue
-            try:
-                if session.refusal is not None:
-                    return Greeting("Memcached", "always" if tls else "none", "none", session.refusal)
-                pid = _number(session.stats().get("pid", ""))
-            finally:
-                session.close()
-            return Greeting(f"Memcached {session.version}", "always" if tls else "none", "none", None, pid)
-        raise AssertionError("the last attempt raises or returns")
+        session, tls = first_answering(endpoint, MemcachedSession)
+        try:
+            if session.refusal is not None:
+                return Greeting("Memcached", tls, "none", session.refusal)
+            pid = session.stats().get("pid", "")
+        finally:
+            session.close()
+        return Greeting(f"Memcached {session.version}", tls, "none", None, int(pid) if pid.isdecimal() else None)
 
     def open(self, endpoint: Endpoint, login: Login) -> MemcachedSession:
         session = MemcachedSession(endpoint)
@@ -53,7 +44,7 @@ class Memcached:
 
 class MemcachedSession:
     statements_by_counters = 0
-    """`statements` are gets, sets and the like; not questions about them."""
+    """`statements` are gets, sets and the like, not `stats`."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         """Raises NotThis."""
@@ -66,16 +57,16 @@ class MemcachedSession:
         made = self._lines.socket
         made.sendall(_VERSION)
         if not made.recv(256).startswith(b"VERSION "):
-            raise NotThis("it stopped telling its version")
+            raise NotThis("it stopped answering `version`")
 
     def stats(self, about: str = "") -> dict[str, str]:
         self._lines.send(f"stats {about}".strip().encode() + b"\r\n")
         found: dict[str, str] = {}
         while (line := self._lines.line().decode(errors="replace")) != "END":
-            words = line.split(" ", 2)
-            if words[0] != "STAT" or len(words) < 2:
+            parts = line.split(" ", 2)
+            if parts[0] != "STAT" or len(parts) < 2:
                 raise Refused(line)
-            found[words[1]] = words[2] if len(words) > 2 else ""
+            found[parts[1]] = parts[2] if len(parts) > 2 else ""
         return found
 
     def counters(self) -> Counters:
@@ -83,12 +74,8 @@ class MemcachedSession:
         done = sum(int(stats.get(name, "0")) for name in _STATEMENTS)
         return Counters(int(stats["total_connections"]), done, None)
 
-    def said(self) -> SelfReport:
+    def report(self) -> SelfReport:
         return SelfReport(None, (), (), self.stats("settings"))
 
     def close(self) -> None:
         self._lines.close()
-
-
-def _number(text: str) -> int | None:
-    return int(text) if text.isdecimal() else None

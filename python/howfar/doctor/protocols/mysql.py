@@ -1,4 +1,4 @@
-"""MySQL and MariaDB. Logging in is PyMySQL's; pings go over its socket by hand: reading its endpoint costs as much as the wire."""
+"""MySQL and MariaDB. PyMySQL logs in; pings use its socket directly, because its packet reader costs as much as the wire."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _COM_PING = b"\x01\0\0\0\x0e"
 _ZSTD = 1 << 26
 """CLIENT_ZSTD_COMPRESSION_ALGORITHM; PyMySQL does not name it."""
 _NOT_UNDERSTOOD = (OSError, LookupError, ValueError, AssertionError, TypeError, struct.error)
-"""What PyMySQL raises where a greeting breaks off or is none."""
+"""What PyMySQL raises when a greeting breaks off or is not one."""
 _FIRST_BYTES = ((0, 0x0A), (0, 0xFF))
-"""Number of the packet, then the protocol's version, or an error: too many connections, host is blocked. The X protocol has others."""
+"""Packet number, then protocol version or an error (too many connections, host blocked). The X protocol has others."""
 _CLIENTS_OWN_ERRORS = range(2000, 3000)
 _VARIABLES = (
     "socket", "port", "skip_networking", "bind_address", "have_ssl", "tls_version", "require_secure_transport",
@@ -54,7 +54,7 @@ _PIDS = "SELECT PROCESSLIST_ID, ATTR_VALUE FROM performance_schema.session_conne
 
 
 class _ByAccount:
-    """`unix_socket` and `auth_socket`: the server asks the kernel who we are, and wants no word from us."""
+    """`unix_socket` and `auth_socket`: the server asks the kernel who the client is, and expects an empty answer."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -75,11 +75,11 @@ class Mysql:
         try:
             connection.connect(made)
         except err.MySQLError as error:
-            refused = _words(error)
+            refused = _message(error)
             if not getattr(connection, "server_version", ""):
                 if _is_clients_own(error):
                     raise NotThis(refused) from error
-                # In place of a greeting: too many connections, or this host is not let in. Which brand it is, it keeps to itself.
+                # In place of a greeting: too many connections, or the host is blocked. The brand is not known then.
                 return Greeting(Kind.MYSQL.value, "unknown", "unknown", refused)
         except _NOT_UNDERSTOOD as error:
             raise NotThis(str(error)) from error
@@ -97,8 +97,8 @@ class Mysql:
             connection.connect(_greeted(endpoint))
         except err.MySQLError as error:
             if _is_clients_own(error):
-                raise NotThis(_words(error)) from error
-            raise Refused(_words(error)) from error
+                raise NotThis(_message(error)) from error
+            raise Refused(_message(error)) from error
         except _NOT_UNDERSTOOD as error:
             raise NotThis(str(error)) from error
         return MysqlSession(connection)
@@ -125,19 +125,19 @@ class MysqlSession:
                 rows: Sequence[Sequence[Any]] = cursor.fetchall()
                 return rows
         except err.MySQLError as error:
-            raise Refused(_words(error)) from error
+            raise Refused(_message(error)) from error
 
     def _pairs(self, what: str, names: Sequence[str]) -> dict[str, str]:
         quoted = ", ".join(f"'{name}'" for name in names)
         return {row[0]: str(row[1]) for row in self._rows(f"SHOW GLOBAL {what} WHERE Variable_name IN ({quoted})")}
 
     def counters(self) -> Counters:
-        """One statement, so that what is subtracted for it is known."""
+        """One statement, so that its own share is known."""
         status = self._pairs("STATUS", _COUNTERS)
         tls = status.get("Ssl_finished_accepts", status.get("Ssl_accepts"))
         return Counters(int(status["Connections"]), int(status["Questions"]), int(tls) if tls is not None else None)
 
-    def said(self) -> SelfReport:
+    def report(self) -> SelfReport:
         settings = self._pairs("VARIABLES", _VARIABLES)
         hidden: list[tuple[str, str, str]] = []
         by_thread: dict[int, tuple[bool | None, bool | None]] = {}
@@ -156,12 +156,12 @@ class MysqlSession:
                     )
                 )
         else:
-            why = "its performance_schema is off, and nothing else tells that of others' sessions"
+            why = "performance_schema is off, and nothing else shows other sessions"
             hidden.append(
-                ("which sessions encrypt or compress", why, "performance_schema = ON below [mysqld], and a restart")
+                ("which sessions encrypt or compress", why, "performance_schema = ON in [mysqld], and a restart")
             )
         if not self._sees_others():
-            hidden.append(("others' sessions", "the account lacks the privilege PROCESS", "GRANT PROCESS ON *.* TO it"))
+            hidden.append(("other sessions", "the account lacks the privilege PROCESS", "GRANT PROCESS ON *.* TO it"))
         own = self._connection.thread_id()
         sessions = []
         for row in self._rows("SHOW PROCESSLIST"):
@@ -183,7 +183,7 @@ class MysqlSession:
 
 
 def _greeted(endpoint: Endpoint) -> socket.socket:
-    """Dialled, in plain, with the server's greeting waiting to be read. Raises NotThis."""
+    """Connected, in plain text, with the server's greeting waiting to be read. Raises NotThis."""
     made = dial(replace(endpoint, tls=False))
     try:
         head = made.recv(5, socket.MSG_PEEK | socket.MSG_WAITALL)
@@ -193,7 +193,7 @@ def _greeted(endpoint: Endpoint) -> socket.socket:
         raise NotThis(f"no greeting: {error.strerror or error}") from error
     if len(head) < 5 or (head[3], head[4]) not in _FIRST_BYTES:
         made.close()
-        raise NotThis("it does not greet as MySQL does")
+        raise NotThis("it sends no MySQL greeting")
     if not offered:
         made.close()
         raise NotThis("it offers no TLS")
@@ -201,18 +201,18 @@ def _greeted(endpoint: Endpoint) -> socket.socket:
 
 
 def _offers_tls(greeting: bytes) -> bool:
-    """Asked before the login: PyMySQL would go on in plain where the server offers none."""
+    """Checked before the login: PyMySQL would continue in plain text where the server offers no TLS."""
     end_of_version = greeting.find(b"\0", 5)
     able = greeting[end_of_version + 14 : end_of_version + 16]  # past thread number, eight bytes of salt and a zero
     return end_of_version > 0 and len(able) == 2 and bool(int.from_bytes(able, "little") & CLIENT.SSL)
 
 
 def _undialled(endpoint: Endpoint, login: Login) -> Any:
-    place: dict[str, Any] = (
+    address: dict[str, Any] = (
         {"unix_socket": endpoint.path} if endpoint.path is not None else {"host": endpoint.host, "port": endpoint.port}
     )
     return pymysql.connect(
-        **place,
+        **address,
         user=login.user,
         password=login.password,
         autocommit=True,
@@ -228,18 +228,17 @@ def _undialled(endpoint: Endpoint, login: Login) -> Any:
 
 
 def _is_clients_own(error: Exception) -> bool:
-    """PyMySQL's, not a word of the server."""
+    """Raised by PyMySQL itself, not by the server."""
     number = error.args[0] if error.args else None
     return not isinstance(number, int) or number == 0 or number in _CLIENTS_OWN_ERRORS
 
 
-def _words(error: Exception) -> str:
-    words = error.args[1] if len(error.args) > 1 else str(error)
-    return f"{words} ({error.args[0]})" if len(error.args) > 1 else str(words)
+def _message(error: Exception) -> str:
+    return f"{error.args[1]} ({error.args[0]})" if len(error.args) > 1 else str(error)
 
 
 def named(version: str) -> str:
-    """`10.11.19-MariaDB-0+deb12u1` is MariaDB 10.11.19; some begin with 5.5.5- for the sake of old replicas."""
+    """`10.11.19-MariaDB-0+deb12u1` is MariaDB 10.11.19; some begin with 5.5.5- for old replicas."""
     brand = "MariaDB" if "mariadb" in version.lower() else "MySQL"
     if brand == "MariaDB":
         version = version.removeprefix("5.5.5-")

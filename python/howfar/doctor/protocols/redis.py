@@ -1,8 +1,7 @@
-"""Redis and Valkey: RESP2, as much of it as a look needs."""
+"""Redis and Valkey: as much of RESP2 as an examination needs."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from howfar.doctor.protocols.session import (
@@ -14,7 +13,7 @@ from howfar.doctor.protocols.session import (
     NotThis,
     Refused,
     SelfReport,
-    tries,
+    first_answering,
 )
 from howfar.doctor.targets import Login
 
@@ -26,25 +25,18 @@ _SETTINGS = ("unixsocket", "unixsocketperm", "port", "tls-port", "bind")
 
 class Redis:
     def greet(self, endpoint: Endpoint, login: Login) -> Greeting:
-        for tls in tries(endpoint):
-            try:
-                session = RedisSession(replace(endpoint, tls=tls))
-            except NotThis:
-                if tls or endpoint.path is not None:
-                    raise
-                continue
-            try:
-                session.log_in(login)
-                info = session.info("server")
-            except Refused as refused:
-                return Greeting("Redis", "always" if tls else "none", "none", str(refused))
-            finally:
-                session.close()
-            name = "Valkey" if "valkey_version" in info else "Redis"
-            version = info.get("valkey_version", info.get("redis_version", ""))
-            pid = int(info["process_id"]) if info.get("process_id", "").isdecimal() else None
-            return Greeting(f"{name} {version}".strip(), "always" if tls else "none", "none", None, pid)
-        raise AssertionError("the last attempt raises or returns")
+        session, tls = first_answering(endpoint, RedisSession)
+        try:
+            session.log_in(login)
+            info = session.info("server")
+        except Refused as refused:
+            return Greeting("Redis", tls, "none", str(refused))
+        finally:
+            session.close()
+        name = "Valkey" if "valkey_version" in info else "Redis"
+        version = info.get("valkey_version", info.get("redis_version", ""))
+        pid = info.get("process_id", "")
+        return Greeting(f"{name} {version}".strip(), tls, "none", None, int(pid) if pid.isdecimal() else None)
 
     def open(self, endpoint: Endpoint, login: Login) -> RedisSession:
         session = RedisSession(endpoint)
@@ -60,18 +52,16 @@ class RedisSession:
     statements_by_counters = 1
 
     def __init__(self, endpoint: Endpoint) -> None:
-        """Answers a PING, also with a refusal. Raises NotThis."""
+        """Answers a PING, if only with a refusal. Raises NotThis."""
         self._lines, answer = Lines.greeted(endpoint, _PING, _ANSWERS, "it does not speak RESP")
         self._refusal = answer[1:].decode(errors="replace") if answer.startswith(b"-") else None
 
     def log_in(self, login: Login) -> None:
         if self._refusal is None:
             return
-        if login.password and self._refusal.startswith("NOAUTH"):
-            words = [login.user, login.password] if login.user else [login.password]
-            self.ask("AUTH", *words)
-            return
-        raise Refused(self._refusal)
+        if not (login.password and self._refusal.startswith("NOAUTH")):
+            raise Refused(self._refusal)
+        self.ask("AUTH", *([login.user] if login.user else []), login.password)
 
     def ping(self) -> None:
         made = self._lines.socket
@@ -79,14 +69,10 @@ class RedisSession:
         if made.recv(64) != _PONG:
             raise NotThis("it stopped answering PING")
 
-    def ask(self, *words: str) -> Any:
-        """Raises Refused with the server's error."""
-        encoded = [word.encode() for word in words]
-        self._lines.send(b"*%d\r\n" % len(encoded) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in encoded))
-        return self._answer()
-
-    def _answer(self) -> Any:
-        """Raises Refused, NotThis."""
+    def ask(self, *request: str) -> Any:
+        """Raises Refused with the server's error, NotThis."""
+        encoded = [part.encode() for part in request]
+        self._lines.send(b"*%d\r\n" % len(encoded) + b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in encoded))
         try:
             return self._read()
         except (ValueError, RecursionError) as error:
@@ -95,51 +81,51 @@ class RedisSession:
     def _read(self) -> Any:
         line = self._lines.line()
         kind, rest = line[:1], line[1:]
-        if kind == b"-":
-            raise Refused(rest.decode(errors="replace"))
-        if kind == b"+":
-            return rest.decode(errors="replace")
-        if kind == b":":
-            return int(rest)
-        if kind == b"$":
-            return None if rest == b"-1" else self._lines.exactly(int(rest)).decode(errors="replace")
-        if kind == b"*":
-            return [self._read() for _ in range(max(int(rest), 0))]
+        match kind:
+            case b"-":
+                raise Refused(rest.decode(errors="replace"))
+            case b"+":
+                return rest.decode(errors="replace")
+            case b":":
+                return int(rest)
+            case b"$":
+                return None if rest == b"-1" else self._lines.exactly(int(rest)).decode(errors="replace")
+            case b"*":
+                return [self._read() for _ in range(max(int(rest), 0))]
         raise NotThis("it does not speak RESP")
 
     def info(self, section: str) -> dict[str, str]:
-        return pairs(self._text("INFO", section), "\r\n", ":")
+        return _pairs(self._text("INFO", section), "\r\n", ":")
 
-    def _text(self, *words: str) -> str:
-        """Raises Refused, and NotThis for what no Redis answers that with."""
-        answer = self.ask(*words)
+    def _text(self, *request: str) -> str:
+        answer = self.ask(*request)
         if not isinstance(answer, str):
-            raise NotThis(f"it does not answer {words[0]} as Redis does")
+            raise NotThis(f"it does not answer {request[0]} as Redis does")
         return answer
 
     def counters(self) -> Counters:
         info = self.info("stats")
         return Counters(int(info["total_connections_received"]), int(info["total_commands_processed"]), None)
 
-    def said(self) -> SelfReport:
+    def report(self) -> SelfReport:
         settings: dict[str, str] = {}
         hidden: list[tuple[str, str, str]] = []
         config_file = None
         try:
             config_file = self.info("server").get("config_file") or None
             for name in _SETTINGS:
-                words = self.ask("CONFIG", "GET", name)
-                if not isinstance(words, list):
+                answer = self.ask("CONFIG", "GET", name)
+                if not isinstance(answer, list):
                     raise NotThis("it does not answer CONFIG as Redis does")
-                settings |= dict(zip(words[::2], words[1::2], strict=False))
+                settings |= dict(zip(answer[::2], answer[1::2], strict=False))
         except Refused as refused:
             hidden.append(("its configuration", str(refused), "an account that may CONFIG GET"))
         sessions: tuple[ListedSession, ...] = ()
         try:
             own = self.ask("CLIENT", "ID")
-            listed = [pairs(line, " ", "=") for line in self._text("CLIENT", "LIST").splitlines()]
+            listed = [_pairs(line, " ", "=") for line in self._text("CLIENT", "LIST").splitlines()]
             tls_port = settings.get("tls-port", "0")
-            sessions = tuple(_seen(client, tls_port) for client in listed if client.get("id") != str(own))
+            sessions = tuple(_listed(client, tls_port) for client in listed if client.get("id") != str(own))
         except Refused as refused:
             hidden.append(("its sessions", str(refused), "an account that may CLIENT LIST"))
         return SelfReport(config_file, sessions, tuple(hidden), settings)
@@ -148,16 +134,12 @@ class RedisSession:
         self._lines.close()
 
 
-def pairs(text: str, between: str, middle: str) -> dict[str, str]:
-    found = {}
-    for word in text.split(between):
-        name, separator, value = word.partition(middle)
-        if separator:
-            found[name.strip()] = value
-    return found
+def _pairs(text: str, between: str, middle: str) -> dict[str, str]:
+    split = (part.partition(middle) for part in text.split(between))
+    return {name.strip(): value for name, separator, value in split if separator}
 
 
-def _seen(client: dict[str, str], tls_port: str) -> ListedSession:
+def _listed(client: dict[str, str], tls_port: str) -> ListedSession:
     if "U" in client.get("flags", "") or client.get("addr", "").endswith(":0"):
         return ListedSession(None, None, False, False)
     port = client.get("addr", "").rpartition(":")[2]

@@ -1,4 +1,4 @@
-"""What every protocol gives: a session that can be pinged, and what its server says of itself. Speaks no protocol."""
+"""What every protocol provides: a session that can be pinged, and what its server reports about itself."""
 
 from __future__ import annotations
 
@@ -6,26 +6,29 @@ import contextlib
 import socket
 import ssl
 import struct
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Literal, Protocol, TypeVar
 
 from howfar.doctor.findings import Rates
 from howfar.doctor.targets import Login
 
 PATIENCE_S = 2.0
-"""For a dial and for each answer. A server that is slower than this has other troubles than its transport."""
+"""For a connect and for each answer."""
 MOST_BYTES = 8 * 2**20
 """Of one answer; a list of sessions may be long."""
 
+S = TypeVar("S")
 Tls = Literal["none", "offered", "always", "unknown"]
 
 
 class Refused(Exception):
-    """The server was reached and did not let us in, or does not do what was asked. The message is the server's."""
+    """The server answered and let nobody in, or refused a request. The message is the server's."""
 
 
 class NotThis(Exception):
-    """Nobody answers, or whoever answers speaks something else."""
+    """Nobody answers, or whoever answers speaks another protocol."""
 
 
 class Nobody(NotThis):
@@ -33,44 +36,48 @@ class Nobody(NotThis):
 
 
 class Elsewhere(NotThis):
-    """Somebody else listens there than the server that is meant. Nothing was sent."""
+    """Another process listens there than the expected server. Nothing was sent."""
 
 
 @dataclass(frozen=True)
 class Owner:
-    """The process that is to be at the other end of a Unix socket, as the kernel tells it (SO_PEERCRED)."""
+    """The process expected at the other end of a Unix socket, as the kernel reports it (SO_PEERCRED)."""
 
     pid: int
     uid: int
 
-    def is_seen_in(self, pid: int, uid: int) -> bool:
-        """Itself; or whoever made its socket for it (PID 1) or is in another PID namespace (0), of root's account or its own."""
+    def matches(self, pid: int, uid: int) -> bool:
+        """Itself; or, for root or its own account, PID 1 (socket activation) or PID 0 (another PID namespace)."""
         return pid == self.pid or (pid in (0, 1) and uid in (0, self.uid))
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One endpoint of a server: a socket's path, or an address and port; with TLS or without."""
+    """One endpoint of a server: the path of a socket, or an address and port; with TLS or without."""
 
     path: str | None
     host: str | None
     port: int | None
     tls: bool = False
     owner: Owner | None = None
-    """Of a path: nothing is sent to anybody else. None: whoever is there was named."""
+    """Of a path: nothing is sent to any other process. None: the user named this path."""
+
+    @property
+    def where(self) -> str:
+        return self.path or f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True)
 class Greeting:
-    """What a place where somebody listens answered."""
+    """What answered at an endpoint."""
 
     name: str
     tls: Tls
     compression: str
     refused: str | None
-    """Why it let nobody in; none when it did."""
+    """Why the login was refused; None when it was not."""
     pid: int | None = None
-    """Who listens, as the server says it."""
+    """The server's own report."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +85,7 @@ class ListedSession:
     """Another client's session, as the server lists it."""
 
     port: int | None
-    """The client's; none over a socket."""
+    """The client's; None over a socket."""
     pid: int | None
     tls: bool | None
     compressed: bool | None
@@ -86,7 +93,7 @@ class ListedSession:
 
 @dataclass(frozen=True)
 class Counters:
-    """Since the server started. Of what is not counted there is none."""
+    """Since the server started; None where it does not count."""
 
     connects: int
     statements: int
@@ -105,12 +112,12 @@ class Counters:
 
 @dataclass(frozen=True)
 class SelfReport:
-    """What the server says of itself."""
+    """What the server reports about itself."""
 
     config_file: str | None
     sessions: tuple[ListedSession, ...]
     hidden: tuple[tuple[str, str, str], ...]
-    """What it did not tell, why, and what would show it."""
+    """What it did not report, why, and what would show it."""
     settings: dict[str, str]
 
 
@@ -124,14 +131,14 @@ class Session(Protocol):
 
     def counters(self) -> Counters: ...
 
-    def said(self) -> SelfReport: ...
+    def report(self) -> SelfReport: ...
 
     def close(self) -> None: ...
 
 
 class ServerProtocol(Protocol):
     def greet(self, endpoint: Endpoint, login: Login) -> Greeting:
-        """One connection, logged in if that is allowed, and closed in good order. Raises NotThis."""
+        """One connection, logged in if possible, and closed properly. Raises NotThis."""
         ...
 
     def open(self, endpoint: Endpoint, login: Login) -> Session:
@@ -140,10 +147,10 @@ class ServerProtocol(Protocol):
 
 
 def dial(endpoint: Endpoint) -> socket.socket:
-    """A blocking socket whose reads and writes end after PATIENCE_S: Python's own timeouts would add a system call to each.
+    """A blocking socket with kernel timeouts: Python's own would add a system call to each ping.
 
-    TLS is taken from anybody: this looks at what is in force, and sends nothing that a server's name would protect but the login,
-    for which the caller has decided whom to trust. Raises NotThis; Nobody or Elsewhere where that is known.
+    Any certificate is accepted: the doctor looks at what is in force, and the caller has decided whom to trust with the login.
+    Raises NotThis; Nobody or Elsewhere where that is known.
     """
     try:
         if endpoint.path is not None:
@@ -167,7 +174,7 @@ def dial(endpoint: Endpoint) -> socket.socket:
 
 
 def _dial_path(path: str, owner: Owner | None) -> socket.socket:
-    """The kernel tells who listens before a byte goes there: in a directory for all, anybody may have taken the path."""
+    """The kernel names the listener before a byte is sent: in a shared directory anybody may have taken the path."""
     made = socket.socket(socket.AF_UNIX)
     try:
         made.settimeout(PATIENCE_S)
@@ -176,42 +183,42 @@ def _dial_path(path: str, owner: Owner | None) -> socket.socket:
     except OSError:
         made.close()
         raise
-    if owner is not None and not owner.is_seen_in(pid, uid):
+    if owner is not None and not owner.matches(pid, uid):
         made.close()
         raise Elsewhere(f"process {pid} listens there")
     return made
 
 
-def tries(endpoint: Endpoint) -> tuple[bool, ...]:
-    """With TLS or without, as it is tried: a socket is never encrypted, and whoever asked for TLS is not answered in plain."""
-    if endpoint.path is not None:
-        return (False,)
-    return (True,) if endpoint.tls else (False, True)
+def first_answering(endpoint: Endpoint, open_session: Callable[[Endpoint], S]) -> tuple[S, Tls]:
+    """Without TLS, else with it. A socket is never encrypted, and where TLS was asked for nothing is sent in plain text."""
+    if endpoint.path is None and not endpoint.tls:
+        try:
+            return open_session(endpoint), "none"
+        except NotThis:
+            return open_session(replace(endpoint, tls=True)), "always"
+    encrypted = endpoint.path is None
+    return open_session(replace(endpoint, tls=encrypted)), "always" if encrypted else "none"
 
 
 def make_blocking(made: socket.socket) -> None:
     seconds = int(PATIENCE_S)
-    waits = struct.pack("ll", seconds, int((PATIENCE_S - seconds) * 1e6))
+    timeout = struct.pack("ll", seconds, int((PATIENCE_S - seconds) * 1e6))
     made.settimeout(None)
     for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-        made.setsockopt(socket.SOL_SOCKET, option, waits)
+        made.setsockopt(socket.SOL_SOCKET, option, timeout)
 
 
-_CONTEXT: list[ssl.SSLContext] = []
-
-
+@cache
 def any_certificate() -> ssl.SSLContext:
-    """Draft once: reading a bundle for each connect is one of the things that are looked for here."""
-    if not _CONTEXT:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-        _CONTEXT.append(context)
-    return _CONTEXT[0]
+    """Made once: a context for each connect is one of the things that the doctor looks for."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 class Lines:
-    """Answers of a protocol made of lines that end in CR LF, with counted bytes between them."""
+    """Answers of a protocol of lines that end in CR LF, with counted bytes between them."""
 
     def __init__(self, made: socket.socket) -> None:
         self.socket = made
@@ -221,10 +228,10 @@ class Lines:
     def greeted(
         cls, endpoint: Endpoint, question: bytes, answers: tuple[bytes, ...], otherwise: str
     ) -> tuple[Lines, bytes]:
-        """Dial, ask, and the answer, which begins with one of `answers`. Raises NotThis, with `otherwise` where it does not."""
+        """Connect, ask, and return the answer. Raises NotThis, with `otherwise` if it begins with none of `answers`."""
         lines = cls(dial(endpoint))
         try:
-            with contextlib.suppress(NotThis):  # one that has too many clients says so and closes, without reading
+            with contextlib.suppress(NotThis):  # a server with too many clients says so and closes without reading
                 lines.send(question)
             answer = lines.line()
             if not answer.startswith(answers):
@@ -258,7 +265,7 @@ class Lines:
         try:
             got = self.socket.recv(65_536)
         except BlockingIOError as error:
-            raise NotThis(f"no answer for {PATIENCE_S:g} s") from error
+            raise NotThis(f"no answer within {PATIENCE_S:g} s") from error
         except OSError as error:
             raise NotThis(error.strerror or str(error)) from error
         if not got:
