@@ -11,7 +11,7 @@ from rich.console import Console
 from howfar.bench.links import extras as link_extras
 from howfar.bench.links import figures
 from howfar.bench.links.bars import judge_hogs, judge_link, judge_redis, judge_unlimited
-from howfar.bench.links.bench import Grid, Ground, OurLink, Request, in_blocks
+from howfar.bench.links.bench import Grid, OurLink, Request, Setup, in_blocks
 from howfar.bench.links.extras import Extras, OpenPeer
 from howfar.bench.links.figures import (
     FULL_TIMES,
@@ -287,8 +287,8 @@ class FakeLink:
         return run(p50=asked.rtt_ms, p99=asked.rtt_ms)
 
 
-def ground_with(shape: Shape | None) -> Ground:
-    return Ground(cast(OurLink, FakeLink()), cast(BareCable, None), Found("toxiproxy"), shape)
+def ground_with(shape: Shape | None) -> Setup:
+    return Setup(cast(OurLink, FakeLink()), cast(BareCable, None), Found("toxiproxy"), shape)
 
 
 def test_every_run_takes_each_step_once_in_an_order_of_its_own() -> None:
@@ -301,7 +301,7 @@ def test_every_run_takes_each_step_once_in_an_order_of_its_own() -> None:
     )
     assert places == [(number, 16) for number in range(1, 17)]
     assert taken == ["redis"] * 4
-    asked = cast(FakeLink, measured.ground.ours).asked
+    asked = cast(FakeLink, measured.setup.ours).asked
     blocks = [tuple(asked[at : at + 3]) for at in range(0, 12, 3)]
     assert all(set(block) == set(links) for block in blocks)
     assert len(set(blocks)) > 1
@@ -341,7 +341,7 @@ class FakeShaped:
 
 
 class FakeCable:
-    def road(self) -> ProbedLink:
+    def probed(self) -> ProbedLink:
         return ProbedLink("cable", 2, Launcher())
 
 

@@ -69,10 +69,10 @@ def test_toxiproxy_is_asked_for_whole_milliseconds_and_payload() -> None:
 
 
 def test_tbf_is_asked_for_the_rate_of_whole_frames() -> None:
-    words = kernel.tbf_words("c0", 10**9)
+    words = kernel.tbf_arguments("c0", 10**9)
     assert words[words.index("rate") + 1] == f"{10**9 * 1514 // 1538}bit"
     assert int(words[words.index("burst") + 1]) >= 65536, "a super-packet must pass whole"
-    assert "tbf" not in kernel.tbf_words("c0", None)
+    assert "tbf" not in kernel.tbf_arguments("c0", None)
 
 
 def test_a_peer_that_is_not_here_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
@@ -94,5 +94,5 @@ def test_the_rate_of_redis_is_read_from_both_forms_of_its_csv(text: str) -> None
 
 
 def test_redis_without_a_rate_is_an_error() -> None:
-    with pytest.raises(LabError, match="said no rate"):
+    with pytest.raises(LabError, match="reported no rate"):
         read_rate("Could not connect")

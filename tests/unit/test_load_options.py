@@ -227,7 +227,7 @@ def test_tls_and_what_it_needs() -> None:
     for address, why in (
         (ServerAddress(host="h", ssl_ca="ca.pem"), "without ssl-mode"),
         (ServerAddress(host="h", ssl_mode="VERIFY_CA"), "needs the CA"),
-        (ServerAddress(host="h", ssl_mode="REQUIRED", ssl_cert="c.pem"), "come together"),
+        (ServerAddress(host="h", ssl_mode="REQUIRED", ssl_cert="c.pem"), "be given together"),
         (ServerAddress(socket="/s", ssl_mode="VERIFY_IDENTITY", ssl_ca="ca.pem"), "a socket has none"),
     ):
         with pytest.raises(UsageError, match=why):

@@ -1,1 +1,1 @@
-"""The instrument's own cost, measured: what no result of it can be below. Start at `calibrate.py`."""
+"""What the instrument itself costs, and how it compares with other programs."""

@@ -1,6 +1,7 @@
-"""What a calibration says, and the arithmetic from measured blocks to it. Pure; its JSON form is `howfar bench calibrate --json`.
+"""`howfar bench calibrate`: the engine and a bare ping-pong against the null server, in interleaved blocks.
 
-Nothing here is about a database: the other end is the null server, so whatever is left is the client's and the transport's.
+Plain processes on this machine, each tied to its CPUs; no privileges and no laboratory are needed. The other end is no database,
+so what is measured is the client and the transport.
 """
 
 from __future__ import annotations
@@ -40,17 +41,17 @@ from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import hodges_lehmann, judge_ratio
 
 FLOOR_BAR: Final = 1.10
-"""Our own demand: a query of the engine takes at most so many times the bare ping-pong, by p50."""
+"""The bar: p50 of an engine query, relative to the bare ping-pong."""
 BUSY: Final = 0.9
-"""From this share of the time on the CPU, a thread is what limits."""
+"""A thread that uses this share of a CPU is the limit."""
 WAITING: Final = 0.1
-"""From this share of the time ready to run and not running, other programs have the CPUs that were wanted."""
+"""Waiting for a CPU for this share of the time means that other programs have it."""
 HISTOGRAM_BITS: Final = 11
 """Three significant digits are 2048 equal steps, then 1024 for each doubling."""
 
 
 class Limit(StrEnum):
-    """What kept the rate from being higher."""
+    """What limited the rate."""
 
     CLIENT = "client"
     SERVER = "server"
@@ -83,18 +84,18 @@ class Load(Part):
     """Share of the window that its busiest thread was on a CPU."""
     server_busy: float
     waiting: float
-    """Time that threads of either were ready and not on a CPU, over the window."""
+    """Time that threads of either waited for a CPU, relative to the window."""
 
 
 # ---------------------------------------------------------------- the answer
 
 Transport = Literal["socket", "tcp"]
 Cpus = Literal["together", "apart"]
-"""Client and null server on one CPU, or each on its own."""
+"""Client and null server on one CPU, or on separate ones."""
 
 
 class Floor(Part):
-    """One connection: the least that an answer takes, and what the engine adds to it."""
+    """One connection: the shortest round trip, and what the engine adds to it."""
 
     cpus: Cpus
     ping_pong_p50_us: Estimate
@@ -102,13 +103,13 @@ class Floor(Part):
     engine_p50_us: Estimate
     engine_cpu_us: Estimate
     engine_over_ping_pong: Estimate
-    """Of the p50s, block by block."""
+    """Ratio of the p50s, block by block."""
     within_bar: bool
-    """At most 1.10, by the estimate."""
+    """At most FLOOR_BAR, by the estimate."""
 
 
 class Ceiling(Part):
-    """Many connections: the most that this client asks."""
+    """Many connections: the highest rate of this client."""
 
     connections: int
     queries_per_s: Estimate
@@ -119,7 +120,7 @@ class Ceiling(Part):
 
 
 class QueryCost(Part):
-    """CPU of a query at so many connections."""
+    """CPU per query at one number of connections."""
 
     connections: int
     client_us: Estimate
@@ -131,19 +132,19 @@ class OverTransport(Part):
     floors: tuple[Floor, ...]
     ceiling: Ceiling
     histogram_step_ns: int
-    """The step of the histogram at the lowest p50 of the engine."""
+    """Resolution of the histogram at the engine's lowest p50."""
     cpu_per_query: tuple[QueryCost, ...]
 
 
 class Clock(Part):
     step_ns: int
-    """The smallest step seen."""
+    """The smallest step observed."""
     read_ns: float
-    """The median price of a reading."""
+    """The median cost of a reading."""
 
 
 class Setting(Part):
-    """On what, and how, it was measured."""
+    """Where and how it was measured."""
 
     howfar: str
     kernel: str
@@ -164,12 +165,12 @@ class Calibration(Part):
 
 
 def histogram_step_ns(value_ns: int) -> int:
-    """How far apart two latencies near `value_ns` must be to be told apart: `histogram_step_ns(3371)` is 2."""
+    """The difference that the histogram resolves near `value_ns`: `histogram_step_ns(3371)` is 2."""
     return int(2 ** max(0, value_ns.bit_length() - HISTOGRAM_BITS))
 
 
 def limit(client_busy: float, server_busy: float, waiting: float, *, shared: bool) -> Limit:
-    """What was the limit. On one CPU for both (`shared`) each waits for the other, and their sum is what counts."""
+    """What limited the rate. On one CPU for both (`shared`) each waits for the other, and their sum counts."""
     if shared:
         return Limit.BOTH if client_busy + server_busy >= BUSY else Limit.MACHINE
     if min(client_busy, server_busy) >= BUSY:
@@ -219,23 +220,23 @@ def query_cost(connections: int, blocks: Sequence[Load]) -> QueryCost:
 
 
 def clock(blocks: Sequence[Exchange]) -> Clock:
-    """Over everything that was measured: the clock is the same for all."""
+    """Over all measurements: they share one clock."""
     steps = [one.clock_step_ns for one in blocks if one.clock_step_ns > 0]
     return Clock(step_ns=min(steps, default=0), read_ns=median(one.clock_read_ns for one in blocks))
 
 
 def lowest_p50_ns(floors: Sequence[Floor]) -> int:
-    """The engine's lowest p50: where resolution matters most."""
+    """The engine's lowest p50, where resolution matters most."""
     return math.floor(min(one.engine_p50_us.value for one in floors) * 1e3)
 
 
 CONNECTIONS: Final = (1, 64, 512)
-"""Where CPU per query is taken."""
+"""Where CPU per query is measured."""
 CEILING: Final = 64
-"""Connections at which the ceiling is."""
+"""Connections of the ceiling."""
 WARMUP_NS: Final = 100_000_000
 ATTEMPTS: Final = 3
-"""At a measurement; one in which nothing was answered tells of other programs only."""
+"""Per measurement; one without any answer describes only other programs."""
 LOOPBACK: Final = "127.0.0.1"
 # What oltp_point_select sends: one prepared point select, no transaction around it.
 WORKLOAD: Final = Sysbench(kind="oltp_read_only", point_selects=1, range_selects=False, skip_trx=True)
@@ -250,7 +251,7 @@ class Request:
 
 @dataclass(frozen=True)
 class CpuSplit:
-    """CPUs of both ends."""
+    """CPUs of client and server."""
 
     client: tuple[int, ...]
     server: tuple[int, ...]
@@ -262,7 +263,7 @@ class CpuSplit:
 
 @dataclass(frozen=True)
 class Arm:
-    """One thing that every block measures; `connections` None: the ping-pong."""
+    """One measurement of every block; `connections` None: the ping-pong."""
 
     transport: Transport
     cpus: Cpus
@@ -276,10 +277,10 @@ class _Server:
 
 
 def cpu_splits() -> dict[Cpus, CpuSplit]:
-    """Both arrangements that this machine allows: on one CPU, and, with a second one, each on its half."""
+    """The arrangements that this machine allows: on one CPU and, with a second one, each on its half."""
     cpus = usable_cpus()
     shares = share_cpus(cpus)
-    # The last CPU: interrupts and other programs are more often on the first.
+    # The last CPU: interrupts and other programs prefer the first.
     found: dict[Cpus, CpuSplit] = {"together": CpuSplit(client=cpus[-1:], server=cpus[-1:])}
     if not shares.shared:
         found["apart"] = CpuSplit(client=shares.client, server=shares.server)
@@ -287,7 +288,7 @@ def cpu_splits() -> dict[Cpus, CpuSplit]:
 
 
 def arms(transport: Transport, apart: bool) -> tuple[Arm, ...]:
-    """One connection in each arrangement, and many where client and server have CPUs of their own."""
+    """One connection in each arrangement, and many on separate CPUs."""
     arrangements: tuple[Cpus, ...] = ("together", "apart") if apart else ("together",)
     lone = [Arm(transport, cpus, count) for cpus in arrangements for count in (None, 1)]
     many = [Arm(transport, arrangements[-1], count) for count in CONNECTIONS if count != 1]
@@ -295,7 +296,7 @@ def arms(transport: Transport, apart: bool) -> tuple[Arm, ...]:
 
 
 def calibrate(request: Request, on_block: Callable[[int], None] = lambda _: None) -> Calibration:
-    """Measure and reckon. Raises EngineError, MissingError."""
+    """Measure and summarize. Raises EngineError, MissingError."""
     splits = cpu_splits()
     todo = [arm for transport in request.transports for arm in arms(transport, "apart" in splits)]
     measured: dict[Arm, list[Part]] = defaultdict(list)
@@ -323,7 +324,7 @@ def _on(cpus: tuple[int, ...]) -> Launcher:
 def _servers(
     transports: tuple[Transport, ...], splits: dict[Cpus, CpuSplit]
 ) -> Iterator[dict[tuple[Transport, Cpus], _Server]]:
-    """A null server for each transport and arrangement; one that is not asked costs nothing."""
+    """A null server for each transport and arrangement; an idle one costs nothing."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="howfar-null-")))
         servers: dict[tuple[Transport, Cpus], _Server] = {}
@@ -335,7 +336,7 @@ def _servers(
                 process = stack.enter_context(EngineProcess(job, _on(place.server)))
                 ready = process.read()
                 if not isinstance(ready, NullReady):
-                    raise EngineError(f"the null server said {ready!r} before it was ready", "Please report this.")
+                    raise EngineError(f"the null server reported {ready!r} before it was ready", "Please report this.")
                 target = UnixTarget(path=path) if ready.port is None else TcpTarget(host=LOOPBACK, port=ready.port)
                 servers[transport, cpus] = _Server(target, process.pid)
         yield servers
@@ -347,7 +348,7 @@ def _measure(arm: Arm, server: _Server, splits: CpuSplit, block_ns: int) -> Part
         if measured is not None:
             return measured
     raise EngineError(
-        f"nothing was answered in {block_ns / 1e9:g} s, {ATTEMPTS} times: other programs have the CPUs",
+        f"nothing was answered in {block_ns / 1e9:g} s, {ATTEMPTS} times: other programs occupy the CPUs",
         "Wait until the machine is quieter, or measure for longer (--seconds).",
     )
 
@@ -399,7 +400,7 @@ def _load(outcome: LoadOutcome) -> Load | None:
     )
 
 
-# ---------------------------------------------------------------- the answer
+# ---------------------------------------------------------------- the summary
 
 
 def _summarize(request: Request, splits: dict[Cpus, CpuSplit], measured: dict[Arm, list[Part]]) -> Calibration:

@@ -1,7 +1,8 @@
-"""What a comparison with another load generator says, and the arithmetic from measured blocks to it. Pure; its JSON form is
-`howfar bench engine --against sysbench --json`.
+"""`howfar bench engine --against sysbench`: both clients in turn on the same server with the same statements.
 
-A block measures each client once at each number of connections. A ratio is one number a block.
+The server is the laboratory's, on its Unix socket, without a sandbox. Each client is measured from outside (`meter.py`) in a window
+that begins when all its connections run, because the cost of starting would favour the engine. A block measures each client once
+at each number of connections; a ratio is one number per block.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ Placement = Literal["shared", "apart", "one-cpu"]
 """Client and server on all CPUs, each on its half, or both on one."""
 
 CPU_BARS: Final[Mapping[int, float]] = {1: 0.55, 64: 0.35, 512: 0.20, 2048: 0.08}
-"""Our own demand: client CPU a query, at most so many times the peer's, by connections."""
+"""The bars: client CPU per query relative to the peer's, by connections."""
 MEMORY_BARS: Final[Mapping[int, float]] = {64: 0.5, 512: 0.2, 2048: 0.1}
 """The same for peak memory."""
 
 
 class Block(Part):
-    """What both took, one after the other in random order: everything else is reckoned from these."""
+    """Both clients, one after the other in random order: everything else is computed from these."""
 
     ours: Trial
     peer: Trial
@@ -56,7 +57,7 @@ class Side(Part):
 
     client_cpu_us_per_query: float
     whole_process_cpu_us_per_query: float
-    """With starting and connecting, so the shorter the block the more of those."""
+    """Including starting and connecting, which weigh more in a shorter block."""
     qps: float
     rss_mib: float
     context_switches_per_query: float
@@ -68,7 +69,7 @@ class Row(Part):
     peer: Side
     cpu_ratio: Estimate
     qps_ratio: Estimate
-    """Below 1 with its whole interval: ours gets less out of the same server."""
+    """Whole interval below 1: ours gets less throughput from the same server."""
     rss_ratio: float
     driver: str | None
     """Of ours: `epoll` or `io_uring`."""
@@ -76,7 +77,7 @@ class Row(Part):
 
     @property
     def misses(self) -> tuple[str, ...]:
-        """Bars that are not reached, with the whole interval of the ratio. Memory has no interval and is judged by its median."""
+        """Bars that the whole interval of the ratio misses. Memory has no interval and is judged by its median."""
         found = []
         cpu, memory = CPU_BARS.get(self.connections), MEMORY_BARS.get(self.connections)
         if cpu is not None and self.cpu_ratio.low is not None and self.cpu_ratio.low > cpu:
@@ -89,7 +90,7 @@ class Row(Part):
 
     @property
     def unresolved(self) -> tuple[str, ...]:
-        """Bars within the interval of their ratio, or without one: neither reached nor missed."""
+        """Bars inside the interval of their ratio, or without one: neither met nor missed."""
         found = []
         cpu = CPU_BARS.get(self.connections)
         if cpu is not None and _within(self.cpu_ratio, cpu):
@@ -100,14 +101,14 @@ class Row(Part):
 
 
 def _within(ratio: Estimate, bar: float) -> bool:
-    """A bar at the very end of an interval that has a length is within it."""
+    """A bar at the end of an interval of positive length is within it."""
     if ratio.low is None or ratio.high is None:
         return True
     return ratio.low <= bar <= ratio.high and ratio.low < ratio.high
 
 
 class Setting(Part):
-    """On what, and how, it was measured."""
+    """Where and how it was measured."""
 
     howfar: str
     peer: str
@@ -117,9 +118,9 @@ class Setting(Part):
     client_cpus: tuple[int, ...]
     server_cpus: tuple[int, ...]
     autogroup: bool | None
-    """The kernel shares CPUs between sessions rather than threads; None: this kernel knows no such thing."""
+    """The kernel shares CPUs between sessions rather than threads; None: not supported."""
     sessions: Literal["clients together, server apart"] = "clients together, server apart"
-    """Both clients run in the session of the bench, the server in its own, as a service is."""
+    """Both clients run in the session of the bench, the server in another, as a service does."""
     workload: str
     blocks: int
     seconds: float
@@ -171,7 +172,7 @@ SETTLE_S: Final = 0.5
 """Between the first answers and the window."""
 PATIENCE_S: Final = 60.0
 _LONG_NS: Final = 3_600_000_000_000
-"""No client ends by itself: it is ended after its window."""
+"""No client ends by itself; it is stopped after its window."""
 
 
 @dataclass(frozen=True)
@@ -186,20 +187,20 @@ class Request:
 
 @dataclass(frozen=True)
 class Testbed:
-    """A running server and where its clients go."""
+    """A running server, and how its clients are started."""
 
     server: Server
     password: str
     launcher: Launcher
     options: Path
-    """What sysbench is told in a file: a password on a command line is everybody's to read."""
+    """sysbench's options file: every user can read a password on a command line."""
     counters: meter.Counters
     driver: Literal["auto", "epoll", "io_uring"]
 
 
 @dataclass(frozen=True)
 class Client:
-    """One that was started. `check` raises once it is gone."""
+    """A client that was started. `check` raises once it is gone."""
 
     pid: int
     check: Callable[[], None]
@@ -207,7 +208,7 @@ class Client:
 
 
 def compare(request: Request, on_trial: Callable[[int, int], None] = lambda done, of: None) -> Comparison:
-    """Measure and reckon. Raises MissingError, LabError, EngineError."""
+    """Measure and summarize. Raises MissingError, LabError, EngineError."""
     peer = sysbench_version()
     _allow_files(max(request.connections))
     client, server = splits(request.placement)
@@ -228,7 +229,7 @@ def splits(placement: Placement) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """CPUs of client and server."""
     cpus = usable_cpus()
     if placement == "one-cpu":
-        return cpus[-1:], cpus[-1:]  # the last: interrupts and other programs are more often on the first
+        return cpus[-1:], cpus[-1:]  # the last: interrupts and other programs prefer the first
     if placement == "apart":
         shares = share_cpus(cpus)
         return shares.client, shares.server
@@ -248,7 +249,7 @@ def many(connections: int) -> str:
 
 
 def _allow_files(connections: int) -> None:
-    """A client has a descriptor for each connection; sysbench does not ask for more by itself."""
+    """A client has a descriptor per connection, and sysbench does not raise its limit itself."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + 256
     if hard != resource.RLIM_INFINITY and hard < wanted:
@@ -263,7 +264,7 @@ def _allow_files(connections: int) -> None:
 def _testbed(request: Request, client: Sequence[int], server: Sequence[int]) -> Iterator[Testbed]:
     store: Store = find_store(request.server, Tables(WORKLOAD.tables, WORKLOAD.table_size))
     if store.kind in STORES:
-        raise PlanError(f"sysbench asks in SQL, and {store.kind} knows none", "Name a server that does.")
+        raise PlanError(f"sysbench uses SQL, which {store.kind} does not support", "Choose an SQL server.")
     with ExitStack() as stack:
         work = stack.enter_context(work_directory(store.data_bytes()))
         connections = max(request.connections)
@@ -276,7 +277,7 @@ def _testbed(request: Request, client: Sequence[int], server: Sequence[int]) -> 
         options = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="howfar-bench-"))) / "sysbench.cnf"
         options.touch(mode=0o600)
         options.write_text(f"mysql-password={store.password}\n")
-        # Neither gets a session of its own: both clients stay in ours, and so in one scheduling group.
+        # Both clients stay in this session, and so in one scheduling group.
         prefix = ("setpriv", "--pdeathsig", "KILL", "--", "taskset", "-c", format_cpus(client))
         yield Testbed(running, store.password, Launcher(prefix=prefix), options, counters, request.driver)
 
@@ -287,7 +288,7 @@ def _testbed(request: Request, client: Sequence[int], server: Sequence[int]) -> 
 def _trial(tool: Tool, connections: int, seconds: float, place: Testbed) -> Trial:
     start = _ours if tool == "ours" else _sysbench
     counters = place.counters
-    meter.wait_until(lambda: counters.connected() == 0, "the sessions of the client before to end", PATIENCE_S)
+    meter.wait_until(lambda: counters.connected() == 0, "the sessions of the previous client to end", PATIENCE_S)
     began = counters.executed()
     with start(connections, place) as client:
 
@@ -295,12 +296,12 @@ def _trial(tool: Tool, connections: int, seconds: float, place: Testbed) -> Tria
             client.check()
             return counters.executed() > began
 
-        # Both begin only when all connections are open and everything is prepared.
+        # Both start only when all connections are open and prepared.
         meter.wait_until(under_way, f"the first answers on {many(connections)}", PATIENCE_S)
         time.sleep(SETTLE_S)
         open_now = counters.connected()
         if open_now != connections:
-            raise LabError(f"{many(open_now)} open, asked for: {connections}")
+            raise LabError(f"{many(open_now)} open, {connections} requested")
         trial = meter.measure(client.pid, counters, seconds, began)
         client.check()
         return trial.model_copy(update={"driver": client.driver})
@@ -326,11 +327,11 @@ def _ours(connections: int, place: Testbed) -> Iterator[Client]:
     with EngineProcess(job, place.launcher) as engine:
         ready = engine.read()
         if not isinstance(ready, Ready):
-            raise EngineError(f"the engine said {ready!r} before it was ready", "Please report this.")
+            raise EngineError(f"the engine reported {ready!r} before it was ready", "Please report this.")
 
         def check() -> None:
             if not engine.alive():
-                for _ in engine.events():  # which raises what it said last
+                for _ in engine.events():  # which raises its last message
                     pass
                 raise EngineError("the engine ended before its window did", "Please report this.")
 

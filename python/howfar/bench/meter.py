@@ -1,6 +1,6 @@
-"""One meter for any client, from outside: the process's own CPU clock, its peak memory and switches, the server's count of queries.
+"""One meter for any client, from outside: its CPU clock, peak memory and context switches, and the server's count of queries.
 
-The same for every program, whatever it says of itself. What it cannot tell is latency.
+It treats every program alike and trusts none. It cannot measure latency.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ class Trial(Part):
     seconds: float
     cpu_ns: int
     whole_queries: int
-    """Since the process began, what it sent before the window included."""
+    """Since the process began, including before the window."""
     whole_cpu_ns: int
-    """Of the process since it began: starting and connecting too."""
+    """Since the process began, including starting and connecting."""
     rss_bytes: int
     """The peak since it began."""
     context_switches: int
     driver: str | None = None
-    """How ours waited for its connections, from its receipt."""
+    """How the engine waits for its connections, from its receipt."""
 
 
 class Counting(Protocol):
-    """A server that counts what it has answered."""
+    """A server that counts its answers."""
 
     def executed(self) -> int: ...
 
 
 class Counters:
-    """The server's own counters, over a connection of its own."""
+    """The server's counters, over a separate connection."""
 
     def __init__(self, socket: Path, user: str, password: str) -> None:
         self._connection = pymysql.connect(
@@ -57,7 +57,7 @@ class Counters:
         return self._status("Com_stmt_execute")
 
     def connected(self) -> int:
-        """Sessions beside the fewest that there ever were: this one, the laboratory's own. One may just be ending at the start."""
+        """Sessions beyond the fewest ever seen, which are this one and the laboratory's. One may be ending at the start."""
         now = self._status("Threads_connected")
         self._own = min(self._own, now)
         return now - self._own
@@ -68,7 +68,7 @@ class Counters:
                 cursor.execute("SHOW GLOBAL STATUS WHERE Variable_name = %s", (name,))
                 found = cursor.fetchone()
         except pymysql.Error as error:
-            raise LabError(f"the server did not tell its counter {name}: {error}") from error
+            raise LabError(f"the server did not report its counter {name}: {error}") from error
         assert found is not None, "every server counts this"
         return int(found[1])
 
@@ -83,7 +83,7 @@ class Counters:
 
 @dataclass(frozen=True)
 class Reading:
-    """Taken around one look at the server's counter: time and CPU are those in the middle of it."""
+    """One reading of the server's counter; time and CPU are those at its middle."""
 
     at_ns: int
     cpu_ns: int
@@ -92,13 +92,12 @@ class Reading:
 
 
 def cpu_clock_ns(pid: int) -> int:
-    """On-CPU time of all threads of a process since it began, those that ended included: its CPU clock (clock_getcpuclockid(3)),
-    one system call however many threads."""
+    """CPU time of all threads of a process since it began, ended ones included, by its CPU clock (clock_getcpuclockid(3))."""
     return time.clock_gettime_ns((~pid << 3) | 2)
 
 
 def context_switches(pid: int) -> int:
-    """Of the threads that live, wanted and forced."""
+    """Of the living threads, voluntary and involuntary."""
     count = 0
     for status in Path(f"/proc/{pid}/task").glob("*/status"):
         for line in status.read_text().splitlines():
@@ -111,11 +110,11 @@ def peak_memory_bytes(pid: int) -> int:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
-    raise LabError(f"the kernel tells no peak memory of process {pid}")
+    raise LabError(f"the kernel reports no peak memory for process {pid}")
 
 
 def read(pid: int, counters: Counting) -> Reading:
-    """Now. The counter's answer may wait for a CPU among the load, hence the middle of before and after."""
+    """Now. The answer may wait for a CPU under load, hence the middle of before and after."""
     switches = context_switches(pid)
     before = time.monotonic_ns(), cpu_clock_ns(pid)
     executed = counters.executed()
@@ -124,13 +123,13 @@ def read(pid: int, counters: Counting) -> Reading:
 
 
 def measure(pid: int, counters: Counting, seconds: float, began: int) -> Trial:
-    """A window of a client that is under way; `began`: the server's counter before the client was started."""
+    """A window of a running client; `began`: the server's counter before the client was started."""
     first = read(pid, counters)
     time.sleep(seconds)
     last = read(pid, counters)
     if last.executed == first.executed:
         raise LabError(
-            f"nothing was answered in {seconds:g} s", "Wait until the machine is quieter, or measure for longer."
+            f"nothing was answered in {seconds:g} s", "Wait until the machine is quieter, or measure longer."
         )
     return Trial(
         queries=last.executed - first.executed,

@@ -1,6 +1,6 @@
-"""The bars of the link: what is demanded of it, and whether a measurement reaches it. Pure.
+"""The bars of the link, and whether a measurement meets them. Pure.
 
-A bar is judged by the median of the runs. That only the best run reaches it is said, and is no reaching.
+A bar is judged by the median of the runs; that the best run meets it is reported, but does not count.
 """
 
 from __future__ import annotations
@@ -17,25 +17,24 @@ LONG_FAT_SHARE: Final = 0.97
 LONG_FAT: Final = (85.0, 10.0)
 """The one longer link that has a bar: ms and Gb/s."""
 LONG_FAT_AFTER_NS: Final = 5_000_000_000
-"""When that bar's window opens, whatever else a link of this length would be given."""
+"""When that bar's window opens, instead of the usual warm-up."""
 CPU_MAX: Final = 0.08
 CPU_RATE_GBIT: Final = 10.0
 UNLIMITED_GBIT: Final = {"packet": 12.0, "tun": 15.0}
 REDIS_SHARE: Final = 0.80
 CHANCE: Final = 0.01
-"""How often what is random may lie outside of its interval though the link is right."""
+"""How often a correct link may lie outside the interval of a random figure."""
 
 
 class Verdict(Part):
-    """One bar. `median` and `best` are in the bar's unit. `median` is of drops the worst run, and of
-    loss and jitter all runs together."""
+    """One bar. `median` and `best` are in its unit; `median` is the worst run for drops, and all runs together for loss and jitter."""
 
     bar: str
     limit: str
     median: float
     best: float
     met: bool
-    """By the median, or what stands in its place."""
+    """By `median`."""
     met_at_best: bool
 
 
@@ -61,7 +60,7 @@ def judge_link(
     drops: Sequence[int],
     privileged: bool,
 ) -> tuple[Verdict, ...]:
-    """The bars that stand for such a link, each with the figures of its runs. `rest_rtt_ms`: what a ping must take."""
+    """The bars for such a link, each with the figures of its runs. `rest_rtt_ms`: what a ping must take."""
     error_us, share = (10.0, 0.01) if privileged else (20.0, 0.02)
     excess_us = 50.0 if privileged else 250.0
     found = [
@@ -90,7 +89,7 @@ def judge_link(
 
 
 def judge_drops(drops: Sequence[int]) -> tuple[Verdict, ...]:
-    """One drop in one run is one too many: the worst counts, not the middle. Nothing counted, nothing judged."""
+    """One drop in one run is one too many, so the worst run counts. Without counts nothing is judged."""
     if not drops:
         return ()
     worst, best = max(drops), min(drops)
@@ -115,20 +114,20 @@ def judge_unlimited(backend: str, gbit: Sequence[float]) -> tuple[Verdict, ...]:
 
 
 def judge_redis(share: Sequence[float]) -> tuple[Verdict, ...]:
-    """Small requests of many connections, as a share of what a bare cable lets through in the same run."""
+    """Small requests over many connections, relative to a bare cable in the same run."""
     percent = [one * 100 for one in share]
     return (_at_least("redis GET, % of bare veth", f"at least {REDIS_SHARE:.0%}", REDIS_SHARE * 100, percent),)
 
 
 def judge_hogs(lateness_us: Sequence[float], privileged: bool) -> tuple[Verdict, ...]:
-    """Lateness while other programs want every CPU."""
+    """Lateness while other programs occupy every CPU."""
     most = 25.0 if privileged else 200.0
     return (_at_most("lateness p99.9 beside CPU hogs, µs", f"at most {most:.0f} µs", most, lateness_us),)
 
 
 def judge_loss(lost: Sequence[int], of: Sequence[int], asked: float) -> tuple[Verdict, ...]:
-    """All runs as one: each has a seed of its own, so their draws are independent and the interval is the narrowest."""
-    from scipy.stats import binom  # heavy, and wanted at the end only
+    """All runs together: each has its own seed, so their draws are independent."""
+    from scipy.stats import binom  # slow to import, and needed only at the end
 
     def within(count: int, sent: int) -> tuple[float, float, bool]:
         low, high = binom.interval(1 - CHANCE, sent, asked)

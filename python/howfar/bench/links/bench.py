@@ -1,7 +1,7 @@
-"""The bench of the link: ask for links, measure what was obtained, ours and a peer's in turn. Only in the sandbox.
+"""`howfar bench link`: request links, measure what was obtained, ours and a peer's in turn. Only in the sandbox.
 
-Every run measures each link once by either, in random order, with the same probes (`link_meter.py`). Ours is the laboratory's own
-link, calibrated as for any experiment; the peer works on a bare cable between hosts of its own. Start at `measure_links`.
+Every run measures each link once with either, in random order, with the same probes. Ours is the laboratory's link, calibrated as
+for any experiment; the peer works on a bare cable between two other hosts. Start at `measure_links`.
 """
 
 from __future__ import annotations
@@ -40,30 +40,29 @@ class Request:
     hogs: int = 2
     extras: bool = True
     seed: int = field(default_factory=lambda: secrets.randbits(32))
-    """Of loss and jitter. A new one each time: one that always were the same would give a right link the same verdict for ever, and
-    one in a hundred a wrong one."""
+    """Of loss and jitter. A new one each time: with a fixed seed one correct link in a hundred would fail for ever."""
 
 
 class OurLink:
-    """The laboratory's link as a road."""
+    """The laboratory's link, ready to be probed."""
 
     def __init__(self, link: Link) -> None:
         self.link = link
 
     def shape(self, asked: LinkPoint) -> ProbedLink:
-        """Calibrated the first time. Its counters begin anew. Raises LinkFailed, EngineError."""
+        """Calibrated the first time. Resets its counters. Raises LinkFailed, EngineError."""
         self.link.shape(asked.link)
         self.link.counters(reset=True)
         return ProbedLink(SERVER_ADDRESS, self.link.echo_port, self.link.client, self.link.pid)
 
     def measure(self, asked: LinkPoint, times: Times) -> Run:
-        road = self.shape(asked)
-        run = with_counters(measure(road, asked, times), self.link.counters())
+        probed = self.shape(asked)
+        run = with_counters(measure(probed, asked, times), self.link.counters())
         return run.model_copy(update={"compensate_us": self.link.compensate_ns / 1e3})
 
 
 @dataclass(frozen=True)
-class Ground:
+class Setup:
     """Everything that measures, open."""
 
     ours: OurLink
@@ -74,17 +73,17 @@ class Ground:
 
 
 def measure_links(request: Request, on_step: Callable[[int, int], None] = lambda done, of: None) -> LinkBench:
-    """Measure and reckon. Raises LabError, EngineError, MissingError."""
+    """Measure and summarize. Raises LabError, EngineError, MissingError."""
     assert sandbox.inside(), "hosts and cables live in a sandbox"
     load_average = os.getloadavg()[0]
     with ExitStack() as stack:
-        ground = _open(request, stack)
-        kind, shape = ground.peer.kind, ground.shape
+        setup = _open(request, stack)
+        kind, shape = setup.peer.kind, setup.shape
         peer = OpenPeer(kind.NAME, shape, kind.DELAYS) if kind is not None and shape is not None else None
-        extras = Extras(ground.ours, ground.cable, peer, request.hogs, request.times, request.seed)
-        grid = Grid(ground, request.times)
+        extras = Extras(setup.ours, setup.cable, peer, request.hogs, request.times, request.seed)
+        grid = Grid(setup, request.times)
         in_blocks(request, grid, extras.steps() if request.extras else (), on_step)
-        setting = _setting(request, ground, load_average, grid)
+        setting = _setting(request, setup, load_average, grid)
         return LinkBench(
             setting=setting,
             rows=tuple(grid.row(asked, request.backend, setting.privileged) for asked in request.links),
@@ -93,10 +92,10 @@ def measure_links(request: Request, on_step: Callable[[int, int], None] = lambda
 
 
 class Grid:
-    """The measurements of the links that were asked for: taken one by one, then reckoned."""
+    """Measurements of the requested links."""
 
-    def __init__(self, ground: Ground, times: Times) -> None:
-        self.ground = ground
+    def __init__(self, setup: Setup, times: Times) -> None:
+        self.setup = setup
         self._times = times
         self.peer_runs_on: RunsOn | None = None
         self._ours: dict[LinkPoint, list[Run]] = defaultdict(list)
@@ -105,27 +104,27 @@ class Grid:
         self._failures: dict[LinkPoint, str] = {}
 
     def ours(self, asked: LinkPoint) -> None:
-        """Raises LinkFailed, EngineError: without our own figures there is no answer."""
-        self._ours[asked].append(self.ground.ours.measure(asked, self._times))
+        """Raises LinkFailed, EngineError: without our own figures there is no result."""
+        self._ours[asked].append(self.setup.ours.measure(asked, self._times))
 
     def peer(self, asked: LinkPoint) -> None:
-        """A peer that fails at a link has no figures there, and is asked no more."""
-        assert self.ground.shape is not None, "there is a peer"
+        """A peer that fails at a link has no figures for it and is not tried again."""
+        assert self.setup.shape is not None, "there is a peer"
         if asked in self._failures:
             return
         try:
-            road, self._notes[asked] = self.ground.shape(asked)
-            self.peer_runs_on = runs_on(road.pid)
-            self._peers[asked].append(measure(road, asked, self._times))
+            probed, self._notes[asked] = self.setup.shape(asked)
+            self.peer_runs_on = runs_on(probed.pid)
+            self._peers[asked].append(measure(probed, asked, self._times))
         except (LabError, EngineError) as error:
             self._failures[asked] = error.message
 
     def congestion_control(self) -> str:
-        """As the kernel named it for our transfers."""
+        """As the kernel reports it for our transfers."""
         return ", ".join(sorted({run.congestion_control for runs in self._ours.values() for run in runs}))
 
     def row(self, asked: LinkPoint, backend: str, privileged: bool) -> Row:
-        name, runs = self.ground.peer.name, self._peers[asked]
+        name, runs = self.setup.peer.name, self._peers[asked]
         peer = (name, self._notes[asked], runs) if runs and asked not in self._failures else None
         row = figures.row(asked, backend, self._ours[asked], privileged, peer)
         return row.model_copy(update={"peer_failed": self._failures.get(asked)})
@@ -134,9 +133,9 @@ class Grid:
 def in_blocks(
     request: Request, grid: Grid, more: Sequence[Callable[[], None]], on_step: Callable[[int, int], None]
 ) -> None:
-    """The same steps in each run, in an order of its own; first the links, then what is beside them."""
+    """The same steps in each run, in random order; first the links, then the extras."""
     steps = [(grid.ours, asked) for asked in request.links]
-    if grid.ground.shape is not None:
+    if grid.setup.shape is not None:
         steps += [(grid.peer, asked) for asked in request.links]
     each, order = len(steps) + len(more), random.Random(0)
     for block in range(request.runs):
@@ -148,8 +147,8 @@ def in_blocks(
             extra()
 
 
-def _open(request: Request, stack: ExitStack) -> Ground:
-    assert request.backend in SHAPING, "checked where it is typed"
+def _open(request: Request, stack: ExitStack) -> Setup:
+    assert request.backend in SHAPING, "the command line was checked"
     first, *_ = request.links
     longest = max(asked.link.bdp_bytes for asked in request.links)
     network, shares = build_network(stack), share_cpus(usable_cpus())
@@ -162,28 +161,28 @@ def _open(request: Request, stack: ExitStack) -> Ground:
             network.client.launcher(shares.client),
             network.server.launcher(shares.server),
             backend=request.backend,
-            with_goodput=False,  # measured here, and longer
+            with_goodput=False,  # measured here, for longer
         )
     )
     cable = stack.enter_context(open_cable(longest))
     peer = find_peer(request.against) if request.against else Found("")
     if peer.kind is None:
-        return Ground(OurLink(link), cable, peer, None)
+        return Setup(OurLink(link), cable, peer, None)
     try:
-        return Ground(OurLink(link), cable, peer, stack.enter_context(peer.kind.open(cable)))
+        return Setup(OurLink(link), cable, peer, stack.enter_context(peer.kind.open(cable)))
     except (MissingError, LabError) as error:
         skipped = f"{error.message} {error.advice}".strip()
-        return Ground(OurLink(link), cable, Found(peer.name, version=peer.version, skipped=skipped), None)
+        return Setup(OurLink(link), cable, Found(peer.name, version=peer.version, skipped=skipped), None)
 
 
 def privileged() -> bool:
-    """Root, and not only of a user namespace: then the kernel grants real-time scheduling."""
-    words = Path("/proc/self/uid_map").read_text().split()
-    return os.geteuid() == 0 and words == ["0", "0", "4294967295"]
+    """Root outside user namespaces: only then does the kernel grant real-time scheduling."""
+    mapping = Path("/proc/self/uid_map").read_text().split()
+    return os.geteuid() == 0 and mapping == ["0", "0", "4294967295"]
 
 
-def _setting(request: Request, ground: Ground, load_average: float, grid: Grid) -> Setting:
-    link = ground.ours.link
+def _setting(request: Request, setup: Setup, load_average: float, grid: Grid) -> Setting:
+    link = setup.ours.link
     ready = link.ready
     return Setting(
         howfar=howfar.__version__,
@@ -197,8 +196,8 @@ def _setting(request: Request, ground: Ground, load_average: float, grid: Grid) 
         ours_runs_on=runs_on(link.pid),
         peer_runs_on=grid.peer_runs_on,
         congestion_control=grid.congestion_control(),
-        peer=ground.peer.version,
-        peer_skipped=ground.peer.skipped,
+        peer=setup.peer.version,
+        peer_skipped=setup.peer.skipped,
         runs=request.runs,
         seed=request.seed,
         load_average=load_average,

@@ -1,6 +1,6 @@
-"""Loss and jitter as the receiver finds them: datagrams over our link with the effect let loose.
+"""Measurements beside the grid of links: an unlimited stream, redis, lateness beside CPU hogs, loss and jitter.
 
-`link_bars.py` judges. Not here: bursts, duplicates, corruption, outages; the conformance suite has them.
+Each is made once per run, over our link and over the bare cable, or over the peer where it can do the same.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ from howfar.lab.network import SERVER_ADDRESS
 LOSS_SHARE: Final = 0.01
 DEVIATION_NS: Final = 2_000_000
 _JITTERY_RTT_NS: Final = 20_000_000
-"""Half of it is five deviations: no draw is cut off at no delay at all."""
+"""Half of it is five deviations, so no draw is cut off at zero delay."""
 _PAUSE_S: Final = 0.001
-"""Between datagrams of which each one's time counts."""
+"""Between datagrams that are timed individually."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Lost:
 
 @dataclass(frozen=True)
 class Spread:
-    """Of the times that so many datagrams took."""
+    """Of the one-way times of `of` datagrams."""
 
     deviation_ns: float
     of: int
@@ -77,20 +77,20 @@ def lossy(seed: int) -> LinkAsked:
 
 
 def jittery(seed: int) -> LinkAsked:
-    """Each datagram has its own draw: without `reorder` one that is late holds up those behind it."""
-    way = WayAsked(jitter=NormalJitter(deviation_ns=DEVIATION_NS), reorder=True)
-    return LinkAsked(_JITTERY_RTT_NS, None, to_server=way, seed=seed)
+    """With `reorder` each datagram has its own draw; otherwise a late one delays those behind it."""
+    direction = WayAsked(jitter=NormalJitter(deviation_ns=DEVIATION_NS), reorder=True)
+    return LinkAsked(_JITTERY_RTT_NS, None, to_server=direction, seed=seed)
 
 
-def let_loose(link: Link, asked: LinkAsked) -> None:
-    """Its counters begin anew. Raises LinkFailed, EngineError."""
+def start_effect(link: Link, asked: LinkAsked) -> None:
+    """Resets its counters. Raises LinkFailed, EngineError."""
     link.shape(asked)
     link.counters(reset=True)
     link.arm()
 
 
 def count_lost(client: Host, server: Host, count: int) -> Lost:
-    """What the receiver's own socket had no room for is not the link's loss, and counts as not sent."""
+    """Datagrams that the receiver's socket had no room for count as not sent."""
     before = udp_errors(server)["RcvbufErrors"]
     with datagrams(client, server) as udp:
         udp.send_all(count)
@@ -117,7 +117,7 @@ _BENCHMARK_S: Final = 120.0
 
 
 def missing_program() -> str | None:
-    """Why there will be no figure. None: both programs are here."""
+    """Why there is no figure; None: both programs are installed."""
     absent = [name for name in _PROGRAMS if shutil.which(name) is None]
     if not absent:
         return None
@@ -139,7 +139,7 @@ def gets_per_s(host: Host, server: Launcher, client: Launcher, *, quick: bool) -
 
 
 def _answers(host: Host, running: Companion) -> bool:
-    def asked() -> bytes:
+    def ping() -> bytes:
         with socket.create_connection((SERVER_ADDRESS, _PORT), timeout=1) as connection:
             connection.sendall(b"PING\r\n")
             return connection.recv(64)
@@ -147,7 +147,7 @@ def _answers(host: Host, running: Companion) -> bool:
     if not running.alive():
         raise LabError("redis-server ended before it answered", "Try to start it by hand.")
     with contextlib.suppress(OSError):
-        return host.within(asked).startswith(b"+PONG")
+        return host.within(ping).startswith(b"+PONG")
     return False
 
 
@@ -168,20 +168,20 @@ def _benchmark(client: Launcher, requests: int) -> float:
 
 
 def read_rate(text: str) -> float:
-    """Requests a second from its CSV, with and without a line of headings. Raises LabError."""
+    """Requests per second from its CSV, with or without a header. Raises LabError."""
     for fields in csv.reader(text.splitlines()):
         if len(fields) >= 2 and fields[0] == "GET":
             with contextlib.suppress(ValueError):
                 return float(fields[1])
-    raise LabError(f"redis-benchmark said no rate: {text[-300:]!r}")
+    raise LabError(f"redis-benchmark reported no rate: {text[-300:]!r}")
 
 
 UNLIMITED: Final = LinkPoint(rtt_ms=0, rate_gbit=None)
 BESIDE_HOGS: Final = LinkPoint(rtt_ms=1, rate_gbit=1)
 _LONGEST_S: Final = 120
-"""A hog ends by itself, should nobody be left to end it."""
+"""A hog ends by itself if nothing ends it."""
 _PINGS: Final = 3000
-"""Two packets and their acknowledgements each: the worst of a thousand is then no single one."""
+"""Two packets and their acknowledgements each, so that p99.9 is no single packet."""
 _PINGS_QUICK: Final = 300
 _LOST_OF, _LOST_OF_QUICK = 10_000, 3_000
 _SPREAD_OF, _SPREAD_OF_QUICK = 1_000, 300
@@ -205,7 +205,7 @@ class Shaped(Protocol):
 
 
 class Extras:
-    """Its steps measure, `found` reckons."""
+    """Its steps measure; `found` summarizes."""
 
     def __init__(
         self,
@@ -226,7 +226,7 @@ class Extras:
         self._lost: list[Lost] = []
         self._spreads: list[Spread] = []
         self._refused: dict[ExtraName, str] = {}
-        """Why our back-end cannot be asked for that."""
+        """Why our back-end does not support it."""
 
     def steps(self) -> Sequence[Callable[[], None]]:
         made: list[Callable[[], None]] = [self._unlimited]
@@ -238,7 +238,7 @@ class Extras:
         return tuple(made)
 
     def found(self, backend: str, privileged: bool) -> tuple[Extra, ...]:
-        """What was measured; nothing at all when nothing was to be."""
+        """What was measured; empty when extras were not requested."""
         if not self._runs:
             return ()
         unlimited = self._runs["unlimited", "ours"]
@@ -298,7 +298,7 @@ class Extras:
         )
 
     def _bare(self) -> BareCable:
-        """The cable without what a peer may have laid on it."""
+        """The cable without a peer's shaping."""
         if self._peer is not None:
             self._peer.shape(UNLIMITED)
         return self._cable
@@ -311,16 +311,16 @@ class Extras:
 
     def _unlimited(self) -> None:
         window = self._times.transfer(UNLIMITED)
-        roads = {"ours": self._ours.shape(UNLIMITED), VETH: self._bare().road()}
+        links = {"ours": self._ours.shape(UNLIMITED), VETH: self._bare().probed()}
         if self._peer is not None and self._peer.delays:
-            roads[self._peer.name], _ = self._peer.shape(UNLIMITED)
-        for side in self._order.sample(list(roads), len(roads)):
-            gbit = transfer(roads[side], *window).result.bits_per_second / 1e9
+            links[self._peer.name], _ = self._peer.shape(UNLIMITED)
+        for side in self._order.sample(list(links), len(links)):
+            gbit = transfer(links[side], *window).result.bits_per_second / 1e9
             self._runs["unlimited", side].append(gbit)
         self._count_drops("unlimited")
 
     def _redis(self) -> None:
-        """redis and its benchmark are not ours: that they fail is told, and the rest goes on."""
+        """A failure of redis or its benchmark is reported, and the rest continues."""
         if self._no_redis is not None:
             return
         try:
@@ -338,15 +338,15 @@ class Extras:
             launchers = server.launcher(shares.server), client.launcher(shares.client)
             measured[side] = gets_per_s(server, *launchers, quick=self._times != FULL_TIMES)
         self._count_drops("redis")
-        for side, rate in measured.items():  # both or neither: a ratio is formed within a run
+        for side, rate in measured.items():  # both or neither: the ratio is formed within a run
             self._runs["redis", side].append(rate)
 
     def _beside_hogs(self) -> None:
-        """Over ours the emulator's own count. A peer counts none, so beside it the RTT of both is told."""
+        """The emulator's count over our link; a peer counts none, so the RTT of both is reported too."""
         count = self._count(_PINGS, _PINGS_QUICK)
-        road = self._ours.shape(BESIDE_HOGS)
+        probed = self._ours.shape(BESIDE_HOGS)
         with hogs(self._hogs):
-            excess_us = _excess_us(road, count)
+            excess_us = _excess_us(probed, count)
             timer_us = timer_lateness_us(count)
         stats = self._ours.link.counters()
         if stats is not None:
@@ -356,15 +356,15 @@ class Extras:
         self._runs["hogs", "RTT p99 excess of ours"].append(excess_us)
         self._runs["hogs", "a timer of its class beside them"].append(timer_us)
         self._runs["hogs", "that timer alone"].append(timer_lateness_us(count))
-        bare = ping(self._bare().road(), count, UNLIMITED.rtt_ns)
+        bare = ping(self._bare().probed(), count, UNLIMITED.rtt_ns)
         self._runs["hogs", "RTT p99 - p50 of the bare cable, alone"].append((bare.p99_ns - bare.p50_ns) / 1e3)
         if self._peer is not None and self._peer.delays:
-            road, _ = self._peer.shape(BESIDE_HOGS)
+            probed, _ = self._peer.shape(BESIDE_HOGS)
             with hogs(self._hogs):
-                self._runs["hogs", f"RTT p99 excess of {self._peer.name}"].append(_excess_us(road, count))
+                self._runs["hogs", f"RTT p99 excess of {self._peer.name}"].append(_excess_us(probed, count))
 
     def _loss(self) -> None:
-        if self._ask("loss", lossy(self._seed(len(self._lost)))):
+        if self._start("loss", lossy(self._seed(len(self._lost)))):
             network = self._ours.link.network
             found = count_lost(network.client, network.server, self._count(_LOST_OF, _LOST_OF_QUICK))
             self._lost.append(found)
@@ -372,8 +372,8 @@ class Extras:
             self._count_drops("loss")
 
     def _jitter(self) -> None:
-        """Over the bare cable as well: what the machine itself scatters is in either."""
-        if self._ask("jitter", jittery(self._seed(len(self._spreads)))):
+        """Over the bare cable as well, which shows the machine's own scatter."""
+        if self._start("jitter", jittery(self._seed(len(self._spreads)))):
             network, bare = self._ours.link.network, self._bare()
             count = self._count(_SPREAD_OF, _SPREAD_OF_QUICK)
             found = spread(network.client, network.server, count)
@@ -382,27 +382,27 @@ class Extras:
             self._count_drops("jitter")
             self._runs["jitter", VETH].append(spread(bare.client_host, bare.server_host, count).deviation_ns / 1e6)
 
-    def _ask(self, name: ExtraName, asked: LinkAsked) -> bool:
-        """Let it loose, or note why this back-end never can. Raises LinkFailed, EngineError."""
+    def _start(self, name: ExtraName, asked: LinkAsked) -> bool:
+        """Start the effect, or note why this back-end does not support it. Raises LinkFailed, EngineError."""
         why = backends()[self._ours.link.backend].refuses(asked)
         if why is not None:
             self._refused[name] = why
             return False
-        let_loose(self._ours.link, asked)
+        start_effect(self._ours.link, asked)
         return True
 
     def _seed(self, run: int) -> int:
-        """Each run draws anew. The kernel does so by itself, and takes no seed."""
+        """A new seed for each run. The kernel's back-end takes no seed."""
         return 0 if self._ours.link.ready is None else self._seed_of_first + run
 
     def _count(self, full: int, quick: int) -> int:
         return full if self._times == FULL_TIMES else quick
 
 
-def _excess_us(road: ProbedLink, count: int) -> float:
-    return (ping(road, count, BESIDE_HOGS.rtt_ns, keep_awake=False).p99_ns - BESIDE_HOGS.rtt_ns) / 1e3
+def _excess_us(probed: ProbedLink, count: int) -> float:
+    return (ping(probed, count, BESIDE_HOGS.rtt_ns, keep_awake=False).p99_ns - BESIDE_HOGS.rtt_ns) / 1e3
 
 
 def hogs(count: int) -> AbstractContextManager[None]:
-    """So many ordinary programs that want a CPU each, all the time."""
+    """`count` ordinary programs that each keep a CPU busy."""
     return spinning([()] * count, _LONGEST_S)

@@ -1,8 +1,7 @@
-"""What the bench of the link says, and the arithmetic from single measurements to it. Pure; its JSON form is
-`howfar bench link --json`.
+"""The result of the bench of links, from single measurements; its JSON form is `howfar bench link --json`. Pure.
 
-A *run* measures every link once, ours and the peer's, in random order. What stands beside a bar is the median of the runs, and the
-best of them: on a machine that others use too, the best says what the link can do and the median what one gets.
+Beside each bar stand the median and the best of the runs: on a shared machine the best shows what the link can do, and the
+median what one gets.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ class LinkPoint(Part):
 
     @property
     def link(self) -> LinkAsked:
-        """The same for the laboratory."""
+        """As the laboratory's link."""
         return LinkAsked(self.rtt_ns, self.rate_bps)
 
     def rest_rtt_ms(self, backend: str) -> float:
-        """What a ping of one byte must take: the RTT, and its own time on the wire where this back-end charges it."""
+        """What a one-byte ping must take: the RTT, plus its time on the wire where this back-end charges it."""
         return (self.link.rest_rtt_ns if backends()[backend].CHARGES_LONE_PACKETS else self.rtt_ns) / 1e6
 
     @property
@@ -54,29 +53,29 @@ class Run(Part):
     """One link, once."""
 
     rtt_ms_p50: float
-    """At rest, the processors kept awake."""
+    """At rest, with the CPUs kept awake."""
     rtt_ms_p99: float
     rtt_ms_min: float
     rtt_ms_p50_from_idle: float
-    """The same with processors that may sleep: what waking both ends adds."""
+    """With CPUs that may sleep: includes waking both ends."""
     goodput_gbit: float
     cpu_core_per_gbit: float | None
-    """Of the emulator's or proxy's process, by the kernel's clock. None: there is none, the kernel does it."""
+    """Of the emulator's or proxy's process, by the kernel's clock. None: the kernel does the work, not a process."""
     machine_core_per_gbit: float | None
-    """Of everything on this machine while the transfer ran: both ends, and the kernel's work for nobody in particular."""
+    """Of the whole machine during the transfer: both ends and the kernel."""
     lateness_us_p999: float | None = None
-    """How late packets left, by the emulator's own count; the worse direction. None: a peer counts no such thing."""
+    """How late packets left, by the emulator's count, in the worse direction. None for a peer."""
     drops: int | None = None
-    """Segments lost for a reason that nobody asked for."""
+    """Segments lost for no modelled reason."""
     compensate_us: float | None = None
-    """What calibration took off our delay, each way: no RTT is shorter than the asked one less twice this."""
+    """What calibration subtracted from the delay, each way: no RTT is shorter than requested by more than twice this."""
     retransmits: int | None = None
     congestion_control: str
     """Of the transfer's sender."""
     steal_share: float | None = None
-    """CPU time that the machine below took."""
+    """CPU time taken by the hypervisor."""
     load_average: float
-    """Of the last minute, when it ended. What is measured adds up to two or three by itself."""
+    """Of the last minute, at the end. The measurement itself adds up to two or three."""
 
 
 class Obtained(Part):
@@ -87,24 +86,24 @@ class Obtained(Part):
     rtt_ms_p50_from_idle: float
     goodput_gbit: float
     goodput_ratio: float | None
-    """Of what the rate allows. None: no rate was asked."""
+    """Of what the rate allows. None: no rate was requested."""
 
 
 class Peer(Obtained):
-    """The same link as another program makes it: medians."""
+    """The same link made by another program: medians."""
 
     name: str
     cpu_core_per_gbit: float | None
     machine_core_per_gbit: float | None
     note: str
-    """What it was asked where it could not be asked for the same. Empty: it was."""
+    """What it was asked for where it does not support the same; empty: the same."""
     runs: tuple[Run, ...]
 
 
 class Row(Part):
     asked: LinkPoint
     rest_rtt_ms: float
-    """What the RTT is held against: the asked one and the ping's own time on the wire."""
+    """The expected ping: the requested RTT plus the ping's time on the wire."""
     backend: str
     obtained: Obtained
     cpu_core_per_gbit: float | None
@@ -117,11 +116,11 @@ class Row(Part):
     runs: tuple[Run, ...]
     peer: Peer | None
     peer_failed: str | None = None
-    """Why the peer has no figures for this link, though it was there."""
+    """Why the peer has no figures for this link although it was available."""
 
 
 class Figure(Part):
-    """One figure of several runs."""
+    """One figure over several runs."""
 
     median: float
     best: float
@@ -141,7 +140,7 @@ ExtraName = Literal["unlimited", "redis", "hogs", "loss", "jitter"]
 
 
 class Extra(Part):
-    """Something beside the grid of links; `skipped` says why there is no figure."""
+    """A measurement beside the grid of links; `skipped` says why there is no figure."""
 
     name: ExtraName
     what: str
@@ -154,33 +153,33 @@ class Extra(Part):
 
 
 class RunsOn(Part):
-    """Where the kernel lets a process run, and how: all of its threads together."""
+    """CPUs and scheduling classes of all threads of a process, from the kernel."""
 
     cpus: tuple[int, ...]
     scheduling: tuple[str, ...]
 
 
 class Setting(Part):
-    """On what, and how, it was measured."""
+    """Where and how it was measured."""
 
     howfar: str
     kernel: str
     cpus: tuple[int, ...]
     privileged: bool
-    """Root outside of any user namespace: the bars without brackets."""
+    """Root outside user namespaces, for which the bars are stricter."""
     backend: str
     realtime: bool | None
     short_slice: bool | None
     offload: bool | None
-    """What the emulator says of itself; None: the back-end has no emulator."""
+    """Reported by the emulator; None: the back-end has none."""
     ours_runs_on: RunsOn | None
     """The emulator; None: there is none."""
     peer_runs_on: RunsOn | None
-    """The peer's process; None: it has none, or it was not there."""
+    """The peer's process; None: it has none, or was not available."""
     congestion_control: str
     peer: str | None
     peer_skipped: str | None
-    """Why the peer that was asked for has no figures."""
+    """Why the requested peer has no figures."""
     runs: int
     seed: int
     """Of loss and jitter in the first run; each later run has one more."""
@@ -189,7 +188,7 @@ class Setting(Part):
 
     @property
     def busy(self) -> bool:
-        """Others wanted half of a CPU or more: then wall-clock figures tell of them too."""
+        """Other programs used half a CPU or more, which affects wall-clock figures."""
         return self.load_average >= BUSY_LOAD
 
 
@@ -201,7 +200,7 @@ class LinkBench(Part):
 
 
 def _median(values: Sequence[float | None]) -> float | None:
-    """Of what is known."""
+    """Of the known values."""
     known = [value for value in values if value is not None]
     return median(known) if known else None
 
@@ -224,7 +223,7 @@ def _obtained(runs: Sequence[Run], asked: LinkPoint) -> Obtained:
 def row(
     asked: LinkPoint, backend: str, ours: Sequence[Run], privileged: bool, peer: tuple[str, str, Sequence[Run]] | None
 ) -> Row:
-    """From the runs of both; `peer` has its name, its note and its runs."""
+    """From the runs of both; `peer` is its name, note and runs."""
     drops = [run.drops for run in ours if run.drops is not None]
     rest_rtt_ms = asked.rest_rtt_ms(backend)
     return Row(
@@ -267,7 +266,7 @@ def _peer(name: str, note: str, runs: Sequence[Run], asked: LinkPoint) -> Peer:
 RTTS_MS: Final = (0.2, 1.0, 10.0, 85.0)
 RATES_GBIT: Final = (0.1, 1.0, 10.0)
 QUICK: Final = (LinkPoint(rtt_ms=1.0, rate_gbit=1.0), LinkPoint(rtt_ms=10.0, rate_gbit=10.0))
-"""One of everyday and one that is hard; both can also be asked of toxiproxy."""
+"""A common one and a hard one; toxiproxy supports both."""
 
 
 @dataclass(frozen=True)
@@ -280,12 +279,11 @@ class Times:
     transfer_ns: int
 
     def pings(self, rtt_ns: int) -> int:
-        """As many as fit, so many at least that a p99 is more than the maximum by another name."""
+        """As many as fit, and at least enough for a p99 that is not the maximum."""
         return min(max(self.pings_ns // max(rtt_ns, 1), self.pings_least), self.pings_most)
 
     def transfer(self, asked: LinkPoint) -> tuple[int, int]:
-        """Warm-up and window: as the laboratory's own, the window at least `transfer_ns`; the link whose bar names the warm-up has
-        that."""
+        """Warm-up and window: the laboratory's, the window at least `transfer_ns`; a bar may prescribe the warm-up."""
         warmup_ns, measure_ns = goodput_times_ns(asked.rtt_ns)
         if (asked.rtt_ms, asked.rate_gbit) == LONG_FAT:
             warmup_ns = LONG_FAT_AFTER_NS

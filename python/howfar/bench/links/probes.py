@@ -1,9 +1,8 @@
-"""A bare cable between two hosts of their own: what a link is compared with, and where the peers work.
+"""Probes of a link, whatever implements it: the engine's RTT and goodput, CPU by the kernel's clocks, datagrams, a plain timer.
+
+The bare cable joins two hosts that are set up like the laboratory's, without an emulator between them:
 
     client [c0] -------- [s0] server
-
-The hosts are set up as those of the laboratory are (addresses, neighbours, route with its congestion control): the emulator
-between the cables is all that is missing.
 """
 
 from __future__ import annotations
@@ -50,14 +49,14 @@ class BareCable:
     def server(self) -> Launcher:
         return self.server_host.launcher(self.shares.server)
 
-    def road(self, port: int | None = None, pid: int | None = None) -> ProbedLink:
-        """To the echo, or to whatever listens on `port` of the server's host."""
+    def probed(self, port: int | None = None, pid: int | None = None) -> ProbedLink:
+        """To the echo, or to another `port` of the server's host."""
         return ProbedLink(SERVER_ADDRESS, self.echo_port if port is None else port, self.client, pid)
 
 
 @contextmanager
 def open_cable(bdp_bytes: int) -> Iterator[BareCable]:
-    """In the sandbox. The hosts go when their descriptors are closed. Raises LinkFailed, EngineError."""
+    """In the sandbox. The hosts disappear when their descriptors are closed. Raises LinkFailed, EngineError."""
     with ExitStack() as ledger:
         network = build_network(ledger)
         ledger.enter_context(cable_directly(network))
@@ -72,17 +71,17 @@ def open_cable(bdp_bytes: int) -> Iterator[BareCable]:
 
 
 _EDGE_S: Final = 0.1
-"""Cut off both ends of the window in which CPU is taken: the probe's clock began a little later than ours."""
+"""Cut off both ends of the CPU window, because the probe starts a little later."""
 _IDLE_PINGS: Final = 30
 _PATIENCE_NS: Final = 10_000_000_000
 _PING_PATIENCE_NS: Final = 10_000_000
-"""A ping may take four times its RTT and this: beside hogs each end waits for a processor."""
+"""A ping may take four times its RTT plus this: beside hogs each end waits for a CPU."""
 _CLASSES: Final = {os.SCHED_FIFO: "real-time class", os.SCHED_RR: "real-time class", os.SCHED_OTHER: "ordinary"}
 
 
 @dataclass(frozen=True)
 class ProbedLink:
-    """Where a probe of the client's host goes, and the process that makes the road what it is (None: the kernel)."""
+    """Where a probe connects to, from which host, and the process that implements the link (None: the kernel)."""
 
     host: str
     port: int
@@ -92,7 +91,7 @@ class ProbedLink:
 
 @dataclass(frozen=True)
 class Transfer:
-    """One bulk transfer, and what it took in its steady part: CPUs busy on average."""
+    """One bulk transfer, and the CPUs busy on average in its steady part."""
 
     result: GoodputResult
     process_cores: float | None
@@ -105,12 +104,12 @@ class Transfer:
 
 
 def ping_patience_ns(count: int, rtt_ns: int) -> int:
-    """How long so many pings may take together."""
+    """How long `count` pings may take together."""
     return _PATIENCE_NS + count * (4 * rtt_ns + _PING_PATIENCE_NS)
 
 
 def runs_on(pid: int | None) -> RunsOn | None:
-    """As the kernel has it, of all threads. None: no such process."""
+    """None: no such process."""
     if pid is None:
         return None
     try:
@@ -122,32 +121,32 @@ def runs_on(pid: int | None) -> RunsOn | None:
     return RunsOn(cpus=tuple(sorted(cpus)), scheduling=tuple(sorted(classes)))
 
 
-def ping(road: ProbedLink, count: int, rtt_ns: int, *, keep_awake: bool = True) -> RttResult:
-    """RTT over one connection; `rtt_ns` says how long that may take. Raises EngineError."""
+def ping(link: ProbedLink, count: int, rtt_ns: int, *, keep_awake: bool = True) -> RttResult:
+    """RTT over one connection; `rtt_ns` bounds the time. Raises EngineError."""
     longest_ns = ping_patience_ns(count, rtt_ns)
     with ExitStack() as stack:
         if keep_awake:
             stack.enter_context(awake(usable_cpus(), longest_s=longest_ns // 10**9))
-        result = run_probe(RttJob(host=road.host, port=road.port, count=count, timeout_ns=longest_ns), road.client)
+        result = run_probe(RttJob(host=link.host, port=link.port, count=count, timeout_ns=longest_ns), link.client)
     if not isinstance(result, RttResult):
         raise EngineError(f"the RTT probe answered {result.event!r}", "Please report this.")
     return result
 
 
-def transfer(road: ProbedLink, warmup_ns: int, measure_ns: int) -> Transfer:
+def transfer(link: ProbedLink, warmup_ns: int, measure_ns: int) -> Transfer:
     """A bulk transfer to the server. Raises EngineError."""
-    job = GoodputJob(host=road.host, port=road.port, direction="to_server", warmup_ns=warmup_ns, measure_ns=measure_ns)
-    with EngineProcess(job, road.client) as probe:
+    job = GoodputJob(host=link.host, port=link.port, direction="to_server", warmup_ns=warmup_ns, measure_ns=measure_ns)
+    with EngineProcess(job, link.client) as probe:
         time.sleep(warmup_ns / 1e9 + _EDGE_S)
-        watch, begin = LoadWatch(), _clocks(road.pid)
+        watch, begin = LoadWatch(), _clocks(link.pid)
         time.sleep(max(measure_ns / 1e9 - 2 * _EDGE_S, _EDGE_S))
-        end, machine = _clocks(road.pid), watch.finish()
+        end, machine = _clocks(link.pid), watch.finish()
         result = probe.read()
     if not isinstance(result, GoodputResult):
         raise EngineError(f"the goodput probe answered {result.event!r}", "Please report this.")
     return Transfer(
         result=result,
-        process_cores=None if road.pid is None else (end[1] - begin[1]) / (end[0] - begin[0]),
+        process_cores=None if link.pid is None else (end[1] - begin[1]) / (end[0] - begin[0]),
         machine_cores=machine.busy_cpus,
         steal_share=machine.steal_share,
     )
@@ -158,12 +157,12 @@ def _clocks(pid: int | None) -> tuple[int, int]:
     return time.monotonic_ns(), 0 if pid is None else cpu_clock_ns(pid)
 
 
-def measure(road: ProbedLink, asked: LinkPoint, times: Times) -> Run:
-    """RTT at rest with processors awake and from idle, then a bulk transfer."""
+def measure(link: ProbedLink, asked: LinkPoint, times: Times) -> Run:
+    """RTT at rest with CPUs awake and from idle, then a bulk transfer."""
     watch, count = LoadWatch(), times.pings(asked.rtt_ns)
-    at_rest = ping(road, count, asked.rtt_ns)
-    from_idle = ping(road, min(count, _IDLE_PINGS), asked.rtt_ns, keep_awake=False)
-    moved = transfer(road, *times.transfer(asked))
+    at_rest = ping(link, count, asked.rtt_ns)
+    from_idle = ping(link, min(count, _IDLE_PINGS), asked.rtt_ns, keep_awake=False)
+    moved = transfer(link, *times.transfer(asked))
     return Run(
         rtt_ms_p50=at_rest.p50_ns / 1e6,
         rtt_ms_p99=at_rest.p99_ns / 1e6,
@@ -180,24 +179,23 @@ def measure(road: ProbedLink, asked: LinkPoint, times: Times) -> Run:
 
 
 def with_counters(run: Run, stats: LinkStats | None) -> Run:
-    """What our emulator counted meanwhile; None: there is none."""
+    """Adds the emulator's counts; None: there is no emulator."""
     if stats is None:
         return run
-    ways = (stats.to_server, stats.to_client)
+    directions = (stats.to_server, stats.to_client)
     return run.model_copy(
         update={
-            "lateness_us_p999": max(way.lateness_p999_ns for way in ways) / 1e3,
+            "lateness_us_p999": max(direction.lateness_p999_ns for direction in directions) / 1e3,
             "drops": unmodelled_drops(stats),
         }
     )
 
 
 def unmodelled_drops(stats: LinkStats) -> int | None:
-    """Segments, and of a full socket packets, lost for a reason that nobody asked for, both ways. None: none is known of, but not
-    everything is known."""
-    drops = [way.drops for way in (stats.to_server, stats.to_client)]
-    known = sum(way.arena + (way.socket or 0) + way.transmit for way in drops)
-    return None if known == 0 and any(way.socket is None for way in drops) else known
+    """Segments (for a full socket: packets) lost for no modelled reason. None: none known, but not all are counted."""
+    drops = [direction.drops for direction in (stats.to_server, stats.to_client)]
+    known = sum(each.arena + (each.socket or 0) + each.transmit for each in drops)
+    return None if known == 0 and any(each.socket is None for each in drops) else known
 
 
 _PAUSE_S: Final = 500e-6
@@ -220,30 +218,33 @@ print(json.dumps({{"p999_us": late[min(int(len(late) * 0.999), len(late) - 1)] /
 
 
 def timer_lateness_us(count: int) -> float:
-    """How late, at p99.9, a thread of the link's own scheduling class wakes from `count` sleeps of 0.5 ms. Raises LabError."""
+    """How late, at p99.9, a bare thread of the link's scheduling class wakes from `count` sleeps of 0.5 ms.
+
+    No link can be more punctual: it separates a missed bar from a hypervisor that takes the CPU away. Raises LabError.
+    """
     try:
         done = subprocess.run(
             [sys.executable, "-c", _TIMER, str(count)], capture_output=True, text=True, timeout=_PATIENCE_S, check=True
         )
     except (OSError, subprocess.SubprocessError) as error:
-        raise LabError(f"the timer that measures this machine's own lateness failed: {error}") from error
+        raise LabError(f"the timer that measures this machine's lateness failed: {error}") from error
     return float(json.loads(done.stdout)["p999_us"])
 
 
 _STAMP: Final = struct.Struct("=QQ")
 _TIMESPEC: Final = struct.Struct("@ll")
 _SO_TIMESTAMPNS: Final = 35
-"""The receiving kernel says when a packet came, on the wall clock: how long this program then took to wake up is not the link's."""
+"""The receiving kernel's timestamp, on the wall clock, which excludes the wakeup of this program."""
 QUIET_S: Final = 0.3
-"""Nothing came for so long after what was sent last, and the longest delay: nothing will."""
+"""Silence after the last datagram and the longest delay; after it nothing will arrive."""
 PACE: Final = 40
-"""Datagrams sent without a pause, where the pace is of no matter: less than any socket's buffer."""
+"""Datagrams sent without a pause; fewer than any socket buffer holds."""
 _BUFFER_BYTES: Final = 4 * 2**20
 
 
 @dataclass
 class Arrivals:
-    """In the order in which they came."""
+    """In order of arrival."""
 
     numbers: list[int] = field(default_factory=list)
     one_way_ns: list[int] = field(default_factory=list)
@@ -268,7 +269,7 @@ def _receive(sink: socket.socket, seen: Arrivals, ended: threading.Event) -> Non
 
 @dataclass
 class Datagrams:
-    """From the client to the server."""
+    """Numbered, timestamped datagrams from client to server. One process holds both ends, so one clock gives one-way times."""
 
     source: socket.socket
     seen: Arrivals
@@ -279,7 +280,7 @@ class Datagrams:
         self.source.send(_STAMP.pack(number, time.time_ns()).ljust(payload, b"\0"))
 
     def send_all(self, count: int, payload: int = 100, pace: int = PACE) -> None:
-        """In lots, with a pause after each in which the receiver's thread can follow: no buffer but the link's can be full."""
+        """In batches with pauses in which the receiver can follow, so that only the link's buffer can be full."""
         for number in range(count):
             self.send(number, payload)
             if number % pace == pace - 1:
@@ -294,7 +295,7 @@ class Datagrams:
 
 @contextmanager
 def datagrams(client: Host, server: Host) -> Iterator[Datagrams]:
-    """Sockets of either host, and a thread that receives. Raises OSError."""
+    """Sockets on both hosts, and a receiving thread. Raises OSError."""
 
     def bind() -> socket.socket:
         sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -321,7 +322,7 @@ def datagrams(client: Host, server: Host) -> Iterator[Datagrams]:
 
 
 def udp_errors(host: Host) -> dict[str, int]:
-    """The counters of a host's UDP."""
+    """A host's UDP counters."""
     names, values = [
         line.split()[1:]
         for line in host.within(Path("/proc/thread-self/net/snmp").read_text).splitlines()

@@ -1,4 +1,4 @@
-"""What our link can be compared with: one file a peer, one line here. A peer works on a bare cable between two hosts."""
+"""What our link is compared with: one file a peer, and one line here. A peer works on a bare cable between two hosts."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from howfar.bench.links.probes import BareCable, ProbedLink
 from howfar.errors import MissingError
 
 Shape = Callable[[LinkPoint], tuple[ProbedLink, str]]
-"""Make the road what is asked. The note says what could not be asked for; empty: nothing."""
+"""Shape the link. The note says what the peer does not support; empty: nothing."""
 
 
 class PeerKind(Protocol):
     NAME: str
     DELAYS: bool
-    """Can it be asked for an RTT at all?"""
+    """Whether it can delay."""
 
     def find(self) -> str:
-        """What it is, with its version. Raises MissingError with the reason why it is not here."""
+        """Its name and version. Raises MissingError with the reason why it is not available."""
 
     def open(self, cable: BareCable) -> AbstractContextManager[Shape]:
-        """Start it. Raises LabError; MissingError when this machine does not let it work after all."""
+        """Start it. Raises LabError; MissingError when it cannot work on this machine."""
 
 
 PEERS: Final[dict[str, Callable[[], PeerKind]]] = {
@@ -40,7 +40,7 @@ PEERS: Final[dict[str, Callable[[], PeerKind]]] = {
 
 @dataclass(frozen=True)
 class Found:
-    """A peer that was asked for. Without a `kind` it is not here, and `skipped` says why."""
+    """A requested peer. Without a `kind` it is not available, and `skipped` says why."""
 
     name: str
     kind: PeerKind | None = None
@@ -49,7 +49,7 @@ class Found:
 
 
 def find_peer(name: str) -> Found:
-    """Look whether it is here; a peer that is not is no error."""
+    """A peer that is not available is no error."""
     kind = PEERS[name]()
     try:
         return Found(name, kind, kind.find())

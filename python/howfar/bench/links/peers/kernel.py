@@ -1,4 +1,4 @@
-"""The kernel alone: a bare cable (the ceiling of everything here), and its token bucket on both ends of one (a rate, no delay)."""
+"""The kernel alone: a bare cable (the ceiling), and its token bucket on both ends of one (a rate, no delay)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from howfar.lab.link.asked import MTU
 from howfar.lab.link.backends.kernel_qdiscs import BURST_BYTES, tbf_rate
 
 _LATENCY: Final = "10ms"
-"""How long a packet may wait; the default queue of our link at a short RTT."""
+"""The longest wait in the queue; our link's default at a short RTT."""
 _PROBE_BPS: Final = 10**9
 
 
@@ -34,7 +34,7 @@ class Veth:
 
     @contextmanager
     def open(self, cable: BareCable) -> Iterator[Callable[[LinkPoint], tuple[ProbedLink, str]]]:
-        yield lambda asked: (cable.road(), "a bare cable: asked for neither delay nor rate")
+        yield lambda asked: (cable.probed(), "a bare cable: neither delay nor rate")
 
 
 class Tbf:
@@ -46,23 +46,23 @@ class Tbf:
 
     @contextmanager
     def open(self, cable: BareCable) -> Iterator[Callable[[LinkPoint], tuple[ProbedLink, str]]]:
-        """Whether this kernel has it is found by adding one. Raises MissingError."""
+        """Adds one to find out whether this kernel has it. Raises MissingError."""
         ends = ((cable.client_host, "c0"), (cable.server_host, "s0"))
 
         def shape(asked: LinkPoint) -> tuple[ProbedLink, str]:
             for host, device in ends:
-                _tc(host, tbf_words(device, asked.rate_bps))
-            return cable.road(), "asked for the rate only: it makes no delay"
+                _tc(host, tbf_arguments(device, asked.rate_bps))
+            return cable.probed(), "rate only: it has no delay"
 
         try:
-            _tc(cable.client_host, tbf_words("c0", _PROBE_BPS))
+            _tc(cable.client_host, tbf_arguments("c0", _PROBE_BPS))
         except LabError as error:
             raise MissingError(error.message, "This kernel may lack sch_tbf.") from error
         yield shape
 
 
-def tbf_words(device: str, rate_bps: int | None) -> tuple[str, ...]:
-    """What tc is told for a rate on the wire; without a rate: no qdisc."""
+def tbf_arguments(device: str, rate_bps: int | None) -> tuple[str, ...]:
+    """tc's arguments for a rate on the wire; without a rate: no qdisc."""
     if rate_bps is None:
         return ("qdisc", "replace", "dev", device, "root", "noqueue")
     rate = tbf_rate(rate_bps, MTU)

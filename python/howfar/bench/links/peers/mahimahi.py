@@ -1,4 +1,4 @@
-"""mahimahi is looked for and not measured: what it would take is said where the figures would stand."""
+"""mahimahi is detected but not measured; the reason takes the place of its figures."""
 
 from __future__ import annotations
 

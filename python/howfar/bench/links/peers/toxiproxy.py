@@ -1,7 +1,7 @@
-"""toxiproxy: a TCP proxy with a latency and a bandwidth "toxic" each way, on the server's host, before the echo.
+"""toxiproxy: a TCP proxy with a latency and a bandwidth "toxic" each way, on the server's host, in front of the echo.
 
-Its latency is of one direction and of whole milliseconds, its bandwidth of payload in kB/s. What it cannot be asked for is said in
-the note. It is no network: the handshake with the proxy is not delayed, and each connection has the bandwidth for itself.
+Its latency is per direction in whole milliseconds, its bandwidth is payload in kB/s; the note says what it could not be asked for.
+It is no network: the handshake is not delayed, and each connection has the full bandwidth.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from howfar.lab.network import SERVER_ADDRESS
 
 PROGRAM: Final = "toxiproxy-server"
 MODULE: Final = "github.com/Shopify/toxiproxy/v2/cmd/server@latest"
-_GO_PLACES: Final = "/usr/local/go/bin:/usr/lib/go/bin"
+_GO_PATH: Final = "/usr/local/go/bin:/usr/lib/go/bin"
 _API_PORT, _PROXY_PORT = 8474, 8475
 _PATIENCE_S: Final = 20.0
 _BUILD_S: Final = 600.0
@@ -52,7 +52,7 @@ class Toxiproxy:
         command = [str(find_program()), "-host", SERVER_ADDRESS, "-port", str(_API_PORT)]
         quiet = subprocess.DEVNULL
         server = Companion(
-            # Where our emulator may run: on every CPU, not on the half of the host that it stands for.
+            # On every CPU, as our emulator, not on its host's half.
             cable.server_host.launcher(usable_cpus()),
             command,
             stdin=quiet,
@@ -88,7 +88,7 @@ def _own() -> Path:
 
 def build() -> Path:
     """Have Go fetch and build it into our cache. Raises MissingError, LabError."""
-    go = shutil.which("go") or shutil.which("go", path=_GO_PLACES)
+    go = shutil.which("go") or shutil.which("go", path=_GO_PATH)
     if go is None:
         raise MissingError(f"the program go was not found, and toxiproxy is built with it (go install {MODULE})")
     own = _own()
@@ -107,15 +107,15 @@ def build() -> Path:
         raise LabError(f"`go install {MODULE}` took more than {_BUILD_S:.0f} s", "Try again later.") from error
     if tried.returncode != 0:
         raise LabError(f"`go install {MODULE}` failed: {tried.stdout.strip()[-500:]}")
-    # Complete only now, so that nobody finds half a program.
+    # Moved when complete, so that nobody finds half a program.
     (fresh / "server").replace(own)
     shutil.rmtree(fresh, ignore_errors=True)
     return own
 
 
 def _module_version(program: Path) -> str | None:
-    """What Go wrote into the program; one built by `go install` calls itself `git`."""
-    go = shutil.which("go") or shutil.which("go", path=_GO_PLACES)
+    """The version that Go recorded; a program built by `go install` calls itself `git`."""
+    go = shutil.which("go") or shutil.which("go", path=_GO_PATH)
     if go is None:
         return None
     said = subprocess.run([go, "version", "-m", str(program)], capture_output=True, text=True, timeout=_PATIENCE_S)
@@ -135,7 +135,7 @@ def _answers(server: Companion, api: Api) -> bool:
 
 
 class Api:
-    """Its HTTP interface, spoken to from its own host."""
+    """Its HTTP interface, used from its host."""
 
     def __init__(self, cable: BareCable) -> None:
         self._host = cable.server_host
@@ -157,7 +157,7 @@ class Api:
 
 
 def toxics(asked: LinkPoint) -> tuple[list[dict[str, Any]], str]:
-    """What it is asked for, and in words what it could not be. Whole milliseconds of the RTT, the odd one downstream."""
+    """Its toxics and a note. Whole milliseconds of the RTT, the odd one downstream."""
     rtt_ms = round(asked.rtt_ms)
     made: list[dict[str, Any]] = []
     for stream, latency in (("upstream", rtt_ms // 2), ("downstream", rtt_ms - rtt_ms // 2)):
@@ -167,7 +167,7 @@ def toxics(asked: LinkPoint) -> tuple[list[dict[str, Any]], str]:
             made.append(_toxic("bandwidth", stream, {"rate": round(asked.expected_gbit * 1e6 / 8)}))
     if rtt_ms == asked.rtt_ms:
         return made, ""
-    return made, f"asked for {rtt_ms} ms: it knows whole ms only"
+    return made, f"asked for {rtt_ms} ms: it supports whole ms only"
 
 
 def _toxic(kind: str, stream: str, attributes: dict[str, Any]) -> dict[str, Any]:
@@ -175,7 +175,7 @@ def _toxic(kind: str, stream: str, attributes: dict[str, Any]) -> dict[str, Any]
 
 
 def _shape(api: Api, cable: BareCable, pid: int, asked: LinkPoint) -> tuple[ProbedLink, str]:
-    """A new proxy with its toxics: what it did before leaves nothing."""
+    """A new proxy with its toxics, so that nothing of the previous one remains."""
     wanted, note = toxics(asked)
     try:
         if b'"link"' in api.ask("GET", "/proxies"):
@@ -187,4 +187,4 @@ def _shape(api: Api, cable: BareCable, pid: int, asked: LinkPoint) -> tuple[Prob
             api.ask("POST", "/proxies/link/toxics", toxic)
     except (OSError, http.client.HTTPException) as error:
         raise LabError(f"toxiproxy did not answer: {error}") from error
-    return cable.road(_PROXY_PORT, pid), note
+    return cable.probed(_PROXY_PORT, pid), note
