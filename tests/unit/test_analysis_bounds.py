@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from tests.unit.rendered import csv as csv
+from tests.unit.rendered import html as html
+from tests.unit.rendered import markdown as markdown
+from tests.unit.rendered import terminal as terminal
 from tests.unit.synthetic_run import PATHS, PathModel, synthetic_run
 
 from howfar.analysis.analyse import summarise
 from howfar.analysis.summary import Bound, CellSummary
-from howfar.report import old_csv as csv
-from howfar.report import old_html as html
-from howfar.report import old_markdown as markdown
-from howfar.report import old_terminal as terminal
 from howfar.stats.intervals import Resolution
 from howfar.store.records import ArmRole, Run
 

@@ -12,13 +12,13 @@ import pytest
 from numpy.typing import NDArray
 from tests.unit.made_faults import MS, crash_trial, fallback_trial
 from tests.unit.made_replication import Server, replication_run, run_of
+from tests.unit.rendered import csv as report_csv
 
 from howfar.analysis.analyse import summarise
 from howfar.experiments.crash.analysis import CrashLoss, lost_per_crash, predicted_loss
 from howfar.experiments.fallback.analysis import fallback_sentence, returned
 from howfar.experiments.replication.trade import ReplicationFindings
 from howfar.report import json
-from howfar.report import old_csv as report_csv
 from howfar.stats.intervals import mean_interval
 from howfar.store.records import Arm, ArmRole, CrashRecord, FallbackRecord, FallbackSample, Trial, TrialStatus
 

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from tests.unit import synthetic_replication
 from tests.unit.browser import Page, browser, program
+from tests.unit.rendered import html as html
 from tests.unit.synthetic_findings import PLANS
-
-from howfar.report import old_html as html
 
 pytestmark = pytest.mark.skipif(
     program() is None, reason="NO BROWSER: pages and their sliders are not tested; install chromium"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from tests.unit.rendered import html as html
 from tests.unit.synthetic_run import synthetic_run
 
 from howfar.analysis.analyse import summarise
 from howfar.analysis.summary import CellSummary, Summary
-from howfar.report import charts
-from howfar.report import old_html as html
+from howfar.experiments.paths import charts
+from howfar.report.charts import drift
 from howfar.stats.estimate import Estimate
 
 
@@ -63,6 +64,6 @@ def test_a_ratio_beyond_the_cap_is_still_shown(summary: Summary) -> None:
 
 
 def test_trials_are_counted_from_nought(summary: Summary) -> None:
-    drawn = charts.throughput(summary, 600)
+    drawn = drift(summary, 600)
     assert drawn is not None
     assert f"'domain': [-0.5, {len(summary.trials) - 0.5}]" in str(drawn.to_dict())

@@ -11,14 +11,14 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from tests.unit.rendered import csv as csv
+from tests.unit.rendered import markdown as markdown
+from tests.unit.rendered import terminal as terminal
 from tests.unit.synthetic_run import synthetic_run
 
 from howfar.analysis.analyse import summarise
 from howfar.analysis.summary import Summary
 from howfar.report import json
-from howfar.report import old_csv as csv
-from howfar.report import old_markdown as markdown
-from howfar.report import old_terminal as terminal
 from howfar.store.records import StopReason, TrialStatus
 
 GOLDEN = Path(__file__).parents[1] / "golden"

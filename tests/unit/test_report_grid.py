@@ -14,6 +14,10 @@ from pathlib import Path
 
 import pytest
 from tests.unit.made_plans import bandwidth_run
+from tests.unit.rendered import csv as report_csv
+from tests.unit.rendered import html as html
+from tests.unit.rendered import markdown as markdown
+from tests.unit.rendered import terminal as terminal
 from tests.unit.synthetic_cells import THREADS
 from tests.unit.synthetic_findings import PLANS
 from tests.unit.synthetic_run import synthetic_run
@@ -23,11 +27,8 @@ from howfar.analysis.analyse import summarise
 from howfar.analysis.findings import Resource
 from howfar.analysis.summary import Summary
 from howfar.report import figures, limit_words, scaling_chart, tables
-from howfar.report import old_csv as report_csv
-from howfar.report import old_html as html
-from howfar.report import old_markdown as markdown
-from howfar.report import old_terminal as terminal
-from howfar.report.grid import grid, is_grid, tps
+from howfar.report.figures import tps
+from howfar.report.grid import grid, is_grid
 from howfar.report.sceptic import questions
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -12,6 +12,10 @@ from pathlib import Path
 
 import pytest
 from tests.unit.made_pages import page_run
+from tests.unit.rendered import csv as report_csv
+from tests.unit.rendered import html as html
+from tests.unit.rendered import markdown as markdown
+from tests.unit.rendered import terminal as terminal
 from tests.unit.synthetic_pages import FLOOR, SHAPES, page
 from tests.unit.test_report_html import Balance
 
@@ -20,10 +24,6 @@ from howfar.analysis.summary import Summary
 from howfar.experiments.page.findings import Crossing, PageFindings, PageModel
 from howfar.experiments.page.report import crossing_chart, gallery, page_charts, tables, words
 from howfar.report import figures, json
-from howfar.report import old_csv as report_csv
-from howfar.report import old_html as html
-from howfar.report import old_markdown as markdown
-from howfar.report import old_terminal as terminal
 from howfar.report.sceptic import questions
 from howfar.stats.estimate import Estimate
 

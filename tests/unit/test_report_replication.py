@@ -12,6 +12,10 @@ from pathlib import Path
 
 import pytest
 from tests.unit.made_faults import fallback_trial
+from tests.unit.rendered import csv as report_csv
+from tests.unit.rendered import html as html
+from tests.unit.rendered import markdown as markdown
+from tests.unit.rendered import terminal as terminal
 from tests.unit.synthetic_replication import MS, PLANS
 from tests.unit.test_report_html import Balance
 
@@ -22,10 +26,6 @@ from howfar.experiments.replication.report import cost_chart, fallback_chart, lo
 from howfar.experiments.replication.report.text import first_sentences
 from howfar.experiments.replication.trade import ReplicationFindings
 from howfar.report import figures, json
-from howfar.report import old_csv as report_csv
-from howfar.report import old_html as html
-from howfar.report import old_markdown as markdown
-from howfar.report import old_terminal as terminal
 from howfar.report.sceptic import questions
 from howfar.stats.estimate import Estimate
 

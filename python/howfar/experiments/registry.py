@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from howfar.analysis.summary import Summary
 from howfar.experiments.experiment import Experiment
+from howfar.experiments.paths import Paths
 from howfar.report.document import Document
 
-EXPERIMENTS: tuple[Experiment, ...] = ()
+EXPERIMENTS: tuple[Experiment, ...] = (Paths(),)
 
 
 def experiment_of(summary: Summary) -> Experiment | None:

@@ -1,20 +1,17 @@
-"""The charts of the HTML report, as Vega-Lite specifications written with Altair. What is drawn; how it becomes SVG is in
-`drawing.py`. Each function takes a summary and a width in pixels and returns a chart, or None where there is nothing to draw."""
+"""What the charts of all experiments share, and the chart of every trial. Charts are Vega-Lite specifications written with Altair; how
+they become SVG is in `drawing.py`. A chart is made for a width in pixels, and is None where there is nothing to draw."""
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
 
-from howfar.analysis.budget import PARTS
-from howfar.analysis.summary import CellSummary, Summary
-from howfar.analysis.workload_line import ONE
+from howfar.analysis.summary import Summary
 from howfar.report import palette
-from howfar.report.figures import baseline_name, shown_cells
-from howfar.store.records import ArmRole
 
 Drawable = Any
 """An Altair chart, layered or not; Altair's own types do not say which."""
@@ -22,15 +19,8 @@ Drawable = Any
 ROW = 44
 """Height of one arm's row, pixels."""
 
-FARTHEST = 20
-"""Intervals are drawn as far as 20 times and a twentieth; beyond, an arrowhead says that they go on."""
-
 PHONE = 420
 """Narrower drawings than this leave out what would not be readable."""
-
-
-def _names(cells: Sequence[CellSummary]) -> list[str]:
-    return [cell.arm for cell in cells]
 
 
 def pick(cycle: Sequence[Any], count: int) -> list[Any]:
@@ -41,154 +31,9 @@ def values(rows: list[dict[str, Any]]) -> alt.Data:
     return alt.Data(values=rows)  # type: ignore[no-untyped-call]
 
 
-def _arm_axis(names: list[str]) -> alt.Y:
+def arm_axis(names: list[str]) -> alt.Y:
     return alt.Y(
         "arm:N", sort=names, title=None, axis=alt.Axis(labelLimit=130, ticks=False, domain=False, labelPadding=8)
-    )
-
-
-def _ratio_ticks(low: float, high: float) -> list[float]:
-    """Few round ratios inside the domain, always with 1."""
-    steps = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50)
-    fine = (0.8, 0.85, 0.9, 0.95, 0.98, 1.02, 1.05, 1.1, 1.2) if high / low < 1.6 else ()
-    return [tick for tick in sorted((*steps, *fine)) if low <= tick <= high]
-
-
-def ratio_domain(cells: Sequence[CellSummary], floor: float) -> tuple[float, float]:
-    """What the ratio axis shows: every block and published ratio, and every interval and the A/A band as far as 1/20 to 20.
-    A wider interval tells no more, and would press everything else together."""
-    points = [ratio for cell in cells for ratio in cell.block_ratios] + [1.0]
-    points += [cell.published.ratio for cell in cells if cell.published]
-    points += [cell.ratio.value for cell in cells if cell.ratio]
-    limits = [1 + floor, 1 / (1 + floor)]
-    for cell in cells:
-        if cell.ratio and cell.ratio.low is not None and cell.ratio.high is not None:
-            limits += [cell.ratio.low, cell.ratio.high]
-    seen = [min(max(limit, 1 / FARTHEST), FARTHEST) for limit in limits]
-    return min(points + seen) / 1.08, max(points + seen) * 1.08
-
-
-def bars(cells: Sequence[CellSummary], low: float, high: float) -> list[dict[str, Any]]:
-    """Each arm's point and interval, cut at the edges of the axis; `cut` names where."""
-    found = []
-    for cell in cells:
-        if cell.ratio is None:
-            continue
-        first, last = cell.ratio.low or cell.ratio.value, cell.ratio.high or cell.ratio.value
-        found.append(
-            {
-                "arm": cell.arm,
-                "ratio": cell.ratio.value,
-                "low": max(first, low),
-                "high": min(last, high),
-                "cut_low": first < low,
-                "cut_high": last > high,
-            }
-        )
-    return found
-
-
-def _arrowheads(points: list[dict[str, Any]], x: alt.X, y: alt.Y) -> list[Any]:
-    """At the edge of the axis, where an interval goes on beyond it."""
-    layers = []
-    for side, shape in (("low", "triangle-left"), ("high", "triangle-right")):
-        cut = [{"arm": point["arm"], "ratio": point[side]} for point in points if point[f"cut_{side}"]]
-        if cut:
-            mark = alt.Chart(values(cut)).mark_point(
-                shape=shape, color=palette.SERIES[0], filled=True, size=90, opacity=1
-            )
-            layers.append(mark.encode(x=x, y=y))
-    return layers
-
-
-def ratios(summary: Summary, width: int) -> Drawable | None:
-    """Interval plot: block dots, interval, point; grey band of the A/A arm; diamond for the published ratio."""
-    cells = [cell for cell in summary.cells if cell.role is not ArmRole.BASELINE and cell.ratio is not None]
-    if not cells:
-        return None
-    names = _names(cells)
-    floor = summary.noise_floor or 0.0
-    low, high = ratio_domain(cells, floor)
-    x_axis = alt.Axis(values=_ratio_ticks(low, high), format=".3~r", grid=True)
-    title = f"{summary.asked} per second, of {baseline_name(summary)}'s (log scale)"
-    x = alt.X("ratio:Q", scale=alt.Scale(type="log", domain=[low, high], nice=False), axis=x_axis, title=title)
-    y = _arm_axis(names)
-    dots = [{"arm": cell.arm, "ratio": r, "lane": _lane(i)} for cell in cells for i, r in enumerate(cell.block_ratios)]
-    points = bars(cells, low, high)
-    theirs = [{"arm": cell.arm, "ratio": cell.published.ratio} for cell in cells if cell.published]
-    layers: list[Any] = [
-        alt.Chart(values([{"ratio": max(1 / (1 + floor), low), "to": min(1 + floor, high)}]))
-        .mark_rect(color=palette.BAND)
-        .encode(x=x, x2="to:Q"),
-        alt.Chart(values([{"ratio": 1.0}])).mark_rule(color=palette.MUTED, strokeDash=[4, 3]).encode(x=x),
-        alt.Chart(values(dots))
-        .mark_point(color=palette.MUTED, opacity=0.55, size=22, strokeWidth=1.2)
-        .encode(x=x, y=y, yOffset=alt.YOffset("lane:Q", scale=alt.Scale(domain=[-1.6, 1.6]))),
-        alt.Chart(values(points))
-        .mark_rule(color=palette.SERIES[0], strokeWidth=4)
-        .encode(x=alt.X("low:Q"), x2="high:Q", y=y),
-        *_arrowheads(points, x, y),
-        alt.Chart(values(points))
-        .mark_point(color=palette.SERIES[0], filled=True, size=50 if width < PHONE else 110, opacity=1)
-        .encode(x=x, y=y),
-    ]
-    if theirs:
-        diamond = alt.Chart(values(theirs)).mark_point(
-            shape="diamond", color=palette.SERIES[1], size=60 if width < PHONE else 120, strokeWidth=2
-        )
-        layers.append(diamond.encode(x=x, y=y))
-    return alt.layer(*layers).properties(width=width, height=ROW * len(cells))
-
-
-def _lane(index: int) -> float:
-    """Dots of one arm are spread over five lanes by their place, so that equal ones are seen as two."""
-    return (index % 5 - 2) / 2
-
-
-def latency(summary: Summary, width: int) -> Drawable | None:
-    """Percentile plot: one line an arm, x is 1/(1-p) on a log axis, so that 99 % and 99.9 % have room."""
-    cells = shown_cells(summary)
-    names = _names(cells)
-    rows: list[dict[str, Any]] = [
-        {"arm": cell.arm, "tail": 1 / (1 - point.quantile), "ms": point.ms}
-        for cell in cells
-        for point in cell.latency_curve
-        if point.ms > 0 and point.quantile < 1
-    ]
-    if not rows:
-        return None
-    lowest, highest = min(row["ms"] for row in rows) / 1.15, max(row["ms"] for row in rows) * 1.15
-    last = max(row["tail"] for row in rows)
-    ticks = [tail for tail in (1, 2, 10, 100, 1000, 10_000, 100_000) if tail <= last]
-    label = "datum.value <= 1 ? 'min' : format(100 * (1 - 1 / datum.value), '~r') + ' %'"
-    scale = alt.Scale(type="log", domain=[1, last], nice=False)
-    count = len(cells)
-    colour = alt.Color(
-        "arm:N", sort=names, scale=alt.Scale(domain=names, range=pick(palette.SERIES, count)), legend=_legend(width)
-    )
-    dash = alt.StrokeDash(
-        "arm:N", sort=names, scale=alt.Scale(domain=names, range=pick(palette.DASHES, count)), legend=_legend(width)
-    )
-    return (
-        alt.Chart(values(rows))
-        .mark_line(strokeWidth=2.2)
-        .encode(
-            x=alt.X(
-                "tail:Q",
-                scale=scale,
-                axis=alt.Axis(values=ticks, labelExpr=label),
-                title="this share of transactions was faster",
-            ),
-            y=alt.Y(
-                "ms:Q",
-                scale=alt.Scale(type="log", domain=[lowest, highest], nice=False),
-                axis=alt.Axis(values=log_ticks(lowest, highest), format=".3~r"),
-                title="ms a transaction",
-            ),
-            color=colour,
-            strokeDash=dash,
-        )
-        .properties(width=width, height=260)
     )
 
 
@@ -200,111 +45,71 @@ def log_ticks(low: float, high: float) -> list[float]:
     return [tick for tick in ticks if low <= tick <= high]
 
 
-def _legend(width: int) -> alt.Legend:
+def legend_of(width: int) -> alt.Legend:
     return alt.Legend(orient="top", title=None, columns=2 if width < PHONE else 4, labelLimit=150, symbolStrokeWidth=2)
 
 
-def time_split(summary: Summary, width: int) -> Drawable | None:
-    """Where a transaction's mean time goes: one stacked bar an arm, the baseline first."""
-    cells = shown_cells(summary)
-    rows = [
-        {"arm": cell.arm, "part": part, "order": PARTS.index(part), "ms": us / 1000}
-        for cell in cells
-        for part, us in cell.time_split_us.items()
-        if us > 0
-    ]
-    return (
-        _stack(rows, _names(cells), list(PARTS), list(palette.PARTS), "ms", "ms a transaction (mean)", width)
-        if rows
-        else None
-    )
+MOST_TRIALS = 200
+"""More than these are drawn and listed by blocks: a page is to stay small, and the run file has them all."""
 
 
-def cpu(summary: Summary, width: int) -> Drawable | None:
-    """CPU microseconds a query by who spent them."""
-    rows = []
-    for cell in shown_cells(summary):
-        found = cell.cpu_us_per_query
-        for order, (role, part) in enumerate(
-            (("client", found.client), ("server", found.server), ("forwarder", found.forwarder))
-        ):
-            if part is not None:
-                rows.append({"arm": cell.arm, "part": f"{role} CPU", "order": order, "us": part.value})
-    names = _names(shown_cells(summary))
-    return (
-        _stack(rows, names, list(PARTS[:3]), list(palette.PARTS[:3]), "us", f"CPU µs a {ONE[summary.asked]}", width)
-        if rows
-        else None
-    )
+def against_median(summary: Summary) -> list[dict[str, Any]]:
+    """Every good trial: its number, its block, and its queries a second over the median of its cell."""
+    seen: dict[str, list[float]] = {}
+    for trial in summary.trials:
+        if trial.qps:
+            seen.setdefault(trial.arm, []).append(trial.qps)
+    medians = {arm: statistics.median(found) for arm, found in seen.items()}
+    return [{"trial": t.number, "block": t.block, "ratio": t.qps / medians[t.arm]} for t in summary.trials if t.qps]
 
 
-def _stack(
-    rows: list[dict[str, Any]],
-    names: list[str],
-    parts: list[str],
-    colours: list[str],
-    field: str,
-    title: str,
-    width: int,
-) -> Drawable:
-    present = [part for part in parts if any(row["part"] == part for row in rows)]
-    scale = alt.Scale(domain=present, range=[colours[parts.index(part)] for part in present])
-    legend = alt.Legend(
-        orient="top", title=None, columns=2 if width < PHONE else 6, labelLimit=150, symbolType="square"
-    )
-    return (
-        alt.Chart(values(rows))
-        .mark_bar(size=22)
-        .encode(
-            x=alt.X(f"{field}:Q", title=title, axis=alt.Axis(tickCount=6, format=".3~r")),
-            y=_arm_axis(names),
-            color=alt.Color("part:N", sort=present, scale=scale, legend=legend),
-            order=alt.Order("order:Q"),
-        )
-        .properties(width=width, height=ROW * len(names) * 0.85)
-    )
+def block_ranges(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of each block the median and the middle 80 % of `against_median`."""
+    blocks: dict[int, list[float]] = {}
+    for row in rows:
+        blocks.setdefault(row["block"], []).append(row["ratio"])
+    found = []
+    for block, ratios in blocks.items():
+        cuts = statistics.quantiles(ratios, n=10, method="inclusive") if len(ratios) > 1 else ratios * 9
+        found.append({"block": block, "ratio": statistics.median(ratios), "low": cuts[0], "high": cuts[-1]})
+    return found
 
 
-def throughput(summary: Summary, width: int) -> Drawable | None:
-    """Every good trial in the order in which they ran: was the machine quiet, did something drift?"""
-    names = _names(summary.cells)
-    rows: list[dict[str, Any]] = [
-        {"arm": t.arm, "trial": t.number, "block": t.block, "qps": t.qps} for t in summary.trials if t.qps
-    ]
+def drift(summary: Summary, width: int) -> Drawable | None:
+    """Every good trial against the median of its cell, in the order in which they ran; of many trials, what each block says."""
+    rows = against_median(summary)
     if not rows:
         return None
-    starts: dict[int, int] = {}
-    for trial in summary.trials:
-        starts.setdefault(trial.block, trial.number)
-    count = len(names)
-    legend = alt.Legend(orient="top", title=None, columns=2 if width < PHONE else 5, labelLimit=150)
+    many = len(rows) > MOST_TRIALS
+    title = "block" if many else "trial, in the order in which they ran; lines part the blocks"
+    last = max(row["block"] for row in rows) if many else len(summary.trials) - 1
     x = alt.X(
-        "trial:Q",
-        title="trial, in the order in which they ran; lines part the blocks",
-        scale=alt.Scale(domain=[-0.5, len(summary.trials) - 0.5], nice=False),
+        f"{'block' if many else 'trial'}:Q",
+        title=title,
+        scale=alt.Scale(domain=[-0.5, last + 0.5], nice=False),
         axis=alt.Axis(grid=False, format="d", tickMinStep=1),
     )
-    lowest, highest = min(float(r["qps"]) for r in rows), max(float(r["qps"]) for r in rows)
-    domain = [10 ** (math.log10(lowest) - 0.08), 10 ** (math.log10(highest) + 0.08)]
-    y = alt.Y(
-        "qps:Q",
-        scale=alt.Scale(type="log", domain=domain),
-        axis=alt.Axis(tickCount=5, format="~s"),
-        title=f"{summary.asked} per second",
-    )
-    scale = alt.Scale(domain=names, range=pick(palette.SERIES, count))
-    shapes = alt.Scale(domain=names, range=pick(palette.SHAPES, count))
-    points = (
-        alt.Chart(values(rows))
-        .mark_point(filled=True, size=42, opacity=0.9)
-        .encode(
-            x=x,
-            y=y,
-            color=alt.Color("arm:N", sort=names, scale=scale, legend=legend),
-            shape=alt.Shape("arm:N", sort=names, scale=shapes, legend=legend),
+
+    def height_of(field: str) -> alt.Y:
+        scale = alt.Scale(type="log", nice=False, padding=8)
+        return alt.Y(f"{field}:Q", scale=scale, axis=alt.Axis(tickCount=5, format=".2~f"), title="of its cell's median")
+
+    y = height_of("ratio")
+    layers: list[Any] = [
+        alt.Chart(values([{"ratio": 1.0}])).mark_rule(color=palette.MUTED, strokeDash=[4, 3]).encode(y=y)
+    ]
+    if many:
+        data = alt.Chart(values(block_ranges(rows)))
+        layers.append(
+            data.mark_rule(color=palette.SERIES[0], strokeWidth=2).encode(x=x, y=height_of("low"), y2="high:Q")
         )
-    )
-    blocks = values([{"trial": number - 0.5} for number in starts.values()])
-    return alt.layer(alt.Chart(blocks).mark_rule(color=palette.GRID).encode(x=x), points).properties(
-        width=width, height=240
-    )
+        layers.append(data.mark_point(filled=True, size=60, opacity=1, color=palette.SERIES[0]).encode(x=x, y=y))
+    else:
+        starts: dict[int, int] = {}
+        for trial in summary.trials:
+            starts.setdefault(trial.block, trial.number)
+        blocks = alt.Chart(values([{"trial": number - 0.5} for number in starts.values()]))
+        layers.append(blocks.mark_rule(color=palette.GRID).encode(x=x))
+        points = alt.Chart(values(rows)).mark_point(filled=True, size=30, opacity=0.8, color=palette.SERIES[0])
+        layers.append(points.encode(x=x, y=y))
+    return alt.layer(*layers).properties(width=width, height=180)

@@ -168,15 +168,17 @@ def numbered(blocks: Sequence[Block]) -> Iterator[tuple[int, Block]]:
 
 
 def without_empty(blocks: Sequence[Block], shows: Callable[[Block], bool]) -> list[Block]:
-    """The blocks that a renderer shows, without headings and details that nothing is left of."""
+    """The blocks that a renderer shows, without headings and details that nothing is left of. A heading reaches as far as the next
+    heading or details."""
     kept: list[Block] = []
     for block in blocks:
-        if isinstance(block, Details) and shows(block):
-            inner = without_empty(block.blocks, shows)
-            if inner:
-                kept.append(Details(block.title, tuple(inner), block.open))
-        elif isinstance(block, Heading) or (shows(block) and not isinstance(block, Details)):
-            if isinstance(block, Heading) and kept and isinstance(kept[-1], Heading):
-                kept.pop()
-            kept.append(block)
+        if isinstance(block, Details):
+            inner = tuple(without_empty(block.blocks, shows))
+            found: Block | None = Details(block.title, inner, block.open) if inner and shows(block) else None
+        else:
+            found = block if isinstance(block, Heading) or shows(block) else None
+        if isinstance(block, Details | Heading) and kept and isinstance(kept[-1], Heading):
+            kept.pop()
+        if found is not None:
+            kept.append(found)
     return kept[:-1] if kept and isinstance(kept[-1], Heading) else kept

@@ -10,7 +10,7 @@ from howfar.analysis.summary import Bound, CellSummary, Summary
 from howfar.analysis.verdict import BOUND_SIGN
 from howfar.analysis.workload_line import ONE
 from howfar.stats.estimate import Estimate
-from howfar.stats.intervals import Resolution, half_width, half_width_text, interval_text, share_text
+from howfar.stats.intervals import Resolution, excludes_one, half_width, half_width_text, interval_text, share_text
 from howfar.store.records import ArmRole
 
 UNKNOWN = "-"
@@ -296,3 +296,32 @@ def trial_rows(summary: Summary) -> list[list[str]]:
         ]
         for trial in summary.trials
     ]
+
+
+def tps(cell: CellSummary) -> Estimate:
+    """Transactions a second with their interval, from queries a second."""
+    per = cell.queries_per_txn or 1.0
+    low, high = cell.qps.low, cell.qps.high
+    return Estimate(
+        value=cell.qps.value / per,
+        low=None if low is None else low / per,
+        high=None if high is None else high / per,
+    )
+
+
+def cpu_reading(resolution: Resolution) -> str:
+    """What the CPU ratio says."""
+    return {Resolution.SLOWER: "more", Resolution.FASTER: "less", Resolution.BASELINE: "reference"}.get(
+        resolution, "not resolved"
+    )
+
+
+def unresolved(cell: CellSummary) -> str:
+    """What a ratio that is not resolved may still be, without a guess at how much. Empty for any other."""
+    if cell.resolution is not Resolution.NOT_RESOLVED or cell.ratio is None:
+        return ""
+    if cell.ratio.low is None or cell.ratio.high is None:
+        return "not resolved, too few blocks for an interval"
+    low, high = limits(cell.ratio).strip("[]").split(", ")
+    small = "; smaller than the noise floor" if excludes_one(cell.ratio) else ""
+    return f"not resolved, anything from {low} to {high}{small}"

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from howfar.analysis.summary import CellSummary, Summary
 from howfar.plan.factors import ORDINARY, tls_label
-from howfar.stats.estimate import Estimate
 from howfar.store.records import ArmRole, FactorValue
 from howfar.units import format_duration_ns, format_rate_bps
 
@@ -162,14 +161,3 @@ def _order(cells: list[CellSummary], factors: list[str], levels: tuple[FactorVal
         numeric = all(isinstance(other, int | float | None) for other in known)
         found.append(float(value or 0) if numeric and not isinstance(value, str) else float(known.index(value)))
     return found
-
-
-def tps(cell: CellSummary) -> Estimate:
-    """Transactions a second with their interval, from queries a second."""
-    per = cell.queries_per_txn or 1.0
-    low, high = cell.qps.low, cell.qps.high
-    return Estimate(
-        value=cell.qps.value / per,
-        low=None if low is None else low / per,
-        high=None if high is None else high / per,
-    )

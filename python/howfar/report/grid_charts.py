@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from typing import Any
 
 import altair as alt
@@ -10,13 +9,11 @@ import altair as alt
 from howfar.analysis.summary import CellSummary, NetworkSeries, Summary
 from howfar.report import limit_words, palette
 from howfar.report.charts import PHONE, Drawable, pick, values
-from howfar.report.grid import grid, tps
+from howfar.report.figures import tps
+from howfar.report.grid import grid
 
 MOST_BARS = 30
 """More bars than this are no picture: rows of the grid are left out evenly, the first and the last stay."""
-
-MOST_TRIALS = 200
-"""More than these are drawn and listed by blocks: a page is to stay small, and the run file has them all."""
 
 MOST_NETWORKS = 4
 NAMED_SHARE = 0.2
@@ -213,65 +210,3 @@ def _queue(series: NetworkSeries, x: alt.X) -> Any:
     data = alt.Chart(values(rows))
     y = alt.Y("kb:Q", axis=alt.Axis(tickCount=2), title="queue kB")
     return alt.layer(data.mark_area(color=palette.SERIES[0], opacity=0.35).encode(x=x, y=y))
-
-
-def against_median(summary: Summary) -> list[dict[str, Any]]:
-    """Every good trial: its number, its block, and its queries a second over the median of its cell."""
-    seen: dict[str, list[float]] = {}
-    for trial in summary.trials:
-        if trial.qps:
-            seen.setdefault(trial.arm, []).append(trial.qps)
-    medians = {arm: statistics.median(found) for arm, found in seen.items()}
-    return [{"trial": t.number, "block": t.block, "ratio": t.qps / medians[t.arm]} for t in summary.trials if t.qps]
-
-
-def block_ranges(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of each block the median and the middle 80 % of `against_median`."""
-    blocks: dict[int, list[float]] = {}
-    for row in rows:
-        blocks.setdefault(row["block"], []).append(row["ratio"])
-    found = []
-    for block, ratios in blocks.items():
-        cuts = statistics.quantiles(ratios, n=10, method="inclusive") if len(ratios) > 1 else ratios * 9
-        found.append({"block": block, "ratio": statistics.median(ratios), "low": cuts[0], "high": cuts[-1]})
-    return found
-
-
-def drift(summary: Summary, width: int) -> Drawable | None:
-    """Every good trial against the median of its cell, in the order in which they ran; of many trials, what each block says."""
-    rows = against_median(summary)
-    if not rows:
-        return None
-    many = len(rows) > MOST_TRIALS
-    title = "block" if many else "trial, in the order in which they ran; lines part the blocks"
-    last = max(row["block"] for row in rows) if many else len(summary.trials) - 1
-    x = alt.X(
-        f"{'block' if many else 'trial'}:Q",
-        title=title,
-        scale=alt.Scale(domain=[-0.5, last + 0.5], nice=False),
-        axis=alt.Axis(grid=False, format="d", tickMinStep=1),
-    )
-
-    def height_of(field: str) -> alt.Y:
-        scale = alt.Scale(type="log", nice=False, padding=8)
-        return alt.Y(f"{field}:Q", scale=scale, axis=alt.Axis(tickCount=5, format=".2~f"), title="of its cell's median")
-
-    y = height_of("ratio")
-    layers: list[Any] = [
-        alt.Chart(values([{"ratio": 1.0}])).mark_rule(color=palette.MUTED, strokeDash=[4, 3]).encode(y=y)
-    ]
-    if many:
-        data = alt.Chart(values(block_ranges(rows)))
-        layers.append(
-            data.mark_rule(color=palette.SERIES[0], strokeWidth=2).encode(x=x, y=height_of("low"), y2="high:Q")
-        )
-        layers.append(data.mark_point(filled=True, size=60, opacity=1, color=palette.SERIES[0]).encode(x=x, y=y))
-    else:
-        starts: dict[int, int] = {}
-        for trial in summary.trials:
-            starts.setdefault(trial.block, trial.number)
-        blocks = alt.Chart(values([{"trial": number - 0.5} for number in starts.values()]))
-        layers.append(blocks.mark_rule(color=palette.GRID).encode(x=x))
-        points = alt.Chart(values(rows)).mark_point(filled=True, size=30, opacity=0.8, color=palette.SERIES[0])
-        layers.append(points.encode(x=x, y=y))
-    return alt.layer(*layers).properties(width=width, height=180)

@@ -6,7 +6,7 @@ import statistics
 
 from howfar.analysis.findings import Prediction
 from howfar.analysis.summary import CellSummary, Summary
-from howfar.report import economics_chart, figures, grid_charts, scaling_chart, tables
+from howfar.report import charts, economics_chart, figures, grid_charts, scaling_chart, tables
 from howfar.report.drawing import draw
 from howfar.report.fragments import figure, table
 from howfar.report.limit_words import name as limit_name
@@ -191,12 +191,12 @@ def published(summary: Summary) -> str:
 
 def drift(summary: Summary) -> str:
     drawing = draw(
-        grid_charts.drift, summary, "Every trial over the median of its cell, in the order in which they ran", "drift"
+        charts.drift, summary, "Every trial over the median of its cell, in the order in which they ran", "drift"
     )
     if not drawing:
         return ""
     caption = "A trend or a jump within blocks would be seen here; what all cells of a block share cancels in ratios."
-    if len(grid_charts.against_median(summary)) > grid_charts.MOST_TRIALS:
+    if len(charts.against_median(summary)) > charts.MOST_TRIALS:
         caption = "Dot and line: median and middle 80 % of a block's trials. " + caption
         return "<h2>Was it quiet?</h2>" + figure(drawing, caption, _blocks(summary))
     data = table(["trial", "block", "cell", *figures.trial_head(summary)], figures.trial_rows(summary))
@@ -206,7 +206,7 @@ def drift(summary: Summary) -> str:
 def _blocks(summary: Summary) -> str:
     """Where there are too many trials to list each."""
     rows = []
-    for found in grid_charts.block_ranges(grid_charts.against_median(summary)):
+    for found in charts.block_ranges(charts.against_median(summary)):
         trials = [trial for trial in summary.trials if trial.block == found["block"]]
         others = [trial.others_cpus for trial in trials if trial.others_cpus is not None]
         rows.append(

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from howfar.analysis.summary import CellSummary, Summary
 from howfar.report import figures, grid_gallery, limit_words, sections, tables, what_if_section
+from howfar.report.figures import tps
 from howfar.report.fragments import details, facts, sentence, table, text
-from howfar.report.grid import Grid, grid, tps
+from howfar.report.grid import Grid, grid
 from howfar.report.setup import head_line
 
 LONG = 180

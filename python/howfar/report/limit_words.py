@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from howfar.analysis.findings import Limit, Resource
 from howfar.analysis.summary import CellSummary, Summary
-from howfar.report.grid import Grid, grid, tps
+from howfar.report.figures import tps
+from howfar.report.grid import Grid, grid
 
 WEAK = "low"
 """The confidence whose letters are small."""

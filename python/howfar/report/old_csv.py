@@ -10,7 +10,7 @@ from howfar.analysis.summary import CellSummary, Summary
 from howfar.experiments.page.report import spreadsheet as page_spreadsheet
 from howfar.experiments.replication.report import spreadsheet
 from howfar.plan.factors import breaks
-from howfar.report.grid import tps
+from howfar.report.figures import tps
 from howfar.stats.estimate import Estimate
 
 

@@ -8,9 +8,8 @@ from importlib.resources import files
 from howfar.analysis.summary import Summary
 from howfar.experiments.page.report import page as webpage_page
 from howfar.experiments.replication.report import page as replication_page
-from howfar.report import figures, gallery, grid_page, palette, sections, what_if_section
+from howfar.report import figures, grid_page, palette, what_if_section
 from howfar.report.fragments import text
-from howfar.report.grid import is_grid
 
 
 def render(summary: Summary) -> str:
@@ -30,28 +29,7 @@ def _body(summary: Summary) -> str:
         return replication_page.body(summary)
     if summary.pages:
         return webpage_page.body(summary)
-    return grid_page.body(summary) if is_grid(summary) else _paths(summary)
-
-
-def _paths(summary: Summary) -> str:
-    """A handful of arms: a card and a row for each."""
-    return "".join(
-        (
-            sections.answer(summary),
-            sections.warnings(summary),
-            sections.advice(summary),
-            sections.main_table(summary),
-            grid_page.confirmations(summary),
-            gallery.ratio_plot(summary),
-            gallery.time_plot(summary),
-            gallery.latency_plot(summary),
-            gallery.cpu_plot(summary),
-            gallery.throughput_plot(summary),
-            sections.method(summary),
-            sections.receipts(summary),
-            sections.footer(summary),
-        )
-    )
+    return grid_page.body(summary)
 
 
 def _policy(summary: Summary) -> str:

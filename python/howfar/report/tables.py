@@ -18,7 +18,8 @@ from howfar.analysis.findings import (
 from howfar.analysis.summary import CellSummary, Summary
 from howfar.bottleneck.confirmation import is_refuted
 from howfar.report import figures, limit_words
-from howfar.report.grid import Grid, grid, tps
+from howfar.report.figures import tps
+from howfar.report.grid import Grid, grid
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import half_width_text
 from howfar.units import format_rate_bps

@@ -122,7 +122,8 @@ class _Screen:
 
     def _advice(self, advice: Advice, number: int) -> list[str]:
         lines = self._wrap(advice.action, first=f"{number}. ", rest="   ")
-        lines += self._dimmed(self._wrap(advice.because, first="   ", rest="   "))
+        because = advice.because if self.details else _first_sentence(advice.because)
+        lines += self._dimmed(self._wrap(because, first="   ", rest="   "))
         return lines + [f"     {self._text(line)}" for line in advice.lines]
 
     def _facts(self, values: Mapping[str, Any], depth: int = 0) -> list[str]:
@@ -148,6 +149,10 @@ class _Screen:
 
     def _dimmed(self, lines: list[str]) -> list[str]:
         return self._paint(lines, _DIM)
+
+
+def _first_sentence(text: str) -> str:
+    return text.partition(". ")[0].rstrip(".") + "." if text else ""
 
 
 def _in_ascii(table: Table) -> Table:

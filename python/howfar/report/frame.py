@@ -1,0 +1,432 @@
+"""What the documents of all experiments share: the order of the blocks, the table of cells and its records, how it was measured,
+receipts. An experiment gives `frame` its own blocks. Start there."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from howfar.analysis.findings import Confirmation
+from howfar.analysis.summary import CellSummary, Summary, Warning
+from howfar.analysis.workload_line import ONE
+from howfar.bottleneck.confirmation import is_refuted
+from howfar.plan.factors import breaks
+from howfar.report import charts, figures, limit_words
+from howfar.report.document import (
+    Advice,
+    Answer,
+    Block,
+    Bullets,
+    Card,
+    Cell,
+    Chart,
+    Code,
+    Column,
+    Details,
+    Document,
+    Facts,
+    Heading,
+    Table,
+    Text,
+    Warnings,
+    plain,
+    single,
+)
+from howfar.report.figures import UNKNOWN, baseline_name, number, point, shown_cells
+from howfar.report.setup import head_line
+from howfar.report.warnings import warning_lines
+from howfar.stats.estimate import Estimate
+from howfar.store.records import ArmRole
+
+MOST_ADVICE = 3
+"""Pieces of advice on the first screen."""
+
+COUNTERS = "counters"
+"""Of a receipt: they differ in every cell and prove nothing that its other parts do not; the JSON has them all."""
+
+Record = Mapping[str, object]
+
+
+def frame(
+    summary: Summary,
+    first: Sequence[Block],
+    *,
+    cards: tuple[Card, ...] = (),
+    below: Sequence[Block] = (),
+    records: Sequence[Record] | None = None,
+) -> Document:
+    """The answer, `first` (the main table), warnings and advice make the first screen; `below` are charts and details of the
+    experiment; how it was measured and receipts end every report. `records`: those of the cells unless given."""
+    shown, rest = _advice(summary)
+    blocks: list[Block] = [
+        Answer(summary.verdict, cards),
+        *first,
+        Text(f"{figures.session_line(summary)}.", quiet=True),
+        Warnings(tuple(warning_lines(summary))),
+        *shown,
+        *below,
+        *rest,
+        method(summary),
+        *receipts(summary),
+        Details(
+            "Repeat it",
+            (
+                Code((summary.command,)),
+                Text(
+                    f"howfar {summary.howfar}, run {summary.run}, begun {summary.created}. Every figure is computed from the run "
+                    "file; `howfar report` computes them again."
+                ),
+            ),
+        ),
+    ]
+    title = f"howfar: {summary.plan}{' (quick)' if summary.quick else ''}"
+    return Document(
+        title,
+        tuple(block for block in blocks if not isinstance(block, Warnings) or block.lines),
+        tuple(cell_records(summary) if records is None else records),
+    )
+
+
+def _advice(summary: Summary) -> tuple[list[Block], list[Block]]:
+    """For the first screen, and the rest."""
+    every = [Advice(each.action, each.because, tuple(each.lines)) for each in summary.advice]
+    shown: list[Block] = [Heading("What to do"), *every[:MOST_ADVICE]] if every else []
+    return shown, [Details("More advice", tuple(every[MOST_ADVICE:]))] if every[MOST_ADVICE:] else []
+
+
+# ---------------------------------------------------------------- the table of cells
+
+
+@dataclass(frozen=True)
+class Field:
+    """One column of the table of cells, and the same figures in a spreadsheet; defined here and nowhere else. None: not a column."""
+
+    column: Column | None
+    cell: Callable[[CellSummary], Cell]
+    record: Callable[[CellSummary], Record]
+
+
+def _limits(name: str, estimate: Estimate | None) -> dict[str, object]:
+    if estimate is None:
+        return {name: "", f"{name}_low": "", f"{name}_high": ""}
+    return {name: _plain(estimate.value), f"{name}_low": _plain(estimate.low), f"{name}_high": _plain(estimate.high)}
+
+
+def _plain(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}"
+
+
+def _fields(summary: Summary) -> list[Field]:
+    """In the order of the columns of a spreadsheet."""
+    base, one = baseline_name(summary), ONE[summary.asked]
+    forwarded = any(cell.cpu_us_per_query.forwarder for cell in shown_cells(summary))
+
+    def hidden(record: Callable[[CellSummary], Record]) -> Field:
+        return Field(None, lambda cell: Cell(""), record)
+
+    def latency(name: str, optional: bool = False) -> Field:
+        return Field(
+            Column(name, "ms/txn", optional=optional),
+            lambda cell: Cell(number(getattr(cell.latency_ms, name))),
+            lambda cell: {f"{name}_ms": _plain(getattr(cell.latency_ms, name))},
+        )
+
+    return [
+        Field(
+            Column(f"{summary.asked}/s", "95 % interval"),
+            lambda cell: Cell(number(cell.qps.value), figures.plus_minus(cell.qps)),
+            lambda cell: _limits("qps", cell.qps),
+        ),
+        Field(
+            Column(f"of {base}", "[95 % interval]"),
+            lambda cell: Cell(figures.ratio(cell.ratio), figures.reading(cell)),
+            lambda cell: {**_limits("ratio", cell.ratio), "resolution": cell.resolution.value},
+        ),
+        Field(
+            Column(f"CPU µs/{one}", "client+server" + ("+fwd" if forwarded else "")),
+            lambda cell: Cell(number(figures.cpu_total(cell)), figures.cpu_parts(cell)),
+            lambda cell: {
+                **_limits("client_cpu_us_per_query", cell.cpu_us_per_query.client),
+                **_limits("server_cpu_us_per_query", cell.cpu_us_per_query.server),
+                **_limits("forwarder_cpu_us_per_query", cell.cpu_us_per_query.forwarder),
+            },
+        ),
+        Field(
+            Column("CPU of", base),
+            lambda cell: Cell(figures.cpu_point(cell), figures.limits(cell.cpu_ratio)),
+            lambda cell: {**_limits("cpu_ratio", cell.cpu_ratio), "cpu_bound": cell.cpu_bound.value},
+        ),
+        latency("p50"),
+        latency("p95", optional=True),
+        latency("p99"),
+        latency("max", optional=True),
+        hidden(lambda cell: {**_limits("latency_ratio", cell.latency_ratio), **_limits("tps", figures.tps(cell))}),
+        Field(
+            Column("round trips", "/txn", optional=True),
+            lambda cell: Cell(f"{cell.turns_per_txn:.4g}"),
+            lambda cell: {
+                "turns_per_txn": _plain(cell.turns_per_txn),
+                "queries_per_txn": _plain(cell.queries_per_txn),
+            },
+        ),
+        Field(
+            Column("bytes/txn out", "in", optional=True),
+            lambda cell: Cell(figures.whole(cell.bytes_per_txn.to_server), figures.whole(cell.bytes_per_txn.to_client)),
+            lambda cell: {
+                "bytes_to_server_per_txn": _plain(cell.bytes_per_txn.to_server),
+                "bytes_to_client_per_txn": _plain(cell.bytes_per_txn.to_client),
+            },
+        ),
+        Field(
+            Column("published") if any(cell.published for cell in shown_cells(summary)) else None,
+            _published,
+            lambda cell: {
+                "published_ratio": _plain(cell.published.ratio if cell.published else None),
+                "published_qps": _plain(cell.published.qps if cell.published else None),
+            },
+        ),
+        hidden(
+            lambda cell: {
+                "cycle_us": _plain(cell.cycle.us if cell.cycle else None),
+                "cycle_rest_share": _plain(cell.cycle.rest_share if cell.cycle else None),
+                "limit": cell.limit.resource.value if cell.limit else "",
+                "limit_confidence": cell.limit.confidence if cell.limit else "",
+                "limit_says": cell.limit.says if cell.limit else "",
+                "warnings": "; ".join(warning.value for warning in cell.warnings),
+            }
+        ),
+    ]
+
+
+def _published(cell: CellSummary) -> Cell:
+    if cell.published is None:
+        return Cell(UNKNOWN)
+    ratio = "1" if cell.published.ratio == 1 else f"{cell.published.ratio:.2f}"
+    return Cell(ratio, f"{cell.published.qps:,.0f}/s")
+
+
+def cell_table(summary: Summary, title: str = "", main: bool = True) -> Table:
+    """A row for each cell."""
+    fields = [field for field in _fields(summary) if field.column]
+    columns = (Column("path", left=True), *(field.column for field in fields if field.column))
+    rows = tuple((Cell(cell.arm), *(field.cell(cell) for field in fields)) for cell in shown_cells(summary))
+    return Table(title, columns, rows, main=main)
+
+
+def cell_records(summary: Summary) -> list[dict[str, object]]:
+    """One a cell. Of a cell that broke something only which it is: rates and CPU would be over the outage too."""
+    factors = sorted({name for cell in summary.cells for name in cell.factors})
+    fields = _fields(summary)
+    found = []
+    for cell in summary.cells:
+        record: dict[str, object] = {
+            "arm": cell.arm,
+            "role": cell.role.value,
+            **{name: cell.factors.get(name, "") for name in factors},
+            "trials": cell.trials,
+            "void_trials": cell.void_trials,
+        }
+        if not breaks(cell.factors):
+            for field in fields:
+                record |= field.record(cell)
+        found.append(record)
+    return found
+
+
+# ---------------------------------------------------------------- how it was measured
+
+
+def method(summary: Summary) -> Details:
+    """What a reader needs to judge the figures, each line computed from this run."""
+    lines = [
+        f"{head_line(summary)}.",
+        _design(summary),
+        figures.noise_line(summary),
+        *_machine(summary),
+        _client(summary),
+        figures.cpu_note(summary),
+        _voids(summary),
+        *(f"Published elsewhere: {source}. Not our measurement." for source in figures.published_sources(summary)),
+    ]
+    return Details("How it was measured", (Bullets(tuple(line for line in lines if line)),))
+
+
+def _design(summary: Summary) -> str:
+    if figures.only_broke(summary) or not summary.complete_blocks:
+        return ""
+    settled = ", except cells that had settled on a plateau" if any(c.settled_after for c in summary.cells) else ""
+    return (
+        f"In each of {summary.complete_blocks} complete blocks every cell was measured once, in random order{settled}. A ratio "
+        "compares trials of the same block; its interval comes from the scatter between blocks."
+    )
+
+
+def _machine(summary: Summary) -> list[str]:
+    """How much of the machine others had, and whether that moved the figures."""
+    found = []
+    if summary.others_cpus is not None:
+        machine = f" of {summary.machine_cpus}" if summary.machine_cpus else ""
+        busy = " This machine counts as busy." if Warning.BUSY_MACHINE in summary.warnings else ""
+        cpus = figures.cpus(summary.others_cpus)
+        found.append(f"Other programs kept {cpus}{machine} CPUs busy in the median trial.{busy}")
+    else:
+        found.append("How many CPUs other programs used was not recorded.")
+    pressure = sorted(trial.cpu_pressure for trial in summary.trials if trial.cpu_pressure is not None)
+    if pressure:
+        share = figures.share(pressure[len(pressure) // 2])
+        found.append(f"In the median trial some task waited for a CPU {share} of the time, client and server included.")
+    spread, base, one = summary.baseline_spread, baseline_name(summary), ONE[summary.asked]
+    if spread is not None and spread.cpu_per_query is not None:
+        steadier = "steadier than" if spread.cpu_per_query < spread.qps else "no steadier than"
+        found.append(
+            f"CPU per {one} was {steadier} throughput: over the trials of {base} it varied by a factor of "
+            f"{spread.cpu_per_query:.2f}, {summary.asked} per second by a factor of {spread.qps:.2f}."
+        )
+    return found
+
+
+def _voids(summary: Summary) -> str:
+    """Only paths over the link can be void for a late packet; what is measured again is measured later."""
+    line = figures.void_line(summary)
+    late = any("link" in reason for reason in summary.void_reasons)
+    return (
+        f"{line} Trials over the link can be void for reasons that others cannot have, and are then repeated later."
+        if late
+        else line
+    )
+
+
+def _client(summary: Summary) -> str:
+    limited = [cell.arm for cell in summary.cells if Warning.CLIENT_LIMITED in cell.warnings]
+    if limited:
+        return f"On {', '.join(limited)} the load generator's busiest thread had no time left: it is what was measured there."
+    return ""
+
+
+# ---------------------------------------------------------------- limits that were tested
+
+
+def confirmations(summary: Summary) -> list[Block]:
+    """Something was changed that shows whether a limit is one: did throughput move as predicted?"""
+    rows = tuple(
+        plain(
+            found.arm,
+            limit_words.name(found.resource),
+            found.changed,
+            f"x {found.predicted:.2f}",
+            f"x {figures.ratio(found.measured)}",
+            confirmation_outcome(found),
+            str(found.blocks),
+        )
+        for found in summary.confirmations
+    )
+    head = single("cell", "limit", "changed", "predicted", "measured [95 %]", "outcome", "blocks")
+    notes = tuple(line for line in (figures.unconfirmed_line(summary),) if line)
+    if not rows:
+        return [Details("Limits that could not be tested", (Bullets(notes),))] if notes else []
+    return [Details("Limits that were tested", (Table("", head, rows, notes, stack=True),), open=True)]
+
+
+def confirmation_outcome(found: Confirmation) -> str:
+    """An interval that holds the middle between both expectations shows neither. Where something other than the resource itself was
+    changed, the expected outcome rules another limit out and shows no more."""
+    if found.confirmed:
+        return f"rules out {found.rules_out}" if found.rules_out else "confirmed"
+    return "NOT confirmed" if is_refuted(found) else "not shown either way"
+
+
+# ---------------------------------------------------------------- every trial
+
+
+def trials(summary: Summary) -> list[Block]:
+    """Every trial in the order in which they ran: was the machine quiet, did something drift?"""
+    seen = charts.against_median(summary)
+    if not seen:
+        return []
+    caption = "A trend or a jump within blocks would show here; what all cells of a block share cancels in the ratios."
+    if len(seen) > charts.MOST_TRIALS:
+        caption = f"Dot and line: median and middle 80 % of the trials of a block. {caption}"
+        data = _blocks(summary)
+    else:
+        head = ("trial", "block", "cell", *figures.trial_head(summary))
+        data = Table("", single(*head), tuple(plain(*row) for row in figures.trial_rows(summary)))
+    title = "Every trial over the median of its cell, in the order in which they ran"
+    return [Heading("Was the machine quiet?"), Chart("trials", title, caption, partial(charts.drift, summary), data)]
+
+
+def _blocks(summary: Summary) -> Table:
+    """Where there are too many trials to list each."""
+    rows = []
+    for found in charts.block_ranges(charts.against_median(summary)):
+        trials = [trial for trial in summary.trials if trial.block == found["block"]]
+        others = [trial.others_cpus for trial in trials if trial.others_cpus is not None]
+        rows.append(
+            plain(
+                str(found["block"]),
+                str(len(trials)),
+                str(sum(trial.qps is None for trial in trials)),
+                f"{found['ratio']:.3f}",
+                f"{found['low']:.3f} to {found['high']:.3f}",
+                figures.cpus(statistics.median(others) if others else None),
+            )
+        )
+    head = single("block", "trials", "void", "median, of the cell's", "middle 80 %", "CPUs used by others")
+    return Table("", head, tuple(rows))
+
+
+# ---------------------------------------------------------------- receipts
+
+
+def receipts(summary: Summary) -> list[Block]:
+    """The first in full; of the others, what differs from it."""
+    cells = [cell for cell in summary.cells if cell.receipt]
+    found: list[Block] = []
+    if cells:
+        first = cells[0]
+        about = Text(
+            "A receipt is what was found to be true of a path while it was measured, from its last good trial. A trial whose receipt "
+            f"differs from what was requested is void. That of {first.arm} is complete; of the others only what differs is shown."
+        )
+        others: Iterable[Block] = (
+            Details(cell.arm, (Facts(_difference(cell.receipt, first.receipt)),)) for cell in cells[1:]
+        )
+        inner = (about, Details(first.arm, (Facts(first.receipt),)), *others)
+        found.append(Details("Receipts", inner))
+    return [*found, Details("The machine and the versions", (Facts(summary.environment),))]
+
+
+def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """What `one` says otherwise than `other`; nested tables likewise. What only `other` has reads as absent."""
+    found: dict[str, Any] = {}
+    for key in {**one, **other}:
+        mine, theirs = one.get(key), other.get(key)
+        if mine == theirs or key == COUNTERS:
+            continue
+        if isinstance(mine, Mapping) and isinstance(theirs, Mapping):
+            found[key] = _difference(mine, theirs)
+        else:
+            found[key] = mine if key in one else "absent"
+    return found
+
+
+def ratio_cards(summary: Summary) -> tuple[Card, ...]:
+    """A card for each path that is compared with the baseline."""
+    base = baseline_name(summary)
+    return tuple(_card(cell, base, summary) for cell in summary.cells if cell.role is ArmRole.CONTENDER)
+
+
+def _card(cell: CellSummary, base: str, summary: Summary) -> Card:
+    if cell.ratio is None:
+        return Card(cell.arm, UNKNOWN, f"no common block with {base}")
+    lines = [figures.limits(cell.ratio)]
+    if cell.cpu_ratio:
+        lines.append(
+            f"{figures.cpu_ratio(cell)} times the CPU per {ONE[summary.asked]}: {figures.cpu_reading(cell.cpu_resolution)}"
+        )
+    if cell.published:
+        lines.append(f"published: {cell.published.ratio:.2f}")
+    meaning = f"of {base}'s {summary.asked} per second: {figures.unresolved(cell) or cell.resolution.value}"
+    return Card(cell.arm, point(cell.ratio), meaning, tuple(line for line in lines if line))
