@@ -354,7 +354,7 @@ def main() -> None:
             "did_second": did_second,
             "by_nobody": {ward.case.name: _seen(by_nobody, ward) for ward in wards},
             "unseen_by_nobody": by_nobody["unseen"],
-            "other_accounts": [server for server in first["servers"] if server["pid"] not in known],
+            "strangers": [server for server in first["servers"] if server["pid"] not in known],
             "lines": {ward.case.name: ward.proposed.all_lines for ward in wards},
         }
         print(json.dumps(answer))

@@ -329,11 +329,11 @@ def _servers(
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="howfar-null-")))
         servers: dict[tuple[Transport, Cpus], _Server] = {}
         for transport in transports:
-            for cpus, place in splits.items():
+            for cpus, split in splits.items():
                 path = str(folder / cpus)
                 listen = UnixTarget(path=path) if transport == "socket" else TcpListen(host=LOOPBACK)
-                job = NullJob(listen=listen, threads=len(place.server))
-                process = stack.enter_context(EngineProcess(job, _on(place.server)))
+                job = NullJob(listen=listen, threads=len(split.server))
+                process = stack.enter_context(EngineProcess(job, _on(split.server)))
                 ready = process.read()
                 if not isinstance(ready, NullReady):
                     raise EngineError(f"the null server reported {ready!r} before it was ready", "Please report this.")

@@ -215,12 +215,12 @@ def compare(request: Request, on_trial: Callable[[int, int], None] = lambda done
     measured: dict[tuple[int, Tool], list[Trial]] = defaultdict(list)
     todo = [(connections, tool) for connections in request.connections for tool in TOOLS]
     order = random.Random(0)
-    with _testbed(request, client, server) as place:
+    with _testbed(request, client, server) as testbed:
         for block in range(request.blocks):
             for number, (connections, tool) in enumerate(order.sample(todo, len(todo)), start=1):
                 on_trial(block * len(todo) + number, request.blocks * len(todo))
-                measured[connections, tool].append(_trial(tool, connections, request.seconds, place))
-        setting = _setting(request, client, server, peer, place.server)
+                measured[connections, tool].append(_trial(tool, connections, request.seconds, testbed))
+        setting = _setting(request, client, server, peer, testbed.server)
     rows = tuple(row(n, measured[n, "ours"], measured[n, "peer"]) for n in request.connections)
     return Comparison(setting=setting, rows=rows)
 
@@ -285,12 +285,12 @@ def _testbed(request: Request, client: Sequence[int], server: Sequence[int]) -> 
 # ---------------------------------------------------------------- one client, once
 
 
-def _trial(tool: Tool, connections: int, seconds: float, place: Testbed) -> Trial:
+def _trial(tool: Tool, connections: int, seconds: float, testbed: Testbed) -> Trial:
     start = _ours if tool == "ours" else _sysbench
-    counters = place.counters
+    counters = testbed.counters
     meter.wait_until(lambda: counters.connected() == 0, "the sessions of the previous client to end", PATIENCE_S)
     began = counters.executed()
-    with start(connections, place) as client:
+    with start(connections, testbed) as client:
 
         def under_way() -> bool:
             client.check()
@@ -308,11 +308,11 @@ def _trial(tool: Tool, connections: int, seconds: float, place: Testbed) -> Tria
 
 
 @contextmanager
-def _ours(connections: int, place: Testbed) -> Iterator[Client]:
+def _ours(connections: int, testbed: Testbed) -> Iterator[Client]:
     job = LoadJob(
-        target=UnixTarget(path=str(place.server.socket)),
+        target=UnixTarget(path=str(testbed.server.socket)),
         user=USER,
-        password=place.password,
+        password=testbed.password,
         database=DATABASE,
         workload=WORKLOAD,
         connections=connections,
@@ -321,10 +321,10 @@ def _ours(connections: int, place: Testbed) -> Iterator[Client]:
         measure_ns=_LONG_NS,
         interval_ns=_LONG_NS,
         client_work="touch",
-        driver=place.driver,
+        driver=testbed.driver,
         connect_timeout_ns=round(PATIENCE_S * 1e9),
     )
-    with EngineProcess(job, place.launcher) as engine:
+    with EngineProcess(job, testbed.launcher) as engine:
         ready = engine.read()
         if not isinstance(ready, Ready):
             raise EngineError(f"the engine reported {ready!r} before it was ready", "Please report this.")
@@ -342,12 +342,12 @@ def _ours(connections: int, place: Testbed) -> Iterator[Client]:
 
 
 @contextmanager
-def _sysbench(connections: int, place: Testbed) -> Iterator[Client]:
+def _sysbench(connections: int, testbed: Testbed) -> Iterator[Client]:
     command = [
         "sysbench",
-        f"--config-file={place.options}",
+        f"--config-file={testbed.options}",
         WORKLOAD.kind,
-        f"--mysql-socket={place.server.socket}",
+        f"--mysql-socket={testbed.server.socket}",
         f"--mysql-user={USER}",
         f"--mysql-db={DATABASE}",
         f"--tables={WORKLOAD.tables}",
@@ -357,7 +357,7 @@ def _sysbench(connections: int, place: Testbed) -> Iterator[Client]:
         "run",
     ]
     with tempfile.TemporaryFile("w+") as said:
-        process = place.launcher.popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT)
+        process = testbed.launcher.popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT)
 
         def check() -> None:
             if process.poll() is not None:

@@ -80,10 +80,10 @@ def kind_of(process: Process) -> Kind | None:
 
 def program_of(process: Process) -> str | None:
     """Which of PROGRAMS it runs; a private installation may start it through the loader."""
-    words = [process.name, *(word.rpartition("/")[2] for word in process.arguments[:1])]
+    names = [process.name, *(argument.rpartition("/")[2] for argument in process.arguments[:1])]
     if process.arguments and process.arguments[0].rpartition("/")[2].startswith("ld-linux"):
-        words += [word.rpartition("/")[2] for word in process.arguments[1:4]]
-    return next((name for word in words if (name := word.partition(" ")[0]) in PROGRAMS), None)
+        names += [argument.rpartition("/")[2] for argument in process.arguments[1:4]]
+    return next((name for part in names if (name := part.partition(" ")[0]) in PROGRAMS), None)
 
 
 def discover() -> Found:
@@ -152,7 +152,7 @@ def _with_shared(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
 
 
 def _may_be(kind: Kind, path: str, uid: int) -> bool:
-    if not any(word in path for word in _SOCKET_NAMES[kind]):
+    if not any(argument in path for argument in _SOCKET_NAMES[kind]):
         return False
     try:
         return Path(path).stat().st_uid == uid
@@ -406,10 +406,10 @@ def ignored_options(known: Known) -> tuple[str, ...]:
 def options(arguments: Sequence[str]) -> set[str]:
     """Which of these options a command line has, in any form. `-p 0` means no port."""
     found = set()
-    for word, after in zip(arguments, [*arguments[1:], ""], strict=True):
-        name = _LONG.get(word.partition("=")[0]) or (word[:2] if word[:2] in _SHORT else None)
+    for argument, after in zip(arguments, [*arguments[1:], ""], strict=True):
+        name = _LONG.get(argument.partition("=")[0]) or (argument[:2] if argument[:2] in _SHORT else None)
         if name == "-p" and (
-            word[2:] == "0" or word.partition("=")[2] == "0" or (word in ("-p", "--port") and after == "0")
+            argument[2:] == "0" or argument.partition("=")[2] == "0" or (argument in ("-p", "--port") and after == "0")
         ):
             continue
         if name is not None:

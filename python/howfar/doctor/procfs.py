@@ -44,9 +44,9 @@ class Process:
     @property
     def shown(self) -> str:
         """Its name, with an interpreter's script; nothing else of the command line."""
-        for word in self.arguments[1:4]:
-            base = word.rpartition("/")[2]
-            if not word.startswith("-") and base.endswith(_SCRIPTS) and "=" not in word and "@" not in word:
+        for argument in self.arguments[1:4]:
+            base = argument.rpartition("/")[2]
+            if not argument.startswith("-") and base.endswith(_SCRIPTS) and "=" not in argument and "@" not in argument:
                 return f"{self.name} {base}"
         return self.name
 
@@ -80,7 +80,7 @@ def process(pid: int) -> Process | None:
     folder = PROC / str(pid)
     try:
         name = (folder / "comm").read_text(errors="replace").rstrip("\n")
-        words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        arguments = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
         status = (folder / "status").read_text(errors="replace").splitlines()
     except OSError:
         return None
@@ -88,7 +88,7 @@ def process(pid: int) -> Process | None:
     if of_line["State"][0] == "Z":
         return None
     # Not the owner of the directory: that is root for a server that dropped its privileges itself.
-    return Process(pid, name, int(of_line["Uid"][1]), tuple(words[:-1]))
+    return Process(pid, name, int(of_line["Uid"][1]), tuple(arguments[:-1]))
 
 
 def processes() -> Iterator[Process]:
@@ -132,8 +132,8 @@ def tcp_rows(net: Path = PROC / "net") -> list[TcpRow]:
 
 
 def parse_tcp(line: str) -> TcpRow:
-    words = line.split()
-    return TcpRow(_address(words[1]), _address(words[2]), words[3], int(words[7]), int(words[9]))
+    fields = line.split()
+    return TcpRow(_address(fields[1]), _address(fields[2]), fields[3], int(fields[7]), int(fields[9]))
 
 
 def _address(text: str) -> Address:
@@ -157,11 +157,13 @@ def unix_rows(net: Path = PROC / "net") -> list[UnixRow]:
 
 
 def parse_unix(line: str) -> UnixRow | None:
-    words = line.split(None, 7)
-    if len(words) < 8 or words[7].startswith("@"):
+    fields = line.split(None, 7)
+    if len(fields) < 8 or fields[7].startswith("@"):
         return None
     try:
-        return UnixRow(words[7], int(words[6]), bool(int(words[3], 16) & _UNIX_ACCEPTING), words[5] == _UNIX_CONNECTED)
+        return UnixRow(
+            fields[7], int(fields[6]), bool(int(fields[3], 16) & _UNIX_ACCEPTING), fields[5] == _UNIX_CONNECTED
+        )
     except ValueError:  # the rest of a path with a line break in it
         return None
 
@@ -206,12 +208,7 @@ def look_at(path: str) -> SocketFile | None:
         group = grp.getgrgid(seen.st_gid).gr_name
     except KeyError:
         group = str(seen.st_gid)
-    return SocketFile(
-        mode=stat.S_IMODE(seen.st_mode),
-        owner=account(seen.st_uid),
-        group=group,
-        who=who(path),
-    )
+    return SocketFile(mode=stat.S_IMODE(seen.st_mode), owner=account(seen.st_uid), group=group, who=who(path))
 
 
 def who(path: str) -> str:
@@ -266,7 +263,7 @@ def _groups(pid: int | None, uid: int) -> set[int]:
                 if name == "Gid":
                     first = {int(rest.split()[1])}
                 if name == "Groups":
-                    return first | {int(word) for word in rest.split()}
+                    return first | {int(gid) for gid in rest.split()}
         except OSError:
             pass
     try:

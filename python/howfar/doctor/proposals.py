@@ -217,10 +217,7 @@ _MEMCACHED: _Rows = {
         ("Memcached", ("$memcached->addServer('{path}', 0);",)),
         ("Laravel, .env", ("MEMCACHED_HOST={path}", "MEMCACHED_PORT=0")),
     ),
-    "python": (
-        ("Django, CACHES", ("'LOCATION': 'unix:{path}',",)),
-        ("pymemcache", ("Client('unix:{path}')",)),
-    ),
+    "python": (("Django, CACHES", ("'LOCATION': 'unix:{path}',",)), ("pymemcache", ("Client('unix:{path}')",))),
     "ruby": (("Rails, Dalli", ("Dalli::Client.new('{path}')",)),),
     "native": (("Go, gomemcache", ('memcache.New("{path}")',)),),
 }

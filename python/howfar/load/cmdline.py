@@ -50,18 +50,18 @@ class Options:
         return name in self.values
 
 
-def parse_command_line(words: Sequence[str]) -> Options:
+def parse_command_line(arguments: Sequence[str]) -> Options:
     """Raises UsageError."""
     values: dict[str, Any] = {}
     notes: list[str] = []
     positional: list[str] = []
-    rest = list(words)
+    rest = list(arguments)
     while rest:
-        word = rest.pop(0)
-        if not word.startswith("--") or word == "--":
-            positional += [word] if word != "--" else []
+        argument = rest.pop(0)
+        if not argument.startswith("--") or argument == "--":
+            positional += [argument] if argument != "--" else []
             continue
-        name, has_value, text = word[2:].partition("=")
+        name, has_value, text = argument[2:].partition("=")
         option = _find(name)
         if option.fate == "refused":
             raise UsageError(f"--{option.name} is not accepted: {option.why}", _instead(option))
@@ -104,15 +104,15 @@ def _positional(positional: list[str], values: dict[str, Any], notes: list[str])
     dsn: str | None = None
     kind: str | None = None
     action: str | None = None
-    for word in positional:
-        if looks_like_dsn(word) and dsn is None:
-            dsn = word
-        elif (found := _workload(word)) is not None and kind is None:
+    for argument in positional:
+        if looks_like_dsn(argument) and dsn is None:
+            dsn = argument
+        elif (found := _workload(argument)) is not None and kind is None:
             kind = found
-        elif word in ACTIONS and action is None:
-            action = word
+        elif argument in ACTIONS and action is None:
+            action = argument
         else:
-            raise _misplaced(word)
+            raise _misplaced(argument)
     if kind is None and "workload" not in values:
         raise UsageError("no workload given", f"Known: {', '.join(SYSBENCH_KINDS)}; or --workload FILE.toml.")
     if kind is not None and "workload" in values:
@@ -120,19 +120,19 @@ def _positional(positional: list[str], values: dict[str, Any], notes: list[str])
     return Options(dsn, kind, {"prewarm": "warmup", None: "run"}.get(action, action or "run"), values, tuple(notes))
 
 
-def _workload(word: str) -> str | None:
+def _workload(argument: str) -> str | None:
     """Also as the path of sysbench's script: `/usr/share/sysbench/oltp_read_only.lua`."""
-    name = PurePath(word).name.removesuffix(".lua").replace("-", "_")
+    name = PurePath(argument).name.removesuffix(".lua").replace("-", "_")
     return name if name in SYSBENCH_KINDS else None
 
 
-def _misplaced(word: str) -> UsageError:
-    shown = word.partition("://")[0] + "://…" if looks_like_dsn(word) else word
+def _misplaced(argument: str) -> UsageError:
+    shown = argument.partition("://")[0] + "://…" if looks_like_dsn(argument) else argument
     known = (*SYSBENCH_KINDS, *ACTIONS)
-    near = difflib.get_close_matches(word.replace("-", "_"), known, 1)
-    if word.endswith(".lua"):
+    near = difflib.get_close_matches(argument.replace("-", "_"), known, 1)
+    if argument.endswith(".lua"):
         return UsageError(
-            f"{word} is a Lua script, and Lua is not supported",
+            f"{argument} is a Lua script, and Lua is not supported",
             "Write its statements as a workload in TOML (docs/load.md) and pass it with --workload.",
         )
     advice = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(known)}, and one DSN (mysql://…)."

@@ -117,11 +117,7 @@ def prometheus_text(result: Result, workload: str) -> str:
     family("queries_per_second", "Throughput by class of query.", [
         ({"class": name}, result.per_second(getattr(finished.classes, name))) for name in ("read", "write", "other")
     ])  # fmt: skip
-    family(
-        "errors",
-        "Ignored errors by code.",
-        [({"code": code}, n) for code, n in sorted(finished.errors.items())],
-    )
+    family("errors", "Ignored errors by code.", [({"code": code}, n) for code, n in sorted(finished.errors.items())])
     family("reconnects", "Connections opened again.", [({}, finished.reconnects)])
     family("latency_seconds", "Latency at a quantile; a lower bound where censored is true.", [
         sample for latency in result.shown for sample in _quantiles(latency)

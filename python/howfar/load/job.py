@@ -92,7 +92,7 @@ def _mode_of(options: Options) -> Any:
     text = options.value("mysql-ssl")
     if text is None:
         return None
-    words = {
+    modes = {
         "on": "REQUIRED",
         "true": "REQUIRED",
         "1": "REQUIRED",
@@ -101,7 +101,7 @@ def _mode_of(options: Options) -> Any:
         "0": "DISABLED",
     }
     try:
-        return words.get(text.lower()) or ssl_mode(text)
+        return modes.get(text.lower()) or ssl_mode(text)
     except ValueError as error:
         raise ValueError(f"--mysql-ssl={text}: {error}") from error
 
@@ -275,11 +275,11 @@ def tables_job(options: Options, login: Login, workload: Workload, seed: int) ->
         raise _translated(error) from error
 
 
-def _codes(words: tuple[str, ...]) -> tuple[int, ...]:
-    for word in words:
-        if not word.isdigit():
-            raise UsageError(f"--mysql-ignore-errors: {word!r} is not an error code", "Give numbers, or `all` alone.")
-    return tuple(int(word) for word in words)
+def _codes(codes: tuple[str, ...]) -> tuple[int, ...]:
+    for code in codes:
+        if not code.isdigit():
+            raise UsageError(f"--mysql-ignore-errors: {code!r} is not an error code", "Give numbers, or `all` alone.")
+    return tuple(int(code) for code in codes)
 
 
 _FIELD_OPTIONS = {

@@ -229,10 +229,7 @@ def _client(result: Result) -> list[str]:
     busy = f"busiest of {use.threads} threads on a CPU {share}" if use.threads != 1 else f"its thread on a CPU {share}"
     each = f"{time(use.cpu_ns / done.queries)} CPU/query; " if done.queries else ""
     lines = [
-        _row(
-            "Client",
-            f"{each}{busy}; {format_size_bytes(done.peak_memory_bytes)}; {result.ready.receipt.driver}",
-        )
+        _row("Client", f"{each}{busy}; {format_size_bytes(done.peak_memory_bytes)}; {result.ready.receipt.driver}")
     ]
     if done.tcp is not None:
         rtt = f"RTT p50 {time(done.tcp.rtt_p50_ns)}, max {time(done.tcp.rtt_max_ns)}"

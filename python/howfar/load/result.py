@@ -82,10 +82,7 @@ def decode(histogram: Histogram) -> Distribution:
 def without(whole: Distribution, part: Distribution) -> Distribution:
     """`whole` less `part`, bucket by bucket: the answered requests."""
     taken = dict(part.pairs())
-    return distribution(
-        [(value, max(count - taken.get(value, 0), 0)) for value, count in whole.pairs()],
-        whole.max_ns,
-    )
+    return distribution([(value, max(count - taken.get(value, 0), 0)) for value, count in whole.pairs()], whole.max_ns)
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ class ServerAddress:
     server_key_file: str | None = None
 
     def over(self, below: ServerAddress) -> ServerAddress:
-        """This one, with `below` where this one is silent. A host here silences a socket below, and the other way round."""
+        """This one, with `below` where this one is silent. A host here silences a socket below, and vice versa."""
         if self.host is not None or self.socket is not None:
             below = replace(below, host=None, port=None, socket=None)
         said = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -60,8 +60,8 @@ PASSWORD_ADVICE = (
 _EXAMPLES = "Examples: mysql://user@host:3306/db?ssl-mode=REQUIRED or mysql:///run/mysqld/mysqld.sock?user=u&db=d."
 
 
-def looks_like_dsn(word: str) -> bool:
-    return "://" in word
+def looks_like_dsn(text: str) -> bool:
+    return "://" in text
 
 
 def parse_dsn(text: str) -> ServerAddress:

@@ -125,22 +125,22 @@ def judge_hogs(lateness_us: Sequence[float], privileged: bool) -> tuple[Verdict,
     return (_at_most("lateness p99.9 beside CPU hogs, µs", f"at most {most:.0f} µs", most, lateness_us),)
 
 
-def judge_loss(lost: Sequence[int], of: Sequence[int], asked: float) -> tuple[Verdict, ...]:
+def judge_loss(lost: Sequence[int], of: Sequence[int], expected: float) -> tuple[Verdict, ...]:
     """All runs together: each has its own seed, so their draws are independent."""
     from scipy.stats import binom  # slow to import, and needed only at the end
 
     def within(count: int, sent: int) -> tuple[float, float, bool]:
-        low, high = binom.interval(1 - CHANCE, sent, asked)
+        low, high = binom.interval(1 - CHANCE, sent, expected)
         return float(low) / sent * 100, float(high) / sent * 100, bool(low <= count <= high)
 
     if not of or min(of) < 1:
         return ()
     low, high, met = within(sum(lost), sum(of))
-    best, best_of = min(zip(lost, of, strict=True), key=lambda run: abs(run[0] / run[1] - asked))
+    best, best_of = min(zip(lost, of, strict=True), key=lambda run: abs(run[0] / run[1] - expected))
     return (
         Verdict(
             bar="loss, %",
-            limit=f"{low:.2f} to {high:.2f} (99 % interval of {asked:.0%})",
+            limit=f"{low:.2f} to {high:.2f} (99 % interval of {expected:.0%})",
             median=sum(lost) / sum(of) * 100,
             best=best / best_of * 100,
             met=met,
@@ -149,24 +149,24 @@ def judge_loss(lost: Sequence[int], of: Sequence[int], asked: float) -> tuple[Ve
     )
 
 
-def judge_jitter(deviations_ms: Sequence[float], of: Sequence[int], asked_ms: float) -> tuple[Verdict, ...]:
+def judge_jitter(deviations_ms: Sequence[float], of: Sequence[int], expected_ms: float) -> tuple[Verdict, ...]:
     """The standard deviation of all runs together, each about its own mean."""
     from scipy.stats import chi2
 
     def limits(freedom: int) -> tuple[float, float]:
         low, high = chi2.interval(1 - CHANCE, freedom)
-        return asked_ms * (float(low) / freedom) ** 0.5, asked_ms * (float(high) / freedom) ** 0.5
+        return expected_ms * (float(low) / freedom) ** 0.5, expected_ms * (float(high) / freedom) ** 0.5
 
     if not of or min(of) < 2:
         return ()
     freedom = sum(of) - len(of)
     pooled = (sum(one**2 * (count - 1) for one, count in zip(deviations_ms, of, strict=True)) / freedom) ** 0.5
-    best, best_of = min(zip(deviations_ms, of, strict=True), key=lambda run: abs(run[0] - asked_ms))
+    best, best_of = min(zip(deviations_ms, of, strict=True), key=lambda run: abs(run[0] - expected_ms))
     (low, high), (best_low, best_high) = limits(freedom), limits(best_of - 1)
     return (
         Verdict(
             bar="jitter, ms",
-            limit=f"{low:.3f} to {high:.3f} (99 % interval of {asked_ms:g})",
+            limit=f"{low:.3f} to {high:.3f} (99 % interval of {expected_ms:g})",
             median=pooled,
             best=best,
             met=low <= pooled <= high,

@@ -49,15 +49,15 @@ class OurLink:
     def __init__(self, link: Link) -> None:
         self.link = link
 
-    def shape(self, asked: LinkPoint) -> ProbedLink:
+    def shape(self, point: LinkPoint) -> ProbedLink:
         """Calibrated the first time. Resets its counters. Raises LinkFailed, EngineError."""
-        self.link.shape(asked.link)
+        self.link.shape(point.link)
         self.link.counters(reset=True)
         return ProbedLink(SERVER_ADDRESS, self.link.echo_port, self.link.client, self.link.pid)
 
-    def measure(self, asked: LinkPoint, times: Times) -> Run:
-        probed = self.shape(asked)
-        run = with_counters(measure(probed, asked, times), self.link.counters())
+    def measure(self, point: LinkPoint, times: Times) -> Run:
+        probed = self.shape(point)
+        run = with_counters(measure(probed, point, times), self.link.counters())
         return run.model_copy(update={"compensate_us": self.link.compensate_ns / 1e3})
 
 
@@ -86,7 +86,7 @@ def measure_links(request: Request, on_step: Callable[[int, int], None] = lambda
         setting = _setting(request, setup, load_average, grid)
         return LinkBench(
             setting=setting,
-            rows=tuple(grid.row(asked, request.backend, setting.privileged) for asked in request.links),
+            rows=tuple(grid.row(point, request.backend, setting.privileged) for point in request.links),
             extras=extras.found(request.backend, setting.privileged),
         )
 
@@ -103,45 +103,45 @@ class Grid:
         self._notes: dict[LinkPoint, str] = {}
         self._failures: dict[LinkPoint, str] = {}
 
-    def ours(self, asked: LinkPoint) -> None:
+    def ours(self, point: LinkPoint) -> None:
         """Raises LinkFailed, EngineError: without our own figures there is no result."""
-        self._ours[asked].append(self.setup.ours.measure(asked, self._times))
+        self._ours[point].append(self.setup.ours.measure(point, self._times))
 
-    def peer(self, asked: LinkPoint) -> None:
+    def peer(self, point: LinkPoint) -> None:
         """A peer that fails at a link has no figures for it and is not tried again."""
         assert self.setup.shape is not None, "there is a peer"
-        if asked in self._failures:
+        if point in self._failures:
             return
         try:
-            probed, self._notes[asked] = self.setup.shape(asked)
+            probed, self._notes[point] = self.setup.shape(point)
             self.peer_runs_on = runs_on(probed.pid)
-            self._peers[asked].append(measure(probed, asked, self._times))
+            self._peers[point].append(measure(probed, point, self._times))
         except (LabError, EngineError) as error:
-            self._failures[asked] = error.message
+            self._failures[point] = error.message
 
     def congestion_control(self) -> str:
         """As the kernel reports it for our transfers."""
         return ", ".join(sorted({run.congestion_control for runs in self._ours.values() for run in runs}))
 
-    def row(self, asked: LinkPoint, backend: str, privileged: bool) -> Row:
-        name, runs = self.setup.peer.name, self._peers[asked]
-        peer = (name, self._notes[asked], runs) if runs and asked not in self._failures else None
-        row = figures.row(asked, backend, self._ours[asked], privileged, peer)
-        return row.model_copy(update={"peer_failed": self._failures.get(asked)})
+    def row(self, point: LinkPoint, backend: str, privileged: bool) -> Row:
+        name, runs = self.setup.peer.name, self._peers[point]
+        peer = (name, self._notes[point], runs) if runs and point not in self._failures else None
+        row = figures.row(point, backend, self._ours[point], privileged, peer)
+        return row.model_copy(update={"peer_failed": self._failures.get(point)})
 
 
 def in_blocks(
     request: Request, grid: Grid, more: Sequence[Callable[[], None]], on_step: Callable[[int, int], None]
 ) -> None:
     """The same steps in each run, in random order; first the links, then the extras."""
-    steps = [(grid.ours, asked) for asked in request.links]
+    steps = [(grid.ours, point) for point in request.links]
     if grid.setup.shape is not None:
-        steps += [(grid.peer, asked) for asked in request.links]
+        steps += [(grid.peer, point) for point in request.links]
     each, order = len(steps) + len(more), random.Random(0)
     for block in range(request.runs):
-        for number, (step, asked) in enumerate(order.sample(steps, len(steps)), start=1):
+        for number, (step, point) in enumerate(order.sample(steps, len(steps)), start=1):
             on_step(block * each + number, request.runs * each)
-            step(asked)
+            step(point)
         for number, extra in enumerate(order.sample(more, len(more)), start=len(steps) + 1):
             on_step(block * each + number, request.runs * each)
             extra()
@@ -150,7 +150,7 @@ def in_blocks(
 def _open(request: Request, stack: ExitStack) -> Setup:
     assert request.backend in SHAPING, "the command line was checked"
     first, *_ = request.links
-    longest = max(asked.link.bdp_bytes for asked in request.links)
+    longest = max(point.link.bdp_bytes for point in request.links)
     network, shares = build_network(stack), share_cpus(usable_cpus())
     network.shares = shares
     size_buffers(network, longest)

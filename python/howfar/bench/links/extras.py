@@ -82,9 +82,9 @@ def jittery(seed: int) -> LinkAsked:
     return LinkAsked(_JITTERY_RTT_NS, None, to_server=direction, seed=seed)
 
 
-def start_effect(link: Link, asked: LinkAsked) -> None:
+def start_effect(link: Link, point: LinkAsked) -> None:
     """Resets its counters. Raises LinkFailed, EngineError."""
-    link.shape(asked)
+    link.shape(point)
     link.counters(reset=True)
     link.arm()
 
@@ -128,9 +128,9 @@ def gets_per_s(host: Host, server: Launcher, client: Launcher, *, quick: bool) -
     """Raises LabError."""
     quiet = subprocess.DEVNULL
     with tempfile.TemporaryDirectory(prefix="howfar-redis-") as folder:
-        words = ["redis-server", "--bind", SERVER_ADDRESS, "--port", str(_PORT), "--protected-mode", "no"]
-        words += ["--save", "", "--appendonly", "no", "--dir", folder]
-        running = Companion(server, words, stdin=quiet, stdout=quiet, stderr=quiet)
+        command = ["redis-server", "--bind", SERVER_ADDRESS, "--port", str(_PORT), "--protected-mode", "no"]
+        command += ["--save", "", "--appendonly", "no", "--dir", folder]
+        running = Companion(server, command, stdin=quiet, stdout=quiet, stderr=quiet)
         try:
             wait_until(lambda: _answers(host, running), "redis-server to answer", _READY_S)
             return _benchmark(client, _REQUESTS_QUICK if quick else _REQUESTS)
@@ -201,20 +201,14 @@ class Shaped(Protocol):
 
     link: Link
 
-    def shape(self, asked: LinkPoint) -> ProbedLink: ...
+    def shape(self, point: LinkPoint) -> ProbedLink: ...
 
 
 class Extras:
     """Its steps measure; `found` summarizes."""
 
     def __init__(
-        self,
-        ours: Shaped,
-        cable: BareCable,
-        peer: OpenPeer | None,
-        hogs: int,
-        times: Times,
-        seed: int,
+        self, ours: Shaped, cable: BareCable, peer: OpenPeer | None, hogs: int, times: Times, seed: int
     ) -> None:
         """`seed`: of loss and jitter in the first run."""
         self._ours, self._cable, self._times, self._hogs = ours, cable, times, hogs
@@ -258,20 +252,20 @@ class Extras:
         return (*made, *self._effects())
 
     def _effects(self) -> Sequence[Extra]:
-        def nearest(asked: float) -> Callable[[Sequence[float]], float]:
-            return lambda runs: min(runs, key=lambda one: abs(one - asked))
+        def nearest(point: float) -> Callable[[Sequence[float]], float]:
+            return lambda runs: min(runs, key=lambda one: abs(one - point))
 
-        percent, asked_ms = LOSS_SHARE * 100, DEVIATION_NS / 1e6
+        percent, expected_ms = LOSS_SHARE * 100, DEVIATION_NS / 1e6
         lost = judge_loss([run.count for run in self._lost], [run.of for run in self._lost], LOSS_SHARE)
-        jitter = judge_jitter(self._runs["jitter", "ours"], [run.of for run in self._spreads], asked_ms)
+        jitter = judge_jitter(self._runs["jitter", "ours"], [run.of for run in self._spreads], expected_ms)
         return (
             self._extra("loss", f"datagrams lost of a loss of {percent:g} %", "%", lost, best=nearest(percent)),
             self._extra(
                 "jitter",
-                f"standard deviation of the one-way time, of a normal jitter of {asked_ms:g} ms",
+                f"standard deviation of the one-way time, of a normal jitter of {expected_ms:g} ms",
                 "ms",
                 jitter,
-                best=nearest(asked_ms),
+                best=nearest(expected_ms),
             ),
         )
 
@@ -382,13 +376,13 @@ class Extras:
             self._count_drops("jitter")
             self._runs["jitter", VETH].append(spread(bare.client_host, bare.server_host, count).deviation_ns / 1e6)
 
-    def _start(self, name: ExtraName, asked: LinkAsked) -> bool:
+    def _start(self, name: ExtraName, point: LinkAsked) -> bool:
         """Start the effect, or note why this back-end does not support it. Raises LinkFailed, EngineError."""
-        why = backends()[self._ours.link.backend].refuses(asked)
+        why = backends()[self._ours.link.backend].refuses(point)
         if why is not None:
             self._refused[name] = why
             return False
-        start_effect(self._ours.link, asked)
+        start_effect(self._ours.link, point)
         return True
 
     def _seed(self, run: int) -> int:

@@ -205,56 +205,56 @@ def _median(values: Sequence[float | None]) -> float | None:
     return median(known) if known else None
 
 
-def _share(gbit: float, asked: LinkPoint) -> float | None:
-    return None if asked.expected_gbit is None else gbit / asked.expected_gbit
+def _share(gbit: float, point: LinkPoint) -> float | None:
+    return None if point.expected_gbit is None else gbit / point.expected_gbit
 
 
-def _obtained(runs: Sequence[Run], asked: LinkPoint) -> Obtained:
+def _obtained(runs: Sequence[Run], point: LinkPoint) -> Obtained:
     gbit = median(run.goodput_gbit for run in runs)
     return Obtained(
         rtt_ms_p50=median(run.rtt_ms_p50 for run in runs),
         rtt_ms_p99=median(run.rtt_ms_p99 for run in runs),
         rtt_ms_p50_from_idle=median(run.rtt_ms_p50_from_idle for run in runs),
         goodput_gbit=gbit,
-        goodput_ratio=_share(gbit, asked),
+        goodput_ratio=_share(gbit, point),
     )
 
 
 def row(
-    asked: LinkPoint, backend: str, ours: Sequence[Run], privileged: bool, peer: tuple[str, str, Sequence[Run]] | None
+    point: LinkPoint, backend: str, ours: Sequence[Run], privileged: bool, peer: tuple[str, str, Sequence[Run]] | None
 ) -> Row:
     """From the runs of both; `peer` is its name, note and runs."""
     drops = [run.drops for run in ours if run.drops is not None]
-    rest_rtt_ms = asked.rest_rtt_ms(backend)
+    rest_rtt_ms = point.rest_rtt_ms(backend)
     return Row(
-        asked=asked,
+        asked=point,
         rest_rtt_ms=rest_rtt_ms,
         backend=backend,
-        obtained=_obtained(ours, asked),
+        obtained=_obtained(ours, point),
         cpu_core_per_gbit=_median([run.cpu_core_per_gbit for run in ours]),
         machine_core_per_gbit=_median([run.machine_core_per_gbit for run in ours]),
         lateness_us_p999=_median([run.lateness_us_p999 for run in ours]),
         drops=sum(drops) if drops else None,
         steal_share=_median([run.steal_share for run in ours]),
         bars=judge_link(
-            asked.rtt_ms,
-            asked.rate_gbit,
+            point.rtt_ms,
+            point.rate_gbit,
             rest_rtt_ms=rest_rtt_ms,
             rtt_p50_ms=[run.rtt_ms_p50 for run in ours],
             rtt_p99_ms=[run.rtt_ms_p99 for run in ours],
-            goodput_share=[share for run in ours if (share := _share(run.goodput_gbit, asked)) is not None],
+            goodput_share=[share for run in ours if (share := _share(run.goodput_gbit, point)) is not None],
             cpu_core_per_gbit=[run.cpu_core_per_gbit for run in ours if run.cpu_core_per_gbit is not None],
             drops=drops,
             privileged=privileged,
         ),
         runs=tuple(ours),
-        peer=None if peer is None else _peer(*peer, asked),
+        peer=None if peer is None else _peer(*peer, point),
     )
 
 
-def _peer(name: str, note: str, runs: Sequence[Run], asked: LinkPoint) -> Peer:
+def _peer(name: str, note: str, runs: Sequence[Run], point: LinkPoint) -> Peer:
     return Peer(
-        **_obtained(runs, asked).model_dump(),
+        **_obtained(runs, point).model_dump(),
         name=name,
         cpu_core_per_gbit=_median([run.cpu_core_per_gbit for run in runs]),
         machine_core_per_gbit=_median([run.machine_core_per_gbit for run in runs]),
@@ -282,10 +282,10 @@ class Times:
         """As many as fit, and at least enough for a p99 that is not the maximum."""
         return min(max(self.pings_ns // max(rtt_ns, 1), self.pings_least), self.pings_most)
 
-    def transfer(self, asked: LinkPoint) -> tuple[int, int]:
+    def transfer(self, point: LinkPoint) -> tuple[int, int]:
         """Warm-up and window: the laboratory's, the window at least `transfer_ns`; a bar may prescribe the warm-up."""
-        warmup_ns, measure_ns = goodput_times_ns(asked.rtt_ns)
-        if (asked.rtt_ms, asked.rate_gbit) == LONG_FAT:
+        warmup_ns, measure_ns = goodput_times_ns(point.rtt_ns)
+        if (point.rtt_ms, point.rate_gbit) == LONG_FAT:
             warmup_ns = LONG_FAT_AFTER_NS
         return warmup_ns, max(measure_ns, self.transfer_ns)
 

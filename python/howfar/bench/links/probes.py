@@ -157,12 +157,12 @@ def _clocks(pid: int | None) -> tuple[int, int]:
     return time.monotonic_ns(), 0 if pid is None else cpu_clock_ns(pid)
 
 
-def measure(link: ProbedLink, asked: LinkPoint, times: Times) -> Run:
+def measure(link: ProbedLink, point: LinkPoint, times: Times) -> Run:
     """RTT at rest with CPUs awake and from idle, then a bulk transfer."""
-    watch, count = LoadWatch(), times.pings(asked.rtt_ns)
-    at_rest = ping(link, count, asked.rtt_ns)
-    from_idle = ping(link, min(count, _IDLE_PINGS), asked.rtt_ns, keep_awake=False)
-    moved = transfer(link, *times.transfer(asked))
+    watch, count = LoadWatch(), times.pings(point.rtt_ns)
+    at_rest = ping(link, count, point.rtt_ns)
+    from_idle = ping(link, min(count, _IDLE_PINGS), point.rtt_ns, keep_awake=False)
+    moved = transfer(link, *times.transfer(point))
     return Run(
         rtt_ms_p50=at_rest.p50_ns / 1e6,
         rtt_ms_p99=at_rest.p99_ns / 1e6,

@@ -34,7 +34,7 @@ class Veth:
 
     @contextmanager
     def open(self, cable: BareCable) -> Iterator[Callable[[LinkPoint], tuple[ProbedLink, str]]]:
-        yield lambda asked: (cable.probed(), "a bare cable: neither delay nor rate")
+        yield lambda point: (cable.probed(), "a bare cable: neither delay nor rate")
 
 
 class Tbf:
@@ -49,9 +49,9 @@ class Tbf:
         """Adds one to find out whether this kernel has it. Raises MissingError."""
         ends = ((cable.client_host, "c0"), (cable.server_host, "s0"))
 
-        def shape(asked: LinkPoint) -> tuple[ProbedLink, str]:
+        def shape(point: LinkPoint) -> tuple[ProbedLink, str]:
             for host, device in ends:
-                _tc(host, tbf_arguments(device, asked.rate_bps))
+                _tc(host, tbf_arguments(device, point.rate_bps))
             return cable.probed(), "rate only: it has no delay"
 
         try:
@@ -66,17 +66,17 @@ def tbf_arguments(device: str, rate_bps: int | None) -> tuple[str, ...]:
     if rate_bps is None:
         return ("qdisc", "replace", "dev", device, "root", "noqueue")
     rate = tbf_rate(rate_bps, MTU)
-    words = ("qdisc", "replace", "dev", device, "root", "tbf", "rate", f"{rate}bit")
-    return (*words, "burst", f"{BURST_BYTES}", "latency", _LATENCY)
+    arguments = ("qdisc", "replace", "dev", device, "root", "tbf", "rate", f"{rate}bit")
+    return (*arguments, "burst", f"{BURST_BYTES}", "latency", _LATENCY)
 
 
-def _tc(host: Host, words: tuple[str, ...]) -> None:
+def _tc(host: Host, arguments: tuple[str, ...]) -> None:
     def run() -> subprocess.CompletedProcess[str]:
-        return subprocess.run(["tc", *words], capture_output=True, text=True)
+        return subprocess.run(["tc", *arguments], capture_output=True, text=True)
 
     try:
         tried = host.within(run)
     except FileNotFoundError as error:
         raise MissingError("the program tc was not found", "Install iproute2.") from error
     if tried.returncode != 0:
-        raise LabError(f"`tc {' '.join(words)}` on host {host.name} failed: {tried.stderr.strip()}")
+        raise LabError(f"`tc {' '.join(arguments)}` on host {host.name} failed: {tried.stderr.strip()}")

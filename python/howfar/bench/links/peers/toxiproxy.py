@@ -63,7 +63,7 @@ class Toxiproxy:
         try:
             api = Api(cable)
             wait_until(lambda: _answers(server, api), "toxiproxy to answer", _PATIENCE_S)
-            yield lambda asked: _shape(api, cable, server.pid, asked)
+            yield lambda point: _shape(api, cable, server.pid, point)
         finally:
             server.end()
 
@@ -120,9 +120,9 @@ def _module_version(program: Path) -> str | None:
         return None
     said = subprocess.run([go, "version", "-m", str(program)], capture_output=True, text=True, timeout=_PATIENCE_S)
     for line in said.stdout.splitlines():
-        words = line.split()
-        if words[:1] == ["mod"] and len(words) > 2 and words[1].endswith("toxiproxy/v2"):
-            return words[2]
+        fields = line.split()
+        if fields[:1] == ["mod"] and len(fields) > 2 and fields[1].endswith("toxiproxy/v2"):
+            return fields[2]
     return None
 
 
@@ -156,16 +156,16 @@ class Api:
         return said
 
 
-def toxics(asked: LinkPoint) -> tuple[list[dict[str, Any]], str]:
+def toxics(point: LinkPoint) -> tuple[list[dict[str, Any]], str]:
     """Its toxics and a note. Whole milliseconds of the RTT, the odd one downstream."""
-    rtt_ms = round(asked.rtt_ms)
+    rtt_ms = round(point.rtt_ms)
     made: list[dict[str, Any]] = []
     for stream, latency in (("upstream", rtt_ms // 2), ("downstream", rtt_ms - rtt_ms // 2)):
         if latency:
             made.append(_toxic("latency", stream, {"latency": latency, "jitter": 0}))
-        if asked.expected_gbit is not None:
-            made.append(_toxic("bandwidth", stream, {"rate": round(asked.expected_gbit * 1e6 / 8)}))
-    if rtt_ms == asked.rtt_ms:
+        if point.expected_gbit is not None:
+            made.append(_toxic("bandwidth", stream, {"rate": round(point.expected_gbit * 1e6 / 8)}))
+    if rtt_ms == point.rtt_ms:
         return made, ""
     return made, f"asked for {rtt_ms} ms: it supports whole ms only"
 
@@ -174,9 +174,9 @@ def _toxic(kind: str, stream: str, attributes: dict[str, Any]) -> dict[str, Any]
     return {"name": f"{kind}_{stream}", "type": kind, "stream": stream, "toxicity": 1.0, "attributes": attributes}
 
 
-def _shape(api: Api, cable: BareCable, pid: int, asked: LinkPoint) -> tuple[ProbedLink, str]:
+def _shape(api: Api, cable: BareCable, pid: int, point: LinkPoint) -> tuple[ProbedLink, str]:
     """A new proxy with its toxics, so that nothing of the previous one remains."""
-    wanted, note = toxics(asked)
+    wanted, note = toxics(point)
     try:
         if b'"link"' in api.ask("GET", "/proxies"):
             api.ask("DELETE", "/proxies/link")
