@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,7 +28,7 @@ from howfar.engine.messages import (
 from howfar.errors import UsageError
 from howfar.load.cmdline import HELP, Options
 from howfar.load.options import BY_NAME, DRAWS, MIX, TABLES
-from howfar.load.target import DEFAULT_NAME, DEFAULT_PORT, ServerAddress, algorithm, ssl_mode
+from howfar.load.target import DEFAULT_NAME, DEFAULT_PORT, ServerAddress, algorithm, ssl_mode, switch
 
 SECOND_NS = 1_000_000_000
 ONE_TABLE = ("select_random_points", "select_random_ranges")
@@ -92,16 +93,10 @@ def _mode_of(options: Options) -> Any:
     text = options.value("mysql-ssl")
     if text is None:
         return None
-    modes = {
-        "on": "REQUIRED",
-        "true": "REQUIRED",
-        "1": "REQUIRED",
-        "off": "DISABLED",
-        "false": "DISABLED",
-        "0": "DISABLED",
-    }
+    with suppress(ValueError):
+        return "REQUIRED" if switch(text) else "DISABLED"
     try:
-        return modes.get(text.lower()) or ssl_mode(text)
+        return ssl_mode(text)
     except ValueError as error:
         raise ValueError(f"--mysql-ssl={text}: {error}") from error
 
@@ -212,6 +207,19 @@ def without_effect(options: Options) -> tuple[str, ...]:
     return tuple(name for name in options.values if BY_NAME[name].group in (TABLES, MIX, DRAWS) and name != "rand-seed")
 
 
+def _common(options: Options, login: Login, workload: Workload, seed: int) -> dict[str, Any]:
+    return {
+        "target": login.target,
+        "user": login.address.user or DEFAULT_NAME,
+        "password": login.password,
+        "database": login.address.database or DEFAULT_NAME,
+        "session": session_of(login.address, options),
+        "workload": workload,
+        "seed": seed,
+        "connect_timeout_ns": options.value("thread-init-timeout"),
+    }
+
+
 def load_job(options: Options, login: Login, workload: Workload, seed: int) -> LoadJob:
     """Raises UsageError."""
     ramp_ns = options.value("ramp")
@@ -224,12 +232,7 @@ def load_job(options: Options, login: Login, workload: Workload, seed: int) -> L
     ignored = options.value("mysql-ignore-errors")
     try:
         return LoadJob(
-            target=login.target,
-            user=login.address.user or DEFAULT_NAME,
-            password=login.password,
-            database=login.address.database or DEFAULT_NAME,
-            session=session_of(login.address, options),
-            workload=workload,
+            **_common(options, login, workload, seed),
             connections=options.value("threads"),
             idle_connections=options.value("idle-connections"),
             threads=options.value("engine-threads"),
@@ -238,7 +241,6 @@ def load_job(options: Options, login: Login, workload: Workload, seed: int) -> L
             if rate
             else None,
             ramp_ns=ramp_ns,
-            seed=seed,
             warmup_ns=max(options.value("warmup-time"), ramp_ns),
             measure_ns=time_ns or LONGEST_NS,
             transactions=transactions,
@@ -246,7 +248,6 @@ def load_job(options: Options, login: Login, workload: Workload, seed: int) -> L
             client_work=options.value("client-work"),
             breakdown=options.value("breakdown"),
             ignore_errors="all" if ignored == ("all",) else _codes(ignored),
-            connect_timeout_ns=options.value("thread-init-timeout"),
             stall_timeout_ns=options.value("stall-timeout"),
         )
     except ValidationError as error:
@@ -259,17 +260,10 @@ def tables_job(options: Options, login: Login, workload: Workload, seed: int) ->
     try:
         return TablesJob(
             action=action,
-            target=login.target,
-            user=login.address.user or DEFAULT_NAME,
-            password=login.password,
-            database=login.address.database or DEFAULT_NAME,
-            session=session_of(login.address, options),
-            workload=workload,
+            **_common(options, login, workload, seed),
             connections=options.value("threads")
             if options.kind == "bulk_insert"
             else min(options.value("threads"), MOST_LOADERS),
-            seed=seed,
-            connect_timeout_ns=options.value("thread-init-timeout"),
         )
     except ValidationError as error:
         raise _translated(error) from error

@@ -57,9 +57,7 @@ _LOAD = (
     Option("warmup-time", "seconds", "0", "length of the load before the measured window", LOAD),
     Option("thread-init-timeout", "seconds", "30", "longest wait for all connections to open", LOAD, low=1),
     Option("reconnect", "int", "0", "reconnect after this many transactions; 0: never", LOAD),
-    Option(
-        "mysql-ignore-errors", "list", "1213,1020,1205", "errors after which a transaction is restarted, or `all`", LOAD
-    ),
+    Option("mysql-ignore-errors", "list", "1213,1020,1205", "errors that restart a transaction, or `all`", LOAD),
     Option("tx-rate", "number", None, "", LOAD, same_as="rate"),
     Option("max-requests", "int", None, "", LOAD, same_as="events"),
     Option("max-time", "seconds", None, "", LOAD, same_as="time"),
@@ -165,7 +163,7 @@ _OUTPUT = (
         "report-interval",
         "seconds",
         "0",
-        "print a line every so many seconds (with --interval: every interval); 0: none",
+        "seconds between progress lines (with --interval: every interval); 0: none",
         OUTPUT,
     ),
     Option("histogram", "switch", "off", "print the latency histogram, with sysbench's buckets", OUTPUT),

@@ -5,7 +5,7 @@ A bar is judged by the median of the runs; that the best run meets it is reporte
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Final
 
@@ -38,14 +38,16 @@ class Verdict(Part):
     met_at_best: bool
 
 
+def _judge(bar: str, limit: str, value: float, best: float, met: Callable[[float], bool]) -> Verdict:
+    return Verdict(bar=bar, limit=limit, median=value, best=best, met=met(value), met_at_best=met(best))
+
+
 def _at_most(bar: str, limit: str, most: float, values: Sequence[float]) -> Verdict:
-    middle, best = median(values), min(values)
-    return Verdict(bar=bar, limit=limit, median=middle, best=best, met=middle <= most, met_at_best=best <= most)
+    return _judge(bar, limit, median(values), min(values), lambda value: value <= most)
 
 
 def _at_least(bar: str, limit: str, least: float, values: Sequence[float]) -> Verdict:
-    middle, best = median(values), max(values)
-    return Verdict(bar=bar, limit=limit, median=middle, best=best, met=middle >= least, met_at_best=best >= least)
+    return _judge(bar, limit, median(values), max(values), lambda value: value >= least)
 
 
 def judge_link(
@@ -92,17 +94,7 @@ def judge_drops(drops: Sequence[int]) -> tuple[Verdict, ...]:
     """One drop in one run is one too many, so the worst run counts. Without counts nothing is judged."""
     if not drops:
         return ()
-    worst, best = max(drops), min(drops)
-    return (
-        Verdict(
-            bar="unmodelled drops",
-            limit="0",
-            median=float(worst),
-            best=float(best),
-            met=worst == 0,
-            met_at_best=best == 0,
-        ),
-    )
+    return (_judge("unmodelled drops", "0", float(max(drops)), float(min(drops)), lambda worst: worst == 0),)
 
 
 def judge_unlimited(backend: str, gbit: Sequence[float]) -> tuple[Verdict, ...]:
