@@ -1,21 +1,28 @@
-"""A made-up run of replication whose commits follow from the simulated mechanisms, not from the model: for tests of its analysis."""
+"""The one set of fakes for replication, crash and fallback: simulated commits, runs made of them, trials with a planted fault, and
+summaries of the three plans."""
 
 from __future__ import annotations
 
+import heapq
 import math
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Generator, Sequence
+from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from itertools import count
+from typing import Any, Literal
 
 from hdrh.histogram import HdrHistogram
-from tests.unit.simulated_commits import Mechanism, Simulation
 
+from howfar.analysis.analyse import summarise
+from howfar.analysis.summary import Summary
 from howfar.store.records import (
     Arm,
     ArmRole,
     CpuRecord,
+    CrashRecord,
+    FallbackRecord,
+    FallbackSample,
     HistogramRecord,
     LagRecord,
     Measured,
@@ -33,12 +40,143 @@ THREADS = (1, 16, 64)
 RTT_NS = 85 * MS
 MODES = ("none", "async", "after-sync", "after-commit")
 OVER_REST = 1.002
-"""The link's round trip at rest over what was asked."""
+"""The link's round trip at rest over the configured one."""
+
+# ---------------------------------------------------------------- simulated servers
+
+Mechanism = Literal["waits alone", "holds the commit stage", "holds the log"]
+"""AFTER_COMMIT; MySQL's AFTER_SYNC; MariaDB's."""
+
+
+@dataclass
+class Simulation:
+    """Group commit with a replica at a distance, event by event: what servers hold while they wait, and none of the model's formulae.
+    Connections do local work in parallel, then meet in the binary log. Times in milliseconds."""
+
+    mechanism: Mechanism
+    connections: int
+    rtt_ms: float
+    own_ms: float = 0.05
+    """Of a connection, in parallel with others."""
+    write_ms: float = 0.01
+    """Of each commit in the log, one after the other."""
+    seed: int = 1
+    _now: float = 0.0
+    _events: list[tuple[float, int, Generator[float | _Gate, None, None]]] = field(default_factory=list)
+    _order: count[int] = field(default_factory=count)
+    _rng: random.Random = field(default_factory=random.Random)
+    done: int = 0
+    counting: bool = False
+
+    def run(self, warmup_ms: float, measure_ms: float) -> float:
+        """Commits/s."""
+        self._rng.seed(self.seed)
+        log, commit = _Gate(self), _Gate(self)
+        queue: list[_Ticket] = []
+        behind: list[_Ticket] = []
+        for _ in range(self.connections):
+            self.push(self._now, self._client(queue, behind, log, commit))
+        while self._events and self._events[0][0] <= warmup_ms + measure_ms:
+            self._now, _, process = heapq.heappop(self._events)
+            self.counting = self._now > warmup_ms
+            self._step(process)
+        return self.done / measure_ms * 1e3
+
+    def push(self, at: float, process: Generator[float | _Gate, None, None]) -> None:
+        heapq.heappush(self._events, (at, next(self._order), process))
+
+    def resume(self, process: Generator[float | _Gate, None, None]) -> None:
+        self.push(self._now, process)
+
+    def _step(self, process: Generator[float | _Gate, None, None]) -> None:
+        for wanted in process:
+            if isinstance(wanted, _Gate):
+                if wanted.enter(process):
+                    continue
+            else:
+                self.push(self._now + wanted, process)
+            return
+
+    def _client(
+        self, queue: list[_Ticket], behind: list[_Ticket], log: _Gate, commit: _Gate
+    ) -> Generator[float | _Gate, None, None]:
+        while True:
+            yield self._rng.expovariate(1 / self.own_ms)
+            ticket = _Ticket(_Gate(self, shut=True))
+            queue.append(ticket)
+            if len(queue) == 1:  # the first leads
+                yield log
+                group, queue[:] = list(queue), []
+                yield self.write_ms * len(group)
+                for each in group:
+                    each.sent = self._now
+                yield from self._acknowledged(group, behind, log, commit)
+            else:
+                yield ticket.done
+            if self.mechanism == "waits alone":
+                yield max(0.0, ticket.sent + self.rtt_ms - self._now)
+            self.done += self.counting
+
+    def _acknowledged(
+        self, group: list[_Ticket], behind: list[_Ticket], log: _Gate, commit: _Gate
+    ) -> Generator[float | _Gate, None, None]:
+        """The leader's wait, then its followers go on."""
+        if self.mechanism == "waits alone":
+            log.leave()
+        elif self.mechanism == "holds the log":
+            yield commit
+            log.leave()
+            yield max(0.0, group[-1].sent + self.rtt_ms - self._now)
+            commit.leave()
+        else:
+            log.leave()
+            behind += group
+            if len(behind) > len(group):  # another leads the commit stage and will release these too
+                yield group[0].done
+                return
+            yield commit
+            group = list(behind)
+            behind[:] = []
+            yield max(0.0, max(each.sent for each in group) + self.rtt_ms - self._now)
+            commit.leave()
+        for each in group:
+            each.done.leave()
+
+
+@dataclass
+class _Gate:
+    """One passes at a time, in the order of arrival; `leave` lets the next in."""
+
+    of: Simulation
+    shut: bool = False
+    waiting: list[Generator[float | _Gate, None, None]] = field(default_factory=list)
+
+    def enter(self, process: Generator[float | _Gate, None, None]) -> bool:
+        if self.shut:
+            self.waiting.append(process)
+            return False
+        self.shut = True
+        return True
+
+    def leave(self) -> None:
+        if self.waiting:
+            self.of.resume(self.waiting.pop(0))
+        else:
+            self.shut = False
+
+
+@dataclass
+class _Ticket:
+    done: _Gate
+    sent: float = 0.0
+
+
+# ---------------------------------------------------------------- runs of commits
 
 
 @dataclass(frozen=True)
 class Server:
-    """What its commits take."""
+    """How long its commits take."""
 
     kind: str = "mariadb"
     own_ms: float = 0.1
@@ -55,8 +193,9 @@ class Server:
             alone = threads / (self.own_ms + self.write_ms) * 1e3
             return min(alone, 0.95e3 / self.write_ms) * (1.0 if mode == "none" else 0.9)
         rtt_ms = rtt_ns * OVER_REST / MS
-        made = Simulation(self.mechanism(mode), threads, rtt_ms, self.own_ms, self.write_ms)
-        return made.run(20 * rtt_ms, 60 * rtt_ms)[0]
+        return Simulation(self.mechanism(mode), threads, rtt_ms, self.own_ms, self.write_ms).run(
+            20 * rtt_ms, 60 * rtt_ms
+        )
 
 
 def replication_run(
@@ -80,8 +219,8 @@ def replication_run(
         arms.append(Arm(name=name, role=ArmRole.CONTENDER if arms else ArmRole.BASELINE, factors=factors))
         per_s = server.commits_per_s(mode, rtt_ns, n)
         for block in range(blocks):
-            seen = per_s * math.exp(rng.gauss(0, noise))
-            trials.append(_trial(len(trials), block, name, mode, n, seen, rtt_ns))
+            measured = per_s * math.exp(rng.gauss(0, noise))
+            trials.append(_measured_trial(len(trials), block, name, mode, n, measured, rtt_ns))
     return run_of(server.kind, arms, trials)
 
 
@@ -97,7 +236,14 @@ def run_of(kind: str, arms: Sequence[Arm], trials: Sequence[Trial], plan: str = 
         plan={"name": plan, "workload": {"kind": "single_row_inserts"}, "timing": {"target_half_width": 0.05}},
         seed=1,
         arms=tuple(arms),
-        environment={"cpu_count": 2, "server_cpus": [0], "client_cpus": [1], "placement": "isolated"},
+        environment={
+            "cpu_count": 2,
+            "server_cpus": [0],
+            "client_cpus": [1],
+            "placement": "isolated",
+            "data_fsync_ns": {"512": {"count": 200, "p50": 1900, "p99": 4100}},
+            "work_file_system": "tmpfs",
+        },
         server_kind=kind,
         server_version="1.0",
     )
@@ -116,21 +262,14 @@ def _cpu(role: str, transactions: int) -> CpuRecord:
     )
 
 
-def _trial(number: int, block: int, arm: str, mode: str, threads: int, per_s: float, rtt_ns: int) -> Trial:
+def _measured_trial(number: int, block: int, arm: str, mode: str, threads: int, per_s: float, rtt_ns: int) -> Trial:
     mean_ns = threads * 1e9 / per_s
     transactions = round(per_s * ELAPSED_NS / 1e9)
     histogram = HdrHistogram(1, 3_600 * S, 3)
     histogram.record_value(int(mean_ns), transactions)
+    quantiles = dict.fromkeys(("min_ns", "p50_ns", "p95_ns", "p99_ns", "max_ns"), int(mean_ns))
     latency = HistogramRecord(
-        kind="transaction",
-        count=transactions,
-        min_ns=int(mean_ns),
-        mean_ns=mean_ns,
-        p50_ns=int(mean_ns),
-        p95_ns=int(mean_ns),
-        p99_ns=int(mean_ns),
-        max_ns=int(mean_ns),
-        data=histogram.encode().decode("ascii"),
+        kind="transaction", count=transactions, mean_ns=mean_ns, data=histogram.encode().decode("ascii"), **quantiles
     )
     measured = Measured(
         elapsed_ns=ELAPSED_NS,
@@ -151,17 +290,16 @@ def _trial(number: int, block: int, arm: str, mode: str, threads: int, per_s: fl
         LagRecord(at_ns=at * 100 * MS, replica="replica1", behind=int(per_s * rtt_ns / 2e9), heartbeat_ns=rtt_ns // 2)
         for at in range(5)
     ]
-    replicas = {"replica1": rtt_ns * OVER_REST} if mode != "none" else {}
-    return Trial(
-        number=number,
+    replication: dict[str, Any] = {"rtt_at_rest_ns": {"replica1": rtt_ns * OVER_REST} if mode != "none" else {}}
+    if mode.startswith("after"):
+        ends = [{"primary": {"yes_tx": seen, "no_tx": 0}} for seen in (0, transactions)]
+        replication["window"] = dict(zip(("before", "after"), ends, strict=True))
+    return _trial(
+        number,
+        arm,
         block=block,
-        position=0,
-        arm=arm,
-        status=TrialStatus.OK,
-        started_unix_ns=number * 10 * S,
-        ended_unix_ns=number * 10 * S + 8 * S,
         measured=measured,
-        receipt={"session": {}, "replication": {"rtt_at_rest_ns": replicas}},
+        receipt={"session": {}, "replication": replication},
         window=Window(
             length_ns=ELAPSED_NS,
             interface="",
@@ -169,3 +307,142 @@ def _trial(number: int, block: int, arm: str, mode: str, threads: int, per_s: fl
             lag=tuple(lag) if mode != "none" else (),
         ),
     )
+
+
+def _trial(number: int, arm: str, **more: Any) -> Trial:
+    start = number * 30 * S
+    fields: dict[str, Any] = {"number": number, "block": number, "position": 0, "arm": arm, "status": TrialStatus.OK}
+    return Trial(**fields | {"started_unix_ns": start, "ended_unix_ns": start + 20 * S} | more)
+
+
+# ---------------------------------------------------------------- trials with a planted fault
+
+
+def crash_arm(name: str, mode: str, fault: str = "cut", **factors: Any) -> Arm:
+    levels: dict[str, Any] = {"threads": 16, "replication": mode, "fault": fault, "replica_rtt_ns": RTT_NS, **factors}
+    role = ArmRole.BASELINE if name == "asynchronous" else ArmRole.CONTENDER
+    return Arm(name=name, role=role, factors={"path": "socket", **levels})
+
+
+def crash_trial(number: int, lost: int, arm: str = "asynchronous", **more: Any) -> Trial:
+    """The link is cut 3 s after the load began, the primary dies 500 ms later."""
+    fields: dict[str, Any] = {
+        "fault": "cut",
+        "fault_ns": 3 * S,
+        "dead_ns": 3 * S + 500 * MS,
+        "watched_ns": 2 * MS,
+        "commits_per_s": 6000.0,
+        "acknowledged": 21_000,
+        "lost": lost,
+        "first_lost_ns": 3 * S - 45 * MS if lost else None,
+        "refused": 0,
+        "unknown": 16,
+        "applied_unknown": 0,
+        "applied_refused": 0,
+        "seen": 900,
+        "seen_early": 0,
+        "seen_early_median_ns": None,
+        "phantoms": 0,
+        "behind_before": 260,
+        "heartbeat_before_ns": 60 * MS,
+        "replica_rtt_ns": RTT_NS,
+        "promoted": "replica1",
+        "promotion_ns": 80 * MS,
+        "unapplied": 3,
+        "lost_keys": tuple(range(min(lost, 20))),
+    }
+    return _trial(number, arm, fault=CrashRecord(**fields | more))
+
+
+CRASHES = 20
+CRASH_ARMS = (
+    crash_arm("asynchronous", "async"),
+    crash_arm("killed", "async", "kill-primary"),
+    crash_arm("sync", "after-sync"),
+    crash_arm("commit", "after-commit"),
+)
+
+
+def crash_trials() -> list[Trial]:
+    """Twenty crashes of each arm. The asynchronous primary made 6000 commits/s for 500 ms after the cut."""
+    found = []
+    for at in range(CRASHES):
+        lost = 3000 + 30 * (at - CRASHES // 2)
+        found.append(
+            crash_trial(4 * at, lost, acknowledged=18_000 + lost, lost_after=lost - 9, lost_in_force=lost - 30)
+        )
+        found.append(crash_trial(4 * at + 1, 3, "killed", fault="kill-primary", dead_ns=3000 * MS, behind_before=260))
+        found.append(crash_trial(4 * at + 2, 0, "sync", commits_per_s=110.0, applied_unknown=2))
+        early = {"seen_early": 400, "seen_early_median_ns": 84 * MS, "phantoms": 5}
+        found.append(crash_trial(4 * at + 3, 0, "commit", commits_per_s=180.0, **early))
+    return found
+
+
+FALLBACK_ARM = crash_arm("semi-sync AFTER_SYNC", "after-sync", "replica-leaves")
+
+
+def fallback_trial(
+    slices: int = 600, slice_ns: int = 50 * MS, a_slice: int = 10, silent: Container[int] = range(60, 260), **more: Any
+) -> Trial:
+    """Semi-synchronous for 3 s, no commit in `silent` slices, then asynchronous, and semi-synchronous again near the end."""
+    every = [index for index in range(slices) if index not in silent]
+    length = slices * slice_ns
+    samples = tuple(
+        FallbackSample(
+            at_ns=at,
+            semi_sync=at < length // 3 or at > length * 9 // 10,
+            clients=int(at < length // 3 or at > length * 2 // 3),
+            waiting=16,
+            acknowledged=at // MS,
+            unacknowledged=0,
+            behind=None if length // 3 < at < length * 2 // 3 else 40,
+        )
+        for at in range(0, length, 100 * MS)
+    )
+    fields: dict[str, Any] = {
+        "timeout_ms": 10_000,
+        "left_ns": 3 * S,
+        "returned_ns": length * 2 // 3,
+        "reconnected_ns": length * 2 // 3 + S,
+        "stall_ns": 10 * S,
+        "longest_commit_ns": 10 * S + 20 * MS,
+        "fell_ns": length // 3,
+        "back_ns": length * 9 // 10,
+        "unprotected": 1234,
+        "unacknowledged": 1230,
+        "acknowledged": a_slice * len(every),
+        "samples": samples,
+        "commits": tuple((index * slice_ns, a_slice) for index in every),
+        "log_lines": (
+            "Timeout waiting for reply of binlog (file: b.000001, pos: 4711), semi-sync up to file , position 0.",
+        ),
+    }
+    return _trial(1, FALLBACK_ARM.name, fault=FallbackRecord(**fields | more))
+
+
+def lagging_trial(looks: int, peak_at: int = 0, peak: int = 500) -> Trial:
+    found = [
+        LagRecord(at_ns=at * 100 * MS, replica="replica1", behind=peak if at == peak_at else 12, heartbeat_ns=None)
+        for at in range(looks)
+    ]
+    return _trial(1, "asynchronous", window=Window(length_ns=looks * 100 * MS, interface="lo", lag=tuple(found)))
+
+
+# ---------------------------------------------------------------- summaries of the three plans
+
+
+def replication() -> Summary:
+    """Four modes over 5 and 85 ms, 1 to 64 connections, no commit flushed."""
+    return summarise(replication_run(Server(), rtts_ns=(5 * MS, RTT_NS), extra={"durability": "off"}))
+
+
+def crash() -> Summary:
+    return summarise(run_of("mariadb", CRASH_ARMS, crash_trials(), "crash"))
+
+
+def fallback() -> Summary:
+    trials = [fallback_trial().model_copy(update={"number": number, "block": number}) for number in range(3)]
+    return summarise(run_of("mariadb", [FALLBACK_ARM], trials, "fallback"))
+
+
+PLANS = {"replication": replication, "crash": crash, "fallback": fallback}

@@ -1,39 +1,57 @@
-"""Commits that wait for a replica: the model against simulated servers, and what a run is found to say of them."""
+"""Commits that wait for a replica: the model against simulated servers, and what a run says about them."""
 
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import pytest
-from tests.unit.made_replication import OVER_REST, RTT_NS, Server, replication_run
-from tests.unit.simulated_commits import Simulation
+from tests.unit.made_replication import (
+    MS,
+    OVER_REST,
+    RTT_NS,
+    Mechanism,
+    Server,
+    Simulation,
+    crash_trial,
+    lagging_trial,
+    replication_run,
+)
 
 from howfar.analysis.analyse import summarise
 from howfar.analysis.trials import trial_table
-from howfar.experiments.replication.analysis import CommitCost, ReplicationCost, ReplicationCurve
+from howfar.experiments.replication.analysis import CommitCost, ReplicationCost, ReplicationCurve, lag_series, point_at
+from howfar.experiments.replication.arms import MOST_POINTS
+from howfar.experiments.replication.frame import trade_notes
 from howfar.experiments.replication.model import Local, Waiting, acknowledgement_s, regime_of
-from howfar.experiments.replication.report.tables import trade_notes
-from howfar.experiments.replication.trade import replication_findings
-from howfar.store.records import Trial
+from howfar.experiments.replication.trade import ReplicationFindings, replication_findings
+from howfar.store.records import Run, Trial
 
 MARIADB, MYSQL = Server("mariadb"), Server("mysql")
 _BAR = 0.10
 
 
-@cache
-def _cost(server: Server, **asked: object) -> ReplicationCost:
-    found = replication_findings(trial_table(replication_run(server, **asked)))  # type: ignore[arg-type]
-    assert found is not None and found.cost is not None
-    return found.cost
-
-
-def _curve(cost: ReplicationCost, mode: str, rtt_ns: int | None = RTT_NS) -> ReplicationCurve:
-    (found,) = [c for c in cost.curves if c.mode == mode and c.replica_rtt_ns == (rtt_ns if mode != "none" else None)]
+def _found(run: Run) -> ReplicationFindings:
+    found = replication_findings(trial_table(run))
+    assert found is not None
     return found
 
 
-def _point(curve: ReplicationCurve, threads: int) -> CommitCost:
-    (found,) = [point for point in curve.points if point.threads == threads]
+@cache
+def _cost(server: Server, **levels: Any) -> ReplicationCost:
+    cost = _found(replication_run(server, **levels)).cost
+    assert cost is not None
+    return cost
+
+
+def _curve(cost: ReplicationCost, mode: str) -> ReplicationCurve:
+    (found,) = [c for c in cost.curves if c.mode == mode and c.replica_rtt_ns == (RTT_NS if mode != "none" else None)]
+    return found
+
+
+def _point(cost: ReplicationCost, mode: str, threads: int) -> CommitCost:
+    found = point_at(_curve(cost, mode), threads)
+    assert found is not None
     return found
 
 
@@ -47,25 +65,24 @@ def _point(curve: ReplicationCurve, threads: int) -> CommitCost:
         ("mysql", "after-sync", "holds the commit stage"),
     ],
 )
-def test_the_model_foresees_what_the_mechanism_does(
-    kind: str, mode: str, mechanism: str, threads: int, rtt_ms: float
+def test_the_model_predicts_what_the_mechanism_does(
+    kind: str, mode: str, mechanism: Mechanism, threads: int, rtt_ms: float
 ) -> None:
-    made = Simulation(mechanism, threads, rtt_ms, own_ms=0.05, write_ms=0.01)  # type: ignore[arg-type]
-    seen = made.run(20 * rtt_ms, 400 * rtt_ms)[0]
+    measured = Simulation(mechanism, threads, rtt_ms, own_ms=0.05, write_ms=0.01).run(20 * rtt_ms, 400 * rtt_ms)
     local = Local({n: max(0.06, 0.01 * n) / 1e3 for n in (1, 2, 3, 4, 16, 64)})
     waiting = Waiting(kind, mode, rtt_ms / 1e3)
     local_s = waiting.local_s(local, threads)
     assert local_s is not None
-    assert threads / (local_s + waiting.wait_s(threads)) == pytest.approx(seen, rel=_BAR)
+    assert threads / (local_s + waiting.wait_s(threads)) == pytest.approx(measured, rel=_BAR)
 
 
 def test_only_a_third_group_waits_for_others() -> None:
-    """Two connections under MariaDB's AFTER_SYNC are two groups on the way; the third has no place."""
-    commit_ms = [n / Simulation("holds the log", n, 20.0).run(200.0, 8000.0)[0] * 1e3 for n in (1, 2, 3)]
+    """Two connections under MariaDB's AFTER_SYNC are two groups in flight; the third must wait."""
+    commit_ms = [n / Simulation("holds the log", n, 20.0).run(200.0, 8000.0) * 1e3 for n in (1, 2, 3)]
     assert [round(ms / 20, 1) for ms in commit_ms] == [1.0, 1.0, 1.5]
 
 
-def test_a_station_is_as_fast_as_its_curve_says() -> None:
+def test_a_station_is_as_fast_as_its_curve() -> None:
     local = Local({1: 0.001, 4: 0.002, 16: 0.008})  # 1000, 2000 and 2000 a second
     assert local.behind(1.0, 1) == pytest.approx(0.001, rel=0.01)
     assert local.behind(0.08, 160) == pytest.approx(0.002, rel=0.05), "just full"
@@ -75,93 +92,94 @@ def test_a_station_is_as_fast_as_its_curve_says() -> None:
 
 
 def test_regimes() -> None:
-    assert regime_of(15.0, 16) == "delay station"
-    assert regime_of(10.6, 16) == "delay station", "three groups at two places"
-    assert regime_of(1.1, 16) == "serial"
-    assert regime_of(4.0, 16) == "between"
+    growths = {15.0: "delay station", 10.6: "delay station", 1.1: "serial", 4.0: "between"}
+    assert {growth: regime_of(growth, 16) for growth in growths} == growths, "10.6: three groups at two stages"
     assert acknowledgement_s(0.0851, 0.0002, 0.085) == 0.0
 
 
 @pytest.mark.parametrize("server", [MARIADB, MYSQL], ids=["mariadb", "mysql"])
-def test_a_run_is_foreseen(server: Server) -> None:
-    cost = _cost(server, rtts_ns=(20_000_000, RTT_NS))
+def test_a_run_is_predicted(server: Server) -> None:
+    cost = _cost(server, rtts_ns=(20 * MS, RTT_NS))
     assert cost.worst_error is not None and cost.worst_error < _BAR
     for mode in ("after-sync", "after-commit"):
-        one = _point(_curve(cost, mode), 1)
+        one = _point(cost, mode, 1)
         assert one.commits_per_s.value == pytest.approx(1e3 / (one.local_ms + one.wire_ms), rel=0.03)
         assert one.wire_ms == pytest.approx(85 * OVER_REST)
         assert one.local_ms + one.wire_ms + one.waiting_ms == pytest.approx(one.commit_ms)
-        assert _curve(cost, mode).regime == "delay station"
-        assert _curve(cost, mode).growth_threads == 16
+        assert (_curve(cost, mode).regime, _curve(cost, mode).growth_threads) == ("delay station", 16)
+    assert [row[2] for row in _cost(server, rtts_ns=(20 * MS,)).published][1:] == [None, None], "another distance"
 
 
 def test_round_trips_tell_the_wait_points_apart() -> None:
-    cost = _cost(MARIADB)
-    sync, commit = (_point(_curve(cost, mode), 64) for mode in ("after-sync", "after-commit"))
+    sync, commit = (_point(_cost(MARIADB), mode, 64) for mode in ("after-sync", "after-commit"))
     assert sync.rtts is not None and sync.rtts.low is not None and sync.rtts.low > 1.4
     assert commit.rtts is not None and commit.rtts.high is not None and commit.rtts.high < 1.1
-    assert any("AFTER_SYNC" in text and "the second holds the binary log" in text for text in cost.sentences)
-    assert not any("round trips" in text and "holds" in text for text in _cost(MYSQL).sentences)
+    assert any("AFTER_SYNC" in text and "round trips" in text for text in _cost(MARIADB).sentences)
+    assert not any("round trips" in text for text in _cost(MYSQL).sentences)
 
 
-def test_arms_that_wait_for_nobody_have_no_round_trips_and_no_prediction() -> None:
+def test_arms_that_do_not_wait_have_no_round_trips_and_no_prediction() -> None:
     cost = _cost(MARIADB)
     for mode in ("none", "async"):
-        curve = _curve(cost, mode)
-        assert curve.regime is None
-        for point in curve.points:
+        assert _curve(cost, mode).regime is None
+        for point in _curve(cost, mode).points:
             assert (point.rtts, point.predicted, point.wire_ms) == (None, None, 0.0)
     assert _curve(cost, "async").lag_p50 is not None
     assert _curve(cost, "none").lag_p50 is None and _curve(cost, "none").rest_rtt_ns is None
 
 
-def test_eleven_a_second_is_explained_beside_what_was_published() -> None:
+def test_the_rate_of_one_connection_is_explained_and_compared_with_published_figures() -> None:
     summary = summarise(replication_run(MARIADB, noise=0.001))
     assert summary.replication is not None and summary.replication.cost is not None
     cost = summary.replication.cost
-    eleven = next(text for text in cost.sentences if "one connection can make at 85ms" in text)
-    assert eleven.startswith("11.7 commits/s") and "Published for one connection: 11.5" in eleven
+    assert cost.sentences[0] in summary.verdict
+    assert cost.sentences[1].startswith("11.7 commits/s") and "11.5" in cost.sentences[1]
     assert [row[:2] for row in cost.published] == [("none", 1066.8), ("async", 943.2), ("after-commit", 11.5)]
     assert all(ours is not None for _, _, ours in cost.published)
-    assert cost.sentences[0] in summary.verdict
+    alone = _cost(MYSQL, modes=("after-sync",))
+    assert "85.2 ms" in alone.sentences[1] and "local work" not in alone.sentences[1], "a rate does not explain itself"
 
 
-def test_published_figures_are_of_another_workload_and_distance() -> None:
-    cost = _cost(MARIADB, rtts_ns=(20_000_000,))
-    assert [row[2] for row in cost.published][1:] == [None, None]
+def test_published_figures_are_of_one_workload_and_wait_point() -> None:
     run = replication_run(MARIADB)
     plan = {**run.info.plan, "workload": {"kind": "oltp_write_only"}}
-    other = run.model_copy(update={"info": run.info.model_copy(update={"plan": plan})})
-    found = replication_findings(trial_table(other))
-    assert found is not None and found.cost is not None and found.cost.published == ()
+    other = _found(run.model_copy(update={"info": run.info.model_copy(update={"plan": plan})}))
+    assert other.cost is not None and other.cost.published == ()
+    sync = _cost(MARIADB, modes=("none", "async", "after-sync"))
+    assert [ours is None for _, _, ours in sync.published] == [False, False, True]
 
 
-def test_without_an_arm_that_waits_for_nobody_nothing_is_foreseen() -> None:
+def test_without_an_arm_that_does_not_wait_nothing_is_predicted() -> None:
     cost = _cost(MYSQL, modes=("after-sync",), noise=0.0)
-    assert cost.worst_error is None
-    point = _point(_curve(cost, "after-sync"), 1)
-    assert point.predicted is None and point.rtts is None
+    point = _point(cost, "after-sync", 1)
+    assert (cost.worst_error, point.predicted, point.rtts) == (None, None, None)
     assert point.local_ms + point.wire_ms == pytest.approx(point.commit_ms, abs=0.5)
 
 
 def test_short_windows_do_not_round_a_rate() -> None:
     """47 commits in four seconds: a count would be off by up to one in 47."""
-    one = _point(_curve(_cost(MARIADB, noise=0.0), "after-commit"), 1)
+    one = _point(_cost(MARIADB, noise=0.0), "after-commit", 1)
     truth = MARIADB.commits_per_s("after-commit", RTT_NS, 1)
     assert one.commits_per_s.value == pytest.approx(truth, rel=1e-6)
 
 
 def test_the_trade_has_a_row_for_each_mode() -> None:
-    found = replication_findings(trial_table(replication_run(MARIADB)))
-    assert found is not None
-    rows = found.trade
+    rows = _found(replication_run(MARIADB)).trade
     assert [row.mode for row in rows] == ["none", "async", "after-commit", "after-sync"]
     assert {row.threads for row in rows} == {64} and {row.replica_rtt_ns for row in rows} == {RTT_NS}
     assert rows[0].cost is None and rows[1].cost is not None and 0.85 < rows[1].cost.value < 0.95
     assert all(row.lost_per_crash is None and row.phantoms is None and row.verdict for row in rows)
 
 
-def test_a_run_without_replication_says_nothing_of_it() -> None:
+def test_a_ratio_of_fewer_blocks_than_the_rate_is_noted() -> None:
+    run = replication_run(MARIADB, blocks=4)
+    fewer = [t for t in run.trials if not (t.arm == "none, 0ms, 64" and t.block > 1)]
+    rows = _found(run.model_copy(update={"trials": tuple(fewer)})).trade
+    assert [(row.blocks, row.trials) for row in rows] == [(2, 2), (2, 4), (2, 4), (2, 4)]
+    assert sum("2 blocks" in note for note in trade_notes(rows)) == 3
+
+
+def test_a_run_without_replication_has_no_findings() -> None:
     run = replication_run(MARIADB, modes=("none",), blocks=2)
     arms = tuple(arm.model_copy(update={"factors": {"path": "socket", "threads": 1}}) for arm in run.info.arms)
     assert summarise(run.model_copy(update={"info": run.info.model_copy(update={"arms": arms})})).replication is None
@@ -172,48 +190,26 @@ def test_more_connections_are_advised_where_they_wait_together() -> None:
     assert [piece.action.split(",")[0] for piece in advice[:3]] == [
         "Where no acknowledged commit may be lost",
         "Where a crash may lose the last commits",
-        "Write from more connections at once",
+        "Before giving up acknowledgements",
     ]
     assert "rpl-semi-sync-master-enabled = ON" in advice[0].lines
-    assert all(len(line) <= 64 for piece in advice for line in piece.lines)
+    assert all(len(line) <= 55 for piece in advice for line in piece.lines), "it fits any terminal"
 
 
 def test_what_is_not_resolved_is_not_the_best() -> None:
-    """Both wait points of MySQL cost a round trip: the answer is of the one that shows nothing early."""
+    """Both wait points of MySQL cost a round trip: the answer is the one that shows nothing early."""
     first = _cost(MYSQL, noise=0.02).sentences[0]
     assert "AFTER_SYNC" in first and "AFTER_COMMIT" not in first
     assert "AFTER_COMMIT" in _cost(MARIADB).sentences[0], "a third more is resolved"
     assert "AFTER_SYNC" in _cost(MARIADB, blocks=1).sentences[0], "one trial resolves nothing"
 
 
-def test_another_wait_point_is_not_what_was_published() -> None:
-    assert [row[2] is None for row in _cost(MARIADB, modes=("none", "async", "after-sync")).published] == [
-        False,
-        False,
-        True,
-    ]
-
-
-def test_a_rate_does_not_explain_itself() -> None:
-    (eleven,) = [text for text in _cost(MYSQL, modes=("after-sync",)).sentences if "one connection can make" in text]
-    assert "allows 11.7 at most" in eleven and "local work" not in eleven
-
-
-def test_a_share_of_fewer_blocks_than_the_rate_says_so() -> None:
-    run = replication_run(MARIADB, blocks=4)
-    fewer = [t for t in run.trials if not (t.arm == "none, 0ms, 64" and t.block > 1)]
-    found = replication_findings(trial_table(run.model_copy(update={"trials": tuple(fewer)})))
-    assert found is not None
-    assert [(row.blocks, row.trials) for row in found.trade] == [(2, 2), (2, 4), (2, 4), (2, 4)]
-    assert "of the 2 blocks in which both were measured, the rate of 4" in " ".join(trade_notes(found.trade, wide=True))
-
-
 def test_round_trips_have_the_scatter_of_the_local_commits_too() -> None:
     run = replication_run(MYSQL, noise=0.0, threads=(1,))
     slow = [_slower(t) if t.arm.startswith("none") and t.block % 2 else t for t in run.trials]
-    findings = replication_findings(trial_table(run.model_copy(update={"trials": tuple(slow)})))
-    assert findings is not None and findings.cost is not None
-    rtts = _point(_curve(findings.cost, "after-sync"), 1).rtts
+    cost = _found(run.model_copy(update={"trials": tuple(slow)})).cost
+    assert cost is not None
+    rtts = _point(cost, "after-sync", 1).rtts
     assert rtts is not None and rtts.low is not None and rtts.high is not None
     assert rtts.high - rtts.low > 1e-4
 
@@ -222,3 +218,11 @@ def _slower(trial: Trial) -> Trial:
     assert trial.measured is not None
     fewer = {"transactions": trial.measured.transactions // 3}
     return trial.model_copy(update={"measured": trial.measured.model_copy(update=fewer)})
+
+
+def test_a_peak_of_the_lag_is_drawn_however_many_looks_there_are() -> None:
+    series = lag_series([lagging_trial(5000, peak_at=3333, peak=90_000)], threads=16)
+    assert series is not None
+    assert len(series.at_s) <= MOST_POINTS and max(series.behind) == 90_000
+    assert series.replica == "replica1" and list(series.at_s) == sorted(series.at_s)
+    assert lag_series([crash_trial(number=1, lost=0)], threads=16) is None, "nobody looked"

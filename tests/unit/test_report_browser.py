@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.unit import synthetic_replication
+from tests.unit import made_replication
 from tests.unit.browser import Page, browser, program
 from tests.unit.rendered import html as html
 from tests.unit.synthetic_findings import PLANS
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(
     program() is None, reason="NO BROWSER: pages and their sliders are not tested; install chromium"
 )
 
-EVERY = PLANS | synthetic_replication.PLANS
+EVERY = PLANS | made_replication.PLANS
 SHOWN = "document.querySelector('[data-shown=\"{}\"]').textContent"
 DIAMOND = "document.querySelector('#what-if .measured')"
 LABEL = "document.querySelector('#what-if text.label').textContent"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from howfar.analysis.summary import Summary
+from howfar.experiments.crash import report as crash
 from howfar.experiments.experiment import Experiment
+from howfar.experiments.fallback import report as fallback
 from howfar.experiments.paths import Paths
+from howfar.experiments.replication import report as replication
 from howfar.report.document import Document
 
-EXPERIMENTS: tuple[Experiment, ...] = (Paths(),)
+EXPERIMENTS: tuple[Experiment, ...] = (replication, crash, fallback, Paths())
 
 
 def experiment_of(summary: Summary) -> Experiment | None:

@@ -8,7 +8,6 @@ import io
 
 from howfar.analysis.summary import CellSummary, Summary
 from howfar.experiments.page.report import spreadsheet as page_spreadsheet
-from howfar.experiments.replication.report import spreadsheet
 from howfar.plan.factors import breaks
 from howfar.report.figures import tps
 from howfar.stats.estimate import Estimate
@@ -17,7 +16,7 @@ from howfar.stats.estimate import Estimate
 def render(summary: Summary) -> str:
     """CSV with a header line and `\\n` line ends."""
     factors = sorted({name for cell in summary.cells for name in cell.factors})
-    told = spreadsheet.told(summary) or page_spreadsheet.told(summary)
+    told = page_spreadsheet.told(summary)
     rows = [_row(cell, factors) | told.get(cell.arm, {}) for cell in summary.cells]
     rows += [{"arm": arm} | line for arm, line in told.items() if all(cell.arm != arm for cell in summary.cells)]
     names = list(dict.fromkeys(name for row in rows for name in row))

@@ -7,7 +7,6 @@ from importlib.resources import files
 
 from howfar.analysis.summary import Summary
 from howfar.experiments.page.report import page as webpage_page
-from howfar.experiments.replication.report import page as replication_page
 from howfar.report import figures, grid_page, palette, what_if_section
 from howfar.report.fragments import text
 
@@ -25,8 +24,6 @@ def render(summary: Summary) -> str:
 
 
 def _body(summary: Summary) -> str:
-    if summary.replication:
-        return replication_page.body(summary)
     if summary.pages:
         return webpage_page.body(summary)
     return grid_page.body(summary)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from howfar.analysis.summary import Advice, CellSummary, Summary
 from howfar.analysis.workload_line import ONE
 from howfar.experiments.page.report.text import parts as page_parts
-from howfar.experiments.replication.report.text import parts as replication_parts
 from howfar.report import figures, tables
 from howfar.report.grid import is_grid
 from howfar.report.limit_words import groups
@@ -37,7 +36,7 @@ def render(summary: Summary) -> str:
 
 
 def _findings(summary: Summary) -> list[str]:
-    if parts := replication_parts(summary) or page_parts(summary):
+    if parts := page_parts(summary):
         return [block for part in parts for block in ([part] if isinstance(part, str) else _section(part))]
     return _grid(summary) if is_grid(summary) else [_table(summary), *_confirmations(summary)]
 

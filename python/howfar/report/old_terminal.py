@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from howfar.analysis.summary import Summary
 from howfar.experiments.page.report.text import parts as page_parts
-from howfar.experiments.replication.report.text import parts as replication_parts
 from howfar.report import tables
 from howfar.report.columns import Column, Line, columns
 from howfar.report.figures import cpu_note, has_own_tables, noise_line, published_sources, shown_cells, void_line
@@ -61,7 +60,7 @@ class _Page:
         return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
     def _findings(self, summary: Summary) -> list[list[str]]:
-        if parts := replication_parts(summary) or page_parts(summary):
+        if parts := page_parts(summary):
             return [self._wrap(part) if isinstance(part, str) else self._plain(part) for part in parts]
         return self._grid(summary) if is_grid(summary) else [self.table(summary), self._confirmations(summary)]
 

@@ -8,7 +8,6 @@ from howfar.report import figures
 from howfar.report.grid import is_grid
 from howfar.report.sceptic_grid import grid_questions
 from howfar.report.sceptic_page import page_questions
-from howfar.report.sceptic_replication import replication_questions
 from howfar.stats.intervals import half_width, half_width_text
 from howfar.store.records import ArmRole
 
@@ -33,8 +32,6 @@ LIMITS = (
 def questions(summary: Summary) -> list[tuple[str, str]]:
     """(question, answer) in the order in which they are asked."""
     several = is_grid(summary)
-    if summary.replication:
-        return replication_questions(summary) + _of_replication(summary)
     if summary.pages:
         return page_questions(summary) + _of_pages(summary)
     found = [
@@ -49,14 +46,6 @@ def questions(summary: Summary) -> list[tuple[str, str]]:
         ("What does it not say?", LIMITS),
     ]
     return (grid_questions(summary) if several else []) + [pair for pair in found if pair[1]]
-
-
-def _of_replication(summary: Summary) -> list[tuple[str, str]]:
-    """What remains to be asked. A run that only broke things has no ratios and no CPU a query."""
-    found = [("Was the machine busy?", _busy(summary)), ("Were bad results thrown away?", _voids(summary))]
-    if not figures.only_broke(summary):
-        found = [("Is it not just noise?", _noise(summary)), *found, ("What do the latencies mean?", LATENCIES)]
-    return [*found, ("Is the network real?", NETWORK), ("What does it not say?", LIMITS)]
 
 
 def _of_pages(summary: Summary) -> list[tuple[str, str]]:

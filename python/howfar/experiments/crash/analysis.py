@@ -39,6 +39,23 @@ CLAUSES = {
     "stop-replica": "the replica stopped and then the primary was killed",
 }
 
+FAULT_NAMES = {
+    "kill-primary": "server killed",
+    "cut": "link cut",
+    "cut-to-replica": "link to replica cut",
+    "cut-to-primary": "link from replica cut",
+    "stop-replica": "replica stopped first",
+    "replica-leaves": "replica leaves",
+}
+"""As short as a label of a chart; `FAULT_TEXT` explains them."""
+FAULT_TEXT = {
+    "kill-primary": "SIGKILL to the primary's server; its kernel still delivers what was in the sockets",
+    "cut": "both directions are cut, and the primary goes on until it is killed a second later",
+    "cut-to-replica": "packets to the replica are dropped, and the primary goes on until it is killed a second later",
+    "cut-to-primary": "packets from the replica are dropped, and the primary goes on until it is killed a second later",
+    "stop-replica": "the replica stops receiving, and the primary goes on until it is killed a second later",
+}
+
 
 class CrashPoint(Part):
     """One crash, to be drawn. Times count from the fault: before it they are negative."""

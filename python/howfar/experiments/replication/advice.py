@@ -10,7 +10,6 @@ from __future__ import annotations
 from howfar.analysis.sentence import capital
 from howfar.analysis.summary import Advice
 from howfar.experiments.crash.analysis import CrashLoss
-from howfar.experiments.fallback.analysis import fallback_sentence
 from howfar.experiments.replication.analysis import ReplicationCost
 from howfar.experiments.replication.arms import ALONE, ASYNC, plural, quoted_distance, rate, rate_interval, with_mode
 from howfar.experiments.replication.trade import ReplicationFindings, TradeRow
@@ -37,6 +36,8 @@ def _safe(found: ReplicationFindings, kind: str) -> Advice | None:
         return None
     mode = kept[0]
     reasons = [_cost(rows[mode], found), *_crash_reasons(mode, losses)]
+    if rows[mode].durability != "strict":
+        reasons.append(f"measured with durability {rows[mode].durability}, while these lines flush each commit")
     other = next((row for name, row in rows.items() if name != mode), None)
     if other is not None and not losses:
         shown = (
@@ -81,7 +82,7 @@ def _together(cost: ReplicationCost | None) -> Advice | None:
     if curve is None or curve.growth is None or (curve.growth.low or curve.growth.value) < _GAINS:
         return None
     return Advice(
-        action="Write from more connections at once, or more rows per transaction, before giving up acknowledgements.",
+        action="Before giving up acknowledgements, write from more connections or more rows per transaction.",
         because=f"Over {format_duration_ns(curve.replica_rtt_ns or 0)} one connection makes "
         f"{rate(curve.points[0].commits_per_s.value)} commits/s; {curve.growth_threads} make {interval_text(curve.growth)} times as "
         "many, because they wait together.",
@@ -92,9 +93,12 @@ def _watch(found: ReplicationFindings, kind: str) -> Advice | None:
     stories = [story for story in found.fallback if story.degraded_ms is not None]
     if not stories:
         return None
+    worst = max(stories, key=lambda story: story.unprotected.value)
+    least = "at least " if worst.censored else ""
     return Advice(
         action="Let a semi-synchronous primary wait instead of falling back silently, and monitor its status.",
-        because=fallback_sentence(max(stories, key=lambda story: story.unprotected.value)),
+        because=f"{capital(with_mode(worst.mode))} it acknowledged {least}{rate_interval(worst.unprotected)} commits without a "
+        "replica.",
         lines=timeout_lines(kind),
     )
 
@@ -113,12 +117,7 @@ def _cost(row: TradeRow, found: ReplicationFindings) -> str:
     if row.cost is not None:
         reference = next((each.mode for each in found.trade if each.cost is None), ALONE)
         text += f", {interval_text(row.cost)} of the rate {with_mode(reference)}"
-    if row.durability == "strict":
-        return text
-    return (
-        f"{text}, measured with durability {row.durability}: these lines flush each commit, which costs more "
-        "(--durability strict measures it)"
-    )
+    return text
 
 
 def _crash_reasons(mode: str, losses: tuple[CrashLoss, ...]) -> list[str]:

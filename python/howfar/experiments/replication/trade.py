@@ -87,8 +87,7 @@ def replication_verdict(found: ReplicationFindings) -> str:
         return " ".join(loss_verdict(found.crash.losses))
     if found.fallback:
         return " ".join(fallback_sentence(story) for story in found.fallback)
-    sentences = found.cost.sentences if found.cost else ()
-    return " ".join(sentences[:2] if len(sentences) > 2 else sentences[:1])  # the last is about the model
+    return " ".join(found.cost.sentences[:1]) if found.cost else ""
 
 
 def quoted_rows(rows: Sequence[TradeRow]) -> list[TradeRow]:

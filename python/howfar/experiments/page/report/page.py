@@ -7,7 +7,6 @@ from howfar.analysis.summary import Summary
 from howfar.experiments.page.findings import PageFindings
 from howfar.experiments.page.report import gallery, tables, words
 from howfar.experiments.page.report.text import said
-from howfar.experiments.replication.report.text import first_sentences
 from howfar.report import figures, grid_gallery, grid_page, sections
 from howfar.report.fragments import details, sentence, text
 from howfar.report.setup import head_line
@@ -63,7 +62,7 @@ def _said_large(summary: Summary, findings: PageFindings) -> tuple[str, list[str
     verdict = summary.verdict
     if len(verdict) > MUCH and findings.sentences and verdict == findings.sentences[0] and gallery.cards(findings):
         return f"{_first_clause(verdict)}.", [verdict]
-    return first_sentences(verdict)
+    return verdict, []
 
 
 def _first_clause(verdict: str) -> str:

@@ -1,4 +1,4 @@
-"""A fallback as it went: commits a second, the states of link and primary, and what the replica lacked. What is drawn."""
+"""One trial of a fallback: commits/s, the states of link and primary, and what the replica lacked, over one time axis."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from typing import Any
 
 import altair as alt
 
-from howfar.analysis.summary import Summary
-from howfar.experiments.fallback.analysis import FallbackSeries, FallbackStory
-from howfar.experiments.replication.report.cost_chart import symlog_ticks
+from howfar.experiments.fallback.analysis import FallbackSeries
+from howfar.experiments.replication.charts import by, symlog_ticks
 from howfar.report import palette
 from howfar.report.charts import PHONE, Drawable, values
 
-ACKNOWLEDGED, WAITING, ALONE = "semi-synchronous", "nobody is answered", "asynchronous, unsaid"
-CARRIES, CUT, BACK = "carries", "cut", "carries again"
+ACKNOWLEDGED, WAITING, ALONE = "semi-synchronous", "no acknowledgements", "asynchronous, silently"
+CARRIES, CUT, BACK = "up", "cut", "up again"
 COLOURS = {
     ACKNOWLEDGED: palette.PARTS[1],
     WAITING: palette.MUTED,
@@ -22,21 +21,16 @@ COLOURS = {
     CUT: palette.MORE[0],
     BACK: palette.PARTS[0],
 }
-BESIDE = 140
-"""There is nothing beside this chart: it may be wider."""
+EXTRA = 140
+"""Nothing stands beside this chart: it may be wider."""
 
 CONSTANT = 10
-"""Below so many a second the axis is straight, so that nothing at all has a place."""
+"""Below this rate the axis is linear, so that zero can be shown."""
 
 
-def drawn(summary: Summary) -> list[FallbackStory]:
-    stories = summary.replication.fallback if summary.replication else ()
-    return [story for story in stories if story.series is not None and story.series.commits_per_s]
-
-
-def chart(series: FallbackSeries, width: int) -> Drawable:
+def timeline(series: FallbackSeries, width: int) -> Drawable:
     """Three panels over one time axis."""
-    width = width + BESIDE if width >= PHONE else width
+    width = width + EXTRA if width >= PHONE else width
     end = end_s(series)
     scale = alt.Scale(domain=[0, end], nice=False)
     panels = [_commits(series, width, scale), _bands(series, width, scale, end)]
@@ -53,15 +47,15 @@ def _commits(series: FallbackSeries, width: int, scale: alt.Scale) -> Drawable:
         "tps:Q",
         scale=alt.Scale(type="symlog", constant=CONSTANT, domain=[0, most * 1.4], nice=False),
         axis=alt.Axis(values=symlog_ticks(most), format=",d", **_extent(width)),
-        title="commits a second",
+        title="commits/s",
     )
     layers: list[Any] = []
     if series.fell_s is not None:
         shade = {"at": series.fell_s, "to": series.back_s if series.back_s is not None else end_s(series)}
         layers.append(alt.Chart(values([shade])).mark_rect(color=palette.BAND).encode(x=x, x2="to:Q"))
-        said = shade | {"text": f"{series.unprotected:,} commits that no replica acknowledged"}
+        label = shade | {"text": f"{series.unprotected:,} commits not acknowledged by a replica"}
         if width >= PHONE:
-            text = alt.Chart(values([said])).mark_text(align="left", dx=8, fontSize=13, color=palette.INK)
+            text = alt.Chart(values([label])).mark_text(align="left", dx=8, fontSize=13, color=palette.INK)
             layers.append(text.encode(x=x, y=alt.value(100), text="text:N"))
     line = alt.Chart(values(rows)).mark_line(interpolate="step-after", strokeWidth=1.6, color=palette.SERIES[0])
     layers.append(line.encode(x=x, y=y))
@@ -69,18 +63,18 @@ def _commits(series: FallbackSeries, width: int, scale: alt.Scale) -> Drawable:
 
 
 def _extent(width: int) -> dict[str, Any]:
-    """So that the panels begin below each other."""
+    """So that the panels are aligned."""
     extent = 72 if width >= PHONE else 58
     return {"minExtent": extent, "maxExtent": extent}
 
 
 def end_s(series: FallbackSeries) -> float:
-    """Of the trial: nobody may have been answered at its end."""
+    """End of the trial, which may have had no commits."""
     return max(len(series.commits_per_s) * series.slice_s, *series.at_s[-1:], 0.0)
 
 
 def phases(series: FallbackSeries) -> list[dict[str, Any]]:
-    """Of the link and of the primary, each from one moment to the next."""
+    """States of the link and of the primary, each from one moment to the next."""
     end = end_s(series)
     answered = series.fell_s if series.fell_s is not None else min(series.left_s + series.stall_s, end)
     back = (series.back_s if series.back_s is not None else end) if series.fell_s is not None else answered
@@ -110,9 +104,7 @@ def _bands(series: FallbackSeries, width: int, scale: alt.Scale, end: float) -> 
         axis=alt.Axis(ticks=False, domain=False, labelPadding=6, **_extent(width)),
     )
     states = list(dict.fromkeys(row["state"] for row in rows))
-    colour = alt.Color(
-        "state:N", scale=alt.Scale(domain=states, range=[COLOURS[state] for state in states]), legend=None
-    )
+    colour = by(alt.Color, "state", states, [COLOURS[state] for state in states])
     named = [
         row | {"text": text}
         for row in rows
@@ -129,16 +121,16 @@ def _bands(series: FallbackSeries, width: int, scale: alt.Scale, end: float) -> 
     return alt.layer(*layers).properties(width=width, height=52)
 
 
-SHORTER = {ACKNOWLEDGED: "semi-sync", WAITING: "waits", ALONE: "asynchronous", BACK: "again"}
+SHORTER = {ACKNOWLEDGED: "semi-sync", WAITING: "stalled", ALONE: "asynchronous", BACK: "again"}
 
 
 def short_enough(state: str, pixels: float) -> str:
-    """The state, or a shorter word for it, or nothing, as there is room."""
+    """The state, or a shorter name for it, or nothing, as there is room."""
     return next((text for text in (state, SHORTER.get(state, state)) if len(text) * 6.2 + 4 < pixels), "")
 
 
 def _behind(series: FallbackSeries, width: int, scale: alt.Scale) -> Drawable | None:
-    """Gaps where the replica could not be asked."""
+    """Gaps where the replica could not be queried."""
     rows = [{"at": at, "behind": behind} for at, behind in zip(series.at_s, series.behind, strict=True)]
     known = [behind for behind in series.behind if behind is not None]
     if not known:

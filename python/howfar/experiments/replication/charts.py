@@ -1,24 +1,25 @@
-"""Charts of what an acknowledgement costs: throughput against connections, a panel a distance; a commit's time as bars; how far a
-replica was behind. What is drawn: each function takes a summary and a width and returns a chart, or None."""
+"""Charts of what an acknowledgement costs: throughput against connections, a panel for each distance; a commit's time as bars; how far
+a replica was behind. None: nothing to draw."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
 
-from howfar.analysis.summary import Summary
 from howfar.experiments.replication.analysis import CommitCost, ReplicationCost, ReplicationCurve
-from howfar.experiments.replication.report import words
+from howfar.experiments.replication.arms import PUBLISHED_RTT_NS, mode_name, quoted_distance
+from howfar.experiments.replication.frame import distance
 from howfar.plan.factors import SEMI_SYNC
-from howfar.report import palette
+from howfar.report import figures, palette
 from howfar.report.charts import PHONE, Drawable, log_ticks, values
 
 HEIGHT = 270
 PANEL_LEAST = 250
 """Narrower panels cannot be read: there are fewer beside each other."""
-BESIDE = 200
+EXTRA = 200
 """Several panels may take what one leaves free beside itself."""
 
 LOOKS: dict[str, tuple[str, str, list[int]]] = {
@@ -42,15 +43,15 @@ PARTS = ("local work", "wire", "waiting")
 PART_COLOURS = (palette.PARTS[1], palette.PARTS[0], palette.PARTS[4])
 
 
-def cost_of(summary: Summary) -> ReplicationCost | None:
-    return summary.replication.cost if summary.replication else None
+SHORT = {"off": "no log", "none": "none", "async": "async", "after-sync": "AFTER_SYNC", "after-commit": "AFTER_COMMIT"}
+"""For heads of columns and labels of bars."""
 
 
 def scales(names: Sequence[str], curves: Sequence[ReplicationCurve]) -> tuple[list[str], list[str]]:
     """Colours and shapes of series: a mode's own; of several series of one mode the later ones have other shapes."""
     colours, shapes, seen = [], [], dict[str, int]()
     for name in names:
-        mode = next(curve.mode for curve in curves if name.startswith(words.mode_words(curve.mode)))
+        mode = next(curve.mode for curve in curves if name.startswith(mode_name(curve.mode)))
         colour, shape, _ = LOOKS[mode]
         again = seen.get(mode, 0)
         seen[mode] = again + 1
@@ -64,16 +65,15 @@ def columns(names: Sequence[str], narrow: bool) -> int:
     return 1 if narrow else 4 if max(map(len, names), default=0) < LONG else 2
 
 
-def throughput(summary: Summary, width: int) -> Drawable | None:
-    cost = cost_of(summary)
-    if cost is None or len({point.threads for curve in cost.curves for point in curve.points}) < 2:
+def throughput(cost: ReplicationCost, width: int) -> Drawable | None:
+    if len({point.threads for curve in cost.curves for point in curve.points}) < 2:
         return None  # one number of connections is a table
     frame = _Frame(cost, width)
-    rtts = words.distances(cost.curves)
-    chief = words.quoted_distance(rtts)
-    rtts.sort(key=lambda rtt: (rtt != chief, rtt or 0))
-    panels = [frame.panel(rtt, index % frame.beside == 0) for index, rtt in enumerate(rtts)]
-    rows = [alt.hconcat(*panels[at : at + frame.beside]) for at in range(0, len(panels), frame.beside)]
+    rtts = distances(cost.curves)
+    quoted = quoted_distance(rtts)
+    rtts.sort(key=lambda rtt: (rtt != quoted, rtt or 0))
+    panels = [frame.panel(rtt, index % frame.per_row == 0) for index, rtt in enumerate(rtts)]
+    rows = [alt.hconcat(*panels[at : at + frame.per_row]) for at in range(0, len(panels), frame.per_row)]
     return panels[0] if len(panels) == 1 else alt.vconcat(*rows)
 
 
@@ -83,11 +83,11 @@ class _Frame:
     def __init__(self, cost: ReplicationCost, width: int) -> None:
         self.cost = cost
         self.narrow = width < PHONE
-        count = len(words.distances(cost.curves))
-        room = width if self.narrow else width + BESIDE
-        self.beside = 1 if self.narrow else max(min(count, room // PANEL_LEAST), 1)
-        self.width = width if self.narrow else (room - 64 * self.beside) // self.beside
-        self.named = words.named(cost.curves)
+        count = len(distances(cost.curves))
+        total = width if self.narrow else width + EXTRA
+        self.per_row = 1 if self.narrow else max(min(count, total // PANEL_LEAST), 1)
+        self.width = width if self.narrow else (total - 64 * self.per_row) // self.per_row
+        self.named = named(cost.curves)
         self.names = list(dict.fromkeys(name for name, _ in self.named))
         self.threads = sorted({point.threads for curve in cost.curves for point in curve.points})
         seen = [point.commits_per_s.value for curve in cost.curves for point in curve.points]
@@ -98,12 +98,8 @@ class _Frame:
             orient="top", title=None, columns=columns(self.names, self.narrow), labelLimit=420, symbolOpacity=1
         )
         colours, shapes = scales(self.names, cost.curves)
-        self.colour = alt.Color(
-            "series:N", sort=self.names, scale=alt.Scale(domain=self.names, range=colours), legend=legend
-        )
-        self.shape = alt.Shape(
-            "series:N", sort=self.names, scale=alt.Scale(domain=self.names, range=shapes), legend=legend
-        )
+        self.colour = by(alt.Color, "series", self.names, colours, legend)
+        self.shape = by(alt.Shape, "series", self.names, shapes, legend)
         self.x = alt.X(
             "threads:Q",
             scale=alt.Scale(type="log", base=2, domain=[self.threads[0] / 1.15, self.threads[-1] * 1.15], nice=False),
@@ -116,7 +112,7 @@ class _Frame:
             f"{field}:Q",
             scale=alt.Scale(type="log", domain=list(self.heights), nice=False),
             axis=alt.Axis(values=log_ticks(*self.heights), format=",.3~r"),
-            title="commits a second" if first else None,
+            title="commits/s" if first else None,
         )
 
     def panel(self, rtt: int | None, first: bool) -> Drawable:
@@ -125,9 +121,9 @@ class _Frame:
         y = self._y("tps", first)
         data = alt.Chart(values(points))
         layers: list[Any] = []
-        foreseen = [point for point in points if point["model"] is not None]
-        if foreseen:
-            line = alt.Chart(values(foreseen)).mark_line(strokeWidth=1.3, strokeDash=[4, 3], opacity=0.9)
+        predicted = [point for point in points if point["model"] is not None]
+        if predicted:
+            line = alt.Chart(values(predicted)).mark_line(strokeWidth=1.3, strokeDash=[4, 3], opacity=0.9)
             layers.append(line.encode(x=self.x, y=self._y("model", first), color=self.colour))
         layers += [
             data.mark_line(strokeWidth=1.9).encode(x=self.x, y=y, color=self.colour),
@@ -137,7 +133,7 @@ class _Frame:
             data.mark_point(filled=True, size=60, opacity=1).encode(x=self.x, y=y, color=self.colour, shape=self.shape),
             *self._published(rtt, y),
         ]
-        title = f"RTT {words.distance(rtt)} to the replica" if rtt is not None else ""
+        title = f"RTT {distance(rtt)} to the replica" if rtt is not None else ""
         properties: dict[str, Any] = {"title": alt.TitleParams(title, anchor="start")} if title else {}
         return alt.layer(*layers).properties(width=self.width, height=HEIGHT if not self.narrow else 210, **properties)
 
@@ -155,16 +151,16 @@ class _Frame:
 
     def _published(self, rtt: int | None, y: alt.Y) -> list[Any]:
         """Crosses, where they were measured: one connection, 85 ms."""
-        if rtt != words.PUBLISHED_RTT_NS or 1 not in self.threads:
+        if rtt != PUBLISHED_RTT_NS or 1 not in self.threads:
             return []
-        theirs = [
+        published = [
             {"series": name, "threads": 1, "tps": there}
             for mode, there, _ in self.cost.published
-            if (name := words.mode_words(mode)) in self.names
+            if (name := mode_name(mode)) in self.names
         ]
-        if not theirs:
+        if not published:
             return []
-        mark = alt.Chart(values(theirs)).mark_point(shape=CROSS, size=150, strokeWidth=2, filled=False, opacity=1)
+        mark = alt.Chart(values(published)).mark_point(shape=CROSS, size=150, strokeWidth=2, filled=False, opacity=1)
         return [mark.encode(x=self.x, y=y, color=self.colour)]
 
 
@@ -178,33 +174,28 @@ def parts(curve: ReplicationCurve, point: CommitCost) -> tuple[float, float, flo
     return local, wire, point.commit_ms - wire - local
 
 
-def split(summary: Summary, width: int) -> Drawable | None:
+def split(cost: ReplicationCost, width: int) -> Drawable | None:
     """A bar a mode and number of connections, at one distance: what a commit's milliseconds are."""
-    cost = cost_of(summary)
-    if cost is None:
-        return None
-    rtt = words.quoted_distance(words.distances(cost.curves))
-    here = [(name, curve) for name, curve in words.named(cost.curves) if curve.replica_rtt_ns in (None, rtt)]
+    rtt = quoted_distance(distances(cost.curves))
+    here = [(name, curve) for name, curve in named(cost.curves) if curve.replica_rtt_ns in (None, rtt)]
     narrow = width < PHONE
     bars: list[dict[str, Any]] = []
     ends: list[dict[str, Any]] = []
     for name, curve in here:
-        extra = name.removeprefix(words.mode_words(curve.mode))
+        extra = name.removeprefix(mode_name(curve.mode))
         for point in curve.points:
-            label = f"{words.short(curve.mode)}{extra}, {point.threads}"
+            label = f"{SHORT.get(curve.mode, curve.mode)}{extra}, {point.threads}"
             for order, (part, ms) in enumerate(zip(PARTS, parts(curve, point), strict=True)):
                 bars.append({"bar": label, "part": part, "order": order, "ms": ms})
             ends.append(
-                {"bar": label, "ms": point.commit_ms, "text": f"{words.milliseconds(point.commit_ms)} ms{_rtts(point)}"}
+                {"bar": label, "ms": point.commit_ms, "text": f"{figures.number(point.commit_ms)} ms{_rtts(point)}"}
             )
     if not bars:
         return None
     labels = [end["bar"] for end in ends]
     most = max(end["ms"] for end in ends)
     legend = alt.Legend(orient="top", title=None, columns=3, symbolType="square", labelLimit=160)
-    colour = alt.Color(
-        "part:N", sort=list(PARTS), scale=alt.Scale(domain=list(PARTS), range=list(PART_COLOURS)), legend=legend
-    )
+    colour = by(alt.Color, "part", PARTS, PART_COLOURS, legend)
     y = alt.Y(
         "bar:N",
         sort=labels,
@@ -216,7 +207,7 @@ def split(summary: Summary, width: int) -> Drawable | None:
         stack="zero",
         scale=alt.Scale(domain=[0, most * (1.02 if not narrow else 1.3)], nice=False),
         axis=alt.Axis(tickCount=5, format=".3~r"),
-        title="ms a commit (mean)",
+        title="ms per commit (mean)",
     )
     text = alt.Chart(values(ends)).mark_text(align="left", dx=5, color=palette.INK, fontSize=11)
     end = alt.X("ms:Q", scale=alt.Scale(domain=[0, most * (1.02 if not narrow else 1.3)], nice=False))
@@ -231,13 +222,10 @@ def _rtts(point: CommitCost) -> str:
     return f", {point.rtts.value:.2f} RTT" if point.rtts else ""
 
 
-def lag(summary: Summary, width: int) -> Drawable | None:
-    """Transactions that a replica was behind, over one trial of each mode at the chief distance."""
-    cost = cost_of(summary)
-    if cost is None:
-        return None
-    rtt = words.quoted_distance(words.distances(cost.curves))
-    here = [(name, curve) for name, curve in words.named(cost.curves) if curve.lag and curve.replica_rtt_ns == rtt]
+def lag(cost: ReplicationCost, width: int) -> Drawable | None:
+    """Transactions that a replica was behind, over one trial of each mode at the quoted distance."""
+    rtt = quoted_distance(distances(cost.curves))
+    here = [(name, curve) for name, curve in named(cost.curves) if curve.lag and curve.replica_rtt_ns == rtt]
     if not here:
         return None
     names, curves = [name for name, _ in here], [curve for _, curve in here]
@@ -250,7 +238,7 @@ def lag(summary: Summary, width: int) -> Drawable | None:
     ]
     colours, _ = scales(names, curves)
     legend = alt.Legend(orient="top", title=None, columns=columns(names, width < PHONE), labelLimit=420)
-    dashes = alt.Scale(domain=names, range=[list(palette.DASHES[index % 8]) for index in range(len(names))])
+    dashes = [list(palette.DASHES[index % 8]) for index in range(len(names))]
     return (
         alt.Chart(values(rows))
         .mark_line(strokeWidth=1.4, interpolate="step-after")
@@ -262,10 +250,17 @@ def lag(summary: Summary, width: int) -> Drawable | None:
                 axis=alt.Axis(values=symlog_ticks(most), format=",d"),
                 title="transactions behind",
             ),
-            color=alt.Color("series:N", sort=names, scale=alt.Scale(domain=names, range=colours), legend=legend),
-            strokeDash=alt.StrokeDash("series:N", sort=names, scale=dashes, legend=legend),
+            color=by(alt.Color, "series", names, colours, legend),
+            strokeDash=by(alt.StrokeDash, "series", names, dashes, legend),
         )
         .properties(width=width, height=130)
+    )
+
+
+def by(channel: Any, field: str, names: Sequence[str], looks: Sequence[Any], legend: alt.Legend | None = None) -> Any:
+    """A colour, shape or dash for each name."""
+    return channel(
+        f"{field}:N", sort=list(names), scale=alt.Scale(domain=list(names), range=list(looks)), legend=legend
     )
 
 
@@ -277,3 +272,53 @@ def symlog_ticks(most: float) -> list[float]:
         found.append(tick)
         tick *= 10
     return found
+
+
+# ---------------------------------------------------------------- names of curves
+
+
+def distances(curves: Sequence[ReplicationCurve]) -> list[int | None]:
+    """Of the links to replicas, ascending. `[None]`: no curve has a replica."""
+    found = {curve.replica_rtt_ns for curve in curves if curve.replica_rtt_ns is not None}
+    return [*sorted(found)] if found else [None]
+
+
+def varied(curves: Sequence[ReplicationCurve]) -> list[str]:
+    """Names of what tells curves of one mode and distance apart."""
+    names = list(dict.fromkeys(name for curve in curves for name in curve.held))
+    found = [name for name in names if len({curve.held.get(name) for curve in curves}) > 1]
+    return (["durability"] if len({curve.durability for curve in curves}) > 1 else []) + found
+
+
+def series_name(curve: ReplicationCurve, differing: Sequence[str]) -> str:
+    """`semi-sync AFTER_SYNC`, and what else differs between the curves of a run."""
+    levels = {"durability": f"durability {curve.durability}"}
+    levels |= {name: f"{name.replace('_', ' ')} {level}" for name, level in curve.held.items()}
+    return ", ".join([mode_name(curve.mode), *(levels[name] for name in differing if name in levels)])
+
+
+def named(curves: Sequence[ReplicationCurve]) -> list[tuple[str, ReplicationCurve]]:
+    """Every curve with a name that no other at its distance has; it begins with its mode. Where modes and what is held do not tell
+    curves apart, as with several paths of the clients, the names of their arms do."""
+    differing = varied(curves)
+    names = [series_name(curve, differing) for curve in curves]
+    if len({(name, curve.replica_rtt_ns) for name, curve in zip(names, curves, strict=True)}) < len(curves):
+        names = _by_arm(curves)
+    return list(zip(names, curves, strict=True))
+
+
+_OF_POINTS = re.compile(r"\d+ threads?|replica RTT .*")
+"""Parts of an arm's name that say which point of a panel it is, and which panel."""
+
+
+def _by_arm(curves: Sequence[ReplicationCurve]) -> list[str]:
+    parts = [[] if not curve.points else curve.points[0].arm.split(", ") for curve in curves]
+    shared = set.intersection(*map(set, parts))
+    return [
+        ", ".join([mode_name(curve.mode), *(word for word in found if _tells(word, curve.mode, shared))])
+        for curve, found in zip(curves, parts, strict=True)
+    ]
+
+
+def _tells(word: str, mode: str, shared: set[str]) -> bool:
+    return word not in shared and word != mode_name(mode) and not _OF_POINTS.fullmatch(word)

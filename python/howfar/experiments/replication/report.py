@@ -1,0 +1,204 @@
+"""The report of the cost of an acknowledgement: throughput against the model, where a commit's time goes, lag, published figures.
+
+A run that also has crashes or a fallback has their sections here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from howfar.analysis.summary import Summary
+from howfar.experiments.crash import report as crash_report
+from howfar.experiments.fallback import report as fallback_report
+from howfar.experiments.replication import charts, frame
+from howfar.experiments.replication.analysis import CommitCost, ReplicationCost, point_at
+from howfar.experiments.replication.arms import ALONE, PUBLISHED_RTT_NS, mode_name, quoted_distance
+from howfar.experiments.replication.frame import Record, columns, distance, trade_tables, verdicts, with_limits
+from howfar.report import figures
+from howfar.report.document import Block, Bullets, Chart, Column, Details, Document, Table, plain, single
+
+name = "replication"
+
+
+def applies(summary: Summary) -> bool:
+    """Commits without a fault were measured."""
+    return summary.replication is not None and summary.replication.cost is not None
+
+
+def document(summary: Summary) -> Document:
+    findings = summary.replication
+    assert findings is not None and findings.cost is not None, "only then it applies"
+    cost, crash = findings.cost, findings.crash
+    main: list[Block] = [*_throughput(cost), *trade_tables(findings)[:1]]
+    blocks = [*verdicts(findings), *_model(summary, cost), *_split(cost)]
+    if crash is not None and crash.losses:
+        blocks += [crash_report.dots(crash), *crash_report.sections(crash, summary.verdict)]
+    blocks += [*fallback_report.sections(findings.fallback), *_lag(cost)]
+    records = _records(cost)
+    for more in (crash_report.records(crash) if crash else {}, fallback_report.records(findings.fallback)):
+        records |= {arm: records.get(arm, {}) | record for arm, record in more.items()}
+    return frame.document(summary, main, blocks, records)
+
+
+def _throughput(cost: ReplicationCost) -> list[Block]:
+    """Empty with one number of connections: that is a table."""
+    points = [point for curve in cost.curves for point in curve.points]
+    if len({point.threads for point in points}) < 2:
+        return []
+    published = PUBLISHED_RTT_NS in charts.distances(cost.curves) and bool(cost.published)
+    caption = (
+        "Points: measured, with 95 % intervals; both axes are logarithmic."
+        + (" Dashed: predicted." if any(point.predicted for point in points) else "")
+        + (" Crosses: published figures, one connection." if published else "")
+    )
+    title = "Commits/s against connections, by mode of replication and distance"
+    return [Chart("commits", title, caption, partial(charts.throughput, cost), matrix(cost))]
+
+
+def _model(summary: Summary, cost: ReplicationCost) -> list[Block]:
+    sentences = tuple(sentence for sentence in cost.sentences if sentence not in summary.verdict)
+    tables = [matrix(cost), *([published(cost, figures.published_sources(summary))] if cost.published else [])]
+    return [Details("Model and published figures", (Bullets(sentences), *tables))]
+
+
+def matrix(cost: ReplicationCost) -> Table:
+    """Rows are connections, columns modes at distances; behind a figure the model's error."""
+    threads = sorted({point.threads for curve in cost.curves for point in curve.points})
+    heads = [Column("connections", left=True)]
+    for label, curve in charts.named(cost.curves):
+        extra = label.removeprefix(mode_name(curve.mode)).removeprefix(", ")
+        lower = " ".join(part for part in (distance(curve.replica_rtt_ns), extra) if part)
+        heads.append(Column(charts.SHORT.get(curve.mode, curve.mode), lower))
+    rows = tuple(plain(str(n), *(_with_error(point_at(curve, n)) for curve in cost.curves)) for n in threads)
+    note = "Too few arms for the model."
+    if cost.mean_error is not None and cost.worst_error is not None:
+        predicted = sum(point.predicted is not None for curve in cost.curves for point in curve.points)
+        note = (
+            f"In percent: the error of the prediction; mean {share(cost.mean_error)}, at most {share(abs(cost.worst_error))}. "
+            f"{predicted} of {sum(len(curve.points) for curve in cost.curves)} figures are predicted; the model is made of the others."
+        )
+    return Table("Commits/s and the model's error", tuple(heads), rows, (note,))
+
+
+def _with_error(point: CommitCost | None) -> str:
+    if point is None:
+        return figures.UNKNOWN
+    off = "" if point.predicted_error is None else f"{round(point.predicted_error * 100):+d} %".replace("+0", "0")
+    return f"{figures.number(point.commits_per_s.value)}{off:>6}"
+
+
+def share(value: float | None, signed: bool = False) -> str:
+    return figures.UNKNOWN if value is None else f"{value * 100:{'+' if signed else ''}.1f} %"
+
+
+def _split(cost: ReplicationCost) -> list[Block]:
+    rtts = charts.distances(cost.curves)
+    quoted = quoted_distance(rtts)
+    tables = [split_table(cost, rtt) for rtt in sorted(rtts, key=lambda rtt: (rtt != quoted, rtt or 0))]
+    if not tables[0].rows:
+        return []
+    at = f" at {distance(quoted)}" if quoted is not None else ""
+    chart = Chart(
+        "split",
+        f"What a commit's time is made of{at}, by mode and connections",
+        "Local work: a commit of as many connections without a replica; with MariaDB's AFTER_COMMIT, a commit at this rate. Wire: one "
+        "round trip, as measured at rest. Waiting: the rest, which is queueing for the acknowledgement of others and the replica's "
+        "own work. RTT: the cost of the acknowledgement in round trips.",
+        partial(charts.split, cost),
+        tables[0],
+    )
+    return [Details(f"Where does a commit's time go{at}?", (chart, *tables), open=True)]
+
+
+def split_table(cost: ReplicationCost, rtt_ns: int | None) -> Table:
+    """One distance, with the curves that have none."""
+    here = [(label, curve) for label, curve in charts.named(cost.curves) if curve.replica_rtt_ns in (None, rtt_ns)]
+    ms = figures.number
+    rows = tuple(
+        plain(
+            label,
+            str(point.threads),
+            with_limits(point.commits_per_s),
+            ms(point.commit_ms),
+            f"{ms(point.p50_ms)} / {ms(point.p99_ms)}",
+            ms(point.local_ms),
+            ms(point.wire_ms) if point.rtts else figures.UNKNOWN,
+            ms(point.waiting_ms) if point.rtts else figures.UNKNOWN,
+            figures.ratio(point.rtts),
+            figures.number(point.group),
+            figures.number(point.predicted),
+            share(point.predicted_error, signed=True),
+        )
+        for label, curve in here
+        for point in curve.points
+    )
+    heads = ["mode", "connections", "commits/s [95 %]", "ms per commit", "p50 / p99", "local work", "wire", "waiting"]
+    heads += ["round trips [95 %]", "commits per group", "predicted", "error"]
+    return Table(f"A commit at {distance(rtt_ns)}" if rtt_ns is not None else "A commit", single(*heads), rows)
+
+
+def _lag(cost: ReplicationCost) -> list[Block]:
+    curves = [curve for curve in cost.curves if curve.replica_rtt_ns is not None and curve.lag]
+    if not curves:
+        return []
+    rows = tuple(
+        plain(
+            curve.label,
+            figures.whole(curve.lag_p50),
+            figures.whole(curve.lag_max),
+            figures.number(curve.heartbeat_p50_ms),
+        )
+        for curve in curves
+    )
+    note = "The last good trials with the most connections: transactions committed on the primary and not yet applied on the replica."
+    heads = (
+        Column("mode", left=True),
+        Column("transactions", "behind, median"),
+        Column("most"),
+        Column("heartbeat", "age, ms"),
+    )
+    title = "How far the replica was behind over one trial of each mode"
+    chart = Chart("lag", title, note, partial(charts.lag, cost), Table("", heads, rows))
+    return [Details("How far behind is the replica?", (chart, Table("Lag", heads, rows, (note,))))]
+
+
+def published(cost: ReplicationCost, sources: Sequence[str]) -> Table:
+    theirs_alone = next((there for mode, there, _ in cost.published if mode == ALONE), None)
+    ours_alone = next((ours for mode, _, ours in cost.published if mode == ALONE), None)
+    rows = tuple(
+        plain(
+            mode_name(mode),
+            figures.number(there),
+            _of(there, theirs_alone),
+            figures.number(ours),
+            _of(ours, ours_alone),
+        )
+        for mode, there, ours in cost.published
+    )
+    heads = ("one connection, RTT 85ms", "published inserts/s", "of no replica", "ours", "of no replica, ours")
+    notes = (
+        *(f"Source: {source}." for source in sources),
+        "Other machines: without an acknowledgement compare the ratios, not the rates.",
+        f"There no commit was flushed (innodb_flush_log_at_trx_commit = 0); ours: durability {cost.curves[0].durability}.",
+    )
+    return Table("Published figures", single(*heads), rows, notes)
+
+
+def _of(value: float | None, whole: float | None) -> str:
+    return figures.number(value / whole) if value is not None and whole else figures.UNKNOWN
+
+
+# ---------------------------------------------------------------- records
+
+
+def _records(cost: ReplicationCost) -> dict[str, Record]:
+    point_columns = "commit_ms local_ms wire_ms waiting_ms rtts group predicted predicted_error"
+    renamed = {"rtts": "round_trips", "group": "commits_per_group", "predicted": "predicted_commits_per_s"}
+    return {
+        point.arm: columns(curve, "mode")
+        | columns(point, point_columns, **renamed)
+        | columns(curve, "lag_p50 lag_max heartbeat_p50_ms")
+        for curve in cost.curves
+        for point in curve.points
+    }

@@ -1,0 +1,301 @@
+"""What a crash loses: every key in exactly one class, planted faults found, losses with their intervals, and the table of modes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from tests.unit.made_replication import (
+    CRASH_ARMS,
+    CRASHES,
+    MS,
+    Server,
+    crash,
+    crash_arm,
+    crash_trial,
+    crash_trials,
+    fallback_trial,
+    replication_run,
+    run_of,
+)
+
+from howfar.analysis.analyse import summarise
+from howfar.experiments.crash.accounting import Account, ClientLog, Keys, account, visible
+from howfar.experiments.crash.analysis import CrashFindings, CrashLoss, crash_findings, lost_per_crash, predicted_loss
+from howfar.experiments.crash.report import document
+from howfar.report import json
+from howfar.stats.intervals import mean_interval
+from howfar.store.records import CrashRecord, TrialStatus
+
+# ---------------------------------------------------------------- the account of one crash
+
+
+def keys(*numbers: int) -> Keys:
+    return np.array(numbers, np.int64)
+
+
+NOTHING = keys()
+
+
+def log(acknowledged: Keys, refused: Keys = NOTHING, unknown: Keys = NOTHING) -> ClientLog:
+    return ClientLog(acknowledged, refused, unknown)
+
+
+def test_each_key_is_where_it_belongs() -> None:
+    logs = [log(keys(1, 2, 3), keys(4, 5), keys(6, 7)), log(keys(11, 12), unknown=keys(16))]
+    found = account(logs, keys(12, 1, 3, 5, 7, 99, 1))
+    assert (found.kept, found.lost.tolist(), found.acknowledged) == (3, [2, 11], 5)
+    assert (found.applied_unknown.tolist(), found.absent_unknown) == ([7], 2)
+    assert (found.applied_refused.tolist(), found.absent_refused) == ([5], 1)
+    assert (found.strangers.tolist(), found.duplicates.tolist(), found.reasked.tolist()) == ([99], [1], [])
+    assert not found.is_sound
+
+
+def test_nothing_asked_and_nothing_found() -> None:
+    nothing = account([], keys())
+    assert (nothing.acknowledged, nothing.is_sound) == (0, True)
+
+
+def test_a_key_that_two_clients_asked_for_is_in_no_other_class() -> None:
+    found = account([log(keys(1, 2)), log(keys(2), unknown=keys(3))], keys(1, 2))
+    assert (found.reasked.tolist(), found.kept, found.lost.tolist()) == ([2], 1, [])
+    assert not found.is_sound
+
+
+LOGS = st.lists(st.sampled_from(["acknowledged", "refused", "unknown", "nobody's"]), min_size=1, max_size=60)
+
+
+def made(fates: list[str], on_survivor: list[bool]) -> tuple[list[ClientLog], Keys]:
+    """Keys 0, 1, … with these fates, dealt to two clients."""
+    logs = []
+    for client in range(2):
+        mine = {fate: keys(*(k for k, f in enumerate(fates) if f == fate and k % 2 == client)) for fate in set(fates)}
+        logs.append(ClientLog(*(mine.get(fate, keys()) for fate in ("acknowledged", "refused", "unknown"))))
+    return logs, keys(*(key for key, there in enumerate(on_survivor) if there))
+
+
+def sizes(found: Account) -> tuple[int, ...]:
+    return (
+        found.kept,
+        len(found.lost),
+        len(found.applied_unknown),
+        found.absent_unknown,
+        len(found.applied_refused),
+        found.absent_refused,
+        len(found.strangers),
+    )
+
+
+@given(fates=LOGS, data=st.data())
+def test_the_classes_are_a_partition(fates: list[str], data: st.DataObject) -> None:
+    there = data.draw(st.lists(st.booleans(), min_size=len(fates), max_size=len(fates)))
+    logs, present = made(fates, there)
+    found = account(logs, present)
+    absent_strangers = sum(fate == "nobody's" and not here for fate, here in zip(fates, there, strict=True))
+    assert sum(sizes(found)) == len(fates) - absent_strangers
+    assert found.acknowledged == fates.count("acknowledged")
+
+
+@given(count=st.integers(1, 50), data=st.data())
+def test_a_fault_planted_in_a_log_is_found(count: int, data: st.DataObject) -> None:
+    """A record that is dropped, one that is made up, one whose fate is turned over: each changes the account, by exactly that key."""
+    present = np.arange(count, dtype=np.int64)
+    honest = account([log(present)], present)
+    assert honest.is_sound and honest.kept == count and len(honest.lost) == 0
+    key = data.draw(st.integers(0, count - 1))
+    dropped = account([log(np.delete(present, key))], present)
+    assert dropped.strangers.tolist() == [key]
+    made_up = account([log(np.append(present, count))], present)
+    assert made_up.lost.tolist() == [count]
+    turned = account([log(np.delete(present, key), unknown=keys(key))], present)
+    assert turned.applied_unknown.tolist() == [key] and turned.kept == count - 1
+    twice = account([log(np.append(present, key))], present)
+    assert twice.reasked.tolist() == [key] and not twice.is_sound
+
+
+def test_what_others_saw_before_its_client_knew() -> None:
+    """Key 3 was seen 5 ns before its acknowledgement, 1 after, 2 at the same time; 9 was never acknowledged; 3 did not survive."""
+    found = visible(keys(3, 1, 9, 2), keys(10, 30, 40, 50), keys(1, 2, 3), keys(20, 50, 15), keys(1, 2, 9))
+    assert (found.early.tolist(), found.early_ns.tolist()) == ([3], [5])
+    assert (found.unacknowledged.tolist(), found.phantoms.tolist()) == ([9], [3])
+
+
+# ---------------------------------------------------------------- losses over many crashes
+
+
+@pytest.fixture(scope="module")
+def findings() -> CrashFindings:
+    found = crash().replication
+    assert found is not None and found.crash is not None and found.cost is None
+    return found.crash
+
+
+def _loss(found: CrashFindings | None, arm: str) -> CrashLoss:
+    assert found is not None
+    (loss,) = [loss for loss in found.losses if loss.arm == arm]
+    return loss
+
+
+def test_what_is_lost_was_acknowledged_while_the_replica_was_cut_off(findings: CrashFindings) -> None:
+    loss = _loss(findings, "asynchronous")
+    assert (loss.crashes, loss.crashes_with_loss, loss.most_lost, len(loss.each)) == (CRASHES, CRASHES, 3270, CRASHES)
+    assert loss.predicted_lost is not None and loss.predicted_lost.value == pytest.approx(3000)
+    low, high = loss.lost_per_crash.low, loss.lost_per_crash.high
+    assert low is not None and high is not None and low < loss.predicted_lost.value < high
+    assert loss.lost_age_ms == pytest.approx(45)
+    assert (loss.each[0].first_lost_ms, loss.each[0].dead_ms, loss.each[0].promotion_ms) == (-45.0, 500.0, 80.0)
+
+
+def test_no_loss_seen_is_no_proof(findings: CrashFindings) -> None:
+    for arm in ("sync", "commit"):
+        loss = _loss(findings, arm)
+        assert (loss.lost, loss.predicted_lost, loss.each[0].first_lost_ms) == (0, None, None)
+        assert loss.share_that_may_lose == pytest.approx(0.139, abs=0.001), "the rule of three: 3/20"
+        assert (loss.lost_per_crash.low, loss.lost_per_crash.high) == (None, None), "a share is no count"
+
+
+def test_the_sentences_hold_both_sides(findings: CrashFindings) -> None:
+    text = " ".join(findings.sentences)
+    for figure in ("none of 420,000", "20 crashes", "predicted: 3,000", "100 of them were gone", "84 ms", "40 commits"):
+        assert figure in text
+    refused = [crash_trial(at, 0, "sync", applied_refused=2, refused=3) for at in range(3)]
+    found = crash_findings(run_of("mysql", [CRASH_ARMS[2]], refused, "crash"))
+    assert found is not None and "6 were applied" in found.sentences[-1]
+
+
+def test_void_crashes_are_counted_and_in_no_figure() -> None:
+    planted = crash_trial(900, 9999, "sync").model_copy(update={"status": TrialStatus.VOID, "void_reason": "planted"})
+    run = run_of("mariadb", CRASH_ARMS, [*crash_trials(), planted], "crash")
+    loss = _loss(crash_findings(run), "sync")
+    assert (loss.lost, loss.void_crashes, loss.crashes) == (0, 1, CRASHES)
+    assert crash_findings(run_of("mariadb", CRASH_ARMS, [planted, fallback_trial()], "crash")) is None
+    summary = summarise(run)
+    assert summary.blocks == CRASHES and summary.unmeasured == ()
+
+
+def test_the_trade_of_crashes() -> None:
+    found = crash().replication
+    assert found is not None
+    rows = {row.mode: row for row in found.trade}
+    assert list(rows) == ["async", "after-commit", "after-sync"]
+    assert (rows["async"].cost, rows["async"].crashes, rows["async"].fault) == (None, CRASHES, "cut")
+    assert rows["async"].lost_per_crash is not None and rows["async"].lost_per_crash.value > 2000
+    assert rows["after-sync"].cost is not None and rows["after-sync"].cost.value == pytest.approx(110 / 6000, rel=0.01)
+    assert (rows["after-commit"].phantoms, rows["after-sync"].phantoms) == (True, False)
+
+
+def test_a_row_of_the_trade_has_one_fault_and_is_compared_with_its_like() -> None:
+    other = crash_arm("relaxed", "async", durability="relaxed")
+    trials = [*crash_trials(), *(crash_trial(900 + at, 9, "relaxed", commits_per_s=9000.0) for at in range(3))]
+    found = summarise(run_of("mariadb", [*CRASH_ARMS, other], trials, "crash")).replication
+    assert found is not None
+    rows = [(row.mode, row.durability, row.fault, row.crashes) for row in found.trade]
+    assert rows[:2] == [("async", "strict", "cut", CRASHES), ("async", "relaxed", "cut", 3)]
+    assert [row.cost is None for row in found.trade] == [True, True, False, False], "a reference for each durability"
+
+
+def test_a_semi_synchronous_loss_begins_the_verdict_and_changes_the_advice() -> None:
+    more = [crash_arm(f"apart {fault}", "async", fault) for fault in ("cut-to-replica", "stop-replica")]
+    trials = [*crash_trials(), crash_trial(901, 7, "sync")]
+    trials += [crash_trial(910 + at, 50, arm.name) for at, arm in enumerate(more)]
+    summary = summarise(run_of("mariadb", [*CRASH_ARMS, *more], trials, "crash"))
+    assert summary.verdict.startswith("Semi-sync AFTER_SYNC lost 7 of")
+    assert summary.verdict.count("asynchronous") == 1 and "AFTER_COMMIT lost none" in summary.verdict
+    assert "AFTER_COMMIT" in summary.advice[0].action
+
+
+def test_the_advice_has_lines_and_reasons() -> None:
+    safe, fast = summarise(run_of("mysql", CRASH_ARMS, crash_trials(), "crash")).advice[:2]
+    assert "AFTER_SYNC" in safe.action and "rpl-semi-sync-source-wait-point = AFTER_SYNC" in safe.lines
+    for figure in ("0.018 [0.018, 0.018]", "none of 420,000", "100 commits"):
+        assert figure in safe.because
+    assert "asynchronously" in fast.action and "2,980 [" in fast.because
+    assert not any("semi" in line for line in fast.lines)
+    arms = [arm.model_copy(update={"factors": {**arm.factors, "durability": "off"}}) for arm in CRASH_ARMS]
+    less = summarise(run_of("mysql", arms, crash_trials(), "crash")).advice[0]
+    assert "durability off" in less.because and "sync-binlog = 1" in less.lines
+    nothing = summarise(run_of("mysql", CRASH_ARMS[:1], [crash_trial(at, 0) for at in range(20)], "crash")).advice[0]
+    assert "none was lost in 20 crashes" in nothing.because and "0.139" not in nothing.because
+
+
+def _crash(**fields: Any) -> CrashRecord:
+    fault = crash_trial(1, 5, **fields).fault
+    assert isinstance(fault, CrashRecord)
+    return fault
+
+
+def test_what_is_predicted_for_one_crash() -> None:
+    assert predicted_loss(_crash(dead_ns=3200 * MS, commits_per_s=1000.0)) == pytest.approx(200)
+    killed = {"fault": "kill-primary", "dead_ns": 3000 * MS, "commits_per_s": 1000.0}
+    assert predicted_loss(_crash(**killed, behind_before=60)) == 60
+    assert predicted_loss(_crash(**killed, behind_before=60, unreceived_before=9)) == 9
+    assert predicted_loss(_crash(**killed, behind_before=None)) is None
+    assert predicted_loss(_crash(fault="cut", dead_ns=3200 * MS, in_force_ns=3100 * MS, commits_per_s=1000.0)) == 100
+    assert predicted_loss(_crash(fault="cut-to-primary")) is None, "TCP goes on sending for a while"
+
+
+@pytest.mark.parametrize(
+    ("more", "by_force", "text"),
+    [({}, None, "at least 9 of all 150"), ({"lost_in_force": 40}, 30, "9 to 30 of all 150")],
+)
+def test_what_was_acknowledged_before_the_cut_was_in_force_is_bounded(
+    more: dict[str, Any], by_force: int | None, text: str
+) -> None:
+    trials = [crash_trial(number, 50, lost_after=47, **more) for number in range(3)]
+    found = crash_findings(run_of("mysql", CRASH_ARMS[:1], trials, "crash"))
+    loss = _loss(found, "asynchronous")
+    assert (loss.lost, loss.lost_before, loss.lost_by_force) == (150, 9, by_force)
+    assert found is not None and text in found.sentences[0] and "death of the machine" in found.sentences[0]
+    one_way = [trial.model_copy(update={"fault": _crash(fault="cut-to-primary")}) for trial in trials]
+    other = crash_findings(run_of("mysql", CRASH_ARMS[:1], one_way, "crash"))
+    assert other is not None and "death of the machine" not in other.sentences[0], "data still leave the primary"
+
+
+_LAWS: dict[str, Callable[[np.random.Generator, int], NDArray[np.float64]]] = {
+    "lag x rate": lambda rng, n: np.round(rng.normal(5000, 500, n)),
+    "few": lambda rng, n: rng.poisson(3, n).astype(float),
+    "skewed": lambda rng, n: (rng.geometric(0.25, n) - 1).astype(float),
+    "half of them nothing": lambda rng, n: np.where(rng.random(n) < 0.5, 0, np.round(rng.exponential(20, n))),
+}
+
+
+@pytest.mark.parametrize(("law", "least"), list(zip(_LAWS, (0.92, 0.92, 0.88, 0.84), strict=True)))
+def test_the_interval_of_the_mean_covers_the_truth(law: str, least: float) -> None:
+    """Over experiments of 20 crashes; a percentile bootstrap of the same experiments covers fewer."""
+    rng = np.random.default_rng(1)
+    make = _LAWS[law]
+    truth = float(make(rng, 400_000).mean())
+    ours = theirs = 0
+    experiments = 400
+    for _ in range(experiments):
+        losses = make(rng, CRASHES)
+        found = lost_per_crash([int(lost) for lost in losses])
+        ours += (found.low or 0.0) <= truth <= (found.high or 0.0)
+        low, high = np.quantile(rng.choice(losses, (200, CRASHES)).mean(axis=1), [0.025, 0.975])
+        theirs += bool(low <= truth <= high)
+    assert ours / experiments >= least
+    assert theirs < ours
+
+
+def test_an_interval_of_counts_is_not_below_zero() -> None:
+    assert mean_interval([0, 0, 0, 0, 9]).low is not None
+    assert lost_per_crash([0, 0, 0, 0, 9]).low == 0.0
+    assert lost_per_crash([4]).low is None
+
+
+def test_an_arm_that_broke_something_has_no_rate_over_its_outage() -> None:
+    made = replication_run(Server(), threads=(16,), modes=("async",), extra={"fault": "cut"})
+    fault = crash_trial(1, 50).fault
+    trials = [trial.model_copy(update={"fault": fault}) for trial in made.trials]
+    found = summarise(run_of("mariadb", made.info.arms, trials, "crash"))
+    (cell,) = found.cells
+    assert (cell.limit, cell.cycle) == (None, None)
+    assert {point.qps for point in found.trials} == {None}
+    assert json.document(found)["cells"] == []
+    (record,) = document(found).records
+    assert "qps" not in record and record["lost"] == 200 and float(str(record["commits_per_s"])) == 6000
