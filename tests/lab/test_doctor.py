@@ -62,13 +62,13 @@ def test_what_is_wrong_is_found_and_ends_when_it_is_changed(case: Case, seen: di
 
 
 @pytest.mark.parametrize("case", RIGHT, ids=lambda case: case.name)
-def test_who_is_right_is_not_accused(case: Case, seen: dict[str, Any]) -> None:
+def test_a_correct_setup_has_no_findings(case: Case, seen: dict[str, Any]) -> None:
     for look in ("first", "second"):
         assert of(seen, look, case)["findings"] == []
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_an_account_without_rights_sees_less_and_accuses_nobody_wrongly(case: Case, seen: dict[str, Any]) -> None:
+def test_an_account_without_privileges_sees_less_and_reports_nothing_wrong(case: Case, seen: dict[str, Any]) -> None:
     """Often it does not know which sockets are a server's; then it has to say so."""
     if case.server in seen["absent"]:
         pytest.skip(seen["absent"][case.server])
@@ -77,7 +77,7 @@ def test_an_account_without_rights_sees_less_and_accuses_nobody_wrongly(case: Ca
     assert seen["unseen_by_nobody"]
 
 
-def test_of_two_servers_of_an_account_each_keeps_its_own_socket_without_rights(seen: dict[str, Any]) -> None:
+def test_two_servers_of_one_account_keep_their_sockets_without_privileges(seen: dict[str, Any]) -> None:
     if "redis" in seen["absent"]:
         pytest.skip(seen["absent"]["redis"])
     both = [seen["by_nobody"][case.name] for case in CASES if "two redis of an account" in case.name]
@@ -93,14 +93,14 @@ MOVED = [case for case in WRONG if case.finds & {"loopback-tcp", "socket-off", "
 
 
 @pytest.mark.parametrize("case", MOVED, ids=lambda case: case.name)
-def test_a_client_that_was_told_the_socket_comes_by_it(case: Case, seen: dict[str, Any]) -> None:
+def test_a_client_with_the_proposed_lines_uses_the_socket(case: Case, seen: dict[str, Any]) -> None:
     before, after = of(seen, "first", case), of(seen, "second", case)
     assert {client["local"] for client in before["clients"] if client["by"] == "tcp"} == {True}
     assert [client for client in after["clients"] if client["by"] == "tcp"] == []
     assert after["socket_connections"] >= 1
 
 
-def test_the_socket_is_the_shorter_way_as_said(seen: dict[str, Any]) -> None:
+def test_the_socket_has_the_shorter_round_trip(seen: dict[str, Any]) -> None:
     """Of each server by its own floor; a few may be disturbed on a busy machine, not most."""
     shorter = []
     for server in seen["second"].values():

@@ -287,15 +287,15 @@ class FakeLink:
         return run(p50=asked.rtt_ms, p99=asked.rtt_ms)
 
 
-def ground_with(shape: Shape | None) -> Setup:
+def setup_with(shape: Shape | None) -> Setup:
     return Setup(cast(OurLink, FakeLink()), cast(BareCable, None), Found("toxiproxy"), shape)
 
 
-def test_every_run_takes_each_step_once_in_an_order_of_its_own() -> None:
+def test_every_run_takes_each_step_once_in_random_order() -> None:
     links = grid([1_000_000, 10_000_000, 85_000_000], [10**9])
     taken: list[str] = []
     places: list[tuple[int, int]] = []
-    measured = Grid(ground_with(None), FULL_TIMES)
+    measured = Grid(setup_with(None), FULL_TIMES)
     in_blocks(
         Request(links, runs=4), measured, [lambda: taken.append("redis")], lambda done, of: places.append((done, of))
     )
@@ -315,7 +315,7 @@ def test_a_peer_that_breaks_down_costs_its_own_figures_only() -> None:
         tried.append(asked)
         raise LabError("no answer")
 
-    measured = Grid(ground_with(broken), FULL_TIMES)
+    measured = Grid(setup_with(broken), FULL_TIMES)
     in_blocks(Request((GIGABIT,), runs=3), measured, (), lambda done, of: None)
     row = measured.row(GIGABIT, "packet", True)
     assert (len(row.runs), row.peer, row.peer_failed) == (3, None, "no answer")
@@ -345,7 +345,7 @@ class FakeCable:
         return ProbedLink("cable", 2, Launcher())
 
 
-def test_drops_that_the_kernel_does_not_tell_are_not_none() -> None:
+def test_drops_that_the_kernel_does_not_report_are_unknown() -> None:
     stats = FakeShaped().counters()
     assert unmodelled_drops(stats) == 1
     silent = stats.to_client.model_copy(update={"drops": stats.to_client.drops.model_copy(update={"socket": None})})
@@ -354,7 +354,7 @@ def test_drops_that_the_kernel_does_not_tell_are_not_none() -> None:
 
 
 @pytest.mark.parametrize("delays", [False, True])
-def test_the_bare_cable_is_bare_again_beside_the_extras(monkeypatch: pytest.MonkeyPatch, delays: bool) -> None:
+def test_the_bare_cable_is_reset_for_the_extras(monkeypatch: pytest.MonkeyPatch, delays: bool) -> None:
     shaped: list[LinkPoint] = []
     went: set[str] = set()
 
@@ -362,9 +362,9 @@ def test_the_bare_cable_is_bare_again_beside_the_extras(monkeypatch: pytest.Monk
         shaped.append(asked)
         return ProbedLink("peer", 3, Launcher()), ""
 
-    def transfer(road: ProbedLink, warmup_ns: int, measure_ns: int) -> Transfer:
+    def transfer(link: ProbedLink, warmup_ns: int, measure_ns: int) -> Transfer:
         assert shaped, "what the peer laid on the cable is still there"
-        went.add(road.host)
+        went.add(link.host)
         result = GoodputResult(
             bytes=1, elapsed_ns=1, bits_per_second=2e10, retransmits=0, congestion_control="cubic", mss=1448
         )

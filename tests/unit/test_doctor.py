@@ -81,7 +81,7 @@ def test_the_schema_is_what_the_types_say() -> None:
     assert (ROOT / "schema" / "doctor.json").read_text() == schema_text(), "python -m howfar.doctor.findings"
 
 
-def test_a_client_by_loopback_is_told_its_lines_with_the_gain() -> None:
+def test_a_loopback_client_gets_its_lines_and_the_gain() -> None:
     (finding,) = looked(server(client()))
     assert finding.check == "loopback-tcp" and finding.gain is not None
     assert finding.gain.saves_ns == Interval(median=6e3, low=6e3, high=6e3)
@@ -117,7 +117,7 @@ def test_a_client_by_loopback_is_told_its_lines_with_the_gain() -> None:
          "bundle read once",
          "bundle without connects", "few connects", "many statements", "no counters", "not told", "socket that may not be seen"],
 )  # fmt: skip
-def test_who_is_right_is_not_accused(seen: Server) -> None:
+def test_a_correct_setup_has_no_findings(seen: Server) -> None:
     assert found(seen) == set()
 
 
@@ -126,24 +126,24 @@ def test_an_exporter_is_no_replica_and_a_router_no_shell() -> None:
     assert found(server(client(program="mysqlrouter"))) == set() and family("mysql") == "shell"
 
 
-def test_what_may_not_be_seen_is_told_and_not_accused() -> None:
+def test_a_hidden_process_is_only_a_note() -> None:
     (finding,) = looked(server(client(program="unseen")))
     assert (finding.check, finding.severity) == ("loopback-tcp", "note")
 
 
-def test_memcached_is_not_moved_away_from_other_machines() -> None:
+def test_memcached_stays_on_tcp_for_other_machines() -> None:
     remote = client(local=False, address="192.0.2.1", program="unseen")
     (finding,) = looked(server(client(), remote, kind=Kind.MEMCACHED, listeners=(PORT,)))
     assert (finding.check, finding.severity, finding.changes) == ("socket-off", "note", ())
 
 
 @pytest.mark.parametrize("program", ["docker-proxy", "mcrouter", "java", "systemd-socket-"])
-def test_memcached_is_not_moved_away_from_who_knows_only_tcp(program: str) -> None:
+def test_memcached_stays_on_tcp_for_clients_that_need_it(program: str) -> None:
     (finding,) = looked(server(client(), client(program=program), kind=Kind.MEMCACHED, listeners=(PORT,)))
     assert (finding.check, finding.severity, finding.changes) == ("socket-off", "note", ())
 
 
-def test_each_server_is_told_a_path_of_its_own() -> None:
+def test_each_server_gets_a_different_path() -> None:
     def at(port: int, *paths: str, state: str = "works") -> Server:
         sockets = [SOCKET.model_copy(update={"path": path, "state": state}) for path in paths]
         return server(kind=Kind.REDIS, listeners=(*sockets, PORT.model_copy(update={"port": port})))
@@ -177,7 +177,7 @@ def test_the_bundle_is_charged_to_connects_only_where_both_coincide() -> None:
     assert found(bundled("php-fpm8.2", 4, 4)) == found(bundled("python3", 4, 4, Kind.REDIS)) == set()
 
 
-def test_tls_and_compression_are_ended_for_the_command_and_not_for_all_connections() -> None:
+def test_tls_and_compression_end_for_the_command_only() -> None:
     command = client(program="mariadb", by="socket", tls=True, compressed=True)
     by_name = {finding.check: finding for finding in looked(server(command))}
     assert by_name.keys() == {"encrypted-socket", "compressed-local"}
@@ -187,18 +187,18 @@ def test_tls_and_compression_are_ended_for_the_command_and_not_for_all_connectio
     assert (finding.severity, finding.changes) == ("note", ())
 
 
-def test_what_others_encrypt_is_not_charged_to_who_forwards_it() -> None:
+def test_a_forwarder_is_not_blamed_for_what_others_encrypt() -> None:
     assert found(server(client(program="haproxy", tls=True, compressed=True))) == {"forwarder"}
     assert found(server(client(program="sshd", tls=True, compressed=True))) == set()
 
 
-def test_by_tcp_another_account_may_be_meant() -> None:
+def test_the_account_may_differ_over_tcp() -> None:
     (finding,) = looked(server(client()))
     assert "SHOW CREATE USER 'USER'@'localhost'" in finding.changes[0].lines[0]
     assert not any("SHOW CREATE" in line for change in by_socket(Kind.REDIS, "/x", []) for line in change.lines)
 
 
-def test_who_came_again_once_is_not_accused_of_all_connects() -> None:
+def test_one_reconnect_does_not_make_a_client_the_cause() -> None:
     rates = Rates(connects=200, statements=400, tls_connects=0)
     (finding,) = looked(server(client(by="socket", connects_seen=2), rates=rates))
     assert finding.check == "connect-churn" and finding.says.startswith("clients open")
@@ -247,7 +247,7 @@ def test_no_certificate_is_said_to_be_verified() -> None:
     assert parse_target("mysql://me@db/?ssl-mode=REQUIRED").tls
 
 
-def test_churn_is_priced_on_the_way_that_is_used() -> None:
+def test_churn_is_priced_on_the_transport_in_use() -> None:
     seen = server(
         client(by="tcp", connects_seen=50, program="java"), rates=Rates(connects=50, statements=100, tls_connects=0)
     )
@@ -256,7 +256,7 @@ def test_churn_is_priced_on_the_way_that_is_used() -> None:
     assert finding.gain.saves_ns is not None and finding.gain.saves_ns.median == 220e3
 
 
-def test_each_check_has_a_name_of_its_own_and_a_row_in_the_document() -> None:
+def test_each_check_has_a_unique_name_and_a_row_in_the_document() -> None:
     names = [name for name, _ in CHECKS]
     document = (ROOT / "docs" / "doctor.md").read_text()
     assert len(set(names)) == len(names) and all(f"`{name}`" in document for name in names)
@@ -331,7 +331,7 @@ def test_what_is_refused_is_not_repeated(dsn: str) -> None:
     assert "secret" not in refused.value.message + refused.value.advice
 
 
-def test_a_password_is_in_no_words() -> None:
+def test_a_password_is_in_no_repr() -> None:
     assert "secret" not in repr(Login("me", "secret"))
 
 
@@ -360,7 +360,7 @@ def test_differences_are_within_rounds() -> None:
 
 
 @pytest.mark.parametrize("kind", list(Kind))
-def test_lines_hold_the_path_and_nothing_to_fill_in_of_ours(kind: Kind) -> None:
+def test_lines_hold_the_path_and_no_placeholder(kind: Kind) -> None:
     for change in by_socket(kind, "/run/a b.sock", [client(program="unseen")]):
         text = "\n".join(change.lines)
         assert "{" not in text.replace("{ socket: { path:", "").replace("redis.Options{", "") or kind is not Kind.MYSQL

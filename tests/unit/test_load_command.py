@@ -116,7 +116,7 @@ def test_a_load_that_fails_says_what_to_do(
 
 
 @pytest.mark.parametrize("code", ["server_gone", "stalled"])
-def test_a_load_that_fails_midway_leaves_what_came_until_then(
+def test_a_load_that_fails_prints_its_partial_result(
     code: Literal["server_gone", "stalled"],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -82,7 +82,7 @@ def test_no_text_breaks_the_reader(text: str) -> None:
     assert address.host or address.socket
 
 
-def test_sources_are_laid_over_each_other() -> None:
+def test_sources_are_combined() -> None:
     file = ServerAddress(socket="/file.sock", user="of-file", ssl_ca="ca.pem")
     assert joined(ServerAddress(host="h"), ServerAddress(), file) == ServerAddress(
         host="h", port=3306, user="of-file", database="sbtest", ssl_ca="ca.pem"

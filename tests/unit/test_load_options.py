@@ -115,7 +115,7 @@ def test_a_value_may_be_the_next_word() -> None:
     assert job_of("oltp_read_only", "--threads", "8", "run").connections == 8
 
 
-def test_words_in_any_order() -> None:
+def test_arguments_in_any_order() -> None:
     options = parse_command_line(["--time=5", "run", "/usr/share/sysbench/oltp_point_select.lua", "mysql://h/d"])
     assert (options.dsn, options.kind, options.action) == ("mysql://h/d", "oltp_point_select", "run")
     assert parse_command_line(["oltp_insert", "prewarm"]).action == "warmup"
@@ -189,7 +189,7 @@ def test_load_options_reach_the_job() -> None:
         (["--time=2000h"], "--time="),
     ],
 )
-def test_what_the_contract_refuses_is_told_by_the_options_name(words: list[str], why: str) -> None:
+def test_contract_errors_name_the_option(words: list[str], why: str) -> None:
     with pytest.raises(UsageError, match=re.escape(why)):
         job_of("oltp_read_only", *words)
 
@@ -234,7 +234,7 @@ def test_tls_and_what_it_needs() -> None:
             session_of(address, options)
 
 
-def test_the_transport_is_said_beforehand() -> None:
+def test_the_transport_is_printed_first() -> None:
     options = parse_command_line(["oltp_read_only"])
     assert transport_line(SOCKET, session_of(SOCKET.address, options)) == (
         "Unix socket /s, user u, database d, no TLS, no compression"

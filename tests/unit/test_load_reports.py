@@ -188,7 +188,7 @@ def test_a_load_without_one_transaction_is_reported_too() -> None:
     assert 'stamp="failing"} 1' in prometheus_text(result, WORKLOAD)
 
 
-def test_what_was_under_way_at_the_end_is_shown_where_it_outlasts_what_ended() -> None:
+def test_transactions_in_flight_are_shown_if_older_than_the_p99() -> None:
     def seen(age_ns: int) -> Result:
         whole = fake_load.finished()
         ages = fake_load.histogram("in_flight", [1_000] * 7 + [age_ns])

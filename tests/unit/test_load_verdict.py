@@ -78,7 +78,7 @@ def test_a_stall_of_an_open_loop() -> None:
     assert seen([100, 100, 0, 100, 100, 0, 100, 100], burst=100) == (Stamp.VALID,), "a burst is due at once"
 
 
-def test_what_was_under_way_at_the_end_for_long_is_not_steady() -> None:
+def test_a_long_transaction_in_flight_is_not_steady() -> None:
     def seen(longest_ns: int, p99_ns: int) -> Verdict:
         return judge(fake_load.finished(), slices(RATES), answered_p99_ns=p99_ns, under_way_max_ns=longest_ns)
 

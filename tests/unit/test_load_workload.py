@@ -71,7 +71,7 @@ def test_quantities_have_units() -> None:
         ("[[transactions]]\nname = \"t\"", "[[transactions]\nname = \"t\"", "w.toml:18: malformed TOML"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_told_with_its_line(before: str, after: str, said: str) -> None:
+def test_an_error_names_its_line(before: str, after: str, said: str) -> None:
     assert before in GOOD
     with pytest.raises(PlanError, match=re.escape(said)) as caught:
         parse_workload("w.toml", GOOD.replace(before, after, 1))

@@ -100,7 +100,7 @@ def discover() -> Found:
             hidden.append(process)
             candidates.append(Candidate(kind, process, _guessed(kind, process, tcp, unix), False))
         elif own & here:
-            candidates.append(Candidate(kind, process, _spots_of(process.pid, own, tcp, unix), True))
+            candidates.append(Candidate(kind, process, _addresses_of(process.pid, own, tcp, unix), True))
         else:
             foreign.append(process)
     taken = {address.inode for found in candidates for address in found.addresses}
@@ -108,12 +108,12 @@ def discover() -> Found:
     return Found(_with_shared(candidates), (*_of_foreign(foreign), *_of_hidden(hidden)))
 
 
-def _spots_of(pid: int, own: set[int], tcp: Sequence[TcpRow], unix: Sequence[UnixRow]) -> tuple[ListenAddress, ...]:
+def _addresses_of(pid: int, own: set[int], tcp: Sequence[TcpRow], unix: Sequence[UnixRow]) -> tuple[ListenAddress, ...]:
     addresses = [
         ListenAddress(_absolute(pid, row.path), inode=row.inode, bound=row.path) for row in unix if row.inode in own
     ]
     addresses += [ListenAddress(None, *row.local, row.inode) for row in tcp if row.inode in own]
-    return _each_port_once(addresses)
+    return _once_per_port(addresses)
 
 
 def _absolute(pid: int, path: str) -> str:
@@ -124,7 +124,7 @@ def _absolute(pid: int, path: str) -> str:
         return path
 
 
-def _each_port_once(addresses: Sequence[ListenAddress]) -> tuple[ListenAddress, ...]:
+def _once_per_port(addresses: Sequence[ListenAddress]) -> tuple[ListenAddress, ...]:
     """A server on IPv4 and IPv6 of one port counts as one address."""
     seen: dict[object, ListenAddress] = {}
     for address in addresses:
@@ -138,7 +138,7 @@ def _guessed(kind: Kind, process: Process, tcp: Sequence[TcpRow], unix: Sequence
         ListenAddress(row.path, inode=row.inode, bound=row.path) for row in unix if _may_be(kind, row.path, process.uid)
     ]
     ports = [row for row in tcp if row.uid == process.uid and (row.uid != 0 or row.local[1] == DEFAULT_PORTS[kind])]
-    return _each_port_once([*addresses, *(ListenAddress(None, *row.local, row.inode) for row in ports)])
+    return _once_per_port([*addresses, *(ListenAddress(None, *row.local, row.inode) for row in ports)])
 
 
 def _with_shared(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
@@ -169,7 +169,7 @@ def _ownerless(taken: set[int | None], tcp: Sequence[TcpRow], unix: Sequence[Uni
         addresses = [
             ListenAddress(None, *row.local, row.inode) for row in tcp if row.local[1] == port and row.inode not in taken
         ]
-        found += [Candidate(kind, None, (address,), False) for address in _each_port_once(addresses)]
+        found += [Candidate(kind, None, (address,), False) for address in _once_per_port(addresses)]
     known = {socket_file(row.path) for row in unix if row.inode in taken}
     inodes = {row.path: row.inode for row in unix}
     for kind, paths in USUAL_SOCKETS.items():

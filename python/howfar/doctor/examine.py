@@ -62,11 +62,11 @@ def examine(targets: Sequence[Target], logins: Logins, seconds: float) -> Examin
             if state.session is not None:
                 state.session.close()
     servers = tuple(_server(key, state, watched, programs) for key, state in enumerate(states))
-    one_way = any(
+    unmeasured = any(
         server.floor(Transport.SOCKET) is None or server.floor(Transport.TCP, Transport.TLS) is None
         for server in servers
     )
-    pure = floors.between_processes() if one_way else ()
+    pure = floors.between_processes() if unmeasured else ()
     paths = own_paths(servers, [row.path for row in procfs.unix_rows() if row.listens])
     return Examination(
         format=FORMAT,
@@ -245,7 +245,7 @@ def _bundle() -> Interval:
 def _how_to_log_in(known: Known) -> str:
     """A password is sent only to a trusted server, or to one that is named."""
     endpoint = next(iter(known.endpoints.values()))
-    where = endpoint.path or f"{endpoint.host}:{endpoint.port}"
+    where = endpoint.where
     if known.kind is Kind.REDIS:
         named = "" if known.trusted else f" redis://{where}"
         return f"HOWFAR_REDIS_PASSWORD=… howfar doctor{named}"
