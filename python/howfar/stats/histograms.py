@@ -6,8 +6,9 @@ Merging counts is exact; averaging percentiles of trials would not be a percenti
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
-from collections.abc import Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Any
 
 from hdrh.histogram import HdrHistogram
@@ -53,11 +54,19 @@ def merge(records: Iterable[HistogramRecord]) -> Any:
 def latency_ms(merged: Any, records: Iterable[HistogramRecord]) -> LatencyMs:
     """Percentiles of the merged histogram; the maximum is the exact one that the engine saw."""
     longest = max((record.max_ns for record in records), default=0)
+    p50, p95, p99 = (min(ns, float(longest)) / 1e6 for ns in _values_at(merged, (50, 95, 99)))
+    return LatencyMs(p50=p50, p95=p95, p99=p99, max=longest / 1e6)
 
-    def at(percentile: float) -> float:
-        return min(float(merged.get_value_at_percentile(percentile)), float(longest)) / 1e6
 
-    return LatencyMs(p50=at(50), p95=at(95), p99=at(99), max=longest / 1e6)
+def _values_at(merged: Any, percentiles: Sequence[float]) -> list[float]:
+    """What `get_value_at_percentile` gives for each, with the counts summed up once for all of them: that method counts
+    from the first bucket again at every call. 0 for a histogram without samples."""
+    reached = list(accumulate(merged.counts))
+    indices = (bisect_left(reached, merged.get_target_count_at_percentile(each)) for each in percentiles)
+    return [
+        float(merged.get_highest_equivalent_value(merged.get_value_from_index(index))) if index < len(reached) else 0.0
+        for index in indices
+    ]
 
 
 def share_over(merged: Any, limit_ns: int) -> float:
@@ -73,9 +82,9 @@ def curve(merged: Any) -> tuple[CurvePoint, ...]:
     if count == 0:
         return ()
     last = max(0.0, math.log10(count / 10))
-    points = []
-    for step in range(math.floor(last * STEPS_PER_DECADE) + 1):
-        quantile = 1 - 10 ** (-step / STEPS_PER_DECADE)
-        ns = float(merged.get_value_at_percentile(quantile * 100))
-        points.append(CurvePoint(quantile=round(quantile, 7), ms=ns / 1e6))
-    return tuple(points)
+    quantiles = [1 - 10 ** (-step / STEPS_PER_DECADE) for step in range(math.floor(last * STEPS_PER_DECADE) + 1)]
+    # The first is the lowest sample: its percentile is 0, which the library reads from the lower end of its bucket.
+    values = [float(merged.get_value_at_percentile(0)), *_values_at(merged, [each * 100 for each in quantiles[1:]])]
+    return tuple(
+        CurvePoint(quantile=round(quantile, 7), ms=ns / 1e6) for quantile, ns in zip(quantiles, values, strict=True)
+    )

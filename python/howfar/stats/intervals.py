@@ -43,7 +43,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class RatioJudgement:
-    """A ratio as it is quoted, with both ways of reckoning it."""
+    """A ratio as it is quoted, with both estimates of it."""
 
     quoted: Estimate
     """The t estimate, or the rank estimate where the two disagree."""
@@ -139,7 +139,7 @@ def judge_ratio(block_ratios: Sequence[float]) -> RatioJudgement:
 
     Quoted is the t estimate. Where the two disagree (either estimate outside the other's interval, or only one interval
     includes 1) the blocks are called contaminated and the rank estimate is quoted: few disturbed blocks move a mean, and
-    hardly a median. So from 6 blocks on, whether a difference is declared is always the exact rank test's word: at most 5 %
+    hardly a median. So from 6 blocks on, whether a difference is declared is always decided by the exact rank test: at most 5 %
     of A/A experiments, whatever the noise (3.9 % at 8 blocks), and never the better of two tries.
     """
     logs = [math.log(ratio) for ratio in block_ratios]
@@ -198,7 +198,7 @@ def excludes_one(ratio: Estimate) -> bool:
 
 
 def noise_floor(aa: Estimate) -> float | None:
-    """What this session cannot tell from nothing, as a share, from the A/A arm's ratio.
+    """The effect below which everything is within noise in this session, as a share, from the A/A arm's ratio.
 
     The half-width of its interval. When the interval excludes 1 the session itself is biased by that much, and the floor
     is the limit farthest from 1.
