@@ -68,12 +68,17 @@ def measured(path: Path, head: RunInfo, scatter: float = 0.002) -> Run:
     return read_run(path)
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return measured(tmp_path_factory.mktemp("whole") / "a.howfar", info())
+
+
 def arms_of(run: Run, block: int) -> set[str]:
     return {trial.arm for trial in run.trials if trial.block == block}
 
 
-def test_what_is_deep_on_a_plateau_rests_after_three_blocks(tmp_path: Path) -> None:
-    run = measured(tmp_path / "a.howfar", info())
+def test_what_is_deep_on_a_plateau_rests_after_three_blocks(whole: Run) -> None:
+    run = whole
     everyone = {arm.name for arm in run.info.arms}
     assert [arms_of(run, block) for block in range(BLOCKS)] == [everyone] * BLOCKS
     assert [arms_of(run, block) for block in range(BLOCKS, 8)] == [everyone - INSIDE] * (8 - BLOCKS)
@@ -105,9 +110,8 @@ def test_scatter_beyond_the_agreement_lets_nobody_rest(tmp_path: Path) -> None:
     assert {len(arms_of(run, block)) for block in range(4)} == {len(run.info.arms)}
 
 
-def test_the_report_says_who_settled_and_keeps_the_interval(tmp_path: Path) -> None:
-    run = measured(tmp_path / "a.howfar", info())
-    summary = summarise(run)
+def test_the_report_says_who_settled_and_keeps_the_interval(whole: Run) -> None:
+    summary = summarise(whole)
     cells = {cell.arm: cell for cell in summary.cells}
     assert {name for name, cell in cells.items() if cell.settled_after is not None} == INSIDE
     assert {cells[name].settled_after for name in INSIDE} == {BLOCKS}
@@ -118,7 +122,7 @@ def test_the_report_says_who_settled_and_keeps_the_interval(tmp_path: Path) -> N
 
 def test_a_target_that_a_resting_arm_has_not_reached_wakes_it(tmp_path: Path) -> None:
     """When all others are narrow. A run never ends by width because of what it left out."""
-    run = measured(tmp_path / "a.howfar", info(blocks=60, target="0.1%"))
+    run = measured(tmp_path / "a.howfar", info(blocks=30, target="0.1%"), scatter=0.0012)
     assert run.stop is StopReason.WIDTH
     last = max(trial.block for trial in run.trials) + 1
     widths = [arm.half_width for arm in standing(run, last, 0.001).arms if arm.half_width is not None]
@@ -126,11 +130,6 @@ def test_a_target_that_a_resting_arm_has_not_reached_wakes_it(tmp_path: Path) ->
     assert max(widths) <= 0.001
     assert min(len(arms_of(run, block)) for block in range(last)) < len(run.info.arms), "some did rest"
     assert len(arms_of(run, last - 1) & INSIDE) > 0, "and were measured again at the end"
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return measured(tmp_path_factory.mktemp("whole") / "a.howfar", info())
 
 
 class Cut(BaseException):
@@ -176,8 +175,8 @@ def test_the_same_trials_give_the_same_next_place(whole: Run, data: st.DataObjec
     assert then.arm not in resting(part, block, 0.05)
 
 
-def test_a_block_costs_what_is_measured_in_it(tmp_path: Path) -> None:
-    run = measured(tmp_path / "a.howfar", info())
+def test_a_block_costs_what_is_measured_in_it(whole: Run) -> None:
+    run = whole
     assert standing(run, 2, 0.05).places == len(run.info.arms)
     now = standing(run, 5, 0.05)
     assert now.places == len(run.info.arms) - len(INSIDE)
