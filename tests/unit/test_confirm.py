@@ -24,7 +24,7 @@ from howfar.errors import LabError
 from howfar.plan.estimate import cost
 from howfar.plan.load import LoadedPlan, Override, load_plan
 from howfar.report.figures import unconfirmed_line
-from howfar.report.tables import outcome
+from howfar.report.frame import confirmation_outcome as outcome
 from howfar.runner import confirm
 from howfar.runner.conductor import conduct
 from howfar.runner.extension import Extension

@@ -11,9 +11,10 @@ from howfar.analysis import plateau
 from howfar.analysis.analyse import summarise
 from howfar.analysis.findings import Curve, Resource, Scaling
 from howfar.analysis.scaling import scaling
+from howfar.experiments.grid import published
 from howfar.model.facts import arm_facts
 from howfar.model.series import series
-from howfar.report import tables
+from howfar.report.document import Details, Table
 from howfar.store.records import Run
 
 CYCLE_S = 0.0022
@@ -161,11 +162,12 @@ def test_published_figures_of_another_workload_are_compared_as_shapes_only(rows:
     assert summary.scaling is not None
     curve = _named(summary.scaling, rate_bps=10**9)
     assert curve.published is not None and curve.published_differs is differs
-    table = tables.published(summary)
-    assert table is not None
-    assert ("2,838" in {row[4] for row in table.rows}) is not differs, "at 64 connections"
-    assert {row[5] for row in table.rows} >= {"1.00"}, "shares stay"
-    assert ("another workload" in " ".join(table.notes)) is differs
+    details = published(summary)[-1]
+    assert isinstance(details, Details) and isinstance(details.blocks[0], Table)
+    table = details.blocks[0]
+    assert ("2,838" in {row[4].text for row in table.rows}) is not differs, "at 64 connections"
+    assert {row[5].text for row in table.rows} >= {"1.00"}, "shares stay"
+    assert ("workload differs" in " ".join(table.notes)) is differs
 
 
 def test_without_loopback_another_link_is_the_basis() -> None:

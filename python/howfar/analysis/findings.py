@@ -294,8 +294,7 @@ class EncryptionEconomics(Part):
 
 
 class WhatIf(Part):
-    """What the page's sliders compute with: the fitted demands of one measured point. `model/what_if.py` and `what_if.js` do the same
-    arithmetic on it; shared vectors hold them together."""
+    """The fitted demands of one measured point, from which `model/what_if.py` computes other settings."""
 
     arm: str
     threads: int

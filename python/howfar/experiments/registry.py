@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from howfar.analysis.summary import Summary
+from howfar.experiments.bandwidth.report import Bandwidth
+from howfar.experiments.compression.report import Compression
 from howfar.experiments.crash import report as crash
+from howfar.experiments.encryption.report import Encryption
 from howfar.experiments.experiment import Experiment
 from howfar.experiments.fallback import report as fallback
 from howfar.experiments.paths import Paths
 from howfar.experiments.replication import report as replication
 from howfar.report.document import Document
 
-EXPERIMENTS: tuple[Experiment, ...] = (replication, crash, fallback, Paths())
+EXPERIMENTS: tuple[Experiment, ...] = (
+    replication,
+    crash,
+    fallback,
+    Compression(),
+    Encryption(),
+    Bandwidth(),
+    Paths(),
+)
 
 
 def experiment_of(summary: Summary) -> Experiment | None:

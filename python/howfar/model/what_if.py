@@ -1,6 +1,4 @@
-"""The fitted model at any settings: `answer`. `report/what_if.js` does the same arithmetic in the page; shared vectors
-(`tests/data/what_if_vectors.json`) hold the two together, so a change here is a change there.
-"""
+"""The fitted model at any settings: `answer`."""
 
 from __future__ import annotations
 

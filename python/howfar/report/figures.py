@@ -325,3 +325,15 @@ def unresolved(cell: CellSummary) -> str:
     low, high = limits(cell.ratio).strip("[]").split(", ")
     small = "; smaller than the noise floor" if excludes_one(cell.ratio) else ""
     return f"not resolved, anything from {low} to {high}{small}"
+
+
+def rate(bps: float | None) -> str:
+    """`0.27 Gb/s`, `640 Mb/s`."""
+    if bps is None:
+        return UNKNOWN
+    return f"{bps / 1e9:.3g} Gb/s" if bps >= 1e9 else f"{bps / 1e6:.3g} Mb/s"
+
+
+def percent(value: float | None, signed: bool = False) -> str:
+    """`3.4 %`, `-1.2 %`."""
+    return UNKNOWN if value is None else f"{value * 100:{'+' if signed else ''}.1f} %"

@@ -44,6 +44,9 @@ from howfar.store.records import ArmRole
 MOST_ADVICE = 3
 """Pieces of advice on the first screen."""
 
+LONG_NAME = 20
+"""A longer name of the baseline does not fit into the head of a column."""
+
 COUNTERS = "counters"
 """Of a receipt: they differ in every cell and prove nothing that its other parts do not; the JSON has them all."""
 
@@ -122,6 +125,7 @@ def _plain(value: float | None) -> str:
 def _fields(summary: Summary) -> list[Field]:
     """In the order of the columns of a spreadsheet."""
     base, one = baseline_name(summary), ONE[summary.asked]
+    base = base if len(base) <= LONG_NAME else "baseline"
     forwarded = any(cell.cpu_us_per_query.forwarder for cell in shown_cells(summary))
 
     def hidden(record: Callable[[CellSummary], Record]) -> Field:

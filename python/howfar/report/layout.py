@@ -26,7 +26,10 @@ def lay_out(table: Table, width: int, *, brief: bool = False) -> list[str]:
     if _width(lines) <= width:
         return lines
     turned = _transposed(table, columns) if table.main else []
-    return turned if turned and _width(turned) <= width else _folded(table, columns, width)
+    if turned and _width(turned) <= width:
+        return turned
+    folded = _folded(table, columns, width)
+    return folded if _width(folded) <= width else _listed(table, width)
 
 
 def _width(lines: Sequence[str]) -> int:

@@ -7,7 +7,7 @@ from importlib.resources import files
 
 from howfar.analysis.summary import Summary
 from howfar.experiments.page.report import page as webpage_page
-from howfar.report import figures, grid_page, palette, what_if_section
+from howfar.report import palette
 from howfar.report.fragments import text
 
 
@@ -24,19 +24,11 @@ def render(summary: Summary) -> str:
 
 
 def _body(summary: Summary) -> str:
-    if summary.pages:
-        return webpage_page.body(summary)
-    return grid_page.body(summary)
+    return webpage_page.body(summary)
 
 
 def _policy(summary: Summary) -> str:
-    """Nothing is loaded from anywhere; the one script of the page is known by its hash."""
-    script = (
-        f"; script-src '{what_if_section.script_hash()}'"
-        if summary.what_if and not figures.has_own_tables(summary)
-        else ""
-    )
-    return f"default-src 'none'; style-src 'unsafe-inline'{script}; base-uri 'none'; form-action 'none'"
+    return "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 
 def _style() -> str:

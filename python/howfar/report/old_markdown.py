@@ -7,7 +7,6 @@ from howfar.analysis.workload_line import ONE
 from howfar.experiments.page.report.text import parts as page_parts
 from howfar.report import figures, tables
 from howfar.report.grid import is_grid
-from howfar.report.limit_words import groups
 from howfar.report.setup import head_line
 from howfar.report.warnings import warning_lines
 
@@ -38,33 +37,11 @@ def render(summary: Summary) -> str:
 def _findings(summary: Summary) -> list[str]:
     if parts := page_parts(summary):
         return [block for part in parts for block in ([part] if isinstance(part, str) else _section(part))]
-    return _grid(summary) if is_grid(summary) else [_table(summary), *_confirmations(summary)]
+    return [_table(summary), *_confirmations(summary)]
 
 
 def _row(cells: list[str]) -> str:
     return "| " + " | ".join(_escape(cell) for cell in cells) + " |"
-
-
-def _grid(summary: Summary) -> list[str]:
-    """Of a plan with several factors: the grid, its limits, and what was found about each factor."""
-    limits = "\n".join(
-        f"- {group.where}: {group.limit.says} ({group.limit.confidence} confidence)" for group in groups(summary)
-    )
-    found = (
-        tables.predictions(summary),
-        tables.compression(summary),
-        tables.encryption(summary),
-        tables.confirmations(summary),
-        tables.what_if(summary),
-        tables.published(summary),
-        tables.latency(summary),
-    )
-    return [
-        *_section(tables.throughput(summary)),
-        f"## What limits each cell\n\n{limits}" if limits else "",
-        summary.scaling.says if summary.scaling else "",
-        *(block for table in found if table for block in _section(table)),
-    ]
 
 
 def _confirmations(summary: Summary) -> list[str]:

@@ -12,7 +12,6 @@ from howfar.report import tables
 from howfar.report.columns import Column, Line, columns
 from howfar.report.figures import cpu_note, has_own_tables, noise_line, published_sources, shown_cells, void_line
 from howfar.report.grid import is_grid
-from howfar.report.limit_words import groups, letter
 from howfar.report.old_layout import lay_out, plain
 from howfar.report.setup import head_line
 from howfar.report.warnings import warning_lines
@@ -62,31 +61,13 @@ class _Page:
     def _findings(self, summary: Summary) -> list[list[str]]:
         if parts := page_parts(summary):
             return [self._wrap(part) if isinstance(part, str) else self._plain(part) for part in parts]
-        return self._grid(summary) if is_grid(summary) else [self.table(summary), self._confirmations(summary)]
+        return [self.table(summary), self._confirmations(summary)]
 
     def table(self, summary: Summary) -> list[str]:
         if not shown_cells(summary):
             return []
         lines = lay_out([self._column(column) for column in columns(summary)], self.width)
         return self._paint(lines[:1], _BOLD) + lines[1:]
-
-    def _grid(self, summary: Summary) -> list[list[str]]:
-        """Of a plan with several factors: the grid, its limits, and what was found about each factor."""
-        found = (tables.predictions(summary), tables.compression(summary), tables.encryption(summary))
-        says = self._wrap(summary.scaling.says) if summary.scaling else []
-        parts = [self._plain(tables.throughput(summary)), self._limits(summary), says]
-        return [*parts, *(self._plain(table) for table in found if table), self._confirmations(summary)]
-
-    def _limits(self, summary: Summary) -> list[str]:
-        found = groups(summary)
-        if not found:
-            return []
-        lines = self._paint(["What limits each cell"], _BOLD)
-        for group in found:
-            sure = "" if group.limit.confidence == "high" else f" ({group.limit.confidence} confidence)"
-            text = f"{group.where}: {group.limit.says}{sure}."
-            lines += self._wrap(text, first=f"{letter(group.limit)} ", rest="  ")
-        return lines
 
     def _confirmations(self, summary: Summary) -> list[str]:
         lines = [

@@ -6,7 +6,6 @@ from howfar.analysis.summary import Summary, Warning
 from howfar.analysis.workload_line import ONE
 from howfar.report import figures
 from howfar.report.grid import is_grid
-from howfar.report.sceptic_grid import grid_questions
 from howfar.report.sceptic_page import page_questions
 from howfar.stats.intervals import half_width, half_width_text
 from howfar.store.records import ArmRole
@@ -45,7 +44,7 @@ def questions(summary: Summary) -> list[tuple[str, str]]:
         ("What do the latencies mean?", LATENCIES),
         ("What does it not say?", LIMITS),
     ]
-    return (grid_questions(summary) if several else []) + [pair for pair in found if pair[1]]
+    return [pair for pair in found if pair[1]]
 
 
 def _of_pages(summary: Summary) -> list[tuple[str, str]]:

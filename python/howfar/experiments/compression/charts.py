@@ -11,9 +11,8 @@ from howfar.analysis.findings import CompressionRow
 from howfar.analysis.summary import CellSummary, Summary
 from howfar.report import palette
 from howfar.report.charts import PHONE, Drawable, log_ticks, pick, values
-from howfar.report.figures import tps
+from howfar.report.figures import rate, tps
 from howfar.report.grid import level
-from howfar.report.tables import rate
 from howfar.store.records import ArmRole
 
 BESIDE = 200

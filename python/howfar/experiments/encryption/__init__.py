@@ -1,0 +1,1 @@
+"""Encryption of the connection: what TLS costs per byte, per connect and of throughput."""

@@ -1,0 +1,69 @@
+"""The report of a plan that encrypts: what TLS costs per byte and per connect, and what it leaves of throughput."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from howfar.analysis.findings import EncryptionRow, EncryptionTried
+from howfar.analysis.summary import Summary
+from howfar.experiments.grid import NOT_VALID, grid_document, modelled, scaling
+from howfar.report import figures
+from howfar.report.document import Block, Cell, Column, Details, Document, Table
+
+
+class Encryption:
+    name = "encryption"
+
+    def applies(self, summary: Summary) -> bool:
+        return summary.encryption is not None
+
+    def document(self, summary: Summary) -> Document:
+        return grid_document(summary, chart=scaling(summary), economics=costs(summary))
+
+
+def costs(summary: Summary) -> list[Block]:
+    found = summary.encryption
+    if found is None or not found.rows:
+        return []
+    persistent = _ends([row.persistent for row in found.rows])
+    churned = _ends([row.per_transaction for row in found.rows])
+    columns = (
+        Column("version", left=True),
+        Column("CPU µs", "per connect"),
+        Column("round trips", "per connect"),
+        Column("CPU ns", "per byte"),
+        Column("resumed"),
+        *(Column("x persistent", f"at {threads}") for threads in persistent),
+        *(Column("x connect/txn", f"at {threads}") for threads in churned),
+    )
+    rows = tuple(_row(row, persistent, churned) for row in found.rows)
+    note = (
+        "All relative to the same cell without TLS, both ends together; x: throughput relative to it, at the fewest and the most "
+        "connections (in brackets: predicted from other numbers of connections)."
+    )
+    return [Details("What encryption costs", (Table("", columns, rows, (found.says, note), stack=True),), open=True)]
+
+
+def _row(row: EncryptionRow, persistent: Sequence[int], churned: Sequence[int]) -> tuple[Cell, ...]:
+    return (
+        Cell(row.version),
+        Cell(figures.UNKNOWN if row.connect_us is None else f"{row.connect_us:,.0f}"),
+        Cell(figures.UNKNOWN if row.connect_turns is None else f"{row.connect_turns:+.2g}"),
+        Cell(figures.UNKNOWN if row.byte_ns is None else f"{row.byte_ns:.2f}"),
+        Cell("unknown" if row.resumed is None else "yes" if row.resumed else "no"),
+        *(_tried(row.persistent, threads) for threads in persistent),
+        *(_tried(row.per_transaction, threads) for threads in churned),
+    )
+
+
+def _ends(rows: Sequence[Sequence[EncryptionTried]]) -> list[int]:
+    """The least and the most connections of each row: one that lacks them all would seem not to have been measured."""
+    counts = [[found.threads for found in tried] for tried in rows if tried]
+    return sorted({end for each in counts for end in (min(each), max(each))})
+
+
+def _tried(tried: Sequence[EncryptionTried], threads: int) -> Cell:
+    found = next((found for found in tried if found.threads == threads), None)
+    if found is None:
+        return Cell(figures.UNKNOWN)
+    return Cell(figures.ratio(found.ratio), f"({modelled(found.predicted)}){f' {NOT_VALID}' if found.invalid else ''}")

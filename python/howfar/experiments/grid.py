@@ -1,0 +1,402 @@
+"""What the reports of plans with several factors share: the grid of cells, limits, curves, predictions and charts of the cells. Each
+function gives the blocks of one question, or none where the run does not answer it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from howfar.analysis.findings import Curve, Prediction, ThreadsPoint, WhatIf, WhatIfWorked
+from howfar.analysis.summary import CellSummary, Summary
+from howfar.experiments import grid_charts
+from howfar.experiments.bandwidth import charts as scaling_charts
+from howfar.report import figures, limit_words
+from howfar.report.document import Block, Cell, Chart, Column, Details, Document, Heading, Table, Text, plain, single
+from howfar.report.figures import tps
+from howfar.report.frame import cell_table, confirmations, frame, trials
+from howfar.report.grid import Grid, grid
+from howfar.stats.estimate import Estimate
+from howfar.stats.intervals import half_width_text
+
+
+def grid_document(summary: Summary, *, chart: Sequence[Block], economics: Sequence[Block] = ()) -> Document:
+    """`chart` answers the question of the experiment and leads; `economics` are tables of what a factor costs."""
+    lead = [block for block in chart if isinstance(block, Chart)]
+    curves = scaling(summary)
+    below = (
+        *limits(summary),
+        *economics,
+        *(curves if curves != chart else [block for block in curves if isinstance(block, Details)]),
+        *what_if(summary),
+        *budgets(summary),
+        *networks(summary),
+        *predictions(summary),
+        *confirmations(summary),
+        *published(summary),
+        Details("Latency of each cell", (latency(summary),)),
+        *trials(summary),
+        Details("Every cell with all its figures", (cell_table(summary, main=False),)),
+    )
+    return frame(summary, (*lead, throughput(summary)), below=below)
+
+
+NOT_VALID = "not valid"
+"""Below a ratio of which one side is about other programs or errors."""
+
+
+def modelled(predicted: float | None) -> str:
+    """What the model predicted of a ratio."""
+    return figures.UNKNOWN if predicted is None else f"{predicted:.2f}"
+
+
+# ---------------------------------------------------------------- the cells
+
+
+def _columns(shape: Grid) -> tuple[Column, ...]:
+    """What neighbours share first, what tells them apart last."""
+    heads = (
+        Column(" ".join(column[:-1]), column[-1]) if len(column) > 1 else Column("", "".join(column))
+        for column in shape.columns
+    )
+    return (Column(shape.row_head, left=True), *heads)
+
+
+def _matrix(
+    title: str, summary: Summary, cell_of: Callable[[CellSummary], Cell], *notes: str, main: bool = False
+) -> Table:
+    shape = grid(summary)
+    rows = tuple(
+        (Cell(row), *(cell_of(cell) if cell else Cell(figures.UNKNOWN) for cell in cells))
+        for row, cells in zip(shape.rows, shape.cells, strict=True)
+    )
+    return Table(title, _columns(shape), rows, tuple(note for note in notes if note), main=main)
+
+
+def throughput(summary: Summary) -> Table:
+    """Transactions a second of each cell with the letter of its limit, shaded by its share of the largest."""
+    cells = figures.shown_cells(summary)
+    most = max((tps(cell).value for cell in cells), default=1.0) or 1.0
+    widths = [width for cell in cells if (width := _half_width(cell.qps)) is not None]
+    said = (
+        f"95 % intervals: half-widths up to {half_width_text(max(widths))}."
+        if widths
+        else "No intervals: too few blocks."
+    )
+    legend = limit_words.legend(summary)
+
+    def cell_of(cell: CellSummary) -> Cell:
+        letter = limit_words.letter(cell.limit) if legend else ""
+        return Cell(
+            f"{figures.number(tps(cell).value)} {letter}" if legend else figures.number(tps(cell).value),
+            share=tps(cell).value / most,
+        )
+
+    return _matrix("Transactions per second", summary, cell_of, f"{legend} {said}".strip(), main=True)
+
+
+def _half_width(estimate: Estimate) -> float | None:
+    """Of a mean, whose interval may reach below zero when trials are few."""
+    if estimate.low is None or estimate.high is None or not estimate.value:
+        return None
+    return (estimate.high - estimate.low) / 2 / estimate.value
+
+
+def latency(summary: Summary) -> Table:
+    return _matrix(
+        "Milliseconds per transaction: median / 99 %",
+        summary,
+        lambda cell: Cell(f"{figures.number(cell.latency_ms.p50)} / {figures.number(cell.latency_ms.p99)}"),
+        "Closed loop: more connections than the limit needs only wait.",
+    )
+
+
+def limits(summary: Summary) -> list[Block]:
+    """One row a group of cells with the same limit, with the evidence of the fastest of them."""
+    rows = tuple(
+        plain(
+            group.where,
+            limit_words.name(group.limit.resource),
+            group.limit.confidence,
+            "; ".join(group.limit.evidence),
+            group.limit.would_change or figures.UNKNOWN,
+            group.limit.would_not or figures.UNKNOWN,
+        )
+        for group in limit_words.groups(summary)
+    )
+    if not rows:
+        return []
+    heads = ("cells", "limit", "confidence", "evidence", "would change it", "would not")
+    head = tuple(Column(name, left=True) for name in heads)
+    notes = ("The evidence is of the fastest cell of its row.",)
+    return [Details("What limits each cell", (Table("", head, rows, notes, stack=True),), open=True)]
+
+
+# ---------------------------------------------------------------- curves over connections
+
+
+def scaling(summary: Summary) -> list[Block]:
+    """Throughput against connections, with ceilings and the model."""
+    panels = scaling_charts.panels(summary)
+    if summary.scaling is None or not panels:
+        return []
+    curves = [curve for panel in panels for curve in panel.curves]
+    modelled = any(scaling_charts.model_of(curve) for curve in curves)
+    foreign = any(curve.foreign for curve in curves)
+    caption = "Points: measured, with 95 % intervals. "
+    if modelled:
+        caption += f"Dashed line and band: the model{', predicted from other cells of this run where possible' if foreign else ''}. "
+    caption += "Dotted: the most that a resource allows."
+    if modelled:
+        caption += " Cross: N*, the connections that would fill the busiest resource if nobody waited."
+    head = ("curve", "connections", "transactions/s", "model", "band", "published")
+    rows = tuple(
+        plain(
+            curve.name,
+            str(point.threads),
+            f"{figures.number(point.tps.value)} {figures.plus_minus(point.tps)}",
+            *_model_at(scaling_charts.model_of(curve), point.threads),
+            _published_tps(curve, point),
+        )
+        for curve in curves
+        for point in curve.points
+    )
+    title = "Transactions per second against connections, with ceilings"
+    chart = Chart("scaling", title, caption, partial(scaling_charts.scaling, summary), Table("", single(*head), rows))
+    ceilings = tuple(
+        plain(curve.name, limit_words.name(ceiling.resource), figures.number(ceiling.tps), ceiling.says)
+        for curve in curves
+        for ceiling in curve.ceilings
+    )
+    said: tuple[Block, ...] = (Text(summary.scaling.says),)
+    if ceilings:
+        said += (Table("Ceilings", single("curve", "ceiling", "transactions/s", "from"), ceilings, stack=True),)
+    return [Heading("How does it scale with connections?"), chart, Details("Curve by curve", said)]
+
+
+def _model_at(model: Prediction | None, threads: int) -> tuple[str, str]:
+    point = next((point for point in model.points if point.threads == threads), None) if model else None
+    if point is None:
+        return figures.UNKNOWN, figures.UNKNOWN
+    return figures.number(point.tps), f"{figures.number(point.low)} to {figures.number(point.high)}"
+
+
+def predictions(summary: Summary) -> list[Block]:
+    """How well the model describes each curve, and how well it predicted it from others."""
+    rows = []
+    bases: dict[str, list[str]] = {}
+    curves = summary.scaling.curves if summary.scaling else ()
+    for curve in curves:
+        for kind, found in (("predicted", curve.foreign), ("fitted", curve.own)):
+            if found is not None:
+                rows.append(plain(curve.name, kind, *_errors(found)))
+        if curve.foreign is not None:
+            bases.setdefault(curve.foreign.basis, []).append(curve.name)
+    if not rows:
+        return []
+    columns = (
+        *single("curve", "model"),
+        Column("knee", "N*"),
+        Column("plateau", "txn/s"),
+        Column("plateau", "error"),
+        Column("mean", "error"),
+        Column("worst", "error"),
+    )
+    notes = [f"Predicted, {'; '.join(names)}: {basis}." for basis, names in bases.items()]
+    if any(curve.own for curve in curves):
+        notes.append(
+            "Fitted: to the curve's own ends; its error, low end excluded, only shows whether the shape is right."
+        )
+    return [Details("How good is the model?", (Table("", columns, tuple(rows), tuple(notes), stack=True),), open=True)]
+
+
+def _errors(found: Prediction) -> tuple[str, ...]:
+    return (
+        figures.number(found.knee),
+        figures.number(found.plateau_tps),
+        figures.percent(found.plateau_error, signed=True),
+        figures.percent(found.mean_error),
+        figures.percent(found.worst_error),
+    )
+
+
+def _published_tps(curve: Curve, point: ThreadsPoint) -> str:
+    """Nothing where theirs are transactions of another kind."""
+    return figures.number(None if curve.published_differs else point.published_tps)
+
+
+def published(summary: Summary) -> list[Block]:
+    """Published transactions a second beside these; each also as a share of its own largest, which is what can be compared."""
+    curves = [curve for curve in summary.scaling.curves if curve.published] if summary.scaling else []
+    rows = []
+    for curve in curves:
+        most = max(point.tps.value for point in curve.points)
+        theirs = max((point.published_tps or 0.0 for point in curve.points), default=0.0)
+        rows += [
+            plain(
+                curve.name,
+                str(point.threads),
+                figures.number(point.tps.value),
+                f"{point.tps.value / most:.2f}",
+                _published_tps(curve, point),
+                f"{point.published_tps / theirs:.2f}",
+            )
+            for point in curve.points
+            if point.published_tps is not None
+        ]
+    if not rows:
+        return []
+    sources = sorted({curve.published for curve in curves if curve.published})
+    notes = [f"Published: {'; '.join(sources)}. Not our measurement."]
+    if any(curve.published_differs for curve in curves):
+        notes.append("The published workload differs: compare where the curves bend, not transactions per second.")
+    head = single("curve", "connections", "ours/s", "of its largest", "published/s", "of its largest")
+    data = Table("", head, tuple(rows), tuple(notes))
+    caption = "Each curve over its own largest: machines differ, but where a curve bends can be compared."
+    title = "Measured and published curves as shares of their largest"
+    return [
+        Heading("What others published"),
+        Chart("shapes", title, caption, partial(scaling_charts.shapes, summary), data),
+        Details("Published figures", (data,)),
+    ]
+
+
+# ---------------------------------------------------------------- what if
+
+
+def what_if(summary: Summary) -> list[Block]:
+    """A few settings by the fitted model; a mark where a setting lies beyond what was measured."""
+    base = summary.what_if
+    if base is None or not base.worked:
+        return []
+    own = base.worked[0].answer.tps
+    rows = tuple(
+        plain(
+            _link(worked.settings.rate_bps) + (" *" if _beyond(summary, worked) else ""),
+            f"{worked.settings.rtt_s * 1e3:.3g} ms",
+            str(worked.settings.threads),
+            "on" if worked.settings.tls else "off",
+            "each transaction" if worked.settings.connect_each else "persistent",
+            worked.settings.compression,
+            figures.number(worked.answer.tps),
+            f"x {worked.answer.tps / own:.2f}",
+            worked.answer.limits,
+        )
+        for worked in base.worked
+    )
+    head = single("link", "RTT", "connections", "TLS", "connect", "compression", "model/s", "of the first", "limit")
+    notes = [f"From {base.arm}: {_model_error(base)}"]
+    if any(_beyond(summary, worked) for worked in base.worked):
+        notes.append("* beyond the measured range of links, round trips or connections: an extrapolation.")
+    return [Details("What if?", (Table("", head, rows, tuple(notes), stack=True),), open=True)]
+
+
+def _link(rate_bps: float | None) -> str:
+    return figures.rate(rate_bps) if rate_bps else "no link"
+
+
+def _beyond(summary: Summary, worked: WhatIfWorked) -> bool:
+    """Outside of what this run measured in the link's rate, its round trip or the number of connections."""
+    asked = worked.settings
+    return any(
+        wanted is not None and not _within(wanted, [cell.factors.get(name) for cell in summary.cells], slack)
+        for wanted, name, slack in (
+            (asked.rate_bps, "rate_bps", 1.0),
+            (asked.rtt_s * 1e9, "rtt_ns", 1.25),
+            (float(asked.threads), "threads", 1.0),
+        )
+    )
+
+
+def _within(wanted: float, levels: Sequence[object], slack: float) -> bool:
+    """`slack`: a measured round trip at rest is a little longer than the one requested."""
+    known = [float(level) for level in levels if isinstance(level, int | float)]
+    return bool(known) and min(known) / slack <= wanted <= max(known) * slack
+
+
+def _model_error(base: WhatIf) -> str:
+    """The model's error where it was fitted, once: every other answer is compared with the model's own there."""
+    own = base.worked[0].answer.tps
+    return (
+        f"{figures.number(base.tps)} transactions per second measured, {figures.number(own)} by the model at the same settings"
+        f" ({figures.percent(own / base.tps - 1, signed=True)}: its error there). Changes are relative to the model's own figure."
+    )
+
+
+# ---------------------------------------------------------------- charts of the cells
+
+
+def budgets(summary: Summary) -> list[Block]:
+    cells = grid_charts.budget_cells(summary)
+    if not cells:
+        return []
+    names = grid_charts.part_names(cells)
+    how = [
+        f"{said}: {', '.join(of)}."
+        for said, basis in (("Computed from rates and delays", "computed"), ("An upper bound", "bounded"))
+        if (of := [name for name in names if basis in _bases(cells, name)])
+    ]
+    caption = (
+        "Each bar is one cycle of a connection: from one transaction to the next. Grey, last: the rest, which none of the others "
+        f"explains. Beside it the length of the cycle, and the limit. {' '.join(how)}"
+    ).rstrip()
+    rows = []
+    for label, cell in cells:
+        assert cell.cycle is not None, "chosen for it"
+        parts = {part.name: part.us for part in cell.cycle.parts}
+        shares = [f"{parts.get(name, 0.0) / cell.cycle.us * 100:.1f}" for name in names]
+        limit = limit_words.name(cell.limit.resource) if cell.limit else figures.UNKNOWN
+        rows.append(plain(label, *shares, grid_charts.duration(cell.cycle.us), limit))
+    data = Table("", single("% of the cycle", *names, "cycle", "limit"), tuple(rows))
+    title = "Where the time between two transactions of a connection goes, by cell"
+    return [
+        Heading("Where does the time go?"),
+        Chart("budgets", title, caption, partial(grid_charts.budgets, summary), data),
+    ]
+
+
+def _bases(cells: list[tuple[str, CellSummary]], name: str) -> set[str]:
+    if name == grid_charts.REST:
+        return set()
+    return {
+        part.basis for _, cell in cells if cell.cycle for part in cell.cycle.parts if part.name == name and part.us > 0
+    }
+
+
+def networks(summary: Summary) -> list[Block]:
+    cells = grid_charts.network_cells(summary)
+    if not cells:
+        return []
+    caption = (
+        "The last good trial of the fastest cell of a column. Bytes as the interface counts them, so compare with the upper ceiling; "
+        "payload has the lower. A ceiling far above the curve is left out."
+    )
+    if any(cell.network and cell.network.to_client_queue_bytes for cell in cells):
+        caption += " Below: the most bytes waiting in the link's queue to the client."
+    head = single(
+        "MiB/s", "to client", "to server", "interface ceiling", "payload ceiling", "most queued", "retransmits/s"
+    )
+    data = Table("", head, tuple(_network_row(cell) for cell in cells))
+    title = "Bytes per second in each direction over one trial, of chosen cells"
+    return [
+        Heading("Is the network full?"),
+        Chart("networks", title, caption, partial(grid_charts.networks, summary), data),
+    ]
+
+
+def _network_row(cell: CellSummary) -> tuple[Cell, ...]:
+    series = cell.network
+    assert series is not None, "chosen for it"
+    queue = max(series.to_client_queue_bytes) if series.to_client_queue_bytes else None
+    return plain(
+        cell.arm,
+        _mib(sum(series.to_client_bytes_per_s) / len(series.at_s)),
+        _mib(sum(series.to_server_bytes_per_s) / len(series.at_s)),
+        _mib(series.interface_ceiling_bytes_per_s),
+        _mib(series.payload_ceiling_bytes_per_s),
+        figures.size(queue) if queue is not None else figures.UNKNOWN,
+        f"{sum(series.retransmits_per_s) / len(series.at_s):.2f}",
+    )
+
+
+def _mib(count: float | None) -> str:
+    return figures.UNKNOWN if count is None else f"{count / grid_charts.MIB:,.1f}"
