@@ -3,10 +3,14 @@
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use howfar_wire::mysql::compress::{Algorithm, Codec};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ServerConfig, ServerConnection};
 use serde_json::{Value, json};
 
 use crate::fake::{Fake, error, greeting, no_status, packet, read_packet};
@@ -292,15 +296,56 @@ fn answers_that_lie_about_themselves() {
     });
 }
 
-#[test]
-fn garbage_where_tls_should_begin() {
-    // The greeting with the flag of TLS.
+/// The greeting with the flag of TLS.
+fn offering_tls() -> Vec<u8> {
     let mut offering = greeting();
     let flags = offering
         .windows(2)
         .position(|two| two == b"\xff\xf7")
         .expect("flags");
     offering[flags + 1] = 0xff;
+    offering
+}
+
+/// Never verified: these jobs ask for TLS without a name.
+fn server_tls() -> ServerConfig {
+    let certificate = CertificateDer::from_pem_slice(include_bytes!("certificate.pem"));
+    let key = PrivateKeyDer::from_pem_slice(include_bytes!("key.pem"));
+    ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_no_client_auth()
+        .with_single_cert(
+            vec![certificate.expect("a certificate")],
+            key.expect("its key"),
+        )
+        .expect("they belong together")
+}
+
+#[test]
+fn bytes_after_the_end_of_a_tls_session() {
+    let config = Arc::new(server_tls());
+    let fake = harmful("after-close", move |stream| {
+        stream.write_all(&offering_tls())?;
+        heard(stream)?;
+        let mut tls = ServerConnection::new(config.clone()).map_err(io::Error::other)?;
+        while tls.is_handshaking() {
+            tls.complete_io(stream)?;
+        }
+        tls.send_close_notify();
+        tls.write_tls(stream)?;
+        flood(stream, 0, b"more, and more")
+    });
+    let mut job = hurried(&fake.path);
+    job["session"] = json!({"tls": {}});
+    job["connect_timeout_ns"] = 20_000_000_000_u64.into();
+    job["stall_timeout_ns"] = 20_000_000_000_u64.into();
+    ends("after-close", &job, "tls", "after ending");
+}
+
+#[test]
+fn garbage_where_tls_should_begin() {
+    let offering = offering_tls();
     for (name, garbage, words) in [
         (
             "garbage",

@@ -298,7 +298,13 @@ fn decrypt(
         return Ok(());
     };
     while !raw.is_empty() {
-        tls.read_tls(&mut raw).map_err(in_memory)?;
+        if tls.read_tls(&mut raw).map_err(in_memory)? == 0 {
+            // The peer has ended the session: nothing of what follows will ever be taken, so to go on would be to loop for ever.
+            return Err(rustls::Error::General(
+                "the peer sent more after ending the session".to_owned(),
+            )
+            .into());
+        }
         let mut left = tls.process_new_packets()?.plaintext_bytes_to_read();
         let mut reader = tls.reader();
         while left > 0 {
