@@ -18,7 +18,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-from howfar.engine.messages import LoadJob, NullJob, NullReady, Sysbench, UnixTarget
+from howfar.engine.messages import (
+    LoadJob,
+    NullJob,
+    NullReady,
+    Sysbench,
+    UnixTarget,
+)
 from howfar.engine.process import EngineProcess
 
 ROOT = Path(__file__).parents[1]

@@ -24,8 +24,13 @@ from pathlib import Path
 
 from howfar.bench import comparison, meter
 from howfar.bench.meter import Trial
-from howfar.engine.key_value import KeyValue
-from howfar.engine.messages import LoadJob, Ready, TablesJob, UnixTarget
+from howfar.engine.messages import (
+    KeyValue,
+    LoadJob,
+    Ready,
+    TablesJob,
+    UnixTarget,
+)
 from howfar.engine.process import EngineProcess, Launcher, run_tables
 
 KEYS = 10_000

@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 import howfar
-from howfar.engine.messages import PROTOCOL_VERSION, Failed, Info
+from howfar.engine.messages import (
+    PROTOCOL_VERSION,
+    Failed,
+    Info,
+)
 from howfar.engine.process import engine_info, find_engine
 
 SCHEMAS = Path(__file__).parents[2] / "schema"

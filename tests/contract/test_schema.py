@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -10,41 +11,45 @@ import pytest
 from jsonschema import Draft202012Validator
 from pydantic import TypeAdapter, ValidationError
 
-from howfar.engine import schema
-from howfar.engine.messages import Message
+from howfar.engine.generate import SCHEMA, TARGET, generated
+from howfar.engine.message import Message
+from howfar.engine.messages import COMMANDS, EVENTS, JOBS
+from howfar.engine.process import find_engine
 
-SCHEMAS = Path(__file__).parents[2] / "schema"
-EXAMPLES = sorted((SCHEMAS / "examples").glob("*.json"))
-REFUSED = sorted((SCHEMAS / "examples" / "refused").glob("*.json"))
+EXAMPLES = sorted((SCHEMA.parent / "examples").glob("*.json"))
+REFUSED = sorted((SCHEMA.parent / "examples" / "refused").glob("*.json"))
+CONTRACT: dict[str, Any] = json.loads(SCHEMA.read_text())
 
 
 def kind_of(example: Path) -> type[Message]:
     """`job.load.tcp.json` is a `LoadJob`."""
     family, name = example.name.split(".")[:2]
-    return {"job": schema.JOBS, "command": schema.COMMANDS, "event": schema.EVENTS}[family][name]
+    return {"job": JOBS, "command": COMMANDS, "event": EVENTS}[family][name]
 
 
 def schema_of(example: Path) -> dict[str, Any]:
-    family, name = example.name.split(".")[:2]
-    loaded: dict[str, Any] = json.loads(
-        (SCHEMAS / ("event.json" if family == "event" else f"{family}.{name}.json")).read_text()
+    return {"$ref": f"#/$defs/{kind_of(example).__name__}", "$defs": CONTRACT["$defs"]}
+
+
+def test_types_are_those_of_the_schema() -> None:
+    assert TARGET.read_text() == generated(CONTRACT), "run: .venv/bin/python -m howfar.engine.generate"
+
+
+def test_schema_is_that_of_the_engine() -> None:
+    """The crates' tests hold the file to the sources; this holds it to the program that is used."""
+    printed = subprocess.run([find_engine(), "schema"], capture_output=True, text=True, check=True).stdout
+    assert json.loads(printed) == CONTRACT, (
+        "run: howfar-engine schema > schema/contract.json, then howfar.engine.generate"
     )
-    return loaded
 
 
-def test_files_are_what_the_types_say() -> None:
-    stale = [name for name, made in schema.schemas().items() if (SCHEMAS / name).read_text() != schema.text(made)]
-    assert not stale, f"run: .venv/bin/python -m howfar.engine.schema   (stale: {', '.join(stale)})"
-
-
-def test_schemas_are_schemas() -> None:
-    for made in schema.schemas().values():
-        Draft202012Validator.check_schema(made)
+def test_the_schema_is_a_schema() -> None:
+    Draft202012Validator.check_schema(CONTRACT)
 
 
 def test_every_message_has_an_example() -> None:
     shown = {kind_of(example) for example in EXAMPLES}
-    assert shown == {*schema.JOBS.values(), *schema.COMMANDS.values(), *schema.EVENTS.values()}
+    assert shown == {*JOBS.values(), *COMMANDS.values(), *EVENTS.values()}
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
@@ -64,6 +69,6 @@ def test_refused_example_is_refused(example: Path) -> None:
 
 
 def test_a_password_is_not_in_what_is_printed() -> None:
-    example = SCHEMAS / "examples" / "job.load.unix.json"
+    example = SCHEMA.parent / "examples" / "job.load.unix.json"
     parsed: Message = TypeAdapter(kind_of(example)).validate_json(example.read_text())
     assert "pässword" not in repr(parsed)

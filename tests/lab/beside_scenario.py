@@ -13,9 +13,13 @@ import sys
 from pathlib import Path
 from typing import Any, Literal
 
-from howfar.engine.key_value import KeyValue
-from howfar.engine.messages import LoadJob, Session, Sysbench
-from howfar.engine.page import ServiceName
+from howfar.engine.messages import (
+    KeyValue,
+    LoadJob,
+    ServiceName,
+    Session,
+    Sysbench,
+)
 from howfar.engine.process import run_load
 from howfar.errors import LabError
 from howfar.lab import sandbox

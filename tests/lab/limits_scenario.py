@@ -15,8 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from howfar.analysis.analyse import summarise
-from howfar.engine.link_messages import IndependentLoss
-from howfar.engine.messages import LoadJob
+from howfar.engine.messages import IndependentLoss, LoadJob
 from howfar.engine.process import Event, Launcher, LoadOutcome, run_load
 from howfar.lab import sandbox
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory

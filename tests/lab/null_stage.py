@@ -7,8 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from howfar.engine.messages import NullJob, NullReady, Observed, TcpListen, TcpTarget
-from howfar.engine.page import ServiceName
+from howfar.engine.messages import (
+    NullJob,
+    NullReady,
+    Observed,
+    ServiceName,
+    TcpListen,
+    TcpTarget,
+)
 from howfar.engine.process import EngineProcess, Launcher
 from howfar.lab.laboratory import Lab
 from howfar.lab.stage import NO_FACTS, LoadFacts, Obtained, ServicePlace, Trust

@@ -17,10 +17,21 @@ from pathlib import Path
 from typing import Any, Literal
 
 from howfar.doctor.findings import Kind
-from howfar.engine.key_value import KeyValue
-from howfar.engine.messages import CpuStep, FastCgi, GetStep, PageJob, PageScript, QueryStep, UnixTarget
+from howfar.engine.messages import (
+    CpuStep,
+    CustomStatement,
+    FastCgi,
+    GetStep,
+    IntegerValues,
+    KeyValue,
+    PageJob,
+    PageScript,
+    QueryStep,
+    SameValue,
+    UnixTarget,
+)
 from howfar.engine.process import run_load
-from howfar.engine.workloads import CustomStatement, IntegerValues, SameValue
+from howfar.engine.rules import services_of
 from howfar.errors import HowfarError, LabError
 from howfar.lab import sandbox
 from howfar.lab.fill import fill_keys
@@ -142,7 +153,7 @@ def _trial(laboratory: Lab, case: str) -> dict[str, Any]:
         obtained = stage.obtained({})
         assert stage.application is not None
         return {
-            "turns": {name: TURNS[name] for name in script.services},
+            "turns": {name: TURNS[name] for name in services_of(script)},
             "visited": visited,
             "statuses": [answer.status for answer in answers],
             "ends": all(answer.body.endswith(cgi.ends_with) for answer in answers),

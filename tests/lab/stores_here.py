@@ -14,11 +14,11 @@ from typing import Any, Literal
 
 import pytest
 
-from howfar.engine.key_value import KeyValue
+from howfar.engine.message import Message
 from howfar.engine.messages import (
     Finished,
+    KeyValue,
     LoadJob,
-    Message,
     Ready,
     TablesDone,
     TablesJob,

@@ -9,8 +9,11 @@ import json
 import sys
 from typing import Any, Literal
 
-from howfar.engine.key_value import KeyValue
-from howfar.engine.messages import LoadJob, Session
+from howfar.engine.messages import (
+    KeyValue,
+    LoadJob,
+    Session,
+)
 from howfar.engine.process import run_load
 from howfar.engine.receipt_check import mismatches
 from howfar.errors import HowfarError

@@ -11,7 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from howfar.engine.messages import LoadJob, Sysbench, UnixTarget
+from howfar.engine.messages import (
+    LoadJob,
+    Sysbench,
+    UnixTarget,
+)
 from howfar.engine.process import Launcher, run_load
 from howfar.lab.servers import DATABASE, USER, Tables
 from tests.lab.sandboxes import wait_until

@@ -13,7 +13,12 @@ import sys
 import time
 from typing import Any
 
-from howfar.engine.messages import Distribution, LoadJob, Sysbench, UnixTarget
+from howfar.engine.messages import (
+    Distribution,
+    LoadJob,
+    Sysbench,
+    UnixTarget,
+)
 from howfar.engine.process import run_load
 from howfar.lab import sandbox
 from howfar.lab.laboratory import Lab, LabRequest, LabStage, open_laboratory

@@ -14,7 +14,15 @@ import pymysql
 import pytest
 
 from howfar.bench.calibration import Calibration
-from howfar.engine.messages import NullJob, NullReady, PingPong, PingPongJob, TcpListen, TcpTarget, UnixTarget
+from howfar.engine.messages import (
+    NullJob,
+    NullReady,
+    PingPong,
+    PingPongJob,
+    TcpListen,
+    TcpTarget,
+    UnixTarget,
+)
 from howfar.engine.process import EngineFailed, EngineProcess, Launcher, run_probe
 
 pytestmark = pytest.mark.lab

@@ -15,9 +15,17 @@ from numpy.typing import NDArray
 
 from howfar.engine import acknowledged
 from howfar.engine.acknowledged import Fate, KeyLog
-from howfar.engine.messages import Custom, Failed, Finished, Interval, UnixTarget
+from howfar.engine.messages import (
+    Custom,
+    CustomStatement,
+    CustomStep,
+    CustomTransaction,
+    Failed,
+    Finished,
+    Interval,
+    UnixTarget,
+)
 from howfar.engine.process import Event
-from howfar.engine.workloads import CustomStatement, CustomStep, CustomTransaction
 from howfar.experiments.crash.accounting import Account, ClientLog, Keys, account
 from howfar.lab.servers import DATABASE, USER
 from tests.acknowledged_scenario import INSERTS, MILLISECOND, SECOND, TABLE, ending, job, log_told, run

@@ -9,13 +9,25 @@ from typing import Any
 
 import pytest
 
-from howfar.engine.key_value import KeyValue
-from howfar.engine.load_events import Finished, Measuring
-from howfar.engine.messages import Arrivals, TcpTarget, Tls, UnixTarget
-from howfar.engine.page import CpuStep, GetStep, PageJob, PageScript, QueryStep, Service
+from howfar.engine.messages import (
+    Arrivals,
+    CpuStep,
+    CustomStatement,
+    Finished,
+    GetStep,
+    IntegerValues,
+    KeyValue,
+    Measuring,
+    PageJob,
+    PageScript,
+    QueryStep,
+    Service,
+    TcpTarget,
+    Tls,
+    UnixTarget,
+)
 from howfar.engine.process import EngineFailed, EngineProcess, Launcher, LoadOutcome, run_load
 from howfar.engine.receipt_check import page_mismatches
-from howfar.engine.workloads import CustomStatement, IntegerValues
 from howfar.lab.servers import DATABASE, USER
 from tests.lab import certificates
 from tests.lab.servers_here import Running, short_directory

@@ -10,7 +10,12 @@ import pymysql
 import pymysql.cursors
 import pytest
 
-from howfar.engine.messages import LoadJob, Sysbench, TcpTarget, UnixTarget
+from howfar.engine.messages import (
+    LoadJob,
+    Sysbench,
+    TcpTarget,
+    UnixTarget,
+)
 from howfar.engine.process import Launcher, LoadOutcome, run_load
 from howfar.lab.cache import SOCKET_PATH_MAX
 from howfar.lab.servers import DATABASE, USER

@@ -8,8 +8,15 @@ from typing import Any
 
 import pytest
 
-from howfar.engine.load_job import Compression, Session, Tls
-from howfar.engine.messages import LoadJob, Sysbench, TcpTarget, UnixTarget
+from howfar.engine.messages import (
+    Compression,
+    LoadJob,
+    Session,
+    Sysbench,
+    TcpTarget,
+    Tls,
+    UnixTarget,
+)
 from howfar.engine.process import EngineFailed, Launcher, LoadOutcome, run_load
 from howfar.engine.receipt_check import mismatches
 from howfar.lab.servers import DATABASE, USER

@@ -12,9 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from howfar.engine.key_value import FixedSize, KeyValue, ListedSizes, LognormalSize, Size
-from howfar.engine.messages import Arrivals, Session, TcpTarget, Tls, UnixTarget
+from howfar.engine.messages import (
+    Arrivals,
+    FixedSize,
+    KeyValue,
+    ListedSizes,
+    LognormalSize,
+    Session,
+    Size,
+    TcpTarget,
+    Tls,
+    UnixTarget,
+)
 from howfar.engine.process import EngineFailed
+from howfar.engine.rules import is_redis
 from tests.lab import certificates
 from tests.lab.servers_here import short_directory
 from tests.lab.stores_here import (
@@ -49,8 +60,8 @@ def test_a_mix_is_counted(stores: dict[Protocol, Store], protocol: Protocol) -> 
     assert filled(target, mix) == filled(target, mix, "warmup") == 500
     ready, finished = run(job(target, mix))
     assert ready.receipt.protocol_mode == protocol
-    assert ready.receipt.server_version.startswith("Redis " if mix.is_redis else "Memcached ")
-    assert (ready.receipt.server_connection_id is None) != mix.is_redis
+    assert ready.receipt.server_version.startswith("Redis " if is_redis(mix) else "Memcached ")
+    assert (ready.receipt.server_connection_id is None) != is_redis(mix)
     assert finished.errors == {} and finished.lookups is not None
     assert finished.transactions == finished.queries == finished.turns > 100
     assert finished.classes.read + finished.classes.write == finished.queries

@@ -14,8 +14,11 @@ from collections.abc import Iterator
 import pymysql
 import pytest
 
-from howfar.engine.messages import Distribution, Sysbench
-from howfar.engine.workloads import SYSBENCH_KINDS
+from howfar.engine.messages import (
+    SYSBENCH_KINDS,
+    Distribution,
+    Sysbench,
+)
 from howfar.errors import HowfarError
 from howfar.lab.servers import DATABASE, USER
 from howfar.lab.servers.kinds import find_server

@@ -12,7 +12,12 @@ import pytest
 
 from howfar.engine import acknowledged
 from howfar.engine.acknowledged import Fate
-from howfar.engine.messages import UnixTarget, Watched, Watching, WatchJob
+from howfar.engine.messages import (
+    UnixTarget,
+    Watched,
+    Watching,
+    WatchJob,
+)
 from howfar.engine.process import EngineFailed, EngineProcess
 from howfar.experiments.crash.accounting import visible
 from howfar.lab.servers import DATABASE, USER

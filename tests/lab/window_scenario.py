@@ -14,7 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from howfar.engine.messages import LoadJob, Measuring, Sysbench
+from howfar.engine.messages import (
+    LoadJob,
+    Measuring,
+    Sysbench,
+)
 from howfar.engine.process import Event, run_load
 from howfar.lab import sandbox
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory

@@ -24,10 +24,10 @@ from howfar.engine.messages import (
     PageJob,
     Ready,
     Receipt,
+    ServiceName,
     Target,
     UnixTarget,
 )
-from howfar.engine.page import ServiceName
 from howfar.engine.process import Event, Launcher, LoadOutcome
 from howfar.lab.stage import NO_FACTS, Application, LoadFacts, Obtained, ServicePlace, Trust
 from howfar.plan.load import LoadedPlan, load_plan

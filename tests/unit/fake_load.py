@@ -11,6 +11,7 @@ from hdrh.histogram import HdrHistogram
 from tests.unit.fake_lab import receipt
 
 import howfar
+from howfar.engine.message import Message
 from howfar.engine.messages import (
     PROTOCOL_VERSION,
     Account,
@@ -25,7 +26,6 @@ from howfar.engine.messages import (
     Interval,
     LoadJob,
     Measuring,
-    Message,
     Ready,
     Sysbench,
     UnixTarget,

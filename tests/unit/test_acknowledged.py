@@ -14,8 +14,14 @@ from tests.acknowledged_scenario import INSERTS, job
 
 from howfar.engine import acknowledged
 from howfar.engine.acknowledged import HEADER, MAGIC, RECORD, VERSION, Fate
-from howfar.engine.messages import Custom, Sysbench, UnixTarget
-from howfar.engine.workloads import CustomStep, CustomTransaction, is_keyed
+from howfar.engine.messages import (
+    Custom,
+    CustomStep,
+    CustomTransaction,
+    Sysbench,
+    UnixTarget,
+)
+from howfar.engine.rules import is_keyed
 from howfar.errors import EngineError
 
 CONNECTIONS = 3

@@ -33,7 +33,12 @@ from howfar.bench.links.probes import BareCable, ProbedLink, Transfer, unmodelle
 from howfar.cli import bench_link
 from howfar.cli.bench import bench
 from howfar.cli.bench_link_table import show
-from howfar.engine.messages import DirectionStats, Drops, GoodputResult, LinkStats
+from howfar.engine.messages import (
+    DirectionStats,
+    Drops,
+    GoodputResult,
+    LinkStats,
+)
 from howfar.engine.process import Launcher
 from howfar.errors import LabError
 from howfar.lab.link.backends import NAMES, SHAPING, backends

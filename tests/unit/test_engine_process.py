@@ -12,6 +12,7 @@ import howfar
 from howfar.engine import process
 from howfar.engine.messages import (
     PROTOCOL_VERSION,
+    CustomStatement,
     FastCgi,
     LoadJob,
     PageJob,
@@ -22,7 +23,6 @@ from howfar.engine.messages import (
     UnixTarget,
 )
 from howfar.engine.process import EngineFailed, EngineProcess, engine_info, find_engine, run_load
-from howfar.engine.workloads import CustomStatement
 from howfar.errors import EngineError, MissingError
 
 JOB = LoadJob(

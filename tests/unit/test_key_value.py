@@ -7,8 +7,18 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from howfar.engine.key_value import LONGEST_VALUE, FixedSize, KeyValue, LognormalSize, UniformSize
-from howfar.engine.messages import Compression, LoadJob, Session, TablesJob, UnixTarget
+from howfar.engine.messages import (
+    LONGEST_VALUE,
+    Compression,
+    FixedSize,
+    KeyValue,
+    LoadJob,
+    LognormalSize,
+    Session,
+    TablesJob,
+    UniformSize,
+    UnixTarget,
+)
 from howfar.load.job import statements_a_connection
 
 

@@ -9,9 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from howfar.engine.key_value import KeyValue
-from howfar.engine.messages import TablesDone, TcpTarget
-from howfar.engine.page import Service
+from howfar.engine.messages import (
+    KeyValue,
+    Service,
+    TablesDone,
+    TcpTarget,
+)
 from howfar.engine.process import Launcher
 from howfar.errors import LabError, PlanError
 from howfar.lab import beside, fill, staged

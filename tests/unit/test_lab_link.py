@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from howfar.engine.messages import DirectionStats, Drops, GoodputResult, LinkReady, LinkStats, RttResult
+from howfar.engine.messages import (
+    DirectionStats,
+    Drops,
+    GoodputResult,
+    LinkReady,
+    LinkStats,
+    RttResult,
+)
 from howfar.lab.link import WAYS, Link, LinkAsked
 from howfar.lab.link.calibrate import goodput_times_ns, ping_count, probe_count
 from howfar.lab.link.settings import apply

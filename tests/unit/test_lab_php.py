@@ -11,14 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from howfar.engine.key_value import KeyValue
-from howfar.engine.messages import CpuStep, GetStep, PageScript, QueryStep, Service, TcpTarget, Tls, UnixTarget
-from howfar.engine.workloads import (
+from howfar.engine.messages import (
+    CpuStep,
     CustomStatement,
     Distribution,
+    GetStep,
     IntegerValues,
+    KeyValue,
+    PageScript,
+    QueryStep,
     SequenceValues,
+    Service,
+    TcpTarget,
     TextValues,
+    Tls,
+    UnixTarget,
     Values,
 )
 from howfar.errors import LabError, MissingError, PlanError

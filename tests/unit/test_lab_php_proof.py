@@ -8,8 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from howfar.engine.messages import PageScript, QueryStep, Service, UnixTarget
-from howfar.engine.workloads import CustomStatement
+from howfar.engine.messages import (
+    CustomStatement,
+    PageScript,
+    QueryStep,
+    Service,
+    UnixTarget,
+)
 from howfar.errors import LabError
 from howfar.lab.php.fastcgi import Answer
 from howfar.lab.php.proof import PageProof, await_alone, kept, prove

@@ -11,7 +11,11 @@ from click.testing import CliRunner
 
 from howfar.cli.lab import lab
 from howfar.cli.link_options import LinkChoice, link_options, read_link
-from howfar.engine.link_messages import BurstLoss, EmpiricalJitter, IndependentLoss
+from howfar.engine.messages import (
+    BurstLoss,
+    EmpiricalJitter,
+    IndependentLoss,
+)
 from howfar.errors import UsageError
 from howfar.lab.link import WAYS
 

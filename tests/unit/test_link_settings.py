@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from howfar.cli.lab_link import script_violations
-from howfar.engine.link_messages import (
+from howfar.engine.messages import (
     BurstLoss,
     EmpiricalJitter,
     IndependentLoss,
@@ -213,8 +213,8 @@ def test_a_script_is_read_and_outages_stand_on_its_own_clock() -> None:
     assert (first.rtt_ns, first.rate_bps, first.to_client.loss) == (50 * _MS, 10**8, IndependentLoss(probability=0.01))
     assert (second.rtt_ns, second.to_client.loss) == (50 * _MS, None)
     # At 12 s the outage of 10 s is over, at 11 s one second of it is left.
-    assert second.direction("to_server", elapsed_ns=12 * _S).outages == []
-    assert second.direction("to_server", elapsed_ns=11 * _S).outages == [Outage(at_ns=0, for_ns=_S)]
+    assert second.direction("to_server", elapsed_ns=12 * _S).outages == ()
+    assert second.direction("to_server", elapsed_ns=11 * _S).outages == (Outage(at_ns=0, for_ns=_S),)
 
 
 @pytest.mark.parametrize(

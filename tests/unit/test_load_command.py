@@ -19,7 +19,13 @@ from tests.unit import fake_load
 from howfar.cli.load_address import find_login, target_of
 from howfar.cli.load_run import write_whole
 from howfar.cli.main import run_command_line
-from howfar.engine.messages import Failed, Message, TablesDone, TablesProgress, TcpTarget
+from howfar.engine.message import Message
+from howfar.engine.messages import (
+    Failed,
+    TablesDone,
+    TablesProgress,
+    TcpTarget,
+)
 from howfar.engine.process import engine_info
 from howfar.errors import EngineError, RunFileError, UsageError
 from howfar.load.cmdline import parse_command_line

@@ -9,7 +9,12 @@ from typing import Any
 
 import pytest
 
-from howfar.engine.messages import LoadJob, Sysbench, TcpTarget, UnixTarget
+from howfar.engine.messages import (
+    LoadJob,
+    Sysbench,
+    TcpTarget,
+    UnixTarget,
+)
 from howfar.errors import UsageError
 from howfar.load.cmdline import Options, parse_command_line
 from howfar.load.job import Login, address_of_options, load_job, session_of, tables_job, transport_line, workload_of

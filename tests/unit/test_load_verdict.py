@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit import fake_load
 
-from howfar.engine.messages import Account, Compression, Interval, Session, Sysbench, TcpTarget, Tls
+from howfar.engine.messages import (
+    Account,
+    Compression,
+    Interval,
+    Session,
+    Sysbench,
+    TcpTarget,
+    Tls,
+)
 from howfar.engine.receipt_check import mismatches
 from howfar.load.job import limit_advice
 from howfar.load.report_sysbench import bucket, value_ms

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from howfar.engine.page import MOST_TURNS, PageScript
+from howfar.engine.messages import PageScript
+from howfar.engine.rules import MOST_TURNS, round_trips_of
 
 EXAMPLE = Path(__file__).parents[2] / "schema" / "examples" / "job.page.script.json"
 
@@ -27,7 +28,7 @@ def test_two_statements_of_one_name_are_refused() -> None:
 
 def test_a_page_has_a_bounded_number_round_trips_sentence() -> None:
     most = MOST_TURNS // 26
-    assert PageScript.model_validate(script(rounds=most)).turns <= MOST_TURNS
+    assert round_trips_of(PageScript.model_validate(script(rounds=most))) <= MOST_TURNS
     with pytest.raises(ValidationError, match="at most 100000 turns"):
         PageScript.model_validate(script(rounds=most + 1))
 

@@ -9,8 +9,16 @@ from pathlib import Path
 import pytest
 
 from howfar.analysis.workload_line import workload_line
-from howfar.engine.messages import CpuStep, GetStep, QueryStep, Service, UnixTarget
-from howfar.engine.page import PageScript, ServiceName
+from howfar.engine.messages import (
+    CpuStep,
+    GetStep,
+    PageScript,
+    QueryStep,
+    Service,
+    ServiceName,
+    UnixTarget,
+)
+from howfar.engine.rules import services_of
 from howfar.errors import PlanError
 from howfar.plan.cells import cells
 from howfar.plan.estimate import LABORATORY_NS, cost
@@ -213,7 +221,7 @@ def test_a_script_takes_the_turns_of_its_shape(tmp_path: Path) -> None:
         script = page_script(plan, name, 0, SERVICES)
         assert turns(script) == shape.by_service
         assert sum(turns(script).values()) == shape.turns
-        assert list(script.services) == list(shape.by_service), "no service that it does not ask"
+        assert list(services_of(script)) == list(shape.by_service), "no service that it does not ask"
     assert plan.pages["large"].by_service == {"mysql": 48, "redis": 16, "memcached": 8}
 
 

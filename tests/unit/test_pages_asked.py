@@ -7,10 +7,22 @@ from typing import Any
 import pytest
 from tests.unit.fake_lab import finish, interval, receipt
 
-from howfar.engine.load_events import Bytes, Finished, Measuring, Ready, ServiceUse
-from howfar.engine.messages import CpuStep, FastCgi, PageJob, PageScript, QueryStep, Service, UnixTarget
+from howfar.engine.messages import (
+    Bytes,
+    CpuStep,
+    CustomStatement,
+    FastCgi,
+    Finished,
+    Measuring,
+    PageJob,
+    PageScript,
+    QueryStep,
+    Ready,
+    Service,
+    ServiceUse,
+    UnixTarget,
+)
 from howfar.engine.process import LoadOutcome
-from howfar.engine.workloads import CustomStatement
 from howfar.lab.pages_counted import counted_less
 from howfar.plan.load import load_plan
 from howfar.runner.outcome import not_as_asked, page_facts

@@ -8,9 +8,13 @@ from typing import get_args
 
 import pytest
 
-from howfar.engine.messages import Distribution as EngineDistribution
-from howfar.engine.messages import Sysbench
-from howfar.engine.workloads import SYSBENCH_KINDS
+from howfar.engine.messages import (
+    SYSBENCH_KINDS,
+    Sysbench,
+)
+from howfar.engine.messages import (
+    Distribution as EngineDistribution,
+)
 from howfar.errors import PlanError, UsageError
 from howfar.plan.cells import block_order, cells, stream_seed
 from howfar.plan.estimate import LABORATORY_NS, NEW_LINK_NS, REPORT_NS, cost

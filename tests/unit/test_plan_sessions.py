@@ -11,7 +11,12 @@ from tests.unit.fake_lab import FakeStage
 from howfar.analysis.workload_line import workload_line
 from howfar.cli import fitting
 from howfar.cli.fitting import fit
-from howfar.engine.messages import Compression, LoadJob, Tls, UnixTarget
+from howfar.engine.messages import (
+    Compression,
+    LoadJob,
+    Tls,
+    UnixTarget,
+)
 from howfar.errors import PlanError
 from howfar.lab.stage import Trust
 from howfar.plan.cells import cells

@@ -8,10 +8,23 @@ from typing import Any
 
 import pytest
 
-from howfar.engine.key_value import KeyValue
-from howfar.engine.load_job import Compression, Session, Tls
-from howfar.engine.messages import LoadJob, Ready, Receipt, Sysbench, TcpTarget, UnixTarget
-from howfar.engine.page import FastCgi, GetStep, PageJob, PageScript, Service
+from howfar.engine.messages import (
+    Compression,
+    FastCgi,
+    GetStep,
+    KeyValue,
+    LoadJob,
+    PageJob,
+    PageScript,
+    Ready,
+    Receipt,
+    Service,
+    Session,
+    Sysbench,
+    TcpTarget,
+    Tls,
+    UnixTarget,
+)
 from howfar.engine.receipt_check import cipher_name, mismatches, page_mismatches
 
 _EXAMPLES = Path(__file__).parents[2] / "schema" / "examples"

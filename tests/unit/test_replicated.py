@@ -13,9 +13,16 @@ from tests.unit.test_replication import ASKED, snapshot
 from howfar.analysis.workload_line import workload_line
 from howfar.cli.ground import lab_request
 from howfar.engine.inserts import SINGLE_ROW_INSERTS
-from howfar.engine.messages import LoadJob, Measuring, Ready, RttResult, Sysbench, UnixTarget
+from howfar.engine.messages import (
+    LoadJob,
+    Measuring,
+    Ready,
+    RttResult,
+    Sysbench,
+    UnixTarget,
+)
 from howfar.engine.process import LoadOutcome
-from howfar.engine.workloads import is_keyed
+from howfar.engine.rules import is_keyed
 from howfar.errors import PlanError
 from howfar.lab.link import LinkAsked
 from howfar.lab.replicated import SERVERS_TIMEOUT_MS, contradictions, lag_records, replica_link, replication_asked

@@ -4,11 +4,16 @@
 
 use std::process::ExitCode;
 
+use howfar_contract::Contract;
+use schemars::JsonSchema;
+use serde::Serialize;
+
 fn main() -> ExitCode {
     // The engine must never outlive the process that asked for it.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).ok();
     match std::env::args().nth(1).as_deref() {
         Some("info") => info(),
+        Some("schema") => schema(),
         Some("load") => howfar_load::run(),
         Some("page") => howfar_load::run_page(),
         Some("tables") => howfar_load::run_tables(),
@@ -19,23 +24,40 @@ fn main() -> ExitCode {
         Some("echo" | "rtt" | "goodput") => howfar_link::probe::run(),
         _ => {
             eprintln!(
-                "usage: howfar-engine info|load|page|tables|watch|link|echo|rtt|goodput|null|pingpong   (a job as JSON on stdin)"
+                "usage: howfar-engine info|schema|load|page|tables|watch|link|echo|rtt|goodput|null|pingpong   (a job as JSON on stdin)"
             );
             ExitCode::from(2)
         }
     }
 }
 
-#[allow(clippy::print_stdout)]
+/// The version handshake.
+#[derive(Serialize, JsonSchema)]
+#[serde(tag = "event", rename = "info")]
+#[schemars(title = "Info")]
+struct Info {
+    version: &'static str,
+    protocol: u32,
+    /// Built without optimisation: results of such an engine are refused.
+    debug: bool,
+}
+
 fn info() -> ExitCode {
-    println!(
-        "{}",
-        serde_json::json!({
-            "event": "info",
-            "version": env!("CARGO_PKG_VERSION"),
-            "protocol": howfar_record::PROTOCOL_VERSION,
-            "debug": cfg!(debug_assertions),
-        })
-    );
+    let info = Info {
+        version: env!("CARGO_PKG_VERSION"),
+        protocol: howfar_contract::PROTOCOL_VERSION,
+        debug: cfg!(debug_assertions),
+    };
+    ExitCode::from(u8::from(howfar_contract::emit(&info).is_err()))
+}
+
+/// Every message of the contract, as `schema/contract.json` holds it.
+#[allow(clippy::print_stdout)]
+fn schema() -> ExitCode {
+    let mut contract = Contract::default();
+    howfar_link::describe(&mut contract);
+    howfar_null::describe(&mut contract);
+    contract.writes::<Info>();
+    println!("{:#}", contract.schema());
     ExitCode::SUCCESS
 }

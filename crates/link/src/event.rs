@@ -1,72 +1,40 @@
 //! What the link and the probes say: one JSON object a line on stdout.
 
-use std::io::Write;
-
+use schemars::JsonSchema;
 use serde::Serialize;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Code {
-    BadJob,
-    Connect,
-    Protocol,
-    Stalled,
-    NotPermitted,
-    Interface,
-    Internal,
-}
-
-/// Why a job ended without a result: what was tried, what came back, what to do.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
-#[error("{message}")]
-pub(crate) struct Failure {
-    pub(crate) code: Code,
-    pub(crate) message: String,
-    pub(crate) advice: String,
-}
-
-impl Failure {
-    pub(crate) fn new(code: Code, message: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self {
-            code,
-            message: message.into(),
-            advice: advice.into(),
-        }
-    }
-
-    pub(crate) fn bad_job(message: impl Into<String>) -> Self {
-        Self::new(
-            Code::BadJob,
-            message,
-            "Run ./setup again, so that both halves of howfar are of one version.",
-        )
-    }
-}
-
-/// Segments that did not arrive, by cause. `queue`, `loss` and `outage` are properties of the link; any other spoils a trial.
-/// Only of `socket` the kernel tells packets, each a segment or a super-packet of many; None: it does not tell.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+/// Segments not delivered, by cause. `queue`, `loss` and `outage` are what was asked; any other voids a trial.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct Drops {
     pub(crate) queue: u64,
     pub(crate) loss: u64,
     pub(crate) outage: u64,
     pub(crate) arena: u64,
+    /// What the emulator never saw, because a buffer of the kernel's (of a packet socket, of a TUN device) had no
+    /// room. Packets, each a segment or a super-packet of many: the kernel tells no more. None: it did not tell at
+    /// all.
     pub(crate) socket: Option<u64>,
     pub(crate) transmit: u64,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+/// Since the link began or since the last reset.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct DirectionStats {
     pub(crate) packets: u64,
     pub(crate) segments: u64,
+    /// Bytes on the emulated wire: each segment with its Ethernet framing (preamble, FCS, gap: 38 bytes).
     pub(crate) wire_bytes: u64,
-    /// Segments that were let onto the line: what an outage or the queue took is not among them, what the line lost is.
+    /// Segments that came while the line was up and the queue had room: `loss` is a share of these. Both are
+    /// counted when they come.
     pub(crate) admitted: u64,
     pub(crate) drops: Drops,
     pub(crate) duplicated: u64,
     pub(crate) corrupted: u64,
+    /// Segments that left after one that had come later.
     pub(crate) reordered: u64,
     pub(crate) queue_bytes_max: u64,
+    /// The most since the counters were last asked for, also without a reset. None: an engine of before.
+    #[schemars(with = "Option<u64>", extend("default" = null))]
     pub(crate) queue_bytes_lately: u64,
     pub(crate) lateness_p50_ns: u64,
     pub(crate) lateness_p99_ns: u64,
@@ -75,21 +43,26 @@ pub(crate) struct DirectionStats {
     pub(crate) cpu_ns: u64,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(crate) enum Event {
+    /// Packets pass from now on.
+    #[schemars(title = "LinkReady")]
     LinkReady {
         realtime: bool,
+        /// Not of the real-time class, but with a short time slice.
         short_slice: bool,
+        /// virtio-net headers in force: super-packets are kept.
         offload: bool,
     },
+    #[schemars(title = "LinkStats")]
     LinkStats {
         to_server: Box<DirectionStats>,
         to_client: Box<DirectionStats>,
     },
-    Listening {
-        port: u16,
-    },
+    #[schemars(title = "Listening")]
+    Listening { port: u16 },
+    #[schemars(title = "RttResult")]
     Rtt {
         count: u64,
         min_ns: u64,
@@ -97,6 +70,7 @@ pub(crate) enum Event {
         p99_ns: u64,
         max_ns: u64,
     },
+    #[schemars(title = "GoodputResult")]
     Goodput {
         bytes: u64,
         elapsed_ns: u64,
@@ -105,15 +79,11 @@ pub(crate) enum Event {
         congestion_control: String,
         mss: u32,
     },
-    Failed(Failure),
 }
 
 impl Event {
-    /// Write it as one line and flush. A reader that has gone is no error here: stdin ends too, and that ends the job.
+    /// Write it as one line. A reader that has gone is no error here: stdin ends too, and that ends the job.
     pub(crate) fn emit(&self) {
-        let mut line = serde_json::to_vec(self).expect("an event is always valid JSON");
-        line.push(b'\n');
-        let mut out = std::io::stdout().lock();
-        let _ = out.write_all(&line).and_then(|()| out.flush());
+        let _ = howfar_contract::emit(self);
     }
 }

@@ -26,9 +26,18 @@ mod stats;
 mod sys;
 
 use clock::Scheduling;
-use event::{Event, Failure};
+use event::Event;
+use howfar_contract::{Contract, Failed};
 use job::{Command, LinkJob};
 use link::Link;
+
+/// Add the messages of the link and of the probes.
+pub fn describe(contract: &mut Contract) {
+    contract.reads::<LinkJob>();
+    contract.reads::<Command>();
+    contract.reads::<probe::Job>();
+    contract.writes::<Event>();
+}
 
 /// What the main thread waits for.
 #[derive(Debug)]
@@ -37,7 +46,7 @@ enum News {
     /// Stdin ended.
     End,
     /// A direction ended by itself.
-    Broken(Failure),
+    Broken(Failed),
 }
 
 /// Read a link job on stdin, join the interfaces until stdin ends, write events on stdout.
@@ -46,10 +55,7 @@ pub fn run() -> ExitCode {
     read_stdin(sender.clone());
     match serve(&news, sender) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            Event::Failed(failure).emit();
-            ExitCode::from(1)
-        }
+        Err(failed) => failed.report(),
     }
 }
 
@@ -65,11 +71,11 @@ fn read_stdin(sender: Sender<News>) {
     });
 }
 
-fn serve(news: &Receiver<News>, sender: Sender<News>) -> Result<(), Failure> {
+fn serve(news: &Receiver<News>, sender: Sender<News>) -> Result<(), Failed> {
     let Ok(News::Line(text)) = news.recv() else {
-        return Err(Failure::bad_job("stdin ended before the job came"));
+        return Err(Failed::bad_job("stdin ended before the job came"));
     };
-    let job = LinkJob::parse(&text).map_err(Failure::bad_job)?;
+    let job = LinkJob::parse(&text).map_err(Failed::bad_job)?;
     let mut link = Link::start(&job, sender)?;
     Event::LinkReady {
         realtime: link.scheduling() == Scheduling::Realtime,
@@ -82,11 +88,11 @@ fn serve(news: &Receiver<News>, sender: Sender<News>) -> Result<(), Failure> {
     outcome
 }
 
-fn obey(link: &mut Link, news: &Receiver<News>) -> Result<(), Failure> {
+fn obey(link: &mut Link, news: &Receiver<News>) -> Result<(), Failed> {
     loop {
         match news.recv() {
             Ok(News::Line(text)) if text.trim().is_empty() => {}
-            Ok(News::Line(text)) => match Command::parse(&text).map_err(Failure::bad_job)? {
+            Ok(News::Line(text)) => match Command::parse(&text).map_err(Failed::bad_job)? {
                 Command::Set {
                     to_server,
                     to_client,

@@ -11,10 +11,11 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::News;
 use crate::clock::{self, Scheduling};
-use crate::event::{Code, DirectionStats, Failure};
+use crate::event::DirectionStats;
 use crate::job::{Direction, LinkJob, PortKind, Realtime};
 use crate::port::{Gauge, Packet, Port, Tun};
 use crate::pump::{Order, Pump};
+use howfar_contract::{FailCode, Failed};
 
 /// A direction that does not answer within this time hangs.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -37,14 +38,14 @@ pub(crate) struct Link {
 
 impl Link {
     /// Open both interfaces and let packets pass. A direction that breaks later says so through `news`.
-    pub(crate) fn start(job: &LinkJob, news: Sender<News>) -> Result<Self, Failure> {
+    pub(crate) fn start(job: &LinkJob, news: Sender<News>) -> Result<Self, Failed> {
         match job.port {
             PortKind::Packet => Self::join::<Packet>(job, news),
             PortKind::Tun => Self::join::<Tun>(job, news),
         }
     }
 
-    fn join<P: Port>(job: &LinkJob, news: Sender<News>) -> Result<Self, Failure> {
+    fn join<P: Port>(job: &LinkJob, news: Sender<News>) -> Result<Self, Failed> {
         let (client, server) = (&job.client_interface, &job.server_interface);
         // Both ends first: nothing passes before both ways are there.
         let (at_client, at_server) = (P::open(client)?, P::open(server)?);
@@ -86,7 +87,7 @@ impl Link {
     pub(crate) fn stats(
         &mut self,
         reset: bool,
-    ) -> Result<(DirectionStats, DirectionStats), Failure> {
+    ) -> Result<(DirectionStats, DirectionStats), Failed> {
         Ok((self.to_server.stats(reset)?, self.to_client.stats(reset)?))
     }
 
@@ -108,10 +109,10 @@ impl Way {
         direction: &Direction,
         realtime: Realtime,
         news: Sender<News>,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, Failed> {
         let internal = |error: &dyn std::fmt::Display| {
-            Failure::new(
-                Code::Internal,
+            Failed::new(
+                FailCode::Internal,
                 format!("cannot start a direction of the link: {error}"),
                 "Please report this.",
             )
@@ -152,7 +153,7 @@ impl Way {
         }
     }
 
-    fn stats(&mut self, reset: bool) -> Result<DirectionStats, Failure> {
+    fn stats(&mut self, reset: bool) -> Result<DirectionStats, Failed> {
         let (answer, answers) = channel();
         let dropped = self.gauge.dropped();
         self.order(Order::Stats {
@@ -161,8 +162,8 @@ impl Way {
             answer,
         });
         answers.recv_timeout(PATIENCE).map_err(|error| {
-            Failure::new(
-                Code::Internal,
+            Failed::new(
+                FailCode::Internal,
                 format!("a direction of the link does not answer: {error}"),
                 "The machine may be overloaded; try again, and report this if it stays.",
             )
@@ -171,14 +172,14 @@ impl Way {
 }
 
 /// Run a direction, and say so when it ends by itself: a link of which one direction is silent must not look like a slow one.
-fn tell_of_its_end(news: &Sender<News>, run: impl FnOnce() -> Result<(), Failure>) {
+fn tell_of_its_end(news: &Sender<News>, run: impl FnOnce() -> Result<(), Failed>) {
     // Nothing that the closure holds is used after a panic.
     let ended = catch_unwind(AssertUnwindSafe(run));
     let failure = match ended {
         Ok(Ok(())) => return,
         Ok(Err(failure)) => failure,
-        Err(_) => Failure::new(
-            Code::Internal,
+        Err(_) => Failed::new(
+            FailCode::Internal,
             "a direction of the link panicked; stderr says where",
             "Please report this.",
         ),
@@ -197,16 +198,16 @@ mod tests {
         tell_of_its_end(&sender, || panic!("as the test wants"));
         assert!(matches!(
             news.try_recv(),
-            Ok(News::Broken(Failure {
-                code: Code::Internal,
+            Ok(News::Broken(Failed {
+                code: FailCode::Internal,
                 ..
             }))
         ));
-        tell_of_its_end(&sender, || Err(Failure::bad_job("as the test wants")));
+        tell_of_its_end(&sender, || Err(Failed::bad_job("as the test wants")));
         assert!(matches!(
             news.try_recv(),
-            Ok(News::Broken(Failure {
-                code: Code::BadJob,
+            Ok(News::Broken(Failed {
+                code: FailCode::BadJob,
                 ..
             }))
         ));

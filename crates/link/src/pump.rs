@@ -14,7 +14,7 @@ use rustix::thread::{ClockId, clock_nanosleep_absolute};
 use crate::arena::{Arena, PACKET_MAX, Place};
 use crate::clock::{Stamps, now, timespec};
 use crate::effects::{Nanos, corrupt, jitter};
-use crate::event::{DirectionStats, Failure};
+use crate::event::DirectionStats;
 use crate::job::Direction;
 use crate::nap::{Sleeper, Until};
 use crate::packet::{self, Layout, VNET};
@@ -22,6 +22,7 @@ use crate::port::{Port, Receive, Transmit};
 use crate::shaper::{Shaper, Slice};
 use crate::slicer;
 use crate::stats::Counters;
+use howfar_contract::Failed;
 
 /// Packets handled before the other half of the work gets its turn.
 const BATCH: usize = 64;
@@ -129,7 +130,7 @@ impl<P: Port> Pump<P> {
     }
 
     /// Until told to stop, or until an interface is gone.
-    pub(crate) fn run(mut self) -> Result<(), Failure> {
+    pub(crate) fn run(mut self) -> Result<(), Failed> {
         loop {
             self.wait()?;
             self.transmit_due()?;
@@ -142,7 +143,7 @@ impl<P: Port> Pump<P> {
     }
 
     /// Until something is due, a packet came where it must be heard, or an order may be there.
-    fn wait(&mut self) -> Result<(), Failure> {
+    fn wait(&mut self) -> Result<(), Failed> {
         let moment = now();
         let Some(due) = self.shaper.next_wake() else {
             if std::mem::take(&mut self.burst) {
@@ -178,7 +179,7 @@ impl<P: Port> Pump<P> {
     }
 
     /// Until a packet or an order comes, but no longer than `time`. True: neither came.
-    fn hear(&self, time: Option<Nanos>) -> Result<bool, Failure> {
+    fn hear(&self, time: Option<Nanos>) -> Result<bool, Failed> {
         let timeout = time.map(timespec);
         let mut ends = [
             PollFd::new(&self.wake, PollFlags::IN),
@@ -229,7 +230,7 @@ impl<P: Port> Pump<P> {
         false
     }
 
-    fn receive(&mut self) -> Result<(), Failure> {
+    fn receive(&mut self) -> Result<(), Failed> {
         let stamps = Stamps::read();
         for _ in 0..BATCH {
             let (room, kept) = match self.arena.room() {
@@ -280,7 +281,7 @@ impl<P: Port> Pump<P> {
         counters.queued(admission.queue_bytes);
     }
 
-    fn transmit_due(&mut self) -> Result<(), Failure> {
+    fn transmit_due(&mut self) -> Result<(), Failed> {
         for _ in 0..BATCH {
             let Some(slice) = self.shaper.take(now()) else {
                 return Ok(());
@@ -293,7 +294,7 @@ impl<P: Port> Pump<P> {
     }
 
     /// Gives the moment at which the packet left, or was given up.
-    fn transmit(&mut self, slice: &Slice<Place>) -> Result<Nanos, Failure> {
+    fn transmit(&mut self, slice: &Slice<Place>) -> Result<Nanos, Failed> {
         let packet = self.arena.get(slice.packet);
         let (mut corrupted, count) = (false, u64::from(slice.count));
         let sent = match (Layout::of(packet, P::LINK_HEADER), slice.flaw) {
@@ -330,7 +331,7 @@ impl<P: Port> Pump<P> {
     /// Hand one packet to the kernel, again for a bounded time while it has no room. Gives the moment just before the attempt that
     /// succeeded: earlier ones are delay that the packet saw, the receiving host's work, which runs within the send, is not.
     /// None: it was not taken.
-    fn push(&self, head: &[u8], body: &[u8]) -> Result<Option<Nanos>, Failure> {
+    fn push(&self, head: &[u8], body: &[u8]) -> Result<Option<Nanos>, Failed> {
         for _ in 0..ATTEMPTS {
             let moment = now();
             let Err(error) = self.transmitter.send(head, body) else {

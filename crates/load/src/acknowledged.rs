@@ -9,8 +9,8 @@ use std::io::Write as _;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use howfar_record::events::AcknowledgementLog;
-use howfar_record::{FailCode, Failed};
+use howfar_contract::events::AcknowledgementLog;
+use howfar_contract::{FailCode, Failed};
 
 use crate::clock::{now_ns, unix_ns};
 

@@ -6,8 +6,8 @@ mod results;
 
 use std::os::fd::OwnedFd;
 
-use howfar_record::Failed;
-use howfar_record::jobs::Target;
+use howfar_contract::Failed;
+use howfar_contract::jobs::Target;
 use howfar_wire::mysql::{Malformed, ServerError, command};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;

@@ -8,9 +8,9 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-use howfar_record::events::{Finished, Ready};
-use howfar_record::jobs::{Connect, LoadJob};
-use howfar_record::{FailCode, Failed};
+use howfar_contract::events::{Finished, Ready};
+use howfar_contract::jobs::{Connect, LoadJob};
+use howfar_contract::{FailCode, Failed};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::thread::{CpuSet, sched_getaffinity};
 
@@ -124,7 +124,7 @@ pub(crate) fn own_cpus() -> Result<Vec<u32>, Failed> {
 fn first_connections(
     plan: &Plan,
     cpus: &[u32],
-) -> Result<(Vec<Connection>, howfar_record::events::Receipt), Failed> {
+) -> Result<(Vec<Connection>, howfar_contract::events::Receipt), Failed> {
     let limit_ns = plan.job.connect_timeout_ns;
     let entry = plan.entry();
     let open = || open_one(&entry, &plan.address, limit_ns);

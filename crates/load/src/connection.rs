@@ -3,8 +3,8 @@
 use std::io;
 use std::sync::Arc;
 
-use howfar_record::Failed;
-use howfar_record::jobs::{ClientWork, IgnoredErrors, Protocol, Target};
+use howfar_contract::Failed;
+use howfar_contract::jobs::{ClientWork, IgnoredErrors, Protocol, Target};
 use howfar_wire::keyvalue;
 use howfar_wire::mysql::row::Work;
 use howfar_wire::mysql::{Malformed, command};

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use howfar_record::Latency;
-use howfar_record::events::Classes;
+use howfar_contract::Latency;
+use howfar_contract::events::Classes;
 use howfar_wire::keyvalue::Told;
 use howfar_wire::mysql::answer::Done;
 

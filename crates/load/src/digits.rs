@@ -2,7 +2,7 @@
 //!
 //! Pure: the same draws give the same characters. Sysbench draws every digit; here one draw of 64 bits gives sixteen.
 
-use howfar_record::jobs::Alphabet;
+use howfar_contract::jobs::Alphabet;
 
 use crate::draws::Draws;
 

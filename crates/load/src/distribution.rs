@@ -2,7 +2,7 @@
 //!
 //! `special`, `gaussian`, `pareto` and `uniform` are those of sysbench 1.0; `zipfian` is that of its later versions.
 
-use howfar_record::jobs::{Distribution, DistributionKind};
+use howfar_contract::jobs::{Distribution, DistributionKind};
 
 use crate::draws::Draws;
 

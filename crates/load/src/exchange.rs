@@ -4,8 +4,8 @@
 
 use std::os::fd::OwnedFd;
 
-use howfar_record::Failed;
-use howfar_record::jobs::Target;
+use howfar_contract::Failed;
+use howfar_contract::jobs::Target;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{self, RecvFlags};

@@ -2,8 +2,8 @@
 
 use std::io;
 
-use howfar_record::jobs::{Protocol, Target};
-use howfar_record::{FailCode, Failed};
+use howfar_contract::jobs::{Protocol, Target};
+use howfar_contract::{FailCode, Failed};
 use howfar_wire::keyvalue::{self, Refusal, Word};
 use howfar_wire::mysql::auth::Refused;
 use howfar_wire::mysql::{Malformed, ServerError};

@@ -3,8 +3,8 @@
 //! What there is to say is said at once: TLS first where it is wanted, then Redis' HELLO, AUTH and SELECT in one request. A session
 //! without any of these is ready when its socket is, as that of any client.
 
-use howfar_record::jobs::Protocol;
-use howfar_record::{FailCode, Failed};
+use howfar_contract::jobs::Protocol;
+use howfar_contract::{FailCode, Failed};
 use howfar_wire::redis::{Decoder, Value, request};
 
 use crate::channel::{self, Channel};
@@ -156,7 +156,7 @@ impl Hello {
 
 #[cfg(test)]
 mod tests {
-    use howfar_record::jobs::{KeyValue, SessionJob, Target, Workload};
+    use howfar_contract::jobs::{KeyValue, SessionJob, Target, Workload};
     use howfar_wire::mysql::handshake::Account;
 
     use super::*;

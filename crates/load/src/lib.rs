@@ -2,7 +2,7 @@
 //!
 //! [`workload`] says what is asked and [`distribution`] of which rows, `schedule` when in an open loop; a worker per CPU drives its
 //! connections and counts; the conductor opens, starts, tells the time and collects. Not here: protocols (`howfar-wire`), the contract
-//! (`howfar-record`).
+//! (`howfar-contract`).
 
 mod acknowledged;
 mod channel;
@@ -41,7 +41,7 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
-use howfar_record::{Failed, read_job};
+use howfar_contract::{Failed, read_job};
 
 /// Read a load job on stdin, run it, write events on stdout.
 pub fn run() -> ExitCode {

@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use howfar_record::Failed;
+use howfar_contract::Failed;
 use howfar_wire::mysql::Malformed;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use howfar_record::Failed;
-use howfar_record::events::Receipt;
-use howfar_record::jobs::{PsMode, Target};
+use howfar_contract::Failed;
+use howfar_contract::events::Receipt;
+use howfar_contract::jobs::{PsMode, Target};
 use howfar_wire::mysql::reply::{self, ServerError};
 use howfar_wire::mysql::row::{self, Value};
 use howfar_wire::mysql::{Framer, Malformed, command};

@@ -1,6 +1,6 @@
 //! What answers a connection's requests, whatever the protocol: a choice made once for a job, so that one event loop serves all.
 
-use howfar_record::jobs::Protocol;
+use howfar_contract::jobs::Protocol;
 use howfar_wire::keyvalue::{self, Asked, Refusal, Told};
 use howfar_wire::memcached::{self, Dialect};
 use howfar_wire::mysql::answer::Done;

@@ -4,7 +4,7 @@
 //! and `inverse` undoes the integral of the rate: linear growth over the ramp, constant after it. What could not be begun in time
 //! is no queue: it is the difference of two indices. Nothing is dropped, nothing skipped.
 
-use howfar_record::jobs::{Arrivals, Shape};
+use howfar_contract::jobs::{Arrivals, Shape};
 
 use crate::draws::Draws;
 

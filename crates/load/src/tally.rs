@@ -1,6 +1,6 @@
 //! What one worker counts. Nothing here is shared: a worker owns its tally and sends parts of it away.
 
-use howfar_record::Latency;
+use howfar_contract::Latency;
 
 use crate::counts::{Slice, Stage, Totals, Use};
 use crate::schedule::Schedule;

@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 
-use howfar_record::events::CpuUse;
-use howfar_record::jobs::Observed;
-use howfar_record::{FailCode, Failed};
+use howfar_contract::events::CpuUse;
+use howfar_contract::jobs::Observed;
+use howfar_contract::{FailCode, Failed};
 
 /// Role of the engine itself.
 const OURS: &str = "client";

@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use howfar_record::events::{Watched, Watching};
-use howfar_record::jobs::WatchJob;
-use howfar_record::{FailCode, Failed};
+use howfar_contract::events::{Watched, Watching};
+use howfar_contract::jobs::WatchJob;
+use howfar_contract::{FailCode, Failed};
 use howfar_wire::mysql::handshake::Account;
 
 use crate::acknowledged::{Fate, Log, LogFile};

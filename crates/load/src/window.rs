@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use howfar_record::events::{
+use howfar_contract::events::{
     Account, Bytes, Fairness, Finished, Histogram, Interval, Lookups, Measuring, TcpFacts,
 };
-use howfar_record::jobs::Observed;
-use howfar_record::{Failed, emit};
+use howfar_contract::jobs::Observed;
+use howfar_contract::{Failed, emit};
 
 use crate::clock::{now_ns, unix_ns};
 use crate::counts::{Shares, Slice, Totals};

@@ -1,7 +1,7 @@
 //! The transactions: texts, order, values and purity.
 
+use howfar_contract::jobs::{Custom, PsMode, Sysbench, Workload};
 use howfar_load::workload::Program;
-use howfar_record::jobs::{Custom, PsMode, Sysbench, Workload};
 use proptest::prelude::*;
 
 type Listed = Vec<(String, u32, Vec<String>)>;

@@ -1,12 +1,11 @@
 //! The jobs and events of this crate, as `messages.py` defines them. Closed: an unknown field is a contract broken.
 
-use howfar_record::events::Histogram;
-use howfar_record::jobs::Target;
-use howfar_record::{FailCode, Failed};
+use howfar_contract::events::Histogram;
+use howfar_contract::jobs::Target;
+use howfar_contract::{FailCode, Failed, LONGEST_NS};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Longest time any field may name: a day.
-const LONGEST_NS: u64 = 86_400_000_000_000;
 /// Longest service time that can be asked for.
 const LONGEST_DELAY_NS: u64 = 60_000_000_000;
 /// More threads than any machine of today has CPUs.
@@ -15,7 +14,7 @@ const MOST_THREADS: u32 = 1024;
 const LONGEST_REPLY: u32 = 1 << 20;
 
 /// Whose bytes are spoken.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Flavour {
     /// Leaves definitions out that the client has from the prepare.
@@ -24,21 +23,55 @@ pub(crate) enum Flavour {
     Mysql,
 }
 
-/// Listen and answer from canned bytes until stdin ends.
-#[derive(Debug, Deserialize)]
+/// Where to listen, by numeric address; port 0: the kernel chooses one.
+#[derive(Debug, Clone, Deserialize, Serialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum Listen {
+    /// A server, or the near end of a forwarder, on a Unix socket.
+    #[schemars(title = "UnixTarget")]
+    Unix { path: String },
+    /// Where to listen, by numeric address; port 0: the kernel chooses one.
+    #[schemars(title = "TcpListen")]
+    Tcp {
+        host: String,
+        #[serde(default)]
+        port: u16,
+    },
+}
+
+impl From<Listen> for Target {
+    fn from(listen: Listen) -> Self {
+        match listen {
+            Listen::Unix { path } => Self::Unix { path },
+            Listen::Tcp { host, port } => Self::Tcp { host, port },
+        }
+    }
+}
+
+/// A server that answers every statement from bytes made beforehand. Lives until stdin ends.
+#[derive(Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NullJob {
     #[serde(rename = "job")]
+    #[schemars(extend("const" = "null"))]
     _job: String,
     #[serde(rename = "version")]
+    #[schemars(extend("const" = 2))]
     _version: u32,
-    pub(crate) listen: Target,
+    /// A path that does not exist yet, or an address of this host.
+    pub(crate) listen: Listen,
     #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 1024))]
     pub(crate) threads: u32,
+    /// Length of the one column of the one row that answers a SELECT.
     #[serde(default = "sysbench_column")]
+    #[schemars(range(max = 1_048_576))]
     pub(crate) reply_bytes: u32,
+    /// Service time: every answer waits for so long, however many wait beside it.
     #[serde(default)]
+    #[schemars(range(max = 60_000_000_000_u64))]
     pub(crate) delay_ns: u64,
+    /// MariaDB leaves out of an execute's answer the definitions that the client has from the prepare.
     #[serde(default)]
     pub(crate) flavour: Flavour,
 }
@@ -53,36 +86,47 @@ const fn sysbench_column() -> u32 {
 }
 
 /// Clients may connect.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
 #[serde(tag = "event", rename = "null_ready")]
+#[schemars(title = "NullReady")]
 pub(crate) struct NullReady {
+    /// None: a Unix socket.
     pub(crate) port: Option<u16>,
 }
 
-/// Send and receive the same bytes on one connection, without anything around it.
-#[derive(Debug, Deserialize)]
+/// One request to a null server and its answer, blocking, again and again on one connection: the floor for every
+/// client.
+#[derive(Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PingPongJob {
     #[serde(rename = "job")]
+    #[schemars(extend("const" = "pingpong"))]
     _job: String,
     #[serde(rename = "version")]
+    #[schemars(extend("const" = 2))]
     _version: u32,
     pub(crate) target: Target,
+    #[schemars(range(max = howfar_contract::LONGEST_NS))]
     pub(crate) warmup_ns: u64,
+    #[schemars(range(min = 1, max = howfar_contract::LONGEST_NS))]
     pub(crate) measure_ns: u64,
 }
 
-/// The result. Rounds, time and CPU are of the measured window.
-#[derive(Debug, Serialize)]
+/// Rounds, time and CPU of the measured window.
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(tag = "event", rename = "pingpong")]
+#[schemars(title = "PingPong")]
 pub(crate) struct PingPong {
     pub(crate) rounds: u64,
     pub(crate) elapsed_ns: u64,
     pub(crate) cpu_ns: u64,
     pub(crate) request_bytes: u32,
     pub(crate) reply_bytes: u32,
+    /// The smallest step that the clock was seen to make.
     pub(crate) clock_step_ns: u64,
+    /// What one reading of it costs.
     pub(crate) clock_read_ns: f64,
+    /// From one answer to the next; its kind is `round`.
     pub(crate) histogram: Histogram,
 }
 
@@ -142,7 +186,7 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    use howfar_record::{Latency, parse_job};
+    use howfar_contract::{Latency, parse_job};
     use serde_json::{Value, json};
 
     use super::*;

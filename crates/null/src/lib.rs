@@ -20,12 +20,20 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
 
-use howfar_record::{FailCode, Failed, emit, read_job};
+use howfar_contract::{Contract, FailCode, Failed, emit, read_job};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use canned::Book;
 use jobs::{NullJob, NullReady, PingPongJob};
 use server::Server;
+
+/// Add the messages of this crate.
+pub fn describe(contract: &mut Contract) {
+    contract.reads::<NullJob>();
+    contract.reads::<PingPongJob>();
+    contract.writes::<NullReady>();
+    contract.writes::<jobs::PingPong>();
+}
 
 /// Read a null job on stdin and serve until stdin ends.
 pub fn serve() -> ExitCode {
@@ -50,7 +58,7 @@ fn ended(outcome: Result<(), Failed>) -> ExitCode {
 fn serve_until_stdin_ends(job: &NullJob) -> Result<(), Failed> {
     job.check()?;
     allow_connections();
-    let (listener, place) = place::listen(&job.listen)?;
+    let (listener, place) = place::listen(&job.listen.clone().into())?;
     let listener = Arc::new(listener);
     let book = Arc::new(Book::new(job.flavour, job.reply_bytes as usize));
     for number in 0..job.threads {

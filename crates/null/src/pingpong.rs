@@ -5,7 +5,7 @@
 
 use std::os::fd::OwnedFd;
 
-use howfar_record::{FailCode, Failed, Latency};
+use howfar_contract::{FailCode, Failed, Latency};
 use howfar_wire::mysql::command::{self, Execute};
 use howfar_wire::mysql::handshake::{Account, Greeting};
 use howfar_wire::mysql::reply::{self, Prepared};

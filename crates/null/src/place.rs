@@ -7,8 +7,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use howfar_record::jobs::Target;
-use howfar_record::{FailCode, Failed};
+use howfar_contract::jobs::Target;
+use howfar_contract::{FailCode, Failed};
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 
 /// Connections that may wait to be accepted; the kernel lowers it to its own limit.

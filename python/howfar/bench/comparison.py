@@ -26,7 +26,12 @@ from typing import Final, Literal
 import howfar
 from howfar.bench import meter
 from howfar.bench.meter import Trial
-from howfar.engine.messages import LoadJob, Ready, Sysbench, UnixTarget
+from howfar.engine.messages import (
+    LoadJob,
+    Ready,
+    Sysbench,
+    UnixTarget,
+)
 from howfar.engine.process import EngineProcess, Launcher
 from howfar.errors import EngineError, LabError, MissingError, PlanError
 from howfar.lab.cache import work_directory

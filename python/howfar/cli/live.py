@@ -14,7 +14,12 @@ from rich.text import Text
 
 from howfar.analysis.trials import PAGES, QUERIES, rate_unit
 from howfar.cli.words import STOPPED, block, blocks_of, number, ratio, time_left, unlike
-from howfar.engine.messages import Finished, Interval, Measuring, Ready
+from howfar.engine.messages import (
+    Finished,
+    Interval,
+    Measuring,
+    Ready,
+)
 from howfar.engine.process import Event
 from howfar.plan.types import Plan
 from howfar.runner.rule import Forecast, Standing

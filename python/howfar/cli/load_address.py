@@ -15,7 +15,11 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from howfar.cli.text_file import read_text
-from howfar.engine.messages import Target, TcpTarget, UnixTarget
+from howfar.engine.messages import (
+    Target,
+    TcpTarget,
+    UnixTarget,
+)
 from howfar.errors import EngineError, UsageError
 from howfar.load.cmdline import Options
 from howfar.load.job import Login, address_of_options, joined

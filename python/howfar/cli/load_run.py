@@ -15,7 +15,15 @@ from types import FrameType
 import click
 
 import howfar
-from howfar.engine.messages import Interval, LoadJob, Measuring, Ready, TablesDone, TablesJob, TablesProgress
+from howfar.engine.messages import (
+    Interval,
+    LoadJob,
+    Measuring,
+    Ready,
+    TablesDone,
+    TablesJob,
+    TablesProgress,
+)
 from howfar.engine.process import EngineFailed, Event, Launcher, run_load, run_tables
 from howfar.engine.receipt_check import mismatches
 from howfar.errors import EngineError, RunFileError

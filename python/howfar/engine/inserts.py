@@ -6,7 +6,14 @@ log of them can be held against what a server has.
 
 from __future__ import annotations
 
-from howfar.engine.workloads import Custom, CustomStatement, CustomStep, CustomTransaction, SequenceValues, TextValues
+from howfar.engine.messages import (
+    Custom,
+    CustomStatement,
+    CustomStep,
+    CustomTransaction,
+    SequenceValues,
+    TextValues,
+)
 
 TABLE = "inserted"
 

@@ -1,206 +1,965 @@
-"""The boundary between Python and Rust: one job as JSON on the engine's stdin, events as JSON lines on its stdout.
+"""The messages between Python and the engine. Generated from `schema/contract.json` by `generate.py`: do not edit.
 
-These types are the contract. `schema/` is generated from them; the crates `record`, `link` and `null` mirror them and are tested
-against the generated files. Times are integers of nanoseconds, sizes bytes, rates bits per second. Load jobs are in `load_job.py`
-and `workloads.py`, page jobs in `page.py`, the events of both in `load_events.py`, the link in `link_messages.py`; the probes and
-`info` are here.
+One job as JSON on the engine's stdin, events as JSON lines on its stdout. Times are integers of nanoseconds, sizes bytes, rates bits
+per second.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal, get_args
 
 from pydantic import Field
 
-from howfar.engine.key_value import KeyValue
-from howfar.engine.link_messages import (
-    AskStats,
-    BurstLoss,
-    Direction,
-    DirectionStats,
-    Drops,
-    EmpiricalJitter,
-    IndependentLoss,
-    Jitter,
-    LinkEvent,
-    LinkJob,
-    LinkReady,
-    LinkStats,
-    Loss,
-    NormalJitter,
-    Outage,
-    ParetoJitter,
-    RateStep,
-    SetLink,
-)
-from howfar.engine.load_events import (
-    Account,
-    AcknowledgementLog,
-    Bytes,
-    Classes,
-    CpuUse,
-    Failed,
-    Fairness,
-    Finished,
-    Histogram,
-    Interval,
-    LoadEvent,
-    Lookups,
-    Measuring,
-    Ready,
-    Receipt,
-    ServiceUse,
-    TablesDone,
-    TablesProgress,
-    TcpFacts,
-    Watched,
-    Watching,
-)
-from howfar.engine.load_job import (
-    Arrivals,
-    Compression,
-    LoadJob,
-    Observed,
-    Session,
-    TablesJob,
-    Target,
-    TcpTarget,
-    Tls,
-    UnixTarget,
-    WatchJob,
-    Workload,
-)
-from howfar.engine.message import LONGEST_NS, PROTOCOL_VERSION, Message
-from howfar.engine.page import CpuStep, FastCgi, GetStep, PageJob, PageScript, QueryStep, Service
-from howfar.engine.workloads import Custom, Distribution, Sysbench
+from howfar.engine.message import Message
 
-__all__ = [
-    "LONGEST_NS",
-    "PROTOCOL_VERSION",
-    "Account",
-    "AcknowledgementLog",
-    "Arrivals",
-    "AskStats",
-    "BurstLoss",
-    "Bytes",
-    "Classes",
-    "Compression",
-    "CpuStep",
-    "CpuUse",
-    "Custom",
-    "Direction",
-    "DirectionStats",
-    "Distribution",
-    "Drops",
-    "EchoJob",
-    "EmpiricalJitter",
-    "Failed",
-    "Fairness",
-    "FastCgi",
-    "Finished",
-    "GetStep",
-    "GoodputJob",
-    "GoodputResult",
-    "Histogram",
-    "IndependentLoss",
-    "Info",
-    "Interval",
-    "Jitter",
-    "KeyValue",
-    "LinkEvent",
-    "LinkJob",
-    "LinkReady",
-    "LinkStats",
-    "Listening",
-    "LoadEvent",
-    "LoadJob",
-    "Lookups",
-    "Loss",
-    "Measuring",
-    "Message",
-    "NormalJitter",
-    "NullJob",
-    "NullReady",
-    "Observed",
-    "Outage",
-    "PageJob",
-    "PageScript",
-    "ParetoJitter",
-    "PingPong",
-    "PingPongJob",
-    "ProbeEvent",
-    "QueryStep",
-    "RateStep",
-    "Ready",
-    "Receipt",
-    "RttJob",
-    "RttResult",
-    "Service",
-    "ServiceUse",
-    "Session",
-    "SetLink",
-    "Sysbench",
-    "TablesDone",
-    "TablesJob",
-    "TablesProgress",
-    "Target",
-    "TcpFacts",
-    "TcpListen",
-    "TcpTarget",
-    "Tls",
-    "UnixTarget",
-    "WatchJob",
-    "Watched",
-    "Watching",
-    "Workload",
-]
+PROTOCOL_VERSION: Final = 2
+"""Raised when a message changes its meaning; the engine refuses a job of another version."""
+LONGEST_NS: Final = 86_400_000_000_000
+"""A day: no field names a longer time. What is longer is a mistake of a unit."""
 
-# ---------------------------------------------------------------- probes
+DELAY_MAX_NS: Final = 60_000_000_000
+RATE_MAX_BPS: Final = 1_000_000_000_000
+LONGEST_VALUE: Final = 1_048_576
+
+
+class Account(Message):
+    """Open loop: every request due in the window is in exactly one of the last three."""
+
+    due: int
+    answered: int
+    """Answered before the window's end."""
+    unanswered: int
+    """Begun or not, without an answer at the end of the window."""
+    failed: int
+    """Lost with a connection, or given up."""
+    backlog_max: int
+
+
+class UnixTarget(Message):
+    """A server, or the near end of a forwarder, on a Unix socket."""
+
+    kind: Literal["unix"] = "unix"
+    path: str
+
+
+class TcpTarget(Message):
+    """A server by numeric address; names are resolved before a job is made."""
+
+    kind: Literal["tcp"] = "tcp"
+    host: str
+    port: int = Field(ge=1, le=65_535)
+
+
+Target = Annotated[UnixTarget | TcpTarget, Field(discriminator="kind")]
+
+
+class Tls(Message):
+    """Encryption that must be had: a server that cannot is refused, never spoken to in plain."""
+
+    versions: Literal["any", "1.2", "1.3"] = "any"
+    verify: Literal["none", "ca", "full"] = "none"
+    """`ca`: signed by an authority of `ca_file`; `full`: and made out to `server_name`."""
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+    cipher: str | None = None
+    """A cipher suite by its IANA or OpenSSL name; None: what both sides prefer."""
+    resumption: bool = True
+    """Later connections may resume the session of an earlier one."""
+    server_name: str | None = None
+    """The name or address that the certificate must carry under `full`."""
+
+
+class Service(Message):
+    """Where one server is, and as whom; each one that is named gives a receipt."""
+
+    target: Target
+    user: str = ""
+    password: str = Field(default="", repr=False)
+    database: str = ""
+    tls: Tls | None = None
+
+
+class SequenceValues(Message):
+    """first, first + step, … over all connections: each takes every n-th of n."""
+
+    kind: Literal["sequence"] = "sequence"
+    first: int = Field(default=1, ge=0, le=4_611_686_018_427_387_903)
+    step: int = Field(default=1, ge=1, le=2_147_483_647)
+
+
+class Distribution(Message):
+    """How row ids are drawn from 1..table_size; the parameters carry sysbench's names and meaning."""
+
+    kind: Literal["uniform", "pareto", "special", "gaussian", "zipfian"] = "special"
+    pareto_h: float = Field(default=0.2, gt=0.0, lt=1.0)
+    spec_iter: int = Field(default=12, ge=1, le=10_000)
+    spec_pct: int = Field(default=1, ge=1, le=100)
+    spec_res: int = Field(default=75, ge=1, le=99)
+    zipfian_exp: float = Field(default=0.8, ge=0.0)
+
+
+class IntegerValues(Message):
+    """Drawn from low..=high by a distribution."""
+
+    kind: Literal["integer"] = "integer"
+    low: int = Field(default=1, ge=0, le=4_503_599_627_370_495)
+    high: int = Field(ge=0, le=4_503_599_627_370_495)
+    distribution: Distribution = Distribution(kind="uniform")
+
+
+class TextValues(Message):
+    """A string of `length` bytes; about the share `compressible` of it is one repeated phrase, the rest random."""
+
+    kind: Literal["text"] = "text"
+    length: int = Field(ge=1, le=1_048_576)
+    alphabet: Literal["letters", "digits"] = "letters"
+    compressible: float = Field(default=0.0, ge=0.0, le=1.0)
+
+
+class ConstantValue(Message):
+    kind: Literal["constant"] = "constant"
+    value: int | str
+
+
+class SameValue(Message):
+    """The value that parameter `index` (from 0) of the same transaction's statement `statement` had last."""
+
+    kind: Literal["same"] = "same"
+    statement: str
+    index: int = Field(ge=0, le=255)
+
+
+Values = Annotated[SequenceValues | IntegerValues | TextValues | ConstantValue | SameValue, Field(discriminator="kind")]
+
+
+class CustomStatement(Message):
+    """SQL with a `?` for each parameter."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")
+    sql: str = Field(min_length=1, max_length=1_048_576)
+    parameters: tuple[Values, ...] = Field(default=(), max_length=256)
+
+
+class FixedSize(Message):
+    """Every value has so many bytes."""
+
+    kind: Literal["fixed"] = "fixed"
+    bytes: int = Field(default=100, ge=0, le=1_048_576)
+
+
+class UniformSize(Message):
+    """From low..=high, each as likely as any other."""
+
+    kind: Literal["uniform"] = "uniform"
+    low: int = Field(ge=0, le=1_048_576)
+    high: int = Field(ge=0, le=1_048_576)
+
+
+class LognormalSize(Message):
+    """Half are shorter than `median`; `sigma` is the deviation of the natural logarithm. What is longer than `most` is cut to it."""
+
+    kind: Literal["lognormal"] = "lognormal"
+    median: int = Field(ge=1, le=1_048_576)
+    sigma: float = Field(ge=0.0, le=10.0)
+    most: int = Field(ge=1, le=1_048_576)
+
+
+class Size(Message):
+    """A size that has its share of all."""
+
+    bytes: int = Field(ge=0, le=1_048_576)
+    weight: int = Field(default=1, ge=1, le=1_000_000)
+
+
+class ListedSizes(Message):
+    """Each with its share of all weights."""
+
+    kind: Literal["listed"] = "listed"
+    sizes: tuple[Size, ...] = Field(min_length=1, max_length=256)
+
+
+Sizes = Annotated[FixedSize | UniformSize | LognormalSize | ListedSizes, Field(discriminator="kind")]
+
+
+class KeyValue(Message):
+    """A transaction is one request of `pipeline` commands and all their replies; its latency ends with the last byte.
+
+    A key is `key_prefix` and its number from 1 in twelve digits. Its value depends on its number alone, in length and content: a
+    tables job with the same workload sets (`prepare`), reads (`warmup`) or deletes (`cleanup`) all keys, and what a load sets are
+    the same values again.
+    """
+
+    kind: Literal["key_value"] = "key_value"
+    protocol: Literal["resp2", "resp3", "memcached_text", "memcached_meta"]
+    """Redis: each session of `resp3` begins with HELLO 3, one of `resp2` with AUTH if there is a password."""
+    keys: int = Field(default=10_000, ge=1, le=999_999_999_999)
+    key_prefix: str = Field(default="key:", pattern=r"^[A-Za-z0-9:_.-]{0,64}$")
+    distribution: Distribution = Distribution(kind="uniform")
+    get: int = Field(default=9, ge=0, le=1_000_000)
+    """Weights of the commands; each one is drawn with its share of their sum."""
+    set: int = Field(default=1, ge=0, le=1_000_000)
+    multi_get: int = Field(default=0, ge=0, le=1_000_000)
+    """`keys_each` keys at once: MGET, `get` with several keys, or quiet `mg`s and an `mn`."""
+    delete: int = Field(default=0, ge=0, le=1_000_000)
+    keys_each: int = Field(default=10, ge=1, le=1000)
+    value: Sizes = FixedSize()
+    pipeline: int = Field(default=1, ge=1, le=1000)
+    """Commands sent at once; the next request waits for the replies to all."""
+    on_error: Literal["stop", "count"] = "stop"
+    """An error that the server answers a command with ends the job, or is counted under its first word. No command is sent again."""
+
+
+class QueryStep(Message):
+    """A statement, `repeat` times; each is a turn. It is sent as text: applications of this kind do not prepare."""
+
+    kind: Literal["query"] = "query"
+    statement: str
+    repeat: int = Field(default=1, ge=1, le=10_000)
+
+
+class GetStep(Message):
+    """A read of `keys_each` drawn keys, `repeat` times; each is a turn."""
+
+    kind: Literal["get"] = "get"
+    store: Literal["redis", "memcached"]
+    keys_each: int = Field(default=1, ge=1, le=1000)
+    repeat: int = Field(default=1, ge=1, le=10_000)
+
+
+class CpuStep(Message):
+    """The application computes, by the CPU time that its own thread has used."""
+
+    kind: Literal["cpu"] = "cpu"
+    cpu_ns: int = Field(ge=0, le=86_400_000_000_000)
+
+
+PageStep = Annotated[QueryStep | GetStep | CpuStep, Field(discriminator="kind")]
+
+
+class PageScript(Message):
+    """The steps in order, `rounds` times, make a page, of at most 100000 turns. A worker runs one page at a time over one connection
+    to each service that the script uses, opened by the first step that needs it."""
+
+    kind: Literal["script"] = "script"
+    mysql: Service | None = None
+    redis: Service | None = None
+    memcached: Service | None = None
+    statements: tuple[CustomStatement, ...] = Field(default=(), max_length=256)
+    redis_keys: KeyValue | None = None
+    """Which keys are drawn, how, in which protocol; its weights and its pipeline mean nothing here."""
+    memcached_keys: KeyValue | None = None
+    steps: tuple[PageStep, ...] = Field(min_length=1, max_length=1024)
+    rounds: int = Field(default=1, ge=1, le=10_000)
+    connect: Literal["persistent", "per_page"] = "persistent"
+    """`per_page`: each page opens its connections and closes them at its end, inside its latency."""
+
+
+class FastCgi(Message):
+    """An application behind FastCGI, as PHP-FPM. Each worker may keep one connection, where the application lets it.
+
+    A page is good when its status is 200 and its body ends with `ends_with`. What it tells of itself is in the header `X-Howfar-
+    Page: name=integer,…`: names of small letters, digits and `_`.
+    """
+
+    kind: Literal["fastcgi"] = "fastcgi"
+    target: UnixTarget
+    parameters: dict[str, str]
+    """As FastCGI wants them: SCRIPT_FILENAME, REQUEST_METHOD, …"""
+    ends_with: str = Field(default="", max_length=200)
+    keep_connection: bool = False
+    """FCGI_KEEP_CONN. PHP-FPM binds a child to a connection that is kept, and web servers close it after each page by default. One
+    that is found closed is opened again, the page is asked for once more, and `Finished.reconnects` counts it: the child had
+    served as many pages as it may, or died over this one."""
+
+
+Application = Annotated[PageScript | FastCgi, Field(discriminator="kind")]
+
+
+class Arrivals(Message):
+    """Open loop: request i of all connections is due at a time that only the rate, the shape and the seed decide."""
+
+    rate_per_s: float = Field(le=1000000000.0, gt=0.0)
+    """Transactions a second, over the whole job."""
+    shape: Literal["constant", "poisson", "bursts"] = "poisson"
+    burst: int = Field(default=10, ge=1, le=1_000_000)
+    """Requests due at one moment under `bursts`; the moments are evenly spaced."""
+
+
+class AskStats(Message):
+    """A later line on the link's stdin: answer with a `link_stats` event. `reset` starts the counters anew after it."""
+
+    command: Literal["stats"] = "stats"
+    reset: bool = False
+
+
+class BurstLoss(Message):
+    """Gilbert's and Elliott's chain of two states, one step a segment; each state loses segments with a chance of its own."""
+
+    kind: Literal["gilbert_elliott"] = "gilbert_elliott"
+    to_bad: float = Field(ge=0.0, le=1.0)
+    to_good: float = Field(ge=0.0, le=1.0)
+    loss_good: float = Field(default=0.0, ge=0.0, le=1.0)
+    loss_bad: float = Field(default=1.0, ge=0.0, le=1.0)
+
+
+class Bytes(Message):
+    """Protocol bytes before compression and encryption."""
+
+    to_server: int
+    to_client: int
+
+
+class Classes(Message):
+    """Statements by what came back, as sysbench sorts them: rows: read; rows affected: write; neither: other."""
+
+    read: int
+    write: int
+    other: int
+
+
+class Compression(Message):
+    """Protocol compression that must be had. `level` None: zlib 6, zstd 3."""
+
+    algorithm: Literal["zlib", "zstd"] = "zlib"
+    level: int | None = Field(default=None, ge=1, le=22)
+
+
+class CpuUse(Message):
+    """On-CPU time over the measured window, from /proc/PID/task/*/schedstat."""
+
+    role: str
+    cpu_ns: int
+    runnable_wait_ns: int
+    busiest_thread_ns: int
+    threads: int
+    voluntary_switches: int
+    involuntary_switches: int
+
+
+class CustomStep(Message):
+    statement: str
+    repeat: int = Field(default=1, ge=1, le=1_048_576)
+    think_ns: int = Field(default=0, ge=0, le=86_400_000_000_000)
+    """Pause before each of them; part of the transaction's latency, not of the statement's."""
+
+
+class CustomTransaction(Message):
+    """Steps in order. Among several transactions each one is drawn with its share of all weights."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")
+    weight: int = Field(default=1, ge=1, le=1_000_000)
+    steps: tuple[CustomStep, ...] = Field(min_length=1, max_length=1024)
+
+
+PsMode = Literal["auto", "disable", "multi"]
+
+
+class Custom(Message):
+    """A workload of one's own; `howfar load --workload FILE.toml` reads it."""
+
+    kind: Literal["custom"] = "custom"
+    statements: tuple[CustomStatement, ...] = Field(min_length=1, max_length=1024)
+    transactions: tuple[CustomTransaction, ...] = Field(min_length=1, max_length=256)
+    prepare: tuple[str, ...] = ()
+    """SQL of `howfar load … prepare`, in order; `cleanup` likewise."""
+    cleanup: tuple[str, ...] = ()
+    db_ps_mode: PsMode = "auto"
+
+
+class RateStep(Message):
+    """One step of a rate trace; 0 bit/s is a line that stands still while its queue fills."""
+
+    for_ns: int = Field(ge=1, le=86_400_000_000_000)
+    rate_bps: int = Field(ge=0, le=1_000_000_000_000)
+
+
+class NormalJitter(Message):
+    """The delay varies around its mean. What would make it negative is taken as no delay at all."""
+
+    kind: Literal["normal"] = "normal"
+    deviation_ns: int = Field(ge=1, le=60_000_000_000)
+    """Standard deviation."""
+
+
+class ParetoJitter(Message):
+    """What comes on top of the delay, with a heavy tail: a Pareto distribution moved to begin at zero (Lomax)."""
+
+    kind: Literal["pareto"] = "pareto"
+    mean_ns: int = Field(ge=1, le=60_000_000_000)
+    shape: float = Field(default=3.0, le=100.0, gt=1.0)
+    """The tail's exponent: lower is heavier. The variance is finite above 2."""
+
+
+class EmpiricalJitter(Message):
+    """What comes on top of the delay, drawn from measured values with equal chances."""
+
+    kind: Literal["empirical"] = "empirical"
+    extra_ns: tuple[Annotated[int, Field(ge=0, le=60_000_000_000)], ...] = Field(min_length=1, max_length=100_000)
+
+
+Jitter = Annotated[NormalJitter | ParetoJitter | EmpiricalJitter, Field(discriminator="kind")]
+
+
+class IndependentLoss(Message):
+    """Each segment is lost with the same chance, whatever became of the others."""
+
+    kind: Literal["independent"] = "independent"
+    probability: float = Field(ge=0.0, le=1.0)
+
+
+Loss = Annotated[IndependentLoss | BurstLoss, Field(discriminator="kind")]
+
+
+class Outage(Message):
+    """The line is down: what arrives at it is lost. Times count from the job or the `set` that brought them."""
+
+    at_ns: int = Field(ge=0, le=86_400_000_000_000)
+    for_ns: int = Field(ge=1, le=86_400_000_000_000)
+    every_ns: int | None = Field(default=None, ge=1, le=86_400_000_000_000)
+    """Again after each such time; None: once."""
+
+
+class Direction(Message):
+    """One way of a link. `delay_ns` is what the user asked (half the RTT); `compensate_ns` is taken off it by calibration."""
+
+    rate_bps: int | None = Field(default=None, ge=1, le=1_000_000_000_000)
+    """None: unshaped, or given by `rate_trace`."""
+    rate_trace: tuple[RateStep, ...] = Field(default=(), max_length=100_000)
+    """A rate that changes: the steps follow each other and begin anew after the last. At least one has a rate."""
+    delay_ns: int = Field(ge=0, le=60_000_000_000)
+    """The delay that was asked."""
+    compensate_ns: int = 0
+    """Taken off the delay: what the way costs without any."""
+    queue_bytes: int = Field(ge=1, le=68_719_476_736)
+    """Limit of the queue before the bottleneck, in wire bytes."""
+    jitter: Jitter | None = None
+    reorder: bool = False
+    """May jitter let a later packet overtake? Otherwise it waits for the one before."""
+    loss: Loss | None = None
+    duplicate: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Chance of a segment to arrive twice."""
+    corrupt: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Chance of a segment to arrive with one bit turned over."""
+    outages: tuple[Outage, ...] = Field(default=(), max_length=1000)
+    seed: int = Field(default=0, ge=0)
+    """Of all random decisions."""
+
+
+class Drops(Message):
+    """Segments not delivered, by cause. `queue`, `loss` and `outage` are what was asked; any other voids a trial."""
+
+    queue: int
+    loss: int
+    outage: int
+    arena: int
+    socket: int | None
+    """What the emulator never saw, because a buffer of the kernel's (of a packet socket, of a TUN device) had no room. Packets, each
+    a segment or a super-packet of many: the kernel tells no more. None: it did not tell at all."""
+    transmit: int
+
+
+class DirectionStats(Message):
+    """Since the link began or since the last reset."""
+
+    packets: int
+    segments: int
+    wire_bytes: int
+    """Bytes on the emulated wire: each segment with its Ethernet framing (preamble, FCS, gap: 38 bytes)."""
+    admitted: int
+    """Segments that came while the line was up and the queue had room: `loss` is a share of these. Both are counted when they come."""
+    drops: Drops
+    duplicated: int
+    corrupted: int
+    reordered: int
+    """Segments that left after one that had come later."""
+    queue_bytes_max: int
+    queue_bytes_lately: int | None = None
+    """The most since the counters were last asked for, also without a reset. None: an engine of before."""
+    lateness_p50_ns: int
+    lateness_p99_ns: int
+    lateness_p999_ns: int
+    lateness_max_ns: int
+    cpu_ns: int
 
 
 class EchoJob(Message):
     """The far end of a probe: a TCP listener on `host`, port chosen by the kernel. Lives until stdin ends."""
 
     job: Literal["echo"] = "echo"
-    version: Literal[2] = PROTOCOL_VERSION
+    version: Literal[2] = 2
     host: str
 
 
-class Listening(Message):
-    event: Literal["listening"] = "listening"
-    port: int
+class Fairness(Message):
+    """Over the connections: transactions that each finished, and the time that each spent in them."""
+
+    transactions_mean: float
+    transactions_stddev: float
+    busy_mean_ns: float
+    busy_stddev_ns: float
 
 
-class RttJob(Message):
-    """Ping-pong of one byte over one TCP connection (NODELAY) to an echo; the link is otherwise at rest."""
-
-    job: Literal["rtt"] = "rtt"
-    version: Literal[2] = PROTOCOL_VERSION
-    host: str
-    port: int
-    count: int = Field(ge=1)
-    timeout_ns: int = Field(default=10_000_000_000, gt=0)
-
-
-class RttResult(Message):
-    event: Literal["rtt"] = "rtt"
-    count: int
-    min_ns: int
-    p50_ns: int
-    p99_ns: int
-    max_ns: int
+Towards = Literal["to_server", "to_client"]
 
 
 class GoodputJob(Message):
     """Bulk transfer over one TCP connection; `to_client` makes the echo send."""
 
     job: Literal["goodput"] = "goodput"
-    version: Literal[2] = PROTOCOL_VERSION
+    version: Literal[2] = 2
     host: str
-    port: int
-    direction: Literal["to_server", "to_client"]
-    warmup_ns: int = Field(ge=0, le=LONGEST_NS)
-    measure_ns: int = Field(gt=0, le=LONGEST_NS)
+    port: int = Field(ge=0, le=65_535)
+    direction: Towards
+    warmup_ns: int = Field(ge=0, le=86_400_000_000_000)
+    measure_ns: int = Field(ge=1, le=86_400_000_000_000)
+
+
+class Histogram(Message):
+    """`data` is an HDR V2 deflate histogram in base64, unit 1 ns."""
+
+    kind: str
+    """`transaction`: closed loop: from its first byte sent; open loop: from the moment it was due (response time), with the ages of
+    the unanswered in it. `service`: open loop, from the first byte sent. `unanswered`: those ages alone. `in_flight`: ages, from
+    the first byte sent, of transactions under way at the end of the window; in a closed loop in no other histogram. `lateness`:
+    open loop, from the moment when a request was due and a connection free, to its first byte. `connect`: opening a connection
+    under load. `statement.NAME`, `command.NAME`: from the first byte sent to the last byte parsed; commands that were answered
+    well, and more than one at once as `command.pipeline`. `stage.wait`, `stage.transfer`, `stage.parse`: of a statement, sent to
+    first byte, to last byte, to parsed. Names of sysbench's statements stand without `statement.`: `point_select`,
+    `simple_range`, … as in `Sysbench`.
+
+    Of a page job: `transaction` is a page. `turn.SERVICE`: from the first byte sent to the last byte read; `connect.SERVICE`:
+    from connect() to a session that can be asked; `cpu`: all CPU time of the worker's thread for a page, its computing and its
+    turns; `told.NAME`: what a FastCGI application's pages told of themselves, for each name that ends in `_ns`;
+    `connect.application`: connecting to it, and `queue.application`: of that, a wait for room in its full queue of new
+    connections.
+    """
+    count: int
+    min_ns: int
+    mean_ns: float
+    p50_ns: int
+    p95_ns: int
+    p99_ns: int
+    max_ns: int
+    data: str
+
+
+class LinkJob(Message):
+    """Join two packet interfaces of the present network namespace. Lives until stdin ends."""
+
+    job: Literal["link"] = "link"
+    version: Literal[2] = 2
+    port: Literal["packet", "tun"] = "packet"
+    """`packet`: packet sockets on two interfaces that are there. `tun`: the engine makes two TUN devices of these names, and whoever
+    asked moves them to their hosts when the link is ready."""
+    client_interface: str
+    server_interface: str
+    to_server: Direction
+    to_client: Direction
+    realtime: Literal["off", "auto"] = "auto"
+
+
+class TcpListen(Message):
+    """Where to listen, by numeric address; port 0: the kernel chooses one."""
+
+    kind: Literal["tcp"] = "tcp"
+    host: str
+    port: int = Field(default=0, ge=0, le=65_535)
+
+
+Listen = Annotated[UnixTarget | TcpListen, Field(discriminator="kind")]
+
+
+class Session(Message):
+    """How each connection talks to the server."""
+
+    tls: Tls | None = None
+    compression: Compression | None = None
+    server_key_file: str | None = None
+    """PEM of the server's RSA key, for a full caching_sha2_password login over plain TCP."""
+    fetch_server_key: bool = True
+    """Without that file, ask the server for its key."""
+    multi_statements: bool = True
+    """Ask for CLIENT_MULTI_STATEMENTS, as sysbench does."""
+    connect: Literal["persistent", "per_transaction"] = "persistent"
+    reconnect_after: int = Field(default=0, ge=0)
+    """Transactions after which a connection is closed and opened anew, outside every latency; 0: never."""
+    on_disconnect: Literal["stop", "reconnect", "end"] = "stop"
+    """A connection lost under load fails the job (`stop`), is opened again until `connect_timeout_ns` has passed (`reconnect`), or
+    ends the measured window there, which is told with its reason (`end`, for a stalled one too; in the warm-up the job fails)."""
+
+
+SysbenchKind = Literal[
+    "oltp_read_only",
+    "oltp_read_write",
+    "oltp_write_only",
+    "oltp_point_select",
+    "oltp_insert",
+    "oltp_update_index",
+    "oltp_update_non_index",
+    "oltp_delete",
+    "select_random_points",
+    "select_random_ranges",
+    "bulk_insert",
+]
+
+
+class Sysbench(Message):
+    """One of sysbench's Lua workloads. Options that a kind does not use are ignored, as sysbench does."""
+
+    kind: SysbenchKind = "oltp_read_only"
+    tables: int = Field(default=1, ge=1, le=1_048_576)
+    table_size: int = Field(default=10_000, ge=1, le=4_503_599_627_370_495)
+    range_size: int = Field(default=100, ge=1, le=4_503_599_627_370_495)
+    point_selects: int = Field(default=10, ge=0, le=1_048_576)
+    range_selects: bool = True
+    simple_ranges: int = Field(default=1, ge=0, le=1_048_576)
+    sum_ranges: int = Field(default=1, ge=0, le=1_048_576)
+    order_ranges: int = Field(default=1, ge=0, le=1_048_576)
+    distinct_ranges: int = Field(default=1, ge=0, le=1_048_576)
+    index_updates: int = Field(default=1, ge=0, le=1_048_576)
+    non_index_updates: int = Field(default=1, ge=0, le=1_048_576)
+    delete_inserts: int = Field(default=1, ge=0, le=1_048_576)
+    skip_trx: bool = False
+    auto_inc: bool = True
+    secondary: bool = False
+    create_secondary: bool = True
+    mysql_storage_engine: str = Field(default="innodb", pattern=r"^[A-Za-z0-9_]+$")
+    create_table_options: str = ""
+    random_points: int = Field(default=10, ge=1, le=10_000)
+    number_of_ranges: int = Field(default=10, ge=1, le=10_000)
+    delta: int = Field(default=5, ge=0, le=4_503_599_627_370_495)
+    db_ps_mode: PsMode = "auto"
+    distribution: Distribution = Distribution()
+
+
+Workload = Annotated[Sysbench | Custom | KeyValue, Field(discriminator="kind")]
+
+
+class Observed(Message):
+    """A process whose CPU time (with all its descendants) is read at both ends of the measured window."""
+
+    role: str
+    pid: int = Field(ge=1)
+
+
+class LoadJob(Message):
+    """Closed loop without `arrivals`: each connection sends its next transaction when the last one is answered."""
+
+    job: Literal["load"] = "load"
+    version: Literal[2] = 2
+    target: Target
+    user: str
+    """Of Redis: empty for the default user. Of Memcached: empty, as password and database."""
+    password: str = Field(default="", repr=False)
+    database: str
+    """Of Redis: its number, or empty."""
+    session: Session = Session()
+    workload: Workload
+    connections: int = Field(ge=1, le=65_536)
+    idle_connections: int = Field(default=0, ge=0, le=65_536)
+    """Further connections that are opened, logged in and never used."""
+    threads: int | None = Field(default=None, ge=1, le=1024)
+    """At most so many threads of the engine; None: one a CPU."""
+    driver: Literal["epoll", "io_uring", "auto"] = "auto"
+    """Who serves the sockets; `auto`: io_uring where the kernel has it and a thread has connections enough, else epoll."""
+    arrivals: Arrivals | None = None
+    ramp_ns: int = Field(default=0, ge=0, le=86_400_000_000_000)
+    """Closed loop: connections begin evenly over this time. Open loop: the rate grows from 0 linearly. Part of the warm-up."""
+    seed: int = Field(ge=0, le=9_223_372_036_854_775_807)
+    warmup_ns: int = Field(ge=0, le=86_400_000_000_000)
+    measure_ns: int = Field(ge=1, le=86_400_000_000_000)
+    transactions: int = Field(default=0, ge=0)
+    """End when so many transactions have begun and all are answered (sysbench's `--events`), or when time is up; 0: no limit."""
+    interval_ns: int = Field(default=1_000_000_000, ge=1)
+    client_work: Literal["skip", "touch", "decode"] = "touch"
+    breakdown: bool = False
+    """Record the stages of each query; costs up to two more readings of the clock a query."""
+    ignore_errors: tuple[Annotated[int, Field(ge=0, le=65_535)], ...] | Literal["all"] = (
+        1213,
+        1020,
+        1205,
+    )
+    """Server errors after which a transaction begins anew, with other values, inside its latency. Any other ends the job."""
+    observe: tuple[Observed, ...] = ()
+    acknowledged: str | None = Field(default=None, min_length=1)
+    """A new file: the log of the keys that transactions wrote and what became of each (`acknowledged.py` reads it). The workload
+    must give each transaction one key: a single `sequence` parameter, drawn at most once a transaction, or oltp_insert without
+    auto_inc."""
+    connect_timeout_ns: int = Field(default=10_000_000_000, ge=1, le=86_400_000_000_000)
+    stall_timeout_ns: int = Field(default=30_000_000_000, ge=1, le=86_400_000_000_000)
+
+
+class Lookups(Message):
+    """Keys that were read by commands answered well."""
+
+    hits: int
+    misses: int
+
+
+class NullJob(Message):
+    """A server that answers every statement from bytes made beforehand. Lives until stdin ends."""
+
+    job: Literal["null"] = "null"
+    version: Literal[2] = 2
+    listen: Listen
+    """A path that does not exist yet, or an address of this host."""
+    threads: int = Field(default=1, ge=1, le=1024)
+    reply_bytes: int = Field(default=119, ge=0, le=1_048_576)
+    """Length of the one column of the one row that answers a SELECT."""
+    delay_ns: int = Field(default=0, ge=0, le=60_000_000_000)
+    """Service time: every answer waits for so long, however many wait beside it."""
+    flavour: Literal["mysql", "mariadb"] = "mariadb"
+    """MariaDB leaves out of an execute's answer the definitions that the client has from the prepare."""
+
+
+class PageJob(Message):
+    """Load by pages. `workers` threads, each with one page at a time, as the processes of an application: the kernel shares the CPU
+    among them. Closed loop without `arrivals`."""
+
+    job: Literal["page"] = "page"
+    version: Literal[2] = 2
+    application: Application
+    workers: int = Field(ge=1, le=1024)
+    arrivals: Arrivals | None = None
+    seed: int = Field(ge=0, le=9_223_372_036_854_775_807)
+    warmup_ns: int = Field(ge=0, le=86_400_000_000_000)
+    measure_ns: int = Field(ge=1, le=86_400_000_000_000)
+    pages: int = Field(default=0, ge=0)
+    """End when so many have begun and all are answered, or when time is up; 0: no limit."""
+    interval_ns: int = Field(default=1_000_000_000, ge=1)
+    observe: tuple[Observed, ...] = ()
+    connect_timeout_ns: int = Field(default=10_000_000_000, ge=1, le=86_400_000_000_000)
+    stall_timeout_ns: int = Field(default=30_000_000_000, ge=1, le=86_400_000_000_000)
+
+
+class PingPongJob(Message):
+    """One request to a null server and its answer, blocking, again and again on one connection: the floor for every client."""
+
+    job: Literal["pingpong"] = "pingpong"
+    version: Literal[2] = 2
+    target: Target
+    warmup_ns: int = Field(ge=0, le=86_400_000_000_000)
+    measure_ns: int = Field(ge=1, le=86_400_000_000_000)
+
+
+class Receipt(Message):
+    """What the first connection really is. `None` means: cannot be asked on this transport, or off; never "as asked"."""
+
+    address_family: Literal["unix", "inet", "inet6"]
+    local_address: str | None
+    peer_address: str
+    """Socket path, or `host:port`."""
+    peer_pid: int | None
+    """SO_PEERCRED, Unix sockets only."""
+    server_version: str
+    server_connection_id: int | None
+    """None: Memcached, which does not number them, and FastCGI."""
+    auth_plugin: str
+    """Of Redis and Memcached: `password` or `none`. Of FastCGI: `none`."""
+    protocol_mode: Literal["prepared", "text", "multi", "resp2", "resp3", "memcached_text", "memcached_meta", "fastcgi"]
+    tls_version: str | None
+    """From the server's session status Ssl_version; None: plain, or a key-value store, which does not tell."""
+    tls_cipher: str | None
+    tls_client_version: str | None = None
+    """As our side negotiated it; not the server's where something between ends the encryption."""
+    tls_client_cipher: str | None = None
+    tls_group: str | None
+    """Key exchange group, as our side negotiated it."""
+    tls_retried: bool | None = None
+    """The server did not take the first key share offered: the handshake took a round trip more."""
+    tls_resumed: bool | None
+    """Whether the second connection resumed the session of the first; None: no TLS, or a single connection that stays."""
+    connect_turns: int | None = None
+    """Round trips from `connect` to the last prepared statement, of the second connection if there is one: TCP 1, greeting 1, login
+    1 and what its way adds, TLS 1 or 2, prepares 1 for 64. None: an engine of before."""
+    compression: str | None
+    """Algorithm in force: the server's session status where it tells (MySQL), zlib where it says only ON; None: off."""
+    compression_level: int | None
+    """As the server reports it; None where it does not."""
+    tcp_mss: int | None
+    tcp_nodelay: bool | None
+    congestion_control: str | None
+    driver: Literal["epoll", "io_uring", "threads"]
+    """Who served the sockets; `threads`: each of its own, blocking, as a page job's."""
+    client_threads: int
+    client_cpus: tuple[int, ...]
+
+
+class RttJob(Message):
+    """Ping-pong of one byte over one TCP connection (NODELAY) to an echo; the link is otherwise at rest."""
+
+    job: Literal["rtt"] = "rtt"
+    version: Literal[2] = 2
+    host: str
+    port: int = Field(ge=0, le=65_535)
+    count: int = Field(ge=1)
+    timeout_ns: int = Field(default=10_000_000_000, ge=1)
+
+
+ServiceName = Literal["mysql", "redis", "memcached"]
+
+
+class ServiceUse(Message):
+    """What the pages of the measured window did with one service."""
+
+    service: ServiceName
+    connects: int
+    """Connections opened within pages."""
+    requests: int
+    """Statements, or commands on keys."""
+    turns: int
+    """Requests that were waited for one by one; handshakes are not among them."""
+    bytes: Bytes
+    """Of these requests and their answers; handshakes are not among them."""
+    hits: int
+    misses: int
+    """Keys that were read, by whether they had a value."""
+
+
+class SetLink(Message):
+    """A later line on the link's stdin: change parameters without losing a packet."""
+
+    command: Literal["set"] = "set"
+    to_server: Direction
+    to_client: Direction
+
+
+class TablesJob(Message):
+    """Make, warm or drop a workload's tables: sysbench's `prepare`, `warmup` (`prewarm`) and `cleanup`.
+
+    Of a workload of keys: set, read or delete all of them.
+    """
+
+    job: Literal["tables"] = "tables"
+    version: Literal[2] = 2
+    action: Literal["prepare", "warmup", "cleanup"]
+    target: Target
+    user: str
+    password: str = Field(default="", repr=False)
+    database: str
+    session: Session = Session()
+    workload: Workload
+    connections: int = Field(default=1, ge=1, le=1024)
+    """Tables are dealt to so many connections."""
+    seed: int = Field(ge=0, le=9_223_372_036_854_775_807)
+    connect_timeout_ns: int = Field(default=10_000_000_000, ge=1, le=86_400_000_000_000)
+    stall_timeout_ns: int = Field(default=600_000_000_000, ge=1, le=86_400_000_000_000)
+
+
+class TcpFacts(Message):
+    """TCP_INFO of the connections at the end of the window; None where the kernel does not tell."""
+
+    connections: int
+    rtt_p50_ns: int
+    rtt_max_ns: int
+    min_rtt_ns: int | None
+    retransmits: int
+    """Segments, since each connection began."""
+    busy_ns: int | None
+    """Time with data in flight or to send, summed over connections; the next two are parts of it."""
+    rwnd_limited_ns: int | None
+    sndbuf_limited_ns: int | None
+
+
+class WatchJob(Message):
+    """Poll for the next keys of each connection of a load job, on a connection of its own, and log when each is first seen.
+
+    Ends after `watch_ns`, with its stdin, or when the server does. The load's keys are from one `sequence`.
+    """
+
+    job: Literal["watch"] = "watch"
+    version: Literal[2] = 2
+    target: Target
+    user: str
+    password: str = Field(default="", repr=False)
+    database: str
+    session: Session = Session()
+    table: str = Field(pattern=r"^[A-Za-z0-9_]{1,64}$")
+    column: str = Field(pattern=r"^[A-Za-z0-9_]{1,64}$")
+    first: int = Field(default=1, ge=0, le=4_611_686_018_427_387_903)
+    """Of the load's sequence; `step` and `connections` too."""
+    step: int = Field(default=1, ge=1, le=2_147_483_647)
+    connections: int = Field(ge=1, le=4096)
+    seen: str = Field(min_length=1)
+    """A new file: a log as that of `acknowledged`, of the fate *seen*; sent and ended are those of the poll that saw the key."""
+    pause_ns: int = Field(default=0, ge=0, le=86_400_000_000_000)
+    """Between two polls."""
+    watch_ns: int = Field(ge=1, le=86_400_000_000_000)
+    connect_timeout_ns: int = Field(default=10_000_000_000, ge=1, le=86_400_000_000_000)
+    stall_timeout_ns: int = Field(default=30_000_000_000, ge=1, le=86_400_000_000_000)
+
+
+class AcknowledgementLog(Message):
+    """The log of acknowledged keys is closed and complete; comes before the job's last event, also before `failed`."""
+
+    event: Literal["acknowledgement_log"] = "acknowledgement_log"
+    path: str
+    records: int
+    """One for each transaction that drew a key, of the warm-up and after the window too; each is one of these:"""
+    acknowledged: int
+    """Its last statement was answered well."""
+    refused: int
+    """The server answered one of its statements with an error."""
+    unknown: int
+    """No answer came before its connection or the job ended: it may be on the server or not."""
+
+
+class Failed(Message):
+    """The job ended without a result."""
+
+    event: Literal["failed"] = "failed"
+    code: Literal[
+        "bad_job",
+        "connect",
+        "auth",
+        "tls",
+        "server_error",
+        "protocol",
+        "server_gone",
+        "stalled",
+        "not_permitted",
+        "interface",
+        "internal",
+    ]
+    message: str
+    advice: str
+
+
+class Finished(Message):
+    """The measured window. Closed loop: transactions that ended in it. Open loop: those due in it and answered before its end."""
+
+    event: Literal["finished"] = "finished"
+    elapsed_ns: int
+    transactions: int
+    queries: int
+    turns: int
+    """Changes of direction client -> server -> client: what a round trip time multiplies."""
+    rows: int
+    classes: Classes
+    bytes: Bytes
+    lookups: Lookups | None = None
+    """Of a workload of keys."""
+    errors: dict[str, int]
+    """Ignored server errors by code; of a workload of keys by their first word, those that are not well known under `OTHER`;
+    `disconnect`: connections lost and opened again."""
+    reconnects: int
+    open_loop: Account | None
+    fairness: Fairness
+    tcp: TcpFacts | None
+    cpu: tuple[CpuUse, ...]
+    """Role `client` is the engine itself; then one for each observed role, pids of a role summed."""
+    peak_memory_bytes: int
+    """VmHWM of the engine."""
+    histograms: tuple[Histogram, ...]
+    interrupted: Failed | None = None
+    """Why the window ended early; only under `on_disconnect: end`."""
+    services: tuple[ServiceUse, ...] = ()
+    """Of a page job that runs a script: each service of it. Transactions are then pages, queries requests, and those and turns and
+    bytes are sums over the services. Where an application is asked, a page is a request and a turn to it, and bytes are
+    FastCGI's."""
+    told: dict[str, int] = Field(default={})
+    """Of a page job that asks an application over FastCGI: what its pages told of themselves, summed over the window's good pages."""
 
 
 class GoodputResult(Message):
@@ -213,14 +972,8 @@ class GoodputResult(Message):
     mss: int
 
 
-ProbeEvent = Annotated[Listening | RttResult | GoodputResult | Failed, Field(discriminator="event")]
-
-
-# ---------------------------------------------------------------- info
-
-
 class Info(Message):
-    """`howfar-engine info`: the version handshake."""
+    """The version handshake."""
 
     event: Literal["info"] = "info"
     version: str
@@ -229,31 +982,54 @@ class Info(Message):
     """Built without optimisation: results of such an engine are refused."""
 
 
-# ---------------------------------------------------------------- null server and ping-pong
+class Interval(Message):
+    """One slice of the measured window; a time series for eyes and steadiness, never a sample for statistics."""
+
+    event: Literal["interval"] = "interval"
+    start_ns: int
+    """From the start of the measured window."""
+    length_ns: int
+    transactions: int
+    queries: int
+    classes: Classes
+    errors: int
+    reconnects: int
+    backlog: int
+    """Open loop: requests due and not begun at the end of the slice; closed loop: 0."""
+    p50_ns: int
+    p95_ns: int
+    p99_ns: int
+    max_ns: int
 
 
-class TcpListen(Message):
-    """Where to listen, by numeric address; port 0: the kernel chooses one."""
+class LinkReady(Message):
+    """Packets pass from now on."""
 
-    kind: Literal["tcp"] = "tcp"
-    host: str
-    port: int = Field(default=0, ge=0, le=65535)
+    event: Literal["link_ready"] = "link_ready"
+    realtime: bool
+    short_slice: bool
+    """Not of the real-time class, but with a short time slice."""
+    offload: bool
+    """virtio-net headers in force: super-packets are kept."""
 
 
-class NullJob(Message):
-    """A server that answers every statement from bytes made beforehand. Lives until stdin ends."""
+class LinkStats(Message):
+    event: Literal["link_stats"] = "link_stats"
+    to_server: DirectionStats
+    to_client: DirectionStats
 
-    job: Literal["null"] = "null"
-    version: Literal[2] = PROTOCOL_VERSION
-    listen: Annotated[UnixTarget | TcpListen, Field(discriminator="kind")]
-    """A path that does not exist yet, or an address of this host."""
-    threads: int = Field(default=1, ge=1, le=1024)
-    reply_bytes: int = Field(default=119, ge=0, le=2**20)
-    """Length of the one column of the one row that answers a SELECT."""
-    delay_ns: int = Field(default=0, ge=0, le=60_000_000_000)
-    """Service time: every answer waits for so long, however many wait beside it."""
-    flavour: Literal["mariadb", "mysql"] = "mariadb"
-    """MariaDB leaves out of an execute's answer the definitions that the client has from the prepare."""
+
+class Listening(Message):
+    event: Literal["listening"] = "listening"
+    port: int
+
+
+class Measuring(Message):
+    """The measured window begins; what came before was warm-up."""
+
+    event: Literal["measuring"] = "measuring"
+    unix_time_ns: int
+    warmup_transactions: int
 
 
 class NullReady(Message):
@@ -262,16 +1038,6 @@ class NullReady(Message):
     event: Literal["null_ready"] = "null_ready"
     port: int | None
     """None: a Unix socket."""
-
-
-class PingPongJob(Message):
-    """One request to a null server and its answer, blocking, again and again on one connection: the floor for every client."""
-
-    job: Literal["pingpong"] = "pingpong"
-    version: Literal[2] = PROTOCOL_VERSION
-    target: Target
-    warmup_ns: int = Field(ge=0, le=LONGEST_NS)
-    measure_ns: int = Field(gt=0, le=LONGEST_NS)
 
 
 class PingPong(Message):
@@ -289,3 +1055,115 @@ class PingPong(Message):
     """What one reading of it costs."""
     histogram: Histogram
     """From one answer to the next; its kind is `round`."""
+
+
+class Ready(Message):
+    """All connections are open and all statements prepared."""
+
+    event: Literal["ready"] = "ready"
+    receipt: Receipt
+    connections: int
+    prepared_statements: int
+    connect_ns: int
+    """From the first connect() to the last statement prepared."""
+    services: dict[str, Receipt] = Field(default={})
+    """Of a page job that runs a script: each service's receipt by its name; `receipt` is then the first one's."""
+
+
+class RttResult(Message):
+    event: Literal["rtt"] = "rtt"
+    count: int
+    min_ns: int
+    p50_ns: int
+    p99_ns: int
+    max_ns: int
+
+
+class TablesDone(Message):
+    """A tables job is done."""
+
+    event: Literal["tables_done"] = "tables_done"
+    rows: int
+    elapsed_ns: int
+
+
+class TablesProgress(Message):
+    """A tables job goes on: `done` of `total` rows at sysbench's prepare, else tables, or statements of a custom list."""
+
+    event: Literal["tables_progress"] = "tables_progress"
+    done: int
+    total: int
+    doing: str
+
+
+class Watched(Message):
+    """A watch job is done, and its log closed."""
+
+    event: Literal["watched"] = "watched"
+    path: str
+    keys: int
+    polls: int
+    longest_poll_ns: int
+    """A key is visible at some moment between the one before the poll that saw it was answered and that one's answer."""
+    elapsed_ns: int
+    interrupted: Failed | None
+    """The server's end, if that ended it."""
+
+
+class Watching(Message):
+    """A watch job has asked once, found its table, and goes on."""
+
+    event: Literal["watching"] = "watching"
+
+
+LoadEvent = Annotated[
+    Ready | Measuring | Interval | AcknowledgementLog | Finished | Failed, Field(discriminator="event")
+]
+
+LinkEvent = Annotated[LinkReady | LinkStats | Failed, Field(discriminator="event")]
+
+ProbeEvent = Annotated[Listening | RttResult | GoodputResult | Failed, Field(discriminator="event")]
+
+SYSBENCH_KINDS: Final[tuple[SysbenchKind, ...]] = get_args(SysbenchKind)
+
+JOBS: Final[dict[str, type[Message]]] = {
+    "echo": EchoJob,
+    "goodput": GoodputJob,
+    "link": LinkJob,
+    "load": LoadJob,
+    "null": NullJob,
+    "page": PageJob,
+    "pingpong": PingPongJob,
+    "rtt": RttJob,
+    "tables": TablesJob,
+    "watch": WatchJob,
+}
+"""By the field `job`."""
+
+COMMANDS: Final[dict[str, type[Message]]] = {
+    "set": SetLink,
+    "stats": AskStats,
+}
+"""By the field `command`."""
+
+EVENTS: Final[dict[str, type[Message]]] = {
+    "acknowledgement_log": AcknowledgementLog,
+    "failed": Failed,
+    "finished": Finished,
+    "goodput": GoodputResult,
+    "info": Info,
+    "interval": Interval,
+    "link_ready": LinkReady,
+    "link_stats": LinkStats,
+    "listening": Listening,
+    "measuring": Measuring,
+    "null_ready": NullReady,
+    "pingpong": PingPong,
+    "ready": Ready,
+    "rtt": RttResult,
+    "tables_done": TablesDone,
+    "tables_progress": TablesProgress,
+    "watched": Watched,
+    "watching": Watching,
+}
+"""By the field `event`."""

@@ -21,6 +21,7 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter, ValidationError
 
 import howfar
+from howfar.engine.message import Message
 from howfar.engine.messages import (
     PROTOCOL_VERSION,
     AcknowledgementLog,
@@ -35,7 +36,6 @@ from howfar.engine.messages import (
     Listening,
     LoadJob,
     Measuring,
-    Message,
     NullReady,
     PageJob,
     PingPong,
@@ -47,6 +47,7 @@ from howfar.engine.messages import (
     Watched,
     Watching,
 )
+from howfar.engine.rules import services_of
 from howfar.errors import EngineError, MissingError
 
 Event = (
@@ -264,7 +265,7 @@ def _openings(job: LoadJob | PageJob) -> int:
     if isinstance(job, LoadJob):
         return 1
     # Of a script's services each is opened twice and asked for its receipt; then a worker opens one after the other.
-    return 2 if isinstance(job.application, FastCgi) else 4 * len(job.application.services)
+    return 2 if isinstance(job.application, FastCgi) else 4 * len(services_of(job.application))
 
 
 def _longest_s(job: LoadJob | PageJob) -> float:

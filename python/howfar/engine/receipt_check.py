@@ -7,10 +7,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from howfar.engine.key_value import KeyValue
-from howfar.engine.load_events import Ready, Receipt
-from howfar.engine.load_job import LoadJob, TablesJob, Target, Tls, UnixTarget
-from howfar.engine.page import FastCgi, PageJob
+from howfar.engine.messages import (
+    FastCgi,
+    KeyValue,
+    LoadJob,
+    PageJob,
+    Ready,
+    Receipt,
+    TablesJob,
+    Target,
+    Tls,
+    UnixTarget,
+)
+from howfar.engine.rules import services_of
 
 _OPENSSL: Final = {
     "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384": "ECDHE-ECDSA-AES256-GCM-SHA384",
@@ -36,7 +45,7 @@ def page_mismatches(job: PageJob, ready: Ready) -> tuple[str, ...]:
     if isinstance(job.application, FastCgi):
         return _transport(job.application.target, ready.receipt)
     found: list[str] = []
-    for name, service in job.application.services.items():
+    for name, service in services_of(job.application).items():
         receipt = ready.services.get(name)
         if receipt is None:
             found.append(f"{name} has no receipt")

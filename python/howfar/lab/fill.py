@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from howfar.engine.key_value import KeyValue
-from howfar.engine.messages import Session, TablesDone, TablesJob
+from howfar.engine.messages import (
+    KeyValue,
+    Session,
+    TablesDone,
+    TablesJob,
+)
 from howfar.engine.process import EngineProcess, Launcher
 from howfar.errors import LabError
 from howfar.lab.stage import ServicePlace

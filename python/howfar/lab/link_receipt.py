@@ -7,8 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from howfar.engine.link_messages import BurstLoss, IndependentLoss
-from howfar.engine.messages import DirectionStats, LinkStats, RttResult
+from howfar.engine.messages import (
+    BurstLoss,
+    DirectionStats,
+    IndependentLoss,
+    LinkStats,
+    RttResult,
+)
 from howfar.lab.link import WAYS, Link, LinkAsked
 from howfar.lab.link.asked import WayAsked, WayName
 from howfar.lab.link.backends import SHAPING, backends

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from howfar.engine.page import ServiceName
+from howfar.engine.messages import ServiceName
 from howfar.lab.stage import LoadFacts
 
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any
 
-from howfar.engine.messages import Observed, TcpTarget, UnixTarget
-from howfar.engine.page import Service, ServiceName
+from howfar.engine.messages import Observed, Service, ServiceName, TcpTarget, UnixTarget
 from howfar.engine.process import Launcher
 from howfar.errors import LabError, MissingError
 from howfar.lab.certificates import KEY_TYPE, pinned_context

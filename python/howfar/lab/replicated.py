@@ -11,7 +11,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from howfar.engine.messages import LinkStats, Observed, RttResult
+from howfar.engine.messages import (
+    LinkStats,
+    Observed,
+    RttResult,
+)
 from howfar.errors import LabError
 from howfar.lab.link import WAYS, LinkAsked
 from howfar.lab.link_receipt import Lateness, link_receipt, link_violations, of_a_trial

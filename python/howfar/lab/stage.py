@@ -7,8 +7,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from howfar.engine.messages import Observed, Target
-from howfar.engine.page import FastCgi, PageScript, Service, ServiceName
+from howfar.engine.messages import (
+    FastCgi,
+    Observed,
+    PageScript,
+    Service,
+    ServiceName,
+    Target,
+)
 from howfar.engine.process import Launcher
 from howfar.lab.replication import Pair
 from howfar.store.records import FactorValue, Window

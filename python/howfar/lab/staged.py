@@ -7,8 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from howfar.engine.messages import Observed, RttResult
-from howfar.engine.page import ServiceName
+from howfar.engine.messages import (
+    Observed,
+    RttResult,
+    ServiceName,
+)
 from howfar.engine.process import Launcher
 from howfar.lab.link import Link
 from howfar.lab.link_receipt import crossing_violations, link_receipt, link_violations, of_a_trial

@@ -12,7 +12,7 @@ from decimal import Decimal, InvalidOperation
 from pathlib import PurePath
 from typing import Any
 
-from howfar.engine.workloads import SYSBENCH_KINDS
+from howfar.engine.messages import SYSBENCH_KINDS
 from howfar.errors import QuantityError, UsageError
 from howfar.load.options import BY_NAME, Option
 from howfar.load.target import PASSWORD_ADVICE, looks_like_dsn, switch

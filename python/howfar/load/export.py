@@ -12,7 +12,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from howfar.engine.messages import Interval, LoadJob, Message, TablesJob
+from howfar.engine.message import Message
+from howfar.engine.messages import (
+    Interval,
+    LoadJob,
+    TablesJob,
+)
 from howfar.load.result import SHARES, Latency, Result
 from howfar.load.verdict import Stamp
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from howfar.engine.message import LONGEST_NS
 from howfar.engine.messages import (
+    LONGEST_NS,
     Arrivals,
     Compression,
     Custom,

@@ -14,7 +14,16 @@ from typing import Any
 
 from hdrh.histogram import HdrHistogram
 
-from howfar.engine.messages import CpuUse, Finished, Histogram, Interval, LoadJob, Measuring, Ready, Receipt
+from howfar.engine.messages import (
+    CpuUse,
+    Finished,
+    Histogram,
+    Interval,
+    LoadJob,
+    Measuring,
+    Ready,
+    Receipt,
+)
 from howfar.load.verdict import Verdict, judge
 
 APART = 1.01

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from howfar.engine.key_value import KeyValue
-from howfar.engine.messages import Finished, LoadJob, PageJob
+from howfar.engine.messages import (
+    Finished,
+    KeyValue,
+    LoadJob,
+    PageJob,
+)
 from howfar.engine.process import LoadOutcome
 from howfar.engine.receipt_check import mismatches, page_mismatches
+from howfar.engine.rules import is_redis
 from howfar.lab.stage import LoadFacts
 from howfar.runner.pages_asked import PageAsked, unlike_pages
 from howfar.store.records import CpuRecord, HistogramRecord, IntervalRecord, Measured, ServiceRecord
@@ -53,7 +58,7 @@ def _services(job: LoadJob | PageJob, finished: Finished) -> tuple[ServiceRecord
         return ()
     return (
         ServiceRecord(
-            service="redis" if job.workload.is_redis else "memcached",
+            service="redis" if is_redis(job.workload) else "memcached",
             connects=None,
             requests=finished.queries,
             turns=finished.turns,

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from howfar.engine.messages import FastCgi, Finished, PageJob
-from howfar.engine.page import ServiceName
+from howfar.engine.messages import FastCgi, Finished, PageJob, ServiceName
 from howfar.plan.factors import ORDINARY
 from howfar.plan.page import PageShape
 from howfar.plan.types import Plan

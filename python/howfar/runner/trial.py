@@ -7,7 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from howfar.engine.messages import Finished, LoadJob, Measuring, PageJob
+from howfar.engine.messages import (
+    Finished,
+    LoadJob,
+    Measuring,
+    PageJob,
+)
 from howfar.engine.process import Event, Launcher, LoadOutcome, run_load
 from howfar.errors import EngineError, LabError
 from howfar.lab.stage import Laboratory, Stage, WindowWatch

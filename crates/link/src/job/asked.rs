@@ -1,6 +1,7 @@
 //! The effects as they are asked for: chances, distributions and schedules, checked where they are read.
 
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::DELAY_MAX;
 use crate::effects::Nanos;
@@ -10,52 +11,95 @@ const LONGEST: Nanos = 86_400_000_000_000;
 const SHAPE_MAX: f64 = 100.0;
 
 /// How the delay of one packet differs from that of another.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Jitter {
-    /// Around the mean; what would be negative is no delay at all.
-    Normal { deviation_ns: Nanos },
-    /// On top of the delay, with a heavy tail that begins at zero (Lomax).
-    Pareto { mean_ns: Nanos, shape: f64 },
-    /// On top of the delay, one of these with equal chances.
-    Empirical { extra_ns: Vec<Nanos> },
+    /// The delay varies around its mean. What would make it negative is taken as no delay at all.
+    #[schemars(title = "NormalJitter")]
+    Normal {
+        /// Standard deviation.
+        #[schemars(range(min = 1, max = 60_000_000_000_u64))]
+        deviation_ns: Nanos,
+    },
+    /// What comes on top of the delay, with a heavy tail: a Pareto distribution moved to begin at zero (Lomax).
+    #[schemars(title = "ParetoJitter")]
+    Pareto {
+        #[schemars(range(min = 1, max = 60_000_000_000_u64))]
+        mean_ns: Nanos,
+        /// The tail's exponent: lower is heavier. The variance is finite above 2.
+        #[serde(default = "three")]
+        #[schemars(range(max = 100.0), extend("exclusiveMinimum" = 1.0))]
+        shape: f64,
+    },
+    /// What comes on top of the delay, drawn from measured values with equal chances.
+    #[schemars(title = "EmpiricalJitter")]
+    Empirical {
+        #[schemars(length(min = 1, max = 100_000), inner(range(max = 60_000_000_000_u64)))]
+        extra_ns: Vec<Nanos>,
+    },
 }
 
 /// Which segments the line loses.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Loss {
-    /// Each by itself.
-    Independent { probability: f64 },
-    /// By a chain of two states, one step a segment.
+    /// Each segment is lost with the same chance, whatever became of the others.
+    #[schemars(title = "IndependentLoss")]
+    Independent {
+        #[schemars(range(min = 0.0, max = 1.0))]
+        probability: f64,
+    },
+    /// Gilbert's and Elliott's chain of two states, one step a segment; each state loses segments with a chance of
+    /// its own.
+    #[schemars(title = "BurstLoss")]
     GilbertElliott {
+        #[schemars(range(min = 0.0, max = 1.0))]
         to_bad: f64,
+        #[schemars(range(min = 0.0, max = 1.0))]
         to_good: f64,
+        #[serde(default)]
+        #[schemars(range(min = 0.0, max = 1.0))]
         loss_good: f64,
+        #[serde(default = "certain")]
+        #[schemars(range(min = 0.0, max = 1.0))]
         loss_bad: f64,
     },
 }
 
-/// The line is down; times count from the command that said so.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+/// The line is down: what arrives at it is lost. Times count from the job or the `set` that brought them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[expect(
     clippy::struct_field_names,
     reason = "the contract's names carry their unit"
 )]
 pub(crate) struct Outage {
+    #[schemars(range(max = howfar_contract::LONGEST_NS))]
     pub(crate) at_ns: Nanos,
+    #[schemars(range(min = 1, max = howfar_contract::LONGEST_NS))]
     pub(crate) for_ns: Nanos,
-    /// Again after each such time.
+    /// Again after each such time; None: once.
+    #[schemars(range(min = 1, max = howfar_contract::LONGEST_NS))]
+    #[serde(default)]
     pub(crate) every_ns: Option<Nanos>,
 }
 
-/// One step of a rate that changes; 0 is a line that stands still.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+/// One step of a rate trace; 0 bit/s is a line that stands still while its queue fills.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RateStep {
+    #[schemars(range(min = 1, max = howfar_contract::LONGEST_NS))]
     pub(crate) for_ns: Nanos,
+    #[schemars(range(max = 1_000_000_000_000_u64))]
     pub(crate) rate_bps: u64,
+}
+
+const fn three() -> f64 {
+    3.0
+}
+
+const fn certain() -> f64 {
+    1.0
 }
 
 pub(super) fn check_chance(name: &str, chance: f64) -> Result<(), String> {

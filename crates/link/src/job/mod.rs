@@ -2,7 +2,8 @@
 
 use std::num::NonZeroU64;
 
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::effects::Nanos;
 use crate::effects::draws::Draws;
@@ -11,40 +12,48 @@ mod asked;
 
 pub(crate) use asked::{Jitter, Loss, Outage, RateStep};
 
-/// One way of a link.
-#[derive(Debug, Clone, Deserialize)]
+/// One way of a link. `delay_ns` is what the user asked (half the RTT); `compensate_ns` is taken off it by
+/// calibration.
+#[derive(Debug, Clone, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Direction {
     /// Which of the two it is, from the field of the message that it lies in: they draw numbers of their own.
     #[serde(skip)]
     pub(crate) name: &'static str,
-    /// Bits per second on the wire; None: unshaped.
+    /// None: unshaped, or given by `rate_trace`.
     #[serde(default)]
+    #[schemars(range(min = 1, max = 1_000_000_000_000_u64))]
     pub(crate) rate_bps: Option<NonZeroU64>,
-    /// A rate that changes; empty: it does not.
+    /// A rate that changes: the steps follow each other and begin anew after the last. At least one has a rate.
     #[serde(default)]
+    #[schemars(length(max = 100_000))]
     pub(crate) rate_trace: Vec<RateStep>,
     /// The delay that was asked.
+    #[schemars(range(max = 60_000_000_000_u64))]
     pub(crate) delay_ns: u64,
     /// Taken off the delay: what the way costs without any.
     #[serde(default)]
     pub(crate) compensate_ns: i64,
     /// Limit of the queue before the bottleneck, in wire bytes.
+    #[schemars(range(min = 1, max = 68_719_476_736_u64))]
     pub(crate) queue_bytes: u64,
     #[serde(default)]
     pub(crate) jitter: Option<Jitter>,
-    /// May jitter let a later packet overtake?
+    /// May jitter let a later packet overtake? Otherwise it waits for the one before.
     #[serde(default)]
     pub(crate) reorder: bool,
     #[serde(default)]
     pub(crate) loss: Option<Loss>,
     /// Chance of a segment to arrive twice.
     #[serde(default)]
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub(crate) duplicate: f64,
     /// Chance of a segment to arrive with one bit turned over.
     #[serde(default)]
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub(crate) corrupt: f64,
     #[serde(default)]
+    #[schemars(length(max = 1000))]
     pub(crate) outages: Vec<Outage>,
     /// Of all random decisions.
     #[serde(default)]
@@ -120,7 +129,7 @@ impl Direction {
 }
 
 /// What lies between the link and its hosts.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum PortKind {
     /// Packet sockets on two interfaces that are there.
@@ -130,7 +139,7 @@ pub(crate) enum PortKind {
     Tun,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Realtime {
     /// A real-time class when permitted, else a short slice.
@@ -140,19 +149,23 @@ pub(crate) enum Realtime {
 }
 
 /// The job's name, as a type: any other name does not parse.
-#[derive(Debug, Clone, Copy, Deserialize)]
+#[derive(Debug, Clone, Copy, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum LinkName {
     Link,
 }
 
-/// Join two interfaces.
-#[derive(Debug, Clone, Deserialize)]
+/// Join two packet interfaces of the present network namespace. Lives until stdin ends.
+#[derive(Debug, Clone, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct LinkJob {
     #[serde(rename = "job")]
+    #[schemars(extend("const" = "link"))]
     _job: LinkName,
+    #[schemars(extend("const" = 2))]
     version: u32,
+    /// `packet`: packet sockets on two interfaces that are there. `tun`: the engine makes two TUN devices of these
+    /// names, and whoever asked moves them to their hosts when the link is ready.
     #[serde(default)]
     pub(crate) port: PortKind,
     pub(crate) client_interface: String,
@@ -182,13 +195,18 @@ impl LinkJob {
 }
 
 /// A later line on stdin.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(tag = "command", rename_all = "lowercase", deny_unknown_fields)]
 pub(crate) enum Command {
+    /// A later line on the link's stdin: change parameters without losing a packet.
+    #[schemars(title = "SetLink")]
     Set {
         to_server: Box<Direction>,
         to_client: Box<Direction>,
     },
+    /// A later line on the link's stdin: answer with a `link_stats` event. `reset` starts the counters anew after
+    /// it.
+    #[schemars(title = "AskStats")]
     Stats {
         #[serde(default)]
         reset: bool,

@@ -7,8 +7,8 @@ use std::fmt::Debug;
 use std::io;
 use std::os::fd::AsFd;
 
-use crate::event::{Code, Failure};
 use crate::sys::Received;
+use howfar_contract::{FailCode, Failed};
 
 mod packet;
 mod tun;
@@ -55,17 +55,17 @@ pub(crate) trait Port: 'static {
     const PERMISSION: &'static str;
 
     /// The end called `name`.
-    fn open(name: &str) -> Result<End<Self>, Failure>;
+    fn open(name: &str) -> Result<End<Self>, Failed>;
 
     /// Translate an operating-system error at the border.
-    fn failure(name: &str, tried: &str, error: &io::Error) -> Failure {
+    fn failure(name: &str, tried: &str, error: &io::Error) -> Failed {
         let message = format!("cannot {tried} interface {name}: {error}");
         match error.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => {
-                Failure::new(Code::NotPermitted, message, Self::PERMISSION)
+                Failed::new(FailCode::NotPermitted, message, Self::PERMISSION)
             }
-            _ => Failure::new(
-                Code::Interface,
+            _ => Failed::new(
+                FailCode::Interface,
                 message,
                 "The laboratory's interfaces must exist and be up as long as the link lives; see `ip link` in its middle namespace.",
             ),

@@ -6,9 +6,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use super::{End, Gauge, Port, Receive, Transmit};
-use crate::event::Failure;
 use crate::packet::ETHERNET;
 use crate::sys;
+use howfar_contract::Failed;
 
 const ETH_P_ALL: u16 = 3;
 /// Room for what arrives while the thread does not run; memory is used only when it is needed.
@@ -47,7 +47,7 @@ impl Port for Packet {
     const STAMPED: bool = true;
     const PERMISSION: &'static str = "Packet sockets need CAP_NET_RAW in the network namespace: run howfar as root, or allow user namespaces.";
 
-    fn open(name: &str) -> Result<End<Self>, Failure> {
+    fn open(name: &str) -> Result<End<Self>, Failed> {
         let interface =
             sys::interface_index(name).map_err(|error| Self::failure(name, "find", &error))?;
         let opened = |fd: io::Result<OwnedFd>| {

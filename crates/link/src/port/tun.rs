@@ -14,8 +14,8 @@ use std::thread;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::{End, Gauge, Port, Receive, Transmit};
-use crate::event::Failure;
 use crate::sys;
+use howfar_contract::Failed;
 
 const DEVICE: &str = "/dev/net/tun";
 /// Packets that the ring holds while the thread does not run. The kernel's own figure, 500, is half a millisecond of small
@@ -49,7 +49,7 @@ impl Port for Tun {
     const STAMPED: bool = false;
     const PERMISSION: &'static str = "TUN devices need /dev/net/tun to be readable and writable, and CAP_NET_ADMIN in the network namespace. Packet sockets (the default kind of port) need no device file.";
 
-    fn open(name: &str) -> Result<End<Self>, Failure> {
+    fn open(name: &str) -> Result<End<Self>, Failed> {
         let device = make(name)
             .map_err(|error| Self::failure(name, &format!("make with {DEVICE} the"), &error))?;
         let device = Arc::new(device);

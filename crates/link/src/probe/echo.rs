@@ -12,8 +12,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 use super::hello::{Figures, HELLO, Hello, Mode};
 use super::{tcp, window};
 use crate::clock::{now, timespec};
-use crate::event::{Code, Event, Failure};
+use crate::event::Event;
 use crate::sys;
+use howfar_contract::{FailCode, Failed};
 
 /// Connections served at once; one more is closed.
 const CONNECTIONS: usize = 64;
@@ -27,11 +28,11 @@ const UNSENT: i32 = 512 << 10;
 static SERVED: AtomicUsize = AtomicUsize::new(0);
 
 /// Listen on `host` and serve until stdin ends.
-pub(super) fn serve(host: &str) -> Result<(), Failure> {
+pub(super) fn serve(host: &str) -> Result<(), Failed> {
     let address = tcp::address(host, 0)?;
     let failed = |error: io::Error| {
-        Failure::new(
-            Code::Connect,
+        Failed::new(
+            FailCode::Connect,
             format!("cannot listen on {host}: {error}"),
             "The address must belong to an interface of this host that is up.",
         )

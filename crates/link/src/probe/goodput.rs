@@ -8,13 +8,14 @@ use super::hello::{FIGURES, Figures, Hello, Mode};
 use super::window::{self, Window};
 use super::{echo, tcp};
 use crate::clock::now;
-use crate::event::{Event, Failure};
+use crate::event::Event;
+use howfar_contract::Failed;
 
 /// A source's last bytes are waited for this long after the window; then its retransmits stay unknown.
 const DRAIN: Duration = Duration::from_secs(3);
 
 /// One transfer: warm-up, then the measured window.
-pub(super) fn measure(peer: SocketAddr, hello: Hello) -> Result<Event, Failure> {
+pub(super) fn measure(peer: SocketAddr, hello: Hello) -> Result<Event, Failed> {
     let mut stream = tcp::connect(peer, tcp::PATIENCE)?;
     let run = |stream: &mut TcpStream| -> io::Result<Event> {
         stream.write_all(&hello.encode())?;

@@ -14,40 +14,54 @@ mod window;
 use std::io::BufRead;
 use std::process::ExitCode;
 
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use crate::event::{Event, Failure};
 use crate::job::check_version;
+use howfar_contract::Failed;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-enum Towards {
+pub(crate) enum Towards {
     ToServer,
     ToClient,
 }
 
 /// A probe job; the fields mean what the Python side says.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(tag = "job", rename_all = "lowercase", deny_unknown_fields)]
-enum Job {
+pub(crate) enum Job {
+    /// The far end of a probe: a TCP listener on `host`, port chosen by the kernel. Lives until stdin ends.
+    #[schemars(title = "EchoJob")]
     Echo {
+        #[schemars(extend("const" = 2))]
         version: u32,
         host: String,
     },
+    /// Ping-pong of one byte over one TCP connection (NODELAY) to an echo; the link is otherwise at rest.
+    #[schemars(title = "RttJob")]
     Rtt {
+        #[schemars(extend("const" = 2))]
         version: u32,
         host: String,
         port: u16,
+        #[schemars(range(min = 1))]
         count: u32,
         #[serde(default = "default_timeout")]
+        #[schemars(range(min = 1))]
         timeout_ns: u64,
     },
+    /// Bulk transfer over one TCP connection; `to_client` makes the echo send.
+    #[schemars(title = "GoodputJob")]
     Goodput {
+        #[schemars(extend("const" = 2))]
         version: u32,
         host: String,
         port: u16,
         direction: Towards,
+        #[schemars(range(max = howfar_contract::LONGEST_NS))]
         warmup_ns: u64,
+        #[schemars(range(min = 1, max = howfar_contract::LONGEST_NS))]
         measure_ns: u64,
     },
 }
@@ -60,24 +74,21 @@ fn default_timeout() -> u64 {
 pub fn run() -> ExitCode {
     match serve() {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            Event::Failed(failure).emit();
-            ExitCode::from(1)
-        }
+        Err(failed) => failed.report(),
     }
 }
 
-fn serve() -> Result<(), Failure> {
+fn serve() -> Result<(), Failed> {
     let mut line = String::new();
     std::io::stdin()
         .lock()
         .read_line(&mut line)
-        .map_err(|error| Failure::bad_job(format!("cannot read the job: {error}")))?;
+        .map_err(|error| Failed::bad_job(format!("cannot read the job: {error}")))?;
     let job: Job = serde_json::from_str(&line)
-        .map_err(|error| Failure::bad_job(format!("the probe job does not parse: {error}")))?;
+        .map_err(|error| Failed::bad_job(format!("the probe job does not parse: {error}")))?;
     let (Job::Echo { version, .. } | Job::Rtt { version, .. } | Job::Goodput { version, .. }) =
         &job;
-    check_version(*version).map_err(Failure::bad_job)?;
+    check_version(*version).map_err(Failed::bad_job)?;
     match job {
         Job::Echo { host, .. } => echo::serve(&host),
         Job::Rtt {

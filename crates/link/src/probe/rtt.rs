@@ -7,13 +7,14 @@ use std::time::Duration;
 use super::hello::{Hello, Mode};
 use super::tcp;
 use crate::clock::now;
-use crate::event::{Code, Event, Failure};
+use crate::event::Event;
+use howfar_contract::{FailCode, Failed};
 
 /// Round trips before those that count: they warm the caches and let both ends settle.
 const UNCOUNTED: u32 = 10;
 
 /// `count` round trips; all of them, with the connection, take at most `timeout_ns`.
-pub(super) fn measure(peer: SocketAddr, count: u32, timeout_ns: u64) -> Result<Event, Failure> {
+pub(super) fn measure(peer: SocketAddr, count: u32, timeout_ns: u64) -> Result<Event, Failed> {
     let begin = now();
     let patience = Duration::from_nanos(timeout_ns.max(1_000_000));
     let mut stream = tcp::connect(peer, patience)?;
@@ -30,8 +31,8 @@ pub(super) fn measure(peer: SocketAddr, count: u32, timeout_ns: u64) -> Result<E
     for round in 0..UNCOUNTED + count {
         let sent = now();
         if sent - begin > timeout_ns {
-            return Err(Failure::new(
-                Code::Stalled,
+            return Err(Failed::new(
+                FailCode::Stalled,
                 format!(
                     "only {round} of {count} round trips to {peer} ended within {timeout_ns} ns"
                 ),
@@ -44,8 +45,8 @@ pub(super) fn measure(peer: SocketAddr, count: u32, timeout_ns: u64) -> Result<E
             .read_exact(&mut byte)
             .map_err(|error| broken(&error))?;
         if byte[0] != round as u8 {
-            return Err(Failure::new(
-                Code::Protocol,
+            return Err(Failed::new(
+                FailCode::Protocol,
                 format!("{peer} answered with another byte than was sent"),
                 "Something else than howfar's echo listens there.",
             ));

@@ -4,15 +4,15 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use crate::event::{Code, Failure};
+use howfar_contract::{FailCode, Failed};
 
 /// Bounds a connect, and a read or write of which nothing else is known.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A numeric address.
-pub(super) fn address(host: &str, port: u16) -> Result<SocketAddr, Failure> {
+pub(super) fn address(host: &str, port: u16) -> Result<SocketAddr, Failed> {
     let host: IpAddr = host.parse().map_err(|_| {
-        Failure::bad_job(format!(
+        Failed::bad_job(format!(
             "host {host:?} is no numeric address; names are resolved before a job is made"
         ))
     })?;
@@ -20,10 +20,10 @@ pub(super) fn address(host: &str, port: u16) -> Result<SocketAddr, Failure> {
 }
 
 /// Connect without Nagle's delay.
-pub(super) fn connect(peer: SocketAddr, patience: Duration) -> Result<TcpStream, Failure> {
+pub(super) fn connect(peer: SocketAddr, patience: Duration) -> Result<TcpStream, Failed> {
     let stream = TcpStream::connect_timeout(&peer, patience).map_err(|error| {
-        Failure::new(
-            Code::Connect,
+        Failed::new(
+            FailCode::Connect,
             format!("cannot connect to the probe's far end {peer}: {error}"),
             "The link must be up, with addresses, routes and neighbours on both hosts, and the echo listening.",
         )
@@ -41,18 +41,18 @@ pub(super) fn prepare(stream: &TcpStream, patience: Duration) -> io::Result<()> 
 }
 
 /// Translate an error of an open connection.
-pub(super) fn broken(peer: SocketAddr, tried: &str, error: &io::Error) -> Failure {
+pub(super) fn broken(peer: SocketAddr, tried: &str, error: &io::Error) -> Failed {
     let code = match error.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Code::Stalled,
-        io::ErrorKind::UnexpectedEof => Code::Protocol,
-        _ => Code::Connect,
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => FailCode::Stalled,
+        io::ErrorKind::UnexpectedEof => FailCode::Protocol,
+        _ => FailCode::Connect,
     };
-    let said = if code == Code::Stalled {
+    let said = if code == FailCode::Stalled {
         "no answer in time".to_owned()
     } else {
         error.to_string()
     };
-    Failure::new(
+    Failed::new(
         code,
         format!("cannot {tried} {peer}: {said}"),
         "Ask the link for its statistics: drops or an interface that is down would explain it.",

@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use howfar_record::jobs::{Target, Tls, TlsVerify, TlsVersions};
-use howfar_record::{FailCode, Failed};
+use howfar_contract::jobs::{Target, Tls, TlsVerify, TlsVersions};
+use howfar_contract::{FailCode, Failed};
 use rustls::client::{Resumption, Tls12Resumption};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;

@@ -1,7 +1,7 @@
 //! What can go wrong with a channel, translated once into the contract's failures.
 
-use howfar_record::jobs::Target;
-use howfar_record::{FailCode, Failed};
+use howfar_contract::jobs::Target;
+use howfar_contract::{FailCode, Failed};
 use howfar_wire::mysql::handshake::Lacking;
 use rustls::{AlertDescription, CertificateError, Error, PeerIncompatible};
 

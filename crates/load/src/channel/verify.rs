@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use howfar_record::jobs::TlsVerify;
+use howfar_contract::jobs::TlsVerify;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{

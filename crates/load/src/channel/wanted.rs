@@ -1,7 +1,7 @@
 //! What a job asks of all its sessions, understood once.
 
-use howfar_record::jobs::{self, SessionJob, Target};
-use howfar_record::{FailCode, Failed};
+use howfar_contract::jobs::{self, SessionJob, Target};
+use howfar_contract::{FailCode, Failed};
 use howfar_wire::mysql::auth;
 use howfar_wire::mysql::compress::Algorithm;
 use howfar_wire::mysql::handshake::Wish;

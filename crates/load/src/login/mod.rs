@@ -8,8 +8,8 @@ mod preparing;
 #[cfg(test)]
 mod tests;
 
-use howfar_record::jobs::Target;
-use howfar_record::{FailCode, Failed};
+use howfar_contract::jobs::Target;
+use howfar_contract::{FailCode, Failed};
 use howfar_wire::mysql::handshake::{self, Account, Greeting};
 use howfar_wire::mysql::{Answer, Framer, Malformed, ServerError, auth, frame};
 

@@ -6,8 +6,8 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
 
-use howfar_record::Failed;
-use howfar_record::jobs::PageJob;
+use howfar_contract::Failed;
+use howfar_contract::jobs::PageJob;
 
 use super::desk::Desk;
 use super::{Note, Page};

@@ -8,7 +8,7 @@ use std::sync::mpsc::Sender;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use howfar_record::jobs::PageJob;
+use howfar_contract::jobs::PageJob;
 
 use super::crew::Report;
 use super::ledger::{Handed, Ledger, Sums};

@@ -3,7 +3,7 @@
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use howfar_record::parse_job;
+use howfar_contract::parse_job;
 
 use super::*;
 

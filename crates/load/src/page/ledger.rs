@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::mpsc::Sender;
 
-use howfar_record::Latency;
-use howfar_record::events::ServiceUse;
-use howfar_record::jobs::{Arrivals, PageJob};
+use howfar_contract::Latency;
+use howfar_contract::events::ServiceUse;
+use howfar_contract::jobs::{Arrivals, PageJob};
 
 use super::crew::Report;
 use super::note::{self, Note};

@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::{Receiver, channel};
 
-use howfar_record::parse_job;
+use howfar_contract::parse_job;
 
 use super::*;
 use crate::tally::Passed;

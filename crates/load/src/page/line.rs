@@ -4,8 +4,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use howfar_record::jobs::{PageConnect, PsMode, Service};
-use howfar_record::{Failed, events};
+use howfar_contract::jobs::{PageConnect, PsMode, Service};
+use howfar_contract::{Failed, events};
 use howfar_wire::mysql::handshake::Account;
 use howfar_wire::mysql::row::Work;
 use howfar_wire::mysql::{Malformed, command};

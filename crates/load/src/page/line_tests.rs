@@ -5,8 +5,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::thread;
 
-use howfar_record::FailCode;
-use howfar_record::jobs::{KeyValue, Workload};
+use howfar_contract::FailCode;
+use howfar_contract::jobs::{KeyValue, Workload};
 
 use super::*;
 

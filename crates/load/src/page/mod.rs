@@ -5,7 +5,7 @@
 //! disturb a server's measurement least; here the client is part of what is measured.
 //!
 //! [`Page`] is what a worker does for one page; [`script`] and [`visitor`] are the two kinds. [`desk`] hands out pages and [`ledger`]
-//! counts what became of them, [`crew`] has the threads. Not here: the contract (`howfar_record::jobs::page`).
+//! counts what became of them, [`crew`] has the threads. Not here: the contract (`howfar_contract::jobs::page`).
 
 mod cpu;
 mod crew;
@@ -20,9 +20,9 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use howfar_record::Failed;
-use howfar_record::events::{Finished, Ready, Receipt};
-use howfar_record::jobs::{Application, PageJob};
+use howfar_contract::Failed;
+use howfar_contract::events::{Finished, Ready, Receipt};
+use howfar_contract::jobs::{Application, PageJob};
 use howfar_wire::keyvalue::Word;
 
 use crate::clock::now_ns;

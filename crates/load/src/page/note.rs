@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use howfar_record::events::{Bytes, ServiceUse};
+use howfar_contract::events::{Bytes, ServiceUse};
 
 use crate::counts::Use;
 

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use howfar_record::events::ServiceUse;
-use howfar_record::jobs::{PageConnect, PageJob, PageScript, PageStep, Service, Store, Workload};
-use howfar_record::{FailCode, Failed};
+use howfar_contract::events::ServiceUse;
+use howfar_contract::jobs::{PageConnect, PageJob, PageScript, PageStep, Service, Store, Workload};
+use howfar_contract::{FailCode, Failed};
 use howfar_wire::mysql::command;
 
 use super::cpu::{Burner, Pace, thread_cpu_ns};

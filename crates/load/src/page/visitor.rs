@@ -10,9 +10,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use howfar_record::Failed;
-use howfar_record::events::Receipt;
-use howfar_record::jobs::{FastCgi, PageJob};
+use howfar_contract::Failed;
+use howfar_contract::events::Receipt;
+use howfar_contract::jobs::{FastCgi, PageJob};
 use howfar_wire::fastcgi::{self, Malformed, Reply};
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};

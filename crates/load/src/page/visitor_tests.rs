@@ -7,8 +7,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use howfar_record::jobs::Application;
-use howfar_record::{FailCode, Failed};
+use howfar_contract::jobs::Application;
+use howfar_contract::{FailCode, Failed};
 use rustix::net::{self as raw, bind, listen};
 
 use super::*;

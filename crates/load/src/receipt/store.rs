@@ -2,8 +2,8 @@
 
 use std::os::fd::OwnedFd;
 
-use howfar_record::jobs::Protocol;
-use howfar_record::{FailCode, Failed};
+use howfar_contract::jobs::Protocol;
+use howfar_contract::{FailCode, Failed};
 use howfar_wire::keyvalue::{Refusal, Word};
 use howfar_wire::redis::{Decoder, Value, request};
 

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use howfar_record::Failed;
-use howfar_record::jobs::{Action, KeyValue};
+use howfar_contract::Failed;
+use howfar_contract::jobs::{Action, KeyValue};
 
 use super::Site;
 use crate::exchange::Exchange;

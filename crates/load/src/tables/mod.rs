@@ -13,9 +13,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use howfar_record::Failed;
-use howfar_record::events::{TablesDone, TablesProgress};
-use howfar_record::jobs::{PsMode, Sysbench, TablesJob, Workload};
+use howfar_contract::Failed;
+use howfar_contract::events::{TablesDone, TablesProgress};
+use howfar_contract::jobs::{PsMode, Sysbench, TablesJob, Workload};
 use howfar_wire::mysql::command;
 use howfar_wire::mysql::handshake::Account;
 

@@ -79,7 +79,7 @@ impl<'a> Rows<'a> {
 
 #[cfg(test)]
 mod tests {
-    use howfar_record::jobs::Distribution;
+    use howfar_contract::jobs::Distribution;
 
     use super::*;
 

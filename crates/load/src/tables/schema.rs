@@ -1,8 +1,8 @@
 //! What is said to the server for each table: the statements of sysbench 1.0.20's `oltp_common.lua` and `bulk_insert.lua`,
 //! letter by letter, or a custom workload's own lists.
 
-use howfar_record::jobs::{Action, Custom, Sysbench, TablesJob, Workload};
-use howfar_record::{FailCode, Failed};
+use howfar_contract::jobs::{Action, Custom, Sysbench, TablesJob, Workload};
+use howfar_contract::{FailCode, Failed};
 
 /// One piece of work, done by one connection without a pause: a table, or a statement of a list.
 #[derive(Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use howfar_record::{FailCode, Failed};
+use howfar_contract::{FailCode, Failed};
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use super::{INTEREST, Report, Worker};

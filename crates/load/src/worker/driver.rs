@@ -5,8 +5,8 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use howfar_record::jobs::{Driver as Asked, Workload};
-use howfar_record::{FailCode, Failed};
+use howfar_contract::jobs::{Driver as Asked, Workload};
+use howfar_contract::{FailCode, Failed};
 
 use super::Plan;
 use crate::ring::{Ring, Token};

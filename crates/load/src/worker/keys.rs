@@ -1,7 +1,7 @@
 //! What the log of acknowledged keys is told, and how a job ends that has lost its server.
 
-use howfar_record::Failed;
-use howfar_record::jobs::OnDisconnect;
+use howfar_contract::Failed;
+use howfar_contract::jobs::OnDisconnect;
 
 use super::{Report, Worker};
 use crate::acknowledged::{Fate, Log};

@@ -1,6 +1,6 @@
 //! The marks of the measured window, and the orders of the conductor.
 
-use howfar_record::Failed;
+use howfar_contract::Failed;
 
 use super::{Load, Order, Report, Worker};
 use crate::clock::now_ns;

@@ -1,6 +1,6 @@
 //! What an answer counts for, and what becomes of a connection that cannot go on.
 
-use howfar_record::Failed;
+use howfar_contract::Failed;
 
 use super::Worker;
 use crate::connection::Broken;

@@ -19,8 +19,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 
-use howfar_record::Failed;
-use howfar_record::jobs::{Connect, OnDisconnect};
+use howfar_contract::Failed;
+use howfar_contract::jobs::{Connect, OnDisconnect};
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_setaffinity};

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use howfar_record::jobs::{ClientWork, LoadJob};
+use howfar_contract::jobs::{ClientWork, LoadJob};
 use howfar_wire::keyvalue::Word;
 use howfar_wire::mysql::handshake::Account;
 

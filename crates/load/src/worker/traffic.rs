@@ -1,6 +1,6 @@
 //! The hot path: bytes come, an answer is whole, the next statement goes out.
 
-use howfar_record::{FailCode, Failed};
+use howfar_contract::{FailCode, Failed};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{self, RecvFlags};

@@ -3,7 +3,7 @@
 //! All sends of a turn leave in the call that waits for what comes next: a plain send wakes a server's thread, which often takes
 //! the CPU before the next send.
 
-use howfar_record::Failed;
+use howfar_contract::Failed;
 use rustix::event::epoll;
 
 use super::driver::{Driver, Line};

@@ -2,7 +2,7 @@
 //!
 //! A key's value is a pure function of the key, in length and content: whoever sets it, and however often, it stays the same.
 
-use howfar_record::jobs::{KeyValue, OnError, Protocol};
+use howfar_contract::jobs::{KeyValue, OnError, Protocol};
 use howfar_wire::keyvalue::Asked;
 use howfar_wire::memcached::Dialect;
 use howfar_wire::redis::request;
@@ -272,7 +272,7 @@ impl Commands {
 
 #[cfg(test)]
 mod tests {
-    use howfar_record::jobs::Workload;
+    use howfar_contract::jobs::Workload;
     use serde_json::{Value, json};
 
     use super::*;

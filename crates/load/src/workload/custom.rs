@@ -1,6 +1,6 @@
 //! A workload of one's own: named statements, values from generators, transactions with weights and pauses.
 
-use howfar_record::jobs::{Constant, Custom, CustomStatement, Values};
+use howfar_contract::jobs::{Constant, Custom, CustomStatement, Values};
 
 use super::{Group, Kind, Program, Source, Step, Table};
 use crate::distribution::Ids;

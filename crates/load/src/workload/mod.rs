@@ -12,7 +12,7 @@ mod sizes;
 mod source;
 mod sysbench;
 
-use howfar_record::jobs::{PsMode, Workload};
+use howfar_contract::jobs::{PsMode, Workload};
 
 use crate::draws::Draws;
 

@@ -1,6 +1,6 @@
 //! Values of keys: how long, and which bytes. Pure functions of the key's number.
 
-use howfar_record::jobs::{Alphabet, Sizes};
+use howfar_contract::jobs::{Alphabet, Sizes};
 
 use crate::digits;
 use crate::draws::Draws;
@@ -94,7 +94,7 @@ fn normal(draws: &mut Draws) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use howfar_record::jobs::Size;
+    use howfar_contract::jobs::Size;
 
     use super::*;
 

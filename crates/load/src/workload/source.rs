@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 
-use howfar_record::jobs::Alphabet;
+use howfar_contract::jobs::Alphabet;
 
 use super::{Cursor, Program};
 use crate::digits;

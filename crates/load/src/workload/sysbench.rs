@@ -3,7 +3,7 @@
 //! Of each kind of statement the table is drawn once a transaction and the ids for each query, as sysbench does. Its
 //! `bulk_insert` calls each row an event; here a transaction is one INSERT of as many rows as it sends at once (512 KiB).
 
-use howfar_record::jobs::{Sysbench, Workload};
+use howfar_contract::jobs::{Sysbench, Workload};
 
 use super::{Group, Kind, Program, Source, Step, Table};
 use crate::distribution::Ids;

@@ -41,7 +41,7 @@ from howfar.bench.links.probes import (
     unmodelled_drops,
 )
 from howfar.bench.meter import wait_until
-from howfar.engine.link_messages import IndependentLoss, NormalJitter
+from howfar.engine.messages import IndependentLoss, NormalJitter
 from howfar.engine.process import Launcher
 from howfar.errors import LabError
 from howfar.lab.awake import spinning

@@ -23,7 +23,15 @@ from typing import Final
 
 from howfar.bench.links.figures import LinkPoint, Run, RunsOn, Times
 from howfar.bench.meter import cpu_clock_ns
-from howfar.engine.messages import EchoJob, GoodputJob, GoodputResult, LinkStats, Listening, RttJob, RttResult
+from howfar.engine.messages import (
+    EchoJob,
+    GoodputJob,
+    GoodputResult,
+    LinkStats,
+    Listening,
+    RttJob,
+    RttResult,
+)
 from howfar.engine.process import EngineProcess, Launcher, run_probe
 from howfar.errors import EngineError, LabError, LinkFailed
 from howfar.lab.awake import awake

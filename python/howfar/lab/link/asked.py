@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from howfar.engine.link_messages import (
+from howfar.engine.messages import (
     BurstLoss,
     Direction,
     EmpiricalJitter,

@@ -13,7 +13,11 @@ from __future__ import annotations
 import statistics
 from typing import Any, Protocol
 
-from howfar.engine.messages import GoodputResult, LinkStats, RttResult
+from howfar.engine.messages import (
+    GoodputResult,
+    LinkStats,
+    RttResult,
+)
 from howfar.lab.link.asked import WAYS, LinkAsked
 
 _ROUNDS = 4

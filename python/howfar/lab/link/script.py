@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from howfar.engine.link_messages import Outage
+from howfar.engine.messages import Outage
 from howfar.errors import HowfarError, LabError, QuantityError, UsageError
 from howfar.lab.link.asked import WAYS, LinkAsked
 from howfar.lab.link.settings import OUTAGES_MOST, apply, schedule_ns

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from howfar.engine.link_messages import (
+from howfar.engine.messages import (
     DELAY_MAX_NS,
+    LONGEST_NS,
     RATE_MAX_BPS,
     BurstLoss,
     IndependentLoss,
@@ -17,7 +18,6 @@ from howfar.engine.link_messages import (
     Outage,
     ParetoJitter,
 )
-from howfar.engine.message import LONGEST_NS
 from howfar.errors import QuantityError
 from howfar.lab.link.asked import FRAMING_BYTES, QUEUE_MAX_BYTES, WAYS, LinkAsked, WayAsked, WayName
 from howfar.units import (

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from howfar.engine.link_messages import DELAY_MAX_NS, RATE_MAX_BPS, EmpiricalJitter, RateStep
-from howfar.engine.message import LONGEST_NS
+from howfar.engine.messages import (
+    DELAY_MAX_NS,
+    LONGEST_NS,
+    RATE_MAX_BPS,
+    EmpiricalJitter,
+    RateStep,
+)
 from howfar.errors import QuantityError
 from howfar.lab.link.asked import FRAMING_BYTES, MTU
 from howfar.lab.link.settings import RTT_MAX_NS, schedule_ns

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 
-from howfar.engine.messages import CpuStep, GetStep, PageScript, QueryStep, Service
-from howfar.engine.page import ServiceName
-from howfar.engine.workloads import CustomStatement, Distribution, IntegerValues, SequenceValues, TextValues
+from howfar.engine.messages import (
+    CpuStep,
+    CustomStatement,
+    Distribution,
+    GetStep,
+    IntegerValues,
+    PageScript,
+    QueryStep,
+    SequenceValues,
+    Service,
+    ServiceName,
+    TextValues,
+)
+from howfar.engine.rules import services_of
 from howfar.errors import PlanError
 
 _ADVICE = 'Let the engine run this page: application = "engine".'
@@ -22,7 +33,7 @@ def check(script: PageScript) -> None:
             _check_drawn(keys.distribution, "keys")
     if script.memcached is not None and script.memcached.tls is not None:
         raise PlanError("PHP's extension memcached knows no TLS", _ADVICE)
-    for name, service in script.services.items():
+    for name, service in services_of(script).items():
         _check_tls(name, service)
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from howfar.engine.messages import PageScript
-from howfar.engine.page import ServiceName
+from howfar.engine.messages import PageScript, ServiceName
+from howfar.engine.rules import services_of
 from howfar.errors import LabError
 from howfar.lab.php.asked import keys_of, turns_of
 from howfar.lab.php.fastcgi import Answer
@@ -86,7 +86,7 @@ class PageProof:
 
 def prove(servers: Sequence[Reached], script: PageScript, page: Callable[[int], Answer], pages: int) -> PageProof:
     """`page` asks for one page of `script`, which keeps its connections so many microseconds longer. Raises LabError."""
-    used = [one for one in servers if one.name in script.services]
+    used = [one for one in servers if one.name in services_of(script)]
     before = {one.name: count(one) for one in used}
     told: Counter[str] = Counter()
     for _ in range(pages):
@@ -105,7 +105,7 @@ def prove(servers: Sequence[Reached], script: PageScript, page: Callable[[int], 
 def _unlike_script(told: Told, script: PageScript, pages: int) -> list[str]:
     wanted = turns_of(script)
     found = []
-    for name in script.services:
+    for name in services_of(script):
         turns = told[f"{name}_turns"] - told[f"{name}_checks"]
         if turns != wanted[name] * pages:
             found.append(f"{pages} pages told {turns} turns to {name}, the script has {wanted[name] * pages}")
@@ -137,7 +137,7 @@ def _counted_alike(
         counted["keys"], wanted["keys"] = after.keys - before.keys, keys_of(script)[name] * pages
     else:
         counted["encrypted"] = after.encrypted - before.encrypted
-        wanted["encrypted"] = connects if script.services[name].tls is not None else 0
+        wanted["encrypted"] = connects if services_of(script)[name].tls is not None else 0
     return counted, [
         f"{name} counted {counted[what]} {what} of {pages} pages, which told {wanted[what]}"
         for what in counted

@@ -7,8 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from howfar.engine.messages import FastCgi, Observed, PageScript, UnixTarget
+from howfar.engine.messages import (
+    FastCgi,
+    Observed,
+    PageScript,
+    UnixTarget,
+)
 from howfar.engine.process import Launcher
+from howfar.engine.rules import services_of
 from howfar.lab.php.asked import check, for_proof
 from howfar.lab.php.fastcgi import Answer
 from howfar.lab.php.php_fpm import PAGES, PhpFpm, Program, parameters
@@ -58,7 +64,7 @@ class PhpApplication:
             violations.append("PHP compiled its pages anew each time")
         script = self._script
         if script is not None and script.connect == "persistent":
-            used = [one for one in self._servers if one.name in script.services]
+            used = [one for one in self._servers if one.name in services_of(script)]
             after = kept(used, self._pool.children, self._proof.connections)
             receipt["after"] = after.receipt
             violations += after.violations

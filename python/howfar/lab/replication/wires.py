@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from howfar.engine.link_messages import Outage
-from howfar.engine.message import LONGEST_NS
+from howfar.engine.messages import LONGEST_NS, Outage
 from howfar.lab.hosts import Cpus, Host, Shares, usable_cpus
 from howfar.lab.link import WAYS, Link, LinkAsked, WayName, open_link
 from howfar.lab.link.backends import DEFAULT

@@ -15,7 +15,13 @@ from pathlib import Path
 from howfar.engine import acknowledged
 from howfar.engine.acknowledged import KeyLog
 from howfar.engine.inserts import TABLE
-from howfar.engine.messages import LoadJob, Measuring, Watched, Watching, WatchJob
+from howfar.engine.messages import (
+    LoadJob,
+    Measuring,
+    Watched,
+    Watching,
+    WatchJob,
+)
 from howfar.engine.process import EngineProcess, Event, Launcher, LoadOutcome
 from howfar.errors import EngineError, HowfarError, LabError
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from howfar.engine.key_value import FixedSize, KeyValue
-from howfar.engine.messages import LoadJob
+from howfar.engine.messages import (
+    FixedSize,
+    KeyValue,
+    LoadJob,
+)
 from howfar.lab.fill import fill_keys
 from howfar.lab.stage import Stage
 from howfar.plan.page import MULTI, Keys

@@ -7,9 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from howfar.engine.messages import CpuStep, FastCgi, GetStep, PageJob, PageScript, QueryStep, Service
-from howfar.engine.page import PageStep, ServiceName
-from howfar.engine.workloads import CustomStatement, IntegerValues, SameValue
+from howfar.engine.messages import (
+    CpuStep,
+    CustomStatement,
+    FastCgi,
+    GetStep,
+    IntegerValues,
+    PageJob,
+    PageScript,
+    PageStep,
+    QueryStep,
+    SameValue,
+    Service,
+    ServiceName,
+)
 from howfar.lab.fill import fill_keys
 from howfar.lab.stage import Stage
 from howfar.plan.factors import ORDINARY

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from howfar.engine.messages import Compression, LoadJob, Session, Workload
+from howfar.engine.messages import (
+    Compression,
+    LoadJob,
+    Session,
+    Workload,
+)
 from howfar.lab.client_tls import client_tls
 from howfar.lab.stage import Stage, Trust
 from howfar.plan.sessions import SessionAsked, session_asked

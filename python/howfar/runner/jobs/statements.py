@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from howfar.engine.inserts import SINGLE_ROW_INSERTS
-from howfar.engine.messages import LoadJob, Sysbench, Workload
+from howfar.engine.messages import (
+    LoadJob,
+    Sysbench,
+    Workload,
+)
 from howfar.lab.stage import Stage
 from howfar.plan.types import Plan
 from howfar.runner.jobs.session import load_job

@@ -2,8 +2,8 @@
 
 use std::io;
 
-use howfar_record::jobs::{FastCgi, Target};
-use howfar_record::{FailCode, Failed};
+use howfar_contract::jobs::{FastCgi, Target};
+use howfar_contract::{FailCode, Failed};
 use howfar_wire::fastcgi::{Malformed, ProtocolStatus, Reply};
 
 use crate::failure::place;

@@ -1,6 +1,6 @@
 //! Bad pages, and what is said of them.
 
-use howfar_record::FailCode::{self, Protocol, ServerError, ServerGone};
+use howfar_contract::FailCode::{self, Protocol, ServerError, ServerGone};
 
 use crate::page::visitor::tests::{END, GOOD, SECRET, STDERR, STDOUT, failure_of, record, reply};
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from howfar.engine.link_messages import LinkReady, LinkStats
+from howfar.engine.messages import LinkReady, LinkStats
 from howfar.errors import UsageError
 from howfar.lab.link.asked import LinkAsked
 from howfar.lab.network import Network

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from howfar.engine.link_messages import LinkReady, LinkStats
+from howfar.engine.messages import LinkReady, LinkStats
 from howfar.errors import LinkFailed
 from howfar.lab.link.asked import WAYS, LinkAsked
 from howfar.lab.link.backends import Line

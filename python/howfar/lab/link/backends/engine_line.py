@@ -9,7 +9,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
-from howfar.engine.link_messages import AskStats, LinkJob, LinkReady, LinkStats, SetLink
+from howfar.engine.messages import (
+    AskStats,
+    LinkJob,
+    LinkReady,
+    LinkStats,
+    SetLink,
+)
 from howfar.engine.process import EngineProcess, Launcher
 from howfar.errors import LinkFailed
 from howfar.lab.ends import FIRST, Ends

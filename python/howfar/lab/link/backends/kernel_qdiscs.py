@@ -10,7 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from howfar.engine.link_messages import IndependentLoss, LinkReady, LinkStats, NormalJitter
+from howfar.engine.messages import (
+    IndependentLoss,
+    LinkReady,
+    LinkStats,
+    NormalJitter,
+)
 from howfar.errors import LabError, LinkFailed
 from howfar.lab.ends import FIRST, Ends
 from howfar.lab.link.asked import FRAMING_BYTES, WAYS, LinkAsked, WayName

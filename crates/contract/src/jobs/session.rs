@@ -1,18 +1,27 @@
 //! Where and through which session, as `load_job.py` defines it.
 
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::Rule;
 
 /// A server by Unix socket or by numeric address and port.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Target {
+    /// A server, or the near end of a forwarder, on a Unix socket.
+    #[schemars(title = "UnixTarget")]
     Unix { path: String },
-    Tcp { host: String, port: u16 },
+    /// A server by numeric address; names are resolved before a job is made.
+    #[schemars(title = "TcpTarget")]
+    Tcp {
+        host: String,
+        #[schemars(range(min = 1))]
+        port: u16,
+    },
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum TlsVersions {
     #[default]
     #[serde(rename = "any")]
@@ -23,7 +32,7 @@ pub enum TlsVersions {
     Tls13,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TlsVerify {
     #[default]
@@ -34,17 +43,21 @@ pub enum TlsVerify {
     Full,
 }
 
-/// Encryption that must be had.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+/// Encryption that must be had: a server that cannot is refused, never spoken to in plain.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Tls {
     pub versions: TlsVersions,
+    /// `ca`: signed by an authority of `ca_file`; `full`: and made out to `server_name`.
     pub verify: TlsVerify,
     pub ca_file: Option<String>,
     pub cert_file: Option<String>,
     pub key_file: Option<String>,
+    /// A cipher suite by its IANA or OpenSSL name; None: what both sides prefer.
     pub cipher: Option<String>,
+    /// Later connections may resume the session of an earlier one.
     pub resumption: bool,
+    /// The name or address that the certificate must carry under `full`.
     pub server_name: Option<String>,
 }
 
@@ -63,7 +76,7 @@ impl Default for Tls {
     }
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Algorithm {
     #[default]
@@ -71,15 +84,16 @@ pub enum Algorithm {
     Zstd,
 }
 
-/// Protocol compression that must be had. `level` none: zlib 6, zstd 3.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+/// Protocol compression that must be had. `level` None: zlib 6, zstd 3.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Compression {
     pub algorithm: Algorithm,
+    #[schemars(range(min = 1, max = 22))]
     pub level: Option<u8>,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Connect {
     #[default]
@@ -87,7 +101,7 @@ pub enum Connect {
     PerTransaction,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnDisconnect {
     #[default]
@@ -98,16 +112,24 @@ pub enum OnDisconnect {
 }
 
 /// How each connection talks to the server.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
+#[schemars(rename = "Session")]
 pub struct SessionJob {
     pub tls: Option<Tls>,
     pub compression: Option<Compression>,
+    /// PEM of the server's RSA key, for a full caching_sha2_password login over plain TCP.
     pub server_key_file: Option<String>,
+    /// Without that file, ask the server for its key.
     pub fetch_server_key: bool,
+    /// Ask for CLIENT_MULTI_STATEMENTS, as sysbench does.
     pub multi_statements: bool,
     pub connect: Connect,
+    /// Transactions after which a connection is closed and opened anew, outside every latency; 0: never.
     pub reconnect_after: u64,
+    /// A connection lost under load fails the job (`stop`), is opened again until `connect_timeout_ns` has passed
+    /// (`reconnect`), or ends the measured window there, which is told with its reason (`end`, for a stalled one
+    /// too; in the warm-up the job fails).
     pub on_disconnect: OnDisconnect,
 }
 
@@ -153,7 +175,7 @@ impl SessionJob {
 }
 
 /// Who serves the sockets.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Driver {
     /// `io_uring` where the kernel has it and it pays, else epoll.

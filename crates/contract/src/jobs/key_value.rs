@@ -1,6 +1,7 @@
 //! Commands of Redis or Memcached, as `key_value.py` defines them.
 
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::{Distribution, Rule, SessionJob, Workload};
 
@@ -12,7 +13,7 @@ const MOST_BYTES_AT_ONCE: u64 = 64 << 20;
 /// Longest value.
 const LONGEST: u32 = 1 << 20;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Protocol {
     Resp2,
@@ -38,22 +39,52 @@ impl Protocol {
 }
 
 /// A size that has its share of all.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Size {
+    #[schemars(range(max = 1_048_576))]
     pub bytes: u32,
     #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 1_000_000))]
     pub weight: u32,
 }
 
 /// How long values are.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Sizes {
-    Fixed { bytes: u32 },
-    Uniform { low: u32, high: u32 },
-    Lognormal { median: u32, sigma: f64, most: u32 },
-    Listed { sizes: Vec<Size> },
+    /// Every value has so many bytes.
+    #[schemars(title = "FixedSize")]
+    Fixed {
+        #[serde(default = "hundred_bytes")]
+        #[schemars(range(max = 1_048_576))]
+        bytes: u32,
+    },
+    /// From low..=high, each as likely as any other.
+    #[schemars(title = "UniformSize")]
+    Uniform {
+        #[schemars(range(max = 1_048_576))]
+        low: u32,
+        #[schemars(range(max = 1_048_576))]
+        high: u32,
+    },
+    /// Half are shorter than `median`; `sigma` is the deviation of the natural logarithm. What is longer than
+    /// `most` is cut to it.
+    #[schemars(title = "LognormalSize")]
+    Lognormal {
+        #[schemars(range(min = 1, max = 1_048_576))]
+        median: u32,
+        #[schemars(range(min = 0.0, max = 10.0))]
+        sigma: f64,
+        #[schemars(range(min = 1, max = 1_048_576))]
+        most: u32,
+    },
+    /// Each with its share of all weights.
+    #[schemars(title = "ListedSizes")]
+    Listed {
+        #[schemars(length(min = 1, max = 256))]
+        sizes: Vec<Size>,
+    },
 }
 
 const fn one() -> u32 {
@@ -92,7 +123,7 @@ impl Sizes {
 }
 
 /// What an error of the server does.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnError {
     #[default]
@@ -100,30 +131,49 @@ pub enum OnError {
     Count,
 }
 
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+/// A transaction is one request of `pipeline` commands and all their replies; its latency ends with the last byte.
+///
+/// A key is `key_prefix` and its number from 1 in twelve digits. Its value depends on its number alone, in length
+/// and content: a tables job with the same workload sets (`prepare`), reads (`warmup`) or deletes (`cleanup`) all
+/// keys, and what a load sets are the same values again.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KeyValue {
+    /// Redis: each session of `resp3` begins with HELLO 3, one of `resp2` with AUTH if there is a password.
     pub protocol: Protocol,
     #[serde(default = "ten_thousand")]
+    #[schemars(range(min = 1, max = 999_999_999_999_u64))]
     pub keys: u64,
     #[serde(default = "key")]
+    #[schemars(regex(pattern = r"^[A-Za-z0-9:_.-]{0,64}$"))]
     pub key_prefix: String,
     #[serde(default = "Distribution::uniform")]
     pub distribution: Distribution,
+    /// Weights of the commands; each one is drawn with its share of their sum.
     #[serde(default = "nine")]
+    #[schemars(range(max = 1_000_000))]
     pub get: u32,
     #[serde(default = "one")]
+    #[schemars(range(max = 1_000_000))]
     pub set: u32,
+    /// `keys_each` keys at once: MGET, `get` with several keys, or quiet `mg`s and an `mn`.
     #[serde(default)]
+    #[schemars(range(max = 1_000_000))]
     pub multi_get: u32,
     #[serde(default)]
+    #[schemars(range(max = 1_000_000))]
     pub delete: u32,
     #[serde(default = "ten")]
+    #[schemars(range(min = 1, max = 1000))]
     pub keys_each: u16,
     #[serde(default = "hundred")]
     pub value: Sizes,
+    /// Commands sent at once; the next request waits for the replies to all.
     #[serde(default = "once")]
+    #[schemars(range(min = 1, max = 1000))]
     pub pipeline: u16,
+    /// An error that the server answers a command with ends the job, or is counted under its first word. No command
+    /// is sent again.
     #[serde(default)]
     pub on_error: OnError,
 }
@@ -146,6 +196,10 @@ const fn ten() -> u16 {
 
 const fn once() -> u16 {
     1
+}
+
+const fn hundred_bytes() -> u32 {
+    100
 }
 
 const fn hundred() -> Sizes {

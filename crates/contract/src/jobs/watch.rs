@@ -1,21 +1,27 @@
 //! The watch job, as `load_job.py` defines it.
 
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::{
-    LONGEST_NS, Password, SessionJob, Target, judge, one, ten_seconds, thirty_seconds, timeouts,
-    within_a_day,
+    Password, SessionJob, Target, judge, one, ten_seconds, thirty_seconds, timeouts, within_a_day,
 };
+use crate::LONGEST_NS;
 use crate::events::Failed;
 
 /// Most writers: each is asked for by every poll.
 const MOST_WRITERS: u32 = 4096;
 
-/// See when the keys of a load job's sequence become visible on a connection of its own.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+/// Poll for the next keys of each connection of a load job, on a connection of its own, and log when each is first
+/// seen.
+///
+/// Ends after `watch_ns`, with its stdin, or when the server does. The load's keys are from one `sequence`.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WatchJob {
+    #[schemars(extend("const" = "watch"))]
     pub job: String,
+    #[schemars(extend("const" = 2))]
     pub version: u32,
     pub target: Target,
     pub user: String,
@@ -24,20 +30,34 @@ pub struct WatchJob {
     pub database: String,
     #[serde(default)]
     pub session: SessionJob,
+    #[schemars(regex(pattern = r"^[A-Za-z0-9_]{1,64}$"))]
     pub table: String,
+    #[schemars(regex(pattern = r"^[A-Za-z0-9_]{1,64}$"))]
     pub column: String,
+    /// Of the load's sequence; `step` and `connections` too.
     #[serde(default = "one")]
+    #[schemars(range(max = (1_u64 << 62) - 1))]
     pub first: u64,
     #[serde(default = "one")]
+    #[schemars(range(min = 1, max = i32::MAX))]
     pub step: u64,
+    #[schemars(range(min = 1, max = 4096))]
     pub connections: u32,
+    /// A new file: a log as that of `acknowledged`, of the fate *seen*; sent and ended are those of the poll that
+    /// saw the key.
+    #[schemars(length(min = 1))]
     pub seen: String,
+    /// Between two polls.
     #[serde(default)]
+    #[schemars(range(max = crate::LONGEST_NS))]
     pub pause_ns: u64,
+    #[schemars(range(min = 1, max = crate::LONGEST_NS))]
     pub watch_ns: u64,
     #[serde(default = "ten_seconds")]
+    #[schemars(range(min = 1, max = crate::LONGEST_NS))]
     pub connect_timeout_ns: u64,
     #[serde(default = "thirty_seconds")]
+    #[schemars(range(min = 1, max = crate::LONGEST_NS))]
     pub stall_timeout_ns: u64,
 }
 

@@ -7,9 +7,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::PROTOCOL_VERSION;
-use crate::events::{FailCode, Failed};
-
-const REINSTALL: &str = "Run ./setup again, so that howfar and its engine are of one version.";
+use crate::events::Failed;
 
 /// Write one event as a line on stdout and flush it.
 ///
@@ -27,8 +25,10 @@ pub fn read_job<T: DeserializeOwned>(kind: &str) -> Result<T, Failed> {
     let mut line = String::new();
     let read = io::stdin().lock().read_line(&mut line);
     match read {
-        Err(error) => Err(bad(format!("the job on stdin could not be read: {error}"))),
-        Ok(0) => Err(bad("stdin ended before a job came".to_owned())),
+        Err(error) => Err(Failed::bad_job(format!(
+            "the job on stdin could not be read: {error}"
+        ))),
+        Ok(0) => Err(Failed::bad_job("stdin ended before a job came".to_owned())),
         Ok(_) => parse_job(kind, &line),
     }
 }
@@ -36,11 +36,11 @@ pub fn read_job<T: DeserializeOwned>(kind: &str) -> Result<T, Failed> {
 /// Parse a job of `kind`; its kind and version are judged before its fields, so that an older or newer
 /// partner is told about the version and not about a field.
 pub fn parse_job<T: DeserializeOwned>(kind: &str, line: &str) -> Result<T, Failed> {
-    let value: Value =
-        serde_json::from_str(line).map_err(|error| bad(format!("the job is not JSON: {error}")))?;
+    let value: Value = serde_json::from_str(line)
+        .map_err(|error| Failed::bad_job(format!("the job is not JSON: {error}")))?;
     let named = value.get("job").and_then(Value::as_str);
     if named != Some(kind) {
-        return Err(bad(format!(
+        return Err(Failed::bad_job(format!(
             "expected a job of kind `{kind}`, got {}",
             named.unwrap_or("none")
         )));
@@ -48,15 +48,11 @@ pub fn parse_job<T: DeserializeOwned>(kind: &str, line: &str) -> Result<T, Faile
     let version = value.get("version").and_then(Value::as_u64);
     if version != Some(u64::from(PROTOCOL_VERSION)) {
         let spoken = version.map_or_else(|| "none".to_owned(), |number| number.to_string());
-        return Err(bad(format!(
+        return Err(Failed::bad_job(format!(
             "the job speaks contract version {spoken}, this engine speaks {PROTOCOL_VERSION}"
         )));
     }
     // From the text, not from the value: serde_json names line and column only then.
     serde_json::from_str(line)
-        .map_err(|error| bad(format!("the job does not follow the contract: {error}")))
-}
-
-fn bad(message: String) -> Failed {
-    Failed::new(FailCode::BadJob, message, REINSTALL)
+        .map_err(|error| Failed::bad_job(format!("the job does not follow the contract: {error}")))
 }

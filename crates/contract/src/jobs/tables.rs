@@ -1,12 +1,13 @@
 //! The tables job, as `load_job.py` defines it.
 
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::{Password, SessionJob, Target, Workload, judge, ten_seconds, timeouts};
 use crate::events::Failed;
 
 /// What is done with a workload's tables.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
     Prepare,
@@ -14,11 +15,15 @@ pub enum Action {
     Cleanup,
 }
 
-/// Make, warm or drop a workload's tables.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+/// Make, warm or drop a workload's tables: sysbench's `prepare`, `warmup` (`prewarm`) and `cleanup`.
+///
+/// Of a workload of keys: set, read or delete all of them.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TablesJob {
+    #[schemars(extend("const" = "tables"))]
     pub job: String,
+    #[schemars(extend("const" = 2))]
     pub version: u32,
     pub action: Action,
     pub target: Target,
@@ -29,12 +34,17 @@ pub struct TablesJob {
     #[serde(default)]
     pub session: SessionJob,
     pub workload: Workload,
+    /// Tables are dealt to so many connections.
     #[serde(default = "one_connection")]
+    #[schemars(range(min = 1, max = 1024))]
     pub connections: u32,
+    #[schemars(range(max = i64::MAX))]
     pub seed: u64,
     #[serde(default = "ten_seconds")]
+    #[schemars(range(min = 1, max = crate::LONGEST_NS))]
     pub connect_timeout_ns: u64,
     #[serde(default = "ten_minutes")]
+    #[schemars(range(min = 1, max = crate::LONGEST_NS))]
     pub stall_timeout_ns: u64,
 }
 

@@ -5,11 +5,16 @@
 pub mod events;
 pub mod histogram;
 pub mod jobs;
+mod schema;
 mod stream;
 
 pub use events::{FailCode, Failed};
 pub use histogram::Latency;
+pub use schema::Contract;
 pub use stream::{emit, parse_job, read_job};
 
 /// Raised when a message changes its meaning; a job of another version is refused.
 pub const PROTOCOL_VERSION: u32 = 2;
+
+/// A day: no field names a longer time. What is longer is a mistake of a unit.
+pub const LONGEST_NS: u64 = 86_400_000_000_000;

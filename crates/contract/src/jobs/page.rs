@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::de::Error as _;
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{
-    Arrivals, Custom, CustomStatement, CustomStep, CustomTransaction, KeyValue, LONGEST_NS,
-    Observed, Password, PsMode, Rule, SessionJob, Target, Tls, Workload, judge, named_once,
-    one_second, ten_seconds, thirty_seconds, timeouts, within_a_day,
+    Arrivals, Custom, CustomStatement, CustomStep, CustomTransaction, KeyValue, Observed, Password,
+    PsMode, Rule, SessionJob, Target, Tls, Workload, judge, named_once, one_second, ten_seconds,
+    thirty_seconds, timeouts, within_a_day,
 };
+use crate::LONGEST_NS;
 use crate::events::Failed;
 
 /// Most workers: each is a thread.
@@ -17,8 +19,8 @@ const MOST_WORKERS: u32 = 1024;
 /// Most turns of a page: a worker notes the latency of each until the page has ended.
 const MOST_TURNS: u64 = 100_000;
 
-/// Where one server is, and as whom.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+/// Where one server is, and as whom; each one that is named gives a receipt.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Service {
     pub target: Target,
@@ -42,7 +44,7 @@ impl Service {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Store {
     Redis,
@@ -50,22 +52,32 @@ pub enum Store {
 }
 
 /// A part of a page.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum PageStep {
+    /// A statement, `repeat` times; each is a turn. It is sent as text: applications of this kind do not prepare.
+    #[schemars(title = "QueryStep")]
     Query {
         statement: String,
         #[serde(default = "once")]
+        #[schemars(range(min = 1, max = 10_000))]
         repeat: u32,
     },
+    /// A read of `keys_each` drawn keys, `repeat` times; each is a turn.
+    #[schemars(title = "GetStep")]
     Get {
         store: Store,
         #[serde(default = "one_key")]
+        #[schemars(range(min = 1, max = 1000))]
         keys_each: u16,
         #[serde(default = "once")]
+        #[schemars(range(min = 1, max = 10_000))]
         repeat: u32,
     },
+    /// The application computes, by the CPU time that its own thread has used.
+    #[schemars(title = "CpuStep")]
     Cpu {
+        #[schemars(range(max = crate::LONGEST_NS))]
         cpu_ns: u64,
     },
 }
@@ -78,7 +90,7 @@ const fn one_key() -> u16 {
     1
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PageConnect {
     #[default]
@@ -95,8 +107,9 @@ fn of_its_kind<'de, D: Deserializer<'de>>(input: D) -> Result<Option<KeyValue>, 
     }
 }
 
-/// The steps in order, `rounds` times, make a page.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+/// The steps in order, `rounds` times, make a page, of at most 100000 turns. A worker runs one page at a time over
+/// one connection to each service that the script uses, opened by the first step that needs it.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PageScript {
     #[serde(default)]
@@ -106,61 +119,88 @@ pub struct PageScript {
     #[serde(default)]
     pub memcached: Option<Service>,
     #[serde(default)]
+    #[schemars(length(max = 256))]
     pub statements: Vec<CustomStatement>,
+    /// Which keys are drawn, how, in which protocol; its weights and its pipeline mean nothing here.
     #[serde(default, deserialize_with = "of_its_kind")]
     pub redis_keys: Option<KeyValue>,
     #[serde(default, deserialize_with = "of_its_kind")]
     pub memcached_keys: Option<KeyValue>,
+    #[schemars(length(min = 1, max = 1024))]
     pub steps: Vec<PageStep>,
     #[serde(default = "once")]
+    #[schemars(range(min = 1, max = 10_000))]
     pub rounds: u32,
+    /// `per_page`: each page opens its connections and closes them at its end, inside its latency.
     #[serde(default)]
     pub connect: PageConnect,
 }
 
-/// An application behind FastCGI.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+/// An application behind FastCGI, as PHP-FPM. Each worker may keep one connection, where the application lets it.
+///
+/// A page is good when its status is 200 and its body ends with `ends_with`. What it tells of itself is in the
+/// header `X-Howfar-Page: name=integer,…`: names of small letters, digits and `_`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FastCgi {
+    #[schemars(extend("$ref" = "#/$defs/UnixTarget"))]
     pub target: Target,
+    /// As FastCGI wants them: SCRIPT_FILENAME, REQUEST_METHOD, …
     pub parameters: BTreeMap<String, String>,
     #[serde(default)]
+    #[schemars(length(max = 200))]
     pub ends_with: String,
+    /// FCGI_KEEP_CONN. PHP-FPM binds a child to a connection that is kept, and web servers close it after each page
+    /// by default. One that is found closed is opened again, the page is asked for once more, and
+    /// `Finished.reconnects` counts it: the child had served as many pages as it may, or died over this one.
     #[serde(default)]
     pub keep_connection: bool,
 }
 
 /// What makes the pages.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Application {
+    #[schemars(title = "PageScript")]
     Script(Box<PageScript>),
+    #[schemars(title = "FastCgi")]
     #[serde(rename = "fastcgi")]
     FastCgi(FastCgi),
 }
 
-/// Load by pages. Without `arrivals` a closed loop.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+/// Load by pages. `workers` threads, each with one page at a time, as the processes of an application: the kernel
+/// shares the CPU among them. Closed loop without `arrivals`.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PageJob {
+    #[schemars(extend("const" = "page"))]
     pub job: String,
+    #[schemars(extend("const" = 2))]
     pub version: u32,
     pub application: Application,
+    #[schemars(range(min = 1, max = 1024))]
     pub workers: u32,
     #[serde(default)]
     pub arrivals: Option<Arrivals>,
+    #[schemars(range(max = i64::MAX))]
     pub seed: u64,
+    #[schemars(range(max = crate::LONGEST_NS))]
     pub warmup_ns: u64,
+    #[schemars(range(min = 1, max = crate::LONGEST_NS))]
     pub measure_ns: u64,
+    /// End when so many have begun and all are answered, or when time is up; 0: no limit.
     #[serde(default)]
     pub pages: u64,
     #[serde(default = "one_second")]
+    #[schemars(range(min = 1))]
     pub interval_ns: u64,
     #[serde(default)]
     pub observe: Vec<Observed>,
     #[serde(default = "ten_seconds")]
+    #[schemars(range(min = 1, max = crate::LONGEST_NS))]
     pub connect_timeout_ns: u64,
     #[serde(default = "thirty_seconds")]
+    #[schemars(range(min = 1, max = crate::LONGEST_NS))]
     pub stall_timeout_ns: u64,
 }
 

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use howfar_record::events::{
+use howfar_contract::events::{
     Account, AcknowledgementLog, Bytes, Classes, CpuUse, Fairness, Finished, Histogram, Interval,
     Lookups, Measuring, Ready, Receipt, ServiceUse, TablesDone, TablesProgress, TcpFacts, Watched,
     Watching,
 };
-use howfar_record::jobs::{
+use howfar_contract::jobs::{
     Application, LoadJob, PageConnect, PageJob, TablesJob, Target, WatchJob, Workload,
 };
-use howfar_record::{FailCode, Failed, parse_job};
+use howfar_contract::{FailCode, Failed, parse_job};
 use serde::Serialize;
 use serde_json::Value;
 

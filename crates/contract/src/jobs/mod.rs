@@ -11,8 +11,10 @@ mod workload;
 
 use std::collections::BTreeSet;
 
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
+use crate::LONGEST_NS;
 use crate::events::{FailCode, Failed};
 
 pub use key_value::{KeyValue, OnError, Protocol, Size, Sizes};
@@ -30,7 +32,7 @@ pub use workload::{
 };
 
 /// What the client does with rows: hop over them, copy them, or decode their columns.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ClientWork {
     Skip,
@@ -40,7 +42,7 @@ pub enum ClientWork {
 }
 
 /// Shape of an open loop's arrivals.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Shape {
     Constant,
@@ -49,14 +51,18 @@ pub enum Shape {
     Bursts,
 }
 
-/// Open loop: transactions are due by a schedule.
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+/// Open loop: request i of all connections is due at a time that only the rate, the shape and the seed decide.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Arrivals {
+    /// Transactions a second, over the whole job.
+    #[schemars(range(max = 1000000000.0), extend("exclusiveMinimum" = 0.0))]
     pub rate_per_s: f64,
     #[serde(default)]
     pub shape: Shape,
+    /// Requests due at one moment under `bursts`; the moments are evenly spaced.
     #[serde(default = "ten")]
+    #[schemars(range(min = 1, max = 1_000_000))]
     pub burst: u64,
 }
 
@@ -65,7 +71,7 @@ const fn ten() -> u64 {
 }
 
 /// Server errors after which a transaction begins anew.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum IgnoredErrors {
     Codes(Vec<u16>),
@@ -73,7 +79,7 @@ pub enum IgnoredErrors {
 }
 
 /// The word `all`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum All {
     All,
@@ -95,59 +101,89 @@ impl IgnoredErrors {
     }
 }
 
-/// A process whose CPU time is read at both ends of the measured window, with all its descendants.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+/// A process whose CPU time (with all its descendants) is read at both ends of the measured window.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Observed {
     pub role: String,
+    #[schemars(range(min = 1))]
     pub pid: u32,
 }
 
-/// Without `arrivals` a closed loop: each connection sends its next transaction when the last one is answered.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+/// Closed loop without `arrivals`: each connection sends its next transaction when the last one is answered.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LoadJob {
+    #[schemars(extend("const" = "load"))]
     pub job: String,
+    #[schemars(extend("const" = 2))]
     pub version: u32,
     pub target: Target,
+    /// Of Redis: empty for the default user. Of Memcached: empty, as password and database.
     pub user: String,
     #[serde(default)]
     pub password: Password,
+    /// Of Redis: its number, or empty.
     pub database: String,
     #[serde(default)]
     pub session: SessionJob,
     pub workload: Workload,
+    #[schemars(range(min = 1, max = 65_536))]
     pub connections: u32,
+    /// Further connections that are opened, logged in and never used.
     #[serde(default)]
+    #[schemars(range(max = 65_536))]
     pub idle_connections: u32,
+    /// At most so many threads of the engine; None: one a CPU.
     #[serde(default)]
+    #[schemars(range(min = 1, max = 1024))]
     pub threads: Option<u32>,
+    /// Who serves the sockets; `auto`: io_uring where the kernel has it and a thread has connections enough, else
+    /// epoll.
     #[serde(default)]
     pub driver: Driver,
     #[serde(default)]
     pub arrivals: Option<Arrivals>,
+    /// Closed loop: connections begin evenly over this time. Open loop: the rate grows from 0 linearly. Part of the
+    /// warm-up.
     #[serde(default)]
+    #[schemars(range(max = crate::LONGEST_NS))]
     pub ramp_ns: u64,
+    #[schemars(range(max = i64::MAX))]
     pub seed: u64,
+    #[schemars(range(max = crate::LONGEST_NS))]
     pub warmup_ns: u64,
+    #[schemars(range(min = 1, max = crate::LONGEST_NS))]
     pub measure_ns: u64,
+    /// End when so many transactions have begun and all are answered (sysbench's `--events`), or when time is up;
+    /// 0: no limit.
     #[serde(default)]
     pub transactions: u64,
     #[serde(default = "one_second")]
+    #[schemars(range(min = 1))]
     pub interval_ns: u64,
     #[serde(default)]
     pub client_work: ClientWork,
+    /// Record the stages of each query; costs up to two more readings of the clock a query.
     #[serde(default)]
     pub breakdown: bool,
+    /// Server errors after which a transaction begins anew, with other values, inside its latency. Any other ends
+    /// the job.
     #[serde(default)]
     pub ignore_errors: IgnoredErrors,
     #[serde(default)]
     pub observe: Vec<Observed>,
+    /// A new file: the log of the keys that transactions wrote and what became of each (`acknowledged.py` reads
+    /// it). The workload must give each transaction one key: a single `sequence` parameter, drawn at most once a
+    /// transaction, or oltp_insert without auto_inc.
     #[serde(default)]
+    #[schemars(length(min = 1))]
     pub acknowledged: Option<String>,
     #[serde(default = "ten_seconds")]
+    #[schemars(range(min = 1, max = crate::LONGEST_NS))]
     pub connect_timeout_ns: u64,
     #[serde(default = "thirty_seconds")]
+    #[schemars(range(min = 1, max = crate::LONGEST_NS))]
     pub stall_timeout_ns: u64,
 }
 
@@ -169,8 +205,6 @@ const fn thirty_seconds() -> u64 {
 
 /// No run needs more; it bounds what a wrong job can make the engine allocate.
 pub const MOST_CONNECTIONS: u32 = 65_536;
-/// Longest time any field may name: a day.
-const LONGEST_NS: u64 = 86_400_000_000_000;
 
 /// Whether it holds, and what it says.
 type Rule = (bool, &'static str);

@@ -1,11 +1,12 @@
 //! What each connection repeats, as `workloads.py` defines it.
 
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::{KeyValue, Rule, named_once};
 
 /// How row ids are drawn from `1..=table_size`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DistributionKind {
     Uniform,
@@ -15,15 +16,20 @@ pub enum DistributionKind {
     Zipfian,
 }
 
-/// A distribution with its parameters, in sysbench's names.
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+/// How row ids are drawn from 1..table_size; the parameters carry sysbench's names and meaning.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Distribution {
     pub kind: DistributionKind,
+    #[schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0))]
     pub pareto_h: f64,
+    #[schemars(range(min = 1, max = 10_000))]
     pub spec_iter: u32,
+    #[schemars(range(min = 1, max = 100))]
     pub spec_pct: u32,
+    #[schemars(range(min = 1, max = 99))]
     pub spec_res: u32,
+    #[schemars(range(min = 0.0))]
     pub zipfian_exp: f64,
 }
 
@@ -73,7 +79,7 @@ impl Distribution {
 }
 
 /// How statements travel.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PsMode {
     /// Prepared on the server where it can be.
@@ -86,49 +92,77 @@ pub enum PsMode {
 }
 
 /// What each connection repeats. Closed by its parts: serde cannot deny unknown fields of a tagged enum itself.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Workload {
+    #[schemars(title = "Sysbench")]
     OltpReadOnly(Sysbench),
+    #[schemars(title = "Sysbench")]
     OltpReadWrite(Sysbench),
+    #[schemars(title = "Sysbench")]
     OltpWriteOnly(Sysbench),
+    #[schemars(title = "Sysbench")]
     OltpPointSelect(Sysbench),
+    #[schemars(title = "Sysbench")]
     OltpInsert(Sysbench),
+    #[schemars(title = "Sysbench")]
     OltpUpdateIndex(Sysbench),
+    #[schemars(title = "Sysbench")]
     OltpUpdateNonIndex(Sysbench),
+    #[schemars(title = "Sysbench")]
     OltpDelete(Sysbench),
+    #[schemars(title = "Sysbench")]
     SelectRandomPoints(Sysbench),
+    #[schemars(title = "Sysbench")]
     SelectRandomRanges(Sysbench),
+    #[schemars(title = "Sysbench")]
     BulkInsert(Sysbench),
+    #[schemars(title = "Custom")]
     Custom(Custom),
+    #[schemars(title = "KeyValue")]
     KeyValue(KeyValue),
 }
 
-/// The options of sysbench's Lua workloads, with its names and 1.0 defaults; each kind uses some of them.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+/// One of sysbench's Lua workloads. Options that a kind does not use are ignored, as sysbench does.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 #[allow(clippy::struct_excessive_bools)] // the names are the options of another program
 pub struct Sysbench {
+    #[schemars(range(min = 1, max = 1_048_576))]
     pub tables: u32,
+    #[schemars(range(min = 1, max = (1_u64 << 52) - 1))]
     pub table_size: u64,
+    #[schemars(range(min = 1, max = (1_u64 << 52) - 1))]
     pub range_size: u64,
+    #[schemars(range(max = 1_048_576))]
     pub point_selects: u32,
     pub range_selects: bool,
+    #[schemars(range(max = 1_048_576))]
     pub simple_ranges: u32,
+    #[schemars(range(max = 1_048_576))]
     pub sum_ranges: u32,
+    #[schemars(range(max = 1_048_576))]
     pub order_ranges: u32,
+    #[schemars(range(max = 1_048_576))]
     pub distinct_ranges: u32,
+    #[schemars(range(max = 1_048_576))]
     pub index_updates: u32,
+    #[schemars(range(max = 1_048_576))]
     pub non_index_updates: u32,
+    #[schemars(range(max = 1_048_576))]
     pub delete_inserts: u32,
     pub skip_trx: bool,
     pub auto_inc: bool,
     pub secondary: bool,
     pub create_secondary: bool,
+    #[schemars(regex(pattern = r"^[A-Za-z0-9_]+$"))]
     pub mysql_storage_engine: String,
     pub create_table_options: String,
+    #[schemars(range(min = 1, max = 10_000))]
     pub random_points: u32,
+    #[schemars(range(min = 1, max = 10_000))]
     pub number_of_ranges: u32,
+    #[schemars(range(max = (1_u64 << 52) - 1))]
     pub delta: u64,
     pub db_ps_mode: PsMode,
     pub distribution: Distribution,
@@ -165,39 +199,53 @@ impl Default for Sysbench {
 }
 
 /// Where a parameter's values come from.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Values {
+    /// first, first + step, … over all connections: each takes every n-th of n.
+    #[schemars(title = "SequenceValues")]
     Sequence {
         #[serde(default = "one")]
+        #[schemars(range(max = (1_u64 << 62) - 1))]
         first: u64,
         #[serde(default = "one")]
+        #[schemars(range(min = 1, max = i32::MAX))]
         step: u64,
     },
+    /// Drawn from low..=high by a distribution.
+    #[schemars(title = "IntegerValues")]
     Integer {
         #[serde(default = "one")]
+        #[schemars(range(max = (1_u64 << 52) - 1))]
         low: u64,
+        #[schemars(range(max = (1_u64 << 52) - 1))]
         high: u64,
         #[serde(default = "Distribution::uniform")]
         distribution: Distribution,
     },
+    /// A string of `length` bytes; about the share `compressible` of it is one repeated phrase, the rest random.
+    #[schemars(title = "TextValues")]
     Text {
+        #[schemars(range(min = 1, max = 1_048_576))]
         length: u32,
         #[serde(default)]
         alphabet: Alphabet,
         #[serde(default)]
+        #[schemars(range(min = 0.0, max = 1.0))]
         compressible: f64,
     },
-    Constant {
-        value: Constant,
-    },
+    #[schemars(title = "ConstantValue")]
+    Constant { value: Constant },
+    /// The value that parameter `index` (from 0) of the same transaction's statement `statement` had last.
+    #[schemars(title = "SameValue")]
     Same {
         statement: String,
+        #[schemars(range(max = 255))]
         index: u32,
     },
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Alphabet {
     #[default]
@@ -205,7 +253,7 @@ pub enum Alphabet {
     Digits,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Constant {
     Integer(i64),
@@ -217,22 +265,28 @@ const fn one() -> u64 {
 }
 
 /// SQL with a `?` for each parameter.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CustomStatement {
+    #[schemars(regex(pattern = r"^[a-z][a-z0-9_]{0,39}$"))]
     pub name: String,
+    #[schemars(length(min = 1, max = 1_048_576))]
     pub sql: String,
     #[serde(default)]
+    #[schemars(length(max = 256))]
     pub parameters: Vec<Values>,
 }
 
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CustomStep {
     pub statement: String,
     #[serde(default = "once")]
+    #[schemars(range(min = 1, max = 1_048_576))]
     pub repeat: u32,
+    /// Pause before each of them; part of the transaction's latency, not of the statement's.
     #[serde(default)]
+    #[schemars(range(max = crate::LONGEST_NS))]
     pub think_ns: u64,
 }
 
@@ -240,21 +294,28 @@ const fn once() -> u32 {
     1
 }
 
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+/// Steps in order. Among several transactions each one is drawn with its share of all weights.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CustomTransaction {
+    #[schemars(regex(pattern = r"^[a-z][a-z0-9_]{0,39}$"))]
     pub name: String,
     #[serde(default = "once")]
+    #[schemars(range(min = 1, max = 1_000_000))]
     pub weight: u32,
+    #[schemars(length(min = 1, max = 1024))]
     pub steps: Vec<CustomStep>,
 }
 
-/// A workload of one's own.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+/// A workload of one's own; `howfar load --workload FILE.toml` reads it.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Custom {
+    #[schemars(length(min = 1, max = 1024))]
     pub statements: Vec<CustomStatement>,
+    #[schemars(length(min = 1, max = 256))]
     pub transactions: Vec<CustomTransaction>,
+    /// SQL of `howfar load … prepare`, in order; `cleanup` likewise.
     #[serde(default)]
     pub prepare: Vec<String>,
     #[serde(default)]

@@ -1,0 +1,169 @@
+//! The contract as a JSON Schema: the one description of every message, from which the Python types are generated.
+//!
+//! `howfar-engine schema` prints it. Each message and each part of one is a definition under its name; a message says what it is in
+//! the constant field `job`, `command` or `event`.
+
+use schemars::JsonSchema;
+use schemars::generate::{SchemaGenerator, SchemaSettings};
+use serde_json::{Map, Value, json};
+
+use crate::{PROTOCOL_VERSION, events, jobs};
+
+/// The fields by which a message says what it is.
+const TAGS: [&str; 3] = ["job", "command", "event"];
+
+/// Collects the messages of every crate.
+#[derive(Debug)]
+pub struct Contract {
+    read: SchemaGenerator,
+    written: SchemaGenerator,
+}
+
+impl Default for Contract {
+    /// The messages of this crate.
+    fn default() -> Self {
+        let settings = SchemaSettings::draft2020_12();
+        let mut contract = Self {
+            read: settings.clone().for_deserialize().into_generator(),
+            written: settings.for_serialize().into_generator(),
+        };
+        contract.reads::<jobs::LoadJob>();
+        contract.reads::<jobs::TablesJob>();
+        contract.reads::<jobs::WatchJob>();
+        contract.reads::<jobs::PageJob>();
+        contract.writes::<events::Ready>();
+        contract.writes::<events::Measuring>();
+        contract.writes::<events::Interval>();
+        contract.writes::<events::AcknowledgementLog>();
+        contract.writes::<events::Finished>();
+        contract.writes::<events::Failed>();
+        contract.writes::<events::Watching>();
+        contract.writes::<events::Watched>();
+        contract.writes::<events::TablesProgress>();
+        contract.writes::<events::TablesDone>();
+        contract
+    }
+}
+
+impl Contract {
+    /// Add a job or a command.
+    pub fn reads<T: JsonSchema>(&mut self) {
+        self.read.subschema_for::<T>();
+    }
+
+    /// Add an event.
+    pub fn writes<T: JsonSchema>(&mut self) {
+        self.written.subschema_for::<T>();
+    }
+
+    /// The schema of all messages together.
+    pub fn schema(mut self) -> Value {
+        let mut all = self.read.take_definitions(true);
+        all.extend(self.written.take_definitions(true));
+        let names: Vec<String> = all.keys().cloned().collect();
+        for name in names {
+            flatten(&name, &mut all);
+        }
+        all = titled(all);
+        for each in all.values_mut() {
+            if each.get("properties").is_some() {
+                each["additionalProperties"] = false.into();
+            }
+        }
+        all.sort_keys();
+        json!({
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "title": "howfar: messages between Python and the engine",
+            "version": PROTOCOL_VERSION,
+            "longest_ns": crate::LONGEST_NS,
+            "$defs": all,
+        })
+    }
+}
+
+/// An event is known by its title: its name in the schema is what its field `event` says.
+fn titled(all: Map<String, Value>) -> Map<String, Value> {
+    let mut text = Value::from(all.clone()).to_string();
+    for (name, each) in &all {
+        if let Some(title) = each["title"].as_str() {
+            text = text.replace(
+                &format!("\"#/$defs/{name}\""),
+                &format!("\"#/$defs/{title}\""),
+            );
+        }
+    }
+    let referring: Map<String, Value> = serde_json::from_str(&text).expect("as it was written");
+    let named = referring.into_iter().map(|(name, mut each)| {
+        let title = each.as_object_mut().and_then(|each| each.remove("title"));
+        let Some(Value::String(title)) = title else {
+            return (name, each);
+        };
+        let mut fields = Map::from_iter([("event".to_owned(), json!({"const": name}))]);
+        let mut required = vec![json!("event")];
+        if let Some(Value::Object(own)) = each.get("properties") {
+            fields.extend(own.clone());
+        }
+        if let Some(Value::Array(own)) = each.get("required") {
+            required.extend(own.iter().cloned());
+        }
+        each["properties"] = fields.into();
+        each["required"] = required.into();
+        (title, each)
+    });
+    named.collect()
+}
+
+/// Give each variant of the tagged enum `name` a definition, and make the enum a choice of references. An enum of whole messages is
+/// dropped: each of them stands for itself.
+fn flatten(name: &str, all: &mut Map<String, Value>) {
+    let Some(variants) = all[name]["oneOf"].as_array().cloned() else {
+        return;
+    };
+    if variants
+        .iter()
+        .any(|variant| variant["properties"].is_null())
+    {
+        return;
+    }
+    let mut titles: Vec<String> = Vec::new();
+    for mut variant in variants {
+        let parts = variant.as_object_mut().expect("a schema of an object");
+        let Some(Value::String(title)) = parts.remove("title") else {
+            panic!("a variant of {name} has no title");
+        };
+        if titles.contains(&title) {
+            also(&mut all[&title]["properties"], &variant["properties"]);
+        } else {
+            all.insert(title.clone(), variant);
+            titles.push(title);
+        }
+    }
+    let is_message = |title: &String| {
+        TAGS.iter()
+            .any(|tag| !all[title]["properties"][tag].is_null())
+    };
+    if titles.iter().all(is_message) {
+        all.remove(name);
+    } else {
+        let choices = titles
+            .iter()
+            .map(|title| json!({"$ref": format!("#/$defs/{title}")}));
+        all[name]["oneOf"] = choices.collect();
+    }
+}
+
+/// Several variants of one struct: the tag of one more.
+fn also(fields: &mut Value, more: &Value) {
+    for (name, more) in more.as_object().expect("fields") {
+        let Some(constant) = more.get("const") else {
+            continue;
+        };
+        let field = &mut fields[name];
+        let mut names = match field["enum"].as_array() {
+            Some(names) => names.clone(),
+            None => vec![field["const"].clone()],
+        };
+        names.push(constant.clone());
+        *field = json!({"type": "string", "enum": names});
+    }
+}

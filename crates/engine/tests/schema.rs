@@ -1,0 +1,18 @@
+//! The contract's schema as it is kept is the one that these sources make.
+
+use std::fs;
+use std::process::Command;
+
+#[test]
+fn the_schema_is_current() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../schema/contract.json");
+    let kept = fs::read_to_string(file).expect("the schema");
+    let made = Command::new(env!("CARGO_BIN_EXE_howfar-engine"))
+        .arg("schema")
+        .output()
+        .expect("the engine");
+    assert!(
+        kept.as_bytes() == made.stdout,
+        "run: howfar-engine schema > schema/contract.json; python -m howfar.engine.generate"
+    );
+}

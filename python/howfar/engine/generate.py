@@ -1,0 +1,273 @@
+"""Python types of the contract, from the schema that the engine prints.
+
+    howfar-engine schema > schema/contract.json
+    python -m howfar.engine.generate            # writes messages.py beside this file
+
+The schema describes each message under its name. What Python adds is here: names for some types, and unions of events. Rules that
+concern several fields are in `rules.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any, Final
+
+HERE: Final = Path(__file__).parent
+SCHEMA: Final = HERE.parents[2] / "schema" / "contract.json"
+TARGET: Final = HERE / "messages.py"
+TAGS: Final = ("job", "command", "event")
+
+_NAMED: Final = {
+    "PsMode": "PsMode",
+    "Sysbench.kind": "SysbenchKind",
+    "ServiceUse.service": "ServiceName",
+    "Towards": "Towards",
+}
+"""Enumerations that Python refers to, by where the schema has them. All others stand where they are used."""
+_DEFAULTS: Final = {"Sysbench.kind": "oltp_read_only"}
+_CONSTANTS: Final = {
+    "DELAY_MAX_NS": ("Direction", "delay_ns"),
+    "RATE_MAX_BPS": ("Direction", "rate_bps"),
+    "LONGEST_VALUE": ("FixedSize", "bytes"),
+}
+"""The largest value of a field, which Python refers to."""
+_EVENTS: Final = {
+    "LoadEvent": ("Ready", "Measuring", "Interval", "AcknowledgementLog", "Finished", "Failed"),
+    "LinkEvent": ("LinkReady", "LinkStats", "Failed"),
+    "ProbeEvent": ("Listening", "RttResult", "GoodputResult", "Failed"),
+}
+_HEAD: Final = '''"""The messages between Python and the engine. Generated from `schema/contract.json` by `generate.py`: do not edit.
+
+One job as JSON on the engine's stdin, events as JSON lines on its stdout. Times are integers of nanoseconds, sizes bytes, rates bits
+per second.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal, get_args
+
+from pydantic import Field
+
+from howfar.engine.message import Message
+
+'''
+
+
+class Generator:
+    """One pass over the definitions, each after those that it refers to."""
+
+    def __init__(self, schema: dict[str, Any]) -> None:
+        self.schema = schema
+        self.defs: dict[str, Any] = schema["$defs"]
+        self.done: set[str] = set()
+        self.parts: list[str] = []
+        self.tagged: dict[str, dict[str, str]] = {tag: {} for tag in TAGS}
+        self.bounded = True
+
+    def text(self) -> str:
+        """The module, before it is formatted."""
+        # What the engine reads first: its bounds are checked. What it writes has none.
+        names = sorted(self.defs, key=lambda name: ("event" in self.defs[name].get("properties", {}), name))
+        for name in names:
+            self._define(name)
+        constants = (
+            f"PROTOCOL_VERSION: Final = {self.schema['version']}\n"
+            '"""Raised when a message changes its meaning; the engine refuses a job of another version."""\n'
+            f"LONGEST_NS: Final = {self.schema['longest_ns']:_}\n"
+            '"""A day: no field names a longer time. What is longer is a mistake of a unit."""\n\n'
+        )
+        for name, (part, field) in _CONSTANTS.items():
+            constants += f"{name}: Final = {self.defs[part]['properties'][field]['maximum']:_}\n"
+        unions = [self._union(name, kinds, "event") for name, kinds in _EVENTS.items()]
+        unions.append("SYSBENCH_KINDS: Final[tuple[SysbenchKind, ...]] = get_args(SysbenchKind)")
+        for tag, kinds in self.tagged.items():
+            body = "".join(f"{value!r}: {name}," for value, name in sorted(kinds.items()))
+            unions.append(f'{tag.upper()}S: Final[dict[str, type[Message]]] = {{{body}}}\n"""By the field `{tag}`."""')
+        return _HEAD + constants + "\n\n".join([*self.parts, *unions]) + "\n"
+
+    def _define(self, name: str) -> None:
+        if name in self.done:
+            return
+        self.done.add(name)
+        part = self.defs[name]
+        for other in _references(part):
+            self._define(other)
+        if "properties" in part or part.get("type") == "object":
+            self.parts.append(self._model(name, part))
+        elif "$ref" in part.get("oneOf", [{}])[0]:
+            kinds = tuple(_target(choice) for choice in part["oneOf"])
+            self.parts.append(self._union(name, kinds, "kind"))
+        elif name in _NAMED:
+            self.parts.append(f"{_NAMED[name]} = {_literal(_values(part) or [])}")
+
+    def _union(self, name: str, kinds: tuple[str, ...], tag: str) -> str:
+        return f'{name} = Annotated[{" | ".join(kinds)}, Field(discriminator="{tag}")]'
+
+    def _model(self, name: str, part: dict[str, Any]) -> str:
+        self.bounded = "event" not in part.get("properties", {}) and any(
+            name == reached for reached in self._reached_from_jobs()
+        )
+        lines = [f"class {name}(Message):"]
+        if "description" in part:
+            lines.append(_docstring(part["description"]))
+        before: list[str] = []
+        for field, kind in part.get("properties", {}).items():
+            for tag in TAGS:
+                if field == tag and "const" in kind:
+                    self.tagged[tag][kind["const"]] = name
+            key = f"{name}.{field}"
+            annotation = self._type(kind)
+            if key in _NAMED:
+                before.append(f"{_NAMED[key]} = {annotation}\n\n\n")
+                annotation = _NAMED[key]
+            lines.append(f"    {field}: {annotation}{self._default(key, kind, field in part.get('required', ()))}")
+            if "description" in kind:
+                lines.append(_docstring(kind["description"]))
+        if len(lines) == 1:
+            lines.append("    pass")
+        return "".join(before) + "\n".join(lines)
+
+    def _reached_from_jobs(self) -> set[str]:
+        if not hasattr(self, "_read"):
+            waiting = [n for n, d in self.defs.items() if {"job", "command"} & set(d.get("properties", {}))]
+            self._read: set[str] = set()
+            while waiting:
+                name = waiting.pop()
+                if name not in self._read:
+                    self._read.add(name)
+                    waiting += _references(self.defs[name])
+        return self._read
+
+    def _type(self, kind: dict[str, Any]) -> str:
+        if "$ref" in kind:
+            return self._referred(_target(kind))
+        values = _values(kind)
+        if values is not None:
+            return _literal(values)
+        if "anyOf" in kind:
+            return " | ".join(self._type(choice) for choice in kind["anyOf"])
+        of = kind["type"]
+        if isinstance(of, list):
+            return " | ".join(self._type({**kind, "type": each}) for each in of)
+        if of == "array":
+            inner = self._type(kind["items"])
+            bounds = self._bounds(kind["items"])
+            return f"tuple[Annotated[{inner}, Field({', '.join(bounds)})], ...]" if bounds else f"tuple[{inner}, ...]"
+        if of == "object":
+            return f"dict[str, {self._type(kind['additionalProperties'])}]"
+        return {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}[of]
+
+    def _referred(self, name: str) -> str:
+        part = self.defs[name]
+        if name in _NAMED:
+            return _NAMED[name]
+        if "properties" in part or "$ref" in part.get("oneOf", [{}])[0]:
+            return name
+        return self._type(part)
+
+    def _bounds(self, kind: dict[str, Any]) -> list[str]:
+        if not self.bounded or "const" in kind:
+            return []
+        names = {
+            "minimum": "ge",
+            "maximum": "le",
+            "exclusiveMinimum": "gt",
+            "exclusiveMaximum": "lt",
+            "minLength": "min_length",
+            "maxLength": "max_length",
+            "minItems": "min_length",
+            "maxItems": "max_length",
+        }
+        found = [f"{ours}={_number(kind[theirs])}" for theirs, ours in names.items() if theirs in kind]
+        return [*found, f'pattern=r"{kind["pattern"]}"'] if "pattern" in kind else found
+
+    def _default(self, key: str, kind: dict[str, Any], required: bool) -> str:
+        options = self._bounds(kind)
+        if kind.get("writeOnly"):
+            options.append("repr=False")
+        value: str | None = None
+        if "const" in kind:
+            value = repr(kind["const"])
+        elif key in _DEFAULTS:
+            value = repr(_DEFAULTS[key])
+        elif "default" in kind:
+            value = self._value(kind, kind["default"])
+        elif not required:
+            value = "None"
+        if not options and not (value or "").startswith("{"):
+            return f" = {value}" if value is not None else ""
+        return f" = Field({', '.join([*([f'default={value}'] if value is not None else []), *options])})"
+
+    def _value(self, kind: dict[str, Any], value: Any) -> str:
+        """A default as an expression; of a message, what it says other than its own defaults."""
+        if isinstance(value, list):
+            return "(" + "".join(f"{item!r}, " for item in value) + ")"
+        if not isinstance(value, dict) or "$ref" not in kind:
+            return _number(value) if isinstance(value, int) and not isinstance(value, bool) else repr(value)
+        name = _target(kind)
+        part = self.defs[name]
+        if "oneOf" in part:
+            named = [_target(choice) for choice in part["oneOf"]]
+            name = next(n for n in named if self.defs[n]["properties"]["kind"].get("const") == value["kind"])
+            part = self.defs[name]
+        said = []
+        for field, own in part.get("properties", {}).items():
+            if "const" not in own and field in value and value[field] != own.get("default"):
+                said.append(f"{field}={self._value(own, value[field])}")
+        return f"{name}({', '.join(said)})"
+
+
+def _target(kind: dict[str, Any]) -> str:
+    return str(kind["$ref"]).removeprefix("#/$defs/")
+
+
+def _references(part: Any) -> list[str]:
+    """Definitions that a schema refers to, in order."""
+    if isinstance(part, dict):
+        own = [_target(part)] if "$ref" in part else []
+        return own + [name for key, each in part.items() if key != "default" for name in _references(each)]
+    if isinstance(part, list):
+        return [name for each in part for name in _references(each)]
+    return []
+
+
+def _values(part: dict[str, Any]) -> list[Any] | None:
+    """Of an enumeration, however it is written."""
+    if "const" in part:
+        return [part["const"]]
+    if "enum" in part:
+        return list(part["enum"])
+    if "oneOf" in part:
+        return [value for choice in part["oneOf"] for value in _values(choice) or []]
+    return None
+
+
+def _literal(values: list[Any]) -> str:
+    return f"Literal[{', '.join(repr(value) for value in values)}]"
+
+
+def _number(value: Any) -> str:
+    return f"{value:_}" if isinstance(value, int) and value >= 10_000 else repr(value)
+
+
+def _docstring(text: str) -> str:
+    paragraphs = [" ".join(each.split()) for each in text.split("\n\n")]
+    wrapped = ["\n".join(textwrap.wrap(each, 126, break_long_words=False)) for each in paragraphs]
+    lines = "\n\n".join(wrapped).split("\n")
+    body = "\n".join(f"    {line}" if line else "" for line in lines).strip()
+    return f'    """{body}\n    """' if len(paragraphs) > 1 else f'    """{body}"""'
+
+
+def generated(schema: dict[str, Any]) -> str:
+    """The module's text, formatted."""
+    command = [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(TARGET), "-"]
+    done = subprocess.run(command, input=Generator(schema).text(), capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+if __name__ == "__main__":
+    TARGET.write_text(generated(json.loads(SCHEMA.read_text(encoding="utf-8"))), encoding="utf-8")

@@ -1,0 +1,245 @@
+"""What the generated types of the contract cannot say: which fields go together, and what follows from them.
+
+The engine refuses the same jobs; here they are refused before it starts, in words for whoever wrote the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+from howfar.engine.message import Message
+from howfar.engine.messages import (
+    CpuStep,
+    Custom,
+    CustomStatement,
+    Direction,
+    FixedSize,
+    GetStep,
+    KeyValue,
+    ListedSizes,
+    LoadJob,
+    LognormalSize,
+    PageScript,
+    QueryStep,
+    SameValue,
+    SequenceValues,
+    Service,
+    ServiceName,
+    Session,
+    Sizes,
+    Sysbench,
+    TablesJob,
+    Tls,
+    UniformSize,
+    Workload,
+)
+
+KEY_DIGITS: Final = 12
+MOST_BYTES_AT_ONCE: Final = 64 * 2**20
+"""Of the values of one request, or of one reply, with their keys: a connection of the engine holds as much."""
+MOST_TURNS: Final = 100_000
+"""Of a page: a worker of the engine notes the latency of each until the page has ended."""
+
+_Rule = TypeVar("_Rule", bound=Callable[[Any], None])
+
+
+def _rule_of(kind: type[Message]) -> Callable[[_Rule], _Rule]:
+    def register(rule: _Rule) -> _Rule:
+        Message.rules[kind.__name__] = rule
+        return rule
+
+    return register
+
+
+@_rule_of(Tls)
+def _tls(tls: Tls) -> None:
+    if tls.verify != "none" and tls.ca_file is None:
+        raise ValueError("verify needs ca_file")
+    if tls.verify == "full" and tls.server_name is None:
+        raise ValueError("verify=full needs server_name")
+    if (tls.cert_file is None) != (tls.key_file is None):
+        raise ValueError("cert_file and key_file come together")
+
+
+@_rule_of(Direction)
+def _direction(direction: Direction) -> None:
+    if direction.rate_trace and direction.rate_bps is not None:
+        raise ValueError("a direction has a rate or a trace of rates, not both")
+    if direction.rate_trace and not any(step.rate_bps for step in direction.rate_trace):
+        raise ValueError("a trace of rates in which nothing ever passes")
+
+
+# ---------------------------------------------------------------- keys and values
+
+
+@_rule_of(UniformSize)
+def _uniform_size(size: UniformSize) -> None:
+    if size.low > size.high:
+        raise ValueError("low is above high")
+
+
+@_rule_of(LognormalSize)
+def _lognormal_size(size: LognormalSize) -> None:
+    if size.median > size.most:
+        raise ValueError("the median is above the most")
+
+
+@_rule_of(KeyValue)
+def _key_value(load: KeyValue) -> None:
+    if not (load.get or load.set or load.multi_get or load.delete):
+        raise ValueError("some command needs a weight above 0")
+    if not fits_at_once(load, max(load.pipeline, load.keys_each if load.multi_get else 1)):
+        raise ValueError("pipeline and keys_each times the longest value with its key must be 64 MiB at most")
+
+
+def is_redis(load: KeyValue) -> bool:
+    return load.protocol in ("resp2", "resp3")
+
+
+def fits_at_once(load: KeyValue, keys: int) -> bool:
+    """A reply with so many of the longest values, and their keys."""
+    return keys * (_longest(load.value) + len(load.key_prefix) + KEY_DIGITS) <= MOST_BYTES_AT_ONCE
+
+
+def _longest(value: Sizes) -> int:
+    match value:
+        case FixedSize():
+            return value.bytes
+        case UniformSize():
+            return value.high
+        case LognormalSize():
+            return value.most
+        case ListedSizes():
+            return max(size.bytes for size in value.sizes)
+
+
+# ---------------------------------------------------------------- statements
+
+
+@_rule_of(Custom)
+def _custom(custom: Custom) -> None:
+    known = check_statements(custom.statements)
+    for transaction in custom.transactions:
+        for step in transaction.steps:
+            if step.statement not in known:
+                raise ValueError(f"transaction {transaction.name} names statement {step.statement}, which is not there")
+
+
+def check_statements(statements: Sequence[CustomStatement]) -> frozenset[str]:
+    """Their names, each of which stands once. Raises ValueError."""
+    known = {statement.name: statement for statement in statements}
+    if len(known) < len(statements):
+        raise ValueError("two statements have one name")
+    for statement in statements:
+        for values in statement.parameters:
+            if isinstance(values, SameValue) and not (
+                values.statement in known and values.index < len(known[values.statement].parameters)
+            ):
+                raise ValueError(f"statement {statement.name} repeats a parameter that is not there")
+    return frozenset(known)
+
+
+def is_keyed(workload: Sysbench | Custom) -> bool:
+    """Each transaction draws at most one number that no other transaction of the job draws, and some do."""
+    if isinstance(workload, Sysbench):
+        return workload.kind == "oltp_insert" and not workload.auto_inc
+    drawing = [
+        statement.name
+        for statement in workload.statements
+        for values in statement.parameters
+        if isinstance(values, SequenceValues)
+    ]
+    keys = [
+        sum(step.repeat for step in transaction.steps if step.statement in drawing)
+        for transaction in workload.transactions
+    ]
+    return len(drawing) == 1 and max(keys) == 1
+
+
+# ---------------------------------------------------------------- jobs
+
+
+@_rule_of(LoadJob)
+def _load_job(job: LoadJob) -> None:
+    if job.ramp_ns > job.warmup_ns:
+        raise ValueError("ramp_ns is part of the warm-up and cannot be longer")
+    _must_fit(job.workload, job.session, job.user, job.password, job.database)
+    if job.acknowledged is not None and (isinstance(job.workload, KeyValue) or not is_keyed(job.workload)):
+        raise ValueError("a log of acknowledged keys needs a workload that gives each transaction one key")
+
+
+@_rule_of(TablesJob)
+def _tables_job(job: TablesJob) -> None:
+    _must_fit(job.workload, job.session, job.user, job.password, job.database)
+
+
+def _must_fit(workload: Workload, session: Session, user: str, password: str, database: str) -> None:
+    """What a session with a key-value store cannot have."""
+    if not isinstance(workload, KeyValue):
+        return
+    if session.compression is not None:
+        raise ValueError("neither Redis nor Memcached compresses its protocol")
+    if not is_redis(workload) and (user or password or database):
+        raise ValueError("Memcached's text protocols know no user, password or database")
+    if user and not password:
+        raise ValueError("a user of Redis needs a password")
+    if database and not (database.isascii() and database.isdigit() and len(database) <= 9):
+        raise ValueError("a database of Redis is a number, or empty")
+
+
+# ---------------------------------------------------------------- pages
+
+
+def services_of(script: PageScript) -> dict[ServiceName, Service]:
+    """Those that a page names, in the order of their receipts."""
+    named: tuple[tuple[ServiceName, Service | None], ...] = (
+        ("mysql", script.mysql),
+        ("redis", script.redis),
+        ("memcached", script.memcached),
+    )
+    return {name: service for name, service in named if service is not None}
+
+
+def round_trips_of(script: PageScript) -> int:
+    """Of one page."""
+    return script.rounds * sum(step.repeat for step in script.steps if not isinstance(step, CpuStep))
+
+
+@_rule_of(PageScript)
+def _page_script(script: PageScript) -> None:
+    if not services_of(script):
+        raise ValueError("a page needs a service")
+    _stores_fit(script)
+    known = check_statements(script.statements)
+    if round_trips_of(script) > MOST_TURNS:
+        raise ValueError(f"a page has at most {MOST_TURNS} turns")
+    for step in script.steps:
+        if isinstance(step, QueryStep):
+            if step.statement not in known:
+                raise ValueError(f"a step names statement {step.statement}, which is not there")
+            if script.mysql is None:
+                raise ValueError("a query needs the service mysql")
+        elif isinstance(step, GetStep):
+            service, keys = (
+                (script.redis, script.redis_keys)
+                if step.store == "redis"
+                else (script.memcached, script.memcached_keys)
+            )
+            if service is None or keys is None:
+                raise ValueError(f"a get needs the service {step.store} and its keys")
+
+
+def _stores_fit(script: PageScript) -> None:
+    stores = (("redis", script.redis, script.redis_keys), ("memcached", script.memcached, script.memcached_keys))
+    for name, service, keys in stores:
+        if (service is None) != (keys is None):
+            raise ValueError(f"the service {name} and its keys come together")
+        if service is None or keys is None:
+            continue
+        if is_redis(keys) != (name == "redis"):
+            raise ValueError(f"{keys.protocol} is not a protocol of {name}")
+        most_each = max((s.keys_each for s in script.steps if isinstance(s, GetStep) and s.store == name), default=1)
+        if not fits_at_once(keys, most_each):
+            raise ValueError("keys_each of a step times the longest value with its key must be 64 MiB at most")
+        _must_fit(keys, Session(), service.user, service.password, service.database)
