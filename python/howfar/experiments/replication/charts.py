@@ -283,25 +283,16 @@ def distances(curves: Sequence[ReplicationCurve]) -> list[int | None]:
     return [*sorted(found)] if found else [None]
 
 
-def varied(curves: Sequence[ReplicationCurve]) -> list[str]:
-    """Names of what tells curves of one mode and distance apart."""
-    names = list(dict.fromkeys(name for curve in curves for name in curve.held))
-    found = [name for name in names if len({curve.held.get(name) for curve in curves}) > 1]
-    return (["durability"] if len({curve.durability for curve in curves}) > 1 else []) + found
-
-
-def series_name(curve: ReplicationCurve, differing: Sequence[str]) -> str:
-    """`semi-sync AFTER_SYNC`, and what else differs between the curves of a run."""
-    levels = {"durability": f"durability {curve.durability}"}
-    levels |= {name: f"{name.replace('_', ' ')} {level}" for name, level in curve.held.items()}
-    return ", ".join([mode_name(curve.mode), *(levels[name] for name in differing if name in levels)])
-
-
 def named(curves: Sequence[ReplicationCurve]) -> list[tuple[str, ReplicationCurve]]:
-    """Every curve with a name that no other at its distance has; it begins with its mode. Where modes and what is held do not tell
-    curves apart, as with several paths of the clients, the names of their arms do."""
-    differing = varied(curves)
-    names = [series_name(curve, differing) for curve in curves]
+    """Every curve with a name that is unique at its distance and begins with its mode: `semi-sync AFTER_SYNC`, and the levels of
+    replication that differ. Where these are not enough, as with several paths of the clients, parts of the arms' names are added."""
+    levels = [{"durability": curve.durability, **curve.held} for curve in curves]
+    factors = dict.fromkeys(factor for each in levels for factor in each)
+    differing = [factor for factor in factors if len({each.get(factor) for each in levels}) > 1]
+    names = [
+        ", ".join([mode_name(curve.mode), *(f"{f.replace('_', ' ')} {each[f]}" for f in differing if f in each)])
+        for curve, each in zip(curves, levels, strict=True)
+    ]
     if len({(name, curve.replica_rtt_ns) for name, curve in zip(names, curves, strict=True)}) < len(curves):
         names = _by_arm(curves)
     return list(zip(names, curves, strict=True))
@@ -312,13 +303,11 @@ _OF_POINTS = re.compile(r"\d+ threads?|replica RTT .*")
 
 
 def _by_arm(curves: Sequence[ReplicationCurve]) -> list[str]:
-    parts = [[] if not curve.points else curve.points[0].arm.split(", ") for curve in curves]
-    shared = set.intersection(*map(set, parts))
+    """The mode, and those parts of an arm's name that not all curves share."""
+    every = [[] if not curve.points else curve.points[0].arm.split(", ") for curve in curves]
+    shared = set.intersection(*map(set, every))
+    modes = [mode_name(curve.mode) for curve in curves]
     return [
-        ", ".join([mode_name(curve.mode), *(word for word in found if _tells(word, curve.mode, shared))])
-        for curve, found in zip(curves, parts, strict=True)
+        ", ".join([mode, *(part for part in found if part not in {*shared, mode} and not _OF_POINTS.fullmatch(part))])
+        for mode, found in zip(modes, every, strict=True)
     ]
-
-
-def _tells(word: str, mode: str, shared: set[str]) -> bool:
-    return word not in shared and word != mode_name(mode) and not _OF_POINTS.fullmatch(word)

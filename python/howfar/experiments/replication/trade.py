@@ -39,7 +39,7 @@ class TradeRow(Part):
 
     mode: str
     says: str
-    """The mode in a few words."""
+    """The name of the mode."""
     replica_rtt_ns: int | None = None
     """The distance that the row is about; also where no replica is, so that rows of a distance stay together. None: no link."""
     threads: int
