@@ -144,7 +144,7 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path, old: str, new: str, mess
     [
         ("[[leave_out]]\nthreads = 4\n", "table 1 of leave_out matches no cell"),
         ("[[leave_out]]\n", "an empty table: it would leave out every cell"),
-        ('[[leave_out]]\npage = "large"\n', "baseline names"),
+        ('[[leave_out]]\npage = "large"\n', "leave_out removes the baseline"),
         ("[[leave_out]]\nthread = 8\n", "unknown field leave_out.thread"),
     ],
 )

@@ -69,6 +69,8 @@ def cells(plan: Plan) -> tuple[Cell, ...]:
         varied.append("replication")  # what breaks is a mode's, whatever else is held
     wanted = {name: level for name, level in plan.baseline.model_dump().items() if level is not None}
     matching = [factors for factors in measured if all(level_of(factors, key) == wanted[key] for key in wanted)]
+    if not matching:
+        _check_baseline_measured(plan, wanted)
     if len(matching) != 1:
         raise _no_one_baseline(plan, measured, wanted, len(matching))
     baseline = matching[0]
@@ -80,6 +82,19 @@ def cells(plan: Plan) -> tuple[Cell, ...]:
         Cell(name, "baseline", baseline),
         *again,
         *(Cell(cell_name(factors, varied), "contender", factors) for factors in contenders),
+    )
+
+
+def _check_baseline_measured(plan: Plan, wanted: dict[str, Level]) -> None:
+    """Raises PlanError where `leave_out` removes every cell that the baseline names."""
+    named = [levels for levels in combinations(plan) if all(level_of(levels, key) == wanted[key] for key in wanted)]
+    tables = [str(number) for number, out in enumerate(plan.leave_out, 1) if any(map(out.matches, named))]
+    if not named or not tables:
+        return
+    baseline = ", ".join(FACTORS[key].written(level) for key, level in wanted.items())
+    raise PlanError(
+        f"plan {plan.name}: leave_out removes the baseline ({baseline}): table {' and '.join(tables)} matches it",
+        "Every cell is compared with the baseline: name another one, or leave its cell in.",
     )
 
 

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from howfar.errors import PlanError, UsageError
+from howfar.plan import types
 from howfar.plan.cells import cells, combinations
 from howfar.plan.lines import line_of
 from howfar.plan.types import Plan
@@ -190,8 +191,9 @@ def _known(where: tuple[str, ...]) -> str:
             continue
         by_name = {field.alias or name: field.annotation for name, field in model.model_fields.items()}
         model = by_name[part]
-        if get_origin(model) is tuple:
+        while get_origin(model) in (tuple, Annotated):
             model = get_args(model)[0]
+        model = types.table_model(model)
     if get_origin(model) is dict:
         return "any name"
     return ", ".join(field.alias or name for name, field in model.model_fields.items())

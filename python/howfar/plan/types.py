@@ -96,6 +96,12 @@ def baseline_model() -> type[Baseline]:
     return model
 
 
+def table_model(table: Any) -> Any:
+    """The class of a table; one whose fields are the factors, as the registry is now."""
+    made = {Factors: factors_model, LeftOut: left_out_model, Baseline: baseline_model}.get(table)
+    return table if made is None else made()
+
+
 class Timing(Part):
     """How long, how often, and when it is enough."""
 
