@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import signal
 import subprocess
@@ -31,6 +32,7 @@ TCP_MEMORY = "HOWFAR_TCP_MEM"
 _FLAGS = ("--pid", "--fork", "--kill-child", "--mount", "--net", "--mount-proc")
 _USER_FLAGS = ("--user", "--map-root-user")
 _SI_KERNEL = 0x80
+_CAP_SYS_ADMIN = 21
 _SYSCTLS = (
     ("kernel/unprivileged_userns_clone", "1"),
     ("user/max_user_namespaces", "10000"),
@@ -104,7 +106,7 @@ def namespace_flags() -> tuple[str, ...]:
         except FileNotFoundError as error:
             raise MissingError("the program unshare was not found", "Install util-linux and iproute2.") from error
         except subprocess.TimeoutExpired as error:
-            raise SandboxForbidden("unshare did not answer within 20 s", "Try again, or run as root.") from error
+            raise SandboxForbidden("unshare did not answer within 20 s", "Try again.") from error
         if tried.returncode == 0:
             return flags
         said = tried.stderr.strip() or f"exit code {tried.returncode}"
@@ -120,9 +122,41 @@ def remedy() -> str:
             lines.append(f"{name.replace('/', '.')} is {value} (wanted: {wanted})")
     names = "; ".join(lines) or ", ".join(name.replace("/", ".") for name, _ in _SYSCTLS)
     return (
-        f"Run as root, or allow user namespaces: {names}. "
+        f"{_missing_right(os.geteuid() == 0, _has_sys_admin(), _in_chroot())} or allow user namespaces: {names}. "
         "The paths socket and tcp work without namespaces; remote and forwarded-socket do not."
     )
+
+
+def _missing_right(is_root: bool, has_sys_admin: bool, in_chroot: bool) -> str:
+    """The first half of the remedy: root is told what it lacks, not to become root."""
+    if not is_root:
+        return "Run as root,"
+    if not has_sys_admin:
+        return (
+            "Root lacks the capability CAP_SYS_ADMIN here, as in a container without privileges: start the container with "
+            "--cap-add SYS_ADMIN (or --privileged),"
+        )
+    if in_chroot:
+        return "Root is in a chroot, in which the kernel makes no user namespaces: run howfar outside of it,"
+    return "Root may not make namespaces here: lift the limit or the seccomp or LSM policy that forbids `unshare`,"
+
+
+def _has_sys_admin() -> bool:
+    """Whether CAP_SYS_ADMIN is effective; True where /proc does not say."""
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return True
+    found = re.search(r"^CapEff:\s*([0-9a-f]+)$", status, re.MULTILINE)
+    return found is None or bool(int(found.group(1), 16) >> _CAP_SYS_ADMIN & 1)
+
+
+def _in_chroot() -> bool:
+    """Whether this process has another root directory than process 1; False where it may not look."""
+    try:
+        return not Path("/").samefile("/proc/1/root")
+    except OSError:
+        return False
 
 
 def run_inside(argv: Sequence[str] | None = None) -> int:
