@@ -17,6 +17,7 @@ from tests.unit.fake_lab import FakeEngine, FakeLaboratory, fakes
 from howfar.cli import ground
 from howfar.cli.main import run_command_line
 from howfar.engine.messages import LoadJob
+from howfar.engine.process import engine_info
 from howfar.errors import MissingError, SandboxForbidden, ServerMissing
 from howfar.store.run_file import read_run
 
@@ -296,7 +297,20 @@ def test_validation_of_a_run_loads_no_scipy() -> None:
 
 
 def test_version(howfar: Howfar) -> None:
-    assert howfar("--version")[:2] == (0, "howfar 0.1.0\n")
+    code, out, _ = howfar("--version")
+    assert (code, out.splitlines()[0]) == (0, "howfar 0.1.0")
+    assert [line.split()[0] for line in out.splitlines()] == ["howfar", "engine", "wheel", "commit"]
+
+
+def test_version_without_an_engine(howfar: Howfar, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "howfar-engine").write_text("#!/bin/sh\nexit 2\n")
+    (tmp_path / "howfar-engine").chmod(0o755)
+    monkeypatch.setenv("HOWFAR_ENGINE", str(tmp_path / "howfar-engine"))
+    engine_info.cache_clear()
+    code, out, _ = howfar("--version")
+    assert code == 0
+    assert "engine unknown: " in out
+    assert out.endswith("commit unknown\n")
 
 
 def test_a_reader_that_went_away_is_no_error_message() -> None:

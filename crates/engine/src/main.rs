@@ -2,6 +2,8 @@
 //!
 //! Not for people: `howfar` starts it. `howfar-engine info` says which contract it speaks.
 
+mod commit;
+
 use std::process::ExitCode;
 
 use howfar_contract::Contract;
@@ -21,6 +23,7 @@ fn main() -> ExitCode {
         Some("link") => howfar_link::run(),
         Some("null") => howfar_null::serve(),
         Some("pingpong") => howfar_null::ping_pong(),
+        Some("commit") => commit::print(),
         Some("echo" | "rtt" | "goodput") => howfar_link::probe::run(),
         _ => {
             eprintln!(

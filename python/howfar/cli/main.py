@@ -73,8 +73,17 @@ class _Lazy(click.Group):
             formatter.write_dl([(name, short) for name, (_, short) in _COMMANDS.items()])
 
 
+def _version(context: click.Context, _: click.Parameter, value: bool) -> None:
+    """Asks the engine too, so that only `--version` pays for it."""
+    if value and not context.resilient_parsing:
+        from howfar.cli.version import version_text
+
+        click.echo(f"howfar {howfar.__version__}\n{version_text()}")
+        context.exit()
+
+
 @click.command(cls=_Lazy, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(howfar.__version__, message="howfar %(version)s")
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="What this is.")
 def cli() -> None:
     """How far is your database? Measures, on real servers, what the way between an application and its data costs.
 
