@@ -47,7 +47,7 @@ Exit codes:
   4    the laboratory could not be built, or broke
   5    the load engine failed
   6    the run file, or the output, cannot be read or written
-  7    what was obtained is not what was asked: the load's figures are void
+  7    nothing valid was measured: the load's figures, or every trial of a run, are void
   8    `howfar doctor --strict` found something to change
   70   a mistake in howfar itself
   130  interrupted; the run file holds every finished trial

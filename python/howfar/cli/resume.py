@@ -58,6 +58,8 @@ def resume(
 
 def go_on(run: Path, more: Extension, confirm: bool, html: Path | None, no_colour: bool, began_ns: int) -> int:
     """Continue the run in a file. `confirm`: its limits are then put to the test, unless they have been."""
+    from howfar.cli.exit_codes import void_code
+
     found = read_run(run)
     if confirm:
         more = _confirming(found, more)
@@ -68,7 +70,7 @@ def go_on(run: Path, more: Extension, confirm: bool, html: Path | None, no_colou
             f"Nothing to do: the run is complete ({STOPPED[found.stop]}){_tested(found) if confirm else ''}.", err=True
         )
         click.echo(f"  To measure on: {more_command(run, found)}", err=True)
-        return finish(run, html, no_colour)
+        return finish(run, html, no_colour) or void_code(run)
     plan = restore_plan(found.info.plan)
     _check_helps(found, plan, more)
     ground.check_ground(plan)
@@ -88,7 +90,7 @@ def go_on(run: Path, more: Extension, confirm: bool, html: Path | None, no_colou
         ):  # its own time: nobody asked for an end, and a laboratory can take minutes to fill its tables
             began_ns = time.monotonic_ns()
         conduct(file, laboratory, began_ns, ground.instruments(), watching, more)
-    return finish(run, html, no_colour)
+    return finish(run, html, no_colour) or void_code(run)
 
 
 def _tested(run: Run) -> str:

@@ -96,6 +96,8 @@ def _measure(
         loaded, code = _without_sandbox(loaded, error), None
     if code is not None:
         return code
+    from howfar.cli.exit_codes import void_code
+
     for sentence in fitted.said:
         click.echo(f"howfar: {sentence}", err=True)
     seed = new_seed() if seed is None else seed
@@ -107,7 +109,7 @@ def _measure(
         ground.new_file(path, out is None, run_info(loaded, seed, command(seed), laboratory, facts)) as file,
     ):
         conduct(file, laboratory, began_ns, tools, watching)
-    return finish(file.path, html, no_colour)
+    return finish(file.path, html, no_colour) or void_code(file.path)
 
 
 def _command(plan: str, quick: bool, seed: int, overrides: list[Override]) -> tuple[str, ...]:
