@@ -1,0 +1,171 @@
+"""A made-up factor and a made-up path, one entry each in their registries, through plan, runner, analysis and every report."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path as FilePath
+from typing import Annotated
+
+import pytest
+from pydantic import Field
+from tests.unit import fake_lab
+from tests.unit.fake_lab import fake_info, fakes
+
+from howfar.analysis.analyse import summarise
+from howfar.analysis.summary import Summary
+from howfar.errors import PlanError
+from howfar.paths import PATHS
+from howfar.paths.path import Endpoint, Path, PathContext
+from howfar.plan.cells import cells
+from howfar.plan.factors import FACTORS, Factor
+from howfar.plan.load import load_plan
+from howfar.plan.types import restore_plan
+from howfar.report import compose
+from howfar.report import json as json_report
+from howfar.runner.conductor import conduct
+from howfar.store.records import Run, StopReason, TrialStatus
+from howfar.store.run_file import create, read_run
+
+
+class TunnelPath(Path):
+    name = "tunnel"
+    label = "a tunnel"
+    machines = 2
+    crosses_link = True
+    networking = True
+    by_socket = False
+    modelled = False
+
+    def open(self, context: PathContext) -> Endpoint:
+        return Endpoint(host=context.server_address, port=context.server_port)
+
+
+MTU: Factor[int] = Factor(
+    "mtu_bytes",
+    Annotated[int, Field(ge=576, le=9000, strict=True)],
+    1500,
+    1500,
+    toml="mtu",
+    quoted=False,
+    label=lambda size: f"MTU {size}",
+    applies=lambda cell: PATHS[str(cell["path"])].crosses_link,
+)
+PLAN = """\
+name = "mtu"
+question = "What does the size of a packet cost on a tunnel?"
+
+[workload]
+point_selects = 3
+
+[factors]
+path = ["tcp", "tunnel"]
+mtu = [1500, 9000]
+
+[baseline]
+path = "tcp"
+
+[timing]
+warmup = "1s"
+measure = "4s"
+target = "5%"
+"""
+ARMS = {
+    "tcp": {},
+    "tcp (again)": {},
+    "tunnel, MTU 1500": {"mtu_bytes": 1500},
+    "tunnel, MTU 9000": {"mtu_bytes": 9000},
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def added() -> Iterator[None]:
+    """One line each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(PATHS, TunnelPath.name, TunnelPath())
+        patch.setitem(FACTORS, MTU.name, MTU)
+        patch.setitem(fake_lab.RATES, TunnelPath.name, 12_000)
+        yield
+
+
+@pytest.fixture
+def plan_file(tmp_path: FilePath) -> FilePath:
+    path = tmp_path / "mtu.toml"
+    path.write_text(PLAN)
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(added: None, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("added")
+    (folder / "mtu.toml").write_text(PLAN)
+    laboratory, _engine, instruments = fakes()
+    loaded = load_plan(str(folder / "mtu.toml"))
+    with create(folder / "mtu.howfar", fake_info(loaded=loaded)) as file:
+        assert conduct(file, laboratory, laboratory.clock(), instruments) is StopReason.WIDTH
+    assert {factors.get("mtu_bytes") for factors in laboratory.staged} == {None, 1500, 9000}
+    return read_run(folder / "mtu.howfar")
+
+
+@pytest.fixture(scope="module")
+def summary(run: Run) -> Summary:
+    return summarise(run)
+
+
+def test_a_plan_takes_them_and_only_where_they_apply(plan_file: FilePath) -> None:
+    plan = load_plan(str(plan_file)).plan
+    found = {cell.name: cell.factors for cell in cells(plan)}
+    assert list(found) == list(ARMS)
+    for name, extra in ARMS.items():
+        path = "tunnel" if name.startswith("tunnel") else "tcp"
+        assert {key: found[name][key] for key in ("path", "mtu_bytes") if key in found[name]} == {"path": path} | extra
+        assert ("rtt_ns" in found[name]) == (path == "tunnel"), "a path that crosses the link has the link's factors"
+    assert restore_plan(plan.model_dump(mode="json")) == plan
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("mtu = [1500, 9000]", "mtu = [100]", "mtu.toml:9"),
+        ("mtu = [1500, 9000]", "mtu_bytes = [1500]", "mtu_bytes"),
+        ('path = "tcp"', 'path = "tunnel"', "2 of its 3 cells match"),
+        ('path = "tcp"', "size = 1500", "unknown field baseline.size"),
+        ('path = "tcp"', 'path = "tcp"\n[[leave_out]]\nsize = 1500', "unknown field leave_out.size"),
+    ],
+    ids=["out of range", "the name inside", "no one baseline", "unknown in baseline", "unknown in leave_out"],
+)
+def test_a_plan_refuses_their_levels(plan_file: FilePath, old: str, new: str, message: str) -> None:
+    plan_file.write_text(PLAN.replace(old, new))
+    with pytest.raises(PlanError, match=message) as caught:
+        load_plan(str(plan_file))
+    if "mtu.toml" not in message:
+        assert re.search(r"\bmtu\b", caught.value.advice), "the advice lists the factor by its name in plans"
+
+
+def test_cells_are_left_out_by_them(plan_file: FilePath) -> None:
+    plan_file.write_text(f"{PLAN}\n[[leave_out]]\nmtu = [9000]\n")
+    assert [cell.name for cell in cells(load_plan(str(plan_file)).plan)][2:] == ["tunnel, MTU 1500"]
+
+
+def test_the_runner_measures_every_arm(run: Run) -> None:
+    assert {arm.name for arm in run.info.arms} == set(ARMS)
+    assert len(run.trials) == 8 * len(ARMS)
+    assert all(trial.status is TrialStatus.OK for trial in run.trials)
+
+
+def test_the_analysis_compares_them(summary: Summary) -> None:
+    ratios = {cell["arm"]: cell["ratio"]["value"] for cell in json_report.document(summary)["cells"] if cell["ratio"]}
+    assert ratios["tunnel, MTU 9000"] == pytest.approx(0.5, rel=0.01)
+
+
+def test_every_report_names_them(summary: Summary) -> None:
+    for text in (
+        compose.in_terminal(summary, 100, False, True, details=False),
+        compose.in_terminal(summary, 100, False, True, details=True),
+        compose.as_html(summary),
+        compose.as_markdown(summary),
+        compose.as_csv(summary),
+        json_report.render(summary),
+    ):
+        assert "MTU 9000" in text
+        assert "tunnel" in text
