@@ -24,10 +24,7 @@ ELSEWHERE: dict[str, str] = {
     "./setup": "every run of ./test begins with it",
     "./test": "that is this",
     "./run": "minutes; tests/lab runs the same experiment shorter",
-    "howfar run": "minutes; tests/lab runs the same experiment shorter",
-    "howfar servers get": "fetches 60 MB; ./setup --tests does it",
     "howfar bench": "minutes; tests/lab/test_calibrate.py runs the same shorter",
-    "howfar resume": "needs a run that was cut; tests/lab/test_kill.py cuts thirty",
 }
 """Commands by their first words: why a unit test does not run them, and what does."""
 
