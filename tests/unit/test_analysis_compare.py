@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.unit.made_pages import HEAVY, LIGHT, page_run
+from tests.unit.fake_pages import HEAVY, LIGHT, page_run
 from tests.unit.synthetic_run import PATHS, PathModel, synthetic_run
 
 from howfar.analysis.compare import compare

@@ -9,6 +9,7 @@ from howfar.experiments.crash import report as crash
 from howfar.experiments.encryption.report import Encryption
 from howfar.experiments.experiment import Experiment
 from howfar.experiments.fallback import report as fallback
+from howfar.experiments.page.report import Pages
 from howfar.experiments.paths import Paths
 from howfar.experiments.replication import report as replication
 from howfar.report.document import Document
@@ -17,6 +18,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     replication,
     crash,
     fallback,
+    Pages(),
     Compression(),
     Encryption(),
     Bandwidth(),
@@ -24,11 +26,10 @@ EXPERIMENTS: tuple[Experiment, ...] = (
 )
 
 
-def experiment_of(summary: Summary) -> Experiment | None:
-    return next((each for each in EXPERIMENTS if each.applies(summary)), None)
+def experiment_of(summary: Summary) -> Experiment:
+    return next((each for each in EXPERIMENTS if each.applies(summary)), EXPERIMENTS[-1])
 
 
-def document(summary: Summary) -> Document | None:
-    """The report of a run. None: its experiment makes no document yet."""
-    found = experiment_of(summary)
-    return found.document(summary) if found else None
+def document(summary: Summary) -> Document:
+    """The report of a run."""
+    return experiment_of(summary).document(summary)

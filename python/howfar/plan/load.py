@@ -164,6 +164,7 @@ def _translated(
 ) -> UsageError:
     """The first problem in the words of the plan's author, or of the option that brought it."""
     where = tuple(part for part in problem["loc"] if isinstance(part, str))
+    where += tuple(problem.get("ctx", {}).get("at", ()))
     field = ".".join(where) or "plan"
     reason = problem["msg"]
     for override in overrides:

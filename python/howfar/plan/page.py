@@ -1,6 +1,7 @@
-"""A page in a plan: its turns by name, the keys that it reads, and what a plan of pages or of keys cannot be.
+"""A page in a plan: its round trips by name, the keys that it reads, and what a plan of pages or of keys cannot be.
 
-A *turn* is one request and its answer. Not here: the statements and keys themselves, which are the engine's (`conduct/jobs/page.py`).
+`turns` counts round trips: one request and its answer. Not here: the statements and keys themselves, which are the engine's
+(`runner/jobs/pages.py`).
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ ServiceName = Literal["mysql", "redis", "memcached"]
 
 
 class PageShape(Part):
-    """What one request to the application asks of the databases: a round, so many times over. The factor `app_cpu` is what the
-    application computes beyond, in equal parts, one after each turn; a transaction counts as one."""
+    """What one request to the application asks of the databases: a number of equal rounds. The factor `app_cpu` is what the
+    application computes in addition, in equal parts after each round trip; a transaction counts as one."""
 
     rounds: int = Field(default=1, ge=1, le=1000)
     point_selects: Count = 0
@@ -43,19 +44,21 @@ class PageShape(Part):
     """Of ten keys."""
     memcached_gets: Count = 0
     index_updates: Count = 0
-    """In one transaction: BEGIN and COMMIT are turns too."""
+    """In one transaction: BEGIN and COMMIT are round trips too."""
 
     @model_validator(mode="after")
     def _some_turn(self) -> Self:
         if not 1 <= self.turns <= _MOST_TURNS:
-            raise refuse(f"{self.turns} turns: a page takes from one to {_MOST_TURNS}")
+            raise refuse(f"{self.turns} round trips: a page takes from one to {_MOST_TURNS}")
         if self.turns // self.rounds > _MOST_A_ROUND:
-            raise refuse(f"{self.turns // self.rounds} turns in a round: at most {_MOST_A_ROUND}, and more rounds")
+            raise refuse(
+                f"{self.turns // self.rounds} round trips in a round: at most {_MOST_A_ROUND}; use more rounds"
+            )
         return self
 
     @property
     def by_service(self) -> dict[ServiceName, int]:
-        """Turns of a page to each service that it needs, in the order MySQL, Redis, Memcached."""
+        """Round trips of a page to each service that it needs, in the order MySQL, Redis, Memcached."""
         statements = (
             self.point_selects + self.simple_ranges + self.sums + (self.index_updates + 2 if self.index_updates else 0)
         )
@@ -79,8 +82,8 @@ class PageShape(Part):
     def turns(self) -> int:
         return sum(self.by_service.values())
 
-    def in_words(self, range_size: int) -> str:
-        """`10 rounds of 12 point selects, 5 Redis gets: 170 turns`."""
+    def described(self, range_size: int) -> str:
+        """`10 rounds of 12 point selects, 5 Redis gets: 170 round trips`."""
         kinds = (
             (self.point_selects, "point select"),
             (self.simple_ranges, f"range of {range_size} rows"),
@@ -92,7 +95,7 @@ class PageShape(Part):
         )
         asked = ", ".join(f"{count} x {kind}" for count, kind in kinds if count)
         over = "" if self.rounds == 1 else f"{self.rounds} rounds of "
-        return f"{over}{asked}: {self.turns} turns"
+        return f"{over}{asked}: {self.turns} round trips"
 
 
 class Keys(Part):
@@ -115,7 +118,7 @@ class Keys(Part):
 
 
 def check_pages(plan: Plan) -> None:
-    """Refuse what makes no sense of pages and of keys. Raises PydanticCustomError."""
+    """Refuse what makes no sense for pages and keys, with the key that it is about. Raises PydanticCustomError."""
     kind, factors = plan.workload.kind, plan.factors
     if kind in ("page", "key_value"):
         _check_plain(kind, factors)
@@ -123,41 +126,47 @@ def check_pages(plan: Plan) -> None:
         _check_shapes(plan)
         return
     for name in ("page", "app_cpu_ns", "application"):
+        key = FACTORS[name].key
         if getattr(factors, name) != (FACTORS[name].default,):
-            raise refuse(f"{FACTORS[name].key} means nothing to the workload {kind}: it is of the workload page")
+            raise refuse(f"{key} means nothing to the workload {kind}: only the workload page has it", "factors", key)
     if plan.pages:
-        raise refuse(f"[pages] means nothing to the workload {kind}: it is of the workload page")
+        raise refuse(f"[pages] means nothing to the workload {kind}: only the workload page has them", "pages")
     if kind != "key_value" and plan.keys != Keys():
-        raise refuse(f"[keys] means nothing to the workload {kind}: it is of the workloads page and key_value")
+        raise refuse(
+            f"[keys] means nothing to the workload {kind}: only the workloads page and key_value have them", "keys"
+        )
 
 
 def _check_plain(kind: str, factors: Factors) -> None:
     if factors.compression != ("off",):
-        raise refuse(f"compression is of MySQL's protocol: the workload {kind} has none")
+        raise refuse(f"compression is of MySQL's protocol: the workload {kind} has none", "factors", "compression")
     if factors.replication != ("off",):
-        raise refuse(f"replication is asked of commits: the workload {kind} has none")
+        raise refuse(f"replication delays commits: the workload {kind} has none", "factors", "replication")
     if kind == "key_value" and factors.content != ("digits",):
-        raise refuse("content is of tables: the workload key_value has none")
+        raise refuse("content is of tables: the workload key_value has none", "factors", "content")
 
 
 def _check_shapes(plan: Plan) -> None:
     factors = plan.factors
     known = ", ".join(plan.pages) or "none"
     if factors.page == (NO_PAGE,):
-        raise refuse(f"the workload page needs a page: name a shape of [pages] in factors.page (there: {known})")
+        raise refuse(f"the workload page needs a page: name a shape of [pages] (there: {known})", "factors", "page")
     for name in factors.page:
         if name not in plan.pages:
-            raise refuse(f"there is no [pages.{name}] (there: {known})")
+            raise refuse(f"there is no [pages.{name}] (there: {known})", "factors", "page")
     if factors.placement != ("machines",):
-        raise refuse('pages ask for placement = "machines": else one machine would have the CPUs of two')
+        reason = 'pages need placement = "machines": otherwise one machine would have the CPUs of two'
+        raise refuse(reason, "factors", "placement")
     if factors.tls != ("off",):
-        raise refuse("pages are plain: PHP's Memcached cannot encrypt, nor can the server on a socket")
+        reason = "pages are plain: PHP's Memcached cannot encrypt, nor can the server on a socket"
+        raise refuse(reason, "factors", "tls")
     if plan.data.tables != 1:
-        raise refuse("a page reads one table: tables = 1 in [data]")
-    most = max(
-        plan.workload.range_size, *(plan.pages[name].sum_rows for name in factors.page if plan.pages[name].sums), 1
-    )
-    if most > plan.data.table_size:
-        raise refuse(f"a range of {most} rows is more than the table has")
+        raise refuse("a page reads one table: tables = 1 in [data]", "data", "tables")
+    ranges: dict[tuple[str, ...], int] = {("workload", "range_size"): plan.workload.range_size}
+    ranges |= {("pages", name, "sum_rows"): plan.pages[name].sum_rows for name in factors.page if plan.pages[name].sums}
+    for at, rows in ranges.items():
+        if rows > plan.data.table_size:
+            raise refuse(f"a range of {rows} rows is more than the table has", *at)
     if max(factors.threads) > MOST_IN_FLIGHT:
-        raise refuse(f"at most {MOST_IN_FLIGHT} pages in flight: each has a process or a thread of its own")
+        reason = f"at most {MOST_IN_FLIGHT} pages in flight: each has its own process or thread"
+        raise refuse(reason, "factors", "threads")

@@ -31,8 +31,9 @@ STORED = {"stored": True}
 """Validation context of a plan read back from a run file: quantities are integers in base units."""
 
 
-def refuse(message: str) -> PydanticCustomError:
-    return PydanticCustomError("howfar", "{reason}", {"reason": message})
+def refuse(message: str, *at: str) -> PydanticCustomError:
+    """`at`: the key below the refused table that the message is about, if it is about one."""
+    return PydanticCustomError("howfar", "{reason}", {"reason": message, "at": at})
 
 
 def _quantity(

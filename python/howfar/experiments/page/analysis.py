@@ -158,7 +158,7 @@ def page_scripts(plan: Mapping[str, Any]) -> dict[str, str]:
 def _script(shape: object, range_size: int) -> str:
     """Empty: a later version's page."""
     try:
-        return PageShape.model_validate(shape).in_words(range_size)
+        return PageShape.model_validate(shape).described(range_size)
     except ValidationError:
         return ""
 

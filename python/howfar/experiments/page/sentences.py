@@ -186,7 +186,7 @@ def _link(findings: PageFindings) -> str:
     )
     moved = [
         f"{milliseconds(crossing.without_link_cpu_ms)} ms for the {crossing.page} page"
-        + (f" instead of {milliseconds(crossing.predicted_ms)}" if crossing.predicted_ms is not None else "")
+        + (f" (instead of {milliseconds(crossing.predicted_ms)})" if crossing.predicted_ms is not None else "")
         for choice in shown
         if (crossing := crossing_of(findings.crossings, choice)) is not None
         and crossing.without_link_cpu_ms is not None
@@ -194,7 +194,9 @@ def _link(findings: PageFindings) -> str:
     ]
     if not moved:
         return text
-    return f"{text} Without it, the model predicts that a second machine pays from {_listed(moved)} of application CPU."
+    return (
+        f"{text} Without it, the model predicts that a second machine pays from less application CPU: {_listed(moved)}."
+    )
 
 
 def emulator_cpus(arm: PageArm) -> float:
@@ -358,15 +360,12 @@ def _machines(findings: PageFindings, choices: Sequence[PageChoice]) -> Advice |
         "Keep application and servers on one machine, with sockets" if one else "Give the application its own machine"
     )
     because = [
-        f"Two machines served {interval_text(choice.two_over_one)} times as many {choice.page} pages "
-        f"({in_flight(choice.threads)}, {milliseconds(choice.app_cpu_total_ms)} ms of application CPU a page)"
-        f"{_flip(findings, choice)}."
+        f"Two machines served {interval_text(choice.two_over_one)} times as many {choice.page} pages{_flip(findings, choice)}."
         for choice in choices
     ]
-    pages = _listed([choice.page for choice in choices])
     return Advice(
-        action=f"{action}, for pages like {pages}.",
-        because=" ".join(because) + (_real_machines(findings, choices) if one else ""),
+        action=f"{action}, for pages like {_listed([choice.page for choice in choices])}.",
+        because=" ".join(because),
     )
 
 
@@ -375,33 +374,26 @@ def _flip(findings: PageFindings, choice: PageChoice) -> str:
     crossing = crossing_of(findings.crossings, choice)
     if crossing is None:
         return ""
-    text = f"; a second machine pays from: {pays_from(crossing)}{_prediction(crossing)}"
-    if crossing.measured_ms is not None or crossing.always is not None:
-        return text
+    without = _without_emulator(crossing) if choice.better == "one" else ""
+    if crossing.measured_ms is not None:
+        return f" and pay from {pays_from(crossing)} of application CPU a page{without}"
     best = max(levels_of(findings.choices, crossing), key=lambda each: each.two_over_one.value)
-    return f"{text}, the most measured being {interval_text(best.two_over_one)} at {milliseconds(best.app_cpu_total_ms)} ms"
+    with_cpu = f"{milliseconds(best.app_cpu_total_ms)} ms of application CPU a page"
+    return f", at most {interval_text(best.two_over_one)} times with {with_cpu}{without}"
+
+
+def _without_emulator(crossing: Crossing | None) -> str:
+    """Two machines here share their processors with the link's emulator: advice against them has to say so."""
+    if crossing is None or crossing.without_link_cpu_ms is None:
+        return ""
+    from_ms = milliseconds(crossing.without_link_cpu_ms)
+    return f" (from {from_ms} ms without the emulator's CPU, by the model: near there, measure on two real machines)"
 
 
 def levels_of(choices: Iterable[PageChoice], crossing: Crossing) -> list[PageChoice]:
     """The choices in which a crossing was looked for."""
     wanted = swept_setting(crossing), route_of(crossing)
     return [choice for choice in choices if (swept_setting(choice), route_of(choice)) == wanted]
-
-
-def _real_machines(findings: PageFindings, choices: Sequence[PageChoice]) -> str:
-    """Two machines here share their processors with the link's emulator: advice against them has to say so."""
-    freed = [
-        f"{milliseconds(crossing.without_link_cpu_ms)} ms ({choice.page})"
-        for choice in choices
-        if (crossing := crossing_of(findings.crossings, choice)) is not None
-        and crossing.without_link_cpu_ms is not None
-    ]
-    if not freed:
-        return ""
-    return (
-        f" The emulated link takes CPU from both machines; without that, the model predicts that the second one pays from "
-        f"{_listed(freed)}: measure between two real machines before you decide near there."
-    )
 
 
 def _sockets(findings: PageFindings, shown: Sequence[PageChoice]) -> Advice | None:
@@ -414,7 +406,7 @@ def _sockets(findings: PageFindings, shown: Sequence[PageChoice]) -> Advice | No
         return None
     choice, ratio = min(slower, key=lambda pair: pair[1].value)
     return Advice(
-        action="Where application and servers share a machine, connect through the sockets: host=localhost, not 127.0.0.1.",
+        action="On one machine, connect through the sockets: host=localhost, not 127.0.0.1.",
         because=f"Loopback TCP served {interval_text(ratio)} times as many {choice.page} pages as sockets.",
         lines=_SOCKET_LINES,
     )

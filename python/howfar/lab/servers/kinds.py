@@ -29,9 +29,9 @@ _NAMES = {
 _REMEDIES = {
     "mariadb": f"Install {mariadb.PACKAGE}, get a private one (`howfar servers get mariadb-11`), or name one with --server PATH.",
     "mysql": "Get a private one (`howfar servers get mysql`), or name one with --server PATH.",
-    "redis": f"Install {redis.PACKAGE}, or name one with --server PATH.",
+    "redis": f"Install {redis.PACKAGE} (./setup --page does it), or name one with --server PATH.",
     "valkey": "Install Valkey where your distribution has it, or name one with --server PATH.",
-    "memcached": f"Install {memcached.PACKAGE}, or name one with --server PATH.",
+    "memcached": f"Install {memcached.PACKAGE} (./setup --page does it), or name one with --server PATH.",
 }
 
 

@@ -1,5 +1,5 @@
-"""A made-up run of the plan `page`, from arithmetic: what a page needs of two machines, what a path adds, and noise. `Truth` is
-known, so that what the analysis finds can be held against it."""
+"""A fake run of the plan `page`, from arithmetic: what a page needs of two machines, what a path adds, and noise. `Truth` is known, so
+that findings can be compared with it."""
 
 from __future__ import annotations
 
@@ -78,6 +78,8 @@ SHAPES: dict[str, Any] = {
     "heavy": {"rounds": 4, "point_selects": 30, "simple_ranges": 2, "redis_gets": 12, "memcached_gets": 6},
     "light": {"rounds": 1, "point_selects": 10, "redis_gets": 5, "memcached_gets": 5},
 }
+SHARES = {"mysql": 0.5, "redis": 0.35, "memcached": 0.15}
+"""Of a page's round trips."""
 SWEEP_MS = (0, 10, 20, 40, 80)
 
 
@@ -91,8 +93,8 @@ class Cell:
 
     @property
     def name(self) -> str:
-        words = [self.path, self.page, self.application, f"{self.app_cpu_ms}ms", f"{self.threads} threads"]
-        return ", ".join(words)
+        parts = [self.path, self.page, self.application, f"{self.app_cpu_ms}ms", f"{self.threads} threads"]
+        return ", ".join(parts)
 
     @property
     def factors(self) -> dict[str, Any]:
@@ -159,26 +161,19 @@ def _measured(truth: Truth, cell: Cell, slow: float) -> Measured:
         roles["link"] = 2 * truth.link_us * truth.turns / 1e3 * shared
     turn_us = cycle_s * 1e6 / truth.turns * 0.4
     told: dict[str, int] = {}
-    services: tuple[ServiceRecord, ...] = ()
+    services: list[ServiceRecord] = []
     kinds = [("transaction", cycle_s * 1e9 * truth.p50_of_mean, pages)]
     counted = truth.turns * pages
+    for service, share in SHARES.items():
+        turns = int(counted * share)
+        if cell.application == "php":
+            told |= {f"{service}_turns": turns, f"{service}_ns": int(turns * turn_us * 1e3)}
+            told |= {f"{service}_connects": 0, f"{service}_connect_ns": 0}
+        else:
+            kinds.append((f"turn.{service}", turn_us * 1e3, turns))
+            services.append(_service(service, turns))
     if cell.application == "php":
-        told = {"cpu_ns": int(own_ms * MS * pages), "mysql_turns": counted, "mysql_ns": int(counted * turn_us * 1e3)}
-        told |= {"mysql_connects": 0, "mysql_connect_ns": 0}
-    else:
-        kinds.append(("turn.mysql", turn_us * 1e3, counted))
-        services = (
-            ServiceRecord(
-                service="mysql",
-                connects=0,
-                requests=counted,
-                turns=counted,
-                bytes_to_server=counted * 60,
-                bytes_to_client=counted * 180,
-                hits=0,
-                misses=0,
-            ),
-        )
+        told["cpu_ns"] = int(own_ms * MS * pages)
     return Measured(
         elapsed_ns=ELAPSED_NS,
         transactions=pages,
@@ -193,8 +188,21 @@ def _measured(truth: Truth, cell: Cell, slow: float) -> Measured:
         cpu=tuple(_cpu(role, ms, pages) for role, ms in roles.items()),
         intervals=(),
         histograms=tuple(_histogram(*kind) for kind in kinds),
-        services=services,
+        services=tuple(services),
         told=told,
+    )
+
+
+def _service(service: str, turns: int) -> ServiceRecord:
+    return ServiceRecord(
+        service=service,
+        connects=0,
+        requests=turns,
+        turns=turns,
+        bytes_to_server=turns * 60,
+        bytes_to_client=turns * 180,
+        hits=0,
+        misses=0,
     )
 
 

@@ -1,21 +1,32 @@
-"""The model of pages: against a simulation of every visit, and against made-up runs whose truth is known."""
+"""Findings about pages: the model against a simulation of every visit, fake runs whose truth is known, and what the sentences say."""
 
 from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 
 import pytest
-from tests.unit.made_pages import HEAVY, LIGHT, PAGES, Cell, cells, page_run
+from tests.unit.fake_pages import HEAVY, LIGHT, PAGES, Cell, cells, page_run
 from tests.unit.simulated import Visit, constant, exponential, throughput
 
 from howfar.analysis.trials import trial_table
 from howfar.experiments.page.analysis import Curve, Found, Level, model_always, model_crossing, page_findings
-from howfar.experiments.page.findings import PageArm, PageFindings
+from howfar.experiments.page.findings import PageArm, PageFindings, headline_choices
 from howfar.experiments.page.model import Host, Network, overlap, work_of_each
-from howfar.experiments.page.sentences import page_advice
+from howfar.experiments.page.sentences import (
+    costly_connections,
+    page_advice,
+    page_sentences,
+    pays_from,
+    predicted_from,
+    round_trips_sentence,
+    tcp_is_slower,
+)
+from howfar.stats.estimate import Estimate
+from howfar.store.records import Run, Trial
 
 TURNS = 20
 FLOOR = 0.02
@@ -109,16 +120,35 @@ def found_in(run_cells: Sequence[Cell], blocks: int = 4, floor: float | None = 0
     return found
 
 
-@pytest.fixture(scope="module")
-def whole() -> PageFindings:
+def altered(run: Run, change: Callable[[Trial], Trial], floor: float | None = 0.01) -> PageFindings:
+    """Findings about a run whose measured trials were changed."""
+    trials = tuple(change(trial) if trial.measured is not None else trial for trial in run.trials)
+    found = page_findings(trial_table(run.model_copy(update={"trials": trials})), floor)
+    assert found is not None
+    return found
+
+
+def slowed(trial: Trial, times: float) -> Trial:
+    assert trial.measured is not None
+    elapsed_ns = int(trial.measured.elapsed_ns * times)
+    return trial.model_copy(update={"measured": trial.measured.model_copy(update={"elapsed_ns": elapsed_ns})})
+
+
+@cache
+def all_cells() -> PageFindings:
     return found_in(cells())
+
+
+@pytest.fixture
+def whole() -> PageFindings:
+    return all_cells()
 
 
 def by_name(found: PageFindings, name: str) -> PageArm:
     return next(arm for arm in found.arms if arm.arm == name)
 
 
-def test_real_pages_off_the_sockets_are_foreseen_from_the_engines(whole: PageFindings) -> None:
+def test_real_pages_off_the_sockets_are_predicted_from_the_engines(whole: PageFindings) -> None:
     predicted = {arm.arm for arm in whole.arms if arm.predicted_p50_ms is not None}
     real = {arm.arm for arm in whole.arms if arm.application == "php"}
     made_of = {f"socket, {page}, php, 0ms, {threads} threads" for page in ("heavy", "light") for threads in (1, 4)}
@@ -129,18 +159,12 @@ def test_real_pages_off_the_sockets_are_foreseen_from_the_engines(whole: PageFin
     assert abs(whole.model.worst_error) < 0.03
 
 
-def test_no_trial_of_a_foreseen_arm_goes_into_its_prediction() -> None:
-    few = [cell for cell in heavy("php", "engine") if cell.app_cpu_ms == 0]
-    quiet = found_in(few)
-    run = page_run(blocks=4, wanted=few)
-    slowed = [
-        trial
-        if trial.measured is None or "php" not in trial.arm or trial.arm.startswith("socket")
-        else trial.model_copy(update={"measured": trial.measured.model_copy(update={"elapsed_ns": 9_000_000_000})})
-        for trial in run.trials
-    ]
-    changed = page_findings(trial_table(run.model_copy(update={"trials": tuple(slowed)})), 0.01)
-    assert changed is not None
+def test_no_trial_of_a_predicted_arm_goes_into_its_prediction() -> None:
+    run = page_run(blocks=4, wanted=[cell for cell in heavy("php", "engine") if cell.app_cpu_ms == 0])
+    quiet = altered(run, lambda trial: trial)
+    changed = altered(
+        run, lambda trial: slowed(trial, 1.8) if "php" in trial.arm and not trial.arm.startswith("socket") else trial
+    )
     for before, after in zip(quiet.arms, changed.arms, strict=True):
         assert before.predicted_p50_ms == after.predicted_p50_ms
 
@@ -190,7 +214,7 @@ def test_shares_of_slow_pages_are_counted(whole: PageFindings) -> None:
 # ---------------------------------------------------------------- runs that lack something
 
 
-def test_without_the_engine_paths_are_not_foreseen_but_more_cpu_is() -> None:
+def test_without_the_engine_paths_are_not_predicted_but_more_cpu_is() -> None:
     found = found_in(heavy("php"))
     assert {arm.path for arm in found.arms if arm.predicted_p50_ms is not None} == {"socket"}
     assert found.crossings[0].measured_ms is not None
@@ -198,7 +222,7 @@ def test_without_the_engine_paths_are_not_foreseen_but_more_cpu_is() -> None:
     assert found.crossings[0].curve_ms == ()
 
 
-def test_without_php_nothing_is_foreseen() -> None:
+def test_without_php_nothing_is_predicted() -> None:
     found = found_in(heavy("engine"))
     assert found.model.arms == 0
     assert found.model.within_bar is None
@@ -269,13 +293,13 @@ def test_an_interval_that_nothing_closes_is_open() -> None:
     assert found.high is None
 
 
-def test_where_no_level_is_told_from_1_there_is_no_figure() -> None:
+def test_where_no_level_is_resolved_from_1_there_is_no_figure() -> None:
     """The line goes through 1 somewhere, and might do so anywhere."""
     wild = [Level(ms, {0: low, 1: high}) for ms, low, high in ((10, 0.3, 2.0), (20, 0.5, 2.4), (40, 0.6, 3.0))]
     assert Curve(wild, FLOOR).found() == Found(None, None)
 
 
-def test_where_there_is_no_crossing_the_better_one_is_named_only_when_told_from_1() -> None:
+def test_without_a_crossing_the_better_one_is_named_only_if_resolved() -> None:
     rng = random.Random(5)
     assert Curve(swept((5, 10), 1000.0, 0.01, 6, rng), FLOOR).found().always == "one"
     assert Curve(swept((5, 10), 1000.0, 0.01, 6, rng), 1.1).found().always is None, "beyond the noise floor at 5 alone"
@@ -288,7 +312,7 @@ def test_where_there_is_no_crossing_the_better_one_is_named_only_when_told_from_
 def test_light_pages_say_how_much_a_second_machine_gives_at_most() -> None:
     found = found_in([cell for cell in cells() if cell.page == "light"], pages={"light": LIGHT})
     assert "light page not resolved between " in found.sentences[0]
-    assert "the most measured being 1.03 [1.01, 1.05] at " in page_advice(found)[0].because
+    assert "at most 1.03 [1.01, 1.05] times with " in page_advice(found)[0].because
 
 
 def test_where_only_the_emulator_forbids_a_crossing_that_is_said() -> None:
@@ -325,37 +349,177 @@ def test_what_the_emulator_does_for_each_message_is_learned_from_another_page() 
     assert slow > 1.1 * quick, "else it would say nothing"
 
 
-def test_a_disturbed_block_moves_neither_prediction_nor_what_it_is_held_against() -> None:
+def test_a_disturbed_block_moves_neither_prediction_nor_what_it_is_compared_with() -> None:
     run = page_run(blocks=5, scatter=0.001)
-    slowed = []
-    for trial in run.trials:
-        if trial.block == 2 and trial.measured is not None and "4 threads" in trial.arm:
-            slow = trial.measured.model_copy(update={"elapsed_ns": trial.measured.elapsed_ns * 2})
-            trial = trial.model_copy(update={"measured": slow})
-        slowed.append(trial)
-    for trials in (run.trials, tuple(slowed)):
-        found = page_findings(trial_table(run.model_copy(update={"trials": trials})), 0.01)
-        assert found is not None and found.model.worst_error is not None
+    disturbed = altered(run, lambda trial: slowed(trial, 2) if trial.block == 2 and "4 threads" in trial.arm else trial)
+    for found in (altered(run, lambda trial: trial), disturbed):
+        assert found.model.worst_error is not None
         assert abs(found.model.worst_error) < 0.06
 
 
-def test_parts_that_contradict_each_other_foresee_nothing_and_are_told() -> None:
+def test_parts_that_contradict_each_other_predict_nothing_and_are_named() -> None:
     """The engine's page on the link takes less than its round trips."""
-    run = page_run(blocks=3)
-    wrong = [
-        trial.model_copy(update={"receipt": trial.receipt | {"link": {"rtt_at_rest_ns": {"p50": 3_000_000}}}})
-        if "remote" in trial.arm
-        else trial
-        for trial in run.trials
-    ]
-    found = page_findings(trial_table(run.model_copy(update={"trials": tuple(wrong)})), 0.01)
-    assert found is not None
+    long_link = {"link": {"rtt_at_rest_ns": {"p50": 3_000_000}}}
+    found = altered(
+        page_run(blocks=3),
+        lambda trial: (
+            trial.model_copy(update={"receipt": trial.receipt | long_link}) if "remote" in trial.arm else trial
+        ),
+    )
     assert not any(arm.predicted_p50_ms for arm in found.arms if arm.path == "remote")
     assert set(found.model.impossible) == {a.arm for a in found.arms if a.path == "remote" and a.application == "php"}
-    assert any("was quicker than its parts" in sentence for sentence in found.sentences)
+    assert any("faster than its parts can be" in sentence for sentence in found.sentences)
 
 
-def test_parts_that_add_up_to_no_time_foresee_nothing() -> None:
+def test_parts_that_add_up_to_no_time_predict_nothing() -> None:
     hosts = (Host(0.003, 0.002, 1.0), Host(0.006, 0.002, 1.0))
     assert not Network(hosts, 0.0, -0.0205).possible
     assert Network(hosts, 0.013, -0.0205).possible
+
+
+FAR_NS = 2_000_000
+
+
+def with_a_longer_link(run: Run) -> Run:
+    """Each arm on the link twice: the second is asked for ten times the distance, and makes half of the pages."""
+    far = {arm.name: arm.name.replace("remote", "remote far") for arm in run.info.arms if "remote" in arm.name}
+    arms = [
+        arm.model_copy(update={"name": far[arm.name], "factors": arm.factors | {"rtt_ns": FAR_NS}})
+        for arm in run.info.arms
+        if arm.name in far
+    ]
+    trials = [
+        trial.model_copy(
+            update={
+                "arm": far[trial.arm],
+                "measured": trial.measured.model_copy(update={"elapsed_ns": trial.measured.elapsed_ns * 2}),
+            }
+        )
+        for trial in run.trials
+        if trial.arm in far and trial.measured is not None
+    ]
+    info = run.info.model_copy(update={"arms": (*run.info.arms, *arms)})
+    return run.model_copy(update={"info": info, "trials": (*run.trials, *trials)})
+
+
+def test_each_link_has_its_own_comparisons_and_crossing() -> None:
+    wanted = [cell for cell in cells() if cell.page == "heavy" and cell.application == "php"]
+    near = page_findings(trial_table(page_run(3, wanted=wanted)), 0.01)
+    found = page_findings(trial_table(with_a_longer_link(page_run(3, wanted=wanted))), 0.01)
+    assert near is not None and found is not None
+    assert [choice for choice in found.choices if choice.rtt_ns == 200_000] == list(near.choices)
+    far = [choice for choice in found.choices if choice.rtt_ns == FAR_NS]
+    for one, two in zip(near.choices, far, strict=True):
+        assert two.two_over_one.value == pytest.approx(one.two_over_one.value / 2, rel=1e-6)
+    assert [(each.threads, each.rtt_ns) for each in found.crossings] == [(4, 200_000), (4, FAR_NS)]
+    assert found.crossings[0] == near.crossings[0]
+    assert headline_choices(found.choices) == headline_choices(near.choices), "the shortest link stands for the page"
+    assert {arm.rtt_ns for arm in found.arms if arm.machines == 2} == {200_000, FAR_NS}
+
+
+def first(found: PageFindings, *better: str, ratio: Estimate | None = None, floor: float | None = 0.02) -> str:
+    """The answer, if each page's comparison had come out so."""
+    verdicts = dict(zip(("heavy", "light"), better, strict=True))
+    choices = tuple(
+        choice.model_copy(
+            update={"better": verdicts[choice.page]} | ({"two_over_one": ratio} if ratio is not None else {})
+        )
+        for choice in found.choices
+    )
+    return page_sentences(found.model_copy(update={"choices": choices, "noise_floor": floor}))[0]
+
+
+@pytest.mark.parametrize(
+    ("better", "lead"),
+    [
+        (("one", "one"), "One machine with sockets is faster: "),
+        (("one", "not resolved"), "One machine with sockets is faster where the difference is resolved: "),
+        (("two", "not resolved"), "Two machines are faster where the difference is resolved: "),
+        (("one", "two"), "It depends on the page: "),
+        (("not resolved", "not resolved"), "No difference is resolved: "),
+    ],
+)
+def test_the_answer_depends_on_the_page_only_where_pages_differ(
+    whole: PageFindings, better: tuple[str, str], lead: str
+) -> None:
+    assert first(whole, *better).startswith(lead)
+
+
+def test_the_reason_for_an_unresolved_difference_is_given(whole: PageFindings) -> None:
+    wide, small = Estimate(value=0.9, low=0.7, high=1.2), Estimate(value=0.9, low=0.85, high=0.95)
+    both = "not resolved", "not resolved"
+    assert "0.90 [0.70, 1.20] times as many heavy pages (interval includes 1)" in first(whole, *both, ratio=wide)
+    assert "heavy pages (within the noise floor of 30 %)" in first(whole, *both, ratio=small, floor=0.3)
+    assert "heavy pages (unknown noise floor)" in first(whole, *both, ratio=small, floor=None)
+
+
+def flips(found: PageFindings, **changed: object) -> str:
+    crossings = tuple(each.model_copy(update={"measured_ms": None, **changed}) for each in found.crossings)
+    return page_sentences(found.model_copy(update={"crossings": crossings}))[0]
+
+
+def test_what_the_model_predicts_without_a_crossing_stands_beside_what_was_found(whole: PageFindings) -> None:
+    assert "(as predicted)" in flips(whole, always="one", predicted_ms=None, predicted_always="one")
+    assert "(predicted: 4 ms or less)" in flips(whole, always="one", predicted_ms=None, predicted_always="two")
+    assert "(predicted: none)" in flips(whole, always="two", predicted_ms=None, predicted_always="one")
+    assert "predicted" not in flips(whole, always="one", predicted_ms=None, predicted_always=None)
+
+
+def test_loopback_is_slower_only_beyond_the_noise_floor(whole: PageFindings) -> None:
+    choice = whole.choices[0].model_copy(update={"tcp_over_socket": Estimate(value=0.95, low=0.94, high=0.96)})
+    assert tcp_is_slower(choice, 0.02)
+    assert not tcp_is_slower(choice, 0.10)
+    assert not tcp_is_slower(choice, None)
+
+
+def connecting(arm: PageArm, times: float) -> PageArm:
+    """The same, opening connections for each page."""
+    value = arm.page_ms.value * times
+    slower = Estimate(value=value, low=value * 0.99, high=value * 1.01)
+    return arm.model_copy(update={"connect": "per-transaction", "page_ms": slower, "arm": f"{arm.arm}, connecting"})
+
+
+def test_connecting_costs_what_is_resolved_and_of_real_pages(whole: PageFindings) -> None:
+    arms = [arm for arm in whole.arms if arm.app_cpu_ns == 0]
+    for times, pages in ((1.5, {"heavy", "light"}), (1.01, set())):
+        found = whole.model_copy(update={"arms": (*arms, *(connecting(arm, times) for arm in arms))})
+        pairs = costly_connections(found)
+        assert {arm.page for arm, _ in pairs} == pages
+        assert all(arm.application == "php" and arm.path in ("socket", "remote") for arm, _ in pairs)
+        assert len(pairs) == 2 * len(pages), "one on sockets and one on two machines"
+        said = any(sentence.startswith("Opening connections for each page adds ") for sentence in page_sentences(found))
+        assert said == bool(pages)
+
+
+def test_round_trips_are_no_lever_where_two_machines_are_faster(whole: PageFindings) -> None:
+    assert round_trips_sentence(whole).startswith("On two machines each round trip takes ")
+    quick = [
+        arm.model_copy(update={"page_ms": Estimate(value=0.1, low=None, high=None)}) if arm.machines == 2 else arm
+        for arm in whole.arms
+    ]
+    assert round_trips_sentence(whole.model_copy(update={"arms": tuple(quick)})) == ""
+
+
+def test_published_figures_stand_beside_the_shipped_plans_pages_only() -> None:
+    few = [Cell("heavy", "php", path, 0, 1) for path in ("socket", "remote")]
+    run = page_run(2, wanted=few)
+    mine = run.model_copy(update={"info": run.info.model_copy(update={"plan_name": "mine"})})
+    shipped, own = (page_findings(trial_table(each), 0.01) for each in (run, mine))
+    assert shipped is not None and own is not None
+    assert shipped.published and not own.published
+
+
+def test_where_it_does_not_flip_the_reason_stands_instead(whole: PageFindings) -> None:
+    base = whole.crossings[0].model_copy(update={"swept_ms": (4.9, 64.9), "measured_ms": None, "predicted_ms": None})
+
+    def changed(**parts: object) -> str:
+        return pays_from(base.model_copy(update=parts))
+
+    assert changed(always="one") == "none up to 64.9 ms"
+    assert changed(always="two") == "4.9 ms or less"
+    assert changed(always=None) == "not resolved between 4.9 and 64.9 ms"
+    assert changed(measured_ms=Estimate(value=12.0, low=9.0, high=None)) == "12 [9, > 64.9] ms"
+    assert changed(measured_ms=Estimate(value=12.0, low=None, high=20.0)) == "12 [< 4.9, 20] ms"
+    assert changed(measured_ms=Estimate(value=12.0, low=None, high=None)) == "12 ms (no interval)"
+    for always, text in (("one", "none"), ("two", "4.9 ms or less"), (None, "")):
+        assert predicted_from(base.model_copy(update={"predicted_always": always})) == text
