@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -94,8 +93,8 @@ def test_what_it_says_is_documented(found: LinkBench) -> None:
     assert set().union(*(fields(type(part)) for part in parts)) - named == set()
 
 
-@pytest.mark.skipif(not os.access("/dev/net/tun", os.R_OK | os.W_OK), reason="/dev/net/tun may not be opened here")
 def test_another_back_end_is_measured_alike() -> None:
-    options = ("--link-backend", "tun", "--rtt", "5ms", "--rate", "100mbit", "--no-extras")
+    """Without a delay, which needs netem: many kernels lack it."""
+    options = ("--link-backend", "kernel", "--rtt", "0ms", "--rate", "100mbit", "--no-extras")
     (row,) = agree(lambda: bench_link(*options), _beyond, attempts=3).rows
-    assert (row.backend, row.peer) == ("tun", None)
+    assert (row.backend, row.peer) == ("kernel", None)

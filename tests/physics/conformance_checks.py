@@ -110,7 +110,7 @@ def known_rate(link: Link) -> Seen:
             total += len(server.recv(1 << 16))
             arrived.append((time.monotonic_ns() - start_ns, total))
         writer.join()
-    burst = 0 if link.backend == "packet" or link.backend == "tun" else 2 * 128 * 1024
+    burst = 0 if link.backend == "packet" else 2 * 128 * 1024
     least_ns = (size - burst) * 8 * 10**9 // rate_bps
     (from_ns, from_bytes), (to_ns, to_bytes) = arrived[len(arrived) // 4], arrived[-1]
     goodput = (to_bytes - from_bytes) * 8 * 1e9 / (to_ns - from_ns)

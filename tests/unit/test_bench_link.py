@@ -171,7 +171,7 @@ def test_bars_stand_where_the_issue_puts_them() -> None:
 
 def test_the_bars_of_the_extras() -> None:
     assert [bar.met for bar in judge_unlimited("packet", [11, 12.5, 13])] == [True]
-    assert [bar.met for bar in judge_unlimited("tun", [14.9])] == [False]
+    assert [bar.met for bar in judge_unlimited("packet", [11.9])] == [False]
     assert judge_unlimited("other", [1]) == ()
     assert [bar.met for bar in judge_redis([0.79])] == [False]
     assert [bar.met for bar in judge_hogs([30], privileged=True)] == [False]

@@ -275,7 +275,7 @@ def test_named_links_are_those_of_the_documentation() -> None:
 
 
 def test_a_back_end_refuses_what_it_cannot_be() -> None:
-    assert list(backends()) == ["packet", "tun", "kernel", "none"]
+    assert list(backends()) == ["packet", "kernel", "none"]
     with pytest.raises(UsageError, match="no delay"):
         find_backend("none", _BASE)
     assert find_backend("none", LinkAsked(0, None)).NAME == "none"

@@ -33,8 +33,6 @@ TCP_PRESETS: tuple[TcpPreset, ...] = ("tuned", "stock")
 """`tuned`: TCP may hold four times what is in flight, up to 1 GiB; never less than the kernel's own maximum. `stock`: the kernel's
 defaults, which at 10 Gb/s and 85 ms carry about 0.3 Gb/s: a finding, not a fault of the link."""
 _BUFFER_MAX = 1 << 30
-_TUN_QUEUE = 10_000
-"""Packets. A TUN device whose queue is full drops without a word; its default of 500 is full within a millisecond."""
 _LOCAL = "route replace local 127.0.0.1 dev lo table local proto kernel scope host src 127.0.0.1"
 _QUIET6 = {"accept_ra": "0", "autoconf": "0", "accept_dad": "0", "router_solicitations": "0", "addr_gen_mode": "1"}
 """No packet of the kernel's own on the link: no solicitation, no detection of duplicates, no link-local address."""
@@ -79,9 +77,7 @@ def loopback_batch(congestion_control: str | None) -> list[str]:
     return [*lines, f"{_LOCAL} congctl {congestion_control}"] if congestion_control else lines
 
 
-def host_batch(
-    role: str, congestion_control: str | None, *, ethernet: bool = True, ipv6: bool = True, ends: Ends = FIRST
-) -> list[str]:
+def host_batch(role: str, congestion_control: str | None, *, ipv6: bool = True, ends: Ends = FIRST) -> list[str]:
     """`ip -batch` lines for a host's end of the link: addresses, the one static neighbour, routes with their congestion control.
 
     Without ARP, and so without the groups that IPv6 joins to find neighbours: nothing asks, nothing is announced.
@@ -92,16 +88,18 @@ def host_batch(
     device, own, own6, _ = near
     _, other, other6, mac = far
     chosen = f" congctl {congestion_control}" if congestion_control else ""
-    up = f"link set dev {device} arp off up" if ethernet else f"link set dev {device} txqueuelen {_TUN_QUEUE} up"
-    lines = [up, f"addr replace {own}/30 dev {device} noprefixroute"]
-    if ethernet:
-        lines.append(f"neigh replace {other} lladdr {mac} dev {device} nud permanent")
-    lines.append(f"route replace {ends.subnet} dev {device} scope link src {own}{chosen}")
+    lines = [
+        f"link set dev {device} arp off up",
+        f"addr replace {own}/30 dev {device} noprefixroute",
+        f"neigh replace {other} lladdr {mac} dev {device} nud permanent",
+        f"route replace {ends.subnet} dev {device} scope link src {own}{chosen}",
+    ]
     if ipv6:
-        lines.append(f"addr replace {own6}/64 dev {device} nodad noprefixroute")
-        if ethernet:
-            lines.append(f"neigh replace {other6} lladdr {mac} dev {device} nud permanent")
-        lines.append(f"route replace {ends.subnet6} dev {device} src {own6}{chosen}")
+        lines += [
+            f"addr replace {own6}/64 dev {device} nodad noprefixroute",
+            f"neigh replace {other6} lladdr {mac} dev {device} nud permanent",
+            f"route replace {ends.subnet6} dev {device} src {own6}{chosen}",
+        ]
     return lines
 
 
@@ -180,7 +178,7 @@ def cable_through_middle(network: Network) -> Iterator[None]:
     _cable(network, middle_batch(client_fd, server_fd, network.mtu, ends))
     with ExitStack() as ledger:
         ledger.callback(network.base.ip, [f"link del dev {ends.client_middle}", f"link del dev {ends.server_middle}"])
-        _configure(network, ethernet=True)
+        _configure(network)
         yield
 
 
@@ -202,28 +200,8 @@ def cable_directly(network: Network) -> Iterator[None]:
     )
     with ExitStack() as ledger:
         ledger.callback(network.client.ip, [f"link del dev {client}"])
-        _configure(network, ethernet=True)
+        _configure(network)
         yield
-
-
-def adopt_devices(network: Network) -> None:
-    """Move the two devices that somebody made in the base network to their hosts. They end with who made them. Raises LinkFailed."""
-    client_fd, server_fd = network.client.network, network.server.network
-    assert client_fd is not None and server_fd is not None
-    ends = network.ends
-    try:
-        network.base.ip(
-            [
-                f"link set dev {ends.client_middle} mtu {network.mtu}",
-                f"link set dev {ends.server_middle} mtu {network.mtu}",
-                f"link set dev {ends.client_middle} netns /proc/self/fd/{client_fd} name {ends.client_device}",
-                f"link set dev {ends.server_middle} netns /proc/self/fd/{server_fd} name {ends.server_device}",
-            ],
-            pass_fds=(client_fd, server_fd),
-        )
-    except LabError as error:
-        raise LinkFailed(error.message, "Use --link-backend packet.") from error
-    _configure(network, ethernet=False)
 
 
 def _cable(network: Network, batch: list[str]) -> None:
@@ -237,19 +215,19 @@ def _cable(network: Network, batch: list[str]) -> None:
         ) from error
 
 
-def _configure(network: Network, *, ethernet: bool) -> None:
+def _configure(network: Network) -> None:
     """Addresses and routes of both ends."""
     ends = network.ends
     network.ipv6 = _allow_ipv6(network.client, ends.client_device) and _allow_ipv6(network.server, ends.server_device)
     for role, host in (("client", network.client), ("server", network.server)):
         chosen = network.congestion_control if network.by_route else None
         try:
-            host.ip(host_batch(role, chosen, ethernet=ethernet, ipv6=network.ipv6, ends=ends))
+            host.ip(host_batch(role, chosen, ipv6=network.ipv6, ends=ends))
         except LabError as error:
             if chosen is None:
                 raise
             _not_chosen(network, chosen, error)
-            host.ip(host_batch(role, None, ethernet=ethernet, ipv6=network.ipv6, ends=ends))
+            host.ip(host_batch(role, None, ipv6=network.ipv6, ends=ends))
 
 
 def _allow_ipv6(host: Host, device: str) -> bool:

@@ -56,9 +56,7 @@ class Scene:
 
     @property
     def kind(self) -> Kind:
-        if self.link is None:
-            return "loopback"
-        return "tun" if self.link.backend == "tun" else "ethernet"
+        return "loopback" if self.link is None else "ethernet"
 
     def host(self, side: Literal["client", "server"]) -> Host:
         return self.client if side == "client" else self.server

@@ -21,8 +21,8 @@ _ETHERNET = 14
 _IP_AND_TCP = 52
 """Headers of a segment: IPv4 and TCP with time stamps."""
 
-Kind = Literal["ethernet", "tun", "loopback"]
-"""Of an interface, by the headers that it counts. A TUN device counts from IP on; on the loopback a packet is a segment."""
+Kind = Literal["ethernet", "loopback"]
+"""Of an interface, by the headers that it counts. On the loopback a packet is a segment."""
 
 
 class ProcFile:
@@ -196,17 +196,15 @@ def _counter(interface: str, kind: Kind, share_to_server: float) -> Callable[[Lo
             to_server = round(seen.received_bytes * share_to_server)
             packets = round(seen.received_packets * share_to_server)
             return to_server, seen.received_bytes - to_server, packets, seen.received_packets - packets, server.again
-        in_bytes, in_packets = as_frames(seen.received_bytes, seen.received_packets, client.sent, kind)
-        out_bytes, out_packets = as_frames(seen.sent_bytes, seen.sent_packets, server.sent, kind)
+        in_bytes, in_packets = as_frames(seen.received_bytes, seen.received_packets, client.sent)
+        out_bytes, out_packets = as_frames(seen.sent_bytes, seen.sent_packets, server.sent)
         return in_bytes, out_bytes, in_packets, out_packets, client.again + server.again
 
     return count
 
 
-def as_frames(counted_bytes: int, counted_packets: int, sent: int, kind: Kind) -> tuple[int, int]:
+def as_frames(counted_bytes: int, counted_packets: int, sent: int) -> tuple[int, int]:
     """Bytes and frames as a network card would count what a virtual interface counts by super-packets: with headers for each of the
     `sent` segments."""
     frames = max(sent, counted_packets)
-    if kind == "tun":
-        return counted_bytes + _IP_AND_TCP * (frames - counted_packets) + _ETHERNET * frames, frames
     return counted_bytes + (_ETHERNET + _IP_AND_TCP) * (frames - counted_packets), frames

@@ -20,7 +20,7 @@ LONG_FAT_AFTER_NS: Final = 5_000_000_000
 """When that bar's window opens, instead of the usual warm-up."""
 CPU_MAX: Final = 0.08
 CPU_RATE_GBIT: Final = 10.0
-UNLIMITED_GBIT: Final = {"packet": 12.0, "tun": 15.0}
+UNLIMITED_GBIT: Final = {"packet": 12.0}
 REDIS_SHARE: Final = 0.80
 CHANCE: Final = 0.01
 """How often a correct link may lie outside the interval of a random figure."""

@@ -15,7 +15,7 @@ from howfar.lab.link.asked import LinkAsked
 from howfar.lab.network import Network
 
 DEFAULT = "packet"
-SHAPING = (DEFAULT, "tun", "kernel")
+SHAPING = (DEFAULT, "kernel")
 """Those that a rate can be asked of."""
 NAMES = (*SHAPING, "none")
 """All, without loading them: command lines name them."""
@@ -68,11 +68,10 @@ class Backend(Protocol):
 
 
 def backends() -> dict[str, Backend]:
-    from howfar.lab.link.backends import bare, kernel_qdiscs, packet, tun
+    from howfar.lab.link.backends import bare, kernel_qdiscs, packet
 
     listed: tuple[Callable[[], Backend], ...] = (
         packet.PacketBackend,
-        tun.TunBackend,
         kernel_qdiscs.KernelBackend,
         bare.BareBackend,
     )
