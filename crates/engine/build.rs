@@ -12,7 +12,12 @@ fn git(arguments: &[&str]) -> Option<String> {
 fn main() {
     println!("cargo::rerun-if-env-changed=HOWFAR_COMMIT");
     println!("cargo::rerun-if-changed=build.rs");
-    if let Some(log) = git(&["rev-parse", "--path-format=absolute", "--git-path", "logs/HEAD"]) {
+    if let Some(log) = git(&[
+        "rev-parse",
+        "--path-format=absolute",
+        "--git-path",
+        "logs/HEAD",
+    ]) {
         println!("cargo::rerun-if-changed={log}");
     }
     let commit = std::env::var("HOWFAR_COMMIT")

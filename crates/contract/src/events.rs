@@ -67,7 +67,7 @@ pub struct Receipt {
     pub local_address: Option<String>,
     /// Socket path, or `host:port`.
     pub peer_address: String,
-    /// SO_PEERCRED, Unix sockets only.
+    /// `SO_PEERCRED`, Unix sockets only.
     pub peer_pid: Option<u32>,
     pub server_version: String,
     /// None: Memcached, which does not number them, and FastCGI.
@@ -76,7 +76,7 @@ pub struct Receipt {
     pub auth_plugin: String,
     #[schemars(extend("enum" = ["prepared", "text", "multi", "resp2", "resp3", "memcached_text", "memcached_meta", "fastcgi"]))]
     pub protocol_mode: &'static str,
-    /// From the server's session status Ssl_version; None: plain, or a key-value store, which does not tell.
+    /// From the server's session status `Ssl_version`; None: plain, or a key-value store, which does not tell.
     pub tls_version: Option<String>,
     pub tls_cipher: Option<String>,
     /// As our side negotiated it; not the server's where something between ends the encryption.
@@ -119,7 +119,7 @@ pub struct Ready {
     pub receipt: Receipt,
     pub connections: u32,
     pub prepared_statements: u32,
-    /// From the first connect() to the last statement prepared.
+    /// From the first `connect()` to the last statement prepared.
     pub connect_ns: u64,
     /// Of a page job that runs a script: each service's receipt by its name; `receipt` is then the first one's.
     #[schemars(extend("default" = {}))]
@@ -222,7 +222,7 @@ pub struct Histogram {
     /// `point_select`, `simple_range`, … as in `Sysbench`.
     ///
     /// Of a page job: `transaction` is a page. `turn.SERVICE`: from the first byte sent to the last byte read;
-    /// `connect.SERVICE`: from connect() to a session that can be asked; `cpu`: all CPU time of the worker's thread
+    /// `connect.SERVICE`: from `connect()` to a session that can be asked; `cpu`: all CPU time of the worker's thread
     /// for a page, its computing and its turns; `told.NAME`: what a FastCGI application's pages told of themselves,
     /// for each name that ends in `_ns`; `connect.application`: connecting to it, and `queue.application`: of that,
     /// a wait for room in its full queue of new connections.
@@ -237,7 +237,7 @@ pub struct Histogram {
     pub data: String,
 }
 
-/// TCP_INFO of the connections at the end of the window; None where the kernel does not tell.
+/// `TCP_INFO` of the connections at the end of the window; None where the kernel does not tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct TcpFacts {
     pub connections: u32,
@@ -300,7 +300,7 @@ pub struct Finished {
     pub tcp: Option<TcpFacts>,
     /// Role `client` is the engine itself; then one for each observed role, pids of a role summed.
     pub cpu: Vec<CpuUse>,
-    /// VmHWM of the engine.
+    /// `VmHWM` of the engine.
     pub peak_memory_bytes: u64,
     pub histograms: Vec<Histogram>,
     /// Why the window ended early; only under `on_disconnect: end`.

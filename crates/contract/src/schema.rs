@@ -64,7 +64,7 @@ impl Contract {
         for name in names {
             flatten(&name, &mut all);
         }
-        all = titled(all);
+        all = titled(&all);
         for each in all.values_mut() {
             if each.get("properties").is_some() {
                 each["additionalProperties"] = false.into();
@@ -82,9 +82,9 @@ impl Contract {
 }
 
 /// An event is known by its title: its name in the schema is what its field `event` says.
-fn titled(all: Map<String, Value>) -> Map<String, Value> {
+fn titled(all: &Map<String, Value>) -> Map<String, Value> {
     let mut text = Value::from(all.clone()).to_string();
-    for (name, each) in &all {
+    for (name, each) in all {
         if let Some(title) = each["title"].as_str() {
             text = text.replace(
                 &format!("\"#/$defs/{name}\""),

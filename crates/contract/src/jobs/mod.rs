@@ -56,7 +56,7 @@ pub enum Shape {
 #[serde(deny_unknown_fields)]
 pub struct Arrivals {
     /// Transactions a second, over the whole job.
-    #[schemars(range(max = 1000000000.0), extend("exclusiveMinimum" = 0.0))]
+    #[schemars(range(max = 1e9), extend("exclusiveMinimum" = 0.0))]
     pub rate_per_s: f64,
     #[serde(default)]
     pub shape: Shape,
@@ -138,7 +138,7 @@ pub struct LoadJob {
     #[serde(default)]
     #[schemars(range(min = 1, max = 1024))]
     pub threads: Option<u32>,
-    /// Who serves the sockets; `auto`: io_uring where the kernel has it and a thread has connections enough, else
+    /// Who serves the sockets; `auto`: `io_uring` where the kernel has it and a thread has connections enough, else
     /// epoll.
     #[serde(default)]
     pub driver: Driver,
@@ -175,7 +175,7 @@ pub struct LoadJob {
     pub observe: Vec<Observed>,
     /// A new file: the log of the keys that transactions wrote and what became of each (`acknowledged.py` reads
     /// it). The workload must give each transaction one key: a single `sequence` parameter, drawn at most once a
-    /// transaction, or oltp_insert without auto_inc.
+    /// transaction, or `oltp_insert` without `auto_inc`.
     #[serde(default)]
     #[schemars(length(min = 1))]
     pub acknowledged: Option<String>,

@@ -145,12 +145,12 @@ pub struct PageScript {
 pub struct FastCgi {
     #[schemars(extend("$ref" = "#/$defs/UnixTarget"))]
     pub target: Target,
-    /// As FastCGI wants them: SCRIPT_FILENAME, REQUEST_METHOD, …
+    /// As FastCGI wants them: `SCRIPT_FILENAME`, `REQUEST_METHOD`, …
     pub parameters: BTreeMap<String, String>,
     #[serde(default)]
     #[schemars(length(max = 200))]
     pub ends_with: String,
-    /// FCGI_KEEP_CONN. PHP-FPM binds a child to a connection that is kept, and web servers close it after each page
+    /// `FCGI_KEEP_CONN`. PHP-FPM binds a child to a connection that is kept, and web servers close it after each page
     /// by default. One that is found closed is opened again, the page is asked for once more, and
     /// `Finished.reconnects` counts it: the child had served as many pages as it may, or died over this one.
     #[serde(default)]

@@ -118,11 +118,11 @@ pub enum OnDisconnect {
 pub struct SessionJob {
     pub tls: Option<Tls>,
     pub compression: Option<Compression>,
-    /// PEM of the server's RSA key, for a full caching_sha2_password login over plain TCP.
+    /// PEM of the server's RSA key, for a full `caching_sha2_password` login over plain TCP.
     pub server_key_file: Option<String>,
     /// Without that file, ask the server for its key.
     pub fetch_server_key: bool,
-    /// Ask for CLIENT_MULTI_STATEMENTS, as sysbench does.
+    /// Ask for `CLIENT_MULTI_STATEMENTS`, as sysbench does.
     pub multi_statements: bool,
     pub connect: Connect,
     /// Transactions after which a connection is closed and opened anew, outside every latency; 0: never.

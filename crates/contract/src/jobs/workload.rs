@@ -16,7 +16,7 @@ pub enum DistributionKind {
     Zipfian,
 }
 
-/// How row ids are drawn from 1..table_size; the parameters carry sysbench's names and meaning.
+/// How row ids are drawn from `1..table_size`; the parameters carry sysbench's names and meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Distribution {
