@@ -10,7 +10,7 @@ pub(crate) struct Drops {
     pub(crate) loss: u64,
     pub(crate) outage: u64,
     pub(crate) arena: u64,
-    /// What the emulator never saw, because a buffer of the kernel's (of a packet socket, of a TUN device) had no
+    /// What the emulator never saw, because a buffer of the kernel's had no
     /// room. Packets, each a segment or a super-packet of many: the kernel tells no more. None: it did not tell at
     /// all.
     pub(crate) socket: Option<u64>,

@@ -12,8 +12,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::News;
 use crate::clock::{self, Scheduling};
 use crate::event::DirectionStats;
-use crate::job::{Direction, LinkJob, PortKind, Realtime};
-use crate::port::{Gauge, Packet, Port, Tun};
+use crate::job::{Direction, LinkJob, Realtime};
+use crate::port::{self, Gauge, Receiver, Transmitter};
 use crate::pump::{Order, Pump};
 use howfar_contract::{FailCode, Failed};
 
@@ -27,7 +27,7 @@ struct Way {
     thread: JoinHandle<()>,
     scheduling: Scheduling,
     /// Of the interface that it hears. Asked by the main thread, which has the time.
-    gauge: Box<dyn Gauge>,
+    gauge: Gauge,
 }
 
 #[derive(Debug)]
@@ -39,19 +39,12 @@ pub(crate) struct Link {
 impl Link {
     /// Open both interfaces and let packets pass. A direction that breaks later says so through `news`.
     pub(crate) fn start(job: &LinkJob, news: Sender<News>) -> Result<Self, Failed> {
-        match job.port {
-            PortKind::Packet => Self::join::<Packet>(job, news),
-            PortKind::Tun => Self::join::<Tun>(job, news),
-        }
-    }
-
-    fn join<P: Port>(job: &LinkJob, news: Sender<News>) -> Result<Self, Failed> {
         let (client, server) = (&job.client_interface, &job.server_interface);
         // Both ends first: nothing passes before both ways are there.
-        let (at_client, at_server) = (P::open(client)?, P::open(server)?);
+        let (at_client, at_server) = (port::open(client)?, port::open(server)?);
         let names = |from: &String, to: &String| (from.clone(), to.clone());
         Ok(Self {
-            to_server: Way::start::<P>(
+            to_server: Way::start(
                 names(client, server),
                 (at_client.receiver, at_server.transmitter),
                 at_client.gauge,
@@ -59,7 +52,7 @@ impl Link {
                 job.realtime,
                 news.clone(),
             )?,
-            to_client: Way::start::<P>(
+            to_client: Way::start(
                 names(server, client),
                 (at_server.receiver, at_client.transmitter),
                 at_server.gauge,
@@ -102,10 +95,10 @@ impl Link {
 }
 
 impl Way {
-    fn start<P: Port>(
+    fn start(
         names: (String, String),
-        ports: (P::Receiver, P::Transmitter),
-        gauge: Box<dyn Gauge>,
+        ports: (Receiver, Transmitter),
+        gauge: Gauge,
         direction: &Direction,
         realtime: Realtime,
         news: Sender<News>,
@@ -130,7 +123,7 @@ impl Way {
                 // The main thread waits for the class; if it has gone there is nobody to tell.
                 let _ = class.send(clock::wake_on_time(realtime));
                 tell_of_its_end(&news, || {
-                    Pump::<P>::new(names, ports, &direction, inbox, ear).run()
+                    Pump::new(names, ports, &direction, inbox, ear).run()
                 });
             })
             .map_err(|error| internal(&error))?;

@@ -17,8 +17,8 @@ use crate::effects::{Nanos, corrupt, jitter};
 use crate::event::DirectionStats;
 use crate::job::Direction;
 use crate::nap::{Sleeper, Until};
-use crate::packet::{self, Layout, VNET};
-use crate::port::{Port, Receive, Transmit};
+use crate::packet::{self, ETHERNET, Layout, VNET};
+use crate::port::{self, Receiver, Transmitter};
 use crate::shaper::{Shaper, Slice};
 use crate::slicer;
 use crate::stats::Counters;
@@ -32,7 +32,7 @@ const DEAF_MAX: Nanos = 10_000_000;
 const DEAF_LEAST: Nanos = 2_000_000;
 const DEAF_BYTES: u64 = 1 << 20;
 /// Packets closer than this are a burst, of which more is gathered for so long at once, as network cards do. Only where nothing is
-/// on the way and the port has stamps, so that it shows as lateness: to be woken for each of them costs more than to pass it on, and
+/// on the way, so that it shows as lateness: to be woken for each of them costs more than to pass it on, and
 /// takes the processor from whoever sends them.
 const GATHER: Nanos = 20_000;
 /// Attempts to send a packet for which the kernel has no room, and the time between two.
@@ -57,10 +57,10 @@ pub(crate) enum Order {
 }
 
 #[derive(Debug)]
-pub(crate) struct Pump<P: Port> {
+pub(crate) struct Pump {
     names: (String, String),
-    receiver: P::Receiver,
-    transmitter: P::Transmitter,
+    receiver: Receiver,
+    transmitter: Transmitter,
     orders: Orders<Order>,
     wake: Arc<OwnedFd>,
     shaper: Shaper<Place>,
@@ -88,7 +88,7 @@ fn overtakes(direction: &Direction) -> bool {
     direction.reorder && direction.jitter.is_some()
 }
 
-/// While something is on the way that nothing overtakes, packets that come need no waking where the port has stamps: they cannot be
+/// While something is on the way that nothing overtakes, packets that come need no waking: they cannot be
 /// due before it, and the kernel's stamp says when they came. Orders wait until the thread wakes, too; no sleep is longer than [`DEAF_MAX`]. So this is
 /// a timer and nothing else, which costs less than to wait for a descriptor with a timeout.
 fn sleep_until(moment: Nanos) {
@@ -102,11 +102,11 @@ fn deaf(direction: &Direction) -> Nanos {
     (DEAF_BYTES * 8_000_000_000 / rate).clamp(DEAF_LEAST, DEAF_MAX)
 }
 
-impl<P: Port> Pump<P> {
+impl Pump {
     /// Make a pump in the thread that will run it. `names`: where packets come from and go to.
     pub(crate) fn new(
         names: (String, String),
-        ports: (P::Receiver, P::Transmitter),
+        ports: (Receiver, Transmitter),
         direction: &Direction,
         orders: Orders<Order>,
         wake: Arc<OwnedFd>,
@@ -164,7 +164,7 @@ impl<P: Port> Pump<P> {
                 }
                 self.sleeper.watched(seen - moment);
             }
-            Until::Sleep(wanted) if self.overtakes || !P::STAMPED => {
+            Until::Sleep(wanted) if self.overtakes => {
                 if self.hear(Some(wanted - moment))? {
                     self.sleeper.slept(wanted, now());
                 }
@@ -193,7 +193,7 @@ impl<P: Port> Pump<P> {
                 Ok(false)
             }
             Err(rustix::io::Errno::INTR) => Ok(false),
-            Err(error) => Err(P::failure(
+            Err(error) => Err(port::failure(
                 &self.names.0,
                 "wait for packets on",
                 &error.into(),
@@ -240,12 +240,11 @@ impl<P: Port> Pump<P> {
             match self.receiver.receive(room) {
                 Ok(None) => return Ok(()),
                 Ok(Some(received)) => {
-                    let layout =
-                        Layout::of(&room[..received.length.min(room.len())], P::LINK_HEADER);
+                    let layout = Layout::of(&room[..received.length.min(room.len())], ETHERNET);
                     match layout {
                         Some(layout) if kept && !received.truncated => {
                             let arrival = stamps.moment(received.stamp);
-                            self.burst = P::STAMPED && arrival < self.arrival + GATHER;
+                            self.burst = arrival < self.arrival + GATHER;
                             self.arrival = arrival;
                             self.accept(arrival, received.length, &layout);
                         }
@@ -260,7 +259,7 @@ impl<P: Port> Pump<P> {
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
                     self.counters.refused += 1;
                 }
-                Err(error) => return Err(P::failure(&self.names.0, "receive from", &error)),
+                Err(error) => return Err(port::failure(&self.names.0, "receive from", &error)),
             }
         }
         Ok(())
@@ -270,7 +269,7 @@ impl<P: Port> Pump<P> {
     fn accept(&mut self, arrival: Nanos, length: usize, layout: &Layout) {
         let place = self.arena.keep(length);
         let mut train = layout.train();
-        train.patient |= packet::bare_acknowledgement(self.arena.get(place), P::LINK_HEADER);
+        train.patient |= packet::bare_acknowledgement(self.arena.get(place), ETHERNET);
         let admission = self.shaper.offer(arrival, train, place);
         self.arena.hold(place, admission.slices);
         let counters = &mut self.counters;
@@ -297,10 +296,10 @@ impl<P: Port> Pump<P> {
     fn transmit(&mut self, slice: &Slice<Place>) -> Result<Nanos, Failed> {
         let packet = self.arena.get(slice.packet);
         let (mut corrupted, count) = (false, u64::from(slice.count));
-        let sent = match (Layout::of(packet, P::LINK_HEADER), slice.flaw) {
+        let sent = match (Layout::of(packet, ETHERNET), slice.flaw) {
             (Some(layout), Some(flaw)) => {
                 let mut segment = slicer::segment(packet, &layout, slice.first);
-                corrupted = corrupt::spoil(&mut segment, P::LINK_HEADER, flaw);
+                corrupted = corrupt::spoil(&mut segment, ETHERNET, flaw);
                 self.push(&segment, &[])?
             }
             (Some(layout), None) if layout.sliceable() && slice.count < layout.segments => {
@@ -344,7 +343,7 @@ impl<P: Port> Pump<P> {
                     let _ = poll(&mut [], Some(&timespec(PAUSE)));
                 }
                 Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV | libc::EBADFD) => {
-                    return Err(P::failure(&self.names.1, "send to", &error));
+                    return Err(port::failure(&self.names.1, "send to", &error));
                 }
                 _ => return Ok(None),
             }

@@ -1,4 +1,4 @@
-//! The kernel's calls for which no safe wrapper is at hand: packet sockets, TUN devices and scheduling classes.
+//! The kernel's calls for which no safe wrapper is at hand: packet sockets and scheduling classes.
 #![allow(unsafe_code)] // Raw libc calls; every pointer given to the kernel is to a local that outlives the call.
 
 use std::ffi::CString;
@@ -7,9 +7,7 @@ use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::{addr_of, addr_of_mut, from_mut, from_ref};
 
-use libc::{c_char, c_int, c_uint, c_void};
-
-use crate::packet::VNET;
+use libc::{c_int, c_uint, c_void};
 
 /// What came with one packet.
 #[derive(Debug, Clone, Copy)]
@@ -191,115 +189,6 @@ pub(crate) fn unless_empty(received: io::Result<Received>) -> io::Result<Option<
         Ok(received) => Ok(Some(received)),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
         Err(error) => Err(error),
-    }
-}
-
-/// The kernel's description of an interface, with its name filled in.
-fn interface_request(name: &str) -> io::Result<libc::ifreq> {
-    // SAFETY: ifreq is plain data.
-    let mut request: libc::ifreq = unsafe { zeroed() };
-    // The last byte stays zero.
-    if name.len() >= request.ifr_name.len() {
-        return Err(io::Error::from(io::ErrorKind::InvalidInput));
-    }
-    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
-        *to = from as c_char;
-    }
-    Ok(request)
-}
-
-/// Make a TUN device of this name behind `fd`, an open `/dev/net/tun`: virtio-net headers before network packets, super-packets
-/// and checksums left to do.
-pub(crate) fn make_tun(fd: BorrowedFd<'_>, name: &str) -> io::Result<()> {
-    let tcp = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
-    let udp = libc::TUN_F_USO4 | libc::TUN_F_USO6;
-    let header: c_int = VNET as c_int;
-    let mut request = interface_request(name)?;
-    request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as _;
-    // SAFETY: the request and the header's length are locals of the types that these calls take.
-    unsafe {
-        check(libc::ioctl(
-            fd.as_raw_fd(),
-            libc::TUNSETIFF,
-            addr_of_mut!(request),
-        ))?;
-        check(libc::ioctl(
-            fd.as_raw_fd(),
-            libc::TUNSETVNETHDRSZ,
-            addr_of!(header),
-        ))?;
-        // Older kernels know no super-packets of UDP, and send those as single ones.
-        check(libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, tcp | udp))
-            .or_else(|_| check(libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, tcp)))
-            .map(drop)
-    }
-}
-
-/// Let an interface of the present network namespace hold so many packets.
-pub(crate) fn set_ring(name: &str, packets: c_int) -> io::Result<()> {
-    let mut request = interface_request(name)?;
-    request.ifr_ifru.ifru_metric = packets;
-    let socket = packet_socket()?;
-    // SAFETY: the request is a local of the type that this call takes.
-    let result = unsafe {
-        libc::ioctl(
-            socket.as_raw_fd(),
-            libc::SIOCSIFTXQLEN,
-            addr_of_mut!(request),
-        )
-    };
-    check(result).map(drop)
-}
-
-/// The network namespace in which a TUN device is now.
-pub(crate) fn tun_network(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    // SAFETY: takes no argument; a new descriptor belongs to nobody else.
-    unsafe {
-        let network = check(libc::ioctl(fd.as_raw_fd(), libc::TUNGETDEVNETNS))?;
-        Ok(OwnedFd::from_raw_fd(network))
-    }
-}
-
-/// What a TUN device is called now: whoever moved it to a host may have given it another name.
-pub(crate) fn tun_name(fd: BorrowedFd<'_>) -> io::Result<String> {
-    // SAFETY: ifreq is plain data, and a local of the type that this call takes.
-    let request = unsafe {
-        let mut request: libc::ifreq = zeroed();
-        check(libc::ioctl(
-            fd.as_raw_fd(),
-            libc::TUNGETIFF,
-            addr_of_mut!(request),
-        ))?;
-        request
-    };
-    let name = request.ifr_name.iter().take_while(|byte| **byte != 0);
-    String::from_utf8(name.map(|byte| *byte as u8).collect())
-        .map_err(|_| io::Error::from(io::ErrorKind::InvalidData))
-}
-
-/// Read one packet of a TUN device without waiting.
-pub(crate) fn read_packet(fd: BorrowedFd<'_>, room: &mut [u8]) -> io::Result<Received> {
-    // SAFETY: the room is valid for writing for its length.
-    let length = unsafe { libc::read(fd.as_raw_fd(), room.as_mut_ptr().cast(), room.len()) };
-    if length < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(Received {
-        length: length as usize,
-        stamp: None,
-        truncated: false,
-    })
-}
-
-/// Write `head` and `body` as one packet to a TUN device without waiting.
-pub(crate) fn write_packet(fd: BorrowedFd<'_>, head: &[u8], body: &[u8]) -> io::Result<()> {
-    let parts = [io::IoSlice::new(head), io::IoSlice::new(body)];
-    // SAFETY: IoSlice has the layout of iovec; both slices are valid for reading.
-    let sent = unsafe { libc::writev(fd.as_raw_fd(), parts.as_ptr().cast(), 2) };
-    if sent < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
     }
 }
 

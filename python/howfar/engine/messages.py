@@ -89,7 +89,7 @@ class SequenceValues(Message):
 
 
 class Distribution(Message):
-    """How row ids are drawn from 1..table_size; the parameters carry sysbench's names and meaning."""
+    """How row ids are drawn from `1..table_size`; the parameters carry sysbench's names and meaning."""
 
     kind: Literal["uniform", "pareto", "special", "gaussian", "zipfian"] = "special"
     pareto_h: float = Field(default=0.2, gt=0.0, lt=1.0)
@@ -265,10 +265,10 @@ class FastCgi(Message):
     kind: Literal["fastcgi"] = "fastcgi"
     target: UnixTarget
     parameters: dict[str, str]
-    """As FastCGI wants them: SCRIPT_FILENAME, REQUEST_METHOD, …"""
+    """As FastCGI wants them: `SCRIPT_FILENAME`, `REQUEST_METHOD`, …"""
     ends_with: str = Field(default="", max_length=200)
     keep_connection: bool = False
-    """FCGI_KEEP_CONN. PHP-FPM binds a child to a connection that is kept, and web servers close it after each page by default. One
+    """`FCGI_KEEP_CONN`. PHP-FPM binds a child to a connection that is kept, and web servers close it after each page by default. One
     that is found closed is opened again, the page is asked for once more, and `Finished.reconnects` counts it: the child had
     served as many pages as it may, or died over this one."""
 
@@ -454,8 +454,8 @@ class Drops(Message):
     outage: int
     arena: int
     socket: int | None
-    """What the emulator never saw, because a buffer of the kernel's (of a packet socket, of a TUN device) had no room. Packets, each
-    a segment or a super-packet of many: the kernel tells no more. None: it did not tell at all."""
+    """What the emulator never saw, because a buffer of the kernel's had no room. Packets, each a segment or a super-packet of many:
+    the kernel tells no more. None: it did not tell at all."""
     transmit: int
 
 
@@ -529,7 +529,7 @@ class Histogram(Message):
     `simple_range`, … as in `Sysbench`.
 
     Of a page job: `transaction` is a page. `turn.SERVICE`: from the first byte sent to the last byte read; `connect.SERVICE`:
-    from connect() to a session that can be asked; `cpu`: all CPU time of the worker's thread for a page, its computing and its
+    from `connect()` to a session that can be asked; `cpu`: all CPU time of the worker's thread for a page, its computing and its
     turns; `told.NAME`: what a FastCGI application's pages told of themselves, for each name that ends in `_ns`;
     `connect.application`: connecting to it, and `queue.application`: of that, a wait for room in its full queue of new
     connections.
@@ -549,9 +549,6 @@ class LinkJob(Message):
 
     job: Literal["link"] = "link"
     version: Literal[2] = 2
-    port: Literal["packet", "tun"] = "packet"
-    """`packet`: packet sockets on two interfaces that are there. `tun`: the engine makes two TUN devices of these names, and whoever
-    asked moves them to their hosts when the link is ready."""
     client_interface: str
     server_interface: str
     to_server: Direction
@@ -576,11 +573,11 @@ class Session(Message):
     tls: Tls | None = None
     compression: Compression | None = None
     server_key_file: str | None = None
-    """PEM of the server's RSA key, for a full caching_sha2_password login over plain TCP."""
+    """PEM of the server's RSA key, for a full `caching_sha2_password` login over plain TCP."""
     fetch_server_key: bool = True
     """Without that file, ask the server for its key."""
     multi_statements: bool = True
-    """Ask for CLIENT_MULTI_STATEMENTS, as sysbench does."""
+    """Ask for `CLIENT_MULTI_STATEMENTS`, as sysbench does."""
     connect: Literal["persistent", "per_transaction"] = "persistent"
     reconnect_after: int = Field(default=0, ge=0)
     """Transactions after which a connection is closed and opened anew, outside every latency; 0: never."""
@@ -662,7 +659,7 @@ class LoadJob(Message):
     threads: int | None = Field(default=None, ge=1, le=1024)
     """At most so many threads of the engine; None: one a CPU."""
     driver: Literal["epoll", "io_uring", "auto"] = "auto"
-    """Who serves the sockets; `auto`: io_uring where the kernel has it and a thread has connections enough, else epoll."""
+    """Who serves the sockets; `auto`: `io_uring` where the kernel has it and a thread has connections enough, else epoll."""
     arrivals: Arrivals | None = None
     ramp_ns: int = Field(default=0, ge=0, le=86_400_000_000_000)
     """Closed loop: connections begin evenly over this time. Open loop: the rate grows from 0 linearly. Part of the warm-up."""
@@ -684,8 +681,8 @@ class LoadJob(Message):
     observe: tuple[Observed, ...] = ()
     acknowledged: str | None = Field(default=None, min_length=1)
     """A new file: the log of the keys that transactions wrote and what became of each (`acknowledged.py` reads it). The workload
-    must give each transaction one key: a single `sequence` parameter, drawn at most once a transaction, or oltp_insert without
-    auto_inc."""
+    must give each transaction one key: a single `sequence` parameter, drawn at most once a transaction, or `oltp_insert` without
+    `auto_inc`."""
     connect_timeout_ns: int = Field(default=10_000_000_000, ge=1, le=86_400_000_000_000)
     stall_timeout_ns: int = Field(default=30_000_000_000, ge=1, le=86_400_000_000_000)
 
@@ -751,7 +748,7 @@ class Receipt(Message):
     peer_address: str
     """Socket path, or `host:port`."""
     peer_pid: int | None
-    """SO_PEERCRED, Unix sockets only."""
+    """`SO_PEERCRED`, Unix sockets only."""
     server_version: str
     server_connection_id: int | None
     """None: Memcached, which does not number them, and FastCGI."""
@@ -759,7 +756,7 @@ class Receipt(Message):
     """Of Redis and Memcached: `password` or `none`. Of FastCGI: `none`."""
     protocol_mode: Literal["prepared", "text", "multi", "resp2", "resp3", "memcached_text", "memcached_meta", "fastcgi"]
     tls_version: str | None
-    """From the server's session status Ssl_version; None: plain, or a key-value store, which does not tell."""
+    """From the server's session status `Ssl_version`; None: plain, or a key-value store, which does not tell."""
     tls_cipher: str | None
     tls_client_version: str | None = None
     """As our side negotiated it; not the server's where something between ends the encryption."""
@@ -848,7 +845,7 @@ class TablesJob(Message):
 
 
 class TcpFacts(Message):
-    """TCP_INFO of the connections at the end of the window; None where the kernel does not tell."""
+    """`TCP_INFO` of the connections at the end of the window; None where the kernel does not tell."""
 
     connections: int
     rtt_p50_ns: int
@@ -950,7 +947,7 @@ class Finished(Message):
     cpu: tuple[CpuUse, ...]
     """Role `client` is the engine itself; then one for each observed role, pids of a role summed."""
     peak_memory_bytes: int
-    """VmHWM of the engine."""
+    """`VmHWM` of the engine."""
     histograms: tuple[Histogram, ...]
     interrupted: Failed | None = None
     """Why the window ended early; only under `on_disconnect: end`."""
@@ -1065,7 +1062,7 @@ class Ready(Message):
     connections: int
     prepared_statements: int
     connect_ns: int
-    """From the first connect() to the last statement prepared."""
+    """From the first `connect()` to the last statement prepared."""
     services: dict[str, Receipt] = Field(default={})
     """Of a page job that runs a script: each service's receipt by its name; `receipt` is then the first one's."""
 

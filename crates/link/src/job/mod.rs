@@ -128,17 +128,6 @@ impl Direction {
     }
 }
 
-/// What lies between the link and its hosts.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum PortKind {
-    /// Packet sockets on two interfaces that are there.
-    #[default]
-    Packet,
-    /// TUN devices that are made for it.
-    Tun,
-}
-
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Realtime {
@@ -164,10 +153,6 @@ pub(crate) struct LinkJob {
     _job: LinkName,
     #[schemars(extend("const" = 2))]
     version: u32,
-    /// `packet`: packet sockets on two interfaces that are there. `tun`: the engine makes two TUN devices of these
-    /// names, and whoever asked moves them to their hosts when the link is ready.
-    #[serde(default)]
-    pub(crate) port: PortKind,
     pub(crate) client_interface: String,
     pub(crate) server_interface: String,
     pub(crate) to_server: Direction,
@@ -307,11 +292,9 @@ mod tests {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../schema/examples");
         let read = |name: &str| std::fs::read_to_string(format!("{folder}/{name}")).expect(name);
         let job = LinkJob::parse(&read("job.link.effects.json")).expect("job");
-        assert_eq!((job.port, job.to_server.seed), (PortKind::Packet, u64::MAX));
+        assert_eq!(job.to_server.seed, u64::MAX);
         assert_eq!(job.to_server.outages.len(), 2);
         assert!(LinkJob::parse(&read("job.link.json")).is_ok());
-        let tun = LinkJob::parse(&read("job.link.tun.json")).expect("job");
-        assert_eq!(tun.port, PortKind::Tun);
         assert!(Command::parse(&read("command.set.effects.json")).is_ok());
         for entry in std::fs::read_dir(format!("{folder}/refused")).expect("folder") {
             let name = entry

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::drive::{self, Job, own, usual, way};
 use crate::faults;
-use crate::rig::{Port, Rig, SERVER, ip};
+use crate::rig::{Rig, SERVER, ip};
 use crate::streams;
 
 pub(crate) type Check = (&'static str, fn(&Rig));
@@ -46,7 +46,7 @@ pub(crate) fn count(value: &Value) -> u64 {
 /// Half of the round trip time each way; the link is never early, and not late by more than a busy machine's hiccup at best.
 fn round_trips(rig: &Rig) {
     let (_echo, port) = drive::echo(&rig.server);
-    let mut link = drive::link(rig, &usual(0, 0), &usual(0, 0));
+    let mut link = drive::link(&usual(0, 0), &usual(0, 0));
     for (rtt, rounds) in [(1_000_000, 200), (10_000_000, 40), (40_000_000, 10)] {
         drive::set(&mut link, &usual(1_000_000_000, rtt));
         let seen = drive::rtt(&rig.client, port, rounds);
@@ -73,7 +73,7 @@ fn rate(rig: &Rig) {
 
 /// Goodput as a share of what is expected.
 fn rate_once(rig: &Rig, port: u64, rate: u64, direction: &str) -> f64 {
-    let mut link = drive::link(rig, &usual(rate, 2_000_000), &usual(rate, 2_000_000));
+    let mut link = drive::link(&usual(rate, 2_000_000), &usual(rate, 2_000_000));
     let seen = drive::goodput(&rig.client, port, direction, 500, 1_500);
     assert_eq!(seen["mss"], 1448);
     let stats = drive::stats(&mut link);
@@ -95,7 +95,6 @@ fn short_queue(rig: &Rig) {
     const QUEUE: u64 = 15_380;
     let (_echo, port) = drive::echo(&rig.server);
     let mut link = drive::link(
-        rig,
         &way(20_000_000, 1_000_000, QUEUE),
         &usual(20_000_000, 1_000_000),
     );
@@ -132,7 +131,7 @@ fn integrity(rig: &Rig) {
         (usual(500_000_000, 1_000_000), 20_000_000),
         (way(100_000_000, 1_000_000, 60_000), 6_000_000),
     ] {
-        let mut link = drive::link(rig, &both, &both);
+        let mut link = drive::link(&both, &both);
         let code = mirror(rig, port, length).wait().expect("the mirror ends");
         assert!(code.success(), "with {both}");
         assert_eq!(drive::unmodelled(&drive::stats(&mut link)), 0);
@@ -143,11 +142,7 @@ fn integrity(rig: &Rig) {
 fn live_change(rig: &Rig) {
     let (_echo, port) = drive::echo(&rig.server);
     let deep = |rate, rtt| way(rate, rtt, 1 << 28);
-    let mut link = drive::link(
-        rig,
-        &deep(100_000_000, 1_000_000),
-        &deep(100_000_000, 1_000_000),
-    );
+    let mut link = drive::link(&deep(100_000_000, 1_000_000), &deep(100_000_000, 1_000_000));
     let mut transfer = mirror(rig, port, 8_000_000);
     let mut changes = 0;
     while transfer.try_wait().expect("the mirror lives").is_none() {
@@ -172,7 +167,6 @@ fn live_change(rig: &Rig) {
 fn directions(rig: &Rig) {
     let (_echo, port) = drive::echo(&rig.server);
     let _link = drive::link(
-        rig,
         &usual(10_000_000, 1_000_000),
         &usual(100_000_000, 1_000_000),
     );
@@ -188,8 +182,8 @@ fn directions(rig: &Rig) {
     );
 }
 
-fn end_of_stdin(rig: &Rig) {
-    let link = drive::link(rig, &usual(0, 0), &usual(0, 0));
+fn end_of_stdin(_rig: &Rig) {
+    let link = drive::link(&usual(0, 0), &usual(0, 0));
     assert_eq!(link.end(), Some(0));
 }
 
@@ -216,13 +210,9 @@ fn refused(job: &Value, code: &str, word: &str) {
     assert_eq!(link.end(), Some(1));
 }
 
-fn refusals(rig: &Rig) {
+fn refusals(_rig: &Rig) {
     let both = usual(0, 0);
-    let job = match rig.port {
-        Port::Packet => drive::link_job(rig, "lc", "nowhere", &both, &both),
-        // Interfaces of another kind have these names.
-        Port::Tun => drive::link_job(rig, "lc", "nowhere-that-fits", &both, &both),
-    };
+    let job = drive::link_job("lc", "nowhere", &both, &both);
     refused(&job, "interface", "nowhere");
     let mut other = job.clone();
     other["version"] = json!(7);
@@ -233,14 +223,12 @@ fn refusals(rig: &Rig) {
 }
 
 /// Of interfaces that only this check uses.
-fn vanished(rig: &Rig) {
+fn vanished(_rig: &Rig) {
     let both = usual(0, 0);
-    if rig.port == Port::Packet {
-        ip("link add dev lx type veth peer name ly");
-        ip("link set dev lx up");
-        ip("link set dev ly up");
-    }
-    let job = drive::link_job(rig, "lx", "ly", &both, &both);
+    ip("link add dev lx type veth peer name ly");
+    ip("link set dev lx up");
+    ip("link set dev ly up");
+    let job = drive::link_job("lx", "ly", &both, &both);
     let mut link = Job::start(own("link"), &job);
     assert_eq!(link.event()["event"], "link_ready");
     ip("link delete dev lx");

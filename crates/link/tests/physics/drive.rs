@@ -5,7 +5,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::rig::{Host, Rig, SERVER};
+use crate::rig::{Host, SERVER};
 
 /// A job that runs; its stdin ends when this is dropped, and it is waited for.
 pub(crate) struct Job {
@@ -91,28 +91,18 @@ pub(crate) fn usual(rate: u64, rtt_ns: u64) -> Value {
     way(rate, rtt_ns, queue as u64)
 }
 
-pub(crate) fn link(rig: &Rig, to_server: &Value, to_client: &Value) -> Job {
-    let mut link = Job::start(
-        own("link"),
-        &link_job(rig, "lc", "ls", to_server, to_client),
-    );
+pub(crate) fn link(to_server: &Value, to_client: &Value) -> Job {
+    let mut link = Job::start(own("link"), &link_job("lc", "ls", to_server, to_client));
     let ready = link.event();
     assert_eq!(ready["event"], "link_ready", "{ready}");
-    rig.linked();
     // What a host said before the other one was there is no fault of the link.
     stats(&mut link);
     link
 }
 
-pub(crate) fn link_job(
-    rig: &Rig,
-    client: &str,
-    server: &str,
-    to_server: &Value,
-    to_client: &Value,
-) -> Value {
+pub(crate) fn link_job(client: &str, server: &str, to_server: &Value, to_client: &Value) -> Value {
     json!({
-        "job": "link", "version": 2, "port": rig.port.name(),
+        "job": "link", "version": 2,
         "client_interface": client, "server_interface": server,
         "to_server": to_server, "to_client": to_client,
         "realtime": std::env::var("HOWFAR_LINK_REALTIME").unwrap_or_else(|_| "auto".to_owned()),

@@ -37,7 +37,6 @@ pub(crate) fn all_at_once(rig: &Rig) {
         "seed": 11,
     });
     let mut link = drive::link(
-        rig,
         &with(0, 1_000_000, &faults),
         &with(0, 1_000_000, &json!({})),
     );
@@ -67,7 +66,7 @@ pub(crate) fn outage(rig: &Rig) {
     let (_echo, port) = drive::echo(&rig.server);
     let down = json!({"outages": [{"at_ns": 0, "for_ns": 100_000_000, "every_ns": 330_000_000}]});
     let both = with(0, 1_000_000, &down);
-    let mut link = drive::link(rig, &both, &both);
+    let mut link = drive::link(&both, &both);
     let seen = drive::rtt(&rig.client, port, 400);
     let stats = drive::stats(&mut link);
     let lost = ["to_server", "to_client"].map(|way| count(&stats[way]["drops"]["outage"]));

@@ -12,35 +12,6 @@ pub(crate) const SERVER6: &str = "fd77::2";
 const CLIENT: &str = "10.77.0.1";
 const CLIENT6: &str = "fd77::1";
 
-/// What the link's ends are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Port {
-    Packet,
-    Tun,
-}
-
-impl Port {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Packet => "packet",
-            Self::Tun => "tun",
-        }
-    }
-
-    /// Can it be had here? The error says why not.
-    pub(crate) fn available(self) -> Result<(), String> {
-        match self {
-            Self::Packet => Ok(()),
-            Self::Tun => fs::OpenOptions::new()
-                .read(true)
-                .write(true)
-                .open("/dev/net/tun")
-                .map(drop)
-                .map_err(|error| format!("/dev/net/tun cannot be opened: {error}")),
-        }
-    }
-}
-
 /// Enter new namespaces by starting this program again in them. Returns only on failure, with the reason.
 pub(crate) fn enter(inside: &str) -> io::Error {
     let mut command = Command::new("unshare");
@@ -172,13 +143,11 @@ impl Host {
     }
 
     /// The ways to the other host, whose Ethernet address is known if there is Ethernet.
-    fn reach(&self, device: &str, others: [&str; 2], mac: Option<&str>) {
+    fn reach(&self, device: &str, others: [&str; 2], mac: &str) {
         for (other, own) in others.into_iter().zip(self.addresses) {
-            if let Some(mac) = mac {
-                self.ip(&format!(
-                    "neighbour add {other} lladdr {mac} dev {device} nud permanent"
-                ));
-            }
+            self.ip(&format!(
+                "neighbour add {other} lladdr {mac} dev {device} nud permanent"
+            ));
             let route = format!("route add {other} dev {device} src {own}");
             // Choosing it may be refused without root; then it is what this machine's default is.
             let mut chosen = self.command("ip");
@@ -221,16 +190,14 @@ impl Drop for Host {
     }
 }
 
-/// The row of namespaces. For packet sockets virtual cables join them: c0 - lc, ls - s0. For TUN the link's own devices lc and ls
-/// move to the hosts when it is there.
+/// The row of namespaces, joined by virtual cables: c0 - lc, ls - s0.
 pub(crate) struct Rig {
-    pub(crate) port: Port,
     pub(crate) client: Host,
     pub(crate) server: Host,
 }
 
 impl Rig {
-    pub(crate) fn make(port: Port) -> Self {
+    pub(crate) fn make() -> Self {
         for key in ["all", "default"] {
             let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{key}/disable_ipv6"), "1");
         }
@@ -240,47 +207,24 @@ impl Rig {
             "0"
         };
         let rig = Self {
-            port,
             client: Host::make("0", [CLIENT, CLIENT6]),
             server: Host::make(last, [SERVER, SERVER6]),
         };
-        if port == Port::Packet {
-            cable("lc", &rig.client, ("c0", "02:00:00:00:00:01"));
-            cable("ls", &rig.server, ("s0", "02:00:00:00:00:02"));
-            rig.client
-                .reach("c0", [SERVER, SERVER6], Some("02:00:00:00:00:02"));
-            rig.server
-                .reach("s0", [CLIENT, CLIENT6], Some("02:00:00:00:00:01"));
-        }
+        cable("lc", &rig.client, ("c0", "02:00:00:00:00:01"));
+        cable("ls", &rig.server, ("s0", "02:00:00:00:00:02"));
+        rig.client
+            .reach("c0", [SERVER, SERVER6], "02:00:00:00:00:02");
+        rig.server
+            .reach("s0", [CLIENT, CLIENT6], "02:00:00:00:00:01");
         rig
-    }
-
-    /// Called when a link between lc and ls is ready.
-    pub(crate) fn linked(&self) {
-        if self.port == Port::Tun {
-            // They get another name there, as they do in the laboratory: their drops must be found all the same.
-            for (host, device, name, others) in [
-                (&self.client, "lc", "c0", [SERVER, SERVER6]),
-                (&self.server, "ls", "s0", [CLIENT, CLIENT6]),
-            ] {
-                ip(&format!(
-                    "link set dev {device} netns {} name {name}",
-                    host.id()
-                ));
-                host.ip(&format!("link set dev {name} mtu 1500 up"));
-                host.reach(name, others, None);
-            }
-        }
     }
 }
 
 impl Drop for Rig {
     fn drop(&mut self) {
-        if self.port == Port::Packet {
-            // The namespaces of the hosts go later, at a time of the kernel's choosing; the names are wanted again.
-            ip("link delete dev lc");
-            ip("link delete dev ls");
-        }
+        // The namespaces of the hosts go later, at a time of the kernel's choosing; the names are wanted again.
+        ip("link delete dev lc");
+        ip("link delete dev ls");
     }
 }
 

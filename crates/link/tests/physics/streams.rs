@@ -97,7 +97,7 @@ pub(crate) fn checksums(rig: &Rig) {
         usual(1_000_000_000, 200_000),
         way(60_000_000, 200_000, 1 << 28),
     ] {
-        let mut link = drive::link(rig, &both, &both);
+        let mut link = drive::link(&both, &both);
         let ears = [&rig.client, &rig.server].map(|host| Helper::start(host, &["capture"]).0);
         for host in [SERVER, SERVER6] {
             let (_echo, port) = drive::echo_at(&rig.server, host);
@@ -129,7 +129,7 @@ pub(crate) fn corruption(rig: &Rig) {
     let mut worse = usual(200_000_000, 1_000_000);
     worse["corrupt"] = json!(0.01);
     worse["seed"] = json!(7);
-    let mut link = drive::link(rig, &worse, &usual(200_000_000, 1_000_000));
+    let mut link = drive::link(&worse, &usual(200_000_000, 1_000_000));
     let before = counter(&rig.server, "Tcp:", "InCsumErrors");
     mirror(rig, SERVER, port, 6_000_000);
     let seen = counter(&rig.server, "Tcp:", "InCsumErrors") - before;

@@ -5,15 +5,12 @@ use serde_json::Value;
 use crate::drive::{self, usual};
 use crate::rig::Rig;
 
-/// `rtt` and `goodput` and the kinds of ports choose, and so do a rate in Mb/s and an RTT in microseconds; without any, all.
+/// `rtt` and `goodput` choose, and so do a rate in Mb/s and an RTT in microseconds; without any, all.
 pub(crate) fn print(rig: &Rig, which: &[String]) {
     let chosen = |name: &str, others: &[&str]| {
         which.iter().any(|word| word == name)
             || !which.iter().any(|word| others.contains(&word.as_str()))
     };
-    if !chosen(rig.port.name(), &["packet", "tun"]) {
-        return;
-    }
     let numbers: Vec<u64> = which.iter().filter_map(|word| word.parse().ok()).collect();
     if chosen("rtt", &["rtt", "goodput"]) {
         round_trips(rig, &numbers);
@@ -41,7 +38,7 @@ fn round_trips(rig: &Rig, numbers: &[u64]) {
         "rate Mb/s  RTT us |     min     p50     p99     max | excess p50 | late p50   p99  p999   max us | cpu us/packet | drops"
     );
     let (_echo, port) = drive::echo(&rig.server);
-    let mut link = drive::link(rig, &usual(0, 0), &usual(0, 0));
+    let mut link = drive::link(&usual(0, 0), &usual(0, 0));
     for (rate, rtt_us, count) in [
         (0, 0, 5_000),
         (0, 100, 5_000),
@@ -103,7 +100,6 @@ fn goodput(rig: &Rig, numbers: &[u64]) {
             continue;
         }
         let mut link = drive::link(
-            rig,
             &usual(rate * 1_000_000, rtt_us * 1_000),
             &usual(rate * 1_000_000, rtt_us * 1_000),
         );

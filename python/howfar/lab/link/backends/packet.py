@@ -80,7 +80,6 @@ def engine_line(network: Network, asked: LinkAsked) -> Iterator[EngineLine]:
     """Start the emulator in the network that we are in. Ended on leaving. Raises LinkFailed, EngineError."""
     calm = asked.calm()
     job = LinkJob(
-        port="packet",
         client_interface=network.ends.client_middle,
         server_interface=network.ends.server_middle,
         to_server=calm.direction("to_server"),

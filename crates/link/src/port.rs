@@ -1,14 +1,14 @@
 //! Packet sockets on interfaces that are there: a virtual cable's end in the middle of the laboratory. The kernel stamps what
 //! arrives when the sender hands it over, so a late waking here is no delay.
+//!
+//! A packet is framed by a virtio-net header of ten bytes, so that super-packets are kept, then the Ethernet frame.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use super::{End, Gauge, Port, Receive, Transmit};
-use crate::packet::ETHERNET;
 use crate::sys;
-use howfar_contract::Failed;
+use howfar_contract::{FailCode, Failed};
 
 const ETH_P_ALL: u16 = 3;
 /// Room for what arrives while the thread does not run; memory is used only when it is needed.
@@ -19,50 +19,65 @@ const SOCKET_BUFFER_MODEST: i32 = 8 << 20;
 const PACKET_IGNORE_OUTGOING: i32 = 23;
 const PACKET_QDISC_BYPASS: i32 = 20;
 
-/// See the module.
-#[derive(Debug)]
-pub(crate) struct Packet;
+const PERMISSION: &str = "Packet sockets need CAP_NET_RAW in the network namespace: run howfar as root, or allow user namespaces.";
 
+/// Hears what the host at one end sends.
 #[derive(Debug)]
 pub(crate) struct Receiver {
     fd: Arc<OwnedFd>,
 }
 
+/// Tells what the receiver never saw. Apart from it, for another thread: to ask may take longer than a packet may wait.
 #[derive(Debug)]
-struct Statistics {
+pub(crate) struct Gauge {
     fd: Arc<OwnedFd>,
     total: u64,
 }
 
+/// Sends towards the host at one end. Apart from the receiver, so that the two directions share nothing.
 #[derive(Debug)]
 pub(crate) struct Transmitter {
     fd: OwnedFd,
 }
 
-impl Port for Packet {
-    type Receiver = Receiver;
-    type Transmitter = Transmitter;
+/// An open end.
+#[derive(Debug)]
+pub(crate) struct End {
+    pub(crate) receiver: Receiver,
+    pub(crate) transmitter: Transmitter,
+    pub(crate) gauge: Gauge,
+}
 
-    const LINK_HEADER: usize = ETHERNET;
-    const STAMPED: bool = true;
-    const PERMISSION: &'static str = "Packet sockets need CAP_NET_RAW in the network namespace: run howfar as root, or allow user namespaces.";
+/// The end on the interface called `name`.
+pub(crate) fn open(name: &str) -> Result<End, Failed> {
+    let interface = sys::interface_index(name).map_err(|error| failure(name, "find", &error))?;
+    let opened = |fd: io::Result<OwnedFd>| {
+        fd.map_err(|error| failure(name, "open a packet socket on", &error))
+    };
+    let fd = Arc::new(opened(listening(interface))?);
+    Ok(End {
+        receiver: Receiver {
+            fd: Arc::clone(&fd),
+        },
+        transmitter: Transmitter {
+            fd: opened(sending(interface))?,
+        },
+        gauge: Gauge { fd, total: 0 },
+    })
+}
 
-    fn open(name: &str) -> Result<End<Self>, Failed> {
-        let interface =
-            sys::interface_index(name).map_err(|error| Self::failure(name, "find", &error))?;
-        let opened = |fd: io::Result<OwnedFd>| {
-            fd.map_err(|error| Self::failure(name, "open a packet socket on", &error))
-        };
-        let fd = Arc::new(opened(listening(interface))?);
-        Ok(End {
-            receiver: Receiver {
-                fd: Arc::clone(&fd),
-            },
-            transmitter: Transmitter {
-                fd: opened(sending(interface))?,
-            },
-            gauge: Box::new(Statistics { fd, total: 0 }),
-        })
+/// Translate an operating-system error at the border.
+pub(crate) fn failure(name: &str, tried: &str, error: &io::Error) -> Failed {
+    let message = format!("cannot {tried} interface {name}: {error}");
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => {
+            Failed::new(FailCode::NotPermitted, message, PERMISSION)
+        }
+        _ => Failed::new(
+            FailCode::Interface,
+            message,
+            "The laboratory's interfaces must exist and be up as long as the link lives; see `ip link` in its middle namespace.",
+        ),
     }
 }
 
@@ -92,14 +107,16 @@ fn sending(interface: i32) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-impl Receive for Receiver {
-    fn receive(&self, room: &mut [u8]) -> io::Result<Option<sys::Received>> {
+impl Receiver {
+    /// One packet, if there is any, without waiting.
+    pub(crate) fn receive(&self, room: &mut [u8]) -> io::Result<Option<sys::Received>> {
         sys::unless_empty(sys::receive(self.fd.as_fd(), room))
     }
 }
 
-impl Gauge for Statistics {
-    fn dropped(&mut self) -> Option<u64> {
+impl Gauge {
+    /// Packets (of however many segments) that the kernel had no room for since the port was opened. None: it does not say.
+    pub(crate) fn dropped(&mut self) -> Option<u64> {
         // The kernel's counter starts anew at each reading, but not at one that failed.
         self.total += sys::packet_drops(self.fd.as_fd()).ok()?;
         Some(self.total)
@@ -112,8 +129,9 @@ impl AsFd for Receiver {
     }
 }
 
-impl Transmit for Transmitter {
-    fn send(&self, head: &[u8], body: &[u8]) -> io::Result<()> {
+impl Transmitter {
+    /// Send one packet without waiting: its headers, then its payload (which may be empty).
+    pub(crate) fn send(&self, head: &[u8], body: &[u8]) -> io::Result<()> {
         sys::send(self.fd.as_fd(), head, body)
     }
 }
