@@ -1,5 +1,5 @@
 //! Reading a packet as a port gives it: a virtio-net header of 10 bytes, then a frame, which may be a super-packet of many TCP
-//! segments or UDP datagrams with its checksum left to do. The frame has an Ethernet header, or none (TUN).
+//! segments or UDP datagrams with its checksum left to do. The frame has an Ethernet header, or none.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use crate::shaper::Train;
 
 /// Length of the virtio-net header, which `PACKET_VNET_HDR` puts before each frame.
 pub(crate) const VNET: usize = 10;
-/// Length of the link header of a frame from a packet socket; from a TUN device it is 0.
+/// Length of the link header of a frame from a packet socket.
 pub(crate) const ETHERNET: usize = 14;
 /// Preamble with its delimiter (8), frame check sequence (4), gap (12): what the wire carries beyond the frame.
 const FRAMING: u32 = 24;
