@@ -23,8 +23,8 @@ from howfar.engine.messages import (
 from howfar.engine.process import run_load
 from howfar.errors import LabError
 from howfar.lab import sandbox
-from howfar.lab.fill import fill_keys
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
+from howfar.lab.serving import fill_keys
 from howfar.lab.stage import LoadFacts, Stage
 from howfar.store.records import FactorValue
 

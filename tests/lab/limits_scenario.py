@@ -20,11 +20,10 @@ from howfar.engine.process import Event, Launcher, LoadOutcome, run_load
 from howfar.lab import sandbox
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
 from howfar.lab.link import LinkAsked
-from howfar.lab.link.asked import WayAsked
+from howfar.lab.link.spec import WayAsked
 from howfar.lab.stage import Laboratory
-from howfar.plan.types import Plan, Timing, baseline_model, factors_model
-from howfar.plan.workload import Data, Workload
-from howfar.runner.schedule import Place
+from howfar.plan.types import Data, Plan, Timing, Workload, baseline_model, factors_model
+from howfar.runner.stopping import Place
 from howfar.runner.trial import Instruments, run_trial
 from howfar.store.records import Arm, ArmRole, Run, RunInfo, Trial, TrialStatus
 from tests.lab.null_stage import NullLaboratory

@@ -34,11 +34,10 @@ from howfar.engine.process import run_load
 from howfar.engine.rules import services_of
 from howfar.errors import HowfarError, LabError
 from howfar.lab import sandbox
-from howfar.lab.fill import fill_keys
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
 from howfar.lab.php import php_fpm, staged
-from howfar.lab.php.asked import keys_of, turns_of
-from howfar.lab.php.fastcgi import Answer, ask
+from howfar.lab.php.php_fpm import Answer, ask, keys_of, turns_of
+from howfar.lab.serving import fill_keys
 from howfar.lab.stage import LoadFacts
 from howfar.lab.staged import LabStage
 from howfar.store.records import FactorValue

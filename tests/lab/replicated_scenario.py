@@ -17,15 +17,15 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from howfar.cli.ground import instruments, open_ground
+from howfar.cli.session import instruments, open_ground
 from howfar.engine.messages import Measuring
 from howfar.engine.process import Event
 from howfar.lab import replicated, sandbox
-from howfar.lab.replication.asked import FOREVER_MS
+from howfar.lab.replication.links import FOREVER_MS
 from howfar.lab.stage import Laboratory, Stage
 from howfar.plan.load import load_plan
 from howfar.plan.types import Plan
-from howfar.runner.schedule import Place
+from howfar.runner.stopping import Place
 from howfar.runner.trial import run_trial
 from howfar.store.records import Arm, ArmRole, FactorValue
 from tests.lab.undisturbed import Patience, undisturbed

@@ -15,7 +15,7 @@ from howfar.errors import LabError
 from howfar.lab.replication import Pair
 from howfar.lab.replication.lag import watch_lag
 from howfar.lab.replication.member import Member, wait_for
-from howfar.lab.replication.promote import promote
+from howfar.lab.replication.pair import promote
 from howfar.lab.replication.proof import latency_violation, violations
 from howfar.lab.replication.watch import watch_commits
 

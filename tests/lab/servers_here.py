@@ -10,7 +10,7 @@ from pathlib import Path
 import pymysql
 from pymysql.cursors import DictCursor
 
-from howfar.lab.hosts import Host, usable_cpus
+from howfar.lab.network import Host, usable_cpus
 from howfar.lab.servers import DATABASE, USER, CertificatePaths, Ground, Server, Store, Tables, find_store
 
 ONE_TABLE = Tables(1, 100)

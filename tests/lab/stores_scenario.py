@@ -18,8 +18,8 @@ from howfar.engine.process import run_load
 from howfar.engine.receipt_check import mismatches
 from howfar.errors import HowfarError
 from howfar.lab import sandbox
-from howfar.lab.fill import fill_keys
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
+from howfar.lab.serving import fill_keys
 
 KEYS = 300
 TRANSACTIONS = 400

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from howfar.runner.conductor import conduct
+from howfar.runner.run import conduct
 from howfar.store.run_file import create
 from tests.lab.sandboxes import PATIENCE_S
 from tests.unit.fake_lab import fake_info, fakes

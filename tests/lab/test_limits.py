@@ -18,12 +18,12 @@ from typing import Any
 
 import pytest
 
-from howfar.analysis.findings import Resource
-from howfar.bottleneck.ceilings import IP_TCP_BYTES, MTU, SEGMENT_HEADER_BYTES, carried
+from howfar.analysis.summary import Resource
+from howfar.bottleneck.traffic import IP_TCP_BYTES, MTU, SEGMENT_HEADER_BYTES, carried
 from howfar.errors import HowfarError
 from howfar.lab.servers.kinds import find_server
-from howfar.model.messages import replies
-from howfar.plan.workload import Workload
+from howfar.model.facts import replies
+from howfar.plan.types import Workload
 from tests.lab.limit_verdicts import others_cpus, try_again, verdict
 from tests.lab.undisturbed import MANY_OTHERS
 

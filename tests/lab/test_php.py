@@ -213,7 +213,7 @@ _HOLDS = """
 import sys, time
 from pathlib import Path
 from howfar.lab.php.php_fpm import PhpFpm, find_php_fpm
-from howfar.lab.hosts import Host, usable_cpus
+from howfar.lab.network import Host, usable_cpus
 pool = PhpFpm(find_php_fpm(), Path(sys.argv[1]), Host("client", None).launcher(usable_cpus()), 2)
 pool.become_ready()
 print(pool.pid, flush=True)

@@ -20,8 +20,8 @@ from howfar.engine.process import Launcher, LoadOutcome, run_load
 from howfar.lab.cache import SOCKET_PATH_MAX
 from howfar.lab.servers import DATABASE, USER
 from howfar.lab.servers.features import features
-from howfar.lab.servers.getting import get_from
 from howfar.lab.servers.kinds import find_server
+from howfar.lab.servers.private import get_from
 from tests.lab import accounts, certificates
 from tests.lab.sandboxes import run_lab
 from tests.lab.servers_here import ONE_TABLE, Running, prepared, short_directory, started

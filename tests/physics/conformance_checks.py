@@ -18,9 +18,9 @@ from scipy.stats import binom, chi2
 
 from howfar.bench.links.probes import udp_errors
 from howfar.lab.link import Link, LinkAsked
+from howfar.lab.link.receipt import OF_A_PLAN, link_violations
 from howfar.lab.link.settings import apply
-from howfar.lab.link_receipt import OF_A_PLAN, link_violations
-from howfar.plan.tolerance import rtt_tolerance_ns
+from howfar.plan.quantities import rtt_tolerance_ns
 from tests.physics.conformance_tools import FRAME_BYTES, datagrams, stream
 
 _MS = 1_000_000

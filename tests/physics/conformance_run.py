@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from howfar.errors import HowfarError
 from howfar.lab import sandbox
-from howfar.lab.hosts import share_cpus, usable_cpus
 from howfar.lab.link import WAYS, Link, LinkAsked, open_link
 from howfar.lab.link.backends import backends
 from howfar.lab.link.backends.kernel_qdiscs import qdisc_batch
 from howfar.lab.link.present import missing_qdiscs
-from howfar.lab.network import build_network
+from howfar.lab.network import build_network, share_cpus, usable_cpus
 
 if TYPE_CHECKING:
     from tests.physics.conformance_checks import Check

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from howfar.plan.tolerance import rtt_tolerance_ns
+from howfar.plan.quantities import rtt_tolerance_ns
 from tests.lab.conftest import cache, namespaces  # noqa: F401 - fixtures
 from tests.lab.sandboxes import PATIENCE_S
 from tests.lab.undisturbed import agree

@@ -31,7 +31,7 @@ from howfar.engine.messages import (
 from howfar.engine.process import Event, Launcher, LoadOutcome
 from howfar.lab.stage import NO_FACTS, Application, LoadFacts, Obtained, ServicePlace, Trust
 from howfar.plan.load import LoadedPlan, load_plan
-from howfar.runner.head import run_info
+from howfar.runner.run import run_info
 from howfar.runner.trial import Instruments
 from howfar.store.records import FactorValue, RunInfo, Window
 

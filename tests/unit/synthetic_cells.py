@@ -10,18 +10,21 @@ from typing import Any
 
 from tests.unit.synthetic_run import START_NS, PathModel, _info, _trial, measured
 
-from howfar.analysis.findings import (
+from howfar.analysis.summary import (
+    Advice,
+    CellSummary,
     Cycle,
     CyclePart,
     Limit,
+    NetworkSeries,
     Resource,
+    Summary,
     WhatIf,
     WhatIfAnswer,
     WhatIfCompression,
     WhatIfSettings,
     WhatIfWorked,
 )
-from howfar.analysis.summary import Advice, CellSummary, NetworkSeries, Summary
 from howfar.stats.estimate import Estimate
 from howfar.store.records import Arm, ArmRole, Run, StopReason
 

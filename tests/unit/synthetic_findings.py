@@ -25,8 +25,9 @@ from tests.unit.synthetic_cells import (
 from tests.unit.synthetic_sessions import compression, encryption
 
 from howfar.analysis.analyse import summarise
-from howfar.analysis.findings import (
+from howfar.analysis.summary import (
     Ceiling,
+    CellSummary,
     Confirmation,
     Curve,
     Limit,
@@ -34,9 +35,9 @@ from howfar.analysis.findings import (
     Prediction,
     Resource,
     Scaling,
+    Summary,
     ThreadsPoint,
 )
-from howfar.analysis.summary import CellSummary, Summary
 from howfar.stats.estimate import Estimate
 from howfar.store.records import ArmRole
 

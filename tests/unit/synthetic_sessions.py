@@ -19,9 +19,10 @@ from tests.unit.synthetic_cells import (
 )
 
 from howfar.analysis.analyse import summarise
-from howfar.analysis.findings import (
+from howfar.analysis.summary import (
     BreakEvenPoint,
     Ceiling,
+    CellSummary,
     CompressionEconomics,
     CompressionRow,
     CompressionTried,
@@ -31,9 +32,9 @@ from howfar.analysis.findings import (
     EncryptionTried,
     Resource,
     Scaling,
+    Summary,
     ThreadsPoint,
 )
-from howfar.analysis.summary import CellSummary, Summary
 from howfar.plan.factors import tls_label
 from howfar.store.records import ArmRole
 

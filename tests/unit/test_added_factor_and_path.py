@@ -23,7 +23,7 @@ from howfar.plan.load import load_plan
 from howfar.plan.types import restore_plan
 from howfar.report import compose
 from howfar.report import json as json_report
-from howfar.runner.conductor import conduct
+from howfar.runner.run import conduct
 from howfar.store.records import Run, StopReason, TrialStatus
 from howfar.store.run_file import create, read_run
 

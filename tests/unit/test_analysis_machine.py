@@ -7,8 +7,7 @@ from tests.unit.rendered import html as html
 from tests.unit.synthetic_run import synthetic_run
 
 from howfar.analysis.analyse import summarise
-from howfar.analysis.machine import others_in
-from howfar.analysis.signs import OTHERS_SHARE
+from howfar.analysis.signs import OTHERS_SHARE, others_in
 from howfar.analysis.summary import Warning
 from howfar.store.records import MachineLoad, Measured, Run, Trial, Window
 

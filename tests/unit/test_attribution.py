@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from tests.unit.limit_cases import CLIENT_CPU_NUMBER, SERVER_CPU_NUMBER, Case, tcp
 
 from howfar.analysis import budget
-from howfar.analysis.findings import Cycle, Limit, Resource
+from howfar.analysis.summary import Cycle, Limit, Resource
 from howfar.bottleneck import cycle as cycles
-from howfar.bottleneck.ceilings import carried, carried_payload, ceilings
 from howfar.bottleneck.cycle import PARTS, behind_others, cycle_of, part_us
 from howfar.bottleneck.evidence import Evidence, gather
 from howfar.bottleneck.limit import find_limit
+from howfar.bottleneck.traffic import carried, carried_payload, ceilings
 
 MIB = 2**20
 FULL = Case(connections=16, tps=92.7, bytes_to_client=1_270_000, client_us=2000, server_us=5000, server_wait_us=3000)

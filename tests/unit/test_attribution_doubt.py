@@ -11,10 +11,10 @@ from tests.unit.made_curves import Cell, run_of
 from howfar.analysis.advice import advise
 from howfar.analysis.analyse import summarise
 from howfar.analysis.answers import answer
-from howfar.analysis.findings import Cycle, Intervention, Limit, Resource
+from howfar.analysis.summary import Cycle, Intervention, Limit, Resource
 from howfar.analysis.trials import trial_table
+from howfar.bottleneck.confirmation import intervention
 from howfar.bottleneck.evidence import Evidence
-from howfar.bottleneck.intervention import intervention
 from howfar.bottleneck.limit import find_limit
 
 

@@ -9,14 +9,11 @@ import pytest
 from tests.unit.limit_cases import SECONDS, Case, tcp
 from tests.unit.synthetic_run import arms, synthetic_run
 
-from howfar.analysis.findings import Cycle, CyclePart, Resource
-from howfar.analysis.machine import others_in
-from howfar.bottleneck.cycle import cycle_of
+from howfar.analysis.signs import others_in
+from howfar.analysis.summary import Cycle, CyclePart, Resource
+from howfar.bottleneck.cycle import cycle_of, setting_of
 from howfar.bottleneck.evidence import gather
-from howfar.bottleneck.rules import judge
-from howfar.bottleneck.rules.cpus import cpu_residence
-from howfar.bottleneck.rules.finding import Finding
-from howfar.bottleneck.setting import setting_of
+from howfar.bottleneck.rules import Finding, cpu_residence, judge
 from howfar.bottleneck.traffic import network_series
 from howfar.store.records import Arm, MachineLoad, RunInfo
 

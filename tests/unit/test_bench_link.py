@@ -32,7 +32,7 @@ from howfar.bench.links.peers import PEERS, Found, Shape
 from howfar.bench.links.probes import BareCable, ProbedLink, Transfer, unmodelled_drops
 from howfar.cli import bench_link
 from howfar.cli.bench import bench
-from howfar.cli.bench_link_table import show
+from howfar.cli.bench_link import show
 from howfar.engine.messages import (
     DirectionStats,
     Drops,

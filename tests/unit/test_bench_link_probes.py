@@ -21,8 +21,8 @@ from howfar.bench.links.peers.toxiproxy import toxics
 from howfar.bench.links.probes import BareCable, ping_patience_ns, runs_on
 from howfar.engine.process import Launcher
 from howfar.errors import LabError
-from howfar.lab.hosts import usable_cpus
 from howfar.lab.link import LinkAsked
+from howfar.lab.network import usable_cpus
 
 OF = 10_000
 

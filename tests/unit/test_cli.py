@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.unit.fake_lab import FakeEngine, FakeLaboratory, fakes
 
-from howfar.cli import ground
+from howfar.cli import session as ground
 from howfar.cli.main import run_command_line
 from howfar.engine.messages import LoadJob
 from howfar.engine.process import engine_info

@@ -11,10 +11,10 @@ import pytest
 from tests.unit.test_cli import Howfar, Lab, howfar, laboratory
 from tests.unit.test_confirm import named, with_limits
 
-from howfar.analysis.findings import Resource
-from howfar.cli import finish, ground
-from howfar.store.parts import plan_part
-from howfar.store.records import StopReason
+from howfar.analysis.summary import Resource
+from howfar.cli import output as finish
+from howfar.cli import session as ground
+from howfar.store.records import StopReason, plan_part
 from howfar.store.run_file import read_run
 
 __all__ = ["howfar", "laboratory", "named"]  # fixtures

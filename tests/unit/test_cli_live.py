@@ -9,11 +9,10 @@ import pytest
 from rich.console import Console
 from tests.unit.fake_lab import fake_info, fakes
 
-from howfar.cli.live import LivePicture
-from howfar.cli.words import ratio, time_left
+from howfar.cli.progress import LivePicture, ratio, time_left
 from howfar.engine.messages import LoadJob
-from howfar.runner.conductor import conduct
-from howfar.runner.rule import ArmStanding
+from howfar.runner.run import conduct
+from howfar.runner.stopping import ArmStanding
 from howfar.stats.estimate import Estimate
 from howfar.store.records import ArmRole
 from howfar.store.run_file import create

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.unit.test_cli import Howfar, Lab, howfar, laboratory
 
-from howfar.cli.program import as_called, program
+from howfar.cli.screen import as_called, program
 from howfar.store.records import StopReason
 from howfar.store.run_file import read_run
 

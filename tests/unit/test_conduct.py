@@ -13,8 +13,8 @@ from tests.unit.fake_lab import RATES, FakeClock, fake_info, fakes
 from howfar.engine.messages import LoadJob, Sysbench
 from howfar.errors import EngineError, LabError
 from howfar.plan.load import Override, load_plan
-from howfar.runner.conductor import conduct
-from howfar.runner.schedule import ATTEMPTS_PER_PLACE, VOIDS_IN_A_ROW
+from howfar.runner.run import conduct
+from howfar.runner.stopping import ATTEMPTS_PER_PLACE, VOIDS_IN_A_ROW
 from howfar.store.records import StopReason, Trial, TrialStatus
 from howfar.store.run_file import RunFile, create, read_run
 

@@ -16,15 +16,11 @@ from howfar.errors import EngineError, LabError, RunFileError, ServerCrashed
 from howfar.lab.stage import NO_FACTS, LoadFacts, Obtained
 from howfar.plan.load import Override, load_plan
 from howfar.plan.types import Timing, restore_plan
-from howfar.runner.conductor import conduct
-from howfar.runner.extension import Extension
 from howfar.runner.observer import Silent
-from howfar.runner.rule import Forecast, Standing, forecast
-from howfar.runner.schedule import Place
-from howfar.runner.surroundings import differences
+from howfar.runner.run import conduct, differences
+from howfar.runner.stopping import Extension, Forecast, Place, Standing, forecast
 from howfar.runner.trial import run_trial
-from howfar.store.events import breaks
-from howfar.store.records import Run, StopReason, TrialStatus, Window
+from howfar.store.records import Run, StopReason, TrialStatus, Window, breaks
 from howfar.store.run_file import RunFile, create, read_run
 
 HERE = {"kernel": "6.1", "cpu_model": "One", "boot_id": "a", "howfar_version": "0.1.0", "engine_version": "0.1.0"}

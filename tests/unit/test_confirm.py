@@ -14,24 +14,21 @@ import pytest
 from tests.unit.fake_lab import FakeClock, FakeEngine, FakeLaboratory, fake_info, fakes
 
 from howfar.analysis.analyse import summarise
-from howfar.analysis.findings import Confirmation, Intervention, Limit, Resource
-from howfar.analysis.summary import BytesPerTxn, CellSummary, Summary
-from howfar.bottleneck.confirmation import choose, is_nearer
-from howfar.bottleneck.counterfactual import FASTER
-from howfar.bottleneck.intervention import intervention
+from howfar.analysis.summary import BytesPerTxn, CellSummary, Confirmation, Intervention, Limit, Resource, Summary
+from howfar.bottleneck.confirmation import choose, intervention, is_nearer
+from howfar.bottleneck.limit import FASTER
 from howfar.engine.messages import LoadJob
 from howfar.errors import LabError
 from howfar.plan.estimate import cost
 from howfar.plan.load import LoadedPlan, Override, load_plan
 from howfar.report.figures import unconfirmed_line
 from howfar.report.frame import confirmation_outcome as outcome
-from howfar.runner import confirm
-from howfar.runner.conductor import conduct
-from howfar.runner.extension import Extension
+from howfar.runner import run as confirm
+from howfar.runner.run import conduct
+from howfar.runner.stopping import Extension
 from howfar.runner.trial import Instruments
 from howfar.stats.estimate import Estimate
-from howfar.store.parts import plan_part
-from howfar.store.records import CONFIRMATION_BLOCK, ArmRole, Run, StopReason, Trial
+from howfar.store.records import CONFIRMATION_BLOCK, ArmRole, Run, StopReason, Trial, plan_part
 from howfar.store.run_file import RunFile, create, read_run
 
 GBIT = 10**9

@@ -20,7 +20,7 @@ from howfar.engine.process import Event, Launcher, LoadOutcome
 from howfar.errors import EngineError, LabError
 from howfar.lab.replication import Pair
 from howfar.plan.factors import Fault
-from howfar.runner.fault.breaks import BREAKS, FAILOVER_NS, break_pair, mend
+from howfar.runner.fault.crash import BREAKS, FAILOVER_NS, break_pair, mend
 from howfar.runner.fault.under_load import UnderLoad, logged
 
 JOB = LoadJob(

@@ -9,13 +9,9 @@ import pytest
 
 from howfar.engine.acknowledged import RECORD, Fate, KeyLog
 from howfar.errors import LabError
-from howfar.lab.replication.positions import MariadbPositions
-from howfar.lab.replication.semi_sync import PrimaryEnd
-from howfar.runner.fault.breaks import Broken
-from howfar.runner.fault.crash_record import LOST_KEYS_KEPT, Before, Survivor, crash_record
-from howfar.runner.fault.fallback_record import Absence, fallback_record
-from howfar.runner.fault.looks import Look
-from howfar.runner.fault.moments import EARLIEST, fault_after_ns
+from howfar.lab.replication.status import MariadbPositions, PrimaryEnd
+from howfar.runner.fault.crash import EARLIEST, LOST_KEYS_KEPT, Before, Broken, Survivor, crash_record, fault_after_ns
+from howfar.runner.fault.fallback import Absence, Look, fallback_record
 from howfar.store.records import CrashRecord, FallbackRecord
 
 SECOND = 1_000_000_000

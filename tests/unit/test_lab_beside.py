@@ -17,12 +17,14 @@ from howfar.engine.messages import (
 )
 from howfar.engine.process import Launcher
 from howfar.errors import LabError, PlanError
-from howfar.lab import beside, fill, staged
-from howfar.lab.beside import Beside, of_store
-from howfar.lab.hosts import Host
+from howfar.lab import serving as beside
+from howfar.lab import serving as fill
+from howfar.lab import staged
+from howfar.lab.network import Host
 from howfar.lab.reached import SERVICES, Reached, ServerProof
 from howfar.lab.servers import Ground
 from howfar.lab.servers.kinds import KINDS
+from howfar.lab.serving import Beside, of_store
 from howfar.lab.stage import LoadFacts, Obtained, ServicePlace
 from howfar.lab.staged import LabStage
 from howfar.paths import find_path

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from howfar.lab.forked import ForkWatch, child_count, fork_violations
+from howfar.lab.reached import ForkWatch, child_count, fork_violations
 
 
 @pytest.mark.skipif(child_count(os.getpid()) is None, reason="this kernel does not list a process's children")

@@ -7,7 +7,7 @@ import os
 from hypothesis import given
 from hypothesis import strategies as st
 
-from howfar.lab.hosts import Host, format_cpus, share_cpus, usable_cpus
+from howfar.lab.network import Host, format_cpus, share_cpus, usable_cpus
 
 _CPUS = st.lists(st.integers(0, 4096), min_size=1, max_size=256, unique=True)
 

@@ -19,9 +19,7 @@ from howfar.engine.messages import (
     RttResult,
 )
 from howfar.lab.link import WAYS, Link, LinkAsked
-from howfar.lab.link.calibrate import goodput_times_ns, ping_count, probe_count
-from howfar.lab.link.settings import apply
-from howfar.lab.link_receipt import (
+from howfar.lab.link.receipt import (
     OF_A_PLAN,
     STRICT,
     Lateness,
@@ -34,6 +32,8 @@ from howfar.lab.link_receipt import (
     of_a_trial,
     unproved,
 )
+from howfar.lab.link.running import goodput_times_ns, ping_count, probe_count
+from howfar.lab.link.settings import apply
 
 _ASKED = LinkAsked(rtt_ns=200_000, rate_bps=10**9)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from howfar.errors import PlanError
-from howfar.lab.session_receipt import session_violations, view_receipt, view_violations
+from howfar.lab.reached import session_violations, view_receipt, view_violations
 from howfar.paths import PATHS, Endpoint, find_path, path_names
 from howfar.plan.sessions import SessionAsked
 

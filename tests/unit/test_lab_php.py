@@ -30,8 +30,7 @@ from howfar.engine.messages import (
 )
 from howfar.errors import LabError, MissingError, PlanError
 from howfar.lab.php import php_fpm
-from howfar.lab.php.asked import check, for_proof, keys_of, turns_of
-from howfar.lab.php.fastcgi import Answer, ask
+from howfar.lab.php.php_fpm import Answer, ask, check, for_proof, keys_of, turns_of
 from howfar.lab.php.proof import good
 
 PLACE = Service(target=UnixTarget(path="/s"))

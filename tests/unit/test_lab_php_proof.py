@@ -16,7 +16,7 @@ from howfar.engine.messages import (
     UnixTarget,
 )
 from howfar.errors import LabError
-from howfar.lab.php.fastcgi import Answer
+from howfar.lab.php.php_fpm import Answer
 from howfar.lab.php.proof import PageProof, await_alone, kept, prove
 from howfar.lab.reached import Reached
 

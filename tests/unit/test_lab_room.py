@@ -13,7 +13,7 @@ from howfar.lab.servers.program import Program
 from howfar.lab.servers.sql_server import ready_timeout_s
 from howfar.lab.servers.sql_store import LOADED, template_name
 from howfar.plan.factors import Content
-from howfar.plan.workload import Data
+from howfar.plan.types import Data
 
 GIB = 2**30
 PROGRAM = Program(kind="mariadb", path=Path("/fake/mariadbd"), version="10.11.6", key="mariadb-10.11.6-ab")

@@ -13,16 +13,13 @@ import pytest
 from tests.unit.test_lab_paths import _GOOD_REMOTE, _REMOTE
 
 from howfar.errors import LabError, PlanError, ServerCrashed, ServerMissing
-from howfar.lab.hosts import Host
+from howfar.lab.network import Host
+from howfar.lab.reached import session_violations
 from howfar.lab.servers import CertificatePaths, Ground
-from howfar.lab.servers.doors import Door, door_violations
-from howfar.lab.servers.key_value_server import _turned_away
-from howfar.lab.servers.lines import Lines
+from howfar.lab.servers.key_value import Door, Lines, StoreSettings, _turned_away, door_violations
 from howfar.lab.servers.memcached import MemcachedDialect
 from howfar.lab.servers.program import identify, kind_of, version_of
 from howfar.lab.servers.redis import RedisDialect, ask
-from howfar.lab.servers.store_dialect import StoreSettings
-from howfar.lab.session_receipt import session_violations
 from howfar.plan.sessions import SessionAsked
 
 TLS = CertificatePaths(Path("/c/ca"), Path("/c/cert"), Path("/c/key"))
@@ -195,8 +192,8 @@ def test_memcached_finds_our_session_and_no_listener(tmp_path: Path) -> None:
 
 
 def test_a_plan_of_sql_is_refused_before_anything_is_started(tmp_path: Path) -> None:
-    from howfar.cli.fitting import fit
     from howfar.plan.load import load_plan
+    from howfar.runner.preflight import fit
 
     plan = load_plan("paths").plan
     program = tmp_path / "anything"

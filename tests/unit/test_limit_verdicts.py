@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.lab.limit_verdicts import others_cpus, try_again, verdict
 
-from howfar.analysis.findings import Resource
+from howfar.analysis.summary import Resource
 
 LINK = Resource.LINK_TO_CLIENT
 

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from howfar.cli.lab import lab
-from howfar.cli.link_options import LinkChoice, link_options, read_link
+from howfar.cli.links import LinkChoice, link_options, read_link
 from howfar.engine.messages import (
     BurstLoss,
     EmpiricalJitter,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from howfar.cli.lab_link import script_violations
+from howfar.cli.lab import script_violations
 from howfar.engine.messages import (
     BurstLoss,
     EmpiricalJitter,
@@ -20,12 +20,11 @@ from howfar.engine.messages import (
 )
 from howfar.errors import QuantityError, UsageError
 from howfar.lab.link import WAYS, LinkAsked, WayAsked
-from howfar.lab.link.asked import remaining, rotated
 from howfar.lab.link.backends import backends, find_backend
 from howfar.lab.link.backends.kernel_qdiscs import qdisc_batch
 from howfar.lab.link.named import find_link, named_links
-from howfar.lab.link.script import Player, read_script
-from howfar.lab.link.settings import apply, loss_share
+from howfar.lab.link.settings import Player, apply, loss_share, read_script
+from howfar.lab.link.spec import remaining, rotated
 from howfar.lab.link.traces import rate_trace, rtt_trace
 
 _BASE = LinkAsked(rtt_ns=10_000_000, rate_bps=10**9)

@@ -16,8 +16,8 @@ from typing import Any, Literal
 import pytest
 from tests.unit import fake_load
 
+from howfar.cli.load import write_whole
 from howfar.cli.load_address import find_login, target_of
-from howfar.cli.load_run import write_whole
 from howfar.cli.main import run_command_line
 from howfar.engine.message import Message
 from howfar.engine.messages import (

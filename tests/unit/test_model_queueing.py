@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.made_curves import WORKLOAD, Cell, run_of
 
-from howfar.analysis.findings import WhatIfAnswer
+from howfar.analysis.summary import WhatIfAnswer
 from howfar.model.facts import arm_facts
 from howfar.model.fit import fit, settings_of
 from howfar.model.queueing import Station, ceiling, processors, solve

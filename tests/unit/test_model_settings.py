@@ -9,13 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.made_curves import WORKLOAD, Cell, run_of
 
-from howfar.analysis.findings import WhatIf, WhatIfSettings
-from howfar.model.facts import arm_facts
-from howfar.model.fit import fit, settings_of
-from howfar.model.messages import replies
-from howfar.model.predict import onto_link
+from howfar.analysis.summary import WhatIf, WhatIfSettings
+from howfar.model.facts import arm_facts, carried_bytes, headed_bytes, replies
+from howfar.model.fit import fit, onto_link, settings_of
 from howfar.model.what_if import SHARED_CPU, answer, network
-from howfar.model.wire import carried_bytes, headed_bytes
 from howfar.store.records import Run
 
 LINK = {"rtt_ns": 200_000, "rate_bps": 10**9}

@@ -26,7 +26,7 @@ from howfar.plan.fitting import check_keys, check_machines
 from howfar.plan.load import load_plan
 from howfar.plan.page import PageShape
 from howfar.plan.types import Plan, restore_plan
-from howfar.runner.jobs.pages import page_script
+from howfar.runner.jobs import page_script
 
 PLAN = """name = "mine"
 question = "One or two?"

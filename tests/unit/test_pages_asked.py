@@ -23,10 +23,9 @@ from howfar.engine.messages import (
     UnixTarget,
 )
 from howfar.engine.process import LoadOutcome
-from howfar.lab.pages_counted import counted_less
+from howfar.lab.serving import counted_less
 from howfar.plan.load import load_plan
-from howfar.runner.outcome import not_as_asked, page_facts
-from howfar.runner.pages_asked import PageAsked, page_asked, unlike_pages
+from howfar.runner.outcome import PageAsked, not_as_asked, page_asked, page_facts, unlike_pages
 from howfar.store.records import Arm, ArmRole
 
 SECOND = 1_000_000_000

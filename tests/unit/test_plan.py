@@ -19,8 +19,7 @@ from howfar.errors import PlanError, UsageError
 from howfar.plan.cells import block_order, cells, stream_seed
 from howfar.plan.estimate import LABORATORY_NS, NEW_LINK_NS, REPORT_NS, cost
 from howfar.plan.load import Override, load_plan, shipped_plans
-from howfar.plan.types import local_part, restore_plan
-from howfar.plan.workload import Data, Distribution, Workload, WorkloadKind
+from howfar.plan.types import Data, Distribution, Workload, WorkloadKind, local_part, restore_plan
 
 GOOD = """\
 name = "mine"

@@ -9,8 +9,6 @@ import pytest
 from tests.unit.fake_lab import FakeStage
 
 from howfar.analysis.workload_line import workload_line
-from howfar.cli import fitting
-from howfar.cli.fitting import fit
 from howfar.engine.messages import (
     Compression,
     LoadJob,
@@ -25,7 +23,9 @@ from howfar.plan.fitting import check_rows, resumed_in_full, with_rows, without_
 from howfar.plan.load import load_plan
 from howfar.plan.sessions import SessionAsked, session_asked
 from howfar.plan.types import Plan
-from howfar.runner.jobs.statements import statements_job
+from howfar.runner import preflight as fitting
+from howfar.runner.jobs import statements_job
+from howfar.runner.preflight import fit
 from howfar.store.records import Arm, ArmRole
 
 QUICK_OVERHEAD_NS = 3_500_000_000

@@ -18,9 +18,8 @@ from howfar.analysis.plateau import AGREEMENT, BLOCKS, resting
 from howfar.engine.messages import LoadJob
 from howfar.plan.load import Override, load_plan
 from howfar.report.figures import settled_line
-from howfar.runner.conductor import conduct
-from howfar.runner.rule import standing
-from howfar.runner.schedule import blocks_done, places_left
+from howfar.runner.run import conduct
+from howfar.runner.stopping import blocks_done, places_left, standing
 from howfar.store.records import Run, RunInfo, StopReason, Trial
 from howfar.store.run_file import RunFile, create, read_run
 

@@ -12,13 +12,11 @@ import pytest
 
 from howfar.cli.main import run_command_line
 from howfar.errors import ServerMissing, UsageError
-from howfar.lab.servers import debian, getting
-from howfar.lab.servers.debian import Wanted, fetch
-from howfar.lab.servers.getting import Recipe, get
+from howfar.lab.servers import private as debian
+from howfar.lab.servers import private as getting
 from howfar.lab.servers.kinds import find_server
-from howfar.lab.servers.private import installs, named, servers_home
+from howfar.lab.servers.private import Recipe, Wanted, fetch, get, installs, named, relocate, servers_home
 from howfar.lab.servers.program import kind_of
-from howfar.lab.servers.relocated import relocate
 
 needs_apt = pytest.mark.skipif(
     shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None or not debian._KEYRINGS[0].is_file(),

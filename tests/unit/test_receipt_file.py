@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from howfar.cli.receipt_file import code_with_receipt, make_way
+from howfar.cli.lab import code_with_receipt, make_way
 from howfar.errors import LabError, UsageError
 
 

@@ -14,8 +14,7 @@ from tests.unit.test_confirm import Scene, limit, scene
 
 from howfar.analysis import analyse
 from howfar.analysis.analyse import summarise
-from howfar.analysis.findings import Confirmation, Resource
-from howfar.analysis.summary import Summary
+from howfar.analysis.summary import Confirmation, Resource, Summary
 from howfar.bottleneck import limit as attribution
 from howfar.bottleneck.confirmation import is_refuted
 from howfar.plan.load import Override, load_plan

@@ -11,7 +11,7 @@ from tests.unit.fake_lab import FakeStage, finish, interval, receipt
 from tests.unit.test_replication import ASKED, snapshot
 
 from howfar.analysis.workload_line import workload_line
-from howfar.cli.ground import lab_request
+from howfar.cli.session import lab_request
 from howfar.engine.inserts import SINGLE_ROW_INSERTS
 from howfar.engine.messages import (
     LoadJob,
@@ -37,7 +37,7 @@ from howfar.plan.fitting import without_levels
 from howfar.plan.load import Override, load_plan
 from howfar.plan.types import Plan
 from howfar.report.grid import level_text
-from howfar.runner.jobs.statements import statements_job
+from howfar.runner.jobs import statements_job
 from howfar.runner.outcome import load_facts
 from howfar.store.records import Arm, ArmRole
 

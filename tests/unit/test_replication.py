@@ -10,24 +10,24 @@ from typing import Any
 import pytest
 
 from howfar.errors import PlanError
-from howfar.lab.ends import REPLICAS_MOST, numbered
 from howfar.lab.link import LinkAsked
 from howfar.lab.link.backends.kernel_qdiscs import qdisc_batch
-from howfar.lab.network import host_batch, middle_batch
+from howfar.lab.network import REPLICAS_MOST, host_batch, middle_batch, numbered
 from howfar.lab.replication import ReplicationAsked
-from howfar.lab.replication.channel import FILLING, ChannelFacts, channel_violations
 from howfar.lab.replication.lag import lag_sample
 from howfar.lab.replication.member import read_state
-from howfar.lab.replication.positions import MariadbPositions, MysqlPositions
 from howfar.lab.replication.proof import (
+    FILLING,
+    ChannelFacts,
     ReplicaFacts,
     Snapshot,
     after_absence,
+    channel_violations,
     latency_violation,
     violations,
     window_facts,
 )
-from howfar.lab.replication.semi_sync import primary_end, replica_status, semi_sync_names
+from howfar.lab.replication.status import MariadbPositions, MysqlPositions, primary_end, replica_status, semi_sync_names
 from howfar.lab.replication.verbs import Source, verbs_of
 from howfar.lab.replication.watch import HangClock
 

@@ -22,8 +22,7 @@ from tests.unit.synthetic_run import synthetic_run
 from tests.unit.test_report_html import Balance
 
 from howfar.analysis.analyse import summarise
-from howfar.analysis.findings import Resource
-from howfar.analysis.summary import Summary
+from howfar.analysis.summary import Resource, Summary
 from howfar.experiments import grid as blocks
 from howfar.experiments.bandwidth import charts as scaling_chart
 from howfar.experiments.encryption.report import costs as encryption_costs

@@ -9,11 +9,11 @@ from tests.unit.made_curves import REPLIES, Cell, run_of
 
 from howfar.analysis import plateau
 from howfar.analysis.analyse import summarise
-from howfar.analysis.findings import Curve, Resource, Scaling
 from howfar.analysis.scaling import scaling
+from howfar.analysis.summary import Curve, Resource, Scaling
 from howfar.experiments.grid import published
 from howfar.model.facts import arm_facts
-from howfar.model.series import series
+from howfar.model.fit import series
 from howfar.report.document import Details, Table
 from howfar.store.records import Run
 

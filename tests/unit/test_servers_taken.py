@@ -10,9 +10,8 @@ import pytest
 
 from howfar.cli.main import run_command_line
 from howfar.errors import LabError, ServerMissing
-from howfar.lab.servers.getting import get_from
 from howfar.lab.servers.kinds import find_server
-from howfar.lab.servers.private import installs, servers_home
+from howfar.lab.servers.private import get_from, installs, servers_home
 
 PROGRAM = "#!/bin/sh\ncase $* in *--version*) echo 'mysqld  Ver 8.4.9-1 for Linux (Percona Server)' ;; *) echo \"$@\" ;; esac\n"
 

@@ -14,7 +14,7 @@ import pytest
 from tests.unit.fake_lab import HISTOGRAM, fake_info, fakes
 
 from howfar.errors import NewerRunFile, NotARunFile, RunFileError
-from howfar.runner.conductor import conduct
+from howfar.runner.run import conduct
 from howfar.store.records import FORMAT_VERSION, MachineLoad, ServiceRecord, StopReason, Trial, TrialStatus
 from howfar.store.run_file import RunFile, create, read_run
 from howfar.store.schema import APPLICATION_ID

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from howfar.errors import ServerCrashed
 from howfar.lab import window_tcp
-from howfar.lab.data_fsync import SIZES, data_fsync_ns
-from howfar.lab.hosts import Host
+from howfar.lab.environment import SIZES, data_fsync_ns
+from howfar.lab.network import Host
 from howfar.lab.window import Scene, WindowWatch, server_growth
 from howfar.lab.window_cpus import ThreadClocks, busy_shares, processor
 from howfar.lab.window_network import Look, ProcFile, Traffic, as_frames, samples, segments, timeouts, traffic

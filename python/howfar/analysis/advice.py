@@ -10,12 +10,10 @@ from statistics import median
 
 from howfar.analysis import budget
 from howfar.analysis.answers import tops
-from howfar.analysis.findings import Limit, Resource
 from howfar.analysis.link_facts import used_share
 from howfar.analysis.sentence import capital
 from howfar.analysis.signs import FEW_BLOCKS
-from howfar.analysis.socket_words import fewer_turns, socket_action, socket_lines
-from howfar.analysis.summary import Advice, Asked, CellSummary, Warning
+from howfar.analysis.summary import Advice, Asked, CellSummary, Limit, Resource, Warning
 from howfar.analysis.trials import TrialTable, path_cpu_us, qps
 from howfar.analysis.workload_line import ONE, asked
 from howfar.bottleneck.cycle import LINK_QUEUE, ROUND_TRIPS, WIRE, part_us
@@ -30,6 +28,50 @@ from howfar.stats.intervals import (
     resolve,
 )
 from howfar.store.records import ArmRole
+
+_SQL = (
+    "# option file of MySQL clients; the server knows",
+    "# its socket: SELECT @@socket",
+    "[client]",
+    "socket = /run/mysqld/mysqld.sock",
+    "# PHP, PDO",
+    "mysql:unix_socket=/run/mysqld/mysqld.sock;dbname=shop",
+)
+_REDIS = (
+    "# redis.conf; clients must be of its group",
+    "unixsocket /run/redis/redis-server.sock",
+    "unixsocketperm 770",
+    "# PHP, phpredis",
+    "$redis->pconnect('/run/redis/redis-server.sock');",
+)
+_MEMCACHED = (
+    "# memcached.conf; -s turns its port off",
+    "-s /run/memcached/memcached.sock",
+    "-a 0770",
+    "# PHP",
+    "$memcached->addServer('/run/memcached/memcached.sock', 0);",
+)
+_LINES = {"redis": _REDIS, "valkey": _REDIS, "memcached": _MEMCACHED}
+_FEWER = {
+    "redis": "MGET for many GET, pipelines",
+    "valkey": "MGET for many GET, pipelines",
+    "memcached": "one get of many keys",
+}
+
+
+def socket_lines(server_kind: str) -> tuple[str, ...]:
+    return _LINES.get(server_kind, _SQL)
+
+
+def socket_action(server_kind: str) -> str:
+    """Clients of MySQL take `localhost` for the socket; those of stores want its path."""
+    how = "give it as the host" if server_kind in _LINES else "write host=localhost, not 127.0.0.1"
+    return f"Where application and server share a machine, connect through the socket: {how}."
+
+
+def fewer_turns(server_kind: str) -> str:
+    return _FEWER.get(server_kind, "one query with IN or JOIN for many, multi-row INSERT")
+
 
 LATENCY_BOUND_SHARE = 0.5
 """Round trips take at least this share of a transaction: they are what to cut."""

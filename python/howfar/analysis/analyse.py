@@ -14,13 +14,13 @@ from howfar.analysis.advice import advise
 from howfar.analysis.budget import time_split_us
 from howfar.analysis.economics.compression import compression
 from howfar.analysis.economics.encryption import encryption
-from howfar.analysis.findings import NOT_THE_PATH
 from howfar.analysis.link_facts import link_facts
-from howfar.analysis.machine import baseline_spread, others_cpus, others_in
 from howfar.analysis.plateau import complete_blocks, settled
 from howfar.analysis.published import find_published
 from howfar.analysis.scaling import scaling
+from howfar.analysis.signs import baseline_spread, others_cpus, others_in
 from howfar.analysis.summary import (
+    NOT_THE_PATH,
     Advice,
     Bound,
     BytesPerTxn,
@@ -45,11 +45,10 @@ from howfar.analysis.trials import (
 )
 from howfar.analysis.verdict import verdict
 from howfar.analysis.workload_line import asked, workload_line
-from howfar.bottleneck.confirmation import confirmations, unconfirmed
+from howfar.bottleneck.confirmation import confirmations, doubted, refuted_sentence, unadvised, unconfirmed
 from howfar.bottleneck.connecting import connect_turns
+from howfar.bottleneck.cycle import setting_of
 from howfar.bottleneck.limit import find_limit
-from howfar.bottleneck.refuted import doubted, refuted_sentence, unadvised
-from howfar.bottleneck.setting import setting_of
 from howfar.bottleneck.traffic import network_series
 from howfar.experiments.page.analysis import page_findings
 from howfar.experiments.page.arms import is_a_page, is_of_pages
@@ -72,8 +71,7 @@ from howfar.stats.intervals import (
     noise_floor,
     resolve,
 )
-from howfar.store.parts import confirmation_part, plan_part
-from howfar.store.records import Arm, ArmRole, Measured, Run, TrialStatus
+from howfar.store.records import Arm, ArmRole, Measured, Run, TrialStatus, confirmation_part, plan_part
 
 DEFAULT_TARGET = 0.02
 """Half-width asked for where a plan does not say."""

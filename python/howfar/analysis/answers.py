@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from howfar.analysis.alike import alike
-from howfar.analysis.findings import NOT_THE_PATH, Limit, Resource
-from howfar.analysis.summary import CellSummary
+from howfar.analysis.summary import NOT_THE_PATH, CellSummary, Limit, Resource
 from howfar.analysis.trials import TrialTable, qps
 from howfar.bottleneck.cycle import largest
 from howfar.plan.factors import ORDINARY, tls_label

@@ -6,7 +6,7 @@ wire, queues, locks, commits, and what nothing explains.
 
 from __future__ import annotations
 
-from howfar.analysis.findings import Cycle
+from howfar.analysis.summary import Cycle
 from howfar.bottleneck import cycle
 
 CLIENT_CPU, SERVER_CPU, FORWARDER_CPU = cycle.CLIENT_CPU, cycle.SERVER_CPU, cycle.FORWARDER_CPU

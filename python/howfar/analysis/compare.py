@@ -13,13 +13,11 @@ from howfar.analysis.trials import TrialTable, Value, path_cpu_us, qps, trial_ta
 from howfar.analysis.workload_line import asked
 from howfar.plan.factors import ORDINARY
 from howfar.plan.page import Keys
-from howfar.plan.part import Part
-from howfar.plan.types import Timing, factors_model
-from howfar.plan.workload import Data, Workload
+from howfar.plan.quantities import Part
+from howfar.plan.types import Data, Timing, Workload, factors_model
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import excludes_one, welch_ratio
-from howfar.store.parts import plan_part
-from howfar.store.records import Arm, ArmRole, Measured, Run
+from howfar.store.records import Arm, ArmRole, Measured, Run, plan_part
 from howfar.units import format_duration_ns, format_rate_bps
 
 NOT_INTERLEAVED = (

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from howfar.analysis.summary import CellSummary
-from howfar.plan.tolerance import rtt_tolerance_ns
+from howfar.plan.quantities import rtt_tolerance_ns
 from howfar.store.records import FactorValue
 
 GOODPUT_TOLERANCE_SHARE = 0.05

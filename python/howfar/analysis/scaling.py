@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from howfar.analysis.findings import Ceiling, Curve, Prediction, Resource, Scaling, ThreadsPoint
 from howfar.analysis.published import PublishedSet, published_sets
+from howfar.analysis.summary import Ceiling, Curve, Prediction, Resource, Scaling, ThreadsPoint
 from howfar.model.facts import ArmFacts
-from howfar.model.fit import fit, settings_of
-from howfar.model.predict import onto_link, predict
-from howfar.model.series import Series, series
+from howfar.model.fit import Series, fit, onto_link, predict, series, settings_of
 from howfar.model.what_if import SHARED_CPU, network
 from howfar.paths import is_modelled
 from howfar.store.records import Run

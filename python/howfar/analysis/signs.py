@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from statistics import median
 
 from howfar.analysis.link_facts import LinkFacts
-from howfar.analysis.summary import Warning
+from howfar.analysis.summary import Spread, Warning
+from howfar.analysis.trials import TrialTable, Value, path_cpu_us, qps
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import RatioJudgement, excludes_one, half_width, judge_ratio
-from howfar.store.records import CpuRecord, MachineLoad, Measured
+from howfar.store.records import CpuRecord, MachineLoad, Measured, Trial
 
 FEW_BLOCKS = 8
 """Below this the stopping rule never stops: intervals from fewer blocks missed the truth more often than 5 % in simulation."""
@@ -140,3 +141,42 @@ MEANING = {
     Warning.LINK_NOT_AS_ASKED: "the link's measured RTT is not the one asked for",
 }
 """One clause a warning, for every report."""
+
+
+def others_in(trial: Trial) -> float | None:
+    """CPUs kept busy in one trial by whatever is not client, server, forwarder or link. None: void, or not recorded.
+
+    The machine's busy CPUs less our roles' CPU time over elapsed time, and that of the looks at them. Never below 0, where the clocks'
+    grain would put it.
+    """
+    busy = _busy_cpus(trial)
+    if trial.measured is None or busy is None or not trial.measured.elapsed_ns:
+        return None
+    ours = sum(cpu.cpu_ns for cpu in trial.measured.cpu) / trial.measured.elapsed_ns
+    looks = trial.window.looks_cpu_ns / trial.window.length_ns if trial.window is not None else 0.0
+    return max(0.0, busy - ours - looks)
+
+
+def _busy_cpus(trial: Trial) -> float | None:
+    """Of the machine, within the measured window where that was looked at: a trial's load goes on until its last answers are in."""
+    if trial.window is not None and trial.window.cpus_busy:
+        return sum(trial.window.cpus_busy.values())
+    return None if trial.load is None else trial.load.busy_cpus
+
+
+def others_cpus(trials: Sequence[Trial]) -> float | None:
+    """The median over the trials that say."""
+    known = [others for trial in trials if (others := others_in(trial)) is not None]
+    return median(known) if known else None
+
+
+def baseline_spread(table: TrialTable) -> Spread | None:
+    """Largest over smallest of the baseline's trials: it is one path throughout, so what moves it is the machine."""
+    trials = table.measured(table.baseline.name) if table.baseline else []
+
+    def spread(value: Value) -> float | None:
+        found = [v for trial in trials if (v := value(trial))]
+        return max(found) / min(found) if len(found) > 1 else None
+
+    speed = spread(qps)
+    return None if speed is None else Spread(qps=speed, cpu_per_query=spread(path_cpu_us))

@@ -36,7 +36,7 @@ from howfar.engine.messages import (
 )
 from howfar.engine.process import EngineProcess, Launcher, LoadOutcome, run_load, run_probe
 from howfar.errors import EngineError, MissingError
-from howfar.lab.hosts import share_cpus, usable_cpus
+from howfar.lab.network import share_cpus, usable_cpus
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import hodges_lehmann, judge_ratio
 

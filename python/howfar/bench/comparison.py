@@ -35,7 +35,7 @@ from howfar.engine.messages import (
 from howfar.engine.process import EngineProcess, Launcher
 from howfar.errors import EngineError, LabError, MissingError, PlanError
 from howfar.lab.cache import work_directory
-from howfar.lab.hosts import Host, format_cpus, share_cpus, usable_cpus
+from howfar.lab.network import Host, format_cpus, share_cpus, usable_cpus
 from howfar.lab.servers import DATABASE, USER, Ground, Server, Store, Tables, find_store
 from howfar.lab.servers.kinds import STORES
 from howfar.stats.estimate import Estimate, Part

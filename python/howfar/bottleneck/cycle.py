@@ -25,10 +25,14 @@ Not here: which of them is the limit (`rules/`).
 from __future__ import annotations
 
 import math
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
-from howfar.analysis.findings import Cycle, CyclePart
-from howfar.bottleneck.evidence import RTO_S, Evidence
+from howfar.analysis.facts_in import cpus_in, number_in
+from howfar.analysis.summary import Cycle, CyclePart
+from howfar.bottleneck.evidence import RTO_S, Evidence, Setting
+from howfar.paths import crosses_link
+from howfar.store.records import Arm, RunInfo
 
 CLIENT_CPU, SERVER_CPU, FORWARDER_CPU = "client CPU", "server CPU", "forwarder CPU"
 ROUND_TRIPS, WIRE = "round trips", "bytes on the wire"
@@ -187,3 +191,35 @@ def part_us(cycle: Cycle, *names: str) -> float:
 
 def largest(cycle: Cycle, count: int) -> tuple[CyclePart, ...]:
     return tuple(sorted(cycle.parts, key=lambda part: -part.us)[:count])
+
+
+_FSYNC = ("data_fsync_ns", "512", "p50")
+"""A log is written in blocks of this size."""
+
+
+def setting_of(
+    info: RunInfo, arm: Arm, connections: int, rest_rtt_s: float | None, acknowledgement_s: float | None = None
+) -> Setting:
+    """Client and server share CPUs where the placement says so, as on a machine with one."""
+    environment = info.environment
+    server_cpus = cpus_in(environment, "server_cpus")
+    machines = arm.factors.get("placement", environment.get("placement")) == "machines" and not _crosses(arm)
+    return Setting(
+        connections=connections,
+        factors=arm.factors,
+        client_cpus=server_cpus if machines else cpus_in(environment, "client_cpus"),
+        server_cpus=server_cpus,
+        rest_rtt_s=rest_rtt_s,
+        machine_cpus=next((n for key in ("cpu_count", "cpus") if isinstance(n := environment.get(key), int)), None),
+        fsync_s=_fsync_s(environment),
+        acknowledgement_s=acknowledgement_s,
+    )
+
+
+def _crosses(arm: Arm) -> bool:
+    return crosses_link(arm.factors.get("path"))
+
+
+def _fsync_s(environment: Mapping[str, Any]) -> float | None:
+    found = number_in(environment, *_FSYNC)
+    return found / 1e9 if found else None

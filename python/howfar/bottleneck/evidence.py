@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from howfar.analysis.facts_in import number_in
-from howfar.analysis.machine import others_in
+from howfar.analysis.signs import others_in
 from howfar.bottleneck.connecting import connect_turns, connects_each_time
 from howfar.bottleneck.traffic import Way, link_way
 from howfar.store.records import FactorValue, Measured, TcpRecord, Trial

@@ -8,17 +8,56 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from howfar.analysis.summary import NetworkSeries
-from howfar.bottleneck.ceilings import (
-    IP_TCP_BYTES,
-    MTU,
-    SEGMENT_HEADER_BYTES,
-    Carried,
-    Ceilings,
-    carried,
-    carried_payload,
-    ceilings,
-)
 from howfar.store.records import FactorValue, NetworkSample, Trial
+
+ETHERNET_BYTES = 14
+"""Of each frame, in what an interface counts."""
+UNCOUNTED_BYTES = 24
+"""Of each frame, on the wire and in no interface's counter: preamble 8, check sequence 4, gap 12."""
+IP_TCP_BYTES = 52
+"""Headers of a segment: IP 20, TCP 20, timestamps 12."""
+SEGMENT_HEADER_BYTES = ETHERNET_BYTES + IP_TCP_BYTES
+MTU = 1500
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """Bytes a second, one direction, full frames."""
+
+    interface: float
+    """As /proc/net/dev counts."""
+    payload: float
+    """What TCP carries for its user. Never to be compared with what an interface counted."""
+
+
+def ceilings(rate_bps: float, mtu: int = MTU) -> Ceilings:
+    """1 Gb/s, MTU 1500: 117.3 MiB/s on the interface, 112.2 MiB/s of payload."""
+    wire = mtu + ETHERNET_BYTES + UNCOUNTED_BYTES
+    bytes_per_s = rate_bps / 8
+    return Ceilings(
+        interface=bytes_per_s * (mtu + ETHERNET_BYTES) / wire, payload=bytes_per_s * (mtu - IP_TCP_BYTES) / wire
+    )
+
+
+@dataclass(frozen=True)
+class Carried:
+    """Bytes of one direction."""
+
+    interface: float
+    wire: float
+    """With what no interface counts."""
+
+
+def carried(counted_bytes: float, frames: float) -> Carried:
+    """From what an interface counted."""
+    return Carried(interface=counted_bytes, wire=counted_bytes + frames * UNCOUNTED_BYTES)
+
+
+def carried_payload(payload_bytes: float, turns: float, mtu: int = MTU) -> Carried:
+    """From payload alone, where nothing counted frames: full segments, and half of one more a turn for what does not fill one."""
+    segments = payload_bytes / (mtu - IP_TCP_BYTES) + turns / 2
+    return carried(payload_bytes + segments * SEGMENT_HEADER_BYTES, segments)
+
 
 WayName = Literal["to_client", "to_server"]
 
@@ -193,3 +232,48 @@ def _speeds(slices: _Slices, name: WayName) -> tuple[float, ...]:
 def _queues(slices: _Slices, name: WayName) -> tuple[int, ...] | None:
     found = [getattr(after, f"{name}_queue_bytes") for _, after in slices]
     return None if any(queue is None for queue in found) else tuple(found)
+
+
+WAY_WORDS = {"to_client": "to the client", "to_server": "to the server"}
+_OWNERS = {"link": "emulator", "others": "other programs"}
+_MIB = 2**20
+_NAMED_SHARE = 0.02
+"""A smaller owner of a CPU is not worth a word."""
+
+
+def percent(share: float) -> str:
+    """`62 %`; a decimal where the whole number would hide it."""
+    value = share * 100
+    return f"{value:.1f} %" if value < 9.95 or 99 <= value < 99.95 else f"{value:.0f} %"
+
+
+def milliseconds(seconds: float) -> str:
+    value = seconds * 1e3
+    return f"{value * 1e3:.0f} µs" if value < 0.1 else f"{value:.3g} ms" if value < 1000 else f"{seconds:.3g} s"
+
+
+def speed(bytes_per_s: float) -> str:
+    """MiB a second without the unit: `117.1`, `11.7`."""
+    value = bytes_per_s / _MIB
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def speed_pair(way: Way) -> str:
+    """`117.1 of 117.3 MiB/s`: interface with interface, payload with payload."""
+    assert way.ceilings is not None, "of a way with a rate"
+    share = way.interface_bytes_per_s / way.ceilings.interface
+    if way.used is not None and abs(share - way.used) > 0.02:
+        return f"{percent(way.used)} of its rate with the framing of small packets, {speed(way.interface_bytes_per_s)} MiB/s"
+    return f"{speed(way.interface_bytes_per_s)} of {speed(way.ceilings.interface)} MiB/s"
+
+
+def hold_words(shares: Mapping[str, float]) -> str:
+    """`server 62 %, emulator 35 %`, the largest first."""
+    named = sorted(
+        ((role, share) for role, share in shares.items() if share >= _NAMED_SHARE), key=lambda item: -item[1]
+    )
+    return ", ".join(f"{_OWNERS.get(role, role)} {percent(share)}" for role, share in named) or "nobody"
+
+
+def times(factor: float) -> str:
+    return f"x{factor:.2g}" if factor < 10 else f"x{factor:.0f}"

@@ -10,9 +10,8 @@ from rich.text import Text
 
 from howfar.bench.calibration import FLOOR_BAR, Calibration, Floor, Limit, OverTransport, Request, Transport
 from howfar.bench.calibration import calibrate as run_calibration
-from howfar.cli.bench_engine import engine
+from howfar.cli.bench_engine import console, counter, cpu_list, engine, table
 from howfar.cli.bench_link import link
-from howfar.cli.bench_screen import console, counter, cpu_list, table
 from howfar.cli.screen import no_colour_option
 from howfar.errors import UsageError
 from howfar.stats.estimate import Estimate

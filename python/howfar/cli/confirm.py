@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from howfar.cli.pages import details_option
+from howfar.cli.output import details_option
 from howfar.cli.resume import go_on
 from howfar.cli.screen import no_colour_option
-from howfar.runner.extension import Extension
+from howfar.runner.stopping import Extension
 
 
 @click.command()

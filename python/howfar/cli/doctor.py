@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from howfar.cli.load_address import MAX_FILE_BYTES, target_of
-from howfar.cli.text_file import read_text
+from howfar.cli.screen import read_text
 from howfar.doctor.targets import Login, Logins, Target, parse_target
 from howfar.engine.messages import UnixTarget
 from howfar.errors import UsageError

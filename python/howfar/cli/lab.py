@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -15,19 +17,163 @@ from typing import Any
 
 import click
 
-from howfar.cli.lab_link import describe_link, run_over_link
-from howfar.cli.link_options import LinkChoice, link_options, read_link
-from howfar.cli.receipt_file import code_with_receipt, make_way
+from howfar.cli.links import LinkChoice, link_options, read_link
 from howfar.engine.messages import TcpTarget, UnixTarget
 from howfar.engine.process import Launcher
-from howfar.errors import HowfarError, SandboxForbidden, UsageError
+from howfar.errors import HowfarError, LabError, SandboxForbidden, UsageError
 from howfar.lab import sandbox
-from howfar.lab.hosts import Companion
+from howfar.lab.environment import LoadWatch
 from howfar.lab.laboratory import PLACEMENTS, Lab, LabRequest, LabStage, open_laboratory
-from howfar.lab.network import SERVER_ADDRESS, SERVER_ADDRESS6
+from howfar.lab.link import WAYS, Link, LinkAsked
+from howfar.lab.link.receipt import STRICT, counter_violations, effect_warnings, link_receipt, link_violations, unproved
+from howfar.lab.link.settings import Player, Script
+from howfar.lab.network import SERVER_ADDRESS, SERVER_ADDRESS6, Companion
 from howfar.lab.servers.kinds import STORES
 from howfar.paths import Path as NetworkPath
 from howfar.paths import find_path, path_names
+from howfar.plan.quantities import rtt_tolerance_ns
+from howfar.units import format_duration_ns, format_rate_bps, format_size_bytes
+
+
+def make_way(receipt: Path) -> None:
+    """Look whether it can be written, and take an older one away: what ends early must not leave another run's verdict in its place.
+
+    Raises UsageError where it plainly cannot be written. What goes wrong later is told by `code_with_receipt`.
+    """
+    place = receipt if receipt.exists() else receipt.parent
+    if not place.exists():
+        raise UsageError(
+            f"the receipt {receipt} cannot be written: there is no directory {place}", "Make it, or name another."
+        )
+    if receipt.exists() and receipt.is_dir():
+        raise UsageError(f"the receipt {receipt} is a directory", "Name a file.")
+    if place != receipt and not place.is_dir():
+        raise UsageError(f"the receipt {receipt} cannot be written: {place} is no directory", "Name another file.")
+    if not os.access(place, os.W_OK):
+        raise UsageError(f"the receipt {receipt} cannot be written: you may not", "Name another file.")
+    try:
+        if receipt.is_file():
+            receipt.unlink()
+    except OSError as error:
+        raise UsageError(
+            f"the older receipt {receipt} cannot be removed: {error.strerror}", "Name another file."
+        ) from error
+
+
+def code_with_receipt(code: int, receipt: Path, facts: dict[str, Any]) -> int:
+    """Write it, and give the exit code: CMD's own, unless CMD was content and the receipt could not be written."""
+    try:
+        receipt.write_text(json.dumps(facts, indent=2) + "\n")
+    except OSError as error:
+        click.echo(f"howfar: the receipt {receipt} cannot be written: {error.strerror}", err=True)
+        return code or LabError.exit_code
+    return code
+
+
+def run_over_link(laboratory: Lab, link: Link, script: Script, run: Callable[[], int], receipt: Path | None) -> int:
+    """Give back the exit code of `run`. What was not as asked is said on stderr; all of it is written to `receipt`."""
+    laboratory.size_buffers(max(asked.bdp_bytes for asked in script.links()))
+    at_rest = link.at_rest() if receipt else ()
+    from_idle = link.ping_from_idle() if receipt else None
+    watch = LoadWatch()
+    link.arm()
+    link.counters(reset=True)
+    start_ns = time.monotonic_ns()
+    with Player(script, link.change) as player:
+        code = run()
+    elapsed_ns = time.monotonic_ns() - start_ns
+    machine = watch.finish()
+    try:
+        stats = link.counters()
+    except HowfarError as error:
+        raise LabError(f"the link ended before CMD did: {error.message}", error.advice) from error
+    # A script that changed the RTT is judged by the strictest of its links.
+    judged = min(script.links(), key=lambda asked: asked.rtt_ns)
+    violations = (*script_violations(player), *counter_violations(judged, stats, STRICT))
+    if at_rest:
+        violations = link_violations(link, at_rest, None, STRICT) + violations
+    warnings = () if script.changes else effect_warnings(link.asked, stats)
+    for sentence in violations:
+        click.echo(f"howfar: not what was asked: {sentence}", err=True)
+    for sentence in warnings:
+        click.echo(f"howfar: {sentence}", err=True)
+    if receipt is None:
+        return code
+    unknown = unproved(stats)
+    facts: dict[str, Any] = {"environment": laboratory.environment(), "server": laboratory.server()}
+    facts["link"] = {
+        **link_receipt(link, at_rest, stats, laboratory.tcp(), changed=bool(script.changes)),
+        "rtt_from_idle_ns": None if from_idle is None else from_idle.model_dump(exclude={"event"}),
+        "elapsed_ns": elapsed_ns,
+        "script_ns": [{"asked": asked, "in_force": done} for asked, done in player.played],
+        "machine": machine.model_dump(),
+        "verdict": {
+            "valid": None if unknown and not violations else not violations,
+            "violations": list(violations),
+            "warnings": [*warnings, *unknown, *laboratory.warnings],
+        },
+    }
+    return code_with_receipt(code, receipt, facts)
+
+
+def script_violations(player: Player) -> tuple[str, ...]:
+    """A script that stopped half-way: from then on the link was not what was asked."""
+    if player.failure is None:
+        return ()
+    at_ns, _ = player.script.changes[len(player.played)]
+    return (f"the link could not be changed at {format_duration_ns(at_ns)}, nor after that: {player.failure.message}",)
+
+
+def describe_link(link: Link) -> str:
+    """`link 1gbit, RTT 10ms (measured 10.01ms at rest), queue 1.192MiB, jitter, loss`."""
+    asked = link.asked
+    rates = [_rate(asked.mean_rate_bps(name)) for name in WAYS]
+    queues = [format_size_bytes(link.queue_bytes(name)) for name in WAYS]
+    if link.backend == "none":
+        return f"a bare cable, RTT measured {format_duration_ns(link.calibration['rtt_p50_ns'])} at rest"
+    parts = [
+        f"link {_both(rates)}",
+        f"RTT {format_duration_ns(asked.rtt_ns)} (measured {_measured_rtt(link)} at rest)",
+        f"queue {_both(queues)}",
+        *_effects(asked),
+    ]
+    if link.backend != "packet":
+        parts.append(f"back-end {link.backend}")
+    return ", ".join(parts)
+
+
+def _measured_rtt(link: Link) -> str:
+    """With what the ping's own bytes take of it, where that shows."""
+    words = format_duration_ns(link.calibration["rtt_p50_ns"])
+    own_ns = link.rest_rtt_ns(link.asked) - link.asked.rtt_ns
+    if own_ns > rtt_tolerance_ns(link.asked.rtt_ns):
+        return f"{words}, {format_duration_ns(own_ns)} of it the ping's own bytes,"
+    return words
+
+
+def _rate(rate_bps: int | None) -> str:
+    return "unshaped" if rate_bps is None else format_rate_bps(rate_bps)
+
+
+def _both(values: list[str]) -> str:
+    """One value, or both where they differ."""
+    return values[0] if values[0] == values[1] else f"{values[0]} to server, {values[1]} to client"
+
+
+def _effects(asked: LinkAsked) -> list[str]:
+    """The names of those that are on, either way."""
+    ways = [asked.way(name) for name in WAYS]
+    on = {
+        "rate trace": any(way.rate_trace for way in ways),
+        "jitter": any(way.jitter for way in ways),
+        "reordering": any(way.reorder for way in ways),
+        "loss": any(way.loss for way in ways),
+        "duplication": any(way.duplicate for way in ways),
+        "corruption": any(way.corrupt for way in ways),
+        "outages": any(way.outages for way in ways),
+    }
+    return [name for name, is_on in on.items() if is_on]
+
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """As shells say it."""

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar, cast
 
 import click
 
-from howfar.cli.screen import width
-from howfar.errors import HowfarError, SandboxForbidden
+from howfar.cli.screen import read_text, width
+from howfar.errors import HowfarError, QuantityError, SandboxForbidden, UsageError
 from howfar.lab import sandbox
 from howfar.lab.link import WAYS, LinkAsked
-from howfar.lab.link.named import NamedLink, named_links
+from howfar.lab.link.backends import DEFAULT, NAMES, find_backend
+from howfar.lab.link.named import NamedLink, find_link, named_links
 from howfar.lab.link.present import Presence, try_all
-from howfar.lab.link.settings import loss_share
+from howfar.lab.link.settings import Script, apply, check, loss_share, read_script
+from howfar.lab.link.traces import rate_trace, rtt_trace
+from howfar.lab.network import CONGESTION_CONTROL, TCP_PRESETS, TcpPreset
 from howfar.units import format_duration_ns, format_rate_bps, format_share
 
 _NONE = "-"
@@ -104,3 +110,169 @@ def _facts(found: tuple[Presence, ...], forbidden: HowfarError | None) -> dict[s
         ],
         "sandbox": None if forbidden is None else forbidden.message,
     }
+
+
+_RTT, _RATE = "0.2ms", "1gbit"
+_MAX_BYTES = 16 * 2**20
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+_WORDS: tuple[tuple[str, str, str], ...] = (
+    ("rtt", "DURATION", f"Round trip time of the link.  [default: {_RTT}]"),
+    ("delay-to-server", "DURATION", "The part of the RTT on the way to the server.  [default: half]"),
+    ("rate", "RATE", f"Rate of the link, each way; `none`: unshaped.  [default: {_RATE}]"),
+    ("rate-to-server", "RATE", "The same for one way."),
+    ("rate-to-client", "RATE", "The same for the other."),
+    ("mtu", "BYTES", "Largest IP packet.  [default: 1500]"),
+    ("queue", "SIZE", "Before the bottleneck, in bytes or as a time at the rate.  [default: one RTT, at least 10ms]"),
+    ("jitter", "SPEC", "Variation of the delay: 2ms, 2ms:normal, 2ms:pareto[:shape]."),
+    ("loss", "SHARE", "Segments lost, like 1%."),
+    ("loss-burst", "LENGTH", "The loss comes in bursts of this mean length."),
+    ("duplicate", "SHARE", "Segments that arrive twice."),
+    ("corrupt", "SHARE", "Segments that arrive with one bit turned over."),
+    ("reorder", "on|off", "Jitter may let a later packet overtake.  [default: off]"),
+    ("outage", "AT:FOR[/EVERY]", "The link is down, like 5s:1s/30s; time 0 is the start of CMD."),
+    ("seed", "NUMBER", "Of all that is random.  [default: 0]"),
+)
+"""In the order in which they are applied. Each may begin with to-server: or to-client: and be given more than once."""
+_PER_WAY = {"queue", "jitter", "loss", "loss-burst", "duplicate", "corrupt", "reorder", "outage"}
+
+
+@dataclass(frozen=True)
+class LinkChoice:
+    """What the options say."""
+
+    asked: LinkAsked
+    script: Script
+    backend: str
+    tcp: TcpPreset
+    congestion_control: str
+    named: str | None
+    given: bool
+    """Any option of a link was."""
+    alone: bool
+    """One beyond those that say what lies between the client and a database: whoever says it wants the link, not the server."""
+
+
+def link_options(command: _Command) -> _Command:
+    """Give a command all options of a link; `read_link` takes the values."""
+    file = click.Path(exists=True, dir_okay=False, path_type=Path)
+    options = [
+        click.option("--link", "link_name", metavar="NAME", help="A link by name; `howfar links` lists them."),
+        *(
+            click.option(
+                f"--{word}",
+                multiple=word in _PER_WAY,
+                metavar=metavar,
+                help=f"{about}{_EITHER if word in _PER_WAY else ''}",
+            )
+            for word, metavar, about in _WORDS
+        ),
+        click.option(
+            "--rtt-trace", type=file, help="Measured round trips, one a line: the link's RTT is distributed so."
+        ),
+        click.option("--rate-trace", type=file, help="Lines like `10ms 5mbit`, or a mahimahi trace; both ways."),
+        click.option(
+            "--link-script", type=file, help="Changes while CMD runs: lines like `5s rtt 50ms`, `10s down 2s`."
+        ),
+        click.option(
+            "--link-backend",
+            type=click.Choice(NAMES),
+            show_default=DEFAULT,
+            help="How packets get across; none: a bare cable.",
+        ),
+        click.option(
+            "--tcp",
+            type=click.Choice(TCP_PRESETS),
+            show_default=TCP_PRESETS[0],
+            help="tuned: buffers large enough for the link; stock: the kernel's defaults.",
+        ),
+        click.option("--congestion-control", show_default=CONGESTION_CONTROL, help="Of both hosts' TCP."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+_EITHER = " Also to-server:… or to-client:…"
+
+
+def read_link(values: dict[str, Any]) -> LinkChoice:
+    """The values of the options of `link_options`. Raises UsageError."""
+    said = {word: values[word.replace("-", "_")] for word, _, _ in _WORDS if values[word.replace("-", "_")]}
+    name, backend = values["link_name"], values["link_backend"] or DEFAULT
+    script_file: Path | None = values["link_script"]
+    asked = _asked(said, name, backend, values["rtt_trace"], values["rate_trace"])
+    script = Script(asked)
+    if script_file is not None:
+        script = read_script(read_text(script_file, "--link-script", _MAX_BYTES), asked, str(script_file))
+    _check(script, backend)
+    files = (values["rtt_trace"], values["rate_trace"], script_file)
+    alone = bool(name is not None or set(said) - {"rtt", "rate"} or any(files) or values["link_backend"])
+    return LinkChoice(
+        asked=script.first,
+        script=script,
+        backend=backend,
+        tcp=cast(TcpPreset, values["tcp"] or TCP_PRESETS[0]),
+        congestion_control=values["congestion_control"] or CONGESTION_CONTROL,
+        named=name,
+        given=bool(alone or said or values["tcp"] or values["congestion_control"]),
+        alone=alone,
+    )
+
+
+def _check(script: Script, backend: str) -> None:
+    """Each link that there will be, before anything is built."""
+    try:
+        check(script.links())
+    except QuantityError as error:
+        raise UsageError(error.message, error.advice) from error
+    for asked in script.links():
+        find_backend(backend, asked)
+
+
+def _asked(said: dict[str, Any], name: str | None, backend: str, rtts: Path | None, rates: Path | None) -> LinkAsked:
+    try:
+        asked = find_link(name).asked if name is not None else LinkAsked(rtt_ns=0, rate_bps=None)
+    except QuantityError as error:
+        raise UsageError(f"--link {name}: {error.message}", error.advice) from error
+    if name is None and backend != "none":
+        asked = apply(apply(asked, "rtt", _RTT), "rate", _RATE)
+    extra = None
+    if rtts is not None:
+        least_ns, extra = _in_file("--rtt-trace", rtts, rtt_trace)
+        asked = replace(asked, rtt_ns=least_ns, to_client=replace(asked.to_client, jitter=extra))
+    for word, value in said.items():
+        texts = value if isinstance(value, tuple) else (value,)
+        for text in texts:
+            try:
+                asked = apply(asked, word, text)
+            except QuantityError as error:
+                raise UsageError(f"--{word} {text}: {error.message}", error.advice) from error
+        ways = [text.partition(":")[0] if text.startswith(("to-server:", "to-client:")) else "both" for text in texts]
+        if len(set(ways)) < len(ways):
+            raise UsageError(f"--{word} is given twice for the same way: {', '.join(texts)}", "Leave one out.")
+    if extra is not None and asked.to_client.jitter != extra:
+        raise UsageError(
+            "--rtt-trace and --jitter both vary the delay to the client", "Leave one out, or say --jitter to-server:…."
+        )
+    if rates is not None:
+        also = [f"--{word}" for word in ("rate", "rate-to-server", "rate-to-client") if word in said]
+        if also:
+            raise UsageError(f"--rate-trace and {also[0]} both say the rate", "Leave one out.")
+        steps = _in_file("--rate-trace", rates, rate_trace)
+        asked = replace(
+            asked,
+            to_server=replace(asked.to_server, rate_trace=steps),
+            to_client=replace(asked.to_client, rate_trace=steps),
+        )
+    return asked
+
+
+_Value = TypeVar("_Value")
+
+
+def _in_file(option: str, path: Path, parse: Callable[[str], _Value]) -> _Value:
+    try:
+        return parse(read_text(path, option, _MAX_BYTES))
+    except QuantityError as error:
+        raise UsageError(f"{option} {path}: {error.message}", error.advice) from error

@@ -14,7 +14,7 @@ from contextlib import closing
 from ipaddress import ip_address
 from pathlib import Path
 
-from howfar.cli.text_file import read_text
+from howfar.cli.screen import read_text
 from howfar.engine.messages import (
     Target,
     TcpTarget,

@@ -14,8 +14,7 @@ from importlib import import_module
 import click
 
 import howfar
-from howfar.cli.program import as_called
-from howfar.cli.streams import abandon_output, open_closed_streams
+from howfar.cli.screen import abandon_output, as_called, open_closed_streams
 from howfar.errors import HowfarError, RunFileError
 
 INTERRUPTED = 130

@@ -6,8 +6,7 @@ import textwrap
 
 import click
 
-from howfar.cli.program import program
-from howfar.cli.screen import width
+from howfar.cli.screen import program, width
 from howfar.plan.cells import cells
 from howfar.plan.estimate import Cost, cost
 from howfar.plan.factors import breaks

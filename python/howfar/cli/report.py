@@ -8,10 +8,9 @@ from pathlib import Path
 import click
 
 from howfar.analysis.analyse import summarise
-from howfar.cli import pages
-from howfar.cli.pages import details_option
-from howfar.cli.program import program
-from howfar.cli.screen import no_colour_option
+from howfar.cli import output as pages
+from howfar.cli.output import details_option
+from howfar.cli.screen import no_colour_option, program
 from howfar.errors import UsageError
 from howfar.store.run_file import read_run
 

@@ -8,24 +8,19 @@ from pathlib import Path
 
 import click
 
-from howfar.cli import ground, pages
-from howfar.cli.finish import MORE_TIME, finish, more_command
-from howfar.cli.observe import observer
-from howfar.cli.pages import details_option
+from howfar.cli import output as pages
+from howfar.cli import session as ground
+from howfar.cli.output import MORE_TIME, details_option, finish, more_command
+from howfar.cli.progress import STOPPED, observer
 from howfar.cli.screen import no_colour_option
-from howfar.cli.words import STOPPED
 from howfar.errors import SandboxForbidden, UsageError
 from howfar.paths import is_local
 from howfar.plan.estimate import LABORATORY_NS, NEW_LINK_NS, REPORT_NS
 from howfar.plan.quantities import BudgetNs, HalfWidth, read_option
 from howfar.plan.types import Plan, restore_plan
-from howfar.runner.conductor import conduct
-from howfar.runner.confirm import to_confirm
-from howfar.runner.extension import Extension
-from howfar.runner.rule import block_cost_ns, confirmation_cost_ns
-from howfar.runner.schedule import blocks_done, places_left
-from howfar.store.events import confirmation
-from howfar.store.records import Run, StopReason
+from howfar.runner.run import conduct, to_confirm
+from howfar.runner.stopping import Extension, block_cost_ns, blocks_done, confirmation_cost_ns, places_left
+from howfar.store.records import Run, StopReason, confirmation
 from howfar.store.run_file import RunFile, read_run
 from howfar.units import format_duration_ns, format_share
 

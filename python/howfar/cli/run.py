@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from howfar.cli.pages import details_option
+from howfar.cli.output import details_option
 from howfar.cli.screen import no_colour_option
 from howfar.errors import SandboxForbidden, UsageError
 from howfar.paths import is_local
@@ -76,12 +76,12 @@ def _measure(
     command: Callable[[int], tuple[str, ...]],
 ) -> int:
     """In the sandbox. What is imported here takes half a second that a mistyped option need not wait for."""
-    from howfar.cli import ground, pages
-    from howfar.cli.finish import finish
-    from howfar.cli.fitting import fit
-    from howfar.cli.observe import observer
-    from howfar.runner.conductor import conduct
-    from howfar.runner.head import new_seed, run_info
+    from howfar.cli import output as pages
+    from howfar.cli import session as ground
+    from howfar.cli.output import finish
+    from howfar.cli.progress import observer
+    from howfar.runner.preflight import fit
+    from howfar.runner.run import conduct, new_seed, run_info
     from howfar.store.run_file import check_absent
 
     path = out or ground.default_out(loaded.plan.name, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))

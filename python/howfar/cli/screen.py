@@ -1,14 +1,18 @@
-"""What the terminal can do: width and colour, decided once, in one place."""
+"""Standard streams and the terminal: width, colour, closed streams, small text files, and how this program is called."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TextIO
 
 import click
+
+from howfar.errors import UsageError
 
 WIDTH_WITHOUT_TERMINAL = 110
 """Into a file or a pipe: wide enough that no table is cut."""
@@ -41,3 +45,69 @@ def width(stream: TextIO | None = None) -> int:
     if not stream.isatty():
         return WIDTH_WITHOUT_TERMINAL
     return max(shutil.get_terminal_size((80, 24)).columns, MIN_WIDTH)
+
+
+def open_closed_streams() -> None:
+    """Give each closed standard stream the null device.
+
+    Else the next file that is opened, a run file perhaps, takes its number, and every message is written into it.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            taken = os.open(os.devnull, os.O_RDWR)
+            if taken != descriptor:
+                os.dup2(taken, descriptor)
+                os.close(taken)
+            os.set_inheritable(descriptor, True)
+    sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115 - a descriptor, for the life of the program
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+
+
+def abandon_output() -> None:
+    """Nothing more may be written to stdout, not even by the interpreter at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def read_text(path: Path, option: str, most_bytes: int) -> str:
+    """Its text. Raises UsageError where it cannot be read, is larger than such a file is, or is no text."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(most_bytes + 1)
+        if len(data) > most_bytes:
+            raise UsageError(f"{option} {path} has more than {most_bytes} bytes", "That is another kind of file.")
+        return data.decode("utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"{option} {path} cannot be read: {error.strerror}", "Check its name and who may read it."
+        ) from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{option} {path} is not UTF-8 text", "Save it as UTF-8.") from error
+
+
+_NAME = "howfar"
+
+
+def program() -> str:
+    """`howfar` when that word finds this program, else its path, relative when that is shorter. Quoted for a shell."""
+    called = Path(sys.argv[0]) if sys.argv else Path(_NAME)
+    if called.name != _NAME or not called.exists():
+        return _NAME  # `python -m`, or a program that imports this one
+    found = shutil.which(_NAME)
+    if found is not None and Path(found).resolve() == called.resolve():
+        return _NAME
+    whole = str(called.absolute())
+    try:
+        near = os.path.relpath(whole)
+    except OSError:  # the current directory has been removed
+        near = whole
+    if os.sep not in near:
+        near = f".{os.sep}{near}"
+    return shlex.quote(min(near, whole, key=len))
+
+
+def as_called(advice: str) -> str:
+    """Text in which commands stand as `howfar …` between backquotes, with this program's own name in them."""
+    return advice.replace(f"`{_NAME} ", f"`{program()} ")

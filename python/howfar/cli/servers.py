@@ -11,9 +11,8 @@ import click
 
 from howfar.errors import HowfarError
 from howfar.lab.servers.features import Features, features_or_reason
-from howfar.lab.servers.getting import RECIPES, get, get_from
 from howfar.lab.servers.kinds import KINDS, find_server
-from howfar.lab.servers.private import installs
+from howfar.lab.servers.private import RECIPES, get, get_from, installs
 
 _WORKS = ("TLS", "compression", "semi-sync", "clone")
 

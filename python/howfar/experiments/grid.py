@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from howfar.analysis.findings import Curve, Prediction, ThreadsPoint, WhatIf, WhatIfWorked
-from howfar.analysis.summary import CellSummary, Summary
+from howfar.analysis.summary import CellSummary, Curve, Prediction, Summary, ThreadsPoint, WhatIf, WhatIfWorked
 from howfar.experiments import grid_charts
 from howfar.experiments.bandwidth import charts as scaling_charts
 from howfar.report import figures, limit_words

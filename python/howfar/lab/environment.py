@@ -1,13 +1,18 @@
-"""Facts about this machine for the run file, and what else it did during a trial."""
+"""Facts about this machine for the run file, room for many connections, and what else the machine did during a trial."""
 
 from __future__ import annotations
 
 import os
 import platform
+import resource
+import subprocess
+import tempfile
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from howfar.errors import LabError
+from howfar.lab.network import Host, Network
 from howfar.store.records import MachineLoad
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -125,3 +130,110 @@ class LoadWatch:
             load_average_1m=os.getloadavg()[0],
             busy_cpus=busy,
         )
+
+
+SIZES = (512, 16_384)
+"""A block of a log, and a page."""
+_ROOM = 1 << 20
+_COUNT = 48
+_LONGEST_NS = 1_000_000_000
+"""For each size: on a slow disk fewer writes must do."""
+
+
+def data_fsync_ns(directory: Path) -> dict[str, dict[str, int]] | None:
+    """By the bytes of a write: how many were timed, median and p99 of write and fsync together. None: it cannot be done here."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=directory, prefix="fsync-", buffering=0) as file:
+            file.write(bytes(_ROOM))
+            os.fsync(file.fileno())
+            return {str(size): _summary(_timed(file.fileno(), size)) for size in SIZES}
+    except OSError:
+        return None
+
+
+def _timed(descriptor: int, size: int) -> list[int]:
+    block, began, found = os.urandom(size), time.monotonic_ns(), list[int]()
+    while len(found) < _COUNT and time.monotonic_ns() - began < _LONGEST_NS:
+        before = time.monotonic_ns()
+        os.pwrite(descriptor, block, len(found) * size)
+        os.fsync(descriptor)
+        found.append(time.monotonic_ns() - before)
+    return sorted(found)
+
+
+def _summary(times: list[int]) -> dict[str, int]:
+    return {
+        "count": len(times),
+        "p50": times[len(times) // 2],
+        "p99": times[min(len(times) * 99 // 100, len(times) - 1)],
+    }
+
+
+_OTHER_DESCRIPTORS = 8192
+"""Of a server beside its clients: tables and their logs, each table open more than once."""
+LEAST_QUEUE = 4096
+"""The kernel's own somaxconn of today; an older one has 128."""
+_PORTS = "10000 65535"
+"""Of the client's side; the servers' own lie below."""
+
+
+def allow_descriptors(connections: int) -> int:
+    """Let each process have a descriptor for every connection and more; gives back what is in force."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * connections + _OTHER_DESCRIPTORS
+    if soft >= wanted:
+        return soft
+    for limit in ((wanted, max(wanted, hard)), (min(wanted, hard), hard)):
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+        except (ValueError, OSError):
+            continue  # only root raises the hard one
+        break
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def open_queues(network: Network, connections: int) -> dict[str, int | str]:
+    """Let so many connect to each host at one moment, and again soon after they have gone. Gives back what is in force.
+
+    Raises LabError when the queues stay shorter.
+    """
+    wanted = max(LEAST_QUEUE, connections)
+    facts: dict[str, int | str] = {}
+    for host in (network.client, network.server):
+        for name in ("net/core/somaxconn", "net/ipv4/tcp_max_syn_backlog"):
+            if int(_capacity_read(host, name)) < wanted:
+                host.write_sysctl(name, str(wanted))
+            facts[f"{host.name}_{Path(name).name}"] = int(_capacity_read(host, name))
+        # A closed connection's port rests for a minute; with one connection a transaction all would be resting.
+        host.write_sysctl("net/ipv4/ip_local_port_range", _PORTS)
+        host.write_sysctl("net/ipv4/tcp_tw_reuse", "1")
+        facts[f"{host.name}_ports"] = " ".join(_capacity_read(host, "net/ipv4/ip_local_port_range").split())
+        facts[f"{host.name}_tcp_tw_reuse"] = int(_capacity_read(host, "net/ipv4/tcp_tw_reuse"))
+    shortest = min(int(value) for name, value in facts.items() if name.endswith("somaxconn"))
+    if shortest < min(wanted, connections):
+        raise LabError(
+            f"this kernel lets {shortest} wait to be accepted where {connections} connect at once (net.core.somaxconn)",
+            "Raise net.core.somaxconn, or use fewer threads.",
+        )
+    return facts
+
+
+def _capacity_read(host: Host, name: str) -> str:
+    try:
+        return host.within(Path("/proc/sys", name).read_text).strip()
+    except OSError:
+        return "0"
+
+
+def listen_queue(host: Host, port: int) -> int | None:
+    """How many may wait to be accepted by who listens there, as the kernel has it; None: it does not say."""
+
+    def ask() -> str:
+        command = ["ss", "--no-header", "--listening", "--tcp", "--numeric", f"sport = :{port}"]
+        return subprocess.run(command, capture_output=True, text=True).stdout
+
+    try:
+        words = host.within(ask).split()
+    except OSError:
+        return None
+    return int(words[2]) if len(words) > 2 and words[2].isdigit() else None

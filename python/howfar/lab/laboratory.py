@@ -15,23 +15,25 @@ from typing import Any
 from howfar.engine.process import Launcher
 from howfar.errors import PlanError, SandboxForbidden
 from howfar.lab import sandbox
-from howfar.lab.beside import Beside
 from howfar.lab.cache import file_system_of, work_directory
-from howfar.lab.capacity import allow_descriptors, open_queues
 from howfar.lab.certificates import make_certificates
-from howfar.lab.data_fsync import data_fsync_ns
-from howfar.lab.environment import machine_facts
-from howfar.lab.hosts import Cpus, Host, Shares, cpus_of, share_cpus, usable_cpus
+from howfar.lab.environment import allow_descriptors, data_fsync_ns, machine_facts, open_queues
 from howfar.lab.link import Link, LinkAsked, open_link
-from howfar.lab.link_receipt import goodput_warnings
+from howfar.lab.link.receipt import goodput_warnings
 from howfar.lab.network import (
     LOOPBACK_ADDRESS,
     SERVER_ADDRESS,
     SERVER_ADDRESS6,
+    Cpus,
+    Host,
     Network,
+    Shares,
     build_network,
+    cpus_of,
+    share_cpus,
     size_buffers,
     tcp_memory_warning,
+    usable_cpus,
 )
 from howfar.lab.php.php_fpm import find_php_fpm
 from howfar.lab.php.staged import PhpApplication, php_application
@@ -40,7 +42,7 @@ from howfar.lab.replicated import Replication, replicates
 from howfar.lab.replication import PairGround
 from howfar.lab.request import LabRequest, ReplicasAsked
 from howfar.lab.servers import CertificatePaths, Ground, Store, Tables, find_store
-from howfar.lab.serving import Serving, alone
+from howfar.lab.serving import Beside, Serving, alone
 from howfar.lab.staged import LabStage, observed
 from howfar.lab.window import Scene
 from howfar.paths import Path as NetworkPath

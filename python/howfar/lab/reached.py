@@ -1,11 +1,9 @@
-"""One server of a stage, reached by the stage's path: all that a receipt of it is made of.
-
-A stage has one that its load is of, and may have others beside it (`beside.py`). Not here: what they share, the link and the hosts.
-"""
+"""One server of a stage, reached by the stage's path, and everything that a receipt of it contains."""
 
 from __future__ import annotations
 
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -18,17 +16,126 @@ from howfar.engine.process import Launcher
 from howfar.errors import LabError, MissingError
 from howfar.lab.certificates import KEY_TYPE, pinned_context
 from howfar.lab.client_tls import client_tls
-from howfar.lab.forked import ForkWatch, fork_violations
-from howfar.lab.hosts import Companion, Host
-from howfar.lab.network import CLIENT_ADDRESS, LOOPBACK_ADDRESS, SERVER_ADDRESS
+from howfar.lab.network import CLIENT_ADDRESS, LOOPBACK_ADDRESS, SERVER_ADDRESS, Companion, Host
 from howfar.lab.servers import CertificatePaths, Server
-from howfar.lab.servers.key_value_server import KeyValueServer
-from howfar.lab.session_receipt import session_violations, view_receipt, view_violations
+from howfar.lab.servers.key_value import KeyValueServer
 from howfar.lab.sockets import listening_ports
 from howfar.lab.stage import ServicePlace, Trust
 from howfar.paths import Endpoint, Path, Process
 from howfar.paths.path import Side
 from howfar.plan.sessions import SessionAsked
+
+_SILENT = ("resp2", "resp3", "memcached_text", "memcached_meta")
+"""Protocols in which a server tells its client nothing of TLS."""
+
+
+def session_violations(endpoint: Endpoint, session: Mapping[str, Any], asked: SessionAsked) -> tuple[str, ...]:
+    """Where the engine's session differs from what path and cell require. Unknown (None) is accepted only where it cannot be asked."""
+    found = []
+    family = session.get("address_family")
+    wanted = "unix" if endpoint.socket else "inet"
+    if family != wanted:
+        found.append(f"the session was of address family {family}, the path requires {wanted}")
+    if endpoint.socket:
+        peer, peer_wanted = session.get("peer_address"), endpoint.socket
+        if session.get("peer_pid") != endpoint.peer_pid:
+            found.append(f"process {session.get('peer_pid')} answered on the socket, not {endpoint.peer_pid}")
+    else:
+        peer, peer_wanted = session.get("peer_address"), f"{endpoint.host}:{endpoint.port}"
+    if peer != peer_wanted:
+        found.append(f"the session's peer was {peer}, the path leads to {peer_wanted}")
+    # Of both sides: the server's status, and what the engine itself negotiated.
+    sides = [("server", session.get("tls_version")), ("engine", session.get("tls_client_version"))]
+    if session.get("protocol_mode") in _SILENT:  # what the server sees is then proven by a session beside it
+        del sides[0]
+    for side, version in sides:
+        if (version or None) != asked.tls_version:
+            found.append(
+                f"for the {side} the session was {_encrypted(version)}, expected {_encrypted(asked.tls_version)}"
+            )
+    algorithm = session.get("compression") or None
+    if algorithm != asked.algorithm:
+        found.append(
+            f"the session was compressed by {algorithm or 'nothing'}, expected by {asked.algorithm or 'nothing'}"
+        )
+    return tuple(found)
+
+
+def _encrypted(version: str | None) -> str:
+    return f"encrypted ({version})" if version else "in plain"
+
+
+def view_violations(endpoint: Endpoint, view: Mapping[str, Any], asked: SessionAsked) -> tuple[str, ...]:
+    """The same from the server's side: a session's row in its process list, its TLS. This session is of a client that cannot
+    compress, and must be seen not to: a server that says otherwise is not to be believed on the engine's either."""
+    found = []
+    host = str(view.get("host", "")).partition(":")[0]
+    if host != endpoint.seen_from:
+        found.append(f"the server sees its client at {host!r}, the path comes from {endpoint.seen_from!r}")
+    version = view.get("ssl_version") or None
+    if version != asked.tls_version:
+        found.append(f"the server says a session is {_encrypted(version)}, expected {_encrypted(asked.tls_version)}")
+    if view.get("compression", "OFF") != "OFF":
+        found.append("the server says the session is compressed")
+    return tuple(found)
+
+
+def view_receipt(view: Mapping[str, Any]) -> dict[str, Any]:
+    """As receipts keep it. That this session is not compressed is so of every one and says nothing of the load's."""
+    kept = {name: value for name, value in view.items() if name != "compression"}
+    return {"of": "a session beside the load's, by the same path and encrypted alike", **kept}
+
+
+_EVERY_S = 0.1
+"""Two small files each time: some tens of microseconds of CPU."""
+
+
+def child_count(pid: int) -> int | None:
+    """Children of all threads of a process now. None: gone, or this kernel does not list children."""
+    try:
+        lists = [path.read_text().split() for path in FilePath(f"/proc/{pid}/task").glob("*/children")]
+    except OSError:
+        return None
+    return sum(map(len, lists)) if lists else None
+
+
+class ForkWatch:
+    """Watches processes by name from its making until `finish()`, which gives the most children that each had at once."""
+
+    def __init__(self, pids: Mapping[str, int]) -> None:
+        self._pids = dict(pids)
+        self._most: dict[str, int | None] = dict.fromkeys(pids)
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="forwarders", daemon=True)
+        self._look()
+        self._thread.start()
+
+    def _look(self) -> None:
+        for name, pid in self._pids.items():
+            now, most = child_count(pid), self._most[name]
+            self._most[name] = now if most is None else max(most, now or 0)
+
+    def _watch(self) -> None:
+        while not self._end.wait(_EVERY_S):
+            self._look()
+
+    def finish(self) -> dict[str, int | None]:
+        """Stops watching; may be called again. None: unknown."""
+        self._end.set()
+        self._thread.join()
+        return dict(self._most)
+
+
+def fork_violations(most: Mapping[str, int | None], connections: int | None) -> tuple[str, ...]:
+    """Forwarders with fewer processes than there were connections did not forward them all. Unknown is no violation."""
+    if connections is None:
+        return ()
+    return tuple(
+        f"the forwarder of the {name.replace('_', ' ')} had {count} processes for {connections} connections"
+        for name, count in most.items()
+        if count is not None and count < connections
+    )
+
 
 SERVICES: dict[str, ServiceName] = {
     "mariadb": "mysql",

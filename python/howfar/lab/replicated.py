@@ -18,7 +18,7 @@ from howfar.engine.messages import (
 )
 from howfar.errors import LabError
 from howfar.lab.link import WAYS, LinkAsked
-from howfar.lab.link_receipt import Lateness, link_receipt, link_violations, of_a_trial
+from howfar.lab.link.receipt import Lateness, link_receipt, link_violations, of_a_trial
 from howfar.lab.replication import (
     Durability,
     Mode,
@@ -30,8 +30,8 @@ from howfar.lab.replication import (
     open_pair,
     open_wires,
 )
-from howfar.lab.replication.asked import FOREVER_MS, Compression
 from howfar.lab.replication.lag import LagSample, LagWatch, watch_lag
+from howfar.lab.replication.links import FOREVER_MS, Compression
 from howfar.lab.replication.proof import Snapshot, latency_violation, violations, window_facts
 from howfar.lab.replication.watch import CommitWatch, watch_commits
 from howfar.lab.request import ReplicasAsked

@@ -17,7 +17,7 @@ from howfar.lab.servers.program import Program
 from howfar.lab.servers.sql_store import LOADED, POOL_PER_DATA, ROW_BYTES, template_name
 from howfar.plan.factors import Content
 from howfar.plan.fitting import round_below
-from howfar.plan.workload import Data
+from howfar.plan.types import Data
 
 _MEMORY_SHARE = 0.7
 """Of all memory: so much less is stable from day to day, and the rest is for what else runs."""

@@ -1,19 +1,22 @@
-"""What a stage's path leads to: one server alone, or a primary with its replicas. One interface, so that nobody else needs to know.
-
-`alone` is here; pairs are in `replicated.py`.
-"""
+"""What a stage's path leads to: one server alone, or a primary with its replicas, and the servers beside it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol
 
-from howfar.engine.messages import Observed
+from howfar.engine.messages import KeyValue, Observed, ServiceName, Session, TablesDone, TablesJob
+from howfar.engine.process import EngineProcess, Launcher
+from howfar.errors import LabError, PlanError
+from howfar.lab.cache import check_name
+from howfar.lab.reached import SERVICES, Started
 from howfar.lab.replication import Pair
-from howfar.lab.servers import CertificatePaths, Server, Store
-from howfar.lab.stage import LoadFacts, Obtained, WindowWatch
+from howfar.lab.servers import CertificatePaths, Ground, Server, Store, Tables, find_store
+from howfar.lab.servers.kinds import STORES
+from howfar.lab.stage import LoadFacts, Obtained, ServicePlace, WindowWatch
 from howfar.paths import Path as NetworkPath
 from howfar.plan.sessions import SessionAsked
 
@@ -112,3 +115,107 @@ def alone(
         yield Alone(running, store.password, certificates)
     finally:
         running.stop()
+
+
+class Beside:
+    """Found programs with their directories. Made once for a laboratory."""
+
+    def __init__(self, servers: Sequence[str], main: str | None, ground: Ground) -> None:
+        """`servers`: kinds, names or paths, as of the main server, whose kind is `main`. Raises PlanError, ServerMissing."""
+        self._stores: list[Store] = []
+        taken = set() if main is None else {SERVICES[main]}
+        for server in servers:
+            store = find_store(server, Tables(0, 0))
+            if store.kind not in STORES:
+                raise PlanError(f"{server} cannot stand beside another server", f"Those that can: {', '.join(STORES)}.")
+            name = SERVICES[store.kind]
+            if name in taken:
+                raise PlanError(f"two servers would be the application's {name}", "Name one of them.")
+            taken.add(name)
+            work = self.work(ground.work, store.kind)
+            check_name(work)
+            work.mkdir()
+            store.prepare(replace(ground, work=work))
+            self._stores.append(store)
+
+    @staticmethod
+    def work(of: Path, kind: str) -> Path:
+        """Where one's sockets and logs are, below the laboratory's own directory."""
+        return of / SERVICES[kind]
+
+    def environment(self) -> dict[str, dict[str, str]]:
+        return {
+            SERVICES[store.kind]: {"kind": store.kind, "version": store.version, "program": str(store.program.path)}
+            for store in self._stores
+        }
+
+    def start(
+        self, path: NetworkPath, certificates: CertificatePaths | None, asked: SessionAsked, ledger: ExitStack
+    ) -> tuple[Started, ...]:
+        """All of them, answering; stopped with the ledger. Raises ServerCrashed, LabError."""
+        mine = of_store(asked, path)
+        found = []
+        for store in self._stores:
+            running = store.start(
+                networking=path.networking,
+                tls=certificates if mine.tls else None,
+                reached_by="socket" if path.by_socket else "tcp",
+            )
+            ledger.callback(running.stop)
+            found.append(Started(running, certificates if mine.tls else None, mine))
+        return tuple(found)
+
+
+def of_store(asked: SessionAsked, path: NetworkPath) -> SessionAsked:
+    """What a cell's sessions can be with a key-value store: it compresses nothing, and its socket is plain."""
+    plain = replace(asked, algorithm=None, level=None)
+    return replace(plain, tls=None, resumption=False) if path.by_socket else plain
+
+
+_CONNECTIONS = 1
+_STALL_NS = 30_000_000_000
+
+
+def fill_keys(place: ServicePlace, keys: KeyValue, launcher: Launcher) -> int:
+    """Set all `keys` in a store that is empty, by the stage's path from where `launcher` puts the engine; how many they are.
+
+    A server that stores fewer than it was sent, as one short of memory does, raises LabError; so do those that fail, or EngineError.
+    """
+    assert place.count_keys is not None, f"{place.server_kind} has no keys to be set"
+    service = place.service
+    job = TablesJob(
+        action="prepare",
+        target=service.target,
+        user=service.user,
+        password=service.password,
+        database=service.database,
+        workload=keys,
+        connections=_CONNECTIONS,
+        seed=1,  # a value depends on its key's number alone
+        session=Session(tls=service.tls),
+        stall_timeout_ns=_STALL_NS,
+    )
+    with EngineProcess(job, launcher) as engine:
+        done = list(engine.events())[-1]
+    assert isinstance(done, TablesDone), "a tables job ends with it"
+    held = place.count_keys()
+    if held != keys.keys:
+        raise LabError(
+            f"{place.server_kind} holds {held} keys where {keys.keys} were set ({done.rows} by the engine's account)",
+            "Does it have the memory for them?",
+        )
+    return held
+
+
+def counted_less(name: ServiceName, counters: Mapping[str, int], load: LoadFacts) -> tuple[str, ...]:
+    """`counters`: the server's, since the load began. Those that it does not have prove nothing."""
+    found = []
+    turns, keys = load.turns.get(name, 0), load.keys.get(name, 0)
+    if "Questions" in counters and counters["Questions"] < turns:
+        found.append(f"it counted {counters['Questions']} requests, the pages told at least {turns}")
+    hits, misses = counters.get("Lookup_hits", 0), counters.get("Lookup_misses", 0)
+    if keys and hits + misses < keys:
+        found.append(f"it looked for {hits + misses} keys, the pages told at least {keys}")
+    if keys and misses:
+        found.append(f"it did not have {misses} of the keys that the pages looked for, all of which were set")
+    return tuple(found)

@@ -14,12 +14,10 @@ from howfar.engine.messages import (
 )
 from howfar.engine.process import Launcher
 from howfar.lab.link import Link
-from howfar.lab.link_receipt import crossing_violations, link_receipt, link_violations, of_a_trial
-from howfar.lab.pages_counted import counted_less
-from howfar.lab.reached import Reached, ServerProof
+from howfar.lab.link.receipt import crossing_violations, link_receipt, link_violations, of_a_trial
+from howfar.lab.reached import Reached, ServerProof, view_receipt
 from howfar.lab.replication import Pair
-from howfar.lab.serving import Serving
-from howfar.lab.session_receipt import view_receipt
+from howfar.lab.serving import Serving, counted_less
 from howfar.lab.stage import NO_FACTS, Application, LoadFacts, Obtained, ServicePlace, Trust
 from howfar.lab.stage import WindowWatch as SeenWindow
 from howfar.lab.window import Scene, WindowWatch

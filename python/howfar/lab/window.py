@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Literal
 
 from howfar.errors import HowfarError
-from howfar.lab.hosts import Host
 from howfar.lab.link import Link
+from howfar.lab.network import Host
 from howfar.lab.servers import GAUGES
 from howfar.lab.window_cpus import ThreadClocks, busy_shares
 from howfar.lab.window_network import HostFiles, Kind, Look, ProcFile, samples

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from howfar.lab.hosts import Host
+from howfar.lab.network import Host
 from howfar.store.records import NetworkSample
 
 _LONGEST = 1 << 16

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from howfar.lab.hosts import Host
+from howfar.lab.network import Host
 from howfar.store.records import TcpRecord
 
 _NETLINK_SOCK_DIAG = 4

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from statistics import median
 from typing import Any
 
 from howfar.analysis.facts_in import cpus_in, number_in
-from howfar.analysis.machine import others_in
+from howfar.analysis.signs import others_in
 from howfar.paths import is_local
 from howfar.plan.factors import ORDINARY
 from howfar.stats.estimate import Estimate
@@ -222,3 +223,72 @@ class _Places:
 
 def _tps(seen: Measured) -> float:
     return seen.transactions / (seen.elapsed_ns / 1e9)
+
+
+ROW_BYTES = 130
+"""Of a row of `c` in a binary result: packet header 4, head 1, map of NULLs 1, length 1, 119 characters; text is about as long."""
+RESULT_BYTES = 78
+"""Of a result without its rows: count and definition of the column, end marks."""
+OK_BYTES = 11
+
+
+def replies(workload: Mapping[str, Any], turns: float, total_bytes: float) -> tuple[float, ...]:
+    """One number a turn, adding up to `total_bytes`. A workload that is not known, or that turns otherwise than its statements say,
+    is taken to answer with messages of one length."""
+    guessed = _guess(workload)
+    if guessed is None or abs(len(guessed) - turns) > 0.5:
+        return requests(turns, total_bytes)
+    # A short message is the same whatever the rows hold; what the guess is off by lies in the long ones.
+    short = sum(length for length in guessed if length <= OK_BYTES)
+    scale = max(total_bytes - short, 0.0) / max(sum(guessed) - short, 1.0)
+    return tuple(length if length <= OK_BYTES else length * scale for length in guessed)
+
+
+def requests(turns: float, total_bytes: float) -> tuple[float, ...]:
+    """Requests are of about one length."""
+    count = max(1, round(turns))
+    return (total_bytes / count,) * count
+
+
+def _guess(workload: Mapping[str, Any]) -> list[float] | None:
+    if workload.get("kind") != "oltp_read_only":
+        return None
+
+    def number(name: str) -> int:
+        value = workload.get(name, 0)
+        return int(value) if isinstance(value, int | float) else 0
+
+    rows = number("range_size")
+    ranges = bool(workload.get("range_selects", True))
+    found: list[float] = [RESULT_BYTES + ROW_BYTES] * number("point_selects")
+    if ranges:
+        for name in ("simple_ranges", "order_ranges", "distinct_ranges"):
+            found += [RESULT_BYTES + rows * ROW_BYTES] * number(name)
+        found += [RESULT_BYTES + 12] * number("sum_ranges")
+    if not workload.get("skip_trx", False):
+        found += [OK_BYTES, OK_BYTES]
+    return found
+
+
+SEGMENT_BYTES = 1448
+"""Payload of a full TCP segment with timestamps at an MTU of 1500."""
+HEADER_BYTES = 90
+"""Of each segment as a link's rate counts it: IP and TCP with timestamps 52, Ethernet 14, check sequence 4, preamble and gap 20."""
+TLS_RECORD_BYTES = 16_384
+TLS_BYTES = 22
+"""Of each record: header 5, kind 1, tag 16."""
+
+
+def carried_bytes(message: float, ratio: float | None = None, tls: bool = False) -> float:
+    """What TCP carries of one message. `ratio`: what compression leaves of it, its own headers in; None: not compressed."""
+    carried = message
+    if ratio is not None:
+        carried *= ratio
+    if tls:
+        carried += TLS_BYTES * ceil(carried / TLS_RECORD_BYTES)
+    return carried
+
+
+def headed_bytes(carried: float) -> float:
+    """With the headers of its segments, as a link's rate counts."""
+    return carried + HEADER_BYTES * ceil(carried / SEGMENT_BYTES)

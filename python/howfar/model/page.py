@@ -8,10 +8,9 @@ from typing import Any
 from howfar.analysis.economics.compression import costs as compression_costs
 from howfar.analysis.economics.encryption import connecting
 from howfar.analysis.economics.pairs import levels
-from howfar.analysis.findings import WhatIf, WhatIfSettings, WhatIfWorked
+from howfar.analysis.summary import WhatIf, WhatIfSettings, WhatIfWorked
 from howfar.model.facts import ArmFacts
-from howfar.model.fit import fit, settings_of
-from howfar.model.series import Series, series
+from howfar.model.fit import Series, fit, series, settings_of
 from howfar.model.what_if import answer, is_known
 from howfar.paths import is_modelled
 from howfar.plan.factors import ORDINARY

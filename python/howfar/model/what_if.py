@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from howfar.analysis.findings import Resource, WhatIf, WhatIfAnswer, WhatIfCompression, WhatIfSettings
+from howfar.analysis.summary import Resource, WhatIf, WhatIfAnswer, WhatIfCompression, WhatIfSettings
+from howfar.model.facts import carried_bytes, headed_bytes
 from howfar.model.queueing import Point, Station, at, ceiling, knee, line, processors, solve
-from howfar.model.wire import carried_bytes, headed_bytes
 
 CLIENT_CPU, SERVER_CPU = Resource.CLIENT_CPU.value, Resource.SERVER_CPU.value
 TO_CLIENT, TO_SERVER = Resource.LINK_TO_CLIENT.value, Resource.LINK_TO_SERVER.value

@@ -15,8 +15,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar, cast
 from pydantic import BeforeValidator, Field, create_model
 
 from howfar.paths import PATHS, crosses_link
-from howfar.plan.part import OneOrMore, Part
-from howfar.plan.quantities import AppCpuNs, RateBps, RttNs, refuse
+from howfar.plan.quantities import AppCpuNs, OneOrMore, Part, RateBps, RttNs, refuse
 from howfar.units import format_duration_ns, format_rate_bps
 
 Level = str | int | float | bool

@@ -16,8 +16,41 @@ from pydantic_core import ErrorDetails
 from howfar.errors import PlanError, UsageError
 from howfar.plan import types
 from howfar.plan.cells import cells, combinations
-from howfar.plan.lines import line_of
 from howfar.plan.types import Plan
+
+_TABLE = re.compile(r"\s*\[{1,2}\s*([A-Za-z0-9_.\-\s]+?)\s*\]{1,2}\s*(?:#.*)?$")
+_KEY = re.compile(r"\s*([A-Za-z0-9_.\-]+)\s*=")
+
+
+def line_of(text: str, key: tuple[str, ...], quick: bool = False) -> int:
+    """Line (from 1) of `key`, else of its nearest parent, else 1. With `quick`, `[quick]` is looked in first."""
+    found = _positions(text)
+    prefixes: list[tuple[str, ...]] = [("quick",), ()] if quick else [()]
+    for length in range(len(key), 0, -1):
+        for prefix in prefixes:
+            line = found.get(prefix + key[:length])
+            if line is not None:
+                return line
+    return 1
+
+
+def _positions(text: str) -> dict[tuple[str, ...], int]:
+    found: dict[tuple[str, ...], int] = {}
+    table: tuple[str, ...] = ()
+    for number, line in enumerate(text.splitlines(), start=1):
+        header = _TABLE.match(line)
+        if header:
+            table = tuple(part.strip() for part in header.group(1).split("."))
+            key: tuple[str, ...] = ()
+        else:
+            match = _KEY.match(line)
+            if match is None:
+                continue
+            key = tuple(match.group(1).split("."))
+        for length in range(1, len(table + key) + 1):
+            found.setdefault((table + key)[:length], number)
+    return found
+
 
 MAX_PLAN_BYTES = 1_000_000
 _AT = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")

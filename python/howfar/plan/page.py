@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from howfar.plan.factors import FACTORS, NO_PAGE
-from howfar.plan.part import Part
-from howfar.plan.quantities import refuse
+from howfar.plan.quantities import Part, refuse
 
 if TYPE_CHECKING:
     from howfar.plan.types import Factors, Plan

@@ -1,15 +1,11 @@
-"""The quantities of a plan as pydantic types: text with a unit in TOML, integers of ns and bit/s inside.
-
-A bare number is refused in TOML and accepted only when a plan comes back from a run file (validation context `stored`).
-Each bound carries its reason, because a user who meets it wants to know why.
-"""
+"""The quantities of a plan as pydantic types: text with a unit in TOML, integers of ns and bit/s inside."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, TypeAdapter, ValidationError, ValidationInfo
+from pydantic import BaseModel, BeforeValidator, ConfigDict, TypeAdapter, ValidationError, ValidationInfo
 from pydantic_core import PydanticCustomError
 
 from howfar.errors import QuantityError, UsageError
@@ -152,3 +148,33 @@ def read_option(option: str, text: str, kind: Any, command: str) -> Any:
     except ValidationError as error:
         reason = error.errors()[0]["msg"]
         raise UsageError(f"{option} {text}: {reason}", f"`{command} --help` explains {option}.") from error
+
+
+class Part(BaseModel):
+    """Frozen and closed: a misspelt key is an error, never ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+def _levels(value: Any) -> Any:
+    """One level may be written without a list. Levels are distinct, in the order written."""
+    levels = list(value) if isinstance(value, list | tuple) else [value]
+    if not levels:
+        raise refuse("an empty list: a factor needs at least one level")
+    for index, level in enumerate(levels):
+        if level in levels[:index]:
+            raise refuse(f"{level!r} is there twice; a factor's levels are distinct")
+    return tuple(levels)
+
+
+OneOrMore = BeforeValidator(_levels)
+
+
+RTT_OFF_MAX_NS = 30_000
+RTT_OFF_MAX_SHARE = 0.03
+"""What the emulator on a small virtual machine can hold; beyond it the asked RTT is not the measured one."""
+
+
+def rtt_tolerance_ns(rtt_ns: float) -> float:
+    """How far the RTT at rest may be from the asked one: the larger of the two."""
+    return max(RTT_OFF_MAX_NS, RTT_OFF_MAX_SHARE * rtt_ns)

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from howfar.analysis.findings import Confirmation
-from howfar.analysis.summary import CellSummary, Summary, Warning
+from howfar.analysis.summary import CellSummary, Confirmation, Summary, Warning
 from howfar.analysis.workload_line import ONE
 from howfar.bottleneck.confirmation import is_refuted
 from howfar.plan.factors import breaks

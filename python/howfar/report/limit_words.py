@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from howfar.analysis.findings import Limit, Resource
-from howfar.analysis.summary import CellSummary, Summary
+from howfar.analysis.summary import CellSummary, Limit, Resource, Summary
 from howfar.report.figures import tps
 from howfar.report.grid import Grid, grid
 

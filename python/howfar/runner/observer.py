@@ -7,8 +7,7 @@ from typing import Protocol
 
 from howfar.engine.process import Event
 from howfar.plan.types import Plan
-from howfar.runner.rule import Forecast, Standing
-from howfar.runner.schedule import Place
+from howfar.runner.stopping import Forecast, Place, Standing
 from howfar.store.records import Run, StopReason, Trial
 
 

@@ -19,13 +19,11 @@ from howfar.lab.stage import Laboratory, Stage, WindowWatch
 from howfar.plan.cells import stream_seed
 from howfar.plan.factors import breaks
 from howfar.plan.types import Plan
-from howfar.runner.fault.crash import Ground, run_crash
+from howfar.runner.fault.crash import Ground, fault_after_ns, run_crash
 from howfar.runner.fault.fallback import run_fallback
-from howfar.runner.fault.moments import fault_after_ns
 from howfar.runner.jobs import commits_each, job_of
-from howfar.runner.outcome import load_facts, measured, not_as_asked, page_facts
-from howfar.runner.pages_asked import PageAsked, page_asked
-from howfar.runner.schedule import Place
+from howfar.runner.outcome import PageAsked, load_facts, measured, not_as_asked, page_asked, page_facts
+from howfar.runner.stopping import Place
 from howfar.store.records import (
     Arm,
     CrashRecord,

@@ -20,7 +20,8 @@ from urllib.parse import quote
 from pydantic import ValidationError
 
 from howfar.errors import DiskFull, NewerRunFile, NotARunFile, RunFileError
-from howfar.store import events, rows
+from howfar.store import records as events
+from howfar.store import schema as rows
 from howfar.store.partial import NO_ROOM, unfinished
 from howfar.store.records import FORMAT_VERSION, Arm, Run, RunInfo, StopReason, Trial
 from howfar.store.schema import APPLICATION_ID, create_tables, upgrade

@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
-from howfar.store.records import FORMAT_VERSION
+from howfar.store.records import (
+    FORMAT_VERSION,
+    Arm,
+    CpuRecord,
+    HistogramRecord,
+    IntervalRecord,
+    MachineLoad,
+    Measured,
+    Record,
+    RunEvent,
+    RunInfo,
+    ServiceRecord,
+    StopReason,
+    Trial,
+    TrialStatus,
+    Window,
+)
 
 APPLICATION_ID = 0x48574652
 """`HWFR` in the file's header: tells a run file from any other SQLite file."""
@@ -154,3 +173,152 @@ def upgrade(connection: sqlite3.Connection, version: int) -> None:
     for step in range(version, FORMAT_VERSION):
         UPGRADES[step](connection)
         connection.execute(f"PRAGMA user_version = {step + 1}")
+
+
+_INFO_JSON = ("command", "plan", "environment")
+_MEASURED = (
+    "elapsed_ns",
+    "transactions",
+    "queries",
+    "turns",
+    "rows",
+    "bytes_to_server",
+    "bytes_to_client",
+    "warmup_transactions",
+    "connect_ns",
+)
+_LOAD = ("psi_cpu_some_share", "psi_io_some_share", "steal_share", "load_average_1m", "busy_cpus")
+_TRIAL = ("number", "block", "position", "attempt", "arm", "status", "void_reason", "started_unix_ns", "ended_unix_ns")
+
+
+def insert(connection: sqlite3.Connection, table: str, row: Mapping[str, Any]) -> None:
+    """One row; column names are ours, values are bound."""
+    columns = ", ".join(row)
+    marks = ", ".join("?" * len(row))
+    connection.execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", tuple(row.values()))
+
+
+def insert_info(connection: sqlite3.Connection, info: RunInfo) -> None:
+    """The head of a run and its arms."""
+    row = info.model_dump(mode="json", exclude={"arms"})
+    for name in _INFO_JSON:
+        row[name] = _json(row[name])
+    insert(connection, "run", row)
+    insert_arms(connection, info.arms, 0)
+
+
+def insert_arms(connection: sqlite3.Connection, arms: Iterable[Arm], first: int) -> None:
+    """`first`: the place of the first of them."""
+    for place, arm in enumerate(arms, first):
+        insert(
+            connection,
+            "arm",
+            {"name": arm.name, "place": place, "role": arm.role.value, "factors": _json(arm.factors)},
+        )
+
+
+def insert_trial(connection: sqlite3.Connection, trial: Trial) -> None:
+    """A trial with its CPU, series and histograms."""
+    row: dict[str, Any] = {name: getattr(trial, name) for name in _TRIAL}
+    row["status"] = trial.status.value
+    if trial.measured is not None:
+        row |= {name: getattr(trial.measured, name) for name in _MEASURED}
+        row["errors"] = _json(trial.measured.errors)
+        row["services"] = _json([service.model_dump() for service in trial.measured.services])
+        row["told"] = _json(trial.measured.told)
+    if trial.load is not None:
+        row |= {name: getattr(trial.load, name) for name in _LOAD}
+    if trial.window is not None:
+        row["around"] = trial.window.model_dump_json()
+    if trial.fault is not None:
+        row["fault"] = trial.fault.model_dump_json()
+    row |= {"receipt": _json(trial.receipt), "warnings": _json(trial.warnings)}
+    insert(connection, "trial", row)
+    if trial.measured is not None:
+        _insert_parts(connection, "cpu", trial.number, trial.measured.cpu)
+        _insert_parts(connection, "interval", trial.number, trial.measured.intervals)
+        _insert_parts(connection, "histogram", trial.number, trial.measured.histograms)
+
+
+def _insert_parts(connection: sqlite3.Connection, table: str, trial: int, parts: Iterable[Record]) -> None:
+    for place, part in enumerate(parts):
+        row = part.model_dump()
+        if "data" in row:
+            row["data"] = base64.b64decode(row["data"], validate=True)
+        insert(connection, table, {"trial": trial, "place": place} | row)
+
+
+def read_info(connection: sqlite3.Connection) -> tuple[RunInfo, StopReason | None]:
+    """The head of a run, and why it stopped."""
+    row = dict(connection.execute("SELECT * FROM run").fetchone())
+    stop = row.pop("stop")
+    for name in _INFO_JSON:
+        row[name] = json.loads(row[name])
+    row["quick"] = bool(row["quick"])
+    arms = tuple(
+        Arm.model_validate({"name": arm["name"], "role": arm["role"], "factors": json.loads(arm["factors"])})
+        for arm in connection.execute("SELECT * FROM arm ORDER BY place")
+    )
+    return RunInfo.model_validate(row | {"arms": arms}), None if stop is None else StopReason(stop)
+
+
+def read_events(connection: sqlite3.Connection) -> tuple[RunEvent, ...]:
+    """What happened to the run, in order."""
+    return tuple(RunEvent(**dict(row)) for row in connection.execute("SELECT * FROM event ORDER BY rowid"))
+
+
+def update_plan(connection: sqlite3.Connection, plan: Mapping[str, Any]) -> None:
+    """The plan as measured from now on."""
+    connection.execute("UPDATE run SET plan = ?", (_json(plan),))
+
+
+def read_trials(connection: sqlite3.Connection) -> tuple[Trial, ...]:
+    """All trials in the order in which they ran."""
+    cpu = _parts(connection, "cpu")
+    intervals = _parts(connection, "interval")
+    histograms = _parts(connection, "histogram")
+    for rows in histograms.values():
+        for row in rows:
+            row["data"] = base64.b64encode(row["data"]).decode("ascii")
+    trials = []
+    for row in connection.execute("SELECT * FROM trial ORDER BY number"):
+        number = row["number"]
+        measured = None
+        if row["elapsed_ns"] is not None:
+            measured = Measured(
+                **{name: row[name] for name in _MEASURED},
+                errors=json.loads(row["errors"]),
+                services=tuple(ServiceRecord(**part) for part in json.loads(row["services"] or "[]")),
+                told=json.loads(row["told"] or "{}"),
+                cpu=tuple(CpuRecord(**part) for part in cpu.get(number, ())),
+                intervals=tuple(IntervalRecord(**part) for part in intervals.get(number, ())),
+                histograms=tuple(HistogramRecord(**part) for part in histograms.get(number, ())),
+            )
+        has_load = row["load_average_1m"] is not None
+        trials.append(
+            Trial(
+                **{name: row[name] for name in _TRIAL if name != "status"},
+                status=TrialStatus(row["status"]),
+                measured=measured,
+                receipt=json.loads(row["receipt"]),
+                fault=None if row["fault"] is None else json.loads(row["fault"]),
+                load=MachineLoad(**{name: row[name] for name in _LOAD}) if has_load else None,
+                window=None if row["around"] is None else Window.model_validate_json(row["around"]),
+                warnings=tuple(json.loads(row["warnings"])),
+            )
+        )
+    return tuple(trials)
+
+
+def _parts(connection: sqlite3.Connection, table: str) -> dict[int, list[dict[str, Any]]]:
+    found: dict[int, list[dict[str, Any]]] = {}
+    for row in connection.execute(f"SELECT * FROM {table} ORDER BY trial, place"):
+        part = dict(row)
+        trial = part.pop("trial")
+        del part["place"]
+        found.setdefault(trial, []).append(part)
+    return found
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)

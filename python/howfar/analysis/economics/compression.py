@@ -14,7 +14,7 @@ from typing import Any
 
 from howfar.analysis.economics.pairs import Pair, levels, pairs
 from howfar.analysis.economics.words import WORTH, compression_says, level_advice
-from howfar.analysis.findings import (
+from howfar.analysis.summary import (
     BreakEvenPoint,
     CompressionEconomics,
     CompressionRow,
@@ -23,8 +23,7 @@ from howfar.analysis.findings import (
     WhatIfCompression,
 )
 from howfar.model.facts import ArmFacts
-from howfar.model.fit import carried_payload, fit, settings_of
-from howfar.model.series import series
+from howfar.model.fit import carried_payload, fit, series, settings_of
 from howfar.model.what_if import answer
 from howfar.paths import is_modelled
 from howfar.plan.factors import ORDINARY

@@ -14,10 +14,9 @@ from typing import Any
 
 from howfar.analysis.economics.pairs import Pair, levels, pairs
 from howfar.analysis.economics.words import encryption_says
-from howfar.analysis.findings import EncryptionEconomics, EncryptionRow, EncryptionTried
+from howfar.analysis.summary import EncryptionEconomics, EncryptionRow, EncryptionTried
 from howfar.model.facts import ArmFacts
-from howfar.model.fit import fit, settings_of
-from howfar.model.series import series
+from howfar.model.fit import fit, series, settings_of
 from howfar.model.what_if import answer, is_known
 from howfar.paths import is_modelled
 from howfar.plan.factors import tls_label

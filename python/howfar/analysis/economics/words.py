@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
-from howfar.analysis.findings import (
+from howfar.analysis.summary import (
     CompressionRow,
     CompressionTried,
     EncryptionRow,

@@ -24,10 +24,9 @@ from howfar.bench.links.peers import Found, Shape, find_peer
 from howfar.bench.links.probes import BareCable, ProbedLink, measure, open_cable, runs_on, with_counters
 from howfar.errors import EngineError, LabError, MissingError
 from howfar.lab import sandbox
-from howfar.lab.hosts import share_cpus, usable_cpus
 from howfar.lab.link import Link, open_link
 from howfar.lab.link.backends import SHAPING
-from howfar.lab.network import SERVER_ADDRESS, build_network, size_buffers
+from howfar.lab.network import SERVER_ADDRESS, build_network, share_cpus, size_buffers, usable_cpus
 
 
 @dataclass(frozen=True)

@@ -45,10 +45,9 @@ from howfar.engine.messages import IndependentLoss, NormalJitter
 from howfar.engine.process import Launcher
 from howfar.errors import LabError
 from howfar.lab.awake import spinning
-from howfar.lab.hosts import Companion, Host, share_cpus, usable_cpus
 from howfar.lab.link import Link, LinkAsked, WayAsked
 from howfar.lab.link.backends import backends
-from howfar.lab.network import SERVER_ADDRESS
+from howfar.lab.network import SERVER_ADDRESS, Companion, Host, share_cpus, usable_cpus
 
 LOSS_SHARE: Final = 0.01
 DEVIATION_NS: Final = 2_000_000

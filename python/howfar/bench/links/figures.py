@@ -13,8 +13,8 @@ from typing import Final, Literal, Self
 
 from howfar.bench.links.bars import LONG_FAT, LONG_FAT_AFTER_NS, Verdict, judge_link
 from howfar.lab.link import goodput_times_ns
-from howfar.lab.link.asked import LinkAsked
 from howfar.lab.link.backends import backends
+from howfar.lab.link.spec import LinkAsked
 from howfar.stats.estimate import Part
 
 BUSY_LOAD = 0.5

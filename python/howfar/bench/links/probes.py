@@ -36,8 +36,16 @@ from howfar.engine.process import EngineProcess, Launcher, run_probe
 from howfar.errors import EngineError, LabError, LinkFailed
 from howfar.lab.awake import awake
 from howfar.lab.environment import LoadWatch
-from howfar.lab.hosts import Host, Shares, share_cpus, usable_cpus
-from howfar.lab.network import SERVER_ADDRESS, build_network, cable_directly, size_buffers
+from howfar.lab.network import (
+    SERVER_ADDRESS,
+    Host,
+    Shares,
+    build_network,
+    cable_directly,
+    share_cpus,
+    size_buffers,
+    usable_cpus,
+)
 
 
 @dataclass(frozen=True)

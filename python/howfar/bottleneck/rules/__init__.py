@@ -7,20 +7,430 @@ Thresholds stand beside the rules with their reasons; docs/limits.md is the same
 
 from __future__ import annotations
 
-from howfar.analysis.findings import Cycle
-from howfar.bottleneck.evidence import Evidence
-from howfar.bottleneck.rules.cpus import (
-    busy_machine,
-    client_thread,
-    cpu_queue,
-    full_cpus,
-    one_thread,
-    waiting_client,
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from howfar.analysis.summary import Cycle, Resource
+from howfar.bottleneck.connecting import connects_each_time
+from howfar.bottleneck.cycle import (
+    ACKNOWLEDGEMENT,
+    CLIENT_CPU,
+    CLIENT_QUEUE,
+    COMMIT,
+    FORWARDER_CPU,
+    LOCKS,
+    LOSS,
+    LOSS_COUNTS_SHARE,
+    REST,
+    ROUND_TRIPS,
+    SERVER_CPU,
+    WAITING,
+    largest,
+    part_us,
 )
-from howfar.bottleneck.rules.finding import Finding, Rule
-from howfar.bottleneck.rules.inside import acknowledgements, commits, errors, locks, server_wait
-from howfar.bottleneck.rules.links import full_link, held_windows, loss
-from howfar.bottleneck.rules.rounds import latency, not_established, own_round
+from howfar.bottleneck.evidence import CpuSet, Evidence
+from howfar.bottleneck.traffic import WAY_WORDS, Way, hold_words, milliseconds, percent, speed, speed_pair
+
+Confidence = Literal["high", "medium", "low"]
+
+FULL_SHARE = 0.95
+"""A link, a CPU or a thread used so much has no time left; the rest is the grain of clocks and windows."""
+INTERNAL_SHARE = 0.30
+"""Of the cycle, in waits that the server itself counts."""
+HALF = 0.5
+REST_SHARE = 0.15
+"""Of the cycle, unexplained: more could hide a resource that nothing here counts."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A rule's answer."""
+
+    resource: Resource
+    says: str
+    evidence: tuple[str, ...]
+    confidence: Confidence
+    divided: bool = False
+    """Nobody has most of the CPUs."""
+
+
+Rule = Callable[[Evidence, Cycle], Finding | None]
+"""None: this is not it."""
+
+
+MATTERS_SHARE = 0.30
+"""A full CPU limits only those who wait for it: of the cycle, so much is spent on it or before it."""
+WAITS_SHARE = 0.20
+"""Of the cycle, spent ready and without a CPU: more is a queue and no accident of scheduling."""
+CLIENT_WAITS_SHARE = 0.10
+"""Of the time, that the load generator's thread was ready and had no CPU: then it measures its own scheduling."""
+
+
+CLEARLY = 2.0
+"""Times the next largest share of a CPU: whoever has so much, or half of what is in use, is its owner. Below, a hair decides."""
+
+
+_OWNER = {
+    "server": Resource.SERVER_CPU,
+    "client": Resource.CLIENT_CPU,
+    "forwarder": Resource.FORWARDER_CPU,
+    "link": Resource.INSTRUMENT_CPU,
+    "others": Resource.INVALID,
+}
+
+
+def client_thread(evidence: Evidence, cycle: Cycle) -> Finding | None:
+    """The load generator has no time left: the oldest way to measure nothing."""
+    share = evidence.thread_share("client")
+    if share < FULL_SHARE:
+        return None
+    words = f"the load generator's thread was on its CPU for {percent(share)} of the time: these figures are about the load generator"
+    return Finding(Resource.CLIENT_CPU, words, (f"client thread {percent(share)} on a CPU",), "high")
+
+
+def full_cpus(evidence: Evidence, cycle: Cycle) -> Finding | None:
+    """No time left on the CPUs of a host, by the load's own work, or because transactions spend theirs there waiting. Whose they
+    are is whose limit it is."""
+    full = [cpus for cpus in evidence.cpu_sets if cpus.used >= FULL_SHARE]
+    by_load = any(cpus.ours - cpus.owners.get("link", 0.0) >= FULL_SHARE for cpus in full)
+    if not full or not (by_load or cpu_residence(evidence, cycle, full) >= MATTERS_SHARE):
+        return None
+    shares = _pooled(full)
+    owner, divided = _largest(shares)
+    hosts = "both hosts" if len(full) > 1 else f"the {full[0].name}"
+    facts: tuple[str, ...] = tuple(
+        f"CPU of the {cpus.name}: {percent(cpus.used)} in use ({hold_words(cpus.owners)})" for cpus in full
+    )
+    facts += (
+        f"{percent(cpu_residence(evidence, cycle, full))} of the cycle is spent on these CPUs or waiting for them",
+    )
+    sure: Confidence = "high" if shares[owner] >= HALF and all(cpus.busy is not None for cpus in full) else "medium"
+    held = f"the CPU of {hosts} is full: {hold_words(shares)}"
+    if divided:
+        return Finding(_OWNER[owner], held + _NOBODY, facts, "low", divided=True)
+    return Finding(_OWNER[owner], held + _about(owner), facts, sure)
+
+
+_NOBODY = "; nobody has most of it"
+
+
+def _largest(shares: dict[str, float]) -> tuple[str, bool]:
+    """Who has most of a CPU; and whether that is hardly more than the next. Then other programs are not it: whether a cell's figures
+    are invalid is not for a hair to say."""
+    first, *rest = sorted(shares, key=lambda role: -shares[role])
+    next_share = shares[rest[0]] if rest else 0.0
+    clear = shares[first] >= HALF * sum(shares.values()) or shares[first] >= CLEARLY * next_share
+    return (rest[0] if not clear and first == "others" else first), not clear
+
+
+def _about(owner: str) -> str:
+    match owner:
+        case "client":
+            return "; these figures are about the load generator"
+        case "link":
+            return "; the emulator of the link is this instrument's, and not the path's"
+        case "others":
+            return "; these figures are about what else runs on this machine"
+        case _:
+            return ""
+
+
+def _pooled(sets: list[CpuSet]) -> dict[str, float]:
+    """Mean over CPUs."""
+    number = sum(cpus.cpus for cpus in sets)
+    roles = {role for cpus in sets for role in cpus.owners}
+    return {role: sum(cpus.owners.get(role, 0.0) * cpus.cpus for cpus in sets) / number for role in sorted(roles)}
+
+
+def cpu_residence(evidence: Evidence, cycle: Cycle, sets: list[CpuSet]) -> float:
+    """Share of the cycle on the CPUs of these hosts, or waiting for them. A forwarder has a half on each."""
+    names = {cpus.name for cpus in sets}
+    half_us, half_wait_s = part_us(cycle, FORWARDER_CPU) / 2, evidence.role("forwarder").wait_s / 2
+    us, waits = 0.0, 0.0
+    if "server" in names:
+        us += part_us(cycle, SERVER_CPU) + half_us
+        waits += evidence.role("server").wait_s + half_wait_s
+    if "client" in names or len(evidence.cpu_sets) == 1:
+        us += part_us(cycle, CLIENT_CPU, CLIENT_QUEUE) + half_us
+        waits += evidence.role("client").wait_s + half_wait_s
+    return (us + min(part_us(cycle, WAITING), waits * 1e6 / evidence.transactions)) / cycle.us
+
+
+def cpu_queue(evidence: Evidence, cycle: Cycle) -> Finding | None:
+    """The server's threads wait for a CPU that is not quite full on the mean."""
+    waited = min(part_us(cycle, WAITING), evidence.role("server").wait_s * 1e6 / evidence.transactions) / cycle.us
+    cpus = evidence.server_cpus
+    if waited <= WAITS_SHARE:
+        return None
+    known = cpus.used >= HALF  # else somebody has it who is in no account
+    owner, divided = _largest(cpus.owners) if known and cpus.owners else ("others", False)
+    words = f"threads of the server wait for a CPU for {percent(waited)} of the cycle: {hold_words(cpus.owners)}"
+    words += _NOBODY if divided else ""
+    facts = (
+        f"the server's threads were ready and without a CPU for {percent(waited)} of the cycle",
+        f"CPU of the server: {percent(cpus.used)} in use",
+    )
+    return Finding(_OWNER[owner], words, facts, "low" if divided else "medium", divided)
+
+
+def one_thread(evidence: Evidence, cycle: Cycle) -> Finding | None:
+    """A single thread without time left hides in half of two CPUs."""
+    for role in ("server", "forwarder", "link"):
+        share = evidence.thread_share(role)
+        if share < FULL_SHARE:
+            continue
+        if role == "link":
+            words = f"one thread of the link's emulator was on a CPU for {percent(share)} of the time"
+            return Finding(Resource.INSTRUMENT_CPU, words, (words,), "medium")
+        words = (
+            f"one thread of the {role} was on a CPU for {percent(share)} of the time, while other CPUs had time left"
+        )
+        return Finding(Resource.ONE_THREAD, words, (words,), "high")
+    return None
+
+
+def waiting_client(evidence: Evidence, cycle: Cycle) -> Finding | None:
+    """The load generator was ready and had no CPU. Because others had it, or because it wants more than there is?"""
+    share = evidence.client_waited_share
+    matters = (evidence.role("client").wait_s * 1e6 / evidence.transactions + part_us(cycle, CLIENT_QUEUE)) / cycle.us
+    cpus = evidence.cpu_sets[-1]
+    if share <= CLIENT_WAITS_SHARE or matters <= CLIENT_WAITS_SHARE:
+        return None
+    if cpus.busy is not None and cpus.used < HALF:
+        return None  # idle for longer than it is not: nobody has it, and the wait is a part of the cycle like others
+    owners = cpus.owners
+    owner, divided = _largest(owners) if owners else ("client", False)
+    words = f"the load generator waited for a CPU for {percent(share)} of the time: {hold_words(owners)}"
+    tail = _NOBODY if divided else _about(owner) if owner == "client" else ""
+    facts = (
+        f"client ready and without a CPU for {percent(share)} of the time (allowed {percent(CLIENT_WAITS_SHARE)})",
+    )
+    return Finding(_OWNER[owner], words + tail, facts, "low" if divided or cpus.busy is None else "medium", divided)
+
+
+def busy_machine(evidence: Evidence, cycle: Cycle) -> Finding | None:
+    """Too much is unexplained, and other programs have the CPUs: what they do to wake-ups and queues is in no counter of ours."""
+    crowded = [cpus for cpus in evidence.cpu_sets if cpus.used >= FULL_SHARE and cpus.owners.get("others", 0.0) >= HALF]
+    if not crowded or cycle.rest_share <= REST_SHARE:
+        return None
+    held = "; ".join(f"CPU of the {cpus.name}: {hold_words(cpus.owners)}" for cpus in crowded)
+    words = f"other programs have the machine ({held}), and {percent(cycle.rest_share)} of the cycle is unexplained"
+    return Finding(Resource.INVALID, words, (held,), "medium")
+
+
+HIDDEN_SHARE = 0.95
+"""Connections x the unexplained share is the number of connections that are there at a time. Below one, no queue stands there:
+nothing hidden is full."""
+
+
+def latency(evidence: Evidence, cycle: Cycle) -> Finding | None:
+    """Nothing is full, and most of the time goes on round trips: distance."""
+    share = part_us(cycle, ROUND_TRIPS) / cycle.us
+    if share <= HALF or _could_hide(evidence, cycle.rest_share):
+        return None
+    words = f"round trips take {percent(share)} of the cycle: {evidence.turns:.3g} x {milliseconds(evidence.setting.rest_rtt_s or 0)}"
+    sure: Confidence = "high" if cycle.rest_share <= REST_SHARE else "medium"
+    return _round(words, evidence, cycle, sure)
+
+
+def own_round(evidence: Evidence, cycle: Cycle) -> Finding | None:
+    """Nothing is full, whatever the time goes on: each connection waits for its own transaction."""
+    first = largest(cycle, 1)[0]
+    if first.name == REST or _could_hide(evidence, cycle.rest_share):
+        return None
+    if first.basis == "bounded" and _could_hide(evidence, _unproven_share(cycle)):
+        return None  # it would be said that most of the round is what may be hardly there
+    words = (
+        f"nothing is full: each connection waits for its own round of {milliseconds(cycle.us / 1e6)}, "
+        f"the largest part of it {first.name} ({percent(first.us / cycle.us)})"
+    )
+    return _round(words, evidence, cycle, "medium")
+
+
+def _round(words: str, evidence: Evidence, cycle: Cycle, sure: Confidence) -> Finding:
+    """Not sure where upper bounds took what a full resource could have needed."""
+    facts, unproven = _nothing_full(evidence), _unproven_share(cycle)
+    if not _could_hide(evidence, unproven):
+        return Finding(Resource.LATENCY, words, facts, sure)
+    doubt = (
+        f"{percent(unproven)} of the cycle is unexplained or explained by upper bounds: something full could hide there"
+    )
+    return Finding(Resource.LATENCY, words, (*facts, doubt), "low")
+
+
+def _unproven_share(cycle: Cycle) -> float:
+    """The rest is what upper bounds left. Where they are not reached, as much more is unexplained."""
+    return cycle.rest_share + sum(part.us for part in cycle.parts if part.basis == "bounded") / cycle.us
+
+
+def _could_hide(evidence: Evidence, share: float) -> bool:
+    """Whether so much of the cycle is enough for a resource that is full and that nothing here counts."""
+    return share > REST_SHARE and evidence.setting.connections * share >= HIDDEN_SHARE
+
+
+def _nothing_full(evidence: Evidence) -> tuple[str, ...]:
+    facts = [f"CPU of the {cpus.name}: {percent(cpus.ours)} in use by this load" for cpus in evidence.cpu_sets]
+    facts += [f"link {WAY_WORDS[way.name]} {percent(way.used)} in use" for way in evidence.ways if way.used is not None]
+    if connects_each_time(evidence.setting.factors):
+        facts.append("windows and send buffers are not known: connections come and go")
+    return tuple(facts)
+
+
+def not_established(evidence: Evidence, cycle: Cycle) -> Finding:
+    """The refusal: no counter shows a full resource, and too much is unexplained to say that none is."""
+    parts = ", ".join(f"{part.name} {percent(part.us / cycle.us)}" for part in largest(cycle, 3))
+    words = f"not established: nothing is full by its own counter; the largest parts of the cycle are {parts}"
+    return Finding(Resource.NOT_ESTABLISHED, words, _nothing_full(evidence), "low")
+
+
+AGREE = 1.5
+"""Within this factor the primary's clock of its waits and the round trips at rest are about the same wait."""
+ERRORS_SHARE = 0.01
+"""Transactions that fail are another workload: from one in a hundred on the figure is about them too."""
+
+
+def errors(evidence: Evidence, cycle: Cycle) -> Finding | None:
+    """Figures of transactions that fail are about something else."""
+    if evidence.errors_share < ERRORS_SHARE:
+        return None
+    words = f"{percent(evidence.errors_share)} of the transactions met an error of the server"
+    return Finding(Resource.ERRORS, words, (f"{words} (allowed {percent(ERRORS_SHARE)})",), "high")
+
+
+def acknowledgements(evidence: Evidence, cycle: Cycle) -> Finding | None:
+    """Commits wait for a replica for the larger part of a cycle."""
+    us, wait_s = part_us(cycle, ACKNOWLEDGEMENT), evidence.setting.acknowledgement_s
+    if not wait_s or us <= HALF * cycle.us:
+        return None
+    words = (
+        f"commits wait for a replica: {percent(us / cycle.us)} of the cycle, {milliseconds(wait_s)} of round trips each"
+    )
+    counted = evidence.semi_sync_wait_s
+    if counted is None:
+        return Finding(
+            Resource.ACKNOWLEDGEMENT, words, ("the primary's own clock of these waits was not read",), "medium"
+        )
+    agree = wait_s / AGREE <= counted <= wait_s * AGREE
+    fact = f"the primary counted waits of {milliseconds(counted)} each"
+    return Finding(Resource.ACKNOWLEDGEMENT, words, (fact,), "high" if agree else "medium")
+
+
+def commits(evidence: Evidence, cycle: Cycle) -> Finding | None:
+    """Making commits durable takes the larger part of what the server waits for."""
+    us, locks = part_us(cycle, COMMIT), part_us(cycle, LOCKS)
+    if us <= INTERNAL_SHARE * cycle.us or us < locks or evidence.setting.fsync_s is None or not evidence.fsyncs:
+        return None
+    disk = milliseconds(evidence.setting.fsync_s)
+    words = f"commits wait for the disk: {percent(us / cycle.us)} of the cycle, {disk} for a durable write"
+    busy = evidence.fsync_busy_share or 0.0
+    facts = (
+        f"{evidence.fsyncs:.2g} durable writes a transaction",
+        f"one after the other they take {percent(busy)} of the time",
+    )
+    return Finding(
+        Resource.COMMIT, words, facts, "high" if busy >= HALF or evidence.setting.connections == 1 else "medium"
+    )
+
+
+def locks(evidence: Evidence, cycle: Cycle) -> Finding | None:
+    us = part_us(cycle, LOCKS)
+    if us <= INTERNAL_SHARE * cycle.us:
+        return None
+    words = f"transactions wait for each other's row locks: {percent(us / cycle.us)} of the cycle"
+    facts = (
+        f"{evidence.lock_waits or 0:.2g} waits for a row lock a transaction",
+        f"at most {us / 1e3:.2f} ms of them a transaction",
+    )
+    return Finding(Resource.LOCK, words, facts, "high")
+
+
+def server_wait(evidence: Evidence, cycle: Cycle) -> Finding | None:
+    """Statements are under way in the server, and neither CPU nor what it counts explains it."""
+    running, connections = evidence.threads_running, evidence.setting.connections
+    if running is None or cycle.rest_share <= INTERNAL_SHARE or running < HALF * connections:
+        return None
+    words = f"statements wait inside the server for what it does not count: {percent(cycle.rest_share)} of the cycle is unexplained"
+    return Finding(
+        Resource.SERVER_WAIT,
+        words,
+        (f"{running:.0f} of {connections} statements under way at the window's end",),
+        "low",
+    )
+
+
+BURSTY_SHARE, BURSTY_STRETCH = 0.90, 2.0
+"""A link that is nearly full on the mean and makes round trips twice as long is full in bursts."""
+DROPPED = 1.01
+"""More sent into a link than it carries, by the grain of counting."""
+HELD_SHARE, HELD_WINDOW_SHARE = 0.30, 0.10
+"""Of the time with data to send, that a window held it back; and of the whole window, else it is three tenths of nothing."""
+LOSS_MATTERS_SHARE = 0.10
+"""Of the cycle, in waiting for what was lost: less is not what holds anything back."""
+
+
+def full_link(evidence: Evidence, cycle: Cycle) -> Finding | None:
+    """The busier direction against what its rate lets pass."""
+    way = max(evidence.ways, key=lambda way: way.used or 0.0, default=None)
+    if way is None or way.used is None:
+        return None
+    stretch = max((tcp.rtt_stretch or 0.0 for tcp in evidence.tcp.values()), default=0.0)
+    bursty = way.used >= BURSTY_SHARE and stretch > BURSTY_STRETCH
+    if way.used < FULL_SHARE and not bursty:
+        return None
+    full = way.used >= FULL_SHARE
+    facts = [f"the wire {WAY_WORDS[way.name]} carries {percent(way.used)} of its rate, framing in"]
+    facts += [f"round trips take {stretch:.1f} times the shortest"] if stretch > BURSTY_STRETCH else []
+    if way.offered_bytes_per_s > DROPPED * way.interface_bytes_per_s:
+        facts.append(f"{speed(way.offered_bytes_per_s)} MiB/s were sent into it: its queue drops what does not fit")
+    facts += [f"up to {way.queue_bytes / 1e3:.0f} kB wait in its queue"] if way.queue_bytes else []
+    resource = Resource.LINK_TO_CLIENT if way.name == "to_client" else Resource.LINK_TO_SERVER
+    words = f"the link {WAY_WORDS[way.name]} is {'full' if full else 'full in bursts'}: {speed_pair(way)}"
+    return Finding(resource, words, tuple(facts), _trust(way, full))
+
+
+def _trust(way: Way, full: bool) -> Confidence:
+    """What no interface counted is reckoned; a mean below the threshold is inferred."""
+    return "high" if full and way.counted else "medium"
+
+
+def held_windows(evidence: Evidence, cycle: Cycle) -> Finding | None:
+    """The sender had data and was not allowed to send: by the receiver's window, or its own buffer."""
+    for host, tcp in sorted(evidence.tcp.items(), key=lambda item: item[0] != "server"):
+        receiver = "client" if host == "server" else "server"
+        sending = f"{percent(tcp.busy_share)} of the window"
+        if tcp.rwnd_of_busy > HELD_SHARE and tcp.rwnd_of_window > HELD_WINDOW_SHARE:
+            words = f"the {receiver}'s receive window holds the {host} back for {percent(tcp.rwnd_of_busy)} of its sending time"
+            return Finding(
+                Resource.RECEIVE_WINDOW, words, (f"sending time is {sending}", _window_words(evidence)), "high"
+            )
+        if tcp.sndbuf_of_busy > HELD_SHARE and tcp.sndbuf_of_window > HELD_WINDOW_SHARE:
+            words = f"the {host}'s send buffer holds it back for {percent(tcp.sndbuf_of_busy)} of its sending time"
+            return Finding(Resource.SEND_BUFFER, words, (f"sending time is {sending}", _window_words(evidence)), "high")
+    return None
+
+
+def _window_words(evidence: Evidence) -> str:
+    rtt = evidence.setting.rest_rtt_s
+    return f"a window passes once in a round trip of {milliseconds(rtt)}" if rtt else "no link: its round trip is short"
+
+
+def loss(evidence: Evidence, cycle: Cycle) -> Finding | None:
+    """Segments that had to be sent again, while nothing was full."""
+    share = evidence.retransmit_share
+    if share is None or share <= LOSS_COUNTS_SHARE or part_us(cycle, LOSS) <= LOSS_MATTERS_SHARE * cycle.us:
+        return None
+    words = f"segments are lost: {percent(share)} were sent again, while the link is not full"
+    facts: tuple[str, ...] = (
+        f"{evidence.retransmits:.2g} segments sent again a transaction (from {percent(LOSS_COUNTS_SHARE)} of them it counts)",
+    )
+    if evidence.timeouts is None:
+        return Finding(
+            Resource.LOSS, words, (*facts, "timers that ran out were not counted: the cost is an upper bound"), "low"
+        )
+    facts += (f"{evidence.timeouts:.2g} timers ran out a transaction, 200 ms each",)
+    return Finding(Resource.LOSS, words, facts, "high" if share > 3 * LOSS_COUNTS_SHARE else "medium")
+
 
 RULES: tuple[Rule, ...] = (
     errors,

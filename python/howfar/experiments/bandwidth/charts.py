@@ -9,8 +9,7 @@ from typing import Any
 
 import altair as alt
 
-from howfar.analysis.findings import Ceiling, Curve, Prediction, Resource
-from howfar.analysis.summary import Summary
+from howfar.analysis.summary import Ceiling, Curve, Prediction, Resource, Summary
 from howfar.report import figures, limit_words, palette
 from howfar.report.charts import PHONE, Drawable, log_ticks, pick, values
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from howfar.analysis.findings import CompressionRow
-from howfar.analysis.summary import Summary
+from howfar.analysis.summary import CompressionRow, Summary
 from howfar.experiments.compression import charts
 from howfar.experiments.grid import NOT_VALID, grid_document, modelled
 from howfar.report import figures

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from howfar.analysis.findings import EncryptionRow, EncryptionTried
-from howfar.analysis.summary import Summary
+from howfar.analysis.summary import EncryptionRow, EncryptionTried, Summary
 from howfar.experiments.grid import NOT_VALID, grid_document, modelled, scaling
 from howfar.report import figures
 from howfar.report.document import Block, Cell, Column, Details, Document, Table

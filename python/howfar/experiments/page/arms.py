@@ -12,7 +12,7 @@ from statistics import median
 
 from howfar.analysis.facts_in import cpus_in, number_in
 from howfar.analysis.link_facts import link_facts
-from howfar.analysis.machine import others_in
+from howfar.analysis.signs import others_in
 from howfar.analysis.trials import TrialTable, transaction_histogram
 from howfar.experiments.page.findings import Application, Machines, Route, TurnCost
 from howfar.paths import is_local

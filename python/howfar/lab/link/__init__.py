@@ -1,8 +1,7 @@
 """The link as the laboratory sees it. `asked.py`: what is asked; `settings.py`, `named.py`, `script.py`, `traces.py`: where that comes
 from; `backends/`: how packets get across; `running.py`: a link in use; `calibrate.py`: its RTT made right."""
 
-from howfar.lab.link.asked import WAYS, LinkAsked, WayAsked, WayName
-from howfar.lab.link.calibrate import goodput_times_ns
-from howfar.lab.link.running import Link, open_link
+from howfar.lab.link.running import Link, goodput_times_ns, open_link
+from howfar.lab.link.spec import WAYS, LinkAsked, WayAsked, WayName
 
 __all__ = ["WAYS", "Link", "LinkAsked", "WayAsked", "WayName", "goodput_times_ns", "open_link"]

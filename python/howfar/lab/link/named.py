@@ -8,8 +8,8 @@ from functools import cache
 from importlib import resources
 
 from howfar.errors import QuantityError
-from howfar.lab.link.asked import LinkAsked
 from howfar.lab.link.settings import apply
+from howfar.lab.link.spec import LinkAsked
 
 _WORDS = ("about", "source", "stated", "ours")
 

@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 from howfar.engine.process import Launcher
 from howfar.errors import HowfarError, LabError
 from howfar.lab import sandbox
-from howfar.lab.hosts import Host, share_cpus, usable_cpus
-from howfar.lab.link.asked import LinkAsked
 from howfar.lab.link.backends import Backend, backends
 from howfar.lab.link.running import Link, open_link
-from howfar.lab.network import Network, build_network
+from howfar.lab.link.spec import LinkAsked
+from howfar.lab.network import Host, Network, build_network, share_cpus, usable_cpus
 
 _QDISCS = {
     "tbf": "tbf rate 1gbit burst 128kb limit 1mb",

@@ -13,8 +13,8 @@ from howfar.engine.messages import (
     RateStep,
 )
 from howfar.errors import QuantityError
-from howfar.lab.link.asked import FRAMING_BYTES, MTU
 from howfar.lab.link.settings import RTT_MAX_NS, schedule_ns
+from howfar.lab.link.spec import FRAMING_BYTES, MTU
 from howfar.units import parse_duration_ns, parse_rate_bps
 
 STEPS_MAX = 100_000

@@ -9,18 +9,112 @@ import contextlib
 import json
 import os
 import re
+import socket
+import struct
 import subprocess
 import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from howfar.engine.messages import (
+    CpuStep,
+    CustomStatement,
+    Distribution,
+    GetStep,
+    IntegerValues,
+    PageScript,
+    QueryStep,
+    SequenceValues,
+    Service,
+    ServiceName,
+    TextValues,
+)
 from howfar.engine.process import Launcher
-from howfar.errors import LabError, MissingError
+from howfar.engine.rules import services_of
+from howfar.errors import LabError, MissingError, PlanError
 from howfar.lab import sandbox
-from howfar.lab.hosts import Companion
-from howfar.lab.php.fastcgi import Answer, ask
+from howfar.lab.network import Companion
+
+_HEADER = struct.Struct(">BBHHBx")
+_VERSION = 1
+_REQUEST = 1
+_BEGIN, _END, _PARAMS, _STDIN, _STDOUT, _STDERR = 1, 3, 4, 5, 6, 7
+_RESPONDER = struct.pack(">HB5x", 1, 0)
+_LONGEST = 65_535
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`told`: the integers of its header X-Howfar-Page."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: str
+    complaints: str
+    """What it wrote to its standard error."""
+
+    @property
+    def told(self) -> dict[str, int]:
+        """Raises LabError where it is not `name=integer,…`."""
+        header = self.headers.get("x-howfar-page", "")
+        pairs = [pair.partition("=") for pair in header.split(",") if pair]
+        if not all(value.isascii() and value.isdigit() for _, _, value in pairs):
+            raise LabError(f"the application told of its page by {header[:200]!r}, which is not name=integer,…")
+        return {name: int(value) for name, _, value in pairs}
+
+
+def ask(where: Path, parameters: Mapping[str, str], patience_s: float) -> Answer:
+    """Raises LabError where no whole answer comes."""
+    output = {_STDOUT: b"", _STDERR: b""}
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(patience_s)
+            connection.connect(str(where))
+            connection.sendall(_request(parameters))
+            for kind, content in _records(connection):
+                if kind == _END:
+                    break
+                output[kind] = output.get(kind, b"") + content
+            else:
+                raise LabError(f"the application at {where} ended its answer in the middle")
+    except OSError as error:
+        raise LabError(f"asking the application at {where} failed: {error}") from error
+    return _answer(output[_STDOUT], output[_STDERR].decode(errors="replace"))
+
+
+def _request(parameters: Mapping[str, str]) -> bytes:
+    pairs = b"".join(_pair(name.encode(), value.encode()) for name, value in parameters.items())
+    pieces = [pairs[start : start + _LONGEST] for start in range(0, len(pairs), _LONGEST)]
+    records = [(_BEGIN, _RESPONDER), *((_PARAMS, piece) for piece in pieces), (_PARAMS, b""), (_STDIN, b"")]
+    return b"".join(_HEADER.pack(_VERSION, kind, _REQUEST, len(content), 0) + content for kind, content in records)
+
+
+def _pair(name: bytes, value: bytes) -> bytes:
+    return b"".join(struct.pack(">I", len(one) | 1 << 31) for one in (name, value)) + name + value
+
+
+def _records(connection: socket.socket) -> Iterator[tuple[int, bytes]]:
+    """Until the other end closes."""
+    with connection.makefile("rb") as stream:
+        while len(head := stream.read(_HEADER.size)) == _HEADER.size:
+            _, kind, _, length, padding = _HEADER.unpack(head)
+            content = stream.read(length)
+            if len(content) < length or len(stream.read(padding)) < padding:
+                return
+            yield kind, content
+
+
+def _answer(output: bytes, complaints: str) -> Answer:
+    head, _, body = output.decode(errors="replace").replace("\r\n", "\n").partition("\n\n")
+    lines = (line.partition(":") for line in head.split("\n"))
+    headers = {name.strip().lower(): value.strip() for name, _, value in lines}
+    status = headers.get("status", "200").split(" ")[0]
+    return Answer(int(status) if status.isdigit() else 0, headers, body, complaints)
+
 
 PAGES = Path(__file__).parent / "php"
 ADVICE = "On Debian: apt-get install --no-install-recommends php-fpm php-mysql php-redis php-memcached (./setup --page does it)."
@@ -242,3 +336,73 @@ def parameters(page: Path, **more: str) -> dict[str, str]:
         "SERVER_PROTOCOL": "HTTP/1.1",
         **more,
     }
+
+
+_ADVICE = 'Let the engine run this page: application = "engine".'
+_ROUNDS_OF_A_PROOF = 2
+
+
+def check(script: PageScript) -> None:
+    """Raises PlanError where PHP would do something else than the engine does."""
+    for statement in script.statements:
+        _check_statement(statement)
+    for keys in (script.redis_keys, script.memcached_keys):
+        if keys is not None:
+            _check_drawn(keys.distribution, "keys")
+    if script.memcached is not None and script.memcached.tls is not None:
+        raise PlanError("PHP's extension memcached knows no TLS", _ADVICE)
+    for name, service in services_of(script).items():
+        _check_tls(name, service)
+
+
+def _check_statement(statement: CustomStatement) -> None:
+    for values in statement.parameters:
+        if isinstance(values, SequenceValues):
+            raise PlanError(f"statement {statement.name}: the pages of PHP share no sequence", _ADVICE)
+        if isinstance(values, TextValues) and values.compressible:
+            raise PlanError(f"statement {statement.name}: PHP draws text of random letters only", _ADVICE)
+        if isinstance(values, IntegerValues):
+            _check_drawn(values.distribution, f"statement {statement.name}")
+
+
+def _check_drawn(distribution: Distribution, what: str) -> None:
+    if distribution.kind != "uniform":
+        raise PlanError(f"{what}: PHP draws evenly, not by the distribution {distribution.kind}", _ADVICE)
+
+
+def _check_tls(name: ServiceName, service: Service) -> None:
+    """It takes the newest version that both have, and always checks with an authority."""
+    if service.tls is None:
+        return
+    if service.tls.versions == "1.2" or service.tls.cipher is not None:
+        raise PlanError(f"{name}: PHP's drivers are not told a version of TLS or a cipher", _ADVICE)
+    if service.tls.ca_file is None:
+        raise PlanError(f"{name}: PHP's drivers encrypt where they have an authority's certificate", _ADVICE)
+
+
+def for_proof(script: PageScript) -> PageScript | None:
+    """A page with the same turns and no computing, of few rounds. None: it has no turns."""
+    steps = tuple(step for step in script.steps if not isinstance(step, CpuStep))
+    if not steps:
+        return None
+    return script.model_copy(update={"steps": steps, "rounds": min(script.rounds, _ROUNDS_OF_A_PROOF)})
+
+
+def turns_of(script: PageScript) -> Counter[ServiceName]:
+    """Of a page, by service."""
+    found: Counter[ServiceName] = Counter()
+    for step in script.steps:
+        if isinstance(step, QueryStep):
+            found["mysql"] += step.repeat * script.rounds
+        elif isinstance(step, GetStep):
+            found[step.store] += step.repeat * script.rounds
+    return found
+
+
+def keys_of(script: PageScript) -> Counter[ServiceName]:
+    """That a page looks for, by store."""
+    found: Counter[ServiceName] = Counter()
+    for step in script.steps:
+        if isinstance(step, GetStep):
+            found[step.store] += step.repeat * step.keys_each * script.rounds
+    return found

@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from howfar.engine.messages import PageScript, ServiceName
 from howfar.engine.rules import services_of
 from howfar.errors import LabError
-from howfar.lab.php.asked import keys_of, turns_of
-from howfar.lab.php.fastcgi import Answer
+from howfar.lab.php.php_fpm import Answer, keys_of, turns_of
 from howfar.lab.reached import Reached
-from howfar.lab.servers.key_value_server import KeyValueServer
+from howfar.lab.servers.key_value import KeyValueServer
 
 Told = Mapping[str, int]
 _SETTLES_S = 3.0

@@ -15,9 +15,7 @@ from howfar.engine.messages import (
 )
 from howfar.engine.process import Launcher
 from howfar.engine.rules import services_of
-from howfar.lab.php.asked import check, for_proof
-from howfar.lab.php.fastcgi import Answer
-from howfar.lab.php.php_fpm import PAGES, PhpFpm, Program, parameters
+from howfar.lab.php.php_fpm import PAGES, Answer, PhpFpm, Program, check, for_proof, parameters
 from howfar.lab.php.proof import PageProof, await_alone, good, kept, prove
 from howfar.lab.reached import Reached
 from howfar.lab.stage import Obtained

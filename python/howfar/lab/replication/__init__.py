@@ -5,9 +5,8 @@ whether it held over a window; `channel.py`: whether it is encrypted and compres
 behind; `watch.py`: a commit that hangs; `promote.py`: a replica becomes the one that is written to.
 """
 
-from howfar.lab.replication.asked import Durability, Mode, ReplicationAsked, WaitPoint
+from howfar.lab.replication.links import Durability, Mode, PairGround, ReplicationAsked, WaitPoint, Wire, open_wires
 from howfar.lab.replication.pair import Pair, open_pair
-from howfar.lab.replication.wires import PairGround, Wire, open_wires
 
 __all__ = [
     "Durability",

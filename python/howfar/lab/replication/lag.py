@@ -19,7 +19,7 @@ import pymysql
 from howfar.errors import HowfarError
 from howfar.lab.replication.member import Member
 from howfar.lab.replication.pair import SCHEMA, Pair
-from howfar.lab.replication.positions import Positions
+from howfar.lab.replication.status import Positions
 
 INTERVAL_S = 0.1
 _ANSWER_S = 30.0

@@ -11,9 +11,9 @@ from typing import Any
 import pymysql
 
 from howfar.errors import LabError
-from howfar.lab.hosts import Host
-from howfar.lab.replication.asked import ReplicationAsked
-from howfar.lab.replication.semi_sync import (
+from howfar.lab.network import Host
+from howfar.lab.replication.links import ReplicationAsked
+from howfar.lab.replication.status import (
     PrimaryEnd,
     SemiSyncNames,
     primary_end,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from howfar.lab.replication.asked import Compression, ReplicationAsked
-from howfar.lab.replication.positions import MysqlPositions, Positions
+from howfar.lab.replication.links import Compression, ReplicationAsked
+from howfar.lab.replication.status import MysqlPositions, Positions
 from howfar.lab.replication.verbs import ACCOUNT, ReplicaState, Source, durability_options, text_of
 from howfar.lab.servers.dialect import quotable
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from howfar.lab.replication.asked import Compression, ReplicationAsked
-from howfar.lab.replication.positions import Positions
+from howfar.lab.replication.links import Compression, ReplicationAsked
+from howfar.lab.replication.status import Positions
 
 ACCOUNT = "repl"
 PRIMARY_ID = 1

@@ -21,7 +21,7 @@ from pymysql.cursors import DictCursor
 from howfar.errors import HowfarError
 from howfar.lab.replication.member import read_state
 from howfar.lab.replication.pair import Pair
-from howfar.lab.replication.semi_sync import PrimaryEnd, primary_end
+from howfar.lab.replication.status import PrimaryEnd, primary_end
 
 _POLL_S = 0.2
 _ANSWER_S = 30.0

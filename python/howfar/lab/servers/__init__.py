@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from howfar.lab.hosts import Cpus, Host
+from howfar.lab.network import Cpus, Host
 from howfar.lab.servers.program import Program
 from howfar.plan.factors import Content
 
@@ -127,7 +127,7 @@ class Store(Protocol):
 
 def find_store(server: str, tables: Tables) -> Store:
     """`server`: a kind (`mariadb`), the name of a private install or a path to a server program. Raises ServerMissing."""
-    from howfar.lab.servers.key_value_store import KeyValueStore
+    from howfar.lab.servers.key_value import KeyValueStore
     from howfar.lab.servers.kinds import DIALECTS, STORES, find_server
     from howfar.lab.servers.sql_store import SqlStore
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from howfar.errors import LabError, ServerCrashed
-from howfar.lab.capacity import LEAST_QUEUE
+from howfar.lab.environment import LEAST_QUEUE
 from howfar.lab.servers import CertificatePaths, Ground
 
 SPARE_CONNECTIONS = 16

@@ -13,10 +13,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from howfar.errors import HowfarError, LabError
 from howfar.lab.cache import cache_home, work_directory
-from howfar.lab.hosts import Host, usable_cpus
+from howfar.lab.network import Host, usable_cpus
 from howfar.lab.replication.verbs import verbs_of
 from howfar.lab.servers import Ground, Tables
-from howfar.lab.servers.key_value_store import KeyValueStore
+from howfar.lab.servers.key_value import KeyValueStore
 from howfar.lab.servers.kinds import DIALECTS, STORES
 from howfar.lab.servers.program import Program
 from howfar.lab.servers.sql_server import SqlServer

@@ -7,10 +7,9 @@ from pathlib import Path
 from howfar.errors import ServerMissing
 from howfar.lab.servers import mariadb, memcached, mysql, redis
 from howfar.lab.servers.dialect import Dialect
-from howfar.lab.servers.getting import RECIPES
-from howfar.lab.servers.private import installs, named
+from howfar.lab.servers.key_value import StoreDialect
+from howfar.lab.servers.private import RECIPES, installs, named
 from howfar.lab.servers.program import PLACES, Program, find_program, identify
-from howfar.lab.servers.store_dialect import StoreDialect
 
 DIALECTS: dict[str, Dialect] = {"mariadb": mariadb.MariadbDialect(), "mysql": mysql.MysqlDialect()}
 STORES: dict[str, StoreDialect] = {

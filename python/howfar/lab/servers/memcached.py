@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from howfar.errors import LabError
-from howfar.lab.capacity import LEAST_QUEUE
-from howfar.lab.servers.lines import Lines
-from howfar.lab.servers.store_dialect import StoreSettings
+from howfar.lab.environment import LEAST_QUEUE
+from howfar.lab.servers.key_value import Lines, StoreSettings
 from howfar.plan.fitting import MEMCACHED_BYTES
 
 NAMES = ("memcached",)

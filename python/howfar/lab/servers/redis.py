@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from howfar.errors import LabError
-from howfar.lab.capacity import LEAST_QUEUE
-from howfar.lab.servers.lines import Lines
-from howfar.lab.servers.store_dialect import StoreSettings
+from howfar.lab.environment import LEAST_QUEUE
+from howfar.lab.servers.key_value import Lines, StoreSettings
 
 REDIS_NAMES = ("redis-server",)
 VALKEY_NAMES = ("valkey-server",)

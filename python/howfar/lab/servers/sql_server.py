@@ -15,8 +15,8 @@ import pymysql
 from pymysql.cursors import DictCursor
 
 from howfar.errors import LabError, ServerCrashed
-from howfar.lab.capacity import listen_queue
-from howfar.lab.hosts import Companion, Host
+from howfar.lab.environment import listen_queue
+from howfar.lab.network import Companion, Host
 from howfar.lab.servers import DATABASE, GAUGES, USER
 from howfar.lab.servers.dialect import PREPARED_STATEMENTS, SPARE_CONNECTIONS, Dialect, Settings, start_sql
 from howfar.lab.sockets import free_port, listening_ports

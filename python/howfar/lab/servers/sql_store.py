@@ -6,21 +6,137 @@ Loading is in `sysbench_tables.py`, a running server in `sql_server.py`, what di
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
 import secrets
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from howfar.errors import PlanError
-from howfar.lab.cache import cache_home, file_system_of
+from howfar.lab.cache import cache_home, copy_tree, file_system_of, lock
 from howfar.lab.servers import DATABASE, USER, CertificatePaths, Ground, Reach, Tables
-from howfar.lab.servers.contents import Rows, find_rows
+from howfar.lab.servers.contents import Rows, find_rows, row_chunks
 from howfar.lab.servers.dialect import BinaryLog, Dialect, Settings
 from howfar.lab.servers.program import Program
 from howfar.lab.servers.sql_server import SqlServer, start_server
-from howfar.lab.servers.sysbench_tables import load_tables
-from howfar.lab.servers.templates import from_template, tidy
 from howfar.plan.factors import Content
+
+
+def load_tables(server: SqlServer, tables: Tables, rows: Rows, data: Path) -> None:
+    """Fill the empty database, and read every page once, so that the dump at shutdown names them. Raises LabError."""
+    _load_first(server, tables.size, rows, data.parent / "tmp" / "rows")
+    for number in range(2, tables.count + 1):
+        server.query(f"CREATE TABLE sbtest{number} LIKE sbtest1")
+        server.query(f"ALTER TABLE sbtest{number} DISCARD TABLESPACE")
+    if tables.count > 1:
+        _copy_first(server, tables.count, data / DATABASE)
+    for number in range(1, tables.count + 1):
+        server.query(f"ANALYZE TABLE sbtest{number}")
+        server.query(f"SELECT SUM(LENGTH(pad)) FROM sbtest{number} FORCE INDEX (PRIMARY)")
+        server.query(f"SELECT COUNT(*) FROM sbtest{number} FORCE INDEX (k_{number}) WHERE k > 0")
+
+
+def _load_first(server: SqlServer, size: int, rows: Rows, stream: Path) -> None:
+    server.query(
+        "CREATE TABLE sbtest1 (id INTEGER NOT NULL AUTO_INCREMENT, k INTEGER DEFAULT '0' NOT NULL, "
+        f"c {rows.c_type} DEFAULT '' NOT NULL, pad {rows.pad_type} DEFAULT '' NOT NULL, PRIMARY KEY (id)) ENGINE = InnoDB"
+    )
+    server.query("SET SESSION unique_checks = 0")
+    for chunk in row_chunks(rows, size):
+        stream.write_bytes(chunk)
+        server.query(
+            f"LOAD DATA INFILE '{stream}' INTO TABLE sbtest1 FIELDS TERMINATED BY '\\t' LINES TERMINATED BY '\\n' "
+            f"{rows.columns}"
+        )
+    stream.unlink(missing_ok=True)
+    server.query("CREATE INDEX k_1 ON sbtest1 (k)")
+
+
+def _copy_first(server: SqlServer, count: int, database: Path) -> None:
+    server.query("FLUSH TABLES sbtest1 FOR EXPORT")
+    for number in range(2, count + 1):
+        for ending in ("ibd", "cfg"):
+            shutil.copyfile(database / f"sbtest1.{ending}", database / f"sbtest{number}.{ending}")
+    server.query("UNLOCK TABLES")
+    for number in range(2, count + 1):
+        server.query(f"ALTER TABLE sbtest{number} IMPORT TABLESPACE")
+        server.query(f"ALTER TABLE sbtest{number} RENAME INDEX k_1 TO k_{number}")
+        (database / f"sbtest{number}.cfg").unlink(missing_ok=True)
+
+
+_UNFINISHED = "building-"
+_SHELF_BYTES_MAX = 16 * 2**30
+"""Templates used longest ago go when a shelf holds more; the one just built stays, however large."""
+
+
+def from_template(shelf: Path, name: str, target: Path, build: Callable[[Path], None]) -> bool:
+    """Make `target` (not there yet) a copy of the template `name`. A missing one is built in `target` and then kept.
+
+    Returns True when the template was there. Raises what `build` raises; nothing half-made is kept.
+    """
+    shelf.mkdir(parents=True, exist_ok=True)
+    lock_file = shelf / "lock"
+    template = shelf / name
+    with lock(lock_file, exclusive=False):
+        if template.is_dir():
+            os.utime(template)
+            copy_tree(template, target)
+            return True
+    with lock(lock_file, exclusive=True):
+        if template.is_dir():
+            copy_tree(template, target)
+            return True
+        _remove_unfinished(shelf)
+        build(target)
+        unfinished = shelf / f"{_UNFINISHED}{os.getpid()}"
+        copy_tree(target, unfinished)
+        os.utime(unfinished)
+        unfinished.rename(template)
+        _collect(shelf, keep=template)
+    return False
+
+
+def tidy(shelves: Path) -> None:
+    """Remove what builders who were killed left on all shelves."""
+    for shelf in shelves.glob("*/"):
+        if not any(shelf.glob(f"{_UNFINISHED}*")):
+            continue
+        with (
+            (shelf / "lock").open("a") as file,
+            contextlib.suppress(BlockingIOError),
+        ):  # held: somebody builds, and tidies
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _remove_unfinished(shelf)
+
+
+def _remove_unfinished(shelf: Path) -> None:
+    """Call with the shelf's lock held exclusively: then nobody builds."""
+    for stale in shelf.glob(f"{_UNFINISHED}*"):
+        shutil.rmtree(stale, ignore_errors=True)
+
+
+def _size(directory: Path) -> int:
+    """On disk. What goes away meanwhile takes nothing."""
+    total = 0
+    for where, _, names in os.walk(directory):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                total += (Path(where) / name).stat().st_blocks * 512
+    return total
+
+
+def _collect(shelf: Path, keep: Path) -> None:
+    oldest_first = sorted((item for item in shelf.iterdir() if item.is_dir()), key=lambda item: item.stat().st_mtime)
+    total = sum(_size(item) for item in oldest_first)
+    for item in oldest_first:
+        if total <= _SHELF_BYTES_MAX or item == keep:
+            continue
+        total -= _size(item)
+        shutil.rmtree(item, ignore_errors=True)
+
 
 ROW_BYTES = 250
 """A row with its share of the index on `k`, as InnoDB keeps it (2.4 GB for 10 x 1 000 000 were seen)."""

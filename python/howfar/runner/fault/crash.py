@@ -1,7 +1,8 @@
-"""One crash: a load on a proven pair, the fault at its moment, the replica promoted, and the clients' log held against it."""
+"""One crash: a load on a proven pair, the fault at its moment, the replica promoted, and the clients' log compared with its rows."""
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -18,17 +19,156 @@ from howfar.engine.inserts import TABLE
 from howfar.engine.messages import LoadJob
 from howfar.engine.process import Event, Launcher, LoadOutcome
 from howfar.errors import LabError
-from howfar.experiments.crash.accounting import Keys
+from howfar.experiments.crash.accounting import Account, ClientLog, Keys, account, visible
+from howfar.lab.link import WAYS, WayName
 from howfar.lab.replication import Pair
 from howfar.lab.replication.lag import LagSample, LagWatch, watch_lag
 from howfar.lab.replication.member import Member
-from howfar.lab.replication.promote import promote
+from howfar.lab.replication.pair import promote
 from howfar.lab.replication.proof import Snapshot, latency_violation, violations, window_facts
-from howfar.plan.tolerance import rtt_tolerance_ns
-from howfar.runner.fault.breaks import BREAKS, Broken, break_pair, mend
-from howfar.runner.fault.crash_record import Before, Survivor, crash_record
+from howfar.plan.quantities import rtt_tolerance_ns
 from howfar.runner.fault.under_load import Measure, UnderLoad, logged, watch_keys
 from howfar.store.records import CrashRecord
+
+FAILOVER_NS = 1_000_000_000
+"""From the fault until the primary is killed, where it lives on. A chosen figure: each second more loses as much again."""
+_STOPS_S = 30.0
+"""For a receiver to obey, which it does with the next event that comes."""
+
+
+@dataclass(frozen=True)
+class Break:
+    """One level of the factor `fault`."""
+
+    cut: tuple[WayName, ...] = ()
+    """Of every replica's wire; the replica is the link's client."""
+    stops_receiving: bool = False
+    """Every replica is told to receive no more; it goes on applying what it has, as one does whose disk for logs is full."""
+    failover_ns: int = 0
+
+
+BREAKS: dict[str, Break] = {
+    "kill-primary": Break(),
+    "cut": Break(cut=WAYS, failover_ns=FAILOVER_NS),
+    "cut-to-replica": Break(cut=("to_client",), failover_ns=FAILOVER_NS),
+    "cut-to-primary": Break(cut=("to_server",), failover_ns=FAILOVER_NS),
+    "stop-replica": Break(stops_receiving=True, failover_ns=FAILOVER_NS),
+}
+
+
+@dataclass(frozen=True)
+class Broken:
+    """Monotonic times."""
+
+    fault_ns: int
+    """Right before anything was done."""
+    in_force_ns: int
+    """When all was done."""
+    dead_ns: int
+    """Right before the primary was killed."""
+
+
+def break_pair(pair: Pair, done: Break, pause: Callable[[int], None]) -> Broken:
+    """`pause` waits so many nanoseconds. Whoever calls mends the wires. Raises LabError, LinkFailed."""
+    fault_ns = time.monotonic_ns()
+    for wire in pair.wires if done.cut else ():
+        wire.cut(done.cut)
+    for replica in pair.replicas if done.stops_receiving else ():
+        replica.tell(pair.verbs.stop_receiving_sql, _STOPS_S)
+    in_force_ns = time.monotonic_ns()
+    if done.failover_ns:
+        pause(done.failover_ns)
+    dead_ns = time.monotonic_ns()
+    pair.primary.server.kill()
+    return Broken(fault_ns, in_force_ns if done.failover_ns else time.monotonic_ns(), dead_ns)
+
+
+def mend(pair: Pair, done: Break) -> None:
+    """Nothing stays cut for the next trial. Raises LinkFailed."""
+    for wire in pair.wires if done.cut else ():
+        wire.mend()
+
+
+LOST_KEYS_KEPT = 20
+_NAMED = 3
+"""Keys in a void trial's reason."""
+
+
+@dataclass(frozen=True)
+class Survivor:
+    """Who took over, and all that it has."""
+
+    name: str
+    keys: Keys
+    promotion_ns: int
+    unapplied: int
+
+
+@dataclass(frozen=True)
+class Before:
+    """What was known right before the fault."""
+
+    window_ns: int
+    """When the measured window had begun, monotonic."""
+    behind: int | None
+    unreceived: int | None
+    heartbeat_ns: int | None
+    rtt_ns: int
+
+
+def crash_record(
+    fault: str, broken: Broken, before: Before, told: KeyLog, seen: KeyLog, watched_ns: int, survivor: Survivor
+) -> CrashRecord:
+    """Raises LabError when no account can be made of these logs."""
+    acknowledged, acknowledged_ns = told.ended(Fate.ACKNOWLEDGED)
+    asked = ClientLog(told.keys(Fate.ACKNOWLEDGED), told.keys(Fate.REFUSED), told.keys(Fate.UNKNOWN))
+    found = account([asked], survivor.keys)
+    check(found)
+    others = visible(*seen.ended(Fate.SEEN), acknowledged, acknowledged_ns, np.unique(survivor.keys))
+    lost_ns = np.sort(acknowledged_ns[np.isin(acknowledged, found.lost)])
+    in_window = (acknowledged_ns > before.window_ns) & (acknowledged_ns <= broken.fault_ns)
+    return CrashRecord(
+        fault=fault,
+        fault_ns=broken.fault_ns - told.origin_ns,
+        in_force_ns=broken.in_force_ns - told.origin_ns,
+        dead_ns=broken.dead_ns - told.origin_ns,
+        watched_ns=watched_ns,
+        commits_per_s=int(np.count_nonzero(in_window)) / ((broken.fault_ns - before.window_ns) / 1e9),
+        acknowledged=found.acknowledged,
+        lost=len(found.lost),
+        lost_after=int(np.count_nonzero(lost_ns > broken.fault_ns)),
+        lost_in_force=int(np.count_nonzero(lost_ns > broken.in_force_ns)),
+        first_lost_ns=int(lost_ns[0]) - told.origin_ns if len(lost_ns) else None,
+        refused=len(asked.refused),
+        unknown=len(asked.unknown),
+        applied_unknown=len(found.applied_unknown),
+        applied_refused=len(found.applied_refused),
+        seen=seen.count(Fate.SEEN),
+        seen_early=len(others.early) + len(others.unacknowledged),
+        seen_early_median_ns=int(np.median(others.early_ns)) if len(others.early) else None,
+        phantoms=len(others.phantoms),
+        behind_before=before.behind,
+        unreceived_before=before.unreceived,
+        heartbeat_before_ns=before.heartbeat_ns,
+        replica_rtt_ns=before.rtt_ns,
+        promoted=survivor.name,
+        promotion_ns=survivor.promotion_ns,
+        unapplied=survivor.unapplied,
+        lost_keys=tuple(int(key) for key in found.lost[:LOST_KEYS_KEPT]),
+    )
+
+
+def check(found: Account) -> None:
+    """Raises LabError, naming keys, for an account that is not sound."""
+    wrong = [
+        (found.strangers, "rows of the survivor that no client asked for"),
+        (found.duplicates, "keys that are on the survivor more than once"),
+        (found.reasked, "keys that were asked for more than once"),
+    ]
+    said = [f"{len(keys)} {what} ({', '.join(str(key) for key in keys[:_NAMED])})" for keys, what in wrong if len(keys)]
+    if said:
+        raise LabError(f"no account can be made of this crash: {'; '.join(said)}")
+
 
 _BEYOND_NS = 20_000_000_000
 """So much longer the load would go on after the fault, if its server did not die."""
@@ -184,3 +324,14 @@ def keys_of(member: Member) -> Keys:
         cursor.execute(f"SELECT id FROM {TABLE}")
         rows: Sequence[tuple[int]] = cursor.fetchall()
     return np.fromiter((row[0] for row in rows), np.int64, len(rows))
+
+
+EARLIEST = 0.25
+"""Of the plan's measured window; the replica has its place by then."""
+
+
+def fault_after_ns(seed: int, block: int, attempt: int, arm: str, measure_ns: int) -> int:
+    """From the beginning of the measured window. Evenly over what remains of it after `EARLIEST`, so that no crash falls on a beat of
+    the servers' own."""
+    rng = random.Random(f"howfar fault of block {block}, attempt {attempt}, of {arm} of seed {seed}")
+    return int(measure_ns * (EARLIEST + (1 - EARLIEST) * rng.random()))

@@ -1,22 +1,213 @@
-"""One fallback: under the server's own timeout the replica's line is cut and mended, and the load goes on all the while."""
+"""One fallback: the replica's link is cut and restored under the server's own timeout, and the load continues."""
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+import pymysql
+from numpy.typing import NDArray
+from pymysql.cursors import DictCursor
+
+from howfar.engine.acknowledged import Fate, KeyLog
 from howfar.engine.messages import LoadJob
 from howfar.engine.process import LoadOutcome
-from howfar.errors import LabError
+from howfar.errors import HowfarError, LabError
 from howfar.lab.replication import Pair
 from howfar.lab.replication.proof import after_absence, violations
+from howfar.lab.replication.status import Positions, PrimaryEnd, primary_end
 from howfar.runner.fault.crash import Ground, receipt
-from howfar.runner.fault.fallback_record import Absence, fallback_record
-from howfar.runner.fault.looks import Looks, look_at
 from howfar.runner.fault.under_load import UnderLoad, logged
-from howfar.store.records import FallbackRecord
+from howfar.store.records import FallbackRecord, FallbackSample
+
+INTERVAL_S = 0.1
+_ANSWER_S = 30.0
+
+
+@dataclass(frozen=True)
+class Look:
+    at_ns: int
+    """Monotonic, when the primary had answered."""
+    end: PrimaryEnd
+    position: str
+    """Of the primary, asked after that."""
+    received: str | None
+    """By the replica, asked last. None: it could not be asked."""
+
+
+@dataclass
+class Looks:
+    """Made by `look_at`."""
+
+    pair: Pair
+    seen: list[Look] = field(default_factory=list)
+    ended_by: str | None = None
+    """Why nobody could look any more, before `finish`."""
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="looks", daemon=True)
+        self._thread.start()
+
+    def finish(self) -> list[Look]:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(_ANSWER_S + 1)
+        return list(self.seen)
+
+    def _run(self) -> None:
+        try:
+            self._look()
+        except (HowfarError, pymysql.Error, OSError) as error:
+            self.ended_by = str(error)
+
+    def _look(self) -> None:
+        primary, (replica, *_), verbs = self.pair.primary, self.pair.replicas, self.pair.verbs
+        with ExitStack() as ledger:
+            on_primary = ledger.enter_context(primary.server.session(_ANSWER_S)).cursor()
+            on_replica = ledger.enter_context(replica.server.session(_ANSWER_S)).cursor()
+            variables = _semi_sync(on_primary, "VARIABLES")
+            while True:
+                end = primary_end(primary.names, variables, _semi_sync(on_primary, "STATUS"))
+                at_ns = time.monotonic_ns()
+                if end is None:
+                    return
+                position = str(_first(on_primary, verbs.position_sql)["position"] or "").replace("\n", "")
+                row = _first(on_replica, verbs.status_sql)
+                received = verbs.replica_state(row).received if row else None
+                self.seen.append(Look(at_ns, end, position, received))
+                if self._stop.wait(INTERVAL_S):
+                    return
+
+
+def _semi_sync(cursor: DictCursor, what: str) -> dict[str, str]:
+    cursor.execute(f"SHOW GLOBAL {what} LIKE 'rpl\\_semi%'")
+    return {row["Variable_name"]: row["Value"] for row in cursor.fetchall()}
+
+
+def _first(cursor: DictCursor, sql: str) -> dict[str, Any]:
+    cursor.execute(sql)
+    return cursor.fetchone() or {}
+
+
+def look_at(pair: Pair) -> Looks:
+    """Begin to look. The pair has a replica."""
+    looks = Looks(pair)
+    looks.start()
+    return looks
+
+
+SLICE_NS = 100_000_000
+
+
+@dataclass(frozen=True)
+class Absence:
+    """Of the replica. Monotonic times."""
+
+    left_ns: int
+    returned_ns: int
+
+
+def fallback_record(
+    absence: Absence,
+    timeout_ms: int,
+    told: KeyLog,
+    looks: Sequence[Look],
+    positions: Positions,
+    log_lines: tuple[str, ...],
+) -> FallbackRecord:
+    """Raises LabError when it was not semi-synchronous before the replica left."""
+    origin_ns = told.origin_ns
+    _, ended_ns = told.ended(Fate.ACKNOWLEDGED)
+    ended_ns = np.sort(ended_ns)
+    before = [look for look in looks if look.at_ns < absence.left_ns]
+    if not before or not before[-1].end.status or before[-1].end.no_tx > before[0].end.no_tx:
+        raise LabError("the primary was not semi-synchronous before the replica left")
+    fell, back = fell_and_back(looks)
+    return FallbackRecord(
+        timeout_ms=timeout_ms,
+        left_ns=absence.left_ns - origin_ns,
+        returned_ns=absence.returned_ns - origin_ns,
+        reconnected_ns=_since(reconnected(looks, absence, positions), origin_ns),
+        stall_ns=longest_gap_ns(ended_ns),
+        longest_commit_ns=_longest_commit_ns(told),
+        fell_ns=_since(None if fell is None else looks[fell], origin_ns),
+        back_ns=_since(None if back is None else looks[back], origin_ns),
+        load_ended_ns=int(ended_ns[-1]) - origin_ns if len(ended_ns) else None,
+        unprotected=unprotected(ended_ns, looks, fell, back),
+        unacknowledged=looks[-1].end.no_tx - looks[0].end.no_tx,
+        acknowledged=len(ended_ns),
+        samples=tuple(_sample(look, origin_ns, positions) for look in looks),
+        commits=slices(ended_ns - origin_ns),
+        log_lines=log_lines,
+    )
+
+
+def fell_and_back(looks: Sequence[Look]) -> tuple[int | None, int | None]:
+    """Indices of the first look that found it asynchronous, and of the first after which it was semi-synchronous for good."""
+    off = [index for index, look in enumerate(looks) if not look.end.status]
+    if not off:
+        return None, None
+    return off[0], off[-1] + 1 if off[-1] + 1 < len(looks) else None
+
+
+def unprotected(ended_ns: NDArray[np.int64], looks: Sequence[Look], fell: int | None, back: int | None) -> int:
+    """Acknowledged to clients from the last look that found it semi-synchronous: those that waited are let go with the fallback,
+    before anybody has seen it. On the other side the first look is the bound."""
+    if fell is None:
+        return 0
+    begin_ns = looks[fell - 1].at_ns if fell else looks[fell].at_ns
+    end_ns = looks[back].at_ns if back is not None else np.iinfo(np.int64).max
+    return int(np.count_nonzero((ended_ns > begin_ns) & (ended_ns <= end_ns)))
+
+
+def reconnected(looks: Sequence[Look], absence: Absence, positions: Positions) -> Look | None:
+    """The first look after the link carried again in which the replica had received more than before."""
+    away = [look for look in looks if absence.left_ns <= look.at_ns < absence.returned_ns and look.received is not None]
+    had = away[-1].received if away else None
+    if had is None:
+        return None
+    after = (look for look in looks if look.at_ns >= absence.returned_ns and look.received is not None)
+    return next((look for look in after if positions.lacking(look.received or "", had)), None)
+
+
+def longest_gap_ns(ended_ns: NDArray[np.int64]) -> int:
+    """Between two acknowledgements, whoever they went to."""
+    return int(np.diff(ended_ns).max()) if len(ended_ns) > 1 else 0
+
+
+def slices(ended_ns: NDArray[np.int64]) -> tuple[tuple[int, int], ...]:
+    """How many in each slice of time, from the beginning of the load."""
+    counts = np.bincount(np.maximum(ended_ns, 0) // SLICE_NS) if len(ended_ns) else np.empty(0, np.int64)
+    return tuple((index * SLICE_NS, int(count)) for index, count in enumerate(counts))
+
+
+def _longest_commit_ns(told: KeyLog) -> int:
+    records = told.records[told.records["fate"] == Fate.ACKNOWLEDGED]
+    return int((records["ended_ns"] - records["sent_ns"]).max()) if len(records) else 0
+
+
+def _since(look: Look | None, origin_ns: int) -> int | None:
+    return None if look is None else look.at_ns - origin_ns
+
+
+def _sample(look: Look, origin_ns: int, positions: Positions) -> FallbackSample:
+    return FallbackSample(
+        at_ns=look.at_ns - origin_ns,
+        semi_sync=look.end.status,
+        clients=look.end.clients,
+        waiting=look.end.waiting,
+        acknowledged=look.end.yes_tx,
+        unacknowledged=look.end.no_tx,
+        behind=None if look.received is None else positions.lacking(look.position, look.received),
+    )
+
 
 LEAVES_NS = 3_000_000_000
 """After the beginning of the measured window."""

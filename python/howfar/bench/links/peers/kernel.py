@@ -12,9 +12,9 @@ from typing import Final
 from howfar.bench.links.figures import LinkPoint
 from howfar.bench.links.probes import BareCable, ProbedLink
 from howfar.errors import LabError, MissingError
-from howfar.lab.hosts import Host
-from howfar.lab.link.asked import MTU
 from howfar.lab.link.backends.kernel_qdiscs import BURST_BYTES, tbf_rate
+from howfar.lab.link.spec import MTU
+from howfar.lab.network import Host
 
 _LATENCY: Final = "10ms"
 """The longest wait in the queue; our link's default at a short RTT."""

@@ -22,8 +22,7 @@ from howfar.bench.links.probes import BareCable, ProbedLink
 from howfar.bench.meter import wait_until
 from howfar.errors import LabError, MissingError
 from howfar.lab.cache import cache_home
-from howfar.lab.hosts import Companion, usable_cpus
-from howfar.lab.network import SERVER_ADDRESS
+from howfar.lab.network import SERVER_ADDRESS, Companion, usable_cpus
 
 PROGRAM: Final = "toxiproxy-server"
 MODULE: Final = "github.com/Shopify/toxiproxy/v2/cmd/server@latest"

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from howfar.engine.messages import LinkReady, LinkStats
 from howfar.errors import UsageError
-from howfar.lab.link.asked import LinkAsked
+from howfar.lab.link.spec import LinkAsked
 from howfar.lab.network import Network
 
 DEFAULT = "packet"

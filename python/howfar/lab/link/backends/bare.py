@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 from howfar.engine.messages import LinkReady, LinkStats
 from howfar.errors import LinkFailed
-from howfar.lab.link.asked import WAYS, LinkAsked
 from howfar.lab.link.backends import Line
+from howfar.lab.link.spec import WAYS, LinkAsked
 from howfar.lab.network import Network, cable_directly
 
 

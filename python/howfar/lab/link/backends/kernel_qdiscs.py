@@ -17,10 +17,9 @@ from howfar.engine.messages import (
     NormalJitter,
 )
 from howfar.errors import LabError, LinkFailed
-from howfar.lab.ends import FIRST, Ends
-from howfar.lab.link.asked import FRAMING_BYTES, WAYS, LinkAsked, WayName
 from howfar.lab.link.backends import Line
-from howfar.lab.network import Network, cable_through_middle
+from howfar.lab.link.spec import FRAMING_BYTES, WAYS, LinkAsked, WayName
+from howfar.lab.network import FIRST, Ends, Network, cable_through_middle
 
 BURST_BYTES = 128 * 1024
 """A super-packet is 64 KiB; with a smaller burst tbf takes it apart, and a tenth of the throughput is left."""

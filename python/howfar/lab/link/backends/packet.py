@@ -11,11 +11,9 @@ from pathlib import Path
 from howfar.engine.messages import AskStats, LinkJob, LinkReady, LinkStats, SetLink
 from howfar.engine.process import EngineProcess, Launcher
 from howfar.errors import LinkFailed
-from howfar.lab.ends import FIRST, Ends
-from howfar.lab.hosts import Shares
-from howfar.lab.link.asked import LinkAsked
 from howfar.lab.link.backends import Line
-from howfar.lab.network import Network, cable_through_middle
+from howfar.lab.link.spec import LinkAsked
+from howfar.lab.network import FIRST, Ends, Network, Shares, cable_through_middle
 
 
 class EngineLine:

@@ -13,13 +13,14 @@ from howfar.lab.stage import Laboratory
 from howfar.plan.cells import cells
 from howfar.plan.fitting import check_machines
 from howfar.plan.types import Plan
-from howfar.runner.surroundings import program_facts
+from howfar.runner.run import program_facts
 from howfar.runner.trial import Instruments
 from howfar.store.records import RunInfo
 from howfar.store.run_file import RunFile, create
 
 if TYPE_CHECKING:
     from howfar.lab.request import LabRequest, ReplicasAsked
+
 
 _NAMES_TRIED = 100
 _KILLED = (1, 137)
@@ -29,7 +30,7 @@ _KILLED = (1, 137)
 def check_ground(plan: Plan) -> None:
     """Before anything is built: one server, CPUs for two machines where pages are to have two, and the engine is there and ours.
     Raises UsageError, PlanError, MissingError, EngineError."""
-    from howfar.lab.hosts import usable_cpus
+    from howfar.lab.network import usable_cpus
 
     if len(plan.factors.server) > 1:
         raise UsageError(
@@ -67,8 +68,8 @@ def open_ground(plan: Plan) -> AbstractContextManager[Laboratory]:
 
 def lab_request(plan: Plan) -> LabRequest:
     """What all cells together need."""
-    from howfar.cli.fitting import beside
     from howfar.lab.request import LabRequest
+    from howfar.runner.preflight import beside
 
     factors = plan.factors
     return LabRequest(

@@ -1,27 +1,151 @@
-"""The conductor: block after block, each arm once in random order, every trial committed before the next begins.
-
-It keeps nothing in mind that is not in the run file, so `conduct` on a new file and on an interrupted one are the same thing.
-"""
+"""The runner: block after block, each arm once in random order, every trial committed before the next begins."""
 
 from __future__ import annotations
 
+import secrets
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from howfar.errors import LabError
+import howfar
+from howfar.analysis.analyse import summarise
+from howfar.analysis.summary import Intervention, Unconfirmed
+from howfar.bottleneck.confirmation import choose, pair
+from howfar.engine.process import engine_info
+from howfar.errors import LabError, RunFileError
 from howfar.lab.stage import Laboratory
+from howfar.plan.cells import cells
 from howfar.plan.estimate import CONFIRMATION_BLOCKS, confirmation_ns
+from howfar.plan.load import LoadedPlan
 from howfar.plan.types import Plan, restore_plan
-from howfar.runner.confirm import confirmation_lines, decide
-from howfar.runner.extension import Extension
 from howfar.runner.observer import Observer, Silent
-from howfar.runner.rule import Budget, Forecast, Standing, block_cost_ns, forecast, standing, why_stop
-from howfar.runner.schedule import VOIDS_IN_A_ROW, Place, blocks_done, places_left, voids_in_a_row
-from howfar.runner.surroundings import check_same, differences
+from howfar.runner.stopping import (
+    VOIDS_IN_A_ROW,
+    Budget,
+    Extension,
+    Forecast,
+    Place,
+    Standing,
+    block_cost_ns,
+    blocks_done,
+    forecast,
+    places_left,
+    standing,
+    voids_in_a_row,
+    why_stop,
+)
 from howfar.runner.trial import Instruments, run_trial
-from howfar.store import events
-from howfar.store.parts import confirmation_part, plan_part
-from howfar.store.records import CONFIRMATION_BLOCK, Run, StopReason, Trial, TrialStatus
+from howfar.store import records as events
+from howfar.store.records import (
+    CONFIRMATION_BLOCK,
+    Arm,
+    ArmRole,
+    Run,
+    RunInfo,
+    StopReason,
+    Trial,
+    TrialStatus,
+    confirmation_part,
+    plan_part,
+)
 from howfar.store.run_file import RunFile
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+_COMPARED = {
+    "kernel": "kernel",
+    "boot_id": "boot",
+    "howfar_version": "howfar",
+    "engine_version": "load engine",
+    "cpu_count": "number of CPUs",
+    "cpus_usable": "usable CPUs",
+    "client_cpus": "CPUs of the client",
+    "server_cpus": "CPUs of the server",
+    "governor": "CPU governor",
+    "memory_bytes": "memory in bytes",
+    "virtual_machine": "virtual machine",
+    "congestion_control_default": "congestion control",
+    "clock_source": "clock source",
+    "sandbox": "sandbox",
+    "work_file_system": "file system of the data",
+}
+"""Facts that are compared, and their names in a warning. Calibrations are not: they differ a little each time."""
+
+
+def program_facts() -> dict[str, Any]:
+    """Versions of the programs, and which boot of the machine this is (None: it does not say). Raises EngineError."""
+    try:
+        boot = _BOOT_ID.read_text().strip()
+    except OSError:
+        boot = None
+    return {"howfar_version": howfar.__version__, "engine_version": engine_info().version, "boot_id": boot}
+
+
+def check_same(run: Run, laboratory: Laboratory, now: Mapping[str, Any]) -> None:
+    """A run is of one server version on one kind of CPU; others would be mixed up for ever. Raises RunFileError."""
+    kind, version = laboratory.server()
+    if (kind, version) != (run.info.server_kind, run.info.server_version):
+        raise RunFileError(
+            f"the run was begun on {run.info.server_kind} {run.info.server_version}, this laboratory has {kind} {version}",
+            "Continue it where that version is, or begin a new run.",
+        )
+    before, model = run.info.environment.get("cpu_model"), now.get("cpu_model")
+    if before and model and before != model:
+        raise RunFileError(
+            f"the run was begun on another CPU, {before}; this machine has {model}",
+            "Continue it on that machine, or begin a new run here and `howfar compare` the two.",
+        )
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
+    """What is not as in the run's head, each a phrase. What either does not know is not compared."""
+    found = []
+    for key, name in _COMPARED.items():
+        old, new = before.get(key), now.get(key)
+        if old is None or new is None or old == new:
+            continue
+        found.append("booted anew since" if key == "boot_id" else f"{name}: {old} -> {new}")
+    return tuple(found)
+
+
+def to_confirm(run: Run) -> tuple[str, ...]:
+    """Arms whose limits were chosen to be put to the test, or would be now; none: there is nothing to confirm."""
+    begun = events.confirmation(run.events)
+    if begun is not None:
+        return tuple(Intervention.model_validate(chosen).arm for chosen in begun.asked)
+    run = plan_part(run)
+    return tuple(chosen.arm for chosen in choose(summarise(run), run.info.arms).asked)
+
+
+def decide(file: RunFile, stop: StopReason) -> tuple[Arm, ...]:
+    """Enter in the run file what will be confirmed. Gives the new arms."""
+    run = plan_part(file.read())
+    choice = choose(summarise(run), run.info.arms)
+    arms = tuple(arm for chosen in choice.asked for arm in pair(chosen, run.info.arms))
+    file.confirm(
+        arms,
+        events.confirming(
+            stop,
+            [chosen.model_dump(mode="json") for chosen in choice.asked],
+            [refused.model_dump(mode="json") for refused in choice.refused],
+        ),
+    )
+    return arms
+
+
+def confirmation_lines(run: Run) -> tuple[str, ...]:
+    """What is put to the test, and what cannot be, for who watches."""
+    begun = events.confirmation(run.events)
+    assert begun is not None, "a confirmation is decided before it is shown"
+    asked = (Intervention.model_validate(chosen) for chosen in begun.asked)
+    refused = (Unconfirmed.model_validate(said) for said in begun.refused)
+    lines = (
+        *(f"{c.arm}: {c.resource.value}? {c.changed}: {c.predicted:.2f} times as fast if so" for c in asked),
+        *(f"{u.arm}: {u.resource.value} cannot be confirmed: {u.why}" for u in refused),
+    )
+    return lines or ("no limit was named that could be confirmed",)
 
 
 def conduct(
@@ -197,3 +321,40 @@ def _changed(plan: Plan, other: Plan) -> dict[str, Any]:
     """The timing of `plan` where it is not that of `other`."""
     mine, theirs = plan.timing.model_dump(mode="json"), other.timing.model_dump(mode="json")
     return {key: value for key, value in mine.items() if value != theirs[key]}
+
+
+SEED_BITS = 31
+"""Short enough to be typed again."""
+
+
+def new_seed() -> int:
+    """From the system; the only randomness of a run that is not in its plan."""
+    return secrets.randbits(SEED_BITS)
+
+
+def run_info(
+    loaded: LoadedPlan,
+    seed: int,
+    command: Sequence[str],
+    laboratory: Laboratory,
+    facts: Mapping[str, Any] | None = None,
+) -> RunInfo:
+    """`command` repeats the run; the seed must be in it. `facts`: of the programs, beside those of the laboratory."""
+    kind, version = laboratory.server()
+    return RunInfo(
+        run_id=str(uuid.uuid4()),
+        created_unix_ns=time.time_ns(),
+        howfar_version=howfar.__version__,
+        command=tuple(command),
+        plan_name=loaded.plan.name,
+        quick=loaded.quick,
+        plan_toml=loaded.text,
+        plan=loaded.plan.model_dump(mode="json"),
+        seed=seed,
+        arms=tuple(
+            Arm(name=cell.name, role=ArmRole(cell.role), factors=dict(cell.factors)) for cell in cells(loaded.plan)
+        ),
+        environment=laboratory.environment() | dict(facts or {}),
+        server_kind=kind,
+        server_version=version,
+    )

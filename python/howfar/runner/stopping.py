@@ -1,19 +1,90 @@
-"""The stopping rule, pure: when is it enough? Never on a p value; only on interval width, time, or the cap on blocks."""
+"""What is measured next, and when it is enough. Pure: functions of plan, seed and trials, so a resumed run continues the same."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from howfar.analysis.plateau import resting
 from howfar.analysis.trials import rate_unit, trial_table
+from howfar.errors import NotARunFile
+from howfar.plan.cells import block_order
 from howfar.plan.estimate import CONFIRMATION_BLOCKS, NEW_LINK_NS, REPORT_NS, trial_cost_ns
 from howfar.plan.factors import breaks
-from howfar.plan.types import Plan, Timing
+from howfar.plan.quantities import MOST_BUDGET_NS
+from howfar.plan.types import MOST_BLOCKS, Plan, Timing
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import blocks_needed, half_width, judge_ratio
-from howfar.store.records import ArmRole, Run, StopReason, Trial
+from howfar.store.records import (
+    CONFIRMATION_BLOCK,
+    ArmRole,
+    Run,
+    StopReason,
+    Trial,
+    TrialStatus,
+    confirmation_part,
+    plan_part,
+)
+
+ATTEMPTS_PER_PLACE = 2
+"""A place in a block whose trial was void is tried once more; then the block goes on without it."""
+
+VOIDS_IN_A_ROW = 6
+"""So many void trials of one arm, without a good one between: what is wrong will not pass by itself."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """One arm's turn in a block."""
+
+    block: int
+    position: int
+    attempt: int
+    arm: str
+
+
+def places_left(run: Run, block: int, target: float) -> Iterator[Place]:
+    """Places of `block` that have no good trial, attempts left and an arm that does not rest, in the block's order.
+
+    A resting arm keeps its place in the order, so that the others have the same ones with and without it. Raises NotARunFile.
+    """
+    confirming = block >= CONFIRMATION_BLOCK
+    part = confirmation_part(run) if confirming else plan_part(run)
+    order = block_order(part.info.seed, block, tuple(arm.name for arm in part.info.arms))
+    rest = frozenset[str]() if confirming else resting(part, block, target)
+    for position, arm in enumerate(order):
+        tried = [trial for trial in part.trials if trial.block == block and trial.position == position]
+        if any(trial.arm != arm for trial in tried):
+            raise NotARunFile(
+                f"block {block} of the run file is not in the order that its seed gives",
+                "It was changed by hand or by another version; begin a new run.",
+            )
+        if arm in rest:
+            continue
+        if len(tried) < ATTEMPTS_PER_PLACE and all(trial.status is TrialStatus.VOID for trial in tried):
+            yield Place(block, position, len(tried), arm)
+
+
+def blocks_done(run: Run, target: float) -> int:
+    """How many of the plan's blocks, from the first, have nothing left to measure.
+
+    What comes after a block ended it: with another target other arms would have rested in it, and they are not measured later.
+    """
+    last = max((trial.block for trial in plan_part(run).trials), default=None)
+    if last is None:
+        return 0
+    return last if any(places_left(run, last, target)) else last + 1
+
+
+def voids_in_a_row(trials: Sequence[Trial], arm: str) -> int:
+    """Void trials of `arm` since its last good one."""
+    count = 0
+    for trial in reversed([trial for trial in trials if trial.arm == arm]):
+        if trial.status is TrialStatus.OK:
+            break
+        count += 1
+    return count
 
 
 @dataclass(frozen=True)
@@ -157,3 +228,36 @@ def why_stop(timing: Timing, now: Standing, used_ns: int, next_block_ns: int) ->
     if now.blocks >= 1 and not Budget(timing.time_budget_ns).allows(used_ns, next_block_ns):
         return StopReason.TIME
     return None
+
+
+@dataclass(frozen=True)
+class Extension:
+    """What the user of `howfar resume` gives to this session."""
+
+    time_ns: int | None = None
+    """What the session may take, its laboratory and report included."""
+    target: float | None = None
+    """Half-width as a share."""
+    confirm: bool = False
+    """Put the limits to the test when the plan's blocks are done, or at once when they are."""
+
+    only_confirms: bool = False
+    """And that alone: a run that has ended gets no more of the plan's blocks, whatever time is left."""
+
+    @property
+    def measures_on(self) -> bool:
+        """The plan's own blocks are asked for, not only their confirmation."""
+        return not self.confirm and self != Extension()
+
+    def applied(self, timing: Timing, used_ns: int, blocks: int) -> Timing:
+        """The run's timing from now on. `used_ns`: by earlier sessions; a reached cap on blocks is lifted."""
+        changed: dict[str, int | float] = {}
+        if self.time_ns is not None:
+            changed["time_budget_ns"] = min(used_ns + self.time_ns, MOST_BUDGET_NS)
+        if self.target is not None:
+            changed["target_half_width"] = self.target
+        if changed and blocks >= timing.max_blocks and not self.confirm:
+            changed["max_blocks"] = MOST_BLOCKS
+        if self.confirm:
+            changed["confirm"] = True
+        return timing.model_copy(update=changed)

@@ -1,7 +1,4 @@
-"""What is asked of a link, and what follows from it: delays each way, queues, the goodput to expect. Pure values; nothing runs here.
-
-Where the values come from: `settings.py` reads them from text, `named.py` by name.
-"""
+"""What is requested of a link, and what follows from it: delays each way, queues, traces, the goodput to expect. Pure."""
 
 from __future__ import annotations
 

@@ -7,18 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from howfar.engine.messages import (
-    BurstLoss,
-    DirectionStats,
-    IndependentLoss,
-    LinkStats,
-    RttResult,
-)
+from howfar.engine.messages import BurstLoss, DirectionStats, IndependentLoss, LinkStats, RttResult
 from howfar.lab.link import WAYS, Link, LinkAsked
-from howfar.lab.link.asked import WayAsked, WayName
 from howfar.lab.link.backends import SHAPING, backends
 from howfar.lab.link.settings import loss_share
-from howfar.plan.tolerance import rtt_tolerance_ns
+from howfar.lab.link.spec import WayAsked, WayName
+from howfar.plan.quantities import rtt_tolerance_ns
 from howfar.units import format_duration_ns, format_rate_bps
 
 RTT_VOID_NS, RTT_VOID_SHARE = 100_000, 0.03

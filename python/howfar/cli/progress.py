@@ -1,0 +1,285 @@
+"""Progress of a run: a table that renews itself on a terminal, lines everywhere else. Always on stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import TextIO
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from howfar.analysis.trials import PAGES, QUERIES, Value, rate_unit
+from howfar.cli.screen import has_colour, is_terminal, width
+from howfar.engine.messages import Finished, Interval, Measuring, Ready
+from howfar.engine.process import Event
+from howfar.plan.types import Plan
+from howfar.runner.observer import Observer
+from howfar.runner.stopping import ArmStanding, Forecast, Place, Standing
+from howfar.store.records import (
+    CONFIRMATION_BLOCK,
+    ArmRole,
+    CrashRecord,
+    FallbackRecord,
+    Run,
+    StopReason,
+    Trial,
+    TrialStatus,
+)
+
+_FEW = 100
+
+STOPPED = {
+    StopReason.WIDTH: "every interval is as narrow as asked",
+    StopReason.TIME: "the time budget is used",
+    StopReason.BLOCKS: "the highest number of blocks is reached",
+    StopReason.INTERRUPTED: "interrupted",
+}
+
+
+def time_left(ns: int) -> str:
+    """`4 min 10 s`, `35 s`."""
+    seconds = max(round(ns / 1e9), 0)
+    if seconds < 60:
+        return f"{seconds} s"
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60:02d} s"
+    return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
+
+
+def ratio(arm: ArmStanding) -> str:
+    """`0.78 ±4 %`, `baseline`, `-` while unknown; `(settled)`: it rests."""
+    if arm.role is ArmRole.BASELINE:
+        return "baseline"
+    if arm.ratio is None:
+        return "-"
+    return f"{arm.ratio.value:.3f}{_width(arm.half_width)}{' (settled)' if arm.rests else ''}"
+
+
+def number(rate: float) -> str:
+    """`26108`, `14.7`: of few a second a tenth is told."""
+    return f"{rate:.1f}" if rate < _FEW else f"{rate:.0f}"
+
+
+def _width(half: float | None) -> str:
+    """Beyond the whole of the ratio a figure says nothing more."""
+    if half is None:
+        return ""
+    return " (> ±100 %)" if half > 1 else f" ±{half * 100:.3g} %"
+
+
+def blocks_of(forecast: Forecast, most: int) -> str:
+    """`of about 4`; `of at most 30` when only the cap ends the run."""
+    return f"of at most {most}" if forecast.blocks >= most else f"of about {forecast.blocks}"
+
+
+def block(number: int) -> str:
+    """`block 3`, `confirmation 1`."""
+    if number >= CONFIRMATION_BLOCK:
+        return f"confirmation {number - CONFIRMATION_BLOCK + 1}"
+    return f"block {number + 1}"
+
+
+def unlike(differs: Sequence[str]) -> str:
+    """A warning: what is not as when the run was begun."""
+    return f"warning: not as when the run was begun: {'; '.join(differs)}"
+
+
+def trial_result(trial: Trial, rate: tuple[str, Value]) -> str:
+    """`26108 queries/s` by the unit and the value of `rate`, what was lost where something broke, or why it is void."""
+    if trial.status is TrialStatus.OK and isinstance(trial.fault, CrashRecord):
+        return f"lost {trial.fault.lost} of {trial.fault.acknowledged} acknowledged commits"
+    if trial.status is TrialStatus.OK and isinstance(trial.fault, FallbackRecord):
+        return f"{trial.fault.unprotected} of {trial.fault.acknowledged} commits unprotected"
+    if trial.status is TrialStatus.OK and trial.measured is not None:
+        unit, value = rate
+        return f"{number(value(trial.measured) or 0)} {unit}"
+    return f"void: {trial.void_reason}"
+
+
+_MOST_RATIOS = 8
+
+
+class Lines:
+    """An Observer."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._arms = 0
+        self._max_blocks = 0
+        self._rate = QUERIES
+
+    def resumed(self, differs: Sequence[str]) -> None:
+        if differs:
+            self._say(f"howfar: {unlike(differs)}")
+
+    def begun(self, run: Run, plan: Plan, standing: Standing, forecast: Forecast) -> None:
+        self._arms = len(run.info.arms)
+        self._max_blocks = plan.timing.max_blocks
+        self._rate = rate_unit(run)
+        done = f", {len(run.trials)} trials done before" if run.trials else ""
+        self._say(f"{run.info.server_kind} {run.info.server_version}, seed {run.info.seed}{done}")
+        blocks = blocks_of(forecast, self._max_blocks).removeprefix("of ")
+        self._say(f"measuring {self._arms} arms, {blocks} blocks, about {time_left(forecast.left_ns)}")
+
+    def trial_started(self, place: Place, forecast: Forecast) -> None:
+        pass
+
+    def engine_event(self, event: Event) -> None:
+        pass
+
+    def trial_ended(self, trial: Trial) -> None:
+        self._say(f"{block(trial.block)}{self._place(trial)} {trial.arm}: {trial_result(trial, self._rate)}")
+
+    def block_ended(self, standing: Standing, forecast: Forecast) -> None:
+        compared = [arm for arm in standing.arms if arm.role is not ArmRole.BASELINE]
+        ratios = _ratios([arm for arm in compared if arm.ratio is not None])
+        left = f"; about {time_left(forecast.left_ns)} left" if forecast.left_ns else ""
+        self._say(f"after block {standing.blocks} {blocks_of(forecast, self._max_blocks)}: {ratios}{left}")
+
+    def confirming(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            self._say(f"confirming: {line}")
+
+    def stopped(self, stop: StopReason) -> None:
+        self._say(f"ended: {STOPPED[stop]}")
+
+    def _place(self, trial: Trial) -> str:
+        """Of how many. A confirmation has arms of its own, which are few."""
+        return "," if trial.block >= CONFIRMATION_BLOCK else f", {trial.position + 1}/{self._arms}"
+
+    def _say(self, text: str) -> None:
+        print(text, file=self._stream, flush=True)
+
+
+def _ratios(compared: Sequence[ArmStanding]) -> str:
+    """Each one; of many the widest, since it is what the run goes on for."""
+    if not compared:
+        return "all arms"  # of what breaks none has a ratio
+    if len(compared) <= _MOST_RATIOS:
+        return ", ".join(f"{arm.arm} {ratio(arm)}" for arm in compared)
+    widest = max(compared, key=lambda arm: arm.half_width or 0.0)
+    return f"{len(compared)} ratios, the widest {widest.arm} {ratio(widest)}"
+
+
+REFRESH_PER_S = 2
+"""Drawing costs CPU that the measured paths want; twice a second is enough for an eye."""
+
+
+class LivePicture:
+    """An Observer on a terminal. A context manager: on leaving, the last picture stays."""
+
+    def __init__(self, stream: TextIO, colour: bool, width: int) -> None:
+        self._console = Console(file=stream, no_color=not colour, width=width, highlight=False, force_terminal=True)
+        self._head = "making the laboratory"
+        self._doing = ""
+        self._standing: Standing | None = None
+        self._rates: dict[str, list[float]] = {}
+        self._voids = 0
+        self._max_blocks = 0
+        self._arms = 0
+        self._ends_at = 0.0
+        self._phase = ""
+        self._unit, _ = QUERIES
+        self._live = Live(
+            console=self._console, refresh_per_second=REFRESH_PER_S, transient=True, get_renderable=self._picture
+        )
+
+    def resumed(self, differs: Sequence[str]) -> None:
+        if differs:
+            self._console.print(Text(unlike(differs), style="yellow"))
+
+    def begun(self, run: Run, plan: Plan, standing: Standing, forecast: Forecast) -> None:
+        self._head = f"{run.info.plan_name} on {run.info.server_kind} {run.info.server_version}, seed {run.info.seed}"
+        self._arms = len(run.info.arms)
+        self._max_blocks = plan.timing.max_blocks
+        self._standing = standing
+        self._unit, _ = rate_unit(run)
+        self._expect(forecast)
+
+    def trial_started(self, place: Place, forecast: Forecast) -> None:
+        again = f", attempt {place.attempt + 1}" if place.attempt else ""
+        confirming = place.block >= CONFIRMATION_BLOCK
+        of = f"of {forecast.blocks}," if confirming else f"{blocks_of(forecast, self._max_blocks)},"
+        turn = "" if confirming else f" {place.position + 1}/{self._arms}"
+        self._doing = f"{block(place.block)} {of}{turn} {place.arm}{again}"
+        self._phase = "starting"
+        self._expect(forecast)
+
+    def engine_event(self, event: Event) -> None:
+        if isinstance(event, Ready):
+            self._phase = "warming up"
+        elif isinstance(event, Measuring):
+            self._phase = "measuring"
+        elif isinstance(event, Interval) and event.length_ns:
+            done = event.transactions if self._unit == PAGES else event.queries
+            self._phase = f"measuring, {number(done / (event.length_ns / 1e9))} {self._unit}"
+        elif isinstance(event, Finished):
+            self._phase = "ending"
+
+    def trial_ended(self, trial: Trial) -> None:
+        if trial.status is TrialStatus.VOID:
+            self._voids += 1
+            self._console.print(Text(f"void: {block(trial.block)}, {trial.arm}: {trial.void_reason}", style="yellow"))
+
+    def block_ended(self, standing: Standing, forecast: Forecast) -> None:
+        self._standing = standing
+        self._expect(forecast)
+
+    def confirming(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            self._console.print(Text(f"confirming: {line}"))
+
+    def stopped(self, stop: StopReason) -> None:
+        self._doing = f"ended: {STOPPED[stop]}"
+        self._phase = ""
+        self._console.print(Text(self._doing))
+
+    def __enter__(self) -> LivePicture:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def _expect(self, forecast: Forecast) -> None:
+        self._ends_at = time.monotonic() + forecast.left_ns / 1e9
+
+    def _picture(self) -> RenderableType:
+        lines: list[RenderableType] = [Text(self._head, style="bold", overflow="ellipsis", no_wrap=True)]
+        if self._doing:
+            lines.append(Text(self._doing, overflow="ellipsis", no_wrap=True))
+        if self._phase:
+            left = time_left(int((self._ends_at - time.monotonic()) * 1e9))
+            lines.append(Text(f"{self._phase}; about {left} left", style="dim", overflow="ellipsis", no_wrap=True))
+        if self._standing is not None and self._standing.blocks:
+            lines.append(self._table(self._standing))
+        if self._voids:
+            lines.append(Text(f"{self._voids} void", style="yellow"))
+        return Group(*lines)
+
+    def _table(self, now: Standing) -> Table:
+        table = Table(box=None, padding=(0, 2, 0, 0))
+        table.add_column(f"after block {now.blocks}", overflow="ellipsis", no_wrap=True)
+        table.add_column(self._unit, justify="right", no_wrap=True)
+        table.add_column("ratio", justify="right", no_wrap=True)
+        for arm in now.arms:
+            table.add_row(arm.arm, "-" if arm.rate is None else number(arm.rate), ratio(arm))
+        return table
+
+
+def observer(no_colour: bool) -> AbstractContextManager[Observer]:
+    """To be entered when measuring begins and left before the report."""
+    if is_terminal(sys.stderr):
+        from howfar.cli.progress import LivePicture
+
+        return LivePicture(sys.stderr, has_colour(sys.stderr, no_colour), width(sys.stderr))
+    return contextlib.nullcontext(Lines(sys.stderr))

@@ -1,0 +1,508 @@
+"""Redis, Valkey and Memcached: preparing, starting and asking one. What differs is in each one's own file."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from howfar.errors import LabError, PlanError, ServerCrashed
+from howfar.lab.environment import listen_queue
+from howfar.lab.network import LOOPBACK_ADDRESS, Companion, Host
+from howfar.lab.servers import CertificatePaths, Ground, Reach
+from howfar.lab.servers.program import Program
+from howfar.lab.sockets import free_port, listening_paths, listening_ports
+from howfar.plan.factors import Content
+
+MOST_BYTES = 16 * 2**20
+"""Of one answer: a list of ten thousand sessions is 3 MB."""
+
+
+class Lines:
+    """One connection. All that goes wrong with it is a LabError."""
+
+    def __init__(
+        self, connection: Mapping[str, Any], patience_s: float, encrypted: ssl.SSLContext | None = None
+    ) -> None:
+        """`connection`: `socket`, or `host` and `port`. Raises LabError."""
+        self._where = str(connection.get("socket") or f"{connection.get('host')}:{connection.get('port')}")
+        self._held = b""
+        made: socket.socket | None = None
+        try:
+            if "socket" in connection:
+                made = socket.socket(socket.AF_UNIX)
+                made.settimeout(patience_s)
+                made.connect(str(connection["socket"]))
+            else:
+                made = socket.create_connection((connection["host"], connection["port"]), patience_s)
+            if encrypted is not None:
+                made = encrypted.wrap_socket(made, server_hostname=str(connection.get("host", "localhost")))
+        except OSError as error:
+            if made is not None:
+                made.close()
+            what = "connecting" if encrypted is None else "connecting with TLS"
+            raise LabError(f"{what} to {self._where} failed: {error}") from error
+        self.socket = made
+
+    def __enter__(self) -> Lines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def tls(self) -> tuple[str | None, str | None]:
+        """Version and cipher suite of this session; none when it is plain."""
+        if not isinstance(self.socket, ssl.SSLSocket):
+            return None, None
+        cipher = self.socket.cipher()
+        return self.socket.version(), cipher[0] if cipher else None
+
+    def send(self, request: bytes) -> None:
+        try:
+            self.socket.sendall(request)
+        except OSError as error:
+            raise LabError(f"sending to {self._where} failed: {error}") from error
+
+    def line(self) -> str:
+        while b"\r\n" not in self._held:
+            self._more()
+        line, _, self._held = self._held.partition(b"\r\n")
+        return line.decode(errors="replace")
+
+    def exactly(self, count: int) -> str:
+        """So many bytes and the end of line after them."""
+        if not 0 <= count <= MOST_BYTES:
+            raise LabError(f"{self._where} announces an answer of {count} bytes")
+        while len(self._held) < count + 2:
+            self._more()
+        taken, self._held = self._held[:count], self._held[count + 2 :]
+        return taken.decode(errors="replace")
+
+    def _more(self) -> None:
+        try:
+            got = self.socket.recv(65_536)
+        except OSError as error:
+            raise LabError(f"{self._where} did not answer: {error}") from error
+        if not got:
+            raise LabError(f"{self._where} closed the connection")
+        self._held += got
+        if len(self._held) > MOST_BYTES:
+            raise LabError(f"{self._where} gives an answer of more than {MOST_BYTES} bytes")
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self.socket.close()
+
+
+SPARE_CONNECTIONS = 16
+
+
+@dataclass(frozen=True)
+class StoreSettings:
+    """How to start one."""
+
+    program: Path
+    ground: Ground
+    socket: Path | None
+    """None: it has no Unix socket."""
+    port: int | None
+    """None: it has no TCP. With `tls` the port speaks TLS and nothing else."""
+    tls: CertificatePaths | None = None
+
+    @property
+    def address(self) -> str | None:
+        """Where it listens on TCP."""
+        if self.port is None:
+            return None
+        return "0.0.0.0" if self.ground.namespaced else "127.0.0.1"
+
+    @property
+    def clients(self) -> int:
+        """How many it must let in."""
+        return self.ground.connections + SPARE_CONNECTIONS
+
+
+class StoreDialect(Protocol):
+    """One kind of store."""
+
+    kind: str
+    port: int
+    """Where its clients look for it."""
+    has_both: bool
+    """It can listen on a Unix socket and on TCP at once."""
+
+    def command_line(self, settings: StoreSettings) -> list[str]: ...
+
+    def version(self, lines: Lines) -> str:
+        """It answers, and so: raises LabError when it does not, or speaks another protocol."""
+        ...
+
+    def counters(self, lines: Lines) -> dict[str, int]:
+        """Now, in one request. `Bytes_received` and `Bytes_sent` as every server here names them; `Questions`, where it has one,
+        counts this request too."""
+        ...
+
+    def count_keys(self, lines: Lines) -> int:
+        """That it holds now."""
+        ...
+
+    def others(self, lines: Lines) -> tuple[str, ...]:
+        """Where it sees each client but this session: an address with its port, `localhost` over its socket."""
+        ...
+
+    def facts(self, lines: Lines) -> dict[str, str]:
+        """Settings in force that receipts keep."""
+        ...
+
+    def clients_allowed(self, facts: Mapping[str, str]) -> int: ...
+
+    def unlike(self, facts: Mapping[str, str], counters: Mapping[str, int]) -> list[str]:
+        """What is not as a trial needs it: data that was thrown out, clients that were turned away, files that are written."""
+        ...
+
+    def has_tls(self, lines: Lines) -> bool:
+        """Whether TLS was built in."""
+        ...
+
+    def view(self, lines: Lines, settings: StoreSettings) -> dict[str, Any]:
+        """How it sees this session: `host` (`localhost` over its socket), `ssl_version`, `ssl_cipher`, `listener`."""
+        ...
+
+
+_PATIENCE_S = 3.0
+"""For an answer on the server's own host; who speaks TLS only may say nothing to plain text."""
+
+
+@dataclass(frozen=True)
+class Door:
+    """One place where it listens."""
+
+    at: str
+    """A path or an address with its port."""
+    plain: bool
+    """It answers plain text."""
+    tls: str | None
+    """It shakes hands with our certificate, and by this version; None: not asked, or it does not."""
+
+
+def try_door(
+    dialect: StoreDialect, connection: Mapping[str, Any], host: Host, encrypted: ssl.SSLContext | None
+) -> Door:
+    """From `host`. `encrypted` None: TLS is not tried; a plain Memcached would wait for the end of the handshake's line."""
+    at = str(connection.get("socket") or f"{connection['host']}:{connection['port']}")
+    plain = _answers(dialect, connection, host, None) is not None
+    tls = None if encrypted is None else _answers(dialect, connection, host, encrypted)
+    return Door(at, plain, tls)
+
+
+def _answers(
+    dialect: StoreDialect, connection: Mapping[str, Any], host: Host, encrypted: ssl.SSLContext | None
+) -> str | None:
+    """The version of TLS, `plain` for none; None: no answer."""
+
+    def ask() -> str:
+        with Lines(connection, _PATIENCE_S, encrypted) as lines:
+            dialect.version(lines)
+            return lines.tls[0] or "plain"
+
+    try:
+        return host.within(ask)
+    except LabError:
+        return None
+
+
+def door_violations(door: Door, encrypted: bool) -> tuple[str, ...]:
+    """What the door by which the path leads in is not. `encrypted`: it was to speak TLS and nothing else."""
+    if not encrypted:
+        return () if door.plain else (f"the server does not answer plain text at {door.at}",)
+    found = []
+    if door.tls is None:
+        found.append(f"the server was to speak TLS at {door.at} and does not")
+    if door.plain:
+        found.append(f"the server speaks plain text at {door.at}, where it was told to speak TLS only")
+    return tuple(found)
+
+
+SOCKET = "s.sock"
+_READY_TIMEOUT_S = 20.0
+_KEY_VALUE_SERVER_PATIENCE_S = 30.0
+"""For an answer, also over a link that is slow or has just died."""
+_POLL_S = 0.003
+_DIES_S = 2.0
+"""Long for the kernel to take a killed process apart, with its memory."""
+_LOG_LINES = 8
+_WARNING = "WARNING"
+_WARNINGS_KEPT = 5
+
+
+class KeyValueServer:
+    """See `servers.Server`."""
+
+    def __init__(self, settings: StoreSettings, dialect: StoreDialect, reached_by: Reach) -> None:
+        self.kind = dialect.kind
+        self._settings = settings
+        self._dialect = dialect
+        self._reached_by = reached_by
+        work = settings.ground.work
+        self.socket = work / SOCKET
+        self.port = settings.port
+        self.address = settings.address
+        self.version = "unknown"
+        self._log = work / "server.log"
+        self._listen_queue: int | None = None
+        self._admin: Lines | None = None
+        self.socket.unlink(missing_ok=True)
+        with self._log.open("wb") as log:
+            self._companion = Companion(
+                settings.ground.host.launcher(settings.ground.cpus),
+                dialect.command_line(settings),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        self.pid = self._companion.pid
+
+    def become_ready(self) -> None:
+        """Until it answers. Raises ServerCrashed, LabError."""
+        deadline = time.monotonic() + _READY_TIMEOUT_S
+        while self._admin is None:
+            self._check_alive("at start")
+            try:
+                self._admin = self._settings.ground.host.within(self._open)
+            except LabError as error:
+                if time.monotonic() > deadline:
+                    raise ServerCrashed(
+                        f"{self._settings.program} did not answer within {_READY_TIMEOUT_S:.0f} s: {error.message}{self._said()}",
+                        "Is the machine overloaded?",
+                    ) from error
+                time.sleep(_POLL_S)
+        self.version = self._dialect.version(self._admin)
+        self._check_capacity()
+
+    def snapshot(self) -> dict[str, int]:
+        try:
+            return self._dialect.counters(self._asked)
+        except LabError:
+            self._check_alive("when asked for its counters", lost=True)
+            raise
+
+    def count_keys(self) -> int:
+        """That it holds now. Raises ServerCrashed, LabError."""
+        try:
+            return self._dialect.count_keys(self._asked)
+        except LabError:
+            self._check_alive("when asked for its keys", lost=True)
+            raise
+
+    def others(self) -> tuple[str, ...]:
+        """Where it sees its clients, the laboratory's own session left out. Raises ServerCrashed, LabError."""
+        try:
+            return self._dialect.others(self._asked)
+        except LabError:
+            self._check_alive("when asked for its clients", lost=True)
+            raise
+
+    def query(self, sql: str) -> list[dict[str, Any]]:
+        raise PlanError(f"{self.kind} knows no SQL: {sql[:60]!r}", "Name a server that does, like --server mariadb.")
+
+    def has_tls(self) -> bool:
+        """Whether TLS was built in."""
+        return self._dialect.has_tls(self._asked)
+
+    def receipt(self, before: Mapping[str, int], commits: int | None = None) -> tuple[dict[str, Any], tuple[str, ...]]:
+        self._check_alive("during the trial")
+        after = self.snapshot()
+        counters = {name: count - before.get(name, 0) for name, count in after.items()}
+        facts = self._dialect.facts(self._asked)
+        host, encrypted = self._settings.ground.host, self._settings.tls is not None
+        ports, paths = host.within(lambda: (listening_ports(self.pid), listening_paths(self.pid)))
+        door = try_door(self._dialect, self._own(self._reached_by), host, self._context())
+        found = [*self._misplaced(ports, paths), *door_violations(door, encrypted)]
+        found += [*_turned_away(counters), *self._dialect.unlike(facts, counters)]
+        receipt = {
+            "kind": self.kind,
+            "content": None,
+            "pid": self.pid,
+            "facts": facts,
+            "counters": counters,
+            "tcp_ports": list(ports),
+            "sockets": list(paths),
+            "door": asdict(door),
+            "listen_queue": self._listen_queue,
+            "said": [line for line in self._log_lines() if _WARNING in line][:_WARNINGS_KEPT],
+        }
+        return receipt, tuple(found)
+
+    def session_view(
+        self, connection: Mapping[str, Any], host: Host, encrypted: ssl.SSLContext | None = None
+    ) -> dict[str, Any]:
+        def ask() -> dict[str, Any]:
+            with Lines(connection, _KEY_VALUE_SERVER_PATIENCE_S, encrypted) as lines:
+                return self._dialect.view(lines, self._settings)
+
+        # Plain text first: Redis would wait for the end of what is a handshake to us and half a line to it.
+        if encrypted is not None and (door := try_door(self._dialect, connection, host, None)).plain:
+            raise LabError(
+                f"{self.kind} was to speak TLS at {door.at}, and it answers plain text there",
+                "It encrypts TCP only: its socket is plain whatever it is told.",
+            )
+        try:
+            return host.within(ask)
+        except LabError as error:
+            self._check_alive("when asked how it sees its client", lost=True)
+            raise LabError(f"the server did not say how it sees a client: {error.message}") from error
+
+    def stop(self) -> None:
+        if self._admin is not None:
+            self._admin.close()
+            self._admin = None
+        self._companion.end()
+
+    @property
+    def _asked(self) -> Lines:
+        assert self._admin is not None, "not ready yet"
+        return self._admin
+
+    def _own(self, reached_by: Reach) -> dict[str, Any]:
+        """How it is reached from its own host."""
+        if reached_by == "socket":
+            return {"socket": str(self.socket)}
+        return {"host": LOOPBACK_ADDRESS, "port": self.port}
+
+    def _open(self) -> Lines:
+        """To ask it for its state: by its socket if it has one."""
+        if self._settings.socket is not None:
+            return Lines(self._own("socket"), _KEY_VALUE_SERVER_PATIENCE_S)
+        return Lines(self._own("tcp"), _KEY_VALUE_SERVER_PATIENCE_S, self._context())
+
+    def _context(self) -> ssl.SSLContext | None:
+        tls = self._settings.tls
+        return None if tls is None else ssl.create_default_context(cafile=str(tls.ca))
+
+    def _check_capacity(self) -> None:
+        """Redis lowers what it was told without failing. Raises LabError."""
+        wanted, allowed = self._settings.clients, self._dialect.clients_allowed(self._dialect.facts(self._asked))
+        if allowed < wanted:
+            raise LabError(
+                f"the server allows {allowed} connections where {wanted} are needed: it ran out of file descriptors",
+                "Raise the hard limit of open files (`ulimit -Hn`) or use fewer threads.",
+            )
+        if self.port is None:
+            return
+        ground = self._settings.ground
+        self._listen_queue = listen_queue(ground.host, self.port)
+        if self._listen_queue is not None and self._listen_queue < ground.connections:
+            raise LabError(
+                f"{self._listen_queue} clients may wait to be accepted where {ground.connections} connect at once: "
+                "net.core.somaxconn is lower than the server's backlog",
+                "Raise net.core.somaxconn, or use fewer threads.",
+            )
+
+    def _misplaced(self, ports: tuple[int, ...], paths: tuple[str, ...]) -> list[str]:
+        """Where the kernel says that it listens, and it was not to, or the other way round."""
+        asked_ports = () if self.port is None else (self.port,)
+        asked_paths = () if self._settings.socket is None else (str(self._settings.socket),)
+        found = []
+        if ports != asked_ports:
+            found.append(f"the server listens on the TCP ports {list(ports)}, it was to listen on {list(asked_ports)}")
+        if paths != asked_paths:
+            found.append(f"the server listens on the sockets {list(paths)}, it was to listen on {list(asked_paths)}")
+        return found
+
+    def _check_alive(self, when: str, *, lost: bool = False) -> None:
+        """Raises ServerCrashed. Its connections end before it has: one that was `lost` is waited for a little."""
+        process = self._companion.process
+        if lost:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_DIES_S)
+        code = process.poll()
+        if code is None:
+            return
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        advice = "Does this server program work outside howfar, without a configuration?"
+        if code == -signal.SIGKILL:
+            advice = "Somebody killed it. See if memory ran out: `dmesg` says so."
+        raise ServerCrashed(f"{self._settings.program} ended {when} ({how}){self._said()}", advice)
+
+    def _log_lines(self) -> list[str]:
+        with contextlib.suppress(OSError):
+            return self._log.read_text(errors="replace").strip().splitlines()
+        return []
+
+    def _said(self) -> str:
+        last = self._log_lines()[-_LOG_LINES:]
+        return ". Its log ends with:\n  " + "\n  ".join(last) if last else ". It wrote no log."
+
+
+def _turned_away(counters: Mapping[str, int]) -> list[str]:
+    """Data or clients that the server refused to keep."""
+    found = []
+    if evicted := counters.get("Evicted", 0):
+        found.append(f"the server threw {evicted} keys out during the trial: its memory was too small for them")
+    if rejected := counters.get("Rejected_connections", 0):
+        found.append(f"the server turned {rejected} connections away")
+    return found
+
+
+class KeyValueStore:
+    """See `servers.Store`."""
+
+    user = ""
+    password = ""
+    database = ""
+
+    def __init__(self, program: Program, dialect: StoreDialect) -> None:
+        assert program.kind == dialect.kind
+        self.program = program
+        self.kind = program.kind
+        self.version = program.version
+        self._dialect = dialect
+        self._ground: Ground | None = None
+
+    def data_bytes(self) -> int:
+        return 0
+
+    def prepare(self, ground: Ground) -> dict[str, Any]:
+        self._ground = ground
+        return {"data_file_system": None, "data_from_template": False, "tables": 0, "table_size": 0, "contents": []}
+
+    def discard(self) -> None:
+        """There are no files."""
+
+    def start(
+        self,
+        *,
+        networking: bool,
+        tls: CertificatePaths | None = None,
+        content: Content | None = None,
+        reached_by: Reach = "socket",
+    ) -> KeyValueServer:
+        settings = self._settings(networking, tls, reached_by)
+        server = KeyValueServer(settings, self._dialect, reached_by)
+        try:
+            server.become_ready()
+        except BaseException:
+            server.stop()
+            raise
+        return server
+
+    def _settings(self, networking: bool, tls: CertificatePaths | None, reached_by: Reach) -> StoreSettings:
+        """Where it may not listen on both, it listens where it is reached."""
+        assert self._ground is not None, "prepare() comes first"
+        ground, both = self._ground, self._dialect.has_both
+        on_tcp = networking and (both or reached_by == "tcp")
+        return StoreSettings(
+            program=self.program.path,
+            ground=ground,
+            socket=ground.work / SOCKET if both or reached_by == "socket" else None,
+            port=(self._dialect.port if ground.namespaced else free_port()) if on_tcp else None,
+            tls=tls,
+        )
