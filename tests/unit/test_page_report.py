@@ -33,7 +33,7 @@ from howfar.report.document import Block, Card, Chart, Details, Document, Table
 from howfar.stats.estimate import Estimate
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-PAGE_BYTES_MOST = 500_000
+PAGE_BYTES_MOST = 400_000
 FAR_NS = 1_000_000
 
 
@@ -108,8 +108,10 @@ def test_golden(name: str) -> None:
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     copied = {line for advice in summary().advice for line in advice.lines}  # whole, however wide
-    for line in terminal.render(made(summary()), width).splitlines():
-        assert len(line) <= width or line.strip() in copied
+    for details in (True, False):
+        for unicode in (True, False):
+            for line in terminal.render(made(summary()), width, unicode=unicode, details=details).splitlines():
+                assert len(line) <= width or line.strip() in copied
 
 
 def test_the_first_screen_of_a_terminal_answers() -> None:
