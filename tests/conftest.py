@@ -16,6 +16,9 @@ settings.register_profile("repeatable", derandomize=True)
 settings.load_profile("default" if os.environ.get("HOWFAR_EXPLORE") else "repeatable")
 
 TESTS = Path(__file__).parent
+
+os.environ.pop("COLUMNS", None)
+"""Set by what runs tests side by side; output is as wide as it is without a terminal, unless a test says otherwise."""
 LONG_S = 1200
 
 

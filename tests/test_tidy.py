@@ -18,7 +18,9 @@ UNSAFE_FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 60
 FOLDERS_NEVER = {"core", "common", "helpers", "utils"}
 
-LONG_FILES: dict[str, str] = {}
+LONG_FILES: dict[str, str] = {
+    "python/howfar/engine/messages.py": "generated from the contract in Rust",
+}
 """Path: why it is longer than the limit."""
 LONG_FUNCTIONS: dict[str, str] = {}
 """`path::function`: why it is longer than the limit."""

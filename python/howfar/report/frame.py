@@ -126,17 +126,6 @@ def _fields(summary: Summary) -> list[Field]:
     base, one = baseline_name(summary), ONE[summary.asked]
     base = base if len(base) <= LONG_NAME else "baseline"
     forwarded = any(cell.cpu_us_per_query.forwarder for cell in shown_cells(summary))
-
-    def hidden(record: Callable[[CellSummary], Record]) -> Field:
-        return Field(None, lambda cell: Cell(""), record)
-
-    def latency(name: str, optional: bool = False) -> Field:
-        return Field(
-            Column(name, "ms/txn", optional=optional),
-            lambda cell: Cell(number(getattr(cell.latency_ms, name))),
-            lambda cell: {f"{name}_ms": _plain(getattr(cell.latency_ms, name))},
-        )
-
     return [
         Field(
             Column(f"{summary.asked}/s", "95 % interval"),
@@ -162,11 +151,31 @@ def _fields(summary: Summary) -> list[Field]:
             lambda cell: Cell(figures.cpu_point(cell), figures.limits(cell.cpu_ratio)),
             lambda cell: {**_limits("cpu_ratio", cell.cpu_ratio), "cpu_bound": cell.cpu_bound.value},
         ),
-        latency("p50"),
-        latency("p95", optional=True),
-        latency("p99"),
-        latency("max", optional=True),
-        hidden(lambda cell: {**_limits("latency_ratio", cell.latency_ratio), **_limits("tps", figures.tps(cell))}),
+        _latency("p50"),
+        _latency("p95", optional=True),
+        _latency("p99"),
+        _latency("max", optional=True),
+        *_more_fields(summary),
+    ]
+
+
+def _hidden(record: Callable[[CellSummary], Record]) -> Field:
+    """In spreadsheets only."""
+    return Field(None, lambda cell: Cell(""), record)
+
+
+def _latency(name: str, optional: bool = False) -> Field:
+    return Field(
+        Column(name, "ms/txn", optional=optional),
+        lambda cell: Cell(number(getattr(cell.latency_ms, name))),
+        lambda cell: {f"{name}_ms": _plain(getattr(cell.latency_ms, name))},
+    )
+
+
+def _more_fields(summary: Summary) -> list[Field]:
+    """What a transaction exchanges, what others published, and what limits the cell."""
+    return [
+        _hidden(lambda cell: {**_limits("latency_ratio", cell.latency_ratio), **_limits("tps", figures.tps(cell))}),
         Field(
             Column("round trips", "/txn", optional=True),
             lambda cell: Cell(f"{cell.turns_per_txn:.4g}"),
@@ -191,7 +200,7 @@ def _fields(summary: Summary) -> list[Field]:
                 "published_qps": _plain(cell.published.qps if cell.published else None),
             },
         ),
-        hidden(
+        _hidden(
             lambda cell: {
                 "cycle_us": _plain(cell.cycle.us if cell.cycle else None),
                 "cycle_rest_share": _plain(cell.cycle.rest_share if cell.cycle else None),
