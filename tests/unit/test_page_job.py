@@ -1,4 +1,4 @@
-"""What a page job may not ask for beyond its schema; `crates/record/tests/schema.rs` holds the engine to the same."""
+"""What a page job may not ask for beyond its schema; `crates/contract/tests/schema.rs` holds the engine to the same."""
 
 from __future__ import annotations
 
