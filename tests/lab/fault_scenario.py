@@ -22,12 +22,12 @@ from howfar.engine.process import Launcher, LoadOutcome, run_load
 from howfar.errors import HowfarError
 from howfar.lab import sandbox
 from howfar.lab.laboratory import LabRequest, open_laboratory
-from howfar.lab.link import LinkAsked
-from howfar.lab.replication import Pair, PairGround, ReplicationAsked, Wire, open_pair, open_wires
+from howfar.lab.link import LinkSpec
+from howfar.lab.replication import Pair, PairGround, ReplicationSpec, Wire, open_pair, open_wires
 from howfar.lab.servers import DATABASE, USER, Tables
 from howfar.lab.servers.kinds import find_server
 from howfar.lab.servers.program import Program
-from howfar.runner.fault.crash import Ground, run_crash
+from howfar.runner.fault.crash import FaultContext, run_crash
 from howfar.runner.fault.fallback import run_fallback
 
 TABLES = Tables(1, 1000)
@@ -39,7 +39,7 @@ WARMUP_NS = 300_000_000
 def _case(ground: PairGround, wires: Sequence[Wire], program: Program, case: Mapping[str, Any]) -> dict[str, Any]:
     began = time.monotonic()
     try:
-        with open_pair(ground, wires, program, TABLES, ReplicationAsked(**case["asked"])) as pair:
+        with open_pair(ground, wires, program, TABLES, ReplicationSpec(**case["asked"])) as pair:
             pair.primary.write(*SINGLE_ROW_INSERTS.prepare, patience_s=pair.patience_s)
             pair.await_caught_up(pair.replicas[0])
             return _broken(pair, ground, case) | {"seconds": round(time.monotonic() - began, 1)}
@@ -54,7 +54,7 @@ def _broken(pair: Pair, ground: PairGround, case: Mapping[str, Any]) -> dict[str
             plant(Path(job.acknowledged))
         return outcome
 
-    where = Ground(
+    where = FaultContext(
         pair=pair,
         launcher=ground.network.server.launcher(ground.shares.client),
         rtt_ns=pair.wires[0].link.ping().p50_ns,
@@ -101,7 +101,7 @@ def main() -> int:
     with open_laboratory(LabRequest(server="none", paths=())) as laboratory:
         assert laboratory.network is not None
         ground = PairGround(laboratory.work, laboratory.network, laboratory.shares, connections=64)
-        with open_wires(ground, 1, LinkAsked(int(sys.argv[2]), 10**9)) as wires:
+        with open_wires(ground, 1, LinkSpec(int(sys.argv[2]), 10**9)) as wires:
             for word in sys.argv[3:]:
                 print(json.dumps(_case(ground, wires, program, json.loads(word))), flush=True)
     return 0

@@ -19,11 +19,11 @@ from howfar.engine.messages import IndependentLoss, LoadJob
 from howfar.engine.process import Event, Launcher, LoadOutcome, run_load
 from howfar.lab import sandbox
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
-from howfar.lab.link import LinkAsked
-from howfar.lab.link.spec import WayAsked
+from howfar.lab.link import LinkSpec
+from howfar.lab.link.spec import DirectionSpec
 from howfar.lab.stage import Laboratory
 from howfar.plan.types import Data, Plan, Timing, Workload, baseline_model, factors_model
-from howfar.runner.stopping import Place
+from howfar.runner.stopping import Slot
 from howfar.runner.trial import Instruments, run_trial
 from howfar.store.records import Arm, ArmRole, Run, RunInfo, Trial, TrialStatus
 from tests.lab.null_stage import NullLaboratory
@@ -37,8 +37,8 @@ QUEUE_NS = 200_000_000
 def _request(case: Mapping[str, Any]) -> LabRequest:
     asked = dict(case["request"])
     loss = case.get("loss", 0.0)
-    link = LinkAsked(rtt_ns=asked.get("rtt_ns", 200_000), rate_bps=asked.get("rate_bps", 10**9))
-    to_client = WayAsked(loss=IndependentLoss(probability=loss)) if loss else WayAsked(queue_ns=QUEUE_NS)
+    link = LinkSpec(rtt_ns=asked.get("rtt_ns", 200_000), rate_bps=asked.get("rate_bps", 10**9))
+    to_client = DirectionSpec(loss=IndependentLoss(probability=loss)) if loss else DirectionSpec(queue_ns=QUEUE_NS)
     link = replace(link, to_client=to_client)
     return LabRequest(**asked, link=link, with_goodput=False)
 
@@ -75,7 +75,7 @@ def _trials(laboratory: Lab, case: Mapping[str, Any], plan: Plan, arm: Arm) -> l
     found = []
     measured_in: Laboratory = NullLaboratory(laboratory, case["null"]) if "null" in case else laboratory
     for number in range(case.get("trials", 1)):
-        place = Place(block=number, position=0, attempt=0, arm=arm.name)
+        place = Slot(block=number, position=0, attempt=0, arm=arm.name)
         found.append(run_trial(number, place, arm, plan, SEED, measured_in, instruments, hear))
     return found
 

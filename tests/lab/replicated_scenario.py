@@ -25,7 +25,7 @@ from howfar.lab.replication.links import FOREVER_MS
 from howfar.lab.stage import Laboratory, Stage
 from howfar.plan.load import load_plan
 from howfar.plan.types import Plan
-from howfar.runner.stopping import Place
+from howfar.runner.stopping import Slot
 from howfar.runner.trial import run_trial
 from howfar.store.records import Arm, ArmRole, FactorValue
 from tests.lab.undisturbed import Patience, undisturbed
@@ -102,7 +102,7 @@ def _trial(number: int, plan: Plan, laboratory: Watched, case: Mapping[str, Any]
     with patch.multiple(replicated, FOREVER_MS=case.get("timeout_ms", FOREVER_MS), HANGS_S=case.get("hangs_s", 5.0)):
         trial = undisturbed(
             lambda attempt: run_trial(
-                number, Place(0, number, attempt, arm.name), arm, plan, 1, laboratory, instruments(), hear
+                number, Slot(0, number, attempt, arm.name), arm, plan, 1, laboratory, instruments(), hear
             ),
             patience,
         )

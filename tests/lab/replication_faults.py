@@ -17,7 +17,7 @@ from howfar.lab.cache import cache_home
 from howfar.lab.replication import Pair, Wire, pair
 from howfar.lab.replication.member import Member, begin_member
 from howfar.lab.replication.verbs import verbs_of
-from howfar.lab.servers import Ground
+from howfar.lab.servers import ServerContext
 from howfar.lab.servers.sql_store import LOADED
 
 Wires = Sequence[Wire]
@@ -46,7 +46,7 @@ def port_taken(wires: Wires) -> Context:
 def bad_option(wires: Wires) -> Context:
     """The replica's program refuses to start."""
 
-    def around(name: str, kind: str, ground: Ground) -> Context:
+    def around(name: str, kind: str, ground: ServerContext) -> Context:
         verbs = type(verbs_of(kind))
         really = verbs.options
         changed = mock.patch.object(verbs, "options", lambda *words: (*really(*words), "--no-such-option=1"))
@@ -58,7 +58,7 @@ def bad_option(wires: Wires) -> Context:
 def no_room(wires: Wires) -> Context:
     """The replica's disk is too small for the data."""
 
-    def around(name: str, kind: str, ground: Ground) -> Context:
+    def around(name: str, kind: str, ground: ServerContext) -> Context:
         return nullcontext() if name == "primary" else _disk(ground.work, SMALL)
 
     return _around_begin(around)
@@ -69,7 +69,7 @@ def little_room(wires: Wires) -> Iterator[None]:
     """The primary's disk has room to start, and is full soon."""
     with ExitStack() as ledger:
 
-        def around(name: str, kind: str, ground: Ground) -> Context:
+        def around(name: str, kind: str, ground: ServerContext) -> Context:
             if name == "primary":
                 ledger.enter_context(_disk(ground.work, ROOM))
             return nullcontext()
@@ -115,8 +115,8 @@ def stranger(wires: Wires) -> Context:
     return mock.patch.object(pair, "_connect", connect)
 
 
-def _around_begin(around: Callable[[str, str, Ground], Context]) -> Context:
-    def begin(name: str, number: int, ground: Ground, program: Any, *rest: Any) -> Member:
+def _around_begin(around: Callable[[str, str, ServerContext], Context]) -> Context:
+    def begin(name: str, number: int, ground: ServerContext, program: Any, *rest: Any) -> Member:
         with around(name, program.kind, ground):
             return begin_member(name, number, ground, program, *rest)
 

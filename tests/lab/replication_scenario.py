@@ -17,8 +17,8 @@ from typing import Any
 from howfar.errors import HowfarError
 from howfar.lab import sandbox
 from howfar.lab.laboratory import LabRequest, open_laboratory
-from howfar.lab.link import LinkAsked
-from howfar.lab.replication import PairGround, ReplicationAsked, Wire, open_pair, open_wires
+from howfar.lab.link import LinkSpec
+from howfar.lab.replication import PairGround, ReplicationSpec, Wire, open_pair, open_wires
 from howfar.lab.servers import Tables
 from howfar.lab.servers.kinds import find_server
 from howfar.lab.servers.program import Program
@@ -31,7 +31,7 @@ TABLES = Tables(1, 1000)
 
 def _case(ground: PairGround, wires: Sequence[Wire], program: Program, case: Mapping[str, Any]) -> dict[str, Any]:
     answer: dict[str, Any] = {}
-    asked = ReplicationAsked(**case.get("asked", {}))
+    asked = ReplicationSpec(**case.get("asked", {}))
     ground = replace(ground, patience_s=case.get("patience_s", ground.patience_s))
     try:
         with _wrong(wires, case), open_pair(ground, wires, program, TABLES, asked) as pair:
@@ -68,11 +68,11 @@ def main() -> int:
         return sandbox.run_inside()
     program = find_server(sys.argv[1])
     cases = [json.loads(word) for word in sys.argv[3:]]
-    count = max(ReplicationAsked(**case.get("asked", {})).replicas for case in cases)
+    count = max(ReplicationSpec(**case.get("asked", {})).replicas for case in cases)
     with open_laboratory(LabRequest(server="none", paths=())) as laboratory:
         assert laboratory.network is not None
         ground = PairGround(laboratory.work, laboratory.network, laboratory.shares, connections=16)
-        with open_wires(ground, count, LinkAsked(int(sys.argv[2]), 10**9)) as wires:
+        with open_wires(ground, count, LinkSpec(int(sys.argv[2]), 10**9)) as wires:
             for case in cases:
                 print(json.dumps(_case(ground, wires, program, case)), flush=True)
     return 0

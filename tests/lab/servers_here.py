@@ -11,7 +11,7 @@ import pymysql
 from pymysql.cursors import DictCursor
 
 from howfar.lab.network import Host, usable_cpus
-from howfar.lab.servers import DATABASE, USER, CertificatePaths, Ground, Server, Store, Tables, find_store
+from howfar.lab.servers import DATABASE, USER, CertificatePaths, Server, ServerContext, Store, Tables, find_store
 
 ONE_TABLE = Tables(1, 100)
 SERVERS = ("mariadb", "mariadb-11", "mysql")
@@ -52,7 +52,7 @@ def prepared(server: str, work: Path, *, tables: Tables = ONE_TABLE, connections
     """A store with its data in `work`, which must be empty and have a short name. Raises ServerMissing."""
     store = find_store(server, tables)
     host = Host("here", None)
-    store.prepare(Ground(work=work, host=host, cpus=usable_cpus(), connections=connections, namespaced=False))
+    store.prepare(ServerContext(work=work, host=host, cpus=usable_cpus(), connections=connections, namespaced=False))
     return store
 
 

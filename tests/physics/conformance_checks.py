@@ -17,7 +17,7 @@ from typing import Any
 from scipy.stats import binom, chi2
 
 from howfar.bench.links.probes import udp_errors
-from howfar.lab.link import Link, LinkAsked
+from howfar.lab.link import Link, LinkSpec
 from howfar.lab.link.receipt import OF_A_PLAN, link_violations
 from howfar.lab.link.settings import apply
 from howfar.plan.quantities import rtt_tolerance_ns
@@ -38,8 +38,8 @@ class Check:
     burst: bool = True
     """A back-end that lets a burst through at any speed can be held against it too."""
 
-    def asked(self) -> LinkAsked:
-        asked = LinkAsked(rtt_ns=0, rate_bps=None)
+    def asked(self) -> LinkSpec:
+        asked = LinkSpec(rtt_ns=0, rate_bps=None)
         for said in self.words:
             word, _, value = said.partition(" ")
             asked = apply(asked, word, value)

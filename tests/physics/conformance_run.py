@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from howfar.errors import HowfarError
 from howfar.lab import sandbox
-from howfar.lab.link import WAYS, Link, LinkAsked, open_link
+from howfar.lab.link import WAYS, Link, LinkSpec, open_link
 from howfar.lab.link.backends import backends
 from howfar.lab.link.backends.kernel_qdiscs import qdisc_batch
 from howfar.lab.link.present import missing_qdiscs
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 PAUSES_S = (0.0, 0.0, 0.0, 1.0, 2.0, 5.0, 5.0, 5.0)
 """Before each attempt: a neighbour often stays for seconds."""
-_NOTHING = LinkAsked(rtt_ns=0, rate_bps=None)
+_NOTHING = LinkSpec(rtt_ns=0, rate_bps=None)
 
 
 def run(link: Link, check: Check) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def run(link: Link, check: Check) -> dict[str, Any]:
     for attempt, pause_s in enumerate(PAUSES_S):
         time.sleep(pause_s)
         # Other random decisions each time: a right link fails once in a thousand with any one sequence. netem's are others anyway.
-        asked = LinkAsked(**{**vars(asked), "seed": 0 if link.backend == "kernel" else attempt})
+        asked = LinkSpec(**{**vars(asked), "seed": 0 if link.backend == "kernel" else attempt})
         try:
             if not check.calibrated:
                 link.calibrations[asked.calm()] = {"compensate_ns": 0, "rtt_p50_ns": asked.rtt_ns}
@@ -52,7 +52,7 @@ def run(link: Link, check: Check) -> dict[str, Any]:
     return {"right": False, "seen": seen}
 
 
-def cannot(backend: str, asked: LinkAsked, check: Check) -> str | None:
+def cannot(backend: str, asked: LinkSpec, check: Check) -> str | None:
     """Why a check cannot be made, known beforehand. What fails when it is tried is a failure, and no such reason."""
     why = backends()[backend].refuses(asked)
     if why is not None or backend != "kernel":

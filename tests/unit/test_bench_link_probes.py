@@ -21,7 +21,7 @@ from howfar.bench.links.peers.toxiproxy import toxics
 from howfar.bench.links.probes import BareCable, ping_patience_ns, runs_on
 from howfar.engine.process import Launcher
 from howfar.errors import LabError
-from howfar.lab.link import LinkAsked
+from howfar.lab.link import LinkSpec
 from howfar.lab.network import usable_cpus
 
 OF = 10_000
@@ -62,10 +62,10 @@ class FakeLink:
     def __init__(self, backend: str) -> None:
         self.backend, self.ready = backend, object()
         self.network = SimpleNamespace(client=None, server=None)
-        self.shaped: list[LinkAsked] = []
+        self.shaped: list[LinkSpec] = []
         self.armed = 0
 
-    def shape(self, asked: LinkAsked) -> None:
+    def shape(self, asked: LinkSpec) -> None:
         self.shaped.append(asked)
 
     def arm(self) -> None:

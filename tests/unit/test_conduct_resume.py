@@ -18,7 +18,7 @@ from howfar.plan.load import Override, load_plan
 from howfar.plan.types import Timing, restore_plan
 from howfar.runner.observer import Silent
 from howfar.runner.run import conduct, differences
-from howfar.runner.stopping import Extension, Forecast, Place, Standing, forecast
+from howfar.runner.stopping import Extension, Forecast, Slot, Standing, forecast
 from howfar.runner.trial import run_trial
 from howfar.store.records import Run, StopReason, TrialStatus, Window, breaks
 from howfar.store.run_file import RunFile, create, read_run
@@ -258,7 +258,7 @@ def test_the_watch_has_ended_before_the_stage_is_asked_who_was_at_fault() -> Non
     laboratory.stage = stage  # type: ignore[method-assign]
     arm, plan = info.arms[0], restore_plan(info.plan)
     broken = replace(instruments, measure=measure)
-    trial = run_trial(0, Place(0, 0, 0, arm.name), arm, plan, 1, laboratory, broken, lambda event: None)
+    trial = run_trial(0, Slot(0, 0, 0, arm.name), arm, plan, 1, laboratory, broken, lambda event: None)
     assert trial.void_reason == "reset"
     assert trial.window is not None, "what was seen until then is kept"
 

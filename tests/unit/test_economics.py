@@ -9,7 +9,7 @@ import pytest
 from tests.unit.made_curves import REPLIES, REQUESTS, Cell, run_of
 
 from howfar.analysis.analyse import summarise
-from howfar.analysis.economics.words import encryption_says, level_advice
+from howfar.analysis.economics.sentences import encryption_says, level_advice
 from howfar.analysis.summary import CompressionRow, EncryptionRow, EncryptionTried, WhatIf
 from howfar.model.what_if import is_known
 from howfar.store.records import Run

@@ -22,13 +22,13 @@ from howfar.lab import serving as fill
 from howfar.lab import staged
 from howfar.lab.network import Host
 from howfar.lab.reached import SERVICES, Reached, ServerProof
-from howfar.lab.servers import Ground
+from howfar.lab.servers import ServerContext
 from howfar.lab.servers.kinds import KINDS
 from howfar.lab.serving import Beside, of_store
 from howfar.lab.stage import LoadFacts, Obtained, ServicePlace
 from howfar.lab.staged import LabStage
 from howfar.paths import find_path
-from howfar.plan.sessions import SessionAsked
+from howfar.plan.sessions import SessionSpec
 
 
 @pytest.fixture(autouse=True)
@@ -42,8 +42,8 @@ def _kinds_are_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beside, "find_store", found)
 
 
-def _ground(work: Path) -> Ground:
-    return Ground(work=work, host=Host("server", None), cpus=(0,), connections=1, namespaced=True)
+def _ground(work: Path) -> ServerContext:
+    return ServerContext(work=work, host=Host("server", None), cpus=(0,), connections=1, namespaced=True)
 
 
 def test_every_kind_of_server_is_a_service_to_an_application() -> None:
@@ -77,7 +77,7 @@ def test_a_directory_too_deep_for_a_socket_is_refused_at_once(tmp_path: Path) ->
 
 
 def test_a_store_compresses_nothing_and_its_socket_is_plain() -> None:
-    asked = SessionAsked(tls="1.3", resumption=True, algorithm="zstd", level=3, per_transaction=True)
+    asked = SessionSpec(tls="1.3", resumption=True, algorithm="zstd", level=3, per_transaction=True)
     over_tcp, over_socket = (of_store(asked, find_path(path)) for path in ("remote", "forwarded-socket"))
     assert (over_tcp.tls, over_tcp.resumption, over_tcp.algorithm, over_tcp.level) == ("1.3", True, None, None)
     assert (over_socket.tls, over_socket.resumption, over_socket.per_transaction) == (None, False, True)
@@ -91,9 +91,7 @@ def _reached(name: str, received: int, *violations: str) -> Reached:
         said = () if session == {"of": name} else ("the session is another one",)
         return ServerProof({"kind": name}, None, {"Bytes_received": received, "Bytes_sent": 0}, (*said, *violations))
 
-    return cast(
-        Reached, SimpleNamespace(name=name, proof=proof, started=SimpleNamespace(asked=SessionAsked()), view={})
-    )
+    return cast(Reached, SimpleNamespace(name=name, proof=proof, started=SimpleNamespace(asked=SessionSpec()), view={}))
 
 
 def _stage(monkeypatch: pytest.MonkeyPatch, carried: int, others: int = 0) -> LabStage:

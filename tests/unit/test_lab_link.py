@@ -18,7 +18,7 @@ from howfar.engine.messages import (
     LinkStats,
     RttResult,
 )
-from howfar.lab.link import WAYS, Link, LinkAsked
+from howfar.lab.link import WAYS, Link, LinkSpec
 from howfar.lab.link.receipt import (
     OF_A_PLAN,
     STRICT,
@@ -35,7 +35,7 @@ from howfar.lab.link.receipt import (
 from howfar.lab.link.running import goodput_times_ns, ping_count, probe_count
 from howfar.lab.link.settings import apply
 
-_ASKED = LinkAsked(rtt_ns=200_000, rate_bps=10**9)
+_ASKED = LinkSpec(rtt_ns=200_000, rate_bps=10**9)
 
 
 def _way(**changes: object) -> DirectionStats:
@@ -70,13 +70,13 @@ def _rtt(p50_ns: int) -> RttResult:
 def test_queue_is_ten_milliseconds_or_one_product_of_bandwidth_and_delay() -> None:
     for way in WAYS:
         assert _ASKED.queue_bytes(way) == 10**9 * 10 // 1000 // 8
-        assert LinkAsked(100_000_000, 10**9).queue_bytes(way) == 10**9 // 10 // 8
+        assert LinkSpec(100_000_000, 10**9).queue_bytes(way) == 10**9 // 10 // 8
 
 
 def test_expected_goodput_counts_ethernet_framing() -> None:
     """1448 bytes of payload in 1500 + 14 + 4 + 8 + 12 = 1538 on the wire."""
     assert _ASKED.expected_goodput_bps("to_server") == pytest.approx(941.48e6, rel=1e-4)
-    assert LinkAsked(200_000, None).expected_goodput_bps("to_server") is None
+    assert LinkSpec(200_000, None).expected_goodput_bps("to_server") is None
 
 
 @given(st.integers(0, 10**10))
@@ -87,7 +87,7 @@ def test_a_probe_is_short_and_never_empty(rtt_ns: int) -> None:
 
 
 def _violations(
-    asked: LinkAsked,
+    asked: LinkSpec,
     at_rest: list[RttResult] | tuple[RttResult, ...],
     stats: LinkStats | None,
     lateness: Lateness = OF_A_PLAN,
@@ -99,22 +99,22 @@ def _violations(
 
 def test_a_ping_takes_its_own_time_on_the_wire() -> None:
     """91 bytes each way: 1 of payload, 52 of headers, 38 of framing."""
-    assert LinkAsked(10_000_000, 10**6).rest_rtt_ns == 10_000_000 + 2 * 728_000
-    assert LinkAsked(10_000_000, None).rest_rtt_ns == 10_000_000
-    one_way = apply(LinkAsked(10_000_000, None), "rate", "to-client:10mbit")
+    assert LinkSpec(10_000_000, 10**6).rest_rtt_ns == 10_000_000 + 2 * 728_000
+    assert LinkSpec(10_000_000, None).rest_rtt_ns == 10_000_000
+    one_way = apply(LinkSpec(10_000_000, None), "rate", "to-client:10mbit")
     assert one_way.rest_rtt_ns == 10_000_000 + 72_800
 
 
 @pytest.mark.parametrize("bounds", [STRICT, OF_A_PLAN])
 def test_a_slow_link_is_not_accused_of_the_time_that_the_ping_takes(bounds: Lateness) -> None:
-    slow = LinkAsked(10_000_000, 10**6)
+    slow = LinkSpec(10_000_000, 10**6)
     assert _violations(slow, [_rtt(11_456_000)], None, bounds) == ()
     (found,) = _violations(slow, [_rtt(10_000_000)], None, bounds)
     assert "asked 10ms and 1.456ms for the ping's own bytes" in found
 
 
 def test_calibration_takes_nothing_off_for_the_ping_s_own_bytes() -> None:
-    slow = LinkAsked(10_000_000, 10**6)
+    slow = LinkSpec(10_000_000, 10**6)
     fake = _fake(60_000)
     assert fake.shape(slow)["compensate_ns"] == 0, "60 µs are less than 1 %"
     fake = _fake(120_000)
@@ -123,7 +123,7 @@ def test_calibration_takes_nothing_off_for_the_ping_s_own_bytes() -> None:
 
 def test_a_back_end_that_lets_a_lone_packet_through_is_held_against_the_rtt_alone() -> None:
     fake = _fake(0)
-    fake.asked, fake.backend = LinkAsked(10_000_000, 10**6), "kernel"
+    fake.asked, fake.backend = LinkSpec(10_000_000, 10**6), "kernel"
     assert link_violations(fake, [_rtt(10_000_000)], None, STRICT) == ()
 
 
@@ -133,8 +133,8 @@ def test_the_rtt_of_a_link_used_alone_is_within_its_tolerance(p50_ns: int, off: 
 
 
 def test_where_no_delay_is_asked_the_way_itself_may_take_some() -> None:
-    assert _violations(LinkAsked(0, None), [_rtt(46_000)], None, STRICT) == ()
-    assert _violations(LinkAsked(0, None), [_rtt(101_000)], None, STRICT)
+    assert _violations(LinkSpec(0, None), [_rtt(46_000)], None, STRICT) == ()
+    assert _violations(LinkSpec(0, None), [_rtt(101_000)], None, STRICT)
 
 
 @pytest.mark.parametrize(("p50_ns", "off"), [(200_000, False), (299_000, False), (302_000, True), (99_000, True)])
@@ -143,8 +143,8 @@ def test_an_rtt_at_rest_too_far_off_is_a_violation(p50_ns: int, off: bool) -> No
 
 
 def test_tolerance_grows_with_the_rtt() -> None:
-    assert not _violations(LinkAsked(100_000_000, 10**9), [_rtt(102_900_000)], _stats())
-    assert _violations(LinkAsked(100_000_000, 10**9), [_rtt(103_100_000)], _stats())
+    assert not _violations(LinkSpec(100_000_000, 10**9), [_rtt(102_900_000)], _stats())
+    assert _violations(LinkSpec(100_000_000, 10**9), [_rtt(103_100_000)], _stats())
 
 
 def test_only_modelled_drops_are_allowed() -> None:
@@ -171,7 +171,7 @@ def test_only_modelled_drops_are_allowed() -> None:
 def test_late_packets_are_a_violation_beyond_a_share_of_the_rtt(
     rtt_ns: int, late: dict[str, int], violated: bool
 ) -> None:
-    assert bool(_violations(LinkAsked(rtt_ns, 10**9), [_rtt(rtt_ns)], _stats(**late))) == violated
+    assert bool(_violations(LinkSpec(rtt_ns, 10**9), [_rtt(rtt_ns)], _stats(**late))) == violated
 
 
 def test_goodput_more_than_a_fiftieth_off_is_a_warning() -> None:
@@ -180,7 +180,7 @@ def test_goodput_more_than_a_fiftieth_off_is_a_warning() -> None:
     goodput = {"to_server": expected * 0.985, "to_client": expected * 0.97}
     (warning,) = goodput_warnings(_ASKED, {"goodput_bps": goodput})
     assert "to client" in warning
-    assert goodput_warnings(LinkAsked(200_000, None), {"goodput_bps": goodput}) == ()
+    assert goodput_warnings(LinkSpec(200_000, None), {"goodput_bps": goodput}) == ()
 
 
 def test_a_load_that_did_not_cross_the_link_is_a_violation() -> None:
@@ -212,7 +212,7 @@ class _FakeLine:
     def alive(self) -> bool:
         return True
 
-    def set(self, asked: LinkAsked, compensate_ns: int, elapsed_ns: int) -> None:
+    def set(self, asked: LinkSpec, compensate_ns: int, elapsed_ns: int) -> None:
         raise AssertionError("a link that is faked has no line to set")
 
     def stats(self, *, reset: bool = False) -> LinkStats:
@@ -228,7 +228,7 @@ class _FakeLink(Link):
     settings: list[int] = field(default_factory=list)
     slept: list[float] = field(default_factory=list)
 
-    def set_calm(self, asked: LinkAsked, compensate_ns: int) -> None:
+    def set_calm(self, asked: LinkSpec, compensate_ns: int) -> None:
         assert 0 <= compensate_ns <= asked.rtt_ns // 2, "a delay is never negative"
         self.asked, self.compensate_ns = asked, compensate_ns
         self.settings.append(compensate_ns)
@@ -276,7 +276,7 @@ def test_what_only_a_busy_machine_adds_stays() -> None:
     """75 µs are taken off each way and no more; where the delay is shorter than that, all of it."""
     found = _fake(500_000).shape(_ASKED)
     assert (found["compensate_ns"], found["rtt_p50_ns"]) == (75_000, 551_456)
-    short = LinkAsked(rtt_ns=100_000, rate_bps=10**9)
+    short = LinkSpec(rtt_ns=100_000, rate_bps=10**9)
     assert _fake(500_000).shape(short)["compensate_ns"] == 50_000
 
 
@@ -331,7 +331,7 @@ def test_a_link_made_anew_gets_the_frozen_correction() -> None:
 )
 def test_a_link_used_alone_is_judged_strictly(rtt_ns: int, late_ns: int, void: bool) -> None:
     """One packet in a thousand at most 100 µs late, or 1 % of the RTT; a trial of a run is let off up to ten times that."""
-    asked, stats = LinkAsked(rtt_ns, 10**9), _stats(lateness_p999_ns=late_ns)
+    asked, stats = LinkSpec(rtt_ns, 10**9), _stats(lateness_p999_ns=late_ns)
     assert bool(counter_violations(asked, stats, STRICT)) == void
     assert not counter_violations(asked, stats, OF_A_PLAN)
 

@@ -9,7 +9,7 @@ import pytest
 from howfar.errors import PlanError
 from howfar.lab.reached import session_violations, view_receipt, view_violations
 from howfar.paths import PATHS, Endpoint, find_path, path_names
-from howfar.plan.sessions import SessionAsked
+from howfar.plan.sessions import SessionSpec
 
 _SOCKET = Endpoint(socket="/w/s.sock", peer_pid=77)
 _REMOTE = Endpoint(host="10.77.0.2", port=3306, seen_from="10.77.0.1", server_port=3306)
@@ -19,8 +19,8 @@ _GOOD_REMOTE = {**_PLAIN, "address_family": "inet", "peer_address": "10.77.0.2:3
 
 
 def test_the_session_of_the_path_is_accepted() -> None:
-    assert session_violations(_SOCKET, _GOOD_SOCKET, SessionAsked()) == ()
-    assert session_violations(_REMOTE, _GOOD_REMOTE, SessionAsked()) == ()
+    assert session_violations(_SOCKET, _GOOD_SOCKET, SessionSpec()) == ()
+    assert session_violations(_REMOTE, _GOOD_REMOTE, SessionSpec()) == ()
 
 
 @pytest.mark.parametrize(
@@ -37,11 +37,11 @@ def test_the_session_of_the_path_is_accepted() -> None:
     ],
 )
 def test_any_other_session_is_a_violation(endpoint: Endpoint, good: dict[str, Any], change: dict[str, Any]) -> None:
-    assert len(session_violations(endpoint, {**good, **change}, SessionAsked())) == 1
+    assert len(session_violations(endpoint, {**good, **change}, SessionSpec())) == 1
 
 
 def test_a_session_is_what_the_cell_asks_for() -> None:
-    asked = SessionAsked(tls="1.3", algorithm="zstd")
+    asked = SessionSpec(tls="1.3", algorithm="zstd")
     good = {**_GOOD_REMOTE, "tls_version": "TLSv1.3", "tls_client_version": "TLSv1.3", "compression": "zstd"}
     assert session_violations(_REMOTE, good, asked) == ()
     for change in (
@@ -60,9 +60,9 @@ def test_a_session_is_what_the_cell_asks_for() -> None:
 
 def test_the_servers_own_view_is_compared_too() -> None:
     good = {"host": "10.77.0.1:51234", "ssl_version": "", "ssl_cipher": "", "compression": "OFF"}
-    assert view_violations(_REMOTE, good, SessionAsked()) == ()
+    assert view_violations(_REMOTE, good, SessionSpec()) == ()
     for change in ({"host": "localhost"}, {"ssl_version": "TLSv1.3"}, {"compression": "ON"}):
-        assert len(view_violations(_REMOTE, {**good, **change}, SessionAsked())) == 1
+        assert len(view_violations(_REMOTE, {**good, **change}, SessionSpec())) == 1
 
 
 def test_paths_are_found_by_name() -> None:

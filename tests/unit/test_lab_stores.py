@@ -15,12 +15,12 @@ from tests.unit.test_lab_paths import _GOOD_REMOTE, _REMOTE
 from howfar.errors import LabError, PlanError, ServerCrashed, ServerMissing
 from howfar.lab.network import Host
 from howfar.lab.reached import session_violations
-from howfar.lab.servers import CertificatePaths, Ground
+from howfar.lab.servers import CertificatePaths, ServerContext
 from howfar.lab.servers.key_value import Door, Lines, StoreSettings, _turned_away, door_violations
 from howfar.lab.servers.memcached import MemcachedDialect
 from howfar.lab.servers.program import identify, kind_of, version_of
 from howfar.lab.servers.redis import RedisDialect, ask
-from howfar.plan.sessions import SessionAsked
+from howfar.plan.sessions import SessionSpec
 
 TLS = CertificatePaths(Path("/c/ca"), Path("/c/cert"), Path("/c/key"))
 
@@ -28,7 +28,7 @@ TLS = CertificatePaths(Path("/c/ca"), Path("/c/cert"), Path("/c/key"))
 def settings(
     *, on_socket: bool = True, port: int | None = 7000, tls: CertificatePaths | None = None, namespaced: bool = True
 ) -> StoreSettings:
-    ground = Ground(Path("/w"), Host("server", None), (0, 1), 5000, namespaced)
+    ground = ServerContext(Path("/w"), Host("server", None), (0, 1), 5000, namespaced)
     return StoreSettings(Path("/bin/x"), ground, Path("/w/s.sock") if on_socket else None, port, tls)
 
 
@@ -118,12 +118,12 @@ def test_data_and_clients_that_are_lost_void_a_trial() -> None:
 
 
 def test_a_store_that_tells_nothing_of_tls_is_not_asked_for_it() -> None:
-    asked = SessionAsked(tls="1.3")
+    asked = SessionSpec(tls="1.3")
     session = {**_GOOD_REMOTE, "tls_client_version": "TLSv1.3", "protocol_mode": "resp3"}
     assert session_violations(_REMOTE, session, asked) == ()
     assert len(session_violations(_REMOTE, {**session, "tls_client_version": "TLSv1.2"}, asked)) == 1
     assert len(session_violations(_REMOTE, {**session, "tls_client_version": None}, asked)) == 1
-    assert len(session_violations(_REMOTE, session, SessionAsked())) == 1
+    assert len(session_violations(_REMOTE, session, SessionSpec())) == 1
     assert len(session_violations(_REMOTE, {**session, "protocol_mode": "text"}, asked)) == 1
 
 

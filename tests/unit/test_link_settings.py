@@ -19,7 +19,7 @@ from howfar.engine.messages import (
     RateStep,
 )
 from howfar.errors import QuantityError, UsageError
-from howfar.lab.link import WAYS, LinkAsked, WayAsked
+from howfar.lab.link import WAYS, DirectionSpec, LinkSpec
 from howfar.lab.link.backends import backends, find_backend
 from howfar.lab.link.backends.kernel_qdiscs import qdisc_batch
 from howfar.lab.link.named import find_link, named_links
@@ -27,11 +27,11 @@ from howfar.lab.link.settings import Player, apply, loss_share, read_script
 from howfar.lab.link.spec import remaining, rotated
 from howfar.lab.link.traces import rate_trace, rtt_trace
 
-_BASE = LinkAsked(rtt_ns=10_000_000, rate_bps=10**9)
+_BASE = LinkSpec(rtt_ns=10_000_000, rate_bps=10**9)
 _MS, _S = 10**6, 10**9
 
 
-def _said(*pairs: str) -> LinkAsked:
+def _said(*pairs: str) -> LinkSpec:
     asked = _BASE
     for pair in pairs:
         word, _, value = pair.partition(" ")
@@ -80,7 +80,7 @@ def test_jitter(text: str, jitter: object) -> None:
 @given(st.floats(0.0001, 0.5), st.floats(1, 1000))
 def test_bursts_keep_the_loss_and_have_the_length(share: float, length: float) -> None:
     asked = apply(
-        _BASE.with_way("to_server", WayAsked(loss=IndependentLoss(probability=share))), "loss-burst", str(length)
+        _BASE.with_way("to_server", DirectionSpec(loss=IndependentLoss(probability=share))), "loss-burst", str(length)
     )
     loss = asked.to_server.loss
     assert isinstance(loss, BurstLoss)
@@ -141,7 +141,7 @@ def test_a_queue_in_bytes_or_as_a_time() -> None:
 
 def test_a_link_at_rest_has_no_effect_and_serves_as_a_key() -> None:
     asked = _said("jitter 1ms", "loss 1%", "outage 1s:1s", "seed 7")
-    asked = asked.with_way("to_client", WayAsked(jitter=EmpiricalJitter(extra_ns=[1, 2]), rate_bps=10**9))
+    asked = asked.with_way("to_client", DirectionSpec(jitter=EmpiricalJitter(extra_ns=[1, 2]), rate_bps=10**9))
     assert not asked.calm().has_effects
     assert asked.calm() == _BASE.calm()
     assert hash(asked.calm()) == hash(_BASE.calm())
@@ -246,7 +246,7 @@ def test_a_player_makes_each_change_once_and_in_order() -> None:
 
 
 def test_whatever_goes_wrong_in_a_script_is_known_afterwards() -> None:
-    def change(asked: LinkAsked, elapsed_ns: int) -> None:
+    def change(asked: LinkSpec, elapsed_ns: int) -> None:
         if asked.rtt_ns == 2 * _MS:
             raise ValueError("a value that nobody foresaw")
 
@@ -277,14 +277,14 @@ def test_a_back_end_refuses_what_it_cannot_be() -> None:
     assert list(backends()) == ["packet", "kernel", "none"]
     with pytest.raises(UsageError, match="no delay"):
         find_backend("none", _BASE)
-    assert find_backend("none", LinkAsked(0, None)).NAME == "none"
+    assert find_backend("none", LinkSpec(0, None)).NAME == "none"
     with pytest.raises(UsageError, match="outages"):
         find_backend("kernel", _said("outage 1s:1s"))
 
 
 def test_tbf_is_told_the_rate_that_super_packets_need() -> None:
     """tbf charges a super-packet's own bytes: 1514 where the wire carries 1538."""
-    (line,) = qdisc_batch(LinkAsked(0, 10**9), "to_server", 0)
+    (line,) = qdisc_batch(LinkSpec(0, 10**9), "to_server", 0)
     assert line.startswith("qdisc replace "), "what is queued stays"
     assert f"rate {10**9 * 1514 // 1538} burst 131072 limit 1250000" in line
     netem, tbf = qdisc_batch(_said("loss 1%"), "to_client", 1000)

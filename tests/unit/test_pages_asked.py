@@ -25,12 +25,12 @@ from howfar.engine.messages import (
 from howfar.engine.process import LoadOutcome
 from howfar.lab.serving import counted_less
 from howfar.plan.load import load_plan
-from howfar.runner.outcome import PageAsked, not_as_asked, page_asked, page_facts, unlike_pages
+from howfar.runner.outcome import PageSpec, not_as_asked, page_asked, page_facts, unlike_pages
 from howfar.store.records import Arm, ArmRole
 
 SECOND = 1_000_000_000
 PAGES, WARM, CPU_NS = 50, 7, 2_000_000
-ASKED = PageAsked(
+ASKED = PageSpec(
     turns={"mysql": 3, "redis": 2}, keys={"redis": 11}, app_cpu_ns=CPU_NS, per_page=True, commits=1
 )  # fmt: skip
 HERE = Service(target=UnixTarget(path="/s"))
@@ -139,7 +139,7 @@ def test_what_a_page_is_asked_is_in_the_plan() -> None:
     plan = load_plan("page").plan
     factors = {"page": "light", "app_cpu_ns": 3_000_000, "connect": "per-transaction"}
     asked = page_asked(plan, Arm(name="x", role=ArmRole.CONTENDER, factors=factors))
-    assert asked == PageAsked(
+    assert asked == PageSpec(
         turns={"mysql": 11, "redis": 6, "memcached": 3},
         keys={"redis": 15, "memcached": 3},
         app_cpu_ns=3_000_000 - 20,

@@ -21,7 +21,7 @@ from howfar.plan.cells import cells
 from howfar.plan.estimate import REPORT_NS, cost
 from howfar.plan.fitting import check_rows, resumed_in_full, with_rows, without_levels
 from howfar.plan.load import load_plan
-from howfar.plan.sessions import SessionAsked, session_asked
+from howfar.plan.sessions import SessionSpec, session_asked
 from howfar.plan.types import Plan
 from howfar.runner import preflight as fitting
 from howfar.runner.jobs import statements_job
@@ -35,14 +35,14 @@ QUICK_OVERHEAD_NS = 3_500_000_000
 @pytest.mark.parametrize(
     ("factors", "asked"),
     [
-        ({}, SessionAsked()),
-        ({"tls": "1.2"}, SessionAsked(tls="1.2")),
-        ({"tls": "1.3-resumed", "connect": "per-transaction"}, SessionAsked("1.3", True, per_transaction=True)),
-        ({"compression": "zlib"}, SessionAsked(algorithm="zlib")),
-        ({"compression": "zstd-19", "content": "text"}, SessionAsked(algorithm="zstd", level=19, content="text")),
+        ({}, SessionSpec()),
+        ({"tls": "1.2"}, SessionSpec(tls="1.2")),
+        ({"tls": "1.3-resumed", "connect": "per-transaction"}, SessionSpec("1.3", True, per_transaction=True)),
+        ({"compression": "zlib"}, SessionSpec(algorithm="zlib")),
+        ({"compression": "zstd-19", "content": "text"}, SessionSpec(algorithm="zstd", level=19, content="text")),
     ],
 )
-def test_levels_mean_sessions(factors: dict[str, Any], asked: SessionAsked) -> None:
+def test_levels_mean_sessions(factors: dict[str, Any], asked: SessionSpec) -> None:
     assert session_asked({"path": "tcp", "threads": 2, **factors}) == asked
 
 

@@ -24,11 +24,11 @@ from howfar.engine.messages import (
 from howfar.engine.process import LoadOutcome
 from howfar.engine.rules import is_keyed
 from howfar.errors import PlanError
-from howfar.lab.link import LinkAsked
+from howfar.lab.link import LinkSpec
 from howfar.lab.replicated import SERVERS_TIMEOUT_MS, contradictions, lag_records, replica_link, replication_asked
-from howfar.lab.replication import ReplicationAsked
+from howfar.lab.replication import ReplicationSpec
 from howfar.lab.replication.lag import LagSample
-from howfar.lab.request import LabRequest, ReplicasAsked
+from howfar.lab.request import LabRequest, ReplicasSpec
 from howfar.lab.servers.sql_server import pages_allowed
 from howfar.lab.stage import LoadFacts
 from howfar.plan.cells import cells
@@ -58,10 +58,10 @@ def by_mode(of: Plan) -> dict[str, list[dict[str, Any]]]:
 
 def test_a_cell_asks_for_its_pair() -> None:
     asked = {mode: replication_asked(factors[0]) for mode, factors in by_mode(plan()).items()}
-    assert asked["none"] == ReplicationAsked(mode="none", replicas=0, durability="off")
-    assert asked["async"] == ReplicationAsked(mode="async", durability="off")
-    assert asked["after-sync"] == ReplicationAsked(durability="off")
-    assert asked["after-commit"] == ReplicationAsked(wait_point="AFTER_COMMIT", durability="off")
+    assert asked["none"] == ReplicationSpec(mode="none", replicas=0, durability="off")
+    assert asked["async"] == ReplicationSpec(mode="async", durability="off")
+    assert asked["after-sync"] == ReplicationSpec(durability="off")
+    assert asked["after-commit"] == ReplicationSpec(wait_point="AFTER_COMMIT", durability="off")
     for each in asked.values():
         each.check()
     many: dict[str, Any] = {
@@ -71,18 +71,18 @@ def test_a_cell_asks_for_its_pair() -> None:
         "replica_tls": "on",
         "replica_compression": "zstd",
     }
-    assert replication_asked(many) == ReplicationAsked(replicas=3, wait_for=2, tls=True, compression="zstd")
+    assert replication_asked(many) == ReplicationSpec(replicas=3, wait_for=2, tls=True, compression="zstd")
     leaves = replication_asked({"replication": "after-sync", "fault": "replica-leaves"})
     assert leaves.timeout_ms == SERVERS_TIMEOUT_MS == 10_000, "the servers' own: a fallback is what is looked for"
 
 
 def test_a_laboratory_has_what_all_cells_together_need() -> None:
     request = lab_request(plan(replicas=(1, 3)))
-    assert request.replicas == ReplicasAsked(3, LinkAsked(85 * MS, 10**9))
+    assert request.replicas == ReplicasSpec(3, LinkSpec(85 * MS, 10**9))
     assert (request.prepare, request.paths) == (SINGLE_ROW_INSERTS.prepare, ("socket",))
     assert request.copies == 2 * 4, "files and a pool for each of four servers"
     mixed = lab_request(plan(replication=("off", "none"))).replicas
-    assert mixed == ReplicasAsked(0, LinkAsked(0, None), also_alone=True)
+    assert mixed == ReplicasSpec(0, LinkSpec(0, None), also_alone=True)
     paths = lab_request(load_plan("paths", quick=True).plan)
     assert (paths.replicas, paths.prepare, paths.copies) == (None, (), 1)
     assert LabRequest(contents=("digits", "text"), replicas=mixed).copies == 2 + 2

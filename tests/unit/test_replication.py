@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from howfar.errors import PlanError
-from howfar.lab.link import LinkAsked
+from howfar.lab.link import LinkSpec
 from howfar.lab.link.backends.kernel_qdiscs import qdisc_batch
 from howfar.lab.network import REPLICAS_MOST, host_batch, middle_batch, numbered
-from howfar.lab.replication import ReplicationAsked
+from howfar.lab.replication import ReplicationSpec
 from howfar.lab.replication.lag import lag_sample
 from howfar.lab.replication.member import read_state
 from howfar.lab.replication.proof import (
@@ -33,7 +33,7 @@ from howfar.lab.replication.watch import HangClock
 
 RECORDED: dict[str, Any] = json.loads(Path(__file__).with_name("recorded_replication.json").read_text())
 KINDS = ("mariadb", "mysql")
-ASKED = ReplicationAsked()
+ASKED = ReplicationSpec()
 
 
 def snapshot(kind: str, *, add: dict[str, int] | None = None, replica: dict[str, str] | None = None) -> Snapshot:
@@ -231,7 +231,7 @@ def test_a_hung_commit_is_told_from_a_slow_one() -> None:
         (replace(ASKED, replicas=REPLICAS_MOST + 1), "too many"),
     ],
 )
-def test_what_makes_no_sense_is_refused(asked: ReplicationAsked, words: str) -> None:
+def test_what_makes_no_sense_is_refused(asked: ReplicationSpec, words: str) -> None:
     with pytest.raises(PlanError, match=words):
         asked.check()
 
@@ -254,7 +254,7 @@ def test_each_link_has_names_and_addresses_of_its_own() -> None:
     assert len(set(values)) == len(values)
     assert all(len(f"{one.client_middle}-{one.server_middle}") <= 15 for one in ends), "a thread's name"
     lines = [*middle_batch(7, 8, ends=ends[2]), *host_batch("client", "cubic", ends=ends[2])]
-    lines += qdisc_batch(LinkAsked(10**6, 10**9), "to_server", 0, ends[2])
+    lines += qdisc_batch(LinkSpec(10**6, 10**9), "to_server", 0, ends[2])
     text = "\n".join(lines)
     assert "dev lp2 root" in text and "neigh replace 10.77.2.2 lladdr 02:00:0a:4d:02:02 dev r2" in text
     assert not [word for word in text.split() if word in {"c0", "s0", "lc", "ls", "10.77.0.1"}]

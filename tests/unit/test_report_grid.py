@@ -26,7 +26,7 @@ from howfar.analysis.summary import Resource, Summary
 from howfar.experiments import grid as blocks
 from howfar.experiments.bandwidth import charts as scaling_chart
 from howfar.experiments.encryption.report import costs as encryption_costs
-from howfar.report import figures, limit_words
+from howfar.report import figures, limit_text
 from howfar.report.document import Block, Details, Table
 from howfar.report.figures import tps
 from howfar.report.grid import grid, is_grid
@@ -107,12 +107,12 @@ def test_a_cell_that_was_not_measured_is_a_gap() -> None:
 
 
 def test_every_limit_has_a_letter_of_its_own() -> None:
-    assert set(limit_words.LETTERS) == set(Resource)
-    assert len(set(limit_words.LETTERS.values())) == len(Resource)
+    assert set(limit_text.LETTERS) == set(Resource)
+    assert len(set(limit_text.LETTERS.values())) == len(Resource)
 
 
 def test_groups_follow_the_limit_down_a_column() -> None:
-    found = [(group.where, group.limit.resource) for group in limit_words.groups(summary("bandwidth"))]
+    found = [(group.where, group.limit.resource) for group in limit_text.groups(summary("bandwidth"))]
     assert ("remote, 1gbit, 16 to 256 connections", Resource.LINK_TO_CLIENT) in found
     assert ("remote, 1gbit, 1 connection", Resource.LATENCY) in found
 
@@ -123,7 +123,7 @@ def test_transactions_are_queries_over_queries_a_transaction() -> None:
 
 
 def test_near_ceilings_share_a_label() -> None:
-    line = scaling_chart.Line
+    line = scaling_chart.ChartLine
     found = scaling_chart.ceiling_labels(
         [line(100, "server CPU", "a", 1.0), line(105, "server CPU", "b", 1.0), line(300, "link to client", "a", 1.5)],
         near=1.15,

@@ -36,7 +36,7 @@ from howfar.engine.process import EngineProcess, Launcher
 from howfar.errors import EngineError, LabError, MissingError, PlanError
 from howfar.lab.cache import work_directory
 from howfar.lab.network import Host, format_cpus, share_cpus, usable_cpus
-from howfar.lab.servers import DATABASE, USER, Ground, Server, Store, Tables, find_store
+from howfar.lab.servers import DATABASE, USER, Server, ServerContext, Store, Tables, find_store
 from howfar.lab.servers.kinds import STORES
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import judge_ratio
@@ -274,7 +274,9 @@ def _testbed(request: Request, client: Sequence[int], server: Sequence[int]) -> 
         work = stack.enter_context(work_directory(store.data_bytes()))
         connections = max(request.connections)
         store.prepare(
-            Ground(work=work, host=Host("here", None), cpus=tuple(server), connections=connections, namespaced=False)
+            ServerContext(
+                work=work, host=Host("here", None), cpus=tuple(server), connections=connections, namespaced=False
+            )
         )
         running = store.start(networking=False)
         stack.callback(running.stop)

@@ -12,7 +12,7 @@ from typing import Literal
 from howfar.analysis.facts_in import number_in
 from howfar.analysis.signs import others_in
 from howfar.bottleneck.connecting import connect_turns, connects_each_time
-from howfar.bottleneck.traffic import Way, link_way
+from howfar.bottleneck.traffic import CarriedTraffic, link_way
 from howfar.store.records import FactorValue, Measured, TcpRecord, Trial
 
 ROLES = ("client", "server", "forwarder", "link")
@@ -100,8 +100,8 @@ class Evidence:
     roles: dict[str, Role]
     server_cpus: CpuSet
     client_cpus: CpuSet
-    to_client: Way | None
-    to_server: Way | None
+    to_client: CarriedTraffic | None
+    to_server: CarriedTraffic | None
     tcp: dict[str, Tcp]
     """By host. Empty: unknown, as where connections come and go: a kernel tells only of those that are there at the end."""
     retransmits: float | None
@@ -149,7 +149,7 @@ class Evidence:
         return self.role("client").wait_s / (self.elapsed_s * self.client_workers)
 
     @property
-    def ways(self) -> tuple[Way, ...]:
+    def ways(self) -> tuple[CarriedTraffic, ...]:
         return tuple(way for way in (self.to_client, self.to_server) if way is not None)
 
     @property
@@ -311,7 +311,7 @@ def _timeouts(trials: Sequence[Trial]) -> float | None:
     return _a_transaction([(t, t.window.timeouts) for t in trials if t.window and t.window.timeouts is not None])
 
 
-def _retransmit_share(retransmits: float | None, *ways: Way | None) -> float | None:
+def _retransmit_share(retransmits: float | None, *ways: CarriedTraffic | None) -> float | None:
     sent = sum(way.segments for way in ways if way is not None)
     return retransmits / sent if retransmits is not None and sent else None
 

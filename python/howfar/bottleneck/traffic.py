@@ -63,7 +63,7 @@ WayName = Literal["to_client", "to_server"]
 
 
 @dataclass(frozen=True)
-class Way:
+class CarriedTraffic:
     """One direction of a link."""
 
     name: WayName
@@ -87,7 +87,7 @@ class Way:
     """By an interface over the window; else reckoned from the protocol's bytes."""
 
 
-def link_way(trials: Sequence[Trial], factors: Mapping[str, FactorValue], name: WayName) -> Way | None:
+def link_way(trials: Sequence[Trial], factors: Mapping[str, FactorValue], name: WayName) -> CarriedTraffic | None:
     """Over all of an arm's good trials. None: no link on this path, or its bytes are not known."""
     linked = [trial for trial in trials if trial.measured is not None and trial.receipt.get("link")]
     if not linked:
@@ -111,7 +111,7 @@ def link_way(trials: Sequence[Trial], factors: Mapping[str, FactorValue], name: 
         1 / offered if offered and offered > 1 else 1.0
     )  # no more than the rate: what was dropped on its queue was never on it
     queues = [queue for load in loads for queue in load.queues]
-    return Way(
+    return CarriedTraffic(
         name=name,
         rate_bps=rate_bps,
         ceilings=ceilings(rate_bps, mtu) if rate_bps else None,
@@ -258,7 +258,7 @@ def speed(bytes_per_s: float) -> str:
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def speed_pair(way: Way) -> str:
+def speed_pair(way: CarriedTraffic) -> str:
     """`117.1 of 117.3 MiB/s`: interface with interface, payload with payload."""
     assert way.ceilings is not None, "of a way with a rate"
     share = way.interface_bytes_per_s / way.ceilings.interface

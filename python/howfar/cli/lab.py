@@ -24,7 +24,7 @@ from howfar.errors import HowfarError, LabError, SandboxForbidden, UsageError
 from howfar.lab import sandbox
 from howfar.lab.environment import LoadWatch
 from howfar.lab.laboratory import PLACEMENTS, Lab, LabRequest, LabStage, open_laboratory
-from howfar.lab.link import WAYS, Link, LinkAsked
+from howfar.lab.link import WAYS, Link, LinkSpec
 from howfar.lab.link.receipt import STRICT, counter_violations, effect_warnings, link_receipt, link_violations, unproved
 from howfar.lab.link.settings import Player, Script
 from howfar.lab.network import SERVER_ADDRESS, SERVER_ADDRESS6, Companion
@@ -160,7 +160,7 @@ def _both(values: list[str]) -> str:
     return values[0] if values[0] == values[1] else f"{values[0]} to server, {values[1]} to client"
 
 
-def _effects(asked: LinkAsked) -> list[str]:
+def _effects(asked: LinkSpec) -> list[str]:
     """The names of those that are on, either way."""
     ways = [asked.way(name) for name in WAYS]
     on = {

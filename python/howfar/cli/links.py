@@ -14,7 +14,7 @@ import click
 from howfar.cli.screen import read_text, width
 from howfar.errors import HowfarError, QuantityError, SandboxForbidden, UsageError
 from howfar.lab import sandbox
-from howfar.lab.link import WAYS, LinkAsked
+from howfar.lab.link import WAYS, LinkSpec
 from howfar.lab.link.backends import DEFAULT, NAMES, find_backend
 from howfar.lab.link.named import NamedLink, find_link, named_links
 from howfar.lab.link.present import Presence, try_all
@@ -71,7 +71,7 @@ def _row(link: NamedLink) -> tuple[str, ...]:
     )
 
 
-def _loss(asked: LinkAsked) -> str:
+def _loss(asked: LinkSpec) -> str:
     share = max(loss_share(asked.way(name).loss) for name in WAYS)
     return format_share(share) if share else _NONE
 
@@ -141,7 +141,7 @@ _PER_WAY = {"queue", "jitter", "loss", "loss-burst", "duplicate", "corrupt", "re
 class LinkChoice:
     """What the options say."""
 
-    asked: LinkAsked
+    asked: LinkSpec
     script: Script
     backend: str
     tcp: TcpPreset
@@ -230,9 +230,9 @@ def _check(script: Script, backend: str) -> None:
         find_backend(backend, asked)
 
 
-def _asked(said: dict[str, Any], name: str | None, backend: str, rtts: Path | None, rates: Path | None) -> LinkAsked:
+def _asked(said: dict[str, Any], name: str | None, backend: str, rtts: Path | None, rates: Path | None) -> LinkSpec:
     try:
-        asked = find_link(name).asked if name is not None else LinkAsked(rtt_ns=0, rate_bps=None)
+        asked = find_link(name).asked if name is not None else LinkSpec(rtt_ns=0, rate_bps=None)
     except QuantityError as error:
         raise UsageError(f"--link {name}: {error.message}", error.advice) from error
     if name is None and backend != "none":

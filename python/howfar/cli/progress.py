@@ -21,7 +21,7 @@ from howfar.engine.messages import Finished, Interval, Measuring, Ready
 from howfar.engine.process import Event
 from howfar.plan.types import Plan
 from howfar.runner.observer import Observer
-from howfar.runner.stopping import ArmStanding, Forecast, Place, Standing
+from howfar.runner.stopping import ArmStanding, Forecast, Slot, Standing
 from howfar.store.records import (
     CONFIRMATION_BLOCK,
     ArmRole,
@@ -128,7 +128,7 @@ class Lines:
         blocks = blocks_of(forecast, self._max_blocks).removeprefix("of ")
         self._say(f"measuring {self._arms} arms, {blocks} blocks, about {time_left(forecast.left_ns)}")
 
-    def trial_started(self, place: Place, forecast: Forecast) -> None:
+    def trial_started(self, place: Slot, forecast: Forecast) -> None:
         pass
 
     def engine_event(self, event: Event) -> None:
@@ -203,7 +203,7 @@ class LivePicture:
         self._unit, _ = rate_unit(run)
         self._expect(forecast)
 
-    def trial_started(self, place: Place, forecast: Forecast) -> None:
+    def trial_started(self, place: Slot, forecast: Forecast) -> None:
         again = f", attempt {place.attempt + 1}" if place.attempt else ""
         confirming = place.block >= CONFIRMATION_BLOCK
         of = f"of {forecast.blocks}," if confirming else f"{blocks_of(forecast, self._max_blocks)},"

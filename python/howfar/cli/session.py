@@ -19,7 +19,7 @@ from howfar.store.records import RunInfo
 from howfar.store.run_file import RunFile, create
 
 if TYPE_CHECKING:
-    from howfar.lab.request import LabRequest, ReplicasAsked
+    from howfar.lab.request import LabRequest, ReplicasSpec
 
 
 _NAMES_TRIED = 100
@@ -89,20 +89,20 @@ def lab_request(plan: Plan) -> LabRequest:
     )
 
 
-def _replicas(plan: Plan) -> ReplicasAsked | None:
+def _replicas(plan: Plan) -> ReplicasSpec | None:
     """None: no cell replicates. The first link that one asks for is calibrated with the laboratory."""
-    from howfar.lab.link import LinkAsked
+    from howfar.lab.link import LinkSpec
     from howfar.lab.replicated import replica_link, replicates, replication_asked
-    from howfar.lab.request import ReplicasAsked
+    from howfar.lab.request import ReplicasSpec
 
     found = [cell.factors for cell in cells(plan)]
     pairs = [factors for factors in found if replicates(factors)]
     if not pairs:
         return None
     links = [link for factors in pairs if (link := replica_link(factors)) is not None]
-    return ReplicasAsked(
+    return ReplicasSpec(
         most=max(replication_asked(factors).replicas for factors in pairs),
-        link=links[0] if links else LinkAsked(0, None),
+        link=links[0] if links else LinkSpec(0, None),
         also_alone=len(pairs) < len(found),
     )
 

@@ -9,7 +9,7 @@ from functools import partial
 from howfar.analysis.summary import CellSummary, Curve, Prediction, Summary, ThreadsPoint, WhatIf, WhatIfWorked
 from howfar.experiments import grid_charts
 from howfar.experiments.bandwidth import charts as scaling_charts
-from howfar.report import figures, limit_words
+from howfar.report import figures, limit_text
 from howfar.report.document import Block, Cell, Chart, Column, Details, Document, Heading, Table, Text, plain, single
 from howfar.report.figures import tps
 from howfar.report.frame import cell_table, confirmations, frame, trials
@@ -81,10 +81,10 @@ def throughput(summary: Summary) -> Table:
         if widths
         else "No intervals: too few blocks."
     )
-    legend = limit_words.legend(summary)
+    legend = limit_text.legend(summary)
 
     def cell_of(cell: CellSummary) -> Cell:
-        letter = limit_words.letter(cell.limit) if legend else ""
+        letter = limit_text.letter(cell.limit) if legend else ""
         return Cell(
             f"{figures.number(tps(cell).value)} {letter}" if legend else figures.number(tps(cell).value),
             share=tps(cell).value / most,
@@ -114,13 +114,13 @@ def limits(summary: Summary) -> list[Block]:
     rows = tuple(
         plain(
             group.where,
-            limit_words.name(group.limit.resource),
+            limit_text.name(group.limit.resource),
             group.limit.confidence,
             "; ".join(group.limit.evidence),
             group.limit.would_change or figures.UNKNOWN,
             group.limit.would_not or figures.UNKNOWN,
         )
-        for group in limit_words.groups(summary)
+        for group in limit_text.groups(summary)
     )
     if not rows:
         return []
@@ -162,7 +162,7 @@ def scaling(summary: Summary) -> list[Block]:
     title = "Transactions per second against connections, with ceilings"
     chart = Chart("scaling", title, caption, partial(scaling_charts.scaling, summary), Table("", single(*head), rows))
     ceilings = tuple(
-        plain(curve.name, limit_words.name(ceiling.resource), figures.number(ceiling.tps), ceiling.says)
+        plain(curve.name, limit_text.name(ceiling.resource), figures.number(ceiling.tps), ceiling.says)
         for curve in curves
         for ceiling in curve.ceilings
     )
@@ -343,7 +343,7 @@ def budgets(summary: Summary) -> list[Block]:
         assert cell.cycle is not None, "chosen for it"
         parts = {part.name: part.us for part in cell.cycle.parts}
         shares = [f"{parts.get(name, 0.0) / cell.cycle.us * 100:.1f}" for name in names]
-        limit = limit_words.name(cell.limit.resource) if cell.limit else figures.UNKNOWN
+        limit = limit_text.name(cell.limit.resource) if cell.limit else figures.UNKNOWN
         rows.append(plain(label, *shares, grid_charts.duration(cell.cycle.us), limit))
     data = Table("", single("% of the cycle", *names, "cycle", "limit"), tuple(rows))
     title = "Where the time between two transactions of a connection goes, by cell"

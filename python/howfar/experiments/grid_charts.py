@@ -7,7 +7,7 @@ from typing import Any
 import altair as alt
 
 from howfar.analysis.summary import CellSummary, NetworkSeries, Summary
-from howfar.report import limit_words, palette
+from howfar.report import limit_text, palette
 from howfar.report.charts import PHONE, Drawable, pick, values
 from howfar.report.figures import tps
 from howfar.report.grid import grid
@@ -100,13 +100,13 @@ def budgets(summary: Summary, width: int) -> Drawable | None:
 
 def _label(label: str, cell: CellSummary, narrow: bool) -> str:
     """A phone has no room for the limit beside the bar: its letter stands with the name."""
-    return f"{label} {limit_words.letter(cell.limit)}".rstrip() if narrow else label
+    return f"{label} {limit_text.letter(cell.limit)}".rstrip() if narrow else label
 
 
 def _end(cell: CellSummary) -> str:
     assert cell.cycle is not None, "chosen for it"
     return (
-        f"{duration(cell.cycle.us)}: {limit_words.name(cell.limit.resource)}" if cell.limit else duration(cell.cycle.us)
+        f"{duration(cell.cycle.us)}: {limit_text.name(cell.limit.resource)}" if cell.limit else duration(cell.cycle.us)
     )
 
 

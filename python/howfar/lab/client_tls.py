@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from howfar.engine.messages import Tls
 from howfar.lab.stage import Trust
-from howfar.plan.sessions import SessionAsked
+from howfar.plan.sessions import SessionSpec
 
 
-def client_tls(asked: SessionAsked, trust: Trust | None) -> Tls | None:
+def client_tls(asked: SessionSpec, trust: Trust | None) -> Tls | None:
     """None: plain, or the server offers none. Its certificate is always checked."""
     if asked.tls is None or trust is None:
         return None

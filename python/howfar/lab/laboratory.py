@@ -18,7 +18,7 @@ from howfar.lab import sandbox
 from howfar.lab.cache import file_system_of, work_directory
 from howfar.lab.certificates import make_certificates
 from howfar.lab.environment import allow_descriptors, data_fsync_ns, machine_facts, open_queues
-from howfar.lab.link import Link, LinkAsked, open_link
+from howfar.lab.link import Link, LinkSpec, open_link
 from howfar.lab.link.receipt import goodput_warnings
 from howfar.lab.network import (
     LOOPBACK_ADDRESS,
@@ -40,17 +40,17 @@ from howfar.lab.php.staged import PhpApplication, php_application
 from howfar.lab.reached import Ends, Reached, Started, reach
 from howfar.lab.replicated import Replication, replicates
 from howfar.lab.replication import PairGround
-from howfar.lab.request import LabRequest, ReplicasAsked
-from howfar.lab.servers import CertificatePaths, Ground, Store, Tables, find_store
+from howfar.lab.request import LabRequest, ReplicasSpec
+from howfar.lab.servers import CertificatePaths, ServerContext, Store, Tables, find_store
 from howfar.lab.serving import Beside, Serving, alone
 from howfar.lab.staged import LabStage, observed
 from howfar.lab.window import Scene
 from howfar.paths import Path as NetworkPath
 from howfar.paths import find_path
-from howfar.plan.sessions import SessionAsked, session_asked
+from howfar.plan.sessions import SessionSpec, session_asked
 from howfar.store.records import FactorValue
 
-__all__ = ["Lab", "LabRequest", "LabStage", "ReplicasAsked", "open_laboratory"]
+__all__ = ["Lab", "LabRequest", "LabStage", "ReplicasSpec", "open_laboratory"]
 
 PLACEMENTS = ("isolated", "machines")
 
@@ -101,8 +101,8 @@ class Lab:
         if self.network:
             self.warnings += self.network.warnings
 
-    def _ground(self) -> Ground:
-        return Ground(
+    def _ground(self) -> ServerContext:
+        return ServerContext(
             work=self.work,
             host=self.server_host,
             cpus=self.shares.server,
@@ -126,7 +126,7 @@ class Lab:
         tables = Tables(self.request.tables, self.request.table_size)
         return Replication(ground, self.store.program, tables, asked, ledger)
 
-    def _open_link(self, calibrations: Mapping[LinkAsked, dict[str, Any]]) -> Link:
+    def _open_link(self, calibrations: Mapping[LinkSpec, dict[str, Any]]) -> Link:
         """In place of the one before: two emulators between the same hosts would carry each packet twice. What calibration found
         for that one is in force for this one too."""
         assert self.network is not None
@@ -241,7 +241,7 @@ class Lab:
             )
 
     def _started(
-        self, serving: Serving, path: NetworkPath, asked: SessionAsked, ledger: ExitStack
+        self, serving: Serving, path: NetworkPath, asked: SessionSpec, ledger: ExitStack
     ) -> Iterator[tuple[Started, Path]]:
         """The stage's servers, the main one first, each with its directory."""
         assert self.store is not None
@@ -273,7 +273,7 @@ class Lab:
         )
 
     def _serving(
-        self, factors: Mapping[str, FactorValue], path: NetworkPath, asked: SessionAsked
+        self, factors: Mapping[str, FactorValue], path: NetworkPath, asked: SessionSpec
     ) -> AbstractContextManager[Serving]:
         if self.store is None:
             raise PlanError("a stage needs a server, this laboratory has none", "Ask for a server.")

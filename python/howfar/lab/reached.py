@@ -23,13 +23,13 @@ from howfar.lab.sockets import listening_ports
 from howfar.lab.stage import ServicePlace, Trust
 from howfar.paths import Endpoint, Path, Process
 from howfar.paths.path import Side
-from howfar.plan.sessions import SessionAsked
+from howfar.plan.sessions import SessionSpec
 
 _SILENT = ("resp2", "resp3", "memcached_text", "memcached_meta")
 """Protocols in which a server tells its client nothing of TLS."""
 
 
-def session_violations(endpoint: Endpoint, session: Mapping[str, Any], asked: SessionAsked) -> tuple[str, ...]:
+def session_violations(endpoint: Endpoint, session: Mapping[str, Any], asked: SessionSpec) -> tuple[str, ...]:
     """Where the engine's session differs from what path and cell require. Unknown (None) is accepted only where it cannot be asked."""
     found = []
     family = session.get("address_family")
@@ -65,7 +65,7 @@ def _encrypted(version: str | None) -> str:
     return f"encrypted ({version})" if version else "in plain"
 
 
-def view_violations(endpoint: Endpoint, view: Mapping[str, Any], asked: SessionAsked) -> tuple[str, ...]:
+def view_violations(endpoint: Endpoint, view: Mapping[str, Any], asked: SessionSpec) -> tuple[str, ...]:
     """The same from the server's side: a session's row in its process list, its TLS. This session is of a client that cannot
     compress, and must be seen not to: a server that says otherwise is not to be believed on the engine's either."""
     found = []
@@ -158,7 +158,7 @@ class Started:
     running: Server
     certificates: CertificatePaths | None
     """None: it offers no TLS."""
-    asked: SessionAsked
+    asked: SessionSpec
     user: str = ""
     password: str = field(default="", repr=False)
     database: str = ""

@@ -17,14 +17,14 @@ from howfar.engine.messages import (
     RttResult,
 )
 from howfar.errors import LabError
-from howfar.lab.link import WAYS, LinkAsked
+from howfar.lab.link import WAYS, LinkSpec
 from howfar.lab.link.receipt import Lateness, link_receipt, link_violations, of_a_trial
 from howfar.lab.replication import (
     Durability,
     Mode,
     Pair,
     PairGround,
-    ReplicationAsked,
+    ReplicationSpec,
     WaitPoint,
     Wire,
     open_pair,
@@ -34,12 +34,12 @@ from howfar.lab.replication.lag import LagSample, LagWatch, watch_lag
 from howfar.lab.replication.links import FOREVER_MS, Compression
 from howfar.lab.replication.proof import Snapshot, latency_violation, violations, window_facts
 from howfar.lab.replication.watch import CommitWatch, watch_commits
-from howfar.lab.request import ReplicasAsked
+from howfar.lab.request import ReplicasSpec
 from howfar.lab.servers import CertificatePaths, Server, Tables
 from howfar.lab.servers.program import Program
 from howfar.lab.stage import LoadFacts, Obtained, WindowWatch
 from howfar.plan.factors import ORDINARY, SEMI_SYNC
-from howfar.plan.sessions import SessionAsked
+from howfar.plan.sessions import SessionSpec
 from howfar.store.records import FactorValue, LagRecord, Window
 
 SERVERS_TIMEOUT_MS = 10_000
@@ -54,12 +54,12 @@ def replicates(factors: Mapping[str, FactorValue]) -> bool:
     return factors.get("replication", ORDINARY["replication"]) != "off"
 
 
-def replication_asked(factors: Mapping[str, FactorValue]) -> ReplicationAsked:
+def replication_asked(factors: Mapping[str, FactorValue]) -> ReplicationSpec:
     """Of a cell's levels; what they do not say is as in `ORDINARY`."""
     level = {name: factors.get(name, ordinary) for name, ordinary in ORDINARY.items()}
     mode = str(level["replication"])
     compression = str(level["replica_compression"])
-    return ReplicationAsked(
+    return ReplicationSpec(
         mode="semi_sync" if mode in SEMI_SYNC else cast(Mode, mode),
         replicas=0 if mode == "none" else int(level["replicas"]),
         wait_point=cast(WaitPoint, SEMI_SYNC.get(mode, "AFTER_SYNC")),
@@ -71,18 +71,18 @@ def replication_asked(factors: Mapping[str, FactorValue]) -> ReplicationAsked:
     )
 
 
-def replica_link(factors: Mapping[str, FactorValue]) -> LinkAsked | None:
+def replica_link(factors: Mapping[str, FactorValue]) -> LinkSpec | None:
     """Between the primary and each replica of a cell. None: it has no replica."""
     if "replica_rtt_ns" not in factors:
         return None
-    return LinkAsked(int(factors["replica_rtt_ns"]), int(factors["replica_rate_bps"]))
+    return LinkSpec(int(factors["replica_rtt_ns"]), int(factors["replica_rate_bps"]))
 
 
 class Replication:
     """What all trials with replication have in common: the replicas' hosts and links. Entered in the laboratory's ledger."""
 
     def __init__(
-        self, ground: PairGround, program: Program, tables: Tables, asked: ReplicasAsked, ledger: ExitStack
+        self, ground: PairGround, program: Program, tables: Tables, asked: ReplicasSpec, ledger: ExitStack
     ) -> None:
         self._ground = ground
         self._program = program
@@ -92,7 +92,7 @@ class Replication:
         self.wires: tuple[Wire, ...] = ()
         self._open_wires({})
 
-    def _open_wires(self, calibrations: Mapping[str, Mapping[LinkAsked, dict[str, Any]]]) -> None:
+    def _open_wires(self, calibrations: Mapping[str, Mapping[LinkSpec, dict[str, Any]]]) -> None:
         """In place of those before. What calibration found for them is in force for these too."""
         self._ledger.close()
         opened = open_wires(self._ground, self._asked.most, self._asked.link, calibrations)
@@ -106,7 +106,7 @@ class Replication:
 
     @contextmanager
     def serving(
-        self, factors: Mapping[str, FactorValue], session: SessionAsked, prepare: tuple[str, ...]
+        self, factors: Mapping[str, FactorValue], session: SessionSpec, prepare: tuple[str, ...]
     ) -> Iterator[Replicated]:
         """A proven pair as a cell asks for it. Raises LabError, PlanError."""
         asked = replication_asked(factors)
@@ -242,7 +242,7 @@ class Replicated:
 
 
 def contradictions(
-    asked: ReplicationAsked, before: Snapshot, after: Snapshot, load: LoadFacts, at_rest: Sequence[RttResult]
+    asked: ReplicationSpec, before: Snapshot, after: Snapshot, load: LoadFacts, at_rest: Sequence[RttResult]
 ) -> list[str]:
     """Where replication was not what a cell asks: by both ends' account, and by the clock. `at_rest`: the round trip of each wire."""
     found = [*violations(asked, before, after, load.commits)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from howfar.lab.link import LinkAsked
+from howfar.lab.link import LinkSpec
 from howfar.lab.link.backends import DEFAULT
 from howfar.lab.network import CONGESTION_CONTROL, TcpPreset
 from howfar.paths import find_path
@@ -12,12 +12,12 @@ from howfar.plan.factors import Content
 
 
 @dataclass(frozen=True)
-class ReplicasAsked:
+class ReplicasSpec:
     """For stages with replication: so many replicas at the most, each over a link of its own."""
 
     most: int
     """0: primaries alone, with a binary log."""
-    link: LinkAsked
+    link: LinkSpec
     """The first that a stage asks for; it is calibrated before any trial."""
     also_alone: bool = False
     """Some stages have a server that does not replicate."""
@@ -32,7 +32,7 @@ class LabRequest:
     table_size: int = 100_000
     rtt_ns: int = 200_000
     rate_bps: int | None = 10**9
-    link: LinkAsked | None = None
+    link: LinkSpec | None = None
     """The whole link, where a round trip and a rate do not say it."""
     backend: str = DEFAULT
     tcp: TcpPreset = "tuned"
@@ -45,7 +45,7 @@ class LabRequest:
     paths: tuple[str, ...] = ("socket", "tcp", "remote", "forwarded-socket")
     contents: tuple[Content, ...] = ("digits",)
     """What the tables hold; a data directory for each."""
-    replicas: ReplicasAsked | None = None
+    replicas: ReplicasSpec | None = None
     """None: no stage replicates."""
     prepare: tuple[str, ...] = ()
     """SQL for each stage's server before the load, as for an empty table."""
@@ -59,8 +59,8 @@ class LabRequest:
         return any(find_path(name).crosses_link for name in self.paths)
 
     @property
-    def link_asked(self) -> LinkAsked:
-        return self.link or LinkAsked(self.rtt_ns, self.rate_bps)
+    def link_asked(self) -> LinkSpec:
+        return self.link or LinkSpec(self.rtt_ns, self.rate_bps)
 
     @property
     def copies(self) -> int:

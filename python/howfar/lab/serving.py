@@ -14,11 +14,11 @@ from howfar.errors import LabError, PlanError
 from howfar.lab.cache import check_name
 from howfar.lab.reached import SERVICES, Started
 from howfar.lab.replication import Pair
-from howfar.lab.servers import CertificatePaths, Ground, Server, Store, Tables, find_store
+from howfar.lab.servers import CertificatePaths, Server, ServerContext, Store, Tables, find_store
 from howfar.lab.servers.kinds import STORES
 from howfar.lab.stage import LoadFacts, Obtained, ServicePlace, WindowWatch
 from howfar.paths import Path as NetworkPath
-from howfar.plan.sessions import SessionAsked
+from howfar.plan.sessions import SessionSpec
 
 
 class Serving(Protocol):
@@ -99,7 +99,7 @@ def alone(
     store: Store,
     path: NetworkPath,
     certificates: CertificatePaths | None,
-    asked: SessionAsked,
+    asked: SessionSpec,
     prepare: tuple[str, ...],
 ) -> Iterator[Alone]:
     """A freshly started server. Raises ServerCrashed, LabError."""
@@ -120,7 +120,7 @@ def alone(
 class Beside:
     """Found programs with their directories. Made once for a laboratory."""
 
-    def __init__(self, servers: Sequence[str], main: str | None, ground: Ground) -> None:
+    def __init__(self, servers: Sequence[str], main: str | None, ground: ServerContext) -> None:
         """`servers`: kinds, names or paths, as of the main server, whose kind is `main`. Raises PlanError, ServerMissing."""
         self._stores: list[Store] = []
         taken = set() if main is None else {SERVICES[main]}
@@ -150,7 +150,7 @@ class Beside:
         }
 
     def start(
-        self, path: NetworkPath, certificates: CertificatePaths | None, asked: SessionAsked, ledger: ExitStack
+        self, path: NetworkPath, certificates: CertificatePaths | None, asked: SessionSpec, ledger: ExitStack
     ) -> tuple[Started, ...]:
         """All of them, answering; stopped with the ledger. Raises ServerCrashed, LabError."""
         mine = of_store(asked, path)
@@ -166,7 +166,7 @@ class Beside:
         return tuple(found)
 
 
-def of_store(asked: SessionAsked, path: NetworkPath) -> SessionAsked:
+def of_store(asked: SessionSpec, path: NetworkPath) -> SessionSpec:
     """What a cell's sessions can be with a key-value store: it compresses nothing, and its socket is plain."""
     plain = replace(asked, algorithm=None, level=None)
     return replace(plain, tls=None, resumption=False) if path.by_socket else plain

@@ -17,7 +17,7 @@ _RESUMED = "-resumed"
 
 
 @dataclass(frozen=True)
-class SessionAsked:
+class SessionSpec:
     """The sessions of a cell."""
 
     tls: TlsVersion | None = None
@@ -35,12 +35,12 @@ class SessionAsked:
         return None if self.tls is None else f"TLSv{self.tls}"
 
 
-def session_asked(factors: Mapping[str, str | int | float | bool]) -> SessionAsked:
+def session_asked(factors: Mapping[str, str | int | float | bool]) -> SessionSpec:
     """The sessions of a cell; what it does not say is ordinary."""
     tls = TLS.of(factors)
     version = tls.removesuffix(_RESUMED)
     algorithm, _, strength = COMPRESSION.of(factors).partition("-")
-    return SessionAsked(
+    return SessionSpec(
         tls=None if version == "off" else cast(TlsVersion, version),
         resumption=tls.endswith(_RESUMED),
         algorithm=None if algorithm == "off" else cast(Algorithm, algorithm),

@@ -13,7 +13,7 @@ from howfar.analysis.summary import CellSummary, Confirmation, Summary, Warning
 from howfar.analysis.workload_line import ONE
 from howfar.bottleneck.confirmation import is_refuted
 from howfar.plan.factors import breaks
-from howfar.report import charts, figures, limit_words
+from howfar.report import charts, figures, limit_text
 from howfar.report.document import (
     Advice,
     Answer,
@@ -326,7 +326,7 @@ def confirmations(summary: Summary) -> list[Block]:
     rows = tuple(
         plain(
             found.arm,
-            limit_words.name(found.resource),
+            limit_text.name(found.resource),
             found.changed,
             f"x {found.predicted:.2f}",
             f"x {figures.ratio(found.measured)}",

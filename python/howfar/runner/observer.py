@@ -7,7 +7,7 @@ from typing import Protocol
 
 from howfar.engine.process import Event
 from howfar.plan.types import Plan
-from howfar.runner.stopping import Forecast, Place, Standing
+from howfar.runner.stopping import Forecast, Slot, Standing
 from howfar.store.records import Run, StopReason, Trial
 
 
@@ -20,7 +20,7 @@ class Observer(Protocol):
 
     def begun(self, run: Run, plan: Plan, standing: Standing, forecast: Forecast) -> None: ...
 
-    def trial_started(self, place: Place, forecast: Forecast) -> None: ...
+    def trial_started(self, place: Slot, forecast: Forecast) -> None: ...
 
     def engine_event(self, event: Event) -> None: ...
 
@@ -44,7 +44,7 @@ class Silent:
     def begun(self, run: Run, plan: Plan, standing: Standing, forecast: Forecast) -> None:
         pass
 
-    def trial_started(self, place: Place, forecast: Forecast) -> None:
+    def trial_started(self, place: Slot, forecast: Forecast) -> None:
         pass
 
     def engine_event(self, event: Event) -> None:

@@ -20,7 +20,7 @@ _AS_RECORDED = 0.998
 
 
 @dataclass(frozen=True)
-class PageAsked:
+class PageSpec:
     """Of one page."""
 
     turns: Mapping[ServiceName, int]
@@ -38,13 +38,13 @@ class PageAsked:
         return {service: count * pages for service, count in self.keys.items()}
 
 
-def page_asked(plan: Plan, arm: Arm) -> PageAsked | None:
+def page_asked(plan: Plan, arm: Arm) -> PageSpec | None:
     """None: the arm has no pages."""
     if plan.workload.kind != "page":
         return None
     shape: PageShape = plan.pages[str(arm.factors["page"])]
     cpu_ns = int(arm.factors.get("app_cpu_ns", ORDINARY["app_cpu_ns"]))
-    return PageAsked(
+    return PageSpec(
         turns=shape.by_service,
         keys=shape.keys_by_store,
         app_cpu_ns=max(cpu_ns - shape.turns, 0),  # each part is of whole nanoseconds
@@ -53,7 +53,7 @@ def page_asked(plan: Plan, arm: Arm) -> PageAsked | None:
     )
 
 
-def unlike_pages(asked: PageAsked, job: PageJob, finished: Finished) -> tuple[str, ...]:
+def unlike_pages(asked: PageSpec, job: PageJob, finished: Finished) -> tuple[str, ...]:
     """Each a sentence; any makes a trial void."""
     if isinstance(job.application, FastCgi):
         return (*_untold(finished), *_told_otherwise(asked, finished))
@@ -68,7 +68,7 @@ def _untold(finished: Finished) -> tuple[str, ...]:
     return (f"{finished.transactions} pages ended and {told} told what they did",)
 
 
-def _told_otherwise(asked: PageAsked, finished: Finished) -> list[str]:
+def _told_otherwise(asked: PageSpec, finished: Finished) -> list[str]:
     told, pages = finished.told, finished.transactions
     found: list[str] = []
     for service, wanted in asked.turns_of(pages).items():
@@ -85,7 +85,7 @@ def _told_otherwise(asked: PageAsked, finished: Finished) -> list[str]:
     return found
 
 
-def _done_otherwise(asked: PageAsked, finished: Finished) -> list[str]:
+def _done_otherwise(asked: PageSpec, finished: Finished) -> list[str]:
     pages, used = finished.transactions, {use.service: use for use in finished.services}
     found: list[str] = []
     for service, wanted in asked.turns_of(pages).items():
@@ -98,7 +98,7 @@ def _done_otherwise(asked: PageAsked, finished: Finished) -> list[str]:
     return [*found, *_other("keys found", pages, hits, sum(asked.keys_of(pages).values()))]
 
 
-def _computed_less(asked: PageAsked, finished: Finished) -> tuple[str, ...]:
+def _computed_less(asked: PageSpec, finished: Finished) -> tuple[str, ...]:
     computing = next((one for one in finished.histograms if one.kind == "cpu"), None)
     if not asked.app_cpu_ns or not finished.transactions:
         return ()
@@ -181,7 +181,7 @@ def load_facts(outcome: LoadOutcome, job: LoadJob, commits_each: int) -> LoadFac
     return LoadFacts(turn_ns, commits_each * finished.transactions, None if commit is None else commit.p50_ns)
 
 
-def page_facts(outcome: LoadOutcome, asked: PageAsked) -> LoadFacts:
+def page_facts(outcome: LoadOutcome, asked: PageSpec) -> LoadFacts:
     """The same of pages; what servers must have counted is of the warm-up's too, which came after their counters were read."""
     finished = outcome.finished
     pages = outcome.measuring.warmup_transactions + finished.transactions
@@ -210,7 +210,7 @@ def _turns_told(finished: Finished) -> dict[str, int]:
     return {name.removesuffix(end): count for name, count in finished.told.items() if name.endswith(end)}
 
 
-def not_as_asked(job: LoadJob | PageJob, outcome: LoadOutcome, asked: PageAsked | None = None) -> tuple[str, ...]:
+def not_as_asked(job: LoadJob | PageJob, outcome: LoadOutcome, asked: PageSpec | None = None) -> tuple[str, ...]:
     """By the engine's own receipts and counts; each a sentence. `asked`: of its pages."""
     if isinstance(job, PageJob):
         unlike = () if asked is None else unlike_pages(asked, job, outcome.finished)

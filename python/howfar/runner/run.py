@@ -26,7 +26,7 @@ from howfar.runner.stopping import (
     Budget,
     Extension,
     Forecast,
-    Place,
+    Slot,
     Standing,
     block_cost_ns,
     blocks_done,
@@ -268,7 +268,7 @@ class _Conductor:
             self._run_place(place, self._forecast(now))
             self._check_goes_well(self.trials[-1])
 
-    def _run_place(self, place: Place, ahead: Forecast) -> None:
+    def _run_place(self, place: Slot, ahead: Forecast) -> None:
         self.observer.trial_started(place, ahead)
         trial = run_trial(
             len(self.trials),

@@ -35,7 +35,7 @@ VOIDS_IN_A_ROW = 6
 
 
 @dataclass(frozen=True)
-class Place:
+class Slot:
     """One arm's turn in a block."""
 
     block: int
@@ -44,7 +44,7 @@ class Place:
     arm: str
 
 
-def places_left(run: Run, block: int, target: float) -> Iterator[Place]:
+def places_left(run: Run, block: int, target: float) -> Iterator[Slot]:
     """Places of `block` that have no good trial, attempts left and an arm that does not rest, in the block's order.
 
     A resting arm keeps its place in the order, so that the others have the same ones with and without it. Raises NotARunFile.
@@ -63,7 +63,7 @@ def places_left(run: Run, block: int, target: float) -> Iterator[Place]:
         if arm in rest:
             continue
         if len(tried) < ATTEMPTS_PER_PLACE and all(trial.status is TrialStatus.VOID for trial in tried):
-            yield Place(block, position, len(tried), arm)
+            yield Slot(block, position, len(tried), arm)
 
 
 def blocks_done(run: Run, target: float) -> int:

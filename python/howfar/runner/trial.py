@@ -19,11 +19,11 @@ from howfar.lab.stage import Laboratory, Stage, WindowWatch
 from howfar.plan.cells import stream_seed
 from howfar.plan.factors import breaks
 from howfar.plan.types import Plan
-from howfar.runner.fault.crash import Ground, fault_after_ns, run_crash
+from howfar.runner.fault.crash import FaultContext, fault_after_ns, run_crash
 from howfar.runner.fault.fallback import run_fallback
 from howfar.runner.jobs import commits_each, job_of
-from howfar.runner.outcome import PageAsked, load_facts, measured, not_as_asked, page_asked, page_facts
-from howfar.runner.stopping import Place
+from howfar.runner.outcome import PageSpec, load_facts, measured, not_as_asked, page_asked, page_facts
+from howfar.runner.stopping import Slot
 from howfar.store.records import (
     Arm,
     CrashRecord,
@@ -83,7 +83,7 @@ class _Seen:
 
 def run_trial(
     number: int,
-    place: Place,
+    place: Slot,
     arm: Arm,
     plan: Plan,
     seed: int,
@@ -147,7 +147,7 @@ def _break(
     if unlike := stage.begun().violations:
         raise LabError("; ".join(unlike))
     (rtt_ns, *_) = stage.pair.facts["rtt_at_rest_ns"].values()
-    ground = Ground(stage.pair, stage.client, rtt_ns, instruments.measure, hear)
+    ground = FaultContext(stage.pair, stage.client, rtt_ns, instruments.measure, hear)
     broken = run_fallback(ground, job) if fault == "replica-leaves" else run_crash(ground, job, fault, after_ns)
     session = broken.outcome.ready.receipt.model_dump(mode="json")
     begun = stage.begun(session)
@@ -165,7 +165,7 @@ def _measure(
     on_event: Callable[[Event], None],
     seen: _Seen,
     commits_each: int,
-    page: PageAsked | None,
+    page: PageSpec | None,
 ) -> None:
     """`commits_each`: of a transaction; `page`: where the job is of pages."""
     watch: Watch | None = None

@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any
 
 from howfar.analysis.economics.pairs import Pair, levels, pairs
-from howfar.analysis.economics.words import WORTH, compression_says, level_advice
+from howfar.analysis.economics.sentences import WORTH, compression_says, level_advice
 from howfar.analysis.summary import (
     BreakEvenPoint,
     CompressionEconomics,

@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any
 
 from howfar.analysis.economics.pairs import Pair, levels, pairs
-from howfar.analysis.economics.words import encryption_says
+from howfar.analysis.economics.sentences import encryption_says
 from howfar.analysis.summary import EncryptionEconomics, EncryptionRow, EncryptionTried
 from howfar.model.facts import ArmFacts
 from howfar.model.fit import fit, series, settings_of

@@ -45,7 +45,7 @@ from howfar.engine.messages import IndependentLoss, NormalJitter
 from howfar.engine.process import Launcher
 from howfar.errors import LabError
 from howfar.lab.awake import spinning
-from howfar.lab.link import Link, LinkAsked, WayAsked
+from howfar.lab.link import DirectionSpec, Link, LinkSpec
 from howfar.lab.link.backends import backends
 from howfar.lab.network import SERVER_ADDRESS, Companion, Host, share_cpus, usable_cpus
 
@@ -71,17 +71,17 @@ class Spread:
     of: int
 
 
-def lossy(seed: int) -> LinkAsked:
-    return LinkAsked(0, None, to_server=WayAsked(loss=IndependentLoss(probability=LOSS_SHARE)), seed=seed)
+def lossy(seed: int) -> LinkSpec:
+    return LinkSpec(0, None, to_server=DirectionSpec(loss=IndependentLoss(probability=LOSS_SHARE)), seed=seed)
 
 
-def jittery(seed: int) -> LinkAsked:
+def jittery(seed: int) -> LinkSpec:
     """With `reorder` each datagram has its own draw; otherwise a late one delays those behind it."""
-    direction = WayAsked(jitter=NormalJitter(deviation_ns=DEVIATION_NS), reorder=True)
-    return LinkAsked(_JITTERY_RTT_NS, None, to_server=direction, seed=seed)
+    direction = DirectionSpec(jitter=NormalJitter(deviation_ns=DEVIATION_NS), reorder=True)
+    return LinkSpec(_JITTERY_RTT_NS, None, to_server=direction, seed=seed)
 
 
-def start_effect(link: Link, point: LinkAsked) -> None:
+def start_effect(link: Link, point: LinkSpec) -> None:
     """Resets its counters. Raises LinkFailed, EngineError."""
     link.shape(point)
     link.counters(reset=True)
@@ -375,7 +375,7 @@ class Extras:
             self._count_drops("jitter")
             self._runs["jitter", VETH].append(spread(bare.client_host, bare.server_host, count).deviation_ns / 1e6)
 
-    def _start(self, name: ExtraName, point: LinkAsked) -> bool:
+    def _start(self, name: ExtraName, point: LinkSpec) -> bool:
         """Start the effect, or note why this back-end does not support it. Raises LinkFailed, EngineError."""
         why = backends()[self._ours.link.backend].refuses(point)
         if why is not None:

@@ -14,7 +14,7 @@ from typing import Final, Literal, Self
 from howfar.bench.links.bars import LONG_FAT, LONG_FAT_AFTER_NS, Verdict, judge_link
 from howfar.lab.link import goodput_times_ns
 from howfar.lab.link.backends import backends
-from howfar.lab.link.spec import LinkAsked
+from howfar.lab.link.spec import LinkSpec
 from howfar.stats.estimate import Part
 
 BUSY_LOAD = 0.5
@@ -34,9 +34,9 @@ class LinkPoint(Part):
         return None if self.rate_gbit is None else round(self.rate_gbit * 1e9)
 
     @property
-    def link(self) -> LinkAsked:
+    def link(self) -> LinkSpec:
         """As the laboratory's link."""
-        return LinkAsked(self.rtt_ns, self.rate_bps)
+        return LinkSpec(self.rtt_ns, self.rate_bps)
 
     def rest_rtt_ms(self, backend: str) -> float:
         """What a one-byte ping must take: the RTT, plus its time on the wire where this back-end charges it."""

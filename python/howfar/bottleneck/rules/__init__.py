@@ -30,7 +30,7 @@ from howfar.bottleneck.cycle import (
     part_us,
 )
 from howfar.bottleneck.evidence import CpuSet, Evidence
-from howfar.bottleneck.traffic import WAY_WORDS, Way, hold_words, milliseconds, percent, speed, speed_pair
+from howfar.bottleneck.traffic import WAY_WORDS, CarriedTraffic, hold_words, milliseconds, percent, speed, speed_pair
 
 Confidence = Literal["high", "medium", "low"]
 
@@ -389,7 +389,7 @@ def full_link(evidence: Evidence, cycle: Cycle) -> Finding | None:
     return Finding(resource, words, tuple(facts), _trust(way, full))
 
 
-def _trust(way: Way, full: bool) -> Confidence:
+def _trust(way: CarriedTraffic, full: bool) -> Confidence:
     """What no interface counted is reckoned; a mean below the threshold is inferred."""
     return "high" if full and way.counted else "medium"
 

@@ -10,7 +10,7 @@ from typing import Any
 import altair as alt
 
 from howfar.analysis.summary import Ceiling, Curve, Prediction, Resource, Summary
-from howfar.report import figures, limit_words, palette
+from howfar.report import figures, limit_text, palette
 from howfar.report.charts import PHONE, Drawable, log_ticks, pick, values
 
 LABEL = 20
@@ -216,7 +216,7 @@ def _knees(panel: Panel, names: list[str], threads: list[int], x: alt.X, y: alt.
 
 
 @dataclass(frozen=True)
-class Line:
+class ChartLine:
     """A ceiling as drawn. `room`: how far above what was measured it lies, as a factor."""
 
     tps: float
@@ -225,11 +225,11 @@ class Line:
     room: float
 
 
-def ceiling_lines(panel: Panel) -> list[Line]:
+def ceiling_lines(panel: Panel) -> list[ChartLine]:
     return [
-        Line(
+        ChartLine(
             ceiling.tps,
-            limit_words.name(ceiling.resource),
+            limit_text.name(ceiling.resource),
             colour,
             ceiling.tps / max(point.tps.value for point in curve.points),
         )
@@ -265,9 +265,9 @@ def _ceiling_labels(panel: Panel, threads: list[int], axes: tuple[alt.X, alt.Y],
     return layers
 
 
-def ceiling_labels(lines: list[Line], near: float) -> list[Line]:
+def ceiling_labels(lines: list[ChartLine], near: float) -> list[ChartLine]:
     """Lines within the factor `near` share one label, in no curve's colour: below the lowest of them, or above the highest."""
-    groups: list[list[Line]] = []
+    groups: list[list[ChartLine]] = []
     for line in sorted(lines, key=lambda line: line.tps):
         if groups and line.tps <= groups[-1][0].tps * near:
             groups[-1].append(line)
@@ -281,7 +281,7 @@ def ceiling_labels(lines: list[Line], near: float) -> list[Line]:
         colours = {line.colour for line in group}
         room = min(line.room for line in group)
         at = group[-1].tps if room > CLEAR else group[0].tps
-        found.append(Line(at, f"{words}: {amount}/s", colours.pop() if len(colours) == 1 else palette.MUTED, room))
+        found.append(ChartLine(at, f"{words}: {amount}/s", colours.pop() if len(colours) == 1 else palette.MUTED, room))
     return found
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import altair as alt
 
-from howfar.analysis.economics.words import EVERYWHERE, NOT_RESOLVED
+from howfar.analysis.economics.sentences import EVERYWHERE, NOT_RESOLVED
 from howfar.analysis.summary import CellSummary, CompressionRow, Summary
 from howfar.report import palette
 from howfar.report.charts import PHONE, Drawable, log_ticks, pick, values

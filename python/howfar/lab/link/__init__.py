@@ -2,6 +2,6 @@
 from; `backends/`: how packets get across; `running.py`: a link in use; `calibrate.py`: its RTT made right."""
 
 from howfar.lab.link.running import Link, goodput_times_ns, open_link
-from howfar.lab.link.spec import WAYS, LinkAsked, WayAsked, WayName
+from howfar.lab.link.spec import WAYS, DirectionSpec, LinkSpec, WayName
 
-__all__ = ["WAYS", "Link", "LinkAsked", "WayAsked", "WayName", "goodput_times_ns", "open_link"]
+__all__ = ["WAYS", "DirectionSpec", "Link", "LinkSpec", "WayName", "goodput_times_ns", "open_link"]

@@ -9,7 +9,7 @@ from importlib import resources
 
 from howfar.errors import QuantityError
 from howfar.lab.link.settings import apply
-from howfar.lab.link.spec import LinkAsked
+from howfar.lab.link.spec import LinkSpec
 
 _WORDS = ("about", "source", "stated", "ours")
 
@@ -17,7 +17,7 @@ _WORDS = ("about", "source", "stated", "ours")
 @dataclass(frozen=True)
 class NamedLink:
     name: str
-    asked: LinkAsked
+    asked: LinkSpec
     said: dict[str, str]
     """What the file says, in the words of `settings.py`."""
     about: str
@@ -45,7 +45,7 @@ def find_link(name: str) -> NamedLink:
 
 def _read(name: str, table: dict[str, str]) -> NamedLink:
     said = {word: value for word, value in table.items() if word not in _WORDS}
-    asked = LinkAsked(rtt_ns=0, rate_bps=None)
+    asked = LinkSpec(rtt_ns=0, rate_bps=None)
     for word, value in said.items():
         asked = apply(asked, word, value)
     return NamedLink(name=name, asked=asked, said=said, **{word: table[word] for word in _WORDS})

@@ -11,7 +11,7 @@ from howfar.errors import HowfarError, LabError
 from howfar.lab import sandbox
 from howfar.lab.link.backends import Backend, backends
 from howfar.lab.link.running import Link, open_link
-from howfar.lab.link.spec import LinkAsked
+from howfar.lab.link.spec import LinkSpec
 from howfar.lab.network import Host, Network, build_network, share_cpus, usable_cpus
 
 _QDISCS = {
@@ -43,7 +43,7 @@ def _try(backend: Backend) -> Presence:
         with ExitStack() as ledger:
             network = build_network(ledger)
             shares = share_cpus(usable_cpus())
-            bare = LinkAsked(rtt_ns=0, rate_bps=None)
+            bare = LinkSpec(rtt_ns=0, rate_bps=None)
             asked = bare if backend.NAME == "none" else replace(bare, rate_bps=10**9)
             client, server = network.client.launcher(shares.client), network.server.launcher(shares.server)
             link = ledger.enter_context(_opened(network, asked, client, server, backend.NAME))
@@ -56,7 +56,7 @@ def _try(backend: Backend) -> Presence:
 
 
 def _opened(
-    network: Network, asked: LinkAsked, client: Launcher, server: Launcher, backend: str
+    network: Network, asked: LinkSpec, client: Launcher, server: Launcher, backend: str
 ) -> AbstractContextManager[Link]:
     known = {asked.calm(): {"compensate_ns": 0}}
     return open_link(network, asked, client, server, known, backend=backend)

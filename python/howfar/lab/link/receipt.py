@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from howfar.engine.messages import BurstLoss, DirectionStats, IndependentLoss, LinkStats, RttResult
-from howfar.lab.link import WAYS, Link, LinkAsked
+from howfar.lab.link import WAYS, Link, LinkSpec
 from howfar.lab.link.backends import SHAPING, backends
 from howfar.lab.link.settings import loss_share
-from howfar.lab.link.spec import WayAsked, WayName
+from howfar.lab.link.spec import DirectionSpec, WayName
 from howfar.plan.quantities import rtt_tolerance_ns
 from howfar.units import format_duration_ns, format_rate_bps
 
@@ -64,7 +64,7 @@ def of_a_trial(turn_ns: float) -> Lateness:
     )
 
 
-def goodput_warnings(asked: LinkAsked, calibration: Mapping[str, Any]) -> tuple[str, ...]:
+def goodput_warnings(asked: LinkSpec, calibration: Mapping[str, Any]) -> tuple[str, ...]:
     """Where a bulk transfer over the link at rest did not reach what the rate allows."""
     found = []
     for name in WAYS:
@@ -131,7 +131,7 @@ def link_violations(
 
 
 def rtt_violations(
-    asked: LinkAsked, rest_rtt_ns: int, at_rest: Sequence[RttResult], lateness: Lateness
+    asked: LinkSpec, rest_rtt_ns: int, at_rest: Sequence[RttResult], lateness: Lateness
 ) -> tuple[str, ...]:
     """The part of them that the pings at rest tell; `rest_rtt_ns` is what they take over the asked link. The last probe counts."""
     allowed_ns = max(RTT_VOID_NS, RTT_VOID_SHARE * asked.rtt_ns)
@@ -149,7 +149,7 @@ def rtt_violations(
     return (words,)
 
 
-def counter_violations(asked: LinkAsked, stats: LinkStats | None, lateness: Lateness) -> tuple[str, ...]:
+def counter_violations(asked: LinkSpec, stats: LinkStats | None, lateness: Lateness) -> tuple[str, ...]:
     """The part of them that the counters tell."""
     if stats is None:
         return ()
@@ -191,7 +191,7 @@ def crossing_violations(stats: LinkStats, counters: Mapping[str, int]) -> tuple[
     return tuple(found)
 
 
-def _direction_violations(asked: LinkAsked, name: str, way: DirectionStats, lateness: Lateness) -> list[str]:
+def _direction_violations(asked: LinkSpec, name: str, way: DirectionStats, lateness: Lateness) -> list[str]:
     found = []
     drops = way.drops
     if drops.arena or drops.socket or drops.transmit:
@@ -213,12 +213,12 @@ def _direction_violations(asked: LinkAsked, name: str, way: DirectionStats, late
     return found
 
 
-def effects_counted(asked: LinkAsked, stats: LinkStats) -> dict[WayName, dict[str, dict[str, Any]]]:
+def effects_counted(asked: LinkSpec, stats: LinkStats) -> dict[WayName, dict[str, dict[str, Any]]]:
     """Each random effect that was asked beside what was counted, as shares of the segments that came to it."""
     return {name: _counted(asked.way(name), getattr(stats, name)) for name in WAYS}
 
 
-def effect_warnings(asked: LinkAsked, stats: LinkStats | None) -> tuple[str, ...]:
+def effect_warnings(asked: LinkSpec, stats: LinkStats | None) -> tuple[str, ...]:
     """Where what was counted lies outside the 99 % interval of what was asked: by chance that is so once in a hundred times."""
     if stats is None:
         return ()
@@ -231,7 +231,7 @@ def effect_warnings(asked: LinkAsked, stats: LinkStats | None) -> tuple[str, ...
     )
 
 
-def _counted(way: WayAsked, seen: DirectionStats) -> dict[str, dict[str, Any]]:
+def _counted(way: DirectionSpec, seen: DirectionStats) -> dict[str, dict[str, Any]]:
     drops = seen.drops
     rows = {}
     if way.loss is not None:

@@ -25,8 +25,8 @@ from howfar.engine.messages import (
 from howfar.engine.process import EngineProcess, Launcher, run_probe
 from howfar.errors import LinkFailed
 from howfar.lab.awake import awake
-from howfar.lab.link.backends import DEFAULT, Line, backends, find_backend
-from howfar.lab.link.spec import WAYS, LinkAsked, WayName
+from howfar.lab.link.backends import DEFAULT, LinkLine, backends, find_backend
+from howfar.lab.link.spec import WAYS, LinkSpec, WayName
 from howfar.lab.network import Network, usable_cpus
 from howfar.plan.quantities import rtt_tolerance_ns
 
@@ -68,20 +68,20 @@ def goodput_times_ns(rtt_ns: int) -> tuple[int, int]:
 class Calibrated(Protocol):
     """What the loop needs of a link."""
 
-    def set_calm(self, asked: LinkAsked, compensate_ns: int) -> None: ...
-    def rest_rtt_ns(self, asked: LinkAsked) -> int: ...
+    def set_calm(self, asked: LinkSpec, compensate_ns: int) -> None: ...
+    def rest_rtt_ns(self, asked: LinkSpec) -> int: ...
     def ping(self) -> RttResult: ...
     def ping_from_idle(self) -> RttResult: ...
     def goodput(self, to_server: bool) -> GoodputResult: ...
     def counters(self, *, reset: bool = False) -> LinkStats | None: ...
 
 
-def compensation_ns(asked: LinkAsked, present_ns: int, excess_ns: int) -> int:
+def compensation_ns(asked: LinkSpec, present_ns: int, excess_ns: int) -> int:
     """Half of the excess each way; a delay is never negative."""
     return min(max(present_ns + excess_ns // 2, 0), _MOST_NS, *(asked.delay_ns(name) for name in WAYS))
 
 
-def calibrate(link: Calibrated, asked: LinkAsked, *, with_goodput: bool) -> dict[str, Any]:
+def calibrate(link: Calibrated, asked: LinkSpec, *, with_goodput: bool) -> dict[str, Any]:
     """Take off both ways half of what the RTT has too much, until it is right or no more may be taken.
 
     The last round measures what is then frozen. `with_goodput`: one bulk transfer each way as well, which takes seconds.
@@ -116,7 +116,7 @@ def calibrate(link: Calibrated, asked: LinkAsked, *, with_goodput: bool) -> dict
     return {**found, **measure_goodput(link, asked)} if with_goodput else found
 
 
-def measure_goodput(link: Calibrated, asked: LinkAsked) -> dict[str, Any]:
+def measure_goodput(link: Calibrated, asked: LinkSpec) -> dict[str, Any]:
     """Bulk transfers over the link at rest, one after the other."""
     found = {name: link.goodput(name == "to_server") for name in WAYS}
     expected = {name: asked.expected_goodput_bps(name) for name in WAYS}
@@ -147,18 +147,18 @@ _PING_PATIENCE_NS = 10_000_000_000
 class Link:
     """What `open_link` gives."""
 
-    line: Line
+    line: LinkLine
     network: Network
     echo: EngineProcess
     client: Launcher
     echo_port: int
-    asked: LinkAsked
+    asked: LinkSpec
     backend: str = DEFAULT
     with_goodput: bool = True
     """Calibration measures the goodput as well."""
     compensate_ns: int = 0
     """Taken off the delay of each direction: what calibration found for `asked`, and nothing else, once there is one."""
-    calibrations: dict[LinkAsked, dict[str, Any]] = field(default_factory=dict)
+    calibrations: dict[LinkSpec, dict[str, Any]] = field(default_factory=dict)
     """By the link at rest."""
     armed: bool = False
     sleep: Callable[[float], None] = time.sleep
@@ -180,7 +180,7 @@ class Link:
         """Emulator and echo both."""
         return self.line.alive() and self.echo.alive()
 
-    def shape(self, asked: LinkAsked) -> dict[str, Any]:
+    def shape(self, asked: LinkSpec) -> dict[str, Any]:
         """Make the link at rest what is asked, calibrating the first time only. Raises LinkFailed, EngineError."""
         known = self.calibrations.get(asked.calm())
         if known is None:
@@ -189,7 +189,7 @@ class Link:
         self.set_calm(asked, int(known["compensate_ns"]))
         return known
 
-    def rest_rtt_ns(self, asked: LinkAsked) -> int:
+    def rest_rtt_ns(self, asked: LinkSpec) -> int:
         """What a ping of ours takes over such a link at rest. Where the back-end lets a lone packet through at any rate, its own
         bytes take no time."""
         return asked.rest_rtt_ns if backends()[self.backend].CHARGES_LONE_PACKETS else asked.rtt_ns
@@ -208,14 +208,14 @@ class Link:
         self.line.set(self.asked, self.compensate_ns, 0)
         self.armed = True
 
-    def change(self, asked: LinkAsked, elapsed_ns: int) -> None:
+    def change(self, asked: LinkSpec, elapsed_ns: int) -> None:
         """Another link from now on, `elapsed_ns` after `arm`, without losing a packet and without measuring anything. What calibration
         found for this link is in force when there is something, else what is in force now."""
         known = self.calibrations.get(asked.calm())
         compensate_ns = self.compensate_ns if known is None else int(known["compensate_ns"])
         self.line.set(asked, min(compensate_ns, *(asked.delay_ns(name) for name in WAYS)), elapsed_ns)
 
-    def set_calm(self, asked: LinkAsked, compensate_ns: int) -> None:
+    def set_calm(self, asked: LinkSpec, compensate_ns: int) -> None:
         """The link at rest, with this much taken off the delay each way."""
         self.line.set(asked.calm(), compensate_ns, 0)
         self.asked, self.compensate_ns, self.armed = asked, compensate_ns, False
@@ -278,10 +278,10 @@ class Link:
 @contextmanager
 def open_link(
     network: Network,
-    asked: LinkAsked,
+    asked: LinkSpec,
     client: Launcher,
     server: Launcher,
-    calibrations: Mapping[LinkAsked, dict[str, Any]] | None = None,
+    calibrations: Mapping[LinkSpec, dict[str, Any]] | None = None,
     *,
     backend: str = DEFAULT,
     with_goodput: bool = True,

@@ -21,7 +21,7 @@ from howfar.engine.messages import (
     ParetoJitter,
 )
 from howfar.errors import HowfarError, LabError, QuantityError, UsageError
-from howfar.lab.link.spec import FRAMING_BYTES, QUEUE_MAX_BYTES, WAYS, LinkAsked, WayAsked, WayName
+from howfar.lab.link.spec import FRAMING_BYTES, QUEUE_MAX_BYTES, WAYS, DirectionSpec, LinkSpec, WayName
 from howfar.units import (
     format_duration_ns,
     format_rate_bps,
@@ -39,10 +39,10 @@ OUTAGES_MOST = 1_000
 _DIGITS_MOST = 20
 """Beyond what any number here has."""
 _WAY_WORDS = tuple(name.replace("_", "-") for name in WAYS)
-_WayChange = Callable[[WayAsked, str], WayAsked]
+_WayChange = Callable[[DirectionSpec, str], DirectionSpec]
 
 
-def apply(asked: LinkAsked, word: str, value: str) -> LinkAsked:
+def apply(asked: LinkSpec, word: str, value: str) -> LinkSpec:
     """The link with one thing said of it. Raises QuantityError, also for a word that is none."""
     if word in _OF_THE_LINK:
         return _OF_THE_LINK[word](asked, value)
@@ -88,7 +88,7 @@ def schedule_ns(text: str) -> int:
     return found_ns
 
 
-def check(links: Sequence[LinkAsked]) -> None:
+def check(links: Sequence[LinkSpec]) -> None:
     """What was asked and would silently do nothing, or cannot be, in any of the links that follow each other. Raises QuantityError."""
     ways = [asked.way(name) for asked in links for name in WAYS]
     if any(way.reorder for way in ways) and not any(way.reorder and way.jitter for way in ways):
@@ -111,7 +111,7 @@ def check(links: Sequence[LinkAsked]) -> None:
             _check_jitter(asked, name)
 
 
-def _check_queue(asked: LinkAsked, name: WayName) -> None:
+def _check_queue(asked: LinkSpec, name: WayName) -> None:
     """Where no packet fits, each that finds another one on the wire is lost: no link is like that."""
     packet, queue = asked.mtu + FRAMING_BYTES, asked.queue_bytes(name)
     if queue < packet:
@@ -121,7 +121,7 @@ def _check_queue(asked: LinkAsked, name: WayName) -> None:
         )
 
 
-def _check_jitter(asked: LinkAsked, name: WayName) -> None:
+def _check_jitter(asked: LinkSpec, name: WayName) -> None:
     """A delay is never negative: what a normal jitter takes below zero is cut, and its mean and deviation are not those asked."""
     jitter, delay_ns = asked.way(name).jitter, asked.delay_ns(name)
     if isinstance(jitter, NormalJitter) and jitter.deviation_ns > delay_ns:
@@ -132,7 +132,7 @@ def _check_jitter(asked: LinkAsked, name: WayName) -> None:
         )
 
 
-def _rtt(asked: LinkAsked, text: str) -> LinkAsked:
+def _rtt(asked: LinkSpec, text: str) -> LinkSpec:
     rtt_ns = _limited("an RTT", parse_duration_ns(text), 0, RTT_MAX_NS, text, format_duration_ns)
     if asked.delay_to_server_ns is None or asked.rtt_ns == 0:
         return replace(asked, rtt_ns=rtt_ns)
@@ -140,18 +140,18 @@ def _rtt(asked: LinkAsked, text: str) -> LinkAsked:
     return replace(asked, rtt_ns=rtt_ns, delay_to_server_ns=asked.delay_to_server_ns * rtt_ns // asked.rtt_ns)
 
 
-def _delay_to_server(asked: LinkAsked, text: str) -> LinkAsked:
+def _delay_to_server(asked: LinkSpec, text: str) -> LinkSpec:
     delay_ns = _limited("a part of the RTT", parse_duration_ns(text), 0, asked.rtt_ns, text, format_duration_ns)
     return replace(asked, delay_to_server_ns=delay_ns)
 
 
-def _seed(asked: LinkAsked, text: str) -> LinkAsked:
+def _seed(asked: LinkSpec, text: str) -> LinkSpec:
     if not _is_number(text) or int(text) >= 2**63:
         raise QuantityError(f"{text!r} is not a seed", "Write a whole number from 0 on.")
     return replace(asked, seed=int(text))
 
 
-def _mtu(asked: LinkAsked, text: str) -> LinkAsked:
+def _mtu(asked: LinkSpec, text: str) -> LinkSpec:
     if not _is_number(text):
         raise QuantityError(f"{text!r} is not an MTU", "Write a number of bytes, like 1500.")
     return replace(
@@ -159,7 +159,7 @@ def _mtu(asked: LinkAsked, text: str) -> LinkAsked:
     )
 
 
-def _rate(asked: LinkAsked, text: str) -> LinkAsked:
+def _rate(asked: LinkSpec, text: str) -> LinkSpec:
     """Of both ways, or of one; `none`: unshaped."""
     for name in WAYS:
         prefix = f"{name.replace('_', '-')}:"
@@ -185,7 +185,7 @@ def _read_rate(text: str) -> int | None:
     return _limited("a rate", parse_rate_bps(text), RATE_LEAST_BPS, RATE_MAX_BPS, text, format_rate_bps)
 
 
-def _queue(way: WayAsked, text: str) -> WayAsked:
+def _queue(way: DirectionSpec, text: str) -> DirectionSpec:
     """Bytes, or the time that they take at the rate; `auto`: the default."""
     if text == "auto":
         return replace(way, queue_bytes=None, queue_ns=None)
@@ -207,7 +207,7 @@ def _parsed(parse: Callable[[str], int], text: str) -> int | None:
         return None
 
 
-def _jitter(way: WayAsked, text: str) -> WayAsked:
+def _jitter(way: DirectionSpec, text: str) -> DirectionSpec:
     """`2ms[:normal|pareto[:shape]]`; `none`."""
     if text == "none":
         return replace(way, jitter=None)
@@ -239,12 +239,12 @@ def loss_share(loss: IndependentLoss | BurstLoss | None) -> float:
     return bad * loss.loss_bad + (1 - bad) * loss.loss_good
 
 
-def _loss(way: WayAsked, text: str) -> WayAsked:
+def _loss(way: DirectionSpec, text: str) -> DirectionSpec:
     """Where it came in bursts it still does, and they are as long."""
     return replace(way, loss=_made_loss(parse_share(text), way.loss_burst))
 
 
-def _loss_burst(way: WayAsked, text: str) -> WayAsked:
+def _loss_burst(way: DirectionSpec, text: str) -> DirectionSpec:
     """Loss comes in bursts of this mean length; `none`: each segment for itself."""
     if text == "none":
         return replace(way, loss=_made_loss(loss_share(way.loss), None), loss_burst=None)
@@ -270,21 +270,21 @@ def _made_loss(share: float, burst: float | None) -> IndependentLoss | BurstLoss
     return BurstLoss(to_bad=share / burst / (1 - share), to_good=1 / burst)
 
 
-def _duplicate(way: WayAsked, text: str) -> WayAsked:
+def _duplicate(way: DirectionSpec, text: str) -> DirectionSpec:
     return replace(way, duplicate=parse_share(text))
 
 
-def _corrupt(way: WayAsked, text: str) -> WayAsked:
+def _corrupt(way: DirectionSpec, text: str) -> DirectionSpec:
     return replace(way, corrupt=parse_share(text))
 
 
-def _reorder(way: WayAsked, text: str) -> WayAsked:
+def _reorder(way: DirectionSpec, text: str) -> DirectionSpec:
     if text not in ("on", "off"):
         raise QuantityError(f"reorder is on or off, not {text!r}", "Write reorder on.")
     return replace(way, reorder=text == "on")
 
 
-def _outage(way: WayAsked, text: str) -> WayAsked:
+def _outage(way: DirectionSpec, text: str) -> DirectionSpec:
     """`5s:1s[/30s]`: at 5 s for 1 s, and again each 30 s. Several add up."""
     when, _, again = text.partition("/")
     at, colon, duration = when.partition(":")
@@ -299,7 +299,7 @@ def _outage(way: WayAsked, text: str) -> WayAsked:
     return replace(way, outages=(*way.outages, Outage(at_ns=at_ns, for_ns=for_ns, every_ns=every_ns)))
 
 
-_OF_THE_LINK: dict[str, Callable[[LinkAsked, str], LinkAsked]] = {
+_OF_THE_LINK: dict[str, Callable[[LinkSpec, str], LinkSpec]] = {
     "rtt": _rtt,
     "delay-to-server": _delay_to_server,
     "rate": _rate,
@@ -328,16 +328,16 @@ _FIXED = {"mtu": "an interface keeps its MTU", "seed": "a link keeps its seed", 
 class Script:
     """What a link is from when on."""
 
-    first: LinkAsked
+    first: LinkSpec
     """At the start, with the outages of all lines."""
-    changes: tuple[tuple[int, LinkAsked], ...] = ()
+    changes: tuple[tuple[int, LinkSpec], ...] = ()
     """Time from the start in ns, and the whole link from then on; in order."""
 
-    def links(self) -> tuple[LinkAsked, ...]:
+    def links(self) -> tuple[LinkSpec, ...]:
         return (self.first, *(asked for _, asked in self.changes))
 
 
-def read_script(text: str, asked: LinkAsked, source: str = "the script") -> Script:
+def read_script(text: str, asked: LinkSpec, source: str = "the script") -> Script:
     """The script for a link that begins as `asked`. Raises UsageError with the number of the line."""
     lines: list[tuple[int, int, list[tuple[str, str]]]] = []
     outages: list[Outage] = []
@@ -385,7 +385,7 @@ def _down(text: str) -> int:
     return for_ns
 
 
-def _compiled(asked: LinkAsked, lines: list[tuple[int, int, list[tuple[str, str]]]], source: str) -> Script:
+def _compiled(asked: LinkSpec, lines: list[tuple[int, int, list[tuple[str, str]]]], source: str) -> Script:
     first, changes = asked, []
     for number, at_ns, said in lines:
         try:
@@ -401,7 +401,7 @@ def _compiled(asked: LinkAsked, lines: list[tuple[int, int, list[tuple[str, str]
 class Player:
     """Plays a script in a thread of its own. Use as a context manager around the program."""
 
-    def __init__(self, script: Script, change: Callable[[LinkAsked, int], None]) -> None:
+    def __init__(self, script: Script, change: Callable[[LinkSpec, int], None]) -> None:
         """`change` is told the link and the time since the start."""
         self.script, self._change = script, change
         self._ended = threading.Event()

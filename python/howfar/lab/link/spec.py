@@ -35,7 +35,7 @@ _S = 10**9
 
 
 @dataclass(frozen=True)
-class WayAsked:
+class DirectionSpec:
     """What is asked of one direction alone. An effect that is off is None, 0 or empty."""
 
     rate_bps: int | None = None
@@ -70,34 +70,34 @@ class WayAsked:
 
 
 @dataclass(frozen=True)
-class LinkAsked:
+class LinkSpec:
     """What the user asked of a link. `rate_bps` holds for each way that has none of its own; None: unshaped."""
 
     rtt_ns: int
     rate_bps: int | None
-    to_server: WayAsked = WayAsked()
-    to_client: WayAsked = WayAsked()
+    to_server: DirectionSpec = DirectionSpec()
+    to_client: DirectionSpec = DirectionSpec()
     delay_to_server_ns: int | None = None
     """The part of the RTT on the way to the server; None: half."""
     mtu: int = MTU
     seed: int = 0
 
-    def way(self, name: WayName) -> WayAsked:
+    def way(self, name: WayName) -> DirectionSpec:
         return self.to_server if name == "to_server" else self.to_client
 
-    def with_way(self, name: WayName, way: WayAsked) -> LinkAsked:
+    def with_way(self, name: WayName, way: DirectionSpec) -> LinkSpec:
         return replace(self, to_server=way) if name == "to_server" else replace(self, to_client=way)
 
     @property
     def has_effects(self) -> bool:
         return self.to_server.has_effects or self.to_client.has_effects
 
-    def calm(self) -> LinkAsked:
+    def calm(self) -> LinkSpec:
         """The same link at rest: rates (of a trace its mean), delays and queues, nothing else. Of one form: it serves as a key."""
 
-        def still(name: WayName) -> WayAsked:
+        def still(name: WayName) -> DirectionSpec:
             way = self.way(name)
-            return WayAsked(rate_bps=self.mean_rate_bps(name), queue_bytes=way.queue_bytes, queue_ns=way.queue_ns)
+            return DirectionSpec(rate_bps=self.mean_rate_bps(name), queue_bytes=way.queue_bytes, queue_ns=way.queue_ns)
 
         return replace(self, rate_bps=None, to_server=still("to_server"), to_client=still("to_client"), seed=0)
 

@@ -5,7 +5,7 @@ whether it held over a window; `channel.py`: whether it is encrypted and compres
 behind; `watch.py`: a commit that hangs; `promote.py`: a replica becomes the one that is written to.
 """
 
-from howfar.lab.replication.links import Durability, Mode, PairGround, ReplicationAsked, WaitPoint, Wire, open_wires
+from howfar.lab.replication.links import Durability, Mode, PairGround, ReplicationSpec, WaitPoint, Wire, open_wires
 from howfar.lab.replication.pair import Pair, open_pair
 
 __all__ = [
@@ -13,7 +13,7 @@ __all__ = [
     "Mode",
     "Pair",
     "PairGround",
-    "ReplicationAsked",
+    "ReplicationSpec",
     "WaitPoint",
     "Wire",
     "open_pair",

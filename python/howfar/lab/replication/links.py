@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from howfar.engine.messages import LONGEST_NS, Outage
 from howfar.errors import PlanError
-from howfar.lab.link import WAYS, Link, LinkAsked, WayName, open_link
+from howfar.lab.link import WAYS, Link, LinkSpec, WayName, open_link
 from howfar.lab.link.backends import DEFAULT
 from howfar.lab.network import (
     REPLICAS_MOST,
@@ -59,7 +59,7 @@ class Wire:
         """The replica's."""
         return self.network.client
 
-    def shape(self, asked: LinkAsked) -> None:
+    def shape(self, asked: LinkSpec) -> None:
         """Another link from now on, at rest. Raises LinkFailed, EngineError."""
         size_buffers(self.network, asked.bdp_bytes, self.tcp)
         self.link.shape(asked)
@@ -81,8 +81,8 @@ class Wire:
 def open_wires(
     ground: PairGround,
     count: int,
-    asked: LinkAsked,
-    calibrations: Mapping[str, Mapping[LinkAsked, dict[str, Any]]] | None = None,
+    asked: LinkSpec,
+    calibrations: Mapping[str, Mapping[LinkSpec, dict[str, Any]]] | None = None,
 ) -> Iterator[tuple[Wire, ...]]:
     """So many hosts, each joined to the primary's by a calibrated link; call in the sandbox. `calibrations`: of wires before these, by
     the replica's host. Raises LinkFailed, EngineError."""
@@ -132,7 +132,7 @@ PRESETS: dict[Durability, Preset] = {
 
 
 @dataclass(frozen=True)
-class ReplicationAsked:
+class ReplicationSpec:
     """`none`: a primary alone, its binary log written all the same, so that a replica is all that the modes differ in."""
 
     mode: Mode = "semi_sync"

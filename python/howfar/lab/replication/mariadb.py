@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from howfar.lab.replication.links import Compression, ReplicationAsked
+from howfar.lab.replication.links import Compression, ReplicationSpec
 from howfar.lab.replication.status import MariadbPositions, Positions
 from howfar.lab.replication.verbs import ACCOUNT, ReplicaState, Source, durability_options, text_of
 from howfar.lab.servers.dialect import quotable
@@ -30,7 +30,7 @@ class MariadbVerbs:
     read_only_sql = "SET GLOBAL read_only = ON"
     writable_sql = "SET GLOBAL read_only = OFF"
 
-    def options(self, asked: ReplicationAsked) -> tuple[str, ...]:
+    def options(self, asked: ReplicationSpec) -> tuple[str, ...]:
         compressed = ("--slave-compressed-protocol=ON",) if asked.compression else ()
         return ("--gtid-strict-mode=ON", "--log-slave-updates=ON", *compressed, *durability_options(asked))
 

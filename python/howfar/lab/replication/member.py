@@ -12,7 +12,7 @@ import pymysql
 
 from howfar.errors import LabError
 from howfar.lab.network import Host
-from howfar.lab.replication.links import ReplicationAsked
+from howfar.lab.replication.links import ReplicationSpec
 from howfar.lab.replication.status import (
     PrimaryEnd,
     SemiSyncNames,
@@ -21,7 +21,7 @@ from howfar.lab.replication.status import (
     semi_sync_names,
 )
 from howfar.lab.replication.verbs import PRIMARY_ID, ReplicaState, Verbs, verbs_of
-from howfar.lab.servers import CertificatePaths, Ground, Tables
+from howfar.lab.servers import CertificatePaths, ServerContext, Tables
 from howfar.lab.servers.dialect import BinaryLog
 from howfar.lab.servers.kinds import DIALECTS
 from howfar.lab.servers.program import Program
@@ -139,10 +139,10 @@ class Member:
 def begin_member(
     name: str,
     number: int,
-    ground: Ground,
+    ground: ServerContext,
     program: Program,
     tables: Tables,
-    asked: ReplicationAsked,
+    asked: ReplicationSpec,
     secret: str,
     tls: CertificatePaths | None,
 ) -> Member:

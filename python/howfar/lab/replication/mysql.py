@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from howfar.lab.replication.links import Compression, ReplicationAsked
+from howfar.lab.replication.links import Compression, ReplicationSpec
 from howfar.lab.replication.status import MysqlPositions, Positions
 from howfar.lab.replication.verbs import ACCOUNT, ReplicaState, Source, durability_options, text_of
 from howfar.lab.servers.dialect import quotable
@@ -39,7 +39,7 @@ class MysqlVerbs:
     read_only_sql = "SET GLOBAL super_read_only = ON"
     writable_sql = "SET GLOBAL read_only = OFF"
 
-    def options(self, asked: ReplicationAsked) -> tuple[str, ...]:
+    def options(self, asked: ReplicationSpec) -> tuple[str, ...]:
         return ("--gtid-mode=ON", "--enforce-gtid-consistency=ON", *durability_options(asked))
 
     def account_sql(self, password: str, *, tls: bool) -> str:

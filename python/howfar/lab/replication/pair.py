@@ -22,7 +22,7 @@ from howfar.errors import HowfarError, LabError, PlanError, ServerCrashed
 from howfar.lab.cache import cache_home, file_system_of
 from howfar.lab.certificates import make_certificates
 from howfar.lab.network import LOOPBACK_ADDRESS, SERVER_ADDRESS
-from howfar.lab.replication.links import PairGround, ReplicationAsked, Wire
+from howfar.lab.replication.links import PairGround, ReplicationSpec, Wire
 from howfar.lab.replication.member import Member, begin_member, wait_for
 from howfar.lab.replication.proof import (
     FILLING,
@@ -35,7 +35,7 @@ from howfar.lab.replication.proof import (
     violations,
 )
 from howfar.lab.replication.verbs import ReplicaState, Source, Verbs, verbs_of
-from howfar.lab.servers import CertificatePaths, Ground, Tables
+from howfar.lab.servers import CertificatePaths, ServerContext, Tables
 from howfar.lab.servers.program import Program
 from howfar.lab.servers.sql_store import LOADED
 
@@ -50,7 +50,7 @@ _DURABILITY = ("innodb_flush_log_at_trx_commit", "sync_binlog", "innodb_flush_me
 class Pair:
     """What `open_pair` gives."""
 
-    asked: ReplicationAsked
+    asked: ReplicationSpec
     verbs: Verbs
     primary: Member
     replicas: tuple[Member, ...] = ()
@@ -182,7 +182,7 @@ def open_pair(
     wires: Sequence[Wire],
     program: Program,
     tables: Tables,
-    asked: ReplicationAsked,
+    asked: ReplicationSpec,
     *,
     encrypted: bool = False,
 ) -> Iterator[Pair]:
@@ -212,7 +212,7 @@ def open_pair(
         yield pair
 
 
-def _refuse(asked: ReplicationAsked, verbs: Verbs) -> None:
+def _refuse(asked: ReplicationSpec, verbs: Verbs) -> None:
     if asked.semi_sync and verbs.most_to_wait_for is not None and asked.wait_for > verbs.most_to_wait_for:
         raise PlanError(
             f"{verbs.kind} waits for {verbs.most_to_wait_for} replica, not for {asked.wait_for}", "Use MySQL for that."
@@ -240,7 +240,7 @@ def _start(
     ground: PairGround,
     program: Program,
     tables: Tables,
-    asked: ReplicationAsked,
+    asked: ReplicationSpec,
     wires: tuple[Wire, ...],
     encrypted: bool,
     ledger: ExitStack,
@@ -254,7 +254,9 @@ def _start(
     members = []
     for number, (name, host, cpus) in enumerate(hosts):
         (directory / name).mkdir()
-        place = Ground(work=directory / name, host=host, cpus=cpus, connections=ground.connections, namespaced=True)
+        place = ServerContext(
+            work=directory / name, host=host, cpus=cpus, connections=ground.connections, namespaced=True
+        )
         member = begin_member(name, number, place, program, tables, asked, secret, certificates)
         ledger.callback(member.server.stop)
         members.append(member)
@@ -296,7 +298,7 @@ def _certificates(directory: Path, wires: tuple[Wire, ...]) -> CertificatePaths:
     return make_certificates(directory, (LOOPBACK_ADDRESS, SERVER_ADDRESS, *addresses))
 
 
-def _durability(member: Member, asked: ReplicationAsked) -> dict[str, str]:
+def _durability(member: Member, asked: ReplicationSpec) -> dict[str, str]:
     """Read back. Raises LabError when it is not the preset: a server may take an option and not obey it."""
     listed = ", ".join(f"'{name}'" for name in _DURABILITY)
     found = member.variables(f"WHERE Variable_name IN ({listed})")

@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from howfar.lab.replication.links import ReplicationAsked, Wire
+from howfar.lab.replication.links import ReplicationSpec, Wire
 from howfar.lab.replication.member import Member
 from howfar.lab.replication.status import PrimaryEnd
 from howfar.lab.replication.verbs import ReplicaState
@@ -45,7 +45,7 @@ class Snapshot:
 
 
 def violations(
-    asked: ReplicationAsked, before: Snapshot, after: Snapshot, commits: int | None = None
+    asked: ReplicationSpec, before: Snapshot, after: Snapshot, commits: int | None = None
 ) -> tuple[str, ...]:
     """Sentences, none: it held. `commits`: how many the load saw acknowledged in the window; None: unknown."""
     found = [*_of_moment(asked, before, "before"), *_of_moment(asked, after, "after")]
@@ -66,7 +66,7 @@ def violations(
     return tuple(found)
 
 
-def _of_moment(asked: ReplicationAsked, seen: Snapshot, when: str) -> list[str]:
+def _of_moment(asked: ReplicationSpec, seen: Snapshot, when: str) -> list[str]:
     found = [] if len(seen.replicas) == asked.replicas else [f"{len(seen.replicas)} replicas {when} the window"]
     found += [f"{sentence} {when} the window" for sentence in seen.broken]
     for replica in seen.replicas:
@@ -92,7 +92,7 @@ def _of_moment(asked: ReplicationAsked, seen: Snapshot, when: str) -> list[str]:
     return found
 
 
-def _of_replica(asked: ReplicationAsked, replica: ReplicaFacts, when: str) -> list[str]:
+def _of_replica(asked: ReplicationSpec, replica: ReplicaFacts, when: str) -> list[str]:
     state, found = replica.state, []
     if (state.receiving, state.applying) != ("Yes", "Yes"):
         found.append(_not_replicating(replica, when))
@@ -128,7 +128,7 @@ def after_absence(seen: Snapshot) -> tuple[str, ...]:
     return tuple(found)
 
 
-def latency_violation(asked: ReplicationAsked, p50_ns: int, rtt_ns: int) -> str | None:
+def latency_violation(asked: ReplicationSpec, p50_ns: int, rtt_ns: int) -> str | None:
     """No commit is acknowledged sooner than a packet goes to the replica and back. Counters can lie, this cannot."""
     if not asked.semi_sync or p50_ns >= rtt_ns:
         return None
@@ -183,7 +183,7 @@ def sent_bytes(wires: Sequence[Wire]) -> dict[str, int]:
     return found
 
 
-def channel_violations(asked: ReplicationAsked, seen: ChannelFacts) -> tuple[str, ...]:
+def channel_violations(asked: ReplicationSpec, seen: ChannelFacts) -> tuple[str, ...]:
     """Where asked and obtained differ. Pure."""
     found = []
     if asked.tls and seen.tls_handshakes < asked.replicas:

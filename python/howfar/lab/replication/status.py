@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from howfar.lab.replication.links import ReplicationAsked
+from howfar.lab.replication.links import ReplicationSpec
 
 _PREFIX = "rpl_semi_sync_"
 _PRIMARY_WORDS = ("source", "master")
@@ -22,7 +22,7 @@ class SemiSyncNames:
     wait_for: str | None
     """The variable that says how many replicas must acknowledge; None: always one."""
 
-    def enable_primary_sql(self, asked: ReplicationAsked) -> tuple[str, ...]:
+    def enable_primary_sql(self, asked: ReplicationSpec) -> tuple[str, ...]:
         assert self.primary is not None, "its plugin comes first"
         settings = [
             f"SET GLOBAL {self.primary}timeout = {asked.timeout_ms}",

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from howfar.lab.replication.links import Compression, ReplicationAsked
+from howfar.lab.replication.links import Compression, ReplicationSpec
 from howfar.lab.replication.status import Positions
 
 ACCOUNT = "repl"
@@ -72,7 +72,7 @@ class Verbs(Protocol):
     read_only_sql: str
     writable_sql: str
 
-    def options(self, asked: ReplicationAsked) -> tuple[str, ...]:
+    def options(self, asked: ReplicationSpec) -> tuple[str, ...]:
         """At start, primary and replicas alike."""
         ...
 
@@ -87,7 +87,7 @@ class Verbs(Protocol):
     def replica_state(self, row: Mapping[str, object]) -> ReplicaState: ...
 
 
-def durability_options(asked: ReplicationAsked) -> tuple[str, ...]:
+def durability_options(asked: ReplicationSpec) -> tuple[str, ...]:
     preset = asked.preset
     options = (f"--innodb-flush-log-at-trx-commit={preset.flush_log_at_commit}", f"--sync-binlog={preset.sync_binlog}")
     return options if preset.flush_method is None else (*options, f"--innodb-flush-method={preset.flush_method}")

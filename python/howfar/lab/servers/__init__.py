@@ -44,7 +44,7 @@ class CertificatePaths:
 
 
 @dataclass(frozen=True)
-class Ground:
+class ServerContext:
     """Where a server may live: a directory for its data and sockets, its host, its CPUs, how many clients it must take."""
 
     work: Path
@@ -104,7 +104,7 @@ class Store(Protocol):
         """What the data of one content takes on disk and again in memory."""
         ...
 
-    def prepare(self, ground: Ground) -> dict[str, Any]:
+    def prepare(self, ground: ServerContext) -> dict[str, Any]:
         """Put loaded data directories in place. Returns facts for the environment. Raises LabError, ServerCrashed."""
         ...
 

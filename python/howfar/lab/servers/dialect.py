@@ -13,7 +13,7 @@ from typing import Protocol
 
 from howfar.errors import LabError, ServerCrashed
 from howfar.lab.environment import LEAST_QUEUE
-from howfar.lab.servers import CertificatePaths, Ground
+from howfar.lab.servers import CertificatePaths, ServerContext
 
 SPARE_CONNECTIONS = 16
 PREPARED_STATEMENTS = 1_000_000
@@ -38,7 +38,7 @@ class Settings:
     program: Path
     data: Path
     """Its data directory."""
-    ground: Ground
+    ground: ServerContext
     password: str
     pool_bytes: int
     tables: int

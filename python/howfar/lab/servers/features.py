@@ -15,7 +15,7 @@ from howfar.errors import HowfarError, LabError
 from howfar.lab.cache import cache_home, work_directory
 from howfar.lab.network import Host, usable_cpus
 from howfar.lab.replication.verbs import verbs_of
-from howfar.lab.servers import Ground, Tables
+from howfar.lab.servers import ServerContext, Tables
 from howfar.lab.servers.key_value import KeyValueStore
 from howfar.lab.servers.kinds import DIALECTS, STORES
 from howfar.lab.servers.program import Program
@@ -60,7 +60,7 @@ def _of_store(program: Program) -> Features:
     store = KeyValueStore(program, STORES[program.kind])
     with work_directory(store.data_bytes()) as work:
         host = Host("here", None)
-        store.prepare(Ground(work=work, host=host, cpus=usable_cpus(), connections=1, namespaced=False))
+        store.prepare(ServerContext(work=work, host=host, cpus=usable_cpus(), connections=1, namespaced=False))
         server = store.start(networking=False)
         try:
             tls = _ONLY_TLS if server.has_tls() else None
@@ -73,7 +73,7 @@ def _of_sql(program: Program) -> Features:
     store = SqlStore(program, DIALECTS[program.kind], Tables(0, 0))
     with work_directory(store.data_bytes()) as work:
         host = Host("here", None)
-        store.prepare(Ground(work=work, host=host, cpus=usable_cpus(), connections=1, namespaced=False))
+        store.prepare(ServerContext(work=work, host=host, cpus=usable_cpus(), connections=1, namespaced=False))
         server = store.start(networking=False)
         try:
             return _ask(server)

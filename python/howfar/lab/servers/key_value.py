@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from howfar.errors import LabError, PlanError, ServerCrashed
 from howfar.lab.environment import listen_queue
 from howfar.lab.network import LOOPBACK_ADDRESS, Companion, Host
-from howfar.lab.servers import CertificatePaths, Ground, Reach
+from howfar.lab.servers import CertificatePaths, Reach, ServerContext
 from howfar.lab.servers.program import Program
 from howfar.lab.sockets import free_port, listening_paths, listening_ports
 from howfar.plan.factors import Content
@@ -110,7 +110,7 @@ class StoreSettings:
     """How to start one."""
 
     program: Path
-    ground: Ground
+    ground: ServerContext
     socket: Path | None
     """None: it has no Unix socket."""
     port: int | None
@@ -465,12 +465,12 @@ class KeyValueStore:
         self.kind = program.kind
         self.version = program.version
         self._dialect = dialect
-        self._ground: Ground | None = None
+        self._ground: ServerContext | None = None
 
     def data_bytes(self) -> int:
         return 0
 
-    def prepare(self, ground: Ground) -> dict[str, Any]:
+    def prepare(self, ground: ServerContext) -> dict[str, Any]:
         self._ground = ground
         return {"data_file_system": None, "data_from_template": False, "tables": 0, "table_size": 0, "contents": []}
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from howfar.errors import PlanError
 from howfar.lab.cache import cache_home, copy_tree, file_system_of, lock
-from howfar.lab.servers import DATABASE, USER, CertificatePaths, Ground, Reach, Tables
+from howfar.lab.servers import DATABASE, USER, CertificatePaths, Reach, ServerContext, Tables
 from howfar.lab.servers.contents import Rows, find_rows, row_chunks
 from howfar.lab.servers.dialect import BinaryLog, Dialect, Settings
 from howfar.lab.servers.program import Program
@@ -166,13 +166,13 @@ class SqlStore:
         self.tables = tables
         self.password = secrets.token_urlsafe(18)
         self._dialect = dialect
-        self._ground: Ground | None = None
+        self._ground: ServerContext | None = None
         self._cache = cache_home() / "templates"
 
     def data_bytes(self) -> int:
         return self.tables.count * self.tables.size * ROW_BYTES + self._dialect.pool_slack_bytes
 
-    def prepare(self, ground: Ground) -> dict[str, Any]:
+    def prepare(self, ground: ServerContext) -> dict[str, Any]:
         self._ground = ground
         tidy(self._cache)
         (ground.work / "tmp").mkdir()

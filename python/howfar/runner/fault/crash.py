@@ -180,7 +180,7 @@ _KEYS_S = 120.0
 
 
 @dataclass(frozen=True)
-class Ground:
+class FaultContext:
     """What a trial with a fault is made on."""
 
     pair: Pair
@@ -207,7 +207,7 @@ class Crashed:
     """What was proven before the fault, and how it was done."""
 
 
-def run_crash(ground: Ground, job: LoadJob, fault: str, after_ns: int) -> Crashed:
+def run_crash(ground: FaultContext, job: LoadJob, fault: str, after_ns: int) -> Crashed:
     """The fault comes `after_ns` after the beginning of the measured window. Raises LabError, EngineError when no account can be made,
     as where semi-synchronous replication had fallen back before, or nobody can take over."""
     pair, done = ground.pair, BREAKS[fault]
@@ -250,7 +250,7 @@ def run_crash(ground: Ground, job: LoadJob, fault: str, after_ns: int) -> Crashe
     return Crashed(record, outcome, receipt(pair, begun, last) | {"fault": asdict(done)})
 
 
-def check_waited(ground: Ground, told: KeyLog, until_ns: int) -> None:
+def check_waited(ground: FaultContext, told: KeyLog, until_ns: int) -> None:
     """Counters can lie, and no packet is faster than the line. Raises LabError."""
     records = told.records[
         (told.records["fate"] == Fate.ACKNOWLEDGED) & (told.records["ended_ns"] < until_ns - told.origin_ns)

@@ -21,7 +21,7 @@ from howfar.errors import HowfarError, LabError
 from howfar.lab.replication import Pair
 from howfar.lab.replication.proof import after_absence, violations
 from howfar.lab.replication.status import Positions, PrimaryEnd, primary_end
-from howfar.runner.fault.crash import Ground, receipt
+from howfar.runner.fault.crash import FaultContext, receipt
 from howfar.runner.fault.under_load import UnderLoad, logged
 from howfar.store.records import FallbackRecord, FallbackSample
 
@@ -233,7 +233,11 @@ class FellBack:
 
 
 def run_fallback(
-    ground: Ground, job: LoadJob, timeout_ms: int | None = None, leaves_ns: int = LEAVES_NS, away_ns: int = AWAY_NS
+    ground: FaultContext,
+    job: LoadJob,
+    timeout_ms: int | None = None,
+    leaves_ns: int = LEAVES_NS,
+    away_ns: int = AWAY_NS,
 ) -> FellBack:
     """`timeout_ms` None: the server's own default. Raises LabError, EngineError when the load or the looks broke off."""
     pair = ground.pair

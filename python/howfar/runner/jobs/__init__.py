@@ -32,7 +32,7 @@ from howfar.lab.serving import fill_keys
 from howfar.lab.stage import Stage, Trust
 from howfar.plan.factors import ORDINARY
 from howfar.plan.page import MULTI, Keys, PageShape
-from howfar.plan.sessions import SessionAsked, session_asked
+from howfar.plan.sessions import SessionSpec, session_asked
 from howfar.plan.types import READS_ONLY, Plan
 from howfar.store.records import Arm
 
@@ -53,7 +53,7 @@ def load_job(plan: Plan, arm: Arm, stage: Stage, seed: int, workload: Workload) 
     )
 
 
-def session_of(asked: SessionAsked, trust: Trust | None) -> Session:
+def session_of(asked: SessionSpec, trust: Trust | None) -> Session:
     assert asked.tls is None or trust is not None, "a stage for an encrypted cell has a server with a certificate"
     return Session(
         tls=client_tls(asked, trust),

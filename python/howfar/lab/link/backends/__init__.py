@@ -1,6 +1,6 @@
 """How packets get from one host to the other: one file a back-end, one line of registration.
 
-A back-end is opened for a network whose hosts are not cabled yet; it cables them, and what it gives back is a `Line`.
+A back-end is opened for a network whose hosts are not cabled yet; it cables them, and what it gives back is a `LinkLine`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Protocol
 
 from howfar.engine.messages import LinkReady, LinkStats
 from howfar.errors import UsageError
-from howfar.lab.link.spec import LinkAsked
+from howfar.lab.link.spec import LinkSpec
 from howfar.lab.network import Network
 
 DEFAULT = "packet"
@@ -21,7 +21,7 @@ NAMES = (*SHAPING, "none")
 """All, without loading them: command lines name them."""
 
 
-class Line(Protocol):
+class LinkLine(Protocol):
     """A line in use. What it cannot tell is None."""
 
     @property
@@ -34,7 +34,7 @@ class Line(Protocol):
 
     def alive(self) -> bool: ...
 
-    def set(self, asked: LinkAsked, compensate_ns: int, elapsed_ns: int) -> None:
+    def set(self, asked: LinkSpec, compensate_ns: int, elapsed_ns: int) -> None:
         """In force when it returns. Raises LinkFailed, EngineError."""
         ...
 
@@ -57,12 +57,12 @@ class Backend(Protocol):
     """What lateness is counted from, for the receipt; None: lateness is not counted."""
 
     @staticmethod
-    def refuses(asked: LinkAsked) -> str | None:
+    def refuses(asked: LinkSpec) -> str | None:
         """Why it cannot be what is asked, known before trying; None: it can."""
         ...
 
     @staticmethod
-    def open_line(network: Network, asked: LinkAsked) -> AbstractContextManager[Line]:
+    def open_line(network: Network, asked: LinkSpec) -> AbstractContextManager[LinkLine]:
         """Cable the hosts. Undone on leaving. Raises LinkFailed, EngineError."""
         ...
 
@@ -78,7 +78,7 @@ def backends() -> dict[str, Backend]:
     return {backend.NAME: backend for backend in (make() for make in listed)}
 
 
-def find_backend(name: str, asked: LinkAsked) -> Backend:
+def find_backend(name: str, asked: LinkSpec) -> Backend:
     """Raises UsageError when there is none of that name, or it cannot be what is asked."""
     known = backends()
     if name not in known:

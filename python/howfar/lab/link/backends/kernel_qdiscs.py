@@ -17,8 +17,8 @@ from howfar.engine.messages import (
     NormalJitter,
 )
 from howfar.errors import LabError, LinkFailed
-from howfar.lab.link.backends import Line
-from howfar.lab.link.spec import FRAMING_BYTES, WAYS, LinkAsked, WayName
+from howfar.lab.link.backends import LinkLine
+from howfar.lab.link.spec import FRAMING_BYTES, WAYS, LinkSpec, WayName
 from howfar.lab.network import FIRST, Ends, Network, cable_through_middle
 
 BURST_BYTES = 128 * 1024
@@ -30,7 +30,7 @@ _NETEM_PACKETS = 10_000_000
 
 
 class KernelLine:
-    """See `backends.Line`."""
+    """See `backends.LinkLine`."""
 
     ready: LinkReady | None = None
     pid: int | None = None
@@ -43,7 +43,7 @@ class KernelLine:
     def alive(self) -> bool:
         return True
 
-    def set(self, asked: LinkAsked, compensate_ns: int, elapsed_ns: int) -> None:
+    def set(self, asked: LinkSpec, compensate_ns: int, elapsed_ns: int) -> None:
         why = KernelBackend.refuses(asked)
         if why:
             raise LinkFailed(f"the kernel's disciplines cannot do that: {why}")
@@ -82,7 +82,7 @@ def tbf_rate(rate_bps: int, mtu: int) -> int:
     return rate_bps * (mtu + _ETHERNET_BYTES) // (mtu + FRAMING_BYTES)
 
 
-def qdisc_batch(asked: LinkAsked, name: WayName, compensate_ns: int, ends: Ends = FIRST) -> list[str]:
+def qdisc_batch(asked: LinkSpec, name: WayName, compensate_ns: int, ends: Ends = FIRST) -> list[str]:
     """Lines for `tc -batch`: netem at the root where it is needed, tbf below it or alone."""
     way, device, rate_bps = asked.way(name), _device(name, ends), asked.mean_rate_bps(name)
     lines, parent = [], "root"
@@ -125,7 +125,7 @@ class KernelBackend:
     ARRIVAL: str | None = None
 
     @staticmethod
-    def refuses(asked: LinkAsked) -> str | None:
+    def refuses(asked: LinkSpec) -> str | None:
         for name in WAYS:
             way, rate_bps = asked.way(name), asked.mean_rate_bps(name)
             if asked.seed and (way.loss or way.jitter or way.duplicate or way.corrupt):
@@ -146,7 +146,7 @@ class KernelBackend:
 
     @staticmethod
     @contextmanager
-    def open_line(network: Network, asked: LinkAsked) -> Iterator[Line]:
+    def open_line(network: Network, asked: LinkSpec) -> Iterator[LinkLine]:
         ends, bridge = network.ends, network.ends.bridge
         with cable_through_middle(network):
             try:

@@ -11,13 +11,13 @@ from pathlib import Path
 from howfar.engine.messages import AskStats, LinkJob, LinkReady, LinkStats, SetLink
 from howfar.engine.process import EngineProcess, Launcher
 from howfar.errors import LinkFailed
-from howfar.lab.link.backends import Line
-from howfar.lab.link.spec import LinkAsked
+from howfar.lab.link.backends import LinkLine
+from howfar.lab.link.spec import LinkSpec
 from howfar.lab.network import FIRST, Ends, Network, Shares, cable_through_middle
 
 
 class EngineLine:
-    """See `backends.Line`: the engine's emulator."""
+    """See `backends.LinkLine`: the engine's emulator."""
 
     def __init__(self, engine: EngineProcess, ready: LinkReady) -> None:
         self._engine, self._ready = engine, ready
@@ -34,7 +34,7 @@ class EngineLine:
     def alive(self) -> bool:
         return self._engine.alive()
 
-    def set(self, asked: LinkAsked, compensate_ns: int, elapsed_ns: int) -> None:
+    def set(self, asked: LinkSpec, compensate_ns: int, elapsed_ns: int) -> None:
         message = SetLink(
             to_server=asked.direction("to_server", compensate_ns, elapsed_ns),
             to_client=asked.direction("to_client", compensate_ns, elapsed_ns),
@@ -74,7 +74,7 @@ def pin_threads(pid: int, shares: Shares, ends: Ends = FIRST) -> None:
 
 
 @contextmanager
-def engine_line(network: Network, asked: LinkAsked) -> Iterator[EngineLine]:
+def engine_line(network: Network, asked: LinkSpec) -> Iterator[EngineLine]:
     """Start the emulator in the network that we are in. Ended on leaving. Raises LinkFailed, EngineError."""
     calm = asked.calm()
     job = LinkJob(
@@ -101,11 +101,11 @@ class PacketBackend:
     ARRIVAL: str | None = "kernel stamp"
 
     @staticmethod
-    def refuses(asked: LinkAsked) -> str | None:
+    def refuses(asked: LinkSpec) -> str | None:
         return None
 
     @staticmethod
     @contextmanager
-    def open_line(network: Network, asked: LinkAsked) -> Iterator[Line]:
+    def open_line(network: Network, asked: LinkSpec) -> Iterator[LinkLine]:
         with cable_through_middle(network), engine_line(network, asked) as line:
             yield line
