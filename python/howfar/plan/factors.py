@@ -72,7 +72,6 @@ class Factor(Generic[T]):
     """Whether the factor means something in a cell with these other levels."""
     absent: T | None = None
     """The level of cells of old run files that lack the factor. Default: ordinary."""
-    leave_out_default: tuple[Any, ...] | None = None
 
     @property
     def key(self) -> str:
@@ -163,7 +162,7 @@ def _waits(cell: Cell) -> bool:
 
 # ---------------------------------------------------------------- the registry
 
-PATH: Factor[str] = Factor("path", PathName, None, leave_out_default=tuple(PATHS))
+PATH: Factor[str] = Factor("path", PathName, None)
 THREADS: Factor[int] = Factor(
     "threads",
     Threads,
@@ -354,7 +353,8 @@ def made_of(base: type[Part], name: str, left_out: bool = False) -> Any:
 def _factors(base: type[Part], name: str, left_out: bool, factors: tuple[Factor[Any], ...]) -> Any:
     fields: dict[str, Any] = {}
     for factor in factors:
-        levels = (factor.default,) if factor.default is not None else factor.leave_out_default if left_out else None
+        # A table of `leave_out` matches by the factors that it names, so any default will do there.
+        levels = (factor.default,) if factor.default is not None else () if left_out else None
         default: Any = ... if levels is None else levels
         kind = Annotated[tuple[factor.kind, ...], OneOrMore]  # type: ignore[name-defined]
         fields[factor.name] = (kind, Field(default=default, alias=factor.toml or None))
