@@ -257,7 +257,7 @@ def test_an_end_that_nothing_closes_is_drawn_to_the_edge_with_an_arrow() -> None
         flips = (crossing(measured_ms=Estimate(value=10.0, low=low, high=high)),)
         spec = charts.crossing_chart(findings().model_copy(update={"crossings": flips}), 0.02, 700)
         assert spec is not None
-        layers = spec.to_dict()["layer"]
+        layers = spec["layer"]
         marks = [layer["mark"] for layer in layers]
         shapes = {mark.get("shape") for mark in marks if mark["type"] == "point"} - {None, "diamond"}
         rows = [row for layer in layers if "high open" in str(layer) for row in layer["data"]["values"]]

@@ -43,7 +43,7 @@ def test_an_absurd_interval_is_cut_and_marked(summary: Summary) -> None:
     assert (tcp["low"], tcp["high"], tcp["cut_low"], tcp["cut_high"]) == (low, high, True, True)
     drawn = charts.ratios(wide, 600)
     assert drawn is not None
-    assert {"triangle-left", "triangle-right"} <= set(str(drawn.to_dict()).split("'"))
+    assert {"triangle-left", "triangle-right"} <= set(str(drawn).split("'"))
     assert "Arrowhead" in html.render(wide)
 
 
@@ -66,4 +66,4 @@ def test_a_ratio_beyond_the_cap_is_still_shown(summary: Summary) -> None:
 def test_trials_are_counted_from_nought(summary: Summary) -> None:
     drawn = drift(summary, 600)
     assert drawn is not None
-    assert f"'domain': [-0.5, {len(summary.trials) - 0.5}]" in str(drawn.to_dict())
+    assert f"'domain': [-0.5, {len(summary.trials) - 0.5}]" in str(drawn)

@@ -8,7 +8,7 @@ import altair as alt
 
 from howfar.analysis.summary import CellSummary, NetworkSeries, Summary
 from howfar.report import limit_text, palette
-from howfar.report.charts import PHONE, Drawable, pick, values
+from howfar.report.charts import PHONE, Drawable, hconcat, layer, pick, values, vconcat
 from howfar.report.figures import tps
 from howfar.report.grid import grid
 
@@ -95,7 +95,7 @@ def budgets(summary: Summary, width: int) -> Drawable | None:
         layers.append(named.encode(x=along("middle"), y=y, text="text:N"))
         text = alt.Chart(values(ends)).mark_text(align="left", dx=6, color=palette.INK, fontSize=11)
         layers.append(text.encode(x=along("at"), y=y, text="text:N"))
-    return alt.layer(*layers).properties(width=width - (0 if narrow else 170), height=22 * len(cells))
+    return layer(*layers, width=width - (0 if narrow else 170), height=22 * len(cells))
 
 
 def _label(label: str, cell: CellSummary, narrow: bool) -> str:
@@ -143,8 +143,8 @@ def networks(summary: Summary, width: int) -> Drawable | None:
     across = 2 if width >= PHONE and len(cells) > 1 else 1
     each = width if across == 1 else (width - 90) // 2
     drawn = [_network(cell, each) for cell in cells]
-    rows = [alt.hconcat(*drawn[start : start + across]) for start in range(0, len(drawn), across)]
-    return alt.vconcat(*rows)
+    rows = [hconcat(*drawn[start : start + across]) for start in range(0, len(drawn), across)]
+    return vconcat(*rows)
 
 
 def _network(cell: CellSummary, width: int) -> Drawable:
@@ -153,10 +153,10 @@ def _network(cell: CellSummary, width: int) -> Drawable:
     title = alt.TitleParams(cell.arm, anchor="start", subtitle=_filled(series), limit=width + 40)
     last = series.at_s[-1]
     x = alt.X("at:Q", scale=alt.Scale(domain=[0, last], nice=False), axis=alt.Axis(tickCount=4, grid=False), title="s")
-    parts = [_bytes(series, x).properties(width=width, height=110, title=title)]
+    parts = [layer(*_bytes(series, x), width=width, height=110, title=title)]
     if series.to_client_queue_bytes is not None:
         parts.append(_queue(series, x).properties(width=width, height=44))
-    return alt.vconcat(*parts, spacing=4)
+    return vconcat(*parts, spacing=4)
 
 
 def _filled(series: NetworkSeries) -> str:
@@ -169,7 +169,7 @@ def _filled(series: NetworkSeries) -> str:
     return f"up to {most / MIB:,.1f} of {ceiling / MIB:,.1f} MiB/s; {again}"
 
 
-def _bytes(series: NetworkSeries, x: alt.X) -> Any:
+def _bytes(series: NetworkSeries, x: alt.X) -> list[Any]:
     ways = {"to client": series.to_client_bytes_per_s, "to server": series.to_server_bytes_per_s}
     rows: list[dict[str, Any]] = [
         {"at": at, "way": way, "mib": count / MIB}
@@ -201,7 +201,7 @@ def _bytes(series: NetworkSeries, x: alt.X) -> Any:
         layers.append(data.mark_rule(color=palette.MUTED, strokeDash=[2, 3]).encode(y=y))
         text = data.mark_text(align="left", dx=4, dy=offset, fontSize=10, color=palette.MUTED)
         layers.append(text.encode(x=x, y=y, text="text:N"))
-    return alt.layer(*layers)
+    return layers
 
 
 def _queue(series: NetworkSeries, x: alt.X) -> Any:
@@ -209,4 +209,4 @@ def _queue(series: NetworkSeries, x: alt.X) -> Any:
     rows = [{"at": at, "kb": count / 1000} for at, count in zip(series.at_s, series.to_client_queue_bytes, strict=True)]
     data = alt.Chart(values(rows))
     y = alt.Y("kb:Q", axis=alt.Axis(tickCount=2), title="queue kB")
-    return alt.layer(data.mark_area(color=palette.SERIES[0], opacity=0.35).encode(x=x, y=y))
+    return data.mark_area(color=palette.SERIES[0], opacity=0.35).encode(x=x, y=y)

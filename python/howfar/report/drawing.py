@@ -12,6 +12,7 @@ import vl_convert
 
 from howfar.analysis.summary import Summary
 from howfar.report import palette
+from howfar.report.charts import plain
 
 WIDE, NARROW = 680, 220
 """Width of the plotting area, pixels; labels and axes come on top."""
@@ -23,32 +24,34 @@ Maker = Callable[[Summary, int], Any]
 
 
 def _configured(chart: Any, width: int) -> dict[str, Any]:
-    small = width == NARROW
-    text = 11 if small else 13
-    configured = (
-        chart.configure(
-            font="sans-serif", background="transparent", padding={"left": 14, "right": 8, "top": 4, "bottom": 4}
-        )
-        .configure_view(stroke=None)
-        .configure_axis(
-            labelColor=palette.MUTED,
-            titleColor=palette.INK,
-            gridColor=palette.GRID,
-            domainColor=palette.GRID,
-            tickColor=palette.GRID,
-            labelFontSize=text,
-            titleFontSize=text,
-            titleFontWeight="normal",
-            titlePadding=8,
-        )
-        .configure_title(
-            color=palette.INK, subtitleColor=palette.MUTED, fontSize=text, subtitleFontSize=text - 1, fontWeight="bold"
-        )
-        .configure_axisY(labelColor=palette.INK, labelFontSize=text)
-        .configure_legend(labelColor=palette.INK, labelFontSize=text, symbolSize=90, columnPadding=24)
-    )
-    found: dict[str, Any] = configured.to_dict()
-    return found
+    text = 11 if width == NARROW else 13
+    config = {
+        "font": "sans-serif",
+        "background": "transparent",
+        "padding": {"left": 14, "right": 8, "top": 4, "bottom": 4},
+        "view": {"stroke": None, "continuousWidth": 300, "continuousHeight": 300},
+        "axis": {
+            "labelColor": palette.MUTED,
+            "titleColor": palette.INK,
+            "gridColor": palette.GRID,
+            "domainColor": palette.GRID,
+            "tickColor": palette.GRID,
+            "labelFontSize": text,
+            "titleFontSize": text,
+            "titleFontWeight": "normal",
+            "titlePadding": 8,
+        },
+        "axisY": {"labelColor": palette.INK, "labelFontSize": text},
+        "title": {
+            "color": palette.INK,
+            "subtitleColor": palette.MUTED,
+            "fontSize": text,
+            "subtitleFontSize": text - 1,
+            "fontWeight": "bold",
+        },
+        "legend": {"labelColor": palette.INK, "labelFontSize": text, "symbolSize": 90, "columnPadding": 24},
+    }
+    return {**plain(chart), "config": config}
 
 
 def _accessible(svg: str, title: str, kind: str, name: str) -> str:

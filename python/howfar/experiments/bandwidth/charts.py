@@ -11,7 +11,7 @@ import altair as alt
 
 from howfar.analysis.summary import Ceiling, Curve, Prediction, Resource, Summary
 from howfar.report import figures, limit_text, palette
-from howfar.report.charts import PHONE, Drawable, log_ticks, pick, values
+from howfar.report.charts import PHONE, Drawable, hconcat, layer, log_ticks, pick, values, vconcat
 
 LABEL = 20
 """Pixels: ceilings closer than this share a label, since two could not be read."""
@@ -80,7 +80,7 @@ def scaling(summary: Summary, width: int) -> Drawable | None:
     side_by_side = width >= PHONE
     each = (width + BESIDE - 80 * len(found)) // len(found) if side_by_side else width
     drawn = [_panel(panel, domain, each, HEIGHT if side_by_side else 220) for panel in found]
-    return alt.hconcat(*drawn) if side_by_side else alt.vconcat(*drawn)
+    return hconcat(*drawn) if side_by_side else vconcat(*drawn)
 
 
 def model_of(curve: Curve) -> Prediction | None:
@@ -129,8 +129,11 @@ def _panel(panel: Panel, domain: tuple[float, float], width: int, height: int) -
         *_knees(panel, names, threads, x, y, colour),
         *_ceiling_labels(panel, threads, (x, y), width, (domain[1] / domain[0]) ** (LABEL / height)),
     ]
-    return alt.layer(*layers).properties(
-        width=width, height=height, **({"title": alt.TitleParams(panel.title, anchor="start")} if panel.title else {})
+    return layer(
+        *layers,
+        width=width,
+        height=height,
+        **({"title": alt.TitleParams(panel.title, anchor="start")} if panel.title else {}),
     )
 
 

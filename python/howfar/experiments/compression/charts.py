@@ -9,7 +9,7 @@ import altair as alt
 from howfar.analysis.economics.sentences import EVERYWHERE, NOT_RESOLVED
 from howfar.analysis.summary import CellSummary, CompressionRow, Summary
 from howfar.report import palette
-from howfar.report.charts import PHONE, Drawable, log_ticks, pick, values
+from howfar.report.charts import PHONE, Drawable, hconcat, layer, log_ticks, pick, values, vconcat
 from howfar.report.figures import rate, tps
 from howfar.report.grid import level
 from howfar.store.records import ArmRole
@@ -49,7 +49,7 @@ def break_even(summary: Summary, width: int) -> Drawable | None:
         )
         for index, content in enumerate(contents)
     ]
-    return alt.hconcat(*drawn) if side_by_side else alt.vconcat(*drawn)
+    return hconcat(*drawn) if side_by_side else vconcat(*drawn)
 
 
 def measured(summary: Summary, content: str) -> list[dict[str, Any]]:
@@ -119,7 +119,7 @@ class _Frame:
             layers.append(mark.encode(x=self.x, y=y, color=self.colour, shape=self.shape))
         layers += [*self._crossings(rows, y), *self._said(rows)]
         title = alt.TitleParams(content, anchor="start")
-        return alt.layer(*layers).properties(width=self.width, height=HEIGHT, title=title)
+        return layer(*layers, width=self.width, height=HEIGHT, title=title)
 
     def _crossings(self, rows: list[CompressionRow], y: alt.Y) -> list[Any]:
         found = [

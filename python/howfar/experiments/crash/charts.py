@@ -12,7 +12,7 @@ from howfar.experiments.replication.arms import mode_name
 from howfar.experiments.replication.charts import LOOKS, SHORT, by, symlog_ticks
 from howfar.experiments.replication.frame import lost_cell
 from howfar.report import palette
-from howfar.report.charts import PHONE, Drawable, values
+from howfar.report.charts import PHONE, Drawable, layer, values
 
 Typical = tuple[str, CrashLoss, CrashPoint]
 """The label of a mode, its crashes, and the one with the median loss."""
@@ -70,7 +70,7 @@ def dots(losses: Sequence[CrashLoss], width: int) -> Drawable | None:
         figures = [{"row": label, "text": f"{cell.text} {cell.below}".strip()} for label, cell in cells]
         text = alt.Chart(values(figures)).mark_text(align="left", fontSize=12, color=palette.INK)
         layers.append(text.encode(x=alt.value(width - MARGIN + 10), y=y, text="text:N"))
-    return alt.layer(*layers).properties(width=width - (0 if narrow else MARGIN), height=ROW * len(losses))
+    return layer(*layers, width=width - (0 if narrow else MARGIN), height=ROW * len(losses))
 
 
 def _marks(named: Sequence[tuple[str, CrashLoss]], along: Callable[[str], alt.X], y: alt.Y) -> Any:
@@ -181,7 +181,7 @@ def timeline(drawn: Sequence[Typical], width: int) -> Drawable | None:
         named = [bar | {"middle": (bar["from"] + bar["to"]) / 2} for bar in bars if _fits(bar, width / (end - begin))]
         marks = alt.Chart(values(named)).mark_text(color=palette.ON_BAR, fontSize=11)
         layers.append(marks.encode(x=alt.X("middle:Q", scale=scale), y=y, text="text:N"))
-    return alt.layer(*layers).properties(width=width, height=34 * len(drawn))
+    return layer(*layers, width=width, height=34 * len(drawn))
 
 
 def _moment_rules(dead_ms: float, length: float, x: alt.X) -> list[Any]:

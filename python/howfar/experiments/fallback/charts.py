@@ -9,7 +9,7 @@ import altair as alt
 from howfar.experiments.fallback.analysis import FallbackSeries
 from howfar.experiments.replication.charts import by, symlog_ticks
 from howfar.report import palette
-from howfar.report.charts import PHONE, Drawable, values
+from howfar.report.charts import PHONE, Drawable, layer, values, vconcat
 
 ACKNOWLEDGED, WAITING, ALONE = "semi-synchronous", "no acknowledgements", "asynchronous, silently"
 CARRIES, CUT, BACK = "up", "cut", "up again"
@@ -36,7 +36,7 @@ def timeline(series: FallbackSeries, width: int) -> Drawable:
     panels = [_commits(series, width, scale), _bands(series, width, scale, end)]
     if behind := _behind(series, width, scale):
         panels.append(behind)
-    return alt.vconcat(*panels, spacing=8).resolve_scale(color="independent")
+    return vconcat(*panels, spacing=8, resolve={"scale": {"color": "independent"}})
 
 
 def _commits(series: FallbackSeries, width: int, scale: alt.Scale) -> Drawable:
@@ -59,7 +59,7 @@ def _commits(series: FallbackSeries, width: int, scale: alt.Scale) -> Drawable:
             layers.append(text.encode(x=x, y=alt.value(100), text="text:N"))
     line = alt.Chart(values(rows)).mark_line(interpolate="step-after", strokeWidth=1.6, color=palette.SERIES[0])
     layers.append(line.encode(x=x, y=y))
-    return alt.layer(*layers).properties(width=width, height=190)
+    return layer(*layers, width=width, height=190)
 
 
 def _extent(width: int) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def _bands(series: FallbackSeries, width: int, scale: alt.Scale, end: float) -> 
         .mark_text(color=palette.ON_BAR, fontSize=11)
         .encode(x=alt.X("middle:Q", scale=scale), y=y, text="text:N"),
     ]
-    return alt.layer(*layers).properties(width=width, height=52)
+    return layer(*layers, width=width, height=52)
 
 
 SHORTER = {ACKNOWLEDGED: "semi-sync", WAITING: "stalled", ALONE: "asynchronous", BACK: "again"}

@@ -24,7 +24,7 @@ from howfar.experiments.page.findings import (
 from howfar.experiments.page.labels import DEGRADED_MS, NOTICED_MS, series_names, where
 from howfar.experiments.page.sentences import in_flight, milliseconds
 from howfar.report import palette
-from howfar.report.charts import PHONE, Drawable, log_ticks, pick, values
+from howfar.report.charts import PHONE, Drawable, hconcat, layer, log_ticks, pick, values, vconcat
 from howfar.report.figures import number
 
 Latencies = Mapping[str, Sequence[tuple[float, float]]]
@@ -147,7 +147,7 @@ class _CrossingChart:
 
     def chart(self) -> Drawable:
         layers = [*self._regions(), *self._model(), *self._measured(), *self._flips()]
-        return alt.layer(*layers).properties(width=self.width, height=240 if self.narrow else 260)
+        return layer(*layers, width=self.width, height=240 if self.narrow else 260)
 
     def _regions(self) -> list[Any]:
         """The noise floor, the line of equality, and what either side of it means."""
@@ -302,7 +302,7 @@ def split_chart(findings: PageFindings, width: int) -> Drawable | None:
         _split_panel(page, found, findings, present, width, first=index == 0)
         for index, (page, found) in enumerate(drawn.items())
     ]
-    return None if not panels else panels[0] if len(panels) == 1 else alt.vconcat(*panels, spacing=14)
+    return None if not panels else panels[0] if len(panels) == 1 else vconcat(*panels, spacing=14)
 
 
 def _split_panel(
@@ -325,10 +325,9 @@ def _split_panel(
     y = alt.Y("bar:N", sort=[name for name, _ in named], title=None, axis=axis)
     x = alt.X("ms:Q", stack="zero", scale=scale, axis=alt.Axis(tickCount=5, format=".3~r"), title="ms a page (mean)")
     text = alt.Chart(values(ends)).mark_text(align="left", dx=5, color=palette.INK, fontSize=11 if narrow else 13)
-    return alt.layer(
+    return layer(
         alt.Chart(values(bars)).mark_bar(size=19).encode(x=x, y=y, color=colour, order=alt.Order("order:Q")),
         text.encode(x=alt.X("ms:Q", scale=scale), y=y, text="text:N"),
-    ).properties(
         width=width,
         height=34 * len(arms),
         title=alt.TitleParams(f"{page}, {in_flight(arms[0].threads)}", anchor="start"),
@@ -380,8 +379,8 @@ def latency_chart(findings: PageFindings, latencies: Latencies, width: int) -> D
     if len(charts) == 1:
         return charts[0]
     in_line = 1 if narrow else 2
-    lines = [alt.hconcat(*charts[at : at + in_line], spacing=26) for at in range(0, len(charts), in_line)]
-    return lines[0] if len(lines) == 1 else alt.vconcat(*lines)
+    lines = [hconcat(*charts[at : at + in_line], spacing=26) for at in range(0, len(charts), in_line)]
+    return lines[0] if len(lines) == 1 else vconcat(*lines)
 
 
 def _latency_panel(title: str, rows: _Rows, look: dict[str, Any], panel: _Panel) -> Drawable:
@@ -411,7 +410,7 @@ def _latency_panel(title: str, rows: _Rows, look: dict[str, Any], panel: _Panel)
             data.mark_rule(color=palette.INK, strokeDash=[2, 3], strokeWidth=1.2).encode(y=y),
             data.mark_text(align="left", dx=4, dy=-6, color=palette.INK, fontSize=11).encode(x=x, y=y, text="text:N"),
         ]
-    return alt.layer(*layers).properties(width=panel.width, height=230, title=alt.TitleParams(title, anchor="start"))
+    return layer(*layers, width=panel.width, height=230, title=alt.TitleParams(title, anchor="start"))
 
 
 # ---------------------------------------------------------------- the model's errors
@@ -455,9 +454,13 @@ def prediction_chart(findings: PageFindings, width: int) -> Drawable | None:
     band = alt.Chart(values([{"off": -BAR, "to": BAR}])).mark_rect(color=palette.BAND)
     right = alt.Chart(values([{"off": 0.0}])).mark_rule(color=palette.MUTED, strokeDash=[4, 3], strokeWidth=1.2)
     points = alt.Chart(values(rows)).mark_point(filled=True, size=70, opacity=0.9)
-    return alt.layer(
-        band.encode(y=y, y2="to:Q"), right.encode(y=y), points.encode(x=x, y=y, color=colour, shape=shape)
-    ).properties(width=width, height=200)
+    return layer(
+        band.encode(y=y, y2="to:Q"),
+        right.encode(y=y),
+        points.encode(x=x, y=y, color=colour, shape=shape),
+        width=width,
+        height=200,
+    )
 
 
 def path_colours(findings: PageFindings) -> dict[str, str]:

@@ -12,7 +12,7 @@ from howfar.analysis.budget import PARTS
 from howfar.analysis.summary import CellSummary, Summary
 from howfar.analysis.workload_line import ONE
 from howfar.report import figures, palette
-from howfar.report.charts import PHONE, ROW, Drawable, arm_axis, legend_of, log_ticks, pick, values
+from howfar.report.charts import PHONE, ROW, Drawable, arm_axis, layer, legend_of, log_ticks, pick, values
 from howfar.report.document import Block, Chart, Heading, Table, plain, single
 from howfar.report.figures import baseline_name, shown_cells
 from howfar.store.records import ArmRole
@@ -115,7 +115,7 @@ def ratios(summary: Summary, width: int) -> Drawable | None:
             shape="diamond", color=palette.SERIES[1], size=60 if width < PHONE else 120, strokeWidth=2
         )
         layers.append(diamond.encode(x=x, y=y))
-    return alt.layer(*layers).properties(width=width, height=ROW * len(cells))
+    return layer(*layers, width=width, height=ROW * len(cells))
 
 
 def _lane(index: int) -> float:

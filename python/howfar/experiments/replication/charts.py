@@ -14,7 +14,7 @@ from howfar.experiments.replication.arms import PUBLISHED_RTT_NS, mode_name, quo
 from howfar.experiments.replication.frame import distance
 from howfar.plan.factors import SEMI_SYNC
 from howfar.report import figures, palette
-from howfar.report.charts import PHONE, Drawable, log_ticks, values
+from howfar.report.charts import PHONE, Drawable, hconcat, layer, log_ticks, values, vconcat
 
 HEIGHT = 270
 PANEL_LEAST = 250
@@ -73,8 +73,8 @@ def throughput(cost: ReplicationCost, width: int) -> Drawable | None:
     quoted = quoted_distance(rtts)
     rtts.sort(key=lambda rtt: (rtt != quoted, rtt or 0))
     panels = [frame.panel(rtt, index % frame.per_row == 0) for index, rtt in enumerate(rtts)]
-    rows = [alt.hconcat(*panels[at : at + frame.per_row]) for at in range(0, len(panels), frame.per_row)]
-    return panels[0] if len(panels) == 1 else alt.vconcat(*rows)
+    rows = [hconcat(*panels[at : at + frame.per_row]) for at in range(0, len(panels), frame.per_row)]
+    return panels[0] if len(panels) == 1 else vconcat(*rows)
 
 
 class _Frame:
@@ -135,7 +135,7 @@ class _Frame:
         ]
         title = f"RTT {distance(rtt)} to the replica" if rtt is not None else ""
         properties: dict[str, Any] = {"title": alt.TitleParams(title, anchor="start")} if title else {}
-        return alt.layer(*layers).properties(width=self.width, height=HEIGHT if not self.narrow else 210, **properties)
+        return layer(*layers, width=self.width, height=HEIGHT if not self.narrow else 210, **properties)
 
     def _point(self, series: str, point: CommitCost) -> dict[str, Any]:
         found = point.commits_per_s
@@ -215,7 +215,7 @@ def split(cost: ReplicationCost, width: int) -> Drawable | None:
         alt.Chart(values(bars)).mark_bar(size=15).encode(x=x, y=y, color=colour, order=alt.Order("order:Q")),
         text.encode(x=end, y=y, text="text:N"),
     ]
-    return alt.layer(*layers).properties(width=width - (0 if narrow else 110), height=22 * len(labels))
+    return layer(*layers, width=width - (0 if narrow else 110), height=22 * len(labels))
 
 
 def _rtts(point: CommitCost) -> str:
