@@ -35,6 +35,7 @@ def laboratory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[FakeLab
     monkeypatch.setattr(ground, "open_ground", lambda plan: nullcontext(fake))
     monkeypatch.setattr(ground, "instruments", lambda: instruments)
     monkeypatch.setattr("time.monotonic_ns", fake.clock)
+    monkeypatch.setattr("howfar.report.html._drawing", lambda *_: "<svg></svg>")  # commands are tested, not pictures
     monkeypatch.chdir(tmp_path)
     return fake, engine
 

@@ -1,0 +1,27 @@
+"""What all unit tests share: a picture is drawn once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import vl_convert
+
+
+@pytest.fixture(scope="session", autouse=True)
+def drawn_once() -> Iterator[None]:
+    """Many tests render the same report; drawing takes most of that."""
+    drawn: dict[str, str] = {}
+    draw = vl_convert.vegalite_to_svg
+
+    def recalled(spec: dict[str, Any], **options: Any) -> str:
+        key = json.dumps([spec, options], sort_keys=True)
+        if key not in drawn:
+            drawn[key] = draw(spec, **options)
+        return drawn[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vl_convert, "vegalite_to_svg", recalled)
+        yield
