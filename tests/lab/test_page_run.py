@@ -16,7 +16,7 @@ from howfar.lab.servers.kinds import find_server
 from howfar.store.records import Measured, Run, StopReason, Trial, TrialStatus
 from howfar.store.run_file import read_run
 from tests.lab.howfar_runs import came_through, run_howfar
-from tests.lab.undisturbed import lasting
+from tests.lab.undisturbed import lasting, skip_if_disturbed
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces", "mariadb")]
 RTT_NS = 20_000_000
@@ -118,6 +118,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> tuple[Run, P
 def of(run: Run, application: str) -> Iterable[tuple[Trial, Measured]]:
     arms = {arm.name for arm in run.info.arms if arm.factors["application"] == application}
     found = [(trial, trial.measured) for trial in good(run) if trial.arm in arms]
+    if not found:
+        skip_if_disturbed(*(trial.void_reason for trial in run.trials if trial.arm in arms))
     assert found
     for trial, measured in found:
         assert measured is not None and measured.transactions > 0

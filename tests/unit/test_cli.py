@@ -330,3 +330,12 @@ def test_a_reader_that_went_away_is_no_error_message() -> None:
     ran = subprocess.run([sys.executable, "-c", script], stdout=write_end, stderr=subprocess.PIPE, text=True)
     os.close(write_end)
     assert (ran.returncode, ran.stderr) == (141, "")
+
+
+def test_runs_of_one_second_have_each_a_file(
+    laboratory: Lab, howfar: Howfar, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.strftime", lambda *_: "20261121T201500Z")
+    assert [howfar("run", "--quick", "--seed", "5", "--time-budget", "10min")[0] for _ in range(2)] == [0, 0]
+    names = sorted(file.name for file in tmp_path.glob("*.howfar"))
+    assert names == ["howfar-paths-20261121T201500Z-2.howfar", "howfar-paths-20261121T201500Z.howfar"]

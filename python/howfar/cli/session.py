@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -121,17 +122,22 @@ def instruments() -> Instruments:
 
 
 def default_out(plan: str, utc: str) -> Path:
-    """`howfar-paths-20261121T201500Z.howfar` in the current directory."""
-    return Path(f"howfar-{plan}-{utc}.howfar")
+    """`howfar-paths-20261121T201500Z.howfar` in the current directory, numbered when a run of the same second has that name."""
+    return _free(Path(f"howfar-{plan}-{utc}.howfar"))
 
 
 def new_file(path: Path, may_rename: bool, info: RunInfo) -> RunFile:
-    """The run file. A name of ours that another run took meanwhile is left to it. Raises DiskFull, RunFileError."""
-    for number in range(2, _NAMES_TRIED):
+    """The run file. If `may_rename`, a name that another run took meanwhile is numbered. Raises DiskFull, RunFileError."""
+    for _ in range(_NAMES_TRIED):
         try:
             return create(path, info)
         except RunFileError:
             if not (may_rename and path.exists()):
                 raise
-            path = path.with_stem(f"{path.stem.removesuffix(f'-{number - 1}')}-{number}")
+            path = _free(path)
     return create(path, info)
+
+
+def _free(path: Path) -> Path:
+    numbered = (path.with_stem(f"{path.stem}-{number}") for number in itertools.count(2))
+    return path if not path.exists() else next(each for each in numbered if not each.exists())
