@@ -24,9 +24,9 @@ from howfar.engine.process import run_load
 from howfar.errors import LabError
 from howfar.lab import sandbox
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
-from howfar.lab.serving import fill_keys
-from howfar.lab.stage import LoadFacts, Stage
+from howfar.runner.jobs import fill_keys
 from howfar.store.records import FactorValue
+from howfar.testbed import LoadFacts, Stage
 
 KEYS, REQUESTS = 300, 200
 TABLES, SIZE = 1, 1000

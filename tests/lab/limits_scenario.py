@@ -21,11 +21,11 @@ from howfar.lab import sandbox
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
 from howfar.lab.link import LinkSpec
 from howfar.lab.link.spec import DirectionSpec
-from howfar.lab.stage import Laboratory
 from howfar.plan.types import Data, Plan, Timing, Workload, baseline_model, factors_model
 from howfar.runner.stopping import Slot
 from howfar.runner.trial import Instruments, run_trial
 from howfar.store.records import Arm, ArmRole, Run, RunInfo, Trial, TrialStatus
+from howfar.testbed import Testbed
 from tests.lab.null_stage import NullLaboratory
 from tests.lab.undisturbed import disturbed
 
@@ -73,7 +73,7 @@ def _trials(laboratory: Lab, case: Mapping[str, Any], plan: Plan, arm: Arm) -> l
         pass
 
     found = []
-    measured_in: Laboratory = NullLaboratory(laboratory, case["null"]) if "null" in case else laboratory
+    measured_in: Testbed = NullLaboratory(laboratory, case["null"]) if "null" in case else laboratory
     for number in range(case.get("trials", 1)):
         place = Slot(block=number, position=0, attempt=0, arm=arm.name)
         found.append(run_trial(number, place, arm, plan, SEED, measured_in, instruments, hear))

@@ -17,23 +17,23 @@ from howfar.engine.messages import (
 )
 from howfar.engine.process import EngineProcess, Launcher
 from howfar.lab.laboratory import Lab
-from howfar.lab.stage import NO_FACTS, LoadFacts, Obtained, ServicePlace, Trust
 from howfar.lab.window import Scene, WindowWatch
 from howfar.store.records import FactorValue
+from howfar.testbed import NO_FACTS, LoadFacts, ServiceEndpoint, StageReceipt, Trust
 
 ADDRESS = "127.0.0.1"
 
 
 @dataclass
 class NullStage:
-    """See `howfar.lab.stage.Stage`."""
+    """See `howfar.testbed.Stage`."""
 
     target: Any
     client: Launcher
     observe: tuple[Observed, ...]
     scene: Scene
     trust: Trust | None = None
-    services: Mapping[ServiceName, ServicePlace] = field(default_factory=dict)
+    services: Mapping[ServiceName, ServiceEndpoint] = field(default_factory=dict)
     user: str = "null"
     password: str = ""
     database: str = "null"
@@ -46,11 +46,11 @@ class NullStage:
     def watch(self, length_ns: int) -> WindowWatch:
         return WindowWatch(self.scene, length_ns)
 
-    def begun(self, session: Mapping[str, Any] | None = None) -> Obtained:
-        return Obtained({})
+    def begun(self, session: Mapping[str, Any] | None = None) -> StageReceipt:
+        return StageReceipt({})
 
-    def obtained(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> Obtained:
-        return Obtained({})
+    def obtained(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> StageReceipt:
+        return StageReceipt({})
 
 
 @dataclass

@@ -37,10 +37,10 @@ from howfar.lab import sandbox
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
 from howfar.lab.php import php_fpm, staged
 from howfar.lab.php.php_fpm import Answer, ask, keys_of, turns_of
-from howfar.lab.serving import fill_keys
-from howfar.lab.stage import LoadFacts
 from howfar.lab.staged import LabStage
+from howfar.runner.jobs import fill_keys
 from howfar.store.records import FactorValue
+from howfar.testbed import LoadFacts
 from tests.lab.beside_scenario import STORES
 from tests.lab.php_lines import Place, run_all
 from tests.lab.sandboxes import wait_until

@@ -22,12 +22,13 @@ from howfar.engine.messages import Measuring
 from howfar.engine.process import Event
 from howfar.lab import replicated, sandbox
 from howfar.lab.replication.links import FOREVER_MS
-from howfar.lab.stage import Laboratory, Stage
 from howfar.plan.load import load_plan
 from howfar.plan.types import Plan
+from howfar.runner.fault.crash import Replicated
 from howfar.runner.stopping import Slot
 from howfar.runner.trial import run_trial
 from howfar.store.records import Arm, ArmRole, FactorValue
+from howfar.testbed import Stage, Testbed
 from tests.lab.undisturbed import Patience, undisturbed
 
 RTT_NS = 20_000_000
@@ -44,7 +45,7 @@ LEVELS: dict[str, FactorValue] = {
 class Watched:
     """A laboratory whose last stage is kept."""
 
-    real: Laboratory
+    real: Testbed
     last: Stage | None = None
 
     def server(self) -> tuple[str, str]:
@@ -80,7 +81,7 @@ def breaking(laboratory: Watched, how: str | None) -> Callable[[Event], None]:
     def hear(event: Event) -> None:
         if how is None or not isinstance(event, Measuring):
             return
-        assert laboratory.last is not None and laboratory.last.pair is not None
+        assert isinstance(laboratory.last, Replicated) and laboratory.last.pair is not None
         (wire,) = laboratory.last.pair.wires
         if how == "cut":
             wire.cut()

@@ -19,7 +19,7 @@ from howfar.engine.receipt_check import mismatches
 from howfar.errors import HowfarError
 from howfar.lab import sandbox
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
-from howfar.lab.serving import fill_keys
+from howfar.runner.jobs import fill_keys
 
 KEYS = 300
 TRANSACTIONS = 400

@@ -29,11 +29,11 @@ from howfar.engine.messages import (
     UnixTarget,
 )
 from howfar.engine.process import Event, Launcher, LoadOutcome
-from howfar.lab.stage import NO_FACTS, Application, LoadFacts, Obtained, ServicePlace, Trust
 from howfar.plan.load import LoadedPlan, load_plan
 from howfar.runner.run import run_info
 from howfar.runner.trial import Instruments
 from howfar.store.records import FactorValue, RunInfo, Window
+from howfar.testbed import NO_FACTS, Application, LoadFacts, ServiceEndpoint, StageReceipt, Trust
 
 RATES = {"socket": 30_000, "tcp": 24_000, "remote": 9_000, "forwarded-socket": 7_500}
 """Queries a second of each path, exact when `jitter` is 0."""
@@ -85,7 +85,7 @@ class FakeStage:
     client: Launcher = field(default_factory=Launcher)
     observe: tuple[Observed, ...] = ()
     trust: Trust | None = None
-    services: Mapping[ServiceName, ServicePlace] = field(default_factory=dict)
+    services: Mapping[ServiceName, ServiceEndpoint] = field(default_factory=dict)
     application: Application | None = None
     pair: None = None
 
@@ -95,11 +95,11 @@ class FakeStage:
     def watch(self, length_ns: int) -> FakeWindowWatch:
         return FakeWindowWatch(length_ns)
 
-    def begun(self, session: Mapping[str, Any] | None = None) -> Obtained:
-        return Obtained({})
+    def begun(self, session: Mapping[str, Any] | None = None) -> StageReceipt:
+        return StageReceipt({})
 
-    def obtained(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> Obtained:
-        return Obtained({"server": {"networking": False}}, self.violations)
+    def obtained(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> StageReceipt:
+        return StageReceipt({"server": {"networking": False}}, self.violations)
 
 
 @dataclass

@@ -13,7 +13,6 @@ from tests.unit.fake_lab import FakeLaboratory, FakeStage, FakeWindowWatch, fake
 
 from howfar.engine.messages import LoadJob, Measuring
 from howfar.errors import EngineError, LabError, RunFileError, ServerCrashed
-from howfar.lab.stage import NO_FACTS, LoadFacts, Obtained
 from howfar.plan.load import Override, load_plan
 from howfar.plan.types import Timing, restore_plan
 from howfar.runner.observer import Silent
@@ -22,6 +21,7 @@ from howfar.runner.stopping import Extension, Forecast, Slot, Standing, forecast
 from howfar.runner.trial import run_trial
 from howfar.store.records import Run, StopReason, TrialStatus, Window, breaks
 from howfar.store.run_file import RunFile, create, read_run
+from howfar.testbed import NO_FACTS, LoadFacts, StageReceipt
 
 HERE = {"kernel": "6.1", "cpu_model": "One", "boot_id": "a", "howfar_version": "0.1.0", "engine_version": "0.1.0"}
 
@@ -172,7 +172,7 @@ def test_the_cap_on_blocks_is_lifted_only_when_it_is_reached() -> None:
 class DeadStage(FakeStage):
     cause: Exception | None = None
 
-    def obtained(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> Obtained:
+    def obtained(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> StageReceipt:
         if self.cause is not None:
             raise self.cause
         return super().obtained(session, load)
@@ -225,7 +225,7 @@ class OneConnection(FakeStage):
         self.busy = True
         return _Ending(length_ns, self)
 
-    def obtained(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> Obtained:
+    def obtained(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> StageReceipt:
         assert not self.busy, "the watch still uses the connection"
         return super().obtained(session, load)
 

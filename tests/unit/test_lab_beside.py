@@ -18,17 +18,17 @@ from howfar.engine.messages import (
 from howfar.engine.process import Launcher
 from howfar.errors import LabError, PlanError
 from howfar.lab import serving as beside
-from howfar.lab import serving as fill
 from howfar.lab import staged
 from howfar.lab.network import Host
 from howfar.lab.reached import SERVICES, Reached, ServerProof
 from howfar.lab.servers import ServerContext
 from howfar.lab.servers.kinds import KINDS
 from howfar.lab.serving import Beside, of_store
-from howfar.lab.stage import LoadFacts, Obtained, ServicePlace
 from howfar.lab.staged import LabStage
 from howfar.paths import find_path
 from howfar.plan.sessions import SessionSpec
+from howfar.runner import jobs as fill
+from howfar.testbed import LoadFacts, ServiceEndpoint, StageReceipt
 
 
 @pytest.fixture(autouse=True)
@@ -101,7 +101,7 @@ def _stage(monkeypatch: pytest.MonkeyPatch, carried: int, others: int = 0) -> La
     way = SimpleNamespace(packets=9, wire_bytes=carried)
     link = SimpleNamespace(counters=lambda: SimpleNamespace(to_server=way, to_client=way))
     serving = SimpleNamespace(
-        obtained=lambda load: Obtained({}), others_bytes=lambda: {"Bytes_received": others} if others else {}
+        obtained=lambda load: StageReceipt({}), others_bytes=lambda: {"Bytes_received": others} if others else {}
     )
     values: dict[str, Any] = dict.fromkeys(LabStage.__dataclass_fields__)
     values |= {"main": _reached("mysql", 500_000), "serving": serving, "tcp": {}}
@@ -151,7 +151,7 @@ def test_a_store_is_filled_when_it_says_so_itself(held: int, fine: bool, monkeyp
             yield TablesDone(rows=1000, elapsed_ns=1)
 
     monkeypatch.setattr(fill, "EngineProcess", Engine)
-    place = ServicePlace(
+    place = ServiceEndpoint(
         Service(target=TcpTarget(host="127.0.0.1", port=6379)), "redis", "7", 1, count_keys=lambda: held
     )
     keys = KeyValue(protocol="resp3", keys=1000)

@@ -16,7 +16,6 @@ from howfar.engine.messages import (
     UnixTarget,
 )
 from howfar.errors import PlanError
-from howfar.lab.stage import Trust
 from howfar.plan.cells import cells
 from howfar.plan.estimate import REPORT_NS, cost
 from howfar.plan.fitting import check_rows, resumed_in_full, with_rows, without_levels
@@ -27,6 +26,7 @@ from howfar.runner import preflight as fitting
 from howfar.runner.jobs import statements_job
 from howfar.runner.preflight import fit
 from howfar.store.records import Arm, ArmRole
+from howfar.testbed import Trust
 
 QUICK_OVERHEAD_NS = 3_500_000_000
 """To start and end a trial on MySQL, the slower of the two servers, as seen on two CPUs."""

@@ -30,7 +30,6 @@ from howfar.lab.replication import ReplicationSpec
 from howfar.lab.replication.lag import LagSample
 from howfar.lab.request import LabRequest, ReplicasSpec
 from howfar.lab.servers.sql_server import pages_allowed
-from howfar.lab.stage import LoadFacts
 from howfar.plan.cells import cells
 from howfar.plan.estimate import LABORATORY_NS, REPORT_NS, cost
 from howfar.plan.fitting import without_levels
@@ -40,6 +39,7 @@ from howfar.report.grid import level_text
 from howfar.runner.jobs import statements_job
 from howfar.runner.outcome import load_facts
 from howfar.store.records import Arm, ArmRole
+from howfar.testbed import LoadFacts
 
 MS = 1_000_000
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from howfar.engine.inserts import SINGLE_ROW_INSERTS
 from howfar.engine.process import engine_info
 from howfar.errors import LabError, RunFileError, UsageError
-from howfar.lab.stage import Laboratory
 from howfar.plan.cells import cells
 from howfar.plan.fitting import check_machines
 from howfar.plan.types import Plan
@@ -18,6 +17,7 @@ from howfar.runner.run import program_facts
 from howfar.runner.trial import Instruments
 from howfar.store.records import RunInfo
 from howfar.store.run_file import RunFile, create
+from howfar.testbed import Testbed
 
 if TYPE_CHECKING:
     from howfar.lab.request import LabRequest, ReplicasSpec
@@ -60,7 +60,7 @@ def enter_sandbox() -> int | None:
     return code
 
 
-def open_ground(plan: Plan) -> AbstractContextManager[Laboratory]:
+def open_ground(plan: Plan) -> AbstractContextManager[Testbed]:
     """The laboratory for all cells of a plan."""
     from howfar.lab.laboratory import open_laboratory
 

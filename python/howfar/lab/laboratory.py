@@ -56,7 +56,7 @@ PLACEMENTS = ("isolated", "machines")
 
 
 class Lab:
-    """See `stage.Laboratory`. Made by `open_laboratory`."""
+    """See `stage.Testbed`. Made by `open_laboratory`."""
 
     def __init__(self, request: LabRequest, ledger: ExitStack) -> None:
         self.request = request

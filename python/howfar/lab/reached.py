@@ -15,15 +15,14 @@ from howfar.engine.messages import Observed, Service, ServiceName, TcpTarget, Un
 from howfar.engine.process import Launcher
 from howfar.errors import LabError, MissingError
 from howfar.lab.certificates import KEY_TYPE, pinned_context
-from howfar.lab.client_tls import client_tls
 from howfar.lab.network import CLIENT_ADDRESS, LOOPBACK_ADDRESS, SERVER_ADDRESS, Companion, Host
 from howfar.lab.servers import CertificatePaths, Server
 from howfar.lab.servers.key_value import KeyValueServer
 from howfar.lab.sockets import listening_ports
-from howfar.lab.stage import ServicePlace, Trust
 from howfar.paths import Endpoint, Path, Process
 from howfar.paths.path import Side
 from howfar.plan.sessions import SessionSpec
+from howfar.testbed import ServiceEndpoint, Trust
 
 _SILENT = ("resp2", "resp3", "memcached_text", "memcached_meta")
 """Protocols in which a server tells its client nothing of TLS."""
@@ -230,15 +229,15 @@ class Reached:
         assert endpoint.host is not None and endpoint.port is not None, "an endpoint is a socket, or host and port"
         return TcpTarget(host=endpoint.host, port=endpoint.port)
 
-    def place(self) -> ServicePlace:
+    def place(self) -> ServiceEndpoint:
         running, started = self.running, self.started
-        return ServicePlace(
+        return ServiceEndpoint(
             service=Service(
                 target=self.target,
                 user=started.user,
                 password=started.password,
                 database=started.database,
-                tls=client_tls(started.asked, self.trust),
+                tls=self.trust.tls(started.asked) if self.trust else None,
             ),
             server_kind=running.kind,
             server_version=running.version,

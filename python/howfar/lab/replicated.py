@@ -37,10 +37,10 @@ from howfar.lab.replication.watch import CommitWatch, watch_commits
 from howfar.lab.request import ReplicasSpec
 from howfar.lab.servers import CertificatePaths, Server, Tables
 from howfar.lab.servers.program import Program
-from howfar.lab.stage import LoadFacts, Obtained, WindowWatch
 from howfar.plan.factors import ORDINARY, SEMI_SYNC
 from howfar.plan.sessions import SessionSpec
 from howfar.store.records import FactorValue, LagRecord, Window
+from howfar.testbed import LoadFacts, StageReceipt, WindowWatch
 
 SERVERS_TIMEOUT_MS = 10_000
 """Both kinds' default: so long a semi-synchronous commit waits before the primary goes on without its replica."""
@@ -202,15 +202,15 @@ class Replicated:
         if self._lag is not None:
             self._lag.finish()
 
-    def begun(self) -> Obtained:
+    def begun(self) -> StageReceipt:
         receipts, found = {}, []
         for wire, probes in zip(self.pair.wires, self.at_rest, strict=True):
             name, stats = wire.host.name, wire.link.counters() if wire.link.alive() else None
             receipts[name] = link_receipt(wire.link, probes, stats, self.tcp)
             found += [f"{name}: {sentence}" for sentence in link_violations(wire.link, probes, None)]
-        return Obtained({"replication": {"wires": receipts}}, tuple(found))
+        return StageReceipt({"replication": {"wires": receipts}}, tuple(found))
 
-    def obtained(self, load: LoadFacts) -> Obtained:
+    def obtained(self, load: LoadFacts) -> StageReceipt:
         """Whether replication was what the cell asks, by both ends' account and by the clock."""
         self.finish()
         if self._commits is not None and self._commits.hung is not None:
@@ -231,7 +231,7 @@ class Replicated:
             "window": window_facts(self.before, after),
             "wires": receipts,
         }
-        return Obtained({"replication": facts}, tuple(found))
+        return StageReceipt({"replication": facts}, tuple(found))
 
     def others_bytes(self) -> dict[str, int]:
         crossed = [stats for stats in self._crossed if stats is not None]

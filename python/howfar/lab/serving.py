@@ -8,17 +8,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from howfar.engine.messages import KeyValue, Observed, ServiceName, Session, TablesDone, TablesJob
-from howfar.engine.process import EngineProcess, Launcher
-from howfar.errors import LabError, PlanError
+from howfar.engine.messages import Observed, ServiceName
+from howfar.errors import PlanError
 from howfar.lab.cache import check_name
 from howfar.lab.reached import SERVICES, Started
 from howfar.lab.replication import Pair
 from howfar.lab.servers import CertificatePaths, Server, ServerContext, Store, Tables, find_store
 from howfar.lab.servers.kinds import STORES
-from howfar.lab.stage import LoadFacts, Obtained, ServicePlace, WindowWatch
 from howfar.paths import Path as NetworkPath
 from howfar.plan.sessions import SessionSpec
+from howfar.testbed import LoadFacts, StageReceipt, WindowWatch
 
 
 class Serving(Protocol):
@@ -53,11 +52,11 @@ class Serving(Protocol):
         """The measured window begins, and `window` looks at it already."""
         ...
 
-    def begun(self) -> Obtained:
+    def begun(self) -> StageReceipt:
         """The part of `obtained` that needs no living server: links at rest."""
         ...
 
-    def obtained(self, load: LoadFacts) -> Obtained:
+    def obtained(self, load: LoadFacts) -> StageReceipt:
         """After the load. Raises LabError when a part has died."""
         ...
 
@@ -84,11 +83,11 @@ class Alone:
     def watch(self, window: WindowWatch) -> WindowWatch:
         return window
 
-    def begun(self) -> Obtained:
-        return Obtained({})
+    def begun(self) -> StageReceipt:
+        return StageReceipt({})
 
-    def obtained(self, load: LoadFacts) -> Obtained:
-        return Obtained({})
+    def obtained(self, load: LoadFacts) -> StageReceipt:
+        return StageReceipt({})
 
     def others_bytes(self) -> dict[str, int]:
         return {}
@@ -170,41 +169,6 @@ def of_store(asked: SessionSpec, path: NetworkPath) -> SessionSpec:
     """What a cell's sessions can be with a key-value store: it compresses nothing, and its socket is plain."""
     plain = replace(asked, algorithm=None, level=None)
     return replace(plain, tls=None, resumption=False) if path.by_socket else plain
-
-
-_CONNECTIONS = 1
-_STALL_NS = 30_000_000_000
-
-
-def fill_keys(place: ServicePlace, keys: KeyValue, launcher: Launcher) -> int:
-    """Set all `keys` in a store that is empty, by the stage's path from where `launcher` puts the engine; how many they are.
-
-    A server that stores fewer than it was sent, as one short of memory does, raises LabError; so do those that fail, or EngineError.
-    """
-    assert place.count_keys is not None, f"{place.server_kind} has no keys to be set"
-    service = place.service
-    job = TablesJob(
-        action="prepare",
-        target=service.target,
-        user=service.user,
-        password=service.password,
-        database=service.database,
-        workload=keys,
-        connections=_CONNECTIONS,
-        seed=1,  # a value depends on its key's number alone
-        session=Session(tls=service.tls),
-        stall_timeout_ns=_STALL_NS,
-    )
-    with EngineProcess(job, launcher) as engine:
-        done = list(engine.events())[-1]
-    assert isinstance(done, TablesDone), "a tables job ends with it"
-    held = place.count_keys()
-    if held != keys.keys:
-        raise LabError(
-            f"{place.server_kind} holds {held} keys where {keys.keys} were set ({done.rows} by the engine's account)",
-            "Does it have the memory for them?",
-        )
-    return held
 
 
 def counted_less(name: ServiceName, counters: Mapping[str, int], load: LoadFacts) -> tuple[str, ...]:

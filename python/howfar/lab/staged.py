@@ -18,9 +18,9 @@ from howfar.lab.link.receipt import crossing_violations, link_receipt, link_viol
 from howfar.lab.reached import Reached, ServerProof, view_receipt
 from howfar.lab.replication import Pair
 from howfar.lab.serving import Serving, counted_less
-from howfar.lab.stage import NO_FACTS, Application, LoadFacts, Obtained, ServicePlace, Trust
-from howfar.lab.stage import WindowWatch as SeenWindow
 from howfar.lab.window import Scene, WindowWatch
+from howfar.testbed import NO_FACTS, Application, LoadFacts, ServiceEndpoint, StageReceipt, Trust
+from howfar.testbed import WindowWatch as SeenWindow
 
 _MAIN = "server"
 """What the main server is called in receipts, and its role."""
@@ -51,7 +51,7 @@ class LabStage:
     application: Application | None = None
 
     @property
-    def services(self) -> Mapping[ServiceName, ServicePlace]:
+    def services(self) -> Mapping[ServiceName, ServiceEndpoint]:
         return {one.name: one.place() for one in (self.main, *self.beside)}
 
     @property
@@ -67,7 +67,7 @@ class LabStage:
     def watch(self, length_ns: int) -> SeenWindow:
         return self.serving.watch(WindowWatch(self.scene, length_ns))
 
-    def begun(self, session: Mapping[str, Any] | None = None) -> Obtained:
+    def begun(self, session: Mapping[str, Any] | None = None) -> StageReceipt:
         served = self.serving.begun()
         found = [*self.main.unlike(session), *served.violations]
         content = self.main.started.asked.content
@@ -76,13 +76,13 @@ class LabStage:
             stats = self.link.counters()
             receipt["link"] = link_receipt(self.link, self.at_rest, stats, self.tcp)
             found += link_violations(self.link, self.at_rest, None)
-        return Obtained(receipt, tuple(found))
+        return StageReceipt(receipt, tuple(found))
 
-    def obtained(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> Obtained:
+    def obtained(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> StageReceipt:
         # What an application's sessions were, the servers themselves are asked.
         spoken = {self.main.name: session} if self.application is None else {}
         sessions = spoken if load.sessions is None else load.sessions
-        applied = Obtained({}) if self.application is None else self.application.obtained()
+        applied = StageReceipt({}) if self.application is None else self.application.obtained()
         served = self.serving.obtained(load)
         proof = self.main.proof(sessions.get(self.main.name), load.commits, self.connections)
         content = self.main.started.asked.content
@@ -102,7 +102,7 @@ class LabStage:
             found += link_violations(self.link, self.at_rest, stats, of_a_trial(load.turn_ns))
             if stats is not None:
                 found += crossing_violations(stats, counters)
-        return Obtained(receipt, tuple(found))
+        return StageReceipt(receipt, tuple(found))
 
 
 def _beside(

@@ -9,11 +9,11 @@ from howfar.engine.messages import FastCgi, Finished, KeyValue, LoadJob, PageJob
 from howfar.engine.process import LoadOutcome
 from howfar.engine.receipt_check import mismatches, page_mismatches
 from howfar.engine.rules import is_redis
-from howfar.lab.stage import LoadFacts
 from howfar.plan.factors import ORDINARY
 from howfar.plan.page import PageShape
 from howfar.plan.types import Plan
 from howfar.store.records import Arm, CpuRecord, HistogramRecord, IntervalRecord, Measured, ServiceRecord
+from howfar.testbed import LoadFacts
 
 _AS_RECORDED = 0.998
 """A histogram keeps three digits."""

@@ -15,7 +15,6 @@ from howfar.analysis.summary import Intervention, Unconfirmed
 from howfar.bottleneck.confirmation import choose, pair
 from howfar.engine.process import engine_info
 from howfar.errors import LabError, RunFileError
-from howfar.lab.stage import Laboratory
 from howfar.plan.cells import cells
 from howfar.plan.estimate import CONFIRMATION_BLOCKS, confirmation_ns
 from howfar.plan.load import LoadedPlan
@@ -51,6 +50,7 @@ from howfar.store.records import (
     plan_part,
 )
 from howfar.store.run_file import RunFile
+from howfar.testbed import Testbed
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -83,7 +83,7 @@ def program_facts() -> dict[str, Any]:
     return {"howfar_version": howfar.__version__, "engine_version": engine_info().version, "boot_id": boot}
 
 
-def check_same(run: Run, laboratory: Laboratory, now: Mapping[str, Any]) -> None:
+def check_same(run: Run, laboratory: Testbed, now: Mapping[str, Any]) -> None:
     """A run is of one server version on one kind of CPU; others would be mixed up for ever. Raises RunFileError."""
     kind, version = laboratory.server()
     if (kind, version) != (run.info.server_kind, run.info.server_version):
@@ -150,7 +150,7 @@ def confirmation_lines(run: Run) -> tuple[str, ...]:
 
 def conduct(
     file: RunFile,
-    laboratory: Laboratory,
+    laboratory: Testbed,
     began_ns: int,
     instruments: Instruments | None = None,
     observer: Observer | None = None,
@@ -175,7 +175,7 @@ def conduct(
 
 class _Conductor:
     def __init__(
-        self, file: RunFile, laboratory: Laboratory, began_ns: int, instruments: Instruments, observer: Observer
+        self, file: RunFile, laboratory: Testbed, began_ns: int, instruments: Instruments, observer: Observer
     ) -> None:
         run = file.read()
         self.file = file
@@ -336,7 +336,7 @@ def run_info(
     loaded: LoadedPlan,
     seed: int,
     command: Sequence[str],
-    laboratory: Laboratory,
+    laboratory: Testbed,
     facts: Mapping[str, Any] | None = None,
 ) -> RunInfo:
     """`command` repeats the run; the seed must be in it. `facts`: of the programs, beside those of the laboratory."""

@@ -15,11 +15,10 @@ from howfar.engine.messages import (
 )
 from howfar.engine.process import Event, Launcher, LoadOutcome, run_load
 from howfar.errors import EngineError, LabError
-from howfar.lab.stage import Laboratory, Stage, WindowWatch
 from howfar.plan.cells import stream_seed
 from howfar.plan.factors import breaks
 from howfar.plan.types import Plan
-from howfar.runner.fault.crash import FaultContext, fault_after_ns, run_crash
+from howfar.runner.fault.crash import FaultContext, Replicated, fault_after_ns, run_crash
 from howfar.runner.fault.fallback import run_fallback
 from howfar.runner.jobs import commits_each, job_of
 from howfar.runner.outcome import PageSpec, load_facts, measured, not_as_asked, page_asked, page_facts
@@ -34,6 +33,7 @@ from howfar.store.records import (
     TrialStatus,
     Window,
 )
+from howfar.testbed import Stage, Testbed, WindowWatch
 
 REASON_KEPT = 500
 """Characters of a void trial's reason; enough for a message, too few for a log."""
@@ -87,7 +87,7 @@ def run_trial(
     arm: Arm,
     plan: Plan,
     seed: int,
-    laboratory: Laboratory,
+    laboratory: Testbed,
     instruments: Instruments,
     on_event: Callable[[Event], None],
 ) -> Trial:
@@ -143,7 +143,7 @@ def _break(
             seen.load = watch.finish()
         on_event(event)
 
-    assert stage.pair is not None, "a fault is a pair's"
+    assert isinstance(stage, Replicated) and stage.pair is not None, "a fault is a pair's"
     if unlike := stage.begun().violations:
         raise LabError("; ".join(unlike))
     (rtt_ns, *_) = stage.pair.facts["rtt_at_rest_ns"].values()

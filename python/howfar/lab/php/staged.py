@@ -18,7 +18,7 @@ from howfar.engine.rules import services_of
 from howfar.lab.php.php_fpm import PAGES, Answer, PhpFpm, Program, check, for_proof, parameters
 from howfar.lab.php.proof import PageProof, await_alone, good, kept, prove
 from howfar.lab.reached import Reached
-from howfar.lab.stage import Obtained
+from howfar.testbed import StageReceipt
 
 ENDS_WITH = "howfar page done\n"
 _PAGE = PAGES / "page.php"
@@ -53,7 +53,7 @@ class PhpApplication:
             self._proof = prove(self._servers, like, lambda us: self._page(like, us), self._pool.children + 1)
         return cgi
 
-    def obtained(self) -> Obtained:
+    def obtained(self) -> StageReceipt:
         """After the load. Raises LabError when it has died."""
         self._pool.check_alive("during the trial")
         receipt = {**self._about, "children": self._pool.children, "pid": self._pool.pid, "proof": self._proof.receipt}
@@ -66,7 +66,7 @@ class PhpApplication:
             after = kept(used, self._pool.children, self._proof.connections)
             receipt["after"] = after.receipt
             violations += after.violations
-        return Obtained(
+        return StageReceipt(
             {"application": receipt}, tuple(f"application: {sentence}" for sentence in dict.fromkeys(violations))
         )
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from pymysql.cursors import Cursor
@@ -66,6 +66,16 @@ class Broken:
     """When all was done."""
     dead_ns: int
     """Right before the primary was killed."""
+
+
+@runtime_checkable
+class Replicated(Protocol):
+    """A stage whose server may be a primary with replicas, which a fault can break."""
+
+    @property
+    def pair(self) -> Pair | None:
+        """None: it does not replicate."""
+        ...
 
 
 def break_pair(pair: Pair, done: Break, pause: Callable[[int], None]) -> Broken:

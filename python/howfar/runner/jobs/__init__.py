@@ -25,16 +25,18 @@ from howfar.engine.messages import (
     ServiceName,
     Session,
     Sysbench,
+    TablesDone,
+    TablesJob,
     Workload,
 )
-from howfar.lab.client_tls import client_tls
-from howfar.lab.serving import fill_keys
-from howfar.lab.stage import Stage, Trust
+from howfar.engine.process import EngineProcess, Launcher
+from howfar.errors import LabError
 from howfar.plan.factors import ORDINARY
 from howfar.plan.page import MULTI, Keys, PageShape
 from howfar.plan.sessions import SessionSpec, session_asked
 from howfar.plan.types import READS_ONLY, Plan
 from howfar.store.records import Arm
+from howfar.testbed import ServiceEndpoint, Stage, Trust
 
 
 def load_job(plan: Plan, arm: Arm, stage: Stage, seed: int, workload: Workload) -> LoadJob:
@@ -56,7 +58,7 @@ def load_job(plan: Plan, arm: Arm, stage: Stage, seed: int, workload: Workload) 
 def session_of(asked: SessionSpec, trust: Trust | None) -> Session:
     assert asked.tls is None or trust is not None, "a stage for an encrypted cell has a server with a certificate"
     return Session(
-        tls=client_tls(asked, trust),
+        tls=trust.tls(asked) if trust else None,
         compression=Compression(algorithm=asked.algorithm, level=asked.level) if asked.algorithm else None,
         connect="per_transaction" if asked.per_transaction else "persistent",
     )
@@ -209,3 +211,38 @@ def job_of(plan: Plan, arm: Arm, stage: Stage, seed: int) -> LoadJob | PageJob:
 def commits_each(plan: Plan) -> int:
     """How often a transaction of SQL has something to commit."""
     return 0 if plan.workload.kind in READS_ONLY else 1
+
+
+_CONNECTIONS = 1
+_STALL_NS = 30_000_000_000
+
+
+def fill_keys(place: ServiceEndpoint, keys: KeyValue, launcher: Launcher) -> int:
+    """Set all `keys` in a store that is empty, by the stage's path from where `launcher` puts the engine; how many they are.
+
+    A server that stores fewer than it was sent, as one short of memory does, raises LabError; so do those that fail, or EngineError.
+    """
+    assert place.count_keys is not None, f"{place.server_kind} has no keys to be set"
+    service = place.service
+    job = TablesJob(
+        action="prepare",
+        target=service.target,
+        user=service.user,
+        password=service.password,
+        database=service.database,
+        workload=keys,
+        connections=_CONNECTIONS,
+        seed=1,  # a value depends on its key's number alone
+        session=Session(tls=service.tls),
+        stall_timeout_ns=_STALL_NS,
+    )
+    with EngineProcess(job, launcher) as engine:
+        done = list(engine.events())[-1]
+    assert isinstance(done, TablesDone), "a tables job ends with it"
+    held = place.count_keys()
+    if held != keys.keys:
+        raise LabError(
+            f"{place.server_kind} holds {held} keys where {keys.keys} were set ({done.rows} by the engine's account)",
+            "Does it have the memory for them?",
+        )
+    return held

@@ -1,4 +1,5 @@
-"""The seam between the laboratory and who measures in it: a *stage* is one path to one server, complete, for one trial."""
+"""What a trial needs of the place where it runs. The runner knows these protocols; `howfar.lab` implements them with namespaces of one
+machine. A *stage* is one path to one server, complete, for one trial."""
 
 from __future__ import annotations
 
@@ -14,9 +15,10 @@ from howfar.engine.messages import (
     Service,
     ServiceName,
     Target,
+    Tls,
 )
 from howfar.engine.process import Launcher
-from howfar.lab.replication import Pair
+from howfar.plan.sessions import SessionSpec
 from howfar.store.records import FactorValue, Window
 
 
@@ -28,9 +30,21 @@ class Trust:
     server_name: str
     """Name or address that the certificate carries."""
 
+    def tls(self, spec: SessionSpec) -> Tls | None:
+        """How a client encrypts; it always checks the certificate. None: plain."""
+        if spec.tls is None:
+            return None
+        return Tls(
+            versions=spec.tls,
+            verify="full",
+            ca_file=self.ca_file,
+            server_name=self.server_name,
+            resumption=spec.resumption,
+        )
+
 
 @dataclass(frozen=True)
-class ServicePlace:
+class ServiceEndpoint:
     """One server of a stage as an application finds it, by the stage's path."""
 
     service: Service
@@ -49,13 +63,13 @@ class Application(Protocol):
         it cannot do it, LabError."""
         ...
 
-    def obtained(self) -> Obtained:
+    def obtained(self) -> StageReceipt:
         """Its part of a stage's. Raises LabError when it has died."""
         ...
 
 
 @dataclass(frozen=True)
-class Obtained:
+class StageReceipt:
     """What the laboratory can prove about a stage after the load, and what was not as asked."""
 
     receipt: dict[str, Any]
@@ -109,18 +123,13 @@ class Stage(Protocol):
     """None: the server offers no TLS."""
 
     @property
-    def services(self) -> Mapping[ServiceName, ServicePlace]:
+    def services(self) -> Mapping[ServiceName, ServiceEndpoint]:
         """The main server and those beside it."""
         ...
 
     @property
     def application(self) -> Application | None:
         """None: the engine runs pages itself, or there are none."""
-        ...
-
-    @property
-    def pair(self) -> Pair | None:
-        """The server as a primary, with replicas and wires. None: it does not replicate."""
         ...
 
     def loading(self) -> None:
@@ -132,19 +141,19 @@ class Stage(Protocol):
         """Begin to watch a measured window of this length; whoever asks must finish it."""
         ...
 
-    def begun(self, session: Mapping[str, Any] | None = None) -> Obtained:
+    def begun(self, session: Mapping[str, Any] | None = None) -> StageReceipt:
         """The part of `obtained` that needs no living server, where a fault kills it: links at rest, how the server saw a client, and
         the engine's `session` once there is one."""
         ...
 
-    def obtained(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> Obtained:
+    def obtained(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> StageReceipt:
         """Asked after the load; `session` is the engine's receipt, of the main server unless `load.sessions` are given. Raises
         LabError when a part has died."""
         ...
 
 
-class Laboratory(Protocol):
-    """Hosts, servers, data and links of one sandbox."""
+class Testbed(Protocol):
+    """Hosts, servers, data and links for all trials of a run."""
 
     def server(self) -> tuple[str, str]:
         """Kind and version, as the server says it."""
