@@ -14,14 +14,13 @@ from tests.unit.simulated import Visit, constant, exponential, throughput
 
 from howfar.analysis.trials import trial_table
 from howfar.experiments.page.analysis import Curve, Found, Level, model_always, model_crossing, page_findings
-from howfar.experiments.page.findings import PageArm, PageFindings, headline_choices
+from howfar.experiments.page.findings import PageArm, PageFindings
+from howfar.experiments.page.labels import pays_from, predicted_from
 from howfar.experiments.page.model import Host, Network, overlap, work_of_each
 from howfar.experiments.page.sentences import (
     costly_connections,
     page_advice,
     page_sentences,
-    pays_from,
-    predicted_from,
     round_trips_sentence,
     tcp_is_slower,
 )
@@ -413,7 +412,7 @@ def test_each_link_has_its_own_comparisons_and_crossing() -> None:
         assert two.two_over_one.value == pytest.approx(one.two_over_one.value / 2, rel=1e-6)
     assert [(each.threads, each.rtt_ns) for each in found.crossings] == [(4, 200_000), (4, FAR_NS)]
     assert found.crossings[0] == near.crossings[0]
-    assert headline_choices(found.choices) == headline_choices(near.choices), "the shortest link stands for the page"
+    assert found.headline_choices() == near.headline_choices(), "the shortest link stands for the page"
     assert {arm.rtt_ns for arm in found.arms if arm.machines == 2} == {200_000, FAR_NS}
 
 

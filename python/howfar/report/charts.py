@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 import altair as alt
 
@@ -15,6 +15,11 @@ from howfar.report import palette
 
 Drawable = Any
 """An Altair chart of one mark, or Vega-Lite made of several by `layer`, `hconcat` and `vconcat`."""
+
+Rows = list[dict[str, Any]]
+"""The data of one layer."""
+
+Axis = TypeVar("Axis", alt.X, alt.Y)
 
 ROW = 44
 """Height of one arm's row, pixels."""
@@ -61,10 +66,132 @@ def _plain_values(properties: dict[str, Any]) -> dict[str, Any]:
     return {key: value.to_dict() if hasattr(value, "to_dict") else value for key, value in properties.items()}
 
 
-def arm_axis(names: list[str]) -> alt.Y:
-    return alt.Y(
-        "arm:N", sort=names, title=None, axis=alt.Axis(labelLimit=130, ticks=False, domain=False, labelPadding=8)
-    )
+def data(rows: Rows) -> alt.Chart:
+    return alt.Chart(values(rows))
+
+
+def arm_axis(names: list[str], field: str = "arm", room: int = 130) -> alt.Y:
+    axis = alt.Axis(labelLimit=room, ticks=False, domain=False, labelPadding=8)
+    return alt.Y(f"{field}:N", sort=names, title=None, axis=axis)
+
+
+def axis(
+    kind: type[Axis], field: str, title: str | None, domain: Sequence[float] = (), log: int = 0, **options: Any
+) -> Axis:
+    """A channel of numbers over exactly this domain; without one, over the data. `log`: the base of a logarithmic scale. `options` are
+    those of an Altair axis."""
+    scale: dict[str, Any] = {"type": "log", "base": log} if log else {}
+    scale |= {"domain": list(domain), "nice": False} if domain else {}
+    return kind(f"{field}:Q", title=title, scale=alt.Scale(**scale), axis=alt.Axis(**options))
+
+
+def by_name(kind: Any, field: str, looks: Mapping[str, Any], legend: alt.Legend | None) -> Any:
+    """A channel of colours, shapes or dashes: the look of each name."""
+    scale = alt.Scale(domain=list(looks), range=list(looks.values()))
+    return kind(f"{field}:N", sort=list(looks), scale=scale, legend=legend)
+
+
+def looks(names: Sequence[str], cycle: Sequence[Any]) -> dict[str, Any]:
+    return dict(zip(names, pick(cycle, len(names)), strict=True))
+
+
+def legend(columns: int, limit: int = 180, **options: Any) -> alt.Legend:
+    return alt.Legend(orient="top", title=None, columns=columns, labelLimit=limit, **options)
+
+
+def rows_of(charts: Sequence[Drawable], across: int, spacing: int = 26) -> Drawable:
+    """Several charts, so many in a line."""
+    lines = [
+        charts[at] if across == 1 else hconcat(*charts[at : at + across], spacing=spacing)
+        for at in range(0, len(charts), across)
+    ]
+    return lines[0] if len(lines) == 1 else vconcat(*lines)
+
+
+def percentiles(
+    panels: Mapping[str, Rows],
+    colours: Mapping[str, str],
+    *,
+    titles: tuple[str, str],
+    width: int,
+    thresholds: Sequence[float] = (),
+) -> Drawable | None:
+    """How long things take: a panel a title, a line a `series` of rows with `quantile` and `ms`. Across is 1/(1-p) on a logarithm, so
+    that 99 % and 99.9 % have room. `titles`: of both axes. `thresholds`, in ms, are dotted lines."""
+    panels = {
+        title: [
+            {"series": row["series"], "tail": 1 / (1 - row["quantile"]), "ms": row["ms"]}
+            for row in rows
+            if row["ms"] > 0 and row["quantile"] < 1
+        ]
+        for title, rows in panels.items()
+    }
+    panels = {title: rows for title, rows in panels.items() if rows}
+    every = [row for rows in panels.values() for row in rows]
+    if not every:
+        return None
+    narrow = width < PHONE
+    seen = [row["ms"] for row in every] + list(thresholds[-1:])
+    heights = min(seen) / 1.15, max(seen) * (1.3 if thresholds else 1.15)
+    names = dict.fromkeys(row["series"] for row in every)
+    key = legend(2 if narrow else 4, 150, symbolStrokeWidth=2)
+    colour = by_name(alt.Color, "series", {name: colours[name] for name in names}, key)
+    dash = by_name(alt.StrokeDash, "series", looks(list(names), palette.DASHES), key)
+    each = width if narrow or len(panels) == 1 else (width - 60) // 2
+    drawn: list[Drawable] = []
+    for title, rows in panels.items():
+        last = max(row["tail"] for row in rows)
+        across = axis(
+            alt.X,
+            "tail",
+            titles[0],
+            (1, last),
+            log=10,
+            values=[tail for tail in (1, 2, 10, 100, 1000, 10_000, 100_000) if tail <= last],
+            labelExpr="datum.value <= 1 ? 'min' : format(100 * (1 - 1 / datum.value), '~r') + ' %'",
+            grid=False,
+        )
+        up = titles[1] if narrow or not drawn else None
+        y = axis(alt.Y, "ms", up, heights, log=10, values=log_ticks(*heights), format=".3~r")
+        layers: list[Any] = [data(rows).mark_line(strokeWidth=2.2).encode(x=across, y=y, color=colour, strokeDash=dash)]
+        lines: Rows = [
+            {"tail": 1.0, "ms": float(at), "text": f"{at} ms"} for at in thresholds if heights[0] < at < heights[1]
+        ]
+        if lines:
+            text = data(lines).mark_text(align="left", dx=4, dy=-6, color=palette.INK, fontSize=11)
+            layers += [
+                data(lines).mark_rule(color=palette.INK, strokeDash=[2, 3], strokeWidth=1.2).encode(y=y),
+                text.encode(x=across, y=y, text="text:N"),
+            ]
+        named = {"title": alt.TitleParams(title, anchor="start")} if title else {}
+        drawn.append(layer(*layers, width=each, height=240, **named))
+    return rows_of(drawn, 1 if narrow or len(drawn) == 1 else 2)
+
+
+def stacked(
+    rows: Rows,
+    names: list[str],
+    colours: Mapping[str, str],
+    title: str,
+    width: int,
+    *,
+    size: int,
+    ends: Rows | None = None,
+    with_legend: bool = True,
+    **properties: Any,
+) -> Drawable:
+    """A bar an `arm` of rows with `part` and `value`; parts in the order of `colours`. `ends`: a `text` behind a bar, at `value`."""
+    narrow = width < PHONE
+    order = list(colours)
+    key = legend(2 if narrow else 6, 170, symbolType="square") if with_legend else None
+    room = [0, max(end["value"] for end in ends) * (1.35 if narrow else 1.14)] if ends else []
+    x, y = axis(alt.X, "value", title, room, tickCount=5, format=".3~r"), arm_axis(names, room=150)
+    bars = data([row | {"order": order.index(row["part"])} for row in rows]).mark_bar(size=size)
+    layers = [bars.encode(x=x, y=y, color=by_name(alt.Color, "part", colours, key), order="order:Q")]
+    if ends:
+        text = data(ends).mark_text(align="left", dx=5, color=palette.INK, fontSize=11 if narrow else 13)
+        layers.append(text.encode(x=x, y=y, text="text:N"))
+    return layer(*layers, width=width, height=round(size * 1.75) * len(names), **properties)
 
 
 def log_ticks(low: float, high: float) -> list[float]:

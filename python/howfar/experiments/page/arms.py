@@ -5,10 +5,11 @@ Sums over an arm's good trials. Nothing is judged or modelled here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import median
+from typing import Any
 
 from howfar.analysis.facts_in import cpus_in, number_in
 from howfar.analysis.link_facts import link_facts
@@ -28,7 +29,6 @@ _APPLICATIONS = ("client", "application")
 """The engine is the application, or the visitor of one: it runs on the application's machine."""
 _ALL = (*_APPLICATIONS, *_SERVERS, "forwarder")
 _NAMED = {"page", "connect", "application", "path", "rtt_ns", "rate_bps", "threads", "app_cpu_ns"}
-_IDLE_AND_AWAKE = ("rtt_from_idle_p50_ns", "rtt_p50_ns")
 
 
 @dataclass(frozen=True)
@@ -88,10 +88,6 @@ class ArmTrials:
     trials: dict[int, Trial] = field(repr=False)
     processors: Processors = field(repr=False)
 
-    @property
-    def name(self) -> str:
-        return self.arm.name
-
     @cached_property
     def key(self) -> ComparisonKey:
         factors = self.arm.factors
@@ -102,25 +98,17 @@ class ArmTrials:
             other=tuple(sorted((name, level) for name, level in factors.items() if name not in _NAMED)),
         )
 
-    @property
-    def application(self) -> Application:
-        return self.key.application
-
     @cached_property
     def route(self) -> Route:
-        asked = {} if self.machines == 1 else self.arm.factors
+        requested = {} if self.machines == 1 else self.arm.factors
         rtt_ns, rate_bps = (
-            None if (level := asked.get(name)) is None else int(level) for name in ("rtt_ns", "rate_bps")
+            None if (level := requested.get(name)) is None else int(level) for name in ("rtt_ns", "rate_bps")
         )
-        return Route(self.path, rtt_ns, rate_bps)
-
-    @property
-    def path(self) -> str:
-        return str(self.arm.factors.get("path", ""))
+        return Route(str(self.arm.factors.get("path", "")), rtt_ns, rate_bps)
 
     @property
     def machines(self) -> Machines:
-        return 1 if is_local(self.path) else 2
+        return 1 if is_local(str(self.arm.factors.get("path", ""))) else 2
 
     @property
     def threads(self) -> int:
@@ -130,6 +118,13 @@ class ArmTrials:
     @property
     def app_cpu_ns(self) -> int:
         return int(self.arm.factors.get("app_cpu_ns", 0))
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The fields of an `OnRoute`."""
+        key = self.key
+        about = {"page": key.page, "application": key.application, "connect": key.connect, "threads": self.threads}
+        return about | self.route._asdict()
 
     def only(self, block: int) -> ArmTrials | None:
         """This arm in one block. None: it has no good trial there."""
@@ -152,7 +147,11 @@ class ArmTrials:
     @cached_property
     def by_block(self) -> dict[int, float]:
         """Pages a second."""
-        return {block: _pages_per_s(trial.measured) for block, trial in self.trials.items() if trial.measured}
+        return {
+            block: trial.measured.transactions / (trial.measured.elapsed_ns / 1e9)
+            for block, trial in self.trials.items()
+            if trial.measured
+        }
 
     @property
     def pages_per_s(self) -> Estimate:
@@ -165,7 +164,7 @@ class ArmTrials:
 
     @property
     def page_s(self) -> float:
-        """Mean time of a page including the visitor's time until it asks for the next: pages in flight / pages a second."""
+        """Mean time of a page including the visitor's time until it requests the next: pages in flight / pages a second."""
         return self.threads * self.elapsed_s / self.pages
 
     @cached_property
@@ -184,7 +183,9 @@ class ArmTrials:
         """How much longer a round trip over the link takes if both ends' processors have to be woken, by its calibration."""
         found = []
         for trial in self.trials.values():
-            idle, awake = (number_in(trial.receipt, "link", "calibration", key) for key in _IDLE_AND_AWAKE)
+            idle, awake = (
+                number_in(trial.receipt, "link", "calibration", key) for key in ("rtt_from_idle_p50_ns", "rtt_p50_ns")
+            )
             if idle is not None and awake is not None:
                 found.append(max(idle - awake, 0.0) / 1e9)
         return median(found) if found else 0.0
@@ -198,15 +199,11 @@ class ArmTrials:
         ns = found.rest_rtt_ns if found.rest_rtt_ns is not None else found.asked_rtt_ns
         return None if ns is None else ns / 1e9
 
-    def per_page(self, count: Callable[[Measured], float]) -> float:
-        """Over all good trials together."""
-        return sum(count(each) for each in self.measured) / self.pages
-
     def reported(self, name: str) -> float | None:
         """A figure that the application's pages reported about themselves, a page. None: they did not."""
         if not any(name in each.told for each in self.measured):
             return None
-        return self.per_page(lambda each: each.told.get(name, 0))
+        return sum(each.told.get(name, 0) for each in self.measured) / self.pages
 
     # ------------------------------------------------------------ CPU
 
@@ -224,8 +221,8 @@ class ArmTrials:
 
     @cached_property
     def cpu_s(self) -> dict[str, float]:
-        """CPU a page by role. The engine that asks another's application for pages is the `visitor`."""
-        client = "visitor" if self.application == "php" else "application"
+        """CPU a page by role. The engine that requests pages of another's application is the `visitor`."""
+        client = "visitor" if self.key.application == "php" else "application"
         spent: dict[str, float] = {}
         for use in (use for each in self.measured for use in each.cpu):
             role = client if use.role == "client" else use.role
@@ -295,8 +292,8 @@ class ArmTrials:
         reported = [count for service in SERVICES if (count := self.reported(f"{service}_turns")) is not None]
         if reported:
             return sum(reported)
-        counted = self.per_page(lambda each: each.turns)
-        return counted if self.application == "engine" and counted > 0 else None
+        counted = sum(each.turns for each in self.measured) / self.pages
+        return counted if self.key.application == "engine" and counted > 0 else None
 
     @property
     def wire_s(self) -> float:
@@ -310,50 +307,36 @@ class ArmTrials:
 
     def costs(self) -> tuple[TurnCost, ...]:
         """Of each service that the pages used: as PHP's pages report, else by the engine's histograms."""
-        found = (self._reported_cost(service) or self._timed_cost(service) for service in SERVICES)
-        return tuple(cost for cost in found if cost is not None)
+        found = []
+        for service in SERVICES:
+            turns, turn_ns = self._reported(service, "turns", "") or self._timed(f"turn.{service}")
+            connects, connect_ns = self._reported(service, "connects", "connect_") or self._timed(f"connect.{service}")
+            if not turns:
+                continue
+            counted = [record for each in self.measured for record in each.services if record.service == service]
+            found.append(
+                TurnCost(
+                    service=service,
+                    turns=turns,
+                    mean_us=turn_ns / 1e3,
+                    connects=connects,
+                    connect_us=connect_ns / 1e3 if connects else None,
+                    bytes_to_server=sum(each.bytes_to_server for each in counted) / self.pages if counted else None,
+                    bytes_to_client=sum(each.bytes_to_client for each in counted) / self.pages if counted else None,
+                )
+            )
+        return tuple(found)
 
-    def _reported_cost(self, service: str) -> TurnCost | None:
-        turns, spent_ns = self.reported(f"{service}_turns"), self.reported(f"{service}_ns")
-        if not turns or spent_ns is None:
-            return None
-        connects, connecting_ns = self.reported(f"{service}_connects") or 0.0, self.reported(f"{service}_connect_ns")
-        return TurnCost(
-            service=service,
-            turns=turns,
-            mean_us=spent_ns / turns / 1e3,
-            connects=connects,
-            connect_us=connecting_ns / connects / 1e3 if connects and connecting_ns is not None else None,
-            bytes_to_server=None,
-            bytes_to_client=None,
-        )
+    def _reported(self, service: str, what: str, time: str) -> tuple[float, float] | None:
+        """How many a page, and the mean time of one in nanoseconds, by the pages themselves."""
+        count, spent_ns = self.reported(f"{service}_{what}"), self.reported(f"{service}_{time}ns")
+        return (count, spent_ns / count) if count and spent_ns is not None else None
 
-    def _timed_cost(self, service: str) -> TurnCost | None:
-        turns, mean_us = self._count_and_mean_us(f"turn.{service}")
-        if not turns:
-            return None
-        connects, connect_us = self._count_and_mean_us(f"connect.{service}")
-        counted = [record for each in self.measured for record in each.services if record.service == service]
-        return TurnCost(
-            service=service,
-            turns=turns,
-            mean_us=mean_us,
-            connects=connects,
-            connect_us=connect_us if connects else None,
-            bytes_to_server=sum(record.bytes_to_server for record in counted) / self.pages if counted else None,
-            bytes_to_client=sum(record.bytes_to_client for record in counted) / self.pages if counted else None,
-        )
-
-    def _count_and_mean_us(self, kind: str) -> tuple[float, float]:
-        """How many a page, and their mean in microseconds."""
+    def _timed(self, kind: str) -> tuple[float, float]:
+        """The same by histograms."""
         records = [record for each in self.measured for record in each.histograms if record.kind == kind]
         count = sum(record.count for record in records)
-        total_ns = sum(record.mean_ns * record.count for record in records)
-        return count / self.pages, total_ns / count / 1e3 if count else 0.0
-
-
-def _pages_per_s(measured: Measured) -> float:
-    return measured.transactions / (measured.elapsed_ns / 1e9)
+        return count / self.pages, sum(record.mean_ns * record.count for record in records) / count if count else 0.0
 
 
 def _spent(measured: Measured | None, roles: Iterable[str]) -> float:
@@ -386,14 +369,6 @@ def page_arms(table: TrialTable) -> list[ArmTrials]:
         for arm in table.run.info.arms
         if arm.role in (ArmRole.BASELINE, ArmRole.CONTENDER) and is_a_page(arm) and table.trials[arm.name]
     ]
-
-
-def comparable(arms: Iterable[ArmTrials]) -> dict[ComparisonKey, list[ArmTrials]]:
-    """Grouped by what they share."""
-    found: dict[ComparisonKey, list[ArmTrials]] = {}
-    for arm in arms:
-        found.setdefault(arm.key, []).append(arm)
-    return found
 
 
 def ratios(above: ArmTrials, below: ArmTrials) -> dict[int, float]:

@@ -1,16 +1,13 @@
 """What a run of pages found: one machine or two, where the answer flips, and how well a model predicts it.
 
-The types are public in the report's JSON; `analysis.py` makes them. A *page* is one request to the application. *Pages in flight* is
-the factor `threads`: the number of visitors, each of which asks for its next page when it has the last one. One machine: the paths
-`socket` and `tcp`; two machines: all others. `turns` counts round trips.
-
-Below the types: which of a run's settings are the *headline* of a page, for the answer, the advice and the first screen.
+Public in the report's JSON; `analysis.py` makes it. A *page* is one request to the application. *Pages in flight* is the factor
+`threads`: the number of visitors, each of which requests its next page when it has the last one. One machine: the paths `socket` and
+`tcp`; two machines: all others. `turns` counts round trips. The *headline* of a page is the setting that answers for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections import Counter
 from typing import Literal, NamedTuple
 
 from howfar.stats.estimate import Estimate, Part
@@ -19,6 +16,93 @@ Application = Literal["php", "engine"]
 """A real one, or the engine's own run of the same round trips."""
 Machines = Literal[1, 2]
 Better = Literal["one", "two", "not resolved"]
+_PLAINEST = ("socket", "tcp", "remote", "forwarded-socket")
+
+
+class Route(NamedTuple):
+    """The path, and the link that it crosses, as requested."""
+
+    path: str
+    rtt_ns: int | None
+    rate_bps: int | None
+
+    @property
+    def rank(self) -> tuple[int, int, int]:
+        """The headline is the least: the plainest path, the shortest link, the fastest."""
+        path = _PLAINEST.index(self.path) if self.path in _PLAINEST else len(_PLAINEST)
+        return path, self.rtt_ns or 0, -(self.rate_bps or 0)
+
+
+class Subject(NamedTuple):
+    """All of a setting that is not swept."""
+
+    page: str
+    application: Application
+    connect: str
+
+
+class Setting(NamedTuple):
+    """What arms that are compared with each other have in common: they differ in the route alone."""
+
+    subject: Subject
+    app_cpu_ns: int
+    threads: int
+
+    @property
+    def rank(self) -> tuple[bool, bool, int, int]:
+        """The headline is the least: real application, kept connections, nothing computed in addition, most pages in flight."""
+        return (
+            self.subject.application != "php",
+            self.subject.connect != "persistent",
+            self.app_cpu_ns,
+            -self.threads,
+        )
+
+
+class Series(NamedTuple):
+    """A setting on a route without its application CPU, which a crossing sweeps."""
+
+    subject: Subject
+    threads: int
+    route: Route
+
+
+class OnRoute(Part):
+    """Whatever was found about one page, application and route."""
+
+    page: str
+    application: Application
+    connect: str
+    threads: int
+    path: str
+    """Of a comparison or a crossing: to the second machine."""
+    rtt_ns: int | None = None
+    """As requested of the link. None: no link, or the plan does not say."""
+    rate_bps: int | None = None
+    """As requested of the link."""
+
+    @property
+    def route(self) -> Route:
+        return Route(self.path, self.rtt_ns, self.rate_bps)
+
+    @property
+    def subject(self) -> Subject:
+        return Subject(self.page, self.application, self.connect)
+
+    @property
+    def series(self) -> Series:
+        return Series(self.subject, self.threads, self.route)
+
+
+class AtCpu(OnRoute):
+    """The same at one level of application CPU."""
+
+    app_cpu_ns: int
+    """Requested in addition to what the page needs anyway."""
+
+    @property
+    def setting(self) -> Setting:
+        return Setting(self.subject, self.app_cpu_ns, self.threads)
 
 
 class TurnCost(Part):
@@ -39,18 +123,11 @@ class TurnCost(Part):
     """Of the protocol, a page. None: a real application does not count them."""
 
 
-class PageArm(Part):
+class PageArm(AtCpu):
     """One arm: a page, an application, a path, application CPU, and pages in flight."""
 
     arm: str
-    page: str
-    application: Application
-    path: str
     machines: Machines
-    connect: str
-    app_cpu_ns: int
-    """Requested in addition to what the page needs anyway."""
-    threads: int
     pages_per_s: Estimate
     page_ms: Estimate
     """Mean time of a page: pages in flight / pages a second."""
@@ -69,10 +146,6 @@ class PageArm(Part):
     turns: tuple[TurnCost, ...]
     busy: dict[str, float]
     """Utilisation of each machine's CPUs: `application` and `database`; one machine: `both`."""
-    rtt_ns: int | None = None
-    """As requested of the link. None: no link."""
-    rate_bps: int | None = None
-    """As requested of the link."""
     rtt_ms: float | None
     """Of the link at rest. None: no link."""
     predicted_p50_ms: float | None
@@ -80,22 +153,22 @@ class PageArm(Part):
     predicted_error: float | None
     """predicted / measured - 1."""
 
+    @property
+    def path_cpu_ms(self) -> float:
+        """CPU a page of everything that takes part; the link's emulator is the instrument and is left out."""
+        return sum(cpu for role, cpu in self.cpu_ms.items() if role != "link")
 
-class PageChoice(Part):
+    @property
+    def emulator_cpus(self) -> float:
+        """CPUs that the link's emulator kept busy."""
+        return self.cpu_ms.get("link", 0.0) * self.pages_per_s.value / 1e3
+
+
+class PageChoice(AtCpu):
     """One machine or two, for one page at one level of application CPU and of pages in flight."""
 
-    page: str
-    connect: str
-    application: Application
-    app_cpu_ns: int
     app_cpu_total_ms: float
     """What the application computes for a page in all, its own needs included, as measured."""
-    threads: int
-    path: str
-    """To the second machine."""
-    rtt_ns: int | None = None
-    """As requested of its link. None: the plan does not say."""
-    rate_bps: int | None = None
     two_over_one: Estimate
     """Pages a second with two machines over one with sockets, paired by block."""
     tcp_over_socket: Estimate | None
@@ -105,30 +178,21 @@ class PageChoice(Part):
     """`two_over_one` by the model."""
 
 
-class Crossing(Part):
+class Crossing(OnRoute):
     """Where the second machine begins to pay, as application CPU a page grows."""
 
-    page: str
-    connect: str
-    application: Application
-    threads: int
-    path: str
-    """To the second machine."""
-    rtt_ns: int | None = None
-    """As requested of its link. None: the plan does not say."""
-    rate_bps: int | None = None
     measured_ms: Estimate | None
     """Total application CPU a page where both are equal. None: no crossing within what was measured."""
     always: Literal["one", "two"] | None
     """Where there is none: which one is better at every level, resolved from 1 and beyond the noise floor."""
-    predicted_ms: float | None
+    predicted_ms: float | None = None
     """The same by the model. None: the model sees no crossing in its range, or there is no model (`curve_ms` is empty)."""
     predicted_always: Literal["one", "two"] | None = None
     """Where the model sees none: which one it says is better throughout. None: there is no model."""
     swept_ms: tuple[float, float]
     """Least and most total application CPU that was measured."""
-    curve_ms: tuple[float, ...]
-    curve_ratio: tuple[float, ...]
+    curve_ms: tuple[float, ...] = ()
+    curve_ratio: tuple[float, ...] = ()
     """The model's two over one, at each value of `curve_ms`."""
     without_link_cpu_ms: float | None = None
     """The model's crossing if the emulated link took no CPU from the machines. Where two machines would then be ahead throughout: the
@@ -178,109 +242,78 @@ class PageFindings(Part):
     sentences: tuple[str, ...]
     """The findings in text; the first sentence answers "one machine or two?"."""
 
+    def arms_of(self, setting: Setting) -> list[PageArm]:
+        """One machine first, in the order of the run."""
+        return sorted((arm for arm in self.arms if arm.setting == setting), key=lambda arm: arm.machines)
 
-# ---------------------------------------------------------------- settings, routes and headlines
+    def pair(self, choice: PageChoice) -> tuple[PageArm, PageArm] | None:
+        """What a choice compares: one machine with sockets, and two."""
+        by_route = {arm.route: arm for arm in reversed(self.arms_of(choice.setting))}
+        one = next((arm for route, arm in by_route.items() if route.path == "socket"), None)
+        two = by_route.get(choice.route)
+        return None if one is None or two is None else (one, two)
 
+    def crossing(self, choice: PageChoice) -> Crossing | None:
+        """The crossing that a choice is a level of."""
+        return next((each for each in self.crossings if each.series == choice.series), None)
 
-class Route(NamedTuple):
-    """The path, and the link that it crosses, as requested."""
+    def fewest_in_flight(self, setting: Setting) -> Setting:
+        """The same setting with the fewest pages in flight that were measured."""
+        same = setting.subject, setting.app_cpu_ns
+        return min(
+            (arm.setting for arm in self.arms if (arm.subject, arm.app_cpu_ns) == same), key=lambda each: each.threads
+        )
 
-    path: str
-    rtt_ns: int | None
-    rate_bps: int | None
+    def headline_choices(self, threads: int | None = None) -> list[PageChoice]:
+        """One of each page, in the order of the plan. `threads`: only with so many pages in flight."""
+        found: dict[str, PageChoice] = {}
+        for choice in (each for each in self.choices if threads in (None, each.threads)):
+            found[choice.page] = min(found.get(choice.page, choice), choice, key=_rank)
+        return list(found.values())
 
+    def headline_settings(self) -> list[Setting]:
+        """One of each page: that of its headline choice, else the least by rank, if possible one that was measured on both."""
+        chosen = {choice.setting for choice in self.headline_choices()}
+        machines: dict[Setting, set[int]] = {}
+        for arm in self.arms:
+            machines.setdefault(arm.setting, set()).add(arm.machines)
+        found: dict[str, Setting] = {}
+        for setting in sorted(machines, key=lambda each: (each not in chosen, len(machines[each]) < 2, each.rank)):
+            found.setdefault(setting.subject.page, setting)
+        return [found[page] for page in dict.fromkeys(arm.page for arm in self.arms)]
 
-@dataclass(frozen=True)
-class Setting:
-    """What arms that are compared with each other have in common: they differ in the route alone."""
+    def headline_arms(self) -> list[PageArm]:
+        return [arm for setting in self.headline_settings() for arm in self.arms_of(setting)]
 
-    page: str
-    application: str
-    connect: str
-    app_cpu_ns: int
-    threads: int
+    def headline_levels(self) -> list[PageChoice]:
+        """Of each page's headline application and connections, at any application CPU and any number in flight."""
+        wanted = {setting.subject for setting in self.headline_settings()}
+        return [choice for choice in self.choices if choice.subject in wanted]
 
-    @property
-    def subject(self) -> tuple[str, str, str]:
-        """Page, application and connections: all that is not swept."""
-        return self.page, self.application, self.connect
+    def swept_levels(self) -> list[PageChoice]:
+        """Headline levels of a series with at least two: one point is no curve."""
+        found = self.headline_levels()
+        swept = Counter(choice.series for choice in found)
+        return [choice for choice in found if swept[choice.series] > 1]
 
-    @property
-    def rank(self) -> tuple[bool, bool, int, int]:
-        """The headline is the least: real application, kept connections, nothing computed in addition, most pages in flight."""
-        return self.application != "php", self.connect != "persistent", self.app_cpu_ns, -self.threads
+    def headline_crossings(self) -> list[Crossing]:
+        """Of each page and route that of the headline setting, with its number of pages in flight or else the most that was swept."""
+        found: dict[tuple[Subject, Route], Crossing] = {}
+        for setting in self.headline_settings():
+            for each in (each for each in self.crossings if each.subject == setting.subject):
+                best = found.get((each.subject, each.route), each)
+                found[each.subject, each.route] = max(
+                    best, each, key=lambda c: (c.threads == setting.threads, c.threads)
+                )
+        return list(found.values())
 
-
-def setting_of(of: PageArm | PageChoice) -> Setting:
-    return Setting(of.page, of.application, of.connect, of.app_cpu_ns, of.threads)
-
-
-def swept_setting(of: PageChoice | Crossing) -> Setting:
-    """The setting without its application CPU, which a crossing sweeps."""
-    return Setting(of.page, of.application, of.connect, 0, of.threads)
-
-
-def route_of(of: PageArm | PageChoice | Crossing) -> Route:
-    return Route(of.path, of.rtt_ns, of.rate_bps)
-
-
-_PLAINEST = ("socket", "tcp", "remote", "forwarded-socket")
-
-
-def route_rank(of: PageArm | PageChoice) -> tuple[int, int, int]:
-    """The headline is the least: the plainest path, the shortest link, the fastest."""
-    path = _PLAINEST.index(of.path) if of.path in _PLAINEST else len(_PLAINEST)
-    return path, of.rtt_ns or 0, -(of.rate_bps or 0)
-
-
-def headline_choices(choices: Iterable[PageChoice]) -> list[PageChoice]:
-    """One of each page, in the order of the plan."""
-    found: dict[str, PageChoice] = {}
-    for choice in choices:
-        known = found.get(choice.page)
-        if known is None or _choice_rank(choice) < _choice_rank(known):
-            found[choice.page] = choice
-    return list(found.values())
-
-
-def _choice_rank(choice: PageChoice) -> tuple[object, ...]:
-    return setting_of(choice).rank, route_rank(choice)
-
-
-def pair_of(arms: Iterable[PageArm], choice: PageChoice) -> tuple[PageArm, PageArm] | None:
-    """What a choice compares: one machine with sockets, and two."""
-    alike = [arm for arm in arms if setting_of(arm) == setting_of(choice)]
-    one = next((arm for arm in alike if arm.path == "socket"), None)
-    two = next((arm for arm in alike if route_of(arm) == route_of(choice)), None)
-    return None if one is None or two is None else (one, two)
+    def quietest(self) -> dict[Subject, Setting]:
+        """Of each page, application and connections: nothing computed in addition, and the fewest pages in flight."""
+        found: dict[Subject, Setting] = {}
+        for arm in self.arms:
+            found[arm.subject] = min(found.get(arm.subject, arm.setting), arm.setting)
+        return found
 
 
-def crossing_of(crossings: Iterable[Crossing], choice: PageChoice) -> Crossing | None:
-    """The crossing that a choice is a level of."""
-    wanted = swept_setting(choice), route_of(choice)
-    return next((each for each in crossings if (swept_setting(each), route_of(each)) == wanted), None)
-
-
-def headline_settings(findings: PageFindings) -> list[Setting]:
-    """One of each page: that of its headline choice, else the least by rank, first of those that both one and two machines have."""
-    chosen = {setting_of(choice) for choice in headline_choices(findings.choices)}
-    machines: dict[Setting, set[int]] = {}
-    for arm in findings.arms:
-        machines.setdefault(setting_of(arm), set()).add(arm.machines)
-    found: dict[str, Setting] = {}
-    for setting in sorted(machines, key=lambda each: (each not in chosen, len(machines[each]) < 2, each.rank)):
-        found.setdefault(setting.page, setting)
-    return [found[page] for page in dict.fromkeys(arm.page for arm in findings.arms)]
-
-
-def arms_of(findings: PageFindings, setting: Setting) -> list[PageArm]:
-    """One machine first, in the order of the run."""
-    return sorted((arm for arm in findings.arms if setting_of(arm) == setting), key=lambda arm: arm.machines)
-
-
-def fewest_in_flight(findings: PageFindings, setting: Setting) -> Setting:
-    """The same setting with the fewest pages in flight that were measured."""
-    return min(
-        (found for arm in findings.arms if replace(found := setting_of(arm), threads=setting.threads) == setting),
-        key=lambda found: found.threads,
-    )
+def _rank(choice: PageChoice) -> tuple[object, ...]:
+    return choice.setting.rank, choice.route.rank

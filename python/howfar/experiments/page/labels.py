@@ -1,22 +1,10 @@
-"""Short names of settings, routes and figures, as tables, charts and cards of pages write them."""
+"""Short names of settings, routes and figures, as sentences, tables, charts and cards of pages write them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from howfar.experiments.page.findings import (
-    Crossing,
-    PageArm,
-    PageChoice,
-    PageFindings,
-    Route,
-    Setting,
-    route_of,
-    swept_setting,
-)
-from howfar.experiments.page.sentences import in_flight
-from howfar.report.figures import UNKNOWN, number
-from howfar.stats.estimate import Estimate
+from howfar.experiments.page.findings import AtCpu, Crossing, OnRoute, PageArm, PageFindings, Route
 from howfar.units import format_duration_ns, format_rate_bps
 
 NOTICED_MS, DEGRADED_MS = 13, 75
@@ -33,52 +21,38 @@ def several(values: Iterable[object]) -> bool:
 
 def where(arm: PageArm, findings: PageFindings) -> str:
     """`one, sockets`, `two, network`; with several links `two, network 2ms`."""
-    routes = [route_of(other) for other in findings.arms if other.machines == 2]
-    return f"{MACHINES[arm.machines]}, {_PATHS.get(arm.path, arm.path)}{_link(route_of(arm), routes) if arm.machines == 2 else ''}"
+    links = [other.route for other in findings.arms if other.machines == 2] if arm.machines == 2 else []
+    return f"{MACHINES[arm.machines]}, {route_name(arm.route, links)}"
 
 
-def route_name(found: PageChoice | Crossing, among: Sequence[PageChoice | Crossing]) -> str:
-    """`network`; with several links `network 1ms`."""
-    return _PATHS.get(found.path, found.path) + _link(route_of(found), [route_of(each) for each in among])
-
-
-def _link(route: Route, among: Sequence[Route]) -> str:
-    """What distinguishes its link from the others: ` 2ms`, ` 2ms 100mbit`."""
+def route_name(route: Route, among: Sequence[Route]) -> str:
+    """`network`; with several links what distinguishes this one: `network 1ms`, `network 2ms 100mbit`."""
     rtt = f" {format_duration_ns(route.rtt_ns)}" if route.rtt_ns and several(each.rtt_ns for each in among) else ""
     rate = f" {format_rate_bps(route.rate_bps)}" if route.rate_bps and several(each.rate_bps for each in among) else ""
-    return rtt + rate
+    return _PATHS.get(route.path, route.path) + rtt + rate
 
 
-def setting_names(settings: Sequence[Setting]) -> list[str]:
-    """What distinguishes settings, the page first: `heavy, 4 in flight, PHP`."""
-    found = []
-    for setting in settings:
-        parts = [setting.page]
-        if several(each.threads for each in settings):
-            parts.append(in_flight(setting.threads))
-        if several(each.app_cpu_ns for each in settings):
-            parts.append(f"+{format_duration_ns(setting.app_cpu_ns)} CPU" if setting.app_cpu_ns else "+0 CPU")
-        if several(each.application for each in settings):
-            parts.append(APPLICATIONS[setting.application])
-        if several(each.connect for each in settings):
-            parts.append("connect a page" if setting.connect != "persistent" else "persistent")
-        found.append(", ".join(parts))
-    return found
+def setting_names(found: Sequence[OnRoute]) -> list[str]:
+    """What distinguishes settings, the page first: `heavy, 4 in flight, PHP`; of arms with `+10ms CPU`."""
+    parts = [[each.page for each in found]]
+    if several(each.threads for each in found):
+        parts.append([in_flight(each.threads) for each in found])
+    requested = [each.app_cpu_ns for each in found if isinstance(each, PageArm)]
+    if several(requested):
+        parts.append([f"+{format_duration_ns(cpu_ns)} CPU" if cpu_ns else "+0 CPU" for cpu_ns in requested])
+    if several(each.application for each in found):
+        parts.append([APPLICATIONS[each.application] for each in found])
+    if several(each.connect for each in found):
+        parts.append(["persistent" if each.connect == "persistent" else "connect a page" for each in found])
+    return [", ".join(names) for names in zip(*parts, strict=True)]
 
 
-def series_names(found: Sequence[PageChoice | Crossing]) -> list[str]:
+def series_names(found: Sequence[AtCpu | Crossing]) -> list[str]:
     """What distinguishes them apart from the application's CPU: `heavy, 4 in flight`; with several routes `heavy, network 1ms`."""
-    names = setting_names([swept_setting(each) for each in found])
-    if not several(route_of(each) for each in found):
+    names, routes = setting_names(found), [each.route for each in found]
+    if not several(routes):
         return names
-    return [f"{name}, {route_name(each, found)}" for name, each in zip(names, found, strict=True)]
-
-
-def with_limits(found: Estimate) -> str:
-    """`105 [102, 108]`, or the value alone if there is no interval."""
-    if found.low is None or found.high is None:
-        return number(found.value)
-    return f"{number(found.value)} [{number(max(found.low, 0.0))}, {number(found.high)}]"
+    return [f"{name}, {route_name(route, routes)}" for name, route in zip(names, routes, strict=True)]
 
 
 def share_of_pages(value: float) -> str:
@@ -91,12 +65,37 @@ def share_of_pages(value: float) -> str:
     return f"{percent:.1f} %" if percent < 10 else f"{min(percent, 99):.0f} %"
 
 
-def path_cpu_ms(arm: PageArm) -> float:
-    """CPU a page of everything that takes part; the link's emulator is the instrument and is left out."""
-    return sum(cpu for role, cpu in arm.cpu_ms.items() if role != "link")
+def milliseconds(value: float) -> str:
+    """`9.1`, `0.24`, `152`: at most three digits."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.2g}" if value < 10 else f"{value:.3g}"
 
 
-def busy(arm: PageArm) -> str:
-    """`99 %`; of two machines `41 %, 87 %`."""
-    found = [arm.busy[machine] for machine in ("both", "application", "database") if machine in arm.busy]
-    return ", ".join(f"{value * 100:.0f} %" for value in found) or UNKNOWN
+def in_flight(threads: int) -> str:
+    return f"{threads} in flight"
+
+
+def listed(clauses: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return " and ".join(part for part in (", ".join(clauses[:-1]), clauses[-1]) if part)
+
+
+def pays_from(crossing: Crossing) -> str:
+    """The application CPU from which a second machine pays: `38 [31, 45] ms`, `38 [31, > 64.9] ms` if no measurement closes the
+    interval; without a crossing, what is known instead."""
+    least, most = (milliseconds(end) for end in crossing.swept_ms)
+    if (found := crossing.measured_ms) is not None:
+        if found.low is None and found.high is None:
+            return f"{milliseconds(found.value)} ms (no interval)"
+        low = f"< {least}" if found.low is None else milliseconds(found.low)
+        high = f"> {most}" if found.high is None else milliseconds(found.high)
+        return f"{milliseconds(found.value)} [{low}, {high}] ms"
+    known = {"one": f"none up to {most} ms", "two": f"{least} ms or less"}
+    return known.get(crossing.always or "", f"not resolved between {least} and {most} ms")
+
+
+def predicted_from(crossing: Crossing) -> str:
+    """The same by the model: `39 ms`, `none`, `4.9 ms or less`. Empty: no model, or it changes more than once."""
+    if crossing.predicted_ms is not None:
+        return f"{milliseconds(crossing.predicted_ms)} ms"
+    known = {"one": "none", "two": f"{milliseconds(crossing.swept_ms[0])} ms or less"}
+    return known.get(crossing.predicted_always or "", "")

@@ -42,9 +42,6 @@ class Host:
     cpus: float
     """Those that other programs leave."""
 
-    def with_own(self, seconds: float) -> Host:
-        return replace(self, own_s=max(self.own_s + seconds, 0.0))
-
 
 @dataclass(frozen=True)
 class Network:
@@ -87,6 +84,11 @@ class Network:
             # An arriving page finds the machine as one page less would leave it.
             idle = sum(1 - busy**self._processors for busy in point.utilisation.values()) / max(len(stations), 1)
         return cycle_s
+
+    def with_own(self, seconds: float) -> Network:
+        """With this much more application CPU."""
+        application, *others = self.hosts
+        return replace(self, hosts=(replace(application, own_s=max(application.own_s + seconds, 0.0)), *others))
 
     @property
     def _processors(self) -> int:
@@ -151,31 +153,19 @@ def bisected(of: Callable[[float], float], low: float, high: float) -> float:
 class _Added:
     """What a route adds to a page, by the engine's pages, at one number of pages in flight. Seconds a page."""
 
-    application_s: float
-    database_s: float
+    own_s: tuple[float, float]
+    """CPU of the application and of the database."""
     waiting_s: float
     wire_s: float
     waking_s: float
-    round_trips: float | None
     link_s: tuple[float, ...]
     """Of each host."""
     cpus: tuple[float, ...]
     """Of each host."""
-
-    def times(self, scale: float) -> _Added:
-        """For this many times the round trips."""
-        return replace(
-            self,
-            application_s=self.application_s * scale,
-            database_s=self.database_s * scale,
-            waiting_s=self.waiting_s * scale,
-            wire_s=self.wire_s * scale,
-            waking_s=self.waking_s * scale,
-            link_s=tuple(link * scale for link in self.link_s),
-        )
+    round_trips: float | None
 
 
-class BlockPredictor:
+class _Block:
     """One real page in one block: its arms on sockets, the engine's arms of the same page, and the emulator's work for each message,
     by route."""
 
@@ -187,30 +177,20 @@ class BlockPredictor:
         self._link_each = link_each
         self.impossible: set[Route] = set()
         """Routes on which a single page was faster than its parts can be: one of the measurements is wrong."""
-        self._known: dict[tuple[Route, int], _Added | None] = {}
-        self._networks: dict[tuple[Route, int], Network | None] = {}
+        self._networks: dict[tuple[Route, int, float], Network | None] = {}
 
-    def least_cpu_s(self, threads: int) -> float:
-        """What the application itself computes for a page at the least."""
-        return self._base(threads).computed_s
+    def base(self, threads: int) -> ArmTrials:
+        return _nearest(self._bases, threads)
 
-    def p50_s(self, route: Route, threads: int, extra_s: float) -> float | None:
-        network = self.network(route, threads, extra_s)
-        base = self._base(threads)
-        return None if network is None else network.cycle_s(threads) * (base.p50_s / base.page_s)
+    def network(self, route: Route, threads: int, share: float = 1.0) -> Network | None:
+        """The real page on a route with the least application CPU; None: the run does not say. `share`: of its round trips."""
+        key = route, threads, share
+        if key not in self._networks:
+            self._networks[key] = self._network(*key)
+        return self._networks[key]
 
-    def network(self, route: Route, threads: int, extra_s: float) -> Network | None:
-        """The real page on a route, with this much application CPU beyond the least. None: the run does not say."""
-        if (route, threads) not in self._networks:
-            self._networks[route, threads] = self._network(route, threads)
-        network = self._networks[route, threads]
-        if network is None:
-            return None
-        return replace(network, hosts=(network.hosts[0].with_own(extra_s), *network.hosts[1:]))
-
-    def _network(self, route: Route, threads: int) -> Network | None:
-        """With the least application CPU."""
-        base = self._base(threads)
+    def _network(self, route: Route, threads: int, share: float) -> Network | None:
+        base = self.base(threads)
         if self._waiting_s is None:
             self.impossible.add(route)
             return None
@@ -219,38 +199,29 @@ class BlockPredictor:
         added = self._added(route, threads)
         if added is None:
             return None
-        added = added.times(_scale(base, added))
-        application_s, database_s = base.application_s + added.application_s, base.database_s + added.database_s
-        needed = (application_s + database_s,) if len(added.cpus) == 1 else (application_s, database_s)
-        cpus = [count * _left(base) for count in added.cpus]
-        hosts = tuple(Host(*each) for each in zip(needed, added.link_s, cpus, strict=True))
-        waiting_s, link_each = self._waiting_s + added.waiting_s, self._link_each.get(route, 0.0)
-        network = Network(hosts, added.wire_s, waiting_s, added.waking_s, link_each)
+        real = base.round_trips
+        # A real page may need a few round trips more than the script says.
+        scale = share * (real / added.round_trips if real and added.round_trips else 1.0)
+        needed = [
+            own + more * scale for own, more in zip((base.application_s, base.database_s), added.own_s, strict=True)
+        ]
+        network = Network(
+            hosts=tuple(
+                Host(own_s, link_s * scale, count * _left(base))
+                for own_s, link_s, count in zip(
+                    needed if len(added.cpus) == 2 else [sum(needed)], added.link_s, added.cpus, strict=True
+                )
+            ),
+            wire_s=added.wire_s * scale,
+            waiting_s=self._waiting_s + added.waiting_s * scale,
+            waking_s=added.waking_s * scale,
+            link_each=self._link_each.get(route, 0.0),
+        )
         if network.possible:
             return network
-        self.impossible.add(route)
+        if share == 1:
+            self.impossible.add(route)
         return None
-
-    def fewer_round_trips(self, network: Network, route: Route, threads: int, share: float) -> Network:
-        """A page that does the same with fewer round trips: without this share of what the route adds."""
-        added = self._added(route, threads)
-        if added is None or len(network.hosts) != 2:
-            return network
-        added = added.times(_scale(self._base(threads), added) * share)
-        application, database = network.hosts
-        return replace(
-            network,
-            hosts=(
-                replace(application.with_own(-added.application_s), link_s=application.link_s - added.link_s[0]),
-                replace(database.with_own(-added.database_s), link_s=database.link_s - added.link_s[1]),
-            ),
-            wire_s=network.wire_s - added.wire_s,
-            waiting_s=network.waiting_s - added.waiting_s,
-            waking_s=network.waking_s - added.waking_s,
-        )
-
-    def _base(self, threads: int) -> ArmTrials:
-        return _nearest(self._bases, threads)
 
     @cached_property
     def _waiting_s(self) -> float | None:
@@ -271,19 +242,13 @@ class BlockPredictor:
     def _hosts(self, arm: ArmTrials, on_sockets: ArmTrials) -> tuple[Host, ...]:
         """What other programs leave is read on sockets, where a page always wants a processor: elsewhere they fill what it leaves
         idle."""
-        left = _left(on_sockets)
-        shared = self._overlap(arm)
+        left, shared = _left(on_sockets), self._overlap(arm)
         return tuple(Host(side.own_s, side.link_s / shared, side.cpus * left) for side in arm.sides)
 
     def _overlap(self, arm: ArmTrials) -> float:
         return overlap(arm.threads, arm.wire_s / arm.page_s, self._link_each.get(arm.route, 0.0))
 
     def _added(self, route: Route, threads: int) -> _Added | None:
-        if (route, threads) not in self._known:
-            self._known[route, threads] = self._find_added(route, threads)
-        return self._known[route, threads]
-
-    def _find_added(self, route: Route, threads: int) -> _Added | None:
         pairs = self._engine_pairs(route)
         if not pairs:
             return None
@@ -295,25 +260,24 @@ class BlockPredictor:
             return None
         shared = self._overlap(there)
         return _Added(
-            application_s=there.application_s - here.application_s,
-            database_s=there.database_s - here.database_s,
+            own_s=(there.application_s - here.application_s, there.database_s - here.database_s),
             waiting_s=waited_s[1] - waited_s[0],
             wire_s=there.wire_s,
             waking_s=there.waking_s,
-            round_trips=there.round_trips,
             link_s=tuple(side.link_s / shared for side in there.sides),
             cpus=tuple(side.cpus for side in there.sides),
+            round_trips=there.round_trips,
         )
 
     def _engine_pairs(self, route: Route) -> dict[int, tuple[ArmTrials, ArmTrials]]:
         """The engine's page on sockets and on the route, by pages in flight, with the least application CPU that both have."""
-        found: dict[int, tuple[ArmTrials, ArmTrials]] = {}
-        for there in sorted(self._engine, key=lambda arm: -arm.app_cpu_ns):
-            for here in self._engine:
-                alike = (here.threads, here.app_cpu_ns) == (there.threads, there.app_cpu_ns)
-                if there.route == route and here.path == SOCKET and alike:
-                    found[there.threads] = (here, there)
-        return found
+        on_sockets = {(arm.threads, arm.app_cpu_ns): arm for arm in self._engine if arm.route.path == SOCKET}
+        there = sorted((arm for arm in self._engine if arm.route == route), key=lambda arm: -arm.app_cpu_ns)
+        return {
+            arm.threads: (here, arm)
+            for arm in there
+            if (here := on_sockets.get((arm.threads, arm.app_cpu_ns))) is not None
+        }
 
 
 _T = TypeVar("_T")
@@ -329,12 +293,6 @@ def _left(on_sockets: ArmTrials) -> float:
     return 1 - side.strangers / side.cpus
 
 
-def _scale(base: ArmTrials, added: _Added) -> float:
-    """A real page may need a few round trips more than the script says."""
-    real = base.round_trips
-    return real / added.round_trips if real and added.round_trips else 1.0
-
-
 class Predictor:
     """One real page over the blocks of a run. Each block is predicted by itself, because its arms are close in time; then medians over
     blocks, because a mean would follow a block in which another program disturbed only one arm."""
@@ -342,21 +300,22 @@ class Predictor:
     def __init__(
         self, real: Sequence[ArmTrials], engine: Sequence[ArmTrials], link_each: Mapping[Route, float]
     ) -> None:
-        on_sockets = [arm for arm in real if arm.path == SOCKET]
-        self.least_ns = min((arm.app_cpu_ns for arm in on_sockets), default=0)
-        """Requested application CPU of the arms that it is built from."""
-        self._built_from = [arm for arm in on_sockets if arm.app_cpu_ns == self.least_ns]
+        on_sockets = [arm for arm in real if arm.route.path == SOCKET]
+        self._least_ns = min((arm.app_cpu_ns for arm in on_sockets), default=0)
+        self._built_from = [arm for arm in on_sockets if arm.app_cpu_ns == self._least_ns]
         blocks = sorted({block for arm in self._built_from for block in arm.trials})
-        self._blocks = [
-            BlockPredictor(_only(self._built_from, block), _only(engine, block), link_each) for block in blocks
-        ]
+        self._blocks = [_Block(_only(self._built_from, block), _only(engine, block), link_each) for block in blocks]
 
     def p50_s(self, arm: ArmTrials) -> float | None:
         """None: it is built from this arm, or lacks what the prediction needs."""
         if arm in self._built_from:
             return None
-        extra_s = (arm.app_cpu_ns - self.least_ns) / 1e9
-        found = [p50 for block in self._blocks if (p50 := block.p50_s(arm.route, arm.threads, extra_s)) is not None]
+        found = []
+        for block in self._blocks:
+            if (network := block.network(arm.route, arm.threads)) is not None:
+                base = block.base(arm.threads)
+                cycle_s = network.with_own(self.extra_s(arm)).cycle_s(arm.threads)
+                found.append(cycle_s * (base.p50_s / base.page_s))
         return median(found) if found else None
 
     def impossible(self, arm: ArmTrials) -> bool:
@@ -365,9 +324,47 @@ class Predictor:
             return False
         return any(arm.route in block.impossible for block in self._blocks)
 
-    def usable(self, route: Route, threads: int) -> list[BlockPredictor]:
-        """The blocks that can say how long such a page takes on this route."""
-        return [block for block in self._blocks if block.network(route, threads, 0.0) is not None]
+    def ratio(self, route: Route, threads: int, share: float = 1.0) -> ModelRatio | None:
+        """None: no block can say how long such a page takes on this route. `share`: of the page's round trips on two machines."""
+        found = []
+        for block in self._blocks:
+            one, two = block.network(ON_SOCKETS, threads), block.network(route, threads, share)
+            if one is not None and two is not None:
+                found.append((block.base(threads).computed_s, one, two))
+        return ModelRatio(found, threads) if found else None
+
+    def extra_s(self, arm: ArmTrials) -> float:
+        """Application CPU requested beyond that of the arms that it is built from."""
+        return (arm.app_cpu_ns - self._least_ns) / 1e9
+
+
+@dataclass(frozen=True)
+class ModelRatio:
+    """Pages a second of two machines over one with sockets, by the model: the median over blocks."""
+
+    blocks: Sequence[tuple[float, Network, Network]]
+    """In each block the least that the application computes, in seconds; with that, one machine and two."""
+    threads: int
+
+    @property
+    def least_ms(self) -> float:
+        return max(least_s for least_s, _, _ in self.blocks) * 1e3
+
+    def beyond_least(self, extra_s: float) -> float:
+        return self._median([extra_s for _ in self.blocks])
+
+    def at(self, cpu_ms: float) -> float:
+        """With this application CPU a page in all."""
+        return self._median([cpu_ms / 1e3 - least_s for least_s, _, _ in self.blocks])
+
+    def _median(self, extra_s: Sequence[float]) -> float:
+        return median(
+            one.with_own(extra).cycle_s(self.threads) / two.with_own(extra).cycle_s(self.threads)
+            for extra, (_, one, two) in zip(extra_s, self.blocks, strict=True)
+        )
+
+    def without_link_cpu(self) -> ModelRatio:
+        return replace(self, blocks=[(least_s, one, two.without_link_cpu()) for least_s, one, two in self.blocks])
 
 
 def _only(arms: Sequence[ArmTrials], block: int) -> list[ArmTrials]:
@@ -376,7 +373,7 @@ def _only(arms: Sequence[ArmTrials], block: int) -> list[ArmTrials]:
 
 def predictors(arms: Mapping[ComparisonKey, Sequence[ArmTrials]]) -> dict[ComparisonKey, Predictor]:
     """For each real page of a run."""
-    link_each = emulator_shares(arm for alike in arms.values() for arm in alike)
+    link_each = _emulator_shares(arm for alike in arms.values() for arm in alike)
     return {
         key: Predictor(real, arms.get(replace(key, application="engine"), ()), link_each)
         for key, real in arms.items()
@@ -384,11 +381,11 @@ def predictors(arms: Mapping[ComparisonKey, Sequence[ArmTrials]]) -> dict[Compar
     }
 
 
-def emulator_shares(arms: Iterable[ArmTrials]) -> dict[Route, float]:
+def _emulator_shares(arms: Iterable[ArmTrials]) -> dict[Route, float]:
     """The share of the emulator's work for a single page that is done for each message, by route: the median over the engine's pages
     that were measured both alone and several in flight. A route without such a page is left out."""
     found: dict[Route, list[float]] = {}
-    known = [arm for arm in arms if arm.application == "engine" and arm.machines == 2 and arm.app_cpu_ns == 0]
+    known = [arm for arm in arms if arm.key.application == "engine" and arm.machines == 2 and arm.app_cpu_ns == 0]
     for alone in (arm for arm in known if arm.threads == 1):
         for many in (arm for arm in known if (arm.key, arm.route) == (alone.key, alone.route) and arm.threads > 1):
             spent = [sum(side.link_s for side in arm.sides) for arm in (alone, many)]
