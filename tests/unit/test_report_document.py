@@ -55,7 +55,7 @@ def sample() -> Document:
         Warnings(("busy machine",)),
         MAIN,
         Heading("What to do"),
-        Advice("First.", "Because of 3 %.", ("key = value",)),
+        Advice("First.", "Because of 3 %."),
         Advice("Second.", "Because."),
         Heading("Only a chart follows"),
         Chart("one", "A chart", "How to read it.", bar, Table("", single("x", "y"), (plain("1", "2"),))),
@@ -69,7 +69,7 @@ def sample() -> Document:
 
 def test_terminal_prints_the_first_screen_and_names_the_rest() -> None:
     text = terminal.render(sample(), 80)
-    assert "1. First.\n   Because of 3 %.\n     key = value\n2. Second." in text
+    assert "1. First.\n   Because of 3 %.\n2. Second." in text
     assert "chart" not in text.replace("Charts: --html", "")
     assert "howfar run paths" not in text
     assert "More with --details: Receipts; More." in text

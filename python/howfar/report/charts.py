@@ -172,7 +172,7 @@ def stacked(
     rows: Rows,
     names: list[str],
     colours: Mapping[str, str],
-    title: str,
+    unit: str,
     width: int,
     *,
     size: int,
@@ -185,7 +185,7 @@ def stacked(
     order = list(colours)
     key = legend(2 if narrow else 6, 170, symbolType="square") if with_legend else None
     room = [0, max(end["value"] for end in ends) * (1.35 if narrow else 1.14)] if ends else []
-    x, y = axis(alt.X, "value", title, room, tickCount=5, format=".3~r"), arm_axis(names, room=150)
+    x, y = axis(alt.X, "value", unit, room, tickCount=5, format=".3~r"), arm_axis(names, room=150)
     bars = data([row | {"order": order.index(row["part"])} for row in rows]).mark_bar(size=size)
     layers = [bars.encode(x=x, y=y, color=by_name(alt.Color, "part", colours, key), order="order:Q")]
     if ends:

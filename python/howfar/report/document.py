@@ -107,11 +107,10 @@ class Warnings:
 
 @dataclass(frozen=True)
 class Advice:
-    """One thing to do, the figures that say so, and exact lines to type or write into a file."""
+    """One thing to do, and the figures that say so."""
 
     action: str
     because: str
-    lines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -94,9 +94,11 @@ def frame(
 
 def _advice(summary: Summary) -> tuple[list[Block], list[Block]]:
     """For the first screen, and the rest."""
-    every = [Advice(each.action, each.because, tuple(each.lines)) for each in summary.advice]
+    every = [Advice(each.action, each.because) for each in summary.advice]
     shown: list[Block] = [Heading("What to do"), *every[:MOST_ADVICE]] if every else []
-    return shown, [Details("More advice", tuple(every[MOST_ADVICE:]))] if every[MOST_ADVICE:] else []
+    lines = [block for each in summary.advice if each.lines for block in (Text(each.action), Code(tuple(each.lines)))]
+    more = (("More advice", every[MOST_ADVICE:], False), ("Configuration", lines, True))
+    return shown, [Details(title, tuple(blocks), unfolded) for title, blocks, unfolded in more if blocks]
 
 
 # ---------------------------------------------------------------- the table of cells

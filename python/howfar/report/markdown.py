@@ -47,8 +47,8 @@ def _parts(blocks: Sequence[Block], level: int) -> list[str]:
                 parts.append(f"**{text}**")
             case Table():
                 parts += _table(block, level)
-            case Advice():
-                parts.append(_advice(block, number))
+            case Advice(action, because):
+                parts.append(f"{number}. **{action}** {because}".rstrip())
             case Code(lines):
                 parts.append("\n".join(["```", *lines, "```"]))
             case Details(title, inner):
@@ -70,10 +70,3 @@ def _table(table: Table, level: int) -> list[str]:
 
 def _row(cells: list[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-def _advice(advice: Advice, number: int) -> str:
-    text = f"{number}. **{advice.action}** {advice.because}".rstrip()
-    if advice.lines:
-        text += "\n\n" + "\n".join(["   ```", *(f"   {line}" for line in advice.lines), "   ```"])
-    return text

@@ -123,8 +123,7 @@ class _Screen:
     def _advice(self, advice: Advice, number: int) -> list[str]:
         lines = self._wrap(advice.action, first=f"{number}. ", rest="   ")
         because = advice.because if self.details else _first_sentence(advice.because)
-        lines += self._dimmed(self._wrap(because, first="   ", rest="   "))
-        return lines + [f"     {self._text(line)}" for line in advice.lines]
+        return lines + self._dimmed(self._wrap(because, first="   ", rest="   "))
 
     def _facts(self, values: Mapping[str, Any], depth: int = 0) -> list[str]:
         indent = "  " * depth

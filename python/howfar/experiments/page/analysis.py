@@ -223,7 +223,8 @@ def _crossing(pairs: Sequence[tuple[ArmTrials, ArmTrials]], model: Predictor | N
         measured_ms=measured.crossing,
         always=measured.always,
         swept_ms=swept,
-        **(_predicted(model, two, swept) if model is not None else {}),
+        **{"predicted_ms": None, "curve_ms": (), "curve_ratio": ()}
+        | (_predicted(model, two, swept) if model is not None else {}),
     )
 
 

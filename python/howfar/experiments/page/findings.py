@@ -185,14 +185,14 @@ class Crossing(OnRoute):
     """Total application CPU a page where both are equal. None: no crossing within what was measured."""
     always: Literal["one", "two"] | None
     """Where there is none: which one is better at every level, resolved from 1 and beyond the noise floor."""
-    predicted_ms: float | None = None
+    predicted_ms: float | None
     """The same by the model. None: the model sees no crossing in its range, or there is no model (`curve_ms` is empty)."""
     predicted_always: Literal["one", "two"] | None = None
     """Where the model sees none: which one it says is better throughout. None: there is no model."""
     swept_ms: tuple[float, float]
     """Least and most total application CPU that was measured."""
-    curve_ms: tuple[float, ...] = ()
-    curve_ratio: tuple[float, ...] = ()
+    curve_ms: tuple[float, ...]
+    curve_ratio: tuple[float, ...]
     """The model's two over one, at each value of `curve_ms`."""
     without_link_cpu_ms: float | None = None
     """The model's crossing if the emulated link took no CPU from the machines. Where two machines would then be ahead throughout: the
