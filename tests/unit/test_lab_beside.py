@@ -28,6 +28,7 @@ from howfar.lab.staged import LabStage
 from howfar.paths import find_path
 from howfar.plan.sessions import SessionSpec
 from howfar.runner import jobs as fill
+from howfar.store.server_metrics import ServerMetrics
 from howfar.testbed import LoadFacts, ServiceEndpoint, StageReceipt
 
 
@@ -89,7 +90,9 @@ def test_a_store_compresses_nothing_and_its_socket_is_plain() -> None:
 def _reached(name: str, received: int, *violations: str) -> Reached:
     def proof(session: object, *_: object) -> ServerProof:
         said = () if session == {"of": name} else ("the session is another one",)
-        return ServerProof({"kind": name}, None, {"Bytes_received": received, "Bytes_sent": 0}, (*said, *violations))
+        return ServerProof(
+            {"kind": name}, None, ServerMetrics(bytes_received=received, bytes_sent=0), (*said, *violations)
+        )
 
     return cast(Reached, SimpleNamespace(name=name, proof=proof, started=SimpleNamespace(asked=SessionSpec()), view={}))
 
@@ -101,7 +104,7 @@ def _stage(monkeypatch: pytest.MonkeyPatch, carried: int, others: int = 0) -> La
     way = SimpleNamespace(packets=9, wire_bytes=carried)
     link = SimpleNamespace(counters=lambda: SimpleNamespace(to_server=way, to_client=way))
     serving = SimpleNamespace(
-        obtained=lambda load: StageReceipt({}), others_bytes=lambda: {"Bytes_received": others} if others else {}
+        obtained=lambda load: StageReceipt({}), others=lambda: ServerMetrics(bytes_received=others)
     )
     values: dict[str, Any] = dict.fromkeys(LabStage.__dataclass_fields__)
     values |= {"main": _reached("mysql", 500_000), "serving": serving, "tcp": {}}

@@ -34,6 +34,7 @@ from howfar.lab.link.receipt import (
 )
 from howfar.lab.link.running import goodput_times_ns, ping_count, probe_count
 from howfar.lab.link.settings import apply
+from howfar.store.server_metrics import ServerMetrics
 
 _ASKED = LinkSpec(rtt_ns=200_000, rate_bps=10**9)
 
@@ -184,15 +185,15 @@ def test_goodput_more_than_a_fiftieth_off_is_a_warning() -> None:
 
 
 def test_a_load_that_did_not_cross_the_link_is_a_violation() -> None:
-    assert crossing_violations(_stats(), {}) == ()
-    (found,) = crossing_violations(_stats(packets=0), {})
-    assert "not one packet crossed the link to server" in found
+    assert crossing_violations(_stats(), ServerMetrics()) == ()
+    (found,) = crossing_violations(_stats(packets=0), ServerMetrics())
+    assert "no packet crossed the link to server" in found
     carried = _stats(wire_bytes=50_000_000)
-    assert crossing_violations(carried, {"Bytes_received": 48_000_000, "Bytes_sent": 15_000_000}) == ()
-    (found,) = crossing_violations(carried, {"Bytes_received": 51_000_000, "Bytes_sent": 0})
-    assert "Bytes_received" in found
-    (found,) = crossing_violations(carried, {"Bytes_received": 0, "Bytes_sent": 20_000_000})
-    assert "Bytes_sent" in found
+    assert crossing_violations(carried, ServerMetrics(bytes_received=48_000_000, bytes_sent=15_000_000)) == ()
+    (found,) = crossing_violations(carried, ServerMetrics(bytes_received=51_000_000, bytes_sent=0))
+    assert "to server" in found and "51000000" in found
+    (found,) = crossing_violations(carried, ServerMetrics(bytes_received=0, bytes_sent=20_000_000))
+    assert "to client" in found and "20000000" in found
 
 
 @given(st.integers(0, 10**10))

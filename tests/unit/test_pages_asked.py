@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from howfar.lab.serving import counted_less
 from howfar.plan.load import load_plan
 from howfar.runner.outcome import PageSpec, not_as_asked, page_asked, page_facts, unlike_pages
 from howfar.store.records import Arm, ArmRole
+from howfar.store.server_metrics import ServerMetrics
 
 SECOND = 1_000_000_000
 PAGES, WARM, CPU_NS = 50, 7, 2_000_000
@@ -123,15 +125,15 @@ def test_they_make_a_trial_void() -> None:
 def test_servers_must_have_counted_the_pages_of_the_warm_up_too() -> None:
     facts = page_facts(outcome(told()), ASKED)
     assert (facts.turns, facts.keys, facts.commits) == ({"mysql": 171, "redis": 114}, {"redis": 627}, PAGES)
-    looked = {"Questions": 114, "Lookup_hits": 627, "Lookup_misses": 0}
+    looked = ServerMetrics(requests=114, lookup_hits=627, lookup_misses=0)
     assert counted_less("redis", looked, facts) == ()
-    assert counted_less("mysql", {"Questions": 171}, facts) == ()
-    assert counted_less("memcached", {"Lookup_hits": 0}, facts) == (), "the page does not ask it"
-    (found,) = counted_less("mysql", {"Questions": 170}, facts)
-    assert found == "it counted 170 requests, the pages told at least 171"
-    (found,) = counted_less("redis", looked | {"Lookup_hits": 626}, facts)
-    assert found == "it looked for 626 keys, the pages told at least 627"
-    (found,) = counted_less("redis", looked | {"Lookup_misses": 1}, facts)
+    assert counted_less("mysql", ServerMetrics(requests=171), facts) == ()
+    assert counted_less("memcached", ServerMetrics(lookup_hits=0), facts) == (), "the page does not ask it"
+    (found,) = counted_less("mysql", ServerMetrics(requests=170), facts)
+    assert found == "it counted 170 requests, the pages reported at least 171"
+    (found,) = counted_less("redis", replace(looked, lookup_hits=626), facts)
+    assert found == "it looked for 626 keys, the pages reported at least 627"
+    (found,) = counted_less("redis", replace(looked, lookup_misses=1), facts)
     assert "did not have 1 of the keys" in found
 
 

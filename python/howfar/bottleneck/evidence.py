@@ -5,7 +5,7 @@ None is always *unknown*: a file of before, a path without a link, a kernel that
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,6 +14,7 @@ from howfar.analysis.signs import others_in
 from howfar.bottleneck.connecting import connect_turns, connects_each_time
 from howfar.bottleneck.traffic import CarriedTraffic, link_way
 from howfar.store.records import FactorValue, Measured, TcpRecord, Trial
+from howfar.store.server_metrics import ServerMetrics, server_metrics
 
 ROLES = ("client", "server", "forwarder", "link")
 LOCK_CONFLICTS = frozenset({"1020", "1205", "1213"})
@@ -196,8 +197,8 @@ def gather(trials: Sequence[Trial], setting: Setting) -> Evidence:
         timeouts=_timeouts(trials),
         lock_waits=lock_waits,
         lock_s=lock_s,
-        fsyncs=_growth(trials, "Innodb_data_fsyncs"),
-        commits=_growth(trials, "Handler_commit"),
+        fsyncs=_growth(trials, lambda seen: seen.fsyncs),
+        commits=_growth(trials, lambda seen: seen.commits),
         threads_running=_threads_running(trials),
         semi_sync_wait_s=_semi_sync_wait_s(trials),
     )
@@ -316,22 +317,24 @@ def _retransmit_share(retransmits: float | None, *ways: CarriedTraffic | None) -
     return retransmits / sent if retransmits is not None and sent else None
 
 
-def _growth(trials: Sequence[Trial], name: str) -> float | None:
-    """Of a counter of the server, a transaction. None: it has no such counter."""
-    return _a_transaction([(t, t.window.server[name]) for t in trials if t.window and name in t.window.server])
+def _growth(trials: Sequence[Trial], metric: Callable[[ServerMetrics], int | None]) -> float | None:
+    """A count of the server's, per transaction. None: it does not count that."""
+    counts = [(t, metric(server_metrics(t.window.server))) for t in trials if t.window]
+    return _a_transaction([(t, count) for t, count in counts if count is not None])
 
 
 def _locks(trials: Sequence[Trial]) -> tuple[float | None, float | None]:
-    waits = _growth(trials, "Innodb_row_lock_waits")
-    time_ms = _growth(trials, "Innodb_row_lock_time")
+    waits = _growth(trials, lambda seen: seen.lock_waits)
+    time_ms = _growth(trials, lambda seen: seen.lock_wait_ms)
     if waits is None or time_ms is None:
         return waits, None
     return waits, (time_ms + waits) / 1e3
 
 
 def _threads_running(trials: Sequence[Trial]) -> float | None:
-    seen = [t.window.server["Threads_running"] for t in trials if t.window and "Threads_running" in t.window.server]
-    return sum(seen) / len(seen) if seen else None
+    seen = [server_metrics(t.window.server).running for t in trials if t.window]
+    known = [running for running in seen if running is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _semi_sync_wait_s(trials: Sequence[Trial]) -> float | None:

@@ -22,6 +22,7 @@ from howfar.lab.sockets import listening_ports
 from howfar.paths import Endpoint, Path, Process
 from howfar.paths.path import Side
 from howfar.plan.sessions import SessionSpec
+from howfar.store.server_metrics import ServerMetrics, server_metrics
 from howfar.testbed import ServiceEndpoint, Trust
 
 _SILENT = ("resp2", "resp3", "memcached_text", "memcached_meta")
@@ -186,7 +187,7 @@ class ServerProof:
     server: dict[str, Any]
     forwarder: dict[str, Any] | None
     """None: the path has none."""
-    counters: Mapping[str, int]
+    metrics: ServerMetrics
     """Its own, since the load began (`Reached.before`)."""
     violations: tuple[str, ...]
 
@@ -279,7 +280,7 @@ class Reached:
             dead = [hop.process.pid for hop in self.endpoint.hops if not hop.process.alive()]
             if dead:
                 raise LabError(f"a forwarder (process {dead[0]}) died during the trial", "See if memory ran out.")
-        return ServerProof(server, forwarder, facts["counters"], tuple(found))
+        return ServerProof(server, forwarder, server_metrics(facts["counters"]), tuple(found))
 
 
 @dataclass(frozen=True)

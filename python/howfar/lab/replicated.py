@@ -40,6 +40,7 @@ from howfar.lab.servers.program import Program
 from howfar.plan.factors import ORDINARY, SEMI_SYNC
 from howfar.plan.sessions import SessionSpec
 from howfar.store.records import FactorValue, LagRecord, Window
+from howfar.store.server_metrics import ServerMetrics
 from howfar.testbed import LoadFacts, StageReceipt, WindowWatch
 
 SERVERS_TIMEOUT_MS = 10_000
@@ -233,12 +234,12 @@ class Replicated:
         }
         return StageReceipt({"replication": facts}, tuple(found))
 
-    def others_bytes(self) -> dict[str, int]:
+    def others(self) -> ServerMetrics:
         crossed = [stats for stats in self._crossed if stats is not None]
-        return {
-            "Bytes_received": sum(stats.to_server.wire_bytes for stats in crossed),
-            "Bytes_sent": sum(stats.to_client.wire_bytes for stats in crossed),
-        }
+        return ServerMetrics(
+            bytes_received=sum(stats.to_server.wire_bytes for stats in crossed),
+            bytes_sent=sum(stats.to_client.wire_bytes for stats in crossed),
+        )
 
 
 def contradictions(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from howfar.lab.servers import CertificatePaths, Server, ServerContext, Store, T
 from howfar.lab.servers.kinds import STORES
 from howfar.paths import Path as NetworkPath
 from howfar.plan.sessions import SessionSpec
+from howfar.store.server_metrics import ServerMetrics
 from howfar.testbed import LoadFacts, StageReceipt, WindowWatch
 
 
@@ -60,8 +61,8 @@ class Serving(Protocol):
         """After the load. Raises LabError when a part has died."""
         ...
 
-    def others_bytes(self) -> dict[str, int]:
-        """Of the server's counters of bytes since `begin`, what was not exchanged with the load; asked after `obtained`."""
+    def others(self) -> ServerMetrics:
+        """Bytes that the server has exchanged since `begin` with others than the load; asked after `obtained`."""
         ...
 
 
@@ -89,8 +90,8 @@ class Alone:
     def obtained(self, load: LoadFacts) -> StageReceipt:
         return StageReceipt({})
 
-    def others_bytes(self) -> dict[str, int]:
-        return {}
+    def others(self) -> ServerMetrics:
+        return ServerMetrics()
 
 
 @contextmanager
@@ -171,15 +172,15 @@ def of_store(asked: SessionSpec, path: NetworkPath) -> SessionSpec:
     return replace(plain, tls=None, resumption=False) if path.by_socket else plain
 
 
-def counted_less(name: ServiceName, counters: Mapping[str, int], load: LoadFacts) -> tuple[str, ...]:
-    """`counters`: the server's, since the load began. Those that it does not have prove nothing."""
+def counted_less(name: ServiceName, metrics: ServerMetrics, load: LoadFacts) -> tuple[str, ...]:
+    """`metrics`: the server's, since the load began. What it does not count proves nothing."""
     found = []
-    turns, keys = load.turns.get(name, 0), load.keys.get(name, 0)
-    if "Questions" in counters and counters["Questions"] < turns:
-        found.append(f"it counted {counters['Questions']} requests, the pages told at least {turns}")
-    hits, misses = counters.get("Lookup_hits", 0), counters.get("Lookup_misses", 0)
+    requests, keys = load.turns.get(name, 0), load.keys.get(name, 0)
+    if metrics.requests is not None and metrics.requests < requests:
+        found.append(f"it counted {metrics.requests} requests, the pages reported at least {requests}")
+    hits, misses = metrics.lookup_hits or 0, metrics.lookup_misses or 0
     if keys and hits + misses < keys:
-        found.append(f"it looked for {hits + misses} keys, the pages told at least {keys}")
+        found.append(f"it looked for {hits + misses} keys, the pages reported at least {keys}")
     if keys and misses:
         found.append(f"it did not have {misses} of the keys that the pages looked for, all of which were set")
     return tuple(found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -91,27 +90,23 @@ class LabStage:
             receipt["forwarder"] = proof.forwarder
         found = [*applied.violations, *proof.violations, *served.violations]
         found += _counted_less(self.main, proof, load)
-        others = self.serving.others_bytes()
-        counters = Counter({name: count - others.get(name, 0) for name, count in proof.counters.items()})
+        metrics = proof.metrics - self.serving.others()
         for one in self.beside:
-            receipt.setdefault("services", {})[one.name], more = _beside(one, sessions.get(one.name), counters, load)
+            beside = one.proof(sessions.get(one.name))
+            metrics += beside.metrics
+            receipt.setdefault("services", {})[one.name], more = _beside(one, beside, load)
             found += more
         if self.link is not None:
             stats = self.link.counters()
             receipt["link"] = link_receipt(self.link, self.at_rest, stats, self.tcp)
             found += link_violations(self.link, self.at_rest, stats, of_a_trial(load.turn_ns))
             if stats is not None:
-                found += crossing_violations(stats, counters)
+                found += crossing_violations(stats, metrics)
         return StageReceipt(receipt, tuple(found))
 
 
-def _beside(
-    one: Reached, session: Mapping[str, Any] | None, counters: Counter[str], load: LoadFacts
-) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Receipt and violations of one server; its counters are added to those of all. How many connections it has at once is the
-    page's affair, which may not need it at all."""
-    proof = one.proof(session)
-    counters.update(proof.counters)
+def _beside(one: Reached, proof: ServerProof, load: LoadFacts) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Receipt and violations of one server. How many connections it has at once is the page's affair, which may not need it at all."""
     receipt = dict(proof.server)
     if proof.forwarder is not None:
         receipt["forwarder"] = proof.forwarder
@@ -120,7 +115,7 @@ def _beside(
 
 
 def _counted_less(one: Reached, proof: ServerProof, load: LoadFacts) -> tuple[str, ...]:
-    return tuple(f"{one.name}: {sentence}" for sentence in counted_less(one.name, proof.counters, load))
+    return tuple(f"{one.name}: {sentence}" for sentence in counted_less(one.name, proof.metrics, load))
 
 
 def observed(main: Reached, beside: tuple[Reached, ...], link: Link | None) -> tuple[Observed, ...]:

@@ -13,6 +13,7 @@ from howfar.lab.link.backends import SHAPING, backends
 from howfar.lab.link.settings import loss_share
 from howfar.lab.link.spec import DirectionSpec, WayName
 from howfar.plan.quantities import rtt_tolerance_ns
+from howfar.store.server_metrics import ServerMetrics
 from howfar.units import format_duration_ns, format_rate_bps
 
 RTT_VOID_NS, RTT_VOID_SHARE = 100_000, 0.03
@@ -173,19 +174,19 @@ def unproved(stats: LinkStats | None) -> tuple[str, ...]:
     )
 
 
-def crossing_violations(stats: LinkStats, counters: Mapping[str, int]) -> tuple[str, ...]:
-    """Where the session's bytes did not cross the link. `counters` are the server's since the link's were reset; one that it
-    does not have proves nothing."""
+def crossing_violations(stats: LinkStats, metrics: ServerMetrics) -> tuple[str, ...]:
+    """Where the session's bytes did not cross the link. `metrics` are the server's since the link's counters were reset; what it
+    does not count proves nothing."""
     found = []
-    for name, way, counter, slack in (
-        ("to server", stats.to_server, "Bytes_received", _UNCOUNTED_BYTES),
-        ("to client", stats.to_client, "Bytes_sent", _UNCOUNTED_BYTES + _UNSENT_BYTES),
+    for name, direction, bytes_counted, slack in (
+        ("to server", stats.to_server, metrics.bytes_received, _UNCOUNTED_BYTES),
+        ("to client", stats.to_client, metrics.bytes_sent, _UNCOUNTED_BYTES + _UNSENT_BYTES),
     ):
-        if way.packets == 0:
-            found.append(f"not one packet crossed the link {name}: the load went another way")
-        elif way.wire_bytes + slack < counters.get(counter, 0):
+        if direction.packets == 0:
+            found.append(f"no packet crossed the link {name}: the load took another path")
+        elif direction.wire_bytes + slack < (bytes_counted or 0):
             found.append(
-                f"the link {name} carried {way.wire_bytes} bytes, the server counted {counters[counter]} ({counter}): "
+                f"the link {name} carried {direction.wire_bytes} bytes, the server counted {bytes_counted}: "
                 "not all of the load went over it"
             )
     return tuple(found)

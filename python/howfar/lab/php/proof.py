@@ -40,9 +40,9 @@ def count(one: Reached) -> Counted:
     """Raises LabError."""
     running = one.running
     if isinstance(running, KeyValueServer):
-        said = running.snapshot()
-        keys = said["Lookup_hits"] + said["Lookup_misses"]
-        return Counted(said.get("Questions"), keys, said["Connections"], len(running.others()), 0)
+        said = running.metrics()
+        keys = (said.lookup_hits or 0) + (said.lookup_misses or 0)
+        return Counted(said.requests, keys, said.connections or 0, len(running.others()), 0)
     listed = ", ".join(f"'{name}'" for name in _STATUS)
     rows = running.query(f"SHOW GLOBAL STATUS WHERE Variable_name IN ({listed})")
     status = {str(row["Variable_name"]): int(row["Value"]) for row in rows}

@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol
 from howfar.lab.network import Cpus, Host
 from howfar.lab.servers.program import Program
 from howfar.plan.factors import Content
+from howfar.store.server_metrics import ServerMetrics
 
 DATABASE = "sbtest"
 USER = "howfar"
@@ -66,7 +67,11 @@ class Server(Protocol):
     port: int | None
 
     def snapshot(self) -> dict[str, int]:
-        """Counters now."""
+        """Counters now, as the server names them."""
+        ...
+
+    def metrics(self) -> ServerMetrics:
+        """Counters now, under neutral names."""
         ...
 
     def query(self, sql: str) -> list[dict[str, Any]]:

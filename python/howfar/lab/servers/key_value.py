@@ -20,6 +20,7 @@ from howfar.lab.servers import CertificatePaths, Reach, ServerContext
 from howfar.lab.servers.program import Program
 from howfar.lab.sockets import free_port, listening_paths, listening_ports
 from howfar.plan.factors import Content
+from howfar.store.server_metrics import ServerMetrics, server_metrics
 
 MOST_BYTES = 16 * 2**20
 """Of one answer: a list of ten thousand sessions is 3 MB."""
@@ -286,6 +287,9 @@ class KeyValueServer:
                 time.sleep(_POLL_S)
         self.version = self._dialect.version(self._admin)
         self._check_capacity()
+
+    def metrics(self) -> ServerMetrics:
+        return server_metrics(self.snapshot())
 
     def snapshot(self) -> dict[str, int]:
         try:

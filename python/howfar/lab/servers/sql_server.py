@@ -20,6 +20,7 @@ from howfar.lab.network import Companion, Host
 from howfar.lab.servers import DATABASE, GAUGES, USER
 from howfar.lab.servers.dialect import PREPARED_STATEMENTS, SPARE_CONNECTIONS, Dialect, Settings, start_sql
 from howfar.lab.sockets import free_port, listening_ports
+from howfar.store.server_metrics import ServerMetrics, server_metrics
 
 _READY_TIMEOUT_S = 60.0
 _READ_BYTES_PER_S = 50e6
@@ -265,6 +266,9 @@ class SqlServer:
         rows = self.query(f"SHOW {what} WHERE Variable_name IN ({listed})")
         return {str(row["Variable_name"]): str(row["Value"]) for row in rows}
 
+    def metrics(self) -> ServerMetrics:
+        return server_metrics(self.snapshot())
+
     def snapshot(self) -> dict[str, int]:
         return {name: int(value) for name, value in self._status(_COUNTERS).items()}
 
@@ -275,10 +279,10 @@ class SqlServer:
         facts = self._status(_FACTS, what="GLOBAL VARIABLES")
         ports = self._settings.ground.host.within(lambda: listening_ports(self.pid))
         found = []
-        if counters.get("Innodb_buffer_pool_reads", 0) > pages_allowed(commits):
+        pages_read = server_metrics(counters).pages_read or 0
+        if pages_read > pages_allowed(commits):
             found.append(
-                f"the server read {counters['Innodb_buffer_pool_reads']} pages from files during the trial: "
-                "the data was not all in memory"
+                f"the server read {pages_read} pages from files during the trial: the data was not all in memory"
             )
         if not self._settings.networking and (facts.get("skip_networking") != "ON" or ports):
             found.append(f"the server was to have no network but listens on TCP port {ports}")

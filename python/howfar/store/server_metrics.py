@@ -1,0 +1,62 @@
+"""A server's counters under names that no product owns. Run files keep counters as the server names them; a product that counts
+something under another name is a further entry in `_NAMES`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True)
+class ServerMetrics:
+    """Counts since the server started, or over a window. None: this server does not count it."""
+
+    requests: int | None = None
+    bytes_received: int | None = None
+    bytes_sent: int | None = None
+    connections: int | None = None
+    commits: int | None = None
+    fsyncs: int | None = None
+    pages_read: int | None = None
+    """From files into memory."""
+    lock_waits: int | None = None
+    """Of transactions for a row."""
+    lock_wait_ms: int | None = None
+    running: int | None = None
+    """Requests in work at that moment."""
+    lookup_hits: int | None = None
+    lookup_misses: int | None = None
+
+    def __add__(self, other: ServerMetrics) -> ServerMetrics:
+        """Of two servers together; a count that one of them lacks is the other's."""
+        return self._with(other, lambda one, two: two if one is None else one + (two or 0))
+
+    def __sub__(self, other: ServerMetrics) -> ServerMetrics:
+        """Without a part of what was counted."""
+        return self._with(other, lambda one, two: None if one is None else one - (two or 0))
+
+    def _with(self, other: ServerMetrics, of_both: Callable[[int | None, int | None], int | None]) -> ServerMetrics:
+        theirs = asdict(other)
+        return ServerMetrics(**{name: of_both(count, theirs[name]) for name, count in asdict(self).items()})
+
+
+_NAMES = {
+    "requests": ("Questions",),
+    "bytes_received": ("Bytes_received",),
+    "bytes_sent": ("Bytes_sent",),
+    "connections": ("Connections",),
+    "commits": ("Handler_commit",),
+    "fsyncs": ("Innodb_data_fsyncs",),
+    "pages_read": ("Innodb_buffer_pool_reads",),
+    "lock_waits": ("Innodb_row_lock_waits",),
+    "lock_wait_ms": ("Innodb_row_lock_time",),
+    "running": ("Threads_running",),
+    "lookup_hits": ("Lookup_hits",),
+    "lookup_misses": ("Lookup_misses",),
+}
+
+
+def server_metrics(counters: Mapping[str, int]) -> ServerMetrics:
+    """From counters as a server names them."""
+    found = {field: [counters[name] for name in names if name in counters] for field, names in _NAMES.items()}
+    return ServerMetrics(**{field: counts[0] for field, counts in found.items() if counts})
