@@ -13,7 +13,7 @@ import argparse
 import json
 from pathlib import Path
 
-from howfar.analysis.trials import median_latency_ns, path_cpu_us, qps, trial_table
+from howfar.stats.trials import median_latency_ns, path_cpu_us, qps, trial_table
 from howfar.stats.resample import false_alarms
 from howfar.store.records import ArmRole
 from howfar.store.run_file import read_run

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from howfar.analysis.summary import Resource
+from howfar.model.resource import Resource
 from tests.lab.undisturbed import MANY_OTHERS
 
 _REFUSALS = (Resource.INVALID, Resource.NOT_ESTABLISHED)

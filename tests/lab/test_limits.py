@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
-from howfar.analysis.summary import Resource
 from howfar.bottleneck.traffic import IP_TCP_BYTES, MTU, SEGMENT_HEADER_BYTES, carried
 from howfar.errors import HowfarError
 from howfar.lab.servers.kinds import find_server
 from howfar.model.facts import replies
+from howfar.model.resource import Resource
 from howfar.plan.types import Workload
 from tests.lab.limit_verdicts import others_cpus, try_again, verdict
 from tests.lab.undisturbed import MANY_OTHERS

@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 from hdrh.histogram import HdrHistogram
 
-from howfar.analysis.analyse import summarise
 from howfar.analysis.summary import Summary
+from howfar.experiments.registry import summarise
 from howfar.store.records import (
     Arm,
     ArmRole,

@@ -1,19 +1,24 @@
-"""A summary in each format, as the commands show it."""
+"""A summary in each format, as the commands show it; and its findings."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from howfar.analysis.summary import Summary
-from howfar.report import compose
+from howfar.experiments.registry import in_terminal, rendered
 from howfar.report.terminal import to_ascii
+from howfar.stats.estimate import Part
+
+F = TypeVar("F", bound=Part)
 
 
 def _in_terminal(
     summary: Summary, width: int = 80, colour: bool = False, unicode: bool = True, details: bool = True
 ) -> str:
-    return compose.in_terminal(summary, width, colour, unicode, details)
+    return in_terminal(summary, width, colour, unicode, details)
 
 
 @dataclass(frozen=True)
@@ -27,5 +32,15 @@ class Terminal:
     to_ascii: Callable[[str], str]
 
 
-html, markdown, csv = Format(compose.as_html), Format(compose.as_markdown), Format(compose.as_csv)
+html, markdown, csv = (Format(partial(rendered, form=form)) for form in ("html", "md", "csv"))
 terminal = Terminal(_in_terminal, to_ascii)
+
+
+def findings_of(summary: Summary, kind: type[F]) -> F:
+    found = summary.found(kind)
+    assert found is not None
+    return found
+
+
+def with_findings(summary: Summary, **changed: Part) -> Summary:
+    return summary.model_copy(update={"findings": {**summary.findings, **changed}})

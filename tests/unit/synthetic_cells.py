@@ -10,21 +10,14 @@ from typing import Any
 
 from tests.unit.synthetic_run import START_NS, PathModel, _info, _trial, measured
 
-from howfar.analysis.summary import (
-    Advice,
-    CellSummary,
-    Cycle,
-    CyclePart,
-    Limit,
-    NetworkSeries,
-    Resource,
-    Summary,
-    WhatIf,
-    WhatIfAnswer,
-    WhatIfCompression,
-    WhatIfSettings,
-    WhatIfWorked,
-)
+from howfar.analysis.advice import Advice
+from howfar.analysis.cells import CellSummary
+from howfar.analysis.summary import Summary
+from howfar.bottleneck.cycle import Cycle, CyclePart
+from howfar.bottleneck.limit import Limit
+from howfar.bottleneck.traffic import NetworkSeries
+from howfar.model.resource import Resource
+from howfar.model.what_if import WhatIf, WhatIfAnswer, WhatIfCompression, WhatIfSettings, WhatIfWorked
 from howfar.stats.estimate import Estimate
 from howfar.store.records import Arm, ArmRole, Run, StopReason
 
@@ -78,8 +71,9 @@ ADVICE = (
 
 def told(found: Summary, findings: dict[str, Any]) -> Summary:
     """The summary with these findings and no others."""
-    none = {"scaling": None, "compression": None, "encryption": None, "what_if": what_if(), "confirmations": ()}
-    return found.model_copy(update=none | {"advice": ADVICE} | findings)
+    keys = found.findings.keys()
+    made = dict.fromkeys(keys) | {"what_if": what_if()} | {key: findings.pop(key) for key in keys & findings.keys()}
+    return found.model_copy(update={"confirmations": (), "advice": ADVICE, "findings": made} | findings)
 
 
 def tps(cell: CellSummary) -> float:

@@ -18,23 +18,18 @@ from tests.unit.synthetic_cells import (
     tps,
 )
 
-from howfar.analysis.analyse import summarise
-from howfar.analysis.summary import (
+from howfar.analysis.cells import CellSummary
+from howfar.analysis.summary import Summary
+from howfar.experiments.bandwidth.analysis import Ceiling, Curve, Scaling, ThreadsPoint
+from howfar.experiments.compression.analysis import (
     BreakEvenPoint,
-    Ceiling,
-    CellSummary,
     CompressionEconomics,
     CompressionRow,
     CompressionTried,
-    Curve,
-    EncryptionEconomics,
-    EncryptionRow,
-    EncryptionTried,
-    Resource,
-    Scaling,
-    Summary,
-    ThreadsPoint,
 )
+from howfar.experiments.encryption.analysis import EncryptionEconomics, EncryptionRow, EncryptionTried
+from howfar.experiments.registry import summarise
+from howfar.model.resource import Resource
 from howfar.plan.factors import tls_label
 from howfar.store.records import ArmRole
 

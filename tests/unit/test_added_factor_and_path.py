@@ -12,16 +12,15 @@ from pydantic import Field
 from tests.unit import fake_lab
 from tests.unit.fake_lab import fake_info, fakes
 
-from howfar.analysis.analyse import summarise
 from howfar.analysis.summary import Summary
 from howfar.errors import PlanError
+from howfar.experiments.registry import in_terminal, rendered, summarise
 from howfar.paths import PATHS
 from howfar.paths.path import Endpoint, Path, PathContext
 from howfar.plan.cells import cells
 from howfar.plan.factors import FACTORS, Factor
 from howfar.plan.load import load_plan
 from howfar.plan.types import restore_plan
-from howfar.report import compose
 from howfar.report import json as json_report
 from howfar.runner.run import conduct
 from howfar.store.records import Run, StopReason, TrialStatus
@@ -160,12 +159,9 @@ def test_the_analysis_compares_them(summary: Summary) -> None:
 
 def test_every_report_names_them(summary: Summary) -> None:
     for text in (
-        compose.in_terminal(summary, 100, False, True, details=False),
-        compose.in_terminal(summary, 100, False, True, details=True),
-        compose.as_html(summary),
-        compose.as_markdown(summary),
-        compose.as_csv(summary),
-        json_report.render(summary),
+        in_terminal(summary, 100, False, True, details=False),
+        in_terminal(summary, 100, False, True, details=True),
+        *(rendered(summary, form) for form in ("html", "md", "csv", "json")),
     ):
         assert "MTU 9000" in text
         assert "tunnel" in text

@@ -8,8 +8,8 @@ import re
 import pytest
 from tests.unit.synthetic_run import PATHS, PathModel, synthetic_run
 
-from howfar.analysis.analyse import summarise
-from howfar.analysis.summary import Advice
+from howfar.analysis.advice import Advice
+from howfar.experiments.registry import summarise
 from howfar.stats.intervals import Resolution
 from howfar.store.records import ArmRole, Run
 

@@ -9,8 +9,8 @@ from tests.unit.rendered import markdown as markdown
 from tests.unit.rendered import terminal as terminal
 from tests.unit.synthetic_run import PATHS, PathModel, synthetic_run
 
-from howfar.analysis.analyse import summarise
-from howfar.analysis.summary import Bound, CellSummary
+from howfar.analysis.cells import Bound, CellSummary
+from howfar.experiments.registry import summarise
 from howfar.stats.intervals import Resolution
 from howfar.store.records import ArmRole, Run
 

@@ -6,9 +6,9 @@ import pytest
 from tests.unit.rendered import html as html
 from tests.unit.synthetic_run import synthetic_run
 
-from howfar.analysis.analyse import summarise
-from howfar.analysis.signs import OTHERS_SHARE, others_in
-from howfar.analysis.summary import Warning
+from howfar.analysis.signs import OTHERS_SHARE, Warning
+from howfar.experiments.registry import summarise
+from howfar.stats.trials import others_in
 from howfar.store.records import MachineLoad, Measured, Run, Trial, Window
 
 

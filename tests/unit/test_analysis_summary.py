@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 from tests.unit.synthetic_run import PATHS, PathModel, synthetic_run
 
-from howfar.analysis import budget
-from howfar.analysis.analyse import summarise
+from howfar.analysis import cells
+from howfar.analysis.cells import CellSummary
 from howfar.analysis.link_facts import link_facts
 from howfar.analysis.published import find_published, published_sets
-from howfar.analysis.summary import CellSummary, Summary, Warning
+from howfar.analysis.signs import Warning
+from howfar.analysis.summary import Summary
+from howfar.experiments.registry import summarise
 from howfar.stats.intervals import Resolution
 from howfar.store.records import ArmRole, MachineLoad, Measured, Run, TrialStatus
 
@@ -49,10 +51,10 @@ def test_the_time_split_adds_up_to_the_cycle(run: Run, summary: Summary) -> None
     for found in summary.cells:
         good = [t.measured for t in run.trials if t.arm == found.arm and t.measured]
         cycle = 2 * sum(m.elapsed_ns for m in good) / 1e3 / sum(m.transactions for m in good)
-        assert tuple(found.time_split_us) == budget.PARTS
+        assert tuple(found.time_split_us) == cells.PARTS
         assert sum(found.time_split_us.values()) == pytest.approx(cycle)
-    assert cell(summary, "remote").time_split_us[budget.LINK] == pytest.approx(203 * 29)
-    assert cell(summary, "socket").time_split_us[budget.LINK] == 0
+    assert cell(summary, "remote").time_split_us[cells.LINK] == pytest.approx(203 * 29)
+    assert cell(summary, "socket").time_split_us[cells.LINK] == 0
 
 
 def test_void_trials_are_counted_with_their_reasons_and_in_no_figure(run: Run, summary: Summary) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.unit.rendered import terminal as terminal
 from tests.unit.synthetic_run import synthetic_run
 
-from howfar.analysis.analyse import summarise
+from howfar.experiments.registry import summarise
 from howfar.report.figures import session_line
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import interval_text

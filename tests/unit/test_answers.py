@@ -6,10 +6,11 @@ import random
 from typing import Any
 
 from tests.unit.made_curves import REPLIES, Cell, run_of
+from tests.unit.rendered import findings_of
 from tests.unit.synthetic_run import synthetic_run
 
-from howfar.analysis.analyse import summarise
-from howfar.analysis.answers import rate_words
+from howfar.experiments.encryption.analysis import EncryptionEconomics
+from howfar.experiments.registry import summarise
 from howfar.report.grid import level_text
 from howfar.store.records import Arm, ArmRole, Run, Trial
 
@@ -79,7 +80,10 @@ def test_a_resumed_handshake_has_one_name_everywhere() -> None:
         for tls, tps in (("off", 1000.0), ("1.3-resumed", 700.0))
     ]
     summary = summarise(_with_twin(run_of(cells)))
-    assert summary.encryption is not None and summary.encryption.rows[0].version == "TLS 1.3 resumed"
+    assert (
+        summary.found(EncryptionEconomics) is not None
+        and findings_of(summary, EncryptionEconomics).rows[0].version == "TLS 1.3 resumed"
+    )
     assert "TLS 1.3 resumed" in summary.verdict and "1.3-resumed" not in summary.verdict
     assert level_text("tls", "1.3-resumed") == "TLS 1.3 resumed"
 
@@ -156,11 +160,7 @@ def test_what_other_programs_or_errors_made_says_nothing_of_encryption() -> None
     cells = [_remote(n, 10**9, tps, tls=tls) for n in (1, 16) for tls, tps in (("off", 1200 * n / 16), ("1.3", 70 * n))]
     run = _with_twin(run_of(cells))
     clean = summarise(run)
-    assert (
-        "TLS 1.3 answers 0.9" in clean.verdict
-        and clean.encryption is not None
-        and "bytes cost" in clean.encryption.says
-    )
+    assert "TLS 1.3 answers 0.9" in clean.verdict and "bytes cost" in findings_of(clean, EncryptionEconomics).says
     trials = tuple(
         trial.model_copy(update={"measured": trial.measured.model_copy(update={"errors": {"1040": 500}})})
         if trial.measured is not None and "1.3" in trial.arm
@@ -169,10 +169,9 @@ def test_what_other_programs_or_errors_made_says_nothing_of_encryption() -> None
     )
     summary = summarise(run.model_copy(update={"trials": trials}))
     assert "no difference of TLS 1.3 is resolved" in summary.verdict
-    assert summary.encryption is not None
-    assert all(tried.invalid for row in summary.encryption.rows for tried in row.persistent)
-    assert "bytes cost is not told from nothing" in summary.encryption.says
-    assert "2 of them not about the path" in summary.encryption.says
+    assert all(tried.invalid for row in findings_of(summary, EncryptionEconomics).rows for tried in row.persistent)
+    assert "bytes cost is not resolved" in findings_of(summary, EncryptionEconomics).says
+    assert "2 of them not about the path" in findings_of(summary, EncryptionEconomics).says
 
 
 def test_economics_claim_nothing_below_the_noise_floor() -> None:
@@ -188,10 +187,13 @@ def test_economics_claim_nothing_below_the_noise_floor() -> None:
         else trial
         for trial in twin.trials
     )
-    told, untold = summarise(twin).encryption, summarise(twin.model_copy(update={"trials": halved})).encryption
+    told, untold = (
+        findings_of(summarise(twin), EncryptionEconomics),
+        findings_of(summarise(twin.model_copy(update={"trials": halved})), EncryptionEconomics),
+    )
     assert told is not None and untold is not None
     assert "bytes cost" in told.says and "not told" not in told.says
-    assert "bytes cost is not told from nothing" in untold.says
+    assert "bytes cost is not resolved" in untold.says
 
 
 def test_errors_of_the_server_are_no_reason_for_a_quieter_machine() -> None:
@@ -212,13 +214,3 @@ def test_a_plan_of_paths_is_answered_as_before() -> None:
     summary = summarise(synthetic_run(blocks=8, samples=20))
     assert summary.verdict.startswith("Of the queries that socket answers in a second")
     assert not any("Would change it" in advice.because for advice in summary.advice)
-
-
-def test_rates_are_said_as_people_say_them() -> None:
-    assert [rate_words(rate) for rate in (1e9, 1e10, 1e8, 1.5e9, 64e3)] == [
-        "1 Gb/s",
-        "10 Gb/s",
-        "100 Mb/s",
-        "1.5 Gb/s",
-        "64 kb/s",
-    ]

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.limit_cases import CLIENT_CPU_NUMBER, SERVER_CPU_NUMBER, Case, tcp
 
-from howfar.analysis import budget
-from howfar.analysis.summary import Cycle, Limit, Resource
+from howfar.analysis import cells
 from howfar.bottleneck import cycle as cycles
-from howfar.bottleneck.cycle import PARTS, behind_others, cycle_of, part_us
+from howfar.bottleneck.cycle import PARTS, Cycle, behind_others, cycle_of, part_us
 from howfar.bottleneck.evidence import Evidence, gather
-from howfar.bottleneck.limit import find_limit
+from howfar.bottleneck.limit import Limit, find_limit
 from howfar.bottleneck.traffic import carried, carried_payload, ceilings
+from howfar.model.resource import Resource
 
 MIB = 2**20
 FULL = Case(connections=16, tps=92.7, bytes_to_client=1_270_000, client_us=2000, server_us=5000, server_wait_us=3000)
@@ -293,7 +293,7 @@ def test_parts_add_up_and_are_known(case: Case) -> None:
     assert cycle.us == pytest.approx(case.connections / case.tps * 1e6, rel=0.02)
     assert [part.name for part in cycle.parts] == [name for name in PARTS if name in {p.name for p in cycle.parts}]
     assert cycle.parts[-1].name == "rest" and cycle.rest_share == pytest.approx(cycle.parts[-1].us / cycle.us)
-    assert sum(budget.time_split_us(cycle).values()) == pytest.approx(evidence.cycle_s * 1e6)
+    assert sum(cells.time_split_us(cycle).values()) == pytest.approx(evidence.cycle_s * 1e6)
 
 
 def test_a_full_link_s_cycle_is_mostly_its_queue() -> None:

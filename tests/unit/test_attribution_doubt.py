@@ -9,13 +9,16 @@ from tests.unit.limit_cases import SERVER_CPU_NUMBER, Case
 from tests.unit.made_curves import Cell, run_of
 
 from howfar.analysis.advice import advise
-from howfar.analysis.analyse import summarise
-from howfar.analysis.answers import answer
-from howfar.analysis.summary import Cycle, Intervention, Limit, Resource
-from howfar.analysis.trials import trial_table
-from howfar.bottleneck.confirmation import intervention
+from howfar.analysis.cells import floors
+from howfar.analysis.confirmation import intervention
+from howfar.analysis.summary import RunEvidence
+from howfar.bottleneck.cycle import Cycle
 from howfar.bottleneck.evidence import Evidence
-from howfar.bottleneck.limit import find_limit
+from howfar.bottleneck.limit import Intervention, Limit, find_limit
+from howfar.experiments.bandwidth.analysis import verdict
+from howfar.experiments.registry import summarise
+from howfar.model.resource import Resource
+from howfar.stats.trials import trial_table
 
 
 def limit_of(case: Case) -> Limit:
@@ -93,7 +96,7 @@ def test_a_round_of_bytes_is_put_to_the_test_by_the_rate_and_advised_on_as_such(
     summary = summarise(run_of([Cell({**factors, "threads": threads}, tps) for threads, tps in ((1, 120), (2, 200))]))
     cell = summary.cells[1]
     assert cell.limit is not None and cell.limit.resource is Resource.LATENCY, cell.limit
-    found = intervention(cell, cell.limit, summary)
+    found = intervention(cell, cell.limit, summary.environment)
     assert isinstance(found, Intervention) and found.changed.startswith("rate 100mbit")
     assert 1.1 < found.predicted < 1.5
     assert summary.advice[0].action.startswith("Send fewer bytes, use a faster link")
@@ -111,5 +114,5 @@ def test_nobody_is_advised_to_spend_on_cpus_that_nobody_has_most_of() -> None:
     assert advise([cells[0], divided], table)[0].action.startswith(
         "Measure where load, emulator and other programs have CPUs"
     )
-    said = answer([cells[0], divided], table, None)
-    assert said is not None and "CPUs are the limit that nobody has most of" in said.text
+    evidence = RunEvidence(table, (cells[0], divided), (), floors(table), "")
+    assert "no single program has most of the CPUs, which are the limit" in verdict(evidence)

@@ -9,12 +9,12 @@ import pytest
 from tests.unit.limit_cases import SECONDS, Case, tcp
 from tests.unit.synthetic_run import arms, synthetic_run
 
-from howfar.analysis.signs import others_in
-from howfar.analysis.summary import Cycle, CyclePart, Resource
-from howfar.bottleneck.cycle import cycle_of, setting_of
+from howfar.bottleneck.cycle import Cycle, CyclePart, cycle_of, setting_of
 from howfar.bottleneck.evidence import gather
 from howfar.bottleneck.rules import Finding, cpu_residence, judge
 from howfar.bottleneck.traffic import network_series
+from howfar.model.resource import Resource
+from howfar.stats.trials import others_in
 from howfar.store.records import Arm, MachineLoad, RunInfo
 
 ENVIRONMENT: dict[str, Any] = {

@@ -11,9 +11,9 @@ import pytest
 from tests.unit.test_cli import Howfar, Lab, howfar, laboratory
 from tests.unit.test_confirm import named, with_limits
 
-from howfar.analysis.summary import Resource
 from howfar.cli import output as finish
 from howfar.cli import session as ground
+from howfar.model.resource import Resource
 from howfar.store.records import StopReason, plan_part
 from howfar.store.run_file import read_run
 

@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 from tests.unit.fake_lab import FakeClock, FakeEngine, FakeLaboratory, fake_info, fakes
 
-from howfar.analysis.analyse import summarise
-from howfar.analysis.summary import BytesPerTxn, CellSummary, Confirmation, Intervention, Limit, Resource, Summary
-from howfar.bottleneck.confirmation import choose, intervention, is_nearer
-from howfar.bottleneck.limit import FASTER
+from howfar.analysis.cells import BytesPerTxn, CellSummary
+from howfar.analysis.confirmation import choose, intervention, is_nearer
+from howfar.analysis.summary import Summary
+from howfar.bottleneck.limit import FASTER, Confirmation, Intervention, Limit
 from howfar.engine.messages import LoadJob
 from howfar.errors import LabError
+from howfar.experiments.registry import summarise
+from howfar.model.resource import Resource
 from howfar.plan.estimate import cost
 from howfar.plan.load import LoadedPlan, Override, load_plan
 from howfar.report.figures import unconfirmed_line
@@ -135,7 +137,7 @@ def test_a_faster_link_is_asked_only_of_a_link_that_it_could_show(tmp_path: Path
     cell, summary = of_remote(tmp_path)
     busier = used * GBIT / 8 * cell.queries_per_txn / cell.qps.value
     cell = cell.model_copy(update={"bytes_per_txn": BytesPerTxn(to_server=1.0, to_client=busier), "network": None})
-    found = intervention(cell, limit(Resource.SERVER_CPU), summary)
+    found = intervention(cell, limit(Resource.SERVER_CPU), summary.environment)
     if asked:
         assert isinstance(found, Intervention)
         assert (found.changed, found.rules_out) == ("rate 1gbit -> 1.5gbit", "the link")
@@ -149,7 +151,7 @@ def test_a_faster_link_is_asked_only_of_a_link_that_it_could_show(tmp_path: Path
 def test_an_rtt_of_nothing_is_not_halved(tmp_path: Path, threads: int, changed: str) -> None:
     """A link of a rate alone has its hosts' own latency, which cannot be changed."""
     cell, summary = of_remote(tmp_path, rtt_ns=0, threads=threads)
-    found = intervention(cell, limit(Resource.LATENCY), summary)
+    found = intervention(cell, limit(Resource.LATENCY), summary.environment)
     assert (found if isinstance(found, str) else found.changed) == changed
 
 
@@ -161,7 +163,9 @@ def test_only_the_rtt_that_was_asked_is_halved(tmp_path: Path, rest_us: int, goe
     cell = cell.model_copy(update={"rest_rtt_ns": rest_us * 1000.0, "turns_per_txn": 10.0, "qps": qps})
     free = cell.cpu_us_per_query.server.model_copy(update={"value": 0.0})
     cpu = cell.cpu_us_per_query.model_copy(update={"server": free, "client": free, "link": None})
-    found = intervention(cell.model_copy(update={"cpu_us_per_query": cpu}), limit(Resource.LATENCY), summary)
+    found = intervention(
+        cell.model_copy(update={"cpu_us_per_query": cpu}), limit(Resource.LATENCY), summary.environment
+    )
     assert isinstance(found, Intervention)
     assert (found.changed, found.factors["rtt_ns"]) == ("RTT 0.1ms -> 50us", 50_000)
     assert found.predicted == pytest.approx(min(2000 / (2000 - 10 * goes_us / 2), FASTER))
@@ -172,7 +176,7 @@ def test_what_is_changed_of_each_limit_is_what_the_method_says(tmp_path: Path) -
     cell, summary = of_remote(tmp_path, rtt_ns=1_000_000, threads=16)
     changed: dict[str, set[Resource]] = {}
     for resource in Resource:
-        found = intervention(cell, limit(resource), summary)
+        found = intervention(cell, limit(resource), summary.environment)
         changed.setdefault("nothing" if isinstance(found, str) else found.changed.partition(" ")[0], set()).add(
             resource
         )
@@ -374,7 +378,7 @@ def test_at_most_three_and_a_new_resource_first(tmp_path: Path, named: dict[str,
     run = read_run(tmp_path / "a.howfar")
     names = [arm.name for arm in run.info.arms if arm.role is ArmRole.CONTENDER]
     named |= dict.fromkeys(names, Resource.LINK_TO_CLIENT) | {names[-1]: Resource.SERVER_CPU}
-    chosen = choose(with_limits(run, named), run.info.arms).asked
+    chosen = choose(with_limits(run, named).cells, run).asked
     assert [intervention.arm for intervention in chosen] == [names[0], names[-1], names[1]]
 
 

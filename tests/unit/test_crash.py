@@ -23,11 +23,13 @@ from tests.unit.made_replication import (
     replication_run,
     run_of,
 )
+from tests.unit.rendered import findings_of
 
-from howfar.analysis.analyse import summarise
 from howfar.experiments.crash.accounting import Account, ClientLog, Keys, account, visible
 from howfar.experiments.crash.analysis import CrashFindings, CrashLoss, crash_findings, lost_per_crash, predicted_loss
 from howfar.experiments.crash.report import document
+from howfar.experiments.registry import summarise
+from howfar.experiments.replication.trade import ReplicationFindings
 from howfar.report import json
 from howfar.stats.intervals import mean_interval
 from howfar.store.records import CrashRecord, TrialStatus
@@ -130,7 +132,7 @@ def test_what_others_saw_before_its_client_knew() -> None:
 
 @pytest.fixture(scope="module")
 def findings() -> CrashFindings:
-    found = crash().replication
+    found = crash().found(ReplicationFindings)
     assert found is not None and found.crash is not None and found.cost is None
     return found.crash
 
@@ -179,7 +181,7 @@ def test_void_crashes_are_counted_and_in_no_figure() -> None:
 
 
 def test_the_trade_of_crashes() -> None:
-    found = crash().replication
+    found = crash().found(ReplicationFindings)
     assert found is not None
     rows = {row.mode: row for row in found.trade}
     assert list(rows) == ["async", "after-commit", "after-sync"]
@@ -192,7 +194,7 @@ def test_the_trade_of_crashes() -> None:
 def test_a_row_of_the_trade_has_one_fault_and_is_compared_with_its_like() -> None:
     other = crash_arm("relaxed", "async", durability="relaxed")
     trials = [*crash_trials(), *(crash_trial(900 + at, 9, "relaxed", commits_per_s=9000.0) for at in range(3))]
-    found = summarise(run_of("mariadb", [*CRASH_ARMS, other], trials, "crash")).replication
+    found = findings_of(summarise(run_of("mariadb", [*CRASH_ARMS, other], trials, "crash")), ReplicationFindings)
     assert found is not None
     rows = [(row.mode, row.durability, row.fault, row.crashes) for row in found.trade]
     assert rows[:2] == [("async", "strict", "cut", CRASHES), ("async", "relaxed", "cut", 3)]

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 from tests.unit.made_curves import REPLIES, REQUESTS, Cell, run_of
+from tests.unit.rendered import findings_of
 
-from howfar.analysis.analyse import summarise
-from howfar.analysis.economics.sentences import encryption_says, level_advice
-from howfar.analysis.summary import CompressionRow, EncryptionRow, EncryptionTried, WhatIf
-from howfar.model.what_if import is_known
+from howfar.experiments.compression.analysis import CompressionEconomics, CompressionRow, level_advice
+from howfar.experiments.encryption.analysis import EncryptionEconomics, EncryptionRow, EncryptionTried, encryption_says
+from howfar.experiments.registry import summarise
+from howfar.model.what_if import WhatIf, answer, is_known
 from howfar.store.records import Run
 
 PAYLOAD = REPLIES + REQUESTS
@@ -58,7 +59,7 @@ def _compressed() -> Run:
 
 
 def _rows(run: Run) -> dict[str, CompressionRow]:
-    found = summarise(run).compression
+    found = findings_of(summarise(run), CompressionEconomics)
     assert found is not None
     return {row.content: row for row in found.rows}
 
@@ -83,9 +84,9 @@ def test_it_pays_below_the_break_even_and_the_cells_agree() -> None:
     assert all(point.compressed_tps < point.plain_tps for point in above)
 
 
-def test_the_sentence_counts_only_cells_that_are_told_from_no_change() -> None:
-    found = summarise(_compressed()).compression
-    assert found is not None and "Of 4 measured cells" in found.says
+def test_the_sentence_counts_only_cells_that_are_resolved() -> None:
+    found = findings_of(summarise(_compressed()), CompressionEconomics)
+    assert "4 of 4 measured cells" in found.says
     assert "incompressible: zlib never" in found.says and "digits: zlib below 1" in found.says
 
 
@@ -104,17 +105,17 @@ def test_a_wrong_forecast_is_said() -> None:
 
 def test_a_cell_is_not_foreseen_from_itself() -> None:
     cells = [_plain("digits", PLAIN_100M, 1e8), _packed("zlib", "digits", 200.0, 1e8, 0.5, 3)]
-    found = summarise(run_of(cells)).compression
+    found = findings_of(summarise(run_of(cells)), CompressionEconomics)
     assert found is not None
     (tried,) = found.rows[0].measured
     assert tried.predicted is None and tried.agrees is None
-    assert "the model foresaw none of these" in found.says
+    assert "the model predicted none of these" in found.says
 
 
 def test_a_cost_below_nothing_is_noise_and_gives_no_break_even() -> None:
     cells = [_plain("digits", PLAIN_100M, 1e8), _plain("digits", PLAIN_1G, 1e9)]
     cells += [_packed("zlib", "digits", 470.0, 1e8, 0.5, -10), _packed("zlib", "digits", PLAIN_1G, 1e9, 0.5, 30)]
-    found = summarise(run_of(cells)).compression
+    found = findings_of(summarise(run_of(cells)), CompressionEconomics)
     assert found is not None
     (row,) = found.rows
     assert not row.resolved and row.break_even_bps is None and row.level_advice == ""
@@ -131,7 +132,7 @@ def test_what_costs_hardly_anything_pays_at_every_rate_looked_at_and_is_not_said
         "content": "digits",
     }
     cells += [_cell(470.0, 1e8, **cheap), _cell(300.0, 1e9, **cheap)]
-    found = summarise(run_of(cells)).compression
+    found = findings_of(summarise(run_of(cells)), CompressionEconomics)
     assert found is not None and found.rows[0].resolved
     assert found.rows[0].everywhere and "zlib at every rate looked at" in found.says
     assert "below 100gbit" not in found.says
@@ -140,20 +141,21 @@ def test_what_costs_hardly_anything_pays_at_every_rate_looked_at_and_is_not_said
 def test_a_gain_of_a_thousandth_is_not_advised() -> None:
     """At 1 Gb/s the server's processor is what is short, and compression takes none of it to speak of."""
     base = _what_if(_compressed())
-    settings = base.worked[0].settings
     cheap = base.compression[0].model_copy(
         update={"client_byte_s": 1e-15, "server_byte_s": 1e-15, "ratio_to_client": 0.999}
     )
-    assert (
-        level_advice(base.model_copy(update={"compression": (cheap,)}), settings, [1e9], ["zlib"])
-        == "at 1gbit none pays"
-    )
+    base = base.model_copy(update={"compression": (cheap,)})
+
+    def gain(rate: float, algorithm: str) -> float:
+        plain = base.worked[0].settings.model_copy(update={"rate_bps": rate, "compression": "off"})
+        return answer(base, plain.model_copy(update={"compression": algorithm})).tps / answer(base, plain).tps
+
+    assert 1 < gain(1e9, "zlib") < 1.01
+    assert level_advice(gain, [1e9], ["zlib"]) == "at 1gbit none pays"
 
 
 def _what_if(run: Run) -> WhatIf:
-    found = summarise(run).what_if
-    assert found is not None
-    return found
+    return findings_of(summarise(run), WhatIf)
 
 
 def _encrypted_run(persistent: float, churn: float) -> Run:
@@ -187,7 +189,7 @@ def _encrypted_run(persistent: float, churn: float) -> Run:
 
 
 def _encrypted(persistent: float, churn: float) -> EncryptionRow:
-    found = summarise(_encrypted_run(persistent, churn)).encryption
+    found = findings_of(summarise(_encrypted_run(persistent, churn)), EncryptionEconomics)
     assert found is not None
     (row,) = found.rows
     assert found.says.startswith("TLS 1.3 costs 1.00 ns of CPU a byte and 300 µs of CPU a connect")
@@ -214,15 +216,15 @@ def test_what_no_cell_measured_is_not_free() -> None:
 
 def test_a_byte_s_cost_that_was_not_measured_is_not_nothing() -> None:
     run = _without(_encrypted_run(0.99, 0.6), lambda factors: factors["connect"] == "persistent")
-    found = summarise(run).encryption
+    found = findings_of(summarise(run), EncryptionEconomics)
     assert found is not None
     assert found.rows[0].byte_ns is None and "ns of CPU a byte" not in found.says
 
 
 def test_a_retried_hello_is_not_one_of_no_round_trips() -> None:
     row = _encrypted(0.99, 0.6).model_copy(update={"retried": True, "connect_turns": None})
-    assert "one of them" not in encryption_says([row]) and "another key share" in encryption_says([row])
-    assert "one of them" in encryption_says([row.model_copy(update={"connect_turns": 2.0})])
+    assert "one of them" not in encryption_says(row) and "another key share" in encryption_says(row)
+    assert "one of them" in encryption_says(row.model_copy(update={"connect_turns": 2.0}))
 
 
 def test_tls_is_foreseen_from_other_numbers_of_connections() -> None:
@@ -234,9 +236,9 @@ def test_tls_is_foreseen_from_other_numbers_of_connections() -> None:
     lone_connects, connects = row.per_transaction
     assert lone_connects.predicted is None, "no other cell tells a connect's round trips"
     assert connects.predicted is not None and connects.predicted < many.predicted
-    said = encryption_says([row])
+    said = encryption_says(row)
     errors = [abs(each.predicted / each.ratio.value - 1) for each in (lone, many, connects) if each.predicted]
-    assert f"foresaw 3 of these 4 ratios, off by {100 * sum(errors) / 3:.1f} %" in said
+    assert f"predicted 3 of these 4 ratios, off by {100 * sum(errors) / 3:.1f} %" in said
 
 
 def test_a_forecast_of_tls_does_not_depend_on_what_it_foresees() -> None:
@@ -272,7 +274,7 @@ def test_the_sentence_follows_from_the_figures(persistent: float, churn: float, 
             "per_transaction": tuple(each for each in row.per_transaction if each.threads == 16),
         }
     )
-    assert said in encryption_says([slow])
+    assert said in encryption_says(slow)
 
 
 def _with_ratios(row: EncryptionRow, *ratios: tuple[float, float, float]) -> EncryptionRow:
@@ -287,16 +289,16 @@ def _with_ratios(row: EncryptionRow, *ratios: tuple[float, float, float]) -> Enc
 def test_the_worst_of_many_noisy_figures_is_no_cost() -> None:
     """Eight cells around no change: one of them always looks bad."""
     row = _encrypted(0.99, 0.6)
-    said = encryption_says([_with_ratios(row, (0.6, 0.7, 1.1), (0.8, 1.0, 1.2), (0.9, 1.1, 1.3))])
-    assert "what churn and bytes cost is not told from nothing" in said
-    assert "not told from no change in 3 cells" in said and "-30 %" not in said
-    told = encryption_says([_with_ratios(row, (0.6, 0.7, 1.1), (0.78, 0.8, 0.82))])
+    said = encryption_says(_with_ratios(row, (0.6, 0.7, 1.1), (0.8, 1.0, 1.2), (0.9, 1.1, 1.3)))
+    assert "what churn and bytes cost is not resolved" in said
+    assert "not resolved in 3 cells" in said and "-30 %" not in said
+    told = encryption_says(_with_ratios(row, (0.6, 0.7, 1.1), (0.78, 0.8, 0.82)))
     assert "churn costs and so do bytes" in told
-    assert "throughput -20 % at worst with persistent connections, 1 of 2 cells told from no change" in told
-    narrow = encryption_says([_with_ratios(row, (0.97, 0.99, 1.01), (0.98, 1.0, 1.02))])
+    assert "throughput -20 % at worst with persistent connections, 1 of 2 cells resolved" in told
+    narrow = encryption_says(_with_ratios(row, (0.97, 0.99, 1.01), (0.98, 1.0, 1.02)))
     assert "neither churn nor bytes cost much here" in narrow, "the whole interval is near no change"
 
 
 def test_runs_without_them_have_no_economics() -> None:
     summary = summarise(run_of([_plain("digits", PLAIN_1G, 1e9)]))
-    assert summary.compression is None and summary.encryption is None
+    assert summary.found(CompressionEconomics) is None and summary.found(EncryptionEconomics) is None

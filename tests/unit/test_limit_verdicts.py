@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.lab.limit_verdicts import others_cpus, try_again, verdict
 
-from howfar.analysis.summary import Resource
+from howfar.model.resource import Resource
 
 LINK = Resource.LINK_TO_CLIENT
 

@@ -7,11 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.made_curves import WORKLOAD, Cell, run_of
 
-from howfar.analysis.summary import WhatIfAnswer
 from howfar.model.facts import arm_facts
 from howfar.model.fit import fit, settings_of
 from howfar.model.queueing import Station, ceiling, processors, solve
-from howfar.model.what_if import answer
+from howfar.model.what_if import WhatIfAnswer, answer
 
 
 def _machine_repair(delay_s: float, service_s: float, connections: int) -> float:

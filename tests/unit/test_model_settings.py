@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.made_curves import WORKLOAD, Cell, run_of
 
-from howfar.analysis.summary import WhatIf, WhatIfSettings
 from howfar.model.facts import arm_facts, carried_bytes, headed_bytes, replies
 from howfar.model.fit import fit, onto_link, settings_of
-from howfar.model.what_if import SHARED_CPU, answer, network
+from howfar.model.what_if import SHARED_CPU, WhatIf, WhatIfSettings, answer, network
 from howfar.store.records import Run
 
 LINK = {"rtt_ns": 200_000, "rate_bps": 10**9}

@@ -12,7 +12,6 @@ import pytest
 from tests.unit.fake_pages import HEAVY, LIGHT, PAGES, Cell, cells, page_run
 from tests.unit.simulated import Visit, constant, exponential, throughput
 
-from howfar.analysis.trials import trial_table
 from howfar.experiments.page.analysis import Curve, Found, Level, model_always, model_crossing, page_findings
 from howfar.experiments.page.findings import PageArm, PageFindings
 from howfar.experiments.page.labels import pays_from, predicted_from
@@ -25,6 +24,7 @@ from howfar.experiments.page.sentences import (
     tcp_is_slower,
 )
 from howfar.stats.estimate import Estimate
+from howfar.stats.trials import trial_table
 from howfar.store.records import Run, Trial
 
 TURNS = 20

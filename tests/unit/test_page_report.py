@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 from tests.unit.fake_pages import PAGES, page_run
+from tests.unit.rendered import findings_of, with_findings
 from tests.unit.test_report_html import Balance
 
-from howfar.analysis.analyse import summarise
 from howfar.analysis.summary import Summary
 from howfar.experiments.page import charts, labels, report
 from howfar.experiments.page.findings import Crossing, PageFindings, PageModel
-from howfar.experiments.registry import document
+from howfar.experiments.registry import document, summarise
 from howfar.report import csv as report_csv
 from howfar.report import html, json, markdown, terminal
 from howfar.report.document import Block, Card, Chart, Details, Document, Table
@@ -35,13 +35,13 @@ def summary() -> Summary:
 
 
 def findings() -> PageFindings:
-    found = summary().pages
+    found = findings_of(summary(), PageFindings)
     assert found is not None
     return found
 
 
 def changed(**parts: object) -> Summary:
-    return summary().model_copy(update={"pages": findings().model_copy(update=parts)})
+    return with_findings(summary(), pages=findings().model_copy(update=parts))
 
 
 def made(of: Summary) -> Document:
@@ -199,17 +199,20 @@ def test_what_is_missing_leaves_no_hole() -> None:
 
 def test_routes_are_told_apart_in_tables_charts_and_cards() -> None:
     far = with_a_longer_link()
-    assert far.pages is not None
-    names = {labels.where(arm, far.pages) for arm in far.pages.arms if arm.machines == 2}
+    names = {
+        labels.where(arm, findings_of(far, PageFindings))
+        for arm in findings_of(far, PageFindings).arms
+        if arm.machines == 2
+    }
     assert names == {"two, network 0.2ms", "two, network 1ms"}
-    table = report.choices_table(far.pages.headline_levels())
-    flips = report.crossings_table(far.pages.headline_crossings())
+    table = report.choices_table(findings_of(far, PageFindings).headline_levels())
+    flips = report.crossings_table(findings_of(far, PageFindings).headline_crossings())
     assert table is not None and flips is not None
     assert {"heavy, 4 in flight, network 0.2ms", "heavy, 4 in flight, network 1ms"} <= {r[0].text for r in table.rows}
     assert len({row[0].text for row in flips.rows}) == len(flips.rows) == 4
-    assert [found.rtt_ns for found in far.pages.headline_crossings()] == [200_000, FAR_NS] * 2
-    assert "(network 0.2ms)" in report.cards(far.pages)[0].meaning
-    colours = charts.path_colours(far.pages)
+    assert [found.rtt_ns for found in findings_of(far, PageFindings).headline_crossings()] == [200_000, FAR_NS] * 2
+    assert "(network 0.2ms)" in report.cards(findings_of(far, PageFindings))[0].meaning
+    colours = charts.path_colours(findings_of(far, PageFindings))
     assert len(set(colours.values())) == len(colours) == 4
     assert colours["one, sockets"] == charts.path_colours(findings())["one, sockets"]
 
@@ -261,15 +264,14 @@ def test_an_end_that_nothing_closes_is_drawn_to_the_edge_with_an_arrow() -> None
 def test_one_p50_is_in_all_tables() -> None:
     """That which a prediction is compared with."""
     arm = findings().headline_arms()[0]
-    other = summary().model_copy(
-        update={"pages": findings().model_copy(update={"arms": (arm.model_copy(update={"p50_ms": 12345.0}),)})}
+    other = with_findings(
+        summary(), pages=findings().model_copy(update={"arms": (arm.model_copy(update={"p50_ms": 12345.0}),)})
     )
-    assert other.pages is not None
-    first = report.first_table(other.pages)
+    first = report.first_table(findings_of(other, PageFindings))
     assert first is not None and "12,345" in first.rows[0][2].text
-    latency = report.latency_chart(other, other.pages)
+    latency = report.latency_chart(other, findings_of(other, PageFindings))
     assert latency is not None and latency.data is not None and latency.data.rows[0][1].text == "12,345"
-    assert report.page_records(other.pages)[arm.arm]["p50_ms"] == "12345"
+    assert report.page_records(findings_of(other, PageFindings))[arm.arm]["p50_ms"] == "12345"
 
 
 def test_what_is_counted_is_a_page_whoever_runs_it() -> None:

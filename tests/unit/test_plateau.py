@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.fake_lab import FakeClock, FakeEngine, fake_info, fakes
 
-from howfar.analysis.analyse import summarise
 from howfar.analysis.plateau import AGREEMENT, BLOCKS, resting
 from howfar.engine.messages import LoadJob
+from howfar.experiments.registry import summarise
 from howfar.plan.load import Override, load_plan
 from howfar.report.figures import settled_line
 from howfar.runner.run import conduct

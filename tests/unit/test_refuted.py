@@ -12,11 +12,13 @@ from tests.unit.rendered import markdown as markdown
 from tests.unit.rendered import terminal as terminal
 from tests.unit.test_confirm import Scene, limit, scene
 
-from howfar.analysis import analyse
-from howfar.analysis.analyse import summarise
-from howfar.analysis.summary import Confirmation, Resource, Summary
+from howfar.analysis import cells
+from howfar.analysis.confirmation import is_refuted
+from howfar.analysis.summary import Summary
 from howfar.bottleneck import limit as attribution
-from howfar.bottleneck.confirmation import is_refuted
+from howfar.bottleneck.limit import Confirmation
+from howfar.experiments.registry import summarise
+from howfar.model.resource import Resource
 from howfar.plan.load import Override, load_plan
 from howfar.report.grid import is_grid
 from howfar.stats.estimate import Estimate
@@ -32,7 +34,7 @@ def full_links(monkeypatch: pytest.MonkeyPatch) -> None:
         budget, cycle, _ = find(whole, setting)
         return budget, cycle, limit(Resource.LINK_TO_CLIENT) if "rate_bps" in setting.factors else None
 
-    monkeypatch.setattr(analyse, "find_limit", over_links)
+    monkeypatch.setattr(cells, "find_limit", over_links)
 
 
 def two_links(path: Path, there: Scene) -> Summary:

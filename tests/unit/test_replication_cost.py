@@ -17,14 +17,15 @@ from tests.unit.made_replication import (
     lagging_trial,
     replication_run,
 )
+from tests.unit.rendered import findings_of
 
-from howfar.analysis.analyse import summarise
-from howfar.analysis.trials import trial_table
+from howfar.experiments.registry import summarise
 from howfar.experiments.replication.analysis import CommitCost, ReplicationCost, ReplicationCurve, lag_series, point_at
 from howfar.experiments.replication.arms import MOST_POINTS
 from howfar.experiments.replication.frame import trade_notes
 from howfar.experiments.replication.model import Local, Waiting, acknowledgement_s, regime_of
 from howfar.experiments.replication.trade import ReplicationFindings, replication_findings
+from howfar.stats.trials import trial_table
 from howfar.store.records import Run, Trial
 
 MARIADB, MYSQL = Server("mariadb"), Server("mysql")
@@ -130,8 +131,8 @@ def test_arms_that_do_not_wait_have_no_round_trips_and_no_prediction() -> None:
 
 def test_the_rate_of_one_connection_is_explained_and_compared_with_published_figures() -> None:
     summary = summarise(replication_run(MARIADB, noise=0.001))
-    assert summary.replication is not None and summary.replication.cost is not None
-    cost = summary.replication.cost
+    cost = findings_of(summary, ReplicationFindings).cost
+    assert cost is not None
     assert cost.sentences[0] in summary.verdict
     assert cost.sentences[1].startswith("11.7 commits/s") and "11.5" in cost.sentences[1]
     assert [row[:2] for row in cost.published] == [("none", 1066.8), ("async", 943.2), ("after-commit", 11.5)]
@@ -182,7 +183,12 @@ def test_a_ratio_of_fewer_blocks_than_the_rate_is_noted() -> None:
 def test_a_run_without_replication_has_no_findings() -> None:
     run = replication_run(MARIADB, modes=("none",), blocks=2)
     arms = tuple(arm.model_copy(update={"factors": {"path": "socket", "threads": 1}}) for arm in run.info.arms)
-    assert summarise(run.model_copy(update={"info": run.info.model_copy(update={"arms": arms})})).replication is None
+    assert (
+        summarise(run.model_copy(update={"info": run.info.model_copy(update={"arms": arms})})).found(
+            ReplicationFindings
+        )
+        is None
+    )
 
 
 def test_more_connections_are_advised_where_they_wait_together() -> None:

@@ -6,9 +6,10 @@ import pytest
 from tests.unit.rendered import html as html
 from tests.unit.synthetic_run import synthetic_run
 
-from howfar.analysis.analyse import summarise
-from howfar.analysis.summary import CellSummary, Summary
+from howfar.analysis.cells import CellSummary
+from howfar.analysis.summary import Summary
 from howfar.experiments.paths import charts
+from howfar.experiments.registry import summarise
 from howfar.report.charts import drift
 from howfar.stats.estimate import Estimate
 

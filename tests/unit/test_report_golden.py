@@ -16,8 +16,8 @@ from tests.unit.rendered import markdown as markdown
 from tests.unit.rendered import terminal as terminal
 from tests.unit.synthetic_run import synthetic_run
 
-from howfar.analysis.analyse import summarise
 from howfar.analysis.summary import Summary
+from howfar.experiments.registry import schema, summarise
 from howfar.report import json
 from howfar.store.records import StopReason, TrialStatus
 
@@ -59,7 +59,7 @@ FORMATS: dict[str, Callable[[], str]] = {
 @pytest.mark.parametrize("name", [*FORMATS, "schema"])
 def test_golden(name: str) -> None:
     if name == "schema":  # public, so it lies with the other schemas
-        path, text = SCHEMA, plain_json.dumps(json.schema(), indent=2, ensure_ascii=False) + "\n"
+        path, text = SCHEMA, plain_json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
     else:
         path, text = GOLDEN / name, FORMATS[name]()
     if os.environ.get("HOWFAR_GOLDEN") == "write":

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tests.unit.made_plans import bandwidth_run
 from tests.unit.rendered import csv as report_csv
+from tests.unit.rendered import findings_of, with_findings
 from tests.unit.rendered import html as html
 from tests.unit.rendered import markdown as markdown
 from tests.unit.rendered import terminal as terminal
@@ -21,11 +22,14 @@ from tests.unit.synthetic_findings import PLANS
 from tests.unit.synthetic_run import synthetic_run
 from tests.unit.test_report_html import Balance
 
-from howfar.analysis.analyse import summarise
-from howfar.analysis.summary import Resource, Summary
+from howfar.analysis.summary import Summary
 from howfar.experiments import grid as blocks
 from howfar.experiments.bandwidth import charts as scaling_chart
+from howfar.experiments.encryption.analysis import EncryptionEconomics
 from howfar.experiments.encryption.report import costs as encryption_costs
+from howfar.experiments.registry import summarise
+from howfar.model.resource import Resource
+from howfar.model.what_if import WhatIf
 from howfar.report import figures, limit_text
 from howfar.report.document import Block, Details, Table
 from howfar.report.figures import tps
@@ -169,9 +173,8 @@ def test_every_chart_has_a_name_and_a_table() -> None:
 def test_what_comes_from_data_is_escaped() -> None:
     evil = "<script>alert(1)</script>"
     whole = summary("bandwidth")
-    assert whole.what_if is not None
-    fooled = whole.what_if.model_copy(update={"arm": evil})
-    text = html.render(whole.model_copy(update={"what_if": fooled, "verdict": evil, "workload": evil}))
+    fooled = findings_of(whole, WhatIf).model_copy(update={"arm": evil})
+    text = html.render(with_findings(whole.model_copy(update={"verdict": evil, "workload": evil}), what_if=fooled))
     assert "<script>alert" not in text
 
 
@@ -203,9 +206,8 @@ def test_void_reasons_that_differ_in_figures_only_are_one_kind() -> None:
 def test_what_if_nothing_changes_then_nothing_changes() -> None:
     """A model that is a quarter below what was measured says so once, and not of every change."""
     whole = summary("bandwidth")
-    assert whole.what_if is not None
-    own = whole.what_if.worked[0].answer.tps
-    off = whole.model_copy(update={"what_if": whole.what_if.model_copy(update={"tps": own / 0.76})})
+    own = findings_of(whole, WhatIf).worked[0].answer.tps
+    off = with_findings(whole, what_if=findings_of(whole, WhatIf).model_copy(update={"tps": own / 0.76}))
     found = table_of(blocks.what_if(off))
     assert (found.rows[0][-2].text, found.columns[-2].head) == ("x 1.00", "of the first")
     assert "-24.0 %: its error there" in found.notes[0]
@@ -226,11 +228,10 @@ def test_what_if_nothing_changes_then_nothing_changes() -> None:
 def test_settings_beyond_what_was_measured_are_marked(changed: dict[str, float], beyond: bool) -> None:
     """Bandwidth was measured at 1 and 10 Gb/s, 0.2 ms and up to 256 connections."""
     whole = summary("bandwidth")
-    assert whole.what_if is not None
-    first = whole.what_if.worked[0]
+    first = findings_of(whole, WhatIf).worked[0]
     worked = first.model_copy(update={"settings": first.settings.model_copy(update=changed)})
-    asked = whole.what_if.model_copy(update={"worked": (first, worked)})
-    found = table_of(blocks.what_if(whole.model_copy(update={"what_if": asked})))
+    asked = findings_of(whole, WhatIf).model_copy(update={"worked": (first, worked)})
+    found = table_of(blocks.what_if(with_findings(whole, what_if=asked)))
     assert "*" not in found.rows[0][0].text, "the measured point itself"
     assert ("*" in found.rows[1][0].text) is beyond
 
@@ -238,11 +239,10 @@ def test_settings_beyond_what_was_measured_are_marked(changed: dict[str, float],
 def test_a_version_that_was_measured_at_connections_of_its_own_has_its_figure() -> None:
     """Of one version only those in the middle were measured: they are neither the least nor the most of the others."""
     whole = summary("encryption")
-    assert whole.encryption is not None
-    older, newer = whole.encryption.rows
+    older, newer = findings_of(whole, EncryptionEconomics).rows
     rows = (older.model_copy(update={"per_transaction": older.per_transaction[1:2]}), newer)
-    mixed = whole.model_copy(update={"encryption": whole.encryption.model_copy(update={"rows": rows})})
-    found = table_of(encryption_costs(mixed))
+    mixed = with_findings(whole, encryption=findings_of(whole, EncryptionEconomics).model_copy(update={"rows": rows}))
+    found = table_of(encryption_costs(findings_of(mixed, EncryptionEconomics)))
     heads = [(column.head, column.lower) for column in found.columns[-3:]]
     assert heads == [("x connect/txn", f"at {threads}") for threads in (1, 16, 64)]
     assert [[cell.text == figures.UNKNOWN for cell in row[-3:]] for row in found.rows] == [

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.rendered import html as html
 from tests.unit.synthetic_run import synthetic_run
 
-from howfar.analysis.analyse import summarise
+from howfar.experiments.registry import summarise
 
 VOID_TAGS = {"meta", "br", "hr", "img", "input", "link"}
 

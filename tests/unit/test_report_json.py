@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 from tests.unit.synthetic_run import synthetic_run
 
-from howfar.analysis.analyse import summarise
+from howfar.experiments.registry import schema, summarise
 from howfar.report import json
 
 TOP = {"run", "plan", "server", "noise_floor", "void_trials", "verdict", "cells"}
@@ -42,15 +42,14 @@ def test_the_promised_names_are_there() -> None:
 
 @pytest.mark.parametrize("blocks", [0, 1, 3, 8])
 def test_every_document_obeys_the_schema(blocks: int) -> None:
-    schema = json.schema()
-    jsonschema.Draft202012Validator.check_schema(schema)
-    jsonschema.validate(json.document(summarise(synthetic_run(blocks=blocks, samples=10))), schema)
+    jsonschema.Draft202012Validator.check_schema(schema())
+    jsonschema.validate(json.document(summarise(synthetic_run(blocks=blocks, samples=10))), schema())
 
 
 def test_the_schema_is_closed() -> None:
     document = json.document(summarise(synthetic_run(blocks=1, samples=10)))
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({**document, "surprise": 1}, json.schema())
+        jsonschema.validate({**document, "surprise": 1}, schema())
     document["cells"][0].pop("ratio")
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(document, json.schema())
+        jsonschema.validate(document, schema())

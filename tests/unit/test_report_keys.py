@@ -9,8 +9,9 @@ from tests.unit.rendered import markdown as markdown
 from tests.unit.rendered import terminal as terminal
 from tests.unit.synthetic_run import synthetic_run
 
-from howfar.analysis.analyse import summarise
-from howfar.analysis.summary import KeyReads, Summary
+from howfar.analysis.cells import KeyReads
+from howfar.analysis.summary import Summary
+from howfar.experiments.registry import summarise
 from howfar.report.figures import keys_line
 from howfar.store.records import Run, ServiceRecord
 

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 from tests.unit.made_replication import MS, PLANS, RTT_NS, fallback_trial
+from tests.unit.rendered import findings_of, with_findings
 from tests.unit.test_report_html import Balance
 
-from howfar.analysis.summary import Summary, Unmeasured
+from howfar.analysis.summary import Summary
 from howfar.experiments.crash import charts as crash_charts
 from howfar.experiments.crash import report as crash_report
 from howfar.experiments.crash.analysis import CrashFindings
@@ -53,7 +54,7 @@ def page(plan: str) -> str:
 
 
 def findings(plan: str) -> ReplicationFindings:
-    found = summary(plan).replication
+    found = findings_of(summary(plan), ReplicationFindings)
     assert found is not None
     return found
 
@@ -71,7 +72,7 @@ def crash() -> CrashFindings:
 
 
 def changed(plan: str, **parts: object) -> Summary:
-    return summary(plan).model_copy(update={"replication": findings(plan).model_copy(update=parts)})
+    return with_findings(summary(plan), replication=findings(plan).model_copy(update=parts))
 
 
 def flat(blocks: tuple[Block, ...]) -> Iterator[Block]:
@@ -324,15 +325,6 @@ def test_a_void_trial_counts_for_what_made_it_void() -> None:
     }
     found = summary("crash").model_copy(update={"void_reasons": reasons})
     assert "replication was not as configured: 4." in markdown.render(document(found))
-
-
-def test_an_arm_that_only_broke_things_is_not_called_unmeasured() -> None:
-    gone = tuple(
-        Unmeasured(arm=arm, factors={}, void_trials=0, reasons={}) for arm in (crash().losses[0].arm, "never reached")
-    )
-    lines = figures.unmeasured_lines(summary("crash").model_copy(update={"unmeasured": gone}))
-    assert len(lines) == 1 and lines[0].startswith("never reached")
-    assert "20 blocks (80 trials)" in figures.session_line(summary("crash"))
 
 
 def test_a_spreadsheet_has_cells_and_arms_that_broke_something() -> None:

@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 from tests.unit.made_curves import REPLIES, Cell, run_of
+from tests.unit.rendered import findings_of
 
 from howfar.analysis import plateau
-from howfar.analysis.analyse import summarise
-from howfar.analysis.scaling import scaling
-from howfar.analysis.summary import Curve, Resource, Scaling
+from howfar.experiments.bandwidth.analysis import Curve, Scaling, scaling
 from howfar.experiments.grid import published
+from howfar.experiments.registry import summarise
 from howfar.model.facts import arm_facts
 from howfar.model.fit import series
+from howfar.model.resource import Resource
+from howfar.model.what_if import WhatIf
 from howfar.report.document import Details, Table
 from howfar.store.records import Run
 
@@ -159,8 +161,7 @@ def test_published_figures_of_another_workload_are_compared_as_shapes_only(rows:
     plan = {**run.info.plan, "workload": {**run.info.plan["workload"], "range_size": rows}}
     info = run.info.model_copy(update={"plan_name": "bandwidth", "plan": plan})
     summary = summarise(run.model_copy(update={"info": info}))
-    assert summary.scaling is not None
-    curve = _named(summary.scaling, rate_bps=10**9)
+    curve = _named(findings_of(summary, Scaling), rate_bps=10**9)
     assert curve.published is not None and curve.published_differs is differs
     details = published(summary)[-1]
     assert isinstance(details, Details) and isinstance(details.blocks[0], Table)
@@ -181,13 +182,13 @@ def test_without_loopback_another_link_is_the_basis() -> None:
 def test_a_run_with_one_number_of_connections_has_no_curves() -> None:
     run = run_of([_tcp(16), _remote(16, 1e9, 700.0)])
     assert scaling(run, arm_facts(run)) is None
-    assert summarise(run).what_if is None, "nothing was varied that the sliders vary"
+    assert summarise(run).found(WhatIf) is None, "nothing was varied that the sliders vary"
 
 
 def test_the_summary_carries_it_and_the_measured_point() -> None:
     summary = summarise(_bandwidth())
-    assert summary.scaling is not None and summary.what_if is not None
-    assert summary.what_if.rate_bps == 10**9, "the curve over a link with the highest throughput"
-    measured = summary.what_if.worked[0]
-    assert measured.settings.threads == summary.what_if.threads
-    assert measured.answer.tps == pytest.approx(summary.what_if.tps, rel=0.1)
+    assert summary.found(Scaling) is not None and summary.found(WhatIf) is not None
+    assert findings_of(summary, WhatIf).rate_bps == 10**9, "the curve over a link with the highest throughput"
+    measured = findings_of(summary, WhatIf).worked[0]
+    assert measured.settings.threads == findings_of(summary, WhatIf).threads
+    assert measured.answer.tps == pytest.approx(findings_of(summary, WhatIf).tps, rel=0.1)

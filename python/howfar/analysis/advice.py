@@ -8,16 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from howfar.analysis import budget
-from howfar.analysis.answers import tops
-from howfar.analysis.link_facts import used_share
-from howfar.analysis.sentence import capital
-from howfar.analysis.signs import FEW_BLOCKS
-from howfar.analysis.summary import Advice, Asked, CellSummary, Limit, Resource, Warning
-from howfar.analysis.trials import TrialTable, path_cpu_us, qps
-from howfar.analysis.workload_line import ONE, asked
+from howfar.analysis.cells import LINK, CellSummary
+from howfar.analysis.signs import FEW_BLOCKS, Warning
 from howfar.bottleneck.cycle import LINK_QUEUE, ROUND_TRIPS, WIRE, part_us
-from howfar.plan.factors import breaks
+from howfar.bottleneck.limit import Limit
+from howfar.model.resource import Resource
+from howfar.plan.factors import ORDINARY, breaks
+from howfar.stats.estimate import Part
 from howfar.stats.intervals import (
     RatioJudgement,
     Resolution,
@@ -27,6 +24,7 @@ from howfar.stats.intervals import (
     noise_floor,
     resolve,
 )
+from howfar.stats.trials import ONE, TrialTable, Unit, alike
 from howfar.store.records import ArmRole
 
 _SQL = (
@@ -88,6 +86,20 @@ MAX_ARMS_NAMED = 6
 """A plan of a grid has dozens of cells; nobody reads a list of them."""
 
 
+def capital(text: str) -> str:
+    """As a sentence begins; the rest stays as it is."""
+    return text[:1].upper() + text[1:]
+
+
+class Advice(Part):
+    """One thing to do, and why."""
+
+    action: str
+    because: str
+    lines: tuple[str, ...] = ()
+    """Exact lines to type or to write into a file."""
+
+
 @dataclass(frozen=True)
 class _Session:
     cells: Sequence[CellSummary]
@@ -103,8 +115,8 @@ class _Session:
         return self.table.run.info.server_kind
 
     @property
-    def asked(self) -> Asked:
-        return asked(self.table.run.info.plan)
+    def unit(self) -> Unit:
+        return self.table.unit
 
     @property
     def duplicate(self) -> CellSummary | None:
@@ -156,10 +168,23 @@ def _action(cell: CellSummary, limit: Limit) -> str:
     return _ACTIONS[limit.resource]
 
 
+_LOADED = ("compression", "tls", "connect", "threads", "rate_bps")
+"""Where one of these varies, a run asks what limits it."""
+
+
+def _tops(cells: Sequence[CellSummary]) -> list[CellSummary]:
+    """Of each curve over connections the cell with the highest throughput, where its limit binds most."""
+    shown = [cell for cell in cells if cell.role in (ArmRole.BASELINE, ArmRole.CONTENDER)]
+    if not any(len({cell.factors.get(name, ORDINARY.get(name)) for cell in shown} - {None}) > 1 for name in _LOADED):
+        return []
+    curves = alike(shown, lambda cell: cell.factors, "threads")
+    return [max(curve, key=lambda cell: cell.qps.value / cell.queries_per_txn) for curve in curves]
+
+
 def _at_the_limits(cells: Sequence[CellSummary]) -> list[Advice]:
     """For each limit that a curve ends at, its highest throughput first."""
     by_resource: dict[Resource, CellSummary] = {}
-    for cell in sorted(tops(cells), key=lambda cell: -cell.qps.value):
+    for cell in sorted(_tops(cells), key=lambda cell: -cell.qps.value):
         if cell.limit is not None and cell.limit.resource in _ACTIONS:
             by_resource.setdefault(cell.limit.resource, cell)
     return [
@@ -181,10 +206,10 @@ def _use_the_socket(session: _Session) -> Advice | None:
     grounds = []
     if tcp.resolution is Resolution.SLOWER:
         grounds.append(
-            f"TCP on the same machine gives {interval_text(tcp.ratio)} of the socket's {session.asked} per second"
+            f"TCP on the same machine gives {interval_text(tcp.ratio)} of the socket's {session.unit} per second"
         )
     if tcp.cpu_resolution is Resolution.SLOWER and tcp.cpu_ratio:
-        grounds.append(f"a {ONE[session.asked]} costs {interval_text(tcp.cpu_ratio)} times the CPU over TCP")
+        grounds.append(f"a {ONE[session.unit]} costs {interval_text(tcp.cpu_ratio)} times the CPU over TCP")
     if not grounds:
         return None
     return Advice(
@@ -199,8 +224,8 @@ def _cut_round_trips(session: _Session) -> Advice | None:
     if remote is None or remote.ratio is None or remote.resolution is not Resolution.SLOWER:
         return None
     cycle = sum(remote.time_split_us.values())
-    link = remote.time_split_us.get(budget.LINK, 0.0)
-    used = used_share(remote)
+    link = remote.time_split_us.get(LINK, 0.0)
+    used = remote.link_used
     if not cycle or link <= 0:
         return None
     ground = (
@@ -230,8 +255,8 @@ def _times(turns: float) -> str:
 
 
 def _contrast(session: _Session, arm: str, reference: str) -> tuple[RatioJudgement, RatioJudgement] | None:
-    speed = session.table.block_ratios(arm, reference, qps)
-    cpu = session.table.block_ratios(arm, reference, path_cpu_us)
+    speed = session.table.block_ratios(arm, reference)
+    cpu = session.table.block_ratios(arm, reference, session.table.path_cpu_us)
     return (judge_ratio(speed), judge_ratio(cpu)) if speed and cpu else None
 
 
@@ -249,10 +274,10 @@ def _no_forwarding(session: _Session) -> Advice | None:
     grounds = []
     if resolve(speed.quoted, floor) is Resolution.SLOWER:
         grounds.append(
-            f"it gives {interval_text(speed.quoted)} of the {session.asked} per second of plain TCP to the same machine"
+            f"it gives {interval_text(speed.quoted)} of the {session.unit} per second of plain TCP to the same machine"
         )
     if resolve(cpu.quoted, cpu_floor) is Resolution.FASTER:
-        grounds.append(f"each {ONE[session.asked]} costs {interval_text(cpu.quoted)} times the CPU")
+        grounds.append(f"each {ONE[session.unit]} costs {interval_text(cpu.quoted)} times the CPU")
     if not grounds:
         return None
     return Advice(
@@ -269,7 +294,7 @@ def _more_blocks(session: _Session) -> Advice | None:
     ]
     if not unclear:
         return None
-    if max((len(good) for good in session.table.good.values()), default=0) == 1:
+    if session.table.blocks == 1:
         return Advice(
             action="Run longer: one block is no answer yet.",
             because=f"A single block shows no scatter, and nothing has an interval. From {FEW_BLOCKS} on intervals can be trusted.",
@@ -313,7 +338,7 @@ def _blocks_to_resolve(session: _Session, cell: CellSummary) -> int | None:
     scatter = [
         judge_ratio(ratios).sd_log
         for arm in (cell.arm, session.duplicate.arm)
-        if (ratios := session.table.block_ratios(arm, baseline.name, qps))
+        if (ratios := session.table.block_ratios(arm, baseline.name))
     ]
     needed = [None if sd is None else blocks_needed(sd, effect) for sd in scatter]
     known = [blocks for blocks in needed if blocks is not None]

@@ -8,15 +8,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from howfar.analysis.summary import Asked
-from howfar.analysis.trials import TrialTable, Value, path_cpu_us, qps, trial_table
-from howfar.analysis.workload_line import asked
 from howfar.plan.factors import ORDINARY
 from howfar.plan.page import Keys
 from howfar.plan.quantities import Part
 from howfar.plan.types import Data, Timing, Workload, factors_model
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import excludes_one, welch_ratio
+from howfar.stats.trials import TrialTable, Unit, trial_table
 from howfar.store.records import Arm, ArmRole, Measured, Run, plan_part
 from howfar.units import format_duration_ns, format_rate_bps
 
@@ -77,7 +75,7 @@ class Comparison:
     arms: tuple[ArmComparison, ...]
     only_before: tuple[str, ...]
     only_after: tuple[str, ...]
-    counted: Asked
+    counted: Unit
     """What `qps` and `cpu_per_query` are of."""
     warning: str = NOT_INTERLEAVED
 
@@ -98,27 +96,26 @@ def compare(before: Run, after: Run) -> Comparison:
         arms=tuple(_arm(old, new, name) for name in shared),
         only_before=tuple(sorted(old_names - new_names)),
         only_after=tuple(sorted(new_names - old_names)),
-        counted=asked(after.info.plan),
+        counted=new.unit,
     )
 
 
-def _logs(trials: list[Measured], value: Value) -> list[float]:
-    return [math.log(found) for trial in trials if (found := value(trial))]
-
-
 def _arm(old: TrialTable, new: TrialTable, name: str) -> ArmComparison:
-    def ratio(value: Value) -> Estimate | None:
-        before, after = _logs(old.measured(name), value), _logs(new.measured(name), value)
+    def ratio(value: Callable[[TrialTable, Measured], float | None]) -> Estimate | None:
+        before, after = (
+            [math.log(found) for trial in table.measured(name) if (found := value(table, trial))]
+            for table in (old, new)
+        )
         return welch_ratio(after, before) if before and after else None
 
-    speed = ratio(qps)
+    speed = ratio(TrialTable.rate)
     assert speed is not None, "an arm with good trials has queries"
     first, second = (next(a for a in run.info.arms if a.name == name) for run in (old.run, new.run))
     relative = None if first.role is ArmRole.BASELINE else _relative(old, new, name)
     return ArmComparison(
         arm=name,
         qps=speed,
-        cpu_per_query=ratio(path_cpu_us),
+        cpu_per_query=ratio(TrialTable.path_cpu_us),
         relative_to_baseline=relative,
         same_cell=_levels(first) == _levels(second),
         trials=(len(old.measured(name)), len(new.measured(name))),
@@ -133,8 +130,8 @@ def _levels(arm: Arm) -> dict[str, Any]:
 def _relative(old: TrialTable, new: TrialTable, name: str) -> Estimate | None:
     if old.baseline is None or new.baseline is None or _levels(old.baseline) != _levels(new.baseline):
         return None
-    before = [math.log(ratio) for ratio in old.block_ratios(name, old.baseline.name, qps)]
-    after = [math.log(ratio) for ratio in new.block_ratios(name, new.baseline.name, qps)]
+    before = [math.log(ratio) for ratio in old.block_ratios(name, old.baseline.name)]
+    after = [math.log(ratio) for ratio in new.block_ratios(name, new.baseline.name)]
     return welch_ratio(after, before) if before and after else None
 
 

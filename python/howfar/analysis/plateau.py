@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from howfar.analysis.alike import alike
-from howfar.analysis.trials import TrialTable, qps, trial_table
 from howfar.plan.factors import NO_PAGE, breaks
 from howfar.stats.intervals import half_width, judge_ratio
+from howfar.stats.trials import TrialTable, alike, trial_table
 from howfar.store.records import Arm, ArmRole, Run
 
 AGREEMENT = 0.03
@@ -55,7 +54,7 @@ def resting(run: Run, block: int, target: float) -> frozenset[str]:
     by what it left out.
     """
     table = trial_table(run.model_copy(update={"trials": tuple(t for t in run.trials if t.block < block)}))
-    if max((len(good) for good in table.good.values()), default=0) < BLOCKS:
+    if table.blocks < BLOCKS:
         return frozenset()
     flat = plateaus(table)
     ends = {arm.name for levels in flat for arm in (levels[0], levels[-1])}
@@ -80,7 +79,7 @@ def _may_rest(arm: Arm) -> bool:
 
 
 def _agree(table: TrialTable, one: Arm, other: Arm) -> bool:
-    ratios = table.block_ratios(one.name, other.name, qps)
+    ratios = table.block_ratios(one.name, other.name)
     if len(ratios) < BLOCKS:
         return False
     quoted = judge_ratio(ratios).quoted
@@ -100,7 +99,7 @@ def _tail_agreeing(table: TrialTable, begun: Sequence[Arm], arm: Arm) -> list[Ar
 
 def _is_narrow(table: TrialTable, arm: Arm, target: float) -> bool:
     baseline = table.baseline
-    ratios = [] if baseline is None else table.block_ratios(arm.name, baseline.name, qps)
+    ratios = [] if baseline is None else table.block_ratios(arm.name, baseline.name)
     width = half_width(judge_ratio(ratios).quoted) if ratios else None
     return width is not None and width <= target
 

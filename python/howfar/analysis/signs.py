@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from statistics import median
 
 from howfar.analysis.link_facts import LinkFacts
-from howfar.analysis.summary import Spread, Warning
-from howfar.analysis.trials import TrialTable, Value, path_cpu_us, qps
-from howfar.stats.estimate import Estimate
+from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import RatioJudgement, excludes_one, half_width, judge_ratio
-from howfar.store.records import CpuRecord, MachineLoad, Measured, Trial
+from howfar.stats.trials import TrialTable, Value
+from howfar.store.records import MachineLoad, Measured
 
 FEW_BLOCKS = 8
 """Below this the stopping rule never stops: intervals from fewer blocks missed the truth more often than 5 % in simulation."""
@@ -39,6 +39,26 @@ DRIFT_SHARE = 0.03
 
 MIN_INTERVALS = 4
 """Fewer slices cannot show a drift."""
+
+
+class Warning(StrEnum):
+    """Everything that may be said beside a number. Closed: a report can explain each."""
+
+    CONTAMINATED_BLOCKS = "contaminated blocks"
+    NOT_STEADY = "not steady"
+    CLIENT_LIMITED = "client limited"
+    BUSY_MACHINE = "busy machine"
+    WIDE_INTERVAL = "wide interval"
+    FEW_BLOCKS = "few blocks"
+    AA_EXCLUDES_ONE = "A/A excludes 1"
+    LINK_NOT_AS_ASKED = "link not as asked"
+
+
+class Spread(Part):
+    """How far the baseline's trials lay apart: largest over smallest, at least 1."""
+
+    qps: float
+    cpu_per_query: float | None
 
 
 @dataclass(frozen=True)
@@ -75,8 +95,7 @@ def client_limited(trials: Sequence[Measured]) -> bool:
     """The engine's busiest thread was on a CPU for all but 5 % of the median trial."""
 
     def share(trial: Measured) -> float:
-        client: list[CpuRecord] = [cpu for cpu in trial.cpu if cpu.role == "client"]
-        return max((cpu.busiest_thread_ns for cpu in client), default=0) / trial.elapsed_ns
+        return max((cpu.busiest_thread_ns for cpu in trial.cpu if cpu.role == "client"), default=0) / trial.elapsed_ns
 
     return bool(trials) and median(share(trial) for trial in trials) >= CLIENT_BUSY_SHARE
 
@@ -143,33 +162,6 @@ MEANING = {
 """One clause a warning, for every report."""
 
 
-def others_in(trial: Trial) -> float | None:
-    """CPUs kept busy in one trial by whatever is not client, server, forwarder or link. None: void, or not recorded.
-
-    The machine's busy CPUs less our roles' CPU time over elapsed time, and that of the looks at them. Never below 0, where the clocks'
-    grain would put it.
-    """
-    busy = _busy_cpus(trial)
-    if trial.measured is None or busy is None or not trial.measured.elapsed_ns:
-        return None
-    ours = sum(cpu.cpu_ns for cpu in trial.measured.cpu) / trial.measured.elapsed_ns
-    looks = trial.window.looks_cpu_ns / trial.window.length_ns if trial.window is not None else 0.0
-    return max(0.0, busy - ours - looks)
-
-
-def _busy_cpus(trial: Trial) -> float | None:
-    """Of the machine, within the measured window where that was looked at: a trial's load goes on until its last answers are in."""
-    if trial.window is not None and trial.window.cpus_busy:
-        return sum(trial.window.cpus_busy.values())
-    return None if trial.load is None else trial.load.busy_cpus
-
-
-def others_cpus(trials: Sequence[Trial]) -> float | None:
-    """The median over the trials that say."""
-    known = [others for trial in trials if (others := others_in(trial)) is not None]
-    return median(known) if known else None
-
-
 def baseline_spread(table: TrialTable) -> Spread | None:
     """Largest over smallest of the baseline's trials: it is one path throughout, so what moves it is the machine."""
     trials = table.measured(table.baseline.name) if table.baseline else []
@@ -178,5 +170,5 @@ def baseline_spread(table: TrialTable) -> Spread | None:
         found = [v for trial in trials if (v := value(trial))]
         return max(found) / min(found) if len(found) > 1 else None
 
-    speed = spread(qps)
-    return None if speed is None else Spread(qps=speed, cpu_per_query=spread(path_cpu_us))
+    speed = spread(table.rate)
+    return None if speed is None else Spread(qps=speed, cpu_per_query=spread(table.path_cpu_us))

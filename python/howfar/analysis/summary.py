@@ -1,493 +1,34 @@
-"""The answer of a run as one value. Its JSON form is public (`howfar report RUN --json`, schema in `schema/report.json`)."""
+"""The answer of a run as one value, and `summarise`, which makes it. Its JSON form is public (`howfar report RUN --json`, schema in
+`schema/report.json`)."""
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import Any, Literal
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Protocol, TypeVar
 
-from howfar.analysis.published import Published
-from howfar.experiments.page.findings import PageFindings
-from howfar.experiments.replication.trade import ReplicationFindings
+from pydantic import Field, SerializeAsAny
+
+from howfar.analysis import cells as cell_figures
+from howfar.analysis.advice import Advice, advise
+from howfar.analysis.cells import CellSummary, Floors, threads_of
+from howfar.analysis.confirmation import confirmations, doubted, refuted_sentence, unadvised, unconfirmed
+from howfar.analysis.plateau import complete_blocks, settled
+from howfar.analysis.signs import Machine, Spread, Warning, baseline_spread, session_warnings
+from howfar.analysis.workload_line import workload_line
+from howfar.bottleneck.limit import Confirmation, Unconfirmed
+from howfar.model.facts import ArmFacts, arm_facts
+from howfar.model.resource import NOT_THE_PATH
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.histograms import CurvePoint, LatencyMs
-from howfar.stats.intervals import Resolution
-from howfar.store.records import ArmRole, FactorValue
-
-# ---------------------------------------------------------------- one arm: its cycle and its limit
-
-
-class CyclePart(Part):
-    """A share of the mean time from one transaction of a connection to the next."""
-
-    name: str
-    us: float
-    basis: Literal["measured", "computed", "bounded"]
-    """Read from a counter; from a rate or a delay that was measured; an upper bound cut to what was left."""
-
-
-class Cycle(Part):
-    """Parts add up to `us` = connections x elapsed / transactions. The last part, `rest`, is what none of the others explains."""
-
-    us: float
-    parts: tuple[CyclePart, ...]
-    rest_share: float
-
-
-class Resource(StrEnum):
-    """What can be a limit. Closed: a report can explain each."""
-
-    CLIENT_CPU = "client CPU"
-    """Then the figures are about the load generator."""
-    SERVER_CPU = "server CPU"
-    FORWARDER_CPU = "forwarder CPU"
-    INSTRUMENT_CPU = "instrument CPU"
-    """The emulator of the link took the processors: a larger machine would give more."""
-    ONE_THREAD = "one thread"
-    LINK_TO_CLIENT = "link to client"
-    LINK_TO_SERVER = "link to server"
-    RECEIVE_WINDOW = "receive window"
-    SEND_BUFFER = "send buffer"
-    LOSS = "loss"
-    COMMIT = "commit"
-    ACKNOWLEDGEMENT = "acknowledgement"
-    """Commits wait for a replica."""
-    LOCK = "lock"
-    SERVER_WAIT = "wait in the server"
-    LATENCY = "latency"
-    ERRORS = "server errors"
-    """Transactions fail: the figures are about them too."""
-    INVALID = "invalid"
-    """Other programs have the machine."""
-    NOT_ESTABLISHED = "not established"
-
-
-NOT_THE_PATH = frozenset({Resource.ERRORS, Resource.INVALID})
-"""Figures with such a limit say nothing of a path, nor of what is compared on it."""
-
-
-class Limit(Part):
-    """Which resource binds, with the evidence."""
-
-    resource: Resource
-    says: str
-    """One clause with figures: `the link to the client is full: 117.1 of 117.3 MiB/s`."""
-    evidence: tuple[str, ...]
-    """Each a measured figure against its limit."""
-    confidence: Literal["high", "medium", "low"]
-    would_change: str
-    """The counterfactual: what moves throughput, and about how far."""
-    would_not: str
-    """What will not help, though people try it; empty: nothing to warn of."""
-    divided: bool = False
-    """Of CPUs: `resource` says who has the largest share, which is neither half of what is in use nor twice the next."""
-
-
-class Intervention(Part):
-    """What is changed, to see whether a limit is the limit."""
-
-    arm: str
-    resource: Resource
-    changed: str
-    """`rate 1gbit -> 1.5gbit`."""
-    factors: dict[str, FactorValue]
-    """The arm's, with the change."""
-    predicted: float
-    """Throughput over the unchanged arm's, if the limit is as named."""
-    otherwise: float
-    """The same if it is not. The further apart, the fewer blocks tell."""
-    rules_out: str = ""
-    """What is no limit if throughput moves as predicted: where not the resource itself was changed. Empty: it was."""
-
-
-class Unconfirmed(Part):
-    """A limit that could not be put to the test, and why."""
-
-    arm: str
-    resource: Resource
-    why: str
-
-
-class Confirmation(Part):
-    """The named resource was changed for a few blocks: did throughput move as said?"""
-
-    arm: str
-    resource: Resource
-    changed: str
-    """`rate 1gbit -> 1.5gbit`."""
-    predicted: float
-    """Throughput over the unchanged arm's, by the model."""
-    measured: Estimate
-    confirmed: bool
-    """The whole interval lies nearer to `predicted` than to `otherwise`."""
-    blocks: int
-    otherwise: float = 1.0
-    """What would have been seen, were it not the limit."""
-    rules_out: str = ""
-    """As of the intervention. Empty: the resource itself was changed."""
-
-
-# ---------------------------------------------------------------- throughput against connections
-
-
-class ThreadsPoint(Part):
-    """One arm as a point of its curve. Transactions a second."""
-
-    threads: int
-    arm: str
-    tps: Estimate
-    published_tps: float | None
-
-
-class Ceiling(Part):
-    """Transactions a second that a resource lets pass at most."""
-
-    resource: Resource
-    tps: float
-    says: str
-
-
-class ModelPoint(Part):
-    threads: int
-    tps: float
-    low: float
-    high: float
-    """The band: a convention (two ways to soften the bounds), and no interval."""
-
-
-class Prediction(Part):
-    """A curve as the model predicts it, beside what was then measured."""
-
-    basis: str
-    """What went in, in words: `from tcp at 1 and 64 threads, and 43.3 kB a transaction`."""
-    points: tuple[ModelPoint, ...]
-    ceiling_tps: float
-    """What the busiest station passes at most, with however many connections."""
-    plateau_tps: float
-    """At the connections at which the curve was fastest."""
-    knee: float
-    """N*: connections that would fill the busiest station if nobody ever waited."""
-    mean_error: float | None
-    """Mean absolute relative error over the measured points; None: nothing to compare with."""
-    worst_error: float | None
-    plateau_error: float | None
-    """Signed: `plateau_tps` against the largest measured throughput of the curve."""
-
-
-class Curve(Part):
-    """Cells that differ in nothing but the number of connections."""
-
-    name: str
-    factors: dict[str, FactorValue]
-    """Without threads."""
-    points: tuple[ThreadsPoint, ...]
-    ceilings: tuple[Ceiling, ...]
-    """Ascending; the first is the binding one."""
-    own: Prediction | None
-    """Fitted on this curve's own ends: does the model describe it?"""
-    foreign: Prediction | None
-    """From other curves of this run: did the model foresee it?"""
-    published: str | None
-    """Whose figures `published_tps` are."""
-    published_differs: bool = False
-    """Theirs are of another workload: where the curve bends can be compared, transactions a second cannot."""
-
-
-class Scaling(Part):
-    curves: tuple[Curve, ...]
-    says: str
-    """The answer in a sentence."""
-
-
-# ---------------------------------------------------------------- compression
-
-
-class CompressionRow(Part):
-    """One algorithm on one kind of data, against none."""
-
-    content: str
-    algorithm: str
-    ratio_to_client: float
-    """Bytes on the wire over bytes before, replies."""
-    ratio_to_server: float
-    client_ns_per_byte: float
-    """CPU beyond the uncompressed session's, per uncompressed byte."""
-    server_ns_per_byte: float
-    break_even_bps: float | None
-    """Below this link rate it pays on this machine and data, when the link is the limit; None: it never does, or see `resolved`."""
-    resolved: bool = True
-    """Its CPU was told from nothing. Where noise hid it, no break-even is said."""
-    everywhere: bool = False
-    """It pays at every rate that was looked at, `break_even_bps` being the fastest of them."""
-    measured: tuple[CompressionTried, ...]
-    level_advice: str
-    curve: tuple[BreakEvenPoint, ...] = ()
-    """By the model, ascending rates: what a chart draws between the measured points. The lines cross at `break_even_bps`."""
-
-
-class BreakEvenPoint(Part):
-    """Transactions a second over a link of this rate, by the model, without compression and with it."""
-
-    rate_bps: float
-    plain_tps: float
-    compressed_tps: float
-
-
-class CompressionTried(Part):
-    """What the measurement said at one rate: compressed over uncompressed throughput, and what the break-even had said."""
-
-    rate_bps: float | None
-    """None: no link."""
-    threads: int
-    ratio: Estimate
-    predicted: float | None
-    """By the model, the costs of compression taken from cells at other rates. None: there are none."""
-    agrees: bool | None
-    """The prediction of better or worse was right, or the interval holds both. None: nothing was predicted."""
-    invalid: bool = False
-    """One of the two cells is about other programs or errors: nothing follows from the ratio."""
-    below_noise: bool = False
-    """No further from 1 than the run's noise floor."""
-
-
-class CompressionEconomics(Part):
-    rows: tuple[CompressionRow, ...]
-    says: str
-
-
-# ---------------------------------------------------------------- encryption
-
-
-class EncryptionRow(Part):
-    """One TLS version against none, CPU of both ends and time."""
-
-    version: str
-    connect_us: float | None
-    """CPU of a connect beyond the plain one's, both ends. None: not measured with a connect a transaction."""
-    connect_turns: float | None
-    """Round trips of a connect beyond the plain one's."""
-    byte_ns: float | None
-    """CPU per payload byte beyond the plain session's, both ends. None: no persistent cells."""
-    persistent: tuple[EncryptionTried, ...]
-    per_transaction: tuple[EncryptionTried, ...]
-    resumed: bool | None
-    retried: bool | None = None
-    """The server did not take the first key share that it was offered: a round trip more. None: not known."""
-
-
-class EncryptionTried(Part):
-    threads: int
-    ratio: Estimate
-    """Throughput over the same cell without TLS."""
-    predicted: float | None = None
-    """The same by the model, what TLS costs taken from cells with other numbers of connections. None: there are none that tell."""
-    invalid: bool = False
-    """One of the two cells is about other programs or errors: nothing follows from the ratio."""
-    below_noise: bool = False
-    """No further from 1 than the run's noise floor."""
-
-
-class EncryptionEconomics(Part):
-    rows: tuple[EncryptionRow, ...]
-    says: str
-
-
-# ---------------------------------------------------------------- what if
-
-
-class WhatIf(Part):
-    """The fitted demands of one measured point, from which `model/what_if.py` computes other settings."""
-
-    arm: str
-    threads: int
-    tps: float
-    turns: float
-    think_s: float
-    """What does not queue and is no round trip. Below nothing: so long do stations work on one transaction at the same time."""
-    rtt_s: float
-    rate_bps: float | None
-    client_cpu_s: float
-    server_cpu_s: float
-    client_cpus: float
-    server_cpus: float
-    """What the load could have of them: what the link's emulator and strangers took is taken off."""
-    shared_cpu: bool
-    """Client and server have the same ones: `server_cpus` are both's."""
-    replies_bytes: tuple[float, ...]
-    """Of one transaction, as the protocol has them: what compression, encryption and headers make of them is in `model/wire.py`."""
-    requests_bytes: tuple[float, ...]
-    tls_byte_s: float | None
-    """CPU seconds a payload byte, each end. None, here and below: this run did not measure it, and nothing is said of it."""
-    connect_turns: float | None
-    """Of a connect a transaction, plain TCP; so is the CPU beside it. TLS adds to each."""
-    connect_client_s: float | None
-    connect_server_s: float | None
-    tls_connect_turns: float | None
-    tls_connect_client_s: float | None
-    tls_connect_server_s: float | None
-    compression: tuple[WhatIfCompression, ...]
-    threads_most: int
-    worked: tuple[WhatIfWorked, ...] = ()
-    """A few settings with their answers, for readers without JavaScript; the first is the measured point itself."""
-
-
-class WhatIfCompression(Part):
-    algorithm: str
-    ratio_to_client: float
-    ratio_to_server: float
-    client_byte_s: float
-    server_byte_s: float
-
-
-class WhatIfSettings(Part):
-    """What is asked. The page's `howfarWhatIf(base, settings)` takes these names as they are."""
-
-    threads: int
-    rtt_s: float
-    rate_bps: float | None
-    tls: bool
-    connect_each: bool
-    """A connect for every transaction, TLS handshake included."""
-    compression: str
-    """`off`, or an algorithm of `WhatIf.compression`."""
-
-
-class WhatIfAnswer(Part):
-    """What `howfarWhatIf` gives back, by these names."""
-
-    tps: float
-    limits: str
-    """The busiest station's name, or `latency` where none is near its ceiling."""
-    cycle_s: float
-    knee: float
-
-
-class WhatIfWorked(Part):
-    settings: WhatIfSettings
-    answer: WhatIfAnswer
-
-
-CompressionRow.model_rebuild()
-EncryptionRow.model_rebuild()
-WhatIf.model_rebuild()
-
-
-class CpuPerQuery(Part):
-    """CPU microseconds a query, by who spent them. None: no such part on this path."""
-
-    client: Estimate
-    server: Estimate
-    forwarder: Estimate | None
-    link: Estimate | None
-    """The emulator's own cost: the instrument's, not the path's; in no ratio."""
-
-
-class BytesPerTxn(Part):
-    """With the servers. None: an application of its own speaks to them, and does not count."""
-
-    to_server: float | None
-    to_client: float | None
-
-
-class Bound(StrEnum):
-    """Which side of the truth a CPU ratio is on. The kernel's work of receiving from the link runs in the emulator's threads and
-    is charged to no path, while loopback's is charged to the sender."""
-
-    MEASURED = "measured"
-    """Both arms pass the link, or neither does."""
-    AT_LEAST = "at least"
-    """This arm passes the link and the baseline does not: part of its CPU is not counted."""
-    AT_MOST = "at most"
-    """The baseline passes the link and this arm does not."""
-
-
-class Warning(StrEnum):
-    """Everything that may be said beside a number. Closed: a report can explain each."""
-
-    CONTAMINATED_BLOCKS = "contaminated blocks"
-    """The t interval and the rank estimate disagree: some blocks were disturbed; the rank estimate is quoted."""
-    NOT_STEADY = "not steady"
-    CLIENT_LIMITED = "client limited"
-    BUSY_MACHINE = "busy machine"
-    WIDE_INTERVAL = "wide interval"
-    FEW_BLOCKS = "few blocks"
-    AA_EXCLUDES_ONE = "A/A excludes 1"
-    """The same path under two names came out different: the session is void."""
-    LINK_NOT_AS_ASKED = "link not as asked"
-
-
-class CellSummary(Part):
-    factors: dict[str, FactorValue]
-    arm: str
-    role: ArmRole
-    trials: int
-    void_trials: int
-    qps: Estimate
-    ratio: Estimate | None
-    """Queries a second of this arm over the baseline's, paired by block, as quoted: the t estimate, or the rank estimate
-    where CONTAMINATED_BLOCKS is set. None here and in every other ratio: no block in which both were measured."""
-    mean_ratio: Estimate | None
-    """exp(mean log ratio) with t limits."""
-    rank_ratio: Estimate | None
-    """Hodges-Lehmann with signed-rank limits: the robust twin."""
-    block_ratios: tuple[float, ...]
-    blocks_needed: int | None
-    """Blocks until the ratio is as narrow as asked, at the scatter seen. None: unknown, or out of reach."""
-    resolution: Resolution
-    cpu_resolution: Resolution
-    """The same for `cpu_ratio`, against the A/A arm's CPU noise floor. FASTER reads: less CPU."""
-    cpu_us_per_query: CpuPerQuery
-    cpu_ratio: Estimate | None
-    """Client + server + forwarder CPU a query over the baseline's, paired by block."""
-    cpu_bound: Bound
-    """How `cpu_ratio` is to be read. At least: never resolved as less CPU; at most: never as more."""
-    latency_ms: LatencyMs
-    latency_curve: tuple[CurvePoint, ...]
-    latency_ratio: Estimate | None
-    """Median transaction latency over the baseline's, paired by block."""
-    turns_per_txn: float
-    queries_per_txn: float
-    bytes_per_txn: BytesPerTxn
-    time_split_us: dict[str, float]
-    """Where a transaction's mean time goes, microseconds; keys and their order in `budget.PARTS`. Adds up to the cycle
-    time of a connection: connections x elapsed / transactions."""
-    rest_rtt_ns: float | None
-    """The link's RTT measured at rest, median over trials. None: no link on this path, or not measured."""
-    receipt: dict[str, Any]
-    published: Published | None
-    warnings: tuple[Warning, ...]
-    settled_after: int | None = None
-    """Blocks in which it was measured; then it rested, deep on a plateau, and kept its interval. None: measured to the end."""
-    cycle: Cycle | None = None
-    """`time_split_us` with what the window's counters add. None: a run of before."""
-    limit: Limit | None = None
-    network: NetworkSeries | None = None
-    keys: KeyReads | None = None
-    """None: no stores of keys."""
-
-
-class NetworkSeries(Part):
-    """The link, or the loopback, over one trial of an arm: the last good one. Bytes a second as an interface counts them."""
-
-    trial: int
-    at_s: tuple[float, ...]
-    to_client_bytes_per_s: tuple[float, ...]
-    to_server_bytes_per_s: tuple[float, ...]
-    to_client_queue_bytes: tuple[int, ...] | None
-    to_server_queue_bytes: tuple[int, ...] | None
-    """The most in each slice. None: nothing queues that could be asked."""
-    retransmits_per_s: tuple[float, ...]
-    interface_ceiling_bytes_per_s: float | None
-    payload_ceiling_bytes_per_s: float | None
-    """None: no rate was asked."""
-
-
-class Advice(Part):
-    """One thing to do, and its ground."""
-
-    action: str
-    because: str
-    lines: tuple[str, ...] = ()
-    """Exact lines to type or to write into a file."""
+from howfar.stats.trials import TrialTable, Unit, others_cpus, others_in, trial_table
+from howfar.store.records import Arm, FactorValue, Run, TrialStatus, confirmation_part, plan_part
+
+F = TypeVar("F", bound=Part)
+Findings = dict[str, SerializeAsAny[Part] | None]
+"""By their key in the JSON report. None: this run does not answer that question."""
 
 
 class Unmeasured(Part):
@@ -513,25 +54,6 @@ class TrialPoint(Part):
     """CPUs that others kept busy. None: void, or this run does not say."""
 
 
-class Spread(Part):
-    """How far the baseline's trials lay apart: largest over smallest, at least 1."""
-
-    qps: float
-    cpu_per_query: float | None
-
-
-Asked = Literal["queries", "requests", "pages"]
-"""What is counted: queries of SQL, requests where stores answer them, or pages, each of many turns to several servers."""
-
-
-class KeyReads(Part):
-    """Keys that were read from stores, over an arm's good trials."""
-
-    hits: int
-    misses: int
-    """Had no value: a server answers them sooner."""
-
-
 class Summary(Part):
     """The whole answer."""
 
@@ -546,8 +68,8 @@ class Summary(Part):
     """`kind`, `version`."""
     workload: str
     """One line."""
-    asked: Asked = "queries"
-    """What is counted wherever a name says queries."""
+    asked: Unit = "queries"
+    """What an operation is: counted wherever a name says queries."""
     blocks: int
     complete_blocks: int
     """Of them, those in which every arm that did not rest has a good trial."""
@@ -571,14 +93,174 @@ class Summary(Part):
     trials: tuple[TrialPoint, ...]
     environment: dict[str, Any]
     warnings: tuple[Warning, ...]
-    scaling: Scaling | None = None
-    """Of plans with several numbers of connections."""
-    compression: CompressionEconomics | None = None
-    encryption: EncryptionEconomics | None = None
-    what_if: WhatIf | None = None
-    replication: ReplicationFindings | None = None
-    pages: PageFindings | None = None
-    """Of plans whose workload is pages."""
     confirmations: tuple[Confirmation, ...] = ()
     unconfirmed: tuple[Unconfirmed, ...] = ()
     """Limits that were to be confirmed and could not be. Empty too where nothing was to be confirmed."""
+    findings: Findings = Field(default_factory=dict)
+    """What the experiments found, each under its own key."""
+
+    def found(self, kind: type[F]) -> F | None:
+        """The findings of that type. None: there are none in this run."""
+        return next((each for each in self.findings.values() if isinstance(each, kind)), None)
+
+
+@dataclass(frozen=True)
+class RunEvidence:
+    """What an experiment may look at."""
+
+    table: TrialTable
+    cells: tuple[CellSummary, ...]
+    facts: tuple[ArmFacts, ...]
+    """What each arm's transactions need, for the model of sessions."""
+    floors: Floors
+    refuted: str
+    """What a sentence that names limits has to add, after they were tested."""
+
+    @property
+    def plan(self) -> Mapping[str, Any]:
+        return self.table.run.info.plan
+
+    @property
+    def workload(self) -> Mapping[str, Any]:
+        workload = self.plan.get("workload")
+        return workload if isinstance(workload, Mapping) else {}
+
+
+class Analysis(Protocol):
+    """The part of an experiment that `summarise` needs: `howfar.experiments.experiment` has the whole."""
+
+    @property
+    def findings(self) -> Mapping[str, type[Part]]: ...
+
+    @property
+    def own_model(self) -> bool: ...
+
+    def acknowledgement_s(self, table: TrialTable, arm: Arm) -> float | None: ...
+
+    def analyse(self, evidence: RunEvidence) -> Mapping[str, Part | None]: ...
+
+    def verdict(self, evidence: RunEvidence, findings: Findings) -> str: ...
+
+    def advice(self, evidence: RunEvidence, findings: Findings) -> tuple[Advice, ...] | None: ...
+
+
+def summarise(run: Run, experiments: Sequence[Analysis]) -> Summary:
+    """Pure: the same run gives the same summary anywhere. Of the experiments that have something to say the first is heard."""
+    confirmed, run = confirmation_part(run), plan_part(run)
+    table = trial_table(run)
+    floors = cell_figures.floors(table)
+    rest = settled(run, floors.target)
+    cells = tuple(
+        cell_figures.cell(table, arm, floors, arm.name in rest, _acknowledgement_s(table, arm, experiments))
+        for arm in run.info.arms
+        if table.measured(arm.name)
+    )
+    tested = confirmations(confirmed)
+    about = {cell.arm for cell in cells if cell.limit is None or cell.limit.resource not in NOT_THE_PATH}
+    facts = tuple(replace(each, valid=each.arm.name in about) for each in arm_facts(run))
+    evidence = RunEvidence(table, cells, facts, floors, refuted_sentence(cells, tested))
+    findings = _findings(evidence, experiments)
+    verdicts = (said for each in experiments if (said := each.verdict(evidence, findings)))
+    advised = (found for each in experiments if (found := each.advice(evidence, findings)) is not None)
+    advice = next(advised, None)
+    others = others_cpus(run.trials)
+    return Summary(
+        run=run.info.run_id,
+        plan=run.info.plan_name,
+        quick=run.info.quick,
+        howfar=run.info.howfar_version,
+        created=datetime.fromtimestamp(run.info.created_unix_ns / 1e9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        command=shlex.join(run.info.command),
+        server={"kind": run.info.server_kind, "version": run.info.server_version},
+        workload=workload_line(run.info.plan, run.info.environment),
+        asked=table.unit,
+        blocks=max((len(_good(run, arm.name)) for arm in run.info.arms), default=0),
+        complete_blocks=complete_blocks(table, floors.target),
+        noise_floor=floors.throughput,
+        aa_ratio=floors.aa,
+        cpu_noise_floor=floors.cpu,
+        target_half_width=floors.target,
+        stop=run.stop.value if run.stop else None,
+        void_trials=sum(trial.status is TrialStatus.VOID for trial in run.trials),
+        void_reasons=_reasons(run, None),
+        others_cpus=others,
+        machine_cpus=_machine_cpus(run),
+        baseline_spread=baseline_spread(table),
+        verdict=_ONE_BLOCK * (table.blocks == 1 and bool(cells)) + next(verdicts, ""),
+        advice=advise(unadvised(cells, tested), table) if advice is None else advice,
+        cells=doubted(cells, tested),
+        unmeasured=tuple(_unmeasured(table, arm) for arm in run.info.arms if not _good(run, arm.name)),
+        trials=_points(table),
+        environment=run.info.environment,
+        warnings=tuple(_session_warnings(run, floors.aa, others)),
+        confirmations=tested,
+        unconfirmed=unconfirmed(confirmed),
+        findings=findings,
+    )
+
+
+_ONE_BLOCK = "One block: no answer yet. So far: "
+"""First of all, because it stands above figures that look like answers."""
+
+
+def _acknowledgement_s(table: TrialTable, arm: Arm, experiments: Sequence[Analysis]) -> float | None:
+    waits = (each.acknowledgement_s(table, arm) for each in experiments)
+    return next((wait for wait in waits if wait is not None), None)
+
+
+def _findings(evidence: RunEvidence, experiments: Sequence[Analysis]) -> Findings:
+    """Those with a model of their own come first; what they explain is not explained by the model of sessions as well."""
+    found: Findings = {key: None for each in experiments for key in each.findings}
+    for each in experiments:
+        made = dict(each.analyse(evidence))
+        found |= made
+        if each.own_model and any(value is not None for value in made.values()):
+            break
+    return found
+
+
+def _reasons(run: Run, arm: str | None) -> dict[str, int]:
+    found = Counter(
+        trial.void_reason or "no reason recorded"
+        for trial in run.trials
+        if trial.status is TrialStatus.VOID and arm in (None, trial.arm)
+    )
+    return dict(sorted(found.items()))
+
+
+def _good(run: Run, arm: str) -> set[int]:
+    """Blocks in which an arm was measured, or in which what its fault did was seen."""
+    seen = (trial for trial in run.trials if trial.arm == arm and trial.status is TrialStatus.OK)
+    return {t.block for t in seen if t.fault is not None or (t.measured is not None and t.measured.transactions > 0)}
+
+
+def _unmeasured(table: TrialTable, arm: Arm) -> Unmeasured:
+    voids = len(table.void(arm.name))
+    return Unmeasured(arm=arm.name, factors=arm.factors, void_trials=voids, reasons=_reasons(table.run, arm.name))
+
+
+def _points(table: TrialTable) -> tuple[TrialPoint, ...]:
+    points = []
+    for trial in sorted(table.run.trials, key=lambda t: t.number):
+        good = trial.status is TrialStatus.OK and trial.fault is None
+        points.append(
+            TrialPoint(
+                number=trial.number,
+                block=trial.block,
+                arm=trial.arm,
+                qps=table.rate(trial.measured) if good and trial.measured else None,
+                cpu_pressure=trial.load.psi_cpu_some_share if trial.load else None,
+                others_cpus=others_in(trial),
+            )
+        )
+    return tuple(points)
+
+
+def _session_warnings(run: Run, aa: Estimate | None, others: float | None) -> list[Warning]:
+    loads = [trial.load for trial in run.trials if trial.load is not None]
+    threads = max((threads_of(arm) for arm in run.info.arms), default=1)
+    return session_warnings(aa, loads, Machine(_machine_cpus(run), others), threads)
+
+
+def _machine_cpus(run: Run) -> int | None:
+    return next((v for k in ("cpu_count", "cpus") if isinstance(v := run.info.environment.get(k), int)), None)

@@ -7,7 +7,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from howfar.analysis.summary import Asked
 from howfar.plan.page import PageShape
 from howfar.units import format_duration_ns
 
@@ -21,20 +20,11 @@ _WRITING = ("oltp_read_write", "oltp_write_only")
 RANGE_KINDS = ("simple_ranges", "sum_ranges", "order_ranges", "distinct_ranges")
 
 
-ONE: dict[Asked, str] = {"queries": "query", "requests": "request", "pages": "page"}
-
-
 def workload_line(plan: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
     """`oltp_read_only: 25 point selects + 4 ranges of 5 rows a transaction, 10 tables x 100000 rows, pareto ids`, and what of the
     plan could not be had here."""
     missed = environment.get("not_as_asked")
     return "; ".join([_workload(plan), *_durability(plan, environment), *(str(sentence) for sentence in missed or ())])
-
-
-def asked(plan: Mapping[str, Any]) -> Asked:
-    """What is counted of this plan's load."""
-    counted: dict[object, Asked] = {"key_value": "requests", "page": "pages"}
-    return counted.get(_table(plan, "workload").get("kind"), "queries")
 
 
 def _durability(plan: Mapping[str, Any], environment: Mapping[str, Any]) -> list[str]:

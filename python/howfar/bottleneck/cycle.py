@@ -28,11 +28,29 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from howfar.analysis.facts_in import cpus_in, number_in
-from howfar.analysis.summary import Cycle, CyclePart
 from howfar.bottleneck.evidence import RTO_S, Evidence, Setting
 from howfar.paths import crosses_link
+from howfar.stats.estimate import Part
+from howfar.store.receipts import cpus_in, number_in
 from howfar.store.records import Arm, RunInfo
+
+
+class CyclePart(Part):
+    """A share of the mean time from one transaction of a connection to the next."""
+
+    name: str
+    us: float
+    basis: Literal["measured", "computed", "bounded"]
+    """Read from a counter; from a rate or a delay that was measured; an upper bound cut to what was left."""
+
+
+class Cycle(Part):
+    """Parts add up to `us` = connections x elapsed / transactions. The last part, `rest`, is what none of the others explains."""
+
+    us: float
+    parts: tuple[CyclePart, ...]
+    rest_share: float
+
 
 CLIENT_CPU, SERVER_CPU, FORWARDER_CPU = "client CPU", "server CPU", "forwarder CPU"
 ROUND_TRIPS, WIRE = "round trips", "bytes on the wire"

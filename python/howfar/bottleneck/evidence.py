@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from howfar.analysis.facts_in import number_in
-from howfar.analysis.signs import others_in
 from howfar.bottleneck.connecting import connect_turns, connects_each_time
 from howfar.bottleneck.traffic import CarriedTraffic, link_way
+from howfar.stats.trials import others_in
+from howfar.store.receipts import number_in
 from howfar.store.records import FactorValue, Measured, TcpRecord, Trial
 from howfar.store.server_metrics import ServerMetrics, server_metrics
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from howfar.analysis.summary import Cycle, Limit, Resource
 from howfar.bottleneck.cycle import (
     ACKNOWLEDGEMENT,
     COMMIT,
@@ -15,6 +15,7 @@ from howfar.bottleneck.cycle import (
     ROUND_TRIPS,
     WAITING,
     WINDOWS,
+    Cycle,
     cycle_of,
     link_most_us,
     part_us,
@@ -22,7 +23,71 @@ from howfar.bottleneck.cycle import (
 from howfar.bottleneck.evidence import Evidence, Setting, gather
 from howfar.bottleneck.rules import HALF, Confidence, Finding, judge
 from howfar.bottleneck.traffic import WAY_WORDS, percent, times
-from howfar.store.records import Trial
+from howfar.model.resource import Resource
+from howfar.stats.estimate import Estimate, Part
+from howfar.store.records import FactorValue, Trial
+
+
+class Limit(Part):
+    """Which resource binds, with the evidence."""
+
+    resource: Resource
+    says: str
+    """One clause with figures: `the link to the client is full: 117.1 of 117.3 MiB/s`."""
+    evidence: tuple[str, ...]
+    """Each a measured figure against its limit."""
+    confidence: Literal["high", "medium", "low"]
+    would_change: str
+    """The counterfactual: what moves throughput, and about how far."""
+    would_not: str
+    """What will not help, though people try it; empty: nothing to warn of."""
+    divided: bool = False
+    """Of CPUs: `resource` says who has the largest share, which is neither half of what is in use nor twice the next."""
+
+
+class Intervention(Part):
+    """What is changed, to see whether a limit is the limit."""
+
+    arm: str
+    resource: Resource
+    changed: str
+    """`rate 1gbit -> 1.5gbit`."""
+    factors: dict[str, FactorValue]
+    """The arm's, with the change."""
+    predicted: float
+    """Throughput over the unchanged arm's, if the limit is as named."""
+    otherwise: float
+    """The same if it is not. The further apart, the fewer blocks tell."""
+    rules_out: str = ""
+    """What is no limit if throughput moves as predicted: where not the resource itself was changed. Empty: it was."""
+
+
+class Unconfirmed(Part):
+    """A limit that could not be put to the test, and why."""
+
+    arm: str
+    resource: Resource
+    why: str
+
+
+class Confirmation(Part):
+    """The named resource was changed for a few blocks: did throughput move as said?"""
+
+    arm: str
+    resource: Resource
+    changed: str
+    """`rate 1gbit -> 1.5gbit`."""
+    predicted: float
+    """Throughput over the unchanged arm's, by the model."""
+    measured: Estimate
+    confirmed: bool
+    """The whole interval lies nearer to `predicted` than to `otherwise`."""
+    blocks: int
+    otherwise: float = 1.0
+    """What would have been seen, were it not the limit."""
+    rules_out: str = ""
+    """As of the intervention. Empty: the resource itself was changed."""
+
 
 FASTER = 1.5
 """What a faster link is tried with: enough to be seen in three blocks, little enough to stay below the next ceiling mostly."""

@@ -7,8 +7,25 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
-from howfar.analysis.summary import NetworkSeries
+from howfar.stats.estimate import Part
 from howfar.store.records import FactorValue, NetworkSample, Trial
+
+
+class NetworkSeries(Part):
+    """The link, or the loopback, over one trial of an arm: the last good one. Bytes a second as an interface counts them."""
+
+    trial: int
+    at_s: tuple[float, ...]
+    to_client_bytes_per_s: tuple[float, ...]
+    to_server_bytes_per_s: tuple[float, ...]
+    to_client_queue_bytes: tuple[int, ...] | None
+    to_server_queue_bytes: tuple[int, ...] | None
+    """The most in each slice. None: nothing queues that could be asked."""
+    retransmits_per_s: tuple[float, ...]
+    interface_ceiling_bytes_per_s: float | None
+    payload_ceiling_bytes_per_s: float | None
+    """None: no rate was asked."""
+
 
 ETHERNET_BYTES = 14
 """Of each frame, in what an interface counts."""

@@ -12,9 +12,9 @@ from rich.text import Text
 
 from howfar.analysis.compare import ArmComparison, Comparison
 from howfar.analysis.compare import compare as compare_runs
-from howfar.analysis.workload_line import ONE
 from howfar.cli.screen import has_colour, no_colour_option, width
 from howfar.stats.estimate import Estimate
+from howfar.stats.trials import ONE
 from howfar.store.run_file import read_run
 
 

@@ -12,9 +12,8 @@ from typing import Any
 
 import click
 
-from howfar.analysis.analyse import summarise
+from howfar.analysis.confirmation import choose
 from howfar.analysis.summary import Summary
-from howfar.bottleneck.confirmation import choose
 from howfar.cli.main import INTERRUPTED
 from howfar.cli.screen import has_colour, program, width
 from howfar.errors import DiskFull, RunFileError, UsageError
@@ -43,9 +42,16 @@ def details_option(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
+def summarise(run: Run) -> Summary:
+    """The whole answer of a run."""
+    from howfar.experiments import registry  # draws charts: heavy
+
+    return registry.summarise(run)
+
+
 def show(summary: Summary, no_colour: bool) -> None:
     """The report on stdout."""
-    from howfar.report.compose import in_terminal
+    from howfar.experiments.registry import in_terminal
 
     context = click.get_current_context(silent=True)
     details = bool(context and context.meta.get(_DETAILS))
@@ -56,17 +62,10 @@ def show(summary: Summary, no_colour: bool) -> None:
 
 def as_text(run: Run, form: str) -> str:
     """The report in one of FORMATS."""
+    from howfar.experiments.registry import rendered
+
     summary = summarise(run)
-    if form == "html":
-        from howfar.report.compose import as_html as render
-    elif form == "md":
-        from howfar.report.compose import as_markdown as render
-    elif form == "csv":
-        from howfar.report.compose import as_csv as render
-    else:
-        assert form == "json", f"{form} is one of FORMATS"
-        from howfar.report.json import render
-    return render(summary)
+    return rendered(summary, form)
 
 
 def place(html: Path | None, run_file: Path) -> Path:
@@ -138,7 +137,7 @@ def _can_be_confirmed(run: Run, summary: Summary) -> bool:
     begun = confirmation(run.events)
     if begun is not None:
         return not begun.ended
-    return bool(choose(summary, plan_part(run).info.arms).asked)
+    return bool(choose(summary.cells, plan_part(run)).asked)
 
 
 def more_command(path: Path, run: Run) -> str:

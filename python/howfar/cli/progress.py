@@ -15,13 +15,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from howfar.analysis.trials import PAGES, QUERIES, Value, rate_unit
 from howfar.cli.screen import has_colour, is_terminal, width
 from howfar.engine.messages import Finished, Interval, Measuring, Ready
 from howfar.engine.process import Event
 from howfar.plan.types import Plan
 from howfar.runner.observer import Observer
 from howfar.runner.stopping import ArmStanding, Forecast, Slot, Standing
+from howfar.stats.trials import Unit, operations_in, unit_of
 from howfar.store.records import (
     CONFIRMATION_BLOCK,
     ArmRole,
@@ -91,15 +91,15 @@ def unlike(differs: Sequence[str]) -> str:
     return f"warning: not as when the run was begun: {'; '.join(differs)}"
 
 
-def trial_result(trial: Trial, rate: tuple[str, Value]) -> str:
-    """`26108 queries/s` by the unit and the value of `rate`, what was lost where something broke, or why it is void."""
+def trial_result(trial: Trial, unit: Unit) -> str:
+    """`26108 queries/s`, what was lost where something broke, or why it is void."""
     if trial.status is TrialStatus.OK and isinstance(trial.fault, CrashRecord):
         return f"lost {trial.fault.lost} of {trial.fault.acknowledged} acknowledged commits"
     if trial.status is TrialStatus.OK and isinstance(trial.fault, FallbackRecord):
         return f"{trial.fault.unprotected} of {trial.fault.acknowledged} commits unprotected"
     if trial.status is TrialStatus.OK and trial.measured is not None:
-        unit, value = rate
-        return f"{number(value(trial.measured) or 0)} {unit}"
+        done = operations_in(trial.measured, unit)
+        return f"{number(done / (trial.measured.elapsed_ns / 1e9))} {unit}/s"
     return f"void: {trial.void_reason}"
 
 
@@ -111,9 +111,9 @@ class Lines:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        self._unit: Unit = "queries"
         self._arms = 0
         self._max_blocks = 0
-        self._rate = QUERIES
 
     def resumed(self, differs: Sequence[str]) -> None:
         if differs:
@@ -122,7 +122,7 @@ class Lines:
     def begun(self, run: Run, plan: Plan, standing: Standing, forecast: Forecast) -> None:
         self._arms = len(run.info.arms)
         self._max_blocks = plan.timing.max_blocks
-        self._rate = rate_unit(run)
+        self._unit = unit_of(run.info.plan)
         done = f", {len(run.trials)} trials done before" if run.trials else ""
         self._say(f"{run.info.server_kind} {run.info.server_version}, seed {run.info.seed}{done}")
         blocks = blocks_of(forecast, self._max_blocks).removeprefix("of ")
@@ -135,7 +135,7 @@ class Lines:
         pass
 
     def trial_ended(self, trial: Trial) -> None:
-        self._say(f"{block(trial.block)}{self._place(trial)} {trial.arm}: {trial_result(trial, self._rate)}")
+        self._say(f"{block(trial.block)}{self._place(trial)} {trial.arm}: {trial_result(trial, self._unit)}")
 
     def block_ended(self, standing: Standing, forecast: Forecast) -> None:
         compared = [arm for arm in standing.arms if arm.role is not ArmRole.BASELINE]
@@ -186,7 +186,7 @@ class LivePicture:
         self._arms = 0
         self._ends_at = 0.0
         self._phase = ""
-        self._unit, _ = QUERIES
+        self._unit: Unit = "queries"
         self._live = Live(
             console=self._console, refresh_per_second=REFRESH_PER_S, transient=True, get_renderable=self._picture
         )
@@ -200,7 +200,7 @@ class LivePicture:
         self._arms = len(run.info.arms)
         self._max_blocks = plan.timing.max_blocks
         self._standing = standing
-        self._unit, _ = rate_unit(run)
+        self._unit = unit_of(run.info.plan)
         self._expect(forecast)
 
     def trial_started(self, place: Slot, forecast: Forecast) -> None:
@@ -218,8 +218,8 @@ class LivePicture:
         elif isinstance(event, Measuring):
             self._phase = "measuring"
         elif isinstance(event, Interval) and event.length_ns:
-            done = event.transactions if self._unit == PAGES else event.queries
-            self._phase = f"measuring, {number(done / (event.length_ns / 1e9))} {self._unit}"
+            done = operations_in(event, self._unit)
+            self._phase = f"measuring, {number(done / (event.length_ns / 1e9))} {self._unit}/s"
         elif isinstance(event, Finished):
             self._phase = "ending"
 
@@ -269,7 +269,7 @@ class LivePicture:
     def _table(self, now: Standing) -> Table:
         table = Table(box=None, padding=(0, 2, 0, 0))
         table.add_column(f"after block {now.blocks}", overflow="ellipsis", no_wrap=True)
-        table.add_column(self._unit, justify="right", no_wrap=True)
+        table.add_column(f"{self._unit}/s", justify="right", no_wrap=True)
         table.add_column("ratio", justify="right", no_wrap=True)
         for arm in now.arms:
             table.add_row(arm.arm, "-" if arm.rate is None else number(arm.rate), ratio(arm))

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from howfar.analysis.analyse import summarise
 from howfar.cli import output as pages
 from howfar.cli.output import details_option
 from howfar.cli.screen import no_colour_option, program
@@ -42,7 +41,7 @@ def report(run: Path, html: str | None, md: bool, csv: bool, json_: bool, no_col
     elif asked:
         click.echo(pages.as_text(found, asked[0]).rstrip("\n"))
     else:
-        pages.show(summarise(found), no_colour)
+        pages.show(pages.summarise(found), no_colour)
         if found.stop is None:
             name = shlex.quote(str(run))
             click.echo(f"\nThis run has not ended. If nothing is measuring it now: {program()} resume {name}", err=True)

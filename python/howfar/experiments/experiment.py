@@ -1,21 +1,51 @@
-"""What every experiment offers, whoever wrote it. A new one is a module or folder that has this, and a line in `registry.py`."""
+"""What an experiment is. A new one is a subclass of `Experiment` in a module or folder, and a line in `registry.py`."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar
 
-from howfar.analysis.summary import Summary
+from howfar.analysis.advice import Advice
+from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.report.document import Document
+from howfar.stats.estimate import Part
+from howfar.stats.trials import TrialTable
+from howfar.store.records import Arm
+
+Keys = Mapping[str, type[Part]]
+"""Types of findings by their key in `report --json`."""
 
 
-class Experiment(Protocol):
+class Experiment(ABC):
     """One kind of question. Which one a run answers is decided by what was measured, never by the name of its plan."""
 
-    @property
-    def name(self) -> str: ...
+    name: ClassVar[str]
+    findings: ClassVar[Keys] = {}
+    """What `analyse` may find."""
+    own_model: ClassVar[bool] = False
+    """Its findings explain throughput themselves: the model of sessions has nothing to say about such a run."""
 
+    def acknowledgement_s(self, table: TrialTable, arm: Arm) -> float | None:
+        """How long a commit of this arm waits for another machine. None: it does not, or this experiment does not know."""
+        return None
+
+    def analyse(self, evidence: RunEvidence) -> Mapping[str, Part | None]:
+        """Findings by the keys of `findings`. None: this run does not answer the question."""
+        return {}
+
+    def verdict(self, evidence: RunEvidence, findings: Findings) -> str:
+        """The answer in a sentence or two. Empty: it belongs to another experiment."""
+        return ""
+
+    def advice(self, evidence: RunEvidence, findings: Findings) -> tuple[Advice, ...] | None:
+        """What to do. None: what holds for every run."""
+        return None
+
+    @abstractmethod
     def applies(self, summary: Summary) -> bool:
-        """Whether this run is of the experiment's kind; the first in the registry that says yes writes the report."""
+        """Whether this experiment writes the report; the first in the registry that says yes does."""
 
+    @abstractmethod
     def document(self, summary: Summary) -> Document:
-        """The report. Pure."""
+        """The report. Pure. Its records are the lines of the CSV."""

@@ -6,9 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from howfar.analysis.summary import CellSummary, Curve, Prediction, Summary, ThreadsPoint, WhatIf, WhatIfWorked
+from howfar.analysis.cells import CellSummary
+from howfar.analysis.summary import Summary
 from howfar.experiments import grid_charts
 from howfar.experiments.bandwidth import charts as scaling_charts
+from howfar.experiments.bandwidth.analysis import Curve, Scaling, ThreadsPoint, curves_of
+from howfar.model.fit import Prediction
+from howfar.model.what_if import WhatIf, WhatIfWorked
 from howfar.report import figures, limit_text
 from howfar.report.document import Block, Cell, Chart, Column, Details, Document, Heading, Table, Text, plain, single
 from howfar.report.figures import tps
@@ -135,8 +139,8 @@ def limits(summary: Summary) -> list[Block]:
 
 def scaling(summary: Summary) -> list[Block]:
     """Throughput against connections, with ceilings and the model."""
-    panels = scaling_charts.panels(summary)
-    if summary.scaling is None or not panels:
+    panels, found = scaling_charts.panels(summary), summary.found(Scaling)
+    if found is None or not panels:
         return []
     curves = [curve for panel in panels for curve in panel.curves]
     modelled = any(scaling_charts.model_of(curve) for curve in curves)
@@ -166,7 +170,7 @@ def scaling(summary: Summary) -> list[Block]:
         for curve in curves
         for ceiling in curve.ceilings
     )
-    said: tuple[Block, ...] = (Text(summary.scaling.says),)
+    said: tuple[Block, ...] = (Text(found.says),)
     if ceilings:
         said += (Table("Ceilings", single("curve", "ceiling", "transactions/s", "from"), ceilings, stack=True),)
     return [Heading("How does it scale with connections?"), chart, Details("Curve by curve", said)]
@@ -183,7 +187,7 @@ def predictions(summary: Summary) -> list[Block]:
     """How well the model describes each curve, and how well it predicted it from others."""
     rows = []
     bases: dict[str, list[str]] = {}
-    curves = summary.scaling.curves if summary.scaling else ()
+    curves = curves_of(summary)
     for curve in curves:
         for kind, found in (("predicted", curve.foreign), ("fitted", curve.own)):
             if found is not None:
@@ -225,7 +229,7 @@ def _published_tps(curve: Curve, point: ThreadsPoint) -> str:
 
 def published(summary: Summary) -> list[Block]:
     """Published transactions a second beside these; each also as a share of its own largest, which is what can be compared."""
-    curves = [curve for curve in summary.scaling.curves if curve.published] if summary.scaling else []
+    curves = [curve for curve in curves_of(summary) if curve.published]
     rows = []
     for curve in curves:
         most = max(point.tps.value for point in curve.points)
@@ -264,7 +268,7 @@ def published(summary: Summary) -> list[Block]:
 
 def what_if(summary: Summary) -> list[Block]:
     """A few settings by the fitted model; a mark where a setting lies beyond what was measured."""
-    base = summary.what_if
+    base = summary.found(WhatIf)
     if base is None or not base.worked:
         return []
     own = base.worked[0].answer.tps

@@ -6,7 +6,9 @@ from typing import Any
 
 import altair as alt
 
-from howfar.analysis.summary import CellSummary, NetworkSeries, Summary
+from howfar.analysis.cells import CellSummary
+from howfar.analysis.summary import Summary
+from howfar.bottleneck.traffic import NetworkSeries
 from howfar.report import limit_text, palette
 from howfar.report.charts import PHONE, Drawable, hconcat, layer, pick, values, vconcat
 from howfar.report.figures import tps

@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+from howfar.analysis import summary as analysis
 from howfar.analysis.summary import Summary
 from howfar.experiments.bandwidth.report import Bandwidth
 from howfar.experiments.compression.report import Compression
-from howfar.experiments.crash import report as crash
+from howfar.experiments.crash.report import Crash
 from howfar.experiments.encryption.report import Encryption
 from howfar.experiments.experiment import Experiment
-from howfar.experiments.fallback import report as fallback
+from howfar.experiments.fallback.report import Fallback
 from howfar.experiments.page.report import Pages
 from howfar.experiments.paths import Paths
-from howfar.experiments.replication import report as replication
+from howfar.experiments.replication.report import Replication
+from howfar.report import csv, html, json, markdown, terminal
 from howfar.report.document import Document
+from howfar.store.records import Run
 
-EXPERIMENTS: tuple[Experiment, ...] = (
-    replication,
-    crash,
-    fallback,
+EXPERIMENTS: list[Experiment] = [
+    Replication(),
+    Crash(),
+    Fallback(),
     Pages(),
     Compression(),
     Encryption(),
     Bandwidth(),
     Paths(),
-)
+]
+
+
+def summarise(run: Run) -> Summary:
+    """The whole answer of a run. Pure."""
+    return analysis.summarise(run, EXPERIMENTS)
 
 
 def experiment_of(summary: Summary) -> Experiment:
@@ -33,3 +41,20 @@ def experiment_of(summary: Summary) -> Experiment:
 def document(summary: Summary) -> Document:
     """The report of a run."""
     return experiment_of(summary).document(summary)
+
+
+def in_terminal(summary: Summary, width: int, colour: bool, unicode: bool, details: bool) -> str:
+    return terminal.render(document(summary), width, colour, unicode, details)
+
+
+def rendered(summary: Summary, form: str) -> str:
+    """The report as `html`, `md`, `csv` or `json`."""
+    if form == "json":
+        return json.render(summary)
+    render = {"html": html.render, "md": markdown.render, "csv": csv.render}[form]
+    return render(document(summary))
+
+
+def schema() -> dict[str, object]:
+    """JSON Schema of the JSON report."""
+    return json.schema({key: kind for each in EXPERIMENTS for key, kind in each.findings.items()})

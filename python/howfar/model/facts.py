@@ -11,12 +11,12 @@ from math import ceil
 from statistics import median
 from typing import Any
 
-from howfar.analysis.facts_in import cpus_in, number_in
-from howfar.analysis.signs import others_in
 from howfar.paths import is_local
 from howfar.plan.factors import ORDINARY
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import mean_interval
+from howfar.stats.trials import others_in
+from howfar.store.receipts import cpus_in, number_in
 from howfar.store.records import Arm, ArmRole, FactorValue, Measured, Run, Trial, TrialStatus
 
 FULL_LINK = 0.9

@@ -12,12 +12,40 @@ from dataclasses import dataclass, replace
 from math import log
 from typing import Any
 
-from howfar.analysis.alike import alike
-from howfar.analysis.summary import ModelPoint, Prediction, WhatIf, WhatIfCompression, WhatIfSettings
 from howfar.model.facts import HEADER_BYTES, ArmFacts, replies, requests
 from howfar.model.queueing import at
-from howfar.model.what_if import Network, network
+from howfar.model.what_if import Network, WhatIf, WhatIfCompression, WhatIfSettings, network
+from howfar.stats.estimate import Part
+from howfar.stats.trials import alike
 from howfar.store.records import FactorValue
+
+
+class ModelPoint(Part):
+    threads: int
+    tps: float
+    low: float
+    high: float
+    """The band: a convention (two ways to soften the bounds), and no interval."""
+
+
+class Prediction(Part):
+    """A curve as the model predicts it, beside what was then measured."""
+
+    basis: str
+    """What went in, in words: `from tcp at 1 and 64 threads, and 43.3 kB a transaction`."""
+    points: tuple[ModelPoint, ...]
+    ceiling_tps: float
+    """What the busiest station passes at most, with however many connections."""
+    plateau_tps: float
+    """At the connections at which the curve was fastest."""
+    knee: float
+    """N*: connections that would fill the busiest station if nobody ever waited."""
+    mean_error: float | None
+    """Mean absolute relative error over the measured points; None: nothing to compare with."""
+    worst_error: float | None
+    plateau_error: float | None
+    """Signed: `plateau_tps` against the largest measured throughput of the curve."""
+
 
 THREADS_MOST = 2048
 FULL_CPU = 0.95

@@ -5,9 +5,83 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from howfar.analysis.summary import Resource, WhatIf, WhatIfAnswer, WhatIfCompression, WhatIfSettings
 from howfar.model.facts import carried_bytes, headed_bytes
 from howfar.model.queueing import Point, Station, at, ceiling, knee, line, processors, solve
+from howfar.model.resource import Resource
+from howfar.stats.estimate import Part
+
+
+class WhatIfCompression(Part):
+    algorithm: str
+    ratio_to_client: float
+    ratio_to_server: float
+    client_byte_s: float
+    server_byte_s: float
+
+
+class WhatIfSettings(Part):
+    """What is asked. The page's `howfarWhatIf(base, settings)` takes these names as they are."""
+
+    threads: int
+    rtt_s: float
+    rate_bps: float | None
+    tls: bool
+    connect_each: bool
+    """A connect for every transaction, TLS handshake included."""
+    compression: str
+    """`off`, or an algorithm of `WhatIf.compression`."""
+
+
+class WhatIfAnswer(Part):
+    """What `howfarWhatIf` gives back, by these names."""
+
+    tps: float
+    limits: str
+    """The busiest station's name, or `latency` where none is near its ceiling."""
+    cycle_s: float
+    knee: float
+
+
+class WhatIfWorked(Part):
+    settings: WhatIfSettings
+    answer: WhatIfAnswer
+
+
+class WhatIf(Part):
+    """The fitted demands of one measured point, from which `model/what_if.py` computes other settings."""
+
+    arm: str
+    threads: int
+    tps: float
+    turns: float
+    think_s: float
+    """What does not queue and is no round trip. Below nothing: so long do stations work on one transaction at the same time."""
+    rtt_s: float
+    rate_bps: float | None
+    client_cpu_s: float
+    server_cpu_s: float
+    client_cpus: float
+    server_cpus: float
+    """What the load could have of them: what the link's emulator and strangers took is taken off."""
+    shared_cpu: bool
+    """Client and server have the same ones: `server_cpus` are both's."""
+    replies_bytes: tuple[float, ...]
+    """Of one transaction, as the protocol has them: what compression, encryption and headers make of them is in `model/wire.py`."""
+    requests_bytes: tuple[float, ...]
+    tls_byte_s: float | None
+    """CPU seconds a payload byte, each end. None, here and below: this run did not measure it, and nothing is said of it."""
+    connect_turns: float | None
+    """Of a connect a transaction, plain TCP; so is the CPU beside it. TLS adds to each."""
+    connect_client_s: float | None
+    connect_server_s: float | None
+    tls_connect_turns: float | None
+    tls_connect_client_s: float | None
+    tls_connect_server_s: float | None
+    compression: tuple[WhatIfCompression, ...]
+    threads_most: int
+    worked: tuple[WhatIfWorked, ...] = ()
+    """A few settings with their answers, for readers without JavaScript; the first is the measured point itself."""
+
 
 CLIENT_CPU, SERVER_CPU = Resource.CLIENT_CPU.value, Resource.SERVER_CPU.value
 TO_CLIENT, TO_SERVER = Resource.LINK_TO_CLIENT.value, Resource.LINK_TO_SERVER.value

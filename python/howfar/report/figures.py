@@ -6,11 +6,12 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 
-from howfar.analysis.summary import Bound, CellSummary, Summary
-from howfar.analysis.verdict import BOUND_SIGN
-from howfar.analysis.workload_line import ONE
+from howfar.analysis.cells import Bound, CellSummary
+from howfar.analysis.summary import Summary
+from howfar.plan.factors import breaks
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import Resolution, excludes_one, half_width, half_width_text, interval_text, share_text
+from howfar.stats.trials import ONE
 from howfar.store.records import ArmRole
 
 UNKNOWN = "-"
@@ -57,12 +58,12 @@ def limits(estimate: Estimate | None) -> str:
 
 def cpu_ratio(cell: CellSummary) -> str:
     """`1.23 [1.22, 1.24]`; `≥ 1.33 [1.32, 1.34]` where part of the path's CPU is not counted."""
-    return BOUND_SIGN[cell.cpu_bound] + ratio(cell.cpu_ratio) if cell.cpu_ratio else UNKNOWN
+    return cell.cpu_bound.sign + ratio(cell.cpu_ratio) if cell.cpu_ratio else UNKNOWN
 
 
 def cpu_point(cell: CellSummary) -> str:
     """The value of `cpu_ratio` alone, with its sign."""
-    return BOUND_SIGN[cell.cpu_bound] + point(cell.cpu_ratio) if cell.cpu_ratio else UNKNOWN
+    return cell.cpu_bound.sign + point(cell.cpu_ratio) if cell.cpu_ratio else UNKNOWN
 
 
 UNCOUNTED_SHARE = "about a seventh of the path's CPU in a profile of `remote`"
@@ -73,7 +74,7 @@ def cpu_note(summary: Summary) -> str:
     bounds = {cell.cpu_bound for cell in shown_cells(summary)}
     if bounds == {Bound.MEASURED} or not bounds:
         return ""
-    sign = " and ".join(BOUND_SIGN[bound].strip() for bound in (Bound.AT_LEAST, Bound.AT_MOST) if bound in bounds)
+    sign = " and ".join(bound.sign.strip() for bound in (Bound.AT_LEAST, Bound.AT_MOST) if bound in bounds)
     return (
         f"{sign} before a CPU ratio: on paths over the link the kernel's work of receiving runs in the emulator's threads and is "
         f"not counted ({UNCOUNTED_SHARE}), while loopback's is charged to the sender and is. The ratio is a bound, and a claim "
@@ -144,12 +145,7 @@ def noise_line(summary: Summary) -> str:
 
 def only_broke(summary: Summary) -> bool:
     """Every trial broke something on purpose: its rates are those before the fault, and no ratio is the question."""
-    return summary.replication is not None and summary.replication.cost is None
-
-
-def has_own_tables(summary: Summary) -> bool:
-    """Plans with a report of their own instead of the table of paths."""
-    return summary.replication is not None or summary.pages is not None
+    return summary.blocks > 0 and all(breaks(cell.factors) for cell in summary.cells)
 
 
 def settled_line(summary: Summary) -> str:
@@ -215,22 +211,10 @@ def widest(summary: Summary) -> str:
 
 def session_line(summary: Summary) -> str:
     """Server, blocks and how it ended."""
-    broken = _broken(summary)
-    trials = sum(cell.trials for cell in summary.cells) + sum(broken.values())
+    trials = len(summary.trials) - summary.void_trials
     server = f"{summary.server['kind']} {summary.server['version']}"
-    count = max(summary.blocks, *broken.values()) if broken else summary.blocks
-    blocks = f"{count} block{'' if count == 1 else 's'} ({trials} trials)"
+    blocks = f"{summary.blocks} block{'' if summary.blocks == 1 else 's'} ({trials} trials)"
     return "; ".join(part for part in (server, blocks, STOPS[summary.stop], widest(summary)) if part)
-
-
-def _broken(summary: Summary) -> dict[str, int]:
-    """Trials of arms that broke something on purpose: they have no throughput, and are no cells."""
-    found = summary.replication
-    if found is None:
-        return {}
-    losses = found.crash.losses if found.crash else ()
-    trials = {loss.arm: loss.crashes for loss in losses} | {story.arm: story.trials for story in found.fallback}
-    return {arm: count for arm, count in trials.items() if all(cell.arm != arm for cell in summary.cells)}
 
 
 def void_line(summary: Summary) -> str:
@@ -269,10 +253,7 @@ def published_sources(summary: Summary) -> list[str]:
 
 def unmeasured_lines(summary: Summary) -> list[str]:
     lines = []
-    broken = _broken(summary)
     for arm in summary.unmeasured:
-        if broken.get(arm.arm):
-            continue
         reasons = "; ".join(kind for kind, _ in _kinds(arm.reasons)) or "it was never reached"
         lines.append(f"{arm.arm}: no good trial ({arm.void_trials} void): {reasons}.")
     return lines

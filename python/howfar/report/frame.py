@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from howfar.analysis.summary import CellSummary, Confirmation, Summary, Warning
-from howfar.analysis.workload_line import ONE
-from howfar.bottleneck.confirmation import is_refuted
+from howfar.analysis.cells import CellSummary
+from howfar.analysis.confirmation import is_refuted
+from howfar.analysis.signs import Warning
+from howfar.analysis.summary import Summary
+from howfar.bottleneck.limit import Confirmation
 from howfar.plan.factors import breaks
 from howfar.report import charts, figures, limit_text
 from howfar.report.document import (
@@ -38,6 +40,7 @@ from howfar.report.figures import UNKNOWN, baseline_name, number, point, shown_c
 from howfar.report.setup import head_line
 from howfar.report.warnings import warning_lines
 from howfar.stats.estimate import Estimate
+from howfar.stats.trials import ONE
 from howfar.store.records import ArmRole
 
 MOST_ADVICE = 3

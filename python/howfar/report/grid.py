@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from howfar.analysis.summary import CellSummary, Summary
+from howfar.analysis.cells import CellSummary
+from howfar.analysis.summary import Summary
 from howfar.plan.factors import ORDINARY, tls_label
 from howfar.store.records import ArmRole, FactorValue
 from howfar.units import format_duration_ns, format_rate_bps
@@ -67,8 +68,6 @@ class Grid:
 
 def is_grid(summary: Summary) -> bool:
     """Whether the arms differ in more than a handful of names."""
-    if summary.scaling or summary.compression or summary.encryption:
-        return True
     return len(_compared(summary)) > MANY and len(_varied(_compared(summary))) > 1
 
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
-from howfar.analysis.summary import CellSummary, Summary
+from pydantic import create_model
+
+from howfar.analysis.cells import CellSummary
+from howfar.analysis.summary import Summary
 from howfar.plan.factors import breaks
+from howfar.stats.estimate import Part
 
 REPORT_VERSION = 1
 
@@ -15,6 +20,7 @@ def document(summary: Summary) -> dict[str, Any]:
     """The summary as plain values. CPU a query is a number there, its interval stands beside it. Cells that broke something are not
     in it: their rates would be over the outage too. What came of them is in `replication`."""
     plain = summary.model_dump(mode="json")
+    plain |= plain.pop("findings")
     plain["cells"] = [_cell(cell) for cell in summary.cells if not breaks(cell.factors)]
     return {"report_version": REPORT_VERSION, **plain}
 
@@ -32,9 +38,12 @@ def render(summary: Summary) -> str:
     return json.dumps(document(summary), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def schema() -> dict[str, Any]:
-    """JSON Schema (draft 2020-12) of `document`."""
-    found = Summary.model_json_schema(mode="serialization")
+def schema(findings: Mapping[str, type[Part]]) -> dict[str, Any]:
+    """JSON Schema (draft 2020-12) of `document`, whose experiments find these."""
+    optional_findings: dict[str, Any] = {key: (kind | None, None) for key, kind in findings.items()}
+    whole = create_model("Summary", __base__=Summary, **optional_findings)
+    found = whole.model_json_schema(mode="serialization")
+    del found["properties"]["findings"], found["$defs"]["Part"]
     cell = found["$defs"]["CellSummary"]
     cell["properties"]["cpu_us_per_query_interval"] = {"$ref": "#/$defs/CpuPerQuery"}
     cell["properties"]["cpu_us_per_query"] = {"$ref": "#/$defs/CpuNumbers"}

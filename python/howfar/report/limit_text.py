@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from howfar.analysis.summary import CellSummary, Limit, Resource, Summary
+from howfar.analysis.cells import CellSummary
+from howfar.analysis.summary import Summary
+from howfar.bottleneck.limit import Limit
+from howfar.model.resource import Resource
 from howfar.report.figures import tps
 from howfar.report.grid import Grid, grid
 

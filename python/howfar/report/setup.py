@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from howfar.analysis.sentence import capital
+from howfar.analysis.advice import capital
 from howfar.analysis.summary import Summary
-from howfar.report.figures import has_own_tables, session_line, shown_cells
-from howfar.report.grid import is_grid
+from howfar.report.figures import session_line, shown_cells
 from howfar.store.records import FactorValue
 from howfar.units import format_duration_ns, format_rate_bps
 
@@ -42,26 +41,21 @@ def _several(texts: list[str]) -> str:
     return f"{', '.join(texts[:-1])} or {texts[-1]}"
 
 
-def _said(summary: Summary) -> str:
-    """Where a reader finds which cell is which."""
-    return ", as the table says" if is_grid(summary) or has_own_tables(summary) else ", as each path's name says"
-
-
 def _connections(summary: Summary) -> str:
     levels = [str(level) for level in _levels(summary, "threads")]
-    if summary.pages:
+    if summary.asked == "pages":
         if levels == ["1"]:
             return "1 page in flight"
         return f"{_several(levels) if len(levels) > 1 else levels[0]} pages in flight" if levels else ""
     if len(levels) > 1:
-        return f"{_several(levels)} connections{_said(summary)}"
+        return f"{_several(levels)} connections"
     return f"{levels[0]} connection{'' if levels[0] == '1' else 's'}" if levels else ""
 
 
 def _placement(summary: Summary) -> str:
     levels = [str(level) for level in _levels(summary, "placement")]
     if len(levels) > 1:
-        return f"placement {_several(levels)}{_said(summary)}"
+        return f"placement {_several(levels)}"
     return PLACEMENT.get(levels[0], f"placement {levels[0]}") if levels else ""
 
 
@@ -69,14 +63,13 @@ def _link(summary: Summary) -> str:
     rates = [format_rate_bps(float(level)) for level in _levels(summary, "rate_bps")]
     rtts = [format_duration_ns(float(level)) for level in _levels(summary, "rtt_ns")]
     if not rates and not rtts:
-        return "" if summary.replication else "no path over a link"
+        return "" if _replica(summary) else "no path over a link"
     parts = [_several(rates) if len(rates) > 1 else rates[0]] if rates else []
     if len(rtts) > 1:
         parts.append(f"RTT {_several(rtts)}")
     elif rtts:
         parts.append(f"RTT {rtts[0]}{_measured(summary)}")
-    named = _said(summary) if len(rates) > 1 or len(rtts) > 1 else ""
-    return f"link {', '.join(parts)}{named}"
+    return f"link {', '.join(parts)}"
 
 
 def _replica(summary: Summary) -> str:
@@ -85,15 +78,8 @@ def _replica(summary: Summary) -> str:
     rates = [format_rate_bps(float(level)) for level in _levels(summary, "replica_rate_bps")]
     if not rtts:
         return ""
-    found = sorted(
-        curve.rest_rtt_ns
-        for curve in (summary.replication.cost.curves if summary.replication and summary.replication.cost else ())
-        if curve.rest_rtt_ns is not None
-    )
-    texts = list(dict.fromkeys(format_duration_ns(rtt) for rtt in (found[0], found[-1]))) if found else []
-    said = f" (measured {' to '.join(texts)} at rest)" if texts else ""
     parts = [
-        f"RTT {_several(rtts) if len(rtts) > 1 else rtts[0]}{said}",
+        f"RTT {_several(rtts) if len(rtts) > 1 else rtts[0]}",
         *([_several(rates) if len(rates) > 1 else rates[0]] if rates else []),
     ]
     return f"replicas over {', '.join(parts)}"

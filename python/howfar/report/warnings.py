@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from howfar.analysis.signs import MEANING
-from howfar.analysis.summary import Summary, Warning
+from howfar.analysis.signs import MEANING, Warning
+from howfar.analysis.summary import Summary
 from howfar.report.figures import only_broke, unmeasured_lines
 
 MANY = 5

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import howfar
-from howfar.analysis.analyse import summarise
-from howfar.analysis.summary import Intervention, Unconfirmed
-from howfar.bottleneck.confirmation import choose, pair
+from howfar.analysis.confirmation import choose, pair
+from howfar.analysis.summary import Summary
+from howfar.bottleneck.limit import Intervention, Unconfirmed
 from howfar.engine.process import engine_info
 from howfar.errors import LabError, RunFileError
 from howfar.plan.cells import cells
@@ -110,19 +110,26 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str,
     return tuple(found)
 
 
+def summarise(run: Run) -> Summary:
+    """The whole answer of a run."""
+    from howfar.experiments import registry  # draws charts: heavy
+
+    return registry.summarise(run)
+
+
 def to_confirm(run: Run) -> tuple[str, ...]:
     """Arms whose limits were chosen to be put to the test, or would be now; none: there is nothing to confirm."""
     begun = events.confirmation(run.events)
     if begun is not None:
         return tuple(Intervention.model_validate(chosen).arm for chosen in begun.asked)
     run = plan_part(run)
-    return tuple(chosen.arm for chosen in choose(summarise(run), run.info.arms).asked)
+    return tuple(chosen.arm for chosen in choose(summarise(run).cells, run).asked)
 
 
 def decide(file: RunFile, stop: StopReason) -> tuple[Arm, ...]:
     """Enter in the run file what will be confirmed. Gives the new arms."""
     run = plan_part(file.read())
-    choice = choose(summarise(run), run.info.arms)
+    choice = choose(summarise(run).cells, run)
     arms = tuple(arm for chosen in choice.asked for arm in pair(chosen, run.info.arms))
     file.confirm(
         arms,

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from statistics import median
 
 from howfar.analysis.plateau import resting
-from howfar.analysis.trials import rate_unit, trial_table
 from howfar.errors import NotARunFile
 from howfar.plan.cells import block_order
 from howfar.plan.estimate import CONFIRMATION_BLOCKS, NEW_LINK_NS, REPORT_NS, trial_cost_ns
@@ -16,6 +15,7 @@ from howfar.plan.quantities import MOST_BUDGET_NS
 from howfar.plan.types import MOST_BLOCKS, Plan, Timing
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import blocks_needed, half_width, judge_ratio
+from howfar.stats.trials import trial_table
 from howfar.store.records import (
     CONFIRMATION_BLOCK,
     ArmRole,
@@ -140,15 +140,10 @@ def standing(run: Run, blocks: int, target: float) -> Standing:
     table = trial_table(run)
     baseline = table.baseline
     rest = resting(run, blocks, target)
-    _, rate_of = rate_unit(run)
     arms = []
     for arm in run.info.arms:
-        rates = [rate for rate in (rate_of(measured) for measured in table.measured(arm.name)) if rate]
-        ratios = (
-            []
-            if baseline is None or arm.name == baseline.name
-            else table.block_ratios(arm.name, baseline.name, rate_of)
-        )
+        rates = [rate for rate in (table.rate(measured) for measured in table.measured(arm.name)) if rate]
+        ratios = [] if baseline is None or arm.name == baseline.name else table.block_ratios(arm.name, baseline.name)
         judged = judge_ratio(ratios) if ratios else None
         if breaks(arm.factors):
             judged = None  # crashes are counted, block by block: no width says when they are enough

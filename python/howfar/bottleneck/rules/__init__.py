@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from howfar.analysis.summary import Cycle, Resource
 from howfar.bottleneck.connecting import connects_each_time
 from howfar.bottleneck.cycle import (
     ACKNOWLEDGEMENT,
@@ -26,11 +25,13 @@ from howfar.bottleneck.cycle import (
     ROUND_TRIPS,
     SERVER_CPU,
     WAITING,
+    Cycle,
     largest,
     part_us,
 )
 from howfar.bottleneck.evidence import CpuSet, Evidence
 from howfar.bottleneck.traffic import WAY_WORDS, CarriedTraffic, hold_words, milliseconds, percent, speed, speed_pair
+from howfar.model.resource import Resource
 
 Confidence = Literal["high", "medium", "low"]
 

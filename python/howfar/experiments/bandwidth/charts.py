@@ -9,7 +9,10 @@ from typing import Any
 
 import altair as alt
 
-from howfar.analysis.summary import Ceiling, Curve, Prediction, Resource, Summary
+from howfar.analysis.summary import Summary
+from howfar.experiments.bandwidth.analysis import Ceiling, Curve, curves_of
+from howfar.model.fit import Prediction
+from howfar.model.resource import Resource
 from howfar.report import figures, limit_text, palette
 from howfar.report.charts import PHONE, Drawable, hconcat, layer, log_ticks, pick, values, vconcat
 
@@ -50,7 +53,7 @@ class Panel:
 
 def panels(summary: Summary) -> list[Panel]:
     """One, or one for each way to connect: their throughputs are of different kinds."""
-    curves = [curve for curve in (summary.scaling.curves if summary.scaling else ()) if len(curve.points) > 1]
+    curves = [curve for curve in curves_of(summary) if len(curve.points) > 1]
     if not curves:
         return []
     ways: dict[str, list[Curve]] = {}
@@ -290,7 +293,7 @@ def ceiling_labels(lines: list[ChartLine], near: float) -> list[ChartLine]:
 
 def shapes(summary: Summary, width: int) -> Drawable | None:
     """Ours and the published curves, each as a share of its own largest: machines differ, shapes can be compared."""
-    curves = [curve for curve in (summary.scaling.curves if summary.scaling else ()) if curve.published]
+    curves = [curve for curve in curves_of(summary) if curve.published]
     rows: list[dict[str, Any]] = []
     for curve in curves:
         ours = max(point.tps.value for point in curve.points)

@@ -6,8 +6,9 @@ from typing import Any
 
 import altair as alt
 
-from howfar.analysis.economics.sentences import EVERYWHERE, NOT_RESOLVED
-from howfar.analysis.summary import CellSummary, CompressionRow, Summary
+from howfar.analysis.cells import CellSummary
+from howfar.analysis.summary import Summary
+from howfar.experiments.compression.analysis import EVERYWHERE, NOT_RESOLVED, CompressionEconomics, CompressionRow
 from howfar.report import palette
 from howfar.report.charts import PHONE, Drawable, hconcat, layer, log_ticks, pick, values, vconcat
 from howfar.report.figures import rate, tps
@@ -25,9 +26,10 @@ NONE = "none"
 
 def break_even(summary: Summary, width: int) -> Drawable | None:
     """Lines by the model, points measured; a diamond where a line crosses the one without compression."""
-    if summary.compression is None or not summary.compression.rows:
+    found = summary.found(CompressionEconomics)
+    if found is None or not found.rows:
         return None
-    rows = summary.compression.rows
+    rows = found.rows
     contents = list(dict.fromkeys(row.content for row in rows))
     names = [NONE, *dict.fromkeys(row.algorithm for row in rows)]
     points = {content: measured(summary, content) for content in contents}

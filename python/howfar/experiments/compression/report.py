@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
+from typing import ClassVar
 
-from howfar.analysis.summary import CompressionRow, Summary
+from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.compression import charts
+from howfar.experiments.compression.analysis import CompressionEconomics, CompressionRow, compression, verdict
+from howfar.experiments.experiment import Experiment, Keys
 from howfar.experiments.grid import NOT_VALID, grid_document, modelled
 from howfar.report import figures
 from howfar.report.document import Block, Cell, Chart, Column, Details, Document, Heading, Table, plain, single
+from howfar.stats.estimate import Part
 from howfar.units import format_rate_bps
 
 
-class Compression:
+class Compression(Experiment):
     name = "compression"
+    findings: ClassVar[Keys] = {"compression": CompressionEconomics}
+
+    def analyse(self, evidence: RunEvidence) -> Mapping[str, Part | None]:
+        return {"compression": compression(evidence.facts, evidence.workload, evidence.floors.throughput)}
+
+    def verdict(self, evidence: RunEvidence, findings: Findings) -> str:
+        return verdict(evidence)
 
     def applies(self, summary: Summary) -> bool:
-        return summary.compression is not None
+        return summary.found(CompressionEconomics) is not None
 
     def document(self, summary: Summary) -> Document:
-        return grid_document(summary, chart=_chart(summary), economics=costs(summary))
+        found = summary.found(CompressionEconomics)
+        assert found is not None, "only then it applies"
+        return grid_document(summary, chart=_chart(summary, found), economics=costs(found))
 
 
-def _chart(summary: Summary) -> list[Block]:
-    if summary.compression is None:
-        return []
-    curves = any(row.curve for row in summary.compression.rows)
+def _chart(summary: Summary, found: CompressionEconomics) -> list[Block]:
+    curves = any(row.curve for row in found.rows)
     caption = "Points: measured, with 95 % intervals." + (
         " Lines: the model of each algorithm on this machine and data. Diamond: below this rate of the link compression pays."
         if curves
@@ -38,7 +50,7 @@ def _chart(summary: Summary) -> list[Block]:
             figures.rate(point["rate"]),
             f"{figures.number(point['tps'])} [{figures.number(point['low'])}, {figures.number(point['high'])}]",
         )
-        for content in dict.fromkeys(row.content for row in summary.compression.rows)
+        for content in dict.fromkeys(row.content for row in found.rows)
         for point in charts.measured(summary, content)
     )
     data = Table("", single("data", "compression", "link", "transactions/s [95 %]"), rows)
@@ -47,10 +59,7 @@ def _chart(summary: Summary) -> list[Block]:
     return [Heading("Below which rate does compression pay?"), Chart("even", title, caption, make, data)]
 
 
-def costs(summary: Summary) -> list[Block]:
-    found = summary.compression
-    if found is None or not found.rows:
-        return []
+def costs(found: CompressionEconomics) -> list[Block]:
     rates = list(dict.fromkeys(tried.rate_bps for row in found.rows for tried in row.measured))
     columns = (
         Column("data,", "algorithm", left=True),

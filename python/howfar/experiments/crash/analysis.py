@@ -17,7 +17,7 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
-from howfar.analysis.sentence import capital
+from howfar.analysis.advice import capital
 from howfar.experiments.replication.arms import mode_name, plural, rate, rate_interval, with_mode
 from howfar.plan.factors import SEMI_SYNC
 from howfar.stats.estimate import Estimate, Part

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from howfar.analysis.sentence import capital
+from howfar.analysis.advice import capital
 from howfar.analysis.summary import Summary
 from howfar.experiments.crash import charts
 from howfar.experiments.crash.analysis import (
@@ -18,23 +18,33 @@ from howfar.experiments.crash.analysis import (
     may_lose,
     percent_up,
 )
+from howfar.experiments.experiment import Experiment
 from howfar.experiments.replication import frame
 from howfar.experiments.replication.arms import mode_name, plural
 from howfar.experiments.replication.frame import Record, columns, count, fault_name, lost_cell, trade_tables, verdicts
+from howfar.experiments.replication.trade import ReplicationFindings
 from howfar.plan.factors import SEMI_SYNC
 from howfar.report import figures
 from howfar.report.document import Block, Bullets, Cell, Chart, Column, Details, Document, Table, plain, single
 
-name = "crash"
 LOSSES = "What a crash loses"
 
 
-def applies(summary: Summary) -> bool:
-    return summary.replication is not None and summary.replication.crash is not None
+class Crash(Experiment):
+    """Its findings are part of those of replication."""
+
+    name = "crash"
+
+    def applies(self, summary: Summary) -> bool:
+        found = summary.found(ReplicationFindings)
+        return found is not None and found.crash is not None
+
+    def document(self, summary: Summary) -> Document:
+        return document(summary)
 
 
 def document(summary: Summary) -> Document:
-    findings = summary.replication
+    findings = summary.found(ReplicationFindings)
     assert findings is not None and findings.crash is not None, "only then it applies"
     main: list[Block] = [dots(findings.crash), *trade_tables(findings)[:1]]
     blocks = [*sections(findings.crash, summary.verdict), *verdicts(findings)]

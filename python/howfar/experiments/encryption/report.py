@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
-from howfar.analysis.summary import EncryptionRow, EncryptionTried, Summary
+from howfar.analysis.summary import Findings, RunEvidence, Summary
+from howfar.experiments.encryption.analysis import (
+    EncryptionEconomics,
+    EncryptionRow,
+    EncryptionTried,
+    encryption,
+    verdict,
+)
+from howfar.experiments.experiment import Experiment, Keys
 from howfar.experiments.grid import NOT_VALID, grid_document, modelled, scaling
 from howfar.report import figures
 from howfar.report.document import Block, Cell, Column, Details, Document, Table
+from howfar.stats.estimate import Part
 
 
-class Encryption:
+class Encryption(Experiment):
     name = "encryption"
+    findings: ClassVar[Keys] = {"encryption": EncryptionEconomics}
+
+    def analyse(self, evidence: RunEvidence) -> Mapping[str, Part | None]:
+        return {"encryption": encryption(evidence.facts, evidence.workload, evidence.floors.throughput)}
+
+    def verdict(self, evidence: RunEvidence, findings: Findings) -> str:
+        return verdict(evidence)
 
     def applies(self, summary: Summary) -> bool:
-        return summary.encryption is not None
+        return summary.found(EncryptionEconomics) is not None
 
     def document(self, summary: Summary) -> Document:
-        return grid_document(summary, chart=scaling(summary), economics=costs(summary))
+        found = summary.found(EncryptionEconomics)
+        assert found is not None, "only then it applies"
+        return grid_document(summary, chart=scaling(summary), economics=costs(found))
 
 
-def costs(summary: Summary) -> list[Block]:
-    found = summary.encryption
-    if found is None or not found.rows:
-        return []
+def costs(found: EncryptionEconomics) -> list[Block]:
     persistent = _ends([row.persistent for row in found.rows])
     churned = _ends([row.per_transaction for row in found.rows])
     columns = (

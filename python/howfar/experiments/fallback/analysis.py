@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from howfar.analysis.sentence import capital
+from howfar.analysis.advice import capital
 from howfar.experiments.replication.arms import MOST_POINTS, farthest, rate, with_mode
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import mean_of_counts

@@ -7,11 +7,13 @@ from functools import partial
 from itertools import pairwise
 
 from howfar.analysis.summary import Summary
+from howfar.experiments.experiment import Experiment
 from howfar.experiments.fallback import charts
 from howfar.experiments.fallback.analysis import FallbackSeries, FallbackStory
 from howfar.experiments.replication import frame
 from howfar.experiments.replication.arms import mode_name, plural
 from howfar.experiments.replication.frame import Record, columns, with_limits
+from howfar.experiments.replication.trade import ReplicationFindings
 from howfar.report import figures
 from howfar.report.document import (
     Block,
@@ -28,16 +30,24 @@ from howfar.report.document import (
 )
 from howfar.stats.estimate import Estimate
 
-name = "fallback"
 LOWER_BOUND = "≥: a lower bound. Commits waited for the replica again only when the load had ended, or not at all."
 
 
-def applies(summary: Summary) -> bool:
-    return summary.replication is not None and bool(summary.replication.fallback)
+class Fallback(Experiment):
+    """Its findings are part of those of replication."""
+
+    name = "fallback"
+
+    def applies(self, summary: Summary) -> bool:
+        found = summary.found(ReplicationFindings)
+        return found is not None and bool(found.fallback)
+
+    def document(self, summary: Summary) -> Document:
+        return document(summary)
 
 
 def document(summary: Summary) -> Document:
-    findings = summary.replication
+    findings = summary.found(ReplicationFindings)
     assert findings is not None, "only then it applies"
     stories = findings.fallback
     main = [*_chart(stories, 0), fallback_table(stories)]

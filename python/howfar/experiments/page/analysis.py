@@ -18,7 +18,6 @@ from typing import Any, Literal, NamedTuple
 from pydantic import ValidationError
 
 from howfar.analysis.published import published_sets
-from howfar.analysis.trials import TrialTable
 from howfar.experiments.page.arms import ArmTrials, ComparisonKey, page_arms, ratios
 from howfar.experiments.page.findings import (
     Better,
@@ -36,6 +35,7 @@ from howfar.plan.page import PageShape
 from howfar.stats import histograms
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import Resolution, judge_ratio, mean_interval, resolve
+from howfar.stats.trials import TrialTable
 
 NOTICED_NS = 13_000_000
 """People notice a delay from here on; published with set-up C."""

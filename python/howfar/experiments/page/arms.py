@@ -11,15 +11,14 @@ from functools import cached_property
 from statistics import median
 from typing import Any
 
-from howfar.analysis.facts_in import cpus_in, number_in
 from howfar.analysis.link_facts import link_facts
-from howfar.analysis.signs import others_in
-from howfar.analysis.trials import TrialTable, transaction_histogram
 from howfar.experiments.page.findings import Application, Machines, Route, TurnCost
 from howfar.paths import is_local
 from howfar.plan.factors import ORDINARY
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import mean_interval
+from howfar.stats.trials import TrialTable, others_in, transaction_histogram
+from howfar.store.receipts import cpus_in, number_in
 from howfar.store.records import Arm, ArmRole, FactorValue, HistogramRecord, Measured, RunInfo, Trial
 
 NO_PAGE = "none"

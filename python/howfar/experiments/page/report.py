@@ -5,10 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
-from howfar.analysis.summary import Summary
+from howfar.analysis.advice import Advice
+from howfar.analysis.summary import Findings, RunEvidence, Summary
+from howfar.experiments.experiment import Experiment, Keys
 from howfar.experiments.page import charts
+from howfar.experiments.page.analysis import page_findings
 from howfar.experiments.page.charts import split_arms, time_parts
 from howfar.experiments.page.findings import (
     AtCpu,
@@ -36,10 +39,11 @@ from howfar.experiments.page.labels import (
     share_of_pages,
     where,
 )
+from howfar.experiments.page.sentences import page_advice, page_verdict
 from howfar.report.document import Block, Bullets, Card, Chart, Column, Details, Document, Table, Text, plain
 from howfar.report.figures import UNKNOWN, number, percent, ratio, share
 from howfar.report.frame import cell_records, frame, trials
-from howfar.stats.estimate import Estimate
+from howfar.stats.estimate import Estimate, Part
 
 QUANTILES = (0.9, 0.95, 0.99, 0.999)
 """Of the pages of all trials together; the p50 next to them is that of every other table."""
@@ -50,16 +54,29 @@ Fields = Mapping[str, Callable[[Row], str]]
 """Columns of a table, the row's name first: the head, of which a second line follows after a newline, and the text of a row."""
 
 
-class Pages:
+class Pages(Experiment):
     """One machine or two for a web page."""
 
     name = "page"
+    findings: ClassVar[Keys] = {"pages": PageFindings}
+    own_model = True
+
+    def analyse(self, evidence: RunEvidence) -> Mapping[str, Part | None]:
+        return {"pages": page_findings(evidence.table, evidence.floors.throughput)}
+
+    def verdict(self, evidence: RunEvidence, findings: Findings) -> str:
+        found = findings["pages"]
+        return page_verdict(found) if isinstance(found, PageFindings) else ""
+
+    def advice(self, evidence: RunEvidence, findings: Findings) -> tuple[Advice, ...] | None:
+        found = findings["pages"]
+        return page_advice(found) if isinstance(found, PageFindings) else None
 
     def applies(self, summary: Summary) -> bool:
-        return summary.pages is not None
+        return summary.found(PageFindings) is not None
 
     def document(self, summary: Summary) -> Document:
-        found = summary.pages
+        found = summary.found(PageFindings)
         assert found is not None, "it applies"
         sentences = tuple(sentence for sentence in found.sentences if sentence not in summary.verdict)
         levels, crossings = found.headline_levels(), found.headline_crossings()

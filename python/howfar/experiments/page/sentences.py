@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from howfar.analysis.summary import Advice
+from howfar.analysis.advice import Advice
 from howfar.experiments.page.findings import Crossing, PageArm, PageChoice, PageFindings, RouteError
 from howfar.experiments.page.labels import in_flight, listed, milliseconds, pays_from, predicted_from, several
 from howfar.stats.intervals import Resolution, excludes_one, interval_text, resolve

@@ -2,22 +2,73 @@
 
 from __future__ import annotations
 
-from howfar.analysis.summary import Summary
+from howfar.analysis.cells import CellSummary
+from howfar.analysis.summary import Findings, RunEvidence, Summary
+from howfar.experiments.answer import floor_clause
+from howfar.experiments.experiment import Experiment
 from howfar.experiments.paths import charts
 from howfar.report.document import Document
-from howfar.report.figures import has_own_tables
 from howfar.report.frame import cell_table, confirmations, frame, ratio_cards, trials
-from howfar.report.grid import is_grid
+from howfar.stats.intervals import Resolution, excludes_one, interval_text, share_text
+from howfar.stats.trials import ONE
+from howfar.store.records import ArmRole
+
+MAX_NAMED = 6
+"""A sentence that lists more arms is no answer; the rest is in the table."""
 
 
-class Paths:
+class Paths(Experiment):
     """Applies to every run that no other experiment claims."""
 
     name = "paths"
 
+    def verdict(self, evidence: RunEvidence, findings: Findings) -> str:
+        base = next((cell for cell in evidence.cells if cell.role is ArmRole.BASELINE), None)
+        every = [cell for cell in evidence.cells if cell.role is ArmRole.CONTENDER]
+        if base is not None and evidence.floors.aa is not None and not every:
+            return _against_itself(base.arm, evidence)
+        contenders = [cell for cell in every if cell.ratio is not None]
+        if base is None or not contenders:
+            return "No verdict: there is no block in which both the baseline and another arm were measured."
+        return f"{_compared(base.arm, contenders, evidence)}{floor_clause(evidence)}."
+
     def applies(self, summary: Summary) -> bool:
-        return not is_grid(summary) and not has_own_tables(summary)
+        return True
 
     def document(self, summary: Summary) -> Document:
         below = (*charts.all_of(summary), *trials(summary), *confirmations(summary))
         return frame(summary, (cell_table(summary),), cards=ratio_cards(summary), below=below)
+
+
+def _compared(base: str, contenders: list[CellSummary], evidence: RunEvidence) -> str:
+    unit = evidence.table.unit
+    resolved = [cell for cell in contenders if cell.resolution in (Resolution.SLOWER, Resolution.FASTER)]
+    unresolved = [cell for cell in contenders if cell.resolution is Resolution.NOT_RESOLVED]
+    clauses = []
+    if resolved:
+        named = ", ".join(
+            f"{cell.arm} answers {interval_text(cell.ratio)}" for cell in resolved[:MAX_NAMED] if cell.ratio
+        )
+        more = f" and {len(resolved) - MAX_NAMED} more" if len(resolved) > MAX_NAMED else ""
+        clauses.append(f"Of the {unit} that {base} answers in a second, {named}{more}")
+    if unresolved:
+        names = ", ".join(_unresolved_name(cell, ONE[unit]) for cell in unresolved[:MAX_NAMED])
+        clauses.append(f"not resolved: {names}" if resolved else f"No difference from {base} is resolved: {names}")
+    return "; ".join(clauses)
+
+
+def _unresolved_name(cell: CellSummary, one: str) -> str:
+    """Where throughput cannot resolve a difference, CPU time often can."""
+    if cell.cpu_resolution is Resolution.NOT_RESOLVED or cell.cpu_ratio is None:
+        return cell.arm
+    return f"{cell.arm} (its CPU per {one} is: {cell.cpu_bound.sign}{interval_text(cell.cpu_ratio)} times)"
+
+
+def _against_itself(arm: str, evidence: RunEvidence) -> str:
+    aa, floor, unit = evidence.floors.aa, evidence.floors.throughput, evidence.table.unit
+    assert aa is not None, "only then it is called"
+    found = f"{arm} under two names: the second answers {interval_text(aa)} of the first's {unit} in a second"
+    if floor is None:
+        return found + "; too few blocks to say what this machine can resolve."
+    judged = "a difference is declared where there is none" if excludes_one(aa) else "no difference is declared"
+    return f"{found}; {judged}, and none under {share_text(floor)} could be (95 % interval)."

@@ -8,13 +8,13 @@ from typing import Any
 
 import altair as alt
 
-from howfar.analysis.budget import PARTS
-from howfar.analysis.summary import CellSummary, Summary
-from howfar.analysis.workload_line import ONE
+from howfar.analysis.cells import PARTS, CellSummary
+from howfar.analysis.summary import Summary
 from howfar.report import figures, palette
 from howfar.report.charts import PHONE, ROW, Drawable, arm_axis, layer, legend_of, log_ticks, pick, values
 from howfar.report.document import Block, Chart, Heading, Table, plain, single
 from howfar.report.figures import baseline_name, shown_cells
+from howfar.stats.trials import ONE
 from howfar.store.records import ArmRole
 
 FARTHEST = 20

@@ -7,8 +7,7 @@ lines and reads on the replica what was written on the primary. Names from befor
 
 from __future__ import annotations
 
-from howfar.analysis.sentence import capital
-from howfar.analysis.summary import Advice
+from howfar.analysis.advice import Advice, capital
 from howfar.experiments.crash.analysis import CrashLoss
 from howfar.experiments.replication.analysis import ReplicationCost
 from howfar.experiments.replication.arms import ALONE, ASYNC, plural, quoted_distance, rate, rate_interval, with_mode

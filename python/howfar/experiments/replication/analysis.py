@@ -12,9 +12,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from howfar.analysis.facts_in import number_in
 from howfar.analysis.published import published_sets
-from howfar.analysis.trials import TrialTable, transaction_histogram
 from howfar.experiments.replication.arms import (
     ALONE,
     ASYNC,
@@ -34,6 +32,8 @@ from howfar.plan.factors import ORDINARY, REPLICA_FACTORS, SEMI_SYNC
 from howfar.stats import histograms
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import judge_ratio, mean_interval
+from howfar.stats.trials import TrialTable, transaction_histogram
+from howfar.store.receipts import number_in
 from howfar.store.records import Arm, FactorValue, Trial
 from howfar.units import format_duration_ns
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final, TypeVar
 
-from howfar.analysis.trials import TrialTable, transaction_histogram
 from howfar.plan.factors import MODE_LABELS, ORDINARY, REPLICA_FACTORS, SEMI_SYNC
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import mean_interval
+from howfar.stats.trials import TrialTable, transaction_histogram
 from howfar.store.records import Arm, ArmRole, FactorValue, FallbackSample, LagRecord, Measured, RunInfo, Trial
 
 ALONE: Final = "none"

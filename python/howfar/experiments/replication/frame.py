@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
-from howfar.analysis.facts_in import number_in
-from howfar.analysis.sentence import capital
+from howfar.analysis.advice import capital
 from howfar.analysis.summary import Summary
 from howfar.experiments.crash.analysis import FAULT_NAMES, FAULT_TEXT, may_lose, percent_up
 from howfar.experiments.replication.arms import ALONE, mode_name, near, plural
@@ -16,6 +15,7 @@ from howfar.report import figures
 from howfar.report.document import Block, Bullets, Card, Cell, Code, Column, Details, Document, Table, Text
 from howfar.report.frame import cell_records, frame
 from howfar.stats.estimate import Estimate, Part
+from howfar.store.receipts import number_in
 from howfar.units import format_duration_ns
 
 TRADE = "What an acknowledgement costs, what a crash loses"
@@ -116,7 +116,7 @@ def verdicts(findings: ReplicationFindings) -> list[Block]:
 
 def cards(summary: Summary) -> tuple[Card, ...]:
     """Both sides of the trade, a card a mode, at one distance."""
-    findings = summary.replication
+    findings = summary.found(ReplicationFindings)
     rows = quoted_rows(findings.trade) if findings else []
     lost_first = findings is not None and findings.cost is None
     return tuple(_card(row, lost_first) for row in rows)
@@ -188,7 +188,7 @@ def _evidence(summary: Summary) -> list[Block]:
 
 
 def _semi_sync(summary: Summary) -> bool:
-    findings = summary.replication
+    findings = summary.found(ReplicationFindings)
     if findings is None:
         return False
     modes = {row.mode for row in findings.trade} | {story.mode for story in findings.fallback}
@@ -225,7 +225,8 @@ def _ends(receipt: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, int]] |
 
 def _clock(summary: Summary) -> str:
     """Counters can be wrong, a round trip cannot."""
-    cost = summary.replication.cost if summary.replication else None
+    findings = summary.found(ReplicationFindings)
+    cost = findings.cost if findings else None
     found = [
         point.p50_ms / (curve.rest_rtt_ns / 1e6)
         for curve in (cost.curves if cost else ())

@@ -5,29 +5,64 @@ A run that also has crashes or a fallback has their sections here too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import ClassVar
 
-from howfar.analysis.summary import Summary
+from howfar.analysis.advice import Advice, advise
+from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.crash import report as crash_report
+from howfar.experiments.experiment import Experiment, Keys
 from howfar.experiments.fallback import report as fallback_report
 from howfar.experiments.replication import charts, frame
-from howfar.experiments.replication.analysis import CommitCost, ReplicationCost, point_at
-from howfar.experiments.replication.arms import ALONE, PUBLISHED_RTT_NS, mode_name, quoted_distance
+from howfar.experiments.replication.advice import replication_advice
+from howfar.experiments.replication.analysis import CommitCost, ReplicationCost, point_at, waits_s
+from howfar.experiments.replication.arms import ALONE, PUBLISHED_RTT_NS, mode_name, quoted_distance, server_kind
 from howfar.experiments.replication.frame import Record, columns, distance, trade_tables, verdicts, with_limits
+from howfar.experiments.replication.trade import ReplicationFindings, replication_findings, replication_verdict
 from howfar.report import figures
 from howfar.report.document import Block, Bullets, Chart, Column, Details, Document, Table, plain, single
+from howfar.stats.estimate import Part
+from howfar.stats.trials import TrialTable
+from howfar.store.records import Arm
 
-name = "replication"
 
+class Replication(Experiment):
+    """Also finds what crashes and fallbacks of the same run did: one table compares the costs and losses of all modes."""
 
-def applies(summary: Summary) -> bool:
-    """Commits without a fault were measured."""
-    return summary.replication is not None and summary.replication.cost is not None
+    name = "replication"
+    findings: ClassVar[Keys] = {"replication": ReplicationFindings}
+    own_model = True
+
+    def acknowledgement_s(self, table: TrialTable, arm: Arm) -> float | None:
+        return waits_s(table, arm)
+
+    def analyse(self, evidence: RunEvidence) -> Mapping[str, Part | None]:
+        return {"replication": replication_findings(evidence.table)}
+
+    def verdict(self, evidence: RunEvidence, findings: Findings) -> str:
+        found = findings["replication"]
+        return replication_verdict(found) if isinstance(found, ReplicationFindings) else ""
+
+    def advice(self, evidence: RunEvidence, findings: Findings) -> tuple[Advice, ...] | None:
+        found = findings["replication"]
+        if not isinstance(found, ReplicationFindings):
+            return None
+        info = evidence.table.run.info
+        mine = replication_advice(found, server_kind(info, info.arms[0]))
+        return mine if found.cost is None else (*mine, *advise(evidence.cells, evidence.table, limits=False))
+
+    def applies(self, summary: Summary) -> bool:
+        """Commits without a fault were measured."""
+        found = summary.found(ReplicationFindings)
+        return found is not None and found.cost is not None
+
+    def document(self, summary: Summary) -> Document:
+        return document(summary)
 
 
 def document(summary: Summary) -> Document:
-    findings = summary.replication
+    findings = summary.found(ReplicationFindings)
     assert findings is not None and findings.cost is not None, "only then it applies"
     cost, crash = findings.cost, findings.crash
     main: list[Block] = [*_throughput(cost), *trade_tables(findings)[:1]]

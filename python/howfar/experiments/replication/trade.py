@@ -7,7 +7,6 @@ import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
-from howfar.analysis.trials import TrialTable
 from howfar.experiments.crash.analysis import CrashFindings, CrashLoss, crash_findings, loss_verdict
 from howfar.experiments.fallback.analysis import FallbackStory, fallback_sentence, fallback_stories
 from howfar.experiments.replication.analysis import ReplicationCost, replication_cost
@@ -26,6 +25,7 @@ from howfar.experiments.replication.arms import (
 from howfar.plan.factors import ORDINARY, SEMI_SYNC
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import judge_ratio, welch_ratio
+from howfar.stats.trials import TrialTable
 from howfar.store.records import Arm, FactorValue
 
 _ORDER = (ALONE, ASYNC, "after-commit", "after-sync")

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from howfar.analysis.economics.compression import costs as compression_costs
-from howfar.analysis.economics.encryption import connecting
-from howfar.analysis.economics.pairs import levels
-from howfar.analysis.summary import WhatIf, WhatIfSettings, WhatIfWorked
+from howfar.experiments.compression.analysis import costs as compression_costs
+from howfar.experiments.encryption.analysis import connecting
+from howfar.experiments.pairs import levels
 from howfar.model.facts import ArmFacts
 from howfar.model.fit import Series, fit, series, settings_of
-from howfar.model.what_if import answer, is_known
+from howfar.model.what_if import WhatIf, WhatIfSettings, WhatIfWorked, answer, is_known
 from howfar.paths import is_modelled
 from howfar.plan.factors import ORDINARY
 

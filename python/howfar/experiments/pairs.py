@@ -6,12 +6,31 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from howfar.analysis.alike import rest_of
 from howfar.model.facts import ArmFacts
 from howfar.plan.factors import ORDINARY
-from howfar.stats.estimate import Estimate
-from howfar.stats.intervals import judge_ratio
+from howfar.stats.estimate import Estimate, Part
+from howfar.stats.intervals import excludes_one, judge_ratio
+from howfar.stats.trials import rest_of
 from howfar.store.records import FactorValue
+
+
+class Tried(Part):
+    """What was measured of one cell over the same cell without the thing."""
+
+    threads: int
+    ratio: Estimate
+    """Of throughput."""
+    predicted: float | None = None
+    """By the model, the costs taken from other cells. None: there are none that tell."""
+    invalid: bool = False
+    """One of the two cells is about other programs or errors: nothing follows from the ratio."""
+    below_noise: bool = False
+    """No further from 1 than the run's noise floor."""
+
+    @property
+    def resolved(self) -> bool:
+        """Different from 1, by its interval and the noise floor, of cells that are about the path."""
+        return excludes_one(self.ratio) and not self.invalid and not self.below_noise
 
 
 @dataclass(frozen=True)
@@ -23,7 +42,7 @@ class Pair:
 
     @property
     def payload(self) -> float:
-        """Protocol bytes of a transaction, both ways, before anything is done to them."""
+        """Protocol bytes of a transaction, both directions, before anything is done to them."""
         return self.plain.bytes_to_client + self.plain.bytes_to_server
 
     @property
@@ -54,27 +73,16 @@ class Pair:
 
 def pairs(facts: Sequence[ArmFacts], factor: str, level: FactorValue) -> Iterator[Pair]:
     """Every cell at `level` of `factor` with the cell that has the ordinary level, in the order of the plan."""
+    plain = {
+        rest_of(each.arm.factors, factor): each for each in reversed(facts) if each.level(factor) == ORDINARY[factor]
+    }
     for changed in facts:
-        if changed.level(factor) != level:
-            continue
-        wanted = rest_of(changed.arm.factors, factor)
-        plain = next(
-            (
-                each
-                for each in facts
-                if each.level(factor) == ORDINARY[factor] and rest_of(each.arm.factors, factor) == wanted
-            ),
-            None,
-        )
-        if plain is not None:
-            yield Pair(plain, changed)
+        twin = plain.get(rest_of(changed.arm.factors, factor))
+        if changed.level(factor) == level and twin is not None:
+            yield Pair(twin, changed)
 
 
 def levels(facts: Sequence[ArmFacts], factor: str) -> list[FactorValue]:
     """The levels of a factor that are not ordinary, in the order of the plan."""
-    found: list[FactorValue] = []
-    for each in facts:
-        level = each.level(factor)
-        if level is not None and level != ORDINARY[factor] and level not in found:
-            found.append(level)
-    return found
+    found = dict.fromkeys(each.level(factor) for each in facts)
+    return [level for level in found if level is not None and level != ORDINARY[factor]]

@@ -9,18 +9,72 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from howfar.analysis.cells import CellSummary
 from howfar.analysis.published import PublishedSet, published_sets
-from howfar.analysis.summary import Ceiling, Curve, Prediction, Resource, Scaling, ThreadsPoint
+from howfar.analysis.summary import RunEvidence, Summary
+from howfar.bottleneck.cycle import largest
+from howfar.bottleneck.limit import Limit
+from howfar.experiments.answer import answer, compared, groups, is_clause, tps_of, where
 from howfar.model.facts import ArmFacts
-from howfar.model.fit import Series, fit, onto_link, predict, series, settings_of
+from howfar.model.fit import Prediction, Series, fit, onto_link, predict, series, settings_of
+from howfar.model.resource import Resource
 from howfar.model.what_if import SHARED_CPU, network
 from howfar.paths import is_modelled
-from howfar.store.records import Run
+from howfar.stats.estimate import Estimate, Part
+from howfar.store.records import FactorValue, Run
 from howfar.units import format_rate_bps
+
+
+class ThreadsPoint(Part):
+    """One arm as a point of its curve. Transactions a second."""
+
+    threads: int
+    arm: str
+    tps: Estimate
+    published_tps: float | None
+
+
+class Ceiling(Part):
+    """Transactions a second that a resource lets pass at most."""
+
+    resource: Resource
+    tps: float
+    says: str
+
+
+class Curve(Part):
+    """Cells that differ in nothing but the number of connections."""
+
+    name: str
+    factors: dict[str, FactorValue]
+    """Without threads."""
+    points: tuple[ThreadsPoint, ...]
+    ceilings: tuple[Ceiling, ...]
+    """Ascending; the first is the binding one."""
+    own: Prediction | None
+    """Fitted on this curve's own ends: does the model describe it?"""
+    foreign: Prediction | None
+    """From other curves of this run: did the model predict it?"""
+    published: str | None
+    """Whose figures `published_tps` are."""
+    published_differs: bool = False
+    """Theirs are of another workload: where the curve bends can be compared, transactions a second cannot."""
+
+
+class Scaling(Part):
+    curves: tuple[Curve, ...]
+    says: str
+    """The answer in a sentence."""
+
 
 _LINK = ("rtt_ns", "rate_bps")
 _CPUS = (Resource.CLIENT_CPU, Resource.SERVER_CPU)
 _SAME = 1e-6
+
+
+def curves_of(summary: Summary) -> tuple[Curve, ...]:
+    found = summary.found(Scaling)
+    return found.curves if found else ()
 
 
 def scaling(run: Run, facts: Sequence[ArmFacts]) -> Scaling | None:
@@ -114,13 +168,13 @@ def foreign(one: Series, every: Sequence[Series], workload: Mapping[str, Any]) -
 
 def _says(drawn: Sequence[Series], curves: Sequence[Curve]) -> str:
     parts = [_curve_says(one, curve) for one, curve in zip(drawn, curves, strict=True)]
-    foreseen = [curve.foreign for curve in curves if curve.foreign and curve.foreign.mean_error is not None]
-    if foreseen:
+    predicted = [curve.foreign for curve in curves if curve.foreign and curve.foreign.mean_error is not None]
+    if predicted:
         points = sum(len(curve.points) for curve in curves if curve.foreign)
-        mean = sum(p.mean_error or 0.0 for p in foreseen) / len(foreseen)
-        worst = max(p.worst_error or 0.0 for p in foreseen)
+        mean = sum(p.mean_error or 0.0 for p in predicted) / len(predicted)
+        worst = max(p.worst_error or 0.0 for p in predicted)
         parts.append(
-            f"The model foresaw the curves over a link from another one with a mean error of {mean:.1%} over {points} points"
+            f"The model predicted the curves over a link from another one with a mean error of {mean:.1%} over {points} points"
             f" (worst {worst:.1%})"
         )
     return ". ".join(parts).replace("%", " %") + "."
@@ -133,7 +187,7 @@ def _curve_says(one: Series, curve: Curve) -> str:
         return said
     share = top.tps.value / binding.tps
     if _is_its_own(binding, top):
-        return f"{said}, where {binding.resource} was full; no ceiling is foreseen from that point for itself"
+        return f"{said}, where {binding.resource} was full; that point predicts no ceiling for itself"
     if share >= 0.9:
         return f"{said}; the {binding.resource} is the ceiling ({binding.tps:.4g}), N* {curve.own.knee:.3g}"
     return f"{said}, {share:.0%} of the lowest known ceiling ({binding.resource}, {binding.tps:.4g})"
@@ -171,3 +225,72 @@ def _kb(length: float) -> str:
 def _table(plan: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     value = plan.get(key)
     return value if isinstance(value, Mapping) else {}
+
+
+# ---------------------------------------------------------------- the answer
+
+_UNNAMED = frozenset({Resource.NOT_ESTABLISHED, Resource.ERRORS, Resource.INVALID})
+_DETAILED = frozenset(
+    {
+        Resource.LINK_TO_CLIENT,
+        Resource.LINK_TO_SERVER,
+        Resource.SERVER_CPU,
+        Resource.CLIENT_CPU,
+        Resource.INSTRUMENT_CPU,
+        Resource.ERRORS,
+        Resource.INVALID,
+    }
+)
+"""Their sentences have the figures behind a colon."""
+
+
+def verdict(evidence: RunEvidence) -> str:
+    """For each link: what is the limit at its highest throughput, and from how many connections on."""
+    curves = groups(compared(evidence, "threads", "rate_bps"), "threads")
+    limited = [sorted(curve, key=_threads) for curve in curves if all(cell.limit is not None for cell in curve)]
+    return answer([_curve_clause(curve) for curve in limited], evidence, quoted=False)
+
+
+def _threads(cell: CellSummary) -> int:
+    return int(cell.factors.get("threads", 1))
+
+
+def _curve_clause(curve: Sequence[CellSummary]) -> str:
+    top = max(curve, key=tps_of)
+    assert top.limit is not None, "curves without limits say nothing"
+    named = top.limit.resource not in _UNNAMED
+    stretch = f" {_stretch(curve, top)}" if named and len(curve) > 1 else ""
+    sure = ", as far as can be told" if named and top.limit.confidence == "low" else ""
+    return f"{where(top.factors)} {is_clause(top.limit)}{stretch} ({_figures(top, top.limit)}){sure}"
+
+
+def _stretch(curve: Sequence[CellSummary], top: CellSummary) -> str:
+    """The numbers of connections around the best at which its limit is the limit, all that were measured: `from 16 connections on`."""
+    assert top.limit is not None, "only of a limit"
+    bound = [cell.limit is not None and cell.limit.resource is top.limit.resource for cell in curve]
+    first = last = curve.index(top)
+    while first > 0 and bound[first - 1]:
+        first -= 1
+    while last < len(curve) - 1 and bound[last + 1]:
+        last += 1
+    low, high = (_threads(curve[index]) for index in (first, last))
+    begins, ends = first == 0, last == len(curve) - 1
+    if top.limit.resource is Resource.LATENCY and begins:
+        return f"up to {_connections(high)}"
+    if ends:
+        return f"from {_connections(low)} on"
+    return f"at {_connections(low)}" if low == high else f"from {low} to {_connections(high)}"
+
+
+def _connections(number: int) -> str:
+    return f"{number} connection{'' if number == 1 else 's'}"
+
+
+def _figures(cell: CellSummary, limit: Limit) -> str:
+    tps = tps_of(cell)
+    shown = f"{tps:.1f}" if tps < 100 else f"{tps:,.0f}"
+    detail = limit.says.partition(": ")[2].partition(";")[0] if limit.resource in _DETAILED else ""
+    if limit.resource is Resource.LATENCY and cell.cycle is not None:
+        first = largest(cell.cycle, 1)[0]
+        detail = f"{first.us / cell.cycle.us * 100:.0f} % of a round {first.name}"
+    return f"{shown} transactions/s{', ' if detail else ''}{detail}"

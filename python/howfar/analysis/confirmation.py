@@ -7,19 +7,19 @@ does meanwhile happens to both. Not here: the change that suits a limit (`interv
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from howfar.analysis.link_facts import used_share
+from howfar.analysis.cells import CellSummary
 from howfar.analysis.plateau import curves
-from howfar.analysis.summary import CellSummary, Confirmation, Intervention, Limit, Resource, Summary, Unconfirmed
-from howfar.analysis.trials import TrialTable, qps, trial_table
 from howfar.bottleneck.cycle import ROUND_TRIPS, WIRE, part_us
-from howfar.bottleneck.limit import FASTER
+from howfar.bottleneck.limit import FASTER, Confirmation, Intervention, Limit, Unconfirmed
+from howfar.model.resource import Resource
 from howfar.plan.estimate import CONFIRMED_LIMITS
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import interval_text, judge_ratio
+from howfar.stats.trials import TrialTable, trial_table
 from howfar.store import records as events
 from howfar.store.records import Arm, ArmRole, FactorValue, Run
 from howfar.units import format_duration_ns, format_rate_bps
@@ -47,22 +47,22 @@ _WHY_NOT = {
 }
 
 
-def intervention(cell: CellSummary, limit: Limit, summary: Summary) -> Intervention | str:
+def intervention(cell: CellSummary, limit: Limit, environment: Mapping[str, Any]) -> Intervention | str:
     """What to change on an arm; words where this laboratory can change nothing that would tell."""
     factors, resource = cell.factors, limit.resource
     if resource in _LINKS and "rate_bps" in factors:
-        return _made(cell, limit, _faster(factors), min(FASTER, _next_ceiling(cell, summary)), 1.0)
+        return _made(cell, limit, _faster(factors), min(FASTER, _next_ceiling(cell, environment)), 1.0)
     if resource is Resource.LATENCY and "rate_bps" in factors and _wire_first(cell):
-        return _made(cell, limit, _faster(factors), min(_at_the_faster(cell), _next_ceiling(cell, summary)), 1.0)
+        return _made(cell, limit, _faster(factors), min(_at_the_faster(cell), _next_ceiling(cell, environment)), 1.0)
     if resource is Resource.LATENCY and int(factors.get("rtt_ns", 0)) > 0:
-        return _made(cell, limit, _nearer(factors), min(_half_the_rtt(cell), _next_ceiling(cell, summary)), 1.0)
+        return _made(cell, limit, _nearer(factors), min(_half_the_rtt(cell), _next_ceiling(cell, environment)), 1.0)
     threads = int(factors.get("threads", 1))
     if resource in _CPUS | {Resource.LOCK} and threads >= _FEWEST_TO_HALVE:
         return _made(cell, limit, _fewer(factors), 1.0, 0.5, _OWN_RULED_OUT)
     if resource in _EACH_FOR_ITSELF and threads > 1:
         return _made(cell, limit, _fewer(factors), 0.5, 1.0, _SHARED_RULED_OUT)
     if resource in _CPUS and "rate_bps" in factors:
-        used = used_share(cell)
+        used = cell.link_used
         if used is not None and used >= _TELLS_USED:
             return _made(cell, limit, _faster(factors), 1.0, FASTER, _LINK_RULED_OUT)
         return "too few connections to halve, and the link is used too little for its rate to tell"
@@ -124,9 +124,9 @@ def _half_the_rtt(cell: CellSummary) -> float:
     return 1 / (1 - min(waits_ns / cycle_ns, 1.0) / 2)
 
 
-def _next_ceiling(cell: CellSummary, summary: Summary) -> float:
+def _next_ceiling(cell: CellSummary, environment: Mapping[str, Any]) -> float:
     """How far throughput can grow before a host's processors are full. The emulator's threads run on those of both."""
-    cpu, environment = cell.cpu_us_per_query, summary.environment
+    cpu = cell.cpu_us_per_query
     hosts = [
         (cpu.server.value, _count(environment.get("server_cpus"))),
         (cpu.client.value, _count(environment.get("client_cpus"))),
@@ -153,14 +153,16 @@ class Choice:
     refused: tuple[Unconfirmed, ...]
 
 
-def choose(summary: Summary, arms: Sequence[Arm]) -> Choice:
+def choose(cells: Sequence[CellSummary], run: Run) -> Choice:
     """Of each curve the arm with the highest throughput: there its limit binds most. A resource that none before it had goes first."""
-    cells = {cell.arm: cell for cell in summary.cells}
-    tops = [top for curve in curves(arms) if (top := _top(cells[arm.name] for arm in curve if arm.name in cells))]
+    known = {cell.arm: cell for cell in cells}
+    tops = [
+        top for curve in curves(run.info.arms) if (top := _top(known[arm.name] for arm in curve if arm.name in known))
+    ]
     asked: list[Intervention] = []
     refused: list[Unconfirmed] = []
     for cell, limit in _by_novelty(tops):
-        found = intervention(cell, limit, summary)
+        found = intervention(cell, limit, run.info.environment)
         if isinstance(found, str):
             refused.append(Unconfirmed(arm=cell.arm, resource=limit.resource, why=found))
         elif abs(math.log(found.predicted / found.otherwise)) < math.log(LEAST_APART):
@@ -239,7 +241,7 @@ def is_refuted(found: Confirmation) -> bool:
 
 def _ratios(table: TrialTable, chosen: Intervention) -> list[float]:
     same, changed = _names(chosen)
-    return table.block_ratios(changed, same, qps)
+    return table.block_ratios(changed, same)
 
 
 def _asked(part: Run) -> tuple[Intervention, ...]:

@@ -1,0 +1,310 @@
+"""One arm of a run as its figures: `cell`. With everything that may be said beside a number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from howfar.analysis import signs
+from howfar.analysis.link_facts import level, link_facts
+from howfar.analysis.published import Published, find_published
+from howfar.analysis.signs import Warning
+from howfar.bottleneck import cycle as cycles
+from howfar.bottleneck.connecting import connect_turns
+from howfar.bottleneck.cycle import Cycle, setting_of
+from howfar.bottleneck.limit import Limit, find_limit
+from howfar.bottleneck.traffic import NetworkSeries, network_series
+from howfar.plan.factors import breaks
+from howfar.stats import histograms
+from howfar.stats.estimate import Estimate, Part
+from howfar.stats.histograms import CurvePoint, LatencyMs
+from howfar.stats.intervals import (
+    RatioJudgement,
+    Resolution,
+    blocks_needed,
+    judge_ratio,
+    mean_interval,
+    noise_floor,
+    resolve,
+)
+from howfar.stats.trials import TrialTable, Value, median_latency_ns, transaction_histogram
+from howfar.store.records import Arm, ArmRole, FactorValue, Measured, TrialStatus
+
+DEFAULT_TARGET = 0.02
+"""Half-width of an interval where a plan does not say."""
+
+IDENTITY = Estimate(value=1.0, low=1.0, high=1.0)
+"""The baseline over itself."""
+
+LINK, REST = "link", cycles.REST
+PARTS = (cycles.CLIENT_CPU, cycles.SERVER_CPU, cycles.FORWARDER_CPU, LINK, cycles.WAITING, REST)
+"""Names and order of the parts of `time_split_us`."""
+
+
+class CpuPerQuery(Part):
+    """CPU microseconds an operation, by who spent them. None: no such part on this path."""
+
+    client: Estimate
+    server: Estimate
+    forwarder: Estimate | None
+    link: Estimate | None
+    """The emulator's own cost: the instrument's, not the path's; in no ratio."""
+
+
+class BytesPerTxn(Part):
+    """None: an application speaks to the servers, and does not count."""
+
+    to_server: float | None
+    to_client: float | None
+
+
+class KeyReads(Part):
+    """Keys that were read from stores, over an arm's good trials."""
+
+    hits: int
+    misses: int
+    """Had no value: a server answers them sooner."""
+
+
+class Bound(StrEnum):
+    """Which side of the truth a CPU ratio is on. The kernel's work of receiving from the link runs in the emulator's threads and
+    is charged to no path, while loopback's is charged to the sender."""
+
+    MEASURED = "measured"
+    """Both arms pass the link, or neither does."""
+    AT_LEAST = "at least"
+    """This arm passes the link and the baseline does not: part of its CPU is not counted."""
+    AT_MOST = "at most"
+    """The baseline passes the link and this arm does not."""
+
+    @property
+    def sign(self) -> str:
+        """What stands before such a ratio."""
+        return {"at least": "≥ ", "at most": "≤ "}.get(self.value, "")
+
+
+class CellSummary(Part):
+    """One arm. An operation is a query, a request or a page: `Summary.asked`."""
+
+    factors: dict[str, FactorValue]
+    arm: str
+    role: ArmRole
+    trials: int
+    void_trials: int
+    qps: Estimate
+    """Operations a second."""
+    ratio: Estimate | None
+    """Operations a second over the baseline's, paired by block: the t estimate, or the rank estimate where CONTAMINATED_BLOCKS is set.
+    None here and in every other ratio: no block in which both were measured."""
+    mean_ratio: Estimate | None
+    """exp(mean log ratio) with t limits."""
+    rank_ratio: Estimate | None
+    """Hodges-Lehmann with signed-rank limits."""
+    block_ratios: tuple[float, ...]
+    blocks_needed: int | None
+    """Blocks until the ratio is as narrow as requested, at the scatter seen. None: unknown, or out of reach."""
+    resolution: Resolution
+    cpu_resolution: Resolution
+    """The same for `cpu_ratio`, against the A/A arm's CPU noise floor. FASTER reads: less CPU."""
+    cpu_us_per_query: CpuPerQuery
+    cpu_ratio: Estimate | None
+    """Client + server + forwarder CPU an operation over the baseline's, paired by block."""
+    cpu_bound: Bound
+    """At least: never resolved as less CPU; at most: never as more."""
+    latency_ms: LatencyMs
+    latency_curve: tuple[CurvePoint, ...]
+    latency_ratio: Estimate | None
+    """Median transaction latency over the baseline's, paired by block."""
+    turns_per_txn: float
+    queries_per_txn: float
+    bytes_per_txn: BytesPerTxn
+    time_split_us: dict[str, float]
+    """Where a transaction's mean time goes, by `PARTS`. Adds up to the cycle of a connection: connections x elapsed / transactions."""
+    rest_rtt_ns: float | None
+    """The link's RTT measured at rest, median over trials. None: no link on this path, or not measured."""
+    receipt: dict[str, Any]
+    published: Published | None
+    warnings: tuple[Warning, ...]
+    settled_after: int | None = None
+    """Blocks in which it was measured; then it rested, deep on a plateau, and kept its interval. None: measured to the end."""
+    cycle: Cycle | None = None
+    """`time_split_us` with what the window's counters add. None: an older run file."""
+    limit: Limit | None = None
+    network: NetworkSeries | None = None
+    keys: KeyReads | None = None
+    """None: no stores of keys."""
+
+    @property
+    def link_used(self) -> float | None:
+        """Share of the rate that the busier direction used: by the interface's count, else by the protocol's bytes. None: no rate."""
+        seen = self.network
+        if seen is not None and seen.interface_ceiling_bytes_per_s and seen.at_s:
+            directions = (seen.to_client_bytes_per_s, seen.to_server_bytes_per_s)
+            return max(sum(each) / len(each) for each in directions) / seen.interface_ceiling_bytes_per_s
+        rate = level(self.factors, "rate_bps")
+        counted = [each for each in (self.bytes_per_txn.to_client, self.bytes_per_txn.to_server) if each is not None]
+        if not rate or not self.queries_per_txn or not counted:
+            return None
+        return max(counted) * 8 * self.qps.value / self.queries_per_txn / rate
+
+
+@dataclass(frozen=True)
+class Floors:
+    """What the A/A arm says about this session, and the requested half-width."""
+
+    aa: Estimate | None
+    throughput: float | None
+    cpu: float | None
+    target: float
+
+
+def floors(table: TrialTable) -> Floors:
+    arm = next((arm for arm in table.run.info.arms if arm.role is ArmRole.DUPLICATE), None)
+    aa, aa_cpu = (
+        judged.quoted if arm and (judged := judge(table, arm, value)) else None
+        for value in (table.rate, table.path_cpu_us)
+    )
+    timing = table.run.info.plan.get("timing")
+    target = timing.get("target_half_width") if isinstance(timing, dict) else None
+    return Floors(
+        aa=aa,
+        throughput=noise_floor(aa) if aa else None,
+        cpu=noise_floor(aa_cpu) if aa_cpu else None,
+        target=float(target) if isinstance(target, int | float) and target > 0 else DEFAULT_TARGET,
+    )
+
+
+def judge(table: TrialTable, arm: Arm, value: Value) -> RatioJudgement | None:
+    """Over the baseline. None: no block has both."""
+    ratios = table.block_ratios(arm.name, table.baseline.name, value) if table.baseline else []
+    return judge_ratio(ratios) if ratios else None
+
+
+def cell(table: TrialTable, arm: Arm, found: Floors, rests: bool, acknowledgement_s: float | None) -> CellSummary:
+    """`acknowledgement_s`: how long a commit of this arm waits for another machine. None: it does not."""
+    trials, baseline = table.measured(arm.name), arm.role is ArmRole.BASELINE
+    broken = breaks(arm.factors)  # each trial is another accident: no ratio of theirs is a result
+    pages = table.unit == "pages"  # no rule about a load generator's sessions holds for an application or its visitors
+    judged = None if baseline or broken else judge(table, arm, table.rate)
+    transactions = sum(trial.transactions for trial in trials)
+    records = [record for trial in trials if (record := transaction_histogram(trial))]
+    merged = histograms.merge(records)
+    receipts = [t.receipt for t in table.run.trials if t.arm == arm.name and t.status is TrialStatus.OK]
+    link = link_facts(arm.factors, receipts)
+    whole = list(table.trials[arm.name].values())
+    rest_rtt_s = link.rest_rtt_ns / 1e9 if link.rest_rtt_ns is not None else None
+    setting = setting_of(table.run.info, arm, threads_of(arm), rest_rtt_s, acknowledgement_s)
+    _, cycle, limit = find_limit(whole, setting)
+    bound = _cpu_bound(arm, table.baseline)
+    ratio = IDENTITY if baseline else judged.quoted if judged else None
+    cpu_ratio = None if broken else _over_baseline(table, arm, table.path_cpu_us)
+    warnings = [w for w in signs.arm_warnings(trials, link) if not (pages and w is Warning.CLIENT_LIMITED)]
+    warnings += signs.ratio_warnings(judged, found.target) if judged else []
+    return CellSummary(
+        factors=arm.factors,
+        arm=arm.name,
+        role=arm.role,
+        trials=len(trials),
+        void_trials=len(table.void(arm.name)),
+        qps=mean_interval([value for trial in trials if (value := table.rate(trial)) is not None]),
+        ratio=ratio,
+        mean_ratio=IDENTITY if baseline else judged.mean if judged else None,
+        rank_ratio=IDENTITY if baseline else judged.rank if judged else None,
+        block_ratios=tuple(table.block_ratios(arm.name, table.baseline.name)) if table.baseline else (),
+        blocks_needed=blocks_needed(judged.sd_log, found.target) if judged and judged.sd_log is not None else None,
+        resolution=Resolution.BASELINE if baseline else resolve(ratio, found.throughput),
+        cpu_resolution=Resolution.BASELINE if baseline else _cpu_resolution(cpu_ratio, found.cpu, bound),
+        cpu_us_per_query=_cpu(table, trials),
+        cpu_ratio=cpu_ratio,
+        cpu_bound=bound,
+        latency_ms=histograms.latency_ms(merged, records),
+        latency_curve=histograms.curve(merged),
+        latency_ratio=_over_baseline(table, arm, median_latency_ns),
+        turns_per_txn=sum(trial.turns for trial in trials) / transactions + connect_turns(receipts, arm.factors),
+        queries_per_txn=sum(table.operations(trial) for trial in trials) / transactions,
+        bytes_per_txn=_bytes(trials, transactions, counted=arm.factors.get("application") != "php"),
+        time_split_us={} if pages else time_split_us(cycle),
+        rest_rtt_ns=link.rest_rtt_ns,
+        receipt=receipts[-1] if receipts else {},
+        published=find_published(table.run.info.plan_name, arm.factors) if arm.role is not ArmRole.DUPLICATE else None,
+        settled_after=len(trials) if rests else None,
+        warnings=tuple(warnings),
+        cycle=None if broken or pages else cycle,  # half of the window may be an outage: nothing limits it but that
+        limit=None if broken or pages else limit,
+        network=network_series(whole[-1], arm.factors),
+        keys=_key_reads(table, trials),
+    )
+
+
+def _over_baseline(table: TrialTable, arm: Arm, value: Value) -> Estimate | None:
+    if arm.role is ArmRole.BASELINE:
+        return IDENTITY
+    judged = judge(table, arm, value)
+    return judged.quoted if judged else None
+
+
+def time_split_us(found: Cycle) -> dict[str, float]:
+    """Microseconds a transaction in six parts. What is neither CPU, round trips nor waiting for a CPU is in the rest."""
+    split = dict.fromkeys(PARTS, 0.0)
+    for part in found.parts:
+        split[LINK if part.name == cycles.ROUND_TRIPS else part.name if part.name in PARTS else REST] += part.us
+    return split
+
+
+def _bytes(trials: Sequence[Measured], transactions: int, counted: bool) -> BytesPerTxn:
+    if not counted:  # what the engine sees is FastCGI
+        return BytesPerTxn(to_server=None, to_client=None)
+    return BytesPerTxn(
+        to_server=sum(trial.bytes_to_server for trial in trials) / transactions,
+        to_client=sum(trial.bytes_to_client for trial in trials) / transactions,
+    )
+
+
+def _key_reads(table: TrialTable, trials: Sequence[Measured]) -> KeyReads | None:
+    """By the engine's count, or by what an application's pages report."""
+    if table.unit == "queries":
+        return None
+    found = [(each.hits, each.misses) for trial in trials for each in trial.services]
+    found += [(trial.told.get("hits", 0), trial.told.get("misses", 0)) for trial in trials if trial.told]
+    return KeyReads(hits=sum(hits for hits, _ in found), misses=sum(misses for _, misses in found)) if found else None
+
+
+def _passes_link(arm: Arm) -> bool:
+    """Only cells on paths over the link have the link's factors."""
+    return "rtt_ns" in arm.factors or "rate_bps" in arm.factors
+
+
+def _cpu_bound(arm: Arm, baseline: Arm | None) -> Bound:
+    if baseline is None or _passes_link(arm) == _passes_link(baseline):
+        return Bound.MEASURED
+    return Bound.AT_LEAST if _passes_link(arm) else Bound.AT_MOST
+
+
+def _cpu_resolution(cpu_ratio: Estimate | None, floor: float | None, bound: Bound) -> Resolution:
+    """More CPU an operation is slower. What a bound cannot show is not claimed: "at least 0.9" may be more than 1."""
+    found = resolve(cpu_ratio, floor)
+    turned = {Resolution.FASTER: Resolution.SLOWER, Resolution.SLOWER: Resolution.FASTER}
+    claimed = turned.get(found, found)
+    beyond = {Bound.AT_LEAST: Resolution.FASTER, Bound.AT_MOST: Resolution.SLOWER}
+    return Resolution.NOT_RESOLVED if claimed is beyond.get(bound) else claimed
+
+
+def threads_of(arm: Arm) -> int:
+    """Connections of an arm; one where its factors do not say."""
+    return level(arm.factors, "threads") or 1
+
+
+def _cpu(table: TrialTable, trials: Sequence[Measured]) -> CpuPerQuery:
+    def role(name: str) -> Estimate | None:
+        values = [value for trial in trials if (value := table.role_cpu_us(trial, name)) is not None]
+        return mean_interval(values) if values else None
+
+    nothing = Estimate(value=0.0, low=None, high=None)
+    return CpuPerQuery(
+        client=role("client") or nothing,
+        server=role("server") or nothing,
+        forwarder=role("forwarder"),
+        link=role("link"),
+    )

@@ -1,0 +1,140 @@
+"""What the answers of several experiments share: limits in a sentence, ratios between cells, the noise floor behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from howfar.analysis.advice import capital
+from howfar.analysis.cells import CellSummary
+from howfar.analysis.summary import RunEvidence
+from howfar.bottleneck.limit import Limit
+from howfar.model.resource import NOT_THE_PATH, Resource
+from howfar.plan.factors import ORDINARY
+from howfar.report import figures
+from howfar.stats.estimate import Estimate
+from howfar.stats.intervals import Resolution, excludes_one, judge_ratio, resolve, share_text
+from howfar.stats.trials import alike
+from howfar.store.records import ArmRole, FactorValue
+
+MOST_CLAUSES = 6
+"""A sentence of more is no answer; the rest is in the tables."""
+_IS = {
+    Resource.SERVER_CPU: "the server's CPU is the limit",
+    Resource.CLIENT_CPU: "the load generator is the limit, and the figures are about it",
+    Resource.FORWARDER_CPU: "the forwarder's CPU is the limit",
+    Resource.INSTRUMENT_CPU: "the CPU of the link's emulator is the limit, which a larger machine would not have",
+    Resource.ONE_THREAD: "one thread is the limit",
+    Resource.LINK_TO_CLIENT: "the link to the client is full",
+    Resource.LINK_TO_SERVER: "the link to the server is full",
+    Resource.RECEIVE_WINDOW: "the receive window is the limit",
+    Resource.SEND_BUFFER: "the send buffer is the limit",
+    Resource.LOSS: "lost segments are the limit",
+    Resource.COMMIT: "commits that wait for the disk are the limit",
+    Resource.ACKNOWLEDGEMENT: "commits that wait for a replica are the limit",
+    Resource.LOCK: "row locks are the limit",
+    Resource.SERVER_WAIT: "a wait inside the server is the limit",
+    Resource.LATENCY: "nothing is full: each connection waits for its own answers",
+    Resource.ERRORS: "errors of the server are part of the figures",
+    Resource.INVALID: "the figures are not about the path",
+    Resource.NOT_ESTABLISHED: "no limit is established",
+}
+_THINGS = {
+    Resource.SERVER_CPU: "the server's CPU",
+    Resource.CLIENT_CPU: "the load generator",
+    Resource.INSTRUMENT_CPU: "the CPU of the link's emulator",
+    Resource.LATENCY: "each connection's own round trips",
+    Resource.LOSS: "lost segments",
+    Resource.ERRORS: "errors of the server",
+    Resource.INVALID: "other programs",
+    Resource.NOT_ESTABLISHED: "something not established",
+    Resource.ONE_THREAD: "one thread",
+    Resource.ACKNOWLEDGEMENT: "the wait for a replica",
+    Resource.LOCK: "row locks",
+}
+
+
+def is_clause(limit: Limit) -> str:
+    """`the server's CPU is the limit`."""
+    return "no single program has most of the CPUs, which are the limit" if limit.divided else _IS[limit.resource]
+
+
+def thing(limit: Limit) -> str:
+    """`the server's CPU`."""
+    if limit.divided:
+        return "CPUs that no single program has most of"
+    return _THINGS.get(limit.resource, f"the {limit.resource.value}")
+
+
+def compared(evidence: RunEvidence, *varied: str) -> list[CellSummary]:
+    """The baseline and the contenders. Empty where none of these factors varies: then another experiment answers."""
+    shown = [cell for cell in evidence.cells if cell.role in (ArmRole.BASELINE, ArmRole.CONTENDER)]
+    varies = any(len({level(cell, name) for cell in shown} - {None}) > 1 for name in varied)
+    return shown if varies else []
+
+
+def answer(clauses: Sequence[str], evidence: RunEvidence, *, quoted: bool) -> str:
+    """One sentence, its noise floor, and what tests of the limits refuted. Empty: no clause. `quoted`: intervals stand in it."""
+    if not clauses:
+        return ""
+    left = len(clauses) - MOST_CLAUSES
+    text = capital("; ".join(clauses[:MOST_CLAUSES]) + (f"; and {left} more in the table" if left > 0 else ""))
+    return f"{text}{floor_clause(evidence, quoted=quoted)}." + (f" {evidence.refuted}" if evidence.refuted else "")
+
+
+def floor_clause(evidence: RunEvidence, *, quoted: bool = True) -> str:
+    floor, aa = evidence.floors.throughput, evidence.floors.aa
+    if floor is None or aa is None:
+        return "; this session has no noise floor, so no difference is claimed"
+    if excludes_one(aa):
+        off = share_text(abs(aa.value - 1))
+        return f"; the same path under two names differed by {off}, so nothing under {share_text(floor)} is claimed"
+    return f" ({'95 % intervals; ' if quoted else ''}noise floor {share_text(floor)})"
+
+
+def ratio_of(evidence: RunEvidence, cell: CellSummary, reference: CellSummary) -> Estimate | None:
+    """One arm over another of the same run, paired by block."""
+    ratios = evidence.table.block_ratios(cell.arm, reference.arm)
+    return judge_ratio(ratios).quoted if ratios else None
+
+
+def resolved(evidence: RunEvidence, ratio: Estimate) -> Resolution:
+    return resolve(ratio, evidence.floors.throughput)
+
+
+def level(cell: CellSummary, name: str) -> FactorValue | None:
+    return cell.factors.get(name, ORDINARY.get(name))
+
+
+def groups(cells: Sequence[CellSummary], without: str) -> list[list[CellSummary]]:
+    """Cells that differ in nothing but one factor, in the order of the plan."""
+    return alike(cells, lambda cell: cell.factors, without)
+
+
+def with_plain(
+    cells: Sequence[CellSummary], factor: str, ratio: Callable[[CellSummary, CellSummary], Estimate | None]
+) -> list[tuple[CellSummary, list[tuple[CellSummary, Estimate]]]]:
+    """Each cell without the thing, and the like cells with it, each with its ratio. Groups without such a pair are left out."""
+    found = []
+    for group in groups(cells, factor):
+        plain = next((cell for cell in group if level(cell, factor) == "off"), None)
+        if plain is not None:
+            others = [(cell, over) for cell in group if cell is not plain and (over := ratio(cell, plain)) is not None]
+            found.append((plain, others))
+    return [(plain, others) for plain, others in found if others]
+
+
+def about_the_path(*cells: CellSummary) -> bool:
+    """Figures about other programs or errors say nothing of what is compared, however narrow their intervals."""
+    return all(cell.limit is None or cell.limit.resource not in NOT_THE_PATH for cell in cells)
+
+
+def tps_of(cell: CellSummary) -> float:
+    return cell.qps.value / cell.queries_per_txn
+
+
+def where(factors: Mapping[str, FactorValue]) -> str:
+    """`at 1 Gb/s`; without a link the path."""
+    rate = factors.get("rate_bps")
+    if isinstance(rate, int | float):
+        return f"at {figures.rate(rate)}"
+    return {"tcp": "on the loopback", "socket": "on the socket"}.get(str(factors.get("path")), "here")

@@ -1,0 +1,326 @@
+"""Compression: what it leaves of the bytes, what it costs both ends, and on which links that pays.
+
+The break-even is where the model's throughput with and without is equal. It is not only the rate at which compressing a byte takes as
+long as sending it: while many connections work, the processors and the link work at the same time, and the slower of them decides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+from typing import Any
+
+from howfar.analysis.cells import CellSummary
+from howfar.analysis.summary import RunEvidence
+from howfar.bottleneck.limit import Limit
+from howfar.experiments.answer import (
+    about_the_path,
+    answer,
+    compared,
+    level,
+    ratio_of,
+    resolved,
+    thing,
+    where,
+    with_plain,
+)
+from howfar.experiments.pairs import Pair, Tried, levels, pairs
+from howfar.model import what_if as model
+from howfar.model.facts import ArmFacts
+from howfar.model.fit import carried_payload, fit, series, settings_of
+from howfar.model.what_if import WhatIf, WhatIfCompression
+from howfar.paths import is_modelled
+from howfar.stats.estimate import Estimate, Part
+from howfar.stats.intervals import Resolution, interval_text
+from howfar.store.records import FactorValue
+from howfar.units import format_rate_bps
+
+SLOWEST_BPS, FASTEST_BPS = 1e6, 1e11
+"""Between these a break-even is looked for."""
+_POINTS_A_DECADE = 5
+_HALVINGS = 50
+WORTH = 1.01
+"""Times the throughput without compression: less is not said to pay."""
+NOT_RESOLVED = "cost not resolved"
+"""Of an algorithm whose CPU noise hid."""
+EVERYWHERE = "at every rate looked at"
+
+
+class BreakEvenPoint(Part):
+    """Transactions a second over a link of this rate, by the model, without compression and with it."""
+
+    rate_bps: float
+    plain_tps: float
+    compressed_tps: float
+
+
+class CompressionTried(Tried):
+    """Compressed over uncompressed throughput at one rate; `predicted` from cells at other rates."""
+
+    rate_bps: float | None
+    """None: no link."""
+    predicted: float | None
+    agrees: bool | None
+    """The prediction of better or worse was right, or the interval holds both. None: nothing was predicted."""
+
+
+class CompressionRow(Part):
+    """One algorithm on one kind of data, against none."""
+
+    content: str
+    algorithm: str
+    ratio_to_client: float
+    """Bytes on the wire over bytes before, replies."""
+    ratio_to_server: float
+    client_ns_per_byte: float
+    """CPU beyond the uncompressed session's, per uncompressed byte."""
+    server_ns_per_byte: float
+    break_even_bps: float | None
+    """Below this link rate it pays on this machine and data, when the link is the limit; None: it never does, or see `resolved`."""
+    resolved: bool = True
+    """Its CPU was told from nothing. Where noise hid it, no break-even is said."""
+    everywhere: bool = False
+    """It pays at every rate that was looked at, `break_even_bps` being the fastest of them."""
+    measured: tuple[CompressionTried, ...]
+    level_advice: str
+    curve: tuple[BreakEvenPoint, ...] = ()
+    """By the model, ascending rates: what a chart draws between the measured points. The lines cross at `break_even_bps`."""
+
+
+class CompressionEconomics(Part):
+    rows: tuple[CompressionRow, ...]
+    says: str
+
+
+def costs(facts: Sequence[ArmFacts], content: FactorValue | None) -> tuple[WhatIfCompression, ...]:
+    """Of each algorithm on this content, over all its cells."""
+    found = (_cost(str(algorithm), _tried_on(facts, algorithm, content)) for algorithm in levels(facts, "compression"))
+    return tuple(cost for cost in found if cost is not None)
+
+
+def _tried_on(facts: Sequence[ArmFacts], algorithm: FactorValue, content: FactorValue | None) -> list[Pair]:
+    return [pair for pair in pairs(facts, "compression", algorithm) if pair.plain.level("content") == content]
+
+
+def _cost(algorithm: str, tried: Sequence[Pair]) -> WhatIfCompression | None:
+    """The median over cells; what noise made less than nothing is nothing. None: no cell over a link, whose counters say what the
+    bytes became."""
+    ratios = [ratio for pair in tried if (ratio := _ratios(pair)) is not None]
+    if not ratios:
+        return None
+    return WhatIfCompression(
+        algorithm=algorithm,
+        ratio_to_client=median(to_client for to_client, _ in ratios),
+        ratio_to_server=median(to_server for _, to_server in ratios),
+        client_byte_s=max(median(pair.client_s / pair.payload for pair in tried), 0.0),
+        server_byte_s=max(median(pair.server_s / pair.payload for pair in tried), 0.0),
+    )
+
+
+def _is_resolved(tried: Sequence[Pair]) -> bool:
+    """Compressing takes time: cells where both ends seem to have worked no more, or less, show noise and no cost."""
+    return all(pair.client_s + pair.server_s > 0 for pair in tried)
+
+
+def _ratios(pair: Pair) -> tuple[float, float] | None:
+    """Both cells by the same counters, so that connects and prepares weigh on both."""
+    after, before = carried_payload(pair.changed), carried_payload(pair.plain)
+    return (after[0] / before[0], after[1] / before[1]) if after and before else None
+
+
+@dataclass(frozen=True)
+class _Content:
+    """What is known of one kind of data: a base without compression, and the cells."""
+
+    name: str
+    base: WhatIf
+    top: ArmFacts
+    facts: tuple[ArmFacts, ...]
+
+    def tps(
+        self, rate_bps: float | None, algorithm: str, base: WhatIf | None = None, at: ArmFacts | None = None
+    ) -> float:
+        """By the model, at the connections of `at`."""
+        settings = settings_of(at or self.top).model_copy(update={"rate_bps": rate_bps, "compression": algorithm})
+        return model.answer(base or self.base, settings).tps
+
+    def gain(
+        self, rate_bps: float | None, algorithm: str, base: WhatIf | None = None, at: ArmFacts | None = None
+    ) -> float:
+        """Throughput with over throughput without."""
+        return self.tps(rate_bps, algorithm, base, at) / self.tps(rate_bps, "off", base, at)
+
+
+def compression(
+    facts: Sequence[ArmFacts], workload: Mapping[str, Any], floor: float | None = None
+) -> CompressionEconomics | None:
+    """`floor`: the run's noise floor. None: nothing was compressed, or nothing that has its uncompressed cell."""
+    rows = tuple(row for content in _contents(facts, workload) for row in _rows(content, floor))
+    return CompressionEconomics(rows=rows, says=compression_says(rows)) if rows else None
+
+
+def _contents(facts: Sequence[ArmFacts], workload: Mapping[str, Any]) -> list[_Content]:
+    found = []
+    modelled = [each for each in facts if is_modelled(each.arm.factors.get("path")) and each.level("tls") == "off"]
+    for name in dict.fromkeys(each.level("content") for each in modelled):
+        here = tuple(each for each in modelled if each.level("content") == name)
+        plain = [one for one in series(here) if one.factors.get("compression", "off") == "off" and not one.local]
+        if plain:
+            best = max(plain, key=lambda one: one.top.tps.value)
+            base = fit(best.arms, workload).model_copy(update={"compression": costs(here, name)})
+            found.append(_Content(str(name), base, best.top, here))
+    return found
+
+
+def _rows(content: _Content, floor: float | None) -> list[CompressionRow]:
+    tried_of = {
+        cost.algorithm: list(pairs(content.facts, "compression", cost.algorithm)) for cost in content.base.compression
+    }
+    known = [algorithm for algorithm, tried in tried_of.items() if _is_resolved(tried)]
+    rates = sorted({each.rate_bps for each in content.facts if each.rate_bps is not None})
+    advice = level_advice(content.gain, rates, known)
+    rows = []
+    for cost in content.base.compression:
+        tried, is_known = tried_of[cost.algorithm], cost.algorithm in known
+        even_bps = break_even_bps(content, cost.algorithm) if is_known else None
+        rows.append(
+            CompressionRow(
+                content=content.name,
+                algorithm=cost.algorithm,
+                ratio_to_client=cost.ratio_to_client,
+                ratio_to_server=cost.ratio_to_server,
+                client_ns_per_byte=cost.client_byte_s * 1e9,
+                server_ns_per_byte=cost.server_byte_s * 1e9,
+                break_even_bps=even_bps,
+                resolved=is_known,
+                everywhere=even_bps == FASTEST_BPS,
+                measured=tuple(each for pair in tried if (each := _tried(content, cost.algorithm, pair, tried, floor))),
+                level_advice=advice,
+                curve=tuple(_point(content, cost.algorithm, step) for step in range(_POINTS_A_DECADE * 4 + 1)),
+            )
+        )
+    return rows
+
+
+def break_even_bps(content: _Content, algorithm: str) -> float | None:
+    """By halving on the logarithm. The fastest rate looked at where it pays even there. None: it pays nowhere."""
+    slow, fast = SLOWEST_BPS, FASTEST_BPS
+    if content.gain(slow, algorithm) <= WORTH:
+        return None
+    if content.gain(fast, algorithm) > 1:
+        return fast
+    for _ in range(_HALVINGS):
+        middle = math.sqrt(slow * fast)
+        slow, fast = (middle, fast) if content.gain(middle, algorithm) > 1 else (slow, middle)
+    return math.sqrt(slow * fast)
+
+
+def _point(content: _Content, algorithm: str, step: int) -> BreakEvenPoint:
+    rate = 1e7 * 10 ** (step / _POINTS_A_DECADE)
+    return BreakEvenPoint(
+        rate_bps=rate, plain_tps=content.tps(rate, "off"), compressed_tps=content.tps(rate, algorithm)
+    )
+
+
+def _tried(
+    content: _Content, algorithm: str, pair: Pair, tried: Sequence[Pair], floor: float | None
+) -> CompressionTried | None:
+    """Predictions come from cells at other rates; without any there is none."""
+    ratio, rate_bps = pair.ratio, pair.plain.rate_bps
+    if ratio is None:
+        return None
+    cost = _cost(algorithm, [each for each in tried if each.plain.rate_bps != rate_bps])
+    predicted = None
+    if cost is not None:
+        predicted = content.gain(
+            rate_bps, algorithm, content.base.model_copy(update={"compression": (cost,)}), pair.plain
+        )
+    undecided = ratio.low is not None and ratio.high is not None and ratio.low <= 1 <= ratio.high
+    return CompressionTried(
+        rate_bps=rate_bps,
+        threads=pair.plain.threads,
+        ratio=ratio,
+        predicted=predicted,
+        invalid=not pair.valid,
+        below_noise=pair.below_noise(floor),
+        agrees=None if predicted is None else undecided or (predicted > 1) == (ratio.value > 1),
+    )
+
+
+# ---------------------------------------------------------------- sentences
+
+
+def level_advice(gain: Callable[[float, str], float], rates: Sequence[float], algorithms: Sequence[str]) -> str:
+    """Which of the algorithms gives most, by the model, on each link tried."""
+    if not algorithms:
+        return ""
+    parts = []
+    for rate in rates:
+        times, best = max((gain(rate, algorithm), algorithm) for algorithm in algorithms)
+        what = f"{best} gives most ({times:.2f} times)" if times > WORTH else "none pays"
+        parts.append(f"at {format_rate_bps(rate)} {what}")
+    return "; ".join(parts)
+
+
+def compression_says(rows: Sequence[CompressionRow]) -> str:
+    """By content: below which rate each algorithm pays."""
+    parts = []
+    for content in dict.fromkeys(row.content for row in rows):
+        named = ", ".join(f"{row.algorithm} {_pays(row)}" for row in rows if row.content == content)
+        parts.append(f"{content}: {named}")
+    tried = [each for row in rows for each in row.measured]
+    decided = [each for each in tried if each.resolved]
+    predicted = [each for each in decided if each.agrees is not None]
+    said = f"Compression pays on this machine for {'; '.join(parts)}."
+    if not decided:
+        return f"{said} No difference is resolved in the {len(tried)} measured cells."
+    said += f" A difference is resolved in {len(decided)} of {len(tried)} measured cells"
+    if not predicted:
+        return f"{said}; the model predicted none of these, for it had no cells at another rate."
+    among = "these" if len(predicted) == len(decided) else f"the {len(predicted)} of these that it predicted"
+    return f"{said}; the model has {sum(bool(each.agrees) for each in predicted)} of {among} right."
+
+
+def _pays(row: CompressionRow) -> str:
+    if not row.resolved:
+        return NOT_RESOLVED
+    if row.everywhere:
+        return EVERYWHERE
+    bps = row.break_even_bps
+    return "never" if bps is None else f"below {format_rate_bps(float(f'{bps:.2g}'))}"
+
+
+def verdict(evidence: RunEvidence) -> str:
+    """For each link and kind of data: does the best algorithm help, and where does the limit go?"""
+    found = with_plain(compared(evidence, "compression"), "compression", partial(ratio_of, evidence))
+    return answer([_clause(evidence, plain, tried) for plain, tried in found], evidence, quoted=True)
+
+
+def _clause(evidence: RunEvidence, plain: CellSummary, tried: Sequence[tuple[CellSummary, Estimate]]) -> str:
+    """The best of those that are resolved; what only looks best is not chosen over it."""
+    here = f"{where(plain.factors)}, {level(plain, 'content')}"
+    stayed = f" (limit without it: {thing(plain.limit)})" if plain.limit is not None else ""
+    tried = [pair for pair in tried if about_the_path(plain, pair[0])]
+    if not tried:
+        return f"{here}: no figure is about the path{stayed}"
+    readings = [resolved(evidence, ratio) for _, ratio in tried]
+    faster = [pair for pair, reading in zip(tried, readings, strict=True) if reading is Resolution.FASTER]
+    best, ratio = max(faster or tried, key=lambda pair: pair[1].value)
+    answers = f"{level(best, 'compression')} answers {interval_text(ratio)}"
+    if faster:
+        return f"{here}: {answers} times the queries{_moved(plain.limit, best.limit)}"
+    if all(reading is Resolution.SLOWER for reading in readings):
+        return f"{here}: none helps, at best {answers}{stayed}"
+    helps = "none is resolved to help" if Resolution.SLOWER in readings else "no difference is resolved"
+    return f"{here}: {helps}{stayed}"
+
+
+def _moved(before: Limit | None, after: Limit | None) -> str:
+    if before is None or after is None:
+        return ""
+    if before.resource is after.resource:
+        return f" (limit: {thing(before)}, with and without)"
+    return f" (the limit goes from {thing(before)} to {thing(after)})"

@@ -1,0 +1,146 @@
+"""Good trials by arm and block, the figures of them that are compared, and arms that differ in one factor only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Literal, TypeVar
+
+from howfar.plan.factors import ORDINARY
+from howfar.store.records import Arm, ArmRole, FactorValue, HistogramRecord, Measured, Run, Trial, TrialStatus
+
+PATH_ROLES = ("client", "application", "server", "redis", "memcached", "forwarder")
+"""Whose CPU a path costs. The link emulator's is the instrument's own and stays out."""
+
+Value = Callable[[Measured], float | None]
+"""One comparable figure of a trial, > 0; None: this trial does not have it."""
+
+Unit = Literal["queries", "requests", "pages"]
+"""What an operation is: a query of SQL, a request to a store of keys, or a page of many round trips to several servers."""
+ONE: dict[Unit, str] = {"queries": "query", "requests": "request", "pages": "page"}
+
+T = TypeVar("T")
+Rest = tuple[tuple[str, FactorValue], ...]
+
+
+def unit_of(plan: Mapping[str, Any]) -> Unit:
+    """What this plan's load counts as one operation."""
+    workload = plan.get("workload")
+    kind = workload.get("kind") if isinstance(workload, Mapping) else None
+    units: dict[object, Unit] = {"key_value": "requests", "page": "pages"}
+    return units.get(kind, "queries")
+
+
+def operations_in(seen: Any, unit: Unit) -> int:
+    """`seen`: whatever counts transactions and queries. A page is one operation, however many queries it takes."""
+    return int(seen.transactions if unit == "pages" else seen.queries)
+
+
+@dataclass(frozen=True)
+class TrialTable:
+    """The good trials of a run, `trials[arm][block]` and `good[arm][block]`, blocks ascending. Void trials are not among them."""
+
+    run: Run
+    unit: Unit
+    trials: dict[str, dict[int, Trial]]
+    good: dict[str, dict[int, Measured]]
+
+    @property
+    def baseline(self) -> Arm | None:
+        return next((arm for arm in self.run.info.arms if arm.role is ArmRole.BASELINE), None)
+
+    @property
+    def blocks(self) -> int:
+        """Good trials of the arm that has most."""
+        return max((len(good) for good in self.good.values()), default=0)
+
+    def measured(self, arm: str) -> list[Measured]:
+        return list(self.good.get(arm, {}).values())
+
+    def void(self, arm: str) -> list[Trial]:
+        return [trial for trial in self.run.trials if trial.arm == arm and not is_good(trial)]
+
+    def operations(self, measured: Measured) -> int:
+        return operations_in(measured, self.unit)
+
+    def rate(self, measured: Measured) -> float | None:
+        """Operations a second."""
+        return self.operations(measured) / (measured.elapsed_ns / 1e9)
+
+    def role_cpu_us(self, measured: Measured, role: str) -> float | None:
+        """CPU microseconds an operation of one role. None: no such part on this path."""
+        spent = [cpu.cpu_ns for cpu in measured.cpu if cpu.role == role]
+        done = self.operations(measured)
+        return sum(spent) / 1e3 / done if spent and done else None
+
+    def path_cpu_us(self, measured: Measured) -> float | None:
+        """CPU microseconds an operation of the whole path."""
+        return sum(self.role_cpu_us(measured, role) or 0.0 for role in PATH_ROLES) or None
+
+    def block_ratios(self, arm: str, reference: str, value: Value | None = None) -> list[float]:
+        """`arm` over `reference` for each block in which both are good; of throughput, unless `value` says otherwise."""
+        value = value or self.rate
+        ratios = []
+        for block, measured in self.good.get(arm, {}).items():
+            other = self.good.get(reference, {}).get(block)
+            above = value(measured)
+            below = value(other) if other is not None else None
+            if above and below:
+                ratios.append(above / below)
+        return ratios
+
+
+def is_good(trial: Trial) -> bool:
+    return trial.status is TrialStatus.OK and trial.measured is not None and trial.measured.transactions > 0
+
+
+def trial_table(run: Run) -> TrialTable:
+    trials: dict[str, dict[int, Trial]] = {arm.name: {} for arm in run.info.arms}
+    for trial in sorted(run.trials, key=lambda t: (t.block, t.attempt)):
+        if is_good(trial) and trial.arm in trials:
+            trials[trial.arm][trial.block] = trial
+    good = {arm: {block: t.measured for block, t in found.items() if t.measured} for arm, found in trials.items()}
+    return TrialTable(run, unit_of(run.info.plan), trials, good)
+
+
+def transaction_histogram(measured: Measured) -> HistogramRecord | None:
+    return next((h for h in measured.histograms if h.kind == "transaction"), None)
+
+
+def median_latency_ns(measured: Measured) -> float | None:
+    histogram = transaction_histogram(measured)
+    return float(histogram.p50_ns) if histogram else None
+
+
+def others_in(trial: Trial) -> float | None:
+    """CPUs kept busy by whatever is not client, server, forwarder, link or howfar's own looks. None: void, or not recorded."""
+    window = trial.window
+    if window is not None and window.cpus_busy:
+        busy: float | None = sum(window.cpus_busy.values())  # a trial's load goes on until its last answers are in
+    else:
+        busy = None if trial.load is None else trial.load.busy_cpus
+    if trial.measured is None or busy is None or not trial.measured.elapsed_ns:
+        return None
+    ours = sum(cpu.cpu_ns for cpu in trial.measured.cpu) / trial.measured.elapsed_ns
+    looks = window.looks_cpu_ns / window.length_ns if window is not None else 0.0
+    return max(0.0, busy - ours - looks)  # the clocks' grain may put it below
+
+
+def others_cpus(trials: Sequence[Trial]) -> float | None:
+    """The median over the trials that say."""
+    known = [others for trial in trials if (others := others_in(trial)) is not None]
+    return median(known) if known else None
+
+
+def rest_of(factors: Mapping[str, FactorValue], without: str) -> Rest:
+    """All factors but one, comparable; what is not said is ordinary."""
+    return tuple(sorted((name, level) for name, level in {**ORDINARY, **factors}.items() if name != without))
+
+
+def alike(things: Sequence[T], factors: Callable[[T], Mapping[str, FactorValue]], without: str) -> list[list[T]]:
+    """Groups that differ in nothing but `without`, in the order of their first members."""
+    found: dict[Rest, list[T]] = {}
+    for thing in things:
+        found.setdefault(rest_of(factors(thing), without), []).append(thing)
+    return list(found.values())
