@@ -7,11 +7,18 @@ import math
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from hdrh.histogram import HdrHistogram
+from tests.unit.synthetic_run import START_NS, synthetic_run
 
+from howfar.analysis.summary import Summary
+from howfar.experiments.page.analysis import page_findings
+from howfar.experiments.page.findings import PageFindings
 from howfar.experiments.page.model import Host, Network, overlap
+from howfar.experiments.registry import summarise
+from howfar.stats.trials import trial_table
 from howfar.store.records import (
     Arm,
     ArmRole,
@@ -19,7 +26,6 @@ from howfar.store.records import (
     HistogramRecord,
     Measured,
     Run,
-    RunInfo,
     ServiceRecord,
     StopReason,
     Trial,
@@ -30,12 +36,15 @@ from howfar.store.records import (
 MS = 1_000_000
 ELAPSED_NS = 5_000_000_000
 RTT_NS = 204_000
-START_NS = 1_795_000_000_000_000_000
+
+
+_BASE = synthetic_run(blocks=1, void_every=0, samples=2)
+"""What says nothing of pages is taken from here."""
 
 
 @dataclass(frozen=True)
 class Truth:
-    """Milliseconds a page; what a path adds is a turn's."""
+    """Milliseconds a page; what a path adds is a round trip's."""
 
     turns: int = 200
     php_ms: float = 4.0
@@ -47,11 +56,11 @@ class Truth:
     tcp_application_us: float = 2.0
     tcp_database_us: float = 2.0
     link_us: float = 6.0
-    """The emulator's a turn of a page alone, on each machine."""
+    """The emulator's a round trip of a page alone, on each machine."""
     link_each: float = 0.0
     """Share of that which each message needs, however many pages are in flight."""
     remote_us: float = 30.0
-    """Being woken, a turn, beyond the round trip."""
+    """Being woken, a round trip, beyond the round trip."""
     p50_of_mean: float = 0.97
 
     def network(self, application: str, path: str, app_cpu_ms: float) -> Network:
@@ -138,7 +147,16 @@ def page_run(
             slow = shared * math.exp(rng.gauss(0, scatter))
             seen = None if void(cell, block) else _measured(pages[cell.page], cell, slow)
             trials.append(_trial(len(trials), block, position, arm, cell, seen))
-    return Run(info=_info(tuple(arm for _, arm in arms)), trials=tuple(trials), stop=StopReason.BLOCKS)
+    info = _BASE.info.model_copy(
+        update={
+            "command": ("howfar", "run", "page", "--quick"),
+            "plan_name": "page",
+            "plan": {"name": "page", "workload": {"kind": "page"}, "pages": SHAPES},
+            "arms": tuple(arm for _, arm in arms),
+            "environment": {"cpu_count": 2, "client_cpus": [0], "server_cpus": [1], "placement": "machines"},
+        }
+    )
+    return Run(info=info, trials=tuple(trials), stop=StopReason.BLOCKS)
 
 
 def _measured(truth: Truth, cell: Cell, slow: float) -> Measured:
@@ -146,99 +164,69 @@ def _measured(truth: Truth, cell: Cell, slow: float) -> Measured:
     network = truth.network(cell.application, cell.path, cell.app_cpu_ms)
     cycle_s = network.cycle_s(cell.threads) * slow
     pages = max(1, round(cell.threads * ELAPSED_NS / 1e9 / cycle_s))
-    own_ms = (truth.php_ms if cell.application == "php" else truth.engine_ms) + cell.app_cpu_ms
+    php = cell.application == "php"
+    own_ms = (truth.php_ms if php else truth.engine_ms) + cell.app_cpu_ms
     application_ms, database_ms = own_ms, truth.database_ms
     if cell.path != "socket":
         application_ms += truth.tcp_application_us * truth.turns / 1e3
         database_ms += truth.tcp_database_us * truth.turns / 1e3
     roles = {"server": database_ms * 0.8, "redis": database_ms * 0.15, "memcached": database_ms * 0.05}
-    if cell.application == "php":
-        roles |= {"application": application_ms, "client": truth.visitor_ms}
-    else:
-        roles |= {"client": application_ms}
+    roles |= {"application": application_ms, "client": truth.visitor_ms} if php else {"client": application_ms}
     if cell.path == "remote":
         shared = overlap(cell.threads, network.wire_s / (cycle_s / slow), truth.link_each)
         roles["link"] = 2 * truth.link_us * truth.turns / 1e3 * shared
     turn_us = cycle_s * 1e6 / truth.turns * 0.4
-    told: dict[str, int] = {}
+    told: dict[str, int] = {"cpu_ns": int(own_ms * MS * pages)} if php else {}
     services: list[ServiceRecord] = []
     kinds = [("transaction", cycle_s * 1e9 * truth.p50_of_mean, pages)]
     counted = truth.turns * pages
     for service, share in SHARES.items():
         turns = int(counted * share)
-        if cell.application == "php":
+        if php:
             told |= {f"{service}_turns": turns, f"{service}_ns": int(turns * turn_us * 1e3)}
             told |= {f"{service}_connects": 0, f"{service}_connect_ns": 0}
-        else:
-            kinds.append((f"turn.{service}", turn_us * 1e3, turns))
-            services.append(_service(service, turns))
-    if cell.application == "php":
-        told["cpu_ns"] = int(own_ms * MS * pages)
-    return Measured(
-        elapsed_ns=ELAPSED_NS,
-        transactions=pages,
-        queries=counted if cell.application == "engine" else 0,
-        turns=counted if cell.application == "engine" else 0,
-        rows=0,
-        bytes_to_server=0,
-        bytes_to_client=0,
-        errors={},
-        warmup_transactions=pages // 4,
-        connect_ns=1,
-        cpu=tuple(_cpu(role, ms, pages) for role, ms in roles.items()),
-        intervals=(),
-        histograms=tuple(_histogram(*kind) for kind in kinds),
-        services=tuple(services),
-        told=told,
+            continue
+        kinds.append((f"turn.{service}", turn_us * 1e3, turns))
+        sent = {"bytes_to_server": turns * 60, "bytes_to_client": turns * 180}
+        services.append(
+            ServiceRecord(service=service, connects=0, requests=turns, turns=turns, hits=0, misses=0, **sent)
+        )
+    base = _BASE.trials[0].measured
+    assert base is not None
+    return base.model_copy(
+        update={
+            "elapsed_ns": ELAPSED_NS,
+            "transactions": pages,
+            "queries": 0 if php else counted,
+            "turns": 0 if php else counted,
+            "rows": 0,
+            "bytes_to_server": 0,
+            "bytes_to_client": 0,
+            "cpu": tuple(_cpu(role, int(ms * MS * pages)) for role, ms in roles.items()),
+            "intervals": (),
+            "histograms": tuple(_histogram(*kind) for kind in kinds),
+            "services": tuple(services),
+            "told": told,
+        }
     )
 
 
-def _service(service: str, turns: int) -> ServiceRecord:
-    return ServiceRecord(
-        service=service,
-        connects=0,
-        requests=turns,
-        turns=turns,
-        bytes_to_server=turns * 60,
-        bytes_to_client=turns * 180,
-        hits=0,
-        misses=0,
+def _cpu(role: str, cpu_ns: int) -> CpuRecord:
+    nothing = dict.fromkeys(
+        ("runnable_wait_ns", "busiest_thread_ns", "threads", "voluntary_switches", "involuntary_switches"), 0
     )
+    return CpuRecord(role=role, cpu_ns=cpu_ns, **nothing)
 
 
-def _cpu(role: str, ms: float, pages: int) -> CpuRecord:
-    return CpuRecord(
-        role=role,
-        cpu_ns=int(ms * MS * pages),
-        runnable_wait_ns=0,
-        busiest_thread_ns=0,
-        threads=1,
-        voluntary_switches=0,
-        involuntary_switches=0,
-    )
-
-
-def _histogram(kind: str, middle_ns: float, count: int) -> HistogramRecord:
+def _histogram(kind: str, mean_ns: float, count: int) -> HistogramRecord:
     histogram = HdrHistogram(1, 3_600_000_000_000, 3)
-    histogram.record_value(int(middle_ns), count)
-    at = int(middle_ns)
-    return HistogramRecord(
-        kind=kind,
-        count=count,
-        min_ns=at,
-        mean_ns=middle_ns,
-        p50_ns=at,
-        p95_ns=at,
-        p99_ns=at,
-        max_ns=at,
-        data=histogram.encode().decode("ascii"),
-    )
+    histogram.record_value(int(mean_ns), count)
+    ends = dict.fromkeys(("min_ns", "p50_ns", "p95_ns", "p99_ns", "max_ns"), int(mean_ns))
+    return HistogramRecord(kind=kind, count=count, mean_ns=mean_ns, data=histogram.encode().decode("ascii"), **ends)
 
 
 def _trial(number: int, block: int, position: int, arm: Arm, cell: Cell, seen: Measured | None) -> Trial:
-    receipt: dict[str, Any] = {"session": {}}
-    if cell.path == "remote":
-        receipt["link"] = {"rtt_at_rest_ns": {"count": 400, "min": 198_000, "p50": RTT_NS, "p99": 230_000}}
+    started_ns = START_NS + number * 7_000_000_000
     return Trial(
         number=number,
         block=block,
@@ -246,10 +234,10 @@ def _trial(number: int, block: int, position: int, arm: Arm, cell: Cell, seen: M
         arm=arm.name,
         status=TrialStatus.OK if seen else TrialStatus.VOID,
         void_reason=None if seen else "the application did not answer",
-        started_unix_ns=START_NS + number * 7_000_000_000,
-        ended_unix_ns=START_NS + number * 7_000_000_000 + 6_000_000_000,
+        started_unix_ns=started_ns,
+        ended_unix_ns=started_ns + 6_000_000_000,
         measured=seen,
-        receipt=receipt,
+        receipt={"session": {}} | ({"link": {"rtt_at_rest_ns": {"p50": RTT_NS}}} if cell.path == "remote" else {}),
         window=_window(cell, seen) if seen else None,
     )
 
@@ -260,31 +248,27 @@ def _window(cell: Cell, seen: Measured) -> Window:
     link = spent.pop("link", 0.0)
     application = sum(share for role, share in spent.items() if role in ("client", "application"))
     database = sum(spent.values()) - application
-    busy = {0: application + link / 2, 1: database + link / 2}
     if cell.path != "remote":
-        busy = {0: 0.0, 1: application + database}
-    link_ns = int(link / 2 * seen.elapsed_ns)
+        return Window(length_ns=seen.elapsed_ns, interface="", cpus_busy={0: 0.0, 1: application + database})
     return Window(
         length_ns=seen.elapsed_ns,
-        interface="s0" if cell.path == "remote" else "",
-        cpus_busy=busy,
-        link_cpu_ns={0: link_ns, 1: link_ns} if cell.path == "remote" else {},
+        interface="s0",
+        cpus_busy={0: application + link / 2, 1: database + link / 2},
+        link_cpu_ns=dict.fromkeys((0, 1), int(link / 2 * seen.elapsed_ns)),
     )
 
 
-def _info(arms: tuple[Arm, ...]) -> RunInfo:
-    return RunInfo(
-        run_id="00000000-0000-4000-8000-000000000007",
-        created_unix_ns=START_NS,
-        howfar_version="0.1.0",
-        command=("howfar", "run", "page", "--quick"),
-        plan_name="page",
-        quick=True,
-        plan_toml="",
-        plan={"name": "page", "workload": {"kind": "page"}, "pages": SHAPES},
-        seed=1,
-        arms=arms,
-        environment={"cpu_count": 2, "client_cpus": [0], "server_cpus": [1], "placement": "machines"},
-        server_kind="mariadb",
-        server_version="10.11.14-MariaDB",
-    )
+@cache
+def page_summary() -> Summary:
+    """Of one run with all cells: analysed once for all tests."""
+    return summarise(page_run(blocks=4))
+
+
+def page_findings_of(
+    run: Run, floor: float | None = 0.01, change: Callable[[Trial], Trial] | None = None
+) -> PageFindings:
+    """`change`: of each measured trial."""
+    trials = tuple(change(trial) if change and trial.measured else trial for trial in run.trials)
+    found = page_findings(trial_table(run.model_copy(update={"trials": trials})), floor)
+    assert found is not None
+    return found

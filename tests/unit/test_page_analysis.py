@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
+from typing import Any
 
 import pytest
-from tests.unit.fake_pages import HEAVY, LIGHT, PAGES, Cell, cells, page_run
+from tests.unit.fake_pages import HEAVY, LIGHT, PAGES, Cell, cells, page_findings_of, page_run, page_summary
+from tests.unit.rendered import findings_of
 from tests.unit.simulated import Visit, constant, exponential, throughput
 
 from howfar.experiments.page.analysis import Curve, Found, Level, model_always, model_crossing, page_findings
@@ -27,22 +28,25 @@ from howfar.stats.estimate import Estimate
 from howfar.stats.trials import trial_table
 from howfar.store.records import Run, Trial
 
-TURNS = 20
+ROUND_TRIPS = 20
 FLOOR = 0.02
+FAR_NS = 2_000_000
+
+# ---------------------------------------------------------------- the model
 
 
 def simulated_s(network: Network, pages: int, seed: int) -> float:
-    """Mean time of a page: each turn computes, goes over, is answered and comes back."""
+    """Mean time of a page: each round trip computes, goes over, is answered and comes back."""
     application, database = network.hosts[0], network.hosts[-1]
     names = ("both", "both") if len(network.hosts) == 1 else ("application", "database")
     route: list[Visit] = []
-    for _ in range(TURNS):
+    for _ in range(ROUND_TRIPS):
         route += [
-            Visit(names[0], exponential((application.own_s + application.link_s) / TURNS)),
-            Visit(None, constant((network.wire_s + network.waiting_s) / TURNS)),
+            Visit(names[0], exponential((application.own_s + application.link_s) / ROUND_TRIPS)),
+            Visit(None, constant((network.wire_s + network.waiting_s) / ROUND_TRIPS)),
         ]
         if len(network.hosts) == 2:
-            route.append(Visit(names[1], exponential((database.own_s + database.link_s) / TURNS)))
+            route.append(Visit(names[1], exponential((database.own_s + database.link_s) / ROUND_TRIPS)))
     return pages / throughput(route, pages, 6000, seed)
 
 
@@ -58,6 +62,8 @@ def test_a_page_alone_takes_what_it_needs_and_a_full_machine_passes_what_it_can(
     assert network.cycle_s(1) == pytest.approx(0.054)
     assert 1 / 0.007 < 500 / network.cycle_s(500) < 1 / 0.006, "the emulator does less a page for many at once"
     assert 500 / network.without_link_cpu().cycle_s(500) == pytest.approx(1 / 0.006, rel=1e-3)
+    assert Network((Host(0.01, 0.0, 0.8),), 0.0, 0.0).cycle_s(4) == pytest.approx(0.05), "others use the machine too"
+    assert network.possible and not replace(network, waiting_s=-0.0505).possible, "its parts add up to no time"
 
 
 @pytest.mark.parametrize("path", ["socket", "remote"])
@@ -70,7 +76,7 @@ def test_without_the_emulators_cpu_a_page_alone_takes_as_long(path: str) -> None
     assert freed.cycle_s(16) <= network.cycle_s(16)
 
 
-def test_the_model_says_who_is_ahead_all_along() -> None:
+def test_the_model_says_which_one_is_ahead_all_along() -> None:
     assert model_always(lambda cpu: 0.5, 1, 100) == "one"
     assert model_always(lambda cpu: 1.5, 1, 100) == "two"
     assert model_always(lambda cpu: cpu / 10, 1, 100) is None
@@ -81,15 +87,15 @@ def test_the_emulator_works_while_anything_is_on_the_link() -> None:
     assert overlap(1, 0.3) == pytest.approx(1.0)
     assert overlap(4, 1.0) == pytest.approx(0.25)
     assert overlap(4, 1e-9) == pytest.approx(1.0)
-    assert overlap(4, 0.0) == 1.0
+    assert overlap(4, 0.0) == overlap(4, 1.0, each=1.0) == 1.0
     assert 0.25 < overlap(4, 0.5) < 1.0
+    for each in (0.0, 0.3, 1.0):
+        assert work_of_each(4, 0.4, overlap(4, 0.4, each)) == pytest.approx(each)
+    assert work_of_each(4, 0.4, 3.0) == 1.0
+    assert work_of_each(1, 0.4, 1.0) == 0.0, "of pages alone nothing is learned"
 
 
-def test_strangers_make_a_machine_slower() -> None:
-    assert Network((Host(0.01, 0.0, 0.8),), 0.0, 0.0).cycle_s(4) == pytest.approx(4 * 0.01 / 0.8)
-
-
-def test_who_works_is_not_woken() -> None:
+def test_a_busy_processor_is_not_woken() -> None:
     awake = Network((Host(0.004, 0.0, 1.0), Host(0.006, 0.0, 1.0)), 0.040, 0.0)
     sleepy = replace(awake, waking_s=0.010)
     late = [sleepy.cycle_s(pages) - awake.cycle_s(pages) for pages in (1, 2, 4, 32)]
@@ -107,24 +113,14 @@ def test_the_waiting_of_an_arm_is_what_makes_the_model_meet_it() -> None:
     assert full.waiting_for(0.004, 4).waiting_s == 0.0, "a full station hides it, and says nothing"
 
 
-def heavy(*kinds: str) -> list[Cell]:
-    """Cells of the heavy page; `kinds`: applications."""
-    return [cell for cell in cells() if cell.page == "heavy" and cell.application in kinds]
+# ---------------------------------------------------------------- whole runs
 
 
-def found_in(run_cells: Sequence[Cell], blocks: int = 4, floor: float | None = 0.01, **options: object) -> PageFindings:
-    run = page_run(blocks=blocks, wanted=run_cells, **options)  # type: ignore[arg-type]
-    found = page_findings(trial_table(run), floor)
-    assert found is not None
-    return found
+def heavy(*applications: str) -> list[Cell]:
+    return [cell for cell in cells() if cell.page == "heavy" and cell.application in applications]
 
 
-def altered(run: Run, change: Callable[[Trial], Trial], floor: float | None = 0.01) -> PageFindings:
-    """Findings about a run whose measured trials were changed."""
-    trials = tuple(change(trial) if trial.measured is not None else trial for trial in run.trials)
-    found = page_findings(trial_table(run.model_copy(update={"trials": trials})), floor)
-    assert found is not None
-    return found
+LEAST = [cell for cell in cells() if cell.app_cpu_ms == 0]
 
 
 def slowed(trial: Trial, times: float) -> Trial:
@@ -133,14 +129,9 @@ def slowed(trial: Trial, times: float) -> Trial:
     return trial.model_copy(update={"measured": trial.measured.model_copy(update={"elapsed_ns": elapsed_ns})})
 
 
-@cache
-def all_cells() -> PageFindings:
-    return found_in(cells())
-
-
 @pytest.fixture
 def whole() -> PageFindings:
-    return all_cells()
+    return findings_of(page_summary(), PageFindings)
 
 
 def by_name(found: PageFindings, name: str) -> PageArm:
@@ -150,7 +141,7 @@ def by_name(found: PageFindings, name: str) -> PageArm:
 def test_real_pages_off_the_sockets_are_predicted_from_the_engines(whole: PageFindings) -> None:
     predicted = {arm.arm for arm in whole.arms if arm.predicted_p50_ms is not None}
     real = {arm.arm for arm in whole.arms if arm.application == "php"}
-    made_of = {f"socket, {page}, php, 0ms, {threads} threads" for page in ("heavy", "light") for threads in (1, 4)}
+    made_of = {f"socket, {page}, php, 0ms, {threads} threads" for page in PAGES for threads in (1, 4)}
     assert predicted == real - made_of
     assert whole.model.arms == len(predicted)
     assert whole.model.within_bar
@@ -159,53 +150,42 @@ def test_real_pages_off_the_sockets_are_predicted_from_the_engines(whole: PageFi
 
 
 def test_no_trial_of_a_predicted_arm_goes_into_its_prediction() -> None:
-    run = page_run(blocks=4, wanted=[cell for cell in heavy("php", "engine") if cell.app_cpu_ms == 0])
-    quiet = altered(run, lambda trial: trial)
-    changed = altered(
-        run, lambda trial: slowed(trial, 1.8) if "php" in trial.arm and not trial.arm.startswith("socket") else trial
+    run = page_run(blocks=4, wanted=[cell for cell in LEAST if cell.page == "heavy"])
+    changed = page_findings_of(
+        run, change=lambda trial: slowed(trial, 1.8 if "php" in trial.arm and "socket" not in trial.arm else 1)
     )
-    for before, after in zip(quiet.arms, changed.arms, strict=True):
+    for before, after in zip(page_findings_of(run).arms, changed.arms, strict=True):
         assert before.predicted_p50_ms == after.predicted_p50_ms
 
 
 def test_the_crossing_is_where_it_is(whole: PageFindings) -> None:
+    def two_over_one(cpu_ms: float) -> float:
+        one, two = (HEAVY.network("php", path, cpu_ms - HEAVY.php_ms).cycle_s(4) for path in ("socket", "remote"))
+        return one / two
+
     crossing = next(each for each in whole.crossings if each.page == "heavy")
-    truth = model_crossing(lambda cpu: _truth(cpu - HEAVY.php_ms), HEAVY.php_ms, 200.0)
-    assert truth is not None
+    truth = model_crossing(two_over_one, HEAVY.php_ms, 200.0)
+    assert crossing.measured_ms is not None and crossing.predicted_ms is not None
     assert crossing.predicted_ms == pytest.approx(truth, rel=0.10)
-    assert crossing.measured_ms is not None
+    assert crossing.measured_ms.value == pytest.approx(truth, rel=0.20)
     low, high = crossing.measured_ms.low, crossing.measured_ms.high
     assert low is not None and high is not None and low < crossing.measured_ms.value < high
-    assert crossing.measured_ms.value == pytest.approx(truth, rel=0.20)
-    assert crossing.predicted_ms is not None
     assert crossing.without_link_cpu_ms is not None and crossing.without_link_cpu_ms < crossing.predicted_ms
     assert crossing.half_turns_ms is not None and crossing.half_turns_ms < crossing.predicted_ms
-    assert crossing.curve_ms[0] == pytest.approx(crossing.swept_ms[0])
-    assert crossing.curve_ms[-1] == pytest.approx(crossing.swept_ms[1])
-
-
-def _truth(app_cpu_ms: float) -> float:
-    one, two = (HEAVY.network("php", path, app_cpu_ms).cycle_s(4) for path in ("socket", "remote"))
-    return one / two
+    assert (crossing.curve_ms[0], crossing.curve_ms[-1]) == pytest.approx(crossing.swept_ms)
 
 
 def test_the_first_sentence_answers(whole: PageFindings) -> None:
-    assert re.match(
-        r"It depends on the page: two machines served [\d.]+ \[.*\] times as many heavy pages", whole.sentences[0]
-    )
-    assert len(whole.sentences[0]) < 450
-    assert re.search(
-        r"from which a second machine pays: heavy page [\d.]+ \[.*\] ms \(predicted: [\d.]+ ms\)", whole.sentences[0]
-    )
+    answer = whole.sentences[0]
+    assert re.search(r"heavy page [\d.]+ \[.*\] ms \(predicted: [\d.]+ ms\)", answer)
+    assert len(answer) < 450
     better = {(choice.page, choice.threads): choice.better for choice in whole.choices if choice.app_cpu_ns == 0}
     assert better["heavy", 1] == better["heavy", 4] == "one"
 
 
 def test_shares_of_slow_pages_are_counted(whole: PageFindings) -> None:
-    slow, quick = (
-        by_name(whole, "remote, heavy, php, 0ms, 4 threads"),
-        by_name(whole, "socket, light, php, 0ms, 1 threads"),
-    )
+    slow = by_name(whole, "remote, heavy, php, 0ms, 4 threads")
+    quick = by_name(whole, "socket, light, php, 0ms, 1 threads")
     assert (slow.over_noticed, slow.over_degraded) == (1.0, 0.0)
     assert (quick.over_noticed, quick.over_degraded) == (0.0, 0.0)
 
@@ -214,50 +194,121 @@ def test_shares_of_slow_pages_are_counted(whole: PageFindings) -> None:
 
 
 def test_without_the_engine_paths_are_not_predicted_but_more_cpu_is() -> None:
-    found = found_in(heavy("php"))
+    found = page_findings_of(page_run(4, wanted=heavy("php")))
     assert {arm.path for arm in found.arms if arm.predicted_p50_ms is not None} == {"socket"}
-    assert found.crossings[0].measured_ms is not None
-    assert found.crossings[0].predicted_ms is None
-    assert found.crossings[0].curve_ms == ()
+    (crossing,) = found.crossings
+    assert crossing.measured_ms is not None
+    assert (crossing.predicted_ms, crossing.curve_ms) == (None, ())
 
 
 def test_without_php_nothing_is_predicted() -> None:
-    found = found_in(heavy("engine"))
-    assert found.model.arms == 0
-    assert found.model.within_bar is None
-    assert found.choices
-    assert found.sentences[0]
+    found = page_findings_of(page_run(4, wanted=heavy("engine")))
+    assert (found.model.arms, found.model.within_bar) == (0, None)
+    assert found.choices and found.sentences[0]
 
 
 def test_one_path_alone_answers_nothing() -> None:
-    found = found_in([cell for cell in heavy("php") if cell.path == "socket"])
-    assert not found.choices
-    assert not found.crossings
+    found = page_findings_of(page_run(4, wanted=[cell for cell in heavy("php") if cell.path == "socket"]))
+    assert not found.choices and not found.crossings
     assert found.sentences[0].startswith("No answer: ")
 
 
 def test_one_block_has_no_intervals_and_resolves_nothing() -> None:
-    found = found_in(heavy("php", "engine"), blocks=1, floor=None)
+    found = page_findings_of(page_run(1, wanted=heavy("php", "engine")), floor=None)
     assert all(choice.better == "not resolved" for choice in found.choices)
     crossing = found.crossings[0].measured_ms
     assert crossing is not None and crossing.low is None and crossing.high is None
-    assert "(no interval)" in found.sentences[0]
 
 
 def test_void_arms_are_left_out() -> None:
-    found = found_in(
-        heavy("php", "engine"), void=lambda cell, block: cell.application == "engine" and cell.path == "remote"
-    )
-    assert not any(arm.predicted_p50_ms for arm in found.arms if arm.path == "remote")
-    assert any(arm.predicted_p50_ms for arm in found.arms if arm.path == "tcp")
-    nothing = page_findings(trial_table(page_run(2, wanted=heavy("php"), void=lambda cell, block: True)), None)
-    assert nothing is None
+    run = page_run(4, wanted=heavy("php", "engine"), void=lambda cell, _: cell.name.startswith("remote, heavy, engine"))
+    found = page_findings_of(run)
+    assert {arm.path for arm in found.arms if arm.predicted_p50_ms} == {"socket", "tcp"}
+    nothing = page_run(2, wanted=heavy("php"), void=lambda cell, block: True)
+    assert page_findings(trial_table(nothing), None) is None
 
 
 def test_blocks_that_were_never_the_same_compare_nothing() -> None:
-    found = found_in(heavy("php", "engine"), void=lambda cell, block: (block % 2 == 0) == (cell.path == "remote"))
-    assert not found.choices
-    assert not found.crossings
+    run = page_run(4, wanted=heavy("php"), void=lambda cell, block: (block % 2 == 0) == (cell.path == "remote"))
+    found = page_findings_of(run)
+    assert not found.choices and not found.crossings
+
+
+def test_parts_that_contradict_each_other_predict_nothing_and_are_named() -> None:
+    """The engine's page on the link takes less than its round trips."""
+    long_link = {"link": {"rtt_at_rest_ns": {"p50": 3_000_000}}}
+    found = page_findings_of(
+        page_run(blocks=3, wanted=LEAST),
+        change=lambda trial: (
+            trial.model_copy(update={"receipt": trial.receipt | long_link}) if "remote" in trial.arm else trial
+        ),
+    )
+    assert not any(arm.predicted_p50_ms for arm in found.arms if arm.path == "remote")
+    assert set(found.model.impossible) == {a.arm for a in found.arms if a.path == "remote" and a.application == "php"}
+    assert any("faster than its parts can be" in sentence for sentence in found.sentences)
+
+
+def test_what_the_emulator_does_for_each_message_is_learned_from_another_page() -> None:
+    """The light page's engine ran alone only: the heavy page's says what its emulator needs with four in flight."""
+    p50_ms = []
+    for each in (0.0, 0.8):
+        pages = {name: replace(truth, link_each=each, link_us=40.0) for name, truth in PAGES.items()}
+        wanted = [cell for cell in LEAST if (cell.page, cell.application, cell.threads) != ("light", "engine", 4)]
+        arm = by_name(page_findings_of(page_run(4, wanted=wanted, pages=pages)), "remote, light, php, 0ms, 4 threads")
+        assert arm.predicted_error == pytest.approx(0.0, abs=0.04)
+        p50_ms.append(arm.p50_ms)
+    assert p50_ms[1] > 1.1 * p50_ms[0], "else it would say nothing"
+
+
+def test_a_disturbed_block_moves_neither_prediction_nor_what_it_is_compared_with() -> None:
+    found = page_findings_of(
+        page_run(blocks=5, scatter=0.001, wanted=LEAST),
+        change=lambda trial: slowed(trial, 2 if trial.block == 2 and "4 threads" in trial.arm else 1),
+    )
+    assert found.model.worst_error is not None
+    assert abs(found.model.worst_error) < 0.06
+
+
+def test_where_only_the_emulator_forbids_a_crossing_that_is_said() -> None:
+    """It takes more CPU of the application's machine than the servers would leave it."""
+    light = [cell for cell in cells() if cell.page == "light"]
+    found = page_findings_of(page_run(4, wanted=light, pages={"light": replace(LIGHT, link_us=60.0)}))
+    (crossing,) = found.crossings
+    assert (crossing.measured_ms, crossing.predicted_ms, crossing.predicted_always) == (None, None, "one")
+    assert crossing.without_link_cpu_ms is not None
+    assert "(predicted: none)" in found.sentences[0]
+    assert "a second machine pays from " in found.sentences[1]
+
+
+def with_a_longer_link(run: Run) -> Run:
+    """Each arm on the link twice: the second has ten times the distance, and makes half of the pages."""
+    far = {arm.name: arm.name.replace("remote", "remote far") for arm in run.info.arms if "remote" in arm.name}
+    arms = [
+        arm.model_copy(update={"name": far[arm.name], "factors": arm.factors | {"rtt_ns": FAR_NS}})
+        for arm in run.info.arms
+        if arm.name in far
+    ]
+    trials = [slowed(trial, 2).model_copy(update={"arm": far[trial.arm]}) for trial in run.trials if trial.arm in far]
+    info = run.info.model_copy(update={"arms": (*run.info.arms, *arms)})
+    return run.model_copy(update={"info": info, "trials": (*run.trials, *trials)})
+
+
+def test_each_link_has_its_own_comparisons_and_crossing() -> None:
+    run = page_run(3, wanted=heavy("php"))
+    near, found = page_findings_of(run), page_findings_of(with_a_longer_link(run))
+    assert [choice for choice in found.choices if choice.rtt_ns == 200_000] == list(near.choices)
+    far = [choice for choice in found.choices if choice.rtt_ns == FAR_NS]
+    for one, two in zip(near.choices, far, strict=True):
+        assert two.two_over_one.value == pytest.approx(one.two_over_one.value / 2, rel=1e-6)
+    assert [(each.threads, each.rtt_ns) for each in found.crossings] == [(4, 200_000), (4, FAR_NS)]
+    assert found.crossings[0] == near.crossings[0]
+    assert found.headline_choices() == near.headline_choices(), "the shortest link stands for the page"
+
+
+def test_published_figures_stand_next_to_the_shipped_plans_pages_only() -> None:
+    run = page_run(2, wanted=[Cell("heavy", "php", path, 0, 1) for path in ("socket", "remote")])
+    mine = run.model_copy(update={"info": run.info.model_copy(update={"plan_name": "mine"})})
+    assert page_findings_of(run).published and not page_findings_of(mine).published
 
 
 # ---------------------------------------------------------------- the crossing, measured
@@ -285,146 +336,41 @@ def test_the_interval_holds_the_crossing_19_times_of_20(blocks: int) -> None:
 
 
 def test_an_interval_that_nothing_closes_is_open() -> None:
-    rng = random.Random(4)
-    found = Curve(swept((10, 20, 40), 35.0, 0.05, 6, rng), FLOOR).found().crossing
-    assert found is not None
-    assert found.low is not None
-    assert found.high is None
+    found = Curve(swept((10, 20, 40), 35.0, 0.05, 6, random.Random(4)), FLOOR).found().crossing
+    assert found is not None and found.low is not None and found.high is None
 
 
 def test_where_no_level_is_resolved_from_1_there_is_no_figure() -> None:
     """The line goes through 1 somewhere, and might do so anywhere."""
     wild = [Level(ms, {0: low, 1: high}) for ms, low, high in ((10, 0.3, 2.0), (20, 0.5, 2.4), (40, 0.6, 3.0))]
     assert Curve(wild, FLOOR).found() == Found(None, None)
+    assert Curve([], FLOOR).found() == Found(None, None)
 
 
-def test_without_a_crossing_the_better_one_is_named_only_if_resolved() -> None:
-    rng = random.Random(5)
-    assert Curve(swept((5, 10), 1000.0, 0.01, 6, rng), FLOOR).found().always == "one"
-    assert Curve(swept((5, 10), 1000.0, 0.01, 6, rng), 1.1).found().always is None, "beyond the noise floor at 5 alone"
-    assert Curve(swept((5, 10), 1000.0, 0.01, 6, rng), None).found().always is None
-    assert Curve(swept((5, 10), 0.1, 0.01, 6, rng), FLOOR).found().always == "two"
-    assert Curve(swept((5, 10), 11.0, 0.5, 3, rng), FLOOR).found().always is None
-    assert Curve([], FLOOR).found().crossing is None
+@pytest.mark.parametrize(
+    ("truth", "scatter", "floor", "always"),
+    [
+        (1000.0, 0.01, FLOOR, "one"),
+        (1000.0, 0.01, 1.1, None),  # beyond the noise floor at 5 ms alone
+        (1000.0, 0.01, None, None),
+        (0.1, 0.01, FLOOR, "two"),
+        (11.0, 0.5, FLOOR, None),
+    ],
+)
+def test_without_a_crossing_the_better_one_is_named_only_if_resolved(
+    truth: float, scatter: float, floor: float | None, always: str | None
+) -> None:
+    assert Curve(swept((5, 10), truth, scatter, 6, random.Random(5)), floor).found().always == always
 
 
-def test_light_pages_say_how_much_a_second_machine_gives_at_most() -> None:
-    found = found_in([cell for cell in cells() if cell.page == "light"], pages={"light": LIGHT})
-    assert "light page not resolved between " in found.sentences[0]
-    assert "at most 1.03 [1.01, 1.05] times with " in page_advice(found)[0].because
+# ---------------------------------------------------------------- sentences and advice
 
 
-def test_where_only_the_emulator_forbids_a_crossing_that_is_said() -> None:
-    """It takes more CPU of the application's machine than the servers would leave it."""
-    busy = replace(LIGHT, link_us=60.0)
-    found = found_in([cell for cell in cells() if cell.page == "light"], pages={"light": busy})
-    crossing = found.crossings[0]
-    assert (crossing.measured_ms, crossing.predicted_ms) == (None, None)
-    assert crossing.without_link_cpu_ms is not None
-    assert crossing.predicted_always == "one"
-    assert "(predicted: none)" in found.sentences[0]
-    assert "a second machine pays from " in found.sentences[1]
-
-
-def test_an_emulator_that_works_for_each_message_is_found_by_pages_alone_and_several() -> None:
-    assert overlap(4, 1.0, each=1.0) == 1.0
-    for each in (0.0, 0.3, 1.0):
-        assert work_of_each(4, 0.4, overlap(4, 0.4, each)) == pytest.approx(each)
-    assert work_of_each(4, 0.4, 3.0) == 1.0
-    assert work_of_each(1, 0.4, 1.0) == 0.0, "of pages alone nothing is learned"
-
-
-def test_what_the_emulator_does_for_each_message_is_learned_from_another_page() -> None:
-    """The light page's engine ran alone only: the heavy page's says what its emulator needs with four in flight."""
-    found = {}
-    for each in (0.0, 0.8):
-        pages = {name: replace(truth, link_each=each, link_us=40.0) for name, truth in PAGES.items()}
-        wanted = [cell for cell in cells() if (cell.page, cell.application, cell.threads) != ("light", "engine", 4)]
-        found[each] = found_in(wanted, pages=pages)
-    for arms in found.values():
-        arm = by_name(arms, "remote, light, php, 0ms, 4 threads")
-        assert arm.predicted_error == pytest.approx(0.0, abs=0.04)
-    slow, quick = (by_name(found[each], "remote, light, php, 0ms, 4 threads").p50_ms for each in (0.8, 0.0))
-    assert slow > 1.1 * quick, "else it would say nothing"
-
-
-def test_a_disturbed_block_moves_neither_prediction_nor_what_it_is_compared_with() -> None:
-    run = page_run(blocks=5, scatter=0.001)
-    disturbed = altered(run, lambda trial: slowed(trial, 2) if trial.block == 2 and "4 threads" in trial.arm else trial)
-    for found in (altered(run, lambda trial: trial), disturbed):
-        assert found.model.worst_error is not None
-        assert abs(found.model.worst_error) < 0.06
-
-
-def test_parts_that_contradict_each_other_predict_nothing_and_are_named() -> None:
-    """The engine's page on the link takes less than its round trips."""
-    long_link = {"link": {"rtt_at_rest_ns": {"p50": 3_000_000}}}
-    found = altered(
-        page_run(blocks=3),
-        lambda trial: (
-            trial.model_copy(update={"receipt": trial.receipt | long_link}) if "remote" in trial.arm else trial
-        ),
-    )
-    assert not any(arm.predicted_p50_ms for arm in found.arms if arm.path == "remote")
-    assert set(found.model.impossible) == {a.arm for a in found.arms if a.path == "remote" and a.application == "php"}
-    assert any("faster than its parts can be" in sentence for sentence in found.sentences)
-
-
-def test_parts_that_add_up_to_no_time_predict_nothing() -> None:
-    hosts = (Host(0.003, 0.002, 1.0), Host(0.006, 0.002, 1.0))
-    assert not Network(hosts, 0.0, -0.0205).possible
-    assert Network(hosts, 0.013, -0.0205).possible
-
-
-FAR_NS = 2_000_000
-
-
-def with_a_longer_link(run: Run) -> Run:
-    """Each arm on the link twice: the second is asked for ten times the distance, and makes half of the pages."""
-    far = {arm.name: arm.name.replace("remote", "remote far") for arm in run.info.arms if "remote" in arm.name}
-    arms = [
-        arm.model_copy(update={"name": far[arm.name], "factors": arm.factors | {"rtt_ns": FAR_NS}})
-        for arm in run.info.arms
-        if arm.name in far
-    ]
-    trials = [
-        trial.model_copy(
-            update={
-                "arm": far[trial.arm],
-                "measured": trial.measured.model_copy(update={"elapsed_ns": trial.measured.elapsed_ns * 2}),
-            }
-        )
-        for trial in run.trials
-        if trial.arm in far and trial.measured is not None
-    ]
-    info = run.info.model_copy(update={"arms": (*run.info.arms, *arms)})
-    return run.model_copy(update={"info": info, "trials": (*run.trials, *trials)})
-
-
-def test_each_link_has_its_own_comparisons_and_crossing() -> None:
-    wanted = [cell for cell in cells() if cell.page == "heavy" and cell.application == "php"]
-    near = page_findings(trial_table(page_run(3, wanted=wanted)), 0.01)
-    found = page_findings(trial_table(with_a_longer_link(page_run(3, wanted=wanted))), 0.01)
-    assert near is not None and found is not None
-    assert [choice for choice in found.choices if choice.rtt_ns == 200_000] == list(near.choices)
-    far = [choice for choice in found.choices if choice.rtt_ns == FAR_NS]
-    for one, two in zip(near.choices, far, strict=True):
-        assert two.two_over_one.value == pytest.approx(one.two_over_one.value / 2, rel=1e-6)
-    assert [(each.threads, each.rtt_ns) for each in found.crossings] == [(4, 200_000), (4, FAR_NS)]
-    assert found.crossings[0] == near.crossings[0]
-    assert found.headline_choices() == near.headline_choices(), "the shortest link stands for the page"
-    assert {arm.rtt_ns for arm in found.arms if arm.machines == 2} == {200_000, FAR_NS}
-
-
-def first(found: PageFindings, *better: str, ratio: Estimate | None = None, floor: float | None = 0.02) -> str:
-    """The answer, if each page's comparison had come out so."""
+def answer(found: PageFindings, *better: str, ratio: Estimate | None = None, floor: float | None = 0.02) -> str:
+    """If each page's comparison had come out so."""
     verdicts = dict(zip(("heavy", "light"), better, strict=True))
-    choices = tuple(
-        choice.model_copy(
-            update={"better": verdicts[choice.page]} | ({"two_over_one": ratio} if ratio is not None else {})
-        )
-        for choice in found.choices
-    )
+    ratios = {} if ratio is None else {"two_over_one": ratio}
+    choices = tuple(each.model_copy(update={"better": verdicts[each.page], **ratios}) for each in found.choices)
     return page_sentences(found.model_copy(update={"choices": choices, "noise_floor": floor}))[0]
 
 
@@ -441,34 +387,32 @@ def first(found: PageFindings, *better: str, ratio: Estimate | None = None, floo
 def test_the_answer_depends_on_the_page_only_where_pages_differ(
     whole: PageFindings, better: tuple[str, str], lead: str
 ) -> None:
-    assert first(whole, *better).startswith(lead)
+    assert answer(whole, *better).startswith(lead)
 
 
 def test_the_reason_for_an_unresolved_difference_is_given(whole: PageFindings) -> None:
     wide, small = Estimate(value=0.9, low=0.7, high=1.2), Estimate(value=0.9, low=0.85, high=0.95)
     both = "not resolved", "not resolved"
-    assert "0.90 [0.70, 1.20] times as many heavy pages (interval includes 1)" in first(whole, *both, ratio=wide)
-    assert "heavy pages (within the noise floor of 30 %)" in first(whole, *both, ratio=small, floor=0.3)
-    assert "heavy pages (unknown noise floor)" in first(whole, *both, ratio=small, floor=None)
+    assert "(interval includes 1)" in answer(whole, *both, ratio=wide)
+    assert "(within the noise floor of 30 %)" in answer(whole, *both, ratio=small, floor=0.3)
+    assert "(unknown noise floor)" in answer(whole, *both, ratio=small, floor=None)
 
 
-def flips(found: PageFindings, **changed: object) -> str:
-    crossings = tuple(each.model_copy(update={"measured_ms": None, **changed}) for each in found.crossings)
-    return page_sentences(found.model_copy(update={"crossings": crossings}))[0]
-
-
-def test_what_the_model_predicts_without_a_crossing_stands_beside_what_was_found(whole: PageFindings) -> None:
-    assert "(as predicted)" in flips(whole, always="one", predicted_ms=None, predicted_always="one")
-    assert "(predicted: 4 ms or less)" in flips(whole, always="one", predicted_ms=None, predicted_always="two")
-    assert "(predicted: none)" in flips(whole, always="two", predicted_ms=None, predicted_always="one")
-    assert "predicted" not in flips(whole, always="one", predicted_ms=None, predicted_always=None)
+@pytest.mark.parametrize(
+    ("always", "predicted", "says"),
+    [("one", "one", "(as predicted)"), ("one", "two", "or less)"), ("two", "one", "(predicted: none)")],
+)
+def test_what_the_model_predicts_without_a_crossing_stands_next_to_what_was_found(
+    whole: PageFindings, always: str, predicted: str, says: str
+) -> None:
+    update = {"measured_ms": None, "predicted_ms": None, "always": always, "predicted_always": predicted}
+    crossings = tuple(each.model_copy(update=update) for each in whole.crossings)
+    assert says in page_sentences(whole.model_copy(update={"crossings": crossings}))[0]
 
 
 def test_loopback_is_slower_only_beyond_the_noise_floor(whole: PageFindings) -> None:
     choice = whole.choices[0].model_copy(update={"tcp_over_socket": Estimate(value=0.95, low=0.94, high=0.96)})
-    assert tcp_is_slower(choice, 0.02)
-    assert not tcp_is_slower(choice, 0.10)
-    assert not tcp_is_slower(choice, None)
+    assert [tcp_is_slower(choice, floor) for floor in (0.02, 0.10, None)] == [True, False, False]
 
 
 def connecting(arm: PageArm, times: float) -> PageArm:
@@ -478,20 +422,23 @@ def connecting(arm: PageArm, times: float) -> PageArm:
     return arm.model_copy(update={"connect": "per-transaction", "page_ms": slower, "arm": f"{arm.arm}, connecting"})
 
 
-def test_connecting_costs_what_is_resolved_and_of_real_pages(whole: PageFindings) -> None:
+@pytest.mark.parametrize(("times", "pages"), [(2.0, {"heavy", "light"}), (1.01, set())])
+def test_connecting_costs_what_is_resolved_and_of_real_pages(
+    whole: PageFindings, times: float, pages: set[str]
+) -> None:
     arms = [arm for arm in whole.arms if arm.app_cpu_ns == 0]
-    for times, pages in ((1.5, {"heavy", "light"}), (1.01, set())):
-        found = whole.model_copy(update={"arms": (*arms, *(connecting(arm, times) for arm in arms))})
-        pairs = costly_connections(found)
-        assert {arm.page for arm, _ in pairs} == pages
-        assert all(arm.application == "php" and arm.path in ("socket", "remote") for arm, _ in pairs)
-        assert len(pairs) == 2 * len(pages), "one on sockets and one on two machines"
-        said = any(sentence.startswith("Opening connections for each page adds ") for sentence in page_sentences(found))
-        assert said == bool(pages)
+    found = whole.model_copy(update={"arms": (*arms, *(connecting(arm, times) for arm in arms))})
+    pairs = costly_connections(found)
+    assert {arm.page for arm, _ in pairs} == pages
+    assert all(arm.application == "php" and arm.path in ("socket", "remote") for arm, _ in pairs)
+    assert len(pairs) == 2 * len(pages), "one on sockets and one on two machines"
+    said = any(sentence.startswith("Opening connections for each page adds ") for sentence in page_sentences(found))
+    advised = any(piece.action.startswith("Keep connections") for piece in page_advice(found))
+    assert said == advised == bool(pages)
 
 
 def test_round_trips_are_no_lever_where_two_machines_are_faster(whole: PageFindings) -> None:
-    assert round_trips_sentence(whole).startswith("On two machines each round trip takes ")
+    assert round_trips_sentence(whole)
     quick = [
         arm.model_copy(update={"page_ms": Estimate(value=0.1, low=None, high=None)}) if arm.machines == 2 else arm
         for arm in whole.arms
@@ -499,26 +446,21 @@ def test_round_trips_are_no_lever_where_two_machines_are_faster(whole: PageFindi
     assert round_trips_sentence(whole.model_copy(update={"arms": tuple(quick)})) == ""
 
 
-def test_published_figures_stand_beside_the_shipped_plans_pages_only() -> None:
-    few = [Cell("heavy", "php", path, 0, 1) for path in ("socket", "remote")]
-    run = page_run(2, wanted=few)
-    mine = run.model_copy(update={"info": run.info.model_copy(update={"plan_name": "mine"})})
-    shipped, own = (page_findings(trial_table(each), 0.01) for each in (run, mine))
-    assert shipped is not None and own is not None
-    assert shipped.published and not own.published
-
-
-def test_where_it_does_not_flip_the_reason_stands_instead(whole: PageFindings) -> None:
+@pytest.mark.parametrize(
+    ("parts", "text"),
+    [
+        ({"always": "one"}, "none up to 64.9 ms"),
+        ({"always": "two"}, "4.9 ms or less"),
+        ({"always": None}, "not resolved between 4.9 and 64.9 ms"),
+        ({"measured_ms": Estimate(value=12.0, low=9.0, high=None)}, "12 [9, > 64.9] ms"),
+        ({"measured_ms": Estimate(value=12.0, low=None, high=20.0)}, "12 [< 4.9, 20] ms"),
+        ({"measured_ms": Estimate(value=12.0, low=None, high=None)}, "12 ms (no interval)"),
+    ],
+)
+def test_where_it_does_not_flip_the_reason_stands_instead(
+    whole: PageFindings, parts: dict[str, Any], text: str
+) -> None:
     base = whole.crossings[0].model_copy(update={"swept_ms": (4.9, 64.9), "measured_ms": None, "predicted_ms": None})
-
-    def changed(**parts: object) -> str:
-        return pays_from(base.model_copy(update=parts))
-
-    assert changed(always="one") == "none up to 64.9 ms"
-    assert changed(always="two") == "4.9 ms or less"
-    assert changed(always=None) == "not resolved between 4.9 and 64.9 ms"
-    assert changed(measured_ms=Estimate(value=12.0, low=9.0, high=None)) == "12 [9, > 64.9] ms"
-    assert changed(measured_ms=Estimate(value=12.0, low=None, high=20.0)) == "12 [< 4.9, 20] ms"
-    assert changed(measured_ms=Estimate(value=12.0, low=None, high=None)) == "12 ms (no interval)"
-    for always, text in (("one", "none"), ("two", "4.9 ms or less"), (None, "")):
-        assert predicted_from(base.model_copy(update={"predicted_always": always})) == text
+    assert pays_from(base.model_copy(update=parts)) == text
+    for always, predicted in (("one", "none"), ("two", "4.9 ms or less"), (None, "")):
+        assert predicted_from(base.model_copy(update={"predicted_always": always})) == predicted

@@ -7,21 +7,21 @@ import io
 import os
 import re
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
-from tests.unit.fake_pages import PAGES, page_run
+from tests.unit.fake_pages import PAGES, page_summary
 from tests.unit.rendered import findings_of, with_findings
 from tests.unit.test_report_html import Balance
 
 from howfar.analysis.summary import Summary
 from howfar.experiments.page import charts, labels, report
 from howfar.experiments.page.findings import Crossing, PageFindings, PageModel
-from howfar.experiments.registry import document, summarise
+from howfar.experiments.registry import document
 from howfar.report import csv as report_csv
 from howfar.report import html, json, markdown, terminal
-from howfar.report.document import Block, Card, Chart, Details, Document, Table
+from howfar.report.document import Block, Card, Chart, Details, Table
+from howfar.report.drawing import plain
 from howfar.stats.estimate import Estimate
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -29,63 +29,35 @@ PAGE_BYTES_MOST = 400_000
 FAR_NS = 1_000_000
 
 
-@cache
-def summary() -> Summary:
-    return summarise(page_run(blocks=4))
-
-
 def findings() -> PageFindings:
-    found = findings_of(summary(), PageFindings)
+    found = findings_of(page_summary(), PageFindings)
     assert found is not None
     return found
 
 
 def changed(**parts: object) -> Summary:
-    return with_findings(summary(), pages=findings().model_copy(update=parts))
+    return with_findings(page_summary(), pages=findings().model_copy(update=parts))
 
 
-def made(of: Summary) -> Document:
-    found = document(of)
-    assert found is not None
-    return found
-
-
-def blocks(of: Document) -> Iterator[Block]:
+def blocks(of: tuple[Block, ...]) -> Iterator[Block]:
     """All of them, those of details included."""
-    waiting = list(of.blocks)
-    while waiting:
-        block = waiting.pop(0)
+    for block in of:
         yield block
-        if isinstance(block, Details):
-            waiting = [*block.blocks, *waiting]
+        yield from blocks(block.blocks if isinstance(block, Details) else ())
 
 
 def titles(of: Summary) -> list[str]:
-    return [block.title for block in blocks(made(of)) if isinstance(block, Chart | Details | Table)]
+    return [block.title for block in blocks(document(of).blocks) if isinstance(block, Chart | Details | Table)]
 
 
 def crossing(**parts: object) -> Crossing:
     return findings().crossings[0].model_copy(update=parts)
 
 
-def with_a_longer_link() -> Summary:
-    """Everything with two machines twice: the second time on a longer link."""
-    far = {"path": "remote", "rtt_ns": FAR_NS}
-    found = findings()
-    return changed(
-        arms=(
-            *found.arms,
-            *(a.model_copy(update=far | {"arm": f"{a.arm} far"}) for a in found.arms if a.machines == 2),
-        ),
-        choices=(*found.choices, *(choice.model_copy(update=far) for choice in found.choices)),
-        crossings=(*found.crossings, *(each.model_copy(update=far) for each in found.crossings)),
-    )
-
-
 GOLDENS: dict[str, Callable[[], str]] = {
-    "terminal-page.txt": lambda: terminal.render(made(summary()), 100),
-    "page.md": lambda: markdown.render(made(summary())),
-    "page.csv": lambda: report_csv.render(made(summary())),
+    "terminal-page.txt": lambda: terminal.render(document(page_summary()), 100),
+    "page.md": lambda: markdown.render(document(page_summary())),
+    "page.csv": lambda: report_csv.render(document(page_summary())),
 }
 
 
@@ -98,19 +70,18 @@ def test_golden(name: str) -> None:
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_no_line_is_wider_than_the_terminal(width: int) -> None:
-    copied = {line for advice in summary().advice for line in advice.lines}  # whole, however wide
+@pytest.mark.parametrize("unicode", [True, False])
+def test_no_line_is_wider_than_the_terminal(width: int, unicode: bool) -> None:
+    copied = {line for advice in page_summary().advice for line in advice.lines}  # whole, however wide
     for details in (True, False):
-        for unicode in (True, False):
-            for line in terminal.render(made(summary()), width, unicode=unicode, details=details).splitlines():
-                assert len(line) <= width or line.strip() in copied
+        text = terminal.render(document(page_summary()), width, unicode=unicode, details=details)
+        assert all(len(line) <= width or line.strip() in copied for line in text.splitlines())
 
 
 def test_the_first_screen_of_a_terminal_answers() -> None:
-    screen = terminal.render(made(summary()), 100).splitlines()
-    copied = {line for advice in summary().advice for line in advice.lines}
-    assert len([line for line in screen if line.strip() not in copied]) <= 40
-    assert " ".join(screen).startswith(summary().verdict[:80])
+    screen = terminal.render(document(page_summary()), 100).splitlines()
+    assert len(screen) <= 40
+    assert " ".join(screen).startswith(page_summary().verdict[:80])
     rows = [line for line in screen if re.match(r"(heavy|light): (one|two), ", line)]
     assert len(rows) == 6 and all(re.search(r"\[[\d.,]+, [\d.,]+\].* \d+(\.\d+)?$", row) for row in rows)
     assert "What to do" in screen
@@ -119,10 +90,9 @@ def test_the_first_screen_of_a_terminal_answers() -> None:
 def test_the_html_is_small_whole_escaped_and_fetches_nothing() -> None:
     evil = "<script>alert(1)</script>"
     arms = tuple(arm.model_copy(update={"page": evil, "arm": evil}) for arm in findings().arms[:3])
-    assert "<script" not in html.render(
-        made(changed(arms=arms, choices=(), crossings=(), scripts={evil: evil}, sentences=(evil,)))
-    )
-    text = html.render(made(summary()))
+    injected = changed(arms=arms, choices=(), crossings=(), scripts={evil: evil}, sentences=(evil,))
+    assert "<script" not in html.render(document(injected))
+    text = html.render(document(page_summary()))
     assert len(text.encode()) < PAGE_BYTES_MOST
     balance = Balance()
     balance.feed(text)
@@ -140,7 +110,7 @@ def test_cards_say_which_is_better_and_from_when_the_other_is() -> None:
     assert card().label == "heavy page" and card().figure == "one machine"
     assert re.search(r"pays: [\d.]+ \[[\d.]+, [\d.]+\] ms \(predicted: [\d.]+ ms\)", card().lines[0])
     assert "without the emulator's CPU" in card().lines[1]
-    unknown = card(measured_ms=None, always=None, predicted_ms=None, predicted_always=None, without_link_cpu_ms=None)
+    unknown = card(measured_ms=None, predicted_ms=None, without_link_cpu_ms=None)
     assert "not resolved between" in unknown.lines[0] and "predicted" not in " ".join(unknown.lines)
 
 
@@ -173,46 +143,50 @@ def test_what_was_not_swept_is_no_curve() -> None:
     assert {choice.threads for choice in findings().headline_levels()} == {1, 4}
     assert {choice.threads for choice in findings().swept_levels()} == {4}
     unswept = tuple(choice for choice in findings().choices if not choice.app_cpu_ns)
-    assert any("against the application's CPU" in title for title in titles(summary()))
+    assert any("against the application's CPU" in title for title in titles(page_summary()))
     found = titles(changed(choices=unswept, crossings=()))
     assert "One machine or two?" in found and not any("against the application's CPU" in title for title in found)
 
 
-def test_what_is_missing_leaves_no_hole() -> None:
+@pytest.mark.parametrize("some", [True, False])
+def test_what_is_missing_leaves_no_hole(some: bool) -> None:
     model = PageModel(arms=0, mean_error=None, worst_error=None, worst_arm=None, within_bar=None)
-    bare = tuple(
+    arms = tuple(
         arm.model_copy(update={"turns": (), "predicted_p50_ms": None, "predicted_error": None, "busy": {}})
         for arm in findings().arms
-        if arm.application == "php" and arm.machines == 1
+        if some and arm.application == "php" and arm.machines == 1
     )
-    nothing = {"choices": (), "crossings": (), "model": model, "published": (), "scripts": {}, "sentences": ()}
-    for arms in (bare, ()):
-        found = changed(arms=arms, **nothing)
-        texts = [terminal.render(made(found), 80, details=True), markdown.render(made(found))]
-        texts += [
-            report_csv.render(made(found)),
-            re.sub(r"<style>.*?</style>", "", html.render(made(found)), flags=re.S),
-        ]
-        assert all(text and "None" not in text for text in texts)
-        assert json.render(found) and "No arm has a prediction" in texts[0]
+    found = changed(arms=arms, choices=(), crossings=(), model=model, published=(), scripts={}, sentences=())
+    made = document(found)
+    screen = terminal.render(made, 80, details=True)
+    page = re.sub(r"<style>.*?</style>", "", html.render(made), flags=re.S)
+    assert all(text and "None" not in text for text in (screen, page, markdown.render(made), report_csv.render(made)))
+    assert json.render(found) and "No arm has a prediction" in screen
 
 
 def test_routes_are_told_apart_in_tables_charts_and_cards() -> None:
-    far = with_a_longer_link()
-    names = {
-        labels.where(arm, findings_of(far, PageFindings))
-        for arm in findings_of(far, PageFindings).arms
-        if arm.machines == 2
-    }
+    """Everything with two machines twice: the second time on a longer link."""
+    far, found = {"path": "remote", "rtt_ns": FAR_NS}, findings()
+    twice = found.model_copy(
+        update={
+            "arms": (
+                *found.arms,
+                *(a.model_copy(update=far | {"arm": f"{a.arm} far"}) for a in found.arms if a.machines == 2),
+            ),
+            "choices": (*found.choices, *(choice.model_copy(update=far) for choice in found.choices)),
+            "crossings": (*found.crossings, *(each.model_copy(update=far) for each in found.crossings)),
+        }
+    )
+    names = {labels.where(arm, twice) for arm in twice.arms if arm.machines == 2}
     assert names == {"two, network 0.2ms", "two, network 1ms"}
-    table = report.choices_table(findings_of(far, PageFindings).headline_levels())
-    flips = report.crossings_table(findings_of(far, PageFindings).headline_crossings())
+    table = report.choices_table(twice.headline_levels())
+    flips = report.crossings_table(twice.headline_crossings())
     assert table is not None and flips is not None
     assert {"heavy, 4 in flight, network 0.2ms", "heavy, 4 in flight, network 1ms"} <= {r[0].text for r in table.rows}
     assert len({row[0].text for row in flips.rows}) == len(flips.rows) == 4
-    assert [found.rtt_ns for found in findings_of(far, PageFindings).headline_crossings()] == [200_000, FAR_NS] * 2
-    assert "(network 0.2ms)" in report.cards(findings_of(far, PageFindings))[0].meaning
-    colours = charts.path_colours(findings_of(far, PageFindings))
+    assert [found.rtt_ns for found in twice.headline_crossings()] == [200_000, FAR_NS] * 2
+    assert "(network 0.2ms)" in report.cards(twice)[0].meaning
+    colours = charts.path_colours(twice)
     assert len(set(colours.values())) == len(colours) == 4
     assert colours["one, sockets"] == charts.path_colours(findings())["one, sockets"]
 
@@ -226,65 +200,60 @@ def test_the_emulators_cpu_is_in_no_sum_and_is_named() -> None:
     two = next(arm for arm in findings().arms if arm.machines == 2)
     assert two.cpu_ms["link"] > 0
     assert two.path_cpu_ms == pytest.approx(sum(two.cpu_ms.values()) - two.cpu_ms["link"])
-    (said,) = (line for line in report._limits(summary(), findings()) if line.startswith("Both machines"))
-    assert f"{max(arm.emulator_cpus for arm in findings().arms):.2f} of 2" in said
+    most = max(arm.emulator_cpus for arm in findings().arms)
+    assert f"{most:.2f} of 2" in " ".join(report._limits(page_summary(), findings()))
 
 
 def test_records_have_every_arm_and_the_comparison_on_the_line_of_two_machines() -> None:
-    lines = list(csv.DictReader(io.StringIO(report_csv.render(made(summary())))))
-    assert len(lines) == len(summary().cells)
-    for line in lines:
-        if line["role"] != "duplicate":
-            assert float(line["pages_per_s"]) > 0 and float(line["mysql_turns"]) == pytest.approx(
-                PAGES[line["page"]].turns / 2
-            )
-            assert bool(line["two_over_one"]) == (line["path"] == "remote")
+    lines = list(csv.DictReader(io.StringIO(GOLDENS["page.csv"]())))
+    assert len(lines) == len(page_summary().cells)
+    for line in (line for line in lines if line["role"] != "duplicate"):
+        assert float(line["pages_per_s"]) > 0
+        assert float(line["mysql_turns"]) == pytest.approx(PAGES[line["page"]].turns / 2)
+        assert bool(line["two_over_one"]) == (line["path"] == "remote")
 
 
-def test_an_end_that_nothing_closes_is_drawn_to_the_edge_with_an_arrow() -> None:
+@pytest.mark.parametrize(
+    ("low", "high", "arrow"),
+    [(9.0, 12.0, set()), (9.0, None, {"triangle-right"}), (None, 12.0, {"triangle-left"}), (None, None, set())],
+)
+def test_an_end_that_nothing_closes_is_drawn_to_the_edge_with_an_arrow(
+    low: float | None, high: float | None, arrow: set[str]
+) -> None:
     """One block has no interval at all, and none is drawn."""
-    ends = {"closed": (9.0, 12.0), "right": (9.0, None), "left": (None, 12.0), "one": (None, None)}
-    arrows = {}
-    for name, (low, high) in ends.items():
-        flips = (crossing(measured_ms=Estimate(value=10.0, low=low, high=high)),)
-        spec = charts.crossing_chart(findings().model_copy(update={"crossings": flips}), 0.02, 700)
-        assert spec is not None
-        layers = spec["layer"]
-        marks = [layer["mark"] for layer in layers]
-        shapes = {mark.get("shape") for mark in marks if mark["type"] == "point"} - {None, "diamond"}
-        rows = [row for layer in layers if "high open" in str(layer) for row in layer["data"]["values"]]
-        across = layers[-1]["encoding"]["x"]["scale"]["domain"]
-        arrows[name] = shapes, any(mark["type"] == "rule" and mark.get("strokeWidth") == 6 for mark in marks)
-        assert all((row["low"] == across[0]) == row["low open"] for row in rows)
-        assert all((row["high"] == across[1]) == row["high open"] for row in rows)
-    arrow = {"right": {"triangle-right"}, "left": {"triangle-left"}}
-    assert arrows == {name: (arrow.get(name, set()), name != "one") for name in ends}
+    flips = (crossing(measured_ms=Estimate(value=10.0, low=low, high=high)),)
+    layers = plain(charts.crossing_chart(findings().model_copy(update={"crossings": flips}), 0.02, 700))["layer"]
+    marks = [layer["mark"] for layer in layers]
+    assert {mark.get("shape") for mark in marks if mark["type"] == "point"} - {None, "diamond"} == arrow
+    drawn = any(mark["type"] == "rule" and mark.get("strokeWidth") == 6 for mark in marks)
+    assert drawn == (low is not None or high is not None)
+    across = layers[-1]["encoding"]["x"]["scale"]["domain"]
+    for row in (row for layer in layers for row in layer["data"]["values"] if "high open" in row):
+        assert ((row["low"] == across[0]), (row["high"] == across[1])) == (row["low open"], row["high open"])
 
 
 def test_one_p50_is_in_all_tables() -> None:
     """That which a prediction is compared with."""
     arm = findings().headline_arms()[0]
-    other = with_findings(
-        summary(), pages=findings().model_copy(update={"arms": (arm.model_copy(update={"p50_ms": 12345.0}),)})
-    )
-    first = report.first_table(findings_of(other, PageFindings))
+    other = changed(arms=(arm.model_copy(update={"p50_ms": 12345.0}),))
+    found = findings_of(other, PageFindings)
+    first, latency = report.first_table(found), report.latency_chart(other, found)
     assert first is not None and "12,345" in first.rows[0][2].text
-    latency = report.latency_chart(other, findings_of(other, PageFindings))
     assert latency is not None and latency.data is not None and latency.data.rows[0][1].text == "12,345"
-    assert report.page_records(findings_of(other, PageFindings))[arm.arm]["p50_ms"] == "12345"
+    assert report.page_records(found)[arm.arm]["p50_ms"] == "12345"
 
 
 def test_what_is_counted_is_a_page_whoever_runs_it() -> None:
     """Ratios, rates and CPU: the engine counts its round trips, PHP's pages do not."""
     rates = {arm.arm: arm.pages_per_s.value for arm in findings().arms}
-    base = next(cell for cell in summary().cells if cell.role.value == "baseline")
-    for cell in summary().cells:
-        if cell.arm in rates:
-            assert cell.qps.value == pytest.approx(rates[cell.arm])
-            assert cell.ratio is not None
-            assert cell.ratio.value == pytest.approx(rates[cell.arm] / rates[base.arm], rel=0.02)
-            assert (cell.bytes_per_txn.to_client is None) == (cell.factors["application"] == "php")
-    engine = next(cell for cell in summary().cells if cell.arm.startswith("socket, heavy, engine, 0ms, 4"))
+    cells = [cell for cell in page_summary().cells if cell.arm in rates]
+    base = next(cell for cell in cells if cell.role.value == "baseline")
+    for cell in cells:
+        assert cell.qps.value == pytest.approx(rates[cell.arm])
+        assert cell.ratio is not None
+        assert cell.ratio.value == pytest.approx(rates[cell.arm] / rates[base.arm], rel=0.02)
+        assert (cell.bytes_per_txn.to_client is None) == (cell.factors["application"] == "php")
+    engine = next(cell for cell in cells if cell.arm.startswith("socket, heavy, engine, 0ms, 4"))
     assert engine.cpu_ratio is not None and 0.5 < engine.cpu_ratio.value < 1, "as much a page, apart from PHP"
 
 

@@ -255,6 +255,7 @@ class Curve:
         self._floor = floor
         self._levels = sorted((each for each in levels if each.ratios and each.cpu_ms > 0), key=lambda at: at.cpu_ms)
         self._at = [math.log(level.cpu_ms) for level in self._levels]
+        self._logs = [{block: math.log(ratio) for block, ratio in level.ratios.items()} for level in self._levels]
 
     def found(self) -> Found:
         if not self._levels:
@@ -286,9 +287,7 @@ class Curve:
         before = max(after - 1, 0)
         width = self._at[after] - self._at[before]
         share = (log_ms - self._at[before]) / width if width > 0 else 1.0
-        low, high = (
-            {block: math.log(ratio) for block, ratio in self._levels[end].ratios.items()} for end in (before, after)
-        )
+        low, high = self._logs[before], self._logs[after]
         if share <= 0 or share >= 1:
             return mean_interval(list((low if share <= 0 else high).values()))
         both = [(1 - share) * low[block] + share * high[block] for block in high if block in low]
