@@ -20,8 +20,8 @@ from howfar.experiments.page.findings import Crossing, PageFindings, PageModel
 from howfar.experiments.registry import document
 from howfar.report import csv as report_csv
 from howfar.report import html, json, markdown, terminal
+from howfar.report.charts import plain
 from howfar.report.document import Block, Card, Chart, Details, Table
-from howfar.report.drawing import plain
 from howfar.stats.estimate import Estimate
 
 GOLDEN = Path(__file__).parents[1] / "golden"
