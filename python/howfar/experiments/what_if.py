@@ -31,17 +31,14 @@ def what_if(facts: Sequence[ArmFacts], workload: Mapping[str, Any]) -> WhatIf | 
     chosen = max(linked or plain, key=lambda each: (len(each.arms) > 1, each.top.tps.value))
     base = fit(chosen.arms, workload)
     content = chosen.top.level("content")
-    base = base.model_copy(update={"compression": compression_costs(facts, content), **connecting(facts).for_base()})
-    return base.model_copy(update={"worked": tuple(_worked(base, each) for each in _settings(base, chosen.top))})
+    base = base.model_copy(update={"compression": compression_costs(facts, content), **connecting(facts)})
+    worked = [WhatIfWorked(settings=each, answer=answer(base, each)) for each in _settings(base, chosen.top)]
+    return base.model_copy(update={"worked": tuple(worked)})
 
 
 def _is_plain(one: Series) -> bool:
     """Persistent, without TLS and compression, on ordinary data or on whatever else all cells have."""
     return all(one.factors.get(name, ORDINARY[name]) == ORDINARY[name] for name in VARIED)
-
-
-def _worked(base: WhatIf, settings: WhatIfSettings) -> WhatIfWorked:
-    return WhatIfWorked(settings=settings, answer=answer(base, settings))
 
 
 def _settings(base: WhatIf, top: ArmFacts) -> list[WhatIfSettings]:
