@@ -160,7 +160,10 @@ def test_what_other_programs_or_errors_made_says_nothing_of_encryption() -> None
     cells = [_remote(n, 10**9, tps, tls=tls) for n in (1, 16) for tls, tps in (("off", 1200 * n / 16), ("1.3", 70 * n))]
     run = _with_twin(run_of(cells))
     clean = summarise(run)
-    assert "TLS 1.3 answers 0.9" in clean.verdict and "throughput changes by" in findings_of(clean, EncryptionEconomics).says
+    assert (
+        "TLS 1.3 answers 0.9" in clean.verdict
+        and "throughput changes by" in findings_of(clean, EncryptionEconomics).says
+    )
     trials = tuple(
         trial.model_copy(update={"measured": trial.measured.model_copy(update={"errors": {"1040": 500}})})
         if trial.measured is not None and "1.3" in trial.arm

@@ -62,6 +62,11 @@ class Cell:
     below: str = ""
     share: float | None = None
 
+    @property
+    def line(self) -> str:
+        """Both lines as one."""
+        return f"{self.text.strip()} {self.below}".strip()
+
 
 @dataclass(frozen=True)
 class Column:
@@ -71,6 +76,11 @@ class Column:
     lower: str = ""
     left: bool = False
     optional: bool = False
+
+    @property
+    def label(self) -> str:
+        """Both lines as one."""
+        return f"{self.head} {self.lower}".strip()
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,6 @@ def _template() -> jinja2.Template:
         drawing=_drawing,
         classes=_classes,
         spans=_spans,
-        label=lambda column: f"{column.head} {column.lower}".strip(),
         fact=fact_text,
     )
     environment.tests["nested"] = lambda value: isinstance(value, Mapping)

@@ -121,9 +121,7 @@ def _filled(cell: Cell) -> bool:
 
 
 def _named(column: Column, cell: Cell) -> str:
-    head = f"{column.head} {column.lower}".strip()
-    text = f"{cell.text} {cell.below}".strip()
-    return f"{head} {text}" if head else text
+    return f"{column.label} {cell.line}".strip()
 
 
 def wrap(text: str, width: int, first: str = "", rest: str = "") -> list[str]:

@@ -3,28 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from howfar.report.document import (
-    Advice,
-    Answer,
-    Block,
-    Bullets,
-    Chart,
-    Code,
-    Details,
-    Document,
-    Facts,
-    Heading,
-    Table,
-    Text,
-    Warnings,
-    numbered,
-    without_empty,
-)
+from howfar.report.document import Advice, Block, Chart, Details, Document, Heading, Table
 from howfar.report.layout import lay_out, wrap
+from howfar.report.text import Lines, TextRenderer
 
 NARROWEST = 40
 """Below this nothing sensible can be laid out; lines are then longer than the terminal."""
@@ -54,84 +39,63 @@ def render(
     return _Screen(max(NARROWEST, min(width, WIDEST)), colour, unicode, details).render(document)
 
 
-class _Screen:
+class _Screen(TextRenderer):
     def __init__(self, width: int, colour: bool, unicode: bool, details: bool) -> None:
         self.width, self.colour, self.unicode, self.details = width, colour, unicode, details
 
     def render(self, document: Document) -> str:
-        parts = self._parts(without_empty(document.blocks, self._shows))
+        parts = self.paragraphs(document.blocks)
         left_out = [block.title for block in document.blocks if isinstance(block, Details)]
         if left_out and not self.details:
-            parts.append(self._dimmed(self._wrap(f"More with --details: {'; '.join(left_out)}. Charts: --html.")))
-        text = ""
-        for part in parts:
-            text += "\n".join(part) + "\n\n"
-        return text.rstrip("\n") + "\n"
+            parts.append(self.text(f"More with --details: {'; '.join(left_out)}. Charts: --html.", quiet=True))
+        return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
-    def _shows(self, block: Block) -> bool:
+    def shows(self, block: Block) -> bool:
         return not isinstance(block, Chart) and (self.details or not isinstance(block, Details))
 
-    def _parts(self, blocks: list[Block]) -> list[list[str]]:
-        """Paragraphs. A heading and the block below it are one; so are pieces of advice that follow each other."""
-        parts: list[list[str]] = []
-        joined = False
-        before: Block | None = None
-        for number, block in numbered(blocks):
-            lines = self._lines(block, number)
-            joined = isinstance(before, Heading) or (isinstance(before, Advice) and isinstance(block, Advice))
-            if joined and parts:
-                parts[-1] += lines
-            elif isinstance(block, Details):
-                parts += [self._paint([self._text(block.title).upper()], _BOLD), *self._parts(list(block.blocks))]
-            elif lines:
-                parts.append(lines)
-            before = block
-        return parts
+    def joins(self, before: Block | None, block: Block) -> bool:
+        return isinstance(before, Heading) or (isinstance(before, Advice) and isinstance(block, Advice))
 
-    def _lines(self, block: Block, number: int) -> list[str]:
-        match block:
-            case Heading(text):
-                return self._paint(self._wrap(text), _BOLD)
-            case Text(text, quiet):
-                return self._dimmed(self._wrap(text)) if quiet else self._wrap(text)
-            case Bullets(lines):
-                return [text for line in lines for text in self._wrap(line, first="- ", rest="  ")]
-            case Answer(text):
-                return self._paint(self._wrap(text), _BOLD)
-            case Table():
-                return self._table(block)
-            case Warnings(lines):
-                found = [text for line in lines for text in self._wrap(line, first="! ", rest="  ")]
-                return self._paint(["Read with care"], _YELLOW) + found if found else []
-            case Advice():
-                return self._advice(block, number)
-            case Facts(values):
-                return self._facts(values)
-            case Code(lines):
-                return [f"  {self._text(line)}" for line in lines]
-            case _:
-                return []
+    def heading(self, text: str, level: int) -> Lines:
+        return self._paint(self._wrap(text), _BOLD)
 
-    def _table(self, table: Table) -> list[str]:
-        if not table.rows:
-            return []
-        title = self._paint(self._wrap(table.title), _BOLD) if table.title else []
+    def title(self, text: str, level: int) -> Lines:
+        return self._paint([self._text(text).upper()], _BOLD)
+
+    def text(self, text: str, quiet: bool = False) -> Lines:
+        lines = self._wrap(text)
+        return self._paint(lines, _DIM) if quiet else lines
+
+    def bullets(self, lines: Sequence[str]) -> Lines:
+        return [text for line in lines for text in self._wrap(line, first="- ", rest="  ")]
+
+    def warnings(self, lines: Sequence[str]) -> Lines:
+        found = [text for line in lines for text in self._wrap(line, first="! ", rest="  ")]
+        return self._paint(["Read with care"], _YELLOW) + found
+
+    def answer(self, text: str) -> Lines:
+        return self.heading(text, 1)
+
+    def table(self, table: Table, level: int) -> Lines:
+        title = self.heading(table.title, level) if table.title else []
         lines = lay_out(table if self.unicode else _in_ascii(table), self.width, brief=not self.details)
-        notes = [line for note in table.notes for line in self._dimmed(self._wrap(note))]
-        return [*title, *lines, *notes]
+        return [*title, *lines, *(line for note in table.notes for line in self.text(note, quiet=True))]
 
-    def _advice(self, advice: Advice, number: int) -> list[str]:
+    def advice(self, advice: Advice, number: int) -> Lines:
         lines = self._wrap(advice.action, first=f"{number}. ", rest="   ")
         because = advice.because if self.details else _first_sentence(advice.because)
-        return lines + self._dimmed(self._wrap(because, first="   ", rest="   "))
+        return lines + self._paint(self._wrap(because, first="   ", rest="   "), _DIM)
 
-    def _facts(self, values: Mapping[str, Any], depth: int = 0) -> list[str]:
+    def code(self, lines: Sequence[str]) -> Lines:
+        return [f"  {self._text(line)}" for line in lines]
+
+    def facts(self, values: Mapping[str, Any], depth: int = 0) -> Lines:
         indent = "  " * depth
-        lines: list[str] = []
+        lines: Lines = []
         for key, value in values.items():
             name = key.replace("_", " ")
             if isinstance(value, Mapping) and value:
-                lines += [f"{indent}{name}:", *self._facts(value, depth + 1)]
+                lines += [f"{indent}{name}:", *self.facts(value, depth + 1)]
             else:
                 lines += self._wrap(f"{name}: {fact_text(key, value)}", first=indent, rest=f"{indent}  ")
         return lines
@@ -139,15 +103,12 @@ class _Screen:
     def _text(self, text: str) -> str:
         return text if self.unicode else to_ascii(text)
 
-    def _wrap(self, text: str, first: str = "", rest: str = "") -> list[str]:
+    def _wrap(self, text: str, first: str = "", rest: str = "") -> Lines:
         whole = _WHOLE.sub(lambda match: match[0].replace(" ", "\u00a0"), self._text(text))
         return [line.replace("\u00a0", " ") for line in wrap(whole, self.width, first, rest)]
 
-    def _paint(self, lines: list[str], style: str) -> list[str]:
+    def _paint(self, lines: Lines, style: str) -> Lines:
         return [f"{style}{line}{_END}" for line in lines] if self.colour else lines
-
-    def _dimmed(self, lines: list[str]) -> list[str]:
-        return self._paint(lines, _DIM)
 
 
 def _first_sentence(text: str) -> str:
