@@ -32,6 +32,6 @@ def test_it_compares_with_sysbench_and_says_what_is_documented() -> None:
             assert min(side.client_cpu_us_per_query, side.qps, side.rss_mib) > 0
             assert side.whole_process_cpu_us_per_query > 0
         assert row.cpu_ratio.low is not None and row.cpu_ratio.high is not None
-    text = Path(__file__).parents[2].joinpath("docs", "engine.md").read_text()
+    text = Path(__file__).parents[2].joinpath("docs", "bench.md").read_text()
     fields = {*Comparison.model_fields, *type(found.rows[0]).model_fields, *type(found.rows[0].ours).model_fields}
     assert not [name for name in {*fields, *type(found.setting).model_fields} if f"`{name}`" not in text]

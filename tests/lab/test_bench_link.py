@@ -85,7 +85,7 @@ def test_what_is_beside_the_grid_is_measured_or_says_why_not(found: LinkBench) -
 
 
 def test_what_it_says_is_documented(found: LinkBench) -> None:
-    text = Path(__file__).parents[2].joinpath("docs", "link-bench.md").read_text()
+    text = Path(__file__).parents[2].joinpath("docs", "bench.md").read_text()
     row = found.rows[0]
     assert row.peer is not None
     parts = (found, found.setting, row, row.asked, row.obtained, row.peer, row.runs[0], row.bars[0], found.extras[0])

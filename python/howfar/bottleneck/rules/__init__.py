@@ -1,7 +1,7 @@
 """The rules of attribution, in the order in which they are asked. The first that finds something names the limit.
 
 A rule is a function of the evidence and the cycle, in the file of its kind; a new one is a function and its place in `RULES`.
-Thresholds stand beside the rules with their reasons; docs/limits.md is the same in words. Not here: what would change a limit
+Thresholds stand beside the rules with their reasons; docs/bottleneck.md describes them. Not here: what would change a limit
 (`counterfactual.py`).
 """
 
