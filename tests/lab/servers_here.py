@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pymysql
+import pytest
 from pymysql.cursors import DictCursor
 
 from howfar.lab.network import Host, usable_cpus
 from howfar.lab.servers import DATABASE, USER, CertificatePaths, Server, ServerContext, Store, Tables, find_store
 
 ONE_TABLE = Tables(1, 100)
-SERVERS = ("mariadb", "mariadb-11", "mysql")
-"""Each kind that can be had; a test of what differs between servers runs over all of them."""
+SERVERS = ("mariadb", pytest.param("mariadb-11", marks=pytest.mark.thorough), "mysql")
+"""Each kind that can be had, and in `./test thorough` a newer MariaDB; tests of what differs between servers run over all."""
 
 
 @dataclass(frozen=True)

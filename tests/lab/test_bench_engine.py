@@ -12,6 +12,7 @@ import pytest
 from howfar.bench.comparison import Comparison
 
 pytestmark = [
+    pytest.mark.alone,
     pytest.mark.lab,
     pytest.mark.usefixtures("mariadb"),
     pytest.mark.skipif(

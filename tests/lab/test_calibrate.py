@@ -25,7 +25,7 @@ from howfar.engine.messages import (
 )
 from howfar.engine.process import EngineFailed, EngineProcess, Launcher, run_probe
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.alone, pytest.mark.lab]
 HOST = "127.0.0.1"
 
 

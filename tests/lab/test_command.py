@@ -21,7 +21,10 @@ from tests.lab.sandboxes import PATIENCE_S
 from tests.unit.fake_lab import fake_info, fakes
 
 HOWFAR = str(Path(sys.executable).with_name("howfar"))
-pytestmark = pytest.mark.skipif(not Path(HOWFAR).exists(), reason="the command howfar is not installed here")
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(not Path(HOWFAR).exists(), reason="the command howfar is not installed here"),
+]
 MALFORMED = 'name = "mine"\nquestion = Which?\n'
 WRONG_FIELD = """
 name = "mine"

@@ -1,8 +1,8 @@
-"""SIGKILL at thirty random moments, to the program outside, its sandbox and its parts: nothing is left, nothing is lost.
+"""SIGKILL at random moments, to the program outside, its sandbox and its parts: nothing is left, nothing is lost.
 
-One run file after another goes through session after session until all deaths have been died: seven in runs over the link, the
-others in runs without, which begin and end in a quarter of the time. Roles and moments come from a seed, which is printed;
-HOWFAR_TEST_SEED repeats it.
+One run file after another goes through session after session until all deaths have been died: five of them, and thirty more in
+`./test thorough`; most in runs without a link, which begin and end in a quarter of the time. Roles and moments come from a seed,
+which is printed; HOWFAR_TEST_SEED repeats it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.lab.howfar_runs import ARMS, BLOCKS, LOCAL, TINY, Rows, Session, all_
 from tests.lab.sandboxes import state_of_machine, wait_until
 from tests.lab.undisturbed import DISTURBED, skip_if_disturbed
 
-pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces", "mariadb")]
+pytestmark = [pytest.mark.alone, pytest.mark.lab, pytest.mark.usefixtures("namespaces", "mariadb")]
 ENDING = {"parent": -signal.SIGKILL, "unshare": 4, "inside": 4}
 """Whose death ends the session, with the exit code that is seen then."""
 SHARE_OF_ENDINGS = 0.3
@@ -38,7 +38,6 @@ class Kind:
     arms: int
     parts: tuple[str, ...]
     latest_s: float
-    deaths: int
 
 
 KINDS = {
@@ -47,18 +46,18 @@ KINDS = {
         arms=ARMS,
         parts=("howfar-engine load", "howfar-engine link", "howfar-engine echo", "mariadbd", "socat"),
         latest_s=8.0,
-        deaths=7,
     ),
     # Without a link, which takes seconds to calibrate.
-    "local": Kind(plan=LOCAL, arms=3, parts=("howfar-engine load", "mariadbd"), latest_s=4.0, deaths=23),
+    "local": Kind(plan=LOCAL, arms=3, parts=("howfar-engine load", "mariadbd"), latest_s=4.0),
 }
 
 
 class Campaign:
     """Sessions over run files; what was seen in one must be there after the next."""
 
-    def __init__(self, kind: Kind, where: Path, seed: int) -> None:
+    def __init__(self, kind: Kind, most: int, where: Path, seed: int) -> None:
         self.kind = kind
+        self.most = most
         self.where = where
         self.cache = where / "c"
         self.random = Random(seed)
@@ -93,7 +92,7 @@ class Campaign:
     def live(self, session: Session) -> str | None:
         """Kill parts until the session has ended. Gives the role whose death should have ended it."""
         began = True
-        while len(self.deaths) < self.kind.deaths:
+        while len(self.deaths) < self.most:
             last = self.random.random() < SHARE_OF_ENDINGS
             roles = list(ENDING) if last else list(self.kind.parts)
             self.random.shuffle(roles)
@@ -180,13 +179,23 @@ class Campaign:
             assert any(line.startswith("howfar: ") for line in session.lines), session.say()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_deaths_leave_nothing_and_lose_nothing(kind: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+@pytest.mark.parametrize(
+    ("kind", "deaths"),
+    [
+        ("linked", 1),
+        ("local", 4),
+        pytest.param("linked", 7, marks=pytest.mark.thorough),
+        pytest.param("local", 23, marks=pytest.mark.thorough),
+    ],
+)
+def test_deaths_leave_nothing_and_lose_nothing(
+    kind: str, deaths: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     seed = int(os.environ.get("HOWFAR_TEST_SEED") or Random().randrange(2**31))
     print(f"HOWFAR_TEST_SEED={seed}", file=sys.stderr)
     where = tmp_path_factory.mktemp("k")
-    campaign = Campaign(KINDS[kind], where, seed)
-    while len(campaign.deaths) < campaign.kind.deaths:
+    campaign = Campaign(KINDS[kind], deaths, where, seed)
+    while len(campaign.deaths) < campaign.most:
         campaign.session()
     for _ in range(5):  # the last death may have come while the laboratory was built
         if campaign.run is not None and campaign.run.stop is StopReason.BLOCKS:

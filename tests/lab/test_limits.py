@@ -27,7 +27,12 @@ from howfar.plan.types import Workload
 from tests.lab.limit_verdicts import others_cpus, try_again, verdict
 from tests.lab.undisturbed import MANY_OTHERS
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(1400), pytest.mark.usefixtures("namespaces", "mariadb")]
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.lab,
+    pytest.mark.timeout(1400),
+    pytest.mark.usefixtures("namespaces", "mariadb"),
+]
 ROUNDS = 3
 PATIENCE_S, AGAIN_UNTIL_S = 900.0, 400.0
 FSYNC_WORTH_NS = 150_000
@@ -66,9 +71,8 @@ LOCK = _case(
     workload=ONE_ROW,
     data={"table_size": 1},
 )
-IN_SANDBOX = (
-    FULL_LINK,
-    SERVER_CPU,
+USUAL = (FULL_LINK, SERVER_CPU)
+RARE = (
     _case(
         "client CPU",
         Resource.CLIENT_CPU,
@@ -127,8 +131,13 @@ def _judged(cases: tuple[dict[str, Any], ...], cache: Path) -> dict[str, dict[st
 
 
 @pytest.fixture(scope="module")
-def sandboxed(cache: Path) -> dict[str, dict[str, Any]]:
-    return _judged(IN_SANDBOX, cache)
+def usual(cache: Path) -> dict[str, dict[str, Any]]:
+    return _judged(USUAL, cache)
+
+
+@pytest.fixture(scope="module")
+def rare(cache: Path) -> dict[str, dict[str, Any]]:
+    return _judged(RARE, cache)
 
 
 def _limit(found: dict[str, Any]) -> dict[str, Any]:
@@ -144,12 +153,12 @@ def _limit(found: dict[str, Any]) -> dict[str, Any]:
     return limit
 
 
-def test_a_full_link(sandboxed: dict[str, Any]) -> None:
+def test_a_full_link(usual: dict[str, Any]) -> None:
     """43 kB a transaction: 54 a second are 20 Mb/s, which a server passes whatever else its machine does."""
-    limit = _limit(sandboxed["full link"])
+    limit = _limit(usual["full link"])
     assert " of 2.35 MiB/s" in limit["says"]
     assert "more connections" in limit["would_not"]
-    _plateau_is_what_the_bytes_say(sandboxed)
+    _plateau_is_what_the_bytes_say(usual)
 
 
 def _plateau_is_what_the_bytes_say(found: dict[str, Any]) -> None:
@@ -172,40 +181,46 @@ def _plateau_is_what_the_bytes_say(found: dict[str, Any]) -> None:
     assert tps >= 0.97 * foreseen
 
 
-def test_a_server_without_cpu_left(sandboxed: dict[str, Any]) -> None:
-    _limit(sandboxed["server CPU"])
+def test_a_server_without_cpu_left(usual: dict[str, Any]) -> None:
+    _limit(usual["server CPU"])
 
 
-def test_a_client_without_cpu_left_says_whose_figures_these_are(sandboxed: dict[str, Any]) -> None:
+@pytest.mark.thorough
+def test_a_client_without_cpu_left_says_whose_figures_these_are(rare: dict[str, Any]) -> None:
     """The server answers with bytes made beforehand; the client reads and decodes each of them."""
-    limit = _limit(sandboxed["client CPU"])
+    limit = _limit(rare["client CPU"])
     assert "these figures are about the load generator" in limit["says"]
 
 
-def test_pure_latency(sandboxed: dict[str, Any]) -> None:
-    limit = _limit(sandboxed["latency"])
+@pytest.mark.thorough
+def test_pure_latency(rare: dict[str, Any]) -> None:
+    limit = _limit(rare["latency"])
     share = re.search(r"round trips take (\d+) %", limit["says"])
     # Of a few loaded processors, waking up takes the rest; where others have them too, more of it.
-    assert share and int(share[1]) >= (80 if others_cpus(sandboxed["latency"]) <= MANY_OTHERS else 50), limit["says"]
+    assert share and int(share[1]) >= (80 if others_cpus(rare["latency"]) <= MANY_OTHERS else 50), limit["says"]
     assert "more bandwidth" in limit["would_not"]
 
 
-def test_a_small_receive_window(sandboxed: dict[str, Any]) -> None:
+@pytest.mark.thorough
+def test_a_small_receive_window(rare: dict[str, Any]) -> None:
     """127 kB through 16 kB at 10 ms: eight round trips and more an answer."""
-    limit = _limit(sandboxed["receive window"])
+    limit = _limit(rare["receive window"])
     assert "client's receive window" in limit["says"]
 
 
-def test_lost_segments(sandboxed: dict[str, Any]) -> None:
-    _limit(sandboxed["loss"])
+@pytest.mark.thorough
+def test_lost_segments(rare: dict[str, Any]) -> None:
+    _limit(rare["loss"])
 
 
-def test_a_lock(sandboxed: dict[str, Any]) -> None:
+@pytest.mark.thorough
+def test_a_lock(rare: dict[str, Any]) -> None:
     """Eight connections update one row, and hold it for three round trips each."""
-    limit = _limit(sandboxed["lock"])
+    limit = _limit(rare["lock"])
     assert "more connections" in limit["would_not"]
 
 
+@pytest.mark.thorough
 def test_a_commit_that_waits_for_the_disk(cache: Path) -> None:
     """Outside the sandbox, whose data lies in memory; one connection, each update durable."""
     found = _judged(ON_DISK, cache)["commit"]
@@ -215,6 +230,7 @@ def test_a_commit_that_waits_for_the_disk(cache: Path) -> None:
     _limit(found)
 
 
+@pytest.mark.thorough
 def test_the_same_on_mysql(cache: Path) -> None:
     try:
         program = find_server("mysql").path  # by its path: another cache has other private installs

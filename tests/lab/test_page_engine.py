@@ -33,7 +33,7 @@ from tests.lab import certificates
 from tests.lab.servers_here import Running, short_directory
 from tests.lab.stores_here import Store, filled, memcached, redis
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.alone, pytest.mark.lab]
 MILLISECOND, SECOND = 1_000_000, 1_000_000_000
 KEYS = 100
 PAGES = 120

@@ -14,7 +14,7 @@ import pytest
 from tests.lab.sandboxes import PATIENCE_S, run_lab
 from tests.lab.undisturbed import lasting
 
-pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces", "mariadb")]
+pytestmark = [pytest.mark.alone, pytest.mark.lab, pytest.mark.usefixtures("namespaces", "mariadb")]
 _PATHS = ("socket", "tcp", "remote", "forwarded-socket")
 _TABLES, _SIZE = 2, 1000
 

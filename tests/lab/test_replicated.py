@@ -17,7 +17,7 @@ from tests.lab.replicated_scenario import RTT_NS
 from tests.lab.sandboxes import PATIENCE_S
 from tests.lab.undisturbed import beside_others, skip_if_disturbed
 
-pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
+pytestmark = [pytest.mark.alone, pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
 RTT_S = RTT_NS / 1e9
 CRASHING = 8
 """Connections of a load that something is done to."""

@@ -21,6 +21,7 @@ from tests.lab.sysbench_scenario import PATHS, THREADS, WORKLOAD
 from tests.lab.undisturbed import Others, disagrees
 
 pytestmark = [
+    pytest.mark.alone,
     pytest.mark.slow,
     pytest.mark.usefixtures("namespaces", "mariadb"),
     pytest.mark.skipif(

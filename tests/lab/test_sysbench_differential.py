@@ -49,7 +49,7 @@ WRITES = (
 )
 
 
-@pytest.fixture(scope="module", params=["mariadb", "mysql"])
+@pytest.fixture(scope="module", params=["mariadb", pytest.param("mysql", marks=pytest.mark.thorough)])
 def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     try:
         find_server(request.param)

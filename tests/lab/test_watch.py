@@ -24,7 +24,7 @@ from howfar.lab.servers import DATABASE, USER
 from tests.acknowledged_scenario import MILLISECOND, SECOND, TABLE, job, null_server, run
 from tests.lab.servers_here import Running, prepared, short_directory, started
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.alone, pytest.mark.lab]
 CONNECTIONS = 8
 
 

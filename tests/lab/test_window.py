@@ -15,7 +15,7 @@ import pytest
 from tests.lab.sandboxes import PATIENCE_S
 from tests.lab.undisturbed import agree
 
-pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces", "mariadb")]
+pytestmark = [pytest.mark.alone, pytest.mark.lab, pytest.mark.usefixtures("namespaces", "mariadb")]
 _BULK = {"range_size": 1000, "point_selects": 1, "sum_ranges": 0, "order_ranges": 0, "distinct_ranges": 0}
 _LOAD = {"connections": 4, "measure_ns": 1_500_000_000, "workload": _BULK}
 _REQUEST = {"tables": 1, "table_size": 2000, "connections": 8, "with_goodput": False}

@@ -24,7 +24,7 @@ from tests.lab.sandboxes import PATIENCE_S
 from tests.lab.undisturbed import Others, disagrees
 from tests.physics.conformance_checks import CHECKS
 
-pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
+pytestmark = [pytest.mark.alone, pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
 ROOT = Path(__file__).parents[2]
 NOBODY = 65534
 others_had: dict[str, float] = {}

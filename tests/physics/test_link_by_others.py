@@ -17,7 +17,7 @@ from tests.lab.conftest import cache, namespaces  # noqa: F401 - fixtures
 from tests.lab.sandboxes import PATIENCE_S
 from tests.lab.undisturbed import agree
 
-pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
+pytestmark = [pytest.mark.alone, pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
 
 PING_PONG = Path(__file__).with_name("ping_pong.py")
 GOODPUT_TOLERANCE = 0.02

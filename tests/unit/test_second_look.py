@@ -26,6 +26,8 @@ def once(name):
 def pytest_configure(config):
     config.addinivalue_line("markers", "lab: ...")
     config.addinivalue_line("markers", "slow: ...")
+    config.addinivalue_line("markers", "alone: ...")
+    config.addinivalue_line("markers", "thorough: ...")
 """
 RIGHT = "def test_right(): pass\n"
 SKIPPED = "def test_skipped(): pytest.skip('not here')\n"
@@ -63,7 +65,7 @@ def run(where: Path, part: str, tests: str) -> tuple[int, str]:
         (ONCE + ALWAYS + SKIPPED, 1, "2 passed, 1 failed, 1 skipped", ["test_disturbed[a b]", "test_disturbed[c]"]),
         (RIGHT + MANY, 1, "1 passed, 6 failed, 0 skipped", []),
         (SHARED + THEN_SKIPPED, 0, "9 passed, 0 failed, 1 skipped", ["test_then_skipped", *TOGETHER]),
-        ("import nowhere\n" + RIGHT, 1, "0 passed, 1 failed, 0 skipped", []),
+        ("import nowhere\n" + RIGHT, 1, "0 passed, 2 failed, 0 skipped", []),  # by either half
     ],
 )
 def test_the_lab_part_has_a_second_look(tmp_path: Path, tests: str, code: int, last: str, named: list[str]) -> None:
