@@ -12,6 +12,7 @@ import altair as alt
 
 from howfar.analysis.summary import Summary
 from howfar.report import palette
+from howfar.stats.estimate import Estimate
 
 Drawable = Any
 """An Altair chart of one mark, or Vega-Lite made of several by `layer`, `hconcat` and `vconcat`."""
@@ -97,6 +98,20 @@ def looks(names: Sequence[str], cycle: Sequence[Any]) -> dict[str, Any]:
 
 def legend(columns: int, limit: int = 180, **options: Any) -> alt.Legend:
     return alt.Legend(orient="top", title=None, columns=columns, labelLimit=limit, **options)
+
+
+def ends(found: Estimate, domain: tuple[float, float]) -> dict[str, float]:
+    """`low` and `high` of the interval inside the axis; without an interval, the value."""
+    low, high = (found.value if end is None else end for end in (found.low, found.high))
+    return {"low": max(low, domain[0]), "high": min(high, domain[1])}
+
+
+def measured(rows: Rows, x: alt.X, y: alt.Y, low: alt.Y, *, colour: Any, shape: Any, size: int) -> list[Any]:
+    """Points with their intervals upright; `low` is the axis `y` for that field."""
+    return [
+        data(rows).mark_rule(strokeWidth=2.2, opacity=0.7).encode(x=x, y=low, y2="high:Q", color=colour),
+        data(rows).mark_point(filled=True, size=size, opacity=1).encode(x=x, y=y, color=colour, shape=shape),
+    ]
 
 
 def rows_of(charts: Sequence[Drawable], across: int, spacing: int = 26) -> Drawable:

@@ -17,10 +17,12 @@ from howfar.report.charts import (
     axis,
     by_name,
     data,
+    ends,
     layer,
     legend,
     log_ticks,
     looks,
+    measured,
     percentiles,
     rows_of,
     stacked,
@@ -72,8 +74,8 @@ class _CrossingChart:
 
     def _heights(self) -> tuple[float, float]:
         points = [choice.two_over_one.value for choice in self.drawn] + [1.0]
-        ends = [end for choice in self.drawn for end in (choice.two_over_one.low, choice.two_over_one.high)]
-        limits = [end for end in ends if end is not None] + [1 + self.floor, 1 / (1 + self.floor)]
+        found = [end for choice in self.drawn for end in (choice.two_over_one.low, choice.two_over_one.high)]
+        limits = [end for end in found if end is not None] + [1 + self.floor, 1 / (1 + self.floor)]
         least, most = min(points) / FARTHEST, max(points) * FARTHEST
         seen = points + [min(max(limit, least), most) for limit in limits]
         # A region without a point still needs room for its name.
@@ -127,19 +129,13 @@ class _CrossingChart:
         return [line.encode(x=self.x(), y=self.y(), color=self.colour)] if rows else []
 
     def _measured(self) -> list[Any]:
-        low, high = self.heights
-        rows = []
-        for choice in self.drawn:
-            ratio = choice.two_over_one
-            ends = [ratio.value if end is None else min(max(end, low), high) for end in (ratio.low, ratio.high)]
-            point = {"series": self.series[choice.series], "cpu": choice.app_cpu_total_ms, "ratio": ratio.value}
-            rows.append(point | {"low": ends[0], "high": ends[1]})
-        interval = data(rows).mark_rule(strokeWidth=2.2, opacity=0.6)
-        points = data(rows).mark_point(filled=True, size=50 if self.narrow else 80, opacity=1)
-        return [
-            interval.encode(x=self.x(), y=self.y("low"), y2="high:Q", color=self.colour),
-            points.encode(x=self.x(), y=self.y(), color=self.colour, shape=self.shape),
+        rows: Rows = [
+            {"series": self.series[choice.series], "cpu": choice.app_cpu_total_ms, "ratio": choice.two_over_one.value}
+            | ends(choice.two_over_one, self.heights)
+            for choice in self.drawn
         ]
+        size = 50 if self.narrow else 80
+        return measured(rows, self.x(), self.y(), self.y("low"), colour=self.colour, shape=self.shape, size=size)
 
     def _flips(self) -> list[Any]:
         """On the line of equality: the measured crossing with its interval and figure. An end that no measurement closes goes to the
@@ -167,8 +163,8 @@ class _CrossingChart:
             interval = data(bounded).mark_rule(strokeWidth=6, opacity=0.45)
             layers.append(interval.encode(x=self.x("low"), x2="high:Q", y=self.y(), color=self.colour))
         for end, arrow in (("low", "triangle-left"), ("high", "triangle-right")):
-            if ends := [row for row in bounded if row[f"{end} open"]]:
-                mark = data(ends).mark_point(shape=arrow, filled=True, size=170, opacity=0.9)
+            if unbounded := [row for row in bounded if row[f"{end} open"]]:
+                mark = data(unbounded).mark_point(shape=arrow, filled=True, size=170, opacity=0.9)
                 layers.append(mark.encode(x=self.x(end), y=self.y(), color=self.colour))
         # Curves come from below on the left, so there is room below on the right.
         look: dict[str, Any] = {"align": "left", "dx": 7, "dy": 15, "fontWeight": "bold", "fontSize": 12}
@@ -230,12 +226,12 @@ def split_chart(findings: PageFindings, width: int) -> Drawable | None:
             for part, ms in time_parts(arm).items()
             if part in present
         ]
-        ends = [
+        lengths = [
             {"arm": name, "value": arm.page_ms.value, "text": f"{number(arm.page_ms.value)} ms"}
             for name, arm in named.items()
         ]
         title = alt.TitleParams(f"{page}, {in_flight(arms[0].threads)}", anchor="start")
-        options: dict[str, Any] = {"size": 19, "ends": ends, "with_legend": not panels, "title": title}
+        options: dict[str, Any] = {"size": 19, "ends": lengths, "with_legend": not panels, "title": title}
         panels.append(stacked(rows, list(named), present, "ms a page (mean)", width, **options))
     return rows_of(panels, 1) if panels else None
 

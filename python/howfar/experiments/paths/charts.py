@@ -11,7 +11,20 @@ import altair as alt
 from howfar.analysis.cells import PARTS, CellSummary
 from howfar.analysis.summary import Summary
 from howfar.report import figures, palette
-from howfar.report.charts import PHONE, ROW, Drawable, arm_axis, layer, legend_of, log_ticks, pick, values
+from howfar.report.charts import (
+    PHONE,
+    ROW,
+    Drawable,
+    Rows,
+    arm_axis,
+    axis,
+    data,
+    ends,
+    layer,
+    looks,
+    percentiles,
+    stacked,
+)
 from howfar.report.document import Block, Chart, Heading, Table, plain, single
 from howfar.report.figures import baseline_name, shown_cells
 from howfar.stats.trials import ONE
@@ -48,35 +61,17 @@ def ratio_domain(cells: Sequence[CellSummary], floor: float) -> tuple[float, flo
 
 def bars(cells: Sequence[CellSummary], low: float, high: float) -> list[dict[str, Any]]:
     """Each arm's point and interval, cut at the edges of the axis; `cut` names where."""
-    found = []
-    for cell in cells:
-        if cell.ratio is None:
-            continue
-        first, last = cell.ratio.low or cell.ratio.value, cell.ratio.high or cell.ratio.value
-        found.append(
-            {
-                "arm": cell.arm,
-                "ratio": cell.ratio.value,
-                "low": max(first, low),
-                "high": min(last, high),
-                "cut_low": first < low,
-                "cut_high": last > high,
-            }
-        )
-    return found
-
-
-def _arrowheads(points: list[dict[str, Any]], x: alt.X, y: alt.Y) -> list[Any]:
-    """At the edge of the axis, where an interval goes on beyond it."""
-    layers = []
-    for side, shape in (("low", "triangle-left"), ("high", "triangle-right")):
-        cut = [{"arm": point["arm"], "ratio": point[side]} for point in points if point[f"cut_{side}"]]
-        if cut:
-            mark = alt.Chart(values(cut)).mark_point(
-                shape=shape, color=palette.SERIES[0], filled=True, size=90, opacity=1
-            )
-            layers.append(mark.encode(x=x, y=y))
-    return layers
+    return [
+        {
+            "arm": cell.arm,
+            "ratio": cell.ratio.value,
+            **ends(cell.ratio, (low, high)),
+            "cut_low": cell.ratio.low is not None and cell.ratio.low < low,
+            "cut_high": cell.ratio.high is not None and cell.ratio.high > high,
+        }
+        for cell in cells
+        if cell.ratio is not None
+    ]
 
 
 def ratios(summary: Summary, width: int) -> Drawable | None:
@@ -84,151 +79,85 @@ def ratios(summary: Summary, width: int) -> Drawable | None:
     cells = [cell for cell in summary.cells if cell.role is not ArmRole.BASELINE and cell.ratio is not None]
     if not cells:
         return None
-    names = _names(cells)
     floor = summary.noise_floor or 0.0
     low, high = ratio_domain(cells, floor)
-    x_axis = alt.Axis(values=_ratio_ticks(low, high), format=".3~r", grid=True)
     title = f"{summary.asked} per second, of {baseline_name(summary)}'s (log scale)"
-    x = alt.X("ratio:Q", scale=alt.Scale(type="log", domain=[low, high], nice=False), axis=x_axis, title=title)
-    y = arm_axis(names)
-    dots = [{"arm": cell.arm, "ratio": r, "lane": _lane(i)} for cell in cells for i, r in enumerate(cell.block_ratios)]
-    points = bars(cells, low, high)
-    theirs = [{"arm": cell.arm, "ratio": cell.published.ratio} for cell in cells if cell.published]
-    layers: list[Any] = [
-        alt.Chart(values([{"ratio": max(1 / (1 + floor), low), "to": min(1 + floor, high)}]))
-        .mark_rect(color=palette.BAND)
-        .encode(x=x, x2="to:Q"),
-        alt.Chart(values([{"ratio": 1.0}])).mark_rule(color=palette.MUTED, strokeDash=[4, 3]).encode(x=x),
-        alt.Chart(values(dots))
-        .mark_point(color=palette.MUTED, opacity=0.55, size=22, strokeWidth=1.2)
-        .encode(x=x, y=y, yOffset=alt.YOffset("lane:Q", scale=alt.Scale(domain=[-1.6, 1.6]))),
-        alt.Chart(values(points))
-        .mark_rule(color=palette.SERIES[0], strokeWidth=4)
-        .encode(x=alt.X("low:Q"), x2="high:Q", y=y),
-        *_arrowheads(points, x, y),
-        alt.Chart(values(points))
-        .mark_point(color=palette.SERIES[0], filled=True, size=50 if width < PHONE else 110, opacity=1)
-        .encode(x=x, y=y),
+    x = axis(alt.X, "ratio", title, (low, high), 10, values=_ratio_ticks(low, high), format=".3~r", grid=True)
+    y = arm_axis(_names(cells))
+    # Dots of one arm are spread over five lanes, so that equal ones are seen as two.
+    dots: Rows = [
+        {"arm": cell.arm, "ratio": ratio, "lane": (index % 5 - 2) / 2}
+        for cell in cells
+        for index, ratio in enumerate(cell.block_ratios)
     ]
+    lane = alt.YOffset("lane:Q", scale=alt.Scale(domain=[-1.6, 1.6]))
+    points = bars(cells, low, high)
+    theirs: Rows = [{"arm": cell.arm, "ratio": cell.published.ratio} for cell in cells if cell.published]
+    small, blue = width < PHONE, palette.SERIES[0]
+    band: Rows = [{"ratio": max(1 / (1 + floor), low), "to": min(1 + floor, high)}]
+    layers: list[Any] = [
+        data(band).mark_rect(color=palette.BAND).encode(x=x, x2="to:Q"),
+        data([{"ratio": 1.0}]).mark_rule(color=palette.MUTED, strokeDash=[4, 3]).encode(x=x),
+        data(dots)
+        .mark_point(color=palette.MUTED, opacity=0.55, size=22, strokeWidth=1.2)
+        .encode(x=x, y=y, yOffset=lane),
+        data(points).mark_rule(color=blue, strokeWidth=4).encode(x=alt.X("low:Q"), x2="high:Q", y=y),
+    ]
+    for side, arrow in (("low", "triangle-left"), ("high", "triangle-right")):
+        # At the edge of the axis, where an interval goes on beyond it.
+        if cut := [{"arm": point["arm"], "ratio": point[side]} for point in points if point[f"cut_{side}"]]:
+            mark = data(cut).mark_point(shape=arrow, color=blue, filled=True, size=90, opacity=1)
+            layers.append(mark.encode(x=x, y=y))
+    layers.append(
+        data(points).mark_point(color=blue, filled=True, size=50 if small else 110, opacity=1).encode(x=x, y=y)
+    )
     if theirs:
-        diamond = alt.Chart(values(theirs)).mark_point(
-            shape="diamond", color=palette.SERIES[1], size=60 if width < PHONE else 120, strokeWidth=2
-        )
-        layers.append(diamond.encode(x=x, y=y))
+        look: dict[str, Any] = {"shape": "diamond", "color": palette.SERIES[1], "strokeWidth": 2}
+        layers.append(data(theirs).mark_point(size=60 if small else 120, **look).encode(x=x, y=y))
     return layer(*layers, width=width, height=ROW * len(cells))
 
 
-def _lane(index: int) -> float:
-    """Dots of one arm are spread over five lanes by their place, so that equal ones are seen as two."""
-    return (index % 5 - 2) / 2
-
-
 def latency(summary: Summary, width: int) -> Drawable | None:
-    """Percentile plot: one line an arm, x is 1/(1-p) on a log axis, so that 99 % and 99.9 % have room."""
+    """One line an arm."""
     cells = shown_cells(summary)
-    names = _names(cells)
-    rows: list[dict[str, Any]] = [
-        {"arm": cell.arm, "tail": 1 / (1 - point.quantile), "ms": point.ms}
+    rows: Rows = [
+        {"series": cell.arm, "quantile": point.quantile, "ms": point.ms}
         for cell in cells
         for point in cell.latency_curve
-        if point.ms > 0 and point.quantile < 1
     ]
-    if not rows:
-        return None
-    lowest, highest = min(row["ms"] for row in rows) / 1.15, max(row["ms"] for row in rows) * 1.15
-    last = max(row["tail"] for row in rows)
-    ticks = [tail for tail in (1, 2, 10, 100, 1000, 10_000, 100_000) if tail <= last]
-    label = "datum.value <= 1 ? 'min' : format(100 * (1 - 1 / datum.value), '~r') + ' %'"
-    scale = alt.Scale(type="log", domain=[1, last], nice=False)
-    count = len(cells)
-    colour = alt.Color(
-        "arm:N", sort=names, scale=alt.Scale(domain=names, range=pick(palette.SERIES, count)), legend=legend_of(width)
-    )
-    dash = alt.StrokeDash(
-        "arm:N", sort=names, scale=alt.Scale(domain=names, range=pick(palette.DASHES, count)), legend=legend_of(width)
-    )
-    return (
-        alt.Chart(values(rows))
-        .mark_line(strokeWidth=2.2)
-        .encode(
-            x=alt.X(
-                "tail:Q",
-                scale=scale,
-                axis=alt.Axis(values=ticks, labelExpr=label),
-                title="this share of transactions was faster",
-            ),
-            y=alt.Y(
-                "ms:Q",
-                scale=alt.Scale(type="log", domain=[lowest, highest], nice=False),
-                axis=alt.Axis(values=log_ticks(lowest, highest), format=".3~r"),
-                title="ms a transaction",
-            ),
-            color=colour,
-            strokeDash=dash,
-        )
-        .properties(width=width, height=260)
-    )
+    titles = "this share of transactions was faster", "ms a transaction"
+    return percentiles({"": rows}, looks(_names(cells), palette.SERIES), titles=titles, width=width)
 
 
 def time_split(summary: Summary, width: int) -> Drawable | None:
     """Where a transaction's mean time goes: one stacked bar an arm, the baseline first."""
     cells = shown_cells(summary)
-    rows = [
-        {"arm": cell.arm, "part": part, "order": PARTS.index(part), "ms": us / 1000}
+    rows: Rows = [
+        {"arm": cell.arm, "part": part, "value": us / 1000}
         for cell in cells
         for part, us in cell.time_split_us.items()
         if us > 0
     ]
-    return (
-        _stack(rows, _names(cells), list(PARTS), list(palette.PARTS), "ms", "ms a transaction (mean)", width)
-        if rows
-        else None
-    )
+    return stacked(rows, _names(cells), _colours(rows), "ms a transaction (mean)", width, size=22) if rows else None
 
 
 def cpu(summary: Summary, width: int) -> Drawable | None:
-    """CPU microseconds a query by who spent them."""
-    rows = []
-    for cell in shown_cells(summary):
-        found = cell.cpu_us_per_query
-        for order, (role, part) in enumerate(
-            (("client", found.client), ("server", found.server), ("forwarder", found.forwarder))
-        ):
-            if part is not None:
-                rows.append({"arm": cell.arm, "part": f"{role} CPU", "order": order, "us": part.value})
-    names = _names(shown_cells(summary))
-    return (
-        _stack(rows, names, list(PARTS[:3]), list(palette.PARTS[:3]), "us", f"CPU µs a {ONE[summary.asked]}", width)
-        if rows
-        else None
-    )
+    """CPU microseconds a query by the program that spent them."""
+    cells = shown_cells(summary)
+    rows: Rows = [
+        {"arm": cell.arm, "part": f"{role} CPU", "value": part.value}
+        for cell in cells
+        for role in ("client", "server", "forwarder")
+        if (part := getattr(cell.cpu_us_per_query, role)) is not None
+    ]
+    unit = f"CPU µs a {ONE[summary.asked]}"
+    return stacked(rows, _names(cells), _colours(rows), unit, width, size=22) if rows else None
 
 
-def _stack(
-    rows: list[dict[str, Any]],
-    names: list[str],
-    parts: list[str],
-    colours: list[str],
-    field: str,
-    title: str,
-    width: int,
-) -> Drawable:
-    present = [part for part in parts if any(row["part"] == part for row in rows)]
-    scale = alt.Scale(domain=present, range=[colours[parts.index(part)] for part in present])
-    legend = alt.Legend(
-        orient="top", title=None, columns=2 if width < PHONE else 6, labelLimit=150, symbolType="square"
-    )
-    return (
-        alt.Chart(values(rows))
-        .mark_bar(size=22)
-        .encode(
-            x=alt.X(f"{field}:Q", title=title, axis=alt.Axis(tickCount=6, format=".3~r")),
-            y=arm_axis(names),
-            color=alt.Color("part:N", sort=present, scale=scale, legend=legend),
-            order=alt.Order("order:Q"),
-        )
-        .properties(width=width, height=ROW * len(names) * 0.85)
-    )
+def _colours(rows: Rows) -> dict[str, str]:
+    """Of the parts that are drawn."""
+    drawn = {row["part"] for row in rows}
+    return {part: colour for part, colour in zip(PARTS, palette.PARTS, strict=True) if part in drawn}
 
 
 # ---------------------------------------------------------------- as blocks
