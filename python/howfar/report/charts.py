@@ -106,7 +106,7 @@ def ends(found: Estimate, domain: tuple[float, float]) -> dict[str, float]:
     return {"low": max(low, domain[0]), "high": min(high, domain[1])}
 
 
-def measured(rows: Rows, x: alt.X, y: alt.Y, low: alt.Y, *, colour: Any, shape: Any, size: int) -> list[Any]:
+def intervals(rows: Rows, x: alt.X, y: alt.Y, low: alt.Y, *, colour: Any, shape: Any, size: int) -> list[Any]:
     """Points with their intervals upright; `low` is the axis `y` for that field."""
     return [
         data(rows).mark_rule(strokeWidth=2.2, opacity=0.7).encode(x=x, y=low, y2="high:Q", color=colour),

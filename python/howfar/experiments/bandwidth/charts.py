@@ -14,7 +14,23 @@ from howfar.experiments.bandwidth.analysis import Ceiling, Curve, curves_of
 from howfar.model.fit import Prediction
 from howfar.model.resource import Resource
 from howfar.report import figures, limit_text, palette
-from howfar.report.charts import PHONE, Drawable, hconcat, layer, log_ticks, pick, values, vconcat
+from howfar.report.charts import (
+    PHONE,
+    Drawable,
+    Rows,
+    axis,
+    by_name,
+    data,
+    ends,
+    hconcat,
+    intervals,
+    layer,
+    legend,
+    log_ticks,
+    looks,
+    pick,
+    vconcat,
+)
 
 LABEL = 20
 """Pixels: ceilings closer than this share a label, since two could not be read."""
@@ -79,10 +95,10 @@ def scaling(summary: Summary, width: int) -> Drawable | None:
         return None
     domain = _domain([curve for panel in found for curve in panel.curves])
     if len(found) == 1:
-        return _panel(found[0], domain, width, HEIGHT)
+        return _Drawing(found[0], domain, width, HEIGHT).chart()
     side_by_side = width >= PHONE
     each = (width + BESIDE - 80 * len(found)) // len(found) if side_by_side else width
-    drawn = [_panel(panel, domain, each, HEIGHT if side_by_side else 220) for panel in found]
+    drawn = [_Drawing(panel, domain, each, HEIGHT if side_by_side else 220).chart() for panel in found]
     return hconcat(*drawn) if side_by_side else vconcat(*drawn)
 
 
@@ -105,120 +121,99 @@ def _domain(curves: Sequence[Curve]) -> tuple[float, float]:
     return min(seen) / 1.25, max(seen) * 1.35
 
 
-def _panel(panel: Panel, domain: tuple[float, float], width: int, height: int) -> Drawable:
-    names = panel.names
-    threads = sorted({point.threads for curve in panel.curves for point in curve.points})
-    x = alt.X(
-        "threads:Q",
-        scale=alt.Scale(type="log", base=2, domain=[threads[0] / 1.12, threads[-1] * 1.12], nice=False),
-        axis=alt.Axis(values=_thinned(threads, width), format="d", grid=False),
-        title="connections",
-    )
+class _Drawing:
+    """One panel's axes and marks, which its layers share."""
 
-    def height_of(field: str) -> alt.Y:
-        return alt.Y(
-            f"{field}:Q",
-            scale=alt.Scale(type="log", domain=list(domain), nice=False),
-            axis=alt.Axis(values=log_ticks(*domain), format=",.3~r"),
-            title="transactions a second",
+    def __init__(self, panel: Panel, domain: tuple[float, float], width: int, height: int) -> None:
+        self.panel, self.domain, self.width, self.height = panel, domain, width, height
+        self.threads = sorted({point.threads for curve in panel.curves for point in curve.points})
+        self.ends = self.threads[0] / 1.12, self.threads[-1] * 1.12
+        self.x = _connections(self.threads, self.ends, width)
+        self.colour, self.shape = _scales(list(panel.every_name), width)
+        self.named = list(zip(panel.names, panel.curves, strict=True))
+
+    def y(self, field: str = "tps") -> alt.Y:
+        ticks = log_ticks(*self.domain)
+        return axis(alt.Y, field, "transactions a second", self.domain, 10, values=ticks, format=",.3~r")
+
+    def chart(self) -> Drawable:
+        title = {"title": alt.TitleParams(self.panel.title, anchor="start")} if self.panel.title else {}
+        layers = [*self._model(), *self._rules(), *self._measured(), *self._knees(), *self._labels()]
+        return layer(*layers, width=self.width, height=self.height, **title)
+
+    def _model(self) -> list[Any]:
+        rows: Rows = [
+            {"curve": name, "threads": point.threads, "tps": point.tps, "low": point.low, "high": point.high}
+            for name, curve in self.named
+            if (model := model_of(curve))
+            for point in model.points
+        ]
+        band = data(rows).mark_area(opacity=0.16, clip=True)
+        line = data(rows).mark_line(strokeWidth=1.4, strokeDash=[5, 4])
+        return (
+            [
+                band.encode(x=self.x, y=self.y("low"), y2="high:Q", color=self.colour),
+                line.encode(x=self.x, y=self.y(), color=self.colour),
+            ]
+            if rows
+            else []
         )
 
-    y, low = height_of("tps"), height_of("low")
-    colour, shape = _scales(list(panel.every_name), width)
-    layers = [
-        *_model(panel, names, x, (y, low), colour),
-        *_ceiling_rules(panel, threads, x, y),
-        *_measured(panel, names, (x, y, low), domain, (colour, shape)),
-        *_knees(panel, names, threads, x, y, colour),
-        *_ceiling_labels(panel, threads, (x, y), width, (domain[1] / domain[0]) ** (LABEL / height)),
-    ]
-    return layer(
-        *layers,
-        width=width,
-        height=height,
-        **({"title": alt.TitleParams(panel.title, anchor="start")} if panel.title else {}),
-    )
+    def _rules(self) -> list[Any]:
+        """Ceilings, in the curves' colours."""
+        layers: list[Any] = []
+        for line in ceiling_lines(self.panel):
+            rule = data([{"threads": self.ends[0], "to": self.ends[1], "tps": line.tps}])
+            mark = rule.mark_rule(color=line.colour, strokeWidth=1, strokeDash=[2, 3])
+            layers.append(mark.encode(x=self.x, x2="to:Q", y=self.y()))
+        return layers
+
+    def _measured(self) -> list[Any]:
+        rows: Rows = [
+            {"curve": name, "threads": point.threads, "tps": point.tps.value, **ends(point.tps, self.domain)}
+            for name, curve in self.named
+            for point in curve.points
+        ]
+        line = data(rows).mark_line(strokeWidth=1.8).encode(x=self.x, y=self.y(), color=self.colour)
+        look: dict[str, Any] = {"colour": self.colour, "shape": self.shape, "size": 60}
+        return [line, *intervals(rows, self.x, self.y(), self.y("low"), **look)]
+
+    def _knees(self) -> list[Any]:
+        rows: Rows = [
+            {"curve": name, "threads": model.knee, "tps": model.ceiling_tps}
+            for name, curve in self.named
+            if (model := model_of(curve)) and self.threads[0] <= model.knee <= self.threads[-1]
+        ]
+        mark = data(rows).mark_point(shape="cross", angle=45, size=70, opacity=1, filled=True)
+        text = data(rows).mark_text(dy=13, fontSize=11, align="left", dx=3)
+        at = {"x": self.x, "y": self.y(), "color": self.colour}
+        said = text.encode(**at, text=alt.Text("threads:Q", format=".2~r"))
+        return [mark.encode(**at), *([said] if len(rows) == 1 else [])] if rows else []
+
+    def _labels(self) -> list[Any]:
+        """Of ceilings, at the right, on the side of the line where the curve is not, over everything else."""
+        layers: list[Any] = []
+        near = (self.domain[1] / self.domain[0]) ** (LABEL / self.height)
+        for label in ceiling_labels(ceiling_lines(self.panel), near):
+            at = data([{"threads": self.threads[-1] * 1.1, "tps": label.tps, "text": label.name}])
+            size, dy = 11 if self.width < PHONE else 12, -7 if label.room > CLEAR else 15
+            look: dict[str, Any] = {"align": "right", "dy": dy, "fontSize": size}
+            halo = at.mark_text(color=palette.HALO, stroke=palette.HALO, strokeWidth=4, **look)
+            for mark in (halo, at.mark_text(color=label.colour, **look)):
+                layers.append(mark.encode(x=self.x, y=self.y(), text="text:N"))
+        return layers
 
 
-def _thinned(threads: list[int], width: int) -> list[int]:
+def _connections(threads: list[int], domain: tuple[float, float], width: int) -> alt.X:
     """Ticks at the levels, fewer where they would touch."""
-    step = 1 + len(threads) * 34 // max(width, 1)
-    return threads[::step]
+    ticks = threads[:: 1 + len(threads) * 34 // max(width, 1)]
+    return axis(alt.X, "threads", "connections", domain, 2, values=ticks, format="d", grid=False)
 
 
 def _scales(names: list[str], width: int) -> tuple[alt.Color, alt.Shape]:
-    legend = alt.Legend(
-        orient="top",
-        title=None,
-        columns=1 if width < PHONE / 1.5 else 4,
-        labelLimit=260,
-        symbolStrokeWidth=2,
-        symbolOpacity=1,
-    )
-    colour = alt.Scale(domain=names, range=pick(palette.SERIES, len(names)))
-    shape = alt.Scale(domain=names, range=pick(palette.SHAPES, len(names)))
-    return (
-        alt.Color("curve:N", sort=names, scale=colour, legend=legend),
-        alt.Shape("curve:N", sort=names, scale=shape, legend=legend),
-    )
-
-
-def _model(panel: Panel, names: list[str], x: alt.X, y: tuple[alt.Y, alt.Y], colour: alt.Color) -> list[Any]:
-    rows = [
-        {"curve": name, "threads": point.threads, "tps": point.tps, "low": point.low, "high": point.high}
-        for name, curve in zip(names, panel.curves, strict=True)
-        if (model := model_of(curve))
-        for point in model.points
-    ]
-    if not rows:
-        return []
-    data = alt.Chart(values(rows))
-    band = data.mark_area(opacity=0.16, clip=True).encode(x=x, y=y[1], y2="high:Q", color=colour)
-
-    return [band, data.mark_line(strokeWidth=1.4, strokeDash=[5, 4]).encode(x=x, y=y[0], color=colour)]
-
-
-def _measured(
-    panel: Panel,
-    names: list[str],
-    frame: tuple[alt.X, alt.Y, alt.Y],
-    domain: tuple[float, float],
-    marks: tuple[alt.Color, alt.Shape],
-) -> list[Any]:
-    x, y, low = frame
-    colour, shape = marks
-    rows: list[dict[str, Any]] = [
-        {
-            "curve": name,
-            "threads": point.threads,
-            "tps": point.tps.value,
-            "low": max(domain[0], point.tps.value if point.tps.low is None else point.tps.low),
-            "high": min(domain[1], point.tps.value if point.tps.high is None else point.tps.high),
-        }
-        for name, curve in zip(names, panel.curves, strict=True)
-        for point in curve.points
-    ]
-    data = alt.Chart(values(rows))
-    return [
-        data.mark_rule(strokeWidth=1.8, opacity=0.75).encode(x=x, y=low, y2="high:Q", color=colour),
-        data.mark_line(strokeWidth=1.8).encode(x=x, y=y, color=colour),
-        data.mark_point(filled=True, size=60, opacity=1).encode(x=x, y=y, color=colour, shape=shape),
-    ]
-
-
-def _knees(panel: Panel, names: list[str], threads: list[int], x: alt.X, y: alt.Y, colour: alt.Color) -> list[Any]:
-    rows = [
-        {"curve": name, "threads": model.knee, "tps": model.ceiling_tps}
-        for name, curve in zip(names, panel.curves, strict=True)
-        if (model := model_of(curve)) and threads[0] <= model.knee <= threads[-1]
-    ]
-    if not rows:
-        return []
-    data = alt.Chart(values(rows))
-    mark = data.mark_point(shape="cross", angle=45, size=70, opacity=1, filled=True)
-    label = data.mark_text(dy=13, fontSize=11, align="left", dx=3)
-    said = label.encode(x=x, y=y, text=alt.Text("threads:Q", format=".2~r"), color=colour)
-    return [mark.encode(x=x, y=y, color=colour), said] if len(rows) == 1 else [mark.encode(x=x, y=y, color=colour)]
+    key = legend(1 if width < PHONE / 1.5 else 4, 260, symbolStrokeWidth=2, symbolOpacity=1)
+    colour = by_name(alt.Color, "curve", looks(names, palette.SERIES), key)
+    return colour, by_name(alt.Shape, "curve", looks(names, palette.SHAPES), key)
 
 
 @dataclass(frozen=True)
@@ -244,33 +239,6 @@ def ceiling_lines(panel: Panel) -> list[ChartLine]:
     ]
 
 
-def _ceiling_rules(panel: Panel, threads: list[int], x: alt.X, y: alt.Y) -> list[Any]:
-    """In the curves' colours."""
-    layers: list[Any] = []
-    for line in ceiling_lines(panel):
-        row = {"threads": threads[0] / 1.12, "to": threads[-1] * 1.12, "tps": line.tps}
-        rule = alt.Chart(values([row])).mark_rule(color=line.colour, strokeWidth=1, strokeDash=[2, 3])
-        layers.append(rule.encode(x=x, x2="to:Q", y=y))
-    return layers
-
-
-def _ceiling_labels(panel: Panel, threads: list[int], axes: tuple[alt.X, alt.Y], width: int, near: float) -> list[Any]:
-    """At the right, on the side of the line where the curve is not, over everything else."""
-    x, y = axes
-    layers: list[Any] = []
-    for label in ceiling_labels(ceiling_lines(panel), near):
-        at = {"threads": threads[-1] * 1.1, "tps": label.tps, "text": label.name}
-        data = alt.Chart(values([at]))
-        looks: dict[str, Any] = {
-            "align": "right",
-            "dy": -7 if label.room > CLEAR else 15,
-            "fontSize": 11 if width < PHONE else 12,
-        }
-        halo = data.mark_text(color=palette.HALO, stroke=palette.HALO, strokeWidth=4, **looks)
-        layers += [mark.encode(x=x, y=y, text="text:N") for mark in (halo, data.mark_text(color=label.colour, **looks))]
-    return layers
-
-
 def ceiling_labels(lines: list[ChartLine], near: float) -> list[ChartLine]:
     """Lines within the factor `near` share one label, in no curve's colour: below the lowest of them, or above the highest."""
     groups: list[list[ChartLine]] = []
@@ -294,43 +262,35 @@ def ceiling_labels(lines: list[ChartLine], near: float) -> list[ChartLine]:
 def shapes(summary: Summary, width: int) -> Drawable | None:
     """Ours and the published curves, each as a share of its own largest: machines differ, shapes can be compared."""
     curves = [curve for curve in curves_of(summary) if curve.published]
-    rows: list[dict[str, Any]] = []
+    rows: Rows = []
     for curve in curves:
-        ours = max(point.tps.value for point in curve.points)
-        theirs = max((point.published_tps or 0.0 for point in curve.points), default=0.0)
-        for point in curve.points:
-            rows.append(
-                {"curve": curve.name, "threads": point.threads, "whose": "measured", "share": point.tps.value / ours}
-            )
-            if point.published_tps and theirs:
-                share = point.published_tps / theirs
-                rows.append({"curve": curve.name, "threads": point.threads, "whose": "published", "share": share})
+        ours = [(point.threads, point.tps.value) for point in curve.points]
+        theirs = [(point.threads, point.published_tps) for point in curve.points if point.published_tps]
+        for whose, points in (("measured", ours), ("published", theirs)):
+            most = max((tps for _, tps in points), default=1.0)
+            for threads, tps in points:
+                rows.append({"curve": curve.name, "threads": threads, "whose": whose, "share": tps / most})
     if not rows:
         return None
-    names = [curve.name for curve in curves]
-    threads = sorted({row["threads"] for row in rows})
-    colour, _ = _scales(names, width)
-    data = alt.Chart(values(rows))
-    x = alt.X(
-        "threads:Q",
-        scale=alt.Scale(type="log", base=2, domain=[threads[0], threads[-1]], nice=False),
-        axis=alt.Axis(values=_thinned(threads, width), format="d", grid=False),
-        title="connections",
+    levels = sorted({row["threads"] for row in rows})
+    colour, _ = _scales([curve.name for curve in curves], width)
+    key = alt.Legend(
+        orient="bottom",
+        title=None,
+        symbolType="stroke",
+        symbolSize=300,
+        symbolStrokeWidth=2,
+        symbolStrokeColor=palette.MUTED,
     )
-    y = alt.Y(
-        "share:Q",
-        scale=alt.Scale(domain=[0, 1.05]),
-        axis=alt.Axis(format="%", tickCount=5),
-        title="of the curve's largest",
+    marks = (
+        data(rows)
+        .mark_line(point=alt.OverlayMarkDef(size=24))
+        .encode(
+            x=_connections(levels, (levels[0], levels[-1]), width),
+            y=axis(alt.Y, "share", "of the curve's largest", (0, 1.05), format="%", tickCount=5),
+            color=colour,
+            strokeDash=by_name(alt.StrokeDash, "whose", {"measured": [1, 0], "published": [2, 3]}, key),
+            strokeWidth=by_name(alt.StrokeWidth, "whose", {"measured": 2.2, "published": 1.3}, key),
+        )
     )
-    whose = alt.Scale(domain=["measured", "published"], range=[[1, 0], [2, 3]])
-    legend = alt.Legend(orient="bottom", title=None, symbolStrokeWidth=2, symbolType="stroke", symbolSize=300)
-    dash = alt.StrokeDash("whose:N", scale=whose, legend=legend)
-    thin = alt.StrokeWidth(
-        "whose:N", scale=alt.Scale(domain=["measured", "published"], range=[2.2, 1.3]), legend=legend
-    )
-    return (
-        data.mark_line(point=alt.OverlayMarkDef(size=24))
-        .encode(x=x, y=y, color=colour, strokeDash=dash, strokeWidth=thin)
-        .properties(width=width, height=220)
-    )
+    return marks.properties(width=width, height=220)

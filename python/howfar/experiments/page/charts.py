@@ -18,11 +18,11 @@ from howfar.report.charts import (
     by_name,
     data,
     ends,
+    intervals,
     layer,
     legend,
     log_ticks,
     looks,
-    measured,
     percentiles,
     rows_of,
     stacked,
@@ -135,7 +135,7 @@ class _CrossingChart:
             for choice in self.drawn
         ]
         size = 50 if self.narrow else 80
-        return measured(rows, self.x(), self.y(), self.y("low"), colour=self.colour, shape=self.shape, size=size)
+        return intervals(rows, self.x(), self.y(), self.y("low"), colour=self.colour, shape=self.shape, size=size)
 
     def _flips(self) -> list[Any]:
         """On the line of equality: the measured crossing with its interval and figure. An end that no measurement closes goes to the
