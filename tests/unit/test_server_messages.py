@@ -45,7 +45,7 @@ def _server(refusing: Refusing, log: Path, lines: Sequence[str] = ("ready",)) ->
     server: Any = object.__new__(SqlServer)
     log.write_text("\n".join(lines))
     server._admin, server._companion, server._log = refusing, refusing, log
-    server._settings = type("Settings", (), {"program": "mariadbd"})
+    server.program = "mariadbd"
     made: SqlServer = server
     return made
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from howfar.lab.network import Cpus, Host
+from howfar.lab.network import LOOPBACK_ADDRESS, Cpus, Host
 from howfar.lab.servers.program import Program
+from howfar.lab.sockets import free_port
 from howfar.plan.factors import Content
 from howfar.store.server_metrics import ServerMetrics
 
@@ -53,6 +54,15 @@ class ServerContext:
     cpus: Cpus
     connections: int
     namespaced: bool
+
+    @property
+    def listen_address(self) -> str:
+        """For TCP; without a sandbox nobody else may reach it."""
+        return "0.0.0.0" if self.namespaced else LOOPBACK_ADDRESS
+
+    def port(self, usual: int) -> int:
+        """The usual one where the host is its own, else a free one."""
+        return usual if self.namespaced else free_port()
 
 
 class Server(Protocol):

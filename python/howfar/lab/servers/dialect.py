@@ -14,8 +14,8 @@ from typing import Protocol
 from howfar.errors import LabError, ServerCrashed
 from howfar.lab.environment import LEAST_QUEUE
 from howfar.lab.servers import CertificatePaths, ServerContext
+from howfar.lab.servers.process import SOCKET, SPARE_CONNECTIONS
 
-SPARE_CONNECTIONS = 16
 PREPARED_STATEMENTS = 1_000_000
 """Of all connections; the default of 16 thousand is eight for each of 2048."""
 _INITIALISE_TIMEOUT_S = 300
@@ -85,7 +85,7 @@ def shared_options(settings: Settings, port: int | None) -> list[str]:
     options = [
         "--no-defaults",
         f"--datadir={settings.data}",
-        f"--socket={work / 's.sock'}",
+        f"--socket={work / SOCKET}",
         f"--pid-file={work / 'server.pid'}",
         f"--tmpdir={work / 'tmp'}",
         f"--init-file={work / 'init.sql'}",
@@ -108,7 +108,7 @@ def shared_options(settings: Settings, port: int | None) -> list[str]:
     if port is None:
         options.append("--skip-networking")
     else:
-        options += [f"--port={port}", f"--bind-address={'0.0.0.0' if settings.ground.namespaced else '127.0.0.1'}"]
+        options += [f"--port={port}", f"--bind-address={settings.ground.listen_address}"]
     if settings.tls is not None:
         tls = settings.tls
         options += [f"--ssl-ca={tls.ca}", f"--ssl-cert={tls.certificate}", f"--ssl-key={tls.key}"]

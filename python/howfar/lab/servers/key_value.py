@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import socket
 import ssl
-import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from howfar.errors import LabError, PlanError, ServerCrashed
-from howfar.lab.environment import listen_queue
-from howfar.lab.network import LOOPBACK_ADDRESS, Companion, Host
+from howfar.lab.network import LOOPBACK_ADDRESS, Host
 from howfar.lab.servers import CertificatePaths, Reach, ServerContext
+from howfar.lab.servers.process import SOCKET, SPARE_CONNECTIONS, ServerProcess
 from howfar.lab.servers.program import Program
-from howfar.lab.sockets import free_port, listening_paths, listening_ports
+from howfar.lab.sockets import listening_paths, listening_ports
 from howfar.plan.factors import Content
-from howfar.store.server_metrics import ServerMetrics, server_metrics
 
 MOST_BYTES = 16 * 2**20
 """Of one answer: a list of ten thousand sessions is 3 MB."""
@@ -103,9 +100,6 @@ class Lines:
             self.socket.close()
 
 
-SPARE_CONNECTIONS = 16
-
-
 @dataclass(frozen=True)
 class StoreSettings:
     """How to start one."""
@@ -121,9 +115,7 @@ class StoreSettings:
     @property
     def address(self) -> str | None:
         """Where it listens on TCP."""
-        if self.port is None:
-            return None
-        return "0.0.0.0" if self.ground.namespaced else "127.0.0.1"
+        return None if self.port is None else self.ground.listen_address
 
     @property
     def clients(self) -> int:
@@ -232,19 +224,17 @@ def door_violations(door: Door, encrypted: bool) -> tuple[str, ...]:
     return tuple(found)
 
 
-SOCKET = "s.sock"
 _READY_TIMEOUT_S = 20.0
-_KEY_VALUE_SERVER_PATIENCE_S = 30.0
+_ANSWER_S = 30.0
 """For an answer, also over a link that is slow or has just died."""
-_POLL_S = 0.003
-_DIES_S = 2.0
-"""Long for the kernel to take a killed process apart, with its memory."""
-_LOG_LINES = 8
 _WARNING = "WARNING"
 _WARNINGS_KEPT = 5
 
 
-class KeyValueServer:
+_Answer = TypeVar("_Answer")
+
+
+class KeyValueServer(ServerProcess):
     """See `servers.Server`."""
 
     def __init__(self, settings: StoreSettings, dialect: StoreDialect, reached_by: Reach) -> None:
@@ -252,66 +242,47 @@ class KeyValueServer:
         self._settings = settings
         self._dialect = dialect
         self._reached_by = reached_by
-        work = settings.ground.work
-        self.socket = work / SOCKET
-        self.port = settings.port
-        self.address = settings.address
-        self.version = "unknown"
-        self._log = work / "server.log"
-        self._listen_queue: int | None = None
         self._admin: Lines | None = None
-        self.socket.unlink(missing_ok=True)
-        with self._log.open("wb") as log:
-            self._companion = Companion(
-                settings.ground.host.launcher(settings.ground.cpus),
-                dialect.command_line(settings),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
-        self.pid = self._companion.pid
+        super().__init__(settings.program, settings.ground, settings.port, dialect.command_line(settings))
 
     def become_ready(self) -> None:
         """Until it answers. Raises ServerCrashed, LabError."""
-        deadline = time.monotonic() + _READY_TIMEOUT_S
-        while self._admin is None:
-            self._check_alive("at start")
-            try:
-                self._admin = self._settings.ground.host.within(self._open)
-            except LabError as error:
-                if time.monotonic() > deadline:
-                    raise ServerCrashed(
-                        f"{self._settings.program} did not answer within {_READY_TIMEOUT_S:.0f} s: {error.message}{self._said()}",
-                        "Is the machine overloaded?",
-                    ) from error
-                time.sleep(_POLL_S)
-        self.version = self._dialect.version(self._admin)
-        self._check_capacity()
+        refused: list[LabError] = []
 
-    def metrics(self) -> ServerMetrics:
-        return server_metrics(self.snapshot())
+        def connected() -> bool:
+            try:
+                self._admin = self.context.host.within(self._open)
+            except LabError as error:
+                refused[:] = [error]
+            return self._admin is not None
+
+        self._wait_until(
+            connected,
+            time.monotonic() + _READY_TIMEOUT_S,
+            lambda: ServerCrashed(
+                f"{self.program} did not answer within {_READY_TIMEOUT_S:.0f} s: {refused[0].message}{self._said()}",
+                "Is the machine overloaded?",
+            ),
+        )
+        self.version = self._dialect.version(self._own_lines)
+        self._check_capacity(self._dialect.clients_allowed(self._dialect.facts(self._own_lines)))
 
     def snapshot(self) -> dict[str, int]:
-        try:
-            return self._dialect.counters(self._asked)
-        except LabError:
-            self._check_alive("when asked for its counters", lost=True)
-            raise
+        return self._ask("its counters", self._dialect.counters)
 
     def count_keys(self) -> int:
         """That it holds now. Raises ServerCrashed, LabError."""
-        try:
-            return self._dialect.count_keys(self._asked)
-        except LabError:
-            self._check_alive("when asked for its keys", lost=True)
-            raise
+        return self._ask("its keys", self._dialect.count_keys)
 
     def others(self) -> tuple[str, ...]:
         """Where it sees its clients, the laboratory's own session left out. Raises ServerCrashed, LabError."""
+        return self._ask("its clients", self._dialect.others)
+
+    def _ask(self, what: str, question: Callable[[Lines], _Answer]) -> _Answer:
         try:
-            return self._dialect.others(self._asked)
+            return question(self._own_lines)
         except LabError:
-            self._check_alive("when asked for its clients", lost=True)
+            self._check_alive(f"when asked for {what}", lost=True)
             raise
 
     def query(self, sql: str) -> list[dict[str, Any]]:
@@ -319,14 +290,14 @@ class KeyValueServer:
 
     def has_tls(self) -> bool:
         """Whether TLS was built in."""
-        return self._dialect.has_tls(self._asked)
+        return self._dialect.has_tls(self._own_lines)
 
     def receipt(self, before: Mapping[str, int], commits: int | None = None) -> tuple[dict[str, Any], tuple[str, ...]]:
         self._check_alive("during the trial")
         after = self.snapshot()
         counters = {name: count - before.get(name, 0) for name, count in after.items()}
-        facts = self._dialect.facts(self._asked)
-        host, encrypted = self._settings.ground.host, self._settings.tls is not None
+        facts = self._dialect.facts(self._own_lines)
+        host, encrypted = self.context.host, self._settings.tls is not None
         ports, paths = host.within(lambda: (listening_ports(self.pid), listening_paths(self.pid)))
         door = try_door(self._dialect, self._own(self._reached_by), host, self._context())
         found = [*self._misplaced(ports, paths), *door_violations(door, encrypted)]
@@ -341,7 +312,7 @@ class KeyValueServer:
             "sockets": list(paths),
             "door": asdict(door),
             "listen_queue": self._listen_queue,
-            "said": [line for line in self._log_lines() if _WARNING in line][:_WARNINGS_KEPT],
+            "said": [line for line in self.log_lines() if _WARNING in line][:_WARNINGS_KEPT],
         }
         return receipt, tuple(found)
 
@@ -349,7 +320,7 @@ class KeyValueServer:
         self, connection: Mapping[str, Any], host: Host, encrypted: ssl.SSLContext | None = None
     ) -> dict[str, Any]:
         def ask() -> dict[str, Any]:
-            with Lines(connection, _KEY_VALUE_SERVER_PATIENCE_S, encrypted) as lines:
+            with Lines(connection, _ANSWER_S, encrypted) as lines:
                 return self._dialect.view(lines, self._settings)
 
         # Plain text first: Redis would wait for the end of what is a handshake to us and half a line to it.
@@ -364,14 +335,13 @@ class KeyValueServer:
             self._check_alive("when asked how it sees its client", lost=True)
             raise LabError(f"the server did not say how it sees a client: {error.message}") from error
 
-    def stop(self) -> None:
+    def disconnect(self) -> None:
         if self._admin is not None:
             self._admin.close()
             self._admin = None
-        self._companion.end()
 
     @property
-    def _asked(self) -> Lines:
+    def _own_lines(self) -> Lines:
         assert self._admin is not None, "not ready yet"
         return self._admin
 
@@ -384,31 +354,12 @@ class KeyValueServer:
     def _open(self) -> Lines:
         """To ask it for its state: by its socket if it has one."""
         if self._settings.socket is not None:
-            return Lines(self._own("socket"), _KEY_VALUE_SERVER_PATIENCE_S)
-        return Lines(self._own("tcp"), _KEY_VALUE_SERVER_PATIENCE_S, self._context())
+            return Lines(self._own("socket"), _ANSWER_S)
+        return Lines(self._own("tcp"), _ANSWER_S, self._context())
 
     def _context(self) -> ssl.SSLContext | None:
         tls = self._settings.tls
         return None if tls is None else ssl.create_default_context(cafile=str(tls.ca))
-
-    def _check_capacity(self) -> None:
-        """Redis lowers what it was told without failing. Raises LabError."""
-        wanted, allowed = self._settings.clients, self._dialect.clients_allowed(self._dialect.facts(self._asked))
-        if allowed < wanted:
-            raise LabError(
-                f"the server allows {allowed} connections where {wanted} are needed: it ran out of file descriptors",
-                "Raise the hard limit of open files (`ulimit -Hn`) or use fewer threads.",
-            )
-        if self.port is None:
-            return
-        ground = self._settings.ground
-        self._listen_queue = listen_queue(ground.host, self.port)
-        if self._listen_queue is not None and self._listen_queue < ground.connections:
-            raise LabError(
-                f"{self._listen_queue} clients may wait to be accepted where {ground.connections} connect at once: "
-                "net.core.somaxconn is lower than the server's backlog",
-                "Raise net.core.somaxconn, or use fewer threads.",
-            )
 
     def _misplaced(self, ports: tuple[int, ...], paths: tuple[str, ...]) -> list[str]:
         """Where the kernel says that it listens, and it was not to, or the other way round."""
@@ -420,30 +371,6 @@ class KeyValueServer:
         if paths != asked_paths:
             found.append(f"the server listens on the sockets {list(paths)}, it was to listen on {list(asked_paths)}")
         return found
-
-    def _check_alive(self, when: str, *, lost: bool = False) -> None:
-        """Raises ServerCrashed. Its connections end before it has: one that was `lost` is waited for a little."""
-        process = self._companion.process
-        if lost:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_DIES_S)
-        code = process.poll()
-        if code is None:
-            return
-        how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        advice = "Does this server program work outside howfar, without a configuration?"
-        if code == -signal.SIGKILL:
-            advice = "Somebody killed it. See if memory ran out: `dmesg` says so."
-        raise ServerCrashed(f"{self._settings.program} ended {when} ({how}){self._said()}", advice)
-
-    def _log_lines(self) -> list[str]:
-        with contextlib.suppress(OSError):
-            return self._log.read_text(errors="replace").strip().splitlines()
-        return []
-
-    def _said(self) -> str:
-        last = self._log_lines()[-_LOG_LINES:]
-        return ". Its log ends with:\n  " + "\n  ".join(last) if last else ". It wrote no log."
 
 
 def _turned_away(counters: Mapping[str, int]) -> list[str]:
@@ -507,6 +434,6 @@ class KeyValueStore:
             program=self.program.path,
             ground=ground,
             socket=ground.work / SOCKET if both or reached_by == "socket" else None,
-            port=(self._dialect.port if ground.namespaced else free_port()) if on_tcp else None,
+            port=ground.port(self._dialect.port) if on_tcp else None,
             tls=tls,
         )

@@ -2,7 +2,7 @@
 
 It listens on a Unix socket or on TCP: told both, it takes the socket and says nothing. TLS is of TCP only: with `-Z` its socket
 speaks plain text, and it says nothing of that either. So what it listens on and what it speaks there is proven from outside
-(`doors.py`), never read from its settings.
+(`key_value.py`), never read from its settings.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _FACTS = (
 
 
 class MemcachedDialect:
-    """See `store_dialect.StoreDialect`."""
+    """See `key_value.StoreDialect`."""
 
     kind = "memcached"
     port = 11211

@@ -50,7 +50,7 @@ _IN_MEMORY = {"save": "", "appendonly": "no", "maxmemory": "0"}
 
 
 class RedisDialect:
-    """See `store_dialect.StoreDialect`."""
+    """See `key_value.StoreDialect`."""
 
     port = 6379
     has_both = True

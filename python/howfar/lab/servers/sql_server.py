@@ -15,12 +15,12 @@ import pymysql
 from pymysql.cursors import DictCursor
 
 from howfar.errors import LabError, ServerCrashed
-from howfar.lab.environment import listen_queue
-from howfar.lab.network import Companion, Host
+from howfar.lab.network import Host
 from howfar.lab.servers import DATABASE, GAUGES, USER
-from howfar.lab.servers.dialect import PREPARED_STATEMENTS, SPARE_CONNECTIONS, Dialect, Settings, start_sql
-from howfar.lab.sockets import free_port, listening_ports
-from howfar.store.server_metrics import ServerMetrics, server_metrics
+from howfar.lab.servers.dialect import PREPARED_STATEMENTS, Dialect, Settings, start_sql
+from howfar.lab.servers.process import ServerProcess
+from howfar.lab.sockets import listening_ports
+from howfar.store.server_metrics import server_metrics
 
 _READY_TIMEOUT_S = 60.0
 _READ_BYTES_PER_S = 50e6
@@ -28,25 +28,11 @@ _READ_BYTES_PER_S = 50e6
 _SHUTDOWN_TIMEOUT_S = 300.0
 _VIEW_TIMEOUT_S = 30.0
 """For an answer over the path. A link or a forwarder that died meanwhile says nothing, not even that it is gone."""
-_POLL_S = 0.003
-_DIES_S = 2.0
-"""Long for the kernel to take a killed process apart, with its memory."""
 _CONNECTION_LOST = (2002, 2003, 2006, 2013)
 """Client errors: two of no connection, server gone, server lost."""
 _READ_BY_ITSELF = 16
 """Pages that may be read under a load that writes: MySQL was seen to read one to six of its own, undo and dictionary."""
 _COMMITS_A_PAGE = 1000
-_KILLED = "Somebody killed it. See if memory ran out: `dmesg` says so."
-_ENDED = "Does this server program work outside howfar, started with --no-defaults?"
-_LOG_LINES = 8
-_LOG_ERRORS = 3
-"""Those before the last lines: a server that crashes writes pages about how after it has said why."""
-_ERROR = "[ERROR]"
-_LINE_CHARACTERS = 400
-"""A statement in full may be megabytes."""
-_SECRETS = ("PASSWORD", "IDENTIFIED")
-"""Of statements that a server quotes when it crashes in one, or refuses one at its start."""
-_WITHHELD = "(a line with a password)"
 _SYNTAX = 1064
 """An error whose message quotes the statement."""
 _COUNTERS = (
@@ -107,37 +93,20 @@ def pages_allowed(commits: int | None) -> int:
     return 0 if commits is None else max(_READ_BY_ITSELF, commits // _COMMITS_A_PAGE)
 
 
-class SqlServer:
+class SqlServer(ServerProcess):
     """See `servers.Server`."""
 
     def __init__(self, settings: Settings, dialect: Dialect) -> None:
         self.kind = dialect.kind
         self._settings = settings
         self._left_to_do_sql = dialect.left_to_do_sql
-        work = settings.ground.work
-        self.socket = work / "s.sock"
-        self.port: int | None = None
-        self.address: str | None = None
-        if settings.networking:
-            self.port = 3306 if settings.ground.namespaced else free_port()
-            self.address = "0.0.0.0" if settings.ground.namespaced else "127.0.0.1"
-        self._listen_queue: int | None = None
-        self._log = work / "server.log"
-        init = work / "init.sql"
+        self._admin: pymysql.Connection[DictCursor] | None = None
+        context = settings.ground
+        port = context.port(3306) if settings.networking else None
+        init = context.work / "init.sql"
         init.touch(mode=0o600)
         init.write_text(start_sql(settings, dialect))
-        self.socket.unlink(missing_ok=True)
-        with self._log.open("wb") as log:
-            self._companion = Companion(
-                settings.ground.host.launcher(settings.ground.cpus),
-                dialect.command_line(settings, self.port),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
-        self.pid = self._companion.pid
-        self.version = "unknown"
-        self._admin: pymysql.Connection[DictCursor] | None = None
+        super().__init__(settings.program, context, port, dialect.command_line(settings, port))
 
     @property
     def password(self) -> str:
@@ -148,45 +117,25 @@ class SqlServer:
         """Until it answers on its socket and its pages are in memory. Raises ServerCrashed."""
         patience_s = ready_timeout_s(self._settings.pool_bytes)
         deadline = time.monotonic() + patience_s
-        while not self._socket_accepts():
-            self._check_alive("at start")
-            if time.monotonic() > deadline:
-                raise ServerCrashed(
-                    f"{self._settings.program} did not listen on {self.socket} within {patience_s:.0f} s{self._said()}",
-                    "Is the machine overloaded?",
-                )
-            time.sleep(_POLL_S)
+        self._wait_until(
+            self._socket_accepts,
+            deadline,
+            lambda: ServerCrashed(
+                f"{self.program} did not listen on {self.socket} within {patience_s:.0f} s{self._said()}",
+                "Is the machine overloaded?",
+            ),
+        )
         self._admin = self._connect({"socket": str(self.socket)})
         self.version = str(self.query("SELECT VERSION() AS v")[0]["v"])
-        self._check_capacity()
+        granted = self.query("SELECT @@max_connections AS connections, @@max_prepared_stmt_count AS statements")[0]
+        self._check_capacity(int(granted["connections"]))
+        if int(granted["statements"]) < PREPARED_STATEMENTS:
+            raise LabError(
+                f"the server allows {granted['statements']} prepared statements where {PREPARED_STATEMENTS} are needed"
+            )
         if not self._settings.loading:
             self._wait_warm(deadline)
             self._wait_settled(deadline)
-
-    def _check_capacity(self) -> None:
-        """Servers lower what they were told without failing. Raises LabError."""
-        ground = self._settings.ground
-        connections = ground.connections + SPARE_CONNECTIONS
-        granted = self.query("SELECT @@max_connections AS connections, @@max_prepared_stmt_count AS statements")[0]
-        if int(granted["connections"]) < connections:
-            raise LabError(
-                f"the server allows {granted['connections']} connections where {connections} are needed: "
-                "it ran out of file descriptors",
-                "Raise the hard limit of open files (`ulimit -Hn`) or use fewer threads.",
-            )
-        if int(granted["statements"]) < PREPARED_STATEMENTS:
-            raise LabError(
-                f"the server allows {granted['statements']} prepared statements where {PREPARED_STATEMENTS} were asked for"
-            )
-        if self.port is None:
-            return
-        self._listen_queue = listen_queue(ground.host, self.port)
-        if self._listen_queue is not None and self._listen_queue < ground.connections:
-            raise LabError(
-                f"{self._listen_queue} clients may wait to be accepted where {ground.connections} connect at once: "
-                "net.core.somaxconn is lower than the server's back_log",
-                "Raise net.core.somaxconn, or use fewer threads.",
-            )
 
     def _socket_accepts(self) -> bool:
         with socket.socket(socket.AF_UNIX) as tried:
@@ -197,24 +146,29 @@ class SqlServer:
         return True
 
     def _wait_warm(self, deadline: float) -> None:
-        while (self._settings.data / "ib_buffer_pool").exists():
-            status = self._status(("Innodb_buffer_pool_load_status",))["Innodb_buffer_pool_load_status"]
-            if "completed" in status:
-                return
-            if time.monotonic() > deadline:
-                raise LabError(f"reading the tables into memory took too long: {status}", "Is the machine overloaded?")
-            time.sleep(_POLL_S)
+        """Until its pages are in memory. Raises LabError."""
+
+        def said() -> str:
+            return self._status(("Innodb_buffer_pool_load_status",))["Innodb_buffer_pool_load_status"]
+
+        if (self._settings.data / "ib_buffer_pool").exists():
+            self._wait_until(
+                lambda: "completed" in said(),
+                deadline,
+                lambda: LabError(
+                    f"reading the tables into memory took too long: {said()}", "Is the machine overloaded?"
+                ),
+            )
 
     def _wait_settled(self, deadline: float) -> None:
-        while self._left_to_do_sql is not None:
-            left = int(self.query(self._left_to_do_sql)[0]["n"])
-            if left == 0:
-                return
-            if time.monotonic() > deadline:
-                raise LabError(
-                    f"the server did not come to rest: {left} transactions are not purged", "Is it overloaded?"
-                )
-            time.sleep(_POLL_S)
+        """Until what a killed server left undone is done. Raises LabError."""
+        sql = self._left_to_do_sql
+        if sql is not None:
+            self._wait_until(
+                lambda: int(self.query(sql)[0]["n"]) == 0,
+                deadline,
+                lambda: LabError("the server did not come to rest: transactions are not purged", "Is it overloaded?"),
+            )
 
     def _connect(
         self,
@@ -238,7 +192,7 @@ class SqlServer:
                 cursorclass=DictCursor,
             )
         except pymysql.Error as error:
-            self._check_alive("when asked for a connection", error)
+            self._check_alive("when asked for a connection", lost=_lost(error))
             raise LabError(f"connecting to the server by {dict(connection)} failed: {error}{self._said()}") from error
 
     def session(self, patience_s: float) -> pymysql.Connection[DictCursor]:
@@ -256,7 +210,7 @@ class SqlServer:
                 cursor.execute(sql)
                 return list(cursor.fetchall())
         except pymysql.Error as error:
-            self._check_alive(f"during {called or repr(sql[:60])}", error)
+            self._check_alive(f"during {called or repr(sql[:60])}", lost=_lost(error))
             if called is not None:
                 raise LabError(f"the server refused {called}: {_unquoted(error)}{self._said()}") from None
             raise LabError(f"the server refused {sql[:200]!r}: {error}{self._said()}") from error
@@ -266,9 +220,6 @@ class SqlServer:
         rows = self.query(f"SHOW {what} WHERE Variable_name IN ({listed})")
         return {str(row["Variable_name"]): str(row["Value"]) for row in rows}
 
-    def metrics(self) -> ServerMetrics:
-        return server_metrics(self.snapshot())
-
     def snapshot(self) -> dict[str, int]:
         return {name: int(value) for name, value in self._status(_COUNTERS).items()}
 
@@ -277,7 +228,7 @@ class SqlServer:
         after = self.snapshot()
         counters = {name: after[name] - before.get(name, 0) for name in after if name not in GAUGES}
         facts = self._status(_FACTS, what="GLOBAL VARIABLES")
-        ports = self._settings.ground.host.within(lambda: listening_ports(self.pid))
+        ports = self.context.host.within(lambda: listening_ports(self.pid))
         found = []
         pages_read = server_metrics(counters).pages_read or 0
         if pages_read > pages_allowed(commits):
@@ -312,18 +263,8 @@ class SqlServer:
         try:
             return host.within(ask)
         except pymysql.Error as error:
-            self._check_alive("when asked how it sees its client", error)
+            self._check_alive("when asked how it sees its client", lost=_lost(error))
             raise LabError(f"the server did not say how it sees a client by {dict(connection)}: {error}") from error
-
-    def alive(self) -> bool:
-        return self._companion.alive()
-
-    def kill(self) -> None:
-        """SIGKILL, and nothing else: what it held stays as it is. It has gone on return."""
-        process = self._companion.process
-        process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_DIES_S)
 
     def shut_down(self) -> None:
         """Cleanly, so that the next start needs no recovery. Raises ServerCrashed."""
@@ -335,40 +276,11 @@ class SqlServer:
         if code != 0:
             raise ServerCrashed(f"the server ended with exit code {code} on shutdown{self._said()}")
 
-    def stop(self) -> None:
+    def disconnect(self) -> None:
         if self._admin is not None:
             with contextlib.suppress(pymysql.Error, OSError):
                 self._admin.close()
             self._admin = None
-        self._companion.end()
-
-    def _check_alive(self, when: str, error: pymysql.Error | None = None) -> None:
-        """Raises ServerCrashed. Its connections end before it has: after an `error` that says so it is waited for a little."""
-        process = self._companion.process
-        if error is not None and error.args and error.args[0] in _CONNECTION_LOST:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_DIES_S)
-        code = process.poll()
-        if code is None:
-            return
-        how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        raise ServerCrashed(
-            f"{self._settings.program} ended {when} ({how}){self._said()}",
-            _KILLED if code == -signal.SIGKILL else _ENDED,
-        )
-
-    def log_lines(self) -> list[str]:
-        """All that it has written."""
-        return self._log.read_text(errors="replace").strip().splitlines()
-
-    def _said(self) -> str:
-        lines = [_WITHHELD if any(word in line for word in _SECRETS) else line for line in self.log_lines()]
-        last = [line[:_LINE_CHARACTERS] for line in lines[-_LOG_LINES:]]
-        if not last:
-            return ". It wrote no log."
-        errors = [line[:_LINE_CHARACTERS] for line in lines[:-_LOG_LINES] if _ERROR in line][-_LOG_ERRORS:]
-        first = ". Its log's last errors before its end:\n  " + "\n  ".join(errors) if errors else ""
-        return first + ". Its log ends with:\n  " + "\n  ".join(last)
 
 
 def start_server(settings: Settings, dialect: Dialect) -> SqlServer:
@@ -380,6 +292,10 @@ def start_server(settings: Settings, dialect: Dialect) -> SqlServer:
         server.stop()
         raise
     return server
+
+
+def _lost(error: pymysql.Error) -> bool:
+    return bool(error.args) and error.args[0] in _CONNECTION_LOST
 
 
 def _unquoted(error: pymysql.Error) -> str:
