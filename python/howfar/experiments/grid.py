@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from statistics import fmean
 
 from howfar.analysis.cells import CellSummary
 from howfar.analysis.summary import Summary
@@ -205,6 +206,12 @@ def predictions(summary: Summary) -> list[Block]:
         Column("worst", "error"),
     )
     notes = [f"Predicted, {'; '.join(names)}: {basis}." for basis, names in bases.items()]
+    errors = [(found.mean_error, found.worst_error) for curve in curves if (found := curve.foreign or curve.own)]
+    known = [(mean, worst) for mean, worst in errors if mean is not None and worst is not None]
+    if known:
+        mean = figures.percent(fmean(mean for mean, _ in known))
+        worst = figures.percent(max(worst for _, worst in known))
+        notes.append(f"Over {len(known)} curves the model's mean error is {mean}, its worst {worst}.")
     if any(curve.own for curve in curves):
         notes.append(
             "Fitted: to the curve's own ends; its error, low end excluded, only shows whether the shape is right."

@@ -14,6 +14,7 @@ from howfar.analysis.confirmation import is_refuted
 from howfar.analysis.signs import Warning
 from howfar.analysis.summary import Summary
 from howfar.bottleneck.limit import Confirmation
+from howfar.model.resource import Resource
 from howfar.plan.factors import breaks
 from howfar.report import charts, figures, limit_text
 from howfar.report.document import (
@@ -263,7 +264,7 @@ def method(summary: Summary) -> Details:
         _design(summary),
         figures.noise_line(summary),
         *_machine(summary),
-        _client(summary),
+        *_instrument(summary),
         figures.cpu_note(summary),
         _voids(summary),
         *(f"Published elsewhere: {source}. Not our measurement." for source in figures.published_sources(summary)),
@@ -316,11 +317,29 @@ def _voids(summary: Summary) -> str:
     )
 
 
-def _client(summary: Summary) -> str:
-    limited = [cell.arm for cell in summary.cells if Warning.CLIENT_LIMITED in cell.warnings]
+def _instrument(summary: Summary) -> list[str]:
+    """What the load generator and the link's emulator took, and how many figures are about them."""
+    cells = shown_cells(summary)
+    found = []
+    used = {
+        cell.arm: cell.cpu_us_per_query.link.value * cell.qps.value / 1e6
+        for cell in cells
+        if cell.cpu_us_per_query.link
+    }
+    if used:
+        arm = max(used, key=lambda name: used[name])
+        machine = f" of {summary.machine_cpus}" if summary.machine_cpus else ""
+        found.append(f"The link's emulator used at most {figures.cpus(used[arm])}{machine} CPUs ({arm}).")
+    limited = [cell.limit.resource for cell in cells if cell.limit]
     if limited:
-        return f"On {', '.join(limited)} the load generator's busiest thread had no time left: it is what was measured there."
-    return ""
+        load, emulator = limited.count(Resource.CLIENT_CPU), limited.count(Resource.INSTRUMENT_CPU)
+        found.append(f"The load generator limits {load} of {len(limited)} cells, the link's emulator {emulator}.")
+    busy = [cell.arm for cell in summary.cells if Warning.CLIENT_LIMITED in cell.warnings]
+    if busy:
+        found.append(
+            f"On {', '.join(busy)} the load generator's busiest thread had no time left: it is what was measured there."
+        )
+    return found
 
 
 # ---------------------------------------------------------------- limits that were tested
