@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from howfar.store.records import (
@@ -84,46 +84,6 @@ CREATE TABLE trial (
     warnings TEXT NOT NULL,
     UNIQUE (block, position, attempt)
 ) STRICT;
-CREATE TABLE cpu (
-    trial INTEGER NOT NULL REFERENCES trial (number),
-    place INTEGER NOT NULL,
-    role TEXT NOT NULL,
-    cpu_ns INTEGER NOT NULL,
-    runnable_wait_ns INTEGER NOT NULL,
-    busiest_thread_ns INTEGER NOT NULL,
-    threads INTEGER NOT NULL,
-    voluntary_switches INTEGER NOT NULL,
-    involuntary_switches INTEGER NOT NULL,
-    PRIMARY KEY (trial, place)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE interval (
-    trial INTEGER NOT NULL REFERENCES trial (number),
-    place INTEGER NOT NULL,
-    start_ns INTEGER NOT NULL,
-    length_ns INTEGER NOT NULL,
-    transactions INTEGER NOT NULL,
-    queries INTEGER NOT NULL,
-    errors INTEGER NOT NULL,
-    p50_ns INTEGER NOT NULL,
-    p95_ns INTEGER NOT NULL,
-    p99_ns INTEGER NOT NULL,
-    max_ns INTEGER NOT NULL,
-    PRIMARY KEY (trial, place)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE histogram (
-    trial INTEGER NOT NULL REFERENCES trial (number),
-    place INTEGER NOT NULL,
-    kind TEXT NOT NULL,
-    count INTEGER NOT NULL,
-    min_ns INTEGER NOT NULL,
-    mean_ns REAL NOT NULL,
-    p50_ns INTEGER NOT NULL,
-    p95_ns INTEGER NOT NULL,
-    p99_ns INTEGER NOT NULL,
-    max_ns INTEGER NOT NULL,
-    data BLOB NOT NULL,
-    PRIMARY KEY (trial, place)
-) STRICT;
 CREATE TABLE event (
     unix_ns INTEGER NOT NULL,
     what TEXT NOT NULL
@@ -131,63 +91,45 @@ CREATE TABLE event (
 """
 
 
-def _add_busy_cpus(connection: sqlite3.Connection) -> None:
-    """Format 2 says how many CPUs were at work; of older trials it is unknown."""
-    connection.execute("ALTER TABLE trial ADD COLUMN busy_cpus REAL")
+_PARTS: dict[str, type[Record]] = {"cpu": CpuRecord, "interval": IntervalRecord, "histogram": HistogramRecord}
+"""Lists of a trial, each a table whose columns are the record's fields."""
+_TYPES: dict[object, str] = {int: "INTEGER", float: "REAL", str: "TEXT"}
 
 
-def _add_window(connection: sqlite3.Connection) -> None:
-    """Format 3 keeps what was seen around the measured window (`window` is a word of SQL)."""
-    connection.execute("ALTER TABLE trial ADD COLUMN around TEXT")
+def _part_table(name: str, record: type[Record]) -> str:
+    """Histograms are long: their rows are kept apart from the key, and the data as they are instead of base64."""
+    columns = (
+        f"{field} {'BLOB' if field == 'data' else _TYPES[known.annotation]} NOT NULL"
+        for field, known in record.model_fields.items()
+    )
+    key = "trial INTEGER NOT NULL REFERENCES trial (number), place INTEGER NOT NULL"
+    options = "STRICT" if record is HistogramRecord else "STRICT, WITHOUT ROWID"
+    return f"CREATE TABLE {name} ({key}, {', '.join(columns)}, PRIMARY KEY (trial, place)) {options};"
 
 
-def _add_fault(connection: sqlite3.Connection) -> None:
-    """Format 4 keeps what was broken on purpose, and what came of it."""
-    connection.execute("ALTER TABLE trial ADD COLUMN fault TEXT")
-
-
-def _add_services(connection: sqlite3.Connection) -> None:
-    """Format 5 keeps what a page did with each server, and what it told of itself."""
-    connection.execute("ALTER TABLE trial ADD COLUMN services TEXT")
-    connection.execute("ALTER TABLE trial ADD COLUMN told TEXT")
-
-
-UPGRADES: dict[int, Callable[[sqlite3.Connection], None]] = {
-    1: _add_busy_cpus,
-    2: _add_window,
-    3: _add_fault,
-    4: _add_services,
-}
-"""From a format version to the next: what to run on a private copy in memory."""
+UPGRADES = {1: ("busy_cpus REAL",), 2: ("around TEXT",), 3: ("fault TEXT",), 4: ("services TEXT", "told TEXT")}
+"""Columns of `trial` that the next format added: `around` is the window (a word of SQL); of older trials they are unknown."""
 
 
 def create_tables(connection: sqlite3.Connection) -> None:
     """In an empty database, within one transaction."""
+    parts = " ".join(_part_table(name, record) for name, record in _PARTS.items())
     connection.executescript(
-        f"BEGIN; {TABLES} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORMAT_VERSION}; COMMIT;"
+        f"BEGIN; {TABLES} {parts} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORMAT_VERSION}; COMMIT;"
     )
 
 
 def upgrade(connection: sqlite3.Connection, version: int) -> None:
     """Bring a copy of an older file to the present format, one version at a time."""
     for step in range(version, FORMAT_VERSION):
-        UPGRADES[step](connection)
+        for column in UPGRADES[step]:
+            connection.execute(f"ALTER TABLE trial ADD COLUMN {column}")
         connection.execute(f"PRAGMA user_version = {step + 1}")
 
 
 _INFO_JSON = ("command", "plan", "environment")
-_MEASURED = (
-    "elapsed_ns",
-    "transactions",
-    "queries",
-    "turns",
-    "rows",
-    "bytes_to_server",
-    "bytes_to_client",
-    "warmup_transactions",
-    "connect_ns",
-)
-_LOAD = ("psi_cpu_some_share", "psi_io_some_share", "steal_share", "load_average_1m", "busy_cpus")
+_MEASURED = tuple(name for name, field in Measured.model_fields.items() if field.annotation is int)
+_LOAD = tuple(MachineLoad.model_fields)
 _TRIAL = ("number", "block", "position", "attempt", "arm", "status", "void_reason", "started_unix_ns", "ended_unix_ns")
 
 
@@ -235,17 +177,13 @@ def insert_trial(connection: sqlite3.Connection, trial: Trial) -> None:
     row |= {"receipt": _json(trial.receipt), "warnings": _json(trial.warnings)}
     insert(connection, "trial", row)
     if trial.measured is not None:
-        _insert_parts(connection, "cpu", trial.number, trial.measured.cpu)
-        _insert_parts(connection, "interval", trial.number, trial.measured.intervals)
-        _insert_parts(connection, "histogram", trial.number, trial.measured.histograms)
-
-
-def _insert_parts(connection: sqlite3.Connection, table: str, trial: int, parts: Iterable[Record]) -> None:
-    for place, part in enumerate(parts):
-        row = part.model_dump()
-        if "data" in row:
-            row["data"] = base64.b64decode(row["data"], validate=True)
-        insert(connection, table, {"trial": trial, "place": place} | row)
+        parts = zip(_PARTS, (trial.measured.cpu, trial.measured.intervals, trial.measured.histograms), strict=True)
+        for table, records in parts:
+            for place, part in enumerate(records):
+                fields = part.model_dump()
+                if "data" in fields:
+                    fields["data"] = base64.b64decode(fields["data"], validate=True)
+                insert(connection, table, {"trial": trial.number, "place": place} | fields)
 
 
 def read_info(connection: sqlite3.Connection) -> tuple[RunInfo, StopReason | None]:
@@ -274,12 +212,7 @@ def update_plan(connection: sqlite3.Connection, plan: Mapping[str, Any]) -> None
 
 def read_trials(connection: sqlite3.Connection) -> tuple[Trial, ...]:
     """All trials in the order in which they ran."""
-    cpu = _parts(connection, "cpu")
-    intervals = _parts(connection, "interval")
-    histograms = _parts(connection, "histogram")
-    for rows in histograms.values():
-        for row in rows:
-            row["data"] = base64.b64encode(row["data"]).decode("ascii")
+    parts = {table: _parts(connection, table, record) for table, record in _PARTS.items()}
     trials = []
     for row in connection.execute("SELECT * FROM trial ORDER BY number"):
         number = row["number"]
@@ -290,9 +223,9 @@ def read_trials(connection: sqlite3.Connection) -> tuple[Trial, ...]:
                 errors=json.loads(row["errors"]),
                 services=tuple(ServiceRecord(**part) for part in json.loads(row["services"] or "[]")),
                 told=json.loads(row["told"] or "{}"),
-                cpu=tuple(CpuRecord(**part) for part in cpu.get(number, ())),
-                intervals=tuple(IntervalRecord(**part) for part in intervals.get(number, ())),
-                histograms=tuple(HistogramRecord(**part) for part in histograms.get(number, ())),
+                cpu=tuple(parts["cpu"].get(number, ())),
+                intervals=tuple(parts["interval"].get(number, ())),
+                histograms=tuple(parts["histogram"].get(number, ())),
             )
         has_load = row["load_average_1m"] is not None
         trials.append(
@@ -310,13 +243,14 @@ def read_trials(connection: sqlite3.Connection) -> tuple[Trial, ...]:
     return tuple(trials)
 
 
-def _parts(connection: sqlite3.Connection, table: str) -> dict[int, list[dict[str, Any]]]:
-    found: dict[int, list[dict[str, Any]]] = {}
+def _parts(connection: sqlite3.Connection, table: str, record: type[Record]) -> dict[int, list[Any]]:
+    """By trial."""
+    found: dict[int, list[Any]] = {}
     for row in connection.execute(f"SELECT * FROM {table} ORDER BY trial, place"):
-        part = dict(row)
-        trial = part.pop("trial")
-        del part["place"]
-        found.setdefault(trial, []).append(part)
+        fields = {name: row[name] for name in record.model_fields}
+        if "data" in fields:
+            fields["data"] = base64.b64encode(fields["data"]).decode("ascii")
+        found.setdefault(row["trial"], []).append(record(**fields))
     return found
 
 
