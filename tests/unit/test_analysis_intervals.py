@@ -203,3 +203,12 @@ def test_welch_by_hand() -> None:
     assert estimate.high is not None
     assert math.log(estimate.value) == pytest.approx(1.0)
     assert math.log(estimate.high) - 1 == pytest.approx(t_quantile(4) * math.sqrt(2 / 3), rel=1e-9)
+
+
+def test_an_estimate_knows_how_it_was_obtained() -> None:
+    """The sample and the procedure go with it and stay out of reports."""
+    quiet, disturbed = judge_ratio([0.80, 0.81, 0.79, 0.80, 0.82, 0.80]), judge_ratio([1.1] * 7 + [1.11, 1.09, 0.2])
+    assert (quiet.quoted.n, quiet.quoted.how) == (6, "mean") and (quiet.rank.n, quiet.rank.how) == (6, "rank")
+    assert disturbed.contaminated and (disturbed.quoted.n, disturbed.quoted.how) == (10, "rank")
+    assert (welch_ratio([0.1, 0.2, 0.3], [0.0, 0.1]).n, welch_ratio([0.1], [0.2]).how) == (2, "Welch")
+    assert quiet.quoted.model_dump().keys() == {"value", "low", "high"}

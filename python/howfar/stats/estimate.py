@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+How = Literal["given", "mean", "rank", "Welch"]
+"""A mean with Student's limits, Hodges-Lehmann with signed-rank limits, two means with Welch's limits, or another procedure."""
 
 
 class Part(BaseModel):
@@ -17,3 +22,6 @@ class Estimate(Part):
     value: float
     low: float | None
     high: float | None
+    n: int | None = Field(default=None, exclude=True)
+    """Values behind it, blocks of a ratio; of two samples the smaller. None: not from a sample. Like `how`, in no report."""
+    how: How = Field(default="given", exclude=True)

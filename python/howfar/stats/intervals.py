@@ -51,11 +51,17 @@ class RatioJudgement:
     """exp(mean of log ratios), Student's t limits (n >= 2)."""
     rank: Estimate
     """exp(Hodges-Lehmann), exact signed-rank limits (n >= 6)."""
-    contaminated: bool
-    """The two disagree."""
     sd_log: float | None
     """Standard deviation of the blocks' log ratios: what decides how many blocks are needed."""
-    blocks: int
+
+    @property
+    def contaminated(self) -> bool:
+        """The two estimates disagree."""
+        return self.quoted.how == "rank"
+
+    @property
+    def blocks(self) -> int:
+        return self.quoted.n or 0
 
 
 @lru_cache(maxsize=256)
@@ -72,9 +78,9 @@ def mean_interval(values: Sequence[float], level: float = LEVEL) -> Estimate:
     assert x.size >= 1, "a mean needs a value"
     mean = float(x.mean())
     if x.size < 2:
-        return Estimate(value=mean, low=None, high=None)
+        return Estimate(value=mean, low=None, high=None, n=1, how="mean")
     half = t_quantile(x.size - 1, level) * float(x.std(ddof=1)) / math.sqrt(x.size)
-    return Estimate(value=mean, low=mean - half, high=mean + half)
+    return Estimate(value=mean, low=mean - half, high=mean + half, n=int(x.size), how="mean")
 
 
 def mean_of_counts(values: Sequence[float]) -> Estimate:
@@ -114,8 +120,9 @@ def hodges_lehmann(values: Sequence[float], level: float = LEVEL) -> Estimate:
     depth = signed_rank_depth(int(x.size), level) if x.size >= MIN_RANK_BLOCKS else None
     middle = float(np.median(walsh))
     if depth is None:
-        return Estimate(value=middle, low=None, high=None)
-    return Estimate(value=middle, low=float(walsh[depth]), high=float(walsh[-1 - depth]))
+        return Estimate(value=middle, low=None, high=None, n=int(x.size), how="rank")
+    low, high = float(walsh[depth]), float(walsh[-1 - depth])
+    return Estimate(value=middle, low=low, high=high, n=int(x.size), how="rank")
 
 
 _ROUNDING = 1e-12
@@ -131,7 +138,7 @@ def _outside(value: float, interval: Estimate) -> bool:
 def _exp(estimate: Estimate) -> Estimate:
     low = None if estimate.low is None else math.exp(estimate.low)
     high = None if estimate.high is None else math.exp(estimate.high)
-    return Estimate(value=math.exp(estimate.value), low=low, high=high)
+    return estimate.model_copy(update={"value": math.exp(estimate.value), "low": low, "high": high})
 
 
 def judge_ratio(block_ratios: Sequence[float]) -> RatioJudgement:
@@ -152,9 +159,7 @@ def judge_ratio(block_ratios: Sequence[float]) -> RatioJudgement:
         quoted=_exp(rank if contaminated else mean),
         mean=_exp(mean),
         rank=_exp(rank),
-        contaminated=contaminated,
         sd_log=sd,
-        blocks=len(logs),
     )
 
 
@@ -242,14 +247,14 @@ def welch_ratio(log_a: Sequence[float], log_b: Sequence[float]) -> Estimate:
     """exp(mean a - mean b) of logarithms from two separate runs, with Welch's t interval; for values that cannot be paired."""
     a, b = np.asarray(log_a, dtype=np.float64), np.asarray(log_b, dtype=np.float64)
     difference = float(a.mean() - b.mean())
+    found = Estimate(value=difference, low=None, high=None, n=int(min(a.size, b.size)), how="Welch")
     if a.size < 2 or b.size < 2:
-        return _exp(Estimate(value=difference, low=None, high=None))
+        return _exp(found)
     from scipy.special import stdtrit
 
     error_a, error_b = float(a.var(ddof=1)) / a.size, float(b.var(ddof=1)) / b.size
-    total = error_a + error_b
-    if total == 0:
-        return _exp(Estimate(value=difference, low=difference, high=difference))
-    degrees = total**2 / (error_a**2 / (a.size - 1) + error_b**2 / (b.size - 1))
-    half = float(stdtrit(degrees, 0.5 + LEVEL / 2)) * math.sqrt(total)
-    return _exp(Estimate(value=difference, low=difference - half, high=difference + half))
+    total, half = error_a + error_b, 0.0
+    if total > 0:
+        degrees = total**2 / (error_a**2 / (a.size - 1) + error_b**2 / (b.size - 1))
+        half = float(stdtrit(degrees, 0.5 + LEVEL / 2)) * math.sqrt(total)
+    return _exp(found.model_copy(update={"low": difference - half, "high": difference + half}))
