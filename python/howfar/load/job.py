@@ -27,20 +27,19 @@ from howfar.engine.messages import (
 )
 from howfar.errors import UsageError
 from howfar.load.cmdline import HELP, Options
-from howfar.load.options import BY_NAME, DRAWS, MIX, TABLES
+from howfar.load.options import BY_NAME, DRAWS, MIX, OPTIONS, TABLES
 from howfar.load.target import DEFAULT_NAME, DEFAULT_PORT, ServerAddress, algorithm, ssl_mode, switch
 
 SECOND_NS = 1_000_000_000
 ONE_TABLE = ("select_random_points", "select_random_ranges")
 MOST_LOADERS = 1024
 """Connections of a tables job, except for bulk_insert, which has a table for each."""
-_OF_WORKLOAD = (
-    "tables", "table_size", "range_size", "point_selects", "range_selects", "simple_ranges", "sum_ranges", "order_ranges",
-    "distinct_ranges", "index_updates", "non_index_updates", "delete_inserts", "skip_trx", "auto_inc", "secondary",
-    "create_secondary", "mysql_storage_engine", "create_table_options", "random_points", "number_of_ranges", "delta",
-    "db_ps_mode",
-)  # fmt: skip
-_OF_DISTRIBUTION = ("pareto_h", "spec_iter", "spec_pct", "spec_res", "zipfian_exp")
+
+
+def fields(options: Options, of: str) -> dict[str, Any]:
+    """What the options set in one of the engine's values, by the table in `options.py`."""
+    pairs = ((option.field.partition("."), option.name) for option in OPTIONS)
+    return {field: options.value(name) for (part, _, field), name in pairs if part == of}
 
 
 @dataclass(frozen=True)
@@ -78,14 +77,9 @@ def address_of_options(options: Options) -> ServerAddress:
         host=one("mysql-host"),
         port=None if port is None else int(port),
         socket=one("mysql-socket"),
-        user=options.value("mysql-user"),
-        database=options.value("mysql-db"),
         ssl_mode=mode,
-        ssl_ca=options.value("mysql-ssl-ca"),
-        ssl_cert=options.value("mysql-ssl-cert"),
-        ssl_key=options.value("mysql-ssl-key"),
-        ssl_cipher=options.value("mysql-ssl-cipher"),
         compression=compression,
+        **fields(options, "server"),
     )
 
 
@@ -136,9 +130,7 @@ def session_of(address: ServerAddress, options: Options) -> Session:
     tls = None
     try:
         if mode == "DISABLED":
-            given = [
-                name for name in ("ssl_ca", "ssl_cert", "ssl_key", "ssl_cipher") if getattr(address, name) is not None
-            ]
+            given = [name for name in ("ssl_ca", "ssl_cert", "ssl_key", "ssl_cipher") if getattr(address, name)]
             if address.ssl_mode is None and (given or address.tls_versions is not None):
                 raise UsageError(
                     f"{', '.join(given).replace('_', '-') or 'tls-version'} given without ssl-mode, whose default is DISABLED",
@@ -155,8 +147,7 @@ def session_of(address: ServerAddress, options: Options) -> Session:
             server_key_file=address.server_key_file,
             fetch_server_key=address.fetch_server_key is not False,
             connect="per_transaction" if options.value("connect") == "per-transaction" else "persistent",
-            reconnect_after=options.value("reconnect"),
-            on_disconnect=options.value("on-disconnect"),
+            **fields(options, "session"),
         )
     except ValidationError as error:
         raise _translated(error) from error
@@ -189,15 +180,15 @@ def workload_of(options: Options, custom: Custom | None) -> Workload:
             if options.said("db-ps-mode")
             else custom
         )
-    values: dict[str, Any] = {name: options.value(name.replace("_", "-")) for name in _OF_WORKLOAD}
     if options.kind in ONE_TABLE and options.value("tables") > 1:
         raise UsageError(
             f"--tables={options.value('tables')}: {options.kind} uses one table, as in sysbench", "Omit the option."
         )
-    shape = {name: options.value("rand-" + name.replace("_", "-")) for name in _OF_DISTRIBUTION}
     try:
-        distribution = Distribution(kind=options.value("rand-type"), **shape)
-        return Sysbench.model_validate({**values, "kind": options.kind, "distribution": distribution})
+        distribution = Distribution(**fields(options, "distribution"))
+        return Sysbench.model_validate(
+            {**fields(options, "workload"), "kind": options.kind, "distribution": distribution}
+        )
     except ValidationError as error:
         raise _translated(error) from error
 
@@ -216,54 +207,42 @@ def _common(options: Options, login: Login, workload: Workload, seed: int) -> di
         "session": session_of(login.address, options),
         "workload": workload,
         "seed": seed,
-        "connect_timeout_ns": options.value("thread-init-timeout"),
     }
 
 
 def load_job(options: Options, login: Login, workload: Workload, seed: int) -> LoadJob:
     """Raises UsageError."""
-    ramp_ns = options.value("ramp")
-    transactions = options.value("events")
-    time_ns = options.value("time")
-    if time_ns == 0 and transactions == 0:
+    time_ns, rate, ignored = (options.value(name) for name in ("time", "rate", "mysql-ignore-errors"))
+    if time_ns == 0 and options.value("events") == 0:
         raise UsageError("--time=0 without --events would never end", "Give --time or --events.")
-    every_ns = options.value("interval") or options.value("report-interval") or SECOND_NS
-    rate = options.value("rate")
-    ignored = options.value("mysql-ignore-errors")
     try:
         return LoadJob(
             **_common(options, login, workload, seed),
-            connections=options.value("threads"),
-            idle_connections=options.value("idle-connections"),
-            threads=options.value("engine-threads"),
-            driver=options.value("driver"),
-            arrivals=Arrivals(rate_per_s=rate, shape=options.value("arrivals"), burst=options.value("burst"))
-            if rate
-            else None,
-            ramp_ns=ramp_ns,
-            warmup_ns=max(options.value("warmup-time"), ramp_ns),
+            **fields(options, "job"),
+            arrivals=arrivals(options, rate) if rate else None,
+            warmup_ns=max(options.value("warmup-time"), options.value("ramp")),
             measure_ns=time_ns or LONGEST_NS,
-            transactions=transactions,
-            interval_ns=every_ns,
-            client_work=options.value("client-work"),
-            breakdown=options.value("breakdown"),
+            interval_ns=options.value("interval") or options.value("report-interval") or SECOND_NS,
             ignore_errors="all" if ignored == ("all",) else _codes(ignored),
-            stall_timeout_ns=options.value("stall-timeout"),
         )
     except ValidationError as error:
         raise _translated(error) from error
 
 
+def arrivals(options: Options, rate: float) -> Arrivals:
+    return Arrivals(rate_per_s=rate, shape=options.value("arrivals"), burst=options.value("burst"))
+
+
 def tables_job(options: Options, login: Login, workload: Workload, seed: int) -> TablesJob:
     """Raises UsageError."""
     action: Any = options.action
+    connections = options.value("threads")
     try:
         return TablesJob(
             action=action,
             **_common(options, login, workload, seed),
-            connections=options.value("threads")
-            if options.kind == "bulk_insert"
-            else min(options.value("threads"), MOST_LOADERS),
+            connections=connections if options.kind == "bulk_insert" else min(connections, MOST_LOADERS),
+            connect_timeout_ns=options.value("thread-init-timeout"),
         )
     except ValidationError as error:
         raise _translated(error) from error
@@ -276,20 +255,21 @@ def _codes(codes: tuple[str, ...]) -> tuple[int, ...]:
     return tuple(int(code) for code in codes)
 
 
-_FIELD_OPTIONS = {
-    "connections": "threads", "threads": "engine-threads", "transactions": "events", "measure_ns": "time",
-    "warmup_ns": "warmup-time", "ramp_ns": "ramp", "interval_ns": "interval", "connect_timeout_ns": "thread-init-timeout",
-    "rate_per_s": "rate", "seed": "rand-seed", "reconnect_after": "reconnect", "kind": "rand-type",
+_FIELD_OPTIONS = {option.field.partition(".")[2]: option.name for option in OPTIONS if option.field} | {
+    "measure_ns": "time",
+    "warmup_ns": "warmup-time",
+    "interval_ns": "interval",
+    "rate_per_s": "rate",
+    "seed": "rand-seed",
     "ignore_errors": "mysql-ignore-errors",
-}  # fmt: skip
+}
 
 
 def _translated(error: ValidationError) -> UsageError:
     """The first problem, under the name of the option that caused it."""
     problem = error.errors()[0]
     field = next((str(part) for part in reversed(problem["loc"]) if isinstance(part, str)), "")
-    dashed = field.replace("_", "-")
-    name = _FIELD_OPTIONS.get(field) or next((n for n in (dashed, f"rand-{dashed}") if n in BY_NAME), dashed)
+    name = _FIELD_OPTIONS.get(field, field.replace("_", "-"))
     shown = "" if isinstance(problem["input"], dict) else f"={problem['input']}"
     return UsageError(f"--{name}{shown}: {problem['msg'][:1].lower()}{problem['msg'][1:]}", HELP)
 

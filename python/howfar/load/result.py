@@ -7,10 +7,10 @@ lower bounds; the upper bound sorts every unanswered request after all answered 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import accumulate
-from typing import Any
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 
 from hdrh.histogram import HdrHistogram
 
@@ -50,23 +50,12 @@ class Distribution:
 
     def of_rank(self, rank: int) -> int:
         """The value of the rank-th smallest, from 1."""
-        low, high = 0, len(self.cumulative) - 1
-        while low < high:
-            middle = (low + high) // 2
-            if self.cumulative[middle] >= rank:
-                high = middle
-            else:
-                low = middle + 1
-        return min(self.values[low], self.max_ns)
+        return min(self.values[bisect_left(self.cumulative, rank)], self.max_ns)
 
     def pairs(self) -> tuple[tuple[int, int], ...]:
         """(value, count) of each bucket in use."""
-        before = 0
-        found = []
-        for value, up_to in zip(self.values, self.cumulative, strict=True):
-            found.append((value, up_to - before))
-            before = up_to
-        return tuple(found)
+        counts = (up_to - before for before, up_to in pairwise((0, *self.cumulative)))
+        return tuple(zip(self.values, counts, strict=True))
 
 
 def distribution(pairs: Sequence[tuple[int, int]], max_ns: int) -> Distribution:
@@ -117,8 +106,6 @@ def bound(all_requests: Distribution, answered: Distribution, share: float) -> B
 
 
 SHARES: tuple[tuple[str, float], ...] = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("p99.9", 0.999))
-_OF_ALL = ("transaction", "service", "unanswered", "lateness", "connect", "in_flight")
-"""Histograms that are not of one statement; those of stages begin with `stage.`."""
 
 
 @dataclass(frozen=True)
@@ -211,15 +198,13 @@ def result_of(
     mismatches: tuple[str, ...] = (),
 ) -> Result:
     """Decode and judge."""
-    by_kind = {histogram.kind: histogram for histogram in finished.histograms}
-    unanswered = decode(by_kind["unanswered"]) if "unanswered" in by_kind else None
-    named = {
-        kind: _latency(histogram) for kind, histogram in by_kind.items() if kind not in ("transaction", "unanswered")
-    }
-    transaction = _latency(by_kind.get("transaction") or _empty("transaction"), unanswered)
-    lateness = named.get("lateness")
-    service = named.get("service")
-    in_flight = named.get("in_flight")
+    named = {histogram.kind: _latency(histogram) for histogram in finished.histograms}
+    transaction = named.pop("transaction", None) or _empty("transaction")
+    if "unanswered" in named:
+        unanswered = named.pop("unanswered").all_requests
+        transaction = replace(transaction, answered=without(transaction.all_requests, unanswered))
+    of_all = {kind: named.pop(kind, None) for kind in ("service", "lateness", "connect", "in_flight")}
+    service, in_flight, arrivals = of_all["service"], of_all["in_flight"], job.arrivals
     return Result(
         job=job,
         ready=ready,
@@ -232,21 +217,16 @@ def result_of(
             intervals,
             mismatches,
             connections=job.connections,
-            lateness_p99_ns=_p(lateness, 0.99),
+            lateness_p99_ns=_p(of_all["lateness"], 0.99),
             service_p50_ns=_p(service, 0.5),
-            burst=job.arrivals.burst if job.arrivals is not None and job.arrivals.shape == "bursts" else 1,
-            answered_p99_ns=_p(service if job.arrivals is not None else transaction, 0.99),
+            burst=arrivals.burst if arrivals is not None and arrivals.shape == "bursts" else 1,
+            answered_p99_ns=_p(transaction if arrivals is None else service, 0.99),
             under_way_max_ns=in_flight.max_ns if in_flight is not None and in_flight.count else None,
         ),
         transaction=transaction,
-        service=service,
-        lateness=lateness,
-        statements=tuple(
-            latency for kind, latency in named.items() if kind not in _OF_ALL and not kind.startswith("stage.")
-        ),
+        statements=tuple(latency for kind, latency in named.items() if not kind.startswith("stage.")),
         stages=tuple(latency for kind, latency in named.items() if kind.startswith("stage.")),
-        connect=named.get("connect"),
-        in_flight=in_flight,
+        **of_all,
     )
 
 
@@ -255,19 +235,13 @@ def _p(latency: Latency | None, share: float) -> int | None:
     return None if at is None else at.low_ns
 
 
-def _latency(histogram: Histogram, unanswered: Distribution | None = None) -> Latency:
+def _latency(histogram: Histogram) -> Latency:
     whole = decode(histogram)
     return Latency(
-        kind=histogram.kind,
-        count=histogram.count,
-        min_ns=histogram.min_ns,
-        mean_ns=histogram.mean_ns,
-        max_ns=histogram.max_ns,
-        all_requests=whole,
-        answered=whole if unanswered is None else without(whole, unanswered),
+        histogram.kind, histogram.count, histogram.min_ns, histogram.mean_ns, histogram.max_ns, whole, answered=whole
     )
 
 
-def _empty(kind: str) -> Histogram:
-    zeros: dict[str, Any] = dict.fromkeys(("count", "min_ns", "mean_ns", "p50_ns", "p95_ns", "p99_ns", "max_ns"), 0)
-    return Histogram(kind=kind, data="", **zeros)
+def _empty(kind: str) -> Latency:
+    nothing = Distribution((), (), 0)
+    return Latency(kind, 0, 0, 0.0, 0, nothing, nothing)

@@ -71,6 +71,20 @@ class Verdict:
         return stamp in self.stamps
 
 
+ADVICE = {
+    Stamp.VOID: "Correct the server or the options, and run again.",
+    Stamp.FAILING: "The load did not do its work: check the server's errors, prepare the tables again, "
+    "and ignore fewer errors (--mysql-ignore-errors).",
+    Stamp.OVERLOADED: "The server cannot sustain this rate: percentiles marked ≥ are lower bounds. "
+    "Lower --rate, or find the highest with --search.",
+    Stamp.CLIENT_LIMITED: "The client is part of the bottleneck. "
+    "Give it more or quieter CPUs (--engine-threads), or another machine.",
+    Stamp.LATE: "The client could not keep its schedule: use more CPUs or a quieter machine.",
+    Stamp.NOT_STEADY: "Warm up longer (--warmup-time), measure longer, "
+    "and check the server for checkpoints, purges or other users.",
+}
+
+
 def judge(
     finished: Finished,
     intervals: Sequence[Interval],
@@ -84,28 +98,25 @@ def judge(
     under_way_max_ns: int | None = None,
 ) -> Verdict:
     """Every check on one finished load. `answered_p99_ns`: of transactions; in an open loop, of their service time."""
-    findings: list[Finding] = []
     unknown: list[str] = []
-    if mismatches:
-        findings.append(Finding(Stamp.VOID, "; ".join(mismatches), "Correct the server or the options, and run again."))
-    for found in (
-        _failing(finished),
-        _overloaded(finished, connections),
-        _client_limited(finished, unknown),
-        _late(finished, lateness_p99_ns, service_p50_ns, unknown),
-        _not_steady(
+    reasons = {
+        Stamp.VOID: "; ".join(mismatches),
+        Stamp.FAILING: "; ".join(_failing(finished)),
+        Stamp.OVERLOADED: _overloaded(finished, connections),
+        Stamp.CLIENT_LIMITED: " and ".join(_client_limited(finished, unknown)),
+        Stamp.LATE: _late(finished, lateness_p99_ns, service_p50_ns, unknown),
+        Stamp.NOT_STEADY: " and ".join(
             [
                 *_uneven(intervals, burst if finished.open_loop is not None else None, unknown),
                 *_hanging(under_way_max_ns, answered_p99_ns),
             ]
         ),
-    ):
-        if found is not None:
-            findings.append(found)
-    return Verdict(tuple(findings), tuple(unknown))
+    }
+    findings = tuple(Finding(stamp, because, ADVICE[stamp]) for stamp, because in reasons.items() if because)
+    return Verdict(findings, tuple(unknown))
 
 
-def _failing(finished: Finished) -> Finding | None:
+def _failing(finished: Finished) -> list[str]:
     """Ignored errors; lost connections are in the report, not here."""
     ignored = {code: count for code, count in finished.errors.items() if code != "disconnect" and count}
     errors, reasons = sum(ignored.values()), []
@@ -114,35 +125,26 @@ def _failing(finished: Finished) -> Finding | None:
     if errors > ERROR_SHARE * finished.queries:
         codes = ", ".join(f"{count:,} x {code}" for code, count in sorted(ignored.items()))
         reasons.append(f"{errors:,} errors were ignored, with {finished.queries:,} queries ({codes})")
-    if not reasons:
-        return None
-    return Finding(
-        Stamp.FAILING,
-        "; ".join(reasons),
-        "The load did not do its work: check the server's errors, prepare the tables again, "
-        "and ignore fewer errors (--mysql-ignore-errors).",
-    )
+    return reasons
 
 
-def _overloaded(finished: Finished, connections: int) -> Finding | None:
+def _overloaded(finished: Finished, connections: int) -> str:
     """Each connection may have one request in flight when the window ends; only more than those count."""
     account = finished.open_loop
     if account is None or account.unanswered <= max(UNANSWERED_SHARE * account.due, connections):
-        return None
+        return ""
     share = 100 * account.unanswered / account.due
-    return Finding(
-        Stamp.OVERLOADED,
+    return (
         f"{account.unanswered} of {account.due} requests due ({share:.1f} %) had no answer when the window ended, "
-        f"at most {account.backlog_max} were queued at once",
-        "The server cannot sustain this rate: percentiles marked ≥ are lower bounds. Lower --rate, or find the highest with --search.",
+        f"at most {account.backlog_max} were queued at once"
     )
 
 
-def _client_limited(finished: Finished, unknown: list[str]) -> Finding | None:
+def _client_limited(finished: Finished, unknown: list[str]) -> list[str]:
     client = next((use for use in finished.cpu if use.role == "client"), None)
     if client is None or finished.elapsed_ns <= 0:
         unknown.append("client-limited: the engine's CPU time is unknown")
-        return None
+        return []
     busy = client.busiest_thread_ns / finished.elapsed_ns
     wanted = client.cpu_ns + client.runnable_wait_ns
     waited = client.runnable_wait_ns / wanted if wanted else 0.0
@@ -155,41 +157,21 @@ def _client_limited(finished: Finished, unknown: list[str]) -> Finding | None:
             f"the engine waited for a CPU for {waited:.0%} of the time in which it had work, "
             f"each thread for {of_window:.1%} of the window"
         )
-    if not reasons:
-        return None
-    return Finding(
-        Stamp.CLIENT_LIMITED,
-        " and ".join(reasons),
-        "The client is part of the bottleneck. Give it more or quieter CPUs (--engine-threads), or another machine.",
-    )
+    return reasons
 
 
-def _late(
-    finished: Finished, lateness_p99_ns: int | None, service_p50_ns: int | None, unknown: list[str]
-) -> Finding | None:
+def _late(finished: Finished, lateness_p99_ns: int | None, service_p50_ns: int | None, unknown: list[str]) -> str:
     if finished.open_loop is None:
-        return None
+        return ""
     if lateness_p99_ns is None or service_p50_ns is None:
         unknown.append("late: the engine reported no lateness")
-        return None
+        return ""
     limit = max(LATE_NS, LATE_SHARE * service_p50_ns)
     if lateness_p99_ns <= limit:
-        return None
-    return Finding(
-        Stamp.LATE,
-        f"one request in a hundred was sent {lateness_p99_ns / 1e6:.3g} ms or more after it was due, although a connection was free "
-        f"(limit here {limit / 1e6:.3g} ms)",
-        "The client could not keep its schedule: use more CPUs or a quieter machine.",
-    )
-
-
-def _not_steady(reasons: Sequence[str]) -> Finding | None:
-    if not reasons:
-        return None
-    return Finding(
-        Stamp.NOT_STEADY,
-        " and ".join(reasons),
-        "Warm up longer (--warmup-time), measure longer, and check the server for checkpoints, purges or other users.",
+        return ""
+    return (
+        f"one request in a hundred was sent {lateness_p99_ns / 1e6:.3g} ms or more after it was due, "
+        f"although a connection was free (limit here {limit / 1e6:.3g} ms)"
     )
 
 
@@ -205,11 +187,9 @@ def _uneven(intervals: Sequence[Interval], burst: int | None, unknown: list[str]
         return []
     counts = [each.transactions * longest / each.length_ns for each in whole]
     if burst is None:
-        found = (_drift(counts, "throughput"), _stalls(counts, 0))
-    else:
-        medians = [float(each.p50_ns) for each in whole if each.transactions]
-        found = (_drift(medians, "the median response time"), _stalls(counts, burst))
-    return [text for text in found if text]
+        return [*_drift(counts, "throughput"), *_stalls(counts, 0)]
+    medians = [float(each.p50_ns) for each in whole if each.transactions]
+    return [*_drift(medians, "the median response time"), *_stalls(counts, burst)]
 
 
 def _hanging(under_way_max_ns: int | None, answered_p99_ns: int | None) -> list[str]:
@@ -218,24 +198,25 @@ def _hanging(under_way_max_ns: int | None, answered_p99_ns: int | None) -> list[
         return []
     if under_way_max_ns <= max(UNDER_WAY_TIMES * answered_p99_ns, UNDER_WAY_NS):
         return []
-    since = f"{under_way_max_ns / 1e9:.3g} s, {under_way_max_ns / max(answered_p99_ns, 1):,.0f} times the p99 of finished ones"
-    return [f"at the end a transaction had been in flight for {since}"]
+    times = under_way_max_ns / max(answered_p99_ns, 1)
+    age = f"{under_way_max_ns / 1e9:.3g} s, {times:,.0f} times the p99 of finished ones"
+    return [f"at the end a transaction had been in flight for {age}"]
 
 
-def _drift(values: Sequence[float], what: str) -> str | None:
+def _drift(values: Sequence[float], what: str) -> list[str]:
     half = len(values) // 2
     first, second = values[:half], values[-half:]
     if half < 2 or fmean(first) <= 0:
-        return None
+        return []
     change = fmean(second) / fmean(first) - 1
     spread = math.sqrt(variance(first) / half + variance(second) / half)
     apart = abs(fmean(second) - fmean(first))
     if abs(change) <= DRIFT_SHARE or apart <= DRIFT_T * spread:
-        return None
-    return f"{what} changed by {change:+.0%} from the first half to the second"
+        return []
+    return [f"{what} changed by {change:+.0%} from the first half to the second"]
 
 
-def _stalls(counts: Sequence[float], burst: int) -> str | None:
+def _stalls(counts: Sequence[float], burst: int) -> list[str]:
     """Transactions in each interval. `burst` 0: a closed loop, in which nothing falls due at random."""
     middle, name = median(counts), "median"
     if not middle:  # nothing ended in more than half of them
@@ -245,5 +226,6 @@ def _stalls(counts: Sequence[float], burst: int) -> str | None:
         limit = min(limit, middle - max(STALL_SIGMAS * math.sqrt(middle), burst))
     slow = [count for count in counts if count < limit]
     if not slow:
-        return None
-    return f"in {len(slow)} of {len(counts)} intervals throughput was less than half the {name}, once {min(slow) / middle:.0%} of it"
+        return []
+    least = min(slow) / middle
+    return [f"throughput was below half the {name} in {len(slow)} of {len(counts)} intervals, once {least:.0%} of it"]
