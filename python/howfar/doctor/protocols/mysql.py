@@ -52,6 +52,8 @@ _BY_THREAD = (
 )
 _PIDS = "SELECT PROCESSLIST_ID, ATTR_VALUE FROM performance_schema.session_connect_attrs WHERE ATTR_NAME = '_pid'"
 
+_SEES_OTHERS = "SELECT COUNT(*) FROM information_schema.user_privileges WHERE privilege_type = 'PROCESS'"
+
 
 class _ByAccount:
     """`unix_socket` and `auth_socket`: the server asks the kernel who the client is, and expects an empty answer."""
@@ -69,39 +71,39 @@ _PLUGINS: dict[Any, Any] = {b"unix_socket": _ByAccount, b"auth_socket": _ByAccou
 
 class Mysql:
     def greet(self, endpoint: Endpoint, login: Login) -> Greeting:
-        connection = _undialled(endpoint, login)
-        made = _greeted(endpoint)
-        refused = None
-        try:
-            connection.connect(made)
-        except err.MySQLError as error:
-            refused = _message(error)
-            if not getattr(connection, "server_version", ""):
-                if _is_clients_own(error):
-                    raise NotThis(refused) from error
-                # In place of a greeting: too many connections, or the host is blocked. The brand is not known then.
-                return Greeting(Kind.MYSQL.value, "unknown", "unknown", refused)
-        except _NOT_UNDERSTOOD as error:
-            raise NotThis(str(error)) from error
-        able: int = getattr(connection, "server_capabilities", 0)
-        tls: Tls = "offered" if able & CLIENT.SSL else "none"
-        names = [name for name, bit in (("zlib", CLIENT.COMPRESS), ("zstd", _ZSTD)) if able & bit]
-        name = named(connection.server_version)
+        connection, refused = _connected(endpoint, login)
         with contextlib.suppress(err.MySQLError):
             connection.close()
-        return Greeting(name, tls, " and ".join(names) or "none", refused)
+        if not getattr(connection, "server_version", ""):
+            # In place of a greeting: too many connections, or the host is blocked. The brand is not known then.
+            return Greeting(Kind.MYSQL.value, "unknown", "unknown", refused)
+        able: int = getattr(connection, "server_capabilities", 0)
+        names = [name for name, bit in (("zlib", CLIENT.COMPRESS), ("zstd", _ZSTD)) if able & bit]
+        tls: Tls = "offered" if able & CLIENT.SSL else "none"
+        return Greeting(named(connection.server_version), tls, " and ".join(names) or "none", refused)
 
     def open(self, endpoint: Endpoint, login: Login) -> MysqlSession:
-        connection = _undialled(endpoint, login)
-        try:
-            connection.connect(_greeted(endpoint))
-        except err.MySQLError as error:
-            if _is_clients_own(error):
-                raise NotThis(_message(error)) from error
-            raise Refused(_message(error)) from error
-        except _NOT_UNDERSTOOD as error:
-            raise NotThis(str(error)) from error
+        connection, refused = _connected(endpoint, login)
+        if refused is not None:
+            raise Refused(refused)
         return MysqlSession(connection)
+
+
+def _connected(endpoint: Endpoint, login: Login) -> tuple[Any, str | None]:
+    """PyMySQL's connection, and why the server refused it. Raises NotThis."""
+    connection = _undialled(endpoint, login)
+    made = _greeted(endpoint)
+    try:
+        connection.connect(made)
+    except err.MySQLError as error:
+        number = error.args[0] if error.args else None
+        by_server = isinstance(number, int) and number != 0 and number not in _CLIENTS_OWN_ERRORS
+        if not by_server and not getattr(connection, "server_version", ""):
+            raise NotThis(_message(error)) from error
+        return connection, _message(error)
+    except _NOT_UNDERSTOOD as error:
+        raise NotThis(str(error)) from error
+    return connection, None
 
 
 class MysqlSession:
@@ -142,40 +144,27 @@ class MysqlSession:
         hidden: list[tuple[str, str, str]] = []
         by_thread: dict[int, tuple[bool | None, bool | None]] = {}
         pids: dict[int, int] = {}
+        layers = "which sessions encrypt or compress"
         if settings.get("performance_schema") == "ON":
             try:
                 for number, cipher, compression in self._rows(_BY_THREAD):
                     by_thread[number] = (cipher != "" if cipher is not None else None, compression == "ON")
                 pids = {number: int(value) for number, value in self._rows(_PIDS) if str(value).isdigit()}
             except Refused as refused:
-                hidden.append(
-                    (
-                        "which sessions encrypt or compress",
-                        str(refused),
-                        "an account that may SELECT on performance_schema",
-                    )
-                )
+                hidden.append((layers, str(refused), "an account that may SELECT on performance_schema"))
         else:
             why = "performance_schema is off, and nothing else shows other sessions"
-            hidden.append(
-                ("which sessions encrypt or compress", why, "performance_schema = ON in [mysqld], and a restart")
-            )
-        if not self._sees_others():
+            hidden.append((layers, why, "performance_schema = ON in [mysqld], and a restart"))
+        if not self._rows(_SEES_OTHERS)[0][0]:
             hidden.append(("other sessions", "the account lacks the privilege PROCESS", "GRANT PROCESS ON *.* TO it"))
-        own = self._connection.thread_id()
         sessions = []
-        for row in self._rows("SHOW PROCESSLIST"):
-            number, user, host = row[0], row[1], str(row[2] or "")
-            if number == own or user in ("system user", "event_scheduler"):
+        for number, user, host, *_ in self._rows("SHOW PROCESSLIST"):
+            if number == self._connection.thread_id() or user in ("system user", "event_scheduler"):
                 continue
+            port = str(host or "").rpartition(":")[2]
             tls, compressed = by_thread.get(number, (None, None))
-            port = host.rpartition(":")[2]
             sessions.append(ListedSession(int(port) if port.isdigit() else None, pids.get(number), tls, compressed))
         return SelfReport(None, tuple(sessions), tuple(hidden), settings)
-
-    def _sees_others(self) -> bool:
-        held = "SELECT COUNT(*) FROM information_schema.user_privileges WHERE privilege_type = 'PROCESS'"
-        return bool(self._rows(held)[0][0])
 
     def close(self) -> None:
         with contextlib.suppress(err.MySQLError, OSError):
@@ -225,12 +214,6 @@ def _undialled(endpoint: Endpoint, login: Login) -> Any:
         program_name="howfar doctor",
         defer_connect=True,
     )
-
-
-def _is_clients_own(error: Exception) -> bool:
-    """Raised by PyMySQL itself, not by the server."""
-    number = error.args[0] if error.args else None
-    return not isinstance(number, int) or number == 0 or number in _CLIENTS_OWN_ERRORS
 
 
 def _message(error: Exception) -> str:

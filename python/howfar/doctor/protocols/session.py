@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import ssl
 import struct
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, Protocol
 
 from howfar.doctor.findings import Rates
 from howfar.doctor.targets import Login
 
 PATIENCE_S = 2.0
 """For a connect and for each answer."""
-MOST_BYTES = 8 * 2**20
-"""Of one answer; a list of sessions may be long."""
-
-S = TypeVar("S")
 Tls = Literal["none", "offered", "always", "unknown"]
 
 
@@ -100,14 +94,15 @@ class Counters:
     tls_connects: int | None
 
     def rates(self, before: Counters, seconds: float, own_statements: int) -> Rates:
-        def rate(now: int, then: int, own: int = 0) -> float:
-            return max(now - then - own, 0) / seconds
+        def rate(now: int, then: int) -> float:
+            return max(now - then, 0) / seconds
 
-        tls = None
-        if self.tls_connects is not None and before.tls_connects is not None:
-            tls = rate(self.tls_connects, before.tls_connects)
-        statements = rate(self.statements, before.statements, own_statements)
-        return Rates(connects=rate(self.connects, before.connects), statements=statements, tls_connects=tls)
+        counted = self.tls_connects is not None and before.tls_connects is not None
+        return Rates(
+            connects=rate(self.connects, before.connects),
+            statements=rate(self.statements, before.statements + own_statements),
+            tls_connects=rate(self.tls_connects or 0, before.tls_connects or 0) if counted else None,
+        )
 
 
 @dataclass(frozen=True)
@@ -189,17 +184,6 @@ def _dial_path(path: str, owner: Owner | None) -> socket.socket:
     return made
 
 
-def first_answering(endpoint: Endpoint, open_session: Callable[[Endpoint], S]) -> tuple[S, Tls]:
-    """Without TLS, else with it. A socket is never encrypted, and where TLS was asked for nothing is sent in plain text."""
-    if endpoint.path is None and not endpoint.tls:
-        try:
-            return open_session(endpoint), "none"
-        except NotThis:
-            return open_session(replace(endpoint, tls=True)), "always"
-    encrypted = endpoint.path is None
-    return open_session(replace(endpoint, tls=encrypted)), "always" if encrypted else "none"
-
-
 def make_blocking(made: socket.socket) -> None:
     seconds = int(PATIENCE_S)
     timeout = struct.pack("ll", seconds, int((PATIENCE_S - seconds) * 1e6))
@@ -215,65 +199,3 @@ def any_certificate() -> ssl.SSLContext:
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     return context
-
-
-class Lines:
-    """Answers of a protocol of lines that end in CR LF, with counted bytes between them."""
-
-    def __init__(self, made: socket.socket) -> None:
-        self.socket = made
-        self._held = b""
-
-    @classmethod
-    def greeted(
-        cls, endpoint: Endpoint, question: bytes, answers: tuple[bytes, ...], otherwise: str
-    ) -> tuple[Lines, bytes]:
-        """Connect, ask, and return the answer. Raises NotThis, with `otherwise` if it begins with none of `answers`."""
-        lines = cls(dial(endpoint))
-        try:
-            with contextlib.suppress(NotThis):  # a server with too many clients says so and closes without reading
-                lines.send(question)
-            answer = lines.line()
-            if not answer.startswith(answers):
-                raise NotThis(otherwise)
-        except NotThis:
-            lines.close()
-            raise
-        return lines, answer
-
-    def send(self, request: bytes) -> None:
-        try:
-            self.socket.sendall(request)
-        except OSError as error:
-            raise NotThis(f"sending failed: {error.strerror or error}") from error
-
-    def line(self) -> bytes:
-        while b"\r\n" not in self._held:
-            self._more()
-        line, _, self._held = self._held.partition(b"\r\n")
-        return line
-
-    def exactly(self, count: int) -> bytes:
-        if count > MOST_BYTES:
-            raise NotThis(f"an answer of {count} bytes")
-        while len(self._held) < count + 2:
-            self._more()
-        taken, self._held = self._held[:count], self._held[count + 2 :]
-        return taken
-
-    def _more(self) -> None:
-        try:
-            got = self.socket.recv(65_536)
-        except BlockingIOError as error:
-            raise NotThis(f"no answer within {PATIENCE_S:g} s") from error
-        except OSError as error:
-            raise NotThis(error.strerror or str(error)) from error
-        if not got:
-            raise NotThis("it closed the connection")
-        self._held += got
-        if len(self._held) > MOST_BYTES:
-            raise NotThis(f"an answer of more than {MOST_BYTES} bytes")
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self.socket.close()

@@ -1,0 +1,286 @@
+"""Redis, Valkey and Memcached: as much of RESP2 and of the text protocol as an examination needs."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from howfar.doctor.protocols.session import (
+    PATIENCE_S,
+    Counters,
+    Endpoint,
+    Greeting,
+    ListedSession,
+    NotThis,
+    Refused,
+    SelfReport,
+    Tls,
+    dial,
+)
+from howfar.doctor.targets import Login
+
+MOST_BYTES = 8 * 2**20
+"""Of one answer; a list of sessions may be long."""
+_PING = b"*1\r\n$4\r\nPING\r\n"
+_REDIS_ANSWERS = (
+    b"+PONG",
+    b"-NOAUTH",
+    b"-NOPERM",
+    b"-DENIED",
+    b"-LOADING",
+    b"-MASTERDOWN",
+    b"-ERR max number of clients",
+)
+_SETTINGS = ("unixsocket", "unixsocketperm", "port", "tls-port", "bind")
+_VERSION = b"version\r\n"
+_MEMCACHED_ANSWERS = (b"VERSION ", b"CLIENT_ERROR unauth", b"ERROR Too many open connections")
+_STATEMENTS = (
+    "cmd_get", "cmd_set", "cmd_touch", "cmd_meta", "delete_hits", "delete_misses", "incr_hits", "incr_misses", "decr_hits",
+    "decr_misses",
+)  # fmt: skip
+"""An upper bound: each key of a multi-key get counts, and a meta command counts twice."""
+
+S = TypeVar("S")
+
+
+class _Lines:
+    """A session of lines that end in CR LF, with counted bytes between them. Its first answer shows what the server speaks."""
+
+    def __init__(self, endpoint: Endpoint, question: bytes, answers: tuple[bytes, ...]) -> None:
+        """Raises NotThis when the answer begins with none of `answers`."""
+        self.socket: socket.socket = dial(endpoint)
+        self._held = b""
+        try:
+            with contextlib.suppress(NotThis):  # a server with too many clients says so and closes without reading
+                self.send(question)
+            self.first = self.line()
+            if not self.first.startswith(answers):
+                raise NotThis("it speaks another protocol")
+        except NotThis:
+            self.close()
+            raise
+
+    def exchange(self, question: bytes, answer: bytes) -> None:
+        """One send and one recv, which is what a ping measures."""
+        self.socket.sendall(question)
+        if not self.socket.recv(256).startswith(answer):
+            raise NotThis("it stopped answering pings")
+
+    def send(self, request: bytes) -> None:
+        try:
+            self.socket.sendall(request)
+        except OSError as error:
+            raise NotThis(f"sending failed: {error.strerror or error}") from error
+
+    def line(self) -> bytes:
+        while b"\r\n" not in self._held:
+            self._more()
+        line, _, self._held = self._held.partition(b"\r\n")
+        return line
+
+    def exactly(self, count: int) -> bytes:
+        if count > MOST_BYTES:
+            raise NotThis(f"an answer of {count} bytes")
+        while len(self._held) < count + 2:
+            self._more()
+        taken, self._held = self._held[:count], self._held[count + 2 :]
+        return taken
+
+    def _more(self) -> None:
+        try:
+            got = self.socket.recv(65_536)
+        except BlockingIOError as error:
+            raise NotThis(f"no answer within {PATIENCE_S:g} s") from error
+        except OSError as error:
+            raise NotThis(error.strerror or str(error)) from error
+        if not got:
+            raise NotThis("it closed the connection")
+        self._held += got
+        if len(self._held) > MOST_BYTES:
+            raise NotThis(f"an answer of more than {MOST_BYTES} bytes")
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self.socket.close()
+
+
+def _first_answering(endpoint: Endpoint, open_session: Callable[[Endpoint], S]) -> tuple[S, Tls]:
+    """Without TLS, else with it. A socket is never encrypted; where TLS was requested nothing is sent in plain text."""
+    if endpoint.path is not None:
+        return open_session(replace(endpoint, tls=False)), "none"
+    if not endpoint.tls:
+        with contextlib.suppress(NotThis):
+            return open_session(endpoint), "none"
+    return open_session(replace(endpoint, tls=True)), "always"
+
+
+def _pid(text: str) -> int | None:
+    return int(text) if text.isdecimal() else None
+
+
+class Redis:
+    def greet(self, endpoint: Endpoint, login: Login) -> Greeting:
+        session, tls = _first_answering(endpoint, RedisSession)
+        try:
+            session.log_in(login)
+            info = session.info("server")
+        except Refused as refused:
+            return Greeting("Redis", tls, "none", str(refused))
+        finally:
+            session.close()
+        name = "Valkey" if "valkey_version" in info else "Redis"
+        version = info.get("valkey_version", info.get("redis_version", ""))
+        return Greeting(f"{name} {version}".strip(), tls, "none", None, _pid(info.get("process_id", "")))
+
+    def open(self, endpoint: Endpoint, login: Login) -> RedisSession:
+        session = RedisSession(endpoint)
+        try:
+            session.log_in(login)
+        except (Refused, NotThis):
+            session.close()
+            raise
+        return session
+
+
+class RedisSession(_Lines):
+    statements_by_counters = 1
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        super().__init__(endpoint, _PING, _REDIS_ANSWERS)
+
+    def log_in(self, login: Login) -> None:
+        if not self.first.startswith(b"-"):
+            return
+        refusal = self.first[1:].decode(errors="replace")
+        if not (login.password and refusal.startswith("NOAUTH")):
+            raise Refused(refusal)
+        self.request("AUTH", *([login.user] if login.user else []), login.password)
+
+    def ping(self) -> None:
+        self.exchange(_PING, b"+PONG\r\n")
+
+    def request(self, *words: str) -> Any:
+        """Raises Refused with the server's error, NotThis."""
+        encoded = [word.encode() for word in words]
+        self.send(b"*%d\r\n" % len(encoded) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in encoded))
+        try:
+            return self._read()
+        except (ValueError, RecursionError) as error:
+            raise NotThis("it does not speak RESP") from error
+
+    def _read(self) -> Any:
+        line = self.line()
+        kind, rest = line[:1], line[1:]
+        match kind:
+            case b"-":
+                raise Refused(rest.decode(errors="replace"))
+            case b"+":
+                return rest.decode(errors="replace")
+            case b":":
+                return int(rest)
+            case b"$":
+                return None if rest == b"-1" else self.exactly(int(rest)).decode(errors="replace")
+            case b"*":
+                return [self._read() for _ in range(max(int(rest), 0))]
+        raise NotThis("it does not speak RESP")
+
+    def _text(self, *words: str) -> str:
+        answer = self.request(*words)
+        if not isinstance(answer, str):
+            raise NotThis(f"it does not answer {words[0]} as Redis does")
+        return answer
+
+    def info(self, section: str) -> dict[str, str]:
+        return _pairs(self._text("INFO", section), "\r\n", ":")
+
+    def counters(self) -> Counters:
+        info = self.info("stats")
+        return Counters(int(info["total_connections_received"]), int(info["total_commands_processed"]), None)
+
+    def report(self) -> SelfReport:
+        settings: dict[str, str] = {}
+        sessions: tuple[ListedSession, ...] = ()
+        hidden: list[tuple[str, str, str]] = []
+        config_file = None
+        try:
+            config_file = self.info("server").get("config_file") or None
+            for name in _SETTINGS:
+                answer = self.request("CONFIG", "GET", name)
+                if not isinstance(answer, list):
+                    raise NotThis("it does not answer CONFIG as Redis does")
+                settings |= dict(zip(answer[::2], answer[1::2], strict=False))
+        except Refused as refused:
+            hidden.append(("its configuration", str(refused), "an account that may CONFIG GET"))
+        try:
+            own = self.request("CLIENT", "ID")
+            listed = [_pairs(line, " ", "=") for line in self._text("CLIENT", "LIST").splitlines()]
+            tls_port = settings.get("tls-port", "0")
+            sessions = tuple(_listed(client, tls_port) for client in listed if client.get("id") != str(own))
+        except Refused as refused:
+            hidden.append(("its sessions", str(refused), "an account that may CLIENT LIST"))
+        return SelfReport(config_file, sessions, tuple(hidden), settings)
+
+
+def _pairs(text: str, between: str, middle: str) -> dict[str, str]:
+    split = (part.partition(middle) for part in text.split(between))
+    return {name.strip(): value for name, separator, value in split if separator}
+
+
+def _listed(client: dict[str, str], tls_port: str) -> ListedSession:
+    if "U" in client.get("flags", "") or client.get("addr", "").endswith(":0"):
+        return ListedSession(None, None, False, False)
+    port = client.get("addr", "").rpartition(":")[2]
+    to = client.get("laddr", "").rpartition(":")[2]
+    return ListedSession(int(port) if port.isdigit() else None, None, to == tls_port if to else None, False)
+
+
+class Memcached:
+    def greet(self, endpoint: Endpoint, login: Login) -> Greeting:
+        session, tls = _first_answering(endpoint, MemcachedSession)
+        with contextlib.closing(session):
+            if session.refusal is not None:
+                return Greeting("Memcached", tls, "none", session.refusal)
+            pid = _pid(session.stats().get("pid", ""))
+        return Greeting(f"Memcached {session.answer.removeprefix('VERSION ')}", tls, "none", None, pid)
+
+    def open(self, endpoint: Endpoint, login: Login) -> MemcachedSession:
+        session = MemcachedSession(endpoint)
+        if session.refusal is not None:
+            session.close()
+            raise Refused(session.refusal)
+        return session
+
+
+class MemcachedSession(_Lines):
+    statements_by_counters = 0
+    """`statements` are gets, sets and the like, not `stats`."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        super().__init__(endpoint, _VERSION, _MEMCACHED_ANSWERS)
+        self.answer = self.first.decode(errors="replace")
+        self.refusal = None if self.answer.startswith("VERSION ") else self.answer
+
+    def ping(self) -> None:
+        self.exchange(_VERSION, b"VERSION ")
+
+    def stats(self, about: str = "") -> dict[str, str]:
+        self.send(f"stats {about}".strip().encode() + b"\r\n")
+        found: dict[str, str] = {}
+        while (line := self.line().decode(errors="replace")) != "END":
+            kind, _, rest = line.partition(" ")
+            name, _, value = rest.partition(" ")
+            if kind != "STAT" or not name:
+                raise Refused(line)
+            found[name] = value
+        return found
+
+    def counters(self) -> Counters:
+        stats = self.stats()
+        done = sum(int(stats.get(name, "0")) for name in _STATEMENTS)
+        return Counters(int(stats["total_connections"]), done, None)
+
+    def report(self) -> SelfReport:
+        return SelfReport(None, (), (), self.stats("settings"))
