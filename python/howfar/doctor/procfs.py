@@ -14,6 +14,7 @@ import stat
 import struct
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -28,6 +29,8 @@ _UNIX_ACCEPTING = 0x10000
 _UNIX_CONNECTED = "03"
 _SCRIPTS = (".py", ".rb", ".php", ".js", ".mjs", ".pl", ".jar", ".phar")
 _ORDER = "<" if sys.byteorder == "little" else ">"
+CLEANED = ("/tmp/", "/var/tmp/")
+"""Where files are removed by age, and a service may see a private directory (PrivateTmp)."""
 
 Address = tuple[str, int]
 
@@ -75,20 +78,32 @@ def account(uid: int) -> str:
         return str(uid)
 
 
+def _lines(path: Path) -> list[str]:
+    """Empty when it may not be read or is gone."""
+    try:
+        return path.read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+def _status(pid: int) -> dict[str, list[str]]:
+    return {
+        name: rest.split() for name, _, rest in (line.partition(":") for line in _lines(PROC / str(pid) / "status"))
+    }
+
+
 def process(pid: int) -> Process | None:
     """None when it has gone."""
-    folder = PROC / str(pid)
+    status = _status(pid)
     try:
-        name = (folder / "comm").read_text(errors="replace").rstrip("\n")
-        arguments = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
-        status = (folder / "status").read_text(errors="replace").splitlines()
+        arguments = (PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
         return None
-    of_line = {line.partition(":")[0]: line.partition(":")[2].split() for line in status}
-    if of_line["State"][0] == "Z":
+    name = _lines(PROC / str(pid) / "comm")
+    if not name or not status or status["State"][0] == "Z":
         return None
     # Not the owner of the directory: that is root for a server that dropped its privileges itself.
-    return Process(pid, name, int(of_line["Uid"][1]), tuple(arguments[:-1]))
+    return Process(pid, name[0], int(status["Uid"][1]), tuple(arguments[:-1]))
 
 
 def processes() -> Iterator[Process]:
@@ -105,10 +120,8 @@ def open_files(pid: int) -> list[str] | None:
     except OSError:
         return None
     for entry in entries:
-        try:
+        with suppress(OSError):
             found.append(str(entry.readlink()))
-        except OSError:
-            continue
     return found
 
 
@@ -119,16 +132,9 @@ def socket_inodes(pid: int) -> set[int] | None:
     return {int(name[len("socket:[") : -1]) for name in files if name.startswith("socket:[")}
 
 
-def tcp_rows(net: Path = PROC / "net") -> list[TcpRow]:
+def tcp_rows() -> list[TcpRow]:
     """Both families; IPv4 inside IPv6 becomes IPv4, so that both ends of a connection match."""
-    rows = []
-    for name in ("tcp", "tcp6"):
-        try:
-            lines = (net / name).read_text().splitlines()[1:]
-        except OSError:
-            continue
-        rows += [parse_tcp(line) for line in lines]
-    return rows
+    return [parse_tcp(line) for name in ("tcp", "tcp6") for line in _lines(PROC / "net" / name)[1:]]
 
 
 def parse_tcp(line: str) -> TcpRow:
@@ -147,13 +153,9 @@ def _address(text: str) -> Address:
     return str(address.ipv4_mapped or address), int(port, 16)
 
 
-def unix_rows(net: Path = PROC / "net") -> list[UnixRow]:
+def unix_rows() -> list[UnixRow]:
     """Sockets with a path, as bound: it may be relative to the process's working directory."""
-    try:
-        lines = (net / "unix").read_text(errors="replace").splitlines()[1:]
-    except OSError:
-        return []
-    return [row for line in lines if (row := parse_unix(line)) is not None]
+    return [row for line in _lines(PROC / "net" / "unix")[1:] if (row := parse_unix(line)) is not None]
 
 
 def parse_unix(line: str) -> UnixRow | None:
@@ -161,41 +163,24 @@ def parse_unix(line: str) -> UnixRow | None:
     if len(fields) < 8 or fields[7].startswith("@"):
         return None
     try:
-        return UnixRow(
-            fields[7], int(fields[6]), bool(int(fields[3], 16) & _UNIX_ACCEPTING), fields[5] == _UNIX_CONNECTED
-        )
+        listens = bool(int(fields[3], 16) & _UNIX_ACCEPTING)
+        return UnixRow(fields[7], int(fields[6]), listens, fields[5] == _UNIX_CONNECTED)
     except ValueError:  # the rest of a path with a line break in it
         return None
 
 
 def is_of_this_machine(address: str) -> bool:
     """Loopback, or an address that an interface here has."""
-    if ipaddress.ip_address(address).is_loopback:
-        return True
-    return address in _own_addresses()
+    return ipaddress.ip_address(address).is_loopback or address in _own_addresses()
 
 
 @cache
 def _own_addresses() -> set[str]:
     """From the kernel's tables."""
-    found = set()
-    try:
-        lines = (PROC / "net" / "fib_trie").read_text().splitlines()
-    except OSError:
-        lines = []
-    for line, after in pairwise(lines):
-        if "/32 host LOCAL" in after and "|-- " in line:
-            found.add(line.split("|-- ")[1].strip())
-    try:
-        for line in (PROC / "net" / "if_inet6").read_text().splitlines():
-            found.add(str(ipaddress.IPv6Address(bytes.fromhex(line.split()[0]))))
-    except OSError:
-        pass
-    return found
-
-
-CLEANED = ("/tmp/", "/var/tmp/")
-"""Where files are removed by age, and a service may see a private directory (PrivateTmp)."""
+    routes = pairwise(_lines(PROC / "net" / "fib_trie"))
+    found = {line.split("|-- ")[1].strip() for line, after in routes if "/32 host LOCAL" in after and "|-- " in line}
+    inet6 = (bytes.fromhex(line.split()[0]) for line in _lines(PROC / "net" / "if_inet6"))
+    return found | {str(ipaddress.IPv6Address(packed)) for packed in inet6}
 
 
 def look_at(path: str) -> SocketFile | None:
@@ -204,68 +189,53 @@ def look_at(path: str) -> SocketFile | None:
         seen = Path(path).stat()
     except OSError:
         return None
-    try:
-        group = grp.getgrgid(seen.st_gid).gr_name
-    except KeyError:
-        group = str(seen.st_gid)
-    return SocketFile(mode=stat.S_IMODE(seen.st_mode), owner=account(seen.st_uid), group=group, who=who(path))
+    return SocketFile(
+        mode=stat.S_IMODE(seen.st_mode), owner=account(seen.st_uid), group=_group(seen.st_gid), who=_who(path, seen)
+    )
 
 
-def who(path: str) -> str:
+def _who(path: str, seen: os.stat_result) -> str:
     """Who may connect: one must be able to write to the file and to enter every directory above it."""
-    seen = Path(path).stat()
-    closed = next((above for above in Path(path).parents if not above.stat().st_mode & 0o001), None)
-    if seen.st_mode & 0o002 and closed is None:
-        return "every account"
     if seen.st_mode & 0o002:
-        assert closed is not None, "else it would be open to all"
+        closed = next((above for above in Path(path).parents if not above.stat().st_mode & 0o001), None)
+        if closed is None:
+            return "every account"
         owner, mode = account(closed.stat().st_uid), stat.S_IMODE(closed.stat().st_mode)
         return f"{CLOSED_DIRECTORY}{closed} (owner {owner}, mode {mode:04o})"
     if seen.st_mode & 0o020:
-        return f"{account(seen.st_uid)}, the group {_group_of(path)}, and root"
+        return f"{account(seen.st_uid)}, the group {_group(seen.st_gid)}, and root"
     return "root" if seen.st_uid == 0 else f"{account(seen.st_uid)} and root"
 
 
-def _group_of(path: str) -> str:
+def _group(gid: int) -> str:
     try:
-        return grp.getgrgid(Path(path).stat().st_gid).gr_name
+        return grp.getgrgid(gid).gr_name
     except KeyError:
-        return str(Path(path).stat().st_gid)
+        return str(gid)
 
 
 def may_use(path: str, uid: int, pid: int | None) -> bool | None:
     """Whether an account may connect, by file modes; ACLs and confinement are not considered."""
-    groups = _groups(pid, uid)
     if uid == 0:
         return True
+    groups = _groups(pid, uid)
     try:
-        above_may = all(_may(above, uid, groups, 0o1) for above in Path(path).parents)
-        return above_may and _may(Path(path), uid, groups, 0o2)
+        return all(_may(above, uid, groups, 0o1) for above in Path(path).parents) and _may(Path(path), uid, groups, 0o2)
     except OSError:
         return None
 
 
 def _may(path: Path, uid: int, groups: set[int], wanted: int) -> bool:
     seen = path.stat()
-    if seen.st_uid == uid:
-        return bool(seen.st_mode & wanted << 6)
-    if seen.st_gid in groups:
-        return bool(seen.st_mode & wanted << 3)
-    return bool(seen.st_mode & wanted)
+    shift = 6 if seen.st_uid == uid else 3 if seen.st_gid in groups else 0
+    return bool(seen.st_mode & wanted << shift)
 
 
 def _groups(pid: int | None, uid: int) -> set[int]:
     """The process's groups; of a process that cannot be read, its account's."""
-    if pid is not None:
-        try:
-            for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-                name, _, rest = line.partition(":")
-                if name == "Gid":
-                    first = {int(rest.split()[1])}
-                if name == "Groups":
-                    return first | {int(gid) for gid in rest.split()}
-        except OSError:
-            pass
+    status = _status(pid) if pid is not None else {}
+    if status:
+        return {int(status["Gid"][1]), *map(int, status["Groups"])}
     try:
         entry = pwd.getpwuid(uid)
     except KeyError:

@@ -1,7 +1,6 @@
 """The configuration lines that the checks propose, for servers and for clients. Pure but for names of accounts and files.
 
-A server's lines are tested by starting a server with them. Client lines are tables, one row for each place to configure; the
-program that was seen selects the rows, and for an unknown program all are shown.
+A server's lines are tested by starting a server with them; those of clients are in `client_lines.toml`.
 """
 
 from __future__ import annotations
@@ -9,7 +8,10 @@ from __future__ import annotations
 import grp
 import os
 import pwd
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import tomllib
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from importlib import resources
 from itertools import count
 from pathlib import Path
 from shlex import quote
@@ -140,13 +142,13 @@ def _folder(server: Server, path: str) -> list[Change]:
         return []
     group = group_of(server.user)
     return [
-        _shell(f"install -d -o {user} -g {group} -m 0755 {quote(str(folder))}"),
+        Change(
+            where="shell, as root, before the restart",
+            lines=(f"install -d -o {user} -g {group} -m 0755 {quote(str(folder))}",),
+            restarts=False,
+        ),
         Change(where=f"/etc/tmpfiles.d/{folder.name}.conf", lines=(f"d {folder} 0755 {user} {group} -",), restarts=False),
     ]  # fmt: skip
-
-
-def _shell(line: str) -> Change:
-    return Change(where="shell, as root, before the restart", lines=(line,), restarts=False)
 
 
 FAMILIES = {
@@ -158,102 +160,14 @@ FAMILIES = {
 }
 """By how the program's name begins."""
 _SHELL = (
-    "mariadb",
-    "mariadb-dump",
-    "mariadb-admin",
-    "mysql",
-    "mysqldump",
-    "mysqladmin",
-    "redis-cli",
-    "valkey-cli",
-    "mytop",
-)
+    "mariadb", "mariadb-dump", "mariadb-admin", "mysql", "mysqldump", "mysqladmin", "redis-cli", "valkey-cli", "mytop",
+)  # fmt: skip
 """Whole names: mysqlrouter and mysqld_exporter are no shells."""
 
-_Rows = Mapping[str, tuple[tuple[str, tuple[str, ...]], ...]]
-
-_MYSQL: _Rows = {
-    "php": (
-        (
-            "php.ini (for host=localhost in a DSN)",
-            ("pdo_mysql.default_socket = {path}", "mysqli.default_socket = {path}"),
-        ),
-        ("PDO", ("new PDO('mysql:unix_socket={path};dbname=DB', USER, PASSWORD)",)),
-        ("Laravel, .env", ("DB_SOCKET={path}",)),
-        ("WordPress, wp-config.php", ("define('DB_HOST', 'localhost:{path}');",)),
-    ),
-    "python": (
-        ("Django, DATABASES", ("'HOST': '{path}',",)),
-        ("SQLAlchemy", ("mysql+pymysql://USER@/DB?unix_socket={path}",)),
-        ("PyMySQL", ("unix_socket='{path}'",)),
-    ),
-    "ruby": (("Rails, config/database.yml", ("socket: {path}",)),),
-    "node": (("mysql2", ("socketPath: '{path}',",)),),
-    "native": (("Go", ("USER:PASSWORD@unix({path})/DB",)),),
-    "shell": (("my.cnf; the command without -h, or with -h localhost", ("[client]", "socket = {path}")),),
-}
 _ACCOUNT = (
     "SQL, first: over the socket the account is 'USER'@'localhost', which may differ from the one used over TCP",
-    ("SHOW CREATE USER 'USER'@'localhost';  -- it must exist, with password and privileges, before {path} is used",),
+    "SHOW CREATE USER 'USER'@'localhost';  -- it must exist, with password and privileges, before {path} is used",
 )
-_REDIS: _Rows = {
-    "php": (
-        ("phpredis", ("$redis->connect('{path}');",)),
-        ("Laravel, .env", ("REDIS_HOST={path}", "REDIS_PORT=0")),
-        ("php.ini (sessions kept in Redis)", ("session.save_handler = redis", 'session.save_path = "unix://{path}"')),
-    ),
-    "python": (
-        ("Django, CACHES", ("'LOCATION': 'unix://{path}?db=0',",)),
-        ("redis-py", ("redis.Redis(unix_socket_path='{path}')",)),
-        ("Celery", ("broker_url = 'redis+socket://{path}'",)),
-    ),
-    "ruby": (("Rails, redis-rb", ("Redis.new(path: '{path}')",)),),
-    "node": (("node-redis", ("createClient({{ socket: {{ path: '{path}' }} }})",)),),
-    "native": (("Go, go-redis", ('&redis.Options{{Network: "unix", Addr: "{path}"}}',)),),
-    "shell": (("redis-cli", ("redis-cli -s {path}",)),),
-}
-_MEMCACHED: _Rows = {
-    "php": (
-        ("Memcached", ("$memcached->addServer('{path}', 0);",)),
-        ("Laravel, .env", ("MEMCACHED_HOST={path}", "MEMCACHED_PORT=0")),
-    ),
-    "python": (("Django, CACHES", ("'LOCATION': 'unix:{path}',",)), ("pymemcache", ("Client('unix:{path}')",))),
-    "ruby": (("Rails, Dalli", ("Dalli::Client.new('{path}')",)),),
-    "native": (("Go, gomemcache", ('memcache.New("{path}")',)),),
-}
-_BY_SOCKET = {Kind.MYSQL: _MYSQL, Kind.REDIS: _REDIS, Kind.MEMCACHED: _MEMCACHED}
-
-_KEEPING: Mapping[Kind, _Rows] = {
-    Kind.MYSQL: {
-        "php": (("PDO", ("[PDO::ATTR_PERSISTENT => true]",)), ("mysqli", ("new mysqli('p:localhost', …)",))),
-        "python": (
-            ("Django, DATABASES", ("'CONN_MAX_AGE': 600,",)),
-            ("SQLAlchemy", ("create_engine(…)  # once, not for each request",)),
-        ),
-        "node": (("mysql2", ("mysql.createPool(…)  // in place of createConnection",)),),
-        "java": (("any", ("one pool (HikariCP) for the whole process",)),),
-        "native": (("Go", ("db.SetMaxIdleConns(64)  // the default is 2",)),),
-    },
-    Kind.REDIS: {
-        "php": (("phpredis", ("$redis->pconnect(…);",)),),
-        "python": (("redis-py", ("redis.Redis(…)  # once for each process, not for each request",)),),
-        "native": (("any", ("one client with a pool for each process",)),),
-    },
-    Kind.MEMCACHED: {
-        "php": (("Memcached", ("new Memcached('pool')  // a name makes it persistent",)),),
-        "python": (("pymemcache", ("PooledClient(…)  # once for each process",)),),
-        "native": (("any", ("one client with a pool for each process",)),),
-    },
-}
-_AUTHORITY: _Rows = {
-    "python": (
-        ("PyMySQL, with TLS, with the CA of the server's certificate", ("ssl_ca='CA.pem'",)),
-        ("PyMySQL, without TLS", ("ssl_disabled=True",)),
-        ("Django, DATABASES, with TLS", ("'OPTIONS': {{'ssl': {{'ca': 'CA.pem'}}}},",)),
-    ),
-    "shell": (("the command, with TLS, with the CA of the server's certificate", ("mariadb --ssl-ca=CA.pem …",)),),
-}
-"""PHP has no row: mysqlnd reads no bundle, and naming a CA would turn TLS on and verify the host name."""
 _OF_BRAND = {
     "MariaDB": {"ssl": "--skip-ssl", "compress": "--loose-skip-compress"},
     "MySQL": {"ssl": "--ssl-mode=DISABLED", "compress": "--loose-skip-compress"},
@@ -272,18 +186,18 @@ def family(program: str) -> str | None:
 
 
 def by_socket(kind: Kind, path: str, using: Iterable[Client]) -> tuple[Change, ...]:
-    rows = _rows(_BY_SOCKET[kind], using, path)
-    return (_change(*_ACCOUNT, path), *rows) if kind is Kind.MYSQL else rows
+    rows = _rows("socket", kind, using, path)
+    return (_change(*_ACCOUNT, path=path), *rows) if kind is Kind.MYSQL else rows
 
 
 def keeping_connections(kind: Kind, using: Iterable[Client]) -> tuple[Change, ...]:
-    return _rows(_KEEPING[kind], using, "")
+    return _rows("keeping", kind, using, "")
 
 
 def naming_an_authority(using: Iterable[Client]) -> tuple[Change, ...]:
     """None where the client's language is unknown."""
-    known = [client for client in using if family(client.program) in _AUTHORITY]
-    return _rows(_AUTHORITY, known, "") if known else ()
+    known = [client for client in using if family(client.program) in _client_lines()["authority"][Kind.MYSQL]]
+    return _rows("authority", Kind.MYSQL, known, "") if known else ()
 
 
 def commands_without(what: Literal["ssl", "compress"], using: Iterable[Client]) -> tuple[Change, ...]:
@@ -301,12 +215,18 @@ def commands_without(what: Literal["ssl", "compress"], using: Iterable[Client]) 
     )
 
 
-def _rows(table: _Rows, using: Iterable[Client], path: str) -> tuple[Change, ...]:
+@cache
+def _client_lines() -> dict[str, dict[str, dict[str, list[list[str]]]]]:
+    return tomllib.loads((resources.files("howfar.doctor") / "client_lines.toml").read_text(encoding="utf-8"))
+
+
+def _rows(purpose: str, kind: Kind, using: Iterable[Client], path: str) -> tuple[Change, ...]:
+    """Those of the languages that were seen; of an unknown program all."""
+    table = _client_lines()[purpose][kind]
     families = {family(client.program) for client in using}
-    named = [found for found in table if found in families]
-    chosen = named or list(table)
-    return tuple(_change(where, lines, path) for found in chosen for where, lines in table[found])
+    chosen = [found for found in table if found in families] or list(table)
+    return tuple(_change(*row, path=path) for found in chosen for row in table[found])
 
 
-def _change(where: str, lines: Iterable[str], path: str) -> Change:
-    return Change(where=where, lines=tuple(line.format(path=path) for line in lines), restarts=False)
+def _change(where: str, *lines: str, path: str) -> Change:
+    return Change(where=where, lines=tuple(line.replace("{path}", path) for line in lines), restarts=False)
