@@ -188,31 +188,36 @@ _OUTPUT = _in(
 )  # fmt: skip
 
 
-_IGNORED = tuple(
-    Option(name, kind, None, "", IGNORED, fate="ignored", why=why)
-    for name, kind, why in (
-        ("forced-shutdown", "text", "the engine ends its window itself and bounds every wait"),
-        ("thread-stack-size", "text", "connections have no threads and stacks"),
-        ("debug", "switch", "--json reports everything"),
-        ("validate", "switch", "every answer is parsed and checked"),
-        ("verbosity", "int", "notes and errors go to stderr, the report to stdout"),
-        ("db-debug", "switch", "--json reports everything"),
-        ("mysql-debug", "switch", "no client library is called"),
-        ("luajit-cmd", "text", "there is no Lua"),
-        *((f"pgsql-{name}", "text", "only MySQL and MariaDB are supported")
-          for name in ("host", "port", "user", "db", "sslmode", "variant")),
-    )
+def _without_effect(group: str, fate: Fate, *rows: tuple[str, Kind, str]) -> tuple[Option, ...]:
+    return tuple(Option(name, kind, None, "", group, fate=fate, why=why) for name, kind, why in rows)
+
+
+_PGSQL: tuple[tuple[str, Kind, str], ...] = tuple(
+    (f"pgsql-{name}", "text", "only MySQL and MariaDB are supported")
+    for name in ("host", "port", "user", "db", "sslmode", "variant")
+)
+_IGNORED = _without_effect(
+    IGNORED,
+    "ignored",
+    ("forced-shutdown", "text", "the engine ends its window itself and bounds every wait"),
+    ("thread-stack-size", "text", "connections have no threads and stacks"),
+    ("debug", "switch", "--json reports everything"),
+    ("validate", "switch", "every answer is parsed and checked"),
+    ("verbosity", "int", "notes and errors go to stderr, the report to stdout"),
+    ("db-debug", "switch", "--json reports everything"),
+    ("mysql-debug", "switch", "no client library is called"),
+    ("luajit-cmd", "text", "there is no Lua"),
+    *_PGSQL,
 )  # fmt: skip
 
-_REFUSED = tuple(
-    Option(name, kind, None, "", REFUSED, fate="refused", why=why)
-    for name, kind, why in (
-        ("mysql-password", "text", "every user of this machine could read it"),
-        ("pgsql-password", "text", "every user of this machine could read it, and only MySQL and MariaDB are supported"),
-        ("mysql-dry-run", "switch", "nothing would be measured; see --help and the receipt"),
-        ("config-file", "file", "put its options on the command line, and the server into --defaults-file"),
-        ("report-checkpoints", "text", "run once per window, or use --json with --interval"),
-    )
+_REFUSED = _without_effect(
+    REFUSED,
+    "refused",
+    ("mysql-password", "text", "every user of this machine could read it"),
+    ("pgsql-password", "text", "every user of this machine could read it, and only MySQL and MariaDB are supported"),
+    ("mysql-dry-run", "switch", "nothing would be measured; see --help and the receipt"),
+    ("config-file", "file", "put its options on the command line, and the server into --defaults-file"),
+    ("report-checkpoints", "text", "run once per window, or use --json with --interval"),
 )  # fmt: skip
 
 OPTIONS: tuple[Option, ...] = (
