@@ -11,6 +11,7 @@ from typing import Literal
 
 from howfar.bottleneck.connecting import connect_turns, connects_each_time
 from howfar.bottleneck.traffic import CarriedTraffic, link_way
+from howfar.stats.host_cpus import HostCpus
 from howfar.stats.trials import others_in
 from howfar.store.receipts import number_in
 from howfar.store.records import FactorValue, Measured, TcpRecord, Trial
@@ -242,15 +243,15 @@ def _cpu_set(
     cpus = setting.server_cpus if name == "server" else setting.client_cpus
     number = max(len(cpus), 1)
     owners = {role: cpu / number for role, cpu in used.items()}
-    windows = [trial.window for trial in trials if trial.window is not None]
-    seen = [w for w in windows if cpus and all(cpu in w.cpus_busy for cpu in cpus)]
+    host = HostCpus(frozenset(cpus), setting.machine_cpus or number)
+    seen = [window for trial in trials if (window := host.window(trial)) is not None]
     if not seen:
         others = _others_share(trials, setting.machine_cpus)
         return CpuSet(name, number, None, owners | ({} if others is None else {"others": others}))
-    busy = sum(w.cpus_busy[cpu] for w in seen for cpu in cpus) / len(seen) / number
+    busy = sum(host.busy_cpus(window) for window in seen) / len(seen) / number
     length_ns = sum(w.length_ns for w in seen)
     if any(w.link_cpu_ns for w in seen):  # the windows know where its threads ran
-        owners["link"] = sum(w.link_cpu_ns.get(cpu, 0) for w in seen for cpu in cpus) / length_ns / number
+        owners["link"] = sum(host.link_ns(window) for window in seen) / length_ns / number
     looks = (
         sum(w.looks_cpu_ns / max(len(w.cpus_busy), 1) for w in seen) / length_ns
     )  # anywhere: taken to be on all alike

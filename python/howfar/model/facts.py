@@ -14,9 +14,9 @@ from typing import Any
 from howfar.paths import is_local
 from howfar.plan.factors import ORDINARY
 from howfar.stats.estimate import Estimate
+from howfar.stats.host_cpus import HostCpus, cpus_used
 from howfar.stats.intervals import mean_interval
-from howfar.stats.trials import others_in
-from howfar.store.receipts import cpus_in, number_in
+from howfar.store.receipts import number_in
 from howfar.store.records import Arm, ArmRole, FactorValue, Measured, Run, Trial, TrialStatus
 
 FULL_LINK = 0.9
@@ -118,7 +118,8 @@ def _facts(run: Run, arm: Arm, trials: Sequence[Trial]) -> ArmFacts:
     elapsed_ns = sum(each.elapsed_ns for each in seen)
     threads = int(arm.factors.get("threads", 1))
     by_block = {trial.block: _tps(trial.measured) for trial in trials if trial.measured is not None}
-    places = _Places(run, arm)
+    client, server = _hosts(run, arm)
+    at_client, at_server = (_roles(host, client, server) for host in (client, server))
 
     def cpu(role: str) -> float:
         return sum(use.cpu_ns for each in seen for use in each.cpu if use.role == role) / 1e9 / transactions
@@ -150,15 +151,15 @@ def _facts(run: Run, arm: Arm, trials: Sequence[Trial]) -> ArmFacts:
         server_cpu_s=cpu("server") + cpu("forwarder") / 2,
         client_wait_s=waited("client"),
         server_wait_s=waited("server"),
-        link_client_cpus=places.emulator(trials, places.client),
-        link_server_cpus=places.emulator(trials, places.server),
-        client_cpus=places.count(places.client),
-        server_cpus=places.count(places.server),
-        client_others=places.others(trials, places.client),
-        server_others=places.others(trials, places.server),
-        client_busy=places.busy(trials, places.client),
-        server_busy=places.busy(trials, places.server),
-        shared_cpu=bool(places.client & places.server),
+        link_client_cpus=client.link_cpus(trials),
+        link_server_cpus=server.link_cpus(trials),
+        client_cpus=client.count,
+        server_cpus=server.count,
+        client_others=_others(client, trials, at_client),
+        server_others=_others(server, trials, at_server),
+        client_busy=client.busy(trials),
+        server_busy=server.busy(trials),
+        shared_cpu=bool(client.cpus & server.cpus),
         wire_to_client=crossed("to_client", "wire_bytes"),
         wire_to_server=crossed("to_server", "wire_bytes"),
         segments_to_client=crossed("to_client", "segments"),
@@ -169,56 +170,22 @@ def _facts(run: Run, arm: Arm, trials: Sequence[Trial]) -> ArmFacts:
     )
 
 
-class _Places:
-    """Which processors an arm's two ends had, and what was left of them."""
+def _hosts(run: Run, arm: Arm) -> tuple[HostCpus, HostCpus]:
+    """The client's and the server's processors; one host's where both are on one machine."""
+    environment = run.info.environment
+    server = HostCpus.of(environment, "server")
+    placement = arm.factors.get("placement", environment.get("placement"))
+    together = placement == "machines" and is_local(arm.factors.get("path"))
+    return server if together else HostCpus.of(environment, "client"), server
 
-    def __init__(self, run: Run, arm: Arm) -> None:
-        environment = run.info.environment
-        count = environment.get("cpu_count")
-        self.all = count if isinstance(count, int) and count > 0 else 1
-        self.server = frozenset(cpus_in(environment, "server_cpus"))
-        placement = arm.factors.get("placement", environment.get("placement"))
-        together = placement == "machines" and is_local(arm.factors.get("path"))
-        self.client = self.server if together else frozenset(cpus_in(environment, "client_cpus"))
 
-    def count(self, cpus: frozenset[int]) -> int:
-        """Half of the machine's, where a run does not say which a host has."""
-        return len(cpus) or max(self.all // 2, 1)
+def _roles(host: HostCpus, client: HostCpus, server: HostCpus) -> list[str]:
+    return [role for role, own in (("client", client), ("server", server)) if host.cpus == own.cpus]
 
-    def others(self, trials: Sequence[Trial], cpus: frozenset[int]) -> float:
-        """What strangers took of these."""
-        return median(self._others(trial, trial.measured, cpus) for trial in trials if trial.measured)
 
-    def _others(self, trial: Trial, seen: Measured, cpus: frozenset[int]) -> float:
-        window = trial.window
-        if window is None or not cpus or not cpus <= window.cpus_busy.keys():
-            return (others_in(trial) or 0.0) * self.count(cpus) / self.all
-        roles = [role for role, own in (("client", self.client), ("server", self.server)) if cpus == own]
-        ours = sum(use.cpu_ns for use in seen.cpu if use.role in roles) / seen.elapsed_ns
-        link = sum(ns for cpu, ns in window.link_cpu_ns.items() if cpu in cpus) / window.length_ns
-        return max(sum(window.cpus_busy[cpu] for cpu in cpus) - ours - link, 0.0)
-
-    def busy(self, trials: Sequence[Trial], cpus: frozenset[int]) -> float | None:
-        """The share of their time that these worked, for whomever."""
-        windows = [trial.window for trial in trials if trial.window is not None]
-        found = [
-            sum(window.cpus_busy[cpu] for cpu in cpus) / len(cpus)
-            for window in windows
-            if cpus and cpus <= window.cpus_busy.keys()
-        ]
-        return median(found) if found else None
-
-    def emulator(self, trials: Sequence[Trial], cpus: frozenset[int]) -> float:
-        """What it took of these. Its threads run where there is room: as if evenly, where a run does not say."""
-        found = []
-        for trial in trials:
-            if trial.window is not None and trial.window.link_cpu_ns and cpus:
-                here = sum(ns for cpu, ns in trial.window.link_cpu_ns.items() if cpu in cpus)
-                found.append(here / trial.window.length_ns)
-            elif trial.measured is not None:
-                spent = sum(use.cpu_ns for use in trial.measured.cpu if use.role == "link")
-                found.append(spent / trial.measured.elapsed_ns * self.count(cpus) / self.all)
-        return median(found) if found else 0.0
+def _others(host: HostCpus, trials: Sequence[Trial], roles: Sequence[str]) -> float:
+    measured = [trial for trial in trials if trial.measured]
+    return median(host.others_cpus(trial, cpus_used(trial.measured, roles)) for trial in measured)
 
 
 def _tps(seen: Measured) -> float:

@@ -5,7 +5,6 @@ Sums over an arm's good trials. Nothing is judged or modelled here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import median
@@ -16,10 +15,11 @@ from howfar.experiments.page.findings import Application, Machines, Route, TurnC
 from howfar.paths import is_local
 from howfar.plan.factors import ORDINARY
 from howfar.stats.estimate import Estimate
+from howfar.stats.host_cpus import HostCpus, cpus_used
 from howfar.stats.intervals import mean_interval
-from howfar.stats.trials import TrialTable, others_in, transaction_histogram
-from howfar.store.receipts import cpus_in, number_in
-from howfar.store.records import Arm, ArmRole, FactorValue, HistogramRecord, Measured, RunInfo, Trial
+from howfar.stats.trials import TrialTable, transaction_histogram
+from howfar.store.receipts import number_in
+from howfar.store.records import Arm, ArmRole, FactorValue, HistogramRecord, Measured, Trial
 
 NO_PAGE = "none"
 SERVICES = ("mysql", "redis", "memcached")
@@ -39,27 +39,6 @@ class ComparisonKey:
     application: Application
     other: tuple[tuple[str, FactorValue], ...]
     """Every further factor that a plan may vary."""
-
-
-@dataclass(frozen=True)
-class Processors:
-    """The CPUs of each machine. Empty: the run does not say, and each machine is taken to have half of them all."""
-
-    application: frozenset[int]
-    database: frozenset[int]
-    all: int
-
-    @classmethod
-    def of(cls, info: RunInfo) -> Processors:
-        count = info.environment.get("cpu_count")
-        return cls(
-            application=frozenset(cpus_in(info.environment, "client_cpus")),
-            database=frozenset(cpus_in(info.environment, "server_cpus")),
-            all=count if isinstance(count, int) and count > 0 else 2,
-        )
-
-    def count(self, cpus: frozenset[int]) -> int:
-        return len(cpus) or max(self.all // 2, 1)
 
 
 @dataclass(frozen=True)
@@ -85,7 +64,8 @@ class ArmTrials:
 
     arm: Arm
     trials: dict[int, Trial] = field(repr=False)
-    processors: Processors = field(repr=False)
+    application: HostCpus = field(repr=False)
+    database: HostCpus = field(repr=False)
 
     @cached_property
     def key(self) -> ComparisonKey:
@@ -241,47 +221,30 @@ class ArmTrials:
     @cached_property
     def sides(self) -> tuple[Side, ...]:
         """One, or the application's and the database's."""
-        cpus = self.processors
         if self.machines == 1:
-            return (self._side("both", cpus.database, self.application_s + self.database_s, _ALL),)
+            return (self._side("both", self.database, self.application_s + self.database_s, _ALL),)
         return (
-            self._side("application", cpus.application, self.application_s, _APPLICATIONS),
-            self._side("database", cpus.database, self.database_s, _SERVERS),
+            self._side("application", self.application, self.application_s, _APPLICATIONS),
+            self._side("database", self.database, self.database_s, _SERVERS),
         )
 
-    def _side(self, name: str, cpus: frozenset[int], own_s: float, roles: tuple[str, ...]) -> Side:
-        trials, count = list(self.trials.values()), self.processors.count(cpus)
-        link = median(self._link_cpus(trial, cpus) for trial in trials) if self.machines == 2 else 0.0
-        rate = self.pages / self.elapsed_s
-        strangers = median(self._strangers(trial, cpus, roles) for trial in trials)
-        busy = [
-            sum(trial.window.cpus_busy[cpu] for cpu in cpus) / len(cpus)
-            for trial in trials
-            if _covers(trial, cpus) and trial.window is not None
-        ]
+    def _side(self, name: str, host: HostCpus, own_s: float, roles: tuple[str, ...]) -> Side:
+        trials, rate = list(self.trials.values()), self.pages / self.elapsed_s
+        link = host.link_cpus(trials) if self.machines == 2 else 0.0
+        strangers = median(host.others_cpus(trial, self._ours(trial, roles)) for trial in trials)
+        busy = host.busy(trials)
         return Side(
             name=name,
-            cpus=count,
+            cpus=host.count,
             own_s=own_s,
             link_s=link / rate,
-            strangers=min(strangers, count / 2),
-            busy=median(busy) if busy else min((own_s * rate + link + strangers) / count, 1.0),
+            strangers=min(strangers, host.count / 2),
+            busy=busy if busy else min((own_s * rate + link + strangers) / host.count, 1.0),
         )
 
-    def _link_cpus(self, trial: Trial, cpus: frozenset[int]) -> float:
-        """How many of these processors the emulator used. Where a run does not say, its threads are taken to be spread evenly."""
-        window = trial.window
-        if window is not None and window.link_cpu_ns and cpus:
-            return sum(ns for cpu, ns in window.link_cpu_ns.items() if cpu in cpus) / window.length_ns
-        return _spent(trial.measured, ("link",)) * self.processors.count(cpus) / self.processors.all
-
-    def _strangers(self, trial: Trial, cpus: frozenset[int], roles: tuple[str, ...]) -> float:
-        window = trial.window
-        if window is None or not _covers(trial, cpus):
-            return (others_in(trial) or 0.0) * self.processors.count(cpus) / self.processors.all
-        ours = _spent(trial.measured, roles) + _spent(trial.measured, ("forwarder",)) * (self.machines == 2) / 2
-        link = sum(ns for cpu, ns in window.link_cpu_ns.items() if cpu in cpus) / window.length_ns
-        return max(sum(window.cpus_busy[cpu] for cpu in cpus) - ours - link, 0.0)
+    def _ours(self, trial: Trial, roles: tuple[str, ...]) -> float:
+        """CPUs of these roles, and of one of two forwarders."""
+        return cpus_used(trial.measured, roles) + cpus_used(trial.measured, ("forwarder",)) * (self.machines == 2) / 2
 
     # ------------------------------------------------------------ round trips
 
@@ -338,19 +301,6 @@ class ArmTrials:
         return count / self.pages, sum(record.mean_ns * record.count for record in records) / count if count else 0.0
 
 
-def _spent(measured: Measured | None, roles: Iterable[str]) -> float:
-    """Processors that these roles used, on average over the window."""
-    if measured is None:
-        return 0.0
-    wanted = set(roles)
-    return sum(use.cpu_ns for use in measured.cpu if use.role in wanted) / measured.elapsed_ns
-
-
-def _covers(trial: Trial, cpus: frozenset[int]) -> bool:
-    """The trial's window says how busy each of these CPUs was."""
-    return trial.window is not None and bool(cpus) and cpus <= trial.window.cpus_busy.keys()
-
-
 def is_a_page(arm: Arm) -> bool:
     return arm.factors.get("page", NO_PAGE) != NO_PAGE
 
@@ -362,9 +312,9 @@ def is_of_pages(table: TrialTable) -> bool:
 
 def page_arms(table: TrialTable) -> list[ArmTrials]:
     """Arms with a page and a good trial, in the order of the plan; without the A/A arm."""
-    processors = Processors.of(table.run.info)
+    application, database = (HostCpus.of(table.run.info.environment, host, machine=2) for host in ("client", "server"))
     return [
-        ArmTrials(arm, table.trials[arm.name], processors)
+        ArmTrials(arm, table.trials[arm.name], application, database)
         for arm in table.run.info.arms
         if arm.role in (ArmRole.BASELINE, ArmRole.CONTENDER) and is_a_page(arm) and table.trials[arm.name]
     ]
