@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from howfar.analysis.workload_line import workload_line
 from howfar.engine.messages import (
@@ -18,7 +21,7 @@ from howfar.engine.messages import (
     ServiceName,
     UnixTarget,
 )
-from howfar.engine.rules import services_of
+from howfar.engine.rules import MOST_TURNS, round_trips_of, services_of
 from howfar.errors import PlanError
 from howfar.plan.cells import cells
 from howfar.plan.estimate import LABORATORY_NS, cost
@@ -28,6 +31,7 @@ from howfar.plan.page import PageShape
 from howfar.plan.types import Plan, restore_plan
 from howfar.runner.jobs import page_script
 
+EXAMPLE = Path(__file__).parents[2] / "schema" / "examples" / "job.page.script.json"
 PLAN = """name = "mine"
 question = "One or two?"
 [workload]
@@ -144,29 +148,28 @@ def test_what_makes_no_sense_is_refused_with_its_line(
 
 
 @pytest.mark.parametrize(
-    ("table", "message"),
+    ("tables", "message"),
     [
         ("[[leave_out]]\nthreads = 4\n", "table 1 of leave_out matches no cell"),
         ("[[leave_out]]\n", "an empty table: it would leave out every cell"),
         ('[[leave_out]]\npage = "large"\n', "leave_out removes the baseline"),
         ("[[leave_out]]\nthread = 8\n", "unknown field leave_out.thread"),
+        (
+            '[quick.factors]\nthreads = 8\n[[quick.leave_out]]\npage = "small"\n[[quick.leave_out]]\nthreads = 1\n',
+            "table 2 of quick.leave_out matches no cell",
+        ),
     ],
 )
-def test_what_is_left_out_wrongly_is_said(tmp_path: Path, table: str, message: str) -> None:
+def test_what_is_left_out_wrongly_is_said(tmp_path: Path, tables: str, message: str) -> None:
     with pytest.raises(PlanError) as caught:
-        plan_of(tmp_path, PLAN + table)
+        plan_of(tmp_path, PLAN + tables)
     assert message in caught.value.message
+    line = re.search(r"mine\.toml:(\d+):", caught.value.message)
+    assert line is None or "leave_out" in (PLAN + tables).splitlines()[int(line[1]) - 1] or "thread" in tables
 
 
-def test_what_the_short_form_leaves_out_wrongly_is_said(tmp_path: Path) -> None:
-    text = (
-        PLAN + '[quick.factors]\nthreads = 8\n[[quick.leave_out]]\npage = "small"\n[[quick.leave_out]]\nthreads = 1\n'
-    )
-    with pytest.raises(PlanError) as caught:
-        plan_of(tmp_path, text)
-    assert "table 2 of quick.leave_out matches no cell" in caught.value.message
-    assert f":{text.splitlines().index('[[quick.leave_out]]') + 1}:" in caught.value.message
-    plan_of(tmp_path, PLAN + LEFT_OUT + '[quick.factors]\napplication = "php"\n')  # not its own tables
+def test_the_short_form_may_leave_out_less(tmp_path: Path) -> None:
+    plan_of(tmp_path, PLAN + LEFT_OUT + '[quick.factors]\napplication = "php"\n')
 
 
 def test_two_machines_of_one_cpu_are_refused(tmp_path: Path) -> None:
@@ -219,18 +222,21 @@ def test_a_store_of_keys_loads_no_table(tmp_path: Path) -> None:
     assert cost(plan).first_time_ns == 0
 
 
-def test_a_script_takes_the_turns_of_its_shape(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, PLAN)
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    return plan_of(tmp_path_factory.mktemp("plan"), PLAN)
+
+
+def test_a_script_takes_the_round_trips_of_its_shape(plan: Plan) -> None:
     for name, shape in plan.pages.items():
         script = page_script(plan, name, 0, SERVICES)
         assert turns(script) == shape.by_service
         assert sum(turns(script).values()) == shape.turns
-        assert list(services_of(script)) == list(shape.by_service), "no service that it does not ask"
+        assert list(services_of(script)) == list(shape.by_service), "no service that it does not use"
     assert plan.pages["large"].by_service == {"mysql": 48, "redis": 16, "memcached": 8}
 
 
-def test_application_cpu_is_dealt_to_the_turns(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, PLAN)
+def test_application_cpu_is_dealt_to_the_round_trips(plan: Plan) -> None:
     script = page_script(plan, "large", 2_500_000, SERVICES)
     computing = [step for step in script.steps if isinstance(step, CpuStep)]
     assert {step.cpu_ns for step in computing} == {2_500_000 // script.rounds // len(computing)}
@@ -239,23 +245,53 @@ def test_application_cpu_is_dealt_to_the_turns(tmp_path: Path) -> None:
     assert not [step for step in page_script(plan, "large", 0, SERVICES).steps if isinstance(step, CpuStep)]
 
 
-def test_connections_by_page_are_the_scripts(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, PLAN)
+def test_connections_by_page_are_the_scripts(plan: Plan) -> None:
     assert page_script(plan, "small", 0, SERVICES, per_page=True).connect == "per_page"
     assert page_script(plan, "small", 0, SERVICES).connect == "persistent"
 
 
-def test_updates_are_in_one_transaction_and_ranges_are_whole(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, PLAN)
+def test_updates_are_in_one_transaction_and_ranges_are_whole(plan: Plan) -> None:
     script = page_script(plan, "large", 0, SERVICES)
-    asked = [step.statement for step in script.steps if isinstance(step, QueryStep)]
-    assert asked[-3:] == ["begin", "update", "commit"]
+    statements = [step.statement for step in script.steps if isinstance(step, QueryStep)]
+    assert statements[-3:] == ["begin", "update", "commit"]
     sql = {statement.name: statement for statement in script.statements}
     (first,) = sql["range"].parameters
     assert first.kind == "integer"
     assert first.high + plan.workload.range_size - 1 == plan.data.table_size
     assert sql["total"].sql.endswith("BETWEEN ? AND ? + 29")
     assert sql["range"].sql.endswith(f"LIMIT {plan.workload.range_size}")
+
+
+# ---------------------------------------------------------------- what a job may hold
+
+
+def example(**changes: Any) -> dict[str, Any]:
+    """26 round trips in each of 10 rounds. `crates/contract/tests/schema.rs` holds the engine to the same rules."""
+    held: dict[str, Any] = json.loads(EXAMPLE.read_text())["application"]
+    return held | changes
+
+
+def test_a_job_has_distinct_statements_and_a_bounded_number_of_round_trips() -> None:
+    most = MOST_TURNS // 26
+    assert round_trips_of(PageScript.model_validate(example(rounds=most))) <= MOST_TURNS
+    with pytest.raises(ValidationError, match="at most 100000"):
+        PageScript.model_validate(example(rounds=most + 1))
+    with pytest.raises(ValidationError, match="two statements have one name"):
+        PageScript.model_validate(example(statements=2 * example()["statements"]))
+
+
+def test_a_reply_is_bounded() -> None:
+    """64 values of a MiB fit only without their keys."""
+    held = example()
+    held["redis_keys"]["value"]["bytes"] = 2**20
+    held["steps"][1]["keys_each"] = 63
+    PageScript.model_validate(held)
+    held["steps"][1]["keys_each"] = 64
+    with pytest.raises(ValidationError, match="64 MiB at most"):
+        PageScript.model_validate(held)
+
+
+# ---------------------------------------------------------------- in reports and documentation
 
 
 def test_a_page_is_described_in_a_line() -> None:

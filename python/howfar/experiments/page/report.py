@@ -91,7 +91,6 @@ class Pages(Experiment):
             ("Latency", (latency_chart(summary, found),)),
             ("The model", _model_blocks(found)),
             ("CPU", (cpu_table(found, found.headline_arms()),)),
-            ("Published figures", (published_table(found),)),
             (EVERY_ARM, (*others, arms_table(found), cpu_table(found, found.arms))),
             ("Limits of this run", (Bullets(limits) if (limits := tuple(_limits(summary, found))) else None,)),
         ]
@@ -261,7 +260,7 @@ def choices_table(found: Sequence[PageChoice], tcp: bool = False) -> Table | Non
 def _split_chart(findings: PageFindings) -> Chart | None:
     fields: dict[str, Callable[[PageArm], str]] = {"ms a page": lambda arm: f"{arm.page}: {where(arm, findings)}"}
     for part in charts.PARTS:
-        fields[part] = lambda arm, part=part: number(time_parts(arm)[part])  # type: ignore[misc]
+        fields[part] = partial(_part_ms, part)
     fields["page"] = lambda arm: number(arm.page_ms.value)
     arms = [arm for found in split_arms(findings).values() for arm in found]
     chart = Chart(
@@ -275,6 +274,10 @@ def _split_chart(findings: PageFindings) -> Chart | None:
         data=_table("", arms, fields),
     )
     return chart if arms else None
+
+
+def _part_ms(part: str, arm: PageArm) -> str:
+    return number(time_parts(arm)[part])
 
 
 def round_trips_table(findings: PageFindings) -> Table | None:
@@ -332,9 +335,7 @@ def latency_chart(summary: Summary, findings: PageFindings) -> Chart | None:
         "p50": lambda arm: number(arm.p50_ms),
     }
     for quantile in QUANTILES:
-        fields[f"{quantile * 100:g} %"] = lambda arm, least=quantile: number(  # type: ignore[misc]
-            next((ms for at, ms in curves.get(arm.arm, ()) if at >= least), None)
-        )
+        fields[f"{quantile * 100:g} %"] = partial(_quantile_ms, curves, quantile)
     fields[f"over {NOTICED_MS} ms"] = lambda arm: share_of_pages(arm.over_noticed)
     fields[f"over {DEGRADED_MS} ms"] = lambda arm: share_of_pages(arm.over_degraded)
     return Chart(
@@ -349,7 +350,11 @@ def latency_chart(summary: Summary, findings: PageFindings) -> Chart | None:
     )
 
 
-# ---------------------------------------------------------------- model, CPU, published
+def _quantile_ms(curves: charts.Latencies, quantile: float, arm: PageArm) -> str:
+    return number(next((ms for at, ms in curves.get(arm.arm, ()) if at >= quantile), None))
+
+
+# ---------------------------------------------------------------- the model, CPU
 
 
 def _model_blocks(findings: PageFindings) -> list[Block | None]:
@@ -370,31 +375,7 @@ def _model_blocks(findings: PageFindings) -> list[Block | None]:
         make=partial(charts.prediction_chart, findings),
         data=_table("", arms, fields),
     )
-    return [chart, _table("Predicted and measured", arms, fields, (made,)), agreement_table(findings)]
-
-
-def agreement_table(findings: PageFindings) -> Table | None:
-    """The engine's run of the same round trips next to the real application's page, wherever both were measured."""
-    engine = {_twin_key(arm): arm for arm in findings.arms if arm.application == "engine"}
-    pages = list(dict.fromkeys(arm.page for arm in findings.arms))
-    arms = [arm for arm in findings.arms if arm.application == "php" and _twin_key(arm) in engine]
-    arms.sort(key=lambda arm: (pages.index(arm.page), -arm.threads, arm.app_cpu_ns, arm.machines))
-    names = _names(arms, findings)
-    fields: Fields[PageArm] = {
-        "page": lambda arm: names[arm.arm],
-        "p50 ms\nPHP": lambda arm: number(arm.p50_ms),
-        "p50 ms\nengine": lambda arm: number(engine[_twin_key(arm)].p50_ms),
-        "engine\nover PHP": lambda arm: f"{engine[_twin_key(arm)].p50_ms / arm.p50_ms:.2f}" if arm.p50_ms else UNKNOWN,
-        "CPU ms\nPHP": lambda arm: number(arm.cpu_ms.get("application")),
-        "CPU ms\nengine": lambda arm: number(engine[_twin_key(arm)].cpu_ms.get("application")),
-    }
-    note = "The engine's page is the same round trips without an application: what it lacks is PHP's own time."
-    return _table("The engine's page and the real one", arms, fields, (note,))
-
-
-def _twin_key(arm: PageArm) -> tuple[object, ...]:
-    """All but the application."""
-    return arm.page, arm.route, arm.connect, arm.app_cpu_ns, arm.threads
+    return [chart, _table("Predicted and measured", arms, fields, (made,))]
 
 
 def _names(arms: Sequence[PageArm], findings: PageFindings) -> dict[str, str]:
@@ -409,31 +390,20 @@ def cpu_table(findings: PageFindings, arms: Sequence[PageArm]) -> Table | None:
     fields: dict[str, Callable[[PageArm], str]] = {"CPU ms a page": lambda arm: names[arm.arm]}
     for role in (*(role for role in ROLES if role in seen), *sorted(seen - set(ROLES))):
         head = "link's\nemulator" if role == "link" else role
-        fields[head] = lambda arm, role=role: number(arm.cpu_ms.get(role))  # type: ignore[misc]
+        fields[head] = partial(_cpu_ms, role)
     fields["CPUs\nbusy"] = _busy
     note = "CPUs busy: of the one machine; of two, the application's and the servers'."
     return _table("CPU by role", arms if seen else (), fields, (note,))
+
+
+def _cpu_ms(role: str, arm: PageArm) -> str:
+    return number(arm.cpu_ms.get(role))
 
 
 def _busy(arm: PageArm) -> str:
     """`99 %`; of two machines `41 %, 87 %`."""
     found = [arm.busy[machine] for machine in ("both", "application", "database") if machine in arm.busy]
     return ", ".join(f"{value * 100:.0f} %" for value in found) or UNKNOWN
-
-
-def published_table(findings: PageFindings) -> Table | None:
-    fields: Fields[tuple[str, float, float, float | None]] = {
-        "published": lambda row: row[0],
-        "two machines\nms": lambda row: number(row[1]),
-        "one machine\nms": lambda row: number(row[2]),
-        "two\nover one": lambda row: f"{row[2] / row[1]:.2f}" if row[1] else UNKNOWN,
-        "ours, two\nover one": lambda row: number(row[3]),
-    }
-    note = (
-        "Two over one: of pages a second, with the fewest in flight. Other machines, network and application: compare which of the "
-        "two is better."
-    )
-    return _table("Published by others", findings.published, fields, (note,))
 
 
 def arms_table(findings: PageFindings) -> Table | None:

@@ -244,7 +244,7 @@ def _published(findings: PageFindings) -> str:
         for page, two, one, ours in findings.published
         if ours is not None
     ]
-    return f"Published, for other machines: {'; '.join(clauses)}." if clauses else ""
+    return f"Published, for other machines and another application: {'; '.join(clauses)}." if clauses else ""
 
 
 def _single(findings: PageFindings) -> list[Pair]:

@@ -1,0 +1,137 @@
+"""What pages did in a window against what the plan requests: whatever differs is found, PHP's and the engine's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.unit.fake_lab import finish, interval, receipt
+
+from howfar.engine.messages import (
+    Bytes,
+    CpuStep,
+    CustomStatement,
+    FastCgi,
+    Finished,
+    Measuring,
+    PageJob,
+    PageScript,
+    QueryStep,
+    Ready,
+    Service,
+    ServiceUse,
+    UnixTarget,
+)
+from howfar.engine.process import LoadOutcome
+from howfar.lab.serving import counted_less
+from howfar.plan.load import load_plan
+from howfar.runner.outcome import PageSpec, not_as_asked, page_asked, page_facts, unlike_pages
+from howfar.store.records import Arm, ArmRole
+from howfar.store.server_metrics import ServerMetrics
+
+SECOND = 1_000_000_000
+PAGES, WARM, CPU_NS = 50, 7, 2_000_000
+SPEC = PageSpec(turns={"mysql": 3, "redis": 2}, keys={"redis": 11}, app_cpu_ns=CPU_NS, per_page=True, commits=1)
+TARGET = UnixTarget(path="/s")
+STEPS = (QueryStep(statement="one"), CpuStep(cpu_ns=1))
+SCRIPT = PageScript(
+    mysql=Service(target=TARGET), statements=(CustomStatement(name="one", sql="SELECT 1"),), steps=STEPS
+)
+PHP = FastCgi(target=TARGET, parameters={})
+REPORTED = {
+    "mysql_turns": 4 * PAGES, "mysql_checks": PAGES, "mysql_connects": PAGES, "redis_turns": 2 * PAGES,
+    "redis_checks": 0, "redis_connects": PAGES, "hits": 11 * PAGES, "misses": 0, "app_cpu_ns": CPU_NS * PAGES + 9,
+}  # fmt: skip
+
+
+def job(application: PageScript | FastCgi) -> PageJob:
+    return PageJob(application=application, workers=2, seed=1, warmup_ns=0, measure_ns=SECOND)
+
+
+def finished_with(kind: str, update: dict[str, Any], **histogram: Any) -> Finished:
+    finished = finish(SECOND, PAGES)
+    record = finished.histograms[0].model_copy(update={"kind": kind, **histogram})
+    return finished.model_copy(update=update | {"histograms": (*finished.histograms, record)})
+
+
+def by_php(**changes: int) -> Finished:
+    """`pages`: how many reported anything."""
+    pages = changes.pop("pages", PAGES)
+    return finished_with("told.wall_ns", {"told": REPORTED | changes}, count=pages)
+
+
+def by_engine(cpu_ns: float = CPU_NS, **changes: Any) -> Finished:
+    """What changes is of Redis."""
+    use = {"connects": PAGES, "bytes": Bytes(to_server=0, to_client=0), "hits": 0, "misses": 0}
+    mysql = ServiceUse(service="mysql", requests=3 * PAGES, turns=3 * PAGES, **use)
+    redis = ServiceUse(service="redis", requests=2 * PAGES, turns=2 * PAGES, **(use | {"hits": 11 * PAGES}))
+    return finished_with("cpu", {"services": (mysql, redis.model_copy(update=changes))}, mean_ns=float(cpu_ns))
+
+
+def test_pages_as_requested_are_good() -> None:
+    assert unlike_pages(SPEC, job(PHP), by_php()) == ()
+    assert unlike_pages(SPEC, job(SCRIPT), by_engine()) == ()
+
+
+@pytest.mark.parametrize(
+    ("application", "finished", "says"),
+    [
+        (PHP, by_php(pages=PAGES - 1), "50 pages ended and 49 "),
+        (PHP, by_php(mysql_turns=4 * PAGES - 1), "149 turns to mysql, the plan has 150"),
+        (PHP, by_php(redis_turns=0), "0 turns to redis, the plan has 100"),
+        (PHP, by_php(redis_connects=PAGES + 1), "51 connects to redis, the plan has 50"),
+        (PHP, by_php(misses=1, hits=11 * PAGES - 1), "missed 1 keys"),
+        (PHP, by_php(hits=11 * PAGES - 1), "549 keys found, the plan has 550"),
+        (PHP, by_php(cpu_ns=CPU_NS * PAGES), "100000009 ns, and of 100000000 ns of CPU in all"),
+        (PHP, by_php(app_cpu_ns=CPU_NS * PAGES - 1), "computed for 99999999 ns, the plan has 100000000"),
+        (SCRIPT, by_engine(turns=99), "99 turns to redis, the plan has 100"),
+        (SCRIPT, by_engine(connects=49), "49 connects to redis"),
+        (SCRIPT, by_engine(misses=2, hits=11 * PAGES - 2), "missed 2 keys"),
+        (SCRIPT, by_engine(hits=3), "3 keys found"),
+        (SCRIPT, by_engine(cpu_ns=CPU_NS * 0.99), "computed for 1980000 ns in the mean, the plan has 2000000"),
+        (SCRIPT, by_engine().model_copy(update={"services": ()}), "0 turns to mysql"),
+    ],
+)
+def test_whatever_differs_is_said(application: PageScript | FastCgi, finished: Finished, says: str) -> None:
+    assert says in "; ".join(unlike_pages(SPEC, job(application), finished))
+
+
+def outcome(finished: Finished) -> LoadOutcome:
+    ready = Ready(receipt=receipt("/s"), connections=2, prepared_statements=0, connect_ns=1)
+    measuring = Measuring(unix_time_ns=0, warmup_transactions=WARM)
+    return LoadOutcome(ready, measuring, (interval(SECOND, PAGES),), finished)
+
+
+def test_differences_make_a_trial_void() -> None:
+    assert not_as_asked(job(PHP), outcome(by_php()), SPEC) == ()
+    assert not_as_asked(job(PHP), outcome(by_php(misses=1)), SPEC)[0].startswith("the pages missed 1")
+
+
+def test_servers_must_have_counted_the_pages_of_the_warm_up_too() -> None:
+    facts = page_facts(outcome(by_php()), SPEC)
+    assert (facts.turns, facts.keys, facts.commits) == ({"mysql": 171, "redis": 114}, {"redis": 627}, PAGES)
+    looked = ServerMetrics(requests=114, lookup_hits=627, lookup_misses=0)
+    for service, metrics, number in (
+        ("redis", looked, ""),
+        ("mysql", ServerMetrics(requests=171), ""),
+        ("memcached", ServerMetrics(lookup_hits=0), ""),  # the page does not use it
+        ("mysql", ServerMetrics(requests=170), "171"),
+        ("redis", replace(looked, lookup_hits=626), "627"),
+        ("redis", replace(looked, lookup_misses=1), "1 of the keys"),
+    ):
+        found = counted_less(service, metrics, facts)
+        assert number in found[0] if number else found == ()
+
+
+def test_what_is_requested_of_a_page_is_in_the_plan() -> None:
+    factors = {"page": "light", "app_cpu_ns": 3_000_000, "connect": "per-transaction"}
+    assert page_asked(load_plan("page").plan, Arm(name="x", role=ArmRole.CONTENDER, factors=factors)) == PageSpec(
+        turns={"mysql": 11, "redis": 6, "memcached": 3},
+        keys={"redis": 15, "memcached": 3},
+        app_cpu_ns=3_000_000 - 20,
+        per_page=True,
+        commits=1,
+    )
+    sql = Arm(name="x", role=ArmRole.BASELINE, factors={"path": "tcp"})
+    assert page_asked(load_plan("paths").plan, sql) is None
