@@ -20,6 +20,7 @@ from howfar.engine.messages import (
     QueryStep,
     Ready,
     Service,
+    ServiceName,
     ServiceUse,
     UnixTarget,
 )
@@ -112,14 +113,15 @@ def test_servers_must_have_counted_the_pages_of_the_warm_up_too() -> None:
     facts = page_facts(outcome(by_php()), SPEC)
     assert (facts.turns, facts.keys, facts.commits) == ({"mysql": 171, "redis": 114}, {"redis": 627}, PAGES)
     looked = ServerMetrics(requests=114, lookup_hits=627, lookup_misses=0)
-    for service, metrics, number in (
+    cases: tuple[tuple[ServiceName, ServerMetrics, str], ...] = (
         ("redis", looked, ""),
         ("mysql", ServerMetrics(requests=171), ""),
         ("memcached", ServerMetrics(lookup_hits=0), ""),  # the page does not use it
         ("mysql", ServerMetrics(requests=170), "171"),
         ("redis", replace(looked, lookup_hits=626), "627"),
         ("redis", replace(looked, lookup_misses=1), "1 of the keys"),
-    ):
+    )
+    for service, metrics, number in cases:
         found = counted_less(service, metrics, facts)
         assert number in found[0] if number else found == ()
 
