@@ -3,17 +3,17 @@
 //!
 //! The first bytes of the input say how (settings, sizes of the pieces); the rest is what a server is supposed to have sent.
 
-use howfar_wire::keyvalue::{Asked, Malformed, Told};
+use howfar_wire::keyvalue::{CommandCounts, Expected, Malformed};
 use howfar_wire::memcached::{self, Dialect};
 use howfar_wire::redis::{self, Decoder, Value};
 
 /// What a request has asked, by the bits of the settings.
-fn asked(settings: u8) -> Vec<Asked> {
+fn asked(settings: u8) -> Vec<Expected> {
     let one = |at: u8| match settings >> (2 * at) & 3 {
-        0 => Asked::Get,
-        1 => Asked::MultiGet(2),
-        2 => Asked::Write,
-        _ => Asked::MultiGet(u16::from(at)),
+        0 => Expected::Get,
+        1 => Expected::MultiGet(2),
+        2 => Expected::Write,
+        _ => Expected::MultiGet(u16::from(at)),
     };
     (0..3).map(one).collect()
 }
@@ -44,18 +44,18 @@ fn split(data: &[u8]) -> Option<(u8, [usize; 2], &[u8])> {
     Some((settings, sizes, stream))
 }
 
-/// What replies came to: counts, the bytes of values, and what is wrong. `feed` gives what was told so far.
-type Followed = (Option<Told>, Vec<u8>, Option<Malformed>);
+/// What replies came to: counts, the bytes of values, and what is wrong. `feed` gives the counts so far.
+type Followed = (Option<CommandCounts>, Vec<u8>, Option<Malformed>);
 
 fn followed(
     stream: &[u8],
     sizes: [usize; 2],
-    mut feed: impl FnMut(&[u8], &mut Vec<u8>) -> Result<Option<Told>, Malformed>,
+    mut feed: impl FnMut(&[u8], &mut Vec<u8>) -> Result<Option<CommandCounts>, Malformed>,
 ) -> Followed {
-    let (mut told, mut seen) = (None, Vec::new());
+    let (mut counts, mut seen) = (None, Vec::new());
     let wrong = pieces(stream, sizes, |piece| match feed(piece, &mut seen) {
         Ok(ended) => {
-            told = ended.or(told.take());
+            counts = ended.or(counts.take());
             None
         }
         Err(wrong) => Some(wrong),
@@ -64,7 +64,7 @@ fn followed(
         // How much was passed on before depends on how it came.
         return (None, Vec::new(), wrong);
     }
-    (told, seen, wrong)
+    (counts, seen, wrong)
 }
 
 fn values(stream: &[u8], sizes: [usize; 2]) -> (Vec<Value>, Option<Malformed>) {
@@ -103,20 +103,20 @@ pub fn redis(data: &[u8]) {
         }
         followed(stream, sizes, |piece, seen| {
             let ended = replies.feed(piece, |part| seen.extend_from_slice(part))?;
-            Ok(ended.then(|| replies.told().clone()))
+            Ok(ended.then(|| replies.counts().clone()))
         })
     };
     let all = follow(whole);
     assert_eq!(all, follow(sizes), "a split changes the replies");
-    if let (Some(told), (found, None)) = (all.0, decoded) {
+    if let (Some(counts), (found, None)) = (all.0, decoded) {
         let replies = found.iter().filter(|one| !matches!(one, Value::Push(_)));
         assert_eq!(
             replies.count(),
             asked.len(),
             "replies are counted otherwise"
         );
-        let answered = (told.reads + told.writes) as usize;
-        assert_eq!(answered + told.refused.len(), asked.len());
+        let answered = (counts.reads + counts.writes) as usize;
+        assert_eq!(answered + counts.refused.len(), asked.len());
     }
 }
 
@@ -139,14 +139,14 @@ pub fn memcached(data: &[u8]) {
         }
         followed(stream, sizes, |piece, seen| {
             let ended = replies.feed(piece, |part| seen.extend_from_slice(part))?;
-            Ok(ended.then(|| replies.told().clone()))
+            Ok(ended.then(|| replies.counts().clone()))
         })
     };
     let whole = follow([stream.len().max(1); 2]);
     assert_eq!(whole, follow(sizes), "a split changes the replies");
-    if let Some(told) = &whole.0 {
-        let answered = (told.reads + told.writes) as usize;
-        assert_eq!(answered + told.refused.len(), asked.len());
+    if let Some(counts) = &whole.0 {
+        let answered = (counts.reads + counts.writes) as usize;
+        assert_eq!(answered + counts.refused.len(), asked.len());
         assert!(whole.1.len() <= stream.len(), "more came out than went in");
     }
 }

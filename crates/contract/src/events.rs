@@ -314,7 +314,8 @@ pub struct Finished {
     /// Of a page job that asks an application over FastCGI: what its pages told of themselves, summed over the
     /// window's good pages.
     #[schemars(extend("default" = {}))]
-    pub told: BTreeMap<String, u64>,
+    #[serde(rename = "told")]
+    pub reported: BTreeMap<String, u64>,
 }
 
 /// The log of acknowledged keys is closed and complete; comes before the job's last event, also before `failed`.

@@ -378,7 +378,7 @@ fn a_finished_event_is_written_as_the_contract_has_it() {
             used("mysql", [2, 40, 38, 4000, 40_000, 0, 0]),
             used("redis", [2, 20, 20, 600, 2400, 19, 1]),
         ],
-        told: BTreeMap::from([
+        reported: BTreeMap::from([
             ("cpu_ns".to_owned(), 4_000_000),
             ("mysql_turns".to_owned(), 38),
         ]),

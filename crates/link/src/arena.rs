@@ -11,7 +11,7 @@ pub(crate) const PACKET_MAX: usize = 65_536 + 256;
 
 /// Where a packet lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Slot {
     chunk: u32,
     offset: u32,
     length: u32,
@@ -74,11 +74,11 @@ impl Arena {
     }
 
     /// Keep the first `length` bytes of the room given last, for one holder.
-    pub(crate) fn keep(&mut self, length: usize) -> Place {
+    pub(crate) fn keep(&mut self, length: usize) -> Slot {
         assert!(length <= PACKET_MAX, "a packet fits its room");
         let index = self.filling.expect("room was given before");
         let chunk = &mut self.chunks[index];
-        let place = Place {
+        let slot = Slot {
             chunk: index as u32,
             offset: chunk.used as u32,
             length: length as u32,
@@ -86,33 +86,33 @@ impl Arena {
         // Cache lines of their own: the next packet may be written while this one is read by the kernel.
         chunk.used += length.next_multiple_of(64);
         chunk.holders += 1;
-        place
+        slot
     }
 
     /// The packet that was kept last has this many holders, each of which will release it once. Without any it is taken back: it
     /// never got on its way.
-    pub(crate) fn hold(&mut self, place: Place, holders: u32) {
-        let chunk = &mut self.chunks[place.chunk as usize];
+    pub(crate) fn hold(&mut self, slot: Slot, holders: u32) {
+        let chunk = &mut self.chunks[slot.chunk as usize];
         chunk.holders = chunk.holders - 1 + holders as usize;
         if holders == 0 {
-            let length = (place.length as usize).next_multiple_of(64);
+            let length = (slot.length as usize).next_multiple_of(64);
             assert_eq!(
                 chunk.used,
-                place.offset as usize + length,
+                slot.offset as usize + length,
                 "only the last one can be taken back"
             );
-            chunk.used = place.offset as usize;
+            chunk.used = slot.offset as usize;
         }
     }
 
-    pub(crate) fn get(&self, place: Place) -> &[u8] {
-        let start = place.offset as usize;
-        &self.chunks[place.chunk as usize].bytes[start..start + place.length as usize]
+    pub(crate) fn get(&self, slot: Slot) -> &[u8] {
+        let start = slot.offset as usize;
+        &self.chunks[slot.chunk as usize].bytes[start..start + slot.length as usize]
     }
 
     /// One holder of the packet is done with it.
-    pub(crate) fn release(&mut self, place: Place) {
-        let index = place.chunk as usize;
+    pub(crate) fn release(&mut self, slot: Slot) {
+        let index = slot.chunk as usize;
         let chunk = &mut self.chunks[index];
         chunk.holders -= 1;
         if chunk.holders > 0 {
@@ -161,7 +161,7 @@ mod tests {
 
     use super::*;
 
-    fn put(arena: &mut Arena, value: u8, length: usize) -> Option<Place> {
+    fn put(arena: &mut Arena, value: u8, length: usize) -> Option<Slot> {
         arena.room()?[..length].fill(value);
         Some(arena.keep(length))
     }
@@ -171,17 +171,17 @@ mod tests {
         let mut arena = Arena::new(8 << 20);
         let mut there = VecDeque::new();
         for round in 0..2_000_u32 {
-            let place = put(&mut arena, round as u8, 3_000 + round as usize).expect("room");
-            there.push_back((round as u8, place));
+            let slot = put(&mut arena, round as u8, 3_000 + round as usize).expect("room");
+            there.push_back((round as u8, slot));
             if there.len() > 900 {
-                let (value, place) = there.pop_front().expect("some");
-                assert!(arena.get(place).iter().all(|byte| *byte == value));
-                arena.release(place);
+                let (value, slot) = there.pop_front().expect("some");
+                assert!(arena.get(slot).iter().all(|byte| *byte == value));
+                arena.release(slot);
             }
         }
-        for (value, place) in there {
-            assert!(arena.get(place).iter().all(|byte| *byte == value));
-            arena.release(place);
+        for (value, slot) in there {
+            assert!(arena.get(slot).iter().all(|byte| *byte == value));
+            arena.release(slot);
         }
         assert_eq!(arena.chunks.len() - arena.free.len(), 1);
     }
@@ -190,16 +190,16 @@ mod tests {
     fn the_bound_holds_and_room_returns() {
         let mut arena = Arena::new(1);
         let mut places = Vec::new();
-        while let Some(place) = put(&mut arena, 1, 60_000) {
-            places.push(place);
+        while let Some(slot) = put(&mut arena, 1, 60_000) {
+            places.push(slot);
         }
         assert_eq!(
             places.len(),
             3 * 17,
             "three chunks of seventeen such packets"
         );
-        for place in places {
-            arena.release(place);
+        for slot in places {
+            arena.release(slot);
         }
         assert!(put(&mut arena, 1, 60_000).is_some());
     }
@@ -210,19 +210,19 @@ mod tests {
         let mut there = Vec::new();
         for round in 0..3_000_usize {
             let value = (round * 7) as u8;
-            let place = put(&mut arena, value, 40_000).expect("room");
+            let slot = put(&mut arena, value, 40_000).expect("room");
             let holders = round % 3;
-            arena.hold(place, holders as u32);
-            there.extend(std::iter::repeat_n((value, place), holders));
+            arena.hold(slot, holders as u32);
+            there.extend(std::iter::repeat_n((value, slot), holders));
             // A third is taken from the middle, in an order that is not theirs.
             while there.len() > 60 {
-                let (value, place) = there.swap_remove(round * 31 % there.len());
-                assert!(arena.get(place).iter().all(|byte| *byte == value));
-                arena.release(place);
+                let (value, slot) = there.swap_remove(round * 31 % there.len());
+                assert!(arena.get(slot).iter().all(|byte| *byte == value));
+                arena.release(slot);
             }
         }
-        for (_, place) in there {
-            arena.release(place);
+        for (_, slot) in there {
+            arena.release(slot);
         }
         assert!(
             arena
@@ -241,8 +241,8 @@ mod tests {
             .collect();
         assert!(arena.backed > 30);
         arena.set_limit(1);
-        for place in places {
-            arena.release(place);
+        for slot in places {
+            arena.release(slot);
         }
         assert_eq!(arena.backed, 3);
     }

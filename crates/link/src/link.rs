@@ -21,7 +21,7 @@ use howfar_contract::{FailCode, Failed};
 const PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
-struct Way {
+struct DirectionThread {
     orders: Sender<Order>,
     wake: Arc<OwnedFd>,
     thread: JoinHandle<()>,
@@ -32,8 +32,8 @@ struct Way {
 
 #[derive(Debug)]
 pub(crate) struct Link {
-    to_server: Way,
-    to_client: Way,
+    to_server: DirectionThread,
+    to_client: DirectionThread,
 }
 
 impl Link {
@@ -44,7 +44,7 @@ impl Link {
         let (at_client, at_server) = (port::open(client)?, port::open(server)?);
         let names = |from: &String, to: &String| (from.clone(), to.clone());
         Ok(Self {
-            to_server: Way::start(
+            to_server: DirectionThread::start(
                 names(client, server),
                 (at_client.receiver, at_server.transmitter),
                 at_client.gauge,
@@ -52,7 +52,7 @@ impl Link {
                 job.realtime,
                 news.clone(),
             )?,
-            to_client: Way::start(
+            to_client: DirectionThread::start(
                 names(server, client),
                 (at_server.receiver, at_client.transmitter),
                 at_server.gauge,
@@ -94,7 +94,7 @@ impl Link {
     }
 }
 
-impl Way {
+impl DirectionThread {
     fn start(
         names: (String, String),
         ports: (Receiver, Transmitter),

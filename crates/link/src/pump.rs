@@ -11,15 +11,15 @@ use std::sync::mpsc::{Receiver as Orders, Sender};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::thread::{ClockId, clock_nanosleep_absolute};
 
-use crate::arena::{Arena, PACKET_MAX, Place};
+use crate::arena::{Arena, PACKET_MAX, Slot};
 use crate::clock::{Stamps, now, timespec};
 use crate::effects::{Nanos, corrupt, jitter};
 use crate::event::DirectionStats;
 use crate::job::Direction;
-use crate::nap::{Sleeper, Until};
 use crate::packet::{self, ETHERNET, Layout, VNET};
 use crate::port::{self, Receiver, Transmitter};
 use crate::shaper::{Shaper, Slice};
+use crate::sleep::{Sleeper, Until};
 use crate::slicer;
 use crate::stats::Counters;
 use howfar_contract::Failed;
@@ -63,7 +63,7 @@ pub(crate) struct Pump {
     transmitter: Transmitter,
     orders: Orders<Order>,
     wake: Arc<OwnedFd>,
-    shaper: Shaper<Place>,
+    shaper: Shaper<Slot>,
     arena: Arena,
     counters: Counters,
     sleeper: Sleeper,
@@ -293,7 +293,7 @@ impl Pump {
     }
 
     /// Gives the moment at which the packet left, or was given up.
-    fn transmit(&mut self, slice: &Slice<Place>) -> Result<Nanos, Failed> {
+    fn transmit(&mut self, slice: &Slice<Slot>) -> Result<Nanos, Failed> {
         let packet = self.arena.get(slice.packet);
         let (mut corrupted, count) = (false, u64::from(slice.count));
         let sent = match (Layout::of(packet, ETHERNET), slice.flaw) {

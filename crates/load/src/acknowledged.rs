@@ -23,7 +23,7 @@ const PIECE: usize = 2048 * RECORD;
 
 /// What became of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum KeyOutcome {
     /// The last statement of its transaction was answered well.
     Acknowledged,
     /// The server answered a statement with this error.
@@ -34,7 +34,7 @@ pub(crate) enum Fate {
     Seen,
 }
 
-impl Fate {
+impl KeyOutcome {
     fn code(self) -> u8 {
         match self {
             Self::Acknowledged => 1,
@@ -48,16 +48,16 @@ impl Fate {
 /// Of the closing record.
 const CLOSED: u8 = 255;
 
-/// Records by fate.
+/// Records by outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Fates {
+pub(crate) struct OutcomeCounts {
     acknowledged: u64,
     refused: u64,
     unknown: u64,
     seen: u64,
 }
 
-impl Fates {
+impl OutcomeCounts {
     pub(crate) fn add(&mut self, other: &Self) {
         self.acknowledged += other.acknowledged;
         self.refused += other.refused;
@@ -131,18 +131,18 @@ impl LogFile {
     }
 
     /// All workers have ended theirs, with these numbers of records.
-    pub(crate) fn close(&self, fates: &Fates) -> Result<AcknowledgementLog, Failed> {
-        let records = fates.acknowledged + fates.refused + fates.unknown + fates.seen;
-        let times = (fates.acknowledged, fates.refused);
+    pub(crate) fn close(&self, counts: &OutcomeCounts) -> Result<AcknowledgementLog, Failed> {
+        let records = counts.acknowledged + counts.refused + counts.unknown + counts.seen;
+        let times = (counts.acknowledged, counts.refused);
         let mut bytes = Vec::with_capacity(RECORD);
         put(&mut bytes, records as i64, times, u32::MAX, 0, CLOSED);
         self.append(&bytes)?;
         Ok(AcknowledgementLog {
             path: self.path.clone(),
             records,
-            acknowledged: fates.acknowledged,
-            refused: fates.refused,
-            unknown: fates.unknown,
+            acknowledged: counts.acknowledged,
+            refused: counts.refused,
+            unknown: counts.unknown,
         })
     }
 }
@@ -153,14 +153,14 @@ fn put(
     (sent_ns, ended_ns): (u64, u64),
     connection: u32,
     error: u16,
-    fate: u8,
+    outcome: u8,
 ) {
     out.extend_from_slice(&key.to_le_bytes());
     out.extend_from_slice(&sent_ns.to_le_bytes());
     out.extend_from_slice(&ended_ns.to_le_bytes());
     out.extend_from_slice(&connection.to_le_bytes());
     out.extend_from_slice(&error.to_le_bytes());
-    out.extend_from_slice(&[fate, 0]);
+    out.extend_from_slice(&[outcome, 0]);
 }
 
 /// One worker's part.
@@ -168,7 +168,7 @@ fn put(
 pub(crate) struct Log<'a> {
     file: &'a LogFile,
     piece: Vec<u8>,
-    fates: Fates,
+    counts: OutcomeCounts,
 }
 
 impl<'a> Log<'a> {
@@ -176,7 +176,7 @@ impl<'a> Log<'a> {
         Self {
             file,
             piece: Vec::with_capacity(PIECE),
-            fates: Fates::default(),
+            counts: OutcomeCounts::default(),
         }
     }
 
@@ -188,22 +188,29 @@ impl<'a> Log<'a> {
         connection: u64,
         sent_ns: u64,
         now: u64,
-        fate: Fate,
+        outcome: KeyOutcome,
     ) -> Result<(), Failed> {
         if self.piece.len() == PIECE {
             self.flush()?;
         }
-        let (count, error) = match fate {
-            Fate::Acknowledged => (&mut self.fates.acknowledged, 0),
-            Fate::Refused(code) => (&mut self.fates.refused, code),
-            Fate::Unknown => (&mut self.fates.unknown, 0),
-            Fate::Seen => (&mut self.fates.seen, 0),
+        let (count, error) = match outcome {
+            KeyOutcome::Acknowledged => (&mut self.counts.acknowledged, 0),
+            KeyOutcome::Refused(code) => (&mut self.counts.refused, code),
+            KeyOutcome::Unknown => (&mut self.counts.unknown, 0),
+            KeyOutcome::Seen => (&mut self.counts.seen, 0),
         };
         *count += 1;
         let since = |time: u64| time.saturating_sub(self.file.origin_ns);
         let times = (since(sent_ns), since(now));
         let connection = connection as u32;
-        put(&mut self.piece, key, times, connection, error, fate.code());
+        put(
+            &mut self.piece,
+            key,
+            times,
+            connection,
+            error,
+            outcome.code(),
+        );
         Ok(())
     }
 
@@ -219,9 +226,9 @@ impl<'a> Log<'a> {
     }
 
     /// Append the rest.
-    pub(crate) fn end(mut self) -> Result<Fates, Failed> {
+    pub(crate) fn end(mut self) -> Result<OutcomeCounts, Failed> {
         self.flush()?;
-        Ok(self.fates)
+        Ok(self.counts)
     }
 }
 
@@ -246,17 +253,18 @@ mod tests {
         let path = place("whole");
         let file = LogFile::create(&path, 3, 1000).expect("a new file");
         let (mut one, mut other) = (Log::new(&file), Log::new(&file));
-        one.write(-5, 0, 1001, 1007, Fate::Acknowledged)
+        one.write(-5, 0, 1001, 1007, KeyOutcome::Acknowledged)
             .expect("room");
         other
-            .write(6, 1, 900, 1008, Fate::Refused(1062))
+            .write(6, 1, 900, 1008, KeyOutcome::Refused(1062))
             .expect("room");
-        one.write(7, 2, 1003, 1009, Fate::Unknown).expect("room");
-        let mut fates = one.end().expect("room");
-        fates.add(&other.end().expect("room"));
-        let told = file.close(&fates).expect("room");
+        one.write(7, 2, 1003, 1009, KeyOutcome::Unknown)
+            .expect("room");
+        let mut counts = one.end().expect("room");
+        counts.add(&other.end().expect("room"));
+        let told = file.close(&counts).expect("room");
         assert_eq!((told.records, told.acknowledged), (3, 1));
-        assert_eq!((told.refused, told.unknown), (1, 1));
+        assert_eq!((counts.refused, told.unknown), (1, 1));
         let bytes = std::fs::read(&path).expect("the log");
         std::fs::remove_file(&path).expect("ours");
         assert_eq!(bytes.len(), HEADER + 4 * RECORD);
@@ -279,7 +287,8 @@ mod tests {
         let mut log = Log::new(&file);
         let most = (PIECE / RECORD) as i64;
         for key in 0..=most {
-            log.write(key, 0, 1, 2, Fate::Acknowledged).expect("room");
+            log.write(key, 0, 1, 2, KeyOutcome::Acknowledged)
+                .expect("room");
         }
         let written = || std::fs::metadata(&path).expect("the log").len() as usize;
         assert_eq!(written(), HEADER + PIECE);
@@ -314,7 +323,7 @@ mod tests {
             origin_ns: 0,
         };
         let mut log = Log::new(&file);
-        log.write(1, 0, 1, 2, Fate::Acknowledged)
+        log.write(1, 0, 1, 2, KeyOutcome::Acknowledged)
             .expect("held back");
         let failed = log.end().expect_err("no room");
         assert!(failed.message.contains("here"), "{failed:?}");

@@ -16,9 +16,9 @@ use rustix::time::Timespec;
 
 use crate::channel::{self, Channel};
 use crate::clock::now_ns;
+use crate::connecting::open_one;
 use crate::failure;
 use crate::login::Entry;
-use crate::opening::open_one;
 use crate::socket::Address;
 use crate::wire::send_some;
 
@@ -198,7 +198,7 @@ impl<'a> Client<'a> {
             failed.message = format!(
                 "`{}` on {} made no progress for {:.1} s",
                 self.doing(),
-                failure::place(self.target),
+                failure::target_name(self.target),
                 self.stall_ns as f64 / 1e9
             );
             return Err(failed);

@@ -1,4 +1,4 @@
-//! The monotonic clock, in nanoseconds. Only the shells (worker, conductor) read it.
+//! The monotonic clock, in nanoseconds. Only the shells (worker, coordinator) read it.
 
 use rustix::time::{ClockId, clock_gettime};
 

@@ -10,9 +10,9 @@ use howfar_wire::mysql::row::Work;
 use howfar_wire::mysql::{Malformed, command};
 
 use crate::channel::{self, ChannelError};
+use crate::connecting::Connecting;
 use crate::counts::Use;
 use crate::failure;
-use crate::opening::Opening;
 use crate::replies::{Outcome, Refused};
 use crate::statements::Slot;
 use crate::wire::Wire;
@@ -98,7 +98,7 @@ pub(crate) enum State {
     Closed,
     /// No socket before a timer has rung.
     Waiting,
-    Opening(Box<Opening>),
+    Connecting(Box<Connecting>),
     /// Open; nothing was asked yet.
     Resting,
     /// Open; a transaction has ended and the next has not begun. No timer rings for it, and nobody waits for an answer.
@@ -298,7 +298,7 @@ impl Connection {
                 self.used.done(&done);
                 self.step(&tools.program)
             }
-            Outcome::Told => self.told(tools),
+            Outcome::Commands => self.commands_answered(tools),
             Outcome::Failed(error) if tools.ignored.holds(error.code) => {
                 self.used.errors += 1;
                 self.restart(&tools.program);
@@ -310,11 +310,11 @@ impl Connection {
 
     /// Commands are answered. Errors among them end the job, or are only counted: a command is never sent again.
     #[inline]
-    fn told(&mut self, tools: &Tools) -> After {
-        if let Some(told) = self.wire.as_ref().and_then(|wire| wire.replies.told()) {
-            self.used.told(told);
+    fn commands_answered(&mut self, tools: &Tools) -> After {
+        if let Some(counts) = self.wire.as_ref().and_then(|wire| wire.replies.counts()) {
+            self.used.commands(counts);
             let stops = tools.program.commands().is_some_and(Commands::stops);
-            if let Some(first) = told.refused.first().filter(|_| stops) {
+            if let Some(first) = counts.refused.first().filter(|_| stops) {
                 return After::Refused(Refused::Command(first.clone()));
             }
         }

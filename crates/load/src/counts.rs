@@ -1,10 +1,10 @@
-//! Numbers that workers count up and the conductor adds.
+//! Numbers that workers count up and the coordinator adds.
 
 use std::collections::BTreeMap;
 
 use howfar_contract::Latency;
 use howfar_contract::events::Classes;
-use howfar_wire::keyvalue::Told;
+use howfar_wire::keyvalue::CommandCounts;
 use howfar_wire::mysql::answer::Done;
 
 use crate::tcp_info::TcpInfo;
@@ -50,13 +50,13 @@ impl Use {
 
     /// What came of commands on keys.
     #[inline]
-    pub(crate) fn told(&mut self, told: &Told) {
-        self.rows += u64::from(told.hits);
-        self.hits += u64::from(told.hits);
-        self.misses += u64::from(told.misses);
-        self.classes.read += u64::from(told.reads);
-        self.classes.write += u64::from(told.writes);
-        self.errors += told.refused.len() as u64;
+    pub(crate) fn commands(&mut self, counts: &CommandCounts) {
+        self.rows += u64::from(counts.hits);
+        self.hits += u64::from(counts.hits);
+        self.misses += u64::from(counts.misses);
+        self.classes.read += u64::from(counts.reads);
+        self.classes.write += u64::from(counts.writes);
+        self.errors += counts.refused.len() as u64;
     }
 }
 

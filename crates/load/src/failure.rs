@@ -12,7 +12,7 @@ use howfar_wire::mysql::{Malformed, ServerError};
 const SESSION_ENDS: [u16; 5] = [1053, 1077, 1079, 1927, 4031];
 
 /// A target in words.
-pub(crate) fn place(target: &Target) -> String {
+pub(crate) fn target_name(target: &Target) -> String {
     match target {
         Target::Unix { path } => format!("the socket {path}"),
         Target::Tcp { host, port } if host.contains(':') => format!("[{host}]:{port}"),
@@ -39,7 +39,7 @@ pub(crate) fn refused(target: &Target, error: &io::Error) -> Failed {
     };
     Failed::new(
         FailCode::Connect,
-        format!("connecting to {} failed: {error}", place(target)),
+        format!("connecting to {} failed: {error}", target_name(target)),
         advice,
     )
 }
@@ -49,7 +49,7 @@ pub(crate) fn too_slow(target: &Target, doing: &str, limit_ns: u64) -> Failed {
         FailCode::Connect,
         format!(
             "{} did not finish {doing} within {:.1} s",
-            place(target),
+            target_name(target),
             limit_ns as f64 / 1e9
         ),
         "Check that the server runs and accepts logins, or allow more time to connect.",
@@ -61,7 +61,7 @@ pub(crate) fn malformed(target: &Target, error: Malformed) -> Failed {
         FailCode::Protocol,
         format!(
             "{} sent what is not the MySQL protocol: {error}",
-            place(target)
+            target_name(target)
         ),
         "Check that the address is that of a MySQL or MariaDB server, and nothing between changes the bytes.",
     )
@@ -78,7 +78,7 @@ pub(crate) fn not_spoken(
         FailCode::Protocol,
         format!(
             "{} sent what is not the protocol {name}: {error}",
-            place(target)
+            target_name(target)
         ),
         "Check that the address is that of such a server, with TLS where it wants it, and nothing between changes the bytes.",
     )
@@ -87,7 +87,7 @@ pub(crate) fn not_spoken(
 pub(crate) fn gone(target: &Target, doing: &str) -> Failed {
     Failed::new(
         FailCode::ServerGone,
-        format!("{} closed the connection {doing}", place(target)),
+        format!("{} closed the connection {doing}", target_name(target)),
         "Look into the server's error log: it may have crashed, run out of memory, or ended the session.",
     )
 }
@@ -95,7 +95,7 @@ pub(crate) fn gone(target: &Target, doing: &str) -> Failed {
 /// An I/O error on an open connection.
 pub(crate) fn broken(target: &Target, error: &io::Error) -> Failed {
     let mut failed = gone(target, "");
-    failed.message = format!("the connection to {} broke: {error}", place(target));
+    failed.message = format!("the connection to {} broke: {error}", target_name(target));
     failed
 }
 
@@ -104,7 +104,7 @@ pub(crate) fn stalled(target: &Target, connection: u64, kind: &str, limit_ns: u6
         FailCode::Stalled,
         format!(
             "connection {connection} to {} waited more than {:.1} s for the answer to a {kind}",
-            place(target),
+            target_name(target),
             limit_ns as f64 / 1e9
         ),
         "Check the server and the link between for a hang, or allow a longer wait.",
@@ -141,34 +141,37 @@ pub(crate) fn login(target: &Target, user: &str, error: &ServerError) -> Failed 
     };
     Failed::new(
         code,
-        format!("{} refused the login of `{user}`: {error}", place(target)),
+        format!(
+            "{} refused the login of `{user}`: {error}",
+            target_name(target)
+        ),
         advice,
     )
 }
 
 /// A login that our side does not go on with.
 pub(crate) fn refused_login(target: &Target, user: &str, refused: Refused) -> Failed {
-    let place = place(target);
+    let name = target_name(target);
     let (message, advice) = match refused {
         Refused::Malformed(error) => return malformed(target, error),
         Refused::Plugin(plugin) => (
-            format!("{place} wants `{user}` to log in by {plugin}, which is not spoken here"),
+            format!("{name} wants `{user}` to log in by {plugin}, which is not spoken here"),
             "Use an account with mysql_native_password, caching_sha2_password or ed25519.",
         ),
         Refused::Clear(plugin) => (
             format!(
-                "{place} wants the password of `{user}` in clear ({plugin}), and the channel is not encrypted"
+                "{name} wants the password of `{user}` in clear ({plugin}), and the channel is not encrypted"
             ),
             "Ask for TLS, or connect by the Unix socket.",
         ),
         Refused::NoKey => (
             format!(
-                "{place} wants the password of `{user}` itself, because its digest is not in the server's cache, and the channel is not encrypted"
+                "{name} wants the password of `{user}` itself, because its digest is not in the server's cache, and the channel is not encrypted"
             ),
             "Ask for TLS, name the server's public key (server_key_file), or allow it to be fetched (fetch_server_key).",
         ),
         Refused::Key(why) => (
-            format!("the public key for the login of `{user}` at {place} cannot be used: {why}"),
+            format!("the public key for the login of `{user}` at {name} cannot be used: {why}"),
             "Name the server's own RSA public key in PEM, or ask for TLS instead.",
         ),
     };
@@ -194,7 +197,7 @@ pub(crate) fn server(target: &Target, doing: &str, error: &ServerError) -> Faile
     };
     Failed::new(
         code,
-        format!("{} answered {doing} with {error}", place(target)),
+        format!("{} answered {doing} with {error}", target_name(target)),
         advice,
     )
 }
@@ -227,7 +230,7 @@ pub(crate) fn command(target: &Target, doing: &str, refusal: &Refusal) -> Failed
     let kind = doing.strip_prefix("command.").unwrap_or(doing);
     Failed::new(
         code,
-        format!("{} answered a {kind} with {refusal}", place(target)),
+        format!("{} answered a {kind} with {refusal}", target_name(target)),
         advice,
     )
 }

@@ -1,24 +1,24 @@
 //! The load engine: one job in, its events out.
 //!
 //! [`workload`] says what is asked and [`distribution`] of which rows, `schedule` when in an open loop; a worker per CPU drives its
-//! connections and counts; the conductor opens, starts, tells the time and collects. Not here: protocols (`howfar-wire`), the contract
+//! connections and counts; the coordinator opens, starts, tells the time and collects. Not here: protocols (`howfar-wire`), the contract
 //! (`howfar-contract`).
 
 mod acknowledged;
 mod channel;
 mod client;
 mod clock;
-mod conduct;
+mod connecting;
 mod connection;
+mod coordinator;
 mod counts;
 pub mod digits;
 pub mod distribution;
 pub mod draws;
 mod exchange;
 mod failure;
-mod hello;
+mod handshake;
 mod login;
-mod opening;
 mod page;
 mod receipt;
 mod replies;
@@ -45,27 +45,27 @@ use howfar_contract::{Failed, read_job};
 
 /// Read a load job on stdin, run it, write events on stdout.
 pub fn run() -> ExitCode {
-    guarded(|| read_job("load").and_then(conduct::conduct))
+    guarded(|| read_job("load").and_then(coordinator::run))
 }
 
 /// The same for a job of pages.
 pub fn run_page() -> ExitCode {
-    guarded(|| read_job("page").and_then(|job| page::conduct(&job)))
+    guarded(|| read_job("page").and_then(|job| page::run(&job)))
 }
 
 /// The same for a job that makes, warms or drops a workload's tables.
 pub fn run_tables() -> ExitCode {
-    guarded(|| read_job("tables").and_then(tables::conduct))
+    guarded(|| read_job("tables").and_then(tables::run))
 }
 
 /// The same for a job that watches a load's keys become visible.
 pub fn run_watch() -> ExitCode {
-    guarded(|| read_job("watch").and_then(|job| watch::conduct(&job)))
+    guarded(|| read_job("watch").and_then(|job| watch::run(&job)))
 }
 
 /// Whatever goes wrong becomes a `failed` event.
 fn guarded(work: impl FnOnce() -> Result<(), Failed>) -> ExitCode {
-    match unpanicked("the conductor", work) {
+    match unpanicked("the coordinator", work) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failed) => failed.report(),
     }

@@ -1,4 +1,4 @@
-//! What the first connection really is: asked from the socket and from the server, never from the job.
+//! What the first connection really is: read from the socket and from the server, never from the job.
 
 mod store;
 
@@ -25,7 +25,7 @@ use crate::socket::Address;
 use crate::sockopt::max_segment;
 use crate::wire::send_some;
 
-const QUESTION: &[u8] =
+const STATUS_QUERY: &[u8] =
     b"SHOW SESSION STATUS WHERE Variable_name IN ('Ssl_cipher','Ssl_version','Compression','Compression_algorithm','Compression_level')";
 const LONGEST: usize = 1 << 16;
 /// Packets of the answer: five rows and what is around them, and room for more.
@@ -34,7 +34,7 @@ const POLL_NS: i64 = 50_000_000;
 
 /// What the answers are for: where a connection leads, and whose it is.
 #[derive(Clone, Copy)]
-pub(crate) struct Asker<'a> {
+pub(crate) struct ReceiptContext<'a> {
     pub(crate) entry: &'a Entry<'a>,
     pub(crate) address: &'a Address,
     /// How long the server may take to answer.
@@ -51,13 +51,13 @@ pub(crate) fn connect_turns(address: &Address, session: &Session) -> u32 {
 
 /// Ask the socket and the server.
 pub(crate) fn take(
-    of: Asker<'_>,
+    of: ReceiptContext<'_>,
     socket: &OwnedFd,
     session: &mut Session,
 ) -> Result<Receipt, Failed> {
-    let asked = ask_server(of, socket, session)?;
+    let facts = ask_server(of, socket, session)?;
     let said = |name: &str| {
-        asked
+        facts
             .status
             .get(name)
             .filter(|value| !value.is_empty() && *value != "OFF")
@@ -71,9 +71,9 @@ pub(crate) fn take(
         local_address: text(net::getsockname(socket).ok()),
         peer_address: peer.unwrap_or_else(|| asked_for(of.entry.target)),
         peer_pid: if tcp { None } else { peer_pid(socket) },
-        server_version: asked.version,
-        server_connection_id: asked.connection,
-        auth_plugin: login_way(of.entry, session).to_owned(),
+        server_version: facts.version,
+        server_connection_id: facts.connection,
+        auth_plugin: login_method(of.entry, session).to_owned(),
         protocol_mode: protocol_mode(of),
         tls_version: said("Ssl_version"),
         tls_cipher: said("Ssl_cipher"),
@@ -97,16 +97,20 @@ pub(crate) fn take(
 }
 
 /// What the server says of itself and of the session.
-struct Asked {
+struct ServerFacts {
     version: String,
     connection: Option<u32>,
     status: BTreeMap<String, String>,
 }
 
-fn ask_server(of: Asker<'_>, socket: &OwnedFd, session: &mut Session) -> Result<Asked, Failed> {
+fn ask_server(
+    of: ReceiptContext<'_>,
+    socket: &OwnedFd,
+    session: &mut Session,
+) -> Result<ServerFacts, Failed> {
     let channel = &mut session.channel;
     match (&session.facts, of.entry.program.commands()) {
-        (Some(facts), _) => Ok(Asked {
+        (Some(facts), _) => Ok(ServerFacts {
             version: plain_version(&facts.greeting.version).to_owned(),
             connection: Some(facts.greeting.connection),
             status: ask(of, socket, channel)?,
@@ -114,7 +118,7 @@ fn ask_server(of: Asker<'_>, socket: &OwnedFd, session: &mut Session) -> Result<
         (None, Some(commands)) => {
             let protocol = commands.protocol();
             let (version, connection) = store::ask(of, socket, channel, protocol)?;
-            Ok(Asked {
+            Ok(ServerFacts {
                 version,
                 connection,
                 status: BTreeMap::new(),
@@ -124,7 +128,7 @@ fn ask_server(of: Asker<'_>, socket: &OwnedFd, session: &mut Session) -> Result<
     }
 }
 
-fn protocol_mode(of: Asker<'_>) -> &'static str {
+fn protocol_mode(of: ReceiptContext<'_>) -> &'static str {
     match (of.entry.program.commands(), of.mode) {
         (Some(commands), _) => commands.protocol().name(),
         (None, PsMode::Auto) => "prepared",
@@ -134,7 +138,7 @@ fn protocol_mode(of: Asker<'_>) -> &'static str {
 }
 
 /// How the session was entered.
-fn login_way(entry: &Entry<'_>, session: &Session) -> &'static str {
+fn login_method(entry: &Entry<'_>, session: &Session) -> &'static str {
     match &session.facts {
         Some(facts) => facts.auth_plugin,
         None if entry.account.password.is_empty() => "none",
@@ -184,14 +188,14 @@ pub(crate) fn asked_for(target: &Target) -> String {
 
 /// Status variables by name, over a connection on which nothing else is under way.
 fn ask(
-    of: Asker<'_>,
+    of: ReceiptContext<'_>,
     socket: &OwnedFd,
     channel: &mut Channel,
 ) -> Result<BTreeMap<String, String>, Failed> {
     let (target, limit_ns) = (of.entry.target, of.limit_ns);
     let deadline = now_ns() + limit_ns;
     let mut packet = Vec::new();
-    command::query(&mut packet, QUESTION);
+    command::query(&mut packet, STATUS_QUERY);
     let mut bytes = Vec::new();
     channel
         .seal(&packet, &mut bytes)

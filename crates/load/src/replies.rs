@@ -1,7 +1,7 @@
 //! What answers a connection's requests, whatever the protocol: a choice made once for a job, so that one event loop serves all.
 
 use howfar_contract::jobs::Protocol;
-use howfar_wire::keyvalue::{self, Asked, Refusal, Told};
+use howfar_wire::keyvalue::{self, CommandCounts, Expected, Refusal};
 use howfar_wire::memcached::{self, Dialect};
 use howfar_wire::mysql::answer::Done;
 use howfar_wire::mysql::row::Work;
@@ -23,8 +23,8 @@ pub(crate) enum Replies {
 pub(crate) enum Outcome {
     Done(Done),
     Failed(ServerError),
-    /// Commands are answered, well or not: [`Replies::told`].
-    Told,
+    /// Commands are answered, well or not: [`Replies::counts`].
+    Commands,
 }
 
 /// Why a server refuses.
@@ -66,7 +66,7 @@ impl Replies {
 
     /// Its next command.
     #[inline]
-    pub(crate) fn expect(&mut self, asked: Asked) {
+    pub(crate) fn expect(&mut self, asked: Expected) {
         match self {
             Self::Sql(_) => unreachable!("statements are no commands"),
             Self::Redis(replies) => replies.expect(asked),
@@ -85,11 +85,11 @@ impl Replies {
 
     /// What came of the commands.
     #[inline]
-    pub(crate) fn told(&self) -> Option<&Told> {
+    pub(crate) fn counts(&self) -> Option<&CommandCounts> {
         match self {
             Self::Sql(_) => None,
-            Self::Redis(replies) => Some(replies.told()),
-            Self::Memcached(replies) => Some(replies.told()),
+            Self::Redis(replies) => Some(replies.counts()),
+            Self::Memcached(replies) => Some(replies.counts()),
         }
     }
 
@@ -111,16 +111,18 @@ impl Replies {
                 Ok(ended) => Ok(ended.map(Outcome::from)),
                 Err(error) => Err(Broken::Malformed(error)),
             },
-            Self::Redis(replies) => told(replies.feed(input, |part| work.bytes(part))),
-            Self::Memcached(replies) => told(replies.feed(input, |part| work.bytes(part))),
+            Self::Redis(replies) => ended_commands(replies.feed(input, |part| work.bytes(part))),
+            Self::Memcached(replies) => {
+                ended_commands(replies.feed(input, |part| work.bytes(part)))
+            }
         }
     }
 }
 
 #[inline]
-fn told(ended: Result<bool, keyvalue::Malformed>) -> Result<Option<Outcome>, Broken> {
+fn ended_commands(ended: Result<bool, keyvalue::Malformed>) -> Result<Option<Outcome>, Broken> {
     match ended {
-        Ok(ended) => Ok(ended.then_some(Outcome::Told)),
+        Ok(ended) => Ok(ended.then_some(Outcome::Commands)),
         Err(error) => Err(Broken::NotSpoken(error)),
     }
 }

@@ -1,6 +1,6 @@
 //! When requests of an open loop are due: arithmetic of rate, shape, seed and index. Pure: it is told the time.
 //!
-//! A request is due at `origin + inverse(unit)`, where `unit` is its place in a process of rate one (constant, Poisson, bursts)
+//! A request is due at `origin + inverse(unit)`, where `unit` is its position in a process of rate one (constant, Poisson, bursts)
 //! and `inverse` undoes the integral of the rate: linear growth over the ramp, constant after it. What could not be begun in time
 //! is no queue: it is the difference of two indices. Nothing is dropped, nothing skipped.
 
@@ -20,16 +20,16 @@ pub(crate) struct Schedule {
     ramp_ns: f64,
     shape: Shape,
     burst: u64,
-    /// The first request's place under `constant` and `bursts`: workers take turns.
+    /// The first request's position under `constant` and `bursts`: workers take turns.
     offset: f64,
     taken: Walker,
     /// A second index, moved on when somebody asks how much is due.
     ahead: Walker,
-    /// The same for whoever asks at any moment; those of the marks must not run ahead of them.
+    /// The same for whoever asks at any moment; those of the edges must not run ahead of them.
     seen: Walker,
 }
 
-/// A place in the process.
+/// A position in the process.
 #[derive(Debug, Clone)]
 struct Walker {
     count: u64,
@@ -39,10 +39,10 @@ struct Walker {
 }
 
 impl Schedule {
-    /// Worker `place` of `workers`; the first request is due after `origin_ns`.
+    /// `worker` of `workers`; the first request is due after `origin_ns`.
     pub(crate) fn new(
         arrivals: &Arrivals,
-        (place, workers): (usize, usize),
+        (worker, workers): (usize, usize),
         seed: u64,
         origin_ns: u64,
         ramp_ns: u64,
@@ -51,7 +51,7 @@ impl Schedule {
             count: 0,
             unit: 0.0,
             next_ns: origin_ns,
-            draws: Draws::of(seed ^ STREAM, place as u64, 0),
+            draws: Draws::of(seed ^ STREAM, worker as u64, 0),
         };
         let mut schedule = Self {
             origin_ns,
@@ -59,7 +59,7 @@ impl Schedule {
             ramp_ns: ramp_ns as f64,
             shape: arrivals.shape,
             burst: arrivals.burst,
-            offset: (place as f64 + 0.5) / workers as f64,
+            offset: (worker as f64 + 0.5) / workers as f64,
             taken: walker.clone(),
             ahead: walker.clone(),
             seen: walker,
@@ -160,20 +160,20 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn schedule(rate: f64, shape: Shape, ramp_ns: u64, place: usize, workers: usize) -> Schedule {
+    fn schedule(rate: f64, shape: Shape, ramp_ns: u64, worker: usize, workers: usize) -> Schedule {
         let arrivals = Arrivals {
             rate_per_s: rate,
             shape,
             burst: 10,
         };
-        Schedule::new(&arrivals, (place, workers), 7, 1_000, ramp_ns)
+        Schedule::new(&arrivals, (worker, workers), 7, 1_000, ramp_ns)
     }
 
     #[test]
     fn constant_arrivals_of_all_workers_are_evenly_spaced() {
         let mut all: Vec<u64> = (0..3)
-            .flat_map(|place| {
-                let mut one = schedule(1e6, Shape::Constant, 0, place, 3);
+            .flat_map(|worker| {
+                let mut one = schedule(1e6, Shape::Constant, 0, worker, 3);
                 std::iter::from_fn(move || one.take(100_000)).collect::<Vec<_>>()
             })
             .collect();

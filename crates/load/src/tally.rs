@@ -35,7 +35,7 @@ impl Window {
     }
 }
 
-/// A mark of the window that a worker has passed.
+/// An edge of the window that a worker has passed.
 #[derive(Debug)]
 pub(crate) enum Passed {
     Start { warmup_transactions: u64 },
@@ -43,9 +43,9 @@ pub(crate) enum Passed {
     End(Box<Totals>),
 }
 
-/// The mark that comes next.
+/// The edge that comes next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mark {
+pub(crate) enum Edge {
     Start,
     /// The last slice ends with the window.
     SliceEnd {
@@ -76,7 +76,7 @@ pub(crate) struct Tally {
     window: Window,
     open_loop: bool,
     phase: Phase,
-    next_mark_ns: u64,
+    next_edge_ns: u64,
     warmup_transactions: u64,
     /// Open loop: requests due before the window's start.
     due_at_start: u64,
@@ -92,7 +92,7 @@ impl Tally {
             window,
             open_loop,
             phase: Phase::Warmup,
-            next_mark_ns: window.start_ns,
+            next_edge_ns: window.start_ns,
             warmup_transactions: 0,
             due_at_start: 0,
             slice: Box::default(),
@@ -100,19 +100,19 @@ impl Tally {
         }
     }
 
-    /// When the next mark is reached; never, after the window.
+    /// When the next edge is reached; never, after the window.
     #[inline]
-    pub(crate) fn next_mark_ns(&self) -> u64 {
-        self.next_mark_ns
+    pub(crate) fn next_edge_ns(&self) -> u64 {
+        self.next_edge_ns
     }
 
-    pub(crate) fn next_mark(&self) -> Mark {
+    pub(crate) fn next_edge(&self) -> Edge {
         match self.phase {
-            Phase::Warmup => Mark::Start,
-            Phase::Slice(index) => Mark::SliceEnd {
+            Phase::Warmup => Edge::Start,
+            Phase::Slice(index) => Edge::SliceEnd {
                 last: index + 1 == self.window.slices(),
             },
-            Phase::Over => Mark::None,
+            Phase::Over => Edge::None,
         }
     }
 
@@ -120,7 +120,7 @@ impl Tally {
     pub(crate) fn end_at(&mut self, end_ns: u64) {
         self.window.end_ns = end_ns.clamp(self.window.start_ns, self.window.end_ns);
         if let Phase::Slice(index) = self.phase {
-            self.next_mark_ns = self.window.slice_end(index);
+            self.next_edge_ns = self.window.slice_end(index);
         }
     }
 
@@ -130,12 +130,12 @@ impl Tally {
         matches!(self.phase, Phase::Slice(_))
     }
 
-    /// Open loop, before the next mark is passed: what its schedule says there. What nobody has begun by the window's end is owed.
+    /// Open loop, before the next edge is passed: what its schedule says there. What nobody has begun by the window's end is owed.
     pub(crate) fn take_stock(&mut self, schedule: &mut Schedule) {
-        let at = self.next_mark_ns;
-        match self.next_mark() {
-            Mark::Start => self.due_at_start = schedule.due_before(at),
-            Mark::SliceEnd { last } => {
+        let at = self.next_edge_ns;
+        match self.next_edge() {
+            Edge::Start => self.due_at_start = schedule.due_before(at),
+            Edge::SliceEnd { last } => {
                 self.slice.backlog = schedule.backlog(at);
                 self.totals.backlog_max = self.totals.backlog_max.max(self.slice.backlog);
                 if last {
@@ -148,11 +148,11 @@ impl Tally {
                     }
                 }
             }
-            Mark::None => {}
+            Edge::None => {}
         }
     }
 
-    /// Pass the next mark and tell of it.
+    /// Pass the next edge and tell of it.
     #[cold]
     pub(crate) fn pass(&mut self, publish: &mut impl FnMut(Passed)) {
         let next = match self.phase {
@@ -178,7 +178,7 @@ impl Tally {
             Phase::Over => Phase::Over,
         };
         self.phase = next;
-        self.next_mark_ns = match next {
+        self.next_edge_ns = match next {
             Phase::Warmup => self.window.start_ns,
             Phase::Slice(index) => self.window.slice_end(index),
             Phase::Over => u64::MAX,
@@ -273,9 +273,9 @@ impl Tally {
 mod tests {
     use super::*;
 
-    fn advance(tally: &mut Tally, now: u64, marks: &mut Vec<Passed>) {
-        while now >= tally.next_mark_ns() {
-            tally.pass(&mut |mark| marks.push(mark));
+    fn advance(tally: &mut Tally, now: u64, edges: &mut Vec<Passed>) {
+        while now >= tally.next_edge_ns() {
+            tally.pass(&mut |edge| edges.push(edge));
         }
     }
 
@@ -292,13 +292,13 @@ mod tests {
     #[test]
     fn what_ends_inside_the_window_is_counted_once() {
         let mut tally = tally(false);
-        let mut marks = Vec::new();
+        let mut edges = Vec::new();
         let used = Use {
             queries: 16,
             ..Use::default()
         };
         for now in [50, 99, 100, 199, 200, 349, 350, 400] {
-            advance(&mut tally, now, &mut marks);
+            advance(&mut tally, now, &mut edges);
             let ended = Ended {
                 intended_ns: now - 10,
                 began_ns: now - 10,
@@ -308,8 +308,8 @@ mod tests {
         }
         let mut slices = Vec::new();
         let mut totals = None;
-        for mark in marks {
-            match mark {
+        for edge in edges {
+            match edge {
                 Passed::Start {
                     warmup_transactions,
                 } => assert_eq!(warmup_transactions, 2),
@@ -327,8 +327,8 @@ mod tests {
     #[test]
     fn an_open_loop_counts_what_was_due_in_the_window() {
         let mut tally = tally(true);
-        let mut marks = Vec::new();
-        advance(&mut tally, 120, &mut marks);
+        let mut edges = Vec::new();
+        advance(&mut tally, 120, &mut edges);
         let early = Ended {
             intended_ns: 90,
             began_ns: 95,
@@ -337,8 +337,8 @@ mod tests {
         tally.transaction(&early, &Use::default());
         tally.unanswered(110);
         tally.unanswered(350);
-        advance(&mut tally, 400, &mut marks);
-        let Some(Passed::End(totals)) = marks.pop() else {
+        advance(&mut tally, 400, &mut edges);
+        let Some(Passed::End(totals)) = edges.pop() else {
             panic!("the window is over")
         };
         assert_eq!((totals.transactions, totals.unanswered_count), (0, 1));
@@ -348,12 +348,12 @@ mod tests {
     #[test]
     fn a_window_that_ends_early_has_its_last_slice_there() {
         let mut tally = tally(false);
-        let mut marks = Vec::new();
-        advance(&mut tally, 150, &mut marks);
+        let mut edges = Vec::new();
+        advance(&mut tally, 150, &mut edges);
         tally.end_at(160);
-        assert_eq!(tally.next_mark(), Mark::SliceEnd { last: true });
-        advance(&mut tally, 160, &mut marks);
-        assert_eq!(marks.len(), 3);
-        assert_eq!(tally.next_mark(), Mark::None);
+        assert_eq!(tally.next_edge(), Edge::SliceEnd { last: true });
+        advance(&mut tally, 160, &mut edges);
+        assert_eq!(edges.len(), 3);
+        assert_eq!(tally.next_edge(), Edge::None);
     }
 }

@@ -15,20 +15,20 @@ use howfar_contract::jobs::WatchJob;
 use howfar_contract::{FailCode, Failed};
 use howfar_wire::mysql::handshake::Account;
 
-use crate::acknowledged::{Fate, Log, LogFile};
+use crate::acknowledged::{KeyOutcome, Log, LogFile};
 use crate::channel::Wanted;
 use crate::client::{Client, Limits};
 use crate::clock::now_ns;
 use crate::login::{Entry, internal};
 use crate::socket::Address;
 use crate::tables::nothing_prepared;
-use crate::window::tell;
+use crate::window::emit_event;
 
 /// Keys asked for of each connection: of so many in a row all but one may have been refused.
 const AHEAD: u64 = 4;
 
 /// Run a job to its end: its time, the end of stdin, or the server's.
-pub(crate) fn conduct(job: &WatchJob) -> Result<(), Failed> {
+pub(crate) fn run(job: &WatchJob) -> Result<(), Failed> {
     job.check()?;
     LogFile::must_be_new(&job.seen)?;
     let address = Address::parse(&job.target)?;
@@ -57,7 +57,7 @@ pub(crate) fn conduct(job: &WatchJob) -> Result<(), Failed> {
     let file = LogFile::create(&job.seen, job.connections, began_ns)?;
     let mut log = Log::new(&file);
     let over = over_with_stdin()?;
-    tell(&Watching {})?;
+    emit_event(&Watching {})?;
     let mut polls = Polls::default();
     let until_ns = began_ns + job.watch_ns;
     let followed = polls.follow(
@@ -72,7 +72,7 @@ pub(crate) fn conduct(job: &WatchJob) -> Result<(), Failed> {
         ended => ended.map(|()| None)?,
     };
     let closed = file.close(&log.end()?)?;
-    tell(&Watched {
+    emit_event(&Watched {
         path: closed.path,
         keys: closed.records,
         polls: polls.count,
@@ -152,7 +152,7 @@ impl Polls {
             let (key, writer) = key
                 .and_then(|key| Some((key, awaited.seen(key)?)))
                 .ok_or_else(not_asked_for)?;
-            log.write(key as i64, writer, asked_ns, seen_ns, Fate::Seen)?;
+            log.write(key as i64, writer, asked_ns, seen_ns, KeyOutcome::Seen)?;
         }
         Ok(new)
     }

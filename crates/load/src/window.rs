@@ -20,12 +20,12 @@ use crate::usage::Usage;
 const MEET_NS: u64 = 1_000_000;
 
 /// Write an event. Nobody may be left to read it; then the job ends.
-pub(crate) fn tell<T: serde::Serialize>(event: &T) -> Result<(), Failed> {
+pub(crate) fn emit_event<T: serde::Serialize>(event: &T) -> Result<(), Failed> {
     emit(event).map_err(|error| internal(format!("stdout is closed: {error}")))
 }
 
 /// What of the job the window must know.
-pub(crate) struct Sheet<'a> {
+pub(crate) struct WindowOptions<'a> {
     pub(crate) observe: &'a [Observed],
     pub(crate) open_loop: bool,
     /// Some of what is asked are keys.
@@ -36,7 +36,7 @@ pub(crate) struct Sheet<'a> {
 
 /// The window as far as it is known.
 pub(crate) struct Collected<'a> {
-    sheet: Sheet<'a>,
+    options: WindowOptions<'a>,
     window: Window,
     workers: usize,
     began: usize,
@@ -52,9 +52,9 @@ pub(crate) struct Collected<'a> {
 }
 
 impl<'a> Collected<'a> {
-    pub(crate) fn new(sheet: Sheet<'a>, window: Window, workers: usize) -> Self {
+    pub(crate) fn new(options: WindowOptions<'a>, window: Window, workers: usize) -> Self {
         Self {
-            sheet,
+            options,
             window,
             workers,
             began: 0,
@@ -70,7 +70,7 @@ impl<'a> Collected<'a> {
     }
 
     /// The next moment at which [`Collected::reach`] has something to do.
-    pub(crate) fn next_mark(&self) -> u64 {
+    pub(crate) fn next_edge(&self) -> u64 {
         if self.before.is_none() {
             self.window.start_ns
         } else if self.next_slice < self.window.slices() {
@@ -83,7 +83,7 @@ impl<'a> Collected<'a> {
     /// The clock shows `now`: read CPU times at both ends of the window.
     pub(crate) fn reach(&mut self, now: u64) -> Result<(), Failed> {
         if now >= self.window.start_ns && self.before.is_none() {
-            self.before = Some(Usage::at_start(self.sheet.observe)?);
+            self.before = Some(Usage::at_start(self.options.observe)?);
         }
         while self.next_slice < self.window.slices()
             && now >= self.window.slice_end(self.next_slice)
@@ -91,7 +91,7 @@ impl<'a> Collected<'a> {
             self.next_slice += 1;
         }
         if now >= self.window.end_ns && self.after.is_none() {
-            self.after = Some(Usage::at_end(self.sheet.observe)?);
+            self.after = Some(Usage::at_end(self.options.observe)?);
         }
         Ok(())
     }
@@ -115,7 +115,7 @@ impl<'a> Collected<'a> {
         Ok(Some(self.end_now(now + MEET_NS)))
     }
 
-    /// A worker passed a mark.
+    /// A worker passed an edge.
     pub(crate) fn take(&mut self, passed: Passed) -> Result<(), Failed> {
         match passed {
             Passed::Start {
@@ -125,7 +125,7 @@ impl<'a> Collected<'a> {
                 self.warmup_transactions += warmup_transactions;
                 if self.began == self.workers {
                     let since_start = now_ns().saturating_sub(self.window.start_ns);
-                    tell(&Measuring {
+                    emit_event(&Measuring {
                         unix_time_ns: unix_ns().saturating_sub(since_start),
                         warmup_transactions: self.warmup_transactions,
                     })?;
@@ -152,7 +152,7 @@ impl<'a> Collected<'a> {
             return Ok(());
         };
         let start = self.window.slice_start(index);
-        tell(&Interval {
+        emit_event(&Interval {
             start_ns: start - self.window.start_ns,
             length_ns: self.window.slice_end(index) - start,
             transactions: sum.transactions,
@@ -181,28 +181,28 @@ impl<'a> Collected<'a> {
         let mut errors: BTreeMap<String, u64> = totals
             .errors
             .iter()
-            .map(|(code, count)| ((self.sheet.error_name)(*code), *count))
+            .map(|(code, count)| ((self.options.error_name)(*code), *count))
             .collect();
         if totals.reconnects > 0 {
             errors.insert("disconnect".to_owned(), totals.reconnects);
         }
-        let mut open_loop = self.sheet.open_loop.then(|| account(&totals));
+        let mut open_loop = self.options.open_loop.then(|| account(&totals));
         if let Some(account) = &mut open_loop {
-            let told = account.answered + account.unanswered + account.failed;
+            let reported = account.answered + account.unanswered + account.failed;
             if self.interrupted.is_some() {
                 // A worker that took the order late has served what was due after the end, too.
-                account.due = account.due.max(told);
+                account.due = account.due.max(reported);
             }
-            if told != account.due {
+            if reported != account.due {
                 return Err(internal(format!(
-                    "{} requests were due and {told} are accounted for",
+                    "{} requests were due and {reported} are accounted for",
                     account.due
                 )));
             }
         }
         Ok(Finished {
             services: Vec::new(),
-            told: BTreeMap::new(),
+            reported: BTreeMap::new(),
             elapsed_ns: self.window.end_ns - self.window.start_ns,
             transactions: totals.transactions,
             queries: totals.used.queries,
@@ -213,7 +213,7 @@ impl<'a> Collected<'a> {
                 to_server: totals.used.to_server,
                 to_client: totals.used.to_client,
             },
-            lookups: self.sheet.keys.then_some(Lookups {
+            lookups: self.options.keys.then_some(Lookups {
                 hits: totals.used.hits,
                 misses: totals.used.misses,
             }),
@@ -241,7 +241,7 @@ fn account(totals: &Totals) -> Account {
 }
 
 fn histograms(totals: &Totals, kinds: &[&str]) -> Vec<Histogram> {
-    let mut told = vec![totals.latency.event("transaction")];
+    let mut reported = vec![totals.latency.event("transaction")];
     let named = [
         ("service", &totals.service),
         ("lateness", &totals.lateness),
@@ -252,14 +252,14 @@ fn histograms(totals: &Totals, kinds: &[&str]) -> Vec<Histogram> {
         ("stage.transfer", &totals.stages[1]),
         ("stage.parse", &totals.stages[2]),
     ];
-    told.extend(
+    reported.extend(
         named
             .into_iter()
             .chain(kinds.iter().copied().zip(&totals.kinds))
             .filter(|(_, latency)| latency.count() > 0)
             .map(|(name, latency)| latency.event(name)),
     );
-    told
+    reported
 }
 
 fn fairness(shares: &Shares) -> Fairness {

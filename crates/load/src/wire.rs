@@ -12,7 +12,7 @@ use crate::connection::{Broken, Tools};
 use crate::login::Session;
 use crate::replies::Replies;
 use crate::statements::Statements;
-use crate::worker::driver::{Driver, Line};
+use crate::worker::driver::{Driver, Registration};
 
 /// An open connection's socket and what speaks through it.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(crate) struct Wire {
     pub(crate) statements: Statements,
     /// Bytes that the socket did not take at once; nearly always empty.
     pub(crate) unsent: Vec<u8>,
-    pub(crate) line: Line,
+    pub(crate) registration: Registration,
 }
 
 impl Wire {
@@ -34,13 +34,13 @@ impl Wire {
             replies: session.replies,
             statements: session.statements,
             unsent: Vec::new(),
-            line: Line::default(),
+            registration: Registration::default(),
         }
     }
 
     /// Send what is unsent, as far as the socket takes it.
     pub(crate) fn flush(&mut self, driver: &mut Driver) -> io::Result<()> {
-        let sent = driver.send(&self.socket, &mut self.line, &self.unsent)?;
+        let sent = driver.send(&self.socket, &mut self.registration, &self.unsent)?;
         self.unsent.drain(..sent);
         Ok(())
     }
@@ -59,7 +59,7 @@ impl Wire {
         };
         let sent = if self.unsent.is_empty() {
             driver
-                .send(&self.socket, &mut self.line, bytes)
+                .send(&self.socket, &mut self.registration, bytes)
                 .map_err(Broken::Io)?
         } else {
             0
@@ -79,7 +79,7 @@ impl Wire {
 
     /// The bytes of a goodbye. Key-value stores are left without one, as their clients do.
     pub(crate) fn goodbye(&mut self) -> Vec<u8> {
-        if self.replies.told().is_some() {
+        if self.replies.counts().is_some() {
             return Vec::new();
         }
         let mut quit = Vec::new();

@@ -44,8 +44,8 @@ mod tests {
     /// What the fuzzer has found worth keeping.
     #[test]
     fn the_corpus_is_taken() {
-        let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/requests");
-        let entries = std::fs::read_dir(place).expect("the corpus");
+        let address = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/requests");
+        let entries = std::fs::read_dir(address).expect("the corpus");
         let mut count = 0;
         for entry in entries {
             super::requests(&std::fs::read(entry.expect("an entry").path()).expect("a file"));

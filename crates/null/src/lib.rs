@@ -5,12 +5,12 @@
 //! one connection, with nothing around it. `statement` looks at SQL as far as needed, `canned` holds the answers, `session` is
 //! one client's conversation without I/O, `server` moves bytes. Not here: SQL, storage, passwords.
 
+mod address;
 mod canned;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod jobs;
 mod pingpong;
-mod place;
 mod server;
 mod session;
 mod statement;
@@ -58,7 +58,7 @@ fn ended(outcome: Result<(), Failed>) -> ExitCode {
 fn serve_until_stdin_ends(job: &NullJob) -> Result<(), Failed> {
     job.check()?;
     allow_connections();
-    let (listener, place) = place::listen(&job.listen.clone().into())?;
+    let (listener, address) = address::listen(&job.listen.clone().into())?;
     let listener = Arc::new(listener);
     let book = Arc::new(Book::new(job.flavour, job.reply_bytes as usize));
     for number in 0..job.threads {
@@ -75,10 +75,12 @@ fn serve_until_stdin_ends(job: &NullJob) -> Result<(), Failed> {
             })
             .map_err(|error| internal(format!("starting a thread: {error}")))?;
     }
-    tell(&NullReady { port: place.port() })?;
+    tell(&NullReady {
+        port: address.port(),
+    })?;
     // Whatever comes is ignored; the end ends the server, with its threads.
     let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
-    place.clear();
+    address.clear();
     Ok(())
 }
 

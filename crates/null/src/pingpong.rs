@@ -15,8 +15,8 @@ use rustix::io::Errno;
 use rustix::net::{self, RecvFlags, SendFlags};
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::address;
 use crate::jobs::{PingPong, PingPongJob};
-use crate::place;
 
 const SQL: &[u8] = b"SELECT c FROM sbtest1 WHERE id=?";
 const BUFFER: usize = 64 * 1024;
@@ -36,26 +36,26 @@ fn execute(statement: u32, typed: bool) -> Vec<u8> {
 /// Log in, prepare, and go to and fro for the time that the job says.
 pub(crate) fn measure(job: &PingPongJob) -> Result<PingPong, Failed> {
     let (clock_step_ns, clock_read_ns) = clock_facts();
-    let socket = place::connect(&job.target)?;
-    let mut line = Line {
+    let socket = address::connect(&job.target)?;
+    let mut client = Client {
         socket,
         buffer: vec![0; BUFFER],
-        name: place::name(&job.target),
+        name: address::name(&job.target),
     };
-    let caches_metadata = line.log_in()?;
-    let statement = line.prepare()?;
+    let caches_metadata = client.log_in()?;
+    let statement = client.prepare()?;
     let first = execute(statement, true);
-    line.first_answer(&first, caches_metadata)?;
+    client.first_answer(&first, caches_metadata)?;
     let request = execute(statement, false);
-    let length = line.first_answer(&request, caches_metadata)?;
+    let length = client.first_answer(&request, caches_metadata)?;
 
     let mut latency = Latency::new();
     let mut last = now_ns();
     let start = last + job.warmup_ns;
     let mut began = None;
     loop {
-        line.send(&request)?;
-        line.receive_exactly(length)?;
+        client.send(&request)?;
+        client.receive_exactly(length)?;
         let now = now_ns();
         if let Some((from, cpu)) = began {
             latency.record(now - last);
@@ -94,13 +94,13 @@ fn clock_facts() -> (u64, f64) {
 }
 
 /// The one connection.
-struct Line {
+struct Client {
     socket: OwnedFd,
     buffer: Vec<u8>,
     name: String,
 }
 
-impl Line {
+impl Client {
     #[inline]
     fn send(&self, bytes: &[u8]) -> Result<(), Failed> {
         match net::send(&self.socket, bytes, SendFlags::NOSIGNAL) {

@@ -29,17 +29,17 @@ fn sizes() -> impl Strategy<Value = Vec<usize>> {
     prop::collection::vec(1_usize..60, 1..8)
 }
 
-fn told() -> impl Strategy<Value = Vec<(String, u64)>> {
+fn reported() -> impl Strategy<Value = Vec<(String, u64)>> {
     prop::collection::btree_map("[a-z0-9_]{1,40}", 0_u64..1 << 63, 0..8)
         .prop_map(|map| map.into_iter().collect())
 }
 
 /// The headers of a response, with either end of a line.
-fn headers(status: Option<u16>, told: &[(String, u64)], end: &str) -> String {
+fn headers(status: Option<u16>, reported: &[(String, u64)], end: &str) -> String {
     let mut lines = vec!["Content-type: text/html; charset=UTF-8".to_owned()];
     lines.extend(status.map(|status| format!("Status: {status} Some Words")));
-    if !told.is_empty() {
-        let pairs: Vec<String> = told
+    if !reported.is_empty() {
+        let pairs: Vec<String> = reported
             .iter()
             .map(|(name, number)| format!("{name}={number}"))
             .collect();
@@ -52,7 +52,7 @@ proptest! {
     #[test]
     fn a_reply_is_read_whatever_its_records_and_its_pieces(
         status in prop::option::of(100_u16..600),
-        told in told(),
+        reported in reported(),
         end in prop_oneof![Just("\r\n"), Just("\n")],
         body in prop::collection::vec(any::<u8>(), 0..2000),
         errors in prop::collection::vec(any::<u8>(), 0..20),
@@ -61,7 +61,7 @@ proptest! {
         sizes in sizes(),
         application in any::<u32>(),
     ) {
-        let mut content = headers(status, &told, end).into_bytes();
+        let mut content = headers(status, &reported, end).into_bytes();
         content.extend_from_slice(&body);
         let mut stream = Vec::new();
         let mut rest = &content[..];
@@ -85,9 +85,9 @@ proptest! {
         for _ in 0..2 {
             reply.begin();
             prop_assert_eq!(feed(&mut reply, &stream, &sizes), Ok(true));
-            let Response { status: read, told: heard, .. } = reply.response().expect("headers").clone();
+            let Response { status: read, reported: heard, .. } = reply.response().expect("headers").clone();
             prop_assert_eq!(read, status.unwrap_or(200));
-            prop_assert_eq!(&heard, &told);
+            prop_assert_eq!(&heard, &reported);
             prop_assert_eq!(reply.body_bytes(), body.len() as u64);
             prop_assert_eq!(reply.body_begins(), &body[..body.len().min(800)]);
             prop_assert_eq!(reply.body_ends(), &body[body.len().saturating_sub(tail)..]);

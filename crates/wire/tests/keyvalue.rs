@@ -1,6 +1,6 @@
 //! Replies of Redis and Memcached mean the same in any split, and no bytes make the codecs panic.
 
-use howfar_wire::keyvalue::{Asked, Malformed, Told};
+use howfar_wire::keyvalue::{CommandCounts, Expected, Malformed};
 use howfar_wire::memcached::{self, Dialect};
 use howfar_wire::redis::{self, Decoder, Value};
 use proptest::prelude::*;
@@ -116,7 +116,7 @@ enum Exchange {
     Get(Option<Vec<u8>>),
     MultiGet(Vec<Option<Vec<u8>>>),
     Write,
-    Refused(Asked),
+    Refused(Expected),
 }
 
 fn exchange() -> impl Strategy<Value = Exchange> {
@@ -126,20 +126,20 @@ fn exchange() -> impl Strategy<Value = Exchange> {
         prop::collection::vec(found, 1..5).prop_map(Exchange::MultiGet),
         Just(Exchange::Write),
         prop_oneof![
-            Just(Asked::Get),
-            Just(Asked::MultiGet(2)),
-            Just(Asked::Write)
+            Just(Expected::Get),
+            Just(Expected::MultiGet(2)),
+            Just(Expected::Write)
         ]
         .prop_map(Exchange::Refused),
     ]
 }
 
 impl Exchange {
-    fn asked(&self) -> Asked {
+    fn asked(&self) -> Expected {
         match self {
-            Self::Get(_) => Asked::Get,
-            Self::MultiGet(keys) => Asked::MultiGet(keys.len() as u16),
-            Self::Write => Asked::Write,
+            Self::Get(_) => Expected::Get,
+            Self::MultiGet(keys) => Expected::MultiGet(keys.len() as u16),
+            Self::Write => Expected::Write,
             Self::Refused(asked) => *asked,
         }
     }
@@ -188,7 +188,7 @@ impl Exchange {
             (Self::MultiGet(_), false) => b"MN\r\n",
             (Self::Write, true) => b"STORED\r\n",
             (Self::Write, false) => b"HD\r\n",
-            (Self::Refused(Asked::MultiGet(_)), false) => b"SERVER_ERROR busy\r\nMN\r\n",
+            (Self::Refused(Expected::MultiGet(_)), false) => b"SERVER_ERROR busy\r\nMN\r\n",
             (Self::Refused(_), _) => b"SERVER_ERROR busy\r\n",
         });
     }
@@ -213,9 +213,9 @@ fn expected(exchanges: &[Exchange]) -> Sum {
     (counts, errors, seen)
 }
 
-fn sum(told: &Told, seen: Vec<u8>) -> Sum {
-    let counts = [told.reads, told.writes, told.hits, told.misses];
-    (counts, told.refused.len(), seen)
+fn sum(counts: &CommandCounts, seen: Vec<u8>) -> Sum {
+    let sums = [counts.reads, counts.writes, counts.hits, counts.misses];
+    (sums, counts.refused.len(), seen)
 }
 
 proptest! {
@@ -244,7 +244,7 @@ proptest! {
             let ended = replies.feed(piece, |part| seen.extend_from_slice(part)).expect("well formed");
             prop_assert_eq!(ended, left == 0);
         }
-        prop_assert_eq!(sum(replies.told(), seen), expected(&exchanges));
+        prop_assert_eq!(sum(replies.counts(), seen), expected(&exchanges));
     }
 
     #[test]
@@ -264,7 +264,7 @@ proptest! {
             let ended = replies.feed(piece, |part| seen.extend_from_slice(part)).expect("well formed");
             prop_assert_eq!(ended, left == 0);
         }
-        prop_assert_eq!(sum(replies.told(), seen), expected(&exchanges));
+        prop_assert_eq!(sum(replies.counts(), seen), expected(&exchanges));
     }
 
     #[test]

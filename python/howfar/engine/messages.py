@@ -421,14 +421,14 @@ class Outage(Message):
 
 
 class Direction(Message):
-    """One way of a link. `delay_ns` is what the user asked (half the RTT); `compensate_ns` is taken off it by calibration."""
+    """One direction of a link. `delay_ns` is what the user set (half the RTT); `compensate_ns` is taken off it by calibration."""
 
     rate_bps: int | None = Field(default=None, ge=1, le=1_000_000_000_000)
     """None: unshaped, or given by `rate_trace`."""
     rate_trace: tuple[RateStep, ...] = Field(default=(), max_length=100_000)
     """A rate that changes: the steps follow each other and begin anew after the last. At least one has a rate."""
     delay_ns: int = Field(ge=0, le=60_000_000_000)
-    """The delay that was asked."""
+    """The delay requested."""
     compensate_ns: int = 0
     """Taken off the delay: what the way costs without any."""
     queue_bytes: int = Field(ge=1, le=68_719_476_736)

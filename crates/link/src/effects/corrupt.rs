@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::draws::Draws;
-use super::strikes::{Independent, Strikes};
+use super::random_events::{Independent, RandomEvents};
 use crate::packet::{ETHERNET, GSO_NONE, NEEDS_CSUM, VNET, Vnet};
 use crate::slicer::{fold, sum_words};
 
@@ -18,19 +18,19 @@ const EXTENSIONS_MAX: usize = 8;
 /// Which segments are spoilt, and where.
 #[derive(Debug)]
 pub(crate) struct Corrupt {
-    strikes: Strikes<Independent>,
+    strikes: RandomEvents<Independent>,
     flaws: Draws,
 }
 
 impl Corrupt {
     pub(crate) fn new(chance: f64, strikes: Draws, flaws: Draws) -> Self {
         Self {
-            strikes: Strikes::new(Independent::new(strikes, chance)),
+            strikes: RandomEvents::new(Independent::new(strikes, chance)),
             flaws,
         }
     }
 
-    pub(crate) fn strikes(&mut self) -> &mut Strikes<Independent> {
+    pub(crate) fn events(&mut self) -> &mut RandomEvents<Independent> {
         &mut self.strikes
     }
 

@@ -1,5 +1,5 @@
 //! Random numbers of the link: a pure function of the seed and of the effect's name, so that the same packets meet the same
-//! fate again, and that switching one effect on leaves the others' numbers as they were.
+//! verdict again, and that switching one effect on leaves the others' numbers as they were.
 
 use std::f64::consts::TAU;
 

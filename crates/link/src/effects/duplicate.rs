@@ -1,13 +1,13 @@
 //! Duplication on the line: a segment arrives twice, the copy right after it. The copy has not used the bottleneck.
 
 use super::draws::Draws;
-use super::strikes::{Independent, Strikes};
+use super::random_events::{Independent, RandomEvents};
 
 /// Which segments arrive twice.
-pub(crate) type Duplicate = Strikes<Independent>;
+pub(crate) type Duplicate = RandomEvents<Independent>;
 
 impl Duplicate {
-    pub(crate) fn asked(chance: f64, draws: Draws) -> Self {
+    pub(crate) fn from_job(chance: f64, draws: Draws) -> Self {
         Self::new(Independent::new(draws, chance))
     }
 }

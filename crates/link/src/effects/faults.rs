@@ -11,7 +11,7 @@ use crate::job::{self, Direction};
 
 /// What becomes of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum Verdict {
     Lost,
     Arrives {
         /// Spoilt; the number says which bit.
@@ -45,7 +45,7 @@ impl Faults {
     pub(crate) fn set(&mut self, direction: &Direction) {
         let on = |chance: f64| (chance > 0.0).then_some(chance);
         self.loss
-            .set_simple(direction, direction.loss.as_ref(), Loss::asked);
+            .set_simple(direction, direction.loss.as_ref(), Loss::from_job);
         self.corrupt.set(
             direction,
             on(direction.corrupt).as_ref(),
@@ -54,7 +54,7 @@ impl Faults {
         self.duplicate.set_simple(
             direction,
             on(direction.duplicate).as_ref(),
-            |chance, draws| Duplicate::asked(*chance, draws),
+            |chance, draws| Duplicate::from_job(*chance, draws),
         );
         self.any = self.loss.is_on() || self.corrupt.is_on() || self.duplicate.is_on();
     }
@@ -70,7 +70,7 @@ impl Faults {
             within = loss.clean(within);
         }
         if let Some(corrupt) = self.corrupt.get() {
-            within = corrupt.strikes().clean(within);
+            within = corrupt.events().clean(within);
         }
         if let Some(duplicate) = self.duplicate.get() {
             within = duplicate.clean(within);
@@ -79,7 +79,7 @@ impl Faults {
             loss.pass(within);
         }
         if let Some(corrupt) = self.corrupt.get() {
-            corrupt.strikes().pass(within);
+            corrupt.events().pass(within);
         }
         if let Some(duplicate) = self.duplicate.get() {
             duplicate.pass(within);
@@ -88,14 +88,14 @@ impl Faults {
     }
 
     /// What becomes of the next segment.
-    pub(crate) fn next(&mut self) -> Fate {
+    pub(crate) fn next(&mut self) -> Verdict {
         let lost = self.loss.get().is_some_and(Loss::step);
         let flaw = self.corrupt.get().and_then(Corrupt::flaw);
         let twice = self.duplicate.get().is_some_and(Duplicate::step);
         if lost {
-            Fate::Lost
+            Verdict::Lost
         } else {
-            Fate::Arrives { flaw, twice }
+            Verdict::Arrives { flaw, twice }
         }
     }
 }
@@ -104,7 +104,7 @@ impl Faults {
 mod tests {
     use super::*;
 
-    fn fates(effects: &str, seed: u64) -> Vec<Fate> {
+    fn verdicts(effects: &str, seed: u64) -> Vec<Verdict> {
         let text = format!(r#"{{"delay_ns":0,"queue_bytes":1,"seed":{seed}{effects}}}"#);
         let direction = serde_json::from_str(&text).expect("a direction");
         let mut faults = Faults::new(&direction);
@@ -119,18 +119,18 @@ mod tests {
 
     #[test]
     fn a_line_without_faults_is_none() {
-        assert!(fates("", 1).is_empty());
+        assert!(verdicts("", 1).is_empty());
     }
 
     #[test]
     fn one_effect_does_not_move_another() {
-        let others = fates(OTHERS, 5);
-        let all = fates(&format!("{LOSS}{OTHERS}"), 5);
-        let loss = fates(LOSS, 5);
-        assert!(all.contains(&Fate::Lost) && others != fates(OTHERS, 6));
+        let others = verdicts(OTHERS, 5);
+        let all = verdicts(&format!("{LOSS}{OTHERS}"), 5);
+        let loss = verdicts(LOSS, 5);
+        assert!(all.contains(&Verdict::Lost) && others != verdicts(OTHERS, 6));
         for ((all, others), loss) in all.iter().zip(&others).zip(&loss) {
-            assert_eq!(*all == Fate::Lost, *loss == Fate::Lost);
-            if *all != Fate::Lost {
+            assert_eq!(*all == Verdict::Lost, *loss == Verdict::Lost);
+            if *all != Verdict::Lost {
                 assert_eq!(all, others);
             }
         }
@@ -139,11 +139,11 @@ mod tests {
     #[test]
     fn what_is_clean_is_what_would_arrive_as_it_is() {
         let effects = format!("{LOSS}{OTHERS}");
-        let one_by_one = fates(&effects, 3);
+        let one_by_one = verdicts(&effects, 3);
         let text = format!(r#"{{"delay_ns":0,"queue_bytes":1,"seed":3{effects}}}"#);
         let direction = serde_json::from_str(&text).expect("a direction");
         let mut faults = Faults::new(&direction);
-        let as_it_is = Fate::Arrives {
+        let as_it_is = Verdict::Arrives {
             flaw: None,
             twice: false,
         };

@@ -4,11 +4,11 @@
 //! the queue. What a queue has no room for is lost by the queue, and counted there.
 
 use super::draws::Draws;
-use super::strikes::{Independent, Stretch, Stretches, Strikes, geometric};
+use super::random_events::{Gap, GapSource, Independent, RandomEvents, geometric};
 use crate::job;
 
 /// Which segments are lost.
-pub(crate) type Loss = Strikes<Source>;
+pub(crate) type Loss = RandomEvents<Source>;
 
 #[derive(Debug)]
 pub(crate) enum Source {
@@ -17,7 +17,7 @@ pub(crate) enum Source {
 }
 
 impl Loss {
-    pub(crate) fn asked(asked: &job::Loss, draws: Draws) -> Self {
+    pub(crate) fn from_job(asked: &job::Loss, draws: Draws) -> Self {
         Self::new(match *asked {
             job::Loss::Independent { probability } => {
                 Source::Independent(Independent::new(draws, probability))
@@ -42,8 +42,8 @@ impl Loss {
     }
 }
 
-impl Stretches for Source {
-    fn next(&mut self) -> Stretch {
+impl GapSource for Source {
+    fn next(&mut self) -> Gap {
         match self {
             Self::Independent(source) => source.next(),
             Self::Bursts(source) => source.next(),
@@ -87,20 +87,20 @@ fn stay(draws: &mut Draws, state: State) -> u64 {
     geometric(draws, state.leave).saturating_add(1)
 }
 
-impl Stretches for Bursts {
-    fn next(&mut self) -> Stretch {
+impl GapSource for Bursts {
+    fn next(&mut self) -> Gap {
         let way = geometric(&mut self.draws, self.here.loss);
-        let struck = way < self.stay;
+        let hit = way < self.stay;
         let clean = way.min(self.stay);
         // A stay without end (it is never left) does not run out.
         if self.stay < u64::MAX {
-            self.stay -= clean + u64::from(struck);
+            self.stay -= clean + u64::from(hit);
         }
         if self.stay == 0 {
             std::mem::swap(&mut self.here, &mut self.other);
             self.stay = stay(&mut self.draws, self.here);
         }
-        Stretch { clean, struck }
+        Gap { clean, hit }
     }
 }
 
@@ -115,7 +115,7 @@ mod tests {
             loss_good,
             loss_bad,
         };
-        Loss::asked(&asked, Draws::of(seed, "loss"))
+        Loss::from_job(&asked, Draws::of(seed, "loss"))
     }
 
     #[test]
@@ -147,10 +147,10 @@ mod tests {
         let mut chain = bursts(to_bad, to_good, 0.0, 1.0, 8);
         let (mut lost, mut runs, mut before) = (0_u32, 0_u32, false);
         for _ in 0..n {
-            let struck = chain.step();
-            lost += u32::from(struck);
-            runs += u32::from(struck && !before);
-            before = struck;
+            let hit = chain.step();
+            lost += u32::from(hit);
+            runs += u32::from(hit && !before);
+            before = hit;
         }
         let (lost, runs, n) = (f64::from(lost), f64::from(runs), f64::from(n));
         // Mean burst: 4 segments, standard error sqrt(0.75) / 0.25 / sqrt(runs).
@@ -177,10 +177,10 @@ mod tests {
     fn sojourns_are_the_same_as_single_steps() {
         let (to_bad, to_good, loss_good, loss_bad) = (0.05, 0.2, 0.1, 0.7);
         let n = 4_000_000;
-        let tally = |struck: &mut dyn FnMut() -> bool| {
+        let tally = |hit: &mut dyn FnMut() -> bool| {
             let (mut single, mut double, mut before) = (0_u32, 0_u32, false);
             for _ in 0..n {
-                let now = struck();
+                let now = hit();
                 single += u32::from(now);
                 double += u32::from(now && before);
                 before = now;
@@ -191,9 +191,9 @@ mod tests {
         let drawn = tally(&mut || loss.step());
         let (mut naive, mut bad) = (Draws::of(22, "naive"), false);
         let single = tally(&mut || {
-            let struck = naive.unit() <= if bad { loss_bad } else { loss_good };
+            let hit = naive.unit() <= if bad { loss_bad } else { loss_good };
             bad ^= naive.unit() <= if bad { to_good } else { to_bad };
-            struck
+            hit
         });
         assert!(
             (drawn.0 / single.0 - 1.0).abs() < 0.01,

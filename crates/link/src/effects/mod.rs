@@ -24,8 +24,8 @@ pub(crate) mod loss;
 pub(crate) mod ongoing;
 pub(crate) mod outage;
 pub(crate) mod queue;
+pub(crate) mod random_events;
 pub(crate) mod rate;
-pub(crate) mod strikes;
 pub(crate) mod trace;
 
 /// Nanoseconds of a monotonic clock, or a length of time.

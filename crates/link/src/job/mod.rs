@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 use crate::effects::Nanos;
 use crate::effects::draws::Draws;
 
-mod asked;
+mod effects;
 
-pub(crate) use asked::{Jitter, Loss, Outage, RateStep};
+pub(crate) use effects::{Jitter, Loss, Outage, RateStep};
 
-/// One way of a link. `delay_ns` is what the user asked (half the RTT); `compensate_ns` is taken off it by
+/// One direction of a link. `delay_ns` is what the user set (half the RTT); `compensate_ns` is taken off it by
 /// calibration.
 #[derive(Debug, Clone, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -28,7 +28,7 @@ pub(crate) struct Direction {
     #[serde(default)]
     #[schemars(length(max = 100_000))]
     pub(crate) rate_trace: Vec<RateStep>,
-    /// The delay that was asked.
+    /// The delay requested.
     #[schemars(range(max = 60_000_000_000_u64))]
     pub(crate) delay_ns: u64,
     /// Taken off the delay: what the way costs without any.
@@ -93,7 +93,7 @@ impl Direction {
         }
     }
 
-    /// Give the name and check what was asked.
+    /// Give the name and check the request.
     fn check(&mut self, name: &'static str) -> Result<(), String> {
         self.name = name;
         if self.delay_ns > DELAY_MAX {
@@ -119,11 +119,11 @@ impl Direction {
     }
 
     fn check_effects(&self) -> Result<(), String> {
-        asked::check_trace(&self.rate_trace, RATE_MAX)?;
+        effects::check_trace(&self.rate_trace, RATE_MAX)?;
         self.jitter.as_ref().map_or(Ok(()), Jitter::check)?;
         self.loss.as_ref().map_or(Ok(()), Loss::check)?;
-        asked::check_chance("duplicate", self.duplicate)?;
-        asked::check_chance("corrupt", self.corrupt)?;
+        effects::check_chance("duplicate", self.duplicate)?;
+        effects::check_chance("corrupt", self.corrupt)?;
         self.outages.iter().try_for_each(|outage| outage.check())
     }
 }

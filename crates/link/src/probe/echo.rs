@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::hello::{Figures, HELLO, Hello, Mode};
+use super::handshake::{Figures, HANDSHAKE, Handshake, Mode};
 use super::{tcp, window};
 use crate::clock::{now, timespec};
 use crate::event::Event;
@@ -67,15 +67,15 @@ fn accept(listener: &TcpListener) {
 
 fn answer(mut stream: TcpStream) -> io::Result<()> {
     tcp::prepare(&stream, tcp::PATIENCE)?;
-    let mut bytes = [0; HELLO];
+    let mut bytes = [0; HANDSHAKE];
     stream.read_exact(&mut bytes)?;
-    let Some(hello) = Hello::decode(bytes) else {
+    let Some(handshake) = Handshake::decode(bytes) else {
         return Ok(());
     };
-    match hello.mode {
+    match handshake.mode {
         Mode::PingPong => bounce(&mut stream),
         Mode::Sink => {
-            let window = window::receive(&stream, hello.warmup_ns, hello.measure_ns)?;
+            let window = window::receive(&stream, handshake.warmup_ns, handshake.measure_ns)?;
             let figures = Figures {
                 bytes: window.bytes,
                 elapsed_ns: window.elapsed_ns,

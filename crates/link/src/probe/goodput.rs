@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use super::hello::{FIGURES, Figures, Hello, Mode};
+use super::handshake::{FIGURES, Figures, Handshake, Mode};
 use super::window::{self, Window};
 use super::{echo, tcp};
 use crate::clock::now;
@@ -15,13 +15,13 @@ use howfar_contract::Failed;
 const DRAIN: Duration = Duration::from_secs(3);
 
 /// One transfer: warm-up, then the measured window.
-pub(super) fn measure(peer: SocketAddr, hello: Hello) -> Result<Event, Failed> {
+pub(super) fn measure(peer: SocketAddr, handshake: Handshake) -> Result<Event, Failed> {
     let mut stream = tcp::connect(peer, tcp::PATIENCE)?;
     let run = |stream: &mut TcpStream| -> io::Result<Event> {
-        stream.write_all(&hello.encode())?;
-        let (window, sender) = match hello.mode {
-            Mode::Source => receive(stream, hello)?,
-            Mode::Sink | Mode::PingPong => send(stream, hello)?,
+        stream.write_all(&handshake.encode())?;
+        let (window, sender) = match handshake.mode {
+            Mode::Source => receive(stream, handshake)?,
+            Mode::Sink | Mode::PingPong => send(stream, handshake)?,
         };
         let retransmits = sender.as_ref().map(|sender| sender.retransmits);
         // A far end that could not say in time: both hosts are set up alike, so this end's own words stand in.
@@ -39,8 +39,8 @@ pub(super) fn measure(peer: SocketAddr, hello: Hello) -> Result<Event, Failed> {
 }
 
 /// The far end sends; this end counts.
-fn receive(stream: &mut TcpStream, hello: Hello) -> io::Result<(Window, Option<Figures>)> {
-    let window = window::receive(stream, hello.warmup_ns, hello.measure_ns)?;
+fn receive(stream: &mut TcpStream, handshake: Handshake) -> io::Result<(Window, Option<Figures>)> {
+    let window = window::receive(stream, handshake.warmup_ns, handshake.measure_ns)?;
     stream.shutdown(Shutdown::Write)?;
     Ok((window, last_figures(stream)))
 }
@@ -68,8 +68,8 @@ fn last_figures(stream: &mut TcpStream) -> Option<Figures> {
 }
 
 /// This end sends until the far end has counted enough and sent its figures.
-fn send(stream: &mut TcpStream, hello: Hello) -> io::Result<(Window, Option<Figures>)> {
-    let bound = Duration::from_nanos(hello.warmup_ns.saturating_add(hello.measure_ns))
+fn send(stream: &mut TcpStream, handshake: Handshake) -> io::Result<(Window, Option<Figures>)> {
+    let bound = Duration::from_nanos(handshake.warmup_ns.saturating_add(handshake.measure_ns))
         .saturating_add(tcp::PATIENCE);
     echo::pour(stream, bound)?;
     stream.set_nonblocking(false)?;

@@ -1,12 +1,12 @@
 //! Probes of a link at rest: echo (the far end), round trip time, goodput. Plain TCP sockets, so that what they see is what a
 //! program would see.
 //!
-//! A connection to the echo begins with a [`hello`] of 17 bytes: what the connection is for, and for a transfer the warm-up
+//! A connection to the echo begins with a [`handshake`] of 17 bytes: what the connection is for, and for a transfer the warm-up
 //! and the measured window. All goodput is counted by the end that receives.
 
 mod echo;
 mod goodput;
-mod hello;
+mod handshake;
 mod rtt;
 mod tcp;
 mod window;
@@ -109,15 +109,15 @@ fn serve() -> Result<(), Failed> {
             measure_ns,
             ..
         } => {
-            let hello = hello::Hello {
+            let handshake = handshake::Handshake {
                 mode: match direction {
-                    Towards::ToServer => hello::Mode::Sink,
-                    Towards::ToClient => hello::Mode::Source,
+                    Towards::ToServer => handshake::Mode::Sink,
+                    Towards::ToClient => handshake::Mode::Source,
                 },
                 warmup_ns,
                 measure_ns,
             };
-            goodput::measure(tcp::address(&host, port)?, hello)?.emit();
+            goodput::measure(tcp::address(&host, port)?, handshake)?.emit();
             Ok(())
         }
     }

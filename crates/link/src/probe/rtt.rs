@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::hello::{Hello, Mode};
+use super::handshake::{Handshake, Mode};
 use super::tcp;
 use crate::clock::now;
 use crate::event::Event;
@@ -19,13 +19,13 @@ pub(super) fn measure(peer: SocketAddr, count: u32, timeout_ns: u64) -> Result<E
     let patience = Duration::from_nanos(timeout_ns.max(1_000_000));
     let mut stream = tcp::connect(peer, patience)?;
     let broken = |error: &std::io::Error| tcp::broken(peer, "bounce a byte off", error);
-    let hello = Hello {
+    let handshake = Handshake {
         mode: Mode::PingPong,
         warmup_ns: 0,
         measure_ns: 0,
     };
     stream
-        .write_all(&hello.encode())
+        .write_all(&handshake.encode())
         .map_err(|error| broken(&error))?;
     let mut times = Vec::with_capacity(count as usize);
     for round in 0..UNCOUNTED + count {

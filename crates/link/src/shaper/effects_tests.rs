@@ -227,7 +227,7 @@ fn effects() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    /// Segments are conserved, each arrives as often as its fate says, and in order where order is kept; the same again gives the same.
+    /// Segments are conserved, each arrives as often as its verdict says, and in order where order is kept; the same again gives the same.
     #[test]
     fn every_segment_has_one_fate(
         offers in packets(), rate in prop_oneof![Just(0), 1_000_000_u64..20_000_000_000], delay in 0_u64..1_000_000,
@@ -245,7 +245,7 @@ proptest! {
                 admissions.push(shaper.offer(now, *train, index));
             }
             slices.extend(everything(&mut shaper));
-            prop_assert_eq!(shaper.line.next_due(), None);
+            prop_assert_eq!(shaper.in_flight.next_due(), None);
             Ok((admissions, slices))
         };
         let (admissions, slices) = run(offers.len())?;

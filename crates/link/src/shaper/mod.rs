@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use crate::effects::Nanos;
 use crate::effects::delay::Propagation;
-use crate::effects::faults::{Fate, Faults};
+use crate::effects::faults::{Faults, Verdict};
 use crate::effects::jitter::Jitter;
 use crate::effects::ongoing::Ongoing;
 use crate::effects::outage::Outages;
@@ -15,10 +15,10 @@ use crate::effects::queue::DropTail;
 use crate::effects::rate::Bottleneck;
 use crate::job::{self, Direction};
 
-mod line;
+mod in_flight;
 
-use line::Line;
-pub(crate) use line::Slice;
+use in_flight::InFlight;
+pub(crate) use in_flight::Slice;
 
 /// What the shaper needs to know of a packet: `segments` on the wire, all of `wire` bytes but the last of `wire_last`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,7 +96,7 @@ pub(crate) struct Shaper<T> {
     faults: Faults,
     jitter: Ongoing<job::Jitter, Jitter>,
     propagation: Propagation,
-    line: Line<T>,
+    in_flight: InFlight<T>,
     /// Those that may still wait before the bottleneck: a change of the rate moves them, too.
     lost: VecDeque<Lost>,
     /// Order of the latest comer.
@@ -118,7 +118,7 @@ impl<T: Copy> Shaper<T> {
             faults: Faults::new(direction),
             jitter,
             propagation: propagation(direction, 0),
-            line: Line::new(),
+            in_flight: InFlight::new(),
             lost: VecDeque::new(),
             order: 0,
             last_arrival: 0,
@@ -178,17 +178,17 @@ impl<T: Copy> Shaper<T> {
     /// When the next slice is due.
     #[cfg(test)]
     pub(crate) fn next_due(&self) -> Option<Nanos> {
-        self.line.next_due()
+        self.in_flight.next_due()
     }
 
-    /// When to look again for what is due: just then, or up to [`line::PATIENCE`] later if it is patient and company follows.
+    /// When to look again for what is due: just then, or up to [`in_flight::PATIENCE`] later if it is patient and company follows.
     pub(crate) fn next_wake(&self) -> Option<Nanos> {
-        self.line.next_wake()
+        self.in_flight.next_wake()
     }
 
     /// The next slice, if it is due at `now`.
     pub(crate) fn take(&mut self, now: Nanos) -> Option<Slice<T>> {
-        let slice = self.line.take(now)?;
+        let slice = self.in_flight.take(now)?;
         self.last_depart = self.last_depart.max(slice.depart);
         Some(slice)
     }
@@ -198,11 +198,11 @@ impl<T: Copy> Shaper<T> {
     /// came, and so were the cuts: after a change to a slower rate, what waits leaves in slices that take longer.
     /// Random effects that are asked as before go on where they are, see `effects::ongoing`.
     pub(crate) fn set(&mut self, now: Nanos, direction: &Direction) {
-        let waiting = self.line.waiting(now);
+        let waiting = self.in_flight.waiting(now);
         self.forget_lost(now);
         let lost = std::mem::take(&mut self.lost);
         // What was taken was due by now.
-        let last_due = self.line.last_due().unwrap_or(0).max(now);
+        let last_due = self.in_flight.last_due().unwrap_or(0).max(now);
         self.outages = Outages::new(&direction.outages, now);
         self.queue = DropTail::new(direction.queue_bytes);
         self.bottleneck = Bottleneck::new(direction, now, self.free_at(now));
@@ -231,11 +231,11 @@ impl<T: Copy> Shaper<T> {
                 continue;
             }
             match self.faults.next() {
-                Fate::Lost => {
+                Verdict::Lost => {
                     self.lose(passage, at);
                     admission.lost += 1;
                 }
-                Fate::Arrives { flaw, twice } => {
+                Verdict::Arrives { flaw, twice } => {
                     self.send(passage, at, 1, flaw, twice);
                     admission.slices += 1 + u32::from(twice);
                 }
@@ -257,7 +257,7 @@ impl<T: Copy> Shaper<T> {
         let due = self.propagation.due(depart, passage.extra);
         for copy in [false, true] {
             self.order += 1;
-            self.line.push(Slice {
+            self.in_flight.push(Slice {
                 packet: passage.packet,
                 first,
                 count,
@@ -299,7 +299,7 @@ impl<T: Copy> Shaper<T> {
 
     /// When the bottleneck was free for what waits at `now`.
     fn free_at(&self, now: Nanos) -> Nanos {
-        let gone = self.line.last_depart().unwrap_or(0);
+        let gone = self.in_flight.last_depart().unwrap_or(0);
         gone.max(self.last_depart).min(now)
     }
 
@@ -317,7 +317,7 @@ impl<T: Copy> Shaper<T> {
                 due = self.propagation.due(depart, extra).max(now);
             }
             (slice.depart, slice.due) = (depart, due);
-            self.line.push(slice);
+            self.in_flight.push(slice);
         }
         lost.for_each(|lost| self.lose_anew(lost));
     }

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::line::PATIENCE;
+use super::in_flight::PATIENCE;
 use super::*;
 use crate::effects::rate::QUANTUM;
 use crate::job::Direction;

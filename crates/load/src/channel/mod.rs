@@ -3,10 +3,10 @@
 //! [`Wanted`] is what a job asks of all its sessions, made once; a [`Channel`] is what one connection has. Nothing here falls
 //! back: what was asked for and cannot be had is an error.
 
+mod failures;
 mod suites;
 mod tickets;
 mod tls;
-mod told;
 mod verify;
 mod wanted;
 
@@ -18,7 +18,7 @@ use howfar_wire::mysql::Malformed;
 use howfar_wire::mysql::compress::{Algorithm, Codec, Unpacker};
 use rustls::{ClientConnection, HandshakeKind};
 
-pub(crate) use told::{broken, lacking};
+pub(crate) use failures::{broken, lacking};
 pub(crate) use wanted::Wanted;
 
 /// What lies between the socket and the packets. Plain costs nothing.

@@ -4,7 +4,7 @@ use howfar_wire::mysql::auth::{self, Exchange};
 use howfar_wire::mysql::handshake::{self, AuthSwitch, Greeting};
 use howfar_wire::mysql::{Malformed, ServerError, reply};
 
-use super::{Entry, Line, Wrong};
+use super::{Entry, PacketStream, Wrong};
 
 /// Packets of a server between its greeting and its OK. The longest known way has three; more is a server that plays.
 const MOST_ROUNDS: u32 = 8;
@@ -35,7 +35,7 @@ impl Entering {
     pub(super) fn packet(
         &mut self,
         payload: &[u8],
-        line: &mut Line,
+        stream: &mut PacketStream,
         entry: &Entry<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Option<Begun>, Wrong> {
@@ -48,11 +48,11 @@ impl Entering {
             return Err(Malformed::Unexpected("a login without an end").into());
         }
         let Some(Begun { exchange, .. }) = &mut self.begun else {
-            self.begun = Some(greet(payload, line, entry, out)?);
+            self.begun = Some(greet(payload, stream, entry, out)?);
             return Ok(None);
         };
         let password = entry.account.password;
-        let secrecy = entry.wanted.secrecy(&line.channel, entry.target);
+        let secrecy = entry.wanted.secrecy(&stream.channel, entry.target);
         match first {
             reply::OK => return Ok(self.begun.take()),
             reply::EOF => {
@@ -60,11 +60,11 @@ impl Entering {
                 let (next, proof) =
                     Exchange::switch(&switch.plugin, password, &switch.scramble, secrecy)?;
                 *exchange = next;
-                line.send(&proof);
+                stream.send(&proof);
             }
             auth::MORE_DATA => {
                 if let Some(answer) = exchange.more(&payload[1..], password, secrecy)? {
-                    line.send(&answer);
+                    stream.send(&answer);
                 }
             }
             _ => return Err(Malformed::Unexpected("an unknown answer to a login").into()),
@@ -76,7 +76,7 @@ impl Entering {
 /// Answer the greeting. With TLS the account is sealed: it leaves when the handshake has ended well.
 fn greet(
     payload: &[u8],
-    line: &mut Line,
+    stream: &mut PacketStream,
     entry: &Entry<'_>,
     out: &mut Vec<u8>,
 ) -> Result<Begun, Wrong> {
@@ -85,20 +85,20 @@ fn greet(
     let agreed = greeting.session_as(wish).map_err(Wrong::Lacking)?;
     let (exchange, proof) =
         Exchange::first(&greeting.plugin, entry.account.password, &greeting.scramble)?;
-    let mut sequence = line.framer.sequence();
+    let mut sequence = stream.framer.sequence();
     if wish.tls {
         sequence = agreed.tls_request(out, sequence);
-        entry.wanted.encrypt(&mut line.channel, out)?;
+        entry.wanted.encrypt(&mut stream.channel, out)?;
     }
     let next = agreed.login(
-        &mut line.packets,
+        &mut stream.packets,
         sequence,
         &entry.account,
         exchange.plugin(),
         &proof,
     );
-    line.framer.expect(next);
-    line.turns += 1;
+    stream.framer.expect(next);
+    stream.turns += 1;
     Ok(Begun {
         greeting,
         agreed,

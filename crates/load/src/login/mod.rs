@@ -42,7 +42,7 @@ pub(crate) struct Session {
     /// None: a key-value store, which tells nothing by itself.
     pub(crate) facts: Option<SessionFacts>,
     pub(crate) tls: Option<TlsFacts>,
-    /// Round trips since the transport was there: see [`Line::turns`].
+    /// Round trips since the transport was there: see [`PacketStream::turns`].
     pub(crate) turns: u32,
 }
 
@@ -62,7 +62,7 @@ enum Stage {
 
 /// One connection on its way in.
 pub(crate) struct Login {
-    line: Line,
+    stream: PacketStream,
     stage: Stage,
     facts: Option<SessionFacts>,
     statements: Statements,
@@ -71,7 +71,7 @@ pub(crate) struct Login {
 }
 
 /// Packets to the server and their numbers, and the channel that they go through.
-struct Line {
+struct PacketStream {
     channel: Channel,
     framer: Framer,
     /// Whole packets that have not gone into the channel.
@@ -80,7 +80,7 @@ struct Line {
     turns: u32,
 }
 
-impl Line {
+impl PacketStream {
     /// Answer the packet that came last.
     fn send(&mut self, payload: &[u8]) {
         let next = frame::write_packet(&mut self.packets, self.framer.sequence(), payload);
@@ -92,7 +92,7 @@ impl Line {
 impl Login {
     pub(crate) fn new(program: &Program) -> Self {
         Self {
-            line: Line {
+            stream: PacketStream {
                 channel: Channel::Plain,
                 framer: Framer::new(LONGEST_PACKET),
                 packets: Vec::new(),
@@ -108,7 +108,7 @@ impl Login {
     /// What it waits for, for messages.
     pub(crate) fn doing(&self) -> &'static str {
         match &self.stage {
-            Stage::Entering(_) if self.line.channel.is_handshaking() => "the TLS handshake",
+            Stage::Entering(_) if self.stream.channel.is_handshaking() => "the TLS handshake",
             Stage::Entering(entering) => entering.doing(),
             Stage::Preparing(_) => "preparing the statements",
         }
@@ -123,7 +123,7 @@ impl Login {
     ) -> Result<Option<Session>, Failed> {
         let mut plain = std::mem::take(&mut self.plain);
         plain.clear();
-        let ready = self.line.channel.open(raw, &mut plain, out);
+        let ready = self.stream.channel.open(raw, &mut plain, out);
         let ready = ready
             .map_err(Wrong::Channel)
             .and_then(|()| self.packets(&plain, entry, out))
@@ -141,10 +141,10 @@ impl Login {
     ) -> Result<bool, Wrong> {
         let mut ready = false;
         // The framer's payload must not stay borrowed while the stage changes; these packets are few and small.
-        while let Some(payload) = self.line.framer.next(&mut input)?.map(<[u8]>::to_vec) {
-            let plain = self.line.channel.is_plain();
+        while let Some(payload) = self.stream.framer.next(&mut input)?.map(<[u8]>::to_vec) {
+            let plain = self.stream.channel.is_plain();
             ready = self.packet(&payload, entry, out)?;
-            let changed = plain && !self.line.channel.is_plain();
+            let changed = plain && !self.stream.channel.is_plain();
             // Whoever sends in clear what is to be encrypted is not the server, or would be believed to be.
             if (ready || changed) && !input.is_empty() {
                 return Err(Malformed::Unexpected("bytes follow the end of a step").into());
@@ -153,8 +153,8 @@ impl Login {
                 break;
             }
         }
-        self.line.channel.seal(&self.line.packets, out)?;
-        self.line.packets.clear();
+        self.stream.channel.seal(&self.stream.packets, out)?;
+        self.stream.packets.clear();
         Ok(ready)
     }
 
@@ -166,7 +166,7 @@ impl Login {
     ) -> Result<bool, Wrong> {
         match &mut self.stage {
             Stage::Entering(entering) => {
-                let Some(begun) = entering.packet(payload, &mut self.line, entry, out)? else {
+                let Some(begun) = entering.packet(payload, &mut self.stream, entry, out)? else {
                     return Ok(false);
                 };
                 self.facts = Some(SessionFacts {
@@ -175,31 +175,31 @@ impl Login {
                     auth_plugin: begun.exchange.plugin(),
                 });
                 if let Some(algorithm) = entry.wanted.wish().compression {
-                    self.line.channel.begin_compression(algorithm);
+                    self.stream.channel.begin_compression(algorithm);
                 }
                 let mut preparing = Preparing::new(entry.program);
-                preparing.ask_ahead(&mut self.line, entry);
+                preparing.ask_ahead(&mut self.stream, entry);
                 let ready = preparing.is_done();
                 self.stage = Stage::Preparing(preparing);
                 Ok(ready)
             }
             Stage::Preparing(preparing) => {
-                preparing.packet(payload, &mut self.line, &mut self.statements, entry)
+                preparing.packet(payload, &mut self.stream, &mut self.statements, entry)
             }
         }
     }
 
     fn session(&mut self) -> Option<Session> {
         let facts = self.facts.take()?;
-        let tls = self.line.channel.tls_facts();
+        let tls = self.stream.channel.tls_facts();
         let handshake = tls.as_ref().map_or(0, TlsFacts::turns);
         Some(Session {
-            channel: std::mem::take(&mut self.line.channel),
+            channel: std::mem::take(&mut self.stream.channel),
             replies: Replies::Sql(Answer::new(facts.agreed.caches_metadata())),
             statements: std::mem::take(&mut self.statements),
             facts: Some(facts),
             tls,
-            turns: self.line.turns + handshake,
+            turns: self.stream.turns + handshake,
         })
     }
 }

@@ -3,7 +3,7 @@
 use howfar_wire::mysql::reply::{self, Prepared};
 use howfar_wire::mysql::{Malformed, ServerError, command};
 
-use super::{Entry, Line, Wrong};
+use super::{Entry, PacketStream, Wrong};
 use crate::statements::{Slot, Statements};
 use crate::workload::Program;
 
@@ -39,8 +39,8 @@ impl Preparing {
     }
 
     /// Ask for more once all that were asked for are answered.
-    pub(super) fn ask_ahead(&mut self, line: &mut Line, entry: &Entry<'_>) {
-        line.framer.expect(1);
+    pub(super) fn ask_ahead(&mut self, stream: &mut PacketStream, entry: &Entry<'_>) {
+        stream.framer.expect(1);
         if self.sent > self.done {
             return;
         }
@@ -49,9 +49,9 @@ impl Preparing {
         for &slot in &self.wanted[self.sent..upto] {
             sql.clear();
             entry.program.write_prepare(slot, &mut sql);
-            command::prepare(&mut line.packets, &sql);
+            command::prepare(&mut stream.packets, &sql);
         }
-        line.turns += u32::from(upto > self.sent);
+        stream.turns += u32::from(upto > self.sent);
         self.sent = upto;
     }
 
@@ -59,7 +59,7 @@ impl Preparing {
     pub(super) fn packet(
         &mut self,
         payload: &[u8],
-        line: &mut Line,
+        stream: &mut PacketStream,
         statements: &mut Statements,
         entry: &Entry<'_>,
     ) -> Result<bool, Wrong> {
@@ -95,7 +95,7 @@ impl Preparing {
             return Ok(false);
         }
         self.done += 1;
-        self.ask_ahead(line, entry);
+        self.ask_ahead(stream, entry);
         Ok(self.is_done())
     }
 }

@@ -4,17 +4,17 @@
 //! request in hand, and it is the kernel that shares the CPUs among them. The load job's event loop is another thing, built to
 //! disturb a server's measurement least; here the client is part of what is measured.
 //!
-//! [`Page`] is what a worker does for one page; [`script`] and [`visitor`] are the two kinds. [`desk`] hands out pages and [`ledger`]
-//! counts what became of them, [`crew`] has the threads. Not here: the contract (`howfar_contract::jobs::page`).
+//! [`Page`] is what a worker does for one page; [`script`] and [`visitor`] are the two kinds. [`dispatcher`] hands out pages and [`state`]
+//! counts what became of them, [`workers`] has the threads. Not here: the contract (`howfar_contract::jobs::page`).
 
 mod cpu;
-mod crew;
-mod desk;
-mod ledger;
-mod line;
-mod note;
+mod dispatcher;
+mod page_record;
 mod script;
+mod service;
+mod state;
 mod visitor;
+mod workers;
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -26,12 +26,12 @@ use howfar_contract::jobs::{Application, PageJob};
 use howfar_wire::keyvalue::Word;
 
 use crate::clock::now_ns;
-use crate::conduct::own_cpus;
+use crate::coordinator::own_cpus;
 use crate::socket::allow_descriptors;
 use crate::tally::Window;
-use crate::window::{Collected, Sheet, tcp_facts, tell};
-use crew::{Crew, Report};
-pub(crate) use note::Note;
+use crate::window::{Collected, WindowOptions, emit_event, tcp_facts};
+pub(crate) use page_record::PageRecord;
+use workers::{Report, Workers};
 
 /// Between the word to begin and the first moment of the load: time for all workers to take it.
 const LEAD_NS: u64 = 1_000_000;
@@ -45,8 +45,8 @@ pub(crate) trait Page: Send {
     /// Connect where connections stay; before the load.
     fn open(&mut self) -> Result<(), Failed>;
 
-    /// One page, from its first step to the end of its last; gives the moment of that end. All that it did goes into `note`.
-    fn run_one(&mut self, note: &mut Note) -> Result<u64, Failed>;
+    /// One page, from its first step to the end of its last; gives the moment of that end. All that it did goes into `record`.
+    fn run_one(&mut self, record: &mut PageRecord) -> Result<u64, Failed>;
 
     /// The connections that stay, once they are open: what the kernel knows of them is read at the window's end, while the worker may
     /// have a page in hand.
@@ -59,34 +59,34 @@ pub(crate) trait Page: Send {
 }
 
 /// All that is there before the first page.
-pub(crate) struct Company {
+pub(crate) struct PageSetup {
     pub(crate) receipt: Receipt,
     /// Of a script.
     pub(crate) services: BTreeMap<&'static str, Receipt>,
-    /// Names of the latencies that notes count by kind, in the order of their numbers.
+    /// Names of the latencies that records count by kind, in the order of their numbers.
     pub(crate) kinds: Vec<&'static str>,
     /// One for each worker.
     pub(crate) pages: Vec<Box<dyn Page>>,
 }
 
 /// Run a job to its end, emitting its events.
-pub(crate) fn conduct(job: &PageJob) -> Result<(), Failed> {
+pub(crate) fn run(job: &PageJob) -> Result<(), Failed> {
     job.check()?;
     allow_descriptors(u64::from(job.workers) * SERVICES)?;
     let cpus = own_cpus()?;
     let began = now_ns();
-    let company = match &job.application {
-        Application::Script(script) => script::company(job, script, &cpus)?,
-        Application::FastCgi(asked) => visitor::company(job, asked, &cpus)?,
+    let setup = match &job.application {
+        Application::Script(script) => script::setup(job, script, &cpus)?,
+        Application::FastCgi(asked) => visitor::setup(job, asked, &cpus)?,
     };
-    let mut crew = Crew::hire(job, &company.kinds, company.pages)?;
-    crew.opened()?;
-    tell(&Ready {
-        receipt: company.receipt,
+    let mut workers = Workers::start(job, &setup.kinds, setup.pages)?;
+    workers.opened()?;
+    emit_event(&Ready {
+        receipt: setup.receipt,
         connections: job.workers,
         prepared_statements: 0,
         connect_ns: now_ns() - began,
-        services: company.services,
+        services: setup.services,
     })?;
 
     let origin_ns = now_ns() + LEAD_NS;
@@ -96,29 +96,33 @@ pub(crate) fn conduct(job: &PageJob) -> Result<(), Failed> {
         end_ns: start_ns + job.measure_ns,
         interval_ns: job.interval_ns,
     };
-    crew.desk.begin(origin_ns, window);
-    let collected = attend(job, &mut crew, window)?;
+    workers.dispatcher.begin(origin_ns, window);
+    let collected = attend(job, &mut workers, window)?;
     // Before the workers end: who watches the machine meanwhile ends with this event, and pages in hand are not in the window.
-    tell(&told(collected, &crew)?)?;
-    crew.dismiss();
+    emit_event(&reported(collected, &workers)?)?;
+    workers.dismiss();
     Ok(())
 }
 
-/// From the word to begin until the window is over and all of it is told.
-fn attend<'a>(job: &'a PageJob, crew: &mut Crew, window: Window) -> Result<Collected<'a>, Failed> {
-    let mut collected = Collected::new(sheet(job), window, 1);
+/// From the word to begin until the window is over and all of it is reported.
+fn attend<'a>(
+    job: &'a PageJob,
+    workers: &mut Workers,
+    window: Window,
+) -> Result<Collected<'a>, Failed> {
+    let mut collected = Collected::new(options(job), window, 1);
     while !collected.is_complete() {
         let now = now_ns();
-        if now >= collected.next_mark() {
+        if now >= collected.next_edge() {
             collected.reach(now)?;
-            crew.desk.look(now);
+            workers.dispatcher.look(now);
         }
-        let wake_ns = collected.next_mark().min(now + LOOK_NS);
-        match crew.next_report(wake_ns.saturating_sub(now_ns()))? {
+        let wake_ns = collected.next_edge().min(now + LOOK_NS);
+        match workers.next_report(wake_ns.saturating_sub(now_ns()))? {
             Some(Report::Passed(passed)) => collected.take(passed)?,
             Some(Report::Drained) => {
                 let at_ns = collected.end_now(now_ns());
-                crew.desk.end_at(at_ns);
+                workers.dispatcher.end_at(at_ns);
                 // CPU times belong to the window as it now is.
                 collected.reach(now_ns())?;
             }
@@ -128,12 +132,12 @@ fn attend<'a>(job: &'a PageJob, crew: &mut Crew, window: Window) -> Result<Colle
     Ok(collected)
 }
 
-fn sheet(job: &PageJob) -> Sheet<'_> {
+fn options(job: &PageJob) -> WindowOptions<'_> {
     let keys = match &job.application {
         Application::Script(script) => script.redis.is_some() || script.memcached.is_some(),
         Application::FastCgi(_) => false,
     };
-    Sheet {
+    WindowOptions {
         observe: &job.observe,
         open_loop: job.arrivals.is_some(),
         keys,
@@ -141,12 +145,12 @@ fn sheet(job: &PageJob) -> Sheet<'_> {
     }
 }
 
-fn told(collected: Collected<'_>, crew: &Crew) -> Result<Finished, Failed> {
-    let sums = crew.desk.sums();
+fn reported(collected: Collected<'_>, workers: &Workers) -> Result<Finished, Failed> {
+    let sums = workers.dispatcher.sums();
     let kinds: Vec<&str> = sums.kinds.iter().map(String::as_str).collect();
     let mut finished = collected.finish(&kinds)?;
-    finished.tcp = tcp_facts(&crew.tcp());
+    finished.tcp = tcp_facts(&workers.tcp());
     finished.services = sums.services;
-    finished.told = sums.told;
+    finished.reported = sums.reported;
     Ok(finished)
 }

@@ -10,9 +10,9 @@ use howfar_contract::{FailCode, Failed};
 use howfar_wire::mysql::command;
 
 use super::cpu::{Burner, Pace, thread_cpu_ns};
-use super::line::{Line, Room, Site};
-use super::note::unused;
-use super::{Company, Note, Page};
+use super::page_record::unused;
+use super::service::{Buffers, ServiceConnection, ServiceEndpoint};
+use super::{Page, PageRecord, PageSetup};
 use crate::clock::now_ns;
 use crate::draws::Draws;
 use crate::login::internal;
@@ -42,7 +42,7 @@ const STREAM: u64 = 0x5061_6765_0000_0000;
 
 /// What all workers share.
 struct Plan {
-    sites: [Option<Site>; SERVICES],
+    sites: [Option<ServiceEndpoint>; SERVICES],
     /// Whether a step needs it.
     needed: [bool; SERVICES],
     steps: Vec<PageStep>,
@@ -52,7 +52,7 @@ struct Plan {
 }
 
 impl Plan {
-    fn site(&self, service: usize) -> Result<&Site, Failed> {
+    fn site(&self, service: usize) -> Result<&ServiceEndpoint, Failed> {
         self.sites[service]
             .as_ref()
             .ok_or_else(|| internal("a step needs a service that is not there"))
@@ -60,10 +60,10 @@ impl Plan {
 }
 
 /// Everything before the first page: receipts, and a page for each worker.
-pub(super) fn company(job: &PageJob, script: &PageScript, cpus: &[u32]) -> Result<Company, Failed> {
+pub(super) fn setup(job: &PageJob, script: &PageScript, cpus: &[u32]) -> Result<PageSetup, Failed> {
     let plan = Arc::new(plan(job, script)?);
     let mut receipts = Vec::new();
-    let mut opened: [Vec<Line>; SERVICES] = Default::default();
+    let mut opened: [Vec<ServiceConnection>; SERVICES] = Default::default();
     for (service, site) in plan.sites.iter().enumerate() {
         let Some(site) = site else { continue };
         let (receipt, lines) = site.receipt(script.connect, job.workers, cpus)?;
@@ -72,7 +72,7 @@ pub(super) fn company(job: &PageJob, script: &PageScript, cpus: &[u32]) -> Resul
             opened[service] = lines;
             opened[service].reverse();
         } else {
-            lines.into_iter().for_each(Line::leave);
+            lines.into_iter().for_each(ServiceConnection::leave);
         }
     }
     let (_, first) = receipts
@@ -80,14 +80,17 @@ pub(super) fn company(job: &PageJob, script: &PageScript, cpus: &[u32]) -> Resul
         .cloned()
         .ok_or_else(|| internal("a script without a service"))?;
     let pace = Pace::measured();
-    let pages = (0..u64::from(job.workers)).map(|place| {
+    let pages = (0..u64::from(job.workers)).map(|worker| {
         let lines = opened.each_mut().map(Vec::pop);
-        Box::new(Script::new(&plan, place, lines, pace)) as Box<dyn Page>
+        Box::new(Script::new(&plan, worker, lines, pace)) as Box<dyn Page>
     });
     let pages = pages.collect();
     // More connections may have been opened than there are workers.
-    opened.into_iter().flatten().for_each(Line::leave);
-    Ok(Company {
+    opened
+        .into_iter()
+        .flatten()
+        .for_each(ServiceConnection::leave);
+    Ok(PageSetup {
         receipt: first,
         services: BTreeMap::from_iter(receipts),
         kinds: KINDS.to_vec(),
@@ -101,7 +104,7 @@ fn plan(job: &PageJob, script: &PageScript) -> Result<Plan, Failed> {
         service
             .map(|service| {
                 let program = program(job, asked)?;
-                Site::new(NAMES[number], service, program, limits)
+                ServiceEndpoint::new(NAMES[number], service, program, limits)
             })
             .transpose()
     };
@@ -160,33 +163,38 @@ fn number(store: Store) -> usize {
 /// One worker's page, again and again.
 struct Script {
     plan: Arc<Plan>,
-    place: u64,
+    worker: u64,
     /// Rounds that it has run, of all pages: each has its own draws.
     round: u64,
-    lines: [Option<Line>; SERVICES],
+    lines: [Option<ServiceConnection>; SERVICES],
     memory: Memory,
     cursor: Cursor,
     keys: [Draws; SERVICES],
-    room: Room,
+    room: Buffers,
     burner: Burner,
     used: [ServiceUse; SERVICES],
 }
 
 impl Script {
-    fn new(plan: &Arc<Plan>, place: u64, lines: [Option<Line>; SERVICES], speed: Pace) -> Self {
+    fn new(
+        plan: &Arc<Plan>,
+        worker: u64,
+        lines: [Option<ServiceConnection>; SERVICES],
+        speed: Pace,
+    ) -> Self {
         let nothing = nothing_prepared();
         let program = plan.sites[MYSQL]
             .as_ref()
             .map_or(&nothing, |site| &site.program);
         Self {
-            memory: program.memory(place),
-            cursor: program.transaction(place, 0),
+            memory: program.memory(worker),
+            cursor: program.transaction(worker, 0),
             plan: Arc::clone(plan),
-            place,
+            worker,
             round: 0,
             lines,
             keys: [Draws::of(0, 0, 0); SERVICES],
-            room: Room::new(),
+            room: Buffers::new(),
             burner: Burner::new(speed),
             used: NAMES.map(unused),
         }
@@ -195,21 +203,26 @@ impl Script {
     /// Draw anew for the next round.
     fn begin_round(&mut self, plan: &Plan) {
         if let Some(site) = &plan.sites[MYSQL] {
-            self.cursor = site.program.transaction(self.place, self.round);
+            self.cursor = site.program.transaction(self.worker, self.round);
         }
         for store in [REDIS, MEMCACHED] {
             let seed = plan.seed ^ STREAM ^ store as u64;
-            self.keys[store] = Draws::of(seed, self.place, self.round);
+            self.keys[store] = Draws::of(seed, self.worker, self.round);
         }
         self.round += 1;
     }
 
-    fn step(&mut self, plan: &Plan, step: &PageStep, note: &mut Note) -> Result<(), Failed> {
+    fn step(
+        &mut self,
+        plan: &Plan,
+        step: &PageStep,
+        record: &mut PageRecord,
+    ) -> Result<(), Failed> {
         match step {
             PageStep::Cpu { cpu_ns } => self.burner.burn(*cpu_ns),
             PageStep::Query { repeat, .. } => {
                 for _ in 0..*repeat {
-                    self.query(plan, note)?;
+                    self.query(plan, record)?;
                 }
             }
             PageStep::Get {
@@ -218,27 +231,27 @@ impl Script {
                 repeat,
             } => {
                 for _ in 0..*repeat {
-                    self.get(plan, number(*store), *keys_each, note)?;
+                    self.get(plan, number(*store), *keys_each, record)?;
                 }
             }
         }
         Ok(())
     }
 
-    fn query(&mut self, plan: &Plan, note: &mut Note) -> Result<(), Failed> {
+    fn query(&mut self, plan: &Plan, record: &mut PageRecord) -> Result<(), Failed> {
         let site = plan.site(MYSQL)?;
         let program = &site.program;
         let Some(due) = self.cursor.next(program) else {
             return Err(internal("a round has more queries than its statements"));
         };
-        let line = line(&mut self.lines[MYSQL], site, MYSQL, &mut self.used, note)?;
+        let line = line(&mut self.lines[MYSQL], site, MYSQL, &mut self.used, record)?;
         self.room.packet.clear();
         let (cursor, memory) = (&mut self.cursor, &mut self.memory);
         command::query_with(&mut self.room.packet, |sql| {
             program.write_text(due, cursor, memory, sql);
         });
         line.replies.begin_statement(false);
-        let doing = (self.place, program.kinds()[due.kind].name.as_str());
+        let doing = (self.worker, program.kinds()[due.kind].name.as_str());
         turn(
             line,
             site,
@@ -246,7 +259,7 @@ impl Script {
             &mut self.room,
             doing,
             &mut self.used,
-            note,
+            record,
         )
     }
 
@@ -255,14 +268,14 @@ impl Script {
         plan: &Plan,
         store: usize,
         keys_each: u16,
-        note: &mut Note,
+        record: &mut PageRecord,
     ) -> Result<(), Failed> {
         let site = plan.site(store)?;
         let commands = site
             .program
             .commands()
             .ok_or_else(|| internal("a store without commands"))?;
-        let line = line(&mut self.lines[store], site, store, &mut self.used, note)?;
+        let line = line(&mut self.lines[store], site, store, &mut self.used, record)?;
         self.room.packet.clear();
         commands.write_read(
             keys_each,
@@ -275,7 +288,7 @@ impl Script {
         } else {
             "command.multi_get"
         };
-        let doing = (self.place, doing);
+        let doing = (self.worker, doing);
         turn(
             line,
             site,
@@ -283,50 +296,50 @@ impl Script {
             &mut self.room,
             doing,
             &mut self.used,
-            note,
+            record,
         )
     }
 }
 
 /// The connection to a service, opened by the first step that needs it.
 fn line<'a>(
-    place: &'a mut Option<Line>,
-    site: &Site,
+    worker: &'a mut Option<ServiceConnection>,
+    site: &ServiceEndpoint,
     service: usize,
     used: &mut [ServiceUse; SERVICES],
-    note: &mut Note,
-) -> Result<&'a mut Line, Failed> {
-    if place.is_none() {
+    record: &mut PageRecord,
+) -> Result<&'a mut ServiceConnection, Failed> {
+    if worker.is_none() {
         let began = now_ns();
-        *place = Some(site.open()?);
-        note.latency(CONNECT + service, now_ns() - began);
+        *worker = Some(site.open()?);
+        record.latency(CONNECT + service, now_ns() - began);
         used[service].connects += 1;
     }
-    place
+    worker
         .as_mut()
         .ok_or_else(|| internal("a connection that was just opened is not there"))
 }
 
 /// One request, and its answer to the last byte.
 fn turn(
-    line: &mut Line,
-    site: &Site,
+    line: &mut ServiceConnection,
+    site: &ServiceEndpoint,
     service: usize,
-    room: &mut Room,
+    room: &mut Buffers,
     doing: (u64, &str),
     used: &mut [ServiceUse; SERVICES],
-    note: &mut Note,
+    record: &mut PageRecord,
 ) -> Result<(), Failed> {
     let sent = now_ns();
     let (outcome, came) = line.ask(site, room, doing)?;
-    note.latency(service, now_ns() - sent);
+    record.latency(service, now_ns() - sent);
     match &outcome {
-        Outcome::Done(done) => note.used.done(done),
-        Outcome::Told => {
-            if let Some(told) = line.replies.told() {
-                note.used.told(told);
-                used[service].hits += u64::from(told.hits);
-                used[service].misses += u64::from(told.misses);
+        Outcome::Done(done) => record.used.done(done),
+        Outcome::Commands => {
+            if let Some(counts) = line.replies.counts() {
+                record.used.commands(counts);
+                used[service].hits += u64::from(counts.hits);
+                used[service].misses += u64::from(counts.misses);
             }
         }
         Outcome::Failed(_) => {}
@@ -354,35 +367,39 @@ impl Page for Script {
         Ok(())
     }
 
-    fn run_one(&mut self, note: &mut Note) -> Result<u64, Failed> {
+    fn run_one(&mut self, record: &mut PageRecord) -> Result<u64, Failed> {
         let plan = Arc::clone(&self.plan);
         let cpu = thread_cpu_ns();
         self.used = NAMES.map(unused);
         for _ in 0..plan.rounds {
             self.begin_round(&plan);
             for step in &plan.steps {
-                self.step(&plan, step, note)?;
+                self.step(&plan, step, record)?;
             }
         }
         if plan.per_page {
             self.leave();
         }
-        note.latency(CPU, thread_cpu_ns() - cpu);
+        record.latency(CPU, thread_cpu_ns() - cpu);
         let ended_ns = now_ns();
         for (used, site) in self.used.iter().zip(&plan.sites) {
             if site.is_some() {
-                note.used.queries += used.requests;
-                note.used.turns += used.turns;
-                note.used.to_server += used.bytes.to_server;
-                note.used.to_client += used.bytes.to_client;
-                note.services.push(*used);
+                record.used.queries += used.requests;
+                record.used.turns += used.turns;
+                record.used.to_server += used.bytes.to_server;
+                record.used.to_client += used.bytes.to_client;
+                record.services.push(*used);
             }
         }
         Ok(ended_ns)
     }
 
     fn sockets(&self) -> Vec<Arc<OwnedFd>> {
-        self.lines.iter().flatten().map(Line::socket).collect()
+        self.lines
+            .iter()
+            .flatten()
+            .map(ServiceConnection::socket)
+            .collect()
     }
 
     fn leave(&mut self) {

@@ -18,8 +18,8 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{self, AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
 
-use super::line::send_all;
-use super::{Company, Note, Page};
+use super::service::send_all;
+use super::{Page, PageRecord, PageSetup};
 use crate::clock::now_ns;
 use crate::failure;
 use crate::login::internal;
@@ -36,7 +36,7 @@ const BUFFER: usize = 64 * 1024;
 
 /// The application as all workers see it.
 #[derive(Debug)]
-struct Site {
+struct ApplicationEndpoint {
     asked: FastCgi,
     address: SocketAddrUnix,
     /// The same for each page.
@@ -47,8 +47,8 @@ struct Site {
 
 /// One worker's way to it.
 struct Visitor {
-    site: Arc<Site>,
-    place: u64,
+    site: Arc<ApplicationEndpoint>,
+    worker: u64,
     /// The connection that is kept.
     kept: Option<OwnedFd>,
     reply: Reply,
@@ -65,22 +65,22 @@ enum Heard {
 }
 
 /// Everything before the first page: the receipt, and a visitor for each worker.
-pub(super) fn company(job: &PageJob, asked: &FastCgi, cpus: &[u32]) -> Result<Company, Failed> {
-    let site = Arc::new(Site::new(job, asked)?);
-    let first = site.connect(&mut Note::default())?;
+pub(super) fn setup(job: &PageJob, asked: &FastCgi, cpus: &[u32]) -> Result<PageSetup, Failed> {
+    let site = Arc::new(ApplicationEndpoint::new(job, asked)?);
+    let first = site.connect(&mut PageRecord::default())?;
     let receipt = site.receipt(&first, job.workers, cpus);
     // Where connections are not kept this one is closed without a request, which an application passes over.
     let mut kept = asked.keep_connection.then_some(first);
-    let visitor = |place| -> Box<dyn Page> {
+    let visitor = |worker| -> Box<dyn Page> {
         Box::new(Visitor {
             site: Arc::clone(&site),
-            place,
+            worker,
             kept: kept.take(),
             reply: Reply::new(asked.ends_with.len()),
             buffer: vec![0; BUFFER],
         })
     };
-    Ok(Company {
+    Ok(PageSetup {
         receipt,
         services: BTreeMap::new(),
         kinds: KINDS.to_vec(),
@@ -88,7 +88,7 @@ pub(super) fn company(job: &PageJob, asked: &FastCgi, cpus: &[u32]) -> Result<Co
     })
 }
 
-impl Site {
+impl ApplicationEndpoint {
     fn new(job: &PageJob, asked: &FastCgi) -> Result<Self, Failed> {
         let Address::Unix(address) = Address::parse(&asked.target)? else {
             return Err(internal("an application's address is no path"));
@@ -110,7 +110,7 @@ impl Site {
     }
 
     /// Connect, and wait for room in the application's queue where it is full.
-    fn connect(&self, note: &mut Note) -> Result<OwnedFd, Failed> {
+    fn connect(&self, record: &mut PageRecord) -> Result<OwnedFd, Failed> {
         let began_ns = now_ns();
         let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -122,13 +122,13 @@ impl Site {
             Ok(()) => {}
             Err(Errno::AGAIN) => {
                 self.queue(&socket)?;
-                note.latency(QUEUE, now_ns().saturating_sub(began_ns));
+                record.latency(QUEUE, now_ns().saturating_sub(began_ns));
             }
             Err(error) => return Err(self.refused(error)),
         }
         self.patience(&socket, Timeout::Recv, self.stall_ns)?;
         self.patience(&socket, Timeout::Send, self.stall_ns)?;
-        note.latency(CONNECT, now_ns().saturating_sub(began_ns));
+        record.latency(CONNECT, now_ns().saturating_sub(began_ns));
         Ok(socket)
     }
 
@@ -197,7 +197,12 @@ impl Visitor {
     /// PHP-FPM closes kept connections after `pm.max_requests` pages, and reads what is on its way without answering: so a close before
     /// the first byte is taken as one between requests, as web servers take it. It may as well be a child that died over the page:
     /// each one is counted.
-    fn ask(&mut self, socket: &OwnedFd, fresh: bool, note: &mut Note) -> Result<Heard, Failed> {
+    fn ask(
+        &mut self,
+        socket: &OwnedFd,
+        fresh: bool,
+        record: &mut PageRecord,
+    ) -> Result<Heard, Failed> {
         self.reply.begin();
         match send_all(socket, &self.site.request) {
             Err(Errno::PIPE) if !fresh => return Ok(Heard::Closed),
@@ -221,11 +226,11 @@ impl Visitor {
                 Err(error) => return Err(self.site.io(error)),
             };
             came += count;
-            note.used.to_client += count as u64;
+            record.used.to_client += count as u64;
             let ended = self.reply.feed(&self.buffer[..count]);
             if ended.map_err(|error| self.malformed(error))? {
                 let ended_ns = now_ns();
-                note.used.to_server += self.site.request.len() as u64;
+                record.used.to_server += self.site.request.len() as u64;
                 return Ok(Heard::End(ended_ns));
             }
         }
@@ -233,7 +238,7 @@ impl Visitor {
 
     fn stalled(&self) -> Failed {
         let site = &self.site;
-        let failed = failure::stalled(&site.asked.target, self.place, "page", site.stall_ns);
+        let failed = failure::stalled(&site.asked.target, self.worker, "page", site.stall_ns);
         verdict::silent(failed, site.asked.keep_connection)
     }
 
@@ -245,25 +250,25 @@ impl Visitor {
 impl Page for Visitor {
     fn open(&mut self) -> Result<(), Failed> {
         if self.site.asked.keep_connection && self.kept.is_none() {
-            self.kept = Some(self.site.connect(&mut Note::default())?);
+            self.kept = Some(self.site.connect(&mut PageRecord::default())?);
         }
         Ok(())
     }
 
-    fn run_one(&mut self, note: &mut Note) -> Result<u64, Failed> {
-        note.used.queries = 1;
-        note.used.turns = 1;
+    fn run_one(&mut self, record: &mut PageRecord) -> Result<u64, Failed> {
+        record.used.queries = 1;
+        record.used.turns = 1;
         let mut kept = self.kept.take();
         loop {
             let fresh = kept.is_none();
             let socket = match kept.take() {
                 Some(socket) => socket,
-                None => self.site.connect(note)?,
+                None => self.site.connect(record)?,
             };
-            let ended_ns = match self.ask(&socket, fresh, note)? {
+            let ended_ns = match self.ask(&socket, fresh, record)? {
                 // The next one is fresh.
                 Heard::Closed => {
-                    note.reopened += 1;
+                    record.reopened += 1;
                     continue;
                 }
                 Heard::End(ended_ns) => ended_ns,
@@ -271,8 +276,8 @@ impl Page for Visitor {
             if self.site.asked.keep_connection {
                 self.kept = Some(socket);
             }
-            let told = verdict::judge(&self.site.asked, &self.reply)?;
-            note.told.extend(told.iter().cloned());
+            let reported = verdict::judge(&self.site.asked, &self.reply)?;
+            record.reported.extend(reported.iter().cloned());
             return Ok(ended_ns);
         }
     }

@@ -59,9 +59,9 @@ fn read_request(stream: &mut UnixStream) -> Option<bool> {
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
 /// Where a socket is, until the test ends.
-struct Place(String);
+struct Socket(String);
 
-impl Place {
+impl Socket {
     fn new() -> Self {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("howfar-visitor-{}-{number}", std::process::id());
@@ -71,26 +71,26 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Socket {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
 /// An application that serves one connection after another, until the test ends.
-fn application(mut serve: impl FnMut(UnixStream) + Send + 'static) -> Place {
-    let place = Place::new();
-    let listener = UnixListener::bind(&place.0).expect("a socket");
+fn application(mut serve: impl FnMut(UnixStream) + Send + 'static) -> Socket {
+    let socket = Socket::new();
+    let listener = UnixListener::bind(&socket.0).expect("a socket");
     thread::spawn(move || {
         while let Ok((stream, _)) = listener.accept() {
             serve(stream);
         }
     });
-    place
+    socket
 }
 
 /// Gives the same bytes to each request, and the connection is closed behind it.
-fn answering(bytes: Vec<u8>) -> Place {
+fn answering(bytes: Vec<u8>) -> Socket {
     application(move |mut stream| {
         if read_request(&mut stream).is_some() {
             let _ = stream.write_all(&bytes);
@@ -98,12 +98,12 @@ fn answering(bytes: Vec<u8>) -> Place {
     })
 }
 
-fn job(place: &Place, keep: bool) -> PageJob {
+fn job(socket: &Socket, keep: bool) -> PageJob {
     let job = serde_json::json!({
         "job": "page", "version": 2, "workers": 2, "seed": 1, "warmup_ns": 0, "measure_ns": 1_000_000_000,
         "connect_timeout_ns": 200_000_000, "stall_timeout_ns": 20_000_000_000_u64,
         "application": {
-            "kind": "fastcgi", "target": {"kind": "unix", "path": place.0}, "ends_with": "page done\n",
+            "kind": "fastcgi", "target": {"kind": "unix", "path": socket.0}, "ends_with": "page done\n",
             "keep_connection": keep,
             "parameters": {"SCRIPT_FILENAME": SECRET, "REQUEST_METHOD": "GET"},
         },
@@ -111,35 +111,35 @@ fn job(place: &Place, keep: bool) -> PageJob {
     serde_json::from_value(job).expect("a job")
 }
 
-fn company_of(job: &PageJob) -> Result<Company, Failed> {
+fn setup_of(job: &PageJob) -> Result<PageSetup, Failed> {
     let Application::FastCgi(asked) = &job.application else {
         panic!("not an application");
     };
-    company(job, asked, &[0])
+    setup(job, asked, &[0])
 }
 
 fn visitor(job: &PageJob) -> Box<dyn Page> {
-    let mut page = company_of(job).expect("a company").pages.remove(0);
+    let mut page = setup_of(job).expect("a setup").pages.remove(0);
     page.open().expect("open");
     page
 }
 
 /// The failure of the first page at an application that answers with `bytes`.
 pub(super) fn failure_of(bytes: Vec<u8>) -> Failed {
-    let place = answering(bytes);
-    visitor(&job(&place, false))
-        .run_one(&mut Note::default())
+    let socket = answering(bytes);
+    visitor(&job(&socket, false))
+        .run_one(&mut PageRecord::default())
         .expect_err("no page")
 }
 
-fn count(note: &Note, kind: usize) -> usize {
-    note.latencies.iter().filter(|one| one.0 == kind).count()
+fn count(record: &PageRecord, kind: usize) -> usize {
+    record.latencies.iter().filter(|one| one.0 == kind).count()
 }
 
 #[test]
 fn a_page_is_asked_for_over_a_connection_of_its_own() {
     let (sender, requests) = mpsc::channel();
-    let place = application(move |mut stream| {
+    let socket = application(move |mut stream| {
         let Some(keep) = read_request(&mut stream) else {
             return;
         };
@@ -148,21 +148,21 @@ fn a_page_is_asked_for_over_a_connection_of_its_own() {
         let rest = stream.read(&mut [0; 1]).expect("an end");
         sender.send((keep, rest, now_ns())).expect("it listens");
     });
-    let job = job(&place, false);
-    let company = company_of(&job).expect("a company");
-    assert_eq!(company.receipt.peer_pid, Some(std::process::id()));
-    assert_eq!(company.receipt.peer_address, place.0);
-    assert_eq!(company.pages.len(), 2);
-    for mut page in company.pages {
+    let job = job(&socket, false);
+    let setup = setup_of(&job).expect("a setup");
+    assert_eq!(setup.receipt.peer_pid, Some(std::process::id()));
+    assert_eq!(setup.receipt.peer_address, socket.0);
+    assert_eq!(setup.pages.len(), 2);
+    for mut page in setup.pages {
         page.open().expect("open");
         for _ in 0..3 {
-            let mut note = Note::default();
-            let ended_ns = page.run_one(&mut note).expect("a page");
-            assert_eq!((count(&note, CONNECT), count(&note, QUEUE)), (1, 0));
-            let told: Vec<_> = note.told.into_iter().collect();
-            assert_eq!(told, [("cpu_ns".to_owned(), 7), ("hits".to_owned(), 2)]);
-            assert_eq!((note.used.queries, note.used.turns), (1, 1));
-            assert_eq!(note.used.to_client, reply(GOOD).len() as u64);
+            let mut record = PageRecord::default();
+            let ended_ns = page.run_one(&mut record).expect("a page");
+            assert_eq!((count(&record, CONNECT), count(&record, QUEUE)), (1, 0));
+            let reported: Vec<_> = record.reported.into_iter().collect();
+            assert_eq!(reported, [("cpu_ns".to_owned(), 7), ("hits".to_owned(), 2)]);
+            assert_eq!((record.used.queries, record.used.turns), (1, 1));
+            assert_eq!(record.used.to_client, reply(GOOD).len() as u64);
             let (keep, rest, closed_ns) = requests.recv().expect("a request");
             assert_eq!((keep, rest), (false, 0));
             assert!(ended_ns <= closed_ns, "closing is no part of the page");
@@ -174,7 +174,7 @@ fn a_page_is_asked_for_over_a_connection_of_its_own() {
 #[test]
 fn a_connection_is_kept_where_the_application_lets_it() {
     // Two pages over each connection, then the application closes it.
-    let place = application(|mut stream| {
+    let socket = application(|mut stream| {
         for _ in 0..2 {
             let Some(keep) = read_request(&mut stream) else {
                 return;
@@ -183,13 +183,13 @@ fn a_connection_is_kept_where_the_application_lets_it() {
             stream.write_all(&reply(GOOD)).expect("a page");
         }
     });
-    let mut page = visitor(&job(&place, true));
+    let mut page = visitor(&job(&socket, true));
     let (mut connects, mut reopened) = (0, 0);
     for number in 0..6 {
-        let mut note = Note::default();
-        page.run_one(&mut note).expect("a page");
-        connects += count(&note, CONNECT);
-        reopened += note.reopened;
+        let mut record = PageRecord::default();
+        page.run_one(&mut record).expect("a page");
+        connects += count(&record, CONNECT);
+        reopened += record.reopened;
         assert!(connects <= number / 2);
     }
     assert_eq!(
@@ -204,7 +204,7 @@ fn a_kept_connection_that_is_closed_before_an_answer_is_no_failure() {
     // With the request unread, partly read and wholly read: the kernel tells these apart, the visitor does not.
     for read in [0, 1, usize::MAX] {
         let mut first = true;
-        let place = application(move |mut stream| {
+        let socket = application(move |mut stream| {
             if std::mem::take(&mut first) {
                 match read {
                     0 => {}
@@ -217,15 +217,15 @@ fn a_kept_connection_that_is_closed_before_an_answer_is_no_failure() {
                 stream.write_all(&reply(GOOD)).expect("a page");
             }
         });
-        let mut page = visitor(&job(&place, true));
-        let mut note = Note::default();
-        page.run_one(&mut note)
+        let mut page = visitor(&job(&socket, true));
+        let mut record = PageRecord::default();
+        page.run_one(&mut record)
             .expect("a page over another connection");
-        assert_eq!((count(&note, CONNECT), note.reopened), (1, 1));
-        let mut next = Note::default();
+        assert_eq!((count(&record, CONNECT), record.reopened), (1, 1));
+        let mut next = PageRecord::default();
         page.run_one(&mut next).expect("a page");
         assert_eq!(next.reopened, 0);
-        assert_eq!(note.used.to_server, next.used.to_server, "once a page");
+        assert_eq!(record.used.to_server, next.used.to_server, "once a page");
     }
 }
 
@@ -233,13 +233,13 @@ fn a_kept_connection_that_is_closed_before_an_answer_is_no_failure() {
 fn a_kept_connection_that_is_closed_in_the_middle_is_one() {
     // And so is a fresh one without an answer.
     for (bytes, connects) in [(record(STDOUT, b"\r\nhalf"), 0), (Vec::new(), 1)] {
-        let place = answering(bytes);
-        let mut note = Note::default();
-        let failed = visitor(&job(&place, true))
-            .run_one(&mut note)
+        let socket = answering(bytes);
+        let mut record = PageRecord::default();
+        let failed = visitor(&job(&socket, true))
+            .run_one(&mut record)
             .expect_err("no page");
         assert_eq!(failed.code, FailCode::ServerGone);
-        assert_eq!(count(&note, CONNECT), connects);
+        assert_eq!(count(&record, CONNECT), connects);
     }
 }
 
@@ -250,7 +250,7 @@ fn a_page_may_come_byte_by_byte_in_many_small_records() {
         .flat_map(|part| record(STDOUT, part))
         .collect();
     bytes.extend(record(END, &[0; 8]));
-    let place = application(move |mut stream| {
+    let socket = application(move |mut stream| {
         if read_request(&mut stream).is_some() {
             for byte in &bytes {
                 stream.write_all(&[*byte]).expect("a byte");
@@ -258,20 +258,20 @@ fn a_page_may_come_byte_by_byte_in_many_small_records() {
             }
         }
     });
-    let mut note = Note::default();
-    visitor(&job(&place, false))
-        .run_one(&mut note)
+    let mut record = PageRecord::default();
+    visitor(&job(&socket, false))
+        .run_one(&mut record)
         .expect("a page");
-    assert_eq!(note.told.len(), 2);
+    assert_eq!(record.reported.len(), 2);
 }
 
 #[test]
 fn a_page_that_never_comes_is_given_up() {
-    let place = application(std::mem::forget);
-    let mut job = job(&place, false);
+    let socket = application(std::mem::forget);
+    let mut job = job(&socket, false);
     job.stall_timeout_ns = 50_000_000;
     let failed = visitor(&job)
-        .run_one(&mut Note::default())
+        .run_one(&mut PageRecord::default())
         .expect_err("no page");
     assert_eq!(failed.code, FailCode::Stalled);
     assert!(failed.message.contains("page"), "{failed:?}");
@@ -279,8 +279,8 @@ fn a_page_that_never_comes_is_given_up() {
 
 #[test]
 fn an_application_that_is_not_there_is_told_as_one() {
-    let place = Place::new();
-    let Err(failed) = company_of(&job(&place, false)) else {
+    let socket = Socket::new();
+    let Err(failed) = setup_of(&job(&socket, false)) else {
         panic!("nobody listens");
     };
     assert_eq!(failed.code, FailCode::Connect);
@@ -307,10 +307,10 @@ fn full(path: &str) -> (OwnedFd, Vec<UnixStream>) {
 
 #[test]
 fn a_full_queue_is_waited_for_and_counted() {
-    let place = Place::new();
-    let (socket, fill) = full(&place.0);
-    let mut job = job(&place, false);
-    let Err(failed) = company_of(&job) else {
+    let socket = Socket::new();
+    let (listener, fill) = full(&socket.0);
+    let mut job = job(&socket, false);
+    let Err(failed) = setup_of(&job) else {
         panic!("there is no room");
     };
     assert_eq!(failed.code, FailCode::Connect);
@@ -320,17 +320,17 @@ fn a_full_queue_is_waited_for_and_counted() {
     let Application::FastCgi(asked) = &job.application else {
         panic!("not an application");
     };
-    let site = Arc::new(Site::new(&job, asked).expect("a site"));
+    let site = Arc::new(ApplicationEndpoint::new(&job, asked).expect("a site"));
     let mut page = Visitor {
         site,
-        place: 0,
+        worker: 0,
         kept: None,
         reply: Reply::new(asked.ends_with.len()),
         buffer: vec![0; BUFFER],
     };
     let asking = thread::spawn(move || {
-        let mut note = Note::default();
-        page.run_one(&mut note).map(|_| note)
+        let mut record = PageRecord::default();
+        page.run_one(&mut record).map(|_| record)
     });
     // Whoever sleeps in the kernel waits for the queue.
     let stat = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
@@ -347,7 +347,7 @@ fn a_full_queue_is_waited_for_and_counted() {
         thread::sleep(Duration::from_millis(5));
     }
     drop(fill);
-    let listener = UnixListener::from(socket);
+    let listener = UnixListener::from(listener);
     let mut served = false;
     while !served {
         let (mut stream, _) = listener.accept().expect("a connection");
@@ -356,6 +356,6 @@ fn a_full_queue_is_waited_for_and_counted() {
             served = true;
         }
     }
-    let note = asking.join().expect("a thread").expect("a page");
-    assert_eq!((count(&note, CONNECT), count(&note, QUEUE)), (1, 1));
+    let record = asking.join().expect("a thread").expect("a page");
+    assert_eq!((count(&record, CONNECT), count(&record, QUEUE)), (1, 1));
 }

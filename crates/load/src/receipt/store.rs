@@ -7,7 +7,7 @@ use howfar_contract::{FailCode, Failed};
 use howfar_wire::keyvalue::{Refusal, Word};
 use howfar_wire::redis::{Decoder, Value, request};
 
-use super::Asker;
+use super::ReceiptContext;
 use crate::channel::Channel;
 use crate::exchange::Exchange;
 use crate::failure;
@@ -19,7 +19,7 @@ const LONGEST: usize = 512;
 
 /// Its version, and its number of this connection where it has one.
 pub(super) fn ask(
-    of: Asker<'_>,
+    of: ReceiptContext<'_>,
     socket: &OwnedFd,
     channel: &mut Channel,
     protocol: Protocol,
@@ -98,7 +98,7 @@ fn memcached(
             FailCode::Protocol,
             format!(
                 "{} answered `{}` as no server does that speaks {}",
-                failure::place(exchange.target),
+                failure::target_name(exchange.target),
                 words.trim_end().replace("\r\n", " "),
                 protocol.name()
             ),

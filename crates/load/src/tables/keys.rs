@@ -6,10 +6,10 @@ use howfar_contract::Failed;
 use howfar_contract::jobs::{Action, KeyValue};
 
 use super::Site;
+use crate::connecting::open_one;
 use crate::exchange::Exchange;
 use crate::failure;
 use crate::login::{Entry, internal};
-use crate::opening::open_one;
 use crate::replies::Outcome;
 use crate::workload::commands::{Commands, Verb};
 use howfar_wire::mysql::row::Work;
@@ -84,13 +84,13 @@ fn answered(
     let mut work = Work::Skip;
     exchange.ask(request, "a batch of keys", |bytes| {
         match replies.feed(bytes, &[], &mut work) {
-            Ok(ended) => Ok(matches!(ended, Some(Outcome::Told))),
+            Ok(ended) => Ok(matches!(ended, Some(Outcome::Commands))),
             Err(broken) => Err(broken.translate(entry.target, Some(commands.protocol()))),
         }
     })?;
-    let told = replies.told();
-    match told.and_then(|told| told.refused.first()) {
-        None => Ok(told.map_or(0, |told| told.hits)),
+    let told = replies.counts();
+    match told.and_then(|counts| counts.refused.first()) {
+        None => Ok(told.map_or(0, |counts| counts.hits)),
         Some(refusal) => Err(failure::command(entry.target, "command", refusal)),
     }
 }

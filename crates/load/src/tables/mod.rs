@@ -25,7 +25,7 @@ use crate::clock::now_ns;
 use crate::distribution::Ids;
 use crate::login::{Entry, internal};
 use crate::socket::Address;
-use crate::window::tell;
+use crate::window::emit_event;
 use crate::workload::Program;
 use rows::{BULK_BYTES, Rows};
 use schema::{Piece, Work};
@@ -51,7 +51,7 @@ struct Site {
 }
 
 /// Do a job to its end, emitting its events.
-pub(crate) fn conduct(job: TablesJob) -> Result<(), Failed> {
+pub(crate) fn run(job: TablesJob) -> Result<(), Failed> {
     job.check()?;
     let began_ns = now_ns();
     let address = Address::parse(&job.target)?;
@@ -70,16 +70,16 @@ pub(crate) fn conduct(job: TablesJob) -> Result<(), Failed> {
         doing: Mutex::new("connecting".to_owned()),
         stop: AtomicBool::new(false),
     });
-    let ended = hire(&site)?;
+    let ended = start(&site)?;
     attend(&site, &ended)?;
-    tell(&TablesDone {
+    emit_event(&TablesDone {
         rows: site.inserted.load(Ordering::Relaxed),
         elapsed_ns: now_ns() - began_ns,
     })
 }
 
 /// A thread for each connection; each says how it ended.
-fn hire(site: &Arc<Site>) -> Result<Receiver<Result<(), Failed>>, Failed> {
+fn start(site: &Arc<Site>) -> Result<Receiver<Result<(), Failed>>, Failed> {
     let (sender, ended) = mpsc::channel();
     for number in 0..site.connections {
         let (site, sender) = (Arc::clone(site), sender.clone());
@@ -107,7 +107,7 @@ fn attend(site: &Site, ended: &Receiver<Result<(), Failed>>) -> Result<(), Faile
                 return Err(failed);
             }
             Err(RecvTimeoutError::Timeout) => {
-                tell(&site.progress()?)?;
+                emit_event(&site.progress()?)?;
                 told = now_ns();
             }
             Err(RecvTimeoutError::Disconnected) => {

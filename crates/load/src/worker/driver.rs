@@ -1,11 +1,11 @@
 //! Who serves the sockets: epoll, or an `io_uring`. The choice, and the few things that differ between them.
 //!
-//! Opening connections and the bell are epoll's under both; the ring watches the epoll then (`uring`).
+//! Connections that open and the wake-up descriptor are epoll's under both; the ring watches the epoll then (`uring`).
 
 use std::io;
 use std::os::fd::OwnedFd;
 
-use howfar_contract::jobs::{Driver as Asked, Workload};
+use howfar_contract::jobs::{Driver as Requested, Workload};
 use howfar_contract::{FailCode, Failed};
 
 use super::Plan;
@@ -24,13 +24,13 @@ pub(crate) enum Driver {
 
 /// A socket's place with its driver.
 #[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Line {
+pub(crate) struct Registration {
     pub(crate) token: Token,
     /// The ring's batch that holds its last send.
     batch: u64,
 }
 
-impl Line {
+impl Registration {
     pub(crate) fn new(token: Token) -> Self {
         Self { token, batch: 0 }
     }
@@ -42,16 +42,16 @@ impl Driver {
     pub(crate) fn send(
         &mut self,
         socket: &OwnedFd,
-        line: &mut Line,
+        registration: &mut Registration,
         bytes: &[u8],
     ) -> io::Result<usize> {
         match self {
             Self::Epoll => send_some(socket, bytes),
             // What follows a send that is not decided yet waits for it.
-            Self::Ring(ring) if line.batch == ring.batch() => Ok(0),
+            Self::Ring(ring) if registration.batch == ring.batch() => Ok(0),
             Self::Ring(ring) => {
-                line.batch = ring.batch();
-                ring.send(socket, line.token, bytes)?;
+                registration.batch = ring.batch();
+                ring.send(socket, registration.token, bytes)?;
                 Ok(bytes.len())
             }
         }
@@ -90,16 +90,16 @@ pub(crate) fn rings(plan: &Plan, workers: usize) -> Result<Vec<Ring>, Failed> {
 }
 
 fn choose<T: Default>(
-    asked: Asked,
+    requested: Requested,
     share: usize,
     make: impl FnOnce() -> io::Result<T>,
 ) -> Result<T, Failed> {
-    match asked {
-        Asked::Epoll => Ok(T::default()),
-        Asked::Auto if share < FEW => Ok(T::default()),
+    match requested {
+        Requested::Epoll => Ok(T::default()),
+        Requested::Auto if share < FEW => Ok(T::default()),
         // Whatever the reason: epoll does the same, and the receipt says which it was.
-        Asked::Auto => Ok(make().unwrap_or_default()),
-        Asked::IoUring => make().map_err(|error| {
+        Requested::Auto => Ok(make().unwrap_or_default()),
+        Requested::IoUring => make().map_err(|error| {
             Failed::new(
                 FailCode::Interface,
                 format!("io_uring cannot be had: {error}"),
@@ -120,8 +120,8 @@ mod tests {
 
     #[test]
     fn auto_falls_back_and_io_uring_does_not() {
-        assert_eq!(choose(Asked::Auto, 64, forbidden).ok(), Some(vec![]));
-        let failed = choose(Asked::IoUring, 64, forbidden).expect_err("not to be had");
+        assert_eq!(choose(Requested::Auto, 64, forbidden).ok(), Some(vec![]));
+        let failed = choose(Requested::IoUring, 64, forbidden).expect_err("not to be had");
         assert!(matches!(failed.code, FailCode::Interface));
         assert!(failed.message.contains("not permitted"), "{failed:?}");
     }
@@ -129,10 +129,10 @@ mod tests {
     #[test]
     fn a_ring_is_made_where_it_pays_or_is_asked_for() {
         let made = || Ok(vec![1]);
-        assert_eq!(choose(Asked::Auto, 64, made).ok(), Some(vec![1]));
-        assert_eq!(choose(Asked::Auto, 1, made).ok(), Some(vec![]));
-        assert_eq!(choose(Asked::IoUring, 1, made).ok(), Some(vec![1]));
+        assert_eq!(choose(Requested::Auto, 64, made).ok(), Some(vec![1]));
+        assert_eq!(choose(Requested::Auto, 1, made).ok(), Some(vec![]));
+        assert_eq!(choose(Requested::IoUring, 1, made).ok(), Some(vec![1]));
         let never = || -> io::Result<Vec<u8>> { panic!("epoll needs no ring") };
-        assert_eq!(choose(Asked::Epoll, 64, never).ok(), Some(vec![]));
+        assert_eq!(choose(Requested::Epoll, 64, never).ok(), Some(vec![]));
     }
 }

@@ -4,7 +4,7 @@ use howfar_contract::Failed;
 use howfar_contract::jobs::OnDisconnect;
 
 use super::{Report, Worker};
-use crate::acknowledged::{Fate, Log};
+use crate::acknowledged::{KeyOutcome, Log};
 use crate::clock::now_ns;
 use crate::connection::{After, State};
 use crate::failure;
@@ -23,14 +23,19 @@ impl Worker<'_> {
             return Ok(());
         }
         match (code, after) {
-            (Some(code), _) => self.log_key(index, now, Fate::Refused(code)),
-            (None, After::Transaction) => self.log_key(index, now, Fate::Acknowledged),
+            (Some(code), _) => self.log_key(index, now, KeyOutcome::Refused(code)),
+            (None, After::Transaction) => self.log_key(index, now, KeyOutcome::Acknowledged),
             (None, _) => Ok(()),
         }
     }
 
     /// The transaction under way ends like this for its key, if it has drawn one.
-    pub(super) fn log_key(&mut self, index: usize, now: u64, fate: Fate) -> Result<(), Failed> {
+    pub(super) fn log_key(
+        &mut self,
+        index: usize,
+        now: u64,
+        outcome: KeyOutcome,
+    ) -> Result<(), Failed> {
         let Some(log) = &mut self.log else {
             return Ok(());
         };
@@ -38,18 +43,18 @@ impl Worker<'_> {
         let Some(key) = connection.memory.take_key() else {
             return Ok(());
         };
-        log.write(key, connection.id, connection.sent_ns, now, fate)
+        log.write(key, connection.id, connection.sent_ns, now, outcome)
     }
 
     /// Nothing comes any more: whatever has no answer never will, as far as this job knows.
     pub(super) fn end_log(&mut self) -> Result<(), Failed> {
         let now = now_ns();
         for index in 0..self.connections.len() {
-            self.log_key(index, now, Fate::Unknown)?;
+            self.log_key(index, now, KeyOutcome::Unknown)?;
         }
         if let Some(log) = self.log.take() {
-            let fates = log.end()?;
-            self.report(Report::Logged(fates));
+            let counts = log.end()?;
+            self.report(Report::Logged(counts));
         }
         Ok(())
     }
@@ -72,7 +77,7 @@ impl Worker<'_> {
     /// Such a connection: it stays where it is, with what it has under way.
     #[cold]
     pub(super) fn end_early(&mut self, index: usize, failed: Failed) -> Result<(), Failed> {
-        self.log_key(index, now_ns(), Fate::Unknown)?;
+        self.log_key(index, now_ns(), KeyOutcome::Unknown)?;
         if let Some(load) = &mut self.load {
             load.free.retain(|&free| free as usize != index);
         }

@@ -19,12 +19,12 @@ impl Worker<'_> {
                 load.tally
                     .statement(connection.kind(), now - connection.sent_ns);
             }
-            Outcome::Told => {
+            Outcome::Commands => {
                 let told = connection
                     .wire
                     .as_ref()
-                    .and_then(|wire| wire.replies.told());
-                let refused = told.map_or(&[][..], |told| &told.refused);
+                    .and_then(|wire| wire.replies.counts());
+                let refused = told.map_or(&[][..], |counts| &counts.refused);
                 if refused.is_empty() {
                     load.tally
                         .statement(connection.kind(), now - connection.sent_ns);

@@ -1,17 +1,18 @@
 //! One worker: a thread with its share of the connections, one driver, one heap of timers. It shares nothing that changes.
 //!
 //! Here: its life, and the loop over epoll. [`uring`] has the loop over an `io_uring`, [`driver`] the choice between them. [`traffic`]
-//! is the hot path, [`doors`] opens and closes connections, [`marks`] passes the marks of the measured window, [`keys`] tells the log. After a send nothing is read before epoll says that there is something: one send and one receive a
+//! is the hot path, [`connections`] opens and closes connections,
+//! [`window_edges`] passes the edges of the measured window, [`keys`] writes the key log. After a send nothing is read before epoll says that there is something: one send and one receive a
 //! query, and a wait that serves all connections that are ready.
 
-mod doors;
+mod connections;
 pub(crate) mod driver;
 mod keys;
-mod marks;
 mod measure;
 mod plan;
 mod traffic;
 mod uring;
+mod window_edges;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -29,7 +30,7 @@ use rustix::time::{
     timerfd_settime,
 };
 
-use crate::acknowledged::{Fates, Log};
+use crate::acknowledged::{Log, OutcomeCounts};
 use crate::clock::now_ns;
 use crate::connection::{Connection, State, Tools};
 use crate::login::internal;
@@ -41,14 +42,14 @@ pub(crate) use plan::Plan;
 const EVENTS: usize = 256;
 /// One for all connections of a worker: most answers come in one piece, and the server sends at most 16 KiB at once.
 const BUFFER: usize = 64 * 1024;
-const BELL: u64 = u64::MAX;
+const WAKE: u64 = u64::MAX;
 /// Rings when a wait has lasted as long as it may: exact, where epoll's own limit is in whole milliseconds on older kernels.
 const ALARM: u64 = u64::MAX - 1;
-/// Told once when bytes come, not again while they wait: spares epoll a second look at each socket. A receive that fills less
+/// Reported once when bytes come, not again while they wait: spares epoll a second look at each socket. A receive that fills less
 /// than the buffer has emptied the socket; one that fills it is repeated.
 const INTEREST: EventFlags = EventFlags::IN.union(EventFlags::ET);
 
-/// From the conductor to a worker; each is followed by a ring of its bell.
+/// From the coordinator to a worker; each is followed by a write to its `wake_fd`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Order {
     /// The load begins at `origin_ns`.
@@ -65,7 +66,7 @@ pub(crate) enum Order {
     Abandon,
 }
 
-/// From a worker to the conductor.
+/// From a worker to the coordinator.
 #[derive(Debug)]
 pub(crate) enum Report {
     Opened {
@@ -77,23 +78,23 @@ pub(crate) enum Report {
     /// A connection is lost, and with it the rest of the window.
     Interrupted(Failed),
     /// Its part of the log is written.
-    Logged(Fates),
+    Logged(OutcomeCounts),
     Failed(Failed),
     Stopped,
 }
 
-/// A worker's place: its CPU, its connections and its lines to the conductor.
+/// What a worker is started with: its CPU, its connections and its channels to the coordinator.
 #[derive(Debug)]
-pub(crate) struct Seat {
+pub(crate) struct WorkerConfig {
     /// Its number among so many workers.
-    pub(crate) place: (usize, usize),
+    pub(crate) share: (usize, usize),
     /// The CPU that is its own, if one is.
     pub(crate) pinned: Option<u32>,
     pub(crate) driver: Driver,
     pub(crate) connections: Vec<Connection>,
     pub(crate) orders: Receiver<Order>,
-    /// Rung to make a worker look at the clock and at its orders.
-    pub(crate) bell: Arc<OwnedFd>,
+    /// Written to so that a worker looks at the clock and at its orders.
+    pub(crate) wake_fd: Arc<OwnedFd>,
     pub(crate) reports: Sender<Report>,
 }
 
@@ -107,7 +108,7 @@ struct Load {
 
 struct Worker<'a> {
     plan: &'a Plan,
-    place: (usize, usize),
+    share: (usize, usize),
     epoll: OwnedFd,
     driver: Driver,
     connections: Vec<Connection>,
@@ -129,15 +130,15 @@ struct Worker<'a> {
     /// Connections that still have a socket or want one.
     left: usize,
     orders: Receiver<Order>,
-    bell: Arc<OwnedFd>,
+    wake_fd: Arc<OwnedFd>,
     alarm: OwnedFd,
     reports: Sender<Report>,
     buffer: Vec<u8>,
 }
 
 /// The life of a worker. Everything that it has to say goes through its reports.
-pub(crate) fn run(plan: &Plan, seat: Seat) -> Result<(), Failed> {
-    if let Some(cpu) = seat.pinned {
+pub(crate) fn run(plan: &Plan, config: WorkerConfig) -> Result<(), Failed> {
+    if let Some(cpu) = config.pinned {
         let mut cpus = CpuSet::new();
         cpus.set(cpu as usize);
         sched_setaffinity(None, &cpus)
@@ -152,13 +153,13 @@ pub(crate) fn run(plan: &Plan, seat: Seat) -> Result<(), Failed> {
     );
     let mut worker = Worker {
         plan,
-        place: seat.place,
+        share: config.share,
         epoll: epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(|error| internal(format!("epoll: {error}")))?,
-        driver: seat.driver,
-        left: seat.connections.len(),
-        used: plan.used(&seat.connections),
-        connections: seat.connections,
+        driver: config.driver,
+        left: config.connections.len(),
+        used: plan.used(&config.connections),
+        connections: config.connections,
         tools,
         load: None,
         log: None,
@@ -169,17 +170,17 @@ pub(crate) fn run(plan: &Plan, seat: Seat) -> Result<(), Failed> {
         drained: false,
         opened: false,
         stopping: false,
-        orders: seat.orders,
-        bell: seat.bell,
+        orders: config.orders,
+        wake_fd: config.wake_fd,
         alarm: timerfd_create(
             TimerfdClockId::Monotonic,
             TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
         )
         .map_err(|error| internal(format!("making a timer: {error}")))?,
-        reports: seat.reports,
+        reports: config.reports,
         buffer: vec![0; BUFFER],
     };
-    worker.watch(&worker.bell, BELL, INTEREST)?;
+    worker.watch(&worker.wake_fd, WAKE, INTEREST)?;
     worker.watch(&worker.alarm, ALARM, INTEREST)?;
     let served = worker.live();
     let logged = worker.end_log();
@@ -189,7 +190,7 @@ pub(crate) fn run(plan: &Plan, seat: Seat) -> Result<(), Failed> {
 }
 
 impl Worker<'_> {
-    /// A conductor that is gone has told why; then there is nobody to report to.
+    /// A coordinator that is gone has told why; then there is nobody to report to.
     fn report(&self, report: Report) {
         let _ = self.reports.send(report);
     }
@@ -218,7 +219,7 @@ impl Worker<'_> {
             self.look(&mut events, patience_ns)?;
             for event in &events {
                 match event.data.u64() {
-                    BELL => self.rung()?,
+                    WAKE => self.woken()?,
                     // It ended the wait; what is due is seen by the clock.
                     ALARM => {}
                     index => self.ready(index as usize, event.flags, &mut buffer)?,
@@ -272,7 +273,7 @@ impl Worker<'_> {
     }
 
     /// How long to wait for sockets: until the next timer, or the next arrival that somebody could serve. Without either, for ever:
-    /// the bell rings for the marks.
+    /// `wake_fd` becomes readable for the edges.
     #[inline]
     fn patience_ns(&self) -> Option<u64> {
         let mut next = self.timers.peek().map(|Reverse((when, _))| *when);

@@ -1,4 +1,4 @@
-//! What the conductor and all workers of a load job read: the job, understood once. Not here: what a worker keeps for itself.
+//! What the coordinator and all workers of a load job read: the job, understood once. Not here: what a worker keeps for itself.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -12,10 +12,10 @@ use crate::channel::Wanted;
 use crate::connection::Connection;
 use crate::login::Entry;
 use crate::socket::Address;
-use crate::window::Sheet;
+use crate::window::WindowOptions;
 use crate::workload::Program;
 
-/// What the conductor and all workers read.
+/// What the coordinator and all workers read.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) job: LoadJob,
@@ -62,9 +62,9 @@ impl Plan {
     }
 
     /// What the measured window must know of it.
-    pub(crate) fn sheet(&self) -> Sheet<'_> {
+    pub(crate) fn options(&self) -> WindowOptions<'_> {
         let keys = self.program.commands().is_some();
-        Sheet {
+        WindowOptions {
             observe: &self.job.observe,
             open_loop: self.job.arrivals.is_some(),
             keys,

@@ -36,7 +36,7 @@ impl Worker<'_> {
         flags: EventFlags,
         buffer: &mut [u8],
     ) -> Result<(), Failed> {
-        if matches!(self.connections[index].state, State::Opening(_)) {
+        if matches!(self.connections[index].state, State::Connecting(_)) {
             return self.enter(index, buffer);
         }
         if flags.contains(EventFlags::OUT) {
@@ -116,7 +116,7 @@ impl Worker<'_> {
         self.measure(index, now, last_byte_ns, &outcome);
         let code = match &outcome {
             Outcome::Failed(error) => Some(error.code),
-            Outcome::Done(_) | Outcome::Told => None,
+            Outcome::Done(_) | Outcome::Commands => None,
         };
         let after = self.connections[index].answered(outcome, &self.tools);
         self.log_answer(index, now, code, &after)?;
@@ -286,7 +286,7 @@ impl Worker<'_> {
     #[inline]
     fn claim(&self) -> bool {
         let counts =
-            |load: &super::Load| load.tally.is_counting() || load.tally.next_mark_ns() == u64::MAX;
+            |load: &super::Load| load.tally.is_counting() || load.tally.next_edge_ns() == u64::MAX;
         !self.load.as_ref().is_some_and(counts) || self.plan.claim()
     }
 
@@ -321,7 +321,7 @@ impl Worker<'_> {
         self.interest(index)
     }
 
-    /// Told when what is unsent may go on.
+    /// Ask to be woken when what is unsent may go on.
     #[cold]
     pub(super) fn interest(&mut self, index: usize) -> Result<(), Failed> {
         let Some(wire) = &self.connections[index].wire else {
@@ -332,7 +332,7 @@ impl Worker<'_> {
                 return Ok(());
             }
             return ring
-                .await_room(&wire.socket, wire.line.token)
+                .await_room(&wire.socket, wire.registration.token)
                 .map_err(|error| super::uring::broken(&error));
         }
         let flags = if wire.unsent.is_empty() {

@@ -6,8 +6,8 @@
 use howfar_contract::Failed;
 use rustix::event::epoll;
 
-use super::driver::{Driver, Line};
-use super::{ALARM, BELL, EVENTS, INTEREST, Worker};
+use super::driver::{Driver, Registration};
+use super::{ALARM, EVENTS, INTEREST, WAKE, Worker};
 use crate::connection::Broken;
 use crate::failure;
 use crate::login::internal;
@@ -24,7 +24,7 @@ impl Worker<'_> {
 
     pub(super) fn serve_ring(&mut self) -> Result<(), Failed> {
         let mut buffer = std::mem::take(&mut self.buffer);
-        self.watch_doors()?;
+        self.watch_epoll()?;
         while self.left > 0 {
             let patience_ns = self.patience_ns();
             let Some(ring) = self.ring() else { break };
@@ -43,7 +43,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    fn watch_doors(&mut self) -> Result<(), Failed> {
+    fn watch_epoll(&mut self) -> Result<(), Failed> {
         let Driver::Ring(ring) = &mut self.driver else {
             return Ok(());
         };
@@ -97,11 +97,11 @@ impl Worker<'_> {
         }
     }
 
-    /// News of the bell, or of connections on their way in.
+    /// Events of `wake_fd`, or of connections on their way in.
     #[cold]
     fn doors(&mut self, armed: bool, buffer: &mut [u8]) -> Result<(), Failed> {
         if !armed {
-            self.watch_doors()?;
+            self.watch_epoll()?;
         }
         let mut events = Vec::with_capacity(EVENTS);
         loop {
@@ -109,7 +109,7 @@ impl Worker<'_> {
             self.look(&mut events, Some(0))?;
             for event in &events {
                 match event.data.u64() {
-                    BELL => self.rung()?,
+                    WAKE => self.woken()?,
                     // The ring has its own limit of a wait.
                     ALARM => {}
                     index => self.enter(index as usize, buffer)?,
@@ -125,7 +125,8 @@ impl Worker<'_> {
     #[inline]
     fn is_current(&self, token: Token) -> bool {
         let wire = &self.connections[token.index()].wire;
-        wire.as_ref().is_some_and(|wire| wire.line.token == token)
+        wire.as_ref()
+            .is_some_and(|wire| wire.registration.token == token)
     }
 
     #[cold]
@@ -134,7 +135,7 @@ impl Worker<'_> {
             return Ok(());
         };
         match &self.connections[token.index()].wire {
-            Some(wire) if wire.line.token == token => ring
+            Some(wire) if wire.registration.token == token => ring
                 .arm(&wire.socket, token)
                 .map_err(|error| broken(&error)),
             _ => Ok(()),
@@ -162,7 +163,7 @@ impl Worker<'_> {
         let token = ring
             .admit(&wire.socket, index)
             .map_err(|error| broken(&error))?;
-        wire.line = Line::new(token);
+        wire.registration = Registration::new(token);
         Ok(())
     }
 
@@ -178,7 +179,7 @@ impl Worker<'_> {
         let bytes = if goodbye { wire.goodbye() } else { Vec::new() };
         if !bytes.is_empty() {
             // The work is done: what cannot be said any more changes nothing.
-            let _ = ring.send(&wire.socket, wire.line.token, &bytes);
+            let _ = ring.send(&wire.socket, wire.registration.token, &bytes);
         }
         ring.retire(wire.socket);
     }

@@ -3,7 +3,7 @@
 //! A key's value is a pure function of the key, in length and content: whoever sets it, and however often, it stays the same.
 
 use howfar_contract::jobs::{KeyValue, OnError, Protocol};
-use howfar_wire::keyvalue::Asked;
+use howfar_wire::keyvalue::Expected;
 use howfar_wire::memcached::Dialect;
 use howfar_wire::redis::request;
 
@@ -173,7 +173,7 @@ impl Commands {
     #[inline]
     fn write_drawn(&self, verb: Verb, draws: &mut Draws, out: &mut Vec<u8>, replies: &mut Replies) {
         if verb == Verb::MultiGet {
-            replies.expect(Asked::MultiGet(self.keys_each));
+            replies.expect(Expected::MultiGet(self.keys_each));
             self.write_multi_get(self.keys_each, draws, out);
         } else {
             self.write_one(verb, self.ids.draw(draws), out, replies);
@@ -184,8 +184,8 @@ impl Commands {
     #[inline]
     pub(crate) fn write_one(&self, verb: Verb, id: u64, out: &mut Vec<u8>, replies: &mut Replies) {
         replies.expect(match verb {
-            Verb::Get | Verb::MultiGet => Asked::Get,
-            Verb::Set | Verb::Delete => Asked::Write,
+            Verb::Get | Verb::MultiGet => Expected::Get,
+            Verb::Set | Verb::Delete => Expected::Write,
         });
         let mut room = [0; LONGEST_KEY];
         let key = self.key(id, &mut room);
@@ -228,7 +228,7 @@ impl Commands {
         if count == 1 {
             self.write_one(Verb::Get, self.ids.draw(draws), out, replies);
         } else {
-            replies.expect(Asked::MultiGet(count));
+            replies.expect(Expected::MultiGet(count));
             self.write_multi_get(count, draws, out);
         }
     }

@@ -6,11 +6,11 @@ use super::{Group, Kind, Program, Source, Step, Table};
 use crate::distribution::Ids;
 
 pub(super) fn program(custom: &Custom) -> Result<Program, String> {
-    let mut places = Places::default();
+    let mut kept = KeptValues::default();
     for statement in &custom.statements {
         for values in &statement.parameters {
             if let Values::Same { statement, index } = values {
-                places.add(statement, *index);
+                kept.add(statement, *index);
             }
         }
     }
@@ -44,22 +44,22 @@ pub(super) fn program(custom: &Custom) -> Result<Program, String> {
                 steps: vec![Step {
                     kind: at,
                     think_ns: step.think_ns,
-                    sources: sources(&custom.statements[at], &places),
+                    sources: sources(&custom.statements[at], &kept),
                 }],
             });
         }
         transactions.push((shares, groups));
     }
     let mut program = Program::of(kinds, transactions, 1);
-    program.memories = places.0.len();
+    program.memories = kept.0.len();
     Ok(program)
 }
 
 /// Which parameters are referred to, and so must be kept.
 #[derive(Debug, Default)]
-struct Places(Vec<(String, u32)>);
+struct KeptValues(Vec<(String, u32)>);
 
-impl Places {
+impl KeptValues {
     fn add(&mut self, statement: &str, index: u32) {
         if self.find(statement, index).is_none() {
             self.0.push((statement.to_owned(), index));
@@ -73,7 +73,7 @@ impl Places {
     }
 }
 
-fn sources(statement: &CustomStatement, places: &Places) -> Vec<Source> {
+fn sources(statement: &CustomStatement, kept: &KeptValues) -> Vec<Source> {
     let mut sources = Vec::new();
     for (index, values) in statement.parameters.iter().enumerate() {
         let source = match values {
@@ -104,13 +104,13 @@ fn sources(statement: &CustomStatement, places: &Places) -> Vec<Source> {
             Values::Constant {
                 value: Constant::Text(text),
             } => Source::Constant(text.as_bytes().to_vec()),
-            Values::Same { statement, index } => places
+            Values::Same { statement, index } => kept
                 .find(statement, *index)
                 .map_or(Source::Integer(0), Source::Recalled),
         };
-        sources.push(match places.find(&statement.name, index as u32) {
-            Some(place) => Source::Kept {
-                place,
+        sources.push(match kept.find(&statement.name, index as u32) {
+            Some(index) => Source::Kept {
+                index,
                 source: Box::new(source),
             },
             None => source,

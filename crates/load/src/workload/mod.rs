@@ -182,7 +182,7 @@ impl Program {
         self.mode == PsMode::Multi
     }
 
-    /// Places in which a connection keeps what it knows of a statement.
+    /// Statements of which a connection keeps what it knows.
     pub fn slots(&self) -> usize {
         self.slots
     }

@@ -5,7 +5,7 @@ use howfar_contract::jobs::{Alphabet, Sizes};
 use crate::digits;
 use crate::draws::Draws;
 
-/// Values begin at so many places of one text, so that neighbours differ.
+/// Values begin at so many positions of one text, so that neighbours differ.
 const PLACES: usize = 4096;
 /// The same values in every job, whatever its seed: a load overwrites what a prefill has set with the same.
 const SEED: u64 = 0x766C_7565;

@@ -58,7 +58,7 @@ pub enum Source {
     },
     /// Keeps its value for others.
     Kept {
-        place: usize,
+        index: usize,
         source: Box<Source>,
     },
     /// What is kept there.
@@ -92,12 +92,12 @@ pub struct Memory {
 }
 
 impl Memory {
-    pub(super) fn new(connection: u64, places: usize) -> Self {
+    pub(super) fn new(connection: u64, values: usize) -> Self {
         Self {
             connection,
             calls: 0,
             key: None,
-            kept: vec![Owned::Integer(0); places],
+            kept: vec![Owned::Integer(0); values],
             text: Vec::new(),
         }
     }
@@ -198,15 +198,15 @@ impl Source {
                 memory.write_rows(*bytes);
                 each(Value::Raw(&memory.text));
             }
-            Self::Kept { place, source } => {
+            Self::Kept { index, source } => {
                 let mut kept = Owned::Integer(0);
                 source.draw_any(program, cursor, memory, &mut |value| {
                     kept = Owned::from(value);
                     each(value);
                 });
-                memory.kept[*place] = kept;
+                memory.kept[*index] = kept;
             }
-            Self::Recalled(place) => match &memory.kept[*place] {
+            Self::Recalled(index) => match &memory.kept[*index] {
                 Owned::Integer(number) => each(Value::Integer(*number)),
                 Owned::Bytes(bytes) => each(Value::Bytes(bytes)),
             },

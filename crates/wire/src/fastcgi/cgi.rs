@@ -17,7 +17,7 @@ pub struct Response {
     /// 200 where nothing else is said.
     pub status: u16,
     /// What the page tells of itself, in its order; each name once.
-    pub told: Vec<(String, u64)>,
+    pub reported: Vec<(String, u64)>,
     moved: bool,
 }
 
@@ -54,7 +54,7 @@ impl Cgi {
     /// Ready for the next response; keeps its memory.
     pub(super) fn clear(&mut self) {
         self.response.status = 0;
-        self.response.told.clear();
+        self.response.reported.clear();
         self.response.moved = false;
         self.whole = false;
         self.taken = 0;
@@ -148,7 +148,7 @@ impl Response {
         } else if name.eq_ignore_ascii_case(b"location") {
             self.moved = true;
         } else if name.eq_ignore_ascii_case(TELLS) {
-            if !self.told.is_empty() {
+            if !self.reported.is_empty() {
                 return Err(Malformed::Unexpected("a second X-Howfar-Page"));
             }
             self.tell(value)?;
@@ -162,13 +162,13 @@ impl Response {
             let parts = equals.map(|at| (&pair[..at], &pair[at + 1..]));
             let (name, number) = parts
                 .filter(|(name, _)| is_name(name))
-                .ok_or(NOT_TOLD)
+                .ok_or(NOT_A_NUMBER)
                 .map(|(name, digits)| (String::from_utf8_lossy(name).into_owned(), digits))?;
             let number = unsigned(number, "").ok().filter(|&number| number < 1 << 63);
-            if self.told.iter().any(|(known, _)| *known == name) {
+            if self.reported.iter().any(|(known, _)| *known == name) {
                 return Err(Malformed::Unexpected("a name twice in X-Howfar-Page"));
             }
-            self.told.push((name, number.ok_or(NOT_TOLD)?));
+            self.reported.push((name, number.ok_or(NOT_A_NUMBER)?));
         }
         Ok(())
     }
@@ -182,7 +182,7 @@ impl Response {
     }
 }
 
-const NOT_TOLD: Malformed =
+const NOT_A_NUMBER: Malformed =
     Malformed::Unexpected("an X-Howfar-Page that is not name=integer,name=integer");
 
 fn is_name(name: &[u8]) -> bool {
@@ -207,7 +207,7 @@ fn status(value: &[u8]) -> Result<u16, Malformed> {
 mod tests {
     use super::*;
 
-    fn told(stream: &str) -> Result<Option<Response>, Malformed> {
+    fn reported(stream: &str) -> Result<Option<Response>, Malformed> {
         let mut cgi = Cgi::new(4);
         cgi.feed(stream.as_bytes())?;
         Ok(cgi.response().cloned())
@@ -223,19 +223,19 @@ mod tests {
             ("Location: elsewhere\r\n\r\n", 302),
             ("Location: elsewhere\r\nStatus: 201\r\n\r\n", 201),
         ] {
-            let response = told(stream).expect("well formed").expect("whole");
+            let response = reported(stream).expect("well formed").expect("whole");
             assert_eq!(response.status, status, "{stream:?}");
         }
-        assert_eq!(told("Status: 200 OK\r\nA: b\r\n"), Ok(None));
+        assert_eq!(reported("Status: 200 OK\r\nA: b\r\n"), Ok(None));
     }
 
     #[test]
     fn a_page_tells_names_with_numbers() {
         let stream = "x-howfar-page:  cpu_ns=12,hits=0,most=9223372036854775807 \r\n\r\n";
-        let response = told(stream).expect("well formed").expect("whole");
+        let response = reported(stream).expect("well formed").expect("whole");
         let pairs = [("cpu_ns", 12), ("hits", 0), ("most", i64::MAX as u64)];
         assert_eq!(
-            response.told,
+            response.reported,
             pairs.map(|(name, number)| (name.to_owned(), number))
         );
     }
@@ -261,7 +261,7 @@ mod tests {
             &format!("{long}=1"),
         ] {
             let stream = format!("X-Howfar-Page: {tells}\r\n\r\n");
-            assert!(told(&stream).is_err(), "{tells:?}");
+            assert!(reported(&stream).is_err(), "{tells:?}");
         }
         for stream in [
             "no colon\r\n\r\n",
@@ -274,7 +274,7 @@ mod tests {
             "Status: 200\r\nstatus: 200\r\n\r\n",
             "X-Howfar-Page: a=1\r\nX-Howfar-Page: b=1\r\n\r\n",
         ] {
-            assert!(told(stream).is_err(), "{stream:?}");
+            assert!(reported(stream).is_err(), "{stream:?}");
         }
     }
 

@@ -192,7 +192,7 @@ mod tests {
         let (mut reply, ended) = fed(&stream);
         assert_eq!(ended, Ok(true));
         assert_eq!(
-            reply.response().expect("headers").told,
+            reply.response().expect("headers").reported,
             [("a".to_owned(), 1)]
         );
         assert_eq!(
@@ -212,7 +212,7 @@ mod tests {
         );
         reply.begin();
         assert_eq!(reply.feed(&record(STDOUT, 0, b"\n")), Ok(false));
-        assert_eq!(reply.response().expect("headers").told, []);
+        assert_eq!(reply.response().expect("headers").reported, []);
         assert_eq!((reply.end(), reply.errors_bytes()), (None, 0));
     }
 

@@ -29,7 +29,7 @@ pub enum Malformed {
 
 /// One command of a request: which reply is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Asked {
+pub enum Expected {
     Get,
     /// So many keys at once.
     MultiGet(u16),
@@ -39,7 +39,7 @@ pub enum Asked {
 
 /// What became of the commands of a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct CommandCounts {
     /// Commands answered well that read.
     pub reads: u32,
     /// The same of those that write.
@@ -51,7 +51,7 @@ pub struct Told {
     pub refused: Vec<Refusal>,
 }
 
-impl Told {
+impl CommandCounts {
     /// Ready for the next request; keeps its memory.
     pub(crate) fn clear(&mut self) {
         self.reads = 0;
@@ -62,11 +62,11 @@ impl Told {
     }
 
     /// One command was answered well, with so many values.
-    pub(crate) fn answered(&mut self, asked: Asked, values: u32) -> Result<(), Malformed> {
+    pub(crate) fn answered(&mut self, asked: Expected, values: u32) -> Result<(), Malformed> {
         let keys = match asked {
-            Asked::Get => 1,
-            Asked::MultiGet(keys) => u32::from(keys),
-            Asked::Write => {
+            Expected::Get => 1,
+            Expected::MultiGet(keys) => u32::from(keys),
+            Expected::Write => {
                 self.writes += 1;
                 return Ok(());
             }

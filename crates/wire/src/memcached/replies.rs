@@ -1,7 +1,7 @@
 //! Follows the replies to one request through a stream cut anywhere, without keeping the values.
 
 use super::Dialect;
-use crate::keyvalue::{Asked, Lines, Malformed, Refusal, Told, unsigned};
+use crate::keyvalue::{CommandCounts, Expected, Lines, Malformed, Refusal, unsigned};
 
 /// Longest value: the server's own bound on what it may be told to hold.
 const LONGEST_VALUE: u64 = 1 << 30;
@@ -16,9 +16,9 @@ pub struct Replies {
     /// Of a value, its end included.
     left: usize,
     /// Commands of the request, and how many of them are answered.
-    asked: Vec<Asked>,
+    asked: Vec<Expected>,
     done: usize,
-    told: Told,
+    counts: CommandCounts,
     /// Of the present reply.
     values: u32,
     error: Option<Refusal>,
@@ -41,7 +41,7 @@ impl Replies {
             left: 0,
             asked: Vec::new(),
             done: 0,
-            told: Told::default(),
+            counts: CommandCounts::default(),
             values: 0,
             error: None,
         }
@@ -52,18 +52,18 @@ impl Replies {
     pub fn begin(&mut self) {
         self.asked.clear();
         self.done = 0;
-        self.told.clear();
+        self.counts.clear();
     }
 
     #[inline]
-    pub fn expect(&mut self, asked: Asked) {
+    pub fn expect(&mut self, asked: Expected) {
         self.asked.push(asked);
     }
 
     /// What came of the request, once [`Replies::feed`] has said that it is answered.
     #[inline]
-    pub fn told(&self) -> &Told {
-        &self.told
+    pub fn counts(&self) -> &CommandCounts {
+        &self.counts
     }
 
     /// Take the bytes of `input`, all of them; true when they ended the last reply that is due. `work` sees the values' bytes.
@@ -81,7 +81,7 @@ impl Replies {
                 ));
             };
             // A quiet `mg` and a classic `get` have a line of their own behind the values.
-            let value_ends = self.dialect == Dialect::Meta && asked == Asked::Get;
+            let value_ends = self.dialect == Dialect::Meta && asked == Expected::Get;
             if self.left > 0 {
                 if self.value(&mut input, &mut work)? && value_ends {
                     self.answered(asked)?;
@@ -100,7 +100,7 @@ impl Replies {
                 Said::Error(error) => {
                     self.error.get_or_insert(error);
                     let goes_on =
-                        self.dialect == Dialect::Meta && matches!(asked, Asked::MultiGet(_));
+                        self.dialect == Dialect::Meta && matches!(asked, Expected::MultiGet(_));
                     if !goes_on {
                         self.answered(asked)?;
                     }
@@ -138,12 +138,12 @@ impl Replies {
 
     /// A reply is whole.
     #[inline]
-    fn answered(&mut self, asked: Asked) -> Result<(), Malformed> {
+    fn answered(&mut self, asked: Expected) -> Result<(), Malformed> {
         self.done += 1;
         let values = std::mem::take(&mut self.values);
         match self.error.take() {
-            Some(error) => self.told.refused.push(error),
-            None => self.told.answered(asked, values)?,
+            Some(error) => self.counts.refused.push(error),
+            None => self.counts.answered(asked, values)?,
         }
         Ok(())
     }
@@ -151,21 +151,21 @@ impl Replies {
 
 /// What `line` says in answer to `asked`.
 #[inline]
-fn read(line: &[u8], dialect: Dialect, asked: Asked) -> Result<Said, Malformed> {
+fn read(line: &[u8], dialect: Dialect, asked: Expected) -> Result<Said, Malformed> {
     let mut words = line.split(|&byte| byte == b' ');
     let first = words.next().unwrap_or_default();
     let length = match (dialect, asked, first) {
-        (Dialect::Text, Asked::Get | Asked::MultiGet(_), b"VALUE") => words.nth(2),
-        (Dialect::Meta, Asked::Get | Asked::MultiGet(_), b"VA") => words.next(),
-        (Dialect::Text, Asked::Get | Asked::MultiGet(_), b"END")
-        | (Dialect::Meta, Asked::Get, b"EN")
-        | (Dialect::Meta, Asked::MultiGet(_), b"MN")
+        (Dialect::Text, Expected::Get | Expected::MultiGet(_), b"VALUE") => words.nth(2),
+        (Dialect::Meta, Expected::Get | Expected::MultiGet(_), b"VA") => words.next(),
+        (Dialect::Text, Expected::Get | Expected::MultiGet(_), b"END")
+        | (Dialect::Meta, Expected::Get, b"EN")
+        | (Dialect::Meta, Expected::MultiGet(_), b"MN")
         | (
             Dialect::Text,
-            Asked::Write,
+            Expected::Write,
             b"STORED" | b"NOT_STORED" | b"EXISTS" | b"NOT_FOUND" | b"DELETED",
         )
-        | (Dialect::Meta, Asked::Write, b"HD" | b"NS" | b"EX" | b"NF") => return Ok(Said::End),
+        | (Dialect::Meta, Expected::Write, b"HD" | b"NS" | b"EX" | b"NF") => return Ok(Said::End),
         (_, _, b"ERROR" | b"CLIENT_ERROR" | b"SERVER_ERROR") => {
             return Ok(Said::Error(Refusal::of(line)));
         }
@@ -187,22 +187,26 @@ mod tests {
     use super::*;
     use crate::keyvalue::Word;
 
-    fn told(dialect: Dialect, asked: &[Asked], stream: &str) -> Result<(bool, Told), Malformed> {
+    fn counts(
+        dialect: Dialect,
+        asked: &[Expected],
+        stream: &str,
+    ) -> Result<(bool, CommandCounts), Malformed> {
         let mut replies = Replies::new(dialect);
         replies.begin();
         for &one in asked {
             replies.expect(one);
         }
         let ended = replies.feed(stream.as_bytes(), |_| {})?;
-        Ok((ended, replies.told().clone()))
+        Ok((ended, replies.counts().clone()))
     }
 
-    const ALL: [Asked; 5] = [
-        Asked::Get,
-        Asked::Get,
-        Asked::MultiGet(3),
-        Asked::Write,
-        Asked::Write,
+    const ALL: [Expected; 5] = [
+        Expected::Get,
+        Expected::Get,
+        Expected::MultiGet(3),
+        Expected::Write,
+        Expected::Write,
     ];
 
     #[test]
@@ -210,46 +214,46 @@ mod tests {
         let text = "VALUE k 0 2\r\n\r\n\r\nEND\r\nEND\r\nVALUE k 0 1 77\r\na\r\nVALUE k 0 0\r\n\r\nEND\r\nSTORED\r\nSERVER_ERROR out of memory\r\n";
         let meta = "VA 2\r\n\r\n\r\nEN\r\nVA 1 kk\r\na\r\nVA 0 kk\r\n\r\nMN\r\nHD\r\nSERVER_ERROR out of memory\r\n";
         for (dialect, stream) in [(Dialect::Text, text), (Dialect::Meta, meta)] {
-            let (ended, told) = told(dialect, &ALL, stream).expect("well formed");
+            let (ended, counts) = counts(dialect, &ALL, stream).expect("well formed");
             assert!(ended);
             assert_eq!(
-                (told.reads, told.writes, told.hits, told.misses),
+                (counts.reads, counts.writes, counts.hits, counts.misses),
                 (3, 1, 3, 2)
             );
-            assert_eq!(Word::name(told.refused[0].word.code()), "SERVER_ERROR");
+            assert_eq!(Word::name(counts.refused[0].word.code()), "SERVER_ERROR");
         }
     }
 
     #[test]
     fn an_error_in_a_quiet_group_ends_with_the_group() {
         let stream = "VA 1 kk\r\na\r\nCLIENT_ERROR bad key\r\nMN\r\n";
-        let (ended, told) =
-            told(Dialect::Meta, &[Asked::MultiGet(2)], stream).expect("well formed");
+        let (ended, counts) =
+            counts(Dialect::Meta, &[Expected::MultiGet(2)], stream).expect("well formed");
         assert!(ended);
-        assert_eq!((told.hits, told.refused.len()), (0, 1));
+        assert_eq!((counts.hits, counts.refused.len()), (0, 1));
     }
 
     #[test]
     fn what_does_not_fit_is_refused() {
         for (dialect, asked, stream) in [
-            (Dialect::Text, Asked::Get, "STORED\r\n"),
-            (Dialect::Text, Asked::Get, "EN\r\n"),
-            (Dialect::Text, Asked::Write, "END\r\n"),
-            (Dialect::Text, Asked::Get, "VALUE k 0\r\n"),
-            (Dialect::Text, Asked::Get, "VALUE k 0 -1\r\n"),
-            (Dialect::Text, Asked::Get, "VALUE k 0 1073741825\r\n"),
-            (Dialect::Text, Asked::Get, "VALUE k 0 1\r\nab\r\n"),
+            (Dialect::Text, Expected::Get, "STORED\r\n"),
+            (Dialect::Text, Expected::Get, "EN\r\n"),
+            (Dialect::Text, Expected::Write, "END\r\n"),
+            (Dialect::Text, Expected::Get, "VALUE k 0\r\n"),
+            (Dialect::Text, Expected::Get, "VALUE k 0 -1\r\n"),
+            (Dialect::Text, Expected::Get, "VALUE k 0 1073741825\r\n"),
+            (Dialect::Text, Expected::Get, "VALUE k 0 1\r\nab\r\n"),
             (
                 Dialect::Text,
-                Asked::Get,
+                Expected::Get,
                 "VALUE a 0 0\r\n\r\nVALUE b 0 0\r\n\r\nEND\r\n",
             ),
-            (Dialect::Text, Asked::Get, "END\r\nEND\r\n"),
-            (Dialect::Meta, Asked::Get, "VA\r\n"),
-            (Dialect::Meta, Asked::Get, "MN\r\n"),
-            (Dialect::Meta, Asked::MultiGet(1), "EN\r\n"),
+            (Dialect::Text, Expected::Get, "END\r\nEND\r\n"),
+            (Dialect::Meta, Expected::Get, "VA\r\n"),
+            (Dialect::Meta, Expected::Get, "MN\r\n"),
+            (Dialect::Meta, Expected::MultiGet(1), "EN\r\n"),
         ] {
-            assert!(told(dialect, &[asked], stream).is_err(), "{stream:?}");
+            assert!(counts(dialect, &[asked], stream).is_err(), "{stream:?}");
         }
     }
 }

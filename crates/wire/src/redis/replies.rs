@@ -1,16 +1,16 @@
 //! Follows the replies to one request through a stream cut anywhere, without keeping them: this is what runs millions of times.
 
 use super::scanner::{Kind, Scanner, Token};
-use crate::keyvalue::{Asked, Malformed, Refusal, Told};
+use crate::keyvalue::{CommandCounts, Expected, Malformed, Refusal};
 
 /// The state of one connection's present request.
 #[derive(Debug, Default)]
 pub struct Replies {
     scanner: Scanner,
     /// Commands of the request, and how many of them are answered.
-    asked: Vec<Asked>,
+    asked: Vec<Expected>,
     done: usize,
-    told: Told,
+    counts: CommandCounts,
     reply: Reply,
 }
 
@@ -36,18 +36,18 @@ impl Replies {
     pub fn begin(&mut self) {
         self.asked.clear();
         self.done = 0;
-        self.told.clear();
+        self.counts.clear();
     }
 
     #[inline]
-    pub fn expect(&mut self, asked: Asked) {
+    pub fn expect(&mut self, asked: Expected) {
         self.asked.push(asked);
     }
 
     /// What came of the request, once [`Replies::feed`] has said that it is answered.
     #[inline]
-    pub fn told(&self) -> &Told {
-        &self.told
+    pub fn counts(&self) -> &CommandCounts {
+        &self.counts
     }
 
     /// Take the bytes of `input`, all of them; true when they ended the last reply that is due. `work` sees the values' bytes.
@@ -88,20 +88,20 @@ impl Replies {
         self.reply.values = 0;
         self.reply.nulls = 0;
         if let Some(error) = self.reply.error.take() {
-            self.told.refused.push(error);
+            self.counts.refused.push(error);
             return Ok(());
         }
         let fits = match asked {
-            Asked::Get => matches!(kind, Kind::Bulk | Kind::Null | Kind::Verbatim),
-            Asked::MultiGet(keys) => kind == Kind::Array && values + nulls == u32::from(keys),
-            Asked::Write => matches!(kind, Kind::Simple | Kind::Integer),
+            Expected::Get => matches!(kind, Kind::Bulk | Kind::Null | Kind::Verbatim),
+            Expected::MultiGet(keys) => kind == Kind::Array && values + nulls == u32::from(keys),
+            Expected::Write => matches!(kind, Kind::Simple | Kind::Integer),
         };
         if !fits {
             return Err(Malformed::Unexpected(
                 "a reply of another kind than its command has",
             ));
         }
-        self.told.answered(asked, values)
+        self.counts.answered(asked, values)
     }
 }
 
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
     use crate::keyvalue::Word;
 
-    fn following(asked: &[Asked]) -> Replies {
+    fn following(asked: &[Expected]) -> Replies {
         let mut replies = Replies::default();
         replies.begin();
         for &one in asked {
@@ -158,7 +158,12 @@ mod tests {
 
     #[test]
     fn a_pipeline_is_counted() {
-        let mut replies = following(&[Asked::Get, Asked::MultiGet(3), Asked::Write, Asked::Get]);
+        let mut replies = following(&[
+            Expected::Get,
+            Expected::MultiGet(3),
+            Expected::Write,
+            Expected::Get,
+        ]);
         let stream =
             b"$2\r\nhi\r\n*3\r\n$-1\r\n$1\r\nx\r\n_\r\n>1\r\n+note\r\n+OK\r\n-MOVED 1 h:1\r\n";
         let mut seen = Vec::new();
@@ -166,19 +171,19 @@ mod tests {
             replies.feed(stream, |part| seen.extend_from_slice(part)),
             Ok(true)
         );
-        let told = replies.told();
-        assert_eq!((told.reads, told.writes), (2, 1));
-        assert_eq!((told.hits, told.misses), (2, 2));
+        let counts = replies.counts();
+        assert_eq!((counts.reads, counts.writes), (2, 1));
+        assert_eq!((counts.hits, counts.misses), (2, 2));
         assert_eq!(seen, b"hix");
-        assert_eq!(Word::name(told.refused[0].word.code()), "MOVED");
+        assert_eq!(Word::name(counts.refused[0].word.code()), "MOVED");
     }
 
     #[test]
     fn a_push_may_follow_and_a_reply_may_not() {
-        let mut replies = following(&[Asked::Get]);
+        let mut replies = following(&[Expected::Get]);
         assert_eq!(replies.feed(b"$-1\r\n>1\r\n$3\r\nab", |_| {}), Ok(true));
         replies.begin();
-        replies.expect(Asked::Write);
+        replies.expect(Expected::Write);
         assert_eq!(replies.feed(b"c\r\n:1\r\n", |_| {}), Ok(true));
         assert!(replies.feed(b"+OK\r\n", |_| {}).is_err());
     }
@@ -186,10 +191,10 @@ mod tests {
     #[test]
     fn replies_of_another_kind_are_refused() {
         for (asked, stream) in [
-            (Asked::Get, "*0\r\n"),
-            (Asked::Get, "+OK\r\n"),
-            (Asked::Write, "$1\r\na\r\n"),
-            (Asked::MultiGet(2), "*1\r\n_\r\n"),
+            (Expected::Get, "*0\r\n"),
+            (Expected::Get, "+OK\r\n"),
+            (Expected::Write, "$1\r\na\r\n"),
+            (Expected::MultiGet(2), "*1\r\n_\r\n"),
         ] {
             let told = following(&[asked]).feed(stream.as_bytes(), |_| {});
             assert!(told.is_err(), "{stream:?}");

@@ -50,11 +50,11 @@ pub enum Token<'a> {
 #[derive(Debug, Default)]
 pub struct Scanner {
     lines: Lines,
-    place: Place,
+    position: Position,
 }
 
 #[derive(Debug, Default)]
-struct Place {
+struct Position {
     /// Of a block, its end included.
     left: usize,
     block: Option<Kind>,
@@ -65,7 +65,7 @@ struct Place {
 impl Scanner {
     /// True between two replies.
     pub fn is_at_rest(&self) -> bool {
-        self.place.open.is_empty() && self.place.block.is_none()
+        self.position.open.is_empty() && self.position.block.is_none()
     }
 
     /// Take tokens from `input` until a value that lies in no other is whole, and give its kind; `None` when all of `input` is taken
@@ -77,16 +77,16 @@ impl Scanner {
         sink: &mut impl FnMut(Token<'_>) -> Result<(), Malformed>,
     ) -> Result<Option<Kind>, Malformed> {
         while !input.is_empty() {
-            let ended = if self.place.block.is_some() {
-                self.place.block(input, sink)?
+            let ended = if self.position.block.is_some() {
+                self.position.block(input, sink)?
             } else {
                 match self.lines.next(input)? {
-                    Some(line) => self.place.line(line, sink)?,
+                    Some(line) => self.position.line(line, sink)?,
                     None => None,
                 }
             };
             if let Some(kind) = ended {
-                if let Some(whole) = self.place.close(kind, sink)? {
+                if let Some(whole) = self.position.close(kind, sink)? {
                     return Ok(Some(whole));
                 }
             }
@@ -95,7 +95,7 @@ impl Scanner {
     }
 }
 
-impl Place {
+impl Position {
     /// What a line says; the kind of the value that it ends.
     #[inline]
     fn line(

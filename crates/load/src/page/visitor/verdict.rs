@@ -6,7 +6,7 @@ use howfar_contract::jobs::{FastCgi, Target};
 use howfar_contract::{FailCode, Failed};
 use howfar_wire::fastcgi::{Malformed, ProtocolStatus, Reply};
 
-use crate::failure::place;
+use crate::failure::target_name;
 
 /// Most characters of what the application said that a failure repeats.
 const LONGEST_SAID: usize = 200;
@@ -57,7 +57,7 @@ pub(super) fn judge<'a>(asked: &FastCgi, reply: &'a Reply) -> Result<&'a [(Strin
             "The page broke off, or is another one: look into the application's log and at its script.",
         );
     }
-    Ok(&response.told)
+    Ok(&response.reported)
 }
 
 /// Why a request was not taken at all, and what to do.
@@ -85,7 +85,7 @@ fn bad(target: &Target, what: &str, reply: &Reply, advice: &str) -> Failed {
         FailCode::ServerError,
         format!(
             "the application behind {} {what}{}",
-            place(target),
+            target_name(target),
             said(reply)
         ),
         advice,
@@ -98,7 +98,7 @@ pub(super) fn gone(target: &Target, reply: &Reply) -> Failed {
         FailCode::ServerGone,
         format!(
             "the application behind {} closed the connection before its page ended{}",
-            place(target),
+            target_name(target),
             said(reply)
         ),
         "Look into the application's log: it may have crashed, or been ended by a limit (PHP-FPM: request_terminate_timeout, memory_limit).",
@@ -110,7 +110,7 @@ pub(super) fn malformed(target: &Target, error: Malformed, reply: &Reply) -> Fai
         FailCode::Protocol,
         format!(
             "{} sent what is not FastCGI, or no page over it: {error}{}",
-            place(target),
+            target_name(target),
             said(reply)
         ),
         "Check that the socket is that of an application that speaks FastCGI, as PHP-FPM does, and what its page sends as headers.",
@@ -123,7 +123,7 @@ pub(super) fn full(target: &Target, limit_ns: u64) -> Failed {
         FailCode::Connect,
         format!(
             "the application behind {} had no room for another connection within {:.1} s",
-            place(target),
+            target_name(target),
             limit_ns as f64 / 1e9
         ),
         "Check that the application takes connections; allow a longer queue (PHP-FPM: listen.backlog), more children (pm.max_children), or use fewer workers.",

@@ -17,7 +17,7 @@ use crate::statements::Statements;
 const LARGEST: usize = 1 << 16;
 
 /// One connection on its way in.
-pub(crate) struct Hello {
+pub(crate) struct KeyValueHandshake {
     protocol: Protocol,
     channel: Channel,
     decoder: Decoder,
@@ -28,14 +28,14 @@ pub(crate) struct Hello {
     plain: Vec<u8>,
 }
 
-impl Hello {
+impl KeyValueHandshake {
     /// Append to `out` what must be sent first.
     pub(crate) fn begin(
         protocol: Protocol,
         entry: &Entry<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Self, Failed> {
-        let mut hello = Self {
+        let mut handshake = Self {
             protocol,
             channel: Channel::Plain,
             decoder: Decoder::new(LARGEST),
@@ -43,17 +43,17 @@ impl Hello {
             said: false,
             plain: Vec::new(),
         };
-        let mut words = Vec::new();
-        hello.words(entry, &mut words);
+        let mut greeting = Vec::new();
+        handshake.greeting(entry, &mut greeting);
         let sealed = entry
             .wanted
-            .encrypt(&mut hello.channel, out)
-            .and_then(|()| hello.channel.seal(&words, out));
+            .encrypt(&mut handshake.channel, out)
+            .and_then(|()| handshake.channel.seal(&greeting, out));
         sealed.map_err(|error| channel::broken(entry.target, &error))?;
-        Ok(hello)
+        Ok(handshake)
     }
 
-    fn words(&mut self, entry: &Entry<'_>, out: &mut Vec<u8>) {
+    fn greeting(&mut self, entry: &Entry<'_>, out: &mut Vec<u8>) {
         let account = &entry.account;
         if self.protocol == Protocol::Resp3 {
             request::hello(out, 3, account.user, account.password);
@@ -147,7 +147,7 @@ impl Hello {
             code,
             format!(
                 "{} answered {asked} with `{said}`",
-                failure::place(entry.target)
+                failure::target_name(entry.target)
             ),
             advice,
         ))
@@ -188,13 +188,13 @@ mod tests {
             decode: false,
         };
         let mut out = Vec::new();
-        let mut hello = Hello::begin(protocol, &entry, &mut out).expect("no TLS");
-        let mut ended = hello.feed(&[], &entry, &mut Vec::new());
+        let mut handshake = KeyValueHandshake::begin(protocol, &entry, &mut out).expect("no TLS");
+        let mut ended = handshake.feed(&[], &entry, &mut Vec::new());
         for byte in replies.as_bytes() {
             if !matches!(ended, Ok(None)) {
                 break;
             }
-            ended = hello.feed(std::slice::from_ref(byte), &entry, &mut Vec::new());
+            ended = handshake.feed(std::slice::from_ref(byte), &entry, &mut Vec::new());
         }
         let turns = ended.map(|session| session.map(|session| session.turns));
         (String::from_utf8(out).expect("text"), turns)

@@ -1,4 +1,4 @@
-//! The conductor: opens, starts, tells the time, collects. It runs beside the workers and does nothing on their behalf.
+//! The coordinator: opens, starts, tells the time, collects. It runs beside the workers and does nothing on their behalf.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -14,20 +14,20 @@ use howfar_contract::{FailCode, Failed};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-use crate::acknowledged::{Fates, LogFile};
+use crate::acknowledged::{LogFile, OutcomeCounts};
 use crate::channel::Wanted;
 use crate::clock::now_ns;
+use crate::connecting::open_one;
 use crate::connection::{Connection, State};
 use crate::login::internal;
-use crate::opening::open_one;
-use crate::receipt::{self, Asker};
+use crate::receipt::{self, ReceiptContext};
 use crate::ring::Ring;
 use crate::socket::{Address, allow_descriptors};
 use crate::tally::Window;
-use crate::window::{Collected, tell};
+use crate::window::{Collected, emit_event};
 use crate::wire::Wire;
 use crate::worker::driver::{Driver, rings};
-use crate::worker::{self, Order, Plan, Report, Seat};
+use crate::worker::{self, Order, Plan, Report, WorkerConfig};
 use crate::workload::Program;
 
 /// Between the order and the first moment of the load: time for all workers to take it.
@@ -40,7 +40,7 @@ const PATROL_NS: u64 = 1_000_000_000;
 const OPENING: Duration = Duration::from_millis(50);
 
 /// Run a job to its end, emitting its events.
-pub(crate) fn conduct(job: LoadJob) -> Result<(), Failed> {
+pub(crate) fn run(job: LoadJob) -> Result<(), Failed> {
     job.check()?;
     if let Some(path) = &job.acknowledged {
         LogFile::must_be_new(path)?;
@@ -69,9 +69,9 @@ pub(crate) fn conduct(job: LoadJob) -> Result<(), Failed> {
     let began = now_ns();
     let (first, mut receipt) = first_connections(&plan, &cpus)?;
     receipt.driver = Driver::name(&rings);
-    let mut crew = Crew::hire(&plan, &cpus, first, rings)?;
-    let prepared_statements = crew.opened()?;
-    tell(&Ready {
+    let mut workers = Workers::start(&plan, &cpus, first, rings)?;
+    let prepared_statements = workers.opened()?;
+    emit_event(&Ready {
         services: BTreeMap::new(),
         receipt,
         connections: plan.job.connections,
@@ -87,17 +87,17 @@ pub(crate) fn conduct(job: LoadJob) -> Result<(), Failed> {
         interval_ns: plan.job.interval_ns,
     };
     begin_log(&plan, origin_ns)?;
-    crew.order(Order::Start { origin_ns, window });
-    let finished = crew.attend(&plan, window);
-    crew.dismiss(if finished.is_ok() {
+    workers.order(Order::Start { origin_ns, window });
+    let finished = workers.attend(&plan, window);
+    workers.dismiss(if finished.is_ok() {
         Order::Stop
     } else {
         Order::Abandon
     });
-    let logged = crew.close_log(&plan);
+    let logged = workers.close_log(&plan);
     let finished = finished?;
     logged?;
-    tell(&finished)
+    emit_event(&finished)
 }
 
 fn begin_log(plan: &Plan, origin_ns: u64) -> Result<(), Failed> {
@@ -129,7 +129,7 @@ fn first_connections(
     let entry = plan.entry();
     let open = || open_one(&entry, &plan.address, limit_ns);
     let (socket, mut session) = open()?;
-    let asker = Asker {
+    let context = ReceiptContext {
         entry: &entry,
         address: &plan.address,
         limit_ns,
@@ -137,7 +137,7 @@ fn first_connections(
         threads: plan.workers(cpus) as u32,
         cpus,
     };
-    let mut receipt = receipt::take(asker, &socket, &mut session)?;
+    let mut receipt = receipt::take(context, &socket, &mut session)?;
     let mut sessions = vec![(socket, session)];
     let each_time = plan.job.session.connect == Connect::PerTransaction;
     if each_time || plan.job.session.tls.is_some() && plan.all_connections() > 1 {
@@ -164,26 +164,26 @@ fn first_connections(
     Ok((opened.collect(), receipt))
 }
 
-/// All workers, with their lines.
-struct Crew {
-    lines: Vec<(Sender<Order>, Arc<OwnedFd>)>,
+/// All workers, with their channels.
+struct Workers {
+    channels: Vec<(Sender<Order>, Arc<OwnedFd>)>,
     reports: Receiver<Report>,
     /// Workers that have not ended.
     left: usize,
     /// How many have ended their part of the log, and what is in it.
-    logged: (usize, Fates),
+    logged: (usize, OutcomeCounts),
 }
 
-impl Crew {
+impl Workers {
     /// Start the workers; connections are dealt round robin. With as many workers as CPUs each is pinned to its own. With fewer
     /// they may move: a worker pinned to a CPU that something else keeps busy would wait beside an idle one.
-    fn hire(
+    fn start(
         plan: &Arc<Plan>,
         cpus: &[u32],
         first: Vec<Connection>,
         rings: Vec<Ring>,
     ) -> Result<Self, Failed> {
-        let (to_conductor, reports) = mpsc::channel();
+        let (to_coordinator, reports) = mpsc::channel();
         let workers = plan.workers(cpus);
         let mut shares: Vec<Vec<Connection>> = (0..workers).map(|_| Vec::new()).collect();
         let closed = (first.len() as u64..plan.all_connections())
@@ -191,56 +191,56 @@ impl Crew {
         for connection in first.into_iter().chain(closed) {
             shares[connection.id as usize % workers].push(connection);
         }
-        let mut lines = Vec::with_capacity(workers);
+        let mut channels = Vec::with_capacity(workers);
         let mut rings = rings.into_iter();
-        for (place, connections) in shares.into_iter().enumerate() {
-            let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+        for (index, connections) in shares.into_iter().enumerate() {
+            let wake_fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
                 .map_err(|error| internal(format!("eventfd: {error}")))?;
-            let bell = Arc::new(bell);
-            let (line, orders) = mpsc::channel();
-            let seat = Seat {
-                place: (place, workers),
-                pinned: (workers == cpus.len()).then_some(cpus[place]),
+            let wake_fd = Arc::new(wake_fd);
+            let (channel, orders) = mpsc::channel();
+            let config = WorkerConfig {
+                share: (index, workers),
+                pinned: (workers == cpus.len()).then_some(cpus[index]),
                 driver: rings
                     .next()
                     .map_or(Driver::Epoll, |ring| Driver::Ring(Box::new(ring))),
                 connections,
                 orders,
-                bell: Arc::clone(&bell),
-                reports: to_conductor.clone(),
+                wake_fd: Arc::clone(&wake_fd),
+                reports: to_coordinator.clone(),
             };
             let plan = Arc::clone(plan);
             thread::Builder::new()
-                .name(format!("load-{place}"))
-                .spawn(move || guarded(&plan, seat))
+                .name(format!("load-{index}"))
+                .spawn(move || guarded(&plan, config))
                 .map_err(|error| internal(format!("starting a thread: {error}")))?;
-            lines.push((line, bell));
+            channels.push((channel, wake_fd));
         }
         Ok(Self {
-            left: lines.len(),
-            lines,
+            left: channels.len(),
+            channels,
             reports,
-            logged: (0, Fates::default()),
+            logged: (0, OutcomeCounts::default()),
         })
     }
 
     fn order(&self, order: Order) {
-        for (line, _) in &self.lines {
+        for (channel, _) in &self.channels {
             // A worker that is gone has reported why.
-            let _ = line.send(order);
+            let _ = channel.send(order);
         }
-        self.ring();
+        self.wake();
     }
 
-    fn ring(&self) {
-        for (_, bell) in &self.lines {
-            let _ = rustix::io::write(&**bell, &1_u64.to_ne_bytes());
+    fn wake(&self) {
+        for (_, wake_fd) in &self.channels {
+            let _ = rustix::io::write(&**wake_fd, &1_u64.to_ne_bytes());
         }
     }
 
-    /// Wait until all have opened their connections; the bell makes them look at their time limits. Gives the statements prepared.
+    /// Wait until all have opened their connections; waking them makes them check their time limits. Gives the statements prepared.
     fn opened(&mut self) -> Result<u32, Failed> {
-        let (mut sum, mut left) = (0, self.lines.len());
+        let (mut sum, mut left) = (0, self.channels.len());
         while left > 0 {
             match self.reports.recv_timeout(OPENING) {
                 Ok(Report::Opened { prepared }) => {
@@ -248,7 +248,7 @@ impl Crew {
                     left -= 1;
                 }
                 Ok(Report::Failed(failed)) => return Err(failed),
-                Err(RecvTimeoutError::Timeout) => self.ring(),
+                Err(RecvTimeoutError::Timeout) => self.wake(),
                 other => {
                     return Err(internal(format!(
                         "a worker said {other:?} before it was asked to start"
@@ -261,19 +261,19 @@ impl Crew {
 
     /// From the order to start until all is told.
     fn attend(&mut self, plan: &Plan, window: Window) -> Result<Finished, Failed> {
-        let mut collected = Collected::new(plan.sheet(), window, self.lines.len());
+        let mut collected = Collected::new(plan.options(), window, self.channels.len());
         let patrol_ns = PATROL_NS.min(plan.job.stall_timeout_ns / 4 + 1);
         let mut patrol = now_ns() + patrol_ns;
         let mut drained = 0;
         while !collected.is_complete() {
             let now = now_ns();
-            let mark = collected.next_mark();
-            if now >= mark || now >= patrol {
+            let edge = collected.next_edge();
+            if now >= edge || now >= patrol {
                 collected.reach(now)?;
-                self.ring();
+                self.wake();
                 patrol = now + patrol_ns;
             }
-            let wake = collected.next_mark().min(patrol);
+            let wake = collected.next_edge().min(patrol);
             match self
                 .reports
                 .recv_timeout(Duration::from_nanos(wake.saturating_sub(now_ns())))
@@ -283,7 +283,7 @@ impl Crew {
                     self.left -= 1;
                     return Err(failed);
                 }
-                Ok(Report::Logged(fates)) => self.take_log(&fates),
+                Ok(Report::Logged(counts)) => self.take_log(&counts),
                 Ok(Report::Interrupted(failed)) => {
                     if let Some(at_ns) = collected.interrupt(failed, now_ns())? {
                         self.order(Order::EndWindow { at_ns });
@@ -291,7 +291,7 @@ impl Crew {
                 }
                 Ok(Report::Drained) => {
                     drained += 1;
-                    if drained == self.lines.len() {
+                    if drained == self.channels.len() {
                         let at_ns = collected.end_now(now_ns());
                         self.order(Order::EndWindow { at_ns });
                     }
@@ -315,7 +315,7 @@ impl Crew {
             while self.left > 0 {
                 match self.reports.recv_timeout(GOODBYE) {
                     Ok(Report::Stopped | Report::Failed(_)) => self.left -= 1,
-                    Ok(Report::Logged(fates)) => self.take_log(&fates),
+                    Ok(Report::Logged(counts)) => self.take_log(&counts),
                     Ok(_) => {}
                     Err(_) => break,
                 }
@@ -323,9 +323,9 @@ impl Crew {
         }
     }
 
-    fn take_log(&mut self, fates: &Fates) {
+    fn take_log(&mut self, counts: &OutcomeCounts) {
         self.logged.0 += 1;
-        self.logged.1.add(fates);
+        self.logged.1.add(counts);
     }
 
     /// Say where the log is, once all of it is there.
@@ -333,22 +333,22 @@ impl Crew {
         let Some(file) = plan.log.get() else {
             return Ok(());
         };
-        let (workers, fates) = &self.logged;
-        if *workers < self.lines.len() {
-            let missing = self.lines.len() - workers;
+        let (workers, counts) = &self.logged;
+        if *workers < self.channels.len() {
+            let missing = self.channels.len() - workers;
             return Err(internal(format!(
                 "{missing} workers did not end their part of the log"
             )));
         }
-        tell(&file.close(fates)?)
+        emit_event(&file.close(counts)?)
     }
 }
 
 /// A worker whose panic becomes a report.
-fn guarded(plan: &Plan, seat: Seat) {
-    let reports = seat.reports.clone();
-    if let Err(failed) = crate::unpanicked("a worker", || worker::run(plan, seat)) {
-        // A conductor that is gone has told why.
+fn guarded(plan: &Plan, config: WorkerConfig) {
+    let reports = config.reports.clone();
+    if let Err(failed) = crate::unpanicked("a worker", || worker::run(plan, config)) {
+        // A coordinator that is gone has told why.
         let _ = reports.send(Report::Failed(failed));
     }
 }

@@ -1,5 +1,5 @@
 //! Which page is handed out next, and what became of each: the window's tally, the schedule of arrivals and the limit of pages. Pure:
-//! it is told the time.
+//! the caller gives the time.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::Sender;
@@ -8,17 +8,17 @@ use howfar_contract::Latency;
 use howfar_contract::events::ServiceUse;
 use howfar_contract::jobs::{Arrivals, PageJob};
 
-use super::crew::Report;
-use super::note::{self, Note};
+use super::page_record::{self, PageRecord};
+use super::workers::Report;
 use crate::schedule::Schedule;
-use crate::tally::{Ended, Mark, Tally, Window};
+use crate::tally::{Edge, Ended, Tally, Window};
 
-/// What a page told in nanoseconds is a latency too.
+/// What a page reported in nanoseconds is a latency too.
 const LATENCY: &str = "_ns";
 
 /// A page under way.
 #[derive(Debug, Clone, Copy)]
-struct InHand {
+struct UnderWay {
     intended_ns: u64,
     began_ns: u64,
 }
@@ -29,7 +29,7 @@ pub(super) struct Sums {
     /// Names of the tally's kinds.
     pub(crate) kinds: Vec<String>,
     pub(crate) services: Vec<ServiceUse>,
-    pub(crate) told: BTreeMap<String, u64>,
+    pub(crate) reported: BTreeMap<String, u64>,
 }
 
 /// The load, once it has begun.
@@ -42,8 +42,8 @@ struct Load {
 
 /// One worker's part.
 #[derive(Debug, Clone, Copy, Default)]
-struct Place {
-    in_hand: Option<InHand>,
+struct WorkerSlot {
+    under_way: Option<UnderWay>,
     /// Pages and their time in the window.
     done: u64,
     busy_ns: u64,
@@ -51,11 +51,11 @@ struct Place {
 
 /// All that workers share, but for their waits.
 #[derive(Debug)]
-pub(super) struct Ledger {
+pub(super) struct State {
     arrivals: Option<Arrivals>,
     seed: u64,
     load: Option<Load>,
-    places: Vec<Place>,
+    slots: Vec<WorkerSlot>,
     sums: Sums,
     /// Pages that may begin in the window; 0: no limit.
     most: u64,
@@ -66,19 +66,19 @@ pub(super) struct Ledger {
 }
 
 /// What a worker gets.
-pub(super) enum Handed {
+pub(super) enum Assignment {
     Page,
     /// Nothing is due before that moment; at the end of the numbers: nothing more at all.
     NoneBefore(u64),
 }
 
-impl Ledger {
+impl State {
     pub(super) fn new(job: &PageJob, kinds: &[&'static str], reports: Sender<Report>) -> Self {
         Self {
             arrivals: job.arrivals,
             seed: job.seed,
             load: None,
-            places: vec![Place::default(); job.workers as usize],
+            slots: vec![WorkerSlot::default(); job.workers as usize],
             sums: Sums {
                 kinds: kinds.iter().map(|&kind| kind.to_owned()).collect(),
                 ..Sums::default()
@@ -118,9 +118,9 @@ impl Ledger {
         &self.sums
     }
 
-    /// A page for worker `place`, free since `free_ns`, if there is one at `now`: it begins then.
-    pub(super) fn hand_out(&mut self, place: usize, now: u64, free_ns: u64) -> Handed {
-        let never = Handed::NoneBefore(u64::MAX);
+    /// A page for `worker`, free since `free_ns`, if there is one at `now`: it begins then.
+    pub(super) fn assign(&mut self, worker: usize, now: u64, free_ns: u64) -> Assignment {
+        let never = Assignment::NoneBefore(u64::MAX);
         let Some(load) = &mut self.load else {
             return never;
         };
@@ -132,7 +132,7 @@ impl Ledger {
             None => now,
             Some(schedule) => {
                 let Some(due_ns) = schedule.take(now) else {
-                    return Handed::NoneBefore(schedule.next_ns());
+                    return Assignment::NoneBefore(schedule.next_ns());
                 };
                 load.tally.begun(due_ns, due_ns.max(free_ns), now);
                 due_ns
@@ -145,28 +145,28 @@ impl Ledger {
                 schedule.close();
             }
         }
-        self.places[place].in_hand = Some(InHand {
+        self.slots[worker].under_way = Some(UnderWay {
             intended_ns,
             began_ns: now,
         });
-        Handed::Page
+        Assignment::Page
     }
 
     /// No page may begin any more: say so when none is under way.
     fn drained(&self) {
-        if self.places.iter().all(|place| place.in_hand.is_none()) {
-            // A conductor that is gone has told why.
+        if self.slots.iter().all(|slot| slot.under_way.is_none()) {
+            // A coordinator that is gone has reported why.
             let _ = self.reports.send(Report::Drained);
         }
     }
 
-    /// The page of worker `place` ended well at `now`.
-    pub(super) fn ended(&mut self, place: usize, note: &Note, now: u64) {
+    /// The page of `worker` ended well at `now`.
+    pub(super) fn ended(&mut self, worker: usize, record: &PageRecord, now: u64) {
         self.tick(now);
-        let Some(InHand {
+        let Some(UnderWay {
             intended_ns,
             began_ns,
-        }) = self.places[place].in_hand.take()
+        }) = self.slots[worker].under_way.take()
         else {
             return;
         };
@@ -177,47 +177,47 @@ impl Ledger {
             now: now.max(began_ns),
         };
         if load.tally.counts(&ended) {
-            let place = &mut self.places[place];
-            place.done += 1;
-            place.busy_ns += ended.now - began_ns;
-            self.sums.count(note, &mut load.tally);
-            for _ in 0..note.reopened {
+            let slot = &mut self.slots[worker];
+            slot.done += 1;
+            slot.busy_ns += ended.now - began_ns;
+            self.sums.count(record, &mut load.tally);
+            for _ in 0..record.reopened {
                 load.tally.reconnected();
             }
         }
-        load.tally.transaction(&ended, &note.used);
+        load.tally.transaction(&ended, &record.used);
     }
 
-    /// The clock shows `now`: pass the marks of the window up to it.
+    /// The clock shows `now`: pass the edges of the window up to it.
     pub(super) fn tick(&mut self, now: u64) {
         while self
             .load
             .as_ref()
-            .is_some_and(|load| now >= load.tally.next_mark_ns())
+            .is_some_and(|load| now >= load.tally.next_edge_ns())
         {
-            self.mark();
+            self.pass_edge();
         }
     }
 
     #[cold]
-    fn mark(&mut self) {
+    fn pass_edge(&mut self) {
         let Some(load) = &mut self.load else { return };
-        let at = load.tally.next_mark_ns();
+        let at = load.tally.next_edge_ns();
         if let Some(schedule) = &mut load.schedule {
             load.tally.take_stock(schedule);
         }
-        match load.tally.next_mark() {
-            Mark::Start => {
-                for place in &mut self.places {
-                    (place.done, place.busy_ns) = (0, 0);
+        match load.tally.next_edge() {
+            Edge::Start => {
+                for slot in &mut self.slots {
+                    (slot.done, slot.busy_ns) = (0, 0);
                 }
             }
-            Mark::SliceEnd { last: true } => settle(load, &self.places, at),
-            Mark::SliceEnd { last: false } | Mark::None => {}
+            Edge::SliceEnd { last: true } => settle(load, &self.slots, at),
+            Edge::SliceEnd { last: false } | Edge::None => {}
         }
         let reports = &self.reports;
         load.tally.pass(&mut |passed| {
-            // A conductor that is gone has told why; then there is nobody to report to.
+            // A coordinator that is gone has reported why; then there is nobody to report to.
             let _ = reports.send(Report::Passed(passed));
         });
     }
@@ -225,22 +225,22 @@ impl Ledger {
 
 impl Sums {
     /// A page that counts.
-    fn count(&mut self, note: &Note, tally: &mut Tally) {
-        for &(kind, ns) in &note.latencies {
+    fn count(&mut self, record: &PageRecord, tally: &mut Tally) {
+        for &(kind, ns) in &record.latencies {
             tally.statement(kind, ns);
         }
-        for used in &note.services {
+        for used in &record.services {
             match self
                 .services
                 .iter_mut()
                 .find(|sum| sum.service == used.service)
             {
-                Some(sum) => note::add(sum, used),
+                Some(sum) => page_record::add(sum, used),
                 None => self.services.push(*used),
             }
         }
-        for (name, &number) in &note.told {
-            let sum = self.told.entry(name.clone()).or_default();
+        for (name, &number) in &record.reported {
+            let sum = self.reported.entry(name.clone()).or_default();
             *sum = sum.saturating_add(number);
             if name.ends_with(LATENCY) {
                 let kind = format!("told.{name}");
@@ -257,13 +257,13 @@ impl Sums {
 }
 
 /// The window is over: what is under way is written down.
-fn settle(load: &mut Load, places: &[Place], end_ns: u64) {
-    for place in places {
-        load.tally.totals.shares.take(place.done, place.busy_ns);
-        let Some(InHand {
+fn settle(load: &mut Load, slots: &[WorkerSlot], end_ns: u64) {
+    for slot in slots {
+        load.tally.totals.shares.take(slot.done, slot.busy_ns);
+        let Some(UnderWay {
             intended_ns,
             began_ns,
-        }) = place.in_hand
+        }) = slot.under_way
         else {
             continue;
         };
@@ -276,5 +276,5 @@ fn settle(load: &mut Load, places: &[Place], end_ns: u64) {
 }
 
 #[cfg(test)]
-#[path = "ledger_tests.rs"]
+#[path = "state_tests.rs"]
 mod tests;

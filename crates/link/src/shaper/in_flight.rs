@@ -35,14 +35,14 @@ pub(crate) struct Slice<T> {
 }
 
 #[derive(Debug)]
-pub(super) struct Line<T> {
+pub(super) struct InFlight<T> {
     queue: VecDeque<Slice<T>>,
     overtaking: BinaryHeap<Overtaking<T>>,
     /// The latest comer that has left.
     newest: u64,
 }
 
-impl<T: Copy> Line<T> {
+impl<T: Copy> InFlight<T> {
     pub(super) fn new() -> Self {
         Self {
             queue: VecDeque::new(),

@@ -1,43 +1,43 @@
-//! Which of the segments that pass are struck by an effect, found without a draw for each: the length of the way to the next
+//! Which of the segments that pass are hit by an effect, found without a draw for each: the length of the way to the next
 //! one is drawn instead, so that a chance of one in a million costs nothing on all the others.
 
 use super::draws::Draws;
 
-/// Segments that pass untouched, and whether the one after them is struck or nothing is known of it yet.
+/// Segments that pass untouched, and whether the one after them is hit or nothing is known of it yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Stretch {
+pub(crate) struct Gap {
     pub(crate) clean: u64,
-    pub(crate) struck: bool,
+    pub(crate) hit: bool,
 }
 
 /// What tells one stretch after the other.
-pub(crate) trait Stretches {
-    /// The next stretch: at least one segment, clean or struck.
-    fn next(&mut self) -> Stretch;
+pub(crate) trait GapSource {
+    /// The next stretch: at least one segment, clean or hit.
+    fn next(&mut self) -> Gap;
 }
 
 /// An effect's place among the segments that pass.
 #[derive(Debug)]
-pub(crate) struct Strikes<S> {
+pub(crate) struct RandomEvents<S> {
     source: S,
-    ahead: Stretch,
+    ahead: Gap,
 }
 
-impl<S: Stretches> Strikes<S> {
+impl<S: GapSource> RandomEvents<S> {
     pub(crate) fn new(source: S) -> Self {
-        let ahead = Stretch {
+        let ahead = Gap {
             clean: 0,
-            struck: false,
+            hit: false,
         };
         Self { source, ahead }
     }
 
-    /// How many of the next `within` segments are untouched before one is struck.
+    /// How many of the next `within` segments are untouched before one is hit.
     pub(crate) fn clean(&mut self, within: u32) -> u32 {
-        while !self.ahead.struck && self.ahead.clean < u64::from(within) {
+        while !self.ahead.hit && self.ahead.clean < u64::from(within) {
             let next = self.source.next();
             self.ahead.clean = self.ahead.clean.saturating_add(next.clean);
-            self.ahead.struck = next.struck;
+            self.ahead.hit = next.hit;
         }
         self.ahead.clean.min(u64::from(within)) as u32
     }
@@ -51,19 +51,19 @@ impl<S: Stretches> Strikes<S> {
         self.ahead.clean -= u64::from(count);
     }
 
-    /// Pass over one segment: is it struck?
+    /// Pass over one segment: is it hit?
     pub(crate) fn step(&mut self) -> bool {
-        let struck = self.clean(1) == 0;
-        if struck {
-            self.ahead.struck = false;
+        let hit = self.clean(1) == 0;
+        if hit {
+            self.ahead.hit = false;
         } else {
             self.pass(1);
         }
-        struck
+        hit
     }
 }
 
-/// Each segment with the same chance by itself. The number of clean ones before a struck one is geometric.
+/// Each segment with the same chance by itself. The number of clean ones before a hit one is geometric.
 #[derive(Debug, Clone)]
 pub(crate) struct Independent {
     draws: Draws,
@@ -76,11 +76,11 @@ impl Independent {
     }
 }
 
-impl Stretches for Independent {
-    fn next(&mut self) -> Stretch {
-        Stretch {
+impl GapSource for Independent {
+    fn next(&mut self) -> Gap {
+        Gap {
             clean: geometric(&mut self.draws, self.chance),
-            struck: self.chance > 0.0,
+            hit: self.chance > 0.0,
         }
     }
 }
@@ -102,22 +102,22 @@ pub(crate) fn geometric(draws: &mut Draws, chance: f64) -> u64 {
 mod tests {
     use super::*;
 
-    fn struck(chance: f64, seed: u64, count: u32) -> Vec<bool> {
-        let mut strikes = Strikes::new(Independent::new(Draws::of(seed, "test"), chance));
+    fn hit(chance: f64, seed: u64, count: u32) -> Vec<bool> {
+        let mut strikes = RandomEvents::new(Independent::new(Draws::of(seed, "test"), chance));
         (0..count).map(|_| strikes.step()).collect()
     }
 
     #[test]
     fn never_and_always_are_exact() {
-        assert!(!struck(0.0, 1, 100_000).contains(&true));
-        assert!(!struck(1.0, 1, 100_000).contains(&false));
+        assert!(!hit(0.0, 1, 100_000).contains(&true));
+        assert!(!hit(1.0, 1, 100_000).contains(&false));
     }
 
     /// Both tell the same: by steps, and by stretches of any length.
     #[test]
     fn stretches_are_the_same_as_steps() {
-        let steps = struck(0.03, 9, 50_000);
-        let mut strikes = Strikes::new(Independent::new(Draws::of(9, "test"), 0.03));
+        let steps = hit(0.03, 9, 50_000);
+        let mut strikes = RandomEvents::new(Independent::new(Draws::of(9, "test"), 0.03));
         let mut seen = Vec::new();
         for within in (1..60).cycle() {
             let clean = strikes.clean(within);
@@ -133,13 +133,13 @@ mod tests {
         assert_eq!(seen[..steps.len()], steps[..]);
     }
 
-    /// n segments with chance p are struck n p times with the deviation of the binomial; twice the interval of 99 % is still
+    /// n segments with chance p are hit n p times with the deviation of the binomial; twice the interval of 99 % is still
     /// less than 2 % of it, so that a chance wrong by 2 % is found out.
     #[test]
     fn the_chance_is_what_was_asked() {
         for (chance, count) in [(0.01, 8_000_000_u32), (0.3, 1_000_000), (0.97, 1_000_000)] {
             let n = f64::from(count);
-            let seen = struck(chance, 4, count).iter().filter(|one| **one).count() as f64;
+            let seen = hit(chance, 4, count).iter().filter(|one| **one).count() as f64;
             let interval = 2.58 * (n * chance * (1.0 - chance)).sqrt();
             assert!(2.0 * interval < 0.02 * n * chance, "the test can fail");
             assert!(
@@ -163,16 +163,16 @@ mod tests {
         );
     }
 
-    /// Against a draw for each segment: how long the ways between two struck segments are, in classes, by the chi-square test
+    /// Against a draw for each segment: how long the ways between two hit segments are, in classes, by the chi-square test
     /// of two samples. 20 classes, 19 degrees of freedom: 99 % of the values are below 36.19.
     #[test]
     fn ways_are_distributed_as_by_single_draws() {
         const CLASSES: usize = 20;
         let chance = 0.1;
-        let classes = |struck: &mut dyn FnMut() -> bool| {
+        let classes = |hit: &mut dyn FnMut() -> bool| {
             let (mut counts, mut way) = ([0_u32; CLASSES], 0);
             for _ in 0..2_000_000 {
-                if struck() {
+                if hit() {
                     counts[way.min(CLASSES - 1)] += 1;
                     way = 0;
                 } else {
@@ -189,11 +189,11 @@ mod tests {
         };
         let mut naive = Draws::of(11, "naive");
         let single = classes(&mut || naive.unit() <= chance);
-        let mut strikes = Strikes::new(Independent::new(Draws::of(12, "ways"), chance));
+        let mut strikes = RandomEvents::new(Independent::new(Draws::of(12, "ways"), chance));
         let drawn = classes(&mut || strikes.step());
         assert!(chi_square(&single, &drawn) < 36.19, "{single:?} {drawn:?}");
         // The test can fail: a chance that is 2 % larger does not pass.
-        let mut strikes = Strikes::new(Independent::new(Draws::of(12, "ways"), chance * 1.02));
+        let mut strikes = RandomEvents::new(Independent::new(Draws::of(12, "ways"), chance * 1.02));
         let wrong = classes(&mut || strikes.step());
         assert!(chi_square(&single, &wrong) > 36.19, "{single:?} {wrong:?}");
     }

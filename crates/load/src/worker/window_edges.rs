@@ -1,4 +1,4 @@
-//! The marks of the measured window, and the orders of the conductor.
+//! The edges of the measured window, and the orders of the coordinator.
 
 use howfar_contract::Failed;
 
@@ -6,42 +6,42 @@ use super::{Load, Order, Report, Worker};
 use crate::clock::now_ns;
 use crate::connection::State;
 use crate::schedule::Schedule;
-use crate::tally::{Mark, Tally, Window};
+use crate::tally::{Edge, Tally, Window};
 use crate::tcp_info;
 
 impl Worker<'_> {
-    /// The clock shows `now`: pass every mark up to it. Cheap when there is none.
+    /// The clock shows `now`: pass every edge up to it. Cheap when there is none.
     #[inline]
     pub(super) fn tick(&mut self, now: u64) {
         while let Some(load) = &self.load {
-            if now < load.tally.next_mark_ns() {
+            if now < load.tally.next_edge_ns() {
                 return;
             }
-            self.mark();
+            self.pass_edge();
         }
     }
 
     #[cold]
-    fn mark(&mut self) {
+    fn pass_edge(&mut self) {
         let Some(load) = &mut self.load else { return };
-        let at = load.tally.next_mark_ns();
+        let at = load.tally.next_edge_ns();
         if let Some(schedule) = &mut load.schedule {
             load.tally.take_stock(schedule);
         }
-        match load.tally.next_mark() {
-            Mark::Start => {
+        match load.tally.next_edge() {
+            Edge::Start => {
                 for connection in &mut self.connections {
                     connection.done = 0;
                     connection.busy_ns = 0;
                 }
             }
-            Mark::SliceEnd { last: true } => self.settle(at),
-            Mark::SliceEnd { last: false } | Mark::None => {}
+            Edge::SliceEnd { last: true } => self.settle(at),
+            Edge::SliceEnd { last: false } | Edge::None => {}
         }
         let Some(load) = &mut self.load else { return };
         let reports = &self.reports;
         load.tally.pass(&mut |passed| {
-            // A conductor that is gone has told why; then there is nobody to report to.
+            // A coordinator that is gone has told why; then there is nobody to report to.
             let _ = reports.send(Report::Passed(passed));
         });
     }
@@ -71,9 +71,9 @@ impl Worker<'_> {
     }
 
     #[cold]
-    pub(super) fn rung(&mut self) -> Result<(), Failed> {
+    pub(super) fn woken(&mut self) -> Result<(), Failed> {
         let mut count = [0; 8];
-        let _ = rustix::io::read(&*self.bell, &mut count);
+        let _ = rustix::io::read(&*self.wake_fd, &mut count);
         while let Ok(order) = self.orders.try_recv() {
             match order {
                 Order::Start { origin_ns, window } => self.start(origin_ns, window),
@@ -98,7 +98,7 @@ impl Worker<'_> {
         let job = &self.plan.job;
         let schedule = job
             .arrivals
-            .map(|arrivals| Schedule::new(&arrivals, self.place, job.seed, origin_ns, job.ramp_ns));
+            .map(|arrivals| Schedule::new(&arrivals, self.share, job.seed, origin_ns, job.ramp_ns));
         let kinds = self.tools.program.kinds().len();
         let open_loop = schedule.is_some();
         self.load = Some(Load {
@@ -144,7 +144,9 @@ impl Worker<'_> {
                 State::Asking if now.saturating_sub(connection.sent_ns) > stall_ns => {
                     self.stalled(index)?;
                 }
-                State::Opening(opening) if now.saturating_sub(connection.seeking_ns) > open_ns => {
+                State::Connecting(opening)
+                    if now.saturating_sub(connection.seeking_ns) > open_ns =>
+                {
                     return Err(opening.too_slow(&self.plan.entry(), open_ns));
                 }
                 _ => {}

@@ -12,36 +12,36 @@ const JOB: &str = r#"{"job":"page","version":2,"workers":2,"seed":1,"warmup_ns":
     "redis_keys":{"kind":"key_value","protocol":"resp2"},"steps":[{"kind":"cpu","cpu_ns":1}]}}"#;
 
 /// A window 1000..4000 in slices of 1000, after an origin at 0.
-fn ledger(change: &str) -> (Ledger, Receiver<Report>) {
+fn state(change: &str) -> (State, Receiver<Report>) {
     let text = JOB.replace("\"workers\"", &format!("{change}\"workers\""));
     let job: PageJob = parse_job("page", &text).expect("a good job");
-    let (to_conductor, reports) = channel();
-    let mut ledger = Ledger::new(&job, &["turn.redis"], to_conductor);
+    let (to_coordinator, reports) = channel();
+    let mut state = State::new(&job, &["turn.redis"], to_coordinator);
     let window = Window {
         start_ns: 1000,
         end_ns: 4000,
         interval_ns: 1000,
     };
-    ledger.begin(0, window);
-    (ledger, reports)
+    state.begin(0, window);
+    (state, reports)
 }
 
-impl Ledger {
-    /// Run a page on `place` from `began` to `ended`, if there is one.
-    fn page(&mut self, place: usize, began: u64, ended: u64) -> bool {
+impl State {
+    /// Run a page on `worker` from `began` to `ended`, if there is one.
+    fn page(&mut self, worker: usize, began: u64, ended: u64) -> bool {
         self.tick(began);
-        if !matches!(self.hand_out(place, began, began), Handed::Page) {
+        if !matches!(self.assign(worker, began, began), Assignment::Page) {
             return false;
         }
-        let mut note = Note::default();
-        note.used.turns = 2;
-        note.latencies = vec![(0, 7), (0, 9)];
-        note.services.push(ServiceUse {
+        let mut record = PageRecord::default();
+        record.used.turns = 2;
+        record.latencies = vec![(0, 7), (0, 9)];
+        record.services.push(ServiceUse {
             turns: 2,
-            ..note::unused("redis")
+            ..page_record::unused("redis")
         });
-        note.told = BTreeMap::from([("cpu_ns".to_owned(), 50), ("rows".to_owned(), 3)]);
-        self.ended(place, &note, ended);
+        record.reported = BTreeMap::from([("cpu_ns".to_owned(), 50), ("rows".to_owned(), 3)]);
+        self.ended(worker, &record, ended);
         true
     }
 }
@@ -56,19 +56,19 @@ fn totals(reports: &Receiver<Report>) -> Box<crate::counts::Totals> {
 
 #[test]
 fn what_ends_in_the_window_counts_with_all_that_it_did() {
-    let (mut ledger, reports) = ledger("");
+    let (mut state, reports) = state("");
     for (began, ended) in [(100, 900), (900, 1100), (1100, 3999), (3999, 4001)] {
-        assert!(ledger.page(0, began, ended));
+        assert!(state.page(0, began, ended));
     }
     let totals = totals(&reports);
     assert_eq!((totals.transactions, totals.used.turns), (2, 4));
     assert_eq!(totals.in_flight.count(), 1);
     let kinds: Vec<u64> = totals.kinds.iter().map(Latency::count).collect();
-    assert_eq!(kinds, [4, 2], "two turns a page, and what it told once");
-    assert_eq!(ledger.sums.kinds, ["turn.redis", "told.cpu_ns"]);
-    let told = BTreeMap::from([("cpu_ns".to_owned(), 100), ("rows".to_owned(), 6)]);
-    assert_eq!(ledger.sums.told, told);
-    assert_eq!(ledger.sums.services[0].turns, 4);
+    assert_eq!(kinds, [4, 2], "two turns a page, and what it reported once");
+    assert_eq!(state.sums.kinds, ["turn.redis", "told.cpu_ns"]);
+    let reported = BTreeMap::from([("cpu_ns".to_owned(), 100), ("rows".to_owned(), 6)]);
+    assert_eq!(state.sums.reported, reported);
+    assert_eq!(state.sums.services[0].turns, 4);
     // Two workers: one was busy for 200 and 2899, the other for nothing.
     assert!((totals.shares.busy[0] - 3099.0).abs() < 1.0);
 }
@@ -76,14 +76,14 @@ fn what_ends_in_the_window_counts_with_all_that_it_did() {
 /// One request is due every 100 ns, and a page lasts 250: more and more wait, and none is forgotten.
 #[test]
 fn all_that_was_due_is_accounted_for() {
-    let (mut ledger, reports) = ledger(r#""arrivals":{"rate_per_s":1e7,"shape":"constant"},"#);
+    let (mut state, reports) = state(r#""arrivals":{"rate_per_s":1e7,"shape":"constant"},"#);
     let (mut now, mut answered) = (0, 0);
     while now < 3700 {
         now += 250;
-        answered += u64::from(ledger.page(0, now, now + 240));
+        answered += u64::from(state.page(0, now, now + 240));
     }
-    assert!(matches!(ledger.hand_out(1, now, now), Handed::Page));
-    ledger.tick(4000);
+    assert!(matches!(state.assign(1, now, now), Assignment::Page));
+    state.tick(4000);
     let totals = totals(&reports);
     assert_eq!(totals.due, 30);
     assert_eq!(totals.transactions + totals.unanswered_count, totals.due);
@@ -99,29 +99,29 @@ fn all_that_was_due_is_accounted_for() {
 
 #[test]
 fn a_limited_number_of_pages_ends_with_the_last() {
-    let (mut ledger, reports) = ledger(r#""pages":2,"#);
-    assert!(ledger.page(0, 500, 800), "the warm-up has no limit");
-    assert!(ledger.page(0, 1000, 1500));
-    assert!(matches!(ledger.hand_out(1, 1500, 1500), Handed::Page));
-    assert!(!ledger.page(0, 1600, 1700), "so many have begun");
+    let (mut state, reports) = state(r#""pages":2,"#);
+    assert!(state.page(0, 500, 800), "the warm-up has no limit");
+    assert!(state.page(0, 1000, 1500));
+    assert!(matches!(state.assign(1, 1500, 1500), Assignment::Page));
+    assert!(!state.page(0, 1600, 1700), "so many have begun");
     let drained = |report: Report| matches!(report, Report::Drained);
     assert!(!reports.try_iter().any(drained), "one is under way");
-    ledger.ended(1, &Note::default(), 1900);
-    assert!(!ledger.page(1, 1900, 2000));
+    state.ended(1, &PageRecord::default(), 1900);
+    assert!(!state.page(1, 1900, 2000));
     assert!(reports.try_iter().any(drained));
 }
 
 #[test]
 fn a_page_over_a_connection_opened_again_says_so() {
-    let (mut ledger, reports) = ledger("");
-    ledger.tick(1000);
+    let (mut state, reports) = state("");
+    state.tick(1000);
     for (began, ended) in [(1000, 1500), (3900, 4100)] {
-        assert!(matches!(ledger.hand_out(0, began, began), Handed::Page));
-        let note = Note {
+        assert!(matches!(state.assign(0, began, began), Assignment::Page));
+        let record = PageRecord {
             reopened: 2,
-            ..Note::default()
+            ..PageRecord::default()
         };
-        ledger.ended(0, &note, ended);
+        state.ended(0, &record, ended);
     }
     assert_eq!(totals(&reports).reconnects, 2, "not of the page behind");
 }
@@ -129,21 +129,21 @@ fn a_page_over_a_connection_opened_again_says_so() {
 /// Three pages may begin, and more are due: what is due ends with the third.
 #[test]
 fn a_limit_ends_an_open_loop_without_debts() {
-    let (mut ledger, reports) =
-        ledger(r#""pages":3,"arrivals":{"rate_per_s":1e7,"shape":"constant"},"#);
+    let (mut state, reports) =
+        state(r#""pages":3,"arrivals":{"rate_per_s":1e7,"shape":"constant"},"#);
     // Nothing that was due before the window is waited for.
-    while ledger.page(0, 990, 995) {}
-    assert!(ledger.page(0, 1060, 1100));
-    assert!(ledger.page(0, 1160, 1200));
-    ledger.tick(1300);
-    assert!(matches!(ledger.hand_out(1, 1300, 1300), Handed::Page));
-    assert!(!ledger.page(0, 1600, 1700), "so many have begun");
-    ledger.ended(1, &Note::default(), 1800);
-    assert!(!ledger.page(1, 1800, 1900));
+    while state.page(0, 990, 995) {}
+    assert!(state.page(0, 1060, 1100));
+    assert!(state.page(0, 1160, 1200));
+    state.tick(1300);
+    assert!(matches!(state.assign(1, 1300, 1300), Assignment::Page));
+    assert!(!state.page(0, 1600, 1700), "so many have begun");
+    state.ended(1, &PageRecord::default(), 1800);
+    assert!(!state.page(1, 1800, 1900));
     let all: Vec<Report> = reports.try_iter().collect();
     assert!(all.iter().any(|report| matches!(report, Report::Drained)));
-    ledger.end_at(1900);
-    ledger.tick(1900);
+    state.end_at(1900);
+    state.tick(1900);
     let totals = totals(&reports);
     assert_eq!((totals.due, totals.transactions), (3, 3));
     assert_eq!((totals.unanswered_count, totals.backlog_max), (0, 0));

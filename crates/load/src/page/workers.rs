@@ -1,4 +1,4 @@
-//! The threads of a page job, and what they say to the conductor.
+//! The threads of a page job, and what they say to the coordinator.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use std::time::Duration;
 use howfar_contract::Failed;
 use howfar_contract::jobs::PageJob;
 
-use super::desk::Desk;
-use super::{Note, Page};
+use super::dispatcher::Dispatcher;
+use super::{Page, PageRecord};
 use crate::clock::now_ns;
 use crate::login::internal;
 use crate::tally::Passed;
@@ -19,7 +19,7 @@ use crate::tcp_info::{self, TcpInfo};
 /// How long workers may take to end the pages in hand and say goodbye.
 const GOODBYE_NS: u64 = 2_000_000_000;
 
-/// From a worker, or from the desk, to the conductor.
+/// From a worker, or from the dispatcher, to the coordinator.
 #[derive(Debug)]
 pub(crate) enum Report {
     /// A worker has opened what stays open.
@@ -33,42 +33,42 @@ pub(crate) enum Report {
 }
 
 /// All workers, with their lines.
-pub(crate) struct Crew {
-    pub(crate) desk: Arc<Desk>,
+pub(crate) struct Workers {
+    pub(crate) dispatcher: Arc<Dispatcher>,
     reports: Receiver<Report>,
-    workers: usize,
+    count: usize,
     /// Connections that stay.
     sockets: Vec<Arc<OwnedFd>>,
 }
 
-impl Crew {
+impl Workers {
     /// Start a thread for each of `pages`. None is pinned: the kernel shares the CPUs among them, as among processes.
-    pub(crate) fn hire(
+    pub(crate) fn start(
         job: &PageJob,
         kinds: &[&'static str],
         pages: Vec<Box<dyn Page>>,
     ) -> Result<Self, Failed> {
-        let (to_conductor, reports) = mpsc::channel();
-        let desk = Arc::new(Desk::new(job, kinds, to_conductor.clone()));
+        let (to_coordinator, reports) = mpsc::channel();
+        let dispatcher = Arc::new(Dispatcher::new(job, kinds, to_coordinator.clone()));
         let workers = pages.len();
-        for (place, page) in pages.into_iter().enumerate() {
-            let (desk, reports) = (Arc::clone(&desk), to_conductor.clone());
+        for (worker, page) in pages.into_iter().enumerate() {
+            let (dispatcher, reports) = (Arc::clone(&dispatcher), to_coordinator.clone());
             thread::Builder::new()
-                .name(format!("page-{place}"))
-                .spawn(move || guarded(&desk, place, page, &reports))
+                .name(format!("page-{worker}"))
+                .spawn(move || guarded(&dispatcher, worker, page, &reports))
                 .map_err(|error| internal(format!("starting a thread: {error}")))?;
         }
         Ok(Self {
-            desk,
+            dispatcher,
             reports,
-            workers,
+            count: workers,
             sockets: Vec::new(),
         })
     }
 
     /// Wait until all have opened what stays open: each bounds its own waits.
     pub(crate) fn opened(&mut self) -> Result<(), Failed> {
-        for _ in 0..self.workers {
+        for _ in 0..self.count {
             match self.reports.recv() {
                 Ok(Report::Opened(sockets)) => self.sockets.extend(sockets),
                 Ok(Report::Failed(failed)) => return Err(failed),
@@ -94,12 +94,12 @@ impl Crew {
         sockets.filter_map(tcp_info::read).collect()
     }
 
-    /// Let the workers end; what they cannot end in time ends with the process. All is told: whatever fails now changes nothing.
+    /// Let the workers end; what they cannot end in time ends with the process. All is reported: whatever fails now changes nothing.
     pub(crate) fn dismiss(&mut self) {
-        self.desk.close();
+        self.dispatcher.close();
         let until_ns = now_ns() + GOODBYE_NS;
         let mut left = 0;
-        while left < self.workers {
+        while left < self.count {
             let rest_ns = until_ns.saturating_sub(now_ns());
             match self.reports.recv_timeout(Duration::from_nanos(rest_ns)) {
                 Ok(Report::Left | Report::Failed(_)) => left += 1,
@@ -111,17 +111,22 @@ impl Crew {
 }
 
 /// A worker's life, of which every end is a report.
-fn guarded(desk: &Desk, place: usize, mut page: Box<dyn Page>, reports: &Sender<Report>) {
-    let life = || work(desk, place, page.as_mut(), reports);
+fn guarded(
+    dispatcher: &Dispatcher,
+    worker: usize,
+    mut page: Box<dyn Page>,
+    reports: &Sender<Report>,
+) {
+    let life = || work(dispatcher, worker, page.as_mut(), reports);
     if let Err(failed) = crate::unpanicked("a worker", life) {
-        // A conductor that is gone has told why.
+        // A coordinator that is gone has reported why.
         let _ = reports.send(Report::Failed(failed));
     }
 }
 
 fn work(
-    desk: &Desk,
-    place: usize,
+    dispatcher: &Dispatcher,
+    worker: usize,
     page: &mut dyn Page,
     reports: &Sender<Report>,
 ) -> Result<(), Failed> {
@@ -129,15 +134,15 @@ fn work(
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
     page.open()?;
     let _ = reports.send(Report::Opened(page.sockets()));
-    if let Some(origin_ns) = desk.begun() {
+    if let Some(origin_ns) = dispatcher.begun() {
         // All begin by the clock, so that a limited number of pages begins inside the window.
         thread::sleep(Duration::from_nanos(origin_ns.saturating_sub(now_ns())));
-        let mut note = Note::default();
-        let mut more = desk.next(place, None, now_ns());
+        let mut record = PageRecord::default();
+        let mut more = dispatcher.next(worker, None, now_ns());
         while more {
-            note.clear();
-            let ended_ns = page.run_one(&mut note)?;
-            more = desk.next(place, Some((&note, ended_ns)), now_ns());
+            record.clear();
+            let ended_ns = page.run_one(&mut record)?;
+            more = dispatcher.next(worker, Some((&record, ended_ns)), now_ns());
         }
     }
     page.leave();

@@ -6,7 +6,7 @@ use howfar_wire::mysql::handshake::Lacking;
 use rustls::{AlertDescription, CertificateError, Error, PeerIncompatible};
 
 use super::ChannelError;
-use crate::failure::{self, place};
+use crate::failure::{self, target_name};
 
 /// A channel that cannot go on.
 pub(crate) fn broken(target: &Target, error: &ChannelError) -> Failed {
@@ -19,7 +19,7 @@ pub(crate) fn broken(target: &Target, error: &ChannelError) -> Failed {
         ),
         ChannelError::Tls(error) => Failed::new(
             FailCode::Tls,
-            format!("TLS with {} failed: {error}", place(target)),
+            format!("TLS with {} failed: {error}", target_name(target)),
             advice(error),
         ),
     }
@@ -86,14 +86,14 @@ pub(crate) fn lacking(target: &Target, what: Lacking) -> Failed {
     match what {
         Lacking::Tls => Failed::new(
             FailCode::Tls,
-            format!("{} offers no TLS", place(target)),
+            format!("{} offers no TLS", target_name(target)),
             "Give the server a certificate (ssl_cert and ssl_key), or ask for a session without TLS.",
         ),
         Lacking::Compression(algorithm) => Failed::new(
             FailCode::Connect,
             format!(
                 "{} offers no compression by {}",
-                place(target),
+                target_name(target),
                 algorithm.name()
             ),
             "Choose another algorithm (MariaDB has zlib alone; MySQL says which in @@protocol_compression_algorithms), or none.",

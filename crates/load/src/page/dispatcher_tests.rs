@@ -18,20 +18,20 @@ const PATIENCE: Duration = Duration::from_secs(20);
 #[test]
 fn all_workers_get_a_page_of_one_burst() {
     let job: PageJob = parse_job("page", JOB).expect("a good job");
-    let (to_conductor, _reports) = mpsc::channel();
-    let desk = Arc::new(Desk::new(&job, &[], to_conductor));
+    let (to_coordinator, _reports) = mpsc::channel();
+    let dispatcher = Arc::new(Dispatcher::new(&job, &[], to_coordinator));
     let (has, have) = mpsc::channel();
     let workers: Vec<_> = (0..3)
-        .map(|place| {
-            let (desk, has) = (Arc::clone(&desk), has.clone());
+        .map(|worker| {
+            let (dispatcher, has) = (Arc::clone(&dispatcher), has.clone());
             thread::spawn(move || {
-                if desk.next(place, None, now_ns()) {
-                    has.send(place).expect("the test listens");
+                if dispatcher.next(worker, None, now_ns()) {
+                    has.send(worker).expect("the test listens");
                 }
             })
         })
         .collect();
-    while desk.lock().idle < workers.len() {
+    while dispatcher.lock().idle < workers.len() {
         thread::yield_now();
     }
     let origin_ns = now_ns();
@@ -40,14 +40,14 @@ fn all_workers_get_a_page_of_one_burst() {
         end_ns: origin_ns + 60_000_000_000,
         interval_ns: 1_000_000_000,
     };
-    desk.begin(origin_ns, window);
-    let mut places: Vec<usize> = (0..3)
+    dispatcher.begin(origin_ns, window);
+    let mut served: Vec<usize> = (0..3)
         .filter_map(|_| have.recv_timeout(PATIENCE).ok())
         .collect();
-    desk.close();
+    dispatcher.close();
     for worker in workers {
         worker.join().expect("a thread");
     }
-    places.sort_unstable();
-    assert_eq!(places, [0, 1, 2]);
+    served.sort_unstable();
+    assert_eq!(served, [0, 1, 2]);
 }

@@ -6,28 +6,28 @@ use howfar_contract::events::{Bytes, ServiceUse};
 
 use crate::counts::Use;
 
-/// One page's notes. A worker has one and keeps its memory.
+/// One page's records. A worker has one and keeps its memory.
 #[derive(Debug, Default)]
-pub(crate) struct Note {
+pub(crate) struct PageRecord {
     /// Over all services.
     pub(crate) used: Use,
-    /// Latencies by kind: a number into the company's kinds.
+    /// Latencies by kind: a number into the setup's kinds.
     pub(crate) latencies: Vec<(usize, u64)>,
     pub(crate) services: Vec<ServiceUse>,
     /// Connections that were to stay, found closed, and opened again.
     pub(crate) reopened: u64,
-    /// What an application told of itself.
-    pub(crate) told: BTreeMap<String, u64>,
+    /// What an application reported of itself.
+    pub(crate) reported: BTreeMap<String, u64>,
 }
 
-impl Note {
+impl PageRecord {
     /// Ready for the next page.
     pub(crate) fn clear(&mut self) {
         self.used = Use::default();
         self.latencies.clear();
         self.services.clear();
         self.reopened = 0;
-        self.told.clear();
+        self.reported.clear();
     }
 
     pub(crate) fn latency(&mut self, kind: usize, ns: u64) {

@@ -1,4 +1,4 @@
-//! One connection on its way in: from `connect` to its last prepared statement, without blocking.
+//! One connection while it opens: from `connect` to its last prepared statement, without blocking.
 
 use std::os::fd::OwnedFd;
 
@@ -11,7 +11,7 @@ use rustix::time::Timespec;
 
 use crate::clock::now_ns;
 use crate::failure;
-use crate::hello::Hello;
+use crate::handshake::KeyValueHandshake;
 use crate::login::{Entry, Login, Session};
 use crate::socket::{Address, Begun, decided};
 use crate::wire::send_some;
@@ -24,33 +24,33 @@ const BUSY_NS: i64 = 2_000_000;
 const POLL_NS: i64 = 50_000_000;
 
 /// What must be said before requests.
-enum Way {
+enum Handshake {
     Login(Box<Login>),
-    Hello(Box<Hello>),
+    KeyValue(Box<KeyValueHandshake>),
 }
 
 /// A connection that is not ready.
-pub(crate) struct Opening {
+pub(crate) struct Connecting {
     pub(crate) socket: OwnedFd,
     pub(crate) began_ns: u64,
-    way: Way,
+    handshake: Handshake,
     /// Ready but for what is unsent.
     session: Option<Session>,
     connected: bool,
     unsent: Vec<u8>,
-    /// The socket had more than was taken: no event will tell of it.
+    /// The socket had more than was taken: no event will say so.
     pub(crate) more: bool,
 }
 
-impl std::fmt::Debug for Opening {
+impl std::fmt::Debug for Connecting {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("Opening")
+        out.debug_struct("Connecting")
             .field("doing", &self.doing())
             .finish_non_exhaustive()
     }
 }
 
-impl Opening {
+impl Connecting {
     /// Begin to connect; `None`: the server's queue of new connections is full.
     pub(crate) fn begin(
         entry: &Entry<'_>,
@@ -66,18 +66,19 @@ impl Opening {
             Begun::Busy => return Ok(None),
         };
         let mut unsent = Vec::new();
-        let (way, session) = match entry.program.commands() {
-            None => (Way::Login(Box::new(Login::new(entry.program))), None),
+        let (handshake, session) = match entry.program.commands() {
+            None => (Handshake::Login(Box::new(Login::new(entry.program))), None),
             Some(commands) => {
-                let mut hello = Hello::begin(commands.protocol(), entry, &mut unsent)?;
-                let session = hello.feed(&[], entry, &mut unsent)?;
-                (Way::Hello(Box::new(hello)), session)
+                let mut handshake =
+                    KeyValueHandshake::begin(commands.protocol(), entry, &mut unsent)?;
+                let session = handshake.feed(&[], entry, &mut unsent)?;
+                (Handshake::KeyValue(Box::new(handshake)), session)
             }
         };
         Ok(Some(Self {
             socket,
             began_ns,
-            way,
+            handshake,
             session,
             connected,
             unsent,
@@ -88,9 +89,9 @@ impl Opening {
     /// What it waits for, for messages.
     pub(crate) fn doing(&self) -> &'static str {
         if self.connected {
-            match &self.way {
-                Way::Login(login) => login.doing(),
-                Way::Hello(hello) => hello.doing(),
+            match &self.handshake {
+                Handshake::Login(login) => login.doing(),
+                Handshake::KeyValue(handshake) => handshake.doing(),
             }
         } else {
             "the connection"
@@ -123,9 +124,9 @@ impl Opening {
                 }
                 Ok((count, _)) if self.session.is_none() => {
                     let (raw, out) = (&buffer[..count], &mut self.unsent);
-                    self.session = match &mut self.way {
-                        Way::Login(login) => login.feed(raw, entry, out)?,
-                        Way::Hello(hello) => hello.feed(raw, entry, out)?,
+                    self.session = match &mut self.handshake {
+                        Handshake::Login(login) => login.feed(raw, entry, out)?,
+                        Handshake::KeyValue(handshake) => handshake.feed(raw, entry, out)?,
                     };
                 }
                 Ok(_) => {
@@ -141,7 +142,7 @@ impl Opening {
         Ok(None)
     }
 
-    /// Told when it took too long.
+    /// The failure of one that took too long.
     pub(crate) fn too_slow(&self, entry: &Entry<'_>, limit_ns: u64) -> Failed {
         failure::too_slow(entry.target, self.doing(), limit_ns)
     }
@@ -155,9 +156,9 @@ pub(crate) fn open_one(
 ) -> Result<(OwnedFd, Session), Failed> {
     let deadline = now_ns() + limit_ns;
     let mut buffer = vec![0; BUFFER];
-    let mut opening = loop {
-        if let Some(opening) = Opening::begin(entry, address, now_ns())? {
-            break opening;
+    let mut connecting = loop {
+        if let Some(connecting) = Connecting::begin(entry, address, now_ns())? {
+            break connecting;
         }
         if now_ns() > deadline {
             return Err(failure::too_slow(entry.target, "accepting", limit_ns));
@@ -166,18 +167,18 @@ pub(crate) fn open_one(
     };
     loop {
         let mut interest = PollFlags::IN;
-        if !opening.connected || !opening.unsent.is_empty() {
+        if !connecting.connected || !connecting.unsent.is_empty() {
             interest |= PollFlags::OUT;
         }
         // A session that has nothing to say may be ready with its socket.
-        if !opening.connected || opening.session.is_none() {
-            wait(&mut [PollFd::new(&opening.socket, interest)], POLL_NS);
+        if !connecting.connected || connecting.session.is_none() {
+            wait(&mut [PollFd::new(&connecting.socket, interest)], POLL_NS);
         }
-        if let Some(session) = opening.progress(entry, &mut buffer)? {
-            return Ok((opening.socket, session));
+        if let Some(session) = connecting.progress(entry, &mut buffer)? {
+            return Ok((connecting.socket, session));
         }
         if now_ns() > deadline {
-            return Err(opening.too_slow(entry, limit_ns));
+            return Err(connecting.too_slow(entry, limit_ns));
         }
     }
 }

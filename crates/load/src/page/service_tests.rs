@@ -1,4 +1,4 @@
-//! Against a store of a thread's own, which answers as it is told.
+//! Against a store of a thread's own, which answers as the test says.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -18,7 +18,7 @@ fn site(
     name: &str,
     stall_ns: u64,
     serve: impl FnOnce(UnixStream) + Send + 'static,
-) -> (Site, PathBuf) {
+) -> (ServiceEndpoint, PathBuf) {
     let path = std::env::temp_dir().join(format!("howfar-line-{}-{name}", std::process::id()));
     let listener = UnixListener::bind(&path).expect("a new path");
     thread::spawn(move || {
@@ -32,7 +32,7 @@ fn site(
         path.display()
     );
     let service: Service = serde_json::from_str(&text).expect("well formed");
-    let site = Site::new("redis", &service, program, (PATIENCE_NS, stall_ns));
+    let site = ServiceEndpoint::new("redis", &service, program, (PATIENCE_NS, stall_ns));
     (site.expect("a good address"), path)
 }
 
@@ -45,12 +45,12 @@ fn asked(
     let (site, path) = site(name, stall_ns, serve);
     let mut line = site.open().expect("it listens");
     std::fs::remove_file(path).expect("it was made");
-    let mut room = Room::new();
+    let mut room = Buffers::new();
     let commands = site.program.commands().expect("keys");
     let mut draws = crate::draws::Draws::of(1, 0, 0);
     commands.write_read(1, &mut draws, &mut room.packet, &mut line.replies);
     let (_, came) = line.ask(&site, &mut room, (3, "command.get"))?;
-    let hits = line.replies.told().map_or(0, |told| told.hits);
+    let hits = line.replies.counts().map_or(0, |counts| counts.hits);
     line.leave();
     Ok((hits, came))
 }
@@ -84,13 +84,13 @@ fn a_server_that_ends_or_says_nothing_is_told() {
         "{}",
         gone.message
     );
-    let (told, ended) = std::sync::mpsc::channel::<()>();
+    let (reported, ended) = std::sync::mpsc::channel::<()>();
     let silent = asked("silent", 100_000_000, move |mut stream| {
         heard(&mut stream);
         // Until the other end has given up.
         let _ = ended.recv();
     });
-    drop(told);
+    drop(reported);
     let silent = silent.expect_err("no answer");
     assert_eq!(silent.code, FailCode::Stalled);
     assert!(

@@ -14,11 +14,11 @@ use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{self, RecvFlags, SendFlags, Shutdown};
 
 use crate::channel::{Channel, Wanted};
+use crate::connecting::open_one;
 use crate::connection::Broken;
 use crate::failure;
 use crate::login::{Entry, Session};
-use crate::opening::open_one;
-use crate::receipt::{self, Asker};
+use crate::receipt::{self, ReceiptContext};
 use crate::replies::{Outcome, Replies};
 use crate::socket::Address;
 use crate::wire::send_some;
@@ -30,7 +30,7 @@ const BUFFER: usize = 64 * 1024;
 
 /// A service as all workers see it.
 #[derive(Debug)]
-pub(crate) struct Site {
+pub(crate) struct ServiceEndpoint {
     pub(crate) name: &'static str,
     service: Service,
     address: Address,
@@ -42,7 +42,7 @@ pub(crate) struct Site {
 }
 
 /// Buffers that a worker lends to its connections.
-pub(crate) struct Room {
+pub(crate) struct Buffers {
     pub(crate) packet: Vec<u8>,
     sealed: Vec<u8>,
     plain: Vec<u8>,
@@ -50,7 +50,7 @@ pub(crate) struct Room {
     work: Work,
 }
 
-impl Room {
+impl Buffers {
     pub(crate) fn new() -> Self {
         Self {
             packet: Vec::new(),
@@ -63,13 +63,13 @@ impl Room {
 }
 
 /// An open connection.
-pub(crate) struct Line {
+pub(crate) struct ServiceConnection {
     socket: Arc<OwnedFd>,
     channel: Channel,
     pub(crate) replies: Replies,
 }
 
-impl Site {
+impl ServiceEndpoint {
     pub(crate) fn new(
         name: &'static str,
         service: &Service,
@@ -102,19 +102,19 @@ impl Site {
     }
 
     /// Connect and log in.
-    pub(crate) fn open(&self) -> Result<Line, Failed> {
+    pub(crate) fn open(&self) -> Result<ServiceConnection, Failed> {
         let (socket, session) = open_one(&self.entry(), &self.address, self.connect_ns)?;
         self.line(socket, session)
     }
 
     /// From here on its waits are the kernel's.
-    fn line(&self, socket: OwnedFd, session: Session) -> Result<Line, Failed> {
+    fn line(&self, socket: OwnedFd, session: Session) -> Result<ServiceConnection, Failed> {
         let patience = Some(Duration::from_nanos(self.stall_ns));
         rustix::io::ioctl_fionbio(&socket, false)
             .and_then(|()| sockopt::set_socket_timeout(&socket, Timeout::Recv, patience))
             .and_then(|()| sockopt::set_socket_timeout(&socket, Timeout::Send, patience))
             .map_err(|error| self.io(error))?;
-        Ok(Line {
+        Ok(ServiceConnection {
             socket: Arc::new(socket),
             channel: session.channel,
             replies: session.replies,
@@ -128,11 +128,11 @@ impl Site {
         connect: PageConnect,
         threads: u32,
         cpus: &[u32],
-    ) -> Result<(events::Receipt, Vec<Line>), Failed> {
+    ) -> Result<(events::Receipt, Vec<ServiceConnection>), Failed> {
         let entry = self.entry();
         let open = || open_one(&entry, &self.address, self.connect_ns);
         let (socket, mut session) = open()?;
-        let asker = Asker {
+        let context = ReceiptContext {
             entry: &entry,
             address: &self.address,
             limit_ns: self.connect_ns,
@@ -140,7 +140,7 @@ impl Site {
             threads,
             cpus,
         };
-        let mut receipt = receipt::take(asker, &socket, &mut session)?;
+        let mut receipt = receipt::take(context, &socket, &mut session)?;
         receipt.driver = "threads";
         let mut lines = vec![self.line(socket, session)?];
         let later = self.service.tls.is_some() && threads > 1;
@@ -158,8 +158,8 @@ impl Site {
     }
 
     /// The end of a wait without a byte.
-    fn stalled(&self, place: u64, doing: &str) -> Failed {
-        failure::stalled(&self.service.target, place, doing, self.stall_ns)
+    fn stalled(&self, worker: u64, doing: &str) -> Failed {
+        failure::stalled(&self.service.target, worker, doing, self.stall_ns)
     }
 
     /// What is wrong with the bytes that came, or with the socket.
@@ -173,22 +173,22 @@ impl Site {
         match outcome {
             Outcome::Done(_) => None,
             Outcome::Failed(error) => Some(failure::server(&self.service.target, doing, error)),
-            Outcome::Told => {
-                let first = replies.told().and_then(|told| told.refused.first());
+            Outcome::Commands => {
+                let first = replies.counts().and_then(|counts| counts.refused.first());
                 first.map(|refusal| failure::command(&self.service.target, doing, refusal))
             }
         }
     }
 }
 
-impl Line {
+impl ServiceConnection {
     /// Send the packet of `room` and take the whole answer; an error of the server ends the job. Gives how many bytes of protocol
     /// came.
     pub(crate) fn ask(
         &mut self,
-        site: &Site,
-        room: &mut Room,
-        (place, doing): (u64, &str),
+        site: &ServiceEndpoint,
+        room: &mut Buffers,
+        (worker, doing): (u64, &str),
     ) -> Result<(Outcome, u64), Failed> {
         let bytes = if self.channel.is_plain() {
             &room.packet
@@ -200,7 +200,7 @@ impl Line {
             &room.sealed
         };
         send_all(&self.socket, bytes).map_err(|error| match error {
-            Errno::AGAIN => site.stalled(place, doing),
+            Errno::AGAIN => site.stalled(worker, doing),
             error => site.io(error),
         })?;
         let mut came = 0;
@@ -212,7 +212,7 @@ impl Line {
                 }
                 Ok((count, _)) => count,
                 Err(Errno::INTR) => continue,
-                Err(Errno::AGAIN) => return Err(site.stalled(place, doing)),
+                Err(Errno::AGAIN) => return Err(site.stalled(worker, doing)),
                 Err(error) => return Err(site.io(error)),
             };
             let taken = self.take(room, count, &mut came);
@@ -228,7 +228,7 @@ impl Line {
     /// The first `count` bytes of the buffer: how the answer ended, once it did.
     fn take(
         &mut self,
-        room: &mut Room,
+        room: &mut Buffers,
         count: usize,
         came: &mut u64,
     ) -> Result<Option<Outcome>, Broken> {
@@ -254,14 +254,14 @@ impl Line {
         Ok(outcome)
     }
 
-    /// For a look at it; [`Line::leave`] ends the connection whoever still holds this.
+    /// For a look at it; [`ServiceConnection::leave`] ends the connection whoever still holds this.
     pub(crate) fn socket(&self) -> Arc<OwnedFd> {
         Arc::clone(&self.socket)
     }
 
     /// Say goodbye as clients do, which is nothing at a key-value store, and close. A server that is gone by now changes nothing.
     pub(crate) fn leave(mut self) {
-        if self.replies.told().is_none() {
+        if self.replies.counts().is_none() {
             let (mut quit, mut bytes) = (Vec::new(), Vec::new());
             command::quit(&mut quit);
             let _ = self.channel.seal(&quit, &mut bytes);
@@ -284,5 +284,5 @@ pub(super) fn send_all(socket: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> 
 }
 
 #[cfg(test)]
-#[path = "line_tests.rs"]
+#[path = "service_tests.rs"]
 mod tests;

@@ -18,12 +18,12 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Where the server listens.
 #[derive(Debug)]
-pub(crate) enum Place {
+pub(crate) enum ListenAddress {
     Unix(String),
     Tcp(u16),
 }
 
-impl Place {
+impl ListenAddress {
     pub(crate) fn port(&self) -> Option<u16> {
         match self {
             Self::Unix(_) => None,
@@ -51,16 +51,16 @@ fn numeric(host: &str) -> Result<IpAddr, Failed> {
 }
 
 /// A listening socket that does not block.
-pub(crate) fn listen(target: &Target) -> Result<(OwnedFd, Place), Failed> {
+pub(crate) fn listen(target: &Target) -> Result<(OwnedFd, ListenAddress), Failed> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let open = |family| net::socket_with(family, SocketType::STREAM, flags, None);
-    let opened: io::Result<(OwnedFd, Place)> = match target {
+    let opened: io::Result<(OwnedFd, ListenAddress)> = match target {
         Target::Unix { path } => (|| {
             let address = net::SocketAddrUnix::new(path.as_str())?;
             let socket = open(AddressFamily::UNIX)?;
             net::bind(&socket, &address)?;
             net::listen(&socket, QUEUE)?;
-            Ok((socket, Place::Unix(path.clone())))
+            Ok((socket, ListenAddress::Unix(path.clone())))
         })(),
         Target::Tcp { host, port } => {
             let address = SocketAddr::new(numeric(host)?, *port);
@@ -75,7 +75,7 @@ pub(crate) fn listen(target: &Target) -> Result<(OwnedFd, Place), Failed> {
                 net::bind(&socket, &address)?;
                 net::listen(&socket, QUEUE)?;
                 let bound = SocketAddr::try_from(net::getsockname(&socket)?)?;
-                Ok((socket, Place::Tcp(bound.port())))
+                Ok((socket, ListenAddress::Tcp(bound.port())))
             })()
         }
     };

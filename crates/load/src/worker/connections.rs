@@ -1,4 +1,4 @@
-//! Opening, losing and closing connections, before the load and under it.
+//! Connecting, losing and closing connections, before the load and under it.
 
 use std::cmp::Reverse;
 
@@ -6,12 +6,12 @@ use howfar_contract::{FailCode, Failed};
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use super::{INTEREST, Report, Worker};
-use crate::acknowledged::Fate;
+use crate::acknowledged::KeyOutcome;
 use crate::clock::now_ns;
+use crate::connecting::Connecting;
 use crate::connection::State;
 use crate::failure;
 use crate::login::internal;
-use crate::opening::Opening;
 use crate::wire::Wire;
 
 /// Connections on their way in at a time: enough to hide a long round trip, below the usual length of a server's queue.
@@ -73,10 +73,10 @@ impl Worker<'_> {
             if connection.seeking_ns == 0 {
                 connection.seeking_ns = now;
             }
-            match Opening::begin(&self.plan.entry(), &self.plan.address, now) {
+            match Connecting::begin(&self.plan.entry(), &self.plan.address, now) {
                 Ok(Some(opening)) => {
                     self.watch(&opening.socket, index as u64, BOTH)?;
-                    self.connections[index].state = State::Opening(Box::new(opening));
+                    self.connections[index].state = State::Connecting(Box::new(opening));
                     self.opening += 1;
                 }
                 Ok(None) => {
@@ -118,7 +118,7 @@ impl Worker<'_> {
 
     /// A connection that opens has news.
     pub(super) fn enter(&mut self, index: usize, buffer: &mut [u8]) -> Result<(), Failed> {
-        let State::Opening(opening) = &mut self.connections[index].state else {
+        let State::Connecting(opening) = &mut self.connections[index].state else {
             return Ok(());
         };
         let session = match opening.progress(&self.plan.entry(), buffer) {
@@ -142,7 +142,7 @@ impl Worker<'_> {
         };
         self.opening -= 1;
         let connection = &mut self.connections[index];
-        let State::Opening(opening) = std::mem::replace(&mut connection.state, State::Resting)
+        let State::Connecting(opening) = std::mem::replace(&mut connection.state, State::Resting)
         else {
             return Ok(());
         };
@@ -191,7 +191,7 @@ impl Worker<'_> {
             return Err(failed);
         }
         let now = now_ns();
-        self.log_key(index, now, Fate::Unknown)?;
+        self.log_key(index, now, KeyOutcome::Unknown)?;
         if let Some(load) = &mut self.load {
             load.tally.reconnected();
             // Whoever was free is no more.

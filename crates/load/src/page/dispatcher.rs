@@ -1,7 +1,7 @@
-//! Where workers come for their next page and tell of the last: one [`Ledger`] for all of them, behind one lock.
+//! Where workers come for their next page and tell of the last: one [`State`] for all of them, behind one lock.
 //!
 //! A page is milliseconds, its entry here a few microseconds outside of every page; so the lock is nearly always free, and one
-//! tally keeps what a tally for each of a thousand threads could not: memory small, and marks of the window that are passed in
+//! tally keeps what a tally for each of a thousand threads could not: memory small, and edges of the window that are passed in
 //! time though a worker may wait for its server.
 
 use std::sync::mpsc::Sender;
@@ -10,15 +10,15 @@ use std::time::Duration;
 
 use howfar_contract::jobs::PageJob;
 
-use super::crew::Report;
-use super::ledger::{Handed, Ledger, Sums};
-use super::note::Note;
+use super::page_record::PageRecord;
+use super::state::{Assignment, State, Sums};
+use super::workers::Report;
 use crate::clock::now_ns;
 use crate::tally::Window;
 
 #[derive(Debug)]
 struct Shared {
-    ledger: Ledger,
+    state: State,
     /// No more pages.
     over: bool,
     /// Workers without work, beside the one that watches for the next arrival.
@@ -26,18 +26,18 @@ struct Shared {
     watched: bool,
 }
 
-/// Shared by all workers and the conductor.
+/// Shared by all workers and the coordinator.
 #[derive(Debug)]
-pub(crate) struct Desk {
+pub(crate) struct Dispatcher {
     shared: Mutex<Shared>,
     changed: Condvar,
 }
 
-impl Desk {
+impl Dispatcher {
     pub(crate) fn new(job: &PageJob, kinds: &[&'static str], reports: Sender<Report>) -> Self {
         Self {
             shared: Mutex::new(Shared {
-                ledger: Ledger::new(job, kinds, reports),
+                state: State::new(job, kinds, reports),
                 over: false,
                 idle: 0,
                 watched: false,
@@ -46,27 +46,27 @@ impl Desk {
         }
     }
 
-    /// Whoever panicked with it in hand has told so, and that ends the job.
+    /// Whoever panicked with it in hand has reported so, and that ends the job.
     fn lock(&self) -> MutexGuard<'_, Shared> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The load begins at `origin_ns`.
     pub(crate) fn begin(&self, origin_ns: u64, window: Window) {
-        self.lock().ledger.begin(origin_ns, window);
+        self.lock().state.begin(origin_ns, window);
         self.changed.notify_all();
     }
 
     /// The window ends earlier than planned.
     pub(crate) fn end_at(&self, at_ns: u64) {
-        let ledger = &mut self.lock().ledger;
-        ledger.end_at(at_ns);
-        ledger.tick(now_ns());
+        let state = &mut self.lock().state;
+        state.end_at(at_ns);
+        state.tick(now_ns());
     }
 
-    /// The clock shows `now`: pass the marks of the window.
+    /// The clock shows `now`: pass the edges of the window.
     pub(crate) fn look(&self, now: u64) {
-        self.lock().ledger.tick(now);
+        self.lock().state.tick(now);
     }
 
     /// No more pages.
@@ -76,33 +76,38 @@ impl Desk {
     }
 
     pub(crate) fn sums(&self) -> Sums {
-        self.lock().ledger.sums().clone()
+        self.lock().state.sums().clone()
     }
 
     /// Wait for the load, and give the moment at which it begins. `None`: there will be none.
     pub(crate) fn begun(&self) -> Option<u64> {
         let shared = self.lock();
-        let waits = |shared: &mut Shared| shared.ledger.origin_ns().is_none() && !shared.over;
+        let waits = |shared: &mut Shared| shared.state.origin_ns().is_none() && !shared.over;
         let shared = self
             .changed
             .wait_while(shared, waits)
             .unwrap_or_else(PoisonError::into_inner);
-        shared.ledger.origin_ns()
+        shared.state.origin_ns()
     }
 
-    /// Worker `place` is free since `free_ns`, after a page and its end, if there was one. True when it has another: it begins at
+    /// `worker` is free since `free_ns`, after a page and its end, if there was one. True when it has another: it begins at
     /// once.
-    pub(crate) fn next(&self, place: usize, page: Option<(&Note, u64)>, free_ns: u64) -> bool {
+    pub(crate) fn next(
+        &self,
+        worker: usize,
+        page: Option<(&PageRecord, u64)>,
+        free_ns: u64,
+    ) -> bool {
         let mut shared = self.lock();
-        if let Some((note, ended_ns)) = page {
-            shared.ledger.ended(place, note, ended_ns);
+        if let Some((record, ended_ns)) = page {
+            shared.state.ended(worker, record, ended_ns);
         }
         while !shared.over {
             // Counting the last page is no part of the next one.
             let now = now_ns();
-            shared.ledger.tick(now);
-            match shared.ledger.hand_out(place, now, free_ns) {
-                Handed::Page => {
+            shared.state.tick(now);
+            match shared.state.assign(worker, now, free_ns) {
+                Assignment::Page => {
                     // Somebody else has to watch for the next arrival.
                     let wake = shared.idle > 0 && !shared.watched;
                     drop(shared);
@@ -111,14 +116,14 @@ impl Desk {
                     }
                     return true;
                 }
-                Handed::NoneBefore(due_ns) if due_ns < u64::MAX && !shared.watched => {
+                Assignment::NoneBefore(due_ns) if due_ns < u64::MAX && !shared.watched => {
                     shared.watched = true;
                     let patience = Duration::from_nanos(due_ns.saturating_sub(now));
                     let waited = self.changed.wait_timeout(shared, patience);
                     shared = waited.unwrap_or_else(PoisonError::into_inner).0;
                     shared.watched = false;
                 }
-                Handed::NoneBefore(_) => {
+                Assignment::NoneBefore(_) => {
                     shared.idle += 1;
                     let waited = self.changed.wait(shared);
                     shared = waited.unwrap_or_else(PoisonError::into_inner);
@@ -131,5 +136,5 @@ impl Desk {
 }
 
 #[cfg(test)]
-#[path = "desk_tests.rs"]
+#[path = "dispatcher_tests.rs"]
 mod tests;
