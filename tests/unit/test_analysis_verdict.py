@@ -24,7 +24,7 @@ def test_one_block_is_no_answer_and_has_no_interval() -> None:
     """First of all on the screen; no width where there is none; and no list of arms that blocks may or may not resolve."""
     summary = summarise(synthetic_run(blocks=1, samples=5))
     assert summary.verdict.startswith("One block: no answer yet. So far: ")
-    assert "no interval yet (asked ±5.0 %)" in session_line(summary)
+    assert "no interval yet (requested ±5.0 %)" in session_line(summary)
     assert "±0.0" not in terminal.render(summary, 100)
     last = summary.advice[-1]
     assert last.action == "Run longer: one block is no answer yet." and "remote" not in last.because

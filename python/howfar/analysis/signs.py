@@ -152,12 +152,12 @@ def session_warnings(
 MEANING = {
     Warning.CONTAMINATED_BLOCKS: "mean and rank estimate disagree: some blocks were disturbed; the rank estimate is quoted",
     Warning.NOT_STEADY: "throughput changed within the trials: a longer warm-up is needed",
-    Warning.CLIENT_LIMITED: "the load generator's busiest thread had no time left: the figure is about it, not about the path",
-    Warning.BUSY_MACHINE: "others used this machine during the run: the clock moves with them, CPU ratios mostly less",
-    Warning.WIDE_INTERVAL: "the interval is wider than asked; more blocks narrow it",
+    Warning.CLIENT_LIMITED: "the load generator's busiest thread had no time left: the figure describes it, not the path",
+    Warning.BUSY_MACHINE: "other programs used this machine during the run; times move with them, CPU ratios less",
+    Warning.WIDE_INTERVAL: "the interval is wider than requested; more blocks narrow it",
     Warning.FEW_BLOCKS: f"fewer than {FEW_BLOCKS} blocks; intervals this early are too confident",
-    Warning.AA_EXCLUDES_ONE: "the same path under two names came out different: effects of that size are not claimed; run again",
-    Warning.LINK_NOT_AS_ASKED: "the link's measured RTT is not the one asked for",
+    Warning.AA_EXCLUDES_ONE: "the same path under two names differs: effects of that size are not claimed; run again",
+    Warning.LINK_NOT_AS_ASKED: "the link's measured RTT is not the requested one",
 }
 """One clause a warning, for every report."""
 

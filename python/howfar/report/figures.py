@@ -190,7 +190,7 @@ def _noise_floor(summary: Summary) -> str:
 
 
 STOPS = {
-    "width": "stopped because every interval was as narrow as asked",
+    "width": "stopped because every interval was as narrow as requested",
     "time": "stopped by the time budget",
     "blocks": "stopped at the cap on blocks",
     "interrupted": "interrupted",
@@ -199,14 +199,14 @@ STOPS = {
 
 
 def widest(summary: Summary) -> str:
-    """`widest interval ±2.3 % (asked ±5.0 %)`; empty where nothing is compared."""
+    """`widest interval ±2.3 % (requested ±5.0 %)`; empty where nothing is compared."""
     compared = [cell for cell in shown_cells(summary) if cell.ratio and cell.role is not ArmRole.BASELINE]
     widths = [width for cell in compared if cell.ratio and (width := half_width(cell.ratio)) is not None]
     if not compared or only_broke(summary):
         return ""
     if not widths:
-        return f"no interval yet (asked {half_width_text(summary.target_half_width)})"
-    return f"widest interval {half_width_text(max(widths))} (asked {half_width_text(summary.target_half_width)})"
+        return f"no interval yet (requested {half_width_text(summary.target_half_width)})"
+    return f"widest interval {half_width_text(max(widths))} (requested {half_width_text(summary.target_half_width)})"
 
 
 def session_line(summary: Summary) -> str:
