@@ -20,7 +20,7 @@ from tests.lab.servers_here import prepared, short_directory, started
 from tests.lab.undisturbed import beside_others, lasting, skip_if_disturbed
 
 pytestmark = [pytest.mark.alone, pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
-SERVERS = ("mariadb", "mysql")
+SERVERS = ("mariadb", pytest.param("mysql", marks=pytest.mark.thorough))
 ROUNDS = 3
 """Of a run in which this machine made trials void."""
 CONNECTIONS = 2048

@@ -49,7 +49,7 @@ def _crash(asked: dict[str, Any], fault: str, **more: Any) -> dict[str, Any]:
     return {"asked": asked, "fault": fault, "after_ns": SECOND // 2, **more}
 
 
-@pytest.mark.parametrize("name", ["mariadb", "mysql"], indirect=True)
+@pytest.mark.parametrize("name", ["mariadb", pytest.param("mysql", marks=pytest.mark.thorough)], indirect=True)
 def test_what_a_crash_loses(name: str, cache: Path) -> None:
     leaves = {
         "asked": AFTER_SYNC,

@@ -14,7 +14,7 @@ import pytest
 from tests.lab.howfar_runs import Session
 from tests.lab.sandboxes import run_lab, wait_until
 
-pytestmark = [pytest.mark.alone, pytest.mark.lab, pytest.mark.usefixtures("namespaces", "mariadb")]
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces", "mariadb")]
 ROWS = 20_000
 TABLES = ("--tables", "2", "--table-size", str(ROWS))
 COUNT = (

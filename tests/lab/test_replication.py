@@ -73,7 +73,7 @@ def test_an_acknowledgement_costs_a_round_trip(name: str, cache: Path) -> None:
     assert [seen["facts"]["durability"]["replica1"]["sync_binlog"] for seen in (sync, late, apart)] == ["1", "0", "1"]
 
 
-_BOTH = pytest.mark.parametrize("name", ["mariadb", "mysql"], indirect=True)
+_BOTH = pytest.mark.parametrize("name", ["mariadb", pytest.param("mysql", marks=pytest.mark.thorough)], indirect=True)
 
 
 _SMALL_DISK = {"disk_fills": "little_room"}
@@ -192,7 +192,7 @@ def test_what_was_acknowledged_survives_its_primary(name: str, cache: Path) -> N
     )
 
 
-@pytest.mark.parametrize("name", ["mysql"], indirect=True)
+@pytest.mark.parametrize("name", [pytest.param("mysql", marks=pytest.mark.thorough)], indirect=True)
 def test_two_replicas_of_which_both_must_acknowledge(name: str, cache: Path) -> None:
     asked = {"replicas": 2, "wait_for": 2, "compression": "zstd", "tls": True}
     (seen,) = _pairs(name, cache, {"asked": asked, "acts": ["commits"]}, HOWFAR_WORK=str(cache))

@@ -14,7 +14,7 @@ import pytest
 
 from tests.lab.sandboxes import PATIENCE_S, Marked, lab_command, run_lab, state_of_machine, wait_until
 
-pytestmark = [pytest.mark.alone, pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
 _SMALL = ("--tables", "1", "--table-size", "100")
 _UP = ("--", "sh", "-c", "echo up; exec sleep 600")
 

@@ -22,6 +22,7 @@ from tests.lab.undisturbed import Others, disagrees
 
 pytestmark = [
     pytest.mark.alone,
+    pytest.mark.thorough,
     pytest.mark.slow,
     pytest.mark.usefixtures("namespaces", "mariadb"),
     pytest.mark.skipif(
