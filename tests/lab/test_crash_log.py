@@ -26,8 +26,8 @@ from howfar.engine.messages import (
     UnixTarget,
 )
 from howfar.engine.process import Event
-from howfar.experiments.crash.accounting import Account, ClientLog, Keys, account
 from howfar.lab.servers import DATABASE, USER
+from howfar.runner.fault.accounting import Account, ClientLog, Keys, account
 from tests.acknowledged_scenario import INSERTS, MILLISECOND, SECOND, TABLE, ending, job, log_told, run
 from tests.lab.servers_here import Running, prepared, short_directory, started
 

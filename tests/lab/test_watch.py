@@ -19,8 +19,8 @@ from howfar.engine.messages import (
     WatchJob,
 )
 from howfar.engine.process import EngineFailed, EngineProcess
-from howfar.experiments.crash.accounting import visible
 from howfar.lab.servers import DATABASE, USER
+from howfar.runner.fault.accounting import visible
 from tests.acknowledged_scenario import MILLISECOND, SECOND, TABLE, job, null_server, run
 from tests.lab.servers_here import Running, prepared, short_directory, started
 

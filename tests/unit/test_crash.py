@@ -25,12 +25,12 @@ from tests.unit.made_replication import (
 )
 from tests.unit.rendered import findings_of
 
-from howfar.experiments.crash.accounting import Account, ClientLog, Keys, account, visible
 from howfar.experiments.crash.analysis import CrashFindings, CrashLoss, crash_findings, lost_per_crash, predicted_loss
 from howfar.experiments.crash.report import document
 from howfar.experiments.registry import summarise
 from howfar.experiments.replication.trade import ReplicationFindings
 from howfar.report import json
+from howfar.runner.fault.accounting import Account, ClientLog, Keys, account, visible
 from howfar.stats.intervals import mean_interval
 from howfar.store.records import CrashRecord, TrialStatus
 

@@ -12,8 +12,8 @@ from howfar.analysis.link_facts import level, link_facts
 from howfar.analysis.published import Published, find_published
 from howfar.analysis.signs import Warning
 from howfar.bottleneck import cycle as cycles
-from howfar.bottleneck.connecting import connect_turns
 from howfar.bottleneck.cycle import Cycle, setting_of
+from howfar.bottleneck.evidence import connect_turns
 from howfar.bottleneck.limit import Limit, find_limit
 from howfar.bottleneck.traffic import NetworkSeries, network_series
 from howfar.plan.factors import breaks

@@ -19,7 +19,6 @@ from howfar.engine.inserts import TABLE
 from howfar.engine.messages import LoadJob
 from howfar.engine.process import Event, Launcher, LoadOutcome
 from howfar.errors import LabError
-from howfar.experiments.crash.accounting import Account, ClientLog, Keys, account, visible
 from howfar.lab.link import WAYS, WayName
 from howfar.lab.replication import Pair
 from howfar.lab.replication.lag import LagSample, LagWatch, watch_lag
@@ -27,6 +26,7 @@ from howfar.lab.replication.member import Member
 from howfar.lab.replication.pair import promote
 from howfar.lab.replication.proof import Snapshot, latency_violation, violations, window_facts
 from howfar.plan.quantities import rtt_tolerance_ns
+from howfar.runner.fault.accounting import Account, ClientLog, Keys, account, visible
 from howfar.runner.fault.under_load import Measure, UnderLoad, logged, watch_keys
 from howfar.store.records import CrashRecord
 

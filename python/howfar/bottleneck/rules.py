@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from howfar.bottleneck.connecting import connects_each_time
 from howfar.bottleneck.cycle import (
     ACKNOWLEDGEMENT,
     CLIENT_CPU,
@@ -29,7 +28,7 @@ from howfar.bottleneck.cycle import (
     largest,
     part_us,
 )
-from howfar.bottleneck.evidence import CpuSet, Evidence
+from howfar.bottleneck.evidence import CpuSet, Evidence, connects_each_time
 from howfar.bottleneck.traffic import WAY_WORDS, CarriedTraffic, hold_words, milliseconds, percent, speed, speed_pair
 from howfar.model.resource import Resource
 
