@@ -5,16 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from howfar.bottleneck.cycle import Cycle
 from howfar.bottleneck.evidence import Evidence, Setting, gather
-from howfar.store.records import (
-    CpuRecord,
-    Measured,
-    NetworkSample,
-    TcpRecord,
-    Trial,
-    TrialStatus,
-    Window,
-)
+from howfar.bottleneck.limit import Limit, find_limit
+from howfar.store.records import CpuRecord, Measured, NetworkSample, TcpRecord, Trial, TrialStatus, Window
 
 SECONDS = 4
 MSS = 1448
@@ -73,10 +67,7 @@ class Case:
         )
 
     def busy(self) -> dict[int, float]:
-        ours = {
-            CLIENT_CPU_NUMBER: self.client_us * self.tps / 1e6,
-            SERVER_CPU_NUMBER: self.server_us * self.tps / 1e6,
-        }
+        ours = {CLIENT_CPU_NUMBER: self.client_us * self.tps / 1e6, SERVER_CPU_NUMBER: self.server_us * self.tps / 1e6}
         return {
             cpu: min(1.0, share + self.emulator.get(cpu, 0.0) + self.others.get(cpu, 0.0))
             for cpu, share in ours.items()
@@ -178,3 +169,12 @@ def tcp(host: str, connections: int, busy: float, rwnd: float = 0.0, sndbuf: flo
             "sndbuf_limited_ns": int(whole * sndbuf),
         }
     )
+
+
+def found_in(*cases: Case) -> tuple[Evidence, Cycle, Limit]:
+    """What attribution finds in trials of these loads, which share the first one's setting."""
+    return find_limit([case.trial(number) for number, case in enumerate(cases)], cases[0].setting())
+
+
+def limit_of(*cases: Case) -> Limit:
+    return found_in(*cases)[2]

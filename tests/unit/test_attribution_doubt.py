@@ -5,29 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.unit.limit_cases import SERVER_CPU_NUMBER, Case
+from tests.unit.limit_cases import SERVER_CPU_NUMBER, Case, found_in, limit_of
 from tests.unit.made_curves import Cell, run_of
 
 from howfar.analysis.advice import advise
 from howfar.analysis.cells import floors
 from howfar.analysis.confirmation import intervention
 from howfar.analysis.summary import RunEvidence
-from howfar.bottleneck.cycle import Cycle
-from howfar.bottleneck.evidence import Evidence
-from howfar.bottleneck.limit import Intervention, Limit, find_limit
+from howfar.bottleneck.limit import Intervention
 from howfar.experiments.bandwidth.analysis import verdict
 from howfar.experiments.registry import summarise
 from howfar.model.resource import Resource
 from howfar.stats.trials import trial_table
-
-
-def limit_of(case: Case) -> Limit:
-    return of(case)[2]
-
-
-def of(case: Case) -> tuple[Evidence, Cycle, Limit]:
-    return find_limit([case.trial()], case.setting())
-
 
 OWN_BYTES = Case(
     connections=1,
@@ -47,7 +36,7 @@ OWN_BYTES = Case(
 
 def test_a_client_waits_for_nobody_on_a_cpu_that_is_mostly_idle() -> None:
     """12 % of the time, on a CPU of which the emulator has 23 % and all together 35 %."""
-    evidence, _, limit = of(OWN_BYTES)
+    evidence, _, limit = found_in(OWN_BYTES)
     assert evidence.client_waited_share > 0.1
     assert limit.resource is Resource.LATENCY
     assert "bytes on the wire (8" in limit.says
@@ -58,7 +47,7 @@ def test_a_limit_that_no_trial_names_is_not_named() -> None:
     one = Case(connections=1, tps=98, turns=4, rate_bps=10**8, bytes_to_client=119_000, client_us=100, server_us=300)
     other = replace(one, bytes_to_client=400, server_us=10_000)
     assert [limit_of(case).resource for case in (one, other)] == [Resource.LINK_TO_CLIENT, Resource.SERVER_CPU]
-    limit = find_limit([one.trial(0), other.trial(1)], one.setting())[2]
+    limit = limit_of(one, other)
     assert (limit.resource, limit.confidence) == (Resource.NOT_ESTABLISHED, "low")
     assert "link to client in 1, server CPU in 1" in limit.says
 

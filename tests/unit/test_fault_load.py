@@ -11,11 +11,7 @@ from typing import Any, cast
 import pytest
 
 from howfar.engine.inserts import SINGLE_ROW_INSERTS
-from howfar.engine.messages import (
-    LoadJob,
-    Measuring,
-    UnixTarget,
-)
+from howfar.engine.messages import LoadJob, Measuring, UnixTarget
 from howfar.engine.process import Event, Launcher, LoadOutcome
 from howfar.errors import EngineError, LabError
 from howfar.lab.replication import Pair

@@ -8,13 +8,7 @@ from pathlib import Path
 import pytest
 from tests.unit.fake_lab import fake_info, finish, receipt
 
-from howfar.engine.messages import (
-    LoadJob,
-    Measuring,
-    Ready,
-    Sysbench,
-    UnixTarget,
-)
+from howfar.engine.messages import LoadJob, Measuring, Ready, Sysbench, UnixTarget
 from howfar.engine.process import LoadOutcome
 from howfar.errors import PlanError
 from howfar.lab.replicated import SERVERS_TIMEOUT_MS
