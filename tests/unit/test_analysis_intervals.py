@@ -57,7 +57,7 @@ def test_signed_rank_depth_against_enumeration() -> None:
 
 def test_one_value_has_no_interval() -> None:
     judged = judge_ratio([0.5])
-    assert judged.quoted == Estimate(value=0.5, low=None, high=None)
+    assert judged.quoted == Estimate(value=0.5, low=None, high=None, n=1, how="mean")
     assert resolve(judged.quoted, 0.01) is Resolution.NOT_RESOLVED
 
 
@@ -207,8 +207,11 @@ def test_welch_by_hand() -> None:
 
 def test_an_estimate_knows_how_it_was_obtained() -> None:
     """The sample and the procedure go with it and stay out of reports."""
-    quiet, disturbed = judge_ratio([0.80, 0.81, 0.79, 0.80, 0.82, 0.80]), judge_ratio([1.1] * 7 + [1.11, 1.09, 0.2])
+    quiet, disturbed = (
+        judge_ratio([0.80, 0.81, 0.79, 0.80, 0.82, 0.80]),
+        judge_ratio([*(1.1 + index / 1000 for index in range(12)), 0.1]),
+    )
     assert (quiet.quoted.n, quiet.quoted.how) == (6, "mean") and (quiet.rank.n, quiet.rank.how) == (6, "rank")
-    assert disturbed.contaminated and (disturbed.quoted.n, disturbed.quoted.how) == (10, "rank")
+    assert disturbed.contaminated and (disturbed.quoted.n, disturbed.quoted.how) == (13, "rank")
     assert (welch_ratio([0.1, 0.2, 0.3], [0.0, 0.1]).n, welch_ratio([0.1], [0.2]).how) == (2, "Welch")
     assert quiet.quoted.model_dump().keys() == {"value", "low", "high"}
