@@ -48,11 +48,11 @@ class Pair:
     @property
     def client_s(self) -> float:
         """CPU seconds a transaction that the change costs there."""
-        return self.changed.client_cpu_s - self.plain.client_cpu_s
+        return self.changed.client.cpu_s - self.plain.client.cpu_s
 
     @property
     def server_s(self) -> float:
-        return self.changed.server_cpu_s - self.plain.server_cpu_s
+        return self.changed.server.cpu_s - self.plain.server.cpu_s
 
     @property
     def valid(self) -> bool:

@@ -24,6 +24,22 @@ FULL_LINK = 0.9
 
 
 @dataclass(frozen=True)
+class End:
+    """The processors of one end of an arm. Times are of one transaction."""
+
+    cpu_s: float
+    wait_s: float
+    """Ready and waiting for a processor."""
+    cpus: int
+    emulator_cpus: float
+    """How many of them the link's emulator took."""
+    other_cpus: float
+    """How many of them strangers took."""
+    busy: float | None
+    """The share of their time that they worked, for whomever, by the machine's own counters. None: no trial says."""
+
+
+@dataclass(frozen=True)
 class ArmFacts:
     """One arm. Times in seconds and bytes are of one transaction, unless the name says otherwise."""
 
@@ -36,22 +52,8 @@ class ArmFacts:
     turns: float
     bytes_to_client: float
     bytes_to_server: float
-    client_cpu_s: float
-    server_cpu_s: float
-    client_wait_s: float
-    server_wait_s: float
-    """Ready and waiting for a processor."""
-    link_client_cpus: float
-    link_server_cpus: float
-    """How many of each host's processors that was."""
-    client_cpus: int
-    server_cpus: int
-    client_others: float
-    server_others: float
-    """How many of them strangers took, the emulator not among these."""
-    client_busy: float | None
-    server_busy: float | None
-    """Of each host's processors, by the machine's own counters: the share that was busy. None: no trial says."""
+    client: End
+    server: End
     shared_cpu: bool
     """Client and server on the same processors."""
     wire_to_client: float | None
@@ -70,7 +72,7 @@ class ArmFacts:
     @property
     def runnable_s(self) -> float:
         """Both ends' waiting for a processor."""
-        return self.client_wait_s + self.server_wait_s
+        return self.client.wait_s + self.server.wait_s
 
     @property
     def link_full(self) -> bool:
@@ -82,7 +84,7 @@ class ArmFacts:
     def idle_s(self) -> float:
         """Of a lone connection's cycle: when neither end worked or was ready to, beyond the statements' round trips. (With more
         connections it means nothing: they work at the same time.)"""
-        return self.cycle_s - self.client_cpu_s - self.server_cpu_s - self.runnable_s - self.turns * self.rtt_s
+        return self.cycle_s - self.client.cpu_s - self.server.cpu_s - self.runnable_s - self.turns * self.rtt_s
 
     def level(self, factor: str) -> FactorValue | None:
         return self.arm.factors.get(factor, ORDINARY.get(factor))
@@ -119,13 +121,6 @@ def _facts(run: Run, arm: Arm, trials: Sequence[Trial]) -> ArmFacts:
     threads = int(arm.factors.get("threads", 1))
     by_block = {trial.block: _tps(trial.measured) for trial in trials if trial.measured is not None}
     client, server = _hosts(run, arm)
-    at_client, at_server = (_roles(host, client, server) for host in (client, server))
-
-    def cpu(role: str) -> float:
-        return sum(use.cpu_ns for each in seen for use in each.cpu if use.role == role) / 1e9 / transactions
-
-    def waited(role: str) -> float:
-        return sum(use.runnable_wait_ns for each in seen for use in each.cpu if use.role == role) / 1e9 / transactions
 
     def crossed(direction: str, name: str) -> float | None:
         counted = [(trial, number_in(trial.receipt, "link", "counters", direction, name)) for trial in trials]
@@ -147,18 +142,8 @@ def _facts(run: Run, arm: Arm, trials: Sequence[Trial]) -> ArmFacts:
         turns=sum(each.turns for each in seen) / transactions,
         bytes_to_client=sum(each.bytes_to_client for each in seen) / transactions,
         bytes_to_server=sum(each.bytes_to_server for each in seen) / transactions,
-        client_cpu_s=cpu("client") + cpu("forwarder") / 2,
-        server_cpu_s=cpu("server") + cpu("forwarder") / 2,
-        client_wait_s=waited("client"),
-        server_wait_s=waited("server"),
-        link_client_cpus=client.link_cpus(trials),
-        link_server_cpus=server.link_cpus(trials),
-        client_cpus=client.count,
-        server_cpus=server.count,
-        client_others=_others(client, trials, at_client),
-        server_others=_others(server, trials, at_server),
-        client_busy=client.busy(trials),
-        server_busy=server.busy(trials),
+        client=_end("client", trials, client, [client.cpus, server.cpus]),
+        server=_end("server", trials, server, [client.cpus, server.cpus]),
         shared_cpu=bool(client.cpus & server.cpus),
         wire_to_client=crossed("to_client", "wire_bytes"),
         wire_to_server=crossed("to_server", "wire_bytes"),
@@ -179,13 +164,20 @@ def _hosts(run: Run, arm: Arm) -> tuple[HostCpus, HostCpus]:
     return server if together else HostCpus.of(environment, "client"), server
 
 
-def _roles(host: HostCpus, client: HostCpus, server: HostCpus) -> list[str]:
-    return [role for role, own in (("client", client), ("server", server)) if host.cpus == own.cpus]
-
-
-def _others(host: HostCpus, trials: Sequence[Trial], roles: Sequence[str]) -> float:
-    measured = [trial for trial in trials if trial.measured]
-    return median(host.others_cpus(trial, cpus_used(trial.measured, roles)) for trial in measured)
+def _end(role: str, trials: Sequence[Trial], host: HostCpus, both: Sequence[frozenset[int]]) -> End:
+    """`both`: the processors of client and server. Forwarders are on both ends."""
+    ours = [name for name, own in zip(("client", "server"), both, strict=True) if host.cpus == own]
+    seen = [trial.measured for trial in trials if trial.measured is not None]
+    transactions = sum(each.transactions for each in seen)
+    share = {role: 1.0, "forwarder": 0.5}
+    return End(
+        cpu_s=sum(use.cpu_ns * share.get(use.role, 0.0) for each in seen for use in each.cpu) / 1e9 / transactions,
+        wait_s=sum(use.runnable_wait_ns for each in seen for use in each.cpu if use.role == role) / 1e9 / transactions,
+        cpus=host.count,
+        emulator_cpus=host.link_cpus(trials),
+        other_cpus=median(host.others_cpus(trial, cpus_used(trial.measured, ours)) for trial in trials),
+        busy=host.busy(trials),
+    )
 
 
 def _tps(seen: Measured) -> float:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import log
 from typing import Any
 
-from howfar.model.facts import HEADER_BYTES, ArmFacts, replies, requests
+from howfar.model.facts import HEADER_BYTES, ArmFacts, End, replies, requests
 from howfar.model.queueing import at
 from howfar.model.what_if import Network, WhatIf, WhatIfCompression, WhatIfSettings, network
 from howfar.stats.estimate import Part
@@ -69,6 +69,7 @@ def fit(curve: Sequence[ArmFacts], workload: Mapping[str, Any]) -> WhatIf:
     """Of cells that differ only in connections, at least one; with one, that is both ends."""
     low = min(curve, key=lambda facts: facts.threads)
     top = max(curve, key=lambda facts: facts.tps.value)
+    client_cpus, server_cpus = cpus_left(top)
     base = WhatIf(
         arm=top.arm.name,
         threads=top.threads,
@@ -77,10 +78,10 @@ def fit(curve: Sequence[ArmFacts], workload: Mapping[str, Any]) -> WhatIf:
         think_s=0.0,
         rtt_s=top.rtt_s,
         rate_bps=top.rate_bps,
-        client_cpu_s=top.client_cpu_s,
-        server_cpu_s=top.server_cpu_s,
-        client_cpus=client_left(top),
-        server_cpus=server_left(top),
+        client_cpu_s=top.client.cpu_s,
+        server_cpu_s=top.server.cpu_s,
+        client_cpus=client_cpus,
+        server_cpus=server_cpus,
         shared_cpu=top.shared_cpu,
         replies_bytes=replies(workload, low.turns, low.bytes_to_client),
         requests_bytes=requests(low.turns, low.bytes_to_server),
@@ -147,59 +148,29 @@ def carried_payload(facts: ArmFacts) -> tuple[float, float] | None:
     )
 
 
-def client_left(facts: ArmFacts) -> float:
-    """How many of the client's processors the load could have: see `_End`. Where both ends share them: both."""
-    return _both(facts).left if facts.shared_cpu else _client(facts).left
+def cpus_left(facts: ArmFacts) -> tuple[float, float]:
+    """How many processors of client and server the load could have. Where both ends share them: of both together, twice."""
+    if not facts.shared_cpu:
+        return _left(facts, facts.client), _left(facts, facts.server)
+    both = replace(facts.server, cpu_s=facts.client.cpu_s + facts.server.cpu_s, wait_s=facts.runnable_s)
+    return (_left(facts, both),) * 2
 
 
-def server_left(facts: ArmFacts) -> float:
-    return _both(facts).left if facts.shared_cpu else _server(facts).left
+def _left(facts: ArmFacts, end: End) -> float:
+    """An end whose processors were short had what it used. Of any other at least a fair half was there: strangers also took what it
+    had no use for."""
+    used = min(end.cpu_s * facts.tps.value, end.cpus)
+    free = end.cpus - end.emulator_cpus - end.other_cpus
+    return used if _was_short(facts, end) else max(free, end.cpus / 2, used)
 
 
-@dataclass(frozen=True)
-class _End:
-    """One end of an arm, or both where they share processors. Times are of one transaction."""
-
-    cpus: int
-    free: float
-    """Of these, what the link's emulator and strangers did not take."""
-    busy: float | None
-    worked_s: float
-    waited_s: float
-    facts: ArmFacts
-
-    @property
-    def left(self) -> float:
-        """An end whose processors were short has had what there was for it. Of any other, strangers took what it had no use for as
-        well: at least a fair half was there, and what it used."""
-        used = min(self.worked_s * self.facts.tps.value, self.cpus)
-        return used if self.was_short else max(self.free, self.cpus / 2, used)
-
-    @property
-    def was_short(self) -> bool:
-        """Its work was held up by processors and by nothing else: they were busy all the time, at any moment some of its work was on
-        one or waiting for one (Little's law: so many on average), it waited longer than it worked, and no link was full. Anything
-        less, and what it used is no ceiling: it only says what else let through."""
-        if self.busy is None or self.busy < FULL_CPU or self.facts.link_full:
-            return False
-        ready = (self.worked_s + self.waited_s) * self.facts.tps.value
-        return self.waited_s > self.worked_s > 0 and ready >= self.cpus
-
-
-def _client(facts: ArmFacts) -> _End:
-    free = facts.client_cpus - facts.link_client_cpus - facts.client_others
-    return _End(facts.client_cpus, free, facts.client_busy, facts.client_cpu_s, facts.client_wait_s, facts)
-
-
-def _server(facts: ArmFacts) -> _End:
-    free = facts.server_cpus - facts.link_server_cpus - facts.server_others
-    return _End(facts.server_cpus, free, facts.server_busy, facts.server_cpu_s, facts.server_wait_s, facts)
-
-
-def _both(facts: ArmFacts) -> _End:
-    """The processors are the server's; so is what others took of them."""
-    worked_s = facts.client_cpu_s + facts.server_cpu_s
-    return replace(_server(facts), worked_s=worked_s, waited_s=facts.runnable_s)
+def _was_short(facts: ArmFacts, end: End) -> bool:
+    """Its work waited for processors and for nothing else: they were always busy, on average all had some of its work on them or
+    waiting (Little's law), it waited longer than it worked, and no link was full."""
+    if end.busy is None or end.busy < FULL_CPU or facts.link_full:
+        return False
+    ready = (end.cpu_s + end.wait_s) * facts.tps.value
+    return end.wait_s > end.cpu_s > 0 and ready >= end.cpus
 
 
 def nearest(rate_bps: float | None, others: Sequence[ArmFacts]) -> ArmFacts | None:
@@ -311,13 +282,19 @@ def onto_link(local: WhatIf, lone: ArmFacts, target: ArmFacts, others: Sequence[
     """
     twice_s = local.turns * max(min(lone.idle_s / lone.turns, target.way_s), 0.0) if lone.threads == 1 else 0.0
     other = nearest(target.rate_bps, others)
-    client_cpus = client_left(other) if other else _less(local.client_cpus, target.link_client_cpus)
-    server_cpus = server_left(other) if other else _less(local.server_cpus, target.link_server_cpus)
+    client_cpus, server_cpus = (
+        cpus_left(other)
+        if other
+        else (
+            _less(local.client_cpus, target.client.emulator_cpus),
+            _less(local.server_cpus, target.server.emulator_cpus),
+        )
+    )
     return local.model_copy(
         update={
             "think_s": local.think_s - twice_s,
-            "client_cpu_s": other.client_cpu_s if other else local.client_cpu_s,
-            "server_cpu_s": other.server_cpu_s if other else local.server_cpu_s,
+            "client_cpu_s": other.client.cpu_s if other else local.client_cpu_s,
+            "server_cpu_s": other.server.cpu_s if other else local.server_cpu_s,
             "client_cpus": client_cpus,
             "server_cpus": server_cpus,
             "shared_cpu": target.shared_cpu,

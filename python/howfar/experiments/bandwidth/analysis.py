@@ -128,9 +128,15 @@ def _ceilings(one: Series, workload: Mapping[str, Any]) -> tuple[Ceiling, ...]:
         if station.name == SHARED_CPU:
             resource, what = Resource.SERVER_CPU, _cpu_says(base.client_cpu_s + base.server_cpu_s, base.server_cpus)
         elif station.name == Resource.CLIENT_CPU:
-            resource, what = Resource.CLIENT_CPU, _cpu_says(base.client_cpu_s, base.client_cpus, top.link_client_cpus)
+            resource, what = (
+                Resource.CLIENT_CPU,
+                _cpu_says(base.client_cpu_s, base.client_cpus, top.client.emulator_cpus),
+            )
         elif station.name == Resource.SERVER_CPU:
-            resource, what = Resource.SERVER_CPU, _cpu_says(base.server_cpu_s, base.server_cpus, top.link_server_cpus)
+            resource, what = (
+                Resource.SERVER_CPU,
+                _cpu_says(base.server_cpu_s, base.server_cpus, top.server.emulator_cpus),
+            )
         else:
             resource, rate = Resource(station.name), top.rate_bps or 0.0
             what = f"{_kb(station.demand_s * rate / 8)} a transaction over {format_rate_bps(rate)}"
