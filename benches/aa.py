@@ -1,7 +1,7 @@
 """How often does the method cry wolf on this machine? From a run of the plan `aa`: one path, two names.
 
     howfar run aa --out aa.howfar
-    .venv/bin/python benches/aa.py aa.howfar [--record tests/data/aa-busy.json]
+    .venv/bin/python -m benches.aa aa.howfar [--record tests/data/aa-busy.json]
 
 Resamples the recording into experiments of 8 blocks and prints the share of them that declare a difference, as recorded and with
 the names tossed in each block. `--record` keeps what the test needs.
@@ -13,12 +13,17 @@ import argparse
 import json
 from pathlib import Path
 
-from howfar.stats.trials import median_latency_ns, path_cpu_us, qps, trial_table
-from howfar.stats.resample import false_alarms
+from benches.false_alarms import false_alarms
+
+from howfar.stats.trials import TrialTable, median_latency_ns, trial_table
 from howfar.store.records import ArmRole
 from howfar.store.run_file import read_run
 
-VALUES = {"queries_per_second": qps, "cpu_us_per_query": path_cpu_us, "p50_ns": median_latency_ns}
+VALUES = {
+    "queries_per_second": TrialTable.rate,
+    "cpu_us_per_query": TrialTable.path_cpu_us,
+    "p50_ns": lambda table, trial: median_latency_ns(trial),
+}
 EXPERIMENTS = 10_000
 
 
@@ -29,7 +34,8 @@ def recording(path: Path) -> dict[str, object]:
     names = {arm.role: arm.name for arm in run.info.arms}
     pairs = {
         name: [
-            [value(trial) for trial in table.measured(names[role])] for role in (ArmRole.BASELINE, ArmRole.DUPLICATE)
+            [value(table, trial) for trial in table.measured(names[role])]
+            for role in (ArmRole.BASELINE, ArmRole.DUPLICATE)
         ]
         for name, value in VALUES.items()
     }

@@ -11,8 +11,7 @@ from statistics import mean, median, stdev
 from typing import Any
 
 import pytest
-
-from howfar.stats.resample import MIN_TRIALS, false_alarms
+from benches.false_alarms import MIN_TRIALS, false_alarms
 
 DECLARED_MAX = 0.07
 EXPERIMENTS = 3000

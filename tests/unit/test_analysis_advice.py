@@ -94,4 +94,4 @@ def test_the_width_asked_for_is_asked_of_the_same_path_twice_too() -> None:
     needed = {cell.arm: cell.blocks_needed for cell in summary.cells}
     tcp, again = needed["tcp"], needed["socket (again)"]
     assert tcp is not None and again is not None and tcp < again
-    assert f"About {again} blocks give the width asked for." in summary.advice[-1].because
+    assert f"About {again} blocks give the requested width." in summary.advice[-1].because

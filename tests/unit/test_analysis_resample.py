@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-from howfar.stats.resample import false_alarms
+from benches.false_alarms import false_alarms
 
 EXPERIMENTS = 2000
 

@@ -16,7 +16,6 @@ from howfar.model.resource import Resource
 from howfar.plan.factors import ORDINARY, breaks
 from howfar.stats.estimate import Part
 from howfar.stats.intervals import (
-    RatioJudgement,
     Resolution,
     blocks_needed,
     interval_text,
@@ -24,7 +23,7 @@ from howfar.stats.intervals import (
     noise_floor,
     resolve,
 )
-from howfar.stats.trials import ONE, TrialTable, Unit, alike
+from howfar.stats.trials import ONE, TrialTable, alike
 from howfar.store.records import ArmRole
 
 _SQL = (
@@ -111,14 +110,6 @@ class _Session:
         return found[0] if len(found) == 1 else None
 
     @property
-    def server_kind(self) -> str:
-        return self.table.run.info.server_kind
-
-    @property
-    def unit(self) -> Unit:
-        return self.table.unit
-
-    @property
     def duplicate(self) -> CellSummary | None:
         return next((cell for cell in self.cells if cell.role is ArmRole.DUPLICATE), None)
 
@@ -188,76 +179,55 @@ def _at_the_limits(cells: Sequence[CellSummary]) -> list[Advice]:
         if cell.limit is not None and cell.limit.resource in _ACTIONS:
             by_resource.setdefault(cell.limit.resource, cell)
     return [
-        Advice(action=_action(cell, cell.limit), because=_ground(cell.arm, cell.limit))
+        Advice(action=_action(cell, cell.limit), because=_because(cell.arm, cell.limit))
         for cell in list(by_resource.values())[:_MOST_LIMITS]
         if cell.limit is not None
     ]
 
 
-def _ground(arm: str, limit: Limit) -> str:
+def _because(arm: str, limit: Limit) -> str:
     text = f"{capital(arm)}: {limit.says}. Would change it: {limit.would_change}."
     return text + (f" Would not: {limit.would_not}." if limit.would_not else "")
 
 
 def _use_the_socket(session: _Session) -> Advice | None:
-    socket, tcp = session.by_path("socket"), session.by_path("tcp")
+    socket, tcp, unit = session.by_path("socket"), session.by_path("tcp"), session.table.unit
     if socket is None or tcp is None or tcp.ratio is None or socket.role is not ArmRole.BASELINE:
         return None
-    grounds = []
+    reasons = []
     if tcp.resolution is Resolution.SLOWER:
-        grounds.append(
-            f"TCP on the same machine gives {interval_text(tcp.ratio)} of the socket's {session.unit} per second"
-        )
+        reasons.append(f"TCP on the same machine gives {interval_text(tcp.ratio)} of the socket's {unit} per second")
     if tcp.cpu_resolution is Resolution.SLOWER and tcp.cpu_ratio:
-        grounds.append(f"a {ONE[session.unit]} costs {interval_text(tcp.cpu_ratio)} times the CPU over TCP")
-    if not grounds:
+        reasons.append(f"a {ONE[unit]} costs {interval_text(tcp.cpu_ratio)} times the CPU over TCP")
+    if not reasons:
         return None
-    return Advice(
-        action=socket_action(session.server_kind),
-        because=capital(" and ".join(grounds)) + ".",
-        lines=socket_lines(session.server_kind),
-    )
+    kind = session.table.run.info.server_kind
+    return Advice(action=socket_action(kind), because=f"{capital(' and '.join(reasons))}.", lines=socket_lines(kind))
 
 
 def _cut_round_trips(session: _Session) -> Advice | None:
     remote = session.by_path("remote")
     if remote is None or remote.ratio is None or remote.resolution is not Resolution.SLOWER:
         return None
-    cycle = sum(remote.time_split_us.values())
-    link = remote.time_split_us.get(LINK, 0.0)
-    used = remote.link_used
+    cycle, link = sum(remote.time_split_us.values()), remote.time_split_us.get(LINK, 0.0)
     if not cycle or link <= 0:
         return None
-    ground = (
-        f"Over the network a transaction turns round {_times(remote.turns_per_txn)}; these round trips take "
+    used, turns = remote.link_used, remote.turns_per_txn
+    idle = used is not None and used < LINK_IDLE_SHARE
+    because = (
+        f"Over the network a transaction makes {turns:.0f} round trip{'' if round(turns) == 1 else 's'}; they take "
         f"{link / 1e3:.2f} of its {cycle / 1e3:.2f} ms ({link / cycle * 100:.0f} %)"
+        + (f", while its bytes use {used * 100:.1f} % of the link's rate" if used is not None and idle else "")
+        + "."
     )
-    if used is not None and used < LINK_IDLE_SHARE:
-        ground += f", while its bytes use {used * 100:.1f} % of the link's rate"
     if link / cycle < LATENCY_BOUND_SHARE:
-        return Advice(
-            action="Look at CPU and server before the network: round trips are not the larger part.",
-            because=ground + ".",
-        )
+        action = "Look at CPU and server before the network: round trips are not the larger part."
+        return Advice(action=action, because=because)
     bytes_us = part_us(remote.cycle, WIRE, LINK_QUEUE) if remote.cycle is not None else 0.0
-    idle = used is not None and used < LINK_IDLE_SHARE and bytes_us < BYTES_SHARE * cycle
-    no_bandwidth = "; more bandwidth will not help" if idle else ""
-    return Advice(
-        action="With the server on another machine, cut round trips "
-        f"({fewer_turns(session.server_kind)}) "
-        f"or move the application next to its data{no_bandwidth}.",
-        because=ground + ".",
-    )
-
-
-def _times(turns: float) -> str:
-    return "once" if round(turns) == 1 else f"{turns:.0f} times"
-
-
-def _contrast(session: _Session, arm: str, reference: str) -> tuple[RatioJudgement, RatioJudgement] | None:
-    speed = session.table.block_ratios(arm, reference)
-    cpu = session.table.block_ratios(arm, reference, session.table.path_cpu_us)
-    return (judge_ratio(speed), judge_ratio(cpu)) if speed and cpu else None
+    no_bandwidth = "; more bandwidth will not help" if idle and bytes_us < BYTES_SHARE * cycle else ""
+    fewer = fewer_turns(session.table.run.info.server_kind)
+    action = f"With the server on another machine, cut round trips ({fewer}) or move the application next to its data{no_bandwidth}."
+    return Advice(action=action, because=because)
 
 
 def _no_forwarding(session: _Session) -> Advice | None:
@@ -265,24 +235,25 @@ def _no_forwarding(session: _Session) -> Advice | None:
     forwarded, remote, duplicate = session.by_path("forwarded-socket"), session.by_path("remote"), session.duplicate
     if forwarded is None or remote is None or duplicate is None or duplicate.ratio is None:
         return None
-    contrast = _contrast(session, forwarded.arm, remote.arm)
-    if contrast is None:
+    table = session.table
+    speeds = table.block_ratios(forwarded.arm, remote.arm)
+    costs = table.block_ratios(forwarded.arm, remote.arm, table.path_cpu_us)
+    if not speeds or not costs:
         return None
-    speed, cpu = contrast
-    floor = noise_floor(duplicate.ratio)
+    speed, cost = judge_ratio(speeds).quoted, judge_ratio(costs).quoted
     cpu_floor = noise_floor(duplicate.cpu_ratio) if duplicate.cpu_ratio else None
-    grounds = []
-    if resolve(speed.quoted, floor) is Resolution.SLOWER:
-        grounds.append(
-            f"it gives {interval_text(speed.quoted)} of the {session.unit} per second of plain TCP to the same machine"
+    reasons = []
+    if resolve(speed, noise_floor(duplicate.ratio)) is Resolution.SLOWER:
+        reasons.append(
+            f"it gives {interval_text(speed)} of the {table.unit} per second of plain TCP to the same machine"
         )
-    if resolve(cpu.quoted, cpu_floor) is Resolution.FASTER:
-        grounds.append(f"each {ONE[session.unit]} costs {interval_text(cpu.quoted)} times the CPU")
-    if not grounds:
+    if resolve(cost, cpu_floor) is Resolution.FASTER:
+        reasons.append(f"each {ONE[table.unit]} costs {interval_text(cost)} times the CPU")
+    if not reasons:
         return None
     return Advice(
-        action="Do not forward the socket to another machine for speed: what is on the way is a network, whatever it looks like.",
-        because=f"Against {remote.arm}, {forwarded.arm}: " + ", and ".join(grounds) + ".",
+        action="Do not forward the socket to another machine for speed: it still crosses the network.",
+        because=f"Against {remote.arm}, {forwarded.arm}: {', and '.join(reasons)}.",
     )
 
 
@@ -308,8 +279,10 @@ def _more_blocks(session: _Session) -> Advice | None:
             f"At the scatter seen no sensible number of blocks (over {MAX_BLOCKS_ADVISED}) resolves a difference as small as "
             f"that of {', '.join(beyond) if len(beyond) <= MAX_ARMS_NAMED else f'{len(beyond)} cells'}; CPU per query may."
         )
-    width = _width_asked([*unclear, *([session.duplicate] if session.duplicate else [])])
-    because += [width] if width else []
+    cells = [*unclear, *([session.duplicate] if session.duplicate else [])]  # which has to be as narrow as the others
+    blocks = [cell.blocks_needed or MAX_BLOCKS_ADVISED + 1 for cell in cells]
+    if max(blocks) <= MAX_BLOCKS_ADVISED:
+        because.append(f"About {max(blocks)} blocks give the requested width.")
     if any(Warning.CONTAMINATED_BLOCKS in cell.warnings for cell in unclear):
         because.append("Some blocks were disturbed.")
     longer = "Run longer (without --quick)" if session.table.run.info.quick else "Run longer"
@@ -344,11 +317,3 @@ def _blocks_to_resolve(session: _Session, cell: CellSummary) -> int | None:
     known = [blocks for blocks in needed if blocks is not None]
     measured = len(cell.block_ratios)  # which were not enough
     return max(*known, measured + 1) if len(known) == 2 else None
-
-
-def _width_asked(cells: Sequence[CellSummary]) -> str:
-    """A question of its own: how narrow, not whether. The A/A arm has to be as narrow as the others."""
-    known = [cell.blocks_needed for cell in cells if cell.blocks_needed is not None]
-    if len(known) < len(cells) or max(known) > MAX_BLOCKS_ADVISED:
-        return ""
-    return f"About {max(known)} blocks give the width asked for."

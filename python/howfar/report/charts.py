@@ -217,10 +217,6 @@ def log_ticks(low: float, high: float) -> list[float]:
     return [tick for tick in ticks if low <= tick <= high]
 
 
-def legend_of(width: int) -> alt.Legend:
-    return alt.Legend(orient="top", title=None, columns=2 if width < PHONE else 4, labelLimit=150, symbolStrokeWidth=2)
-
-
 MOST_TRIALS = 200
 """More than these are drawn and listed by blocks: a page is to stay small, and the run file has them all."""
 

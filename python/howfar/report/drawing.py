@@ -10,7 +10,6 @@ from typing import Any
 
 import vl_convert
 
-from howfar.analysis.summary import Summary
 from howfar.report import palette
 from howfar.report.charts import plain
 
@@ -19,8 +18,6 @@ WIDE, NARROW = 680, 220
 
 VEGA_LITE = "6.4"
 """Of vl-convert's grammars, the one that Altair's major version writes."""
-
-Maker = Callable[[Summary, int], Any]
 
 
 def _configured(chart: Any, width: int) -> dict[str, Any]:
@@ -105,8 +102,3 @@ def svg(make: Callable[[int], Any], title: str, name: str) -> str:
         drawn = vl_convert.vegalite_to_svg(_configured(chart, width), vl_version=VEGA_LITE)
         drawings.append(_accessible(drawn, title, kind, name))
     return "".join(drawings)
-
-
-def draw(make: Maker, summary: Summary, title: str, name: str) -> str:
-    """The same for a chart that is drawn from a summary."""
-    return svg(lambda width: make(summary, width), title, name)
