@@ -30,7 +30,7 @@ from howfar.bench.links.figures import (
 )
 from howfar.bench.links.peers import PEERS, Found, Shape
 from howfar.bench.links.probes import BareCable, ProbedLink, Transfer, unmodelled_drops
-from howfar.cli import bench_link
+from howfar.cli import bench as bench_command
 from howfar.cli.bench import bench
 from howfar.cli.bench_link import show
 from howfar.engine.messages import (
@@ -252,7 +252,7 @@ def test_the_default_grid_is_what_the_help_says() -> None:
     assert "0.2ms,1ms,10ms,85ms" in said
     assert "0.1gbit,1gbit,10gbit" in said
     assert (len(RTTS_MS), len(RATES_GBIT)) == (4, 3)
-    assert set(bench_link.PEERS) == set(PEERS)
+    assert set(bench_command.PEERS) == set(PEERS)
 
 
 def test_the_back_ends_are_named_once() -> None:

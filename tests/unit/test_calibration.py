@@ -122,7 +122,7 @@ def test_the_table_says_the_figures_and_the_limit(monkeypatch: pytest.MonkeyPatc
 def test_the_json_is_the_value(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "run_calibration", lambda *_: made_up())
     output = CliRunner().invoke(bench.bench, ["calibrate", "--json"]).output
-    assert Calibration.model_validate(json.loads(output)) == made_up()
+    assert json.loads(output) == made_up().model_dump(mode="json")
 
 
 def test_what_is_no_transport_is_refused() -> None:

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from howfar.bench import comparison, meter
 from howfar.bench.comparison import Comparison, Request, Setting, splits
 from howfar.bench.meter import Trial
-from howfar.cli import bench_engine
+from howfar.cli import bench as bench_command
 from howfar.cli.bench import bench
 from howfar.errors import LabError
 
@@ -110,7 +110,7 @@ def test_json_has_the_rows_that_are_documented(monkeypatch: pytest.MonkeyPatch) 
         asked.append(request)
         return compared()
 
-    monkeypatch.setattr(bench_engine, "compare", compare)
+    monkeypatch.setattr(bench_command, "compare", compare)
     options = ["engine", "--against", "sysbench", "--connections", "1, 64,1"]
     done = CliRunner().invoke(bench, [*options, "--json"], catch_exceptions=False)
     (row,) = json.loads(done.stdout)["rows"]

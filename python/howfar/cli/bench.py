@@ -1,29 +1,42 @@
-"""`howfar bench`: what the instrument itself costs. `calibrate`: alone, against a server that does nothing; `engine`: beside another
-load generator (`bench_engine.py`); `link`: what the link obtains, beside another emulator (`bench_link.py`)."""
+"""`howfar bench`: what the instrument itself costs. Thin: options in, figures out; the measuring is in `howfar.bench`."""
 
 from __future__ import annotations
 
-from typing import get_args
+import sys
+from collections.abc import Callable, Sequence
+from typing import Literal, get_args
 
 import click
+from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
-from howfar.bench.calibration import FLOOR_BAR, Calibration, Floor, Limit, OverTransport, Request, Transport
+from howfar.bench.calibration import FLOOR_BAR, Calibration, Limit, OverTransport, Transport
+from howfar.bench.calibration import Request as CalibrationRequest
 from howfar.bench.calibration import calibrate as run_calibration
-from howfar.cli.bench_engine import console, counter, cpu_list, engine, table
-from howfar.cli.bench_link import link
-from howfar.cli.screen import no_colour_option
-from howfar.errors import UsageError
+from howfar.bench.comparison import Comparison, Placement, Request, Row, Side, compare, many
+from howfar.bench.links.figures import FULL_TIMES, QUICK, QUICK_TIMES, RATES_GBIT, RTTS_MS, grid
+from howfar.cli.bench_link import show
+from howfar.cli.screen import console, cpu_list, is_terminal, json_option, no_colour_option
+from howfar.errors import MissingError, UsageError
+from howfar.lab.link.backends import DEFAULT, SHAPING
+from howfar.plan.quantities import RateBps, RttNs, read_option
 from howfar.stats.estimate import Estimate
 
 TRANSPORTS: tuple[Transport, ...] = get_args(Transport)
+CONNECTIONS = "1,64,512,2048"
+MOST = 10_000
+PEERS = ("toxiproxy", "mahimahi", "tbf", "veth")
+RTTS = ",".join(f"{rtt:g}ms" for rtt in RTTS_MS)
+RATES = ",".join(f"{rate:g}gbit" for rate in RATES_GBIT)
 _LIMITS = {
     Limit.CLIENT: "the client",
     Limit.SERVER: "the null server",
     Limit.BOTH: "client and null server alike",
     Limit.MACHINE: "other programs on this machine",
-    Limit.NEITHER: "neither: both slept now and then",
+    Limit.NEITHER: "neither: both were idle at times",
 }
+Driver = Literal["auto", "epoll", "io_uring"]
 
 
 @click.group()
@@ -31,107 +44,287 @@ def bench() -> None:
     """Measure what the instrument itself costs."""
 
 
-bench.add_command(engine)
-bench.add_command(link)
+def progress(what: str) -> Callable[[int, int], None]:
+    """Shows `block 2 of 8` on one line of a terminal, and nothing elsewhere."""
+    shown = is_terminal(sys.stderr)
+
+    def show_step(number: int, of: int) -> None:
+        if shown:
+            print(f"\r{what} {number} of {of}", end="\n" if number == of else "", file=sys.stderr, flush=True)
+
+    return show_step
 
 
-@bench.command()
-@click.option(
-    "--transport",
-    "transports",
-    default=",".join(TRANSPORTS),
-    show_default=True,
-    help="Transports to measure, with commas between them.",
-)
-@click.option("--blocks", type=click.IntRange(1, 1000), default=8, show_default=True, help="From 6 on: with intervals.")
-@click.option(
-    "--seconds", type=click.FloatRange(0.05, 60), default=0.5, show_default=True, help="Length of one measurement."
-)
-@click.option("--json", "as_json", is_flag=True, help="The result as JSON.")
-@no_colour_option
-def calibrate(transports: str, blocks: int, seconds: float, as_json: bool, no_colour: bool) -> None:
-    """Run the engine against the built-in null server and print what no result of it on this machine can be below.
+def table(headings: Sequence[str], columns: Sequence[Sequence[tuple[str, str]]]) -> Table:
+    """A column of named figures under each heading; all columns name the same rows."""
+    made = Table(box=None, padding=(0, 2, 0, 0))
+    made.add_column("", overflow="fold")
+    for heading in headings:
+        made.add_column(heading, justify="right", overflow="fold")
+    for cells in zip(*columns, strict=True):
+        made.add_row(cells[0][0], *(value for _, value in cells))
+    return made
 
-    Floor: the p50 of one connection, beside a bare send-and-receive loop of the same bytes. Ceiling: queries a second at
-    64 connections, and who was the limit. Resolution: steps of clock and histogram. CPU of a query at 1, 64 and 512 connections.
-    """
-    request = Request(transports=_transports(transports), blocks=blocks, block_ns=round(seconds * 1e9))
-    said = counter("block")
-    found = run_calibration(request, lambda block: said(block, blocks))
+
+def _answer(
+    found: Calibration | Comparison, as_json: bool, screen: Console, shown: Table, lines: Sequence[str]
+) -> None:
+    """The first of `lines` is the heading."""
     if as_json:
         click.echo(found.model_dump_json(indent=2))
         return
-    screen = console(no_colour)
-    screen.print(Text(_heading(found)))
-    headings = [over.transport for over in found.transports]
-    screen.print(table(headings, [_rows(found, over) for over in found.transports]))
-    for line in _verdicts(found):
+    screen.print(Text(lines[0]))
+    screen.print(shown)
+    for line in lines[1:]:
         screen.print(Text(line))
+
+
+def _estimate(estimate: Estimate, show_value: Callable[[float], str]) -> str:
+    """`0.2 [0.1, 0.3]`."""
+    value = show_value(estimate.value)
+    if estimate.low is None or estimate.high is None:
+        return value
+    return f"{value} [{show_value(estimate.low)}, {show_value(estimate.high)}]"
+
+
+# ---------------------------------------------------------------- calibrate
+
+
+@bench.command()
+@click.option("--transport", "transports", default=",".join(TRANSPORTS), show_default=True,
+              help="Transports to measure, separated by commas.")  # fmt: skip
+@click.option(
+    "--blocks", type=click.IntRange(1, 1000), default=8, show_default=True, help="Six or more give intervals."
+)
+@click.option(
+    "--seconds", type=click.FloatRange(0.05, 60), default=0.5, show_default=True, help="Length of one measurement."
+)
+@json_option
+@no_colour_option
+def calibrate(transports: str, blocks: int, seconds: float, as_json: bool, no_colour: bool) -> None:
+    """Run the engine against the built-in null server: the limits of every result on this machine.
+
+    Floor: the p50 of one connection, compared with a bare send-and-receive loop of the same bytes. Ceiling: queries per second at
+    64 connections, and what limited them. Resolution: steps of clock and histogram. CPU per query at 1, 64 and 512 connections.
+    """
+    request = CalibrationRequest(_transports(transports), blocks, round(seconds * 1e9))
+    show_step = progress("block")
+    found = run_calibration(request, lambda block: show_step(block, blocks))
+    setting = found.setting
+    heading = (
+        f"howfar {setting.howfar} on {setting.kernel}: client on CPUs {cpu_list(setting.client_cpus)}, "
+        f"null server on CPUs {cpu_list(setting.server_cpus)}, {setting.blocks} blocks of {setting.block_ns / 1e9:g} s"
+    )
+    shown = table([over.transport for over in found.transports], [_rows(found, over) for over in found.transports])
+    _answer(found, as_json, console(no_colour), shown, [heading, *_verdicts(found)])
 
 
 def _transports(text: str) -> tuple[Transport, ...]:
     named = [name.strip() for name in text.split(",")]
     found = tuple(transport for transport in TRANSPORTS if transport in named)
     if len(found) != len(named):
-        raise UsageError(f"--transport {text!r} names what is no transport", f"Name some of: {', '.join(TRANSPORTS)}.")
+        raise UsageError(f"--transport {text!r} names an unknown transport", f"Known: {', '.join(TRANSPORTS)}.")
     return found
 
 
-def _heading(found: Calibration) -> str:
-    setting = found.setting
-    return (
-        f"howfar {setting.howfar} on {setting.kernel}: client on CPUs {cpu_list(setting.client_cpus)}, "
-        f"null server on CPUs {cpu_list(setting.server_cpus)}, {setting.blocks} blocks of {setting.block_ns / 1e9:g} s"
-    )
-
-
 def _rows(found: Calibration, over: OverTransport) -> list[tuple[str, str]]:
-    rows = [row for floor in over.floors for row in _floor(floor)]
+    def figure(digits: int) -> Callable[[float], str]:
+        return lambda value: f"{value:,.{digits}f}"
+
+    rows = []
+    for floor in over.floors:
+        cpus = {"together": "one CPU for both", "apart": "a CPU for each"}[floor.cpus]
+        rows += [
+            (f"floor, {cpus}: ping-pong p50, µs", _estimate(floor.ping_pong_p50_us, figure(2))),
+            ("  engine p50, 1 connection, µs", _estimate(floor.engine_p50_us, figure(2))),
+            ("  engine over ping-pong", _estimate(floor.engine_over_ping_pong, lambda r: f"{(r - 1) * 100:+.1f} %")),
+        ]
     ceiling = over.ceiling
-    rows.append((f"ceiling, {ceiling.connections} connections, queries/s", _figure(ceiling.queries_per_s, 0)))
+    rows.append((f"ceiling, {ceiling.connections} connections, queries/s", _estimate(ceiling.queries_per_s, figure(0))))
     rows.append(("  busiest thread: client, null server", f"{ceiling.client_busy:.0%}, {ceiling.server_busy:.0%}"))
     for cost in over.cpu_per_query:
-        name = f"client CPU a query, {cost.connections} connection{'s' if cost.connections > 1 else ''}, µs"
-        rows.append((name, _figure(cost.client_us, 2)))
-    clock = f"{found.clock.step_ns} ns, {found.clock.read_ns:.0f} ns"
-    rows.append(("clock: step, price of a reading", clock))
+        rows.append((f"client CPU per query, {many(cost.connections)}, µs", _estimate(cost.client_us, figure(2))))
+    rows.append(("clock: step, cost of a reading", f"{found.clock.step_ns} ns, {found.clock.read_ns:.0f} ns"))
     rows.append(("step of the histogram at the floor", f"{over.histogram_step_ns} ns"))
     return rows
-
-
-def _floor(floor: Floor) -> list[tuple[str, str]]:
-    where = {"together": "one CPU for both", "apart": "a CPU for each"}[floor.cpus]
-    ratio = floor.engine_over_ping_pong
-    return [
-        (f"floor, {where}: ping-pong p50, µs", _figure(floor.ping_pong_p50_us, 2)),
-        ("  engine p50, 1 connection, µs", _figure(floor.engine_p50_us, 2)),
-        ("  engine over ping-pong", _share(ratio)),
-    ]
-
-
-def _figure(estimate: Estimate, digits: int) -> str:
-    if estimate.low is None or estimate.high is None:
-        return f"{estimate.value:,.{digits}f}"
-    return f"{estimate.value:,.{digits}f} [{estimate.low:,.{digits}f}, {estimate.high:,.{digits}f}]"
-
-
-def _share(ratio: Estimate) -> str:
-    def percent(value: float) -> str:
-        return f"{(value - 1) * 100:+.1f} %"
-
-    if ratio.low is None or ratio.high is None:
-        return percent(ratio.value)
-    return f"{percent(ratio.value)} [{percent(ratio.low)}, {percent(ratio.high)}]"
 
 
 def _verdicts(found: Calibration) -> list[str]:
     lines = []
     for over in found.transports:
-        within = all(floor.within_bar for floor in over.floors)
-        floor = f"is {'at most' if within else 'more than'} {FLOOR_BAR - 1:.0%} over the ping-pong's"
+        limit = "at most" if all(floor.within_bar for floor in over.floors) else "more than"
         lines.append(
-            f"Over {over.transport} the engine's p50 {floor}; the ceiling's limit was {_LIMITS[over.ceiling.limit]}."
+            f"Over {over.transport} the engine's p50 is {limit} {FLOOR_BAR - 1:.0%} over the ping-pong's; "
+            f"the ceiling's limit was {_LIMITS[over.ceiling.limit]}."
         )
     if found.setting.blocks < 6:
-        lines.append("Fewer than 6 blocks: no intervals, read nothing into small differences.")
+        lines.append("Fewer than 6 blocks give no intervals: small differences mean nothing.")
     return lines
+
+
+# ---------------------------------------------------------------- engine
+
+
+@bench.command()
+@click.option("--against", type=click.Choice(["sysbench"]), required=True, help="The other load generator.")
+@click.option(
+    "--connections", default=CONNECTIONS, show_default=True, help="Numbers of connections, separated by commas."
+)
+@click.option(
+    "--blocks", type=click.IntRange(1, 1000), default=8, show_default=True, help="Two or more give intervals."
+)
+@click.option(
+    "--seconds", type=click.FloatRange(0.2, 600), default=4.0, show_default=True, help="Length of one measurement."
+)
+@click.option("--placement", type=click.Choice(get_args(Placement)), default="shared", show_default=True,
+              help="Client and server on all CPUs, each on its half, or both on one.")  # fmt: skip
+@click.option("--server", default="mariadb", show_default=True, help="A kind of server, or the path of its program.")
+@click.option("--driver", type=click.Choice(get_args(Driver)), default="auto", show_default=True,
+              help="How our engine waits for its connections.")  # fmt: skip
+@json_option
+@no_colour_option
+def engine(
+    against: str,
+    connections: str,
+    blocks: int,
+    seconds: float,
+    placement: Placement,
+    server: str,
+    driver: Driver,
+    as_json: bool,
+    no_colour: bool,
+) -> None:
+    """Run the engine and sysbench in turn on one server with the same point selects, and print what a query costs each.
+
+    Blocks are in random order. CPU, memory and context switches are the kernel's figures for each process while all connections
+    work; the server counts the queries. It needs no privileges, because the server is a private one.
+    """
+    assert against == "sysbench", "the only choice"
+    request = Request(_numbers(connections), blocks, seconds, placement, server, driver)
+    found = compare(request, progress("measurement"))
+    setting = found.setting
+    heading = (
+        f"howfar {setting.howfar} and {setting.peer} on {setting.server}, {setting.kernel}: {setting.workload}; "
+        f"client on CPUs {cpu_list(setting.client_cpus)}, server on CPUs {cpu_list(setting.server_cpus)}, "
+        f"{setting.blocks} blocks of {setting.seconds:g} s"
+    )
+    lines = [heading]
+    for row in found.rows:
+        at = f"At {many(row.connections)}"
+        lines += [f"{at} the bar is missed: {missed}." for missed in row.misses]
+        lines += [f"{at} the bar is not resolved: {unclear}. Use more blocks." for unclear in row.unresolved]
+    shown = table([f"{row.connections}" for row in found.rows], [_cells(row) for row in found.rows])
+    _answer(found, as_json, console(no_colour), shown, lines)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdigit() and 1 <= int(part) <= MOST for part in parts):
+        advice = f"Separate numbers from 1 to {MOST} by commas, such as {CONNECTIONS}."
+        raise UsageError(f"--connections {text!r} is not a list of numbers", advice)
+    return tuple(dict.fromkeys(int(part) for part in parts))
+
+
+def _cells(row: Row) -> list[tuple[str, str]]:
+    def both(name: str, figure: str) -> tuple[str, str]:
+        return name, f"{_value(row.ours, figure)} / {_value(row.peer, figure)}"
+
+    return [
+        both("CPU per query, µs", "client_cpu_us_per_query"),
+        ("  ratio", _estimate(row.cpu_ratio, "{:.3g}".format)),
+        both("  with start-up, µs", "whole_process_cpu_us_per_query"),
+        both("queries/s", "qps"),
+        ("  ratio", _estimate(row.qps_ratio, "{:.3g}".format)),
+        both("peak memory, MiB", "rss_mib"),
+        ("  ratio", f"{row.rss_ratio:.3g}"),
+        both("switches per query", "context_switches_per_query"),
+        ("our driver", row.driver or ""),
+    ]
+
+
+def _value(side: Side, figure: str) -> str:
+    value = float(getattr(side, figure))
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+# ---------------------------------------------------------------- link
+
+
+@bench.command()
+@click.option("--against", type=click.Choice(PEERS), help="Also measure this peer.")
+@click.option("--build-peer", is_flag=True, help="First have Go fetch and build toxiproxy into howfar's cache.")
+@click.option("--rtt", "rtts", help=f"Round trip times, separated by commas.  [default: {RTTS}]")
+@click.option("--rate", "rates", help=f"Rates, separated by commas.  [default: {RATES}]")
+@click.option("--quick", is_flag=True, help="Two links, short measurements: half a minute.")
+@click.option(
+    "--link-backend",
+    "backend",
+    type=click.Choice(SHAPING),
+    default=DEFAULT,
+    show_default=True,
+    help="What emulates our link.",
+)
+@click.option(
+    "--runs", type=click.IntRange(1, 100), default=1, show_default=True, help="Show the median and the best run."
+)
+@click.option("--hogs", type=click.IntRange(0, 64), default=2, show_default=True,
+              help="Number of CPU hogs while lateness is measured.")  # fmt: skip
+@click.option(
+    "--extras/--no-extras", default=True, help="Also an unlimited rate, redis, lateness with CPU hogs, loss and jitter."
+)
+@json_option
+@no_colour_option
+def link(
+    against: str | None,
+    build_peer: bool,
+    rtts: str | None,
+    rates: str | None,
+    quick: bool,
+    backend: str,
+    runs: int,
+    hogs: int,
+    extras: bool,
+    as_json: bool,
+    no_colour: bool,
+) -> None:
+    """Request round trip times and rates from the link; print what was obtained, what it cost, and which bars are missed.
+
+    Probes between the two hosts of a laboratory: RTT at rest, a bulk transfer, the emulator's CPU, how late packets left, and
+    unmodelled drops. With --against the same over another program. A full grid takes some minutes per run.
+    """
+    from howfar.bench.links.bench import Request as LinkRequest
+    from howfar.bench.links.bench import measure_links
+    from howfar.lab import sandbox
+
+    links = grid(_quantities("--rtt", rtts or RTTS, RttNs), _quantities("--rate", rates or RATES, RateBps))
+    if quick and rtts is None and rates is None:
+        links = QUICK
+    if not sandbox.inside():
+        if build_peer:
+            _build(against)
+        sys.exit(sandbox.run_inside())
+    times = QUICK_TIMES if quick else FULL_TIMES
+    found = measure_links(LinkRequest(links, against, backend, runs, times, hogs, extras), progress("measurement"))
+    if as_json:
+        click.echo(found.model_dump_json(indent=2))
+    else:
+        show(found, console(no_colour))
+
+
+def _quantities(option: str, text: str, kind: object) -> tuple[int, ...]:
+    """`1ms,10ms`: quantities with units. Raises UsageError."""
+    return tuple(read_option(option, part.strip(), kind, "howfar bench link") for part in text.split(","))
+
+
+def _build(against: str | None) -> None:
+    """Outside of the sandbox, where there is a network. Raises UsageError, MissingError, LabError."""
+    from howfar.bench.links.peers import toxiproxy
+
+    if against != "toxiproxy":
+        advice = "`howfar bench link --against toxiproxy --build-peer`."
+        raise UsageError("--build-peer builds toxiproxy only", advice)
+    try:
+        toxiproxy.find_program()
+    except MissingError:
+        click.echo(f"howfar: building toxiproxy ({toxiproxy.MODULE})", err=True)
+        toxiproxy.build()

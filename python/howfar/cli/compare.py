@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from howfar.analysis.compare import ArmComparison, Comparison
 from howfar.analysis.compare import compare as compare_runs
-from howfar.cli.screen import has_colour, no_colour_option, width
+from howfar.cli.screen import console, no_colour_option
 from howfar.stats.estimate import Estimate
 from howfar.stats.trials import ONE
 from howfar.store.run_file import read_run
@@ -25,20 +23,15 @@ from howfar.store.run_file import read_run
 def compare(before: Path, after: Path, no_colour: bool) -> int:
     """Set the runs in the files BEFORE and AFTER side by side; ratios are after over before."""
     found = compare_runs(read_run(before), read_run(after))
-    console = Console(
-        file=sys.stdout, no_color=not has_colour(sys.stdout, no_colour), width=width(), highlight=False, soft_wrap=False
-    )
-    console.print(Text(f"{before} -> {after}"))
-    if found.arms:
-        console.print(_table(found))
-    else:
-        console.print(Text("The runs have no arm in common."))
+    screen = console(no_colour)
+    screen.print(Text(f"{before} -> {after}"))
+    screen.print(_table(found) if found.arms else Text("The runs have no arm in common."))
     for name, only in ((before, found.only_before), (after, found.only_after)):
         if only:
-            console.print(Text(f"Only in {name}: {', '.join(only)}"))
+            screen.print(Text(f"Only in {name}: {', '.join(only)}"))
     for difference in found.differences:
-        console.print(Text(f"Differs: {difference.what}: {difference.before} -> {difference.after}"))
-    console.print(Text(found.warning))
+        screen.print(Text(f"Differs: {difference.what}: {difference.before} -> {difference.after}"))
+    screen.print(Text(found.warning))
     return 0
 
 

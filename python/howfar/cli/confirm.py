@@ -9,13 +9,13 @@ import click
 
 from howfar.cli.output import details_option
 from howfar.cli.resume import go_on
-from howfar.cli.screen import no_colour_option
+from howfar.cli.screen import html_option, no_colour_option
 from howfar.runner.stopping import Extension
 
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--html", type=click.Path(path_type=Path), help="The HTML page; beside the run file by default.")
+@html_option
 @details_option
 @no_colour_option
 def confirm(run: Path, html: Path | None, no_colour: bool) -> int:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from howfar.cli.screen import read_text, width
+from howfar.cli.screen import columns, read_text, width
 from howfar.errors import HowfarError, QuantityError, SandboxForbidden, UsageError
 from howfar.lab import sandbox
 from howfar.lab.link import WAYS, LinkSpec
@@ -45,7 +45,8 @@ def links(as_json: bool) -> None:
         return
     rows: list[tuple[str, ...]] = [("--link", "to server", "to client", "RTT", "jitter", "loss", "")]
     rows += [_row(link) for link in named_links().values()]
-    _table(rows)
+    for line in columns(rows):
+        click.echo(line)
     for link in named_links().values():
         click.echo("")
         _paragraph(f"{link.name}: ", f"{link.source}. Stated: {link.stated} Ours: {link.ours}")
@@ -74,12 +75,6 @@ def _row(link: NamedLink) -> tuple[str, ...]:
 def _loss(asked: LinkSpec) -> str:
     share = max(loss_share(asked.way(name).loss) for name in WAYS)
     return format_share(share) if share else _NONE
-
-
-def _table(rows: list[tuple[str, ...]]) -> None:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        click.echo("  ".join(f"{word:<{size}}" for word, size in zip(row, widths, strict=True)).rstrip())
 
 
 def _paragraph(head: str, text: str) -> None:

@@ -18,9 +18,11 @@ from howfar.cli.main import INTERRUPTED
 from howfar.cli.screen import has_colour, program, width
 from howfar.errors import DiskFull, RunFileError, UsageError
 from howfar.store.partial import NO_ROOM, unfinished
-from howfar.store.records import Run, StopReason, confirmation, plan_part
+from howfar.store.records import Run, StopReason, TrialStatus, confirmation, plan_part
 from howfar.store.run_file import read_run
 
+VOID = 7
+"""Nothing valid was measured: the load's figures, or every trial of a run, are void."""
 FORMATS = ("html", "md", "csv", "json")
 
 
@@ -129,7 +131,7 @@ def finish(path: Path, html: Path | None, no_colour: bool) -> int:
         click.echo(f"Confirm:   {program()} confirm {name}")
     if run.info.quick:
         click.echo(f"In full:   {_full_command(run)}")
-    return 0
+    return VOID if run.trials and all(trial.status is TrialStatus.VOID for trial in run.trials) else 0
 
 
 def _can_be_confirmed(run: Run, summary: Summary) -> bool:

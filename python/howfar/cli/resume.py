@@ -12,7 +12,7 @@ from howfar.cli import output as pages
 from howfar.cli import session as ground
 from howfar.cli.output import MORE_TIME, details_option, finish, more_command
 from howfar.cli.progress import STOPPED, observer
-from howfar.cli.screen import no_colour_option
+from howfar.cli.screen import html_option, no_colour_option
 from howfar.errors import SandboxForbidden, UsageError
 from howfar.paths import is_local
 from howfar.plan.estimate import LABORATORY_NS, NEW_LINK_NS, REPORT_NS
@@ -32,7 +32,7 @@ _GO_ON = (None, StopReason.INTERRUPTED)
 @click.option("--time-budget", metavar="TIME", help="What this session may take, like 10min, whatever was used before.")
 @click.option("--target", metavar="SHARE", help="Stop when every interval is this narrow, like 3%; replaces the run's.")
 @click.option("--confirm", is_flag=True, help="Change each named limit and see if throughput moves as said.")
-@click.option("--html", type=click.Path(path_type=Path), help="The HTML page; beside the run file by default.")
+@html_option
 @details_option
 @no_colour_option
 def resume(
@@ -53,8 +53,6 @@ def resume(
 
 def go_on(run: Path, more: Extension, confirm: bool, html: Path | None, no_colour: bool, began_ns: int) -> int:
     """Continue the run in a file. `confirm`: its limits are then put to the test, unless they have been."""
-    from howfar.cli.exit_codes import void_code
-
     found = read_run(run)
     if confirm:
         more = _confirming(found, more)
@@ -65,7 +63,7 @@ def go_on(run: Path, more: Extension, confirm: bool, html: Path | None, no_colou
             f"Nothing to do: the run is complete ({STOPPED[found.stop]}){_tested(found) if confirm else ''}.", err=True
         )
         click.echo(f"  To measure on: {more_command(run, found)}", err=True)
-        return finish(run, html, no_colour) or void_code(run)
+        return finish(run, html, no_colour)
     plan = restore_plan(found.info.plan)
     _check_helps(found, plan, more)
     ground.check_ground(plan)
@@ -85,7 +83,7 @@ def go_on(run: Path, more: Extension, confirm: bool, html: Path | None, no_colou
         ):  # its own time: nobody asked for an end, and a laboratory can take minutes to fill its tables
             began_ns = time.monotonic_ns()
         conduct(file, laboratory, began_ns, ground.instruments(), watching, more)
-    return finish(run, html, no_colour) or void_code(run)
+    return finish(run, html, no_colour)
 
 
 def _tested(run: Run) -> str:

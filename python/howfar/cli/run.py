@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from howfar.cli.output import details_option
-from howfar.cli.screen import no_colour_option
+from howfar.cli.screen import html_option, no_colour_option
 from howfar.errors import SandboxForbidden, UsageError
 from howfar.paths import is_local
 from howfar.plan.cells import cells
@@ -49,7 +49,7 @@ _OVERRIDES = {
 @click.option("--confirm", is_flag=True, default=None, help="Then change each named limit and see if throughput moves.")
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), metavar="N", help="Repeat the random order of another run.")
 @click.option("--out", type=click.Path(path_type=Path), help="The run file; a new one here by default.")
-@click.option("--html", type=click.Path(path_type=Path), help="The HTML page; beside the run file by default.")
+@html_option
 @details_option
 @no_colour_option
 def run(
@@ -96,8 +96,6 @@ def _measure(
         loaded, code = _without_sandbox(loaded, error), None
     if code is not None:
         return code
-    from howfar.cli.exit_codes import void_code
-
     for sentence in fitted.said:
         click.echo(f"howfar: {sentence}", err=True)
     seed = new_seed() if seed is None else seed
@@ -109,7 +107,7 @@ def _measure(
         ground.new_file(path, out is None, run_info(loaded, seed, command(seed), laboratory, facts)) as file,
     ):
         conduct(file, laboratory, began_ns, tools, watching)
-    return finish(file.path, html, no_colour) or void_code(file.path)
+    return finish(file.path, html, no_colour)
 
 
 def _command(plan: str, quick: bool, seed: int, overrides: list[Override]) -> tuple[str, ...]:

@@ -6,13 +6,16 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from howfar.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 WIDTH_WITHOUT_TERMINAL = 110
 """Into a file or a pipe: wide enough that no table is cut."""
@@ -23,6 +26,18 @@ def no_colour_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds `--no-colour` to a command."""
     return click.option(
         "--no-colour", "--no-color", "no_colour", is_flag=True, help="Plain text; NO_COLOR and TERM=dumb do the same."
+    )(command)
+
+
+def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds `--json` to a command."""
+    return click.option("--json", "as_json", is_flag=True, help="The result as JSON.")(command)
+
+
+def html_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds `--html` to a command that ends with a report."""
+    return click.option(
+        "--html", type=click.Path(path_type=Path), help="The HTML page; by default it is written next to the run file."
     )(command)
 
 
@@ -45,6 +60,29 @@ def width(stream: TextIO | None = None) -> int:
     if not stream.isatty():
         return WIDTH_WITHOUT_TERMINAL
     return max(shutil.get_terminal_size((80, 24)).columns, MIN_WIDTH)
+
+
+def console(no_colour: bool) -> Console:
+    """For the answer, on stdout."""
+    from rich.console import Console  # `howfar --help` does without
+
+    return Console(
+        file=sys.stdout, no_color=not has_colour(sys.stdout, no_colour), width=width(), highlight=False, soft_wrap=False
+    )
+
+
+def cpu_list(cpus: Sequence[int]) -> str:
+    return ", ".join(map(str, cpus))
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table whose columns are as wide as their longest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(f"{cell:<{size}}" for cell, size in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def note(text: str) -> None:
+    click.echo(f"howfar: {text}", err=True)
 
 
 def open_closed_streams() -> None:

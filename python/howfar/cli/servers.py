@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from howfar.cli.screen import columns, json_option
 from howfar.errors import HowfarError
 from howfar.lab.servers.features import Features, features_or_reason
 from howfar.lab.servers.kinds import KINDS, find_server
@@ -30,7 +31,7 @@ def servers(context: click.Context) -> None:
 
 
 @servers.command("list")
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+@json_option
 @click.option(
     "--again", is_flag=True, help="Ask each server anew what it can do, for instance after installing a plugin."
 )
@@ -48,9 +49,8 @@ def list_servers(as_json: bool, again: bool) -> None:
         )
         return
     lines = [("--server", "kind", "version", *_WORKS, "program"), *map(_words, rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        click.echo("  ".join(f"{word:<{width}}" for word, width in zip(line, widths, strict=True)).rstrip())
+    for line in columns(lines):
+        click.echo(line)
     click.echo("\nCan be had with `howfar servers get NAME`:")
     for name, recipe in RECIPES.items():
         click.echo(f"  {name:<{max(map(len, RECIPES))}}  {recipe.says}")
