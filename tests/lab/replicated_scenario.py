@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from howfar.cli.session import instruments, open_ground
+from howfar.cli.session import instruments, open_testbed
 from howfar.engine.messages import Measuring
 from howfar.engine.process import Event
 from howfar.lab import replicated, sandbox
@@ -114,7 +114,7 @@ def main() -> int:
     if not sandbox.inside():
         return sandbox.run_inside()
     plan = plan_of(sys.argv[1])
-    with open_ground(plan) as laboratory:
+    with open_testbed(plan) as laboratory:
         watched, patience = Watched(laboratory), Patience()
         for number, word in enumerate(sys.argv[2:]):
             print(_trial(number, plan, watched, json.loads(word), patience), flush=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.unit.fake_lab import FakeEngine, FakeLaboratory, fakes
 
-from howfar.cli import session as ground
+from howfar.cli import session
 from howfar.cli.main import run_command_line
 from howfar.engine.messages import LoadJob
 from howfar.engine.process import engine_info
@@ -30,10 +30,10 @@ def laboratory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[FakeLab
     fake, engine, instruments = fakes()
     from contextlib import nullcontext
 
-    monkeypatch.setattr(ground, "check_ground", lambda plan: None)
-    monkeypatch.setattr(ground, "enter_sandbox", lambda: None)
-    monkeypatch.setattr(ground, "open_ground", lambda plan: nullcontext(fake))
-    monkeypatch.setattr(ground, "instruments", lambda: instruments)
+    monkeypatch.setattr(session, "check_machine", lambda plan: None)
+    monkeypatch.setattr(session, "enter_sandbox", lambda: None)
+    monkeypatch.setattr(session, "open_testbed", lambda plan: nullcontext(fake))
+    monkeypatch.setattr(session, "instruments", lambda: instruments)
     monkeypatch.setattr("time.monotonic_ns", fake.clock)
     monkeypatch.setattr("howfar.report.html._drawing", lambda *_: "<svg></svg>")  # commands are tested, not pictures
     monkeypatch.chdir(tmp_path)
@@ -198,7 +198,7 @@ def test_what_the_machine_lacks_is_exit_3(
     def missing(plan: object) -> None:
         raise error
 
-    monkeypatch.setattr(ground, "open_ground", missing)
+    monkeypatch.setattr(session, "open_testbed", missing)
     code, out, err = howfar("run", "--quick")
     assert (code, out, err) == (3, "", f"howfar: {error.message}\n  {error.advice}\n")
     assert list(tmp_path.iterdir()) == []
@@ -210,7 +210,7 @@ def test_without_namespaces_the_local_paths_are_measured(
     def forbidden() -> None:
         raise SandboxForbidden("this machine does not let howfar make namespaces", "Run as root.")
 
-    monkeypatch.setattr(ground, "enter_sandbox", forbidden)
+    monkeypatch.setattr(session, "enter_sandbox", forbidden)
     code, _, err = howfar("run", "--quick", "--out", "a.howfar")
     assert code == 0
     assert "does not let howfar make namespaces" in err
@@ -276,11 +276,11 @@ def test_a_bug_is_one_line_and_a_trace(
     def broken(plan: object) -> None:
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setattr(ground, "open_ground", broken)
+    monkeypatch.setattr(session, "open_testbed", broken)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     code, _, err = howfar("run", "--quick")
     assert code == 70
-    assert "a mistake in howfar itself: ZeroDivisionError: oh; the trace is in" in err
+    assert "a bug in howfar: ZeroDivisionError: oh; the trace is in" in err
     (trace,) = tmp_path.glob("howfar-trace-*.txt")
     assert "ZeroDivisionError" in trace.read_text()
     monkeypatch.setenv("HOWFAR_DEBUG", "1")

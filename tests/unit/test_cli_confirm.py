@@ -12,7 +12,7 @@ from tests.unit.test_cli import Howfar, Lab, howfar, laboratory
 from tests.unit.test_confirm import named, with_limits
 
 from howfar.cli import output as finish
-from howfar.cli import session as ground
+from howfar.cli import session
 from howfar.model.resource import Resource
 from howfar.store.records import StopReason, plan_part
 from howfar.store.run_file import read_run
@@ -94,7 +94,7 @@ def test_its_own_time_begins_when_the_laboratory_is_open(
         fake.clock.now_ns += 600 * 10**9
         yield fake
 
-    monkeypatch.setattr(ground, "open_ground", filled)
+    monkeypatch.setattr(session, "open_testbed", filled)
     code, _, err = howfar("confirm", "a.howfar")
     assert code == 0, err
     assert len(read_run(tmp_path / "a.howfar").trials) - before == PAIR_TRIALS

@@ -11,9 +11,9 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from howfar.cli.lab import NOT_EXECUTABLE, NOT_FOUND, client_options, lab
+from howfar.cli.lab import NOT_EXECUTABLE, NOT_FOUND, clear_receipt, client_options, code_with_receipt, lab
 from howfar.engine.messages import TcpTarget, UnixTarget
-from howfar.errors import UsageError
+from howfar.errors import LabError, UsageError
 from howfar.plan.quantities import RateBps, RttNs, read_option
 
 _TCP = TcpTarget(host="10.77.0.2", port=3306)
@@ -58,7 +58,7 @@ def test_a_command_that_cannot_be_run_is_named_before_anything_is_built(tmp_path
 
 def test_servers_beside_none_are_refused() -> None:
     done = CliRunner().invoke(lab, ["--server", "none", "--beside", "redis", "--", "true"])
-    assert isinstance(done.exception, UsageError) and "beside another" in done.exception.message
+    assert isinstance(done.exception, UsageError) and "--beside adds" in done.exception.message
 
 
 @given(st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1))
@@ -85,3 +85,34 @@ def test_an_option_file_leads_where_the_path_does() -> None:
     }
     local = read(client_options("u", "p", UnixTarget(path="/w/my s.sock")))
     assert (local["protocol"], local["socket"]) == ("socket", '"/w/my s.sock"')
+
+
+def test_a_place_that_is_none_is_told_first(tmp_path: Path) -> None:
+    clear_receipt(tmp_path / "new.json")
+    assert not (tmp_path / "new.json").exists()
+    (tmp_path / "file").touch()
+    clear_receipt(tmp_path / "file")
+    (tmp_path / "file").touch()
+    for place, why in (
+        (tmp_path / "none" / "x", "No such file"),
+        (tmp_path, "Is a directory|Permission"),
+        (tmp_path / "file" / "x", "Not a directory"),
+    ):
+        with pytest.raises(UsageError, match=why):
+            clear_receipt(place)
+
+
+def test_the_exit_code_of_the_command_outlives_a_receipt_that_failed(tmp_path: Path) -> None:
+    gone = tmp_path / "gone" / "x"
+    assert code_with_receipt(7, gone, {}) == 7
+    assert code_with_receipt(0, gone, {}) == LabError.exit_code
+    assert code_with_receipt(0, tmp_path / "x", {"a": 1}) == 0
+    assert (tmp_path / "x").read_text() == '{\n  "a": 1\n}\n'
+
+
+def test_an_older_receipt_goes_first(tmp_path: Path) -> None:
+    """Whatever ends the run early, nobody finds another run's verdict in its place."""
+    receipt = tmp_path / "old.json"
+    receipt.write_text('{"verdict": {"valid": true}}')
+    clear_receipt(receipt)
+    assert not receipt.exists()

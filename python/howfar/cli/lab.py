@@ -18,13 +18,15 @@ from typing import Any
 import click
 
 from howfar.cli.links import LinkChoice, link_options, read_link
+from howfar.cli.main import run_command_line
+from howfar.cli.screen import note
 from howfar.engine.messages import TcpTarget, UnixTarget
 from howfar.engine.process import Launcher
 from howfar.errors import HowfarError, LabError, SandboxForbidden, UsageError
 from howfar.lab import sandbox
 from howfar.lab.environment import LoadWatch
 from howfar.lab.laboratory import PLACEMENTS, Lab, LabRequest, LabStage, open_laboratory
-from howfar.lab.link import WAYS, Link, LinkSpec
+from howfar.lab.link import WAYS, Link
 from howfar.lab.link.receipt import STRICT, counter_violations, effect_warnings, link_receipt, link_violations, unproved
 from howfar.lab.link.settings import Player, Script
 from howfar.lab.network import SERVER_ADDRESS, SERVER_ADDRESS6, Companion
@@ -35,43 +37,33 @@ from howfar.plan.quantities import rtt_tolerance_ns
 from howfar.units import format_duration_ns, format_rate_bps, format_size_bytes
 
 
-def make_way(receipt: Path) -> None:
-    """Look whether it can be written, and take an older one away: what ends early must not leave another run's verdict in its place.
+def clear_receipt(receipt: Path) -> None:
+    """Remove an older receipt, and check that a new one can be written: a run that ends early leaves no other run's verdict.
 
-    Raises UsageError where it plainly cannot be written. What goes wrong later is told by `code_with_receipt`.
+    Raises UsageError.
     """
-    place = receipt if receipt.exists() else receipt.parent
-    if not place.exists():
-        raise UsageError(
-            f"the receipt {receipt} cannot be written: there is no directory {place}", "Make it, or name another."
-        )
-    if receipt.exists() and receipt.is_dir():
-        raise UsageError(f"the receipt {receipt} is a directory", "Name a file.")
-    if place != receipt and not place.is_dir():
-        raise UsageError(f"the receipt {receipt} cannot be written: {place} is no directory", "Name another file.")
-    if not os.access(place, os.W_OK):
-        raise UsageError(f"the receipt {receipt} cannot be written: you may not", "Name another file.")
+    if receipt.exists() and not receipt.is_file() and not receipt.is_dir():
+        return  # a pipe or a device
     try:
-        if receipt.is_file():
-            receipt.unlink()
+        receipt.unlink(missing_ok=True)
+        receipt.touch()
+        receipt.unlink()
     except OSError as error:
-        raise UsageError(
-            f"the older receipt {receipt} cannot be removed: {error.strerror}", "Name another file."
-        ) from error
+        raise UsageError(f"the receipt {receipt} cannot be written: {error.strerror}", "Name another file.") from error
 
 
 def code_with_receipt(code: int, receipt: Path, facts: dict[str, Any]) -> int:
-    """Write it, and give the exit code: CMD's own, unless CMD was content and the receipt could not be written."""
+    """Write it, and return the exit code: CMD's own, unless that is 0 and the receipt could not be written."""
     try:
         receipt.write_text(json.dumps(facts, indent=2) + "\n")
     except OSError as error:
-        click.echo(f"howfar: the receipt {receipt} cannot be written: {error.strerror}", err=True)
+        note(f"the receipt {receipt} cannot be written: {error.strerror}")
         return code or LabError.exit_code
     return code
 
 
 def run_over_link(laboratory: Lab, link: Link, script: Script, run: Callable[[], int], receipt: Path | None) -> int:
-    """Give back the exit code of `run`. What was not as asked is said on stderr; all of it is written to `receipt`."""
+    """The exit code of `run`. Where the link was not as requested is reported on stderr; `receipt` gets everything."""
     laboratory.size_buffers(max(asked.bdp_bytes for asked in script.links()))
     at_rest = link.at_rest() if receipt else ()
     from_idle = link.ping_from_idle() if receipt else None
@@ -93,14 +85,12 @@ def run_over_link(laboratory: Lab, link: Link, script: Script, run: Callable[[],
     if at_rest:
         violations = link_violations(link, at_rest, None, STRICT) + violations
     warnings = () if script.changes else effect_warnings(link.asked, stats)
-    for sentence in violations:
-        click.echo(f"howfar: not what was asked: {sentence}", err=True)
-    for sentence in warnings:
-        click.echo(f"howfar: {sentence}", err=True)
+    for sentence in (*(f"not as requested: {violation}" for violation in violations), *warnings):
+        note(sentence)
     if receipt is None:
         return code
     unknown = unproved(stats)
-    facts: dict[str, Any] = {"environment": laboratory.environment(), "server": laboratory.server()}
+    facts = _facts(laboratory)
     facts["link"] = {
         **link_receipt(link, at_rest, stats, laboratory.tcp(), changed=bool(script.changes)),
         "rtt_from_idle_ns": None if from_idle is None else from_idle.model_dump(exclude={"event"}),
@@ -116,6 +106,10 @@ def run_over_link(laboratory: Lab, link: Link, script: Script, run: Callable[[],
     return code_with_receipt(code, receipt, facts)
 
 
+def _facts(laboratory: Lab) -> dict[str, Any]:
+    return {"environment": laboratory.environment(), "server": laboratory.server()}
+
+
 def script_violations(player: Player) -> tuple[str, ...]:
     """A script that stopped half-way: from then on the link was not what was asked."""
     if player.failure is None:
@@ -126,33 +120,34 @@ def script_violations(player: Player) -> tuple[str, ...]:
 
 def describe_link(link: Link) -> str:
     """`link 1gbit, RTT 10ms (measured 10.01ms at rest), queue 1.192MiB, jitter, loss`."""
-    asked = link.asked
-    rates = [_rate(asked.mean_rate_bps(name)) for name in WAYS]
-    queues = [format_size_bytes(link.queue_bytes(name)) for name in WAYS]
+    asked, measured = link.asked, format_duration_ns(link.calibration["rtt_p50_ns"])
     if link.backend == "none":
-        return f"a bare cable, RTT measured {format_duration_ns(link.calibration['rtt_p50_ns'])} at rest"
+        return f"a bare cable, RTT measured {measured} at rest"
+    own_ns = link.rest_rtt_ns(asked) - asked.rtt_ns
+    if own_ns > rtt_tolerance_ns(asked.rtt_ns):
+        measured += f", {format_duration_ns(own_ns)} of it for the ping's own bytes,"
+    rates = [asked.mean_rate_bps(name) for name in WAYS]
+    directions = [asked.way(name) for name in WAYS]
     parts = [
-        f"link {_both(rates)}",
-        f"RTT {format_duration_ns(asked.rtt_ns)} (measured {_measured_rtt(link)} at rest)",
-        f"queue {_both(queues)}",
-        *_effects(asked),
+        f"link {_both(['unshaped' if rate is None else format_rate_bps(rate) for rate in rates])}",
+        f"RTT {format_duration_ns(asked.rtt_ns)} (measured {measured} at rest)",
+        f"queue {_both([format_size_bytes(link.queue_bytes(name)) for name in WAYS])}",
+        *(name for field, name in _EFFECTS.items() if any(getattr(direction, field) for direction in directions)),
     ]
     if link.backend != "packet":
         parts.append(f"back-end {link.backend}")
     return ", ".join(parts)
 
 
-def _measured_rtt(link: Link) -> str:
-    """With what the ping's own bytes take of it, where that shows."""
-    words = format_duration_ns(link.calibration["rtt_p50_ns"])
-    own_ns = link.rest_rtt_ns(link.asked) - link.asked.rtt_ns
-    if own_ns > rtt_tolerance_ns(link.asked.rtt_ns):
-        return f"{words}, {format_duration_ns(own_ns)} of it the ping's own bytes,"
-    return words
-
-
-def _rate(rate_bps: int | None) -> str:
-    return "unshaped" if rate_bps is None else format_rate_bps(rate_bps)
+_EFFECTS = {
+    "rate_trace": "rate trace",
+    "jitter": "jitter",
+    "reorder": "reordering",
+    "loss": "loss",
+    "duplicate": "duplication",
+    "corrupt": "corruption",
+    "outages": "outages",
+}
 
 
 def _both(values: list[str]) -> str:
@@ -160,23 +155,8 @@ def _both(values: list[str]) -> str:
     return values[0] if values[0] == values[1] else f"{values[0]} to server, {values[1]} to client"
 
 
-def _effects(asked: LinkSpec) -> list[str]:
-    """The names of those that are on, either way."""
-    ways = [asked.way(name) for name in WAYS]
-    on = {
-        "rate trace": any(way.rate_trace for way in ways),
-        "jitter": any(way.jitter for way in ways),
-        "reordering": any(way.reorder for way in ways),
-        "loss": any(way.loss for way in ways),
-        "duplication": any(way.duplicate for way in ways),
-        "corruption": any(way.corrupt for way in ways),
-        "outages": any(way.outages for way in ways),
-    }
-    return [name for name, is_on in on.items() if is_on]
-
-
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
-"""As shells say it."""
+"""As shells have it."""
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -195,9 +175,11 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126
     "--beside",
     metavar="SERVERS",
     default="",
-    help="Servers beside it on the same host, reached by the same path: `redis` or `valkey`, `memcached`; commas between them.",
+    help="More servers on the same host, on the same path, separated by commas: `redis` or `valkey`, `memcached`.",
 )
-@click.option("--tables", type=click.IntRange(0, 1000), default=10, show_default=True, help="How many sysbench tables.")
+@click.option(
+    "--tables", type=click.IntRange(0, 1000), default=10, show_default=True, help="Number of sysbench tables."
+)
 @click.option(
     "--table-size", type=click.IntRange(1, 100_000_000), default=10_000, show_default=True, help="Rows in each."
 )
@@ -208,15 +190,15 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126
     show_default=True,
     help="Which CPUs a local client gets.",
 )
-@click.option("--connections", type=click.IntRange(1, 10_000), default=256, show_default=True, help="Most at once.")
 @click.option(
-    "--tls", type=click.Choice(("1.2", "1.3")), help="Redis and Memcached: their port speaks TLS and nothing else."
+    "--connections", type=click.IntRange(1, 10_000), default=256, show_default=True, help="The most at one time."
 )
-@click.option("--on-server", metavar="CMD", help="A companion on the server's host, ended after CMD.")
+@click.option("--tls", type=click.Choice(("1.2", "1.3")), help="Redis and Memcached: their port accepts TLS only.")
+@click.option("--on-server", metavar="CMD", help="Another command, which runs on the server's host until CMD ends.")
 @click.option(
     "--receipt",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    help="Write what the laboratory measured of itself here, as JSON, after CMD.",
+    help="After CMD, write here as JSON what the laboratory measured about itself.",
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def lab(
@@ -233,22 +215,24 @@ def lab(
     command: tuple[str, ...],
     **link_values: Any,
 ) -> None:
-    """Run CMD (default: a shell) on the client's host of the laboratory; on local paths on the server's host.
+    """Run CMD (default: a shell) on the client's host of the laboratory, or on local paths on the server's host.
 
     CMD finds the server in HOWFAR_SOCKET, or HOWFAR_HOST and HOWFAR_PORT, with HOWFAR_USER, HOWFAR_PASSWORD_FILE and
-    HOWFAR_DATABASE; HOWFAR_CLIENT_CNF names an option file with all of it, for `mariadb --defaults-file` and the like. Redis and
-    Memcached have no accounts; with --tls HOWFAR_CA_FILE says who signed their certificate. Those of --beside are in
-    HOWFAR_REDIS_SOCKET or HOWFAR_REDIS_HOST and HOWFAR_REDIS_PORT, and in the same of HOWFAR_MEMCACHED. CMD's exit code is given
-    back. On `remote` HOWFAR_HOST and HOWFAR_HOST6 are the server's host, whether or not a server runs there.
+    HOWFAR_DATABASE; HOWFAR_CLIENT_CNF names an option file with all of these, for `mariadb --defaults-file` and similar programs.
+    Redis and Memcached have no accounts; with --tls, HOWFAR_CA_FILE is the CA of their certificate. Servers of --beside are in
+    HOWFAR_REDIS_SOCKET or HOWFAR_REDIS_HOST and HOWFAR_REDIS_PORT, and likewise HOWFAR_MEMCACHED_…. The exit code is CMD's. On
+    `remote`, HOWFAR_HOST and HOWFAR_HOST6 are the server's host, whether or not a server runs there.
 
-    An option of a link means `--path remote`. One other than --rtt, --rate, --tcp and --congestion-control, without --path, means
-    `--server none` as well: any program over any link.
+    Any option of a link implies `--path remote`. Without --path, those other than --rtt, --rate, --tcp and --congestion-control
+    also imply `--server none`: any program over any link.
     """
+    if beside and server == "none":
+        raise UsageError("--beside adds servers to another server", "Leave out --server none.")
     choice = read_link(link_values)
     path = _path(path_name, choice)
     request = LabRequest(
         server=server or ("none" if choice.alone and path_name is None and not beside else "mariadb"),
-        beside=_beside(beside, server),
+        beside=tuple(filter(None, beside.split(","))),
         tables=tables,
         table_size=table_size,
         with_goodput=receipt is not None,
@@ -262,7 +246,7 @@ def lab(
     )
     _check_command(command)
     if receipt is not None:
-        make_way(receipt)
+        clear_receipt(receipt)
     _enter_sandbox(path)
     with ExitStack() as ledger:
         laboratory = ledger.enter_context(open_laboratory(request))
@@ -275,16 +259,8 @@ def lab(
             sys.exit(run_over_link(laboratory, laboratory.link, choice.script, run, receipt))
         code = run()
         if receipt:
-            facts = {"environment": laboratory.environment(), "server": laboratory.server()}
-            code = code_with_receipt(code, receipt, facts)
+            code = code_with_receipt(code, receipt, _facts(laboratory))
     sys.exit(code)
-
-
-def _beside(listed: str, server: str | None) -> tuple[str, ...]:
-    """As typed, with commas."""
-    if listed and server == "none":
-        raise UsageError("--beside is for servers beside another", "Leave out --server none.")
-    return tuple(filter(None, listed.split(",")))
 
 
 def _enter_sandbox(path: NetworkPath) -> None:
@@ -296,24 +272,24 @@ def _enter_sandbox(path: NetworkPath) -> None:
     except SandboxForbidden as forbidden:
         if path.crosses_link:
             raise
-        click.echo(f"howfar: no sandbox: {forbidden.message}", err=True)
+        note(f"no sandbox: {forbidden.message}")
 
 
 def _path(name: str | None, choice: LinkChoice) -> NetworkPath:
-    """As typed; else the one that passes the link, when anything was said of a link."""
+    """The one named; else the one that crosses the link if any option of a link is given."""
     path = find_path(name or ("remote" if choice.given else "socket"))
     if choice.given and not path.crosses_link:
-        raise UsageError(f"the path {path.name} passes no link", "Leave out --path, or say --path remote.")
+        raise UsageError(f"the path {path.name} crosses no link", "Leave out --path, or use --path remote.")
     return path
 
 
 def _check_command(command: Sequence[str]) -> None:
-    """Before anything is built: seconds later the same mistake would be told by a program in between, in its words."""
+    """Before anything is built."""
     if not command or shutil.which(command[0]) is not None:
         return
     there = "/" in command[0] and Path(command[0]).exists()
     why = "may not be executed" if there else "was not found"
-    click.echo(f"howfar: the program {command[0]} {why}; nothing was started", err=True)
+    note(f"the program {command[0]} {why}; nothing was started")
     sys.exit(NOT_EXECUTABLE if there else NOT_FOUND)
 
 
@@ -387,12 +363,11 @@ def _say(laboratory: Lab, path: NetworkPath) -> None:
         held = "empty" if kind in STORES else f"with {request.tables} x {request.table_size} rows"
         parts.append(f"{kind} {version} {held}")
         beside = laboratory.beside.environment().values()
-        parts += [f"beside it {found['kind']} {found['version']} empty" for found in beside]
+        parts += [f"with it {found['kind']} {found['version']} empty" for found in beside]
     if laboratory.link is not None:
         parts.append(describe_link(laboratory.link))
-    click.echo(f"howfar: {', '.join(parts)}", err=True)
-    for warning in laboratory.warnings:
-        click.echo(f"howfar: {warning}", err=True)
+    for sentence in (", ".join(parts), *laboratory.warnings):
+        note(sentence)
 
 
 def _start_companion(laboratory: Lab, command: str, variables: dict[str, str], ledger: ExitStack) -> None:
@@ -411,7 +386,7 @@ def _start_companion(laboratory: Lab, command: str, variables: dict[str, str], l
 def _launcher(laboratory: Lab, path: NetworkPath, command: Sequence[str]) -> Launcher:
     """Puts CMD on its host."""
     if not command:
-        click.echo("howfar: a shell in the laboratory; leave it with exit", err=True)
+        note("a shell in the laboratory; `exit` ends it")
     host = laboratory.client_host_of(path)
     return host.launcher(laboratory.client_cpus(path, laboratory.request.placement), foreground=True)
 
@@ -426,20 +401,5 @@ def _run(launcher: Launcher, command: Sequence[str], variables: dict[str, str]) 
     return code if code >= 0 else 128 - code
 
 
-def main() -> int:
-    """For `python -m howfar.cli.lab`."""
-    try:
-        lab.main(standalone_mode=False)
-    except HowfarError as error:
-        click.echo(f"howfar: {error.message}", err=True)
-        if error.advice:
-            click.echo(f"        {error.advice}", err=True)
-        return error.exit_code
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command_line(["lab", *sys.argv[1:]]))

@@ -1,4 +1,4 @@
-"""`howfar links`: the links that `--link` can name, with the source of their figures, and which ways to make one work here."""
+"""`howfar links`: the named links with the source of their figures, and which back-ends work here; the options of a link."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from howfar.cli.screen import columns, read_text, width
+from howfar.cli.screen import columns, json_option, read_text, width
 from howfar.errors import HowfarError, QuantityError, SandboxForbidden, UsageError
 from howfar.lab import sandbox
 from howfar.lab.link import WAYS, LinkSpec
@@ -27,11 +27,11 @@ _NONE = "-"
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="All of it as JSON.")
+@json_option
 def links(as_json: bool) -> None:
     """List the links by name, and which back-ends work on this machine.
 
-    `stated` is what a link's source says, `ours` what was rounded or chosen. Each back-end is really tried, in namespaces of its own.
+    `stated` is what a link's source says, `ours` what was rounded or chosen. Each back-end is tried in its own namespaces.
     """
     forbidden: HowfarError | None = None
     if not sandbox.inside():
@@ -111,30 +111,30 @@ _RTT, _RATE = "0.2ms", "1gbit"
 _MAX_BYTES = 16 * 2**20
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
-_WORDS: tuple[tuple[str, str, str], ...] = (
+_OPTIONS: tuple[tuple[str, str, str], ...] = (
     ("rtt", "DURATION", f"Round trip time of the link.  [default: {_RTT}]"),
-    ("delay-to-server", "DURATION", "The part of the RTT on the way to the server.  [default: half]"),
-    ("rate", "RATE", f"Rate of the link, each way; `none`: unshaped.  [default: {_RATE}]"),
-    ("rate-to-server", "RATE", "The same for one way."),
-    ("rate-to-client", "RATE", "The same for the other."),
+    ("delay-to-server", "DURATION", "The part of the RTT towards the server.  [default: half]"),
+    ("rate", "RATE", f"Rate of the link in each direction; `none`: unshaped.  [default: {_RATE}]"),
+    ("rate-to-server", "RATE", "The same towards the server."),
+    ("rate-to-client", "RATE", "The same towards the client."),
     ("mtu", "BYTES", "Largest IP packet.  [default: 1500]"),
-    ("queue", "SIZE", "Before the bottleneck, in bytes or as a time at the rate.  [default: one RTT, at least 10ms]"),
+    ("queue", "SIZE", "Queue at the bottleneck, in bytes or as a time at the rate.  [default: one RTT, at least 10ms]"),
     ("jitter", "SPEC", "Variation of the delay: 2ms, 2ms:normal, 2ms:pareto[:shape]."),
     ("loss", "SHARE", "Segments lost, like 1%."),
-    ("loss-burst", "LENGTH", "The loss comes in bursts of this mean length."),
+    ("loss-burst", "LENGTH", "Losses come in bursts of this mean length."),
     ("duplicate", "SHARE", "Segments that arrive twice."),
-    ("corrupt", "SHARE", "Segments that arrive with one bit turned over."),
-    ("reorder", "on|off", "Jitter may let a later packet overtake.  [default: off]"),
+    ("corrupt", "SHARE", "Segments that arrive with one bit flipped."),
+    ("reorder", "on|off", "Jitter may reorder packets.  [default: off]"),
     ("outage", "AT:FOR[/EVERY]", "The link is down, like 5s:1s/30s; time 0 is the start of CMD."),
-    ("seed", "NUMBER", "Of all that is random.  [default: 0]"),
+    ("seed", "NUMBER", "Seed of all random effects.  [default: 0]"),
 )
-"""In the order in which they are applied. Each may begin with to-server: or to-client: and be given more than once."""
-_PER_WAY = {"queue", "jitter", "loss", "loss-burst", "duplicate", "corrupt", "reorder", "outage"}
+"""In the order in which they are applied."""
+_PER_DIRECTION = {"queue", "jitter", "loss", "loss-burst", "duplicate", "corrupt", "reorder", "outage"}
 
 
 @dataclass(frozen=True)
 class LinkChoice:
-    """What the options say."""
+    """The link that the options describe."""
 
     asked: LinkSpec
     script: Script
@@ -143,29 +143,31 @@ class LinkChoice:
     congestion_control: str
     named: str | None
     given: bool
-    """Any option of a link was."""
+    """Any option of a link is given."""
     alone: bool
-    """One beyond those that say what lies between the client and a database: whoever says it wants the link, not the server."""
+    """An option beyond RTT, rate and TCP is given: the user wants the link, not a database."""
 
 
 def link_options(command: _Command) -> _Command:
     """Give a command all options of a link; `read_link` takes the values."""
     file = click.Path(exists=True, dir_okay=False, path_type=Path)
     options = [
-        click.option("--link", "link_name", metavar="NAME", help="A link by name; `howfar links` lists them."),
+        click.option("--link", "link_name", metavar="NAME", help="A named link; `howfar links` lists them."),
         *(
             click.option(
                 f"--{word}",
-                multiple=word in _PER_WAY,
+                multiple=word in _PER_DIRECTION,
                 metavar=metavar,
-                help=f"{about}{_EITHER if word in _PER_WAY else ''}",
+                help=f"{about}{_EITHER if word in _PER_DIRECTION else ''}",
             )
-            for word, metavar, about in _WORDS
+            for word, metavar, about in _OPTIONS
         ),
         click.option(
-            "--rtt-trace", type=file, help="Measured round trips, one a line: the link's RTT is distributed so."
+            "--rtt-trace", type=file, help="Measured round trip times, one per line, which the link's RTT follows."
         ),
-        click.option("--rate-trace", type=file, help="Lines like `10ms 5mbit`, or a mahimahi trace; both ways."),
+        click.option(
+            "--rate-trace", type=file, help="Lines like `10ms 5mbit`, or a mahimahi trace; for both directions."
+        ),
         click.option(
             "--link-script", type=file, help="Changes while CMD runs: lines like `5s rtt 50ms`, `10s down 2s`."
         ),
@@ -173,7 +175,7 @@ def link_options(command: _Command) -> _Command:
             "--link-backend",
             type=click.Choice(NAMES),
             show_default=DEFAULT,
-            help="How packets get across; none: a bare cable.",
+            help="What emulates the link; none: a bare cable.",
         ),
         click.option(
             "--tcp",
@@ -181,7 +183,7 @@ def link_options(command: _Command) -> _Command:
             show_default=TCP_PRESETS[0],
             help="tuned: buffers large enough for the link; stock: the kernel's defaults.",
         ),
-        click.option("--congestion-control", show_default=CONGESTION_CONTROL, help="Of both hosts' TCP."),
+        click.option("--congestion-control", show_default=CONGESTION_CONTROL, help="For TCP on both hosts."),
     ]
     for option in reversed(options):
         command = option(command)
@@ -193,14 +195,19 @@ _EITHER = " Also to-server:… or to-client:…"
 
 def read_link(values: dict[str, Any]) -> LinkChoice:
     """The values of the options of `link_options`. Raises UsageError."""
-    said = {word: values[word.replace("-", "_")] for word, _, _ in _WORDS if values[word.replace("-", "_")]}
+    said = {word: values[word.replace("-", "_")] for word, _, _ in _OPTIONS if values[word.replace("-", "_")]}
     name, backend = values["link_name"], values["link_backend"] or DEFAULT
     script_file: Path | None = values["link_script"]
     asked = _asked(said, name, backend, values["rtt_trace"], values["rate_trace"])
     script = Script(asked)
     if script_file is not None:
         script = read_script(read_text(script_file, "--link-script", _MAX_BYTES), asked, str(script_file))
-    _check(script, backend)
+    try:
+        check(script.links())
+    except QuantityError as error:
+        raise UsageError(error.message, error.advice) from error
+    for later in script.links():
+        find_backend(backend, later)
     files = (values["rtt_trace"], values["rate_trace"], script_file)
     alone = bool(name is not None or set(said) - {"rtt", "rate"} or any(files) or values["link_backend"])
     return LinkChoice(
@@ -213,16 +220,6 @@ def read_link(values: dict[str, Any]) -> LinkChoice:
         given=bool(alone or said or values["tcp"] or values["congestion_control"]),
         alone=alone,
     )
-
-
-def _check(script: Script, backend: str) -> None:
-    """Each link that there will be, before anything is built."""
-    try:
-        check(script.links())
-    except QuantityError as error:
-        raise UsageError(error.message, error.advice) from error
-    for asked in script.links():
-        find_backend(backend, asked)
 
 
 def _asked(said: dict[str, Any], name: str | None, backend: str, rtts: Path | None, rates: Path | None) -> LinkSpec:
@@ -245,15 +242,15 @@ def _asked(said: dict[str, Any], name: str | None, backend: str, rtts: Path | No
                 raise UsageError(f"--{word} {text}: {error.message}", error.advice) from error
         ways = [text.partition(":")[0] if text.startswith(("to-server:", "to-client:")) else "both" for text in texts]
         if len(set(ways)) < len(ways):
-            raise UsageError(f"--{word} is given twice for the same way: {', '.join(texts)}", "Leave one out.")
+            raise UsageError(f"--{word} is given twice for the same direction: {', '.join(texts)}", "Leave one out.")
     if extra is not None and asked.to_client.jitter != extra:
         raise UsageError(
-            "--rtt-trace and --jitter both vary the delay to the client", "Leave one out, or say --jitter to-server:…."
+            "--rtt-trace and --jitter both vary the delay to the client", "Leave one out, or use --jitter to-server:…."
         )
     if rates is not None:
         also = [f"--{word}" for word in ("rate", "rate-to-server", "rate-to-client") if word in said]
         if also:
-            raise UsageError(f"--rate-trace and {also[0]} both say the rate", "Leave one out.")
+            raise UsageError(f"--rate-trace and {also[0]} both set the rate", "Leave one out.")
         steps = _in_file("--rate-trace", rates, rate_trace)
         asked = replace(
             asked,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import signal
@@ -17,32 +16,32 @@ import click
 
 import howfar
 from howfar.cli.load_address import find_login
-from howfar.engine.messages import (
-    Arrivals,
-    Custom,
-    Interval,
-    LoadJob,
-    Measuring,
-    Ready,
-    TablesDone,
-    TablesJob,
-    TablesProgress,
-)
+from howfar.cli.main import VOID
+from howfar.cli.screen import note, read_text
+from howfar.engine.messages import Custom, Interval, LoadJob, Ready, TablesDone, TablesJob, TablesProgress
 from howfar.engine.process import EngineFailed, Event, Launcher, run_load, run_tables
 from howfar.engine.receipt_check import mismatches
 from howfar.errors import EngineError, RunFileError, UsageError
 from howfar.load import export, report_human, report_sysbench, workload_file
 from howfar.load.cmdline import Options, parse_command_line
-from howfar.load.export import hdr_log, prometheus_text
-from howfar.load.job import limit_advice, load_job, session_of, tables_job, transport_line, without_effect, workload_of
+from howfar.load.job import (
+    arrivals,
+    limit_advice,
+    load_job,
+    session_of,
+    tables_job,
+    transport_line,
+    without_effect,
+    workload_of,
+)
 from howfar.load.options import GROUPS, IGNORED, OPTIONS, REFUSED, Option
 from howfar.load.report_human import time
 from howfar.load.result import Result, result_of
-from howfar.load.search import MOST_TRIALS, Goal, Trial, answer, next_rate, parse_goal, sentence
+from howfar.load.search import MOST_TRIALS, Goal, Trial, answer, judged, next_rate, parse_goal, sentence
 from howfar.load.verdict import Stamp
 
 WHOLE = 0.9
-"""Of its length: a slice cut short by the end of the window is less."""
+"""Of its length: an interval cut short by the end of the window is less."""
 DIED_OF_SIGINT = "(signal 2)"
 
 
@@ -56,7 +55,7 @@ class Stopped(Exception):
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[None]:
-    """SIGINT and SIGTERM as `Stopped`, wherever they strike; the engine is ended on the way out."""
+    """SIGINT and SIGTERM as `Stopped`; the engine is ended when it propagates."""
 
     def stop(number: int, _frame: FrameType | None) -> None:
         raise Stopped(number)
@@ -65,7 +64,7 @@ def stoppable() -> Iterator[None]:
     try:
         yield
     except EngineError as error:
-        # A terminal's Ctrl-C strikes the engine too, and its end may be seen first.
+        # A terminal's Ctrl-C also reaches the engine, and its end may be seen first.
         if DIED_OF_SIGINT in error.message:
             raise Stopped(signal.SIGINT) from error
         raise
@@ -74,24 +73,26 @@ def stoppable() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def _echo(lines: list[str]) -> None:
+    for line in lines:
+        click.echo(line)
+
+
 @dataclass
 class Watch:
-    """Shows a load while it goes on; keeps what an interrupted one leaves."""
+    """Shows a load while it runs; keeps its intervals for the report of an interrupted one."""
 
     options: Options
     job: LoadJob
     quiet: bool = False
     """A trial of a search: only JSON lines are shown."""
-    measuring: Measuring | None = None
     intervals: list[Interval] = field(default_factory=list)
 
     def __call__(self, event: Event) -> None:
-        if isinstance(event, Measuring):
-            self.measuring = event
-        elif isinstance(event, Interval):
+        if isinstance(event, Interval):
             self.intervals.append(event)
         if self.options.value("json"):
-            click.echo(export.event_line(event))
+            click.echo(event.model_dump_json())
         elif not self.quiet:
             self._show(event)
 
@@ -102,15 +103,13 @@ class Watch:
             _echo(report_sysbench.started(job, options.dialect))
         if not isinstance(event, Interval) or not options.value("report-interval"):
             return
-        if sysbench and event.length_ns < WHOLE * job.interval_ns:
-            return  # sysbench has no line for the rest of a second
-        if sysbench:
+        if not sysbench:
+            click.echo(report_human.interval_line(event, job.arrivals is not None))
+        elif event.length_ns >= WHOLE * job.interval_ns:  # sysbench has no line for the rest of a second
             _echo(report_sysbench.interval_lines(event, job, options.value("percentile")))
-        else:
-            _echo([report_human.interval_line(event, job.arrivals is not None)])
 
-    def say_partial(self, how: str) -> None:
-        """What a load leaves that was interrupted or failed."""
+    def show_partial(self, how: str) -> None:
+        """What an interrupted or failed load leaves."""
         if self.options.value("json"):
             click.echo(export.partial_line(self.intervals))
         for line in report_human.partial(self.intervals, how):
@@ -118,17 +117,17 @@ class Watch:
 
 
 def measure(options: Options, job: LoadJob, quiet: bool = False) -> Result:
-    """One load to its end. Raises EngineError, Stopped, both after the partial figures are said."""
+    """One load to its end. Raises EngineError, Stopped, both after the partial figures are shown."""
     watch = Watch(options, job, quiet)
     try:
         with stoppable():
             outcome = run_load(job, Launcher(), watch)
     except Stopped:
-        watch.say_partial("interrupted")
+        watch.show_partial("interrupted")
         raise
     except EngineError as error:
         if watch.intervals:
-            watch.say_partial("failed")
+            watch.show_partial("failed")
         if isinstance(error, EngineFailed):
             raise _advised(options, job, error) from None
         raise
@@ -140,10 +139,10 @@ def tables(options: Options, job: TablesJob) -> None:
     """prepare, warmup or cleanup. Raises EngineError, Stopped."""
     shown = ("", 0)
 
-    def show(event: Event) -> None:
+    def show_event(event: Event) -> None:
         nonlocal shown
         if options.value("json"):
-            click.echo(export.event_line(event))
+            click.echo(event.model_dump_json())
         elif isinstance(event, TablesProgress):
             tenths = 10 * event.done // max(event.total, 1)
             if (event.doing, tenths) != shown:
@@ -153,32 +152,31 @@ def tables(options: Options, job: TablesJob) -> None:
             rows = f": {event.rows:,} row{'' if event.rows == 1 else 's'}" if event.rows else ""
             click.echo(f"{job.action} done{rows} in {event.elapsed_ns / 1e9:.3g} s")
 
-    if options.value("json"):
-        click.echo(export.job_line(job))
-    elif options.value("report") == "sysbench":
-        _echo(report_sysbench.first_line(howfar.__version__, options.dialect))
+    head(options, job)
     try:
         with stoppable():
-            run_tables(job, Launcher(), show)
+            run_tables(job, Launcher(), show_event)
     except EngineFailed as failed:
         raise _advised(options, job, failed) from None
 
 
 def _advised(options: Options, job: LoadJob | TablesJob, failed: EngineFailed) -> EngineFailed:
-    """With the exact statement, where a limit of the server was met."""
+    """With the exact statement where a limit of the server was reached."""
     failed.advice = limit_advice(job, failed.message) or failed.advice
     if options.value("json"):
         click.echo(export.failed_line(failed.code, failed.message, failed.advice))
     return failed
 
 
-def head(options: Options, job: LoadJob) -> None:
-    """What is said before the load."""
+def head(options: Options, job: LoadJob | TablesJob) -> None:
+    """What is shown before the engine starts."""
     if options.value("json"):
         click.echo(export.job_line(job))
     elif options.value("report") == "sysbench":
         _echo(report_sysbench.first_line(howfar.__version__, options.dialect))
-        _echo(report_sysbench.head(job, options.dialect, options.value("report-interval"), options.value("rand-seed")))
+        if isinstance(job, LoadJob):
+            every_ns, seed = options.value("report-interval"), options.value("rand-seed")
+            _echo(report_sysbench.head(job, options.dialect, every_ns, seed))
 
 
 def show(options: Options, result: Result, name: str) -> None:
@@ -187,44 +185,40 @@ def show(options: Options, result: Result, name: str) -> None:
         click.echo(export.summary_line(result))
     elif options.value("report") == "sysbench":
         _echo(report_sysbench.report(result, options.dialect, options.value("percentile"), options.value("histogram")))
-        _warn(result)
+        for finding in result.verdict.findings:  # sysbench's layout has no line for a verdict
+            note(f"{finding.stamp}: {finding.because}")
     else:
         _echo(report_human.report(result, name))
         if options.value("histogram"):
             _echo(["", *report_human.histogram(result)])
     if options.said("prometheus"):
-        write_whole(Path(options.value("prometheus")), prometheus_text(result, name))
+        write_whole(Path(options.value("prometheus")), export.prometheus_text(result, name))
     if options.said("hdr-log"):
-        write_whole(Path(options.value("hdr-log")), hdr_log(result))
-
-
-def _warn(result: Result) -> None:
-    """sysbench's layout has no place for a verdict: it goes to stderr."""
-    for finding in result.verdict.findings:
-        click.echo(f"howfar: {finding.stamp}: {finding.because}", err=True)
+        write_whole(Path(options.value("hdr-log")), export.hdr_log(result))
 
 
 def check_outputs(options: Options) -> None:
-    """That the files of reports can be written, before a load is spent on them. Raises RunFileError."""
-    for option in ("prometheus", "hdr-log"):
-        if options.said(option):
-            path = Path(options.value(option))
-            try:
-                if path.is_dir():
-                    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-                with tempfile.NamedTemporaryFile(prefix=f".{path.name}.", dir=path.parent):
-                    pass
-            except OSError as error:
-                raise _unwritable(path, error) from error
+    """Before a load is spent on them: the files of reports can be written. Raises RunFileError."""
+    for path in (Path(options.value(name)) for name in ("prometheus", "hdr-log") if options.said(name)):
+        if path.is_dir():
+            raise RunFileError(f"{path} cannot be written: it is a directory", "Name a file.")
+        with _writing(path), tempfile.NamedTemporaryFile(prefix=f".{path.name}.", dir=path.parent):
+            pass
 
 
-def _unwritable(path: Path, error: OSError) -> RunFileError:
-    return RunFileError(f"{path} cannot be written: {error.strerror}", "Name a file in a folder that takes one.")
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RunFileError(
+            f"{path} cannot be written: {error.strerror}", "Name a file in a writable folder."
+        ) from error
 
 
 def write_whole(path: Path, text: str) -> None:
     """Whole or not at all: a reader never sees half of it. Raises RunFileError."""
-    try:
+    with _writing(path):
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -234,24 +228,17 @@ def write_whole(path: Path, text: str) -> None:
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
-    except OSError as error:
-        raise _unwritable(path, error) from error
-
-
-def _echo(lines: list[str]) -> None:
-    for line in lines:
-        click.echo(line)
 
 
 def search(options: Options, job: LoadJob, goal: Goal) -> Result | None:
-    """The result of the last trial that held at the answer; None when none held. Raises EngineError, Stopped."""
+    """The result of the last successful trial at the answer; None when none succeeded. Raises EngineError, Stopped."""
     high = options.value("search-high")
     low = min(options.value("search-low"), high) if high else options.value("search-low")
     trials: list[Trial] = []
     results: dict[float, Result] = {}
     while (rate := next_rate(trials, low, high)) is not None:
-        arrivals = Arrivals(rate_per_s=rate, shape=options.value("arrivals"), burst=options.value("burst"))
-        tried = job.model_copy(update={"arrivals": arrivals, "seed": (job.seed + len(trials)) % 2**63})
+        seed = (job.seed + len(trials)) % 2**63
+        tried = job.model_copy(update={"arrivals": arrivals(options, rate), "seed": seed})
         result = measure(options, tried, quiet=True)
         if result.verdict.has(Stamp.VOID):
             raise EngineError(
@@ -262,12 +249,11 @@ def search(options: Options, job: LoadJob, goal: Goal) -> Result | None:
         trials.append(trial)
         if trial.held:
             results[rate] = result
-        _show(options, trial, len(trials), result)
+        _show_trial(options, trial, len(trials), result)
     found = answer(trials)
     if options.value("json"):
-        click.echo(
-            json.dumps({"event": "search", "goal": str(goal), **asdict(found), "trials": [asdict(t) for t in trials]})
-        )
+        event = {"event": "search", "goal": str(goal), **asdict(found), "trials": [asdict(trial) for trial in trials]}
+        click.echo(json.dumps(event))
     else:
         click.echo(f"\n{sentence(goal, found)}")
         if any("client" in trial.why_not for trial in trials):
@@ -275,24 +261,7 @@ def search(options: Options, job: LoadJob, goal: Goal) -> Result | None:
     return results.get(found.rate) if found.rate is not None else None
 
 
-def judged(result: Result, goal: Goal, rate: float) -> Trial:
-    """Whether a trial holds the goal: by the upper bound, so that what was never answered counts against it."""
-    at = result.transaction.at(goal.share)
-    if at is None:
-        return Trial(rate, None, False, "nothing was answered")
-    reasons = []
-    reasons += [str(stamp) for stamp in (Stamp.FAILING, Stamp.OVERLOADED) if result.verdict.has(stamp)]
-    if at.high_ns is None or at.high_ns >= goal.limit_ns:
-        reasons.append(f"{'' if at.exact else '≥ '}{time(at.low_ns)}")
-        if at.low_ns < goal.limit_ns:
-            missing = result.transaction.all_requests.count - result.transaction.answered.count
-            reasons.append(f"{missing} unanswered at the end leave it open (a longer --time has fewer in a thousand)")
-    if reasons:
-        reasons += [str(stamp) for stamp in (Stamp.CLIENT_LIMITED, Stamp.LATE) if result.verdict.has(stamp)]
-    return Trial(rate, at.low_ns, not at.exact, ", ".join(reasons))
-
-
-def _show(options: Options, trial: Trial, number: int, result: Result) -> None:
+def _show_trial(options: Options, trial: Trial, number: int, result: Result) -> None:
     if options.value("json"):
         click.echo(json.dumps({"event": "trial", "number": number, **asdict(trial)}))
         return
@@ -304,15 +273,12 @@ def _show(options: Options, trial: Trial, number: int, result: Result) -> None:
     )
 
 
-VOID = 7
-"""The session obtained is not the one requested, so the figures describe something else."""
-
 _METAVARS = {"int": "N", "number": "X", "switch": "[on|off]", "text": "TEXT", "list": "LIST", "seconds": "SECONDS",
              "duration": "TIME", "file": "FILE"}  # fmt: skip
 
 
 class _SysbenchLike(click.Command):
-    """Its options are in a table of their own (`howfar.load.options`): click would know neither sysbench's forms nor dialects."""
+    """Its options are in `howfar.load.options`: click knows neither sysbench's forms nor dialects."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args:
@@ -320,7 +286,7 @@ class _SysbenchLike(click.Command):
         if "--help" in args or "-h" in args or args[-1] == "help":
             click.echo(ctx.get_help())
             ctx.exit()
-        ctx.params = {"words": tuple(args)}
+        ctx.params = {"arguments": tuple(args)}
         ctx.args = []
         return []
 
@@ -329,9 +295,10 @@ class _SysbenchLike(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for group in GROUPS:
-            rows = [_help_row(option) for option in OPTIONS if option.group == group and not option.same_as]
             with formatter.section(group):
-                formatter.write_dl(rows)
+                formatter.write_dl(
+                    [_help_row(option) for option in OPTIONS if option.group == group and not option.same_as]
+                )
 
 
 def _help_row(option: Option) -> tuple[str, str]:
@@ -341,48 +308,40 @@ def _help_row(option: Option) -> tuple[str, str]:
     default = f" [{option.default}]" if option.default else ""
     if option.default_11 is not None:
         default = f" [{option.default}; dialect 1.1: {option.default_11}]"
-    shown = f"--{option.name}{value}" if option.kind == "switch" else f"--{option.name}={value}"
-    return shown.replace("[on|off]", "[=on|off]"), f"{option.help}{default}"
+    shown = f"--{option.name}[=on|off]" if option.kind == "switch" else f"--{option.name}={value}"
+    return shown, f"{option.help}{default}"
 
 
 @click.command(cls=_SysbenchLike, add_help_option=False)
-def load(words: tuple[str, ...]) -> int:
-    """Load a server of your own, and say what it answered, how long that took, and whether to believe it.
+def load(arguments: tuple[str, ...]) -> int:
+    """Load your own server: throughput, latencies, and whether to believe them.
 
     DSN: mysql://user@host:3306/db?ssl-mode=REQUIRED or mysql:///path/to.sock?user=u&db=d, or sysbench's --mysql-… options.
     WORKLOAD: oltp_read_only, oltp_read_write and the other workloads of sysbench. A command line of sysbench works when
     the program's name is changed, except for the password: --password-file, --ask-password or HOWFAR_PASSWORD.
     """
-    options = parse_command_line(words)
-    for note in options.notes:
-        _note(note)
+    options = parse_command_line(arguments)
+    for text in options.notes:
+        note(text)
     try:
         return _act(options)
     except Stopped as stopped:
-        _note("interrupted; the engine has ended")
+        note("interrupted; the engine has ended")
         return stopped.exit_code
 
 
-@dataclass(frozen=True)
-class _Named:
-    """A workload and what it is called in reports."""
-
-    name: str
-    custom: Custom | None
-
-
 def _act(options: Options) -> int:
-    named = _workload(options)
+    name, custom = _workload(options)
     goal = parse_goal(options.value("search")) if options.said("search") else None
     if goal is not None and options.value("rate"):
-        raise UsageError("--search tries rates of its own; --rate names one", "Leave one of them out.")
-    if named.custom is not None:
-        for name in without_effect(options):
-            _note(f"--{name} has no effect with --workload, whose file says it all")
-    login = find_login(options, _note)
-    workload = workload_of(options, named.custom)
+        raise UsageError("--search chooses the rates itself", "Leave out --rate.")
+    if custom is not None:
+        for option in without_effect(options):
+            note(f"--{option} has no effect with --workload: the file describes the workload")
+    login = find_login(options, note)
+    workload = workload_of(options, custom)
     seed = options.value("rand-seed") or int.from_bytes(os.urandom(4), "big") + 1
-    _note(transport_line(login, session_of(login.address, options)))
+    note(transport_line(login, session_of(login.address, options)))
     if options.action != "run":
         tables(options, tables_job(options, login, workload, seed))
         return 0
@@ -392,30 +351,16 @@ def _act(options: Options) -> int:
     result = search(options, job, goal) if goal is not None else measure(options, job)
     if result is None:
         return 0
-    show(options, result, named.name)
+    show(options, result, name)
     return VOID if result.verdict.has(Stamp.VOID) else 0
 
 
-def _workload(options: Options) -> _Named:
-    """Raises UsageError."""
+def _workload(options: Options) -> tuple[str, Custom | None]:
+    """Its name in reports, and what a file describes. Raises UsageError, PlanError."""
     if options.kind is not None:
-        return _Named(options.kind, None)
-    word = str(options.value("workload"))
-    if word in workload_file.examples():
-        return _Named(word, workload_file.parse_workload(f"{word}.toml", workload_file.example(word)))
-    path = Path(word)
-    try:
-        with path.open("rb") as file:
-            text = file.read(workload_file.MAX_BYTES).decode("utf-8")
-    except OSError as error:
-        raise UsageError(
-            f"--workload {word} cannot be read: {error.strerror}",
-            f"Name a TOML file, or one that comes along: {', '.join(workload_file.examples())}.",
-        ) from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"--workload {word} is not UTF-8 text", "Save it as UTF-8.") from error
-    return _Named(path.stem, workload_file.parse_workload(word, text))
-
-
-def _note(text: str) -> None:
-    click.echo(f"howfar: {text}", err=True)
+        return options.kind, None
+    file = str(options.value("workload"))
+    if file in workload_file.examples():
+        return file, workload_file.parse_workload(f"{file}.toml", workload_file.example(file))
+    text = read_text(Path(file), "--workload", workload_file.MAX_BYTES)
+    return Path(file).stem, workload_file.parse_workload(file, text)

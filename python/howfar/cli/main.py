@@ -17,23 +17,27 @@ import howfar
 from howfar.cli.screen import abandon_output, as_called, open_closed_streams
 from howfar.errors import HowfarError, RunFileError
 
+VOID = 7
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 BUG = 70
-_NOT_TAKEN = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
-"""What a stdout that takes no more says."""
+_OUTPUT_LOST = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+"""Errors of a stdout that accepts no more."""
 
 _COMMANDS = {
     "run": ("howfar.cli.run:run", "Run an experiment and report."),
     "resume": ("howfar.cli.resume:resume", "Continue an interrupted run; repeats no finished trial."),
-    "confirm": ("howfar.cli.confirm:confirm", "Change what a run named as its limits: does throughput move as said?"),
+    "confirm": (
+        "howfar.cli.confirm:confirm",
+        "Change what a run named as its limits: does throughput move as predicted?",
+    ),
     "report": ("howfar.cli.report:report", "Show a run again, or write it as HTML, Markdown, CSV or JSON."),
-    "compare": ("howfar.cli.compare:compare", "Set two runs side by side."),
+    "compare": ("howfar.cli.compare:compare", "Compare two runs."),
     "plans": ("howfar.cli.plans:plans", "List the experiments: what each answers, how long it takes."),
-    "load": ("howfar.cli.load:load", "Load a server of your own; sysbench's options and workloads."),
-    "doctor": ("howfar.cli.doctor:doctor", "Look at the database servers of this machine: which lines to change."),
+    "load": ("howfar.cli.load:load", "Load your own server; sysbench's options and workloads."),
+    "doctor": ("howfar.cli.doctor:doctor", "Examine the database servers of this machine: which lines to change."),
     "lab": ("howfar.cli.lab:lab", "Run any program inside the laboratory."),
-    "links": ("howfar.cli.links:links", "List the links by name, and which ways to make one work here."),
+    "links": ("howfar.cli.links:links", "List the named links, and which back-ends work here."),
     "servers": ("howfar.cli.servers:servers", "List the servers that can be measured, or get another one."),
     "bench": ("howfar.cli.bench:bench", "Measure what the instrument itself costs."),
 }
@@ -41,14 +45,14 @@ _COMMANDS = {
 _EPILOG = """\b
 Exit codes:
   0    done
-  2    asked for something that cannot be (option, plan, quantity)
+  2    an option, a plan or a quantity is not valid
   3    this machine lacks something (server, permission)
-  4    the laboratory could not be built, or broke
+  4    the laboratory could not be built, or failed
   5    the load engine failed
   6    the run file, or the output, cannot be read or written
   7    nothing valid was measured: the load's figures, or every trial of a run, are void
   8    `howfar doctor --strict` found something to change
-  70   a mistake in howfar itself
+  70   a bug in howfar
   130  interrupted; the run file holds every finished trial
 """
 
@@ -82,11 +86,18 @@ def _version(context: click.Context, _: click.Parameter, value: bool) -> None:
 
 
 @click.command(cls=_Lazy, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="What this is.")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_version,
+    help="The versions.",
+)
 def cli() -> None:
-    """How far is your database? Measures, on real servers, what the way between an application and its data costs.
+    """How far is your database? Measures, on real servers, what the path between an application and its data costs.
 
-    Begin with: howfar run paths --quick
+    Start with: howfar run paths --quick
     """
 
 
@@ -106,7 +117,7 @@ def run_command_line(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except click.ClickException as error:
         command = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "howfar"
-        _say(error.format_message(), f"`{command} --help` shows what is possible.")
+        _say(error.format_message(), f"`{command} --help` lists the options.")
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         _say("interrupted", "")
@@ -115,10 +126,13 @@ def run_command_line(arguments: Sequence[str] | None = None) -> int:
         abandon_output()  # the reader has gone, as with `| head`
         return BROKEN_PIPE
     except OSError as error:
-        if error.errno not in _NOT_TAKEN or error.filename is not None:
+        if error.errno not in _OUTPUT_LOST or error.filename is not None:
             return _bug(error)
         abandon_output()
-        _say(f"writing the output failed: {error.strerror}", "Give it to a file or a program that takes all of it.")
+        _say(
+            f"writing the output failed: {error.strerror}",
+            "Write it where there is enough space.",
+        )
         return RunFileError.exit_code
     except Exception as error:
         return _bug(error)
@@ -135,11 +149,11 @@ def _bug(error: Exception) -> int:
     if os.environ.get("HOWFAR_DEBUG") == "1":
         traceback.print_exc()
         return BUG
-    where = "set HOWFAR_DEBUG=1 to see the trace"
+    trace = "set HOWFAR_DEBUG=1 to see the trace"
     with contextlib.suppress(OSError):
         descriptor, name = tempfile.mkstemp(prefix="howfar-trace-", suffix=".txt")
         with os.fdopen(descriptor, "w") as file:
             traceback.print_exception(error, file=file)
-        where = f"the trace is in {name}"
-    _say(f"a mistake in howfar itself: {type(error).__name__}: {str(error)[:200]}; {where}", "Please report it.")
+        trace = f"the trace is in {name}"
+    _say(f"a bug in howfar: {type(error).__name__}: {str(error)[:200]}; {trace}", "Please report it.")
     return BUG

@@ -14,15 +14,13 @@ import click
 
 from howfar.analysis.confirmation import choose
 from howfar.analysis.summary import Summary
-from howfar.cli.main import INTERRUPTED
+from howfar.cli.main import INTERRUPTED, VOID
 from howfar.cli.screen import has_colour, program, width
 from howfar.errors import DiskFull, RunFileError, UsageError
 from howfar.store.partial import NO_ROOM, unfinished
 from howfar.store.records import Run, StopReason, TrialStatus, confirmation, plan_part
 from howfar.store.run_file import read_run
 
-VOID = 7
-"""Nothing valid was measured: the load's figures, or every trial of a run, are void."""
 FORMATS = ("html", "md", "csv", "json")
 
 

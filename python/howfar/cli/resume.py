@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from howfar.cli import output as pages
-from howfar.cli import session as ground
+from howfar.cli import session
 from howfar.cli.output import MORE_TIME, details_option, finish, more_command
 from howfar.cli.progress import STOPPED, observer
 from howfar.cli.screen import html_option, no_colour_option
@@ -66,9 +66,9 @@ def go_on(run: Path, more: Extension, confirm: bool, html: Path | None, no_colou
         return finish(run, html, no_colour)
     plan = restore_plan(found.info.plan)
     _check_helps(found, plan, more)
-    ground.check_ground(plan)
+    session.check_machine(plan)
     try:
-        code = ground.enter_sandbox()
+        code = session.enter_sandbox()
     except SandboxForbidden:
         if not all(map(is_local, plan.factors.path)):
             raise
@@ -77,12 +77,12 @@ def go_on(run: Path, more: Extension, confirm: bool, html: Path | None, no_colou
         return code
     if more.only_confirms:
         more = replace(more, time_ns=REPORT_NS + confirmation_cost_ns(plan, to_confirm(found), found.trials))
-    with RunFile(run) as file, observer(no_colour) as watching, ground.open_ground(plan) as laboratory:
+    with RunFile(run) as file, observer(no_colour) as watching, session.open_testbed(plan) as laboratory:
         if (
             more.only_confirms
         ):  # its own time: nobody asked for an end, and a laboratory can take minutes to fill its tables
             began_ns = time.monotonic_ns()
-        conduct(file, laboratory, began_ns, ground.instruments(), watching, more)
+        conduct(file, laboratory, began_ns, session.instruments(), watching, more)
     return finish(run, html, no_colour)
 
 

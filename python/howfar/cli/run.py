@@ -77,21 +77,21 @@ def _measure(
 ) -> int:
     """In the sandbox. What is imported here takes half a second that a mistyped option need not wait for."""
     from howfar.cli import output as pages
-    from howfar.cli import session as ground
+    from howfar.cli import session
     from howfar.cli.output import finish
     from howfar.cli.progress import observer
     from howfar.runner.preflight import fit
     from howfar.runner.run import conduct, new_seed, run_info
     from howfar.store.run_file import check_absent
 
-    path = out or ground.default_out(loaded.plan.name, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
+    path = out or session.default_out(loaded.plan.name, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
     check_absent(path)
     pages.check_place(pages.place(html, path))
-    ground.check_ground(loaded.plan)
+    session.check_machine(loaded.plan)
     fitted = fit(loaded.plan)
     loaded = replace(loaded, plan=fitted.plan)
     try:
-        code = ground.enter_sandbox()
+        code = session.enter_sandbox()
     except SandboxForbidden as error:
         loaded, code = _without_sandbox(loaded, error), None
     if code is not None:
@@ -99,12 +99,12 @@ def _measure(
     for sentence in fitted.said:
         click.echo(f"howfar: {sentence}", err=True)
     seed = new_seed() if seed is None else seed
-    tools = ground.instruments()
+    tools = session.instruments()
     facts = {**tools.facts(), "not_as_asked": list(fitted.said)}
     with (
         observer(no_colour) as watching,
-        ground.open_ground(loaded.plan) as laboratory,
-        ground.new_file(path, out is None, run_info(loaded, seed, command(seed), laboratory, facts)) as file,
+        session.open_testbed(loaded.plan) as laboratory,
+        session.new_file(path, out is None, run_info(loaded, seed, command(seed), laboratory, facts)) as file,
     ):
         conduct(file, laboratory, began_ns, tools, watching)
     return finish(file.path, html, no_colour)

@@ -28,7 +28,7 @@ _KILLED = (1, 137)
 """What is seen of a sandbox that was killed: its first process (unshare then ends with 1; we never do), or unshare itself."""
 
 
-def check_ground(plan: Plan) -> None:
+def check_machine(plan: Plan) -> None:
     """Before anything is built: one server, CPUs for two machines where pages are to have two, and the engine is there and ours.
     Raises UsageError, PlanError, MissingError, EngineError."""
     from howfar.lab.network import usable_cpus
@@ -60,7 +60,7 @@ def enter_sandbox() -> int | None:
     return code
 
 
-def open_ground(plan: Plan) -> AbstractContextManager[Testbed]:
+def open_testbed(plan: Plan) -> AbstractContextManager[Testbed]:
     """The laboratory for all cells of a plan."""
     from howfar.lab.laboratory import open_laboratory
 

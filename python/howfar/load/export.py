@@ -12,7 +12,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from howfar.engine.message import Message
 from howfar.engine.messages import (
     Interval,
     LoadJob,
@@ -27,10 +26,6 @@ VERSION = 1
 
 def job_line(job: LoadJob | TablesJob) -> str:
     return json.dumps({"event": "job", "format": VERSION, "job": job.model_dump(mode="json", exclude={"password"})})
-
-
-def event_line(event: Message) -> str:
-    return event.model_dump_json()
 
 
 def failed_line(code: str, message: str, advice: str) -> str:

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from howfar.errors import QuantityError, UsageError
+from howfar.load.report_human import time
+from howfar.load.result import Result
+from howfar.load.verdict import Stamp
 from howfar.units import format_duration_ns, parse_duration_ns
 
 MOST_TRIALS = 24
@@ -82,6 +85,22 @@ class Answer:
     trials: int
     repeats: int
     """How often the answer succeeded."""
+
+
+def judged(result: Result, goal: Goal, rate: float) -> Trial:
+    """Whether a trial meets the goal: by the upper bound, so that unanswered requests count against it."""
+    at = result.transaction.at(goal.share)
+    if at is None:
+        return Trial(rate, None, False, "nothing was answered")
+    reasons = [str(stamp) for stamp in (Stamp.FAILING, Stamp.OVERLOADED) if result.verdict.has(stamp)]
+    if at.high_ns is None or at.high_ns >= goal.limit_ns:
+        reasons.append(f"{'' if at.exact else '≥ '}{time(at.low_ns)}")
+        if at.low_ns < goal.limit_ns:
+            missing = result.transaction.all_requests.count - result.transaction.answered.count
+            reasons.append(f"{missing} unanswered requests leave it open (a longer --time helps)")
+    if reasons:
+        reasons += [str(stamp) for stamp in (Stamp.CLIENT_LIMITED, Stamp.LATE) if result.verdict.has(stamp)]
+    return Trial(rate, at.low_ns, not at.exact, ", ".join(reasons))
 
 
 def next_rate(trials: Sequence[Trial], low: float, high: float | None) -> float | None:
