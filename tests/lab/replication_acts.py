@@ -13,11 +13,10 @@ import pymysql
 
 from howfar.errors import LabError
 from howfar.lab.replication import Pair
-from howfar.lab.replication.lag import watch_lag
 from howfar.lab.replication.member import Member, wait_for
 from howfar.lab.replication.pair import promote
 from howfar.lab.replication.proof import latency_violation, violations
-from howfar.lab.replication.watch import watch_commits
+from howfar.lab.replication.watch import CommitWatch, LagWatch
 
 INSERTS = 15
 WRITERS = 4
@@ -95,7 +94,7 @@ def half_cut(pair: Pair) -> Answer:
 
 def hang(pair: Pair) -> Answer:
     """The replica dies; a commit hangs until the watch ends it."""
-    watch = watch_commits(pair, patience_s=2.0)
+    watch = CommitWatch(pair, patience_s=2.0)
     pair.replicas[0].server.kill()
     told = _refused(lambda: pair.primary.write("INSERT INTO sbtest1 (k, c, pad) VALUES (1, '', '')", patience_s=120.0))
     said = watch.finish()
@@ -104,7 +103,7 @@ def hang(pair: Pair) -> Answer:
 
 def calm(pair: Pair) -> Answer:
     """A watch that sees nothing wrong says nothing."""
-    watch = watch_commits(pair, patience_s=PATIENCE_S)
+    watch = CommitWatch(pair, patience_s=PATIENCE_S)
     _insert(pair, 5)
     return {"said": watch.finish()}
 
@@ -123,7 +122,7 @@ def _rejoin(pair: Pair, replica: Member) -> None:
 
 def lag(pair: Pair) -> Answer:
     """Replication stops and goes on while somebody looks."""
-    replica, watch = pair.replicas[0], watch_lag(pair, interval_s=0.05)
+    replica, watch = pair.replicas[0], LagWatch(pair, interval_s=0.05)
     wait_for(lambda: any(s.heartbeat_ns for s in watch.samples), PATIENCE_S, lambda: "no heartbeat came")
     _leave(pair, replica)
     _insert(pair, 10)

@@ -15,10 +15,9 @@ import pymysql
 
 from howfar.errors import HowfarError
 from howfar.lab.replication import Pair
-from howfar.lab.replication.lag import watch_lag
 from howfar.lab.replication.member import wait_for
 from howfar.lab.replication.proof import violations
-from howfar.lab.replication.watch import watch_commits
+from howfar.lab.replication.watch import CommitWatch, LagWatch
 
 WRITERS = 4
 PATIENCE_S = 120.0
@@ -82,7 +81,7 @@ def _broken(
     """A window under writes, broken in its middle, judged as a trial is."""
     pair.primary.write("CREATE TABLE wide (id INT PRIMARY KEY, t VARCHAR(16000))", patience_s=PATIENCE_S)
     before, began = pair.snapshot(), time.monotonic()
-    watch, lag, writers = watch_commits(pair, patience_s=HANG_S), watch_lag(pair), Writers(pair, write)
+    watch, lag, writers = CommitWatch(pair, patience_s=HANG_S), LagWatch(pair), Writers(pair, write)
     answer: Answer = {}
     try:
         writers.have_written(4 * WRITERS)

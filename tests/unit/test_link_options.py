@@ -87,7 +87,7 @@ def test_traces_and_scripts_are_read_from_files(tmp_path: Path) -> None:
     [
         (("--rtt", "10"), "--rtt 10: '10' is not a duration"),
         (("--link", "moon"), "--link moon: no link is called"),
-        (("--loss", "1%", "--loss", "to-moon:1%"), "--loss to-moon:1%: 'to-moon' is no way of a link"),
+        (("--loss", "1%", "--loss", "to-moon:1%"), "--loss to-moon:1%: 'to-moon' is no direction of a link"),
         (("--rtt", "20s"), "'20s' is out of range for an RTT"),
         (("--queue", "5"), "--queue 5: '5' is neither a size nor a time"),
         (("--queue", "1B"), "a queue of 1 bytes holds no packet: one takes 1538 with its framing"),

@@ -27,7 +27,7 @@ from howfar.errors import PlanError
 from howfar.lab.link import LinkSpec
 from howfar.lab.replicated import SERVERS_TIMEOUT_MS, contradictions, lag_records, replica_link, replication_asked
 from howfar.lab.replication import ReplicationSpec
-from howfar.lab.replication.lag import LagSample
+from howfar.lab.replication.watch import LagSample
 from howfar.lab.request import LabRequest, ReplicasSpec
 from howfar.lab.servers.sql_server import pages_allowed
 from howfar.plan.cells import cells

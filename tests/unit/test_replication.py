@@ -14,7 +14,6 @@ from howfar.lab.link import LinkSpec
 from howfar.lab.link.backends.kernel_qdiscs import qdisc_batch
 from howfar.lab.network import REPLICAS_MOST, host_batch, middle_batch, numbered
 from howfar.lab.replication import ReplicationSpec
-from howfar.lab.replication.lag import lag_sample
 from howfar.lab.replication.member import read_state
 from howfar.lab.replication.proof import (
     FILLING,
@@ -201,12 +200,6 @@ def test_positions_of_mariadb() -> None:
     assert strangers("0-1-58,0-2-59", "0-1-57", writer="1") == "0-2-59", "the primary may be writing just now"
     with pytest.raises(ValueError, match="invalid literal"):
         lacking("x-y-z", "")
-
-
-def test_a_sample_of_lag() -> None:
-    sample = lag_sample(MariadbPositions(), 1_000, "replica1", "0-1-9", "0-1-4", 250)
-    assert (sample.behind, sample.heartbeat_ns) == (5, 750)
-    assert lag_sample(MariadbPositions(), 1_000, "replica1", "", "", None).heartbeat_ns is None
 
 
 def test_a_hung_commit_is_told_from_a_slow_one() -> None:

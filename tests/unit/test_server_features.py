@@ -53,7 +53,8 @@ def test_one_that_fails_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_what_was_found_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = _program(tmp_path)
     kept = tmp_path / "c" / "howfar" / "features" / f"{program.key}.json"
-    module._keep(kept, ABLE)
+    kept.parent.mkdir(parents=True)
+    kept.write_text(ABLE.model_dump_json())
     assert features(program) == ABLE
     kept.write_text('{"of another": "version"}')
     assert "exit code 3" in str(module.features_or_reason(program)), "what cannot be read is asked anew"

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -43,7 +44,8 @@ class Ends:
 def numbered(number: int) -> Ends:
     """The ends of link `number`."""
     assert 0 <= number <= REPLICAS_MOST, "names have one digit"
-    own, other, own_middle, other_middle = ("c0", "s0", "lc", "ls") if number == 0 else _replica_names(number)
+    names = (f"r{number}", f"p{number}", f"lr{number}", f"lp{number}") if number else ("c0", "s0", "lc", "ls")
+    own, other, own_middle, other_middle = names
     return Ends(
         client_device=own,
         server_device=other,
@@ -59,10 +61,6 @@ def numbered(number: int) -> Ends:
         client_mac=f"02:00:0a:4d:{number:02x}:01",
         server_mac=f"02:00:0a:4d:{number:02x}:02",
     )
-
-
-def _replica_names(number: int) -> tuple[str, str, str, str]:
-    return f"r{number}", f"p{number}", f"lr{number}", f"lp{number}"
 
 
 FIRST = numbered(0)
@@ -316,7 +314,7 @@ def _new_host(name: str, ledger: ExitStack) -> Host:
     try:
         descriptor = kernel.new_network_namespace()
     except OSError as error:
-        raise LinkFailed(f"a network for a host could not be made: {error}", "Run as root.") from error
+        raise LinkFailed(f"a network for a host could not be made: {error}", sandbox.network_remedy()) from error
     ledger.callback(os.close, descriptor)
     host = Host(name, descriptor)
     _without_ipv6(host)
@@ -329,14 +327,19 @@ def _without_ipv6(host: Host) -> None:
 
 
 def _open_loopback(network: Network, host: Host) -> None:
+    _with_congestion_control(network, host, loopback_batch)
+
+
+def _with_congestion_control(network: Network, host: Host, lines: Callable[[str | None], list[str]]) -> None:
+    """Run the lines that `lines` makes for the congestion control of this network. Raises LabError."""
     chosen = network.congestion_control if network.by_route else None
     try:
-        host.ip(loopback_batch(chosen))
+        host.ip(lines(chosen))
     except LabError as error:
         if chosen is None:
             raise
         _not_chosen(network, chosen, error)
-        host.ip(loopback_batch(None))
+        host.ip(lines(None))
 
 
 def _not_chosen(network: Network, asked: str, error: LabError) -> None:
@@ -399,9 +402,9 @@ def _cable(network: Network, batch: list[str]) -> None:
     try:
         network.base.ip(batch, pass_fds=(client_fd, server_fd))
     except LabError as error:
-        raise LinkFailed(
-            error.message, "Is the kernel's veth module there? Paths without a link still work."
-        ) from error
+        refused = sandbox.lacking_capabilities()
+        advice = sandbox.network_remedy() if refused else "Is the kernel's veth module there?"
+        raise LinkFailed(error.message, f"{advice} Paths without a link still work.") from error
 
 
 def _configure(network: Network) -> None:
@@ -409,14 +412,8 @@ def _configure(network: Network) -> None:
     ends = network.ends
     network.ipv6 = _allow_ipv6(network.client, ends.client_device) and _allow_ipv6(network.server, ends.server_device)
     for role, host in (("client", network.client), ("server", network.server)):
-        chosen = network.congestion_control if network.by_route else None
-        try:
-            host.ip(host_batch(role, chosen, ipv6=network.ipv6, ends=ends))
-        except LabError as error:
-            if chosen is None:
-                raise
-            _not_chosen(network, chosen, error)
-            host.ip(host_batch(role, None, ipv6=network.ipv6, ends=ends))
+        lines = partial(host_batch, role, ipv6=network.ipv6, ends=ends)
+        _with_congestion_control(network, host, lines)
 
 
 def _allow_ipv6(host: Host, device: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
 from howfar.engine.messages import (
@@ -30,13 +30,13 @@ from howfar.lab.replication import (
     open_pair,
     open_wires,
 )
-from howfar.lab.replication.lag import LagSample, LagWatch, watch_lag
 from howfar.lab.replication.links import FOREVER_MS, Compression
 from howfar.lab.replication.proof import Snapshot, latency_violation, violations, window_facts
-from howfar.lab.replication.watch import CommitWatch, watch_commits
+from howfar.lab.replication.watch import CommitWatch, LagSample, LagWatch
 from howfar.lab.request import ReplicasSpec
-from howfar.lab.servers import CertificatePaths, Server, Tables
+from howfar.lab.servers import CertificatePaths, Tables
 from howfar.lab.servers.program import Program
+from howfar.lab.serving import Serving
 from howfar.plan.factors import ORDINARY, SEMI_SYNC
 from howfar.plan.sessions import SessionSpec
 from howfar.store.records import FactorValue, LagRecord, Window
@@ -122,8 +122,12 @@ class Replication:
                 pair.primary.write(*prepare, patience_s=pair.patience_s)
             for replica in pair.replicas:
                 pair.await_caught_up(replica)
-            found = Replicated(pair, pair.certificates if encrypted else None, self._tcp(wires))
-            found.watches_commits = factors.get("fault", ORDINARY["fault"]) == "none"
+            found = Replicated(
+                pair,
+                pair.certificates if encrypted else None,
+                self._tcp(wires),
+                watches_commits=factors.get("fault", ORDINARY["fault"]) == "none",
+            )
             ledger.callback(found.finish)
             yield found
 
@@ -146,31 +150,25 @@ class Replication:
         return self.wires[:count]
 
 
-@dataclass
-class Replicated:
-    """See `serving.Serving`."""
+class Replicated(Serving):
+    """A primary with its replicas. Made by `Replication.serving`."""
 
     pair: Pair
-    certificates: CertificatePaths | None
-    tcp: dict[str, Any]
-    """What the hosts' TCP was told."""
-    watches_commits: bool = True
-    """A commit that hangs ends the load. Not where something is broken on purpose."""
-    at_rest: tuple[tuple[RttResult, ...], ...] = ()
-    """Of each wire before the load: each probe."""
-    before: Snapshot | None = None
-    _commits: CommitWatch | None = None
-    _lag: LagWatch | None = None
-    _crossed: tuple[LinkStats | None, ...] = ()
-    _said: list[str] = field(default_factory=list)
 
-    @property
-    def running(self) -> Server:
-        return self.pair.primary.server
-
-    @property
-    def password(self) -> str:
-        return self.pair.primary.server.password
+    def __init__(
+        self, pair: Pair, certificates: CertificatePaths | None, tcp: dict[str, Any], *, watches_commits: bool
+    ) -> None:
+        """`tcp`: what the hosts' TCP was told. `watches_commits`: one that hangs ends the load; not where a fault is tested."""
+        super().__init__(pair.primary.server, pair.primary.server.password, certificates)
+        self.pair = pair
+        self._tcp = tcp
+        self._watches_commits = watches_commits
+        self._at_rest: tuple[tuple[RttResult, ...], ...] = ()
+        """Of each wire before the load: each probe."""
+        self._before: Snapshot | None = None
+        self._commits: CommitWatch | None = None
+        self._lag: LagWatch | None = None
+        self._crossed: tuple[LinkStats | None, ...] = ()
 
     def observed(self) -> tuple[Observed, ...]:
         found = [Observed(role="replica", pid=replica.server.pid) for replica in self.pair.replicas]
@@ -178,22 +176,22 @@ class Replicated:
         return (*found, *(Observed(role="replica_link", pid=pid) for pid in emulators if pid is not None))
 
     def begin(self) -> None:
-        self.at_rest = tuple(wire.link.at_rest() for wire in self.pair.wires)
-        named = zip(self.pair.wires, self.at_rest, strict=True)
+        self._at_rest = tuple(wire.link.at_rest() for wire in self.pair.wires)
+        named = zip(self.pair.wires, self._at_rest, strict=True)
         self.pair.facts["rtt_at_rest_ns"] = {wire.host.name: probes[-1].p50_ns for wire, probes in named}
         for wire in self.pair.wires:
             wire.link.counters(reset=True)
-        self.before = self.pair.snapshot()
-        if self.watches_commits:
+        self._before = self.pair.snapshot()
+        if self._watches_commits:
             rtt_s = max((wire.link.asked.rtt_ns for wire in self.pair.wires), default=0) / 1e9
-            self._commits = watch_commits(self.pair, HANGS_S + _HANGS_RTTS * rtt_s)
+            self._commits = CommitWatch(self.pair, HANGS_S + _HANGS_RTTS * rtt_s)
 
     def watch(self, window: WindowWatch) -> WindowWatch:
         """Lag is looked at in the window only. Where commits wait for a replica there is no heartbeat: it would be one more
         connection, whose commits share waits and groups with those that are measured."""
         if not self.pair.replicas:
             return window
-        self._lag = watch_lag(self.pair, beats=not self.pair.asked.semi_sync)
+        self._lag = LagWatch(self.pair, beats=not self.pair.asked.semi_sync)
         return _LagInWindow(window, self._lag, time.monotonic_ns())
 
     def finish(self) -> None:
@@ -205,9 +203,9 @@ class Replicated:
 
     def begun(self) -> StageReceipt:
         receipts, found = {}, []
-        for wire, probes in zip(self.pair.wires, self.at_rest, strict=True):
+        for wire, probes in zip(self.pair.wires, self._at_rest, strict=True):
             name, stats = wire.host.name, wire.link.counters() if wire.link.alive() else None
-            receipts[name] = link_receipt(wire.link, probes, stats, self.tcp)
+            receipts[name] = link_receipt(wire.link, probes, stats, self._tcp)
             found += [f"{name}: {sentence}" for sentence in link_violations(wire.link, probes, None)]
         return StageReceipt({"replication": {"wires": receipts}}, tuple(found))
 
@@ -216,20 +214,20 @@ class Replicated:
         self.finish()
         if self._commits is not None and self._commits.hung is not None:
             raise LabError(self._commits.hung, "The receipt of the replica's link says what crossed it.")
-        assert self.before is not None, "begin() comes first"
+        assert self._before is not None, "begin() comes first"
         pair, after = self.pair, self.pair.snapshot()
-        found = contradictions(pair.asked, self.before, after, load, [probes[-1] for probes in self.at_rest])
+        found = contradictions(pair.asked, self._before, after, load, [probes[-1] for probes in self._at_rest])
         self._crossed = tuple(wire.link.counters() for wire in pair.wires)
         receipts = {}
-        for wire, probes, stats in zip(pair.wires, self.at_rest, self._crossed, strict=True):
-            receipts[wire.host.name] = link_receipt(wire.link, probes, stats, self.tcp)
+        for wire, probes, stats in zip(pair.wires, self._at_rest, self._crossed, strict=True):
+            receipts[wire.host.name] = link_receipt(wire.link, probes, stats, self._tcp)
             lateness = of_a_trial(load.commit_p50_ns or load.turn_ns) if pair.asked.semi_sync else NOBODY_WAITS
             unlike = link_violations(wire.link, probes, stats, lateness)
             found += [f"{wire.host.name}: {sentence}" for sentence in (*unlike, *_cut(stats))]
         facts = {
             **{name: value for name, value in pair.facts.items() if name != "proof"},
             "rtt_at_rest_ns": {name: wire["rtt_at_rest_ns"]["p50"] for name, wire in receipts.items()},
-            "window": window_facts(self.before, after),
+            "window": window_facts(self._before, after),
             "wires": receipts,
         }
         return StageReceipt({"replication": facts}, tuple(found))
@@ -267,20 +265,17 @@ def _cut(stats: LinkStats | None) -> list[str]:
 
 @dataclass
 class _LagInWindow:
-    """A window that tells the replicas' lag too."""
+    """A window with the replicas' lag."""
 
     window: WindowWatch
     lag: LagWatch
     began_ns: int
 
     def finish(self) -> Window | None:
-        seen = self.window.finish()
-        samples = self.lag.finish()
-        return (
-            None
-            if seen is None
-            else seen.model_copy(update={"lag": lag_records(samples, self.began_ns, seen.length_ns)})
-        )
+        seen, samples = self.window.finish(), self.lag.finish()
+        if seen is None:
+            return None
+        return seen.model_copy(update={"lag": lag_records(samples, self.began_ns, seen.length_ns)})
 
 
 def lag_records(samples: tuple[LagSample, ...], began_ns: int, length_ns: int) -> tuple[LagRecord, ...]:

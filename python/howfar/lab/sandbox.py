@@ -32,7 +32,8 @@ TCP_MEMORY = "HOWFAR_TCP_MEM"
 _FLAGS = ("--pid", "--fork", "--kill-child", "--mount", "--net", "--mount-proc")
 _USER_FLAGS = ("--user", "--map-root-user")
 _SI_KERNEL = 0x80
-_CAP_SYS_ADMIN = 21
+_CAPABILITIES = {"SYS_ADMIN": 21, "NET_ADMIN": 12, "NET_RAW": 13}
+"""What namespaces, interfaces and packet sockets need."""
 _SYSCTLS = (
     ("kernel/unprivileged_userns_clone", "1"),
     ("user/max_user_namespaces", "10000"),
@@ -122,33 +123,40 @@ def remedy() -> str:
             lines.append(f"{name.replace('/', '.')} is {value} (wanted: {wanted})")
     names = "; ".join(lines) or ", ".join(name.replace("/", ".") for name, _ in _SYSCTLS)
     return (
-        f"{_missing_right(os.geteuid() == 0, _has_sys_admin(), _in_chroot())} or allow user namespaces: {names}. "
+        f"{missing_right(os.geteuid() == 0, lacking_capabilities(), _in_chroot())}, or allow user namespaces: {names}. "
         "The paths socket and tcp work without namespaces; remote and forwarded-socket do not."
     )
 
 
-def _missing_right(is_root: bool, has_sys_admin: bool, in_chroot: bool) -> str:
-    """The first half of the remedy: root is told what it lacks, not to become root."""
+def missing_right(is_root: bool, lacking: Sequence[str], in_chroot: bool) -> str:
+    """What to do first. Root is told what it lacks, not to become root."""
     if not is_root:
-        return "Run as root,"
-    if not has_sys_admin:
+        return "Run as root"
+    if lacking:
+        names, options = (", ".join(f"{prefix}{name}" for name in lacking) for prefix in ("CAP_", "--cap-add "))
         return (
-            "Root lacks the capability CAP_SYS_ADMIN here, as in a container without privileges: start the container with "
-            "--cap-add SYS_ADMIN (or --privileged),"
+            f"Root lacks {names} here, as in a container without privileges: start the container with "
+            f"{options.replace(',', '')} (or --privileged)"
         )
     if in_chroot:
-        return "Root is in a chroot, in which the kernel makes no user namespaces: run howfar outside of it,"
-    return "Root may not make namespaces here: lift the limit or the seccomp or LSM policy that forbids `unshare`,"
+        return "Root is in a chroot, in which the kernel makes no user namespaces: run howfar outside of it"
+    return "Root may not make namespaces here: lift the limit or the seccomp or LSM policy that forbids `unshare`"
 
 
-def _has_sys_admin() -> bool:
-    """Whether CAP_SYS_ADMIN is effective; True where /proc does not say."""
+def network_remedy() -> str:
+    """What to do where the kernel refuses a network or an interface in the sandbox."""
+    return f"{missing_right(os.geteuid() == 0, lacking_capabilities(), in_chroot=False)}."
+
+
+def lacking_capabilities() -> tuple[str, ...]:
+    """Those that are not effective, without `CAP_`; none where /proc does not say."""
     try:
         status = Path("/proc/self/status").read_text()
     except OSError:
-        return True
+        return ()
     found = re.search(r"^CapEff:\s*([0-9a-f]+)$", status, re.MULTILINE)
-    return found is None or bool(int(found.group(1), 16) >> _CAP_SYS_ADMIN & 1)
+    effective = -1 if found is None else int(found.group(1), 16)
+    return tuple(name for name, bit in _CAPABILITIES.items() if not effective >> bit & 1)
 
 
 def _in_chroot() -> bool:

@@ -1,12 +1,11 @@
-"""What a stage's path leads to: one server alone, or a primary with its replicas, and the servers beside it."""
+"""What a stage's path leads to: one server alone, or a primary with its replicas, and further servers next to it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from howfar.engine.messages import Observed, ServiceName
 from howfar.errors import PlanError
@@ -21,76 +20,39 @@ from howfar.store.server_metrics import ServerMetrics
 from howfar.testbed import LoadFacts, StageReceipt, WindowWatch
 
 
-class Serving(Protocol):
-    """For one trial."""
+class Serving:
+    """One server alone, for one trial. `Replicated` adds what a primary with replicas has."""
 
-    @property
-    def running(self) -> Server:
-        """Whom the load speaks with."""
-        ...
+    pair: Pair | None = None
+    """None: nobody replicates."""
 
-    @property
-    def password(self) -> str: ...
-    @property
-    def certificates(self) -> CertificatePaths | None:
-        """None: it offers no TLS."""
-        ...
-
-    @property
-    def pair(self) -> Pair | None:
-        """None: nobody replicates."""
-        ...
+    def __init__(self, running: Server, password: str, certificates: CertificatePaths | None) -> None:
+        """`running`: whom the load speaks with. `certificates` None: it offers no TLS."""
+        self.running = running
+        self.password = password
+        self.certificates = certificates
 
     def observed(self) -> tuple[Observed, ...]:
-        """Processes beside the server itself that its answers need."""
-        ...
-
-    def begin(self) -> None:
-        """Right before the load. Raises LabError."""
-        ...
-
-    def watch(self, window: WindowWatch) -> WindowWatch:
-        """The measured window begins, and `window` looks at it already."""
-        ...
-
-    def begun(self) -> StageReceipt:
-        """The part of `obtained` that needs no living server: links at rest."""
-        ...
-
-    def obtained(self, load: LoadFacts) -> StageReceipt:
-        """After the load. Raises LabError when a part has died."""
-        ...
-
-    def others(self) -> ServerMetrics:
-        """Bytes that the server has exchanged since `begin` with others than the load; asked after `obtained`."""
-        ...
-
-
-@dataclass
-class Alone:
-    """See `Serving`."""
-
-    running: Server
-    password: str
-    certificates: CertificatePaths | None
-    pair: None = None
-
-    def observed(self) -> tuple[Observed, ...]:
+        """Further processes that the server's answers need."""
         return ()
 
     def begin(self) -> None:
-        """There is nothing to prove of it but itself."""
+        """Right before the load. Raises LabError."""
 
     def watch(self, window: WindowWatch) -> WindowWatch:
+        """The measured window begins, and `window` looks at it already."""
         return window
 
     def begun(self) -> StageReceipt:
+        """The part of `obtained` that needs no living server: links at rest."""
         return StageReceipt({})
 
     def obtained(self, load: LoadFacts) -> StageReceipt:
+        """After the load. Raises LabError when a part has died."""
         return StageReceipt({})
 
     def others(self) -> ServerMetrics:
+        """Bytes that the server has exchanged since `begin` with others than the load; after `obtained`."""
         return ServerMetrics()
 
 
@@ -101,7 +63,7 @@ def alone(
     certificates: CertificatePaths | None,
     asked: SessionSpec,
     prepare: tuple[str, ...],
-) -> Iterator[Alone]:
+) -> Iterator[Serving]:
     """A freshly started server. Raises ServerCrashed, LabError."""
     running = store.start(
         networking=path.networking,
@@ -112,7 +74,7 @@ def alone(
     try:
         for statement in prepare:
             running.query(statement)
-        yield Alone(running, store.password, certificates)
+        yield Serving(running, store.password, certificates)
     finally:
         running.stop()
 

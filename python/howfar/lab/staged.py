@@ -1,4 +1,4 @@
-"""A stage as the laboratory gives it: one path to one server, with others beside it where a page asks them. See `stage.Stage`."""
+"""The laboratory's `howfar.testbed.Stage`: one path to one server, and to further servers where a page asks them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MAIN = "server"
 
 @dataclass
 class LabStage:
-    """See `stage.Stage`."""
+    """See `howfar.testbed.Stage`."""
 
     target: Any
     user: str

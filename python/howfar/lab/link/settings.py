@@ -38,36 +38,40 @@ MTU_LEAST, MTU_MOST = 576, 9000
 OUTAGES_MOST = 1_000
 _DIGITS_MOST = 20
 """Beyond what any number here has."""
-_WAY_WORDS = tuple(name.replace("_", "-") for name in WAYS)
 _WayChange = Callable[[DirectionSpec, str], DirectionSpec]
 
 
 def apply(asked: LinkSpec, word: str, value: str) -> LinkSpec:
-    """The link with one thing said of it. Raises QuantityError, also for a word that is none."""
+    """The link with one setting changed. Raises QuantityError, also for a word that is none."""
     if word in _OF_THE_LINK:
         return _OF_THE_LINK[word](asked, value)
     for name in WAYS:
-        suffix = f"-{name.replace('_', '-')}"
+        suffix = f"-{_option(name)}"
         if word.endswith(suffix) and word.removesuffix(suffix) in _OF_A_WAY:
-            word, value = word.removesuffix(suffix), f"{name.replace('_', '-')}:{value}"
+            word, value = word.removesuffix(suffix), f"{_option(name)}:{value}"
     if word not in _OF_A_WAY:
         raise QuantityError(f"{word!r} is nothing that a link has", f"Known: {', '.join([*_OF_THE_LINK, *_OF_A_WAY])}.")
-    change = _OF_A_WAY[word]
-    _check_way(value)
-    for name in WAYS:
-        prefix = f"{name.replace('_', '-')}:"
-        if value.startswith(prefix):
-            return asked.with_way(name, change(asked.way(name), value.removeprefix(prefix)))
-    for name in WAYS:
-        asked = asked.with_way(name, change(asked.way(name), value))
+    names, value = _directions(value)
+    for name in names:
+        asked = asked.with_way(name, _OF_A_WAY[word](asked.way(name), value))
     return asked
 
 
-def _check_way(value: str) -> None:
-    """A misspelt way would be taken for a misspelt value."""
-    way, colon, _ = value.partition(":")
-    if colon and way.startswith("to") and way not in _WAY_WORDS:
-        raise QuantityError(f"{way!r} is no way of a link", f"Write {' or '.join(f'{word}:…' for word in _WAY_WORDS)}.")
+def _option(name: WayName) -> str:
+    return name.replace("_", "-")
+
+
+def _directions(value: str) -> tuple[Sequence[WayName], str]:
+    """Which directions a value is for, and the rest of it. Raises QuantityError for a misspelt direction."""
+    word, colon, rest = value.partition(":")
+    if not colon or not word.startswith("to"):
+        return WAYS, value
+    for name in WAYS:
+        if word == _option(name):
+            return (name,), rest
+    raise QuantityError(
+        f"{word!r} is no direction of a link", f"Write {' or '.join(f'{_option(name)}:…' for name in WAYS)}."
+    )
 
 
 def _limited(what: str, value: int, least: int, most: int, text: str, show: Callable[[float], str]) -> int:
@@ -160,23 +164,19 @@ def _mtu(asked: LinkSpec, text: str) -> LinkSpec:
 
 
 def _rate(asked: LinkSpec, text: str) -> LinkSpec:
-    """Of both ways, or of one; `none`: unshaped."""
-    for name in WAYS:
-        prefix = f"{name.replace('_', '-')}:"
-        if text.startswith(prefix):
-            other = WAYS[1 - WAYS.index(name)]
-            kept = asked.mean_rate_bps(other)
-            asked = asked.with_way(
-                name, replace(asked.way(name), rate_bps=_read_rate(text.removeprefix(prefix)), rate_trace=())
-            )
-            # The link's own rate goes: the way that was not named keeps what it had, as its own.
-            if not asked.way(other).rate_trace:
-                asked = asked.with_way(other, replace(asked.way(other), rate_bps=kept))
-            return replace(asked, rate_bps=None)
-    asked = replace(asked, rate_bps=_read_rate(text))
-    for name in WAYS:
-        asked = asked.with_way(name, replace(asked.way(name), rate_bps=None, rate_trace=()))
-    return asked
+    """Of both directions, or of one; `none`: unshaped."""
+    names, text = _directions(text)
+    rate_bps = _read_rate(text)
+    if len(names) == 2:
+        for name in WAYS:
+            asked = asked.with_way(name, replace(asked.way(name), rate_bps=None, rate_trace=()))
+        return replace(asked, rate_bps=rate_bps)
+    (name,), other = names, WAYS[1 - WAYS.index(names[0])]
+    # The link's own rate goes: the direction that was not named keeps what it had, as its own.
+    if not asked.way(other).rate_trace:
+        asked = asked.with_way(other, replace(asked.way(other), rate_bps=asked.mean_rate_bps(other)))
+    asked = asked.with_way(name, replace(asked.way(name), rate_bps=rate_bps, rate_trace=()))
+    return replace(asked, rate_bps=None)
 
 
 def _read_rate(text: str) -> int | None:
@@ -270,14 +270,6 @@ def _made_loss(share: float, burst: float | None) -> IndependentLoss | BurstLoss
     return BurstLoss(to_bad=share / burst / (1 - share), to_good=1 / burst)
 
 
-def _duplicate(way: DirectionSpec, text: str) -> DirectionSpec:
-    return replace(way, duplicate=parse_share(text))
-
-
-def _corrupt(way: DirectionSpec, text: str) -> DirectionSpec:
-    return replace(way, corrupt=parse_share(text))
-
-
 def _reorder(way: DirectionSpec, text: str) -> DirectionSpec:
     if text not in ("on", "off"):
         raise QuantityError(f"reorder is on or off, not {text!r}", "Write reorder on.")
@@ -313,8 +305,8 @@ _OF_A_WAY: dict[str, _WayChange] = {
     "jitter": _jitter,
     "loss": _loss,
     "loss-burst": _loss_burst,
-    "duplicate": _duplicate,
-    "corrupt": _corrupt,
+    "duplicate": lambda way, text: replace(way, duplicate=parse_share(text)),
+    "corrupt": lambda way, text: replace(way, corrupt=parse_share(text)),
     "reorder": _reorder,
     "outage": _outage,
 }

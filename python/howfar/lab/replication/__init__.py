@@ -1,8 +1,7 @@
 """Replication in the laboratory: a primary and its replicas, each replica over a link of its own. Start at `pair.py`.
 
-`asked.py`: what is asked; `wires.py`: hosts and links; `verbs.py`, `mariadb.py`, `mysql.py`: how each server is told; `proof.py`:
-whether it held over a window; `channel.py`: whether it is encrypted and compressed; `positions.py`, `lag.py`: how far a replica is
-behind; `watch.py`: a commit that hangs; `promote.py`: a replica becomes the one that is written to.
+`links.py`: what is requested, hosts and links; `verbs.py`, `mariadb.py`, `mysql.py`: how each server is told; `status.py`: what it
+reports; `proof.py`: whether it held over a window; `watch.py`: lag, and commits that hang.
 """
 
 from howfar.lab.replication.links import Durability, Mode, PairGround, ReplicationSpec, WaitPoint, Wire, open_wires

@@ -1,8 +1,12 @@
-"""A commit that cannot end must not hang the laboratory: a semi-synchronous primary would wait for an acknowledgement for an hour, and
-one whose disk is full waits for room, or dies without saying why.
+"""What is watched while a pair is under load: how far its replicas are behind, and commits that cannot end.
 
-When sessions wait and none is answered for too long, or there is no room left, the primary is killed. Switching it to asynchronous
-would free them too, and tell clients that a commit is safe which is not.
+Lag is a series of transactions not applied, and of the age of a row that the primary writes again and again. That heartbeat is a load
+of its own, a commit each interval: where commits wait for a replica one may do without it. All hosts are on one machine, so its times
+are of one clock. Its age is never less than the one-way delay to the replica, and at most an interval more than the lag.
+
+A commit that cannot end must not hang the laboratory: a semi-synchronous primary would wait for an acknowledgement for an hour,
+and one whose disk is full waits for room. When sessions wait and none is answered for too long, or there is no room left, the
+primary is killed. Switching it to asynchronous would free them too, and tell clients that a commit is safe which is not.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,13 +23,98 @@ import pymysql
 from pymysql.cursors import DictCursor
 
 from howfar.errors import HowfarError
-from howfar.lab.replication.member import read_state
-from howfar.lab.replication.pair import Pair
+from howfar.lab.replication.member import Member, read_state
+from howfar.lab.replication.pair import SCHEMA, Pair
 from howfar.lab.replication.status import PrimaryEnd, primary_end
 
-_POLL_S = 0.2
+LAG_INTERVAL_S = 0.1
+_COMMITS_INTERVAL_S = 0.2
 _ANSWER_S = 30.0
-"""For a look at the counters, which no commit holds up."""
+_SENT_SQL = f"SELECT sent_ns FROM {SCHEMA}.heartbeat WHERE id = 1"
+
+
+class PairWatch:
+    """Threads that look at a pair until `finish`, each over connections of its own."""
+
+    def __init__(self, pair: Pair, interval_s: float) -> None:
+        self.pair = pair
+        self._interval_s = interval_s
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def _start(self, *works: Callable[[], None]) -> None:
+        for work in works:
+            self._threads.append(threading.Thread(target=self._until_gone, args=(work,), daemon=True))
+            self._threads[-1].start()
+
+    def _until_gone(self, work: Callable[[], None]) -> None:
+        with suppress(HowfarError, pymysql.Error, OSError):  # a server has gone; whoever else asks it hears why
+            work()
+
+    def _again(self) -> bool:
+        return not self._stop.wait(self._interval_s)
+
+    def _end(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(_ANSWER_S + 1)
+
+
+@dataclass(frozen=True)
+class LagSample:
+    at_ns: int
+    """Monotonic."""
+    replica: str
+    behind: int
+    """Transactions that the primary had committed, asked first, and that were not applied."""
+    heartbeat_ns: int | None
+    """Age of the newest heartbeat that was applied; None: none has come yet."""
+
+
+class LagWatch(PairWatch):
+    """A commit of the heartbeat may wait for a replica, and looking must not wait with it: two threads."""
+
+    def __init__(self, pair: Pair, interval_s: float = LAG_INTERVAL_S, *, beats: bool = True) -> None:
+        """`beats`: write the row; else every age is None."""
+        super().__init__(pair, interval_s)
+        self.samples: list[LagSample] = []
+        self._start(*((self._beat, self._look) if beats else (self._look,)))
+
+    def finish(self) -> tuple[LagSample, ...]:
+        """What was seen until now, or until a server went."""
+        self._end()
+        return tuple(self.samples)
+
+    def _beat(self) -> None:
+        with self.pair.primary.server.session(_ANSWER_S) as connection, connection.cursor() as cursor:
+            while self._again():
+                cursor.execute(f"REPLACE INTO {SCHEMA}.heartbeat VALUES (1, {time.monotonic_ns()})")
+
+    def _look(self) -> None:
+        verbs = self.pair.verbs
+        with ExitStack() as ledger:
+            primary = _asker(self.pair.primary, ledger)
+            replicas = {replica.name: _asker(replica, ledger) for replica in self.pair.replicas}
+            while self._again():
+                position = str(primary(verbs.position_sql, "position") or "")
+                for name, replica in replicas.items():
+                    applied = str(replica(verbs.applied_sql, "position") or "")
+                    sent_ns, at_ns = replica(_SENT_SQL, "sent_ns"), time.monotonic_ns()
+                    age_ns = None if sent_ns is None else at_ns - sent_ns
+                    self.samples.append(LagSample(at_ns, name, verbs.positions.lacking(position, applied), age_ns))
+
+
+def _asker(member: Member, ledger: ExitStack) -> Callable[[str, str], Any]:
+    """One column of the first row, over a connection of its own; None: no row."""
+    connection = ledger.enter_context(member.server.session(_ANSWER_S))
+
+    def ask(sql: str, column: str) -> Any:
+        with connection.cursor() as cursor:
+            cursor.execute(sql)
+            row = cursor.fetchone()
+            return row and row[column]
+
+    return ask
 
 
 @dataclass
@@ -43,33 +132,25 @@ class HangClock:
         return now_ns - self._since_ns
 
 
-@dataclass
-class CommitWatch:
-    """Looks from a thread of its own until `finish`. Made by `watch_commits`."""
+class CommitWatch(PairWatch):
+    """Without semi-synchronous replication no commit waits for anybody: then it looks at the primary's disk only."""
 
-    pair: Pair
-    patience_s: float
-    _stop: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
-    hung: str | None = None
-    """What was seen, once the primary was killed for it."""
-
-    def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="commits", daemon=True)
-        self._thread.start()
+    def __init__(self, pair: Pair, patience_s: float) -> None:
+        super().__init__(pair, _COMMITS_INTERVAL_S)
+        self._patience_s = patience_s
+        self.hung: str | None = None
+        """What was seen, once the primary was killed for it."""
+        self._start(self._look)
 
     def finish(self) -> str | None:
         """Why the window is void; None: every commit could end."""
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(_ANSWER_S + 2 * _POLL_S)
+        self._end()
         return self.hung
 
-    def _run(self) -> None:
-        with ExitStack() as ledger, suppress(HowfarError, pymysql.Error, OSError):
-            # Suppressed: the primary has gone, nothing hangs on it any more, and whoever asks it hears why.
+    def _look(self) -> None:
+        with ExitStack() as ledger:
             look = self._acknowledgements(ledger) if self.pair.asked.semi_sync else lambda: None
-            while self.hung is None and not self._stop.wait(_POLL_S):
+            while self.hung is None and self._again():
                 look()
                 if full := self.pair.primary.full():
                     self._give_up(f"the primary had {full}: it was killed")
@@ -83,8 +164,12 @@ class CommitWatch:
         def look() -> None:
             end = primary_end(primary.names, variables, _rows(cursor, "STATUS"))
             waited_ns = 0 if end is None else clock.look(time.monotonic_ns(), end)
-            if end is not None and waited_ns > self.patience_s * 1e9:
-                self._give_up(self._of_hang(end, waited_ns))
+            if end is not None and waited_ns > self._patience_s * 1e9:
+                why = "".join(f"; {reason}" for reason in _reasons(self.pair))
+                self._give_up(
+                    f"{end.waiting} commits waited {waited_ns / 1e9:.1f} s and no replica acknowledged any "
+                    f"({end.clients} connected{why}): the primary was killed"
+                )
 
         return look
 
@@ -92,16 +177,9 @@ class CommitWatch:
         self.hung = why
         self.pair.primary.server.kill()
 
-    def _of_hang(self, end: PrimaryEnd, waited_ns: int) -> str:
-        why = "".join(f"; {reason}" for reason in _reasons(self.pair))
-        return (
-            f"{end.waiting} commits waited {waited_ns / 1e9:.1f} s and no replica acknowledged any ({end.clients} connected{why}): "
-            "the primary was killed"
-        )
-
 
 def _reasons(pair: Pair) -> list[str]:
-    """What is wrong with its replicas, as far as can be told."""
+    """What is wrong with its replicas, as far as can be said."""
     found = [f"the link of {wire.host.name} had died" for wire in pair.wires if not wire.link.alive()]
     for replica in pair.replicas:
         if not replica.server.alive():
@@ -126,12 +204,4 @@ def _all_rows(cursor: DictCursor, sql: str) -> list[dict[str, Any]]:
 
 
 def _rows(cursor: DictCursor, what: str) -> dict[str, str]:
-    cursor.execute(f"SHOW GLOBAL {what} LIKE 'rpl\\_semi%'")
-    return {row["Variable_name"]: row["Value"] for row in cursor.fetchall()}
-
-
-def watch_commits(pair: Pair, patience_s: float) -> CommitWatch:
-    """Begin to look. Without semi-synchronous replication no commit waits for anybody: then at the primary's disk only."""
-    watch = CommitWatch(pair, patience_s)
-    watch.start()
-    return watch
+    return {row["Variable_name"]: row["Value"] for row in _all_rows(cursor, f"SHOW GLOBAL {what} LIKE 'rpl\\_semi%'")}

@@ -7,7 +7,6 @@ plugins. What was found is kept in the cache under the program's content; a plug
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -15,12 +14,9 @@ from howfar.errors import HowfarError, LabError
 from howfar.lab.cache import cache_home, work_directory
 from howfar.lab.network import Host, usable_cpus
 from howfar.lab.replication.verbs import verbs_of
-from howfar.lab.servers import ServerContext, Tables
-from howfar.lab.servers.key_value import KeyValueStore
-from howfar.lab.servers.kinds import DIALECTS, STORES
+from howfar.lab.servers import Server, ServerContext, Tables, find_store
+from howfar.lab.servers.key_value import KeyValueServer
 from howfar.lab.servers.program import Program
-from howfar.lab.servers.sql_server import SqlServer
-from howfar.lab.servers.sql_store import SqlStore
 
 _TLS_LIBRARY = ("version_ssl_library", "Tls_library_version")
 """A variable of MariaDB's and a status of MySQL's: the TLS library that was built in, TLS being on or off."""
@@ -50,38 +46,32 @@ def features(program: Program, *, again: bool = False) -> Features:
     if not again:
         with contextlib.suppress(OSError, ValidationError):
             return Features.model_validate_json(kept.read_text())
-    found = _of_store(program) if program.kind in STORES else _of_sql(program)
-    _keep(kept, found)
+    found = _found(program)
+    with contextlib.suppress(OSError):  # a cache that cannot be written costs a second the next time
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        building = kept.with_suffix(".new")
+        building.write_text(found.model_dump_json())
+        building.rename(kept)
     return found
 
 
-def _of_store(program: Program) -> Features:
-    """Key-value stores have no compression of their protocols, and their replication is not looked at here."""
-    store = KeyValueStore(program, STORES[program.kind])
+def _found(program: Program) -> Features:
+    store = find_store(str(program.path), Tables(0, 0))
     with work_directory(store.data_bytes()) as work:
         host = Host("here", None)
         store.prepare(ServerContext(work=work, host=host, cpus=usable_cpus(), connections=1, namespaced=False))
         server = store.start(networking=False)
         try:
-            tls = _ONLY_TLS if server.has_tls() else None
-        finally:
-            server.stop()
-    return Features(tls=tls, compression=(), semi_sync=False, clone=False)
-
-
-def _of_sql(program: Program) -> Features:
-    store = SqlStore(program, DIALECTS[program.kind], Tables(0, 0))
-    with work_directory(store.data_bytes()) as work:
-        host = Host("here", None)
-        store.prepare(ServerContext(work=work, host=host, cpus=usable_cpus(), connections=1, namespaced=False))
-        server = store.start(networking=False)
-        try:
+            if isinstance(server, KeyValueServer):
+                # They have no compression of their protocols, and their replication is not used.
+                tls = _ONLY_TLS if server.has_tls() else None
+                return Features(tls=tls, compression=(), semi_sync=False, clone=False)
             return _ask(server)
         finally:
             server.stop()
 
 
-def _ask(server: SqlServer) -> Features:
+def _ask(server: Server) -> Features:
     said = {str(row["Variable_name"]): str(row["Value"]) for row in server.query("SHOW GLOBAL VARIABLES")}
     said |= {str(row["Variable_name"]): str(row["Value"]) for row in server.query("SHOW GLOBAL STATUS")}
     library = next((said[name] for name in _TLS_LIBRARY if said.get(name)), None)
@@ -100,27 +90,18 @@ def _compression(said: dict[str, str]) -> tuple[str, ...]:
     return ("zlib",) if said.get("have_compress") == "YES" else ()
 
 
-def _loads_one(server: SqlServer) -> bool:
+def _loads_one(server: Server) -> bool:
     """Of the plugins that make a primary semi-synchronous, where it is not built in."""
     return any(_loads(server, name, file) for name, file in verbs_of(server.kind).primary_plugins)
 
 
-def _loads(server: SqlServer, name: str, file: str) -> bool:
+def _loads(server: Server, name: str, file: str) -> bool:
     """Does the plugin load? The server's data is thrown away, and the plugin with it."""
     try:
         server.query(f"INSTALL PLUGIN {name} SONAME '{file}'")
     except LabError:
         return False
     return True
-
-
-def _keep(path: Path, found: Features) -> None:
-    """For the next time; a cache that cannot be written costs a second then, and nothing now."""
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        building = path.with_suffix(".new")
-        building.write_text(found.model_dump_json())
-        building.rename(path)
 
 
 def features_or_reason(program: Program, *, again: bool = False) -> Features | str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -16,7 +15,7 @@ from pathlib import Path
 
 from howfar.errors import LabError, ServerMissing, UsageError
 from howfar.lab.cache import cache_home, lock
-from howfar.lab.servers.program import identify
+from howfar.lab.servers.program import identify, sha256_of
 
 RECEIPT = "receipt.json"
 
@@ -138,19 +137,6 @@ def fetch(wanted: Wanted, home: Path, tell: Callable[[str], None]) -> list[Path]
     return found
 
 
-def unpack(packages: Sequence[Path], target: Path) -> None:
-    """Their files below `target`; no script of theirs is run. Raises ServerMissing."""
-    target.mkdir()
-    for package in packages:
-        _run(["dpkg-deb", "--extract", str(package), str(target)], f"unpacking {package.name}")
-
-
-def version_of(package: Path) -> str:
-    """Debian's version without its epoch, which is in no file's name either."""
-    version = _run(["dpkg-deb", "--field", str(package), "Version"], f"reading {package.name}").strip()
-    return version.rpartition(":")[2]
-
-
 class _Apt:
     """apt-get in a directory of its own."""
 
@@ -256,12 +242,11 @@ PACKAGES = "packages"
 _KEPT_SHARES = ("mysql", "mariadb")
 _LAUNCHER = """\
 #!/bin/sh
-# Starts {program} (sha256 {digest}) with the loader and the libraries that came with it.
+# Starts {what} (sha256 {digest}).
 root=${{0%/*}}/..
 first=
 case ${{1-}} in --no-defaults | --defaults-* | --print-defaults) first=$1 && shift ;; esac
-exec "$root/{loader}" --argv0 "$0" --inhibit-cache --library-path "{libraries}" "$root/{program}" \\
-    ${{first:+"$first"}}{options} "$@"
+exec {command} ${{first:+"$first"}}{options} "$@"
 """
 _NO_DEFAULTS = """\
 #!/bin/sh
@@ -304,16 +289,14 @@ def _thin(usr: Path) -> None:
 def _launcher(root: Path, folder: str, name: str, options: Sequence[str]) -> Path:
     program = f"{PACKAGES}/usr/{folder}/{name}"
     loader, libraries = _loader(root)
-    with (root / program).open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    path = ":".join(f"$root/{library}" for library in libraries)
     launcher = root / folder / name
     write_executable(
         launcher,
         _LAUNCHER.format(
-            program=program,
-            digest=digest,
-            loader=loader,
-            libraries=":".join(f"$root/{library}" for library in libraries),
+            what=f"{program} with the loader and the libraries that came with it",
+            digest=sha256_of(root / program),
+            command=f'"$root/{loader}" --argv0 "$0" --inhibit-cache --library-path "{path}" "$root/{program}"',
             options="".join(f' "{option}"' for option in options),
         ),
     )
@@ -339,15 +322,6 @@ def write_executable(path: Path, text: str) -> None:
 
 _PROGRAMS = ("mariadbd", "mysqld")
 _FOLDERS = ("bin", "sbin", "libexec")
-_UNPACK_TIMEOUT_S = 1800
-_TAKEN_LAUNCHER = """\
-#!/bin/sh
-# Starts a program (sha256 {digest}) with its own base directory.
-here=${{0%/*}}/..
-first=
-case ${{1-}} in --no-defaults | --defaults-* | --print-defaults) first=$1 && shift ;; esac
-exec {program} ${{first:+"$first"}} --basedir={base} "$@"
-"""
 
 
 def take(source: Path, building: Path, tell: Callable[[str], None]) -> tuple[str, str]:
@@ -364,15 +338,16 @@ def take(source: Path, building: Path, tell: Callable[[str], None]) -> tuple[str
     else:
         raise ServerMissing(f"{source} is neither a directory nor a file", "Name an unpacked server or its tarball.")
     program = _program(base)
-    digest = _digest(program)
+    digest = sha256_of(program)
     for entry in base.iterdir():
         if entry.name != "sbin" and not (building / entry.name).exists():
             inside = building in entry.parents
             (building / entry.name).symlink_to(entry.relative_to(building) if inside else entry)
     launcher = building / "sbin" / program.name
     launcher.parent.mkdir()
-    words = {"program": _shell_word(program, building), "base": _shell_word(base, building)}
-    write_executable(launcher, _TAKEN_LAUNCHER.format(digest=digest, **words))
+    command, base_option = _shell_word(program, building), f" --basedir={_shell_word(base, building)}"
+    what = "a program with its base directory"
+    write_executable(launcher, _LAUNCHER.format(what=what, digest=digest, command=command, options=base_option))
     found = identify(launcher)
     name = f"{found.kind}-{found.version}-{digest[:8]}"
     receipt = {"program": str(launcher.relative_to(building)), "taken_from": str(source.resolve())}
@@ -383,7 +358,7 @@ def take(source: Path, building: Path, tell: Callable[[str], None]) -> tuple[str
 def _shell_word(path: Path, building: Path) -> str:
     """A name that holds after `building` has got its own: relative to the launcher for what lies inside, absolute otherwise."""
     if building in (path, *path.parents):
-        return '"$here"/' + shlex.quote(str(path.relative_to(building)))
+        return '"$root"/' + shlex.quote(str(path.relative_to(building)))
     return shlex.quote(str(path))
 
 
@@ -391,16 +366,9 @@ def _unpack(tarball: Path, target: Path) -> None:
     target.mkdir()
     command = ["tar", "--extract", "--file", str(tarball), "--directory", str(target), "--no-same-owner"]
     try:
-        tried = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_UNPACK_TIMEOUT_S
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise LabError(f"unpacking {tarball} failed: {error}") from error
-    if tried.returncode != 0:
-        raise LabError(
-            f"unpacking {tarball} failed: {tried.stderr.strip()[-500:]}",
-            "Is it a whole tarball, and the disk not full?",
-        )
+        _run(command, f"unpacking {tarball}")
+    except ServerMissing as error:
+        raise LabError(error.message, "Is it a whole tarball, and the disk not full?") from error
 
 
 def _base(folder: Path) -> Path:
@@ -419,11 +387,6 @@ def _program(base: Path) -> Path:
         f"{base} holds no server program (looked for {' and '.join(_PROGRAMS)} in {', '.join(_FOLDERS)})",
         "Name the directory that holds bin and share of MySQL, Percona Server or MariaDB, or its tarball.",
     )
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 _UNFINISHED = ".building-"
@@ -485,7 +448,9 @@ def get_from(source: Path, tell: Callable[[str], None]) -> tuple[Installed, bool
 def _workshop() -> Iterator[Path]:
     """Where private installs are made, ours alone for a while."""
     home = servers_home()
-    _check(home)
+    # apt's configuration cannot quote these, nor the loader's search path a colon.
+    if any(character in str(home) for character in '":\\\n'):
+        raise LabError(f"a private install cannot be made in {home}: its name has a quote, a colon or a backslash")
     try:
         home.mkdir(exist_ok=True)
         with lock(home.with_suffix(".lock"), exclusive=True):
@@ -506,21 +471,18 @@ def _building(home: Path) -> Iterator[Path]:
         shutil.rmtree(building, ignore_errors=True)
 
 
-def _check(home: Path) -> None:
-    """apt's configuration has no way to write these, the loader none to write a colon. Raises LabError."""
-    if any(character in str(home) for character in '":\\\n'):
-        raise LabError(f"a private install cannot be made in {home}: its name has a quote, a colon or a backslash")
-
-
 def _make(recipe: Recipe, home: Path, building: Path, tell: Callable[[str], None]) -> Installed:
     apt = building / "apt"
     apt.mkdir()
     packages = fetch(recipe.wanted, apt, tell)
     own = next(package for package in packages if package.name.startswith(f"{recipe.wanted.package}_"))
-    root = building / f"{recipe.kind}-{version_of(own)}"
+    version = _run(["dpkg-deb", "--field", str(own), "Version"], f"reading {own.name}").strip()
+    root = building / f"{recipe.kind}-{version.rpartition(':')[2]}"  # without the epoch
     root.mkdir()
     tell("unpacking")
-    unpack(packages, root / PACKAGES)
+    (root / PACKAGES).mkdir()
+    for package in packages:  # no script of theirs is run
+        _run(["dpkg-deb", "--extract", str(package), str(root / PACKAGES)], f"unpacking {package.name}")
     launcher = relocate(root, recipe.server)
     if identify(launcher).kind != recipe.kind:
         raise ServerMissing(f"the program of {own.name} does not say that it is {recipe.kind}")

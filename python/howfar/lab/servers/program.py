@@ -55,9 +55,12 @@ def identify(path: Path) -> Program:
             f"{path} does not say that it is MariaDB, MySQL, Redis, Valkey or Memcached; asked for its version it said {said[:200]!r}",
             "Give the path of a mariadbd or mysqld.",
         )
+    return Program(path, kind, version, f"{kind}-{version}-{sha256_of(path)[:16]}")
+
+
+def sha256_of(path: Path) -> str:
     with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return Program(path, kind, version, f"{kind}-{version}-{digest[:16]}")
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def kind_of(said: str) -> str | None:

@@ -21,10 +21,10 @@ from howfar.engine.process import Event, Launcher, LoadOutcome
 from howfar.errors import LabError
 from howfar.lab.link import WAYS, WayName
 from howfar.lab.replication import Pair
-from howfar.lab.replication.lag import LagSample, LagWatch, watch_lag
 from howfar.lab.replication.member import Member
 from howfar.lab.replication.pair import promote
 from howfar.lab.replication.proof import Snapshot, latency_violation, violations, window_facts
+from howfar.lab.replication.watch import LagSample, LagWatch
 from howfar.plan.quantities import rtt_tolerance_ns
 from howfar.runner.fault.accounting import Account, ClientLog, Keys, account, visible
 from howfar.runner.fault.under_load import Measure, UnderLoad, logged, watch_keys
@@ -227,7 +227,7 @@ def run_crash(ground: FaultContext, job: LoadJob, fault: str, after_ns: int) -> 
     with ExitStack() as ledger:
         watcher = watch_keys(wanted, ground.logs / "seen", ground.launcher, ledger)
         begun = pair.snapshot()
-        lag = watch_lag(pair, beats=not pair.asked.semi_sync)  # it would be one more commit that others wait behind
+        lag = LagWatch(pair, beats=not pair.asked.semi_sync)  # it would be one more commit that others wait behind
         ledger.callback(lag.finish)
         ledger.callback(load.abandon)
         load.start(ground.measure, ground.launcher, ground.on_event)
