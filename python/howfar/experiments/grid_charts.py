@@ -1,4 +1,4 @@
-"""Charts of plans with several factors beside the chief one: cycle budgets, the network of chosen cells, drift. What is drawn."""
+"""Charts of plans with several factors: cycle budgets and the network of chosen cells."""
 
 from __future__ import annotations
 
@@ -10,7 +10,21 @@ from howfar.analysis.cells import CellSummary
 from howfar.analysis.summary import Summary
 from howfar.bottleneck.traffic import NetworkSeries
 from howfar.report import limit_text, palette
-from howfar.report.charts import PHONE, Drawable, hconcat, layer, pick, values, vconcat
+from howfar.report.charts import (
+    PHONE,
+    Drawable,
+    Rows,
+    arm_axis,
+    axis,
+    by_name,
+    data,
+    layer,
+    legend,
+    looks,
+    pick,
+    rows_of,
+    vconcat,
+)
 from howfar.report.figures import tps
 from howfar.report.grid import grid
 
@@ -48,68 +62,46 @@ def part_names(cells: list[tuple[str, CellSummary]]) -> list[str]:
 
 
 def budgets(summary: Summary, width: int) -> Drawable | None:
-    """A bar a cell, each as long as its cycle is whole: shares, with the cycle's length and the limit beside it."""
+    """A bar a cell, each as long as its cycle is whole: shares, with the cycle's length and the limit at its end."""
     cells = budget_cells(summary)
     if not cells:
         return None
     narrow = width < PHONE
-    names = part_names(cells)
-    labels = [_label(label, cell, narrow) for label, cell in cells]
-    rows: list[dict[str, Any]] = []
-    ends: list[dict[str, Any]] = []
-    for label, (_, cell) in zip(labels, cells, strict=True):
+    rows: Rows = []
+    lengths: Rows = []
+    for label, cell in cells:
         assert cell.cycle is not None, "chosen for it"
+        # A phone has no room for the limit next to the bar: its letter stands with the name.
+        name = f"{label} {limit_text.letter(cell.limit)}".rstrip() if narrow else label
         at = 0.0
         for part in cell.cycle.parts:
             share = part.us / cell.cycle.us
             if share > 0:
-                named = (
-                    f"{part.name} {share:.0%}".replace("%", " %") if share >= NAMED_SHARE and part.name != REST else ""
-                )
-                rows.append(
-                    {
-                        "cell": label,
-                        "part": part.name,
-                        "from": at,
-                        "to": at + share,
-                        "middle": at + share / 2,
-                        "text": named,
-                    }
-                )
+                long = share >= NAMED_SHARE and part.name != REST
+                text = f"{part.name} {share * 100:.0f} %" if long else ""
+                ends = {"from": at, "to": at + share, "middle": at + share / 2}
+                rows.append({"cell": name, "part": part.name, "text": text, **ends})
             at += share
-        ends.append({"cell": label, "at": 1.0, "text": _end(cell)})
+        limit = f": {limit_text.name(cell.limit.resource)}" if cell.limit else ""
+        lengths.append({"cell": name, "at": 1.0, "text": f"{duration(cell.cycle.us)}{limit}"})
+    names = part_names(cells)
     colours = [*pick((*palette.PARTS[:5], *palette.SERIES[5:], *palette.MORE), len(names) - 1), palette.PARTS[5]]
-    y = alt.Y(
-        "cell:N", sort=labels, title=None, axis=alt.Axis(labelLimit=120 if narrow else 200, ticks=False, domain=False)
-    )
+    y = arm_axis([row["cell"] for row in lengths], "cell", 120 if narrow else 200)
+    key = legend(2 if narrow else 4, 160, symbolType="square")
+    colour = by_name(alt.Color, "part", dict(zip(names, colours, strict=True)), key)
 
     def along(field: str) -> alt.X:
-        axis = alt.Axis(format="%", tickCount=5)
-        return alt.X(f"{field}:Q", scale=alt.Scale(domain=[0, 1]), axis=axis, title="of a connection's cycle")
+        return axis(alt.X, field, "of a connection's cycle", (0, 1), format="%", tickCount=5)
 
-    legend = alt.Legend(orient="top", title=None, columns=2 if narrow else 4, symbolType="square", labelLimit=160)
-    colour = alt.Color("part:N", sort=names, scale=alt.Scale(domain=names, range=colours), legend=legend)
-    layers: list[Any] = [
-        alt.Chart(values(rows)).mark_bar(size=17).encode(x=along("from"), x2="to:Q", y=y, color=colour)
-    ]
+    layers: list[Any] = [data(rows).mark_bar(size=17).encode(x=along("from"), x2="to:Q", y=y, color=colour)]
     if not narrow:
-        named = alt.Chart(values([row for row in rows if row["text"]])).mark_text(color=palette.ON_BAR, fontSize=11)
-        layers.append(named.encode(x=along("middle"), y=y, text="text:N"))
-        text = alt.Chart(values(ends)).mark_text(align="left", dx=6, color=palette.INK, fontSize=11)
-        layers.append(text.encode(x=along("at"), y=y, text="text:N"))
+        named = data([row for row in rows if row["text"]]).mark_text(color=palette.ON_BAR, fontSize=11)
+        text_of = data(lengths).mark_text(align="left", dx=6, color=palette.INK, fontSize=11)
+        layers += [
+            named.encode(x=along("middle"), y=y, text="text:N"),
+            text_of.encode(x=along("at"), y=y, text="text:N"),
+        ]
     return layer(*layers, width=width - (0 if narrow else 170), height=22 * len(cells))
-
-
-def _label(label: str, cell: CellSummary, narrow: bool) -> str:
-    """A phone has no room for the limit beside the bar: its letter stands with the name."""
-    return f"{label} {limit_text.letter(cell.limit)}".rstrip() if narrow else label
-
-
-def _end(cell: CellSummary) -> str:
-    assert cell.cycle is not None, "chosen for it"
-    return (
-        f"{duration(cell.cycle.us)}: {limit_text.name(cell.limit.resource)}" if cell.limit else duration(cell.cycle.us)
-    )
 
 
 def duration(us: float) -> str:
@@ -143,21 +135,21 @@ def networks(summary: Summary, width: int) -> Drawable | None:
     if not cells:
         return None
     across = 2 if width >= PHONE and len(cells) > 1 else 1
-    each = width if across == 1 else (width - 90) // 2
-    drawn = [_network(cell, each) for cell in cells]
-    rows = [hconcat(*drawn[start : start + across]) for start in range(0, len(drawn), across)]
-    return vconcat(*rows)
+    return rows_of([_network(cell, width if across == 1 else (width - 90) // 2) for cell in cells], across)
 
 
 def _network(cell: CellSummary, width: int) -> Drawable:
     series = cell.network
     assert series is not None, "chosen for it"
     title = alt.TitleParams(cell.arm, anchor="start", subtitle=_filled(series), limit=width + 40)
-    last = series.at_s[-1]
-    x = alt.X("at:Q", scale=alt.Scale(domain=[0, last], nice=False), axis=alt.Axis(tickCount=4, grid=False), title="s")
+    x = axis(alt.X, "at", "s", (0, series.at_s[-1]), tickCount=4, grid=False)
     parts = [layer(*_bytes(series, x), width=width, height=110, title=title)]
     if series.to_client_queue_bytes is not None:
-        parts.append(_queue(series, x).properties(width=width, height=44))
+        counts = zip(series.at_s, series.to_client_queue_bytes, strict=True)
+        area = data([{"at": at, "kb": count / 1000} for at, count in counts]).mark_area(
+            color=palette.SERIES[0], opacity=0.35
+        )
+        parts.append(layer(area.encode(x=x, y=axis(alt.Y, "kb", "queue kB", tickCount=2)), width=width, height=44))
     return vconcat(*parts, spacing=4)
 
 
@@ -172,14 +164,14 @@ def _filled(series: NetworkSeries) -> str:
 
 
 def _bytes(series: NetworkSeries, x: alt.X) -> list[Any]:
-    ways = {"to client": series.to_client_bytes_per_s, "to server": series.to_server_bytes_per_s}
-    rows: list[dict[str, Any]] = [
-        {"at": at, "way": way, "mib": count / MIB}
-        for way, counts in ways.items()
+    directions = {"to client": series.to_client_bytes_per_s, "to server": series.to_server_bytes_per_s}
+    rows: Rows = [
+        {"at": at, "direction": direction, "mib": count / MIB}
+        for direction, counts in directions.items()
         for at, count in zip(series.at_s, counts, strict=True)
     ]
     most = max(row["mib"] for row in rows)
-    ceilings: list[dict[str, Any]] = [
+    ceilings: Rows = [
         {"mib": ceiling / MIB, "text": name, "at": 0.0}
         for name, ceiling in (
             ("interface", series.interface_ceiling_bytes_per_s),
@@ -188,27 +180,15 @@ def _bytes(series: NetworkSeries, x: alt.X) -> list[Any]:
         if ceiling and ceiling / MIB < most * 3
     ]
     top = max([most, *(row["mib"] for row in ceilings)]) * 1.16
-    y = alt.Y("mib:Q", scale=alt.Scale(domain=[0, top], nice=False), axis=alt.Axis(tickCount=4), title="MiB/s")
-    names = list(ways)
-    legend = alt.Legend(orient="top", title=None, symbolStrokeWidth=2)
-    colour = alt.Color(
-        "way:N", sort=names, scale=alt.Scale(domain=names, range=list(palette.SERIES[:2])), legend=legend
-    )
-    dash = alt.StrokeDash("way:N", sort=names, scale=alt.Scale(domain=names, range=[[1, 0], [5, 3]]), legend=legend)
-    layers: list[Any] = [
-        alt.Chart(values(rows)).mark_line(strokeWidth=1.8).encode(x=x, y=y, color=colour, strokeDash=dash)
-    ]
+    y = axis(alt.Y, "mib", "MiB/s", (0, top), tickCount=4)
+    key = legend(2, symbolStrokeWidth=2)
+    colour = by_name(alt.Color, "direction", looks(list(directions), palette.SERIES), key)
+    dash = by_name(alt.StrokeDash, "direction", looks(list(directions), ([1, 0], [5, 3])), key)
+    layers: list[Any] = [data(rows).mark_line(strokeWidth=1.8).encode(x=x, y=y, color=colour, strokeDash=dash)]
     for offset, row in zip((-6, 10), ceilings, strict=False):
-        data = alt.Chart(values([row]))
-        layers.append(data.mark_rule(color=palette.MUTED, strokeDash=[2, 3]).encode(y=y))
-        text = data.mark_text(align="left", dx=4, dy=offset, fontSize=10, color=palette.MUTED)
-        layers.append(text.encode(x=x, y=y, text="text:N"))
+        text = data([row]).mark_text(align="left", dx=4, dy=offset, fontSize=10, color=palette.MUTED)
+        layers += [
+            data([row]).mark_rule(color=palette.MUTED, strokeDash=[2, 3]).encode(y=y),
+            text.encode(x=x, y=y, text="text:N"),
+        ]
     return layers
-
-
-def _queue(series: NetworkSeries, x: alt.X) -> Any:
-    assert series.to_client_queue_bytes is not None, "asked before"
-    rows = [{"at": at, "kb": count / 1000} for at, count in zip(series.at_s, series.to_client_queue_bytes, strict=True)]
-    data = alt.Chart(values(rows))
-    y = alt.Y("kb:Q", axis=alt.Axis(tickCount=2), title="queue kB")
-    return data.mark_area(color=palette.SERIES[0], opacity=0.35).encode(x=x, y=y)
