@@ -48,8 +48,7 @@ def test_only_the_very_templates_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: tuple[Content, ...], rows: int
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(room, "_memory_total", lambda: 10**12)
-    monkeypatch.setattr(room, "memory_available", lambda: 10**12)
+    monkeypatch.setattr(room, "memory_bytes", lambda what: 10**12)
     monkeypatch.setattr(room, "memory_limit", lambda membership, root: float("inf"))
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 0}))
     shelf = tmp_path / "howfar" / LOADED
@@ -94,8 +93,8 @@ def test_the_scarcest_of_the_machine_its_group_and_what_is_free_decides(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, total: float, limit: float, available: float
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(room, "_memory_total", lambda: total * GIB)
-    monkeypatch.setattr(room, "memory_available", lambda: available * GIB)
+    memory = {"MemTotal": total * GIB, "MemAvailable": available * GIB}
+    monkeypatch.setattr(room, "memory_bytes", memory.__getitem__)
     monkeypatch.setattr(room, "memory_limit", lambda membership, root: limit * GIB)
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 10**14}))
     found = rows_that_fit(PUBLISHED, ("digits",), PROGRAM)
@@ -107,12 +106,15 @@ def test_a_server_has_time_to_read_its_tables() -> None:
     assert ready_timeout_s(62_500_000_000) > 62.5e9 / 100e6, "a disk of 100 MB/s"
 
 
-@pytest.mark.parametrize("scarce", ["_memory_total", "memory_available", "memory_limit"])
+@pytest.mark.parametrize("scarce", ["MemTotal", "MemAvailable", "limit"])
 def test_more_than_the_servers_pool_has_room_for_is_too_much_whatever_lies_on_disk(
     monkeypatch: pytest.MonkeyPatch, scarce: str
 ) -> None:
     """20 tables of 250 bytes a row, and a quarter more for the pool: 6250 bytes for a row of each."""
-    for name in ("_memory_total", "memory_available", "memory_limit"):
-        size = 64 * 10**9 if name == scarce else 10**15
-        monkeypatch.setattr(room, name, lambda *_, size=size: size)
+
+    def size(what: str) -> int:
+        return 64 * 10**9 if what == scarce else 10**15
+
+    monkeypatch.setattr(room, "memory_bytes", size)
+    monkeypatch.setattr(room, "memory_limit", lambda membership, root: size("limit"))
     assert rows_at_all(PUBLISHED) == 64 * 10**9 // 6250

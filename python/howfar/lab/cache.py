@@ -20,6 +20,7 @@ from pathlib import Path
 
 from howfar.errors import LabError
 from howfar.lab import sandbox
+from howfar.lab.environment import memory_bytes
 
 WORK = "HOWFAR_WORK"
 """Environment: the directory below which servers' data goes, in place of memory."""
@@ -44,14 +45,6 @@ def cache_home() -> Path:
     return home
 
 
-def memory_available() -> int:
-    """MemAvailable of /proc/meminfo in bytes."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return 0
-
-
 @contextmanager
 def work_directory(data_bytes: int, copies: int = 1) -> Iterator[Path]:
     """An empty directory for sockets and server data. `data_bytes` is what will be in a server's memory, and `copies` of it there."""
@@ -59,7 +52,7 @@ def work_directory(data_bytes: int, copies: int = 1) -> Iterator[Path]:
     named = _named()
     disk = home / "work" if named is None else named / "howfar-work"
     _collect(disk)
-    available = memory_available()
+    available = memory_bytes("MemAvailable")
     if named is None and sandbox.inside() and (1 + copies) * data_bytes + _MEMORY_SLACK < available:
         where = home / "sandbox"
         where.mkdir(exist_ok=True)

@@ -26,25 +26,18 @@ def _read(path: str) -> str | None:
         return None
 
 
-def _cpu_model() -> str | None:
-    for line in (_read("/proc/cpuinfo") or "").splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
+def _line(path: str, start: str, separator: str) -> str | None:
+    """What follows the separator in the first line that begins so."""
+    for line in (_read(path) or "").splitlines():
+        if line.startswith(start):
+            return line.partition(separator)[2].strip()
     return None
 
 
-def _memory_bytes() -> int | None:
-    for line in (_read("/proc/meminfo") or "").splitlines():
-        if line.startswith("MemTotal:"):
-            return int(line.split()[1]) * 1024
-    return None
-
-
-def _distribution() -> str | None:
-    for line in (_read("/etc/os-release") or "").splitlines():
-        if line.startswith("PRETTY_NAME="):
-            return line.partition("=")[2].strip('"')
-    return None
+def memory_bytes(what: str) -> int:
+    """From /proc/meminfo, which has kB; 0: not said."""
+    said = _line("/proc/meminfo", f"{what}:", ":")
+    return 0 if said is None else int(said.split()[0]) * 1024
 
 
 def machine_facts() -> dict[str, Any]:
@@ -53,13 +46,13 @@ def machine_facts() -> dict[str, Any]:
     return {
         "kernel": platform.release(),
         "architecture": platform.machine(),
-        "distribution": _distribution(),
-        "cpu_model": _cpu_model(),
+        "distribution": (_line("/etc/os-release", "PRETTY_NAME=", "=") or "").strip('"') or None,
+        "cpu_model": _line("/proc/cpuinfo", "model name", ":"),
         "cpu_count": os.cpu_count(),
         "cpus_usable": sorted(os.sched_getaffinity(0)),
         "governor": _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         "virtual_machine": " hypervisor" in cpuinfo if cpuinfo else None,
-        "memory_bytes": _memory_bytes(),
+        "memory_bytes": memory_bytes("MemTotal") or None,
         "congestion_control_default": _read("/proc/sys/net/ipv4/tcp_congestion_control"),
         "clock_source": _read("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
         "python": platform.python_version(),
@@ -68,10 +61,8 @@ def machine_facts() -> dict[str, Any]:
 
 def _pressure_us(resource: str) -> int | None:
     """Total of the `some` line of pressure stall information, in µs."""
-    for line in (_read(f"/proc/pressure/{resource}") or "").splitlines():
-        if line.startswith("some"):
-            return int(line.rpartition("total=")[2])
-    return None
+    said = _line(f"/proc/pressure/{resource}", "some", "total=")
+    return None if said is None else int(said)
 
 
 _IDLE, _IOWAIT, _STEAL = 3, 4, 7

@@ -11,7 +11,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from howfar.lab.cache import cache_home, memory_available
+from howfar.lab.cache import cache_home
+from howfar.lab.environment import memory_bytes
 from howfar.lab.servers.contents import find_rows
 from howfar.lab.servers.program import Program
 from howfar.lab.servers.sql_store import LOADED, POOL_PER_DATA, ROW_BYTES, template_name
@@ -31,8 +32,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 def rows_that_fit(data: Data, contents: Sequence[Content], program: Program, servers: int = 1) -> int:
     """Of each table, with a data directory for each content, on so many servers at once. 0: none."""
-    total = min(_memory_total(), memory_limit(Path("/proc/self/cgroup").read_text(), _CGROUPS))
-    memory = min(total * _MEMORY_SHARE, memory_available() * _AVAILABLE_SHARE)
+    memory = min(_total() * _MEMORY_SHARE, memory_bytes("MemAvailable") * _AVAILABLE_SHARE)
     kept = sizes_kept(cache_home() / LOADED, program, data.tables, contents)
     asked = [size for size in kept if size == data.table_size or (size < data.table_size and size == round_below(size))]
     return rows_in(memory, shutil.disk_usage(cache_home()).free, data.tables, len(contents), asked, servers)
@@ -45,7 +45,11 @@ def rows_at_all(data: Data) -> int:
 
 def memory_at_all() -> float:
     """Bytes that one program could take now."""
-    return min(_memory_total(), memory_limit(Path("/proc/self/cgroup").read_text(), _CGROUPS), memory_available())
+    return min(_total(), memory_bytes("MemAvailable"))
+
+
+def _total() -> float:
+    return min(memory_bytes("MemTotal"), memory_limit(Path("/proc/self/cgroup").read_text(), _CGROUPS))
 
 
 def rows_in(
@@ -92,10 +96,3 @@ def _bytes_in(file: Path) -> float:
         return float(file.read_text())
     except (OSError, ValueError):  # not there, or "max"
         return float("inf")
-
-
-def _memory_total() -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemTotal:"):
-            return int(line.split()[1]) * 1024
-    return 0

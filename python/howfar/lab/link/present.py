@@ -3,16 +3,15 @@ of modules or versions, and no interface of the machine is touched."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-from howfar.engine.process import Launcher
 from howfar.errors import HowfarError, LabError
 from howfar.lab import sandbox
 from howfar.lab.link.backends import Backend, backends
 from howfar.lab.link.running import Link, open_link
 from howfar.lab.link.spec import LinkSpec
-from howfar.lab.network import Host, Network, build_network, share_cpus, usable_cpus
+from howfar.lab.network import Host, build_network, share_cpus, usable_cpus
 
 _QDISCS = {
     "tbf": "tbf rate 1gbit burst 128kb limit 1mb",
@@ -46,20 +45,14 @@ def _try(backend: Backend) -> Presence:
             bare = LinkSpec(rtt_ns=0, rate_bps=None)
             asked = bare if backend.NAME == "none" else replace(bare, rate_bps=10**9)
             client, server = network.client.launcher(shares.client), network.server.launcher(shares.server)
-            link = ledger.enter_context(_opened(network, asked, client, server, backend.NAME))
+            known = {asked.calm(): {"compensate_ns": 0}}
+            link = ledger.enter_context(open_link(network, asked, client, server, known, backend=backend.NAME))
             notes += _notes(link)
             if backend.NAME == "kernel":
                 notes += _qdiscs()
     except HowfarError as error:
         return Presence(backend.NAME, backend.ABOUT, False, (error.message,))
     return Presence(backend.NAME, backend.ABOUT, True, tuple(notes))
-
-
-def _opened(
-    network: Network, asked: LinkSpec, client: Launcher, server: Launcher, backend: str
-) -> AbstractContextManager[Link]:
-    known = {asked.calm(): {"compensate_ns": 0}}
-    return open_link(network, asked, client, server, known, backend=backend)
 
 
 def _notes(link: Link) -> list[str]:

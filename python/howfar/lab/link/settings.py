@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from howfar.engine.messages import (
@@ -337,7 +338,7 @@ def read_script(text: str, asked: LinkSpec, source: str = "the script") -> Scrip
         words = line.partition("#")[0].split()
         if not words:
             continue
-        try:
+        with _in_line(source, number):
             at_ns, said = _line(words)
             if lines and at_ns < lines[-1][1]:
                 raise QuantityError(
@@ -346,21 +347,32 @@ def read_script(text: str, asked: LinkSpec, source: str = "the script") -> Scrip
             outages += [Outage(at_ns=at_ns, for_ns=_down(value)) for word, value in said if word == "down"]
             if len(outages) > OUTAGES_MOST:
                 raise QuantityError(f"more than {OUTAGES_MOST} times down", "Those that repeat: --outage 5s:1s/30s.")
-            changes = [(word, value) for word, value in said if word != "down"]
-        except QuantityError as error:
-            raise UsageError(f"{source}:{number}: {error.message}", error.advice) from error
-        lines.append((number, at_ns, changes))
-        if len(lines) > MOST_LINES:
-            raise UsageError(f"{source}:{number}: more than {MOST_LINES} lines", "Shorten it.")
+            if len(lines) == MOST_LINES:
+                raise QuantityError(f"more than {MOST_LINES} lines", "Shorten it.")
+        lines.append((number, at_ns, [pair for pair in said if pair[0] != "down"]))
     for name in WAYS:
         way = asked.way(name)
         asked = asked.with_way(name, replace(way, outages=(*way.outages, *outages)))
-    return _compiled(asked, lines, source)
+    first, changes = asked, []
+    for number, at_ns, said in lines:
+        with _in_line(source, number):
+            for word, value in said:
+                asked = apply(asked, word, value)
+        if said:
+            changes.append((at_ns, asked))
+    return Script(first, tuple(changes))
+
+
+@contextmanager
+def _in_line(source: str, number: int) -> Iterator[None]:
+    try:
+        yield
+    except QuantityError as error:
+        raise UsageError(f"{source}:{number}: {error.message}", error.advice) from error
 
 
 def _line(words: list[str]) -> tuple[int, list[tuple[str, str]]]:
-    at_ns = schedule_ns(words[0])
-    rest = words[1:]
+    at_ns, rest = schedule_ns(words[0]), words[1:]
     if not rest or len(rest) % 2:
         raise QuantityError("a line is a time, then pairs of a word and its value", "Write: 5s rtt 50ms loss 1%")
     said = list(zip(rest[::2], rest[1::2], strict=True))
@@ -375,19 +387,6 @@ def _down(text: str) -> int:
     if for_ns == 0:
         raise QuantityError("down for no time", "Write: 10s down 2s")
     return for_ns
-
-
-def _compiled(asked: LinkSpec, lines: list[tuple[int, int, list[tuple[str, str]]]], source: str) -> Script:
-    first, changes = asked, []
-    for number, at_ns, said in lines:
-        try:
-            for word, value in said:
-                asked = apply(asked, word, value)
-        except QuantityError as error:
-            raise UsageError(f"{source}:{number}: {error.message}", error.advice) from error
-        if said:
-            changes.append((at_ns, asked))
-    return Script(first, tuple(changes))
 
 
 class Player:

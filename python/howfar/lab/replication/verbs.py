@@ -6,12 +6,13 @@ server has is read from its variables.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from howfar.lab.replication.links import Compression, ReplicationSpec
 from howfar.lab.replication.status import Positions
+from howfar.lab.servers.dialect import quotable
 
 ACCOUNT = "repl"
 PRIMARY_ID = 1
@@ -42,7 +43,7 @@ class ReplicaState:
     """A position: what has come whole. Applied it may be or not."""
 
 
-class Verbs(Protocol):
+class Verbs(ABC):
     """One kind of server."""
 
     kind: str
@@ -72,19 +73,31 @@ class Verbs(Protocol):
     read_only_sql: str
     writable_sql: str
 
+    account: tuple[str, ...]
+    """Statements that make one, with `{name}` and `{secret}`, before what it may do is granted."""
+    identified: str
+    """How a password is named, with `{password}`."""
+    state_columns: tuple[str, str, str]
+    """Of the status: receiving, applying, received."""
+
+    @abstractmethod
     def options(self, asked: ReplicationSpec) -> tuple[str, ...]:
         """At start, primary and replicas alike."""
-        ...
+
+    @abstractmethod
+    def follow_sql(self, source: Source) -> str:
+        """Tell a replica whom to follow from the first transaction that it lacks."""
 
     def account_sql(self, password: str, *, tls: bool) -> str:
         """The account of the replicas, one statement a line."""
-        ...
+        secret = self.identified.format(password=quotable(password)) + (" REQUIRE SSL" if tls else "")
+        made = [statement.format(name=f"'{ACCOUNT}'@'%'", secret=secret) for statement in self.account]
+        return "\n".join([*made, f"GRANT REPLICATION SLAVE ON *.* TO '{ACCOUNT}'@'%';"]) + "\n"
 
-    def follow_sql(self, source: Source) -> str:
-        """Tell a replica whom to follow from the first transaction that it lacks."""
-        ...
-
-    def replica_state(self, row: Mapping[str, object]) -> ReplicaState: ...
+    def replica_state(self, row: Mapping[str, object]) -> ReplicaState:
+        receiving, applying, received = (_text(row, name) for name in self.state_columns)
+        errors = (_text(row, "Last_IO_Error"), _text(row, "Last_SQL_Error"))
+        return ReplicaState(receiving, applying, tuple(filter(None, errors)), received)
 
 
 def durability_options(asked: ReplicationSpec) -> tuple[str, ...]:
@@ -93,7 +106,7 @@ def durability_options(asked: ReplicationSpec) -> tuple[str, ...]:
     return options if preset.flush_method is None else (*options, f"--innodb-flush-method={preset.flush_method}")
 
 
-def text_of(row: Mapping[str, object], name: str) -> str:
+def _text(row: Mapping[str, object], name: str) -> str:
     """A column of a status, None as nothing."""
     value = row.get(name)
     return "" if value is None else str(value).replace("\n", "")

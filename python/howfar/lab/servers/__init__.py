@@ -1,26 +1,46 @@
-"""One file a server: find, initialise, load, start, ready, stop, receipt. Add one: a new file and a line in `kinds.py`.
-
-What the rest of the laboratory knows of a server is in here: `ServerKind` finds and prepares, `Server` runs.
-"""
+"""What the rest of the laboratory knows of servers: `Store` finds and prepares, `Server` runs. One file a kind; to add one: a new file
+and a line in `kinds.py`."""
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import ssl
-from collections.abc import Mapping
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, TypeVar
 
-from howfar.lab.network import LOOPBACK_ADDRESS, Cpus, Host
+from howfar.errors import HowfarError, LabError, ServerCrashed
+from howfar.lab.environment import listen_queue
+from howfar.lab.network import LOOPBACK_ADDRESS, Companion, Cpus, Host
 from howfar.lab.servers.program import Program
 from howfar.lab.sockets import free_port
 from howfar.plan.factors import Content
-from howfar.store.server_metrics import ServerMetrics
+from howfar.store.server_metrics import ServerMetrics, server_metrics
 
 DATABASE = "sbtest"
 USER = "howfar"
 GAUGES = ("Threads_running",)
 """Among the counters of a server those that tell how much there is now, and do not grow."""
+
+SOCKET = "s.sock"
+SPARE_CONNECTIONS = 16
+_POLL_S = 0.003
+_DIES_S = 2.0
+"""Long for the kernel to take a killed process apart, with its memory."""
+_LOG_LINES = 8
+_LOG_ERRORS = 3
+"""Those before the last lines: a server that crashes writes pages about how after it has said why."""
+_ERROR = "[ERROR]"
+_LINE_CHARACTERS = 400
+"""A statement in full may be megabytes."""
+_SECRETS = ("PASSWORD", "IDENTIFIED")
+"""Of statements that a server quotes when it crashes in one, or refuses one at its start."""
+_WITHHELD = "(a line with a password)"
 
 
 Reach = Literal["socket", "tcp"]
@@ -65,68 +85,167 @@ class ServerContext:
         return usual if self.namespaced else free_port()
 
 
-class Server(Protocol):
-    """One running server."""
+class Server(ABC):
+    """One running server: its process. A subclass speaks its protocol."""
 
     kind: str
-    version: str
-    pid: int
-    socket: Path
-    address: str | None
-    """Where it listens on TCP; None: nowhere."""
-    port: int | None
 
+    def __init__(self, program: Path, context: ServerContext, port: int | None, command: Sequence[str]) -> None:
+        self.program = program
+        self.context = context
+        self.port = port
+        self.address = None if port is None else context.listen_address
+        self.socket = context.work / SOCKET
+        self.version = "unknown"
+        self._log = context.work / "server.log"
+        self._listen_queue: int | None = None
+        self.socket.unlink(missing_ok=True)
+        with self._log.open("wb") as log:
+            self._companion = Companion(
+                context.host.launcher(context.cpus),
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        self.pid = self._companion.pid
+
+    @abstractmethod
+    def become_ready(self) -> None:
+        """Until it answers and its data is in memory. Raises ServerCrashed, LabError."""
+
+    @abstractmethod
     def snapshot(self) -> dict[str, int]:
         """Counters now, as the server names them."""
-        ...
 
     def metrics(self) -> ServerMetrics:
         """Counters now, under neutral names."""
-        ...
+        return server_metrics(self.snapshot())
 
+    @abstractmethod
     def query(self, sql: str) -> list[dict[str, Any]]:
-        """Ask, or tell, over the socket. Raises ServerCrashed, LabError."""
-        ...
+        """Over the socket. Raises ServerCrashed, LabError."""
 
+    @abstractmethod
     def receipt(self, before: Mapping[str, int], commits: int | None = None) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """Facts and counters since `before`, and what was not as asked. `commits`: transactions of the load that wrote something;
-        None: it only read, or who knows. Raises ServerCrashed."""
-        ...
+        """Facts and counters since `before`, and what was not as requested. `commits`: transactions of the load that wrote
+        something; None: it only read, or who knows. Raises ServerCrashed."""
 
+    @abstractmethod
     def session_view(
         self, connection: Mapping[str, Any], host: Host, encrypted: ssl.SSLContext | None = None
     ) -> dict[str, Any]:
         """Connect once more from `host` with `connection` (socket, or address and port): how the server itself sees it."""
-        ...
+
+    def alive(self) -> bool:
+        return self._companion.alive()
+
+    def kill(self) -> None:
+        """SIGKILL, and nothing else: its files stay as they are. It has ended on return."""
+        self._companion.process.kill()
+        self._wait_for_end()
 
     def stop(self) -> None:
         """At once; its data is thrown away."""
-        ...
+        self.disconnect()
+        self._companion.end()
+
+    @abstractmethod
+    def disconnect(self) -> None:
+        """Close the laboratory's own connection."""
+
+    def log_lines(self) -> list[str]:
+        """All that it has written."""
+        with contextlib.suppress(OSError):
+            return self._log.read_text(errors="replace").strip().splitlines()
+        return []
+
+    def _wait_until(self, done: Callable[[], bool], deadline: float, late: Callable[[], HowfarError]) -> None:
+        """Raises ServerCrashed when it ends meanwhile, and what `late` makes when the time is over."""
+        while not done():
+            self._check_alive("at start")
+            if time.monotonic() > deadline:
+                raise late()
+            time.sleep(_POLL_S)
+
+    def _check_capacity(self, connections_allowed: int) -> None:
+        """Servers lower what they were told without failing. Raises LabError."""
+        connections = self.context.connections
+        if connections_allowed < connections + SPARE_CONNECTIONS:
+            raise LabError(
+                f"the server allows {connections_allowed} connections where {connections + SPARE_CONNECTIONS} are needed: "
+                "it ran out of file descriptors",
+                "Raise the hard limit of open files (`ulimit -Hn`) or use fewer threads.",
+            )
+        if self.port is None:
+            return
+        self._listen_queue = listen_queue(self.context.host, self.port)
+        if self._listen_queue is not None and self._listen_queue < connections:
+            raise LabError(
+                f"{self._listen_queue} clients may wait to be accepted where {connections} connect at once: "
+                "net.core.somaxconn is lower than the server's backlog",
+                "Raise net.core.somaxconn, or use fewer threads.",
+            )
+
+    def _wait_for_end(self) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._companion.process.wait(_DIES_S)
+
+    def _check_alive(self, when: str, *, lost: bool = False) -> None:
+        """Raises ServerCrashed. A connection that was `lost` ends before the process has: it is waited for a little."""
+        if lost:
+            self._wait_for_end()
+        code = self._companion.process.poll()
+        if code is None:
+            return
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        advice = "Does this server program work outside howfar, without a configuration file?"
+        if code == -signal.SIGKILL:
+            advice = "Somebody killed it. See if memory ran out: `dmesg` says so."
+        raise ServerCrashed(f"{self.program} ended {when} ({how}){self._said()}", advice)
+
+    def _said(self) -> str:
+        lines = [_WITHHELD if any(word in line for word in _SECRETS) else line for line in self.log_lines()]
+        last = [line[:_LINE_CHARACTERS] for line in lines[-_LOG_LINES:]]
+        if not last:
+            return ". It wrote no log."
+        errors = [line[:_LINE_CHARACTERS] for line in lines[:-_LOG_LINES] if _ERROR in line][-_LOG_ERRORS:]
+        first = ". Its log's last errors before its end:\n  " + "\n  ".join(errors) if errors else ""
+        return first + ". Its log ends with:\n  " + "\n  ".join(last)
 
 
-class Store(Protocol):
+class Store(ABC):
     """A found server program with its prepared data: starts servers, one at a time."""
 
-    kind: str
-    version: str
-    user: str
-    password: str
-    database: str
+    user = ""
+    password = ""
+    database = ""
     """Where it knows accounts and databases; empty where it does not."""
-    program: Program
 
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.kind = program.kind
+        self.version = program.version
+        self._context: ServerContext | None = None
+
+    @property
+    def context(self) -> ServerContext:
+        assert self._context is not None, "prepare() comes first"
+        return self._context
+
+    @abstractmethod
     def data_bytes(self) -> int:
         """What the data of one content takes on disk and again in memory."""
-        ...
 
-    def prepare(self, ground: ServerContext) -> dict[str, Any]:
+    @abstractmethod
+    def prepare(self, context: ServerContext) -> dict[str, Any]:
         """Put loaded data directories in place. Returns facts for the environment. Raises LabError, ServerCrashed."""
-        ...
 
+    @abstractmethod
     def discard(self) -> None:
-        """Take the data directories away again: `start` is not asked for any more."""
-        ...
+        """Take the data directories away again: `start` is not called any more."""
 
+    @abstractmethod
     def start(
         self,
         *,
@@ -137,7 +256,19 @@ class Store(Protocol):
     ) -> Server:
         """Start on the prepared data, wait until it answers and its data is in memory. `tls` None: it offers none.
         `content` None: the first. `reached_by`: one that cannot listen on both listens there. Raises ServerCrashed."""
-        ...
+
+
+_Started = TypeVar("_Started", bound=Server)
+
+
+def ready(server: _Started) -> _Started:
+    """Wait for it; nothing is left running when that fails. Raises ServerCrashed, LabError."""
+    try:
+        server.become_ready()
+    except BaseException:
+        server.stop()
+        raise
+    return server
 
 
 def find_store(server: str, tables: Tables) -> Store:

@@ -13,8 +13,7 @@ from typing import Protocol
 
 from howfar.errors import LabError, ServerCrashed
 from howfar.lab.environment import LEAST_QUEUE
-from howfar.lab.servers import CertificatePaths, ServerContext
-from howfar.lab.servers.process import SOCKET, SPARE_CONNECTIONS
+from howfar.lab.servers import SOCKET, SPARE_CONNECTIONS, CertificatePaths, ServerContext
 
 PREPARED_STATEMENTS = 1_000_000
 """Of all connections; the default of 16 thousand is eight for each of 2048."""

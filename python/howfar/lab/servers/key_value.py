@@ -13,8 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from howfar.errors import LabError, PlanError, ServerCrashed
 from howfar.lab.network import LOOPBACK_ADDRESS, Host
-from howfar.lab.servers import CertificatePaths, Reach, ServerContext
-from howfar.lab.servers.process import SOCKET, SPARE_CONNECTIONS, ServerProcess
+from howfar.lab.servers import SOCKET, SPARE_CONNECTIONS, CertificatePaths, Reach, Server, ServerContext, Store, ready
 from howfar.lab.servers.program import Program
 from howfar.lab.sockets import listening_paths, listening_ports
 from howfar.plan.factors import Content
@@ -234,7 +233,7 @@ _WARNINGS_KEPT = 5
 _Answer = TypeVar("_Answer")
 
 
-class KeyValueServer(ServerProcess):
+class KeyValueServer(Server):
     """See `servers.Server`."""
 
     def __init__(self, settings: StoreSettings, dialect: StoreDialect, reached_by: Reach) -> None:
@@ -383,26 +382,19 @@ def _turned_away(counters: Mapping[str, int]) -> list[str]:
     return found
 
 
-class KeyValueStore:
-    """See `servers.Store`."""
-
-    user = ""
-    password = ""
-    database = ""
+class KeyValueStore(Store):
+    """It holds no data before a load sets some."""
 
     def __init__(self, program: Program, dialect: StoreDialect) -> None:
         assert program.kind == dialect.kind
-        self.program = program
-        self.kind = program.kind
-        self.version = program.version
+        super().__init__(program)
         self._dialect = dialect
-        self._ground: ServerContext | None = None
 
     def data_bytes(self) -> int:
         return 0
 
-    def prepare(self, ground: ServerContext) -> dict[str, Any]:
-        self._ground = ground
+    def prepare(self, context: ServerContext) -> dict[str, Any]:
+        self._context = context
         return {"data_file_system": None, "data_from_template": False, "tables": 0, "table_size": 0, "contents": []}
 
     def discard(self) -> None:
@@ -416,24 +408,14 @@ class KeyValueStore:
         content: Content | None = None,
         reached_by: Reach = "socket",
     ) -> KeyValueServer:
-        settings = self._settings(networking, tls, reached_by)
-        server = KeyValueServer(settings, self._dialect, reached_by)
-        try:
-            server.become_ready()
-        except BaseException:
-            server.stop()
-            raise
-        return server
-
-    def _settings(self, networking: bool, tls: CertificatePaths | None, reached_by: Reach) -> StoreSettings:
-        """Where it may not listen on both, it listens where it is reached."""
-        assert self._ground is not None, "prepare() comes first"
-        ground, both = self._ground, self._dialect.has_both
+        # Where it may not listen on both, it listens where it is reached.
+        context, both = self.context, self._dialect.has_both
         on_tcp = networking and (both or reached_by == "tcp")
-        return StoreSettings(
+        settings = StoreSettings(
             program=self.program.path,
-            ground=ground,
-            socket=ground.work / SOCKET if both or reached_by == "socket" else None,
-            port=ground.port(self._dialect.port) if on_tcp else None,
+            ground=context,
+            socket=context.work / SOCKET if both or reached_by == "socket" else None,
+            port=context.port(self._dialect.port) if on_tcp else None,
             tls=tls,
         )
+        return ready(KeyValueServer(settings, self._dialect, reached_by))

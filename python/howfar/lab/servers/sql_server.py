@@ -16,9 +16,8 @@ from pymysql.cursors import DictCursor
 
 from howfar.errors import LabError, ServerCrashed
 from howfar.lab.network import Host
-from howfar.lab.servers import DATABASE, GAUGES, USER
+from howfar.lab.servers import DATABASE, GAUGES, USER, Server
 from howfar.lab.servers.dialect import PREPARED_STATEMENTS, Dialect, Settings, start_sql
-from howfar.lab.servers.process import ServerProcess
 from howfar.lab.sockets import listening_ports
 from howfar.store.server_metrics import server_metrics
 
@@ -93,7 +92,7 @@ def pages_allowed(commits: int | None) -> int:
     return 0 if commits is None else max(_READ_BY_ITSELF, commits // _COMMITS_A_PAGE)
 
 
-class SqlServer(ServerProcess):
+class SqlServer(Server):
     """See `servers.Server`."""
 
     def __init__(self, settings: Settings, dialect: Dialect) -> None:
@@ -281,17 +280,6 @@ class SqlServer(ServerProcess):
             with contextlib.suppress(pymysql.Error, OSError):
                 self._admin.close()
             self._admin = None
-
-
-def start_server(settings: Settings, dialect: Dialect) -> SqlServer:
-    """Started, answering, warm. Raises ServerCrashed, LabError; nothing is left running then."""
-    server = SqlServer(settings, dialect)
-    try:
-        server.become_ready()
-    except BaseException:
-        server.stop()
-        raise
-    return server
 
 
 def _lost(error: pymysql.Error) -> bool:

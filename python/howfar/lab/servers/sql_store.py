@@ -1,7 +1,7 @@
 """MariaDB or MySQL: initialised from a template, loaded once, started fresh for each trial.
 
 The data directory is thrown away, so a server is stopped by SIGKILL. Only one that becomes a template is shut down cleanly.
-Loading is in `sysbench_tables.py`, a running server in `sql_server.py`, what differs between the two in their own files.
+A running server is in `sql_server.py`, what differs between the two in their own files.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 
 from howfar.errors import PlanError
 from howfar.lab.cache import cache_home, copy_tree, file_system_of, lock
-from howfar.lab.servers import DATABASE, USER, CertificatePaths, Reach, ServerContext, Tables
+from howfar.lab.servers import DATABASE, USER, CertificatePaths, Reach, ServerContext, Store, Tables, ready
 from howfar.lab.servers.contents import Rows, find_rows, row_chunks
 from howfar.lab.servers.dialect import BinaryLog, Dialect, Settings
 from howfar.lab.servers.program import Program
-from howfar.lab.servers.sql_server import SqlServer, start_server
+from howfar.lab.servers.sql_server import SqlServer
 from howfar.plan.factors import Content
 
 
@@ -152,30 +152,27 @@ def template_name(program: Program, tables: int, table_size: int, rows: Rows) ->
     return f"{program.key}-{tables}x{table_size}-{rows.key}"
 
 
-class SqlStore:
-    """See `servers.Store`."""
+class SqlStore(Store):
+    """Tables of sysbench, from templates."""
 
     user = USER
     database = DATABASE
 
     def __init__(self, program: Program, dialect: Dialect, tables: Tables) -> None:
         assert program.kind == dialect.kind
-        self.program = program
-        self.kind = program.kind
-        self.version = program.version
+        super().__init__(program)
         self.tables = tables
         self.password = secrets.token_urlsafe(18)
         self._dialect = dialect
-        self._ground: ServerContext | None = None
         self._cache = cache_home() / "templates"
 
     def data_bytes(self) -> int:
         return self.tables.count * self.tables.size * ROW_BYTES + self._dialect.pool_slack_bytes
 
-    def prepare(self, ground: ServerContext) -> dict[str, Any]:
-        self._ground = ground
+    def prepare(self, context: ServerContext) -> dict[str, Any]:
+        self._context = context
         tidy(self._cache)
-        (ground.work / "tmp").mkdir()
+        (context.work / "tmp").mkdir()
         kept = [self._put(content) for content in self.tables.contents]
         return {
             "data_file_system": file_system_of(self._data(self.tables.contents[0])),
@@ -200,18 +197,15 @@ class SqlStore:
         content = content or self.tables.contents[0]
         if content not in self.tables.contents:
             raise PlanError(f"this laboratory has no tables of {content}", "Ask for them when building the laboratory.")
-        return self._start(self._data(content), networking=networking, loading=False, tls=tls)
+        return ready(self._server(self._data(content), networking=networking, tls=tls))
 
     def begin(self, *, binary_log: BinaryLog, tls: CertificatePaths | None = None) -> SqlServer:
         """Start one that takes part in replication, with networking, on the first content; who calls waits until it is ready, and
         stops it. So several come up side by side."""
-        data = self._data(self.tables.contents[0])
-        settings = self._settings(data, networking=True, loading=False, tls=tls, binary_log=binary_log)
-        return SqlServer(settings, self._dialect)
+        return self._server(self._data(self.tables.contents[0]), networking=True, tls=tls, binary_log=binary_log)
 
     def _data(self, content: Content) -> Path:
-        assert self._ground is not None, "prepare() comes first"
-        return self._ground.work / ("data" if content == "digits" else f"data-{content}")
+        return self.context.work / ("data" if content == "digits" else f"data-{content}")
 
     def _put(self, content: Content) -> bool:
         """Make one data directory. True: a template was there."""
@@ -236,30 +230,26 @@ class SqlStore:
 
     def _load(self, data: Path, rows: Rows) -> None:
         self._empty(data)
-        server = self._start(data, networking=False, loading=True)
+        server = ready(self._server(data, networking=False, loading=True))
         try:
             load_tables(server, self.tables, rows, data)
             server.shut_down()
         finally:
             server.stop()
 
-    def _start(self, data: Path, *, networking: bool, loading: bool, tls: CertificatePaths | None = None) -> SqlServer:
-        return start_server(self._settings(data, networking=networking, loading=loading, tls=tls), self._dialect)
-
-    def _settings(
+    def _server(
         self,
         data: Path,
         *,
         networking: bool,
-        loading: bool,
-        tls: CertificatePaths | None,
+        loading: bool = False,
+        tls: CertificatePaths | None = None,
         binary_log: BinaryLog | None = None,
-    ) -> Settings:
-        assert self._ground is not None, "prepare() comes before start()"
-        return Settings(
+    ) -> SqlServer:
+        settings = Settings(
             program=self.program.path,
             data=data,
-            ground=self._ground,
+            ground=self.context,
             password=self.password,
             pool_bytes=int(self.data_bytes() * POOL_PER_DATA) + self._dialect.pool_slack_bytes,
             tables=self.tables.count,
@@ -268,3 +258,4 @@ class SqlStore:
             tls=tls,
             binary_log=binary_log,
         )
+        return SqlServer(settings, self._dialect)
