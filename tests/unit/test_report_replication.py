@@ -233,7 +233,7 @@ def test_curves_of_one_mode_are_named_and_drawn_differently() -> None:
     names = [name for name, _ in charts.named(curves)]
     assert names == ["semi-sync AFTER_SYNC, durability off", "semi-sync AFTER_SYNC, durability strict, replica tls on"]
     colours, shapes = charts.scales(names, curves)
-    assert len(set(colours)) == len(set(shapes)) == 2
+    assert len(set(colours.values())) == len(set(shapes.values())) == 2
     both = cost().model_copy(update={"curves": tuple(curves)})
     assert "durability strict" in html.render(document(changed("replication", cost=both)))
 

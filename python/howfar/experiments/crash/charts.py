@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import altair as alt
 
 from howfar.experiments.crash.analysis import FAULT_NAMES, CrashLoss, CrashPoint
 from howfar.experiments.replication.arms import mode_name
-from howfar.experiments.replication.charts import LOOKS, SHORT, by, symlog_ticks
+from howfar.experiments.replication.charts import COLOURS, SHAPES, SHORT, states, symlog_ticks
 from howfar.experiments.replication.frame import lost_cell
 from howfar.report import palette
-from howfar.report.charts import PHONE, Drawable, layer, values
+from howfar.report.charts import PHONE, Drawable, Rows, by_name, data, layer, legend
 
 Typical = tuple[str, CrashLoss, CrashPoint]
 """The label of a mode, its crashes, and the one with the median loss."""
 
 ROW = 40
 LANES = 7
-"""Dots lie side by side up to this many; the figure beside has the number."""
-
+"""Dots lie side by side up to this many; the figure to their right has the number."""
 MARGIN = 150
 """Pixels for the figures on the right; a phone has them in the table only."""
 
@@ -46,60 +44,58 @@ def dots(losses: Sequence[CrashLoss], width: int) -> Drawable | None:
     named = list(zip(names, losses, strict=True))
     most = max(_largest(loss) for loss in losses)
     scale = alt.Scale(type="symlog", constant=1, domain=[-0.4, max(most * 1.3, 3)], nice=False)
-    axis = alt.Axis(values=_ticks(most, narrow), format=",d", labelFlush=False)
-
-    def along(field: str) -> alt.X:
-        return alt.X(f"{field}:Q", scale=scale, axis=axis, title="acknowledged commits lost in one crash")
-
-    y = alt.Y(
-        "row:N",
-        sort=names,
-        title=None,
-        axis=alt.Axis(
-            labelLimit=130 if narrow else 230,
-            ticks=False,
-            domain=False,
-            labelPadding=8,
-            labelExpr="split(datum.label, ', ')" if narrow else "datum.label",
-        ),
+    ticks = sorted({0.0, *([1.0] if most < 1000 or not narrow else []), *symlog_ticks(max(most, 10))[1:]})
+    axis = alt.Axis(values=ticks, format=",d", labelFlush=False)
+    x, low = (
+        alt.X(f"{field}:Q", scale=scale, axis=axis, title="acknowledged commits lost in one crash")
+        for field in ("lost", "low")
     )
-    band, tick = _predicted(named, along, y)
-    layers = [*band, _marks(named, along, y), *_gone(named, along, y), *tick]
+    y = _rows(names, narrow, ", ")
+    modes = dict.fromkeys(loss.mode for loss in losses)
+    predicted = data([_band(label, loss) for label, loss in named if loss.predicted_lost])
+    marks = data(
+        [
+            {"row": label, "mode": loss.mode, "lost": point.lost, "lane": lane(index)}
+            for label, loss in named
+            for index, point in enumerate(loss.each)
+        ]
+    ).mark_point(size=36, strokeWidth=1.4, opacity=0.85, filled=False)
+    gone = data(
+        [{"row": label, "lost": point.phantoms} for label, loss in named for point in loss.each if point.phantoms]
+    ).mark_point(shape="triangle-down", size=60, filled=True, opacity=0.9, color=palette.SERIES[5])
+    layers = [
+        predicted.mark_bar(size=34, color=palette.BAND).encode(x=low, x2="high:Q", y=y),
+        marks.encode(
+            x=x,
+            y=y,
+            yOffset=alt.YOffset("lane:Q", scale=alt.Scale(domain=[-1.5, 1.5])),
+            color=by_name(alt.Color, "mode", {mode: COLOURS[mode] for mode in modes}, None),
+            shape=by_name(alt.Shape, "mode", {mode: SHAPES[mode] for mode in modes}, None),
+        ),
+        gone.encode(x=x, y=y),
+        predicted.mark_tick(size=34, thickness=2.5, color=palette.INK).encode(x=x, y=y),
+    ]
     if not narrow:
         cells = [(label, lost_cell(loss.lost_per_crash, loss.crashes)) for label, loss in named]
-        figures = [{"row": label, "text": f"{cell.text} {cell.below}".strip()} for label, cell in cells]
-        text = alt.Chart(values(figures)).mark_text(align="left", fontSize=12, color=palette.INK)
+        figures: Rows = [{"row": label, "text": f"{cell.text} {cell.below}".strip()} for label, cell in cells]
+        text = data(figures).mark_text(align="left", fontSize=12, color=palette.INK)
         layers.append(text.encode(x=alt.value(width - MARGIN + 10), y=y, text="text:N"))
     return layer(*layers, width=width - (0 if narrow else MARGIN), height=ROW * len(losses))
 
 
-def _marks(named: Sequence[tuple[str, CrashLoss]], along: Callable[[str], alt.X], y: alt.Y) -> Any:
-    """In lanes, so that crashes with equal losses are seen as several."""
-    modes = list(dict.fromkeys(loss.mode for _, loss in named))
-    colours, shapes = [LOOKS[mode][0] for mode in modes], [LOOKS[mode][1] for mode in modes]
-    rows = [
-        {"row": label, "mode": loss.mode, "lost": point.lost, "lane": lane(index)}
-        for label, loss in named
-        for index, point in enumerate(loss.each)
-    ]
-    mark = alt.Chart(values(rows)).mark_point(size=36, strokeWidth=1.4, opacity=0.85, filled=False)
-    return mark.encode(
-        x=along("lost"),
-        y=y,
-        yOffset=alt.YOffset("lane:Q", scale=alt.Scale(domain=[-1.5, 1.5])),
-        color=by(alt.Color, "mode", modes, colours),
-        shape=by(alt.Shape, "mode", modes, shapes),
-    )
+def _rows(names: list[str], narrow: bool, separator: str) -> alt.Y:
+    """On a phone a label is split at its separators."""
+    text = f"split(datum.label, '{separator}')" if narrow else "datum.label"
+    limit = 130 if narrow else 230
+    axis = alt.Axis(labelLimit=limit, ticks=False, domain=False, labelPadding=8, labelExpr=text)
+    return alt.Y("row:N", sort=names, title=None, axis=axis)
 
 
-def _gone(named: Sequence[tuple[str, CrashLoss]], along: Callable[[str], alt.X], y: alt.Y) -> list[Any]:
-    rows = [{"row": label, "lost": point.phantoms} for label, loss in named for point in loss.each if point.phantoms]
-    if not rows:
-        return []
-    mark = alt.Chart(values(rows)).mark_point(
-        shape="triangle-down", size=60, filled=True, opacity=0.9, color=palette.SERIES[5]
-    )
-    return [mark.encode(x=along("lost"), y=y)]
+def _band(label: str, loss: CrashLoss) -> dict[str, str | float]:
+    found = loss.predicted_lost
+    assert found is not None, "only of losses that are predicted"
+    low, high = (found.value if end is None else end for end in (found.low, found.high))
+    return {"row": label, "lost": found.value, "low": max(low, 0.0), "high": high}
 
 
 def _largest(loss: CrashLoss) -> float:
@@ -107,36 +103,10 @@ def _largest(loss: CrashLoss) -> float:
     return max([loss.most_lost, predicted, *(point.phantoms for point in loss.each)])
 
 
-def _ticks(most: float, narrow: bool) -> list[float]:
-    ticks = [0.0, *([1.0] if most < 1000 or not narrow else []), *symlog_ticks(max(most, 10))[1:]]
-    return sorted(set(ticks))
-
-
 def lane(index: int) -> float:
     """0, then alternating above and below."""
     step = (index % LANES + 1) // 2 * 2 / (LANES - 1)
     return step if index % 2 else -step
-
-
-def _predicted(
-    named: Sequence[tuple[str, CrashLoss]], along: Callable[[str], alt.X], y: alt.Y
-) -> tuple[list[Any], list[Any]]:
-    """A band below the marks, and a line over them."""
-    rows = [
-        {
-            "row": label,
-            "lost": found.value,
-            "low": max(found.value if found.low is None else found.low, 0.0),
-            "high": found.value if found.high is None else found.high,
-        }
-        for label, loss in named
-        if (found := loss.predicted_lost)
-    ]
-    if not rows:
-        return [], []
-    data = alt.Chart(values(rows))
-    band = data.mark_bar(size=34, color=palette.BAND).encode(x=along("low"), x2="high:Q", y=y)
-    return [band], [data.mark_tick(size=34, thickness=2.5, color=palette.INK).encode(x=along("lost"), y=y)]
 
 
 # ---------------------------------------------------------------- the last moments
@@ -161,44 +131,35 @@ def timeline(drawn: Sequence[Typical], width: int) -> Drawable | None:
     if not drawn:
         return None
     narrow = width < PHONE
-    begin = min(point.first_lost_ms for _, _, point in drawn if point.first_lost_ms is not None)
+    first = min(point.first_lost_ms for _, _, point in drawn if point.first_lost_ms is not None)
     end = max(point.dead_ms + point.promotion_ms for _, _, point in drawn)
-    begin = min(begin * 1.15, begin - (end - begin) * 0.15)
+    begin = min(first * 1.15, first - (end - first) * 0.15)
     bars = [row for label, _, point in drawn for row in _phases(label, point, begin)]
+    for bar in bars:
+        fits = len(bar["text"]) * 6.5 < (bar["to"] - bar["from"]) * width / (end - begin)
+        bar["text"] = bar["text"] if fits and not narrow else ""
     scale = alt.Scale(domain=[begin, end * 1.02], nice=False)
     x = alt.X("from:Q", scale=scale, axis=alt.Axis(tickCount=6, format=",d", grid=False), title="ms from the fault on")
-    text = "split(datum.label, ' ')" if narrow else "datum.label"
-    axis = alt.Axis(ticks=False, domain=False, labelPadding=8, labelLimit=230, labelExpr=text)
-    y = alt.Y("row:N", sort=[label for label, _, _ in drawn], title=None, axis=axis)
-    states = [state for state in STATES if any(bar["state"] == state for bar in bars)]
-    legend = alt.Legend(
-        orient="top", title=None, columns=2 if narrow else 4, symbolType="square", labelLimit=200, offset=24
-    )
-    colour = by(alt.Color, "state", states, [STATES[state] for state in states], legend)
-    layers: list[Any] = [alt.Chart(values(bars)).mark_bar(size=20).encode(x=x, x2="to:Q", y=y, color=colour)]
-    layers += _moment_rules(drawn[0][2].dead_ms, end - begin, x)
-    if not narrow:
-        named = [bar | {"middle": (bar["from"] + bar["to"]) / 2} for bar in bars if _fits(bar, width / (end - begin))]
-        marks = alt.Chart(values(named)).mark_text(color=palette.ON_BAR, fontSize=11)
-        layers.append(marks.encode(x=alt.X("middle:Q", scale=scale), y=y, text="text:N"))
+    y = _rows([label for label, _, _ in drawn], narrow, " ")
+    key = legend(2 if narrow else 4, 200, symbolType="square", offset=24)
+    shown = {state: colour for state, colour in STATES.items() if any(bar["state"] == state for bar in bars)}
+    dead_ms = drawn[0][2].dead_ms
+    marks: Rows = [{"from": 0.0, "text": "fault"}]
+    marks += [{"from": dead_ms, "text": "primary dead"}] if dead_ms > (end - begin) * 0.05 else []
+    label = data(marks).mark_text(color=palette.INK, fontSize=11, dy=-6, y=0, baseline="bottom")
+    layers = [
+        *states(bars, x, y, by_name(alt.Color, "state", shown, key), 20),
+        data(marks).mark_rule(color=palette.INK, strokeWidth=1.5, strokeDash=[4, 3]).encode(x=x),
+        label.encode(x=x, text="text:N"),
+    ]
     return layer(*layers, width=width, height=34 * len(drawn))
 
 
-def _moment_rules(dead_ms: float, length: float, x: alt.X) -> list[Any]:
-    marks: list[dict[str, Any]] = [{"from": 0.0, "text": "fault"}]
-    marks += [{"from": dead_ms, "text": "primary dead"}] if dead_ms > length * 0.05 else []
-    rule = alt.Chart(values(marks))
-    return [
-        rule.mark_rule(color=palette.INK, strokeWidth=1.5, strokeDash=[4, 3]).encode(x=x),
-        rule.mark_text(color=palette.INK, fontSize=11, dy=-6, y=0, baseline="bottom").encode(x=x, text="text:N"),
-    ]
-
-
-def _phases(row: str, point: CrashPoint, begin: float) -> list[dict[str, Any]]:
+def _phases(row: str, point: CrashPoint, begin: float) -> Rows:
     """After the fault an asynchronous primary goes on acknowledging; with others clients wait."""
     dead = max(point.dead_ms, 0.0)
     first = point.first_lost_ms
-    phases = [(KEPT, begin, min(first, 0.0) if first is not None else 0.0, "")]
+    phases = [(KEPT, begin, min(first or 0.0, 0.0), "")]
     if first is not None:
         phases.append((LOST, first, dead, f"{point.lost:,} lost"))
     elif dead > 0:
@@ -209,7 +170,3 @@ def _phases(row: str, point: CrashPoint, begin: float) -> list[dict[str, Any]]:
         for state, low, high, text in phases
         if high > low
     ]
-
-
-def _fits(bar: dict[str, Any], pixels_per_ms: float) -> bool:
-    return bool(bar["text"]) and len(bar["text"]) * 6.5 < (bar["to"] - bar["from"]) * pixels_per_ms

@@ -135,7 +135,7 @@ def _chart(stories: Sequence[FallbackStory], index: int) -> list[Block]:
     if series is None or not series.commits_per_s:
         return []
     rows = tuple(
-        plain(each["row"], each["state"], f"{each['at']:.2f}", f"{each['to']:.2f}") for each in charts.phases(series)
+        plain(each["row"], each["state"], f"{each['from']:.2f}", f"{each['to']:.2f}") for each in charts.phases(series)
     )
     return [
         Chart(

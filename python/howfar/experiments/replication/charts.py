@@ -14,7 +14,23 @@ from howfar.experiments.replication.arms import PUBLISHED_RTT_NS, mode_name, quo
 from howfar.experiments.replication.frame import distance
 from howfar.plan.factors import SEMI_SYNC
 from howfar.report import figures, palette
-from howfar.report.charts import PHONE, Drawable, hconcat, layer, log_ticks, values, vconcat
+from howfar.report.charts import (
+    PHONE,
+    Axis,
+    Drawable,
+    Rows,
+    axis,
+    by_name,
+    data,
+    ends,
+    intervals,
+    layer,
+    legend,
+    log_ticks,
+    looks,
+    rows_of,
+    stacked,
+)
 
 HEIGHT = 270
 PANEL_LEAST = 250
@@ -22,13 +38,14 @@ PANEL_LEAST = 250
 EXTRA = 200
 """Several panels may take what one leaves free beside itself."""
 
-LOOKS: dict[str, tuple[str, str, list[int]]] = {
-    "off": (palette.SERIES[4], "cross", [3, 5]),
-    "none": (palette.MUTED, "diamond", [1, 0]),
-    "async": (palette.SERIES[1], "square", [1, 0]),
-    "after-sync": (palette.SERIES[0], "circle", [1, 0]),
-    "after-commit": (palette.SERIES[2], "triangle-up", [1, 0]),
+COLOURS = {
+    "off": palette.SERIES[4],
+    "none": palette.MUTED,
+    "async": palette.SERIES[1],
+    "after-sync": palette.SERIES[0],
+    "after-commit": palette.SERIES[2],
 }
+SHAPES = {"off": "cross", "none": "diamond", "async": "square", "after-sync": "circle", "after-commit": "triangle-up"}
 """Colour and shape of each mode, on every chart the same."""
 
 LONG = 30
@@ -39,229 +56,35 @@ MORE_SHAPES = ("triangle-down", "cross", "triangle-right", "stroke")
 CROSS = "M-0.6,-0.6L0.6,0.6M0.6,-0.6L-0.6,0.6"
 """Two strokes, as no shape of the grammar has them."""
 
-PARTS = ("local work", "wire", "waiting")
-PART_COLOURS = (palette.PARTS[1], palette.PARTS[0], palette.PARTS[4])
+PARTS = {"local work": palette.PARTS[1], "wire": palette.PARTS[0], "waiting": palette.PARTS[4]}
 
 
 SHORT = {"off": "no log", "none": "none", "async": "async", "after-sync": "AFTER_SYNC", "after-commit": "AFTER_COMMIT"}
 """For heads of columns and labels of bars."""
 
 
-def scales(names: Sequence[str], curves: Sequence[ReplicationCurve]) -> tuple[list[str], list[str]]:
+def scales(names: Sequence[str], curves: Sequence[ReplicationCurve]) -> tuple[dict[str, str], dict[str, str]]:
     """Colours and shapes of series: a mode's own; of several series of one mode the later ones have other shapes."""
-    colours, shapes, seen = [], [], dict[str, int]()
+    colours, shapes, seen = dict[str, str](), dict[str, str](), dict[str, int]()
     for name in names:
         mode = next(curve.mode for curve in curves if name.startswith(mode_name(curve.mode)))
-        colour, shape, _ = LOOKS[mode]
         again = seen.get(mode, 0)
         seen[mode] = again + 1
-        colours.append(palette.SERIES[(3 + again) % 8] if again else colour)
-        shapes.append(MORE_SHAPES[(again - 1) % len(MORE_SHAPES)] if again else shape)
+        colours[name] = palette.SERIES[(3 + again) % 8] if again else COLOURS[mode]
+        shapes[name] = MORE_SHAPES[(again - 1) % len(MORE_SHAPES)] if again else SHAPES[mode]
     return colours, shapes
 
 
-def columns(names: Sequence[str], narrow: bool) -> int:
-    """Of a legend."""
-    return 1 if narrow else 4 if max(map(len, names), default=0) < LONG else 2
+def series_legend(names: Sequence[str], width: int, **options: Any) -> alt.Legend:
+    across = 1 if width < PHONE else 4 if max(map(len, names), default=0) < LONG else 2
+    return legend(across, 420, **options)
 
 
-def throughput(cost: ReplicationCost, width: int) -> Drawable | None:
-    if len({point.threads for curve in cost.curves for point in curve.points}) < 2:
-        return None  # one number of connections is a table
-    frame = _Frame(cost, width)
-    rtts = distances(cost.curves)
-    quoted = quoted_distance(rtts)
-    rtts.sort(key=lambda rtt: (rtt != quoted, rtt or 0))
-    panels = [frame.panel(rtt, index % frame.per_row == 0) for index, rtt in enumerate(rtts)]
-    rows = [hconcat(*panels[at : at + frame.per_row]) for at in range(0, len(panels), frame.per_row)]
-    return panels[0] if len(panels) == 1 else vconcat(*rows)
-
-
-class _Frame:
-    """What the panels share: axes, colours, shapes."""
-
-    def __init__(self, cost: ReplicationCost, width: int) -> None:
-        self.cost = cost
-        self.narrow = width < PHONE
-        count = len(distances(cost.curves))
-        total = width if self.narrow else width + EXTRA
-        self.per_row = 1 if self.narrow else max(min(count, total // PANEL_LEAST), 1)
-        self.width = width if self.narrow else (total - 64 * self.per_row) // self.per_row
-        self.named = named(cost.curves)
-        self.names = list(dict.fromkeys(name for name, _ in self.named))
-        self.threads = sorted({point.threads for curve in cost.curves for point in curve.points})
-        seen = [point.commits_per_s.value for curve in cost.curves for point in curve.points]
-        seen += [point.predicted for curve in cost.curves for point in curve.points if point.predicted]
-        seen += [there for _, there, _ in cost.published if 1 in self.threads]
-        self.heights = (min(seen) / 1.3, max(seen) * 1.3)
-        legend = alt.Legend(
-            orient="top", title=None, columns=columns(self.names, self.narrow), labelLimit=420, symbolOpacity=1
-        )
-        colours, shapes = scales(self.names, cost.curves)
-        self.colour = by(alt.Color, "series", self.names, colours, legend)
-        self.shape = by(alt.Shape, "series", self.names, shapes, legend)
-        self.x = alt.X(
-            "threads:Q",
-            scale=alt.Scale(type="log", base=2, domain=[self.threads[0] / 1.15, self.threads[-1] * 1.15], nice=False),
-            axis=alt.Axis(values=self.threads, format="d", grid=False, labelOverlap=True),
-            title="connections",
-        )
-
-    def _y(self, field: str, first: bool) -> alt.Y:
-        return alt.Y(
-            f"{field}:Q",
-            scale=alt.Scale(type="log", domain=list(self.heights), nice=False),
-            axis=alt.Axis(values=log_ticks(*self.heights), format=",.3~r"),
-            title="commits/s" if first else None,
-        )
-
-    def panel(self, rtt: int | None, first: bool) -> Drawable:
-        here = [(name, curve) for name, curve in self.named if curve.replica_rtt_ns in (None, rtt)]
-        points = [self._point(name, point) for name, curve in here for point in curve.points]
-        y = self._y("tps", first)
-        data = alt.Chart(values(points))
-        layers: list[Any] = []
-        predicted = [point for point in points if point["model"] is not None]
-        if predicted:
-            line = alt.Chart(values(predicted)).mark_line(strokeWidth=1.3, strokeDash=[4, 3], opacity=0.9)
-            layers.append(line.encode(x=self.x, y=self._y("model", first), color=self.colour))
-        layers += [
-            data.mark_line(strokeWidth=1.9).encode(x=self.x, y=y, color=self.colour),
-            data.mark_rule(strokeWidth=1.8, opacity=0.5).encode(
-                x=self.x, y=self._y("low", first), y2="high:Q", color=self.colour
-            ),
-            data.mark_point(filled=True, size=60, opacity=1).encode(x=self.x, y=y, color=self.colour, shape=self.shape),
-            *self._published(rtt, y),
-        ]
-        title = f"RTT {distance(rtt)} to the replica" if rtt is not None else ""
-        properties: dict[str, Any] = {"title": alt.TitleParams(title, anchor="start")} if title else {}
-        return layer(*layers, width=self.width, height=HEIGHT if not self.narrow else 210, **properties)
-
-    def _point(self, series: str, point: CommitCost) -> dict[str, Any]:
-        found = point.commits_per_s
-        lowest, highest = self.heights
-        return {
-            "series": series,
-            "threads": point.threads,
-            "tps": found.value,
-            "low": max(found.value if found.low is None else found.low, lowest),
-            "high": min(found.value if found.high is None else found.high, highest),
-            "model": point.predicted,
-        }
-
-    def _published(self, rtt: int | None, y: alt.Y) -> list[Any]:
-        """Crosses, where they were measured: one connection, 85 ms."""
-        if rtt != PUBLISHED_RTT_NS or 1 not in self.threads:
-            return []
-        published = [
-            {"series": name, "threads": 1, "tps": there}
-            for mode, there, _ in self.cost.published
-            if (name := mode_name(mode)) in self.names
-        ]
-        if not published:
-            return []
-        mark = alt.Chart(values(published)).mark_point(shape=CROSS, size=150, strokeWidth=2, filled=False, opacity=1)
-        return [mark.encode(x=self.x, y=y, color=self.colour)]
-
-
-def parts(curve: ReplicationCurve, point: CommitCost) -> tuple[float, float, float]:
-    """Local work, wire, waiting, as they add up to the commit: where noise made one of them larger than the whole, it is cut."""
-    if curve.mode not in SEMI_SYNC:
-        local = min(point.local_ms, point.commit_ms)
-        return local, 0.0, point.commit_ms - local
-    wire = min(point.wire_ms, point.commit_ms)
-    local = min(point.local_ms, point.commit_ms - wire)
-    return local, wire, point.commit_ms - wire - local
-
-
-def split(cost: ReplicationCost, width: int) -> Drawable | None:
-    """A bar a mode and number of connections, at one distance: what a commit's milliseconds are."""
-    rtt = quoted_distance(distances(cost.curves))
-    here = [(name, curve) for name, curve in named(cost.curves) if curve.replica_rtt_ns in (None, rtt)]
-    narrow = width < PHONE
-    bars: list[dict[str, Any]] = []
-    ends: list[dict[str, Any]] = []
-    for name, curve in here:
-        extra = name.removeprefix(mode_name(curve.mode))
-        for point in curve.points:
-            label = f"{SHORT.get(curve.mode, curve.mode)}{extra}, {point.threads}"
-            for order, (part, ms) in enumerate(zip(PARTS, parts(curve, point), strict=True)):
-                bars.append({"bar": label, "part": part, "order": order, "ms": ms})
-            ends.append(
-                {"bar": label, "ms": point.commit_ms, "text": f"{figures.number(point.commit_ms)} ms{_rtts(point)}"}
-            )
-    if not bars:
-        return None
-    labels = [end["bar"] for end in ends]
-    most = max(end["ms"] for end in ends)
-    legend = alt.Legend(orient="top", title=None, columns=3, symbolType="square", labelLimit=160)
-    colour = by(alt.Color, "part", PARTS, PART_COLOURS, legend)
-    y = alt.Y(
-        "bar:N",
-        sort=labels,
-        title=None,
-        axis=alt.Axis(labelLimit=130 if narrow else 200, ticks=False, domain=False, labelPadding=6),
-    )
-    x = alt.X(
-        "ms:Q",
-        stack="zero",
-        scale=alt.Scale(domain=[0, most * (1.02 if not narrow else 1.3)], nice=False),
-        axis=alt.Axis(tickCount=5, format=".3~r"),
-        title="ms per commit (mean)",
-    )
-    text = alt.Chart(values(ends)).mark_text(align="left", dx=5, color=palette.INK, fontSize=11)
-    end = alt.X("ms:Q", scale=alt.Scale(domain=[0, most * (1.02 if not narrow else 1.3)], nice=False))
-    layers = [
-        alt.Chart(values(bars)).mark_bar(size=15).encode(x=x, y=y, color=colour, order=alt.Order("order:Q")),
-        text.encode(x=end, y=y, text="text:N"),
-    ]
-    return layer(*layers, width=width - (0 if narrow else 110), height=22 * len(labels))
-
-
-def _rtts(point: CommitCost) -> str:
-    return f", {point.rtts.value:.2f} RTT" if point.rtts else ""
-
-
-def lag(cost: ReplicationCost, width: int) -> Drawable | None:
-    """Transactions that a replica was behind, over one trial of each mode at the quoted distance."""
-    rtt = quoted_distance(distances(cost.curves))
-    here = [(name, curve) for name, curve in named(cost.curves) if curve.lag and curve.replica_rtt_ns == rtt]
-    if not here:
-        return None
-    names, curves = [name for name, _ in here], [curve for _, curve in here]
-    most = max(behind for curve in curves if curve.lag for behind in curve.lag.behind)
-    rows = [
-        {"series": name, "at": at, "behind": behind}
-        for name, curve in zip(names, curves, strict=True)
-        if curve.lag
-        for at, behind in zip(curve.lag.at_s, curve.lag.behind, strict=True)
-    ]
-    colours, _ = scales(names, curves)
-    legend = alt.Legend(orient="top", title=None, columns=columns(names, width < PHONE), labelLimit=420)
-    dashes = [list(palette.DASHES[index % 8]) for index in range(len(names))]
-    return (
-        alt.Chart(values(rows))
-        .mark_line(strokeWidth=1.4, interpolate="step-after")
-        .encode(
-            x=alt.X("at:Q", title="seconds of the trial", axis=alt.Axis(grid=False, tickCount=6)),
-            y=alt.Y(
-                "behind:Q",
-                scale=alt.Scale(type="symlog", constant=10, nice=False),
-                axis=alt.Axis(values=symlog_ticks(most), format=",d"),
-                title="transactions behind",
-            ),
-            color=by(alt.Color, "series", names, colours, legend),
-            strokeDash=by(alt.StrokeDash, "series", names, dashes, legend),
-        )
-        .properties(width=width, height=130)
-    )
-
-
-def by(channel: Any, field: str, names: Sequence[str], looks: Sequence[Any], legend: alt.Legend | None = None) -> Any:
-    """A colour, shape or dash for each name."""
-    return channel(
-        f"{field}:N", sort=list(names), scale=alt.Scale(domain=list(names), range=list(looks)), legend=legend
-    )
+def symlog(kind: type[Axis], field: str, title: str, most: float, constant: int, top: float, **options: Any) -> Axis:
+    """A channel of counts from 0 to `top`, linear below `constant`, with ticks as far as `most`."""
+    scale = alt.Scale(type="symlog", constant=constant, domain=[0, top], nice=False)
+    options = {"values": symlog_ticks(most), "format": ",d"} | options
+    return kind(f"{field}:Q", title=title, scale=scale, axis=alt.Axis(**options))
 
 
 def symlog_ticks(most: float) -> list[float]:
@@ -272,6 +95,133 @@ def symlog_ticks(most: float) -> list[float]:
         found.append(tick)
         tick *= 10
     return found
+
+
+def states(rows: Rows, x: alt.X, y: alt.Y, colour: Any, size: int) -> list[Any]:
+    """What lasted from one moment to another: a bar a row with `from` and `to`, and its `text` where it fits."""
+    named = [row | {"middle": (row["from"] + row["to"]) / 2} for row in rows if row["text"]]
+    middle = alt.X("middle:Q", scale=x["scale"])
+    return [
+        data(rows).mark_bar(size=size, stroke=palette.HALO, strokeWidth=1).encode(x=x, x2="to:Q", y=y, color=colour),
+        data(named).mark_text(color=palette.ON_BAR, fontSize=11).encode(x=middle, y=y, text="text:N"),
+    ]
+
+
+def throughput(cost: ReplicationCost, width: int) -> Drawable | None:
+    threads = sorted({point.threads for curve in cost.curves for point in curve.points})
+    if len(threads) < 2:
+        return None  # one number of connections is a table
+    rtts = distances(cost.curves)
+    quoted = quoted_distance(rtts)
+    rtts.sort(key=lambda rtt: (rtt != quoted, rtt or 0))
+    total = width if width < PHONE else width + EXTRA
+    across = 1 if width < PHONE else max(min(len(rtts), total // PANEL_LEAST), 1)
+    frame = _Frame(cost, threads, width if width < PHONE else (total - 64 * across) // across, width)
+    return rows_of([frame.panel(rtt, index % across == 0) for index, rtt in enumerate(rtts)], across)
+
+
+class _Frame:
+    """What the panels share: axes, colours, shapes."""
+
+    def __init__(self, cost: ReplicationCost, threads: list[int], panel_width: int, width: int) -> None:
+        self.cost, self.width, self.height = cost, panel_width, 210 if width < PHONE else HEIGHT
+        self.named = named(cost.curves)
+        self.names = list(dict.fromkeys(name for name, _ in self.named))
+        points = [point for curve in cost.curves for point in curve.points]
+        seen = [figure for point in points for figure in (point.commits_per_s.value, point.predicted) if figure]
+        seen += [there for _, there, _ in cost.published if 1 in threads]
+        self.heights = (min(seen) / 1.3, max(seen) * 1.3)
+        colours, shapes = scales(self.names, cost.curves)
+        key = series_legend(self.names, width, symbolOpacity=1)
+        self.colour = by_name(alt.Color, "series", colours, key)
+        self.shape = by_name(alt.Shape, "series", shapes, key)
+        self.threads, room = threads, (threads[0] / 1.15, threads[-1] * 1.15)
+        options = {"values": threads, "format": "d", "grid": False, "labelOverlap": True}
+        self.x = axis(alt.X, "threads", "connections", room, log=2, **options)
+
+    def panel(self, rtt: int | None, first: bool) -> Drawable:
+        here = [(name, curve) for name, curve in self.named if curve.replica_rtt_ns in (None, rtt)]
+        rows = [self._row(name, point) for name, curve in here for point in curve.points]
+        ticks = {"values": log_ticks(*self.heights), "format": ",.3~r"}
+        title = "commits/s" if first else None
+        y, low, model = (
+            axis(alt.Y, field, title, self.heights, log=10, **ticks) for field in ("tps", "low", "predicted")
+        )
+        predicted = data([row for row in rows if row["predicted"] is not None])
+        published = [
+            {"series": name, "threads": 1, "tps": there}
+            for mode, there, _ in self.cost.published
+            if rtt == PUBLISHED_RTT_NS and 1 in self.threads and (name := mode_name(mode)) in self.names
+        ]
+        crosses = data(published).mark_point(shape=CROSS, size=150, strokeWidth=2, filled=False, opacity=1)
+        layers = [
+            predicted.mark_line(strokeWidth=1.3, strokeDash=[4, 3], opacity=0.9).encode(
+                x=self.x, y=model, color=self.colour
+            ),
+            data(rows).mark_line(strokeWidth=1.9).encode(x=self.x, y=y, color=self.colour),
+            *intervals(rows, self.x, y, low, colour=self.colour, shape=self.shape, size=60),
+            crosses.encode(x=self.x, y=y, color=self.colour),
+        ]
+        above = {} if rtt is None else {"title": alt.TitleParams(f"RTT {distance(rtt)} to the replica", anchor="start")}
+        return layer(*layers, width=self.width, height=self.height, **above)
+
+    def _row(self, series: str, point: CommitCost) -> dict[str, Any]:
+        figures = {"tps": point.commits_per_s.value, "predicted": point.predicted}
+        return {"series": series, "threads": point.threads} | figures | ends(point.commits_per_s, self.heights)
+
+
+def parts(curve: ReplicationCurve, point: CommitCost) -> tuple[float, float, float]:
+    """Local work, wire, waiting, as they add up to the commit: where noise made one of them larger than the whole, it is cut."""
+    wire = min(point.wire_ms, point.commit_ms) if curve.mode in SEMI_SYNC else 0.0
+    local = min(point.local_ms, point.commit_ms - wire)
+    return local, wire, point.commit_ms - wire - local
+
+
+def split(cost: ReplicationCost, width: int) -> Drawable | None:
+    """A bar a mode and number of connections, at one distance: what a commit's milliseconds are."""
+    rtt = quoted_distance(distances(cost.curves))
+    rows: Rows = []
+    behind: Rows = []
+    for name, curve in named(cost.curves):
+        for point in curve.points if curve.replica_rtt_ns in (None, rtt) else ():
+            label = f"{SHORT.get(curve.mode, curve.mode)}{name.removeprefix(mode_name(curve.mode))}, {point.threads}"
+            rows += [
+                {"arm": label, "part": part, "value": ms} for part, ms in zip(PARTS, parts(curve, point), strict=True)
+            ]
+            rtts = f", {point.rtts.value:.2f} RTT" if point.rtts else ""
+            text = f"{figures.number(point.commit_ms)} ms{rtts}"
+            behind.append({"arm": label, "value": point.commit_ms, "text": text})
+    labels = [row["arm"] for row in behind]
+    room = width - (0 if width < PHONE else 110)
+    return stacked(rows, labels, PARTS, "ms per commit (mean)", room, size=13, ends=behind) if rows else None
+
+
+def lag(cost: ReplicationCost, width: int) -> Drawable | None:
+    """Transactions that a replica was behind, over one trial of each mode at the quoted distance."""
+    rtt = quoted_distance(distances(cost.curves))
+    here = [(name, curve, curve.lag) for name, curve in named(cost.curves) if curve.lag and curve.replica_rtt_ns == rtt]
+    if not here:
+        return None
+    names = [name for name, _, _ in here]
+    rows: Rows = [
+        {"series": name, "at": at, "behind": behind}
+        for name, _, series in here
+        for at, behind in zip(series.at_s, series.behind, strict=True)
+    ]
+    colours, _ = scales(names, [curve for _, curve, _ in here])
+    key = series_legend(names, width)
+    most = max(row["behind"] for row in rows)
+    encoded = (
+        data(rows)
+        .mark_line(strokeWidth=1.4, interpolate="step-after")
+        .encode(
+            x=alt.X("at:Q", title="seconds of the trial", axis=alt.Axis(grid=False, tickCount=6)),
+            y=symlog(alt.Y, "behind", "transactions behind", most, 10, max(most, 1)),
+            color=by_name(alt.Color, "series", colours, key),
+            strokeDash=by_name(alt.StrokeDash, "series", looks(names, [list(dash) for dash in palette.DASHES]), key),
+        )
+    )
+    return encoded.properties(width=width, height=130)
 
 
 # ---------------------------------------------------------------- names of curves
