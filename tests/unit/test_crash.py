@@ -54,7 +54,7 @@ def test_each_key_is_where_it_belongs() -> None:
     assert (found.kept, found.lost.tolist(), found.acknowledged) == (3, [2, 11], 5)
     assert (found.applied_unknown.tolist(), found.absent_unknown) == ([7], 2)
     assert (found.applied_refused.tolist(), found.absent_refused) == ([5], 1)
-    assert (found.strangers.tolist(), found.duplicates.tolist(), found.reasked.tolist()) == ([99], [1], [])
+    assert (found.strangers.tolist(), found.duplicates.tolist(), found.repeated.tolist()) == ([99], [1], [])
     assert not found.is_sound
 
 
@@ -65,7 +65,7 @@ def test_nothing_asked_and_nothing_found() -> None:
 
 def test_a_key_that_two_clients_asked_for_is_in_no_other_class() -> None:
     found = account([log(keys(1, 2)), log(keys(2), unknown=keys(3))], keys(1, 2))
-    assert (found.reasked.tolist(), found.kept, found.lost.tolist()) == ([2], 1, [])
+    assert (found.repeated.tolist(), found.kept, found.lost.tolist()) == ([2], 1, [])
     assert not found.is_sound
 
 
@@ -117,7 +117,7 @@ def test_a_fault_planted_in_a_log_is_found(count: int, data: st.DataObject) -> N
     turned = account([log(np.delete(present, key), unknown=keys(key))], present)
     assert turned.applied_unknown.tolist() == [key] and turned.kept == count - 1
     twice = account([log(np.append(present, key))], present)
-    assert twice.reasked.tolist() == [key] and not twice.is_sound
+    assert twice.repeated.tolist() == [key] and not twice.is_sound
 
 
 def test_what_others_saw_before_its_client_knew() -> None:

@@ -85,7 +85,7 @@ def test_of_many_lost_keys_the_first_are_kept() -> None:
 @pytest.mark.parametrize(
     ("survivor", "said"),
     [
-        ([1, 2, 3, 4, 8, 99], "1 rows of the survivor that no client asked for (99)"),
+        ([1, 2, 3, 4, 8, 99], "1 rows of the survivor that no client inserted (99)"),
         ([1, 2, 2, 3, 4], "1 keys that are on the survivor more than once (2)"),
     ],
 )
@@ -96,7 +96,7 @@ def test_rows_that_no_log_explains_make_no_record(survivor: list[int], said: str
 
 
 def test_keys_asked_for_twice_make_no_record() -> None:
-    with pytest.raises(LabError, match="asked for more than once"):
+    with pytest.raises(LabError, match="inserted more than once"):
         record(log(acknowledged(1, 5), acknowledged(1, 9)), [1])
 
 

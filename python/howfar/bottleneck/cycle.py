@@ -86,7 +86,7 @@ GROUP_WAIT = 1.5
 """Of a commit's own time on the disk, where commits share it: on the mean half of the one under way, then its own."""
 
 SHORTER = 0.6
-"""Of what a commit waits, on the mean: who gets the only place on the way each time waits two thirds of it."""
+"""Of what a commit waits, on the mean: who gets a slot on the path each time waits two thirds of it."""
 
 Basis = Literal["measured", "computed", "bounded"]
 
@@ -125,7 +125,7 @@ def _claims(evidence: Evidence) -> list[tuple[str, float, Basis]]:
     return [
         (ROUND_TRIPS, (setting.rest_rtt_s or 0.0) * evidence.turns, "computed"),
         (ACKNOWLEDGEMENT, _acknowledgement(evidence), "computed"),
-        (WIRE, sum(way.wire_s or 0.0 for way in evidence.ways), "computed"),
+        (WIRE, sum(link.wire_s or 0.0 for link in evidence.directions), "computed"),
         (LOCKS, evidence.lock_s or 0.0, "bounded"),
         (COMMIT, commit, commit_basis),
         (WAITING, sum(evidence.role(role).wait_s for role in CPU_ROLES.values()) / evidence.transactions, "bounded"),
@@ -137,7 +137,7 @@ def _claims(evidence: Evidence) -> list[tuple[str, float, Basis]]:
 
 
 def _acknowledgement(evidence: Evidence) -> float:
-    """None where transactions are shorter than the way: they commit nothing."""
+    """None where transactions are shorter than the path: they commit nothing."""
     wait_s = evidence.setting.acknowledgement_s or 0.0
     return wait_s if evidence.cycle_s >= SHORTER * wait_s else 0.0
 
@@ -161,7 +161,9 @@ def behind_others(demand_s: float, used: float, connections: int) -> float:
 
 def _link_queue(evidence: Evidence) -> float:
     connections = evidence.setting.connections
-    return sum(behind_others(way.wire_s, way.used, connections) for way in evidence.ways if way.wire_s and way.used)
+    return sum(
+        behind_others(link.wire_s, link.used, connections) for link in evidence.directions if link.wire_s and link.used
+    )
 
 
 def _windows(evidence: Evidence) -> float:
@@ -183,7 +185,7 @@ def _rounds_more(evidence: Evidence) -> float:
     """Round trips a transaction beyond its turns, where each window is what this share of loss leaves of it on the mean: sqrt(3/2p)
     segments (Mathis and others, 1997)."""
     share = evidence.retransmit_share or 0.0
-    segments = max((way.segments for way in evidence.ways), default=0.0)
+    segments = max((link.segments for link in evidence.directions), default=0.0)
     return max(0.0, segments / math.sqrt(LOSS_WINDOW / share) - evidence.turns) if share else 0.0
 
 
@@ -198,7 +200,7 @@ def _client_queue(evidence: Evidence) -> float:
 def link_most_us(evidence: Evidence, cycle: Cycle) -> float:
     """The most that bytes on the wire and the queue before it can be of a cycle: of all but CPU time and round trips. Other upper
     bounds, which may have claimed it before, may be hardly there."""
-    most = sum(way.wire_s or 0.0 for way in evidence.ways) + _link_queue(evidence)
+    most = sum(link.wire_s or 0.0 for link in evidence.directions) + _link_queue(evidence)
     return min(most * 1e6, cycle.us - part_us(cycle, *CPU_ROLES, ROUND_TRIPS))
 
 

@@ -1,4 +1,4 @@
-"""The facts of an arm, read off its good trials: sums over trials, so that one trial and all of them are reckoned alike.
+"""The facts of an arm, read off its good trials: sums over trials, so that one trial and all of them are computed alike.
 
 None is always *unknown*: a file of before, a path without a link, a kernel that does not say. Not here: any judgement (`rules/`).
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Any, Literal
 
-from howfar.bottleneck.traffic import CarriedTraffic, link_way
+from howfar.bottleneck.traffic import CarriedTraffic, link_direction
 from howfar.plan.factors import ORDINARY
 from howfar.stats.host_cpus import HostCpus
 from howfar.stats.trials import others_in
@@ -20,7 +20,7 @@ from howfar.store.server_metrics import ServerMetrics, server_metrics
 
 ROLES = ("client", "server", "forwarder", "link")
 LOCK_CONFLICTS = frozenset({"1020", "1205", "1213"})
-"""Server errors that are how locks speak: the transaction begins anew, within its latency."""
+"""Server errors that are how locks speak: the transaction starts again, within its latency."""
 RTO_S = 0.2
 """The least that Linux waits before it sends a segment again that nothing else showed to be lost."""
 
@@ -152,8 +152,8 @@ class Evidence:
         return self.role("client").wait_s / (self.elapsed_s * self.client_workers)
 
     @property
-    def ways(self) -> tuple[CarriedTraffic, ...]:
-        return tuple(way for way in (self.to_client, self.to_server) if way is not None)
+    def directions(self) -> tuple[CarriedTraffic, ...]:
+        return tuple(link for link in (self.to_client, self.to_server) if link is not None)
 
     @property
     def cpu_sets(self) -> tuple[CpuSet, ...]:
@@ -179,8 +179,8 @@ def gather(trials: Sequence[Trial], setting: Setting) -> Evidence:
     roles = {name: found for name in ROLES if (found := _role(good, name)) is not None}
     turns = sum(m.turns for m in good) / transactions + connect_turns([t.receipt for t in trials], setting.factors)
     retransmits = _retransmits(trials)
-    to_client = link_way(trials, setting.factors, "to_client")
-    to_server = link_way(trials, setting.factors, "to_server")
+    to_client = link_direction(trials, setting.factors, "to_client")
+    to_server = link_direction(trials, setting.factors, "to_server")
     lock_waits, lock_s = _locks(trials)
     return Evidence(
         setting=setting,
@@ -272,24 +272,24 @@ def _others_share(trials: Sequence[Trial], machine_cpus: int | None) -> float | 
 def _tcp(trials: Sequence[Trial]) -> dict[str, Tcp]:
     found = {}
     for host in ("client", "server"):
-        told = [
+        counted = [
             (record, trial.window.length_ns / 1e9)
             for trial in trials
             if trial.window is not None
             for record in trial.window.tcp
             if record.host == host and record.busy_ns is not None and record.connections
         ]
-        if told:
-            found[host] = _limits(told)
+        if counted:
+            found[host] = _limits(counted)
     return found
 
 
-def _limits(told: Sequence[tuple[TcpRecord, float]]) -> Tcp:
-    busy = sum(r.busy_ns or 0 for r, _ in told) / 1e9
-    rwnd = sum(r.rwnd_limited_ns or 0 for r, _ in told) / 1e9
-    sndbuf = sum(r.sndbuf_limited_ns or 0 for r, _ in told) / 1e9
-    window = sum(r.connections * length_s for r, length_s in told)
-    stretched = [r.rtt_p50_ns / r.min_rtt_ns for r, _ in told if r.min_rtt_ns]
+def _limits(counted: Sequence[tuple[TcpRecord, float]]) -> Tcp:
+    busy = sum(r.busy_ns or 0 for r, _ in counted) / 1e9
+    rwnd = sum(r.rwnd_limited_ns or 0 for r, _ in counted) / 1e9
+    sndbuf = sum(r.sndbuf_limited_ns or 0 for r, _ in counted) / 1e9
+    window = sum(r.connections * length_s for r, length_s in counted)
+    stretched = [r.rtt_p50_ns / r.min_rtt_ns for r, _ in counted if r.min_rtt_ns]
     return Tcp(
         busy_share=busy / window,
         rwnd_of_busy=rwnd / busy if busy else 0.0,
@@ -314,8 +314,8 @@ def _timeouts(trials: Sequence[Trial]) -> float | None:
     return _a_transaction([(t, t.window.timeouts) for t in trials if t.window and t.window.timeouts is not None])
 
 
-def _retransmit_share(retransmits: float | None, *ways: CarriedTraffic | None) -> float | None:
-    sent = sum(way.segments for way in ways if way is not None)
+def _retransmit_share(retransmits: float | None, *directions: CarriedTraffic | None) -> float | None:
+    sent = sum(link.segments for link in directions if link is not None)
     return retransmits / sent if retransmits is not None and sent else None
 
 

@@ -22,7 +22,7 @@ from howfar.bottleneck.cycle import (
 )
 from howfar.bottleneck.evidence import Evidence, Setting, gather
 from howfar.bottleneck.rules import HALF, Confidence, Finding, judge
-from howfar.bottleneck.traffic import WAY_WORDS, percent, times
+from howfar.bottleneck.traffic import DIRECTION_LABELS, percent, times
 from howfar.model.resource import Resource
 from howfar.stats.estimate import Estimate, Part
 from howfar.store.records import FactorValue, Trial
@@ -97,7 +97,7 @@ _EMULATOR_SHARE = 0.10
 """Of a CPU, in the emulator's hands: from here on its absence would be seen."""
 _HARDLY = 1.05
 """Times the throughput: what gives less at the very most is no help."""
-SHARED_CPUS = "CPUs of their own for each of these; which of them that helps most is not told"
+SHARED_CPUS = "CPUs of their own for each of these; which of them that helps most is unknown"
 """What would change CPUs that nobody has most of."""
 _LINKS = frozenset({Resource.LINK_TO_CLIENT, Resource.LINK_TO_SERVER})
 
@@ -126,9 +126,9 @@ def next_ceiling(evidence: Evidence, without: frozenset[Resource]) -> Bound:
     """Of everything that has a capacity, but for what is thought away. What the load and its instrument use grows with throughput;
     what other programs have of a CPU they would have to share."""
     found = [
-        Bound(1 / way.used, f"the link {WAY_WORDS[way.name]}")
-        for way in evidence.ways
-        if way.used and _link(way.name) not in without
+        Bound(1 / link.used, f"the link {DIRECTION_LABELS[link.name]}")
+        for link in evidence.directions
+        if link.used and _link(link.name) not in without
     ]
     if Resource.SERVER_CPU not in without:
         found += [Bound(1 / cpus.ours, f"the CPU of the {cpus.name}") for cpus in evidence.cpu_sets[:1] if cpus.ours]
@@ -171,7 +171,7 @@ def _least(after: Bound, faster: float) -> Bound:
 
 def bandwidth(evidence: Evidence, cycle: Cycle) -> Bound | None:
     """The most that a link of any rate gives. None: no link, or one without a rate."""
-    if all(way.used is None for way in evidence.ways):
+    if all(link.used is None for link in evidence.directions):
         return None
     return _least(next_ceiling(evidence, _LINKS), without_parts(cycle, link_most_us(evidence, cycle)))
 
@@ -211,7 +211,7 @@ def would_change(resource: Resource, evidence: Evidence, cycle: Cycle) -> str:
         case Resource.SEND_BUFFER:
             return f"a larger send buffer (net.ipv4.tcp_wmem of the sender): {_up_to(most)}; more connections, each has its own"
         case Resource.LOSS:
-            return f"a way without loss: {_up_to(most)}; more connections, each loses for itself"
+            return f"a path without loss: {_up_to(most)}; more connections, each loses for itself"
         case Resource.COMMIT:
             return f"commits without waiting for the disk: {_up_to(most)}; more connections, which share a write; a faster disk"
         case Resource.ACKNOWLEDGEMENT:
@@ -250,7 +250,7 @@ def _latency(evidence: Evidence, cycle: Cycle) -> str:
 def _emulator_gone(evidence: Evidence) -> Bound:
     """Its share of the fullest set of CPUs goes to who waits for it."""
     share = max((cpus.owners.get("link", 0.0) / cpus.used for cpus in evidence.cpu_sets if cpus.used), default=0.0)
-    links = [1 / way.used for way in evidence.ways if way.used]
+    links = [1 / link.used for link in evidence.directions if link.used]
     return Bound(min([_UNBOUNDED, 1 / (1 - min(share, 0.99)), *links]), "")
 
 
@@ -264,7 +264,7 @@ def _without_emulator(evidence: Evidence) -> str:
 
 def would_not(resource: Resource, evidence: Evidence, cycle: Cycle) -> str:
     """What will not help, though people try it."""
-    used = max((way.used for way in evidence.ways if way.used is not None), default=None)
+    used = max((link.used for link in evidence.directions if link.used is not None), default=None)
     wide = bandwidth(evidence, cycle)
     idle = f"more bandwidth: the link is {percent(used)} used" if used and wide and wide.factor < _HARDLY else ""
     match resource:
@@ -337,9 +337,9 @@ def _of_most(trials: Sequence[Trial], named: Sequence[Resource]) -> list[Trial]:
 def _named_by_none(together: Resource, named: Sequence[Resource]) -> Finding:
     """What only the mean of unlike trials looks like is the limit of none of them."""
     each = ", ".join(f"{resource.value} in {named.count(resource)}" for resource in dict.fromkeys(named))
-    words = f"not established: the {len(named)} trials differ, and together look like none of them: {each}"
+    says = f"not established: the {len(named)} trials differ, and together look like none of them: {each}"
     fact = f"taken together they look like {together.value}, which none of them names"
-    return Finding(Resource.NOT_ESTABLISHED, words, (fact,), "low")
+    return Finding(Resource.NOT_ESTABLISHED, says, (fact,), "low")
 
 
 def _finding(trials: Sequence[Trial], setting: Setting) -> Finding:

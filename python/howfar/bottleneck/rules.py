@@ -1,7 +1,7 @@
-"""The rules of attribution, in the order in which they are asked. The first that finds something names the limit.
+"""The rules of attribution, in the order in which they are tried. The first that finds something names the limit.
 
 A rule is a function of the evidence and the cycle, in the file of its kind; a new one is a function and its place in `RULES`.
-Thresholds stand beside the rules with their reasons; docs/bottleneck.md describes them. Not here: what would change a limit
+Thresholds are next to the rules with their reasons; docs/bottleneck.md describes them. Not here: what would change a limit
 (`counterfactual.py`).
 """
 
@@ -29,7 +29,15 @@ from howfar.bottleneck.cycle import (
     part_us,
 )
 from howfar.bottleneck.evidence import CpuSet, Evidence, connects_each_time
-from howfar.bottleneck.traffic import WAY_WORDS, CarriedTraffic, hold_words, milliseconds, percent, speed, speed_pair
+from howfar.bottleneck.traffic import (
+    DIRECTION_LABELS,
+    CarriedTraffic,
+    milliseconds,
+    owners_text,
+    percent,
+    speed,
+    speed_pair,
+)
 from howfar.model.resource import Resource
 
 Confidence = Literal["high", "medium", "low"]
@@ -81,12 +89,12 @@ _OWNER = {
 
 
 def client_thread(evidence: Evidence, cycle: Cycle) -> Finding | None:
-    """The load generator has no time left: the oldest way to measure nothing."""
+    """The load generator has no time left: the oldest way of measuring nothing."""
     share = evidence.thread_share("client")
     if share < FULL_SHARE:
         return None
-    words = f"the load generator's thread was on its CPU for {percent(share)} of the time: these figures are about the load generator"
-    return Finding(Resource.CLIENT_CPU, words, (f"client thread {percent(share)} on a CPU",), "high")
+    says = f"the load generator's thread was on its CPU for {percent(share)} of the time: these figures are about the load generator"
+    return Finding(Resource.CLIENT_CPU, says, (f"client thread {percent(share)} on a CPU",), "high")
 
 
 def full_cpus(evidence: Evidence, cycle: Cycle) -> Finding | None:
@@ -100,13 +108,13 @@ def full_cpus(evidence: Evidence, cycle: Cycle) -> Finding | None:
     owner, divided = _largest(shares)
     hosts = "both hosts" if len(full) > 1 else f"the {full[0].name}"
     facts: tuple[str, ...] = tuple(
-        f"CPU of the {cpus.name}: {percent(cpus.used)} in use ({hold_words(cpus.owners)})" for cpus in full
+        f"CPU of the {cpus.name}: {percent(cpus.used)} in use ({owners_text(cpus.owners)})" for cpus in full
     )
     facts += (
         f"{percent(cpu_residence(evidence, cycle, full))} of the cycle is spent on these CPUs or waiting for them",
     )
     sure: Confidence = "high" if shares[owner] >= HALF and all(cpus.busy is not None for cpus in full) else "medium"
-    held = f"the CPU of {hosts} is full: {hold_words(shares)}"
+    held = f"the CPU of {hosts} is full: {owners_text(shares)}"
     if divided:
         return Finding(_OWNER[owner], held + _NOBODY, facts, "low", divided=True)
     return Finding(_OWNER[owner], held + _about(owner), facts, sure)
@@ -165,13 +173,13 @@ def cpu_queue(evidence: Evidence, cycle: Cycle) -> Finding | None:
         return None
     known = cpus.used >= HALF  # else somebody has it who is in no account
     owner, divided = _largest(cpus.owners) if known and cpus.owners else ("others", False)
-    words = f"threads of the server wait for a CPU for {percent(waited)} of the cycle: {hold_words(cpus.owners)}"
-    words += _NOBODY if divided else ""
+    says = f"threads of the server wait for a CPU for {percent(waited)} of the cycle: {owners_text(cpus.owners)}"
+    says += _NOBODY if divided else ""
     facts = (
         f"the server's threads were ready and without a CPU for {percent(waited)} of the cycle",
         f"CPU of the server: {percent(cpus.used)} in use",
     )
-    return Finding(_OWNER[owner], words, facts, "low" if divided else "medium", divided)
+    return Finding(_OWNER[owner], says, facts, "low" if divided else "medium", divided)
 
 
 def one_thread(evidence: Evidence, cycle: Cycle) -> Finding | None:
@@ -181,12 +189,10 @@ def one_thread(evidence: Evidence, cycle: Cycle) -> Finding | None:
         if share < FULL_SHARE:
             continue
         if role == "link":
-            words = f"one thread of the link's emulator was on a CPU for {percent(share)} of the time"
-            return Finding(Resource.INSTRUMENT_CPU, words, (words,), "medium")
-        words = (
-            f"one thread of the {role} was on a CPU for {percent(share)} of the time, while other CPUs had time left"
-        )
-        return Finding(Resource.ONE_THREAD, words, (words,), "high")
+            says = f"one thread of the link's emulator was on a CPU for {percent(share)} of the time"
+            return Finding(Resource.INSTRUMENT_CPU, says, (says,), "medium")
+        says = f"one thread of the {role} was on a CPU for {percent(share)} of the time, while other CPUs had time left"
+        return Finding(Resource.ONE_THREAD, says, (says,), "high")
     return None
 
 
@@ -201,12 +207,12 @@ def waiting_client(evidence: Evidence, cycle: Cycle) -> Finding | None:
         return None  # idle for longer than it is not: nobody has it, and the wait is a part of the cycle like others
     owners = cpus.owners
     owner, divided = _largest(owners) if owners else ("client", False)
-    words = f"the load generator waited for a CPU for {percent(share)} of the time: {hold_words(owners)}"
+    says = f"the load generator waited for a CPU for {percent(share)} of the time: {owners_text(owners)}"
     tail = _NOBODY if divided else _about(owner) if owner == "client" else ""
     facts = (
         f"client ready and without a CPU for {percent(share)} of the time (allowed {percent(CLIENT_WAITS_SHARE)})",
     )
-    return Finding(_OWNER[owner], words + tail, facts, "low" if divided or cpus.busy is None else "medium", divided)
+    return Finding(_OWNER[owner], says + tail, facts, "low" if divided or cpus.busy is None else "medium", divided)
 
 
 def busy_machine(evidence: Evidence, cycle: Cycle) -> Finding | None:
@@ -214,9 +220,9 @@ def busy_machine(evidence: Evidence, cycle: Cycle) -> Finding | None:
     crowded = [cpus for cpus in evidence.cpu_sets if cpus.used >= FULL_SHARE and cpus.owners.get("others", 0.0) >= HALF]
     if not crowded or cycle.rest_share <= REST_SHARE:
         return None
-    held = "; ".join(f"CPU of the {cpus.name}: {hold_words(cpus.owners)}" for cpus in crowded)
-    words = f"other programs have the machine ({held}), and {percent(cycle.rest_share)} of the cycle is unexplained"
-    return Finding(Resource.INVALID, words, (held,), "medium")
+    held = "; ".join(f"CPU of the {cpus.name}: {owners_text(cpus.owners)}" for cpus in crowded)
+    says = f"other programs have the machine ({held}), and {percent(cycle.rest_share)} of the cycle is unexplained"
+    return Finding(Resource.INVALID, says, (held,), "medium")
 
 
 HIDDEN_SHARE = 0.95
@@ -229,9 +235,9 @@ def latency(evidence: Evidence, cycle: Cycle) -> Finding | None:
     share = part_us(cycle, ROUND_TRIPS) / cycle.us
     if share <= HALF or _could_hide(evidence, cycle.rest_share):
         return None
-    words = f"round trips take {percent(share)} of the cycle: {evidence.turns:.3g} x {milliseconds(evidence.setting.rest_rtt_s or 0)}"
+    says = f"round trips take {percent(share)} of the cycle: {evidence.turns:.3g} x {milliseconds(evidence.setting.rest_rtt_s or 0)}"
     sure: Confidence = "high" if cycle.rest_share <= REST_SHARE else "medium"
-    return _round(words, evidence, cycle, sure)
+    return _round(says, evidence, cycle, sure)
 
 
 def own_round(evidence: Evidence, cycle: Cycle) -> Finding | None:
@@ -241,22 +247,22 @@ def own_round(evidence: Evidence, cycle: Cycle) -> Finding | None:
         return None
     if first.basis == "bounded" and _could_hide(evidence, _unproven_share(cycle)):
         return None  # it would be said that most of the round is what may be hardly there
-    words = (
+    says = (
         f"nothing is full: each connection waits for its own round of {milliseconds(cycle.us / 1e6)}, "
         f"the largest part of it {first.name} ({percent(first.us / cycle.us)})"
     )
-    return _round(words, evidence, cycle, "medium")
+    return _round(says, evidence, cycle, "medium")
 
 
-def _round(words: str, evidence: Evidence, cycle: Cycle, sure: Confidence) -> Finding:
+def _round(says: str, evidence: Evidence, cycle: Cycle, sure: Confidence) -> Finding:
     """Not sure where upper bounds took what a full resource could have needed."""
     facts, unproven = _nothing_full(evidence), _unproven_share(cycle)
     if not _could_hide(evidence, unproven):
-        return Finding(Resource.LATENCY, words, facts, sure)
+        return Finding(Resource.LATENCY, says, facts, sure)
     doubt = (
         f"{percent(unproven)} of the cycle is unexplained or explained by upper bounds: something full could hide there"
     )
-    return Finding(Resource.LATENCY, words, (*facts, doubt), "low")
+    return Finding(Resource.LATENCY, says, (*facts, doubt), "low")
 
 
 def _unproven_share(cycle: Cycle) -> float:
@@ -271,7 +277,11 @@ def _could_hide(evidence: Evidence, share: float) -> bool:
 
 def _nothing_full(evidence: Evidence) -> tuple[str, ...]:
     facts = [f"CPU of the {cpus.name}: {percent(cpus.ours)} in use by this load" for cpus in evidence.cpu_sets]
-    facts += [f"link {WAY_WORDS[way.name]} {percent(way.used)} in use" for way in evidence.ways if way.used is not None]
+    facts += [
+        f"link {DIRECTION_LABELS[link.name]} {percent(link.used)} in use"
+        for link in evidence.directions
+        if link.used is not None
+    ]
     if connects_each_time(evidence.setting.factors):
         facts.append("windows and send buffers are not known: connections come and go")
     return tuple(facts)
@@ -280,8 +290,8 @@ def _nothing_full(evidence: Evidence) -> tuple[str, ...]:
 def not_established(evidence: Evidence, cycle: Cycle) -> Finding:
     """The refusal: no counter shows a full resource, and too much is unexplained to say that none is."""
     parts = ", ".join(f"{part.name} {percent(part.us / cycle.us)}" for part in largest(cycle, 3))
-    words = f"not established: nothing is full by its own counter; the largest parts of the cycle are {parts}"
-    return Finding(Resource.NOT_ESTABLISHED, words, _nothing_full(evidence), "low")
+    says = f"not established: nothing is full by its own counter; the largest parts of the cycle are {parts}"
+    return Finding(Resource.NOT_ESTABLISHED, says, _nothing_full(evidence), "low")
 
 
 AGREE = 1.5
@@ -294,8 +304,8 @@ def errors(evidence: Evidence, cycle: Cycle) -> Finding | None:
     """Figures of transactions that fail are about something else."""
     if evidence.errors_share < ERRORS_SHARE:
         return None
-    words = f"{percent(evidence.errors_share)} of the transactions met an error of the server"
-    return Finding(Resource.ERRORS, words, (f"{words} (allowed {percent(ERRORS_SHARE)})",), "high")
+    says = f"{percent(evidence.errors_share)} of the transactions met an error of the server"
+    return Finding(Resource.ERRORS, says, (f"{says} (allowed {percent(ERRORS_SHARE)})",), "high")
 
 
 def acknowledgements(evidence: Evidence, cycle: Cycle) -> Finding | None:
@@ -303,17 +313,17 @@ def acknowledgements(evidence: Evidence, cycle: Cycle) -> Finding | None:
     us, wait_s = part_us(cycle, ACKNOWLEDGEMENT), evidence.setting.acknowledgement_s
     if not wait_s or us <= HALF * cycle.us:
         return None
-    words = (
+    says = (
         f"commits wait for a replica: {percent(us / cycle.us)} of the cycle, {milliseconds(wait_s)} of round trips each"
     )
     counted = evidence.semi_sync_wait_s
     if counted is None:
         return Finding(
-            Resource.ACKNOWLEDGEMENT, words, ("the primary's own clock of these waits was not read",), "medium"
+            Resource.ACKNOWLEDGEMENT, says, ("the primary's own clock of these waits was not read",), "medium"
         )
     agree = wait_s / AGREE <= counted <= wait_s * AGREE
     fact = f"the primary counted waits of {milliseconds(counted)} each"
-    return Finding(Resource.ACKNOWLEDGEMENT, words, (fact,), "high" if agree else "medium")
+    return Finding(Resource.ACKNOWLEDGEMENT, says, (fact,), "high" if agree else "medium")
 
 
 def commits(evidence: Evidence, cycle: Cycle) -> Finding | None:
@@ -322,14 +332,14 @@ def commits(evidence: Evidence, cycle: Cycle) -> Finding | None:
     if us <= INTERNAL_SHARE * cycle.us or us < locks or evidence.setting.fsync_s is None or not evidence.fsyncs:
         return None
     disk = milliseconds(evidence.setting.fsync_s)
-    words = f"commits wait for the disk: {percent(us / cycle.us)} of the cycle, {disk} for a durable write"
+    says = f"commits wait for the disk: {percent(us / cycle.us)} of the cycle, {disk} for a durable write"
     busy = evidence.fsync_busy_share or 0.0
     facts = (
         f"{evidence.fsyncs:.2g} durable writes a transaction",
         f"one after the other they take {percent(busy)} of the time",
     )
     return Finding(
-        Resource.COMMIT, words, facts, "high" if busy >= HALF or evidence.setting.connections == 1 else "medium"
+        Resource.COMMIT, says, facts, "high" if busy >= HALF or evidence.setting.connections == 1 else "medium"
     )
 
 
@@ -337,12 +347,12 @@ def locks(evidence: Evidence, cycle: Cycle) -> Finding | None:
     us = part_us(cycle, LOCKS)
     if us <= INTERNAL_SHARE * cycle.us:
         return None
-    words = f"transactions wait for each other's row locks: {percent(us / cycle.us)} of the cycle"
+    says = f"transactions wait for each other's row locks: {percent(us / cycle.us)} of the cycle"
     facts = (
         f"{evidence.lock_waits or 0:.2g} waits for a row lock a transaction",
         f"at most {us / 1e3:.2f} ms of them a transaction",
     )
-    return Finding(Resource.LOCK, words, facts, "high")
+    return Finding(Resource.LOCK, says, facts, "high")
 
 
 def server_wait(evidence: Evidence, cycle: Cycle) -> Finding | None:
@@ -350,10 +360,10 @@ def server_wait(evidence: Evidence, cycle: Cycle) -> Finding | None:
     running, connections = evidence.threads_running, evidence.setting.connections
     if running is None or cycle.rest_share <= INTERNAL_SHARE or running < HALF * connections:
         return None
-    words = f"statements wait inside the server for what it does not count: {percent(cycle.rest_share)} of the cycle is unexplained"
+    says = f"statements wait inside the server for what it does not count: {percent(cycle.rest_share)} of the cycle is unexplained"
     return Finding(
         Resource.SERVER_WAIT,
-        words,
+        says,
         (f"{running:.0f} of {connections} statements under way at the window's end",),
         "low",
     )
@@ -371,27 +381,27 @@ LOSS_MATTERS_SHARE = 0.10
 
 def full_link(evidence: Evidence, cycle: Cycle) -> Finding | None:
     """The busier direction against what its rate lets pass."""
-    way = max(evidence.ways, key=lambda way: way.used or 0.0, default=None)
-    if way is None or way.used is None:
+    link = max(evidence.directions, key=lambda link: link.used or 0.0, default=None)
+    if link is None or link.used is None:
         return None
     stretch = max((tcp.rtt_stretch or 0.0 for tcp in evidence.tcp.values()), default=0.0)
-    bursty = way.used >= BURSTY_SHARE and stretch > BURSTY_STRETCH
-    if way.used < FULL_SHARE and not bursty:
+    bursty = link.used >= BURSTY_SHARE and stretch > BURSTY_STRETCH
+    if link.used < FULL_SHARE and not bursty:
         return None
-    full = way.used >= FULL_SHARE
-    facts = [f"the wire {WAY_WORDS[way.name]} carries {percent(way.used)} of its rate, framing in"]
+    full = link.used >= FULL_SHARE
+    facts = [f"the wire {DIRECTION_LABELS[link.name]} carries {percent(link.used)} of its rate, framing in"]
     facts += [f"round trips take {stretch:.1f} times the shortest"] if stretch > BURSTY_STRETCH else []
-    if way.offered_bytes_per_s > DROPPED * way.interface_bytes_per_s:
-        facts.append(f"{speed(way.offered_bytes_per_s)} MiB/s were sent into it: its queue drops what does not fit")
-    facts += [f"up to {way.queue_bytes / 1e3:.0f} kB wait in its queue"] if way.queue_bytes else []
-    resource = Resource.LINK_TO_CLIENT if way.name == "to_client" else Resource.LINK_TO_SERVER
-    words = f"the link {WAY_WORDS[way.name]} is {'full' if full else 'full in bursts'}: {speed_pair(way)}"
-    return Finding(resource, words, tuple(facts), _trust(way, full))
+    if link.offered_bytes_per_s > DROPPED * link.interface_bytes_per_s:
+        facts.append(f"{speed(link.offered_bytes_per_s)} MiB/s were sent into it: its queue drops what does not fit")
+    facts += [f"up to {link.queue_bytes / 1e3:.0f} kB wait in its queue"] if link.queue_bytes else []
+    resource = Resource.LINK_TO_CLIENT if link.name == "to_client" else Resource.LINK_TO_SERVER
+    says = f"the link {DIRECTION_LABELS[link.name]} is {'full' if full else 'full in bursts'}: {speed_pair(link)}"
+    return Finding(resource, says, tuple(facts), _trust(link, full))
 
 
-def _trust(way: CarriedTraffic, full: bool) -> Confidence:
-    """What no interface counted is reckoned; a mean below the threshold is inferred."""
-    return "high" if full and way.counted else "medium"
+def _trust(link: CarriedTraffic, full: bool) -> Confidence:
+    """What no interface counted is computed; a mean below the threshold is inferred."""
+    return "high" if full and link.counted else "medium"
 
 
 def held_windows(evidence: Evidence, cycle: Cycle) -> Finding | None:
@@ -400,17 +410,17 @@ def held_windows(evidence: Evidence, cycle: Cycle) -> Finding | None:
         receiver = "client" if host == "server" else "server"
         sending = f"{percent(tcp.busy_share)} of the window"
         if tcp.rwnd_of_busy > HELD_SHARE and tcp.rwnd_of_window > HELD_WINDOW_SHARE:
-            words = f"the {receiver}'s receive window holds the {host} back for {percent(tcp.rwnd_of_busy)} of its sending time"
+            says = f"the {receiver}'s receive window holds the {host} back for {percent(tcp.rwnd_of_busy)} of its sending time"
             return Finding(
-                Resource.RECEIVE_WINDOW, words, (f"sending time is {sending}", _window_words(evidence)), "high"
+                Resource.RECEIVE_WINDOW, says, (f"sending time is {sending}", _window_fact(evidence)), "high"
             )
         if tcp.sndbuf_of_busy > HELD_SHARE and tcp.sndbuf_of_window > HELD_WINDOW_SHARE:
-            words = f"the {host}'s send buffer holds it back for {percent(tcp.sndbuf_of_busy)} of its sending time"
-            return Finding(Resource.SEND_BUFFER, words, (f"sending time is {sending}", _window_words(evidence)), "high")
+            says = f"the {host}'s send buffer holds it back for {percent(tcp.sndbuf_of_busy)} of its sending time"
+            return Finding(Resource.SEND_BUFFER, says, (f"sending time is {sending}", _window_fact(evidence)), "high")
     return None
 
 
-def _window_words(evidence: Evidence) -> str:
+def _window_fact(evidence: Evidence) -> str:
     rtt = evidence.setting.rest_rtt_s
     return f"a window passes once in a round trip of {milliseconds(rtt)}" if rtt else "no link: its round trip is short"
 
@@ -420,16 +430,16 @@ def loss(evidence: Evidence, cycle: Cycle) -> Finding | None:
     share = evidence.retransmit_share
     if share is None or share <= LOSS_COUNTS_SHARE or part_us(cycle, LOSS) <= LOSS_MATTERS_SHARE * cycle.us:
         return None
-    words = f"segments are lost: {percent(share)} were sent again, while the link is not full"
+    says = f"segments are lost: {percent(share)} were sent again, while the link is not full"
     facts: tuple[str, ...] = (
         f"{evidence.retransmits:.2g} segments sent again a transaction (from {percent(LOSS_COUNTS_SHARE)} of them it counts)",
     )
     if evidence.timeouts is None:
         return Finding(
-            Resource.LOSS, words, (*facts, "timers that ran out were not counted: the cost is an upper bound"), "low"
+            Resource.LOSS, says, (*facts, "timers that ran out were not counted: the cost is an upper bound"), "low"
         )
     facts += (f"{evidence.timeouts:.2g} timers ran out a transaction, 200 ms each",)
-    return Finding(Resource.LOSS, words, facts, "high" if share > 3 * LOSS_COUNTS_SHARE else "medium")
+    return Finding(Resource.LOSS, says, facts, "high" if share > 3 * LOSS_COUNTS_SHARE else "medium")
 
 
 RULES: tuple[Rule, ...] = (

@@ -1,4 +1,4 @@
-"""One direction of the way under load: what it carried against what its rate lets pass, and the series of one trial for the eye."""
+"""One direction of the path under load: what it carried against what its rate lets pass, and the series of one trial for the eye."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class NetworkSeries(Part):
     to_server_bytes_per_s: tuple[float, ...]
     to_client_queue_bytes: tuple[int, ...] | None
     to_server_queue_bytes: tuple[int, ...] | None
-    """The most in each slice. None: nothing queues that could be asked."""
+    """The most in each slice. None: nothing that queues can be queried."""
     retransmits_per_s: tuple[float, ...]
     interface_ceiling_bytes_per_s: float | None
     payload_ceiling_bytes_per_s: float | None
-    """None: no rate was asked."""
+    """None: no rate was requested."""
 
 
 ETHERNET_BYTES = 14
@@ -76,14 +76,14 @@ def carried_payload(payload_bytes: float, turns: float, mtu: int = MTU) -> Carri
     return carried(payload_bytes + segments * SEGMENT_HEADER_BYTES, segments)
 
 
-WayName = Literal["to_client", "to_server"]
+Direction = Literal["to_client", "to_server"]
 
 
 @dataclass(frozen=True)
 class CarriedTraffic:
     """One direction of a link."""
 
-    name: WayName
+    name: Direction
     rate_bps: float | None
     """None: unshaped."""
     ceilings: Ceilings | None
@@ -101,10 +101,12 @@ class CarriedTraffic:
     queue_bytes: float | None
     """The most in the queue, mean over samples."""
     counted: bool
-    """By an interface over the window; else reckoned from the protocol's bytes."""
+    """By an interface over the window; else computed from the protocol's bytes."""
 
 
-def link_way(trials: Sequence[Trial], factors: Mapping[str, FactorValue], name: WayName) -> CarriedTraffic | None:
+def link_direction(
+    trials: Sequence[Trial], factors: Mapping[str, FactorValue], name: Direction
+) -> CarriedTraffic | None:
     """Over all of an arm's good trials. None: no link on this path, or its bytes are not known."""
     linked = [trial for trial in trials if trial.measured is not None and trial.receipt.get("link")]
     if not linked:
@@ -114,7 +116,7 @@ def link_way(trials: Sequence[Trial], factors: Mapping[str, FactorValue], name: 
     if not counted:
         if str(factors.get("compression", "off")) != "off":
             return None  # the engine counts bytes before compression: what was on the wire is not known
-        loads = [_reckoned(trial, name) for trial in linked]
+        loads = [_computed(trial, name) for trial in linked]
     rate_bps, mtu = _rate(linked[-1].receipt, factors, name)
     seconds = sum(load.seconds for load in loads)
     transactions = sum(load.transactions for load in loads)
@@ -154,7 +156,7 @@ class _Load:
     queues: tuple[int, ...] = ()
 
 
-def _counted(trial: Trial, name: WayName) -> _Load:
+def _counted(trial: Trial, name: Direction) -> _Load:
     assert trial.window is not None and trial.measured is not None, "counted trials have both"
     last = trial.window.network[-1]
     seconds, frames = last.at_ns / 1e9, _of(last, name, "packets")
@@ -168,7 +170,7 @@ def _counted(trial: Trial, name: WayName) -> _Load:
     )
 
 
-def _reckoned(trial: Trial, name: WayName) -> _Load:
+def _computed(trial: Trial, name: Direction) -> _Load:
     measured = trial.measured
     assert measured is not None, "only of good trials"
     payload = measured.bytes_to_client if name == "to_client" else measured.bytes_to_server
@@ -177,7 +179,7 @@ def _reckoned(trial: Trial, name: WayName) -> _Load:
     return _Load(found, segments, measured.elapsed_ns / 1e9, measured.transactions)
 
 
-def _of(sample: NetworkSample, name: WayName, what: Literal["bytes", "packets"]) -> int:
+def _of(sample: NetworkSample, name: Direction, what: Literal["bytes", "packets"]) -> int:
     return int(getattr(sample, f"{name}_{what}"))
 
 
@@ -188,11 +190,11 @@ def _section(receipt: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _rate(receipt: Mapping[str, Any], factors: Mapping[str, FactorValue], name: WayName) -> tuple[float | None, int]:
-    """What was asked: by the receipt, which knows each direction, else by the cell."""
+def _rate(receipt: Mapping[str, Any], factors: Mapping[str, FactorValue], name: Direction) -> tuple[float | None, int]:
+    """The requested rate: by the receipt, which knows each direction, else by the cell."""
     link = _section(receipt, "link")
-    asked = _section(link, "asked")
-    rate = _section(asked, name).get("rate_bps", asked.get("rate_bps", factors.get("rate_bps")))
+    requested = _section(link, "asked")
+    rate = _section(requested, name).get("rate_bps", requested.get("rate_bps", factors.get("rate_bps")))
     mtu = link.get("mtu", MTU)
     return (float(rate) if isinstance(rate, int | float) and rate else None), int(mtu) if mtu else MTU
 
@@ -239,19 +241,19 @@ _BEGIN = NetworkSample(
 """Samples count from the beginning of the window."""
 
 
-def _speeds(slices: _Slices, name: WayName) -> tuple[float, ...]:
+def _speeds(slices: _Slices, name: Direction) -> tuple[float, ...]:
     return tuple(
         (_of(after, name, "bytes") - _of(before, name, "bytes")) * 1e9 / (after.at_ns - before.at_ns)
         for before, after in slices
     )
 
 
-def _queues(slices: _Slices, name: WayName) -> tuple[int, ...] | None:
+def _queues(slices: _Slices, name: Direction) -> tuple[int, ...] | None:
     found = [getattr(after, f"{name}_queue_bytes") for _, after in slices]
     return None if any(queue is None for queue in found) else tuple(found)
 
 
-WAY_WORDS = {"to_client": "to the client", "to_server": "to the server"}
+DIRECTION_LABELS = {"to_client": "to the client", "to_server": "to the server"}
 _OWNERS = {"link": "emulator", "others": "other programs"}
 _MIB = 2**20
 _NAMED_SHARE = 0.02
@@ -275,16 +277,16 @@ def speed(bytes_per_s: float) -> str:
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def speed_pair(way: CarriedTraffic) -> str:
+def speed_pair(link: CarriedTraffic) -> str:
     """`117.1 of 117.3 MiB/s`: interface with interface, payload with payload."""
-    assert way.ceilings is not None, "of a way with a rate"
-    share = way.interface_bytes_per_s / way.ceilings.interface
-    if way.used is not None and abs(share - way.used) > 0.02:
-        return f"{percent(way.used)} of its rate with the framing of small packets, {speed(way.interface_bytes_per_s)} MiB/s"
-    return f"{speed(way.interface_bytes_per_s)} of {speed(way.ceilings.interface)} MiB/s"
+    assert link.ceilings is not None, "of a direction with a rate"
+    share = link.interface_bytes_per_s / link.ceilings.interface
+    if link.used is not None and abs(share - link.used) > 0.02:
+        return f"{percent(link.used)} of its rate with the framing of small packets, {speed(link.interface_bytes_per_s)} MiB/s"
+    return f"{speed(link.interface_bytes_per_s)} of {speed(link.ceilings.interface)} MiB/s"
 
 
-def hold_words(shares: Mapping[str, float]) -> str:
+def owners_text(shares: Mapping[str, float]) -> str:
     """`server 62 %, emulator 35 %`, the largest first."""
     named = sorted(
         ((role, share) for role, share in shares.items() if share >= _NAMED_SHARE), key=lambda item: -item[1]

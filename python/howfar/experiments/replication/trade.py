@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from howfar.experiments.crash.analysis import CrashFindings, CrashLoss, crash_findings, loss_verdict
 from howfar.experiments.fallback.analysis import FallbackStory, fallback_sentence, fallback_stories
@@ -128,23 +129,36 @@ def _row(arm: ReplicationArm, distance: int | None, reference: ReplicationArm, c
     rates, below = arm.by_block, reference.by_block
     ratios = [rates[block] / below[block] for block in rates if block in below]
     mine = next((each for each in crashed if each.levels == _levels(arm.arm)), None)
-    per_s = arm.commits_per_s
-    return TradeRow(
-        mode=arm.mode,
-        says=mode_name(arm.mode),
-        replica_rtt_ns=distance,
+    return _trade_row(
+        arm.mode,
+        distance,
+        mine,
+        arm.commits_per_s,
         threads=arm.threads,
         durability=arm.durability,
-        fault=mine.loss.fault if mine else None,
-        commits_per_s=per_s,
         cost=None if arm is reference or not ratios else judge_ratio(ratios).quoted,
         blocks=len(rates) if arm is reference else len(ratios),
         trials=len(rates),
-        commit_ms=arm.threads / per_s.value * 1e3,
-        lost_per_crash=mine.loss.lost_per_crash if mine else None,
-        crashes=mine.loss.crashes if mine else 0,
-        phantoms=_phantoms(mine.loss) if mine else None,
-        verdict=_verdict(arm.mode, mine, per_s.value, distance),
+    )
+
+
+def _trade_row(
+    mode: str, distance: int | None, crashed: _Crashed | None, commits_per_s: Estimate, *, threads: int, **measured: Any
+) -> TradeRow:
+    loss, per_s = crashed.loss if crashed else None, commits_per_s.value
+    return TradeRow(
+        mode=mode,
+        says=mode_name(mode),
+        replica_rtt_ns=distance,
+        threads=threads,
+        fault=loss.fault if loss else None,
+        commits_per_s=commits_per_s,
+        commit_ms=threads / per_s * 1e3 if per_s else 0.0,
+        lost_per_crash=loss.lost_per_crash if loss else None,
+        crashes=loss.crashes if loss else 0,
+        phantoms=loss.phantoms > 0 if loss and loss.seen else None,
+        verdict=_verdict(mode, crashed, per_s, distance),
+        **measured,
     )
 
 
@@ -184,10 +198,6 @@ def _chosen(losses: Sequence[CrashLoss], shared: Container[str]) -> CrashLoss:
     return min(losses, key=lambda loss: (loss.fault not in shared, _FAULTS.index(loss.fault)))
 
 
-def _phantoms(loss: CrashLoss) -> bool | None:
-    return loss.phantoms > 0 if loss.seen else None
-
-
 def _only_crashed(crashed: Sequence[_Crashed]) -> tuple[TradeRow, ...]:
     """Costs are over the first comparable row; crashes are no blocks, so they are not paired."""
     rows: list[TradeRow] = []
@@ -196,21 +206,11 @@ def _only_crashed(crashed: Sequence[_Crashed]) -> tuple[TradeRow, ...]:
         loss = each.loss
         rates = [point.commits_per_s for point in loss.each if point.commits_per_s > 0]
         distance = int(each.level("replica_rtt_ns") or loss.replica_rtt_ns)
+        cost = _over(rates, first.get(each.comparable, ()))
+        durability = str(each.level("durability"))
         rows.append(
-            TradeRow(
-                mode=loss.mode,
-                says=mode_name(loss.mode),
-                replica_rtt_ns=distance,
-                threads=loss.threads,
-                durability=str(each.level("durability")),
-                fault=loss.fault,
-                commits_per_s=loss.commits_per_s,
-                cost=_over(rates, first.get(each.comparable, ())),
-                commit_ms=loss.threads / loss.commits_per_s.value * 1e3 if loss.commits_per_s.value else 0.0,
-                lost_per_crash=loss.lost_per_crash,
-                crashes=loss.crashes,
-                phantoms=_phantoms(loss),
-                verdict=_verdict(loss.mode, each, loss.commits_per_s.value, distance),
+            _trade_row(
+                loss.mode, distance, each, loss.commits_per_s, threads=loss.threads, durability=durability, cost=cost
             )
         )
         first.setdefault(each.comparable, rates)

@@ -43,7 +43,7 @@ class Account:
     """On the survivor, and inserted by no client: of another run, or of a client whose log is missing."""
     duplicates: Keys
     """More than once on the survivor."""
-    reasked: Keys
+    repeated: Keys
     """Inserted more than once: two clients drew from one sequence, so these cannot be accounted for."""
 
     @property
@@ -53,7 +53,7 @@ class Account:
     @property
     def is_sound(self) -> bool:
         """Keys identify clients and rows, so that the account can be trusted."""
-        return not (len(self.strangers) or len(self.duplicates) or len(self.reasked))
+        return not (len(self.strangers) or len(self.duplicates) or len(self.repeated))
 
 
 def account(logs: Sequence[ClientLog], found: Keys) -> Account:
@@ -63,9 +63,9 @@ def account(logs: Sequence[ClientLog], found: Keys) -> Account:
     refused = _joined([log.refused for log in logs])
     unknown = _joined([log.unknown for log in logs])
     sent, sent_times = np.unique(np.concatenate([acknowledged, refused, unknown]), return_counts=True)
-    reasked = sent[sent_times > 1]
+    repeated = sent[sent_times > 1]
     acknowledged, refused, unknown = (
-        np.setdiff1d(keys, reasked, assume_unique=False) for keys in (acknowledged, refused, unknown)
+        np.setdiff1d(keys, repeated, assume_unique=False) for keys in (acknowledged, refused, unknown)
     )
     lost = np.setdiff1d(acknowledged, present, assume_unique=True)
     applied_unknown = np.intersect1d(unknown, present, assume_unique=True)
@@ -79,7 +79,7 @@ def account(logs: Sequence[ClientLog], found: Keys) -> Account:
         absent_refused=len(refused) - len(applied_refused),
         strangers=np.setdiff1d(present, sent, assume_unique=True),
         duplicates=present[times > 1],
-        reasked=reasked,
+        repeated=repeated,
     )
 
 

@@ -43,7 +43,7 @@ class Break:
     cut: tuple[WayName, ...] = ()
     """Of every replica's wire; the replica is the link's client."""
     stops_receiving: bool = False
-    """Every replica is told to receive no more; it goes on applying what it has, as one does whose disk for logs is full."""
+    """Every replica stops receiving; it goes on applying what it has, as one does whose disk for logs is full."""
     failover_ns: int = 0
 
 
@@ -127,30 +127,30 @@ class Before:
 
 
 def crash_record(
-    fault: str, broken: Broken, before: Before, told: KeyLog, seen: KeyLog, watched_ns: int, survivor: Survivor
+    fault: str, broken: Broken, before: Before, log: KeyLog, seen: KeyLog, watched_ns: int, survivor: Survivor
 ) -> CrashRecord:
     """Raises LabError when no account can be made of these logs."""
-    acknowledged, acknowledged_ns = told.ended(Fate.ACKNOWLEDGED)
-    asked = ClientLog(told.keys(Fate.ACKNOWLEDGED), told.keys(Fate.REFUSED), told.keys(Fate.UNKNOWN))
-    found = account([asked], survivor.keys)
+    acknowledged, acknowledged_ns = log.ended(Fate.ACKNOWLEDGED)
+    client = ClientLog(log.keys(Fate.ACKNOWLEDGED), log.keys(Fate.REFUSED), log.keys(Fate.UNKNOWN))
+    found = account([client], survivor.keys)
     check(found)
     others = visible(*seen.ended(Fate.SEEN), acknowledged, acknowledged_ns, np.unique(survivor.keys))
     lost_ns = np.sort(acknowledged_ns[np.isin(acknowledged, found.lost)])
     in_window = (acknowledged_ns > before.window_ns) & (acknowledged_ns <= broken.fault_ns)
     return CrashRecord(
         fault=fault,
-        fault_ns=broken.fault_ns - told.origin_ns,
-        in_force_ns=broken.in_force_ns - told.origin_ns,
-        dead_ns=broken.dead_ns - told.origin_ns,
+        fault_ns=broken.fault_ns - log.origin_ns,
+        in_force_ns=broken.in_force_ns - log.origin_ns,
+        dead_ns=broken.dead_ns - log.origin_ns,
         watched_ns=watched_ns,
         commits_per_s=int(np.count_nonzero(in_window)) / ((broken.fault_ns - before.window_ns) / 1e9),
         acknowledged=found.acknowledged,
         lost=len(found.lost),
         lost_after=int(np.count_nonzero(lost_ns > broken.fault_ns)),
         lost_in_force=int(np.count_nonzero(lost_ns > broken.in_force_ns)),
-        first_lost_ns=int(lost_ns[0]) - told.origin_ns if len(lost_ns) else None,
-        refused=len(asked.refused),
-        unknown=len(asked.unknown),
+        first_lost_ns=int(lost_ns[0]) - log.origin_ns if len(lost_ns) else None,
+        refused=len(client.refused),
+        unknown=len(client.unknown),
         applied_unknown=len(found.applied_unknown),
         applied_refused=len(found.applied_refused),
         seen=seen.count(Fate.SEEN),
@@ -171,9 +171,9 @@ def crash_record(
 def check(found: Account) -> None:
     """Raises LabError, naming keys, for an account that is not sound."""
     wrong = [
-        (found.strangers, "rows of the survivor that no client asked for"),
+        (found.strangers, "rows of the survivor that no client inserted"),
         (found.duplicates, "keys that are on the survivor more than once"),
-        (found.reasked, "keys that were asked for more than once"),
+        (found.repeated, "keys that were inserted more than once"),
     ]
     said = [f"{len(keys)} {what} ({', '.join(str(key) for key in keys[:_NAMED])})" for keys, what in wrong if len(keys)]
     if said:
@@ -217,20 +217,20 @@ class Crashed:
     """What was proven before the fault, and how it was done."""
 
 
-def run_crash(ground: FaultContext, job: LoadJob, fault: str, after_ns: int) -> Crashed:
+def run_crash(context: FaultContext, job: LoadJob, fault: str, after_ns: int) -> Crashed:
     """The fault comes `after_ns` after the beginning of the measured window. Raises LabError, EngineError when no account can be made,
     as where semi-synchronous replication had fallen back before, or nobody can take over."""
-    pair, done = ground.pair, BREAKS[fault]
+    pair, done = context.pair, BREAKS[fault]
     mortal = job.model_copy(update={"observe": ()})  # CPU time is read at the end, and the server has none then
-    wanted = logged(mortal, ground.logs / "keys", after_ns + done.failover_ns + _BEYOND_NS)
-    load = UnderLoad(wanted, ground.logs / "keys", kill=pair.primary.server.kill)
+    wanted = logged(mortal, context.logs / "keys", after_ns + done.failover_ns + _BEYOND_NS)
+    load = UnderLoad(wanted, context.logs / "keys", kill=pair.primary.server.kill)
     with ExitStack() as ledger:
-        watcher = watch_keys(wanted, ground.logs / "seen", ground.launcher, ledger)
+        watcher = watch_keys(wanted, context.logs / "seen", context.launcher, ledger)
         begun = pair.snapshot()
         lag = LagWatch(pair, beats=not pair.asked.semi_sync)  # it would be one more commit that others wait behind
         ledger.callback(lag.finish)
         ledger.callback(load.abandon)
-        load.start(ground.measure, ground.launcher, ground.on_event)
+        load.start(context.measure, context.launcher, context.on_event)
         load.await_window()
         load.pause_until(after_ns)
         had = [
@@ -238,7 +238,7 @@ def run_crash(ground: FaultContext, job: LoadJob, fault: str, after_ns: int) -> 
         ]  # before the primary: what comes meanwhile is not taken off
         last = pair.snapshot()
         if unlike := violations(pair.asked, begun, last):
-            raise LabError("replication was not what was asked before the fault: " + "; ".join(unlike))
+            raise LabError("replication was not as configured before the fault: " + "; ".join(unlike))
         ledger.callback(mend, pair, done)
         broken = break_pair(
             pair, done, partial(load.pause, until="the primary, which lived on after the fault, was killed")
@@ -252,23 +252,25 @@ def run_crash(ground: FaultContext, job: LoadJob, fault: str, after_ns: int) -> 
         behind=min((pair.verbs.positions.lacking(last.position, applied) for _, applied in had), default=None),
         unreceived=min((pair.verbs.positions.lacking(last.position, received) for received, _ in had), default=None),
         heartbeat_ns=samples[-1].heartbeat_ns if samples else None,
-        rtt_ns=ground.rtt_ns,
+        rtt_ns=context.rtt_ns,
     )
-    told = load.keys()
-    check_waited(ground, told, broken.fault_ns)
-    record = crash_record(fault, broken, before, told, seen, watched.elapsed_ns // max(watched.polls, 1), survivor)
+    log = load.keys()
+    check_waited(context, log, broken.fault_ns)
+    record = crash_record(fault, broken, before, log, seen, watched.elapsed_ns // max(watched.polls, 1), survivor)
     return Crashed(record, outcome, receipt(pair, begun, last) | {"fault": asdict(done)})
 
 
-def check_waited(ground: FaultContext, told: KeyLog, until_ns: int) -> None:
+def check_waited(context: FaultContext, log: KeyLog, until_ns: int) -> None:
     """Counters can lie, and no packet is faster than the line. Raises LabError."""
-    records = told.records[
-        (told.records["fate"] == Fate.ACKNOWLEDGED) & (told.records["ended_ns"] < until_ns - told.origin_ns)
+    records = log.records[
+        (log.records["fate"] == Fate.ACKNOWLEDGED) & (log.records["ended_ns"] < until_ns - log.origin_ns)
     ]
     if not len(records):
         raise LabError("no commit was acknowledged before the fault", "Is the machine overloaded?")
     p50_ns = int(np.median(records["ended_ns"] - records["sent_ns"]))
-    if too_fast := latency_violation(ground.pair.asked, p50_ns, int(ground.rtt_ns - rtt_tolerance_ns(ground.rtt_ns))):
+    if too_fast := latency_violation(
+        context.pair.asked, p50_ns, int(context.rtt_ns - rtt_tolerance_ns(context.rtt_ns))
+    ):
         raise LabError(too_fast)
 
 

@@ -35,9 +35,9 @@ class Look:
     """Monotonic, when the primary had answered."""
     end: PrimaryEnd
     position: str
-    """Of the primary, asked after that."""
+    """Of the primary, queried after that."""
     received: str | None
-    """By the replica, asked last. None: it could not be asked."""
+    """By the replica, queried last. None: it could not be queried."""
 
 
 @dataclass
@@ -117,14 +117,14 @@ class Absence:
 def fallback_record(
     absence: Absence,
     timeout_ms: int,
-    told: KeyLog,
+    log: KeyLog,
     looks: Sequence[Look],
     positions: Positions,
     log_lines: tuple[str, ...],
 ) -> FallbackRecord:
     """Raises LabError when it was not semi-synchronous before the replica left."""
-    origin_ns = told.origin_ns
-    _, ended_ns = told.ended(Fate.ACKNOWLEDGED)
+    origin_ns = log.origin_ns
+    _, ended_ns = log.ended(Fate.ACKNOWLEDGED)
     ended_ns = np.sort(ended_ns)
     before = [look for look in looks if look.at_ns < absence.left_ns]
     if not before or not before[-1].end.status or before[-1].end.no_tx > before[0].end.no_tx:
@@ -136,7 +136,7 @@ def fallback_record(
         returned_ns=absence.returned_ns - origin_ns,
         reconnected_ns=_since(reconnected(looks, absence, positions), origin_ns),
         stall_ns=longest_gap_ns(ended_ns),
-        longest_commit_ns=_longest_commit_ns(told),
+        longest_commit_ns=_longest_commit_ns(log),
         fell_ns=_since(None if fell is None else looks[fell], origin_ns),
         back_ns=_since(None if back is None else looks[back], origin_ns),
         load_ended_ns=int(ended_ns[-1]) - origin_ns if len(ended_ns) else None,
@@ -188,8 +188,8 @@ def slices(ended_ns: NDArray[np.int64]) -> tuple[tuple[int, int], ...]:
     return tuple((index * SLICE_NS, int(count)) for index, count in enumerate(counts))
 
 
-def _longest_commit_ns(told: KeyLog) -> int:
-    records = told.records[told.records["fate"] == Fate.ACKNOWLEDGED]
+def _longest_commit_ns(log: KeyLog) -> int:
+    records = log.records[log.records["fate"] == Fate.ACKNOWLEDGED]
     return int((records["ended_ns"] - records["sent_ns"]).max()) if len(records) else 0
 
 
@@ -233,14 +233,14 @@ class FellBack:
 
 
 def run_fallback(
-    ground: FaultContext,
+    context: FaultContext,
     job: LoadJob,
     timeout_ms: int | None = None,
     leaves_ns: int = LEAVES_NS,
     away_ns: int = AWAY_NS,
 ) -> FellBack:
     """`timeout_ms` None: the server's own default. Raises LabError, EngineError when the load or the looks broke off."""
-    pair = ground.pair
+    pair = context.pair
     if not pair.asked.semi_sync:
         raise LabError("asynchronous replication has nothing to fall back from", "Take a semi-synchronous mode.")
     timeout_ms = set_timeout(pair, timeout_ms)
@@ -251,17 +251,19 @@ def run_fallback(
             f"and is away for {absent_ns / 1e9:.0f} s",
             f"Measure for {(leaves_ns + absent_ns + AFTERWARDS_NS) / 1e9:.0f} s or more.",
         )
-    load = UnderLoad(logged(job, ground.logs / "keys", job.measure_ns), ground.logs / "keys", pair.primary.server.kill)
+    load = UnderLoad(
+        logged(job, context.logs / "keys", job.measure_ns), context.logs / "keys", pair.primary.server.kill
+    )
     began_lines, begun = len(_lines(pair)), pair.snapshot()
     with ExitStack() as ledger:
         looks = look_at(pair)
         ledger.callback(looks.finish)
         ledger.callback(load.abandon)
-        load.start(ground.measure, ground.launcher, ground.on_event)
+        load.start(context.measure, context.launcher, context.on_event)
         load.await_window()
         load.pause_until(leaves_ns)
         if unlike := violations(replace(pair.asked, timeout_ms=timeout_ms), begun, pair.snapshot()):
-            raise LabError("replication was not what was asked before the replica left: " + "; ".join(unlike))
+            raise LabError("replication was not as configured before the replica left: " + "; ".join(unlike))
         absence = _leave_and_return(pair, load, absent_ns)
         outcome = load.finish()
         _await_back(looks)
@@ -269,7 +271,7 @@ def run_fallback(
     if outcome.finished.interrupted is not None:
         raise LabError(f"the load broke off: {outcome.finished.interrupted.message}")
     if looks.ended_by is not None:
-        raise LabError(f"the primary could not be asked any more: {looks.ended_by}")
+        raise LabError(f"the primary could not be queried any more: {looks.ended_by}")
     last = pair.snapshot()
     if damage := after_absence(last):
         raise LabError("the replica did not come back as it had left: " + "; ".join(damage))
@@ -279,7 +281,7 @@ def run_fallback(
 
 
 def _leave_and_return(pair: Pair, load: UnderLoad, absent_ns: int) -> Absence:
-    """Nobody is told that the line is cut."""
+    """Neither end learns that the link is cut."""
     left_ns = time.monotonic_ns()
     with ExitStack() as mending:
         for wire in pair.wires:

@@ -1,4 +1,4 @@
-"""A load whose clients log their keys, run from a thread, so that something can be broken meanwhile; and a watcher beside it.
+"""A load whose clients log their keys, run from a thread, so that something can be broken meanwhile; and a watcher of its keys.
 
 Everything ends: the load by its own limits and with its server, the watcher with its server, and on leaving all is joined.
 """
@@ -90,7 +90,7 @@ class UnderLoad:
         """`until`: what comes after it, for the message when the load does not last so long."""
         if self._ended.wait(length_ns / 1e9):
             self._raise()
-            raise LabError(f"the load ended before {until}", "Is the machine overloaded? Its own words may say why.")
+            raise LabError(f"the load ended before {until}", "Is the machine overloaded? Its log may say why.")
         if not self._measuring.is_set():
             raise LabError("the load did not begin in time", "Is the machine overloaded?")
 
@@ -110,7 +110,7 @@ class UnderLoad:
         return acknowledged.read(self.log)
 
     def abandon(self) -> None:
-        """For leaving in whatever way: its server goes, and it with that."""
+        """However the trial is left: the server goes, and the load with it."""
         if self._ended.is_set() or self._thread is None:
             return
         self.kill()
