@@ -136,22 +136,11 @@ def _relative(old: TrialTable, new: TrialTable, name: str) -> Estimate | None:
 
 
 def _differences(before: Run, after: Run) -> tuple[Difference, ...]:
-    def fact(key: str) -> Callable[[Run], Any]:
-        return lambda run: run.info.environment.get(key)
-
-    facts: list[tuple[str, Callable[[Run], Any]]] = [
-        ("plan", lambda run: run.info.plan_name),
-        ("quick", lambda run: run.info.quick),
-        ("baseline", _baseline),
-        *((f"{table}: {_plain(key)}", _planned(table, key)) for table, key in _plan_keys(before, after)),
-        ("server", lambda run: f"{run.info.server_kind} {run.info.server_version}"),
-        ("howfar", lambda run: run.info.howfar_version),
-        *((key, fact(key)) for key in COMPARED_ENVIRONMENT),
-    ]
+    old, new = _facts(before), _facts(after)
     return tuple(
-        Difference(what, _text(value(before)), _text(value(after)))
-        for what, value in facts
-        if value(before) != value(after)
+        Difference(what, _text(old.get(what)), _text(new.get(what)))
+        for what in {**old, **new}
+        if old.get(what) != new.get(what)
     )
 
 
@@ -159,26 +148,30 @@ COMPARED_TIMING = ("warmup_ns", "measure_ns")
 """What a trial is; how many there are is in the intervals."""
 
 
-def _plan_keys(before: Run, after: Run) -> list[tuple[str, str]]:
-    """Every entry of the two plans that changes what a trial measures."""
-    found = []
+def _facts(run: Run) -> dict[str, Any]:
+    """What changes figures, by a reader's name for it."""
+    info = run.info
+    baseline = next((arm for arm in info.arms if arm.role is ArmRole.BASELINE), None)
+    levels = _levels(baseline) if baseline else {}
+    found: dict[str, Any] = {"plan": info.plan_name, "quick": info.quick}
+    if baseline is not None:
+        found["baseline"] = {name: level for name, level in sorted(levels.items()) if ORDINARY.get(name) != level}
     for table in ("factors", "workload", "data", "timing", "keys", "pages"):
-        keys = dict.fromkeys(key for run in (before, after) for key in _plan_table(run, table))
-        found += [(table, key) for key in keys if table != "timing" or key in COMPARED_TIMING]
-    return found
+        for key, value in _plan_table(run, table).items():
+            if table != "timing" or key in COMPARED_TIMING:
+                several = isinstance(value, list | tuple)
+                shown = [_with_unit(key, each) for each in value] if several else _with_unit(key, value)
+                found[f"{table}: {_plain(key)}"] = shown
+    found |= {"server": f"{info.server_kind} {info.server_version}", "howfar": info.howfar_version}
+    return found | {key: info.environment.get(key) for key in COMPARED_ENVIRONMENT}
 
 
-_TABLES: dict[str, type[Part]] = {
-    "workload": Workload,
-    "data": Data,
-    "timing": Timing,
-    "keys": Keys,
-}
+_TABLES: dict[str, type[Part]] = {"workload": Workload, "data": Data, "timing": Timing, "keys": Keys}
 """`pages` has entries of the plan's own naming."""
 
 
 def _plan_table(run: Run, table: str) -> Mapping[str, Any]:
-    """With what an entry is where a plan does not have it: one of before says nothing of what came later."""
+    """With what an entry is where a plan does not have it: an older plan says nothing of what came later."""
     value = run.info.plan.get(table, {})
     if not isinstance(value, Mapping):
         return {}
@@ -188,24 +181,6 @@ def _plan_table(run: Run, table: str) -> Mapping[str, Any]:
         name: field.default for name, field in fields if isinstance(field.default, str | int | float | bool | tuple)
     }
     return {**{name: list(v) if isinstance(v, tuple) else v for name, v in ordinary.items()}, **value}
-
-
-def _planned(table: str, key: str) -> Callable[[Run], Any]:
-    def value(run: Run) -> Any:
-        found = _plan_table(run, table).get(key)
-        return (
-            [_with_unit(key, level) for level in found] if isinstance(found, list | tuple) else _with_unit(key, found)
-        )
-
-    return value
-
-
-def _baseline(run: Run) -> Any:
-    """The cell that ratios are over."""
-    baseline = next((arm for arm in run.info.arms if arm.role is ArmRole.BASELINE), None)
-    if baseline is None:
-        return None
-    return {name: level for name, level in sorted(_levels(baseline).items()) if ORDINARY.get(name) != level}
 
 
 _UNITS: dict[str, Callable[[float], str]] = {"_ns": format_duration_ns, "_bps": format_rate_bps}
