@@ -7,35 +7,15 @@ from dataclasses import dataclass
 
 from howfar.analysis.cells import CellSummary
 from howfar.analysis.summary import Summary
-from howfar.plan.factors import ORDINARY, tls_label
+from howfar.plan.factors import FACTORS, ORDINARY
 from howfar.store.records import ArmRole, FactorValue
-from howfar.units import format_duration_ns, format_rate_bps
 
 MANY = 6
 """More arms than this are not read one by one."""
 
-FACTORS = (
-    "server",
-    "placement",
-    "path",
-    "rtt_ns",
-    "rate_bps",
-    "content",
-    "tls",
-    "connect",
-    "compression",
-    "durability",
-    "replica_rate_bps",
-    "replica_rtt_ns",
-    "replica_tls",
-    "replica_compression",
-    "replicas",
-    "wait_for",
-    "fault",
-    "replication",
-    "threads",
-)
-"""In the order in which they head columns; what is compared most comes last."""
+COLUMNS = ("server", "placement", "path", "rtt_ns", "rate_bps", "content", "tls", "connect", "compression")
+"""These head columns first, in this order; then all other factors; last what is compared most."""
+LAST = ("fault", "replication", "threads")
 
 ROWS = ("threads", "compression")
 """The first of these that varies makes the rows; else the factor with most levels."""
@@ -87,44 +67,32 @@ def _levels(cells: list[CellSummary], factor: str) -> list[FactorValue | None]:
 def _varied(cells: list[CellSummary]) -> list[str]:
     """Factors with several levels. A link's factor that only tells loopback from a link tells no more than the path does."""
     found = []
-    for factor in FACTORS:
+    others = [name for name in FACTORS if name not in (*COLUMNS, *LAST)]
+    for factor in (*COLUMNS, *others, *LAST):
         levels = _levels(cells, factor)
         if len(levels) > 1 and (None not in levels or len(levels) > 2):
             found.append(factor)
     return found
 
 
+_SHORT: dict[tuple[str, object], str] = {
+    ("connect", "per-transaction"): "connect/txn",
+    ("compression", "off"): "none",
+    ("replication", "none"): "no replica",
+    ("fault", "none"): "no fault",
+}
+_BARE = ("threads", "replication", "fault", "content")
+"""Their levels need no words beside their own, in a column of them."""
+
+
 def level_text(factor: str, value: FactorValue | None) -> str:
     """As short as a head of a column needs; empty where the factor means nothing."""
-    match factor, value:
-        case _, None:
-            return ""
-        case "rtt_ns" | "replica_rtt_ns", int() | float():
-            return f"RTT {format_duration_ns(float(value))}"
-        case "rate_bps" | "replica_rate_bps", int() | float():
-            return format_rate_bps(float(value))
-        case "tls", _:
-            return "plain" if value == "off" else tls_label(value)
-        case "connect", _:
-            return "connect/txn" if value == "per-transaction" else str(value)
-        case "compression", "off":
-            return "none"
-        case "replication", "none":
-            return "no replica"
-        case "replica_tls" | "replica_compression", "off":
-            return "plain" if factor == "replica_tls" else "uncompressed"
-        case "replica_tls", _:
-            return "TLS"
-        case "replicas", _:
-            return f"{value} replica{'' if value == 1 else 's'}"
-        case "wait_for", _:
-            return f"wait for {value}"
-        case "durability", _:
-            return f"durability {value}"
-        case "fault", "none":
-            return "no fault"
-        case _:
-            return str(value)
+    if value is None:
+        return ""
+    if factor in _BARE or (factor, value) in _SHORT:
+        return _SHORT.get((factor, value), str(value))
+    label = FACTORS[factor].label(value) if factor in FACTORS else str(value)
+    return label.removeprefix("replica link ").removeprefix("replica ").removeprefix("replication ")
 
 
 def grid(summary: Summary) -> Grid:
