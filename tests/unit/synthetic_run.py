@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from hdrh.histogram import HdrHistogram
@@ -188,6 +189,7 @@ def arms(models: tuple[PathModel, ...] = PATHS) -> tuple[Arm, ...]:
     return tuple(found)
 
 
+@cache
 def synthetic_run(
     blocks: int = 10,
     seed: int = 1,

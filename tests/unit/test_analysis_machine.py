@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.unit.rendered import html as html
+from tests.unit.rendered import markdown as markdown
 from tests.unit.synthetic_run import synthetic_run
 
 from howfar.analysis.signs import OTHERS_SHARE, Warning
@@ -44,7 +45,7 @@ def test_the_figure_stands_in_the_report_with_each_trial() -> None:
 def test_a_run_that_does_not_say_is_unknown_and_not_quiet() -> None:
     summary = summarise(with_others(None))
     assert summary.others_cpus is None and Warning.BUSY_MACHINE not in summary.warnings
-    page = html.render(summary)
+    page = markdown.render(summary)
     assert "not recorded" in page and "counts as busy" not in page
 
 
@@ -58,7 +59,7 @@ def test_the_spread_of_the_baseline_is_of_this_run() -> None:
     assert summary.baseline_spread is not None and summary.baseline_spread.cpu_per_query is not None
     assert summary.baseline_spread.qps == pytest.approx(max(qps) / min(qps))
     assert 1 < summary.baseline_spread.cpu_per_query < summary.baseline_spread.qps
-    assert "CPU per query was steadier than throughput" in html.render(summary)
+    assert "CPU per query was steadier than throughput" in markdown.render(summary)
 
 
 def test_cpu_that_moved_more_than_the_clock_is_not_praised() -> None:
@@ -71,7 +72,7 @@ def test_cpu_that_moved_more_than_the_clock_is_not_praised() -> None:
         return trial.model_copy(update={"measured": trial.measured.model_copy(update={"cpu": cpu})})
 
     run = run.model_copy(update={"trials": tuple(dearer(trial) for trial in run.trials)})
-    assert "CPU per query was no steadier than throughput" in html.render(summarise(run))
+    assert "CPU per query was no steadier than throughput" in markdown.render(summarise(run))
 
 
 def test_only_blocks_with_every_arm_count_as_complete() -> None:
@@ -79,7 +80,7 @@ def test_only_blocks_with_every_arm_count_as_complete() -> None:
     kept = tuple(trial for trial in run.trials if not (trial.arm == "tcp" and trial.block in (2, 7)))
     summary = summarise(run.model_copy(update={"trials": kept}))
     assert (summary.blocks, summary.complete_blocks) == (8, 6)
-    assert "In each of 6 complete blocks" in html.render(summary)
+    assert "In each of 6 complete blocks" in markdown.render(summary)
     assert summarise(synthetic_run(blocks=0)).complete_blocks == 0
 
 

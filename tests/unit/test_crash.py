@@ -195,7 +195,6 @@ def test_a_row_of_the_trade_has_one_fault_and_is_compared_with_its_like() -> Non
     other = crash_arm("relaxed", "async", durability="relaxed")
     trials = [*crash_trials(), *(crash_trial(900 + at, 9, "relaxed", commits_per_s=9000.0) for at in range(3))]
     found = findings_of(summarise(run_of("mariadb", [*CRASH_ARMS, other], trials, "crash")), ReplicationFindings)
-    assert found is not None
     rows = [(row.mode, row.durability, row.fault, row.crashes) for row in found.trade]
     assert rows[:2] == [("async", "strict", "cut", CRASHES), ("async", "relaxed", "cut", 3)]
     assert [row.cost is None for row in found.trade] == [True, True, False, False], "a reference for each durability"

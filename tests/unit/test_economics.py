@@ -60,7 +60,6 @@ def _compressed() -> Run:
 
 def _rows(run: Run) -> dict[str, CompressionRow]:
     found = findings_of(summarise(run), CompressionEconomics)
-    assert found is not None
     return {row.content: row for row in found.rows}
 
 
@@ -106,7 +105,6 @@ def test_a_wrong_forecast_is_said() -> None:
 def test_a_cell_is_not_foreseen_from_itself() -> None:
     cells = [_plain("digits", PLAIN_100M, 1e8), _packed("zlib", "digits", 200.0, 1e8, 0.5, 3)]
     found = findings_of(summarise(run_of(cells)), CompressionEconomics)
-    assert found is not None
     (tried,) = found.rows[0].measured
     assert tried.predicted is None and tried.agrees is None
     assert "the model predicted none of these" in found.says
@@ -116,7 +114,6 @@ def test_a_cost_below_nothing_is_noise_and_gives_no_break_even() -> None:
     cells = [_plain("digits", PLAIN_100M, 1e8), _plain("digits", PLAIN_1G, 1e9)]
     cells += [_packed("zlib", "digits", 470.0, 1e8, 0.5, -10), _packed("zlib", "digits", PLAIN_1G, 1e9, 0.5, 30)]
     found = findings_of(summarise(run_of(cells)), CompressionEconomics)
-    assert found is not None
     (row,) = found.rows
     assert not row.resolved and row.break_even_bps is None and row.level_advice == ""
     assert row.server_ns_per_byte >= 0
@@ -133,7 +130,7 @@ def test_what_costs_hardly_anything_pays_at_every_rate_looked_at_and_is_not_said
     }
     cells += [_cell(470.0, 1e8, **cheap), _cell(300.0, 1e9, **cheap)]
     found = findings_of(summarise(run_of(cells)), CompressionEconomics)
-    assert found is not None and found.rows[0].resolved
+    assert found.rows[0].resolved
     assert found.rows[0].everywhere and "zlib at every rate looked at" in found.says
     assert "below 100gbit" not in found.says
 
@@ -190,7 +187,6 @@ def _encrypted_run(persistent: float, churn: float) -> Run:
 
 def _encrypted(persistent: float, churn: float) -> EncryptionRow:
     found = findings_of(summarise(_encrypted_run(persistent, churn)), EncryptionEconomics)
-    assert found is not None
     (row,) = found.rows
     assert found.says.startswith("TLS 1.3 costs 1.00 ns of CPU a byte and 300 µs of CPU a connect")
     return row
@@ -217,7 +213,6 @@ def test_what_no_cell_measured_is_not_free() -> None:
 def test_a_byte_s_cost_that_was_not_measured_is_not_nothing() -> None:
     run = _without(_encrypted_run(0.99, 0.6), lambda factors: factors["connect"] == "persistent")
     found = findings_of(summarise(run), EncryptionEconomics)
-    assert found is not None
     assert found.rows[0].byte_ns is None and "ns of CPU a byte" not in found.says
 
 

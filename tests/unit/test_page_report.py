@@ -30,9 +30,7 @@ FAR_NS = 1_000_000
 
 
 def findings() -> PageFindings:
-    found = findings_of(page_summary(), PageFindings)
-    assert found is not None
-    return found
+    return findings_of(page_summary(), PageFindings)
 
 
 def changed(**parts: object) -> Summary:

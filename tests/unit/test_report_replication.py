@@ -54,9 +54,7 @@ def page(plan: str) -> str:
 
 
 def findings(plan: str) -> ReplicationFindings:
-    found = findings_of(summary(plan), ReplicationFindings)
-    assert found is not None
-    return found
+    return findings_of(summary(plan), ReplicationFindings)
 
 
 def cost() -> ReplicationCost:
