@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from howfar.engine.inserts import SINGLE_ROW_INSERTS
 from howfar.engine.messages import (
     AcknowledgementLog,
+    Event,
     Failed,
     LoadJob,
     NullJob,
@@ -18,7 +19,7 @@ from howfar.engine.messages import (
     Target,
     UnixTarget,
 )
-from howfar.engine.process import EngineFailed, EngineProcess, Event
+from howfar.engine.process import EngineFailed, EngineProcess
 
 T = TypeVar("T")
 MILLISECOND = 1_000_000

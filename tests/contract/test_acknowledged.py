@@ -17,6 +17,7 @@ from howfar.engine.acknowledged import Fate, KeyLog
 from howfar.engine.messages import (
     AcknowledgementLog,
     Arrivals,
+    Event,
     Failed,
     Finished,
     Interval,
@@ -24,7 +25,7 @@ from howfar.engine.messages import (
     Sysbench,
     UnixTarget,
 )
-from howfar.engine.process import EngineProcess, Event
+from howfar.engine.process import EngineProcess
 from tests.acknowledged_scenario import INSERTS, MILLISECOND, SECOND, ending, job, log_told, null_server, only, run
 
 CONNECTIONS = 32

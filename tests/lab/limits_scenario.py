@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from howfar.engine.messages import IndependentLoss, LoadJob
-from howfar.engine.process import Event, Launcher, LoadOutcome, run_load
+from howfar.engine.messages import Event, IndependentLoss, LoadJob
+from howfar.engine.process import Launcher, LoadOutcome, run_load
 from howfar.experiments.registry import summarise
 from howfar.lab import sandbox
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory

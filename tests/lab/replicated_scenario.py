@@ -18,8 +18,7 @@ from typing import Any
 from unittest.mock import patch
 
 from howfar.cli.session import instruments, open_testbed
-from howfar.engine.messages import Measuring
-from howfar.engine.process import Event
+from howfar.engine.messages import Event, Measuring
 from howfar.lab import replicated, sandbox
 from howfar.lab.replication.links import FOREVER_MS
 from howfar.plan.load import load_plan

@@ -20,12 +20,12 @@ from howfar.engine.messages import (
     CustomStatement,
     CustomStep,
     CustomTransaction,
+    Event,
     Failed,
     Finished,
     Interval,
     UnixTarget,
 )
-from howfar.engine.process import Event
 from howfar.lab.servers import DATABASE, USER
 from howfar.runner.fault.accounting import Account, ClientLog, Keys, account
 from tests.acknowledged_scenario import INSERTS, MILLISECOND, SECOND, TABLE, ending, job, log_told, run

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from howfar.engine.messages import (
+    Event,
     LoadJob,
     Measuring,
     Sysbench,
 )
-from howfar.engine.process import Event, run_load
+from howfar.engine.process import run_load
 from howfar.lab import sandbox
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
 from howfar.lab.window import WindowWatch

@@ -14,6 +14,7 @@ from howfar.engine.messages import (
     Bytes,
     Classes,
     CpuUse,
+    Event,
     Fairness,
     Finished,
     Histogram,
@@ -28,7 +29,7 @@ from howfar.engine.messages import (
     Target,
     UnixTarget,
 )
-from howfar.engine.process import Event, Launcher, LoadOutcome
+from howfar.engine.process import Launcher, LoadOutcome
 from howfar.plan.load import LoadedPlan, load_plan
 from howfar.runner.run import run_info
 from howfar.runner.trial import Instruments

@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 
 from howfar.engine.inserts import SINGLE_ROW_INSERTS
-from howfar.engine.messages import LoadJob, Measuring, UnixTarget
-from howfar.engine.process import Event, Launcher, LoadOutcome
+from howfar.engine.messages import Event, LoadJob, Measuring, UnixTarget
+from howfar.engine.process import Launcher, LoadOutcome
 from howfar.errors import EngineError, LabError
 from howfar.lab.replication import Pair
 from howfar.plan.factors import Fault

@@ -18,8 +18,8 @@ import howfar
 from howfar.cli.load_address import find_login
 from howfar.cli.main import VOID
 from howfar.cli.screen import note, read_text
-from howfar.engine.messages import Custom, Interval, LoadJob, Ready, TablesDone, TablesJob, TablesProgress
-from howfar.engine.process import EngineFailed, Event, Launcher, run_load, run_tables
+from howfar.engine.messages import Custom, Event, Interval, LoadJob, Ready, TablesDone, TablesJob, TablesProgress
+from howfar.engine.process import EngineFailed, Launcher, run_load, run_tables
 from howfar.engine.receipt_check import mismatches
 from howfar.errors import EngineError, RunFileError, UsageError
 from howfar.load import export, report_human, report_sysbench, workload_file

@@ -1,4 +1,4 @@
-"""`howfar plans`: the experiments that come along, what each answers, how long it takes here."""
+"""`howfar plans`: the included experiments, what each answers, how long it takes here."""
 
 from __future__ import annotations
 
@@ -9,23 +9,12 @@ import click
 from howfar.cli.screen import program, width
 from howfar.plan.cells import cells
 from howfar.plan.estimate import Cost, cost
-from howfar.plan.factors import breaks
+from howfar.plan.factors import FACTORS, breaks
 from howfar.plan.load import load_plan, shipped_plans
 from howfar.plan.types import Plan
-from howfar.units import format_duration_ns, format_rate_bps
 
 _MOST_NAMED = 6
-"""Cells; a longer list says less than what they are made of."""
-_FACTORS = {
-    "rate_bps": "link",
-    "rtt_ns": "RTT",
-    "replica_rtt_ns": "replica RTT",
-    "replica_rate_bps": "replica link",
-    "replica_tls": "replication TLS",
-    "replica_compression": "replication compression",
-    "wait_for": "waits for",
-    "app_cpu_ns": "application CPU",
-}
+"""Cells; of more only the factors are listed."""
 
 
 @click.command()
@@ -46,16 +35,12 @@ def _arms(plan: Plan) -> str:
     names = [cell.name for cell in cells(plan) if cell.role != "duplicate"]
     if len(names) <= _MOST_NAMED:
         return f"Compares {', '.join(names)}."
-    varied = plan.factors.varied
-    levels = [f"{_FACTORS.get(name, name)} {_listed(name, getattr(plan.factors, name))}" for name in varied]
+    levels = []
+    for name in plan.factors.varied:
+        factor = FACTORS[name]
+        shown = ", ".join(factor.format(level) for level in getattr(plan.factors, name))
+        levels.append(f"{factor.key.replace('_', ' ')} {shown}")
     return f"Compares {len(names)} cells: {'; '.join(levels)}."
-
-
-def _listed(factor: str, levels: tuple[str | int, ...]) -> str:
-    if factor == "app_cpu_ns":
-        return f"{', '.join(f'{float(level) / 1e6:g}' for level in levels)} ms"
-    show = {"rate_bps": format_rate_bps, "rtt_ns": format_duration_ns}.get(factor.removeprefix("replica_"))
-    return ", ".join(show(float(level)) if show else str(level) for level in levels)
 
 
 def _figures(plan: Plan) -> str:

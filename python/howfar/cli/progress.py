@@ -16,8 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from howfar.cli.screen import has_colour, is_terminal, width
-from howfar.engine.messages import Finished, Interval, Measuring, Ready
-from howfar.engine.process import Event
+from howfar.engine.messages import Event, Finished, Interval, Measuring, Ready
 from howfar.plan.types import Plan
 from howfar.runner.observer import Observer
 from howfar.runner.stopping import ArmStanding, Forecast, Slot, Standing

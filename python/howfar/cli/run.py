@@ -20,33 +20,25 @@ from howfar.plan.load import LoadedPlan, Override, load_plan
 from howfar.plan.types import Plan, local_part
 from howfar.units import format_duration_ns
 
-_OVERRIDES = {
-    "server": ("--server", ("factors", "server")),
-    "threads": ("--threads", ("factors", "threads")),
-    "placement": ("--placement", ("factors", "placement")),
-    "rtt": ("--rtt", ("factors", "rtt")),
-    "rate": ("--rate", ("factors", "rate")),
-    "replica_rtt": ("--replica-rtt", ("factors", "replica_rtt")),
-    "durability": ("--durability", ("factors", "durability")),
-    "target": ("--target", ("timing", "target")),
-    "time_budget": ("--time-budget", ("timing", "time_budget")),
-    "confirm": ("--confirm", ("timing", "confirm")),
-}
+_TIMING = ("target", "time_budget", "confirm")
+"""Options that override the plan's timing; the others override its factors, each under its own name."""
 
 
 @click.command()
 @click.argument("plan", default="paths")
 @click.option("--quick", is_flag=True, help="Smaller tables, shorter trials, wider intervals: minutes, not hours.")
 @click.option("--server", metavar="KIND|PATH", help="mariadb, mysql, another name from `howfar servers`, or a path.")
-@click.option("--threads", type=int, metavar="N", help="Connections that work at the same time.")
-@click.option("--placement", type=click.Choice(["isolated", "machines"]), help="Which CPUs client and server get.")
+@click.option("--threads", type=int, metavar="N", help="Number of concurrent connections.")
+@click.option("--placement", type=click.Choice(["isolated", "machines"]), help="CPUs of client and server.")
 @click.option("--rtt", metavar="TIME", help="Round trip time of the link, like 0.2ms.")
 @click.option("--rate", metavar="RATE", help="Bandwidth of the link, like 1gbit.")
 @click.option("--replica-rtt", metavar="TIME", help="Round trip time between primary and replica, like 85ms.")
-@click.option("--durability", type=click.Choice(["strict", "relaxed", "off"]), help="How primary and replica write.")
+@click.option(
+    "--durability", type=click.Choice(["strict", "relaxed", "off"]), help="How safely primary and replica write."
+)
 @click.option("--target", metavar="SHARE", help="Stop when every interval is this narrow, like 5%.")
-@click.option("--time-budget", metavar="TIME", help="Of the whole command, like 5min.")
-@click.option("--confirm", is_flag=True, default=None, help="Then change each named limit and see if throughput moves.")
+@click.option("--time-budget", metavar="TIME", help="For the whole command, like 5min.")
+@click.option("--confirm", is_flag=True, default=None, help="Then change each named limit and test the prediction.")
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), metavar="N", help="Repeat the random order of another run.")
 @click.option("--out", type=click.Path(path_type=Path), help="The run file; a new one here by default.")
 @html_option
@@ -60,7 +52,11 @@ def run(
     Everything happens in a sandbox of the kernel that leaves nothing behind. Ctrl-C keeps what was measured.
     """
     began_ns = time.monotonic_ns()
-    overrides = [Override(*_OVERRIDES[name], value) for name, value in asked.items() if value is not None]
+    overrides = [
+        Override(f"--{name.replace('_', '-')}", ("timing" if name in _TIMING else "factors", name), value)
+        for name, value in asked.items()
+        if value is not None
+    ]
     loaded = load_plan(plan, quick, overrides)
     _check_budget(loaded, lambda: load_plan(plan, True, overrides))
     return _measure(loaded, seed, out, html, no_colour, began_ns, lambda seed: _command(plan, quick, seed, overrides))
@@ -75,7 +71,7 @@ def _measure(
     began_ns: int,
     command: Callable[[int], tuple[str, ...]],
 ) -> int:
-    """In the sandbox. What is imported here takes half a second that a mistyped option need not wait for."""
+    """In the sandbox. Imports here take half a second, which a mistyped option does not wait for."""
     from howfar.cli import output as pages
     from howfar.cli import session
     from howfar.cli.output import finish

@@ -13,6 +13,7 @@ import json
 import subprocess
 import sys
 import textwrap
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,6 +36,11 @@ _CONSTANTS: Final = {
     "LONGEST_VALUE": ("FixedSize", "bytes"),
 }
 """The largest value of a field, which Python refers to."""
+_BOUNDS: Final = {
+    "minimum": "ge", "maximum": "le", "exclusiveMinimum": "gt", "exclusiveMaximum": "lt", "minLength": "min_length",
+    "maxLength": "max_length", "minItems": "min_length", "maxItems": "max_length",
+}  # fmt: skip
+"""JSON schema's names: pydantic's."""
 _EVENTS: Final = {
     "LoadEvent": ("Ready", "Measuring", "Interval", "AcknowledgementLog", "Finished", "Failed"),
     "LinkEvent": ("LinkReady", "LinkStats", "Failed"),
@@ -83,6 +89,7 @@ class Generator:
         for name, (part, field) in _CONSTANTS.items():
             constants += f"{name}: Final = {self.defs[part]['properties'][field]['maximum']:_}\n"
         unions = [self._union(name, kinds, "event") for name, kinds in _EVENTS.items()]
+        unions.append(self._union("Event", tuple(sorted(self.tagged["event"].values())), "event"))
         unions.append("SYSBENCH_KINDS: Final[tuple[SysbenchKind, ...]] = get_args(SysbenchKind)")
         for tag, kinds in self.tagged.items():
             body = "".join(f"{value!r}: {name}," for value, name in sorted(kinds.items()))
@@ -108,9 +115,7 @@ class Generator:
         return f'{name} = Annotated[{" | ".join(kinds)}, Field(discriminator="{tag}")]'
 
     def _model(self, name: str, part: dict[str, Any]) -> str:
-        self.bounded = "event" not in part.get("properties", {}) and any(
-            name == reached for reached in self._reached_from_jobs()
-        )
+        self.bounded = "event" not in part.get("properties", {}) and name in self._sent
         lines = [f"class {name}(Message):"]
         if "description" in part:
             lines.append(_docstring(part["description"]))
@@ -131,16 +136,17 @@ class Generator:
             lines.append("    pass")
         return "".join(before) + "\n".join(lines)
 
-    def _reached_from_jobs(self) -> set[str]:
-        if not hasattr(self, "_read"):
-            waiting = [n for n, d in self.defs.items() if {"job", "command"} & set(d.get("properties", {}))]
-            self._read: set[str] = set()
-            while waiting:
-                name = waiting.pop()
-                if name not in self._read:
-                    self._read.add(name)
-                    waiting += _references(self.defs[name])
-        return self._read
+    @cached_property
+    def _sent(self) -> set[str]:
+        """What jobs and commands refer to."""
+        waiting = [name for name, part in self.defs.items() if {"job", "command"} & set(part.get("properties", {}))]
+        found: set[str] = set()
+        while waiting:
+            name = waiting.pop()
+            if name not in found:
+                found.add(name)
+                waiting += _references(self.defs[name])
+        return found
 
     def _type(self, kind: dict[str, Any]) -> str:
         if "$ref" in kind:
@@ -172,17 +178,7 @@ class Generator:
     def _bounds(self, kind: dict[str, Any]) -> list[str]:
         if not self.bounded or "const" in kind:
             return []
-        names = {
-            "minimum": "ge",
-            "maximum": "le",
-            "exclusiveMinimum": "gt",
-            "exclusiveMaximum": "lt",
-            "minLength": "min_length",
-            "maxLength": "max_length",
-            "minItems": "min_length",
-            "maxItems": "max_length",
-        }
-        found = [f"{ours}={_number(kind[theirs])}" for theirs, ours in names.items() if theirs in kind]
+        found = [f"{ours}={_number(kind[theirs])}" for theirs, ours in _BOUNDS.items() if theirs in kind]
         return [*found, f'pattern=r"{kind["pattern"]}"'] if "pattern" in kind else found
 
     def _default(self, key: str, kind: dict[str, Any], required: bool) -> str:

@@ -1121,6 +1121,28 @@ LinkEvent = Annotated[LinkReady | LinkStats | Failed, Field(discriminator="event
 
 ProbeEvent = Annotated[Listening | RttResult | GoodputResult | Failed, Field(discriminator="event")]
 
+Event = Annotated[
+    AcknowledgementLog
+    | Failed
+    | Finished
+    | GoodputResult
+    | Info
+    | Interval
+    | LinkReady
+    | LinkStats
+    | Listening
+    | Measuring
+    | NullReady
+    | PingPong
+    | Ready
+    | RttResult
+    | TablesDone
+    | TablesProgress
+    | Watched
+    | Watching,
+    Field(discriminator="event"),
+]
+
 SYSBENCH_KINDS: Final[tuple[SysbenchKind, ...]] = get_args(SysbenchKind)
 
 JOBS: Final[dict[str, type[Message]]] = {

@@ -16,65 +16,39 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 import howfar
 from howfar.engine.message import Message
 from howfar.engine.messages import (
     PROTOCOL_VERSION,
-    AcknowledgementLog,
+    Event,
     Failed,
     FastCgi,
     Finished,
     GoodputResult,
     Info,
     Interval,
-    LinkReady,
-    LinkStats,
-    Listening,
     LoadJob,
     Measuring,
-    NullReady,
     PageJob,
     PingPong,
     Ready,
     RttResult,
     TablesDone,
     TablesJob,
-    TablesProgress,
     Watched,
-    Watching,
 )
 from howfar.engine.rules import services_of
 from howfar.errors import EngineError, MissingError
 
-Event = (
-    Ready
-    | Measuring
-    | Interval
-    | AcknowledgementLog
-    | Finished
-    | Failed
-    | LinkReady
-    | LinkStats
-    | Listening
-    | RttResult
-    | GoodputResult
-    | TablesProgress
-    | TablesDone
-    | Watching
-    | Watched
-    | Info
-    | NullReady
-    | PingPong
-)
-_EVENT: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="event")])
+_EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 _STDERR_KEPT = 4000
-_LAST_WORDS_S = 5.0
+_EXIT_S = 5.0
 _SECRETS = ("HOWFAR_PASSWORD", "MYSQL_PWD")
-"""Who may read a process's environment is not for us to say."""
+"""Not passed on: others may be able to read a process's environment."""
 _PATIENCE_S = 30.0
 """Beyond the longest that a job may take by its own limits."""
 
@@ -153,7 +127,7 @@ def engine_info() -> Info:
         )
     if info.debug:
         raise EngineError(
-            f"{path} was built without optimisation; what it measures would be about itself",
+            f"{path} was built without optimisation, so it would measure itself",
             "Build it with `cargo build --release`, or run ./setup again.",
         )
     return info
@@ -202,7 +176,7 @@ class EngineProcess:
             event = _EVENT.validate_json(line)
         except ValidationError as error:
             raise EngineError(
-                f"howfar-engine {self._subcommand} wrote what the contract does not know: {line[:200]!r}: {error}"
+                f"howfar-engine {self._subcommand} wrote an unknown message: {line[:200]!r}: {error}"
             ) from error
         if isinstance(event, Failed):
             raise EngineFailed(event)
@@ -237,7 +211,7 @@ class EngineProcess:
     def _died(self) -> EngineError:
         # One that closed its output and goes on has ended for us.
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_LAST_WORDS_S)
+            self._process.wait(_EXIT_S)
         self.kill()
         code = self._process.returncode
         assert self._process.stderr is not None

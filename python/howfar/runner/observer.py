@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from howfar.engine.process import Event
+from howfar.engine.messages import Event
 from howfar.plan.types import Plan
 from howfar.runner.stopping import Forecast, Slot, Standing
 from howfar.store.records import Run, StopReason, Trial

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from howfar.engine.messages import (
+    Event,
     Finished,
     LoadJob,
     Measuring,
     PageJob,
 )
-from howfar.engine.process import Event, Launcher, LoadOutcome, run_load
+from howfar.engine.process import Launcher, LoadOutcome, run_load
 from howfar.errors import EngineError, LabError
 from howfar.plan.cells import stream_seed
 from howfar.plan.factors import breaks

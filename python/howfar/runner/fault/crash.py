@@ -16,8 +16,8 @@ from pymysql.cursors import Cursor
 
 from howfar.engine.acknowledged import Fate, KeyLog
 from howfar.engine.inserts import TABLE
-from howfar.engine.messages import LoadJob
-from howfar.engine.process import Event, Launcher, LoadOutcome
+from howfar.engine.messages import Event, LoadJob
+from howfar.engine.process import Launcher, LoadOutcome
 from howfar.errors import LabError
 from howfar.lab.link import WAYS, WayName
 from howfar.lab.replication import Pair

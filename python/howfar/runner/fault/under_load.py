@@ -16,13 +16,14 @@ from howfar.engine import acknowledged
 from howfar.engine.acknowledged import KeyLog
 from howfar.engine.inserts import TABLE
 from howfar.engine.messages import (
+    Event,
     LoadJob,
     Measuring,
     Watched,
     Watching,
     WatchJob,
 )
-from howfar.engine.process import EngineProcess, Event, Launcher, LoadOutcome
+from howfar.engine.process import EngineProcess, Launcher, LoadOutcome
 from howfar.errors import EngineError, HowfarError, LabError
 
 Measure = Callable[[LoadJob, Launcher, Callable[[Event], None]], LoadOutcome]
