@@ -17,9 +17,7 @@ from howfar.bench.links.figures import (
     FULL_TIMES,
     RATES_GBIT,
     RTTS_MS,
-    Compared,
     Extra,
-    Figure,
     LinkBench,
     LinkPoint,
     Run,
@@ -110,12 +108,6 @@ def test_a_row_has_the_medians_and_keeps_every_run() -> None:
     assert (row.peer.name, row.peer.note, row.peer.cpu_core_per_gbit) == ("toxiproxy", "whole ms", 0.2)
     documented = {"asked", "obtained", "cpu_core_per_gbit", "peer"}
     assert documented <= set(row.model_dump())
-
-
-def test_what_the_kernel_does_has_no_process() -> None:
-    row = figures.row(GIGABIT, "packet", [run()], True, ("veth", "", [run(core=None)]))
-    assert row.peer is not None
-    assert row.peer.cpu_core_per_gbit is None
 
 
 def test_bars_are_judged_by_the_median_and_the_best_is_said() -> None:
@@ -219,27 +211,6 @@ def test_the_table_says_who_was_skipped_and_what_was_not_asked() -> None:
     assert "Other programs" in shown(bench_of(rows, load_average=1.5))
 
 
-def test_a_cable_without_a_rate_is_shown_in_bits_a_second() -> None:
-    row = figures.row(GIGABIT, "packet", [run()], True, ("veth", "", [run(gbit=30)]))
-    line = next(line for line in shown(bench_of((row,))).splitlines() if "veth" in line)
-    assert "30 Gb/s" in line and "%" not in line
-
-
-def test_an_extra_says_both_sides_and_the_best_of_several_runs() -> None:
-    beside = (Compared(name="veth", figure=Figure.of([100_000.0])),)
-    extra = Extra(
-        name="redis",
-        what="redis GET",
-        unit="requests/s",
-        ours=Figure.of([70_000.0, 90_000.0, 80_000.0]),
-        beside=beside,
-        bars=judge_redis([0.7, 0.9, 0.8]),
-    )
-    text = shown(bench_of((), (extra,), runs=3))
-    assert "ours 80,000 (best 90,000) requests/s, veth 100,000 requests/s" in text
-    assert "met: 80 (best 90)" in text
-
-
 def test_the_grid_is_every_rtt_with_every_rate_once() -> None:
     found = grid([200_000, 85_000_000, 200_000], [10**8, 10**10])
     assert [(one.rtt_ms, one.rate_gbit) for one in found] == [(0.2, 0.1), (0.2, 10), (85, 0.1), (85, 10)]
@@ -266,12 +237,6 @@ def test_pings_fit_and_are_never_too_few() -> None:
     warmup_ns, _ = FULL_TIMES.transfer(LinkPoint(rtt_ms=85, rate_gbit=10))
     assert warmup_ns == 5_000_000_000, "10 Gb/s x 85 ms is judged after 5 s, no later"
     assert FULL_TIMES.transfer(LinkPoint(rtt_ms=85, rate_gbit=1))[0] > warmup_ns
-
-
-def test_the_table_says_where_either_ran() -> None:
-    ours = RunsOn(cpus=(0, 1), scheduling=("real-time class",))
-    text = shown(bench_of((), ours_runs_on=ours, peer_runs_on=RunsOn(cpus=(0, 1), scheduling=("ordinary",))))
-    assert "Our emulator on CPUs 0, 1, real-time class; the peer on CPUs 0, 1, ordinary" in text
 
 
 @pytest.mark.parametrize(("words", "said"), [(["--rtt", "1"], "unit"), (["--rate", "1gbit,x"], "rate")])

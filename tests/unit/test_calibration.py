@@ -67,11 +67,6 @@ def test_the_floor_compares_block_by_block() -> None:
     assert calibration.floor("together", bare, [load(one.p50_ns * 11 // 10) for one in bare]).within_bar
 
 
-def test_one_block_has_no_interval() -> None:
-    floor = calibration.floor("apart", [exchange()], [load()])
-    assert (floor.engine_p50_us.value, floor.engine_p50_us.low) == (3.3, None)
-
-
 def test_every_arm_is_measured_once_a_block() -> None:
     two = calibration.arms("tcp", apart=True)
     one = calibration.arms("tcp", apart=False)

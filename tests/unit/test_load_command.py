@@ -153,6 +153,7 @@ def test_a_workload_of_ones_own(
 @pytest.mark.parametrize(
     "words",
     [
+        [],
         ["oltp_read_only", "--tabels=1"],
         ["oltp_read_only", "--mysql-password=x"],
         ["oltp_read_only", "--mysql-host=h"],
@@ -169,11 +170,6 @@ def test_mistakes_start_no_engine(words: list[str], tmp_path: Path, monkeypatch:
     assert not (tmp_path / "given.args").exists()
 
 
-def test_nothing_asked_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command_line(["load"]) == 2
-    assert "no workload is named" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("option", ["--prometheus", "--hdr-log"])
 @pytest.mark.parametrize("name", ["none/x", "folder"])
 def test_a_file_that_cannot_be_written_is_told_before_the_load(
@@ -182,14 +178,6 @@ def test_a_file_that_cannot_be_written_is_told_before_the_load(
     (tmp_path / "folder").mkdir()
     assert run(tmp_path, monkeypatch, "oltp_read_only", f"{option}={tmp_path / name}") == 6
     assert not (tmp_path / "given.args").exists()
-
-
-def test_what_has_no_rows_names_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    said: list[Message] = [TablesDone(rows=0, elapsed_ns=10**9)]
-    assert run(tmp_path, monkeypatch, "oltp_read_write", "cleanup", said=said) == 0
-    assert capsys.readouterr().out == "cleanup done in 1 s\n"
 
 
 def test_sysbenchs_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

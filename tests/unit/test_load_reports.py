@@ -203,10 +203,3 @@ def test_transactions_in_flight_are_shown_if_older_than_the_p99() -> None:
     assert "howfar_load_in_flight_max_seconds" in prometheus_text(seen(2 * fake_load.SECOND), WORKLOAD)
     short = text(report_human.report(seen(2_000_000), WORKLOAD))
     assert "under way" not in short and "Verdict     valid" in short
-
-
-def test_what_an_interruption_leaves_is_no_summary() -> None:
-    intervals = fake_load.result().intervals[:3]
-    partial = json.loads(export.partial_line(intervals))
-    assert (partial["event"], partial["seconds"], partial["transactions"], partial["errors"]) == ("partial", 3, 300, 1)
-    assert "not a result" in text(report_human.partial(intervals))

@@ -9,17 +9,12 @@ from tests.unit import fake_load
 
 from howfar.engine.messages import (
     Account,
-    Compression,
     Interval,
-    Session,
     Sysbench,
-    TcpTarget,
-    Tls,
 )
-from howfar.engine.receipt_check import mismatches
 from howfar.load.job import limit_advice
 from howfar.load.report_sysbench import bucket, value_ms
-from howfar.load.result import bound, decode, distribution, without
+from howfar.load.result import bound, distribution
 from howfar.load.verdict import Finding, Stamp, Verdict, judge
 
 RATES = [100, 101, 99, 100, 102, 98, 100, 101, 99, 100]
@@ -34,11 +29,6 @@ def slices(rates: list[int], p50_ns: list[int] | None = None) -> list[Interval]:
 def one(verdict: Verdict) -> Finding:
     assert len(verdict.findings) == 1, verdict
     return verdict.findings[0]
-
-
-def test_valid() -> None:
-    verdict = judge(fake_load.finished(), slices(RATES))
-    assert (verdict.stamps, verdict.unknown) == ((Stamp.VALID,), ())
 
 
 def test_client_limited_by_a_busy_thread() -> None:
@@ -140,11 +130,6 @@ def test_late_and_overloaded() -> None:
     assert slow.stamps == (Stamp.VALID,), "late by less than a tenth of the service time"
 
 
-def test_void_comes_first() -> None:
-    verdict = judge(fake_load.finished(), slices(RATES), ["TLS was asked for, and a plain session was obtained"])
-    assert verdict.stamps == (Stamp.VOID,)
-
-
 # ---------------------------------------------------------------- censored percentiles
 
 
@@ -179,33 +164,12 @@ def test_the_bounds_hold_whatever_the_unanswered_would_have_taken(
     assert between.high_ns is None or truth[rank - 1] <= between.high_ns
 
 
-def test_the_answered_alone() -> None:
-    whole = decode(fake_load.histogram("transaction", [1000, 2000, 2000, 5000]))
-    part = decode(fake_load.histogram("unanswered", [2000, 5000]))
-    assert [count for _, count in without(whole, part).pairs()] == [1, 1]
-
-
 def test_sysbenchs_buckets() -> None:
     assert [value_ms(bucket(ns)) for ns in (417_000, 36_894_000)] == pytest.approx([0.417, 36.894], rel=0.001)
     assert (bucket(0), bucket(500), bucket(10**15)) == (0, 0, 1023)
 
 
 # ---------------------------------------------------------------- receipts and limits of servers
-
-
-def test_asked_and_obtained() -> None:
-    receipt = fake_load.result().receipt
-    assert mismatches(fake_load.job(), receipt) == ()
-    tls = fake_load.job(session=Session(tls=Tls(versions="1.3")))
-    assert mismatches(tls, receipt) == ("TLS was asked for, and the server sees a plain session",)
-    older = receipt.model_copy(update={"tls_version": "TLSv1.2"})
-    assert mismatches(tls, older) == ("TLS 1.3 was asked for, and TLSv1.2 was obtained",)
-    assert mismatches(fake_load.job(), older) == ("no TLS was asked for, and TLSv1.2 was obtained",)
-    packed = fake_load.job(session=Session(compression=Compression(algorithm="zstd", level=3)))
-    assert "none was obtained" in mismatches(packed, receipt)[0]
-    other = receipt.model_copy(update={"compression": "zstd", "compression_level": 7})
-    assert mismatches(packed, other) == ("compression level 3 was asked for, and 7 was obtained",)
-    assert mismatches(fake_load.job(target=TcpTarget(host="127.0.0.1", port=1)), receipt)
 
 
 def test_the_advice_names_the_statement_that_lifts_a_limit() -> None:

@@ -26,6 +26,7 @@ _SOCKETS_EVERY = 8
 _NEVER = -9
 _NEAR = 2
 """Looks between reading the CA bundle and connecting: on a busy machine a program may wait between the two."""
+_BUNDLE_COUNTS = ("bundle_looks", "bundle_reads", "bundle_connects")
 _FULL_SEARCH_S = 0.2
 """Between two searches of all processes for the owner of a socket."""
 _BUNDLE = re.compile(
@@ -257,9 +258,7 @@ def _by_tcp(holder: Holder, programs: Mapping[int, procfs.Process], sight: Sight
         tls=_tls(holder, listed, sight),
         compressed=_any([session.compressed for session in listed]),
         may_use_socket=may_use(sight.socket, uid, holder.pid) if sight.socket is not None and uid is not None else None,
-        bundle_looks=holder.bundle_looks,
-        bundle_reads=holder.bundle_reads,
-        bundle_connects=holder.bundle_connects,
+        **{name: getattr(holder, name) for name in _BUNDLE_COUNTS},
     )
 
 
@@ -281,24 +280,21 @@ def _by_socket(sight: Sight) -> list[Client]:
         if session.port is not None or (session.tls is None and session.pid is None):
             continue
         process = procfs.process(session.pid) if session.pid is not None else None
-        found.append(
-            Client(
-                program=process.shown if process is not None else UNSEEN,
-                pids=(session.pid,) if session.pid is not None else (),
-                user=procfs.account(process.uid) if process is not None else None,
-                local=True,
-                address=None,
-                by="socket",
-                connections=1,
-                connects_seen=1,
-                tls=session.tls,
-                compressed=session.compressed,
-                may_use_socket=True,
-                bundle_looks=0,
-                bundle_reads=0,
-                bundle_connects=0,
-            )
+        made = Client(
+            program=process.shown if process is not None else UNSEEN,
+            pids=(session.pid,) if session.pid is not None else (),
+            user=procfs.account(process.uid) if process is not None else None,
+            local=True,
+            address=None,
+            by="socket",
+            connections=1,
+            connects_seen=1,
+            tls=session.tls,
+            compressed=session.compressed,
+            may_use_socket=True,
+            **dict.fromkeys(_BUNDLE_COUNTS, 0),
         )
+        found.append(made)
     return found
 
 
@@ -308,7 +304,7 @@ def _any(reported: Sequence[bool | None]) -> bool | None:
 
 
 def _added(one: Client, other: Client) -> Client:
-    sums = ("connections", "connects_seen", "bundle_looks", "bundle_reads", "bundle_connects")
+    sums = ("connections", "connects_seen", *_BUNDLE_COUNTS)
     usable = None if None in (one.may_use_socket, other.may_use_socket) else one.may_use_socket and other.may_use_socket
     return one.model_copy(
         update={

@@ -66,12 +66,6 @@ class Candidate:
     """The addresses are those of the process; otherwise they are guessed from account, name and port."""
 
 
-@dataclass(frozen=True)
-class Found:
-    candidates: tuple[Candidate, ...]
-    unseen: tuple[Unseen, ...]
-
-
 def kind_of(process: Process) -> Kind | None:
     """By its name, or its program's."""
     name = program_of(process)
@@ -80,14 +74,13 @@ def kind_of(process: Process) -> Kind | None:
 
 def program_of(process: Process) -> str | None:
     """Which of PROGRAMS it runs; a private installation may start it through the loader."""
-    names = [process.name, *(argument.rpartition("/")[2] for argument in process.arguments[:1])]
-    if process.arguments and process.arguments[0].rpartition("/")[2].startswith("ld-linux"):
-        names += [argument.rpartition("/")[2] for argument in process.arguments[1:4]]
-    return next((name for part in names if (name := part.partition(" ")[0]) in PROGRAMS), None)
+    bases = [argument.rpartition("/")[2] for argument in process.arguments[:4]]
+    loaded = bases if bases and bases[0].startswith("ld-linux") else bases[:1]
+    return next((name for part in (process.name, *loaded) if (name := part.partition(" ")[0]) in PROGRAMS), None)
 
 
-def discover() -> Found:
-    """Servers whose process is seen, then listening addresses that belong to none of those."""
+def discover() -> tuple[tuple[Candidate, ...], tuple[Unseen, ...]]:
+    """Servers whose process is seen, then listening addresses that belong to none of those; and what cannot be seen."""
     tcp = [row for row in procfs.tcp_rows() if row.state == LISTEN]
     unix = [row for row in procfs.unix_rows() if row.listens]
     here = {row.inode for row in tcp} | {row.inode for row in unix}
@@ -105,7 +98,7 @@ def discover() -> Found:
             foreign.append(process)
     taken = {address.inode for found in candidates for address in found.addresses}
     candidates += _ownerless(taken, tcp, unix)
-    return Found(_with_shared(candidates), (*_of_foreign(foreign), *_of_hidden(hidden)))
+    return _with_shared(candidates), _unseen(foreign, hidden)
 
 
 def _addresses_of(pid: int, own: set[int], tcp: Sequence[TcpRow], unix: Sequence[UnixRow]) -> tuple[ListenAddress, ...]:
@@ -189,32 +182,24 @@ def socket_file(path: str) -> tuple[int, int] | None:
     return (seen.st_dev, seen.st_ino) if stat.S_ISSOCK(seen.st_mode) else None
 
 
-def _of_foreign(processes: Sequence[Process]) -> list[Unseen]:
-    if not processes:
-        return []
-    names = ", ".join(f"{program_of(process)} (pid {process.pid})" for process in processes)
-    return [
-        Unseen(
-            what=names,
-            why="it listens on nothing in this network namespace: it is in a container or another namespace, or starting or stopping",
-            how=f"nsenter -t {processes[0].pid} -n howfar doctor",
-        )
-    ]
+def _unseen(foreign: Sequence[Process], hidden: Sequence[Process]) -> tuple[Unseen, ...]:
+    """Servers in another network namespace, and servers whose open files may not be read."""
+
+    def named(processes: Sequence[Process]) -> str:
+        return ", ".join(f"{program_of(process)} (pid {process.pid})" for process in processes)
+
+    found = []
+    if foreign:
+        why = "it listens on nothing in this network namespace: it is in a container, or starting or stopping"
+        found.append(Unseen(what=named(foreign), why=why, how=f"nsenter -t {foreign[0].pid} -n howfar doctor"))
+    if hidden and os.geteuid() != 0:
+        user = procfs.account(os.geteuid())
+        why = f"{user} may not read another account's open files; guessed from account and port"
+        found.append(Unseen(what=f"which sockets belong to {named(hidden)}", why=why, how=_AS_ROOT))
+    return tuple(found)
 
 
-def _of_hidden(processes: Sequence[Process]) -> list[Unseen]:
-    if not processes or os.geteuid() == 0:
-        return []
-    names = ", ".join(f"{program_of(process)} (pid {process.pid})" for process in processes)
-    return [
-        Unseen(
-            what=f"which sockets belong to {names}",
-            why=f"{procfs.account(os.geteuid())} may not read another account's open files; guessed from account and port",
-            how="run howfar doctor as root",
-        )
-    ]
-
-
+_AS_ROOT = "run howfar doctor as root"
 SYSTEM_UIDS = 1000
 """Below are accounts of the system (Debian's and Red Hat's ranges)."""
 _X_PORT = 33060
@@ -277,8 +262,9 @@ def _login(candidate: Candidate, logins: Logins, target: Target | None, trusted:
 
 def _greeted(known: Known, address: ListenAddress) -> bool:
     """Whether nothing more is to be found out about that address."""
-    owner = Owner(known.process.pid, known.process.uid) if known.process is not None else None
-    endpoint = Endpoint(address.path, address.dialled, address.port, _tls_requested(known.target, address), owner)
+    endpoint = Endpoint(
+        address.path, address.dialled, address.port, _tls_requested(known.target, address), _owner(known.process)
+    )
     try:
         greeting = PROTOCOLS[known.kind].greet(endpoint, known.login)
     except Elsewhere:
@@ -288,18 +274,19 @@ def _greeted(known: Known, address: ListenAddress) -> bool:
     if not known.certain and address.path is None and not _confirms(greeting, known.process, address.shared):
         if greeting.pid is None:
             whose = f"whether {address.host}:{address.port} is its port"
-            known.unseen.append(
-                Unseen(what=whose, why="its account runs several such servers here", how="run howfar doctor as root")
-            )
+            known.unseen.append(Unseen(what=whose, why="its account runs several such servers here", how=_AS_ROOT))
         return True
     _listen(known, address, greeting.tls, "works")
     known.name = max(known.name, greeting.name, key=len)
     known.compression = greeting.compression
     if greeting.refused is not None:
         known.refusals[known.listeners[-1].where] = greeting.refused
-    for transport, found in _endpoints(known.kind, endpoint, greeting).items():
-        known.endpoints.setdefault(transport, found)
+    known.endpoints = _endpoints(known.kind, endpoint, greeting) | known.endpoints
     return True
+
+
+def _owner(process: Process | None) -> Owner | None:
+    return Owner(process.pid, process.uid) if process is not None else None
 
 
 def _tls_requested(target: Target | None, address: ListenAddress) -> bool:
@@ -336,23 +323,17 @@ def _not_answering(known: Known, address: ListenAddress, certain: bool) -> None:
     if address.path is None:
         if certain and address.port != _X_PORT:
             where = f"{address.host}:{address.port}"
-            known.unseen.append(
-                Unseen(what=f"the purpose of {where}", why="it does not answer as such a server would", how="")
-            )
+            why = "it does not answer as such a server would"
+            known.unseen.append(Unseen(what=f"the purpose of {where}", why=why, how=""))
         return
-    if _is_x_protocol(known.kind, address.path):
-        return
+    if known.kind is Kind.MYSQL and "mysqlx" in address.path.rpartition("/")[2]:
+        return  # the X protocol has its own socket, which stays silent to other protocols
     state, why = _state_of(address.path, known.process)
     if certain or state == "unseen":
         _listen(known, address, "unknown", state)
     if why:
-        known.unseen.append(
-            Unseen(
-                what=f"the socket {address.path}",
-                why=why,
-                how="run howfar doctor as root, in the server's namespaces, while it answers",
-            )
-        )
+        how = f"{_AS_ROOT}, in the server's namespaces, while it answers"
+        known.unseen.append(Unseen(what=f"the socket {address.path}", why=why, how=how))
 
 
 def _state_of(path: str, process: Process | None) -> tuple[State, str]:
@@ -360,7 +341,7 @@ def _state_of(path: str, process: Process | None) -> tuple[State, str]:
     if process is not None and _sees_another_file(path, process):
         return "unseen", "the server sees another file system, as in a container"
     try:
-        dial(Endpoint(path, None, None, owner=Owner(process.pid, process.uid) if process is not None else None)).close()
+        dial(Endpoint(path, None, None, owner=_owner(process))).close()
     except Nobody:
         return "gone", ""
     except Elsewhere:
@@ -374,11 +355,6 @@ def _sees_another_file(path: str, process: Process) -> bool:
     """A socket in a private /tmp is useless to others and counts as a path that leads nowhere."""
     inside = socket_file(f"/proc/{process.pid}/root{path}")
     return inside is not None and inside != socket_file(path) and not path.startswith(CLEANED)
-
-
-def _is_x_protocol(kind: Kind, path: str) -> bool:
-    """MySQL's X protocol has its own socket, which stays silent to other protocols."""
-    return kind is Kind.MYSQL and "mysqlx" in path.rpartition("/")[2]
 
 
 def tls_by_listener(listeners: Sequence[Listener]) -> str:

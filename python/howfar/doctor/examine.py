@@ -46,11 +46,11 @@ class _ServerState:
 
 def examine(targets: Sequence[Target], logins: Logins, seconds: float) -> Examination:
     """Examine the servers named, or all that are found. Raises MissingError when a named one does not answer."""
-    found = discover()
-    chosen = [(_candidate(target, found.candidates), target) for target in targets]
-    known = [identify(candidate, logins, target) for candidate, target in chosen] if targets else [
-        identify(candidate, logins, None) for candidate in found.candidates
-    ]  # fmt: skip
+    candidates, unseen = discover()
+    if targets:
+        known = [identify(_candidate(target, candidates), logins, target) for target in targets]
+    else:
+        known = [identify(candidate, logins, None) for candidate in candidates]
     for server, target in zip(known, targets, strict=False):
         if server is None or not server.endpoints:
             raise _no_answer(target)
@@ -83,7 +83,7 @@ def examine(targets: Sequence[Target], logins: Logins, seconds: float) -> Examin
             )
             for server, path in zip(servers, paths, strict=True)
         ),
-        unseen=() if targets else found.unseen,
+        unseen=() if targets else unseen,
     )
 
 
@@ -258,14 +258,12 @@ def _how_to_log_in(known: Known) -> str:
 
 
 def _unseen(state: _ServerState, reasons: dict[Transport, str]) -> list[Unseen]:
-    known, found = state.known, []
+    known = state.known
+    hidden = list(state.reported.hidden)
     if state.session is None and known.endpoints:
         why = next(iter(known.refusals.values()), "no login").rstrip(".")
-        found.append(Unseen(what="its counters, its sessions and its floor", why=why, how=_how_to_log_in(known)))
-    elif reasons:
-        for transport, why in reasons.items():
-            found.append(
-                Unseen(what=f"the floor of {transport.value}", why=why, how="an account that may log in there")
-            )
-    found += [Unseen(what=what, why=why, how=how) for what, why, how in state.reported.hidden]
-    return found
+        hidden.insert(0, ("its counters, its sessions and its floor", why, _how_to_log_in(known)))
+    else:
+        account = "an account that may log in there"
+        hidden = [(f"the floor of {transport.value}", why, account) for transport, why in reasons.items()] + hidden
+    return [Unseen(what=what, why=why, how=how) for what, why, how in hidden]

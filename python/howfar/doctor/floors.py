@@ -147,9 +147,7 @@ def _floor(
 ) -> Floor:
     return Floor(
         transport=transport,
-        where=endpoint.path or f"{endpoint.host}:{endpoint.port}"
-        if endpoint.port or endpoint.path
-        else str(endpoint.host),
+        where=endpoint.where if endpoint.port or endpoint.path else str(endpoint.host),
         pings_per_round=pings,
         round_trip_ns=interval(round_trips),
         connect_ns=interval(connects) if connects else None,
