@@ -123,6 +123,11 @@ def rows_of(charts: Sequence[Drawable], across: int, spacing: int = 26) -> Drawa
     return lines[0] if len(lines) == 1 else vconcat(*lines)
 
 
+def panel_width(count: int, width: int, gap: int) -> int:
+    """Of each of several panels in a line, which may take what one leaves free at its side; on a phone each is below the last."""
+    return width if width < PHONE else (width + 200 - gap * count) // count
+
+
 def percentiles(
     panels: Mapping[str, Rows],
     colours: Mapping[str, str],

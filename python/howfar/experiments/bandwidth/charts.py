@@ -22,14 +22,14 @@ from howfar.report.charts import (
     by_name,
     data,
     ends,
-    hconcat,
     intervals,
     layer,
     legend,
     log_ticks,
     looks,
+    panel_width,
     pick,
-    vconcat,
+    rows_of,
 )
 
 LABEL = 20
@@ -39,14 +39,11 @@ FAR = 3
 """A ceiling more than this factor above everything measured of its curve limits nothing that is drawn."""
 
 CLEAR = 1.06
-"""A ceiling at least this factor above its curve is labelled above; at a nearer one the curve's points are in the way."""
+"""A ceiling at least this factor above its curve is labelled above; a nearer one is below, clear of the curve's points."""
 
 LINKS = (Resource.LINK_TO_CLIENT, Resource.LINK_TO_SERVER)
 
 HEIGHT = 300
-
-BESIDE = 200
-"""Several panels may take what one leaves free beside itself."""
 
 
 @dataclass(frozen=True)
@@ -68,15 +65,17 @@ class Panel:
 
 
 def panels(summary: Summary) -> list[Panel]:
-    """One, or one for each way to connect: their throughputs are of different kinds."""
+    """One, or one for each kind of connection: their throughputs are not alike."""
     curves = [curve for curve in curves_of(summary) if len(curve.points) > 1]
     if not curves:
         return []
-    ways: dict[str, list[Curve]] = {}
+    kinds: dict[str, list[Curve]] = {}
     for curve in curves:
-        ways.setdefault(str(curve.factors.get("connect", "persistent")), []).append(curve)
-    every = tuple(dict.fromkeys(name for found in ways.values() for name in series_names(found)))
-    return [Panel(TITLES.get(way, way) if len(ways) > 1 else "", tuple(found), every) for way, found in ways.items()]
+        kinds.setdefault(str(curve.factors.get("connect", "persistent")), []).append(curve)
+    every = tuple(dict.fromkeys(name for found in kinds.values() for name in series_names(found)))
+    return [
+        Panel(TITLES.get(kind, kind) if len(kinds) > 1 else "", tuple(found), every) for kind, found in kinds.items()
+    ]
 
 
 TITLES = {"persistent": "persistent connections", "per-transaction": "a connect for every transaction"}
@@ -84,9 +83,9 @@ TITLES = {"persistent": "persistent connections", "per-transaction": "a connect 
 
 def series_names(curves: Sequence[Curve]) -> list[str]:
     """Names of the curves without what all of them share."""
-    words = [curve.name.split(", ") for curve in curves]
-    shared = set.intersection(*(set(parts) for parts in words)) if len(words) > 1 else set()
-    return [", ".join(part for part in parts if part not in shared) or ", ".join(parts) for parts in words]
+    names = [curve.name.split(", ") for curve in curves]
+    shared = set.intersection(*(set(parts) for parts in names)) if len(names) > 1 else set()
+    return [", ".join(part for part in parts if part not in shared) or ", ".join(parts) for parts in names]
 
 
 def scaling(summary: Summary, width: int) -> Drawable | None:
@@ -96,14 +95,13 @@ def scaling(summary: Summary, width: int) -> Drawable | None:
     domain = _domain([curve for panel in found for curve in panel.curves])
     if len(found) == 1:
         return _Drawing(found[0], domain, width, HEIGHT).chart()
-    side_by_side = width >= PHONE
-    each = (width + BESIDE - 80 * len(found)) // len(found) if side_by_side else width
-    drawn = [_Drawing(panel, domain, each, HEIGHT if side_by_side else 220).chart() for panel in found]
-    return hconcat(*drawn) if side_by_side else vconcat(*drawn)
+    each, narrow = panel_width(len(found), width, 80), width < PHONE
+    drawn = [_Drawing(panel, domain, each, 220 if narrow else HEIGHT).chart() for panel in found]
+    return rows_of(drawn, 1 if narrow else len(drawn))
 
 
 def model_of(curve: Curve) -> Prediction | None:
-    """What was foreseen, where it was; else what was fitted."""
+    """What was predicted from other curves, else what was fitted."""
     return curve.foreign or curve.own
 
 
@@ -249,13 +247,13 @@ def ceiling_labels(lines: list[ChartLine], near: float) -> list[ChartLine]:
             groups.append([line])
     found = []
     for group in groups:
-        words = ", ".join(dict.fromkeys(line.name for line in group))
+        names = ", ".join(dict.fromkeys(line.name for line in group))
         low, high = figures.number(group[0].tps), figures.number(group[-1].tps)
         amount = high if low == high else f"{low} to {high}"
         colours = {line.colour for line in group}
         room = min(line.room for line in group)
         at = group[-1].tps if room > CLEAR else group[0].tps
-        found.append(ChartLine(at, f"{words}: {amount}/s", colours.pop() if len(colours) == 1 else palette.MUTED, room))
+        found.append(ChartLine(at, f"{names}: {amount}/s", colours.pop() if len(colours) == 1 else palette.MUTED, room))
     return found
 
 

@@ -18,20 +18,17 @@ from howfar.report.charts import (
     by_name,
     data,
     ends,
-    hconcat,
     intervals,
     layer,
     legend,
     log_ticks,
     looks,
-    vconcat,
+    panel_width,
+    rows_of,
 )
 from howfar.report.figures import rate, tps
 from howfar.report.grid import level
 from howfar.store.records import ArmRole
-
-BESIDE = 200
-"""Several panels may take what one leaves free beside itself."""
 
 HEIGHT = 260
 
@@ -51,15 +48,14 @@ def break_even(summary: Summary, width: int) -> Drawable | None:
     rates, heights = [rate for rate, _ in seen], [tps for _, tps in seen]
     if not rates or min(rates) == max(rates):
         return None
-    side_by_side = width >= PHONE
-    each = (width + BESIDE - 64 * len(contents)) // len(contents) if side_by_side else width
+    each, narrow = panel_width(len(contents), width, 64), width < PHONE
     names = [NONE, *dict.fromkeys(row.algorithm for row in found.rows)]
     frame = _Frame((min(rates), max(rates)), (min(heights) / 1.2, max(heights) * 1.25), names, each)
     drawn: list[Drawable] = []
     for content in contents:
         rows = [row for row in found.rows if row.content == content]
-        drawn.append(frame.panel(content, rows, points[content], first=not drawn or not side_by_side))
-    return hconcat(*drawn) if side_by_side else vconcat(*drawn)
+        drawn.append(frame.panel(content, rows, points[content], first=narrow or not drawn))
+    return rows_of(drawn, 1 if narrow else len(drawn))
 
 
 def measured(summary: Summary, content: str) -> Rows:

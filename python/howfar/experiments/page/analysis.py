@@ -156,7 +156,7 @@ def _scripts(plan: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _published(choices: Sequence[PageChoice]) -> tuple[tuple[str, float, float, float | None], ...]:
-    """Beside ours: the real application's if there is one, with the fewest pages in flight and the least application CPU, because
+    """With ours: the real application's if there is one, with the fewest pages in flight and the least application CPU, because
     single pages were published."""
     rows = []
     for entry in (entry for entry in published_sets() if entry.plan == PLAN):

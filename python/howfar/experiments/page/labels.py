@@ -99,3 +99,10 @@ def predicted_from(crossing: Crossing) -> str:
         return f"{milliseconds(crossing.predicted_ms)} ms"
     known = {"one": "none", "two": f"{milliseconds(crossing.swept_ms[0])} ms or less"}
     return known.get(crossing.predicted_always or "", "")
+
+
+def prediction_note(crossing: Crossing) -> str:
+    """The same in brackets, behind what was measured. Empty: no model, or it changes more than once."""
+    predicted = predicted_from(crossing)
+    alike = crossing.measured_ms is None and crossing.always and crossing.always == crossing.predicted_always
+    return " (as predicted)" if predicted and alike else f" (predicted: {predicted})" if predicted else ""

@@ -33,6 +33,7 @@ from howfar.experiments.page.labels import (
     milliseconds,
     pays_from,
     predicted_from,
+    prediction_note,
     route_name,
     series_names,
     setting_names,
@@ -147,9 +148,8 @@ def cards(findings: PageFindings) -> tuple[Card, ...]:
         )
         lines = []
         if (crossing := crossings.get((choice.page, choice.route))) is not None:
-            predicted = predicted_from(crossing)
-            aside = f" (predicted: {predicted})" if predicted else ""
-            lines.append(f"application CPU from which the second machine pays: {pays_from(crossing)}{aside}")
+            found_ms = f"{pays_from(crossing)}{prediction_note(crossing)}"
+            lines.append(f"application CPU from which the second machine pays: {found_ms}")
             if crossing.without_link_cpu_ms is not None and crossing.predicted_always != "two":
                 free = milliseconds(crossing.without_link_cpu_ms)
                 lines.append(f"without the emulator's CPU, by the model: {free} ms")

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 
 from howfar.analysis.advice import Advice
-from howfar.experiments.page.findings import Crossing, PageArm, PageChoice, PageFindings, RouteError
-from howfar.experiments.page.labels import in_flight, listed, milliseconds, pays_from, predicted_from, several
+from howfar.experiments.page.findings import PageArm, PageChoice, PageFindings, RouteError
+from howfar.experiments.page.labels import in_flight, listed, milliseconds, pays_from, prediction_note, several
 from howfar.stats.intervals import Resolution, excludes_one, interval_text, resolve
 from howfar.units import format_duration_ns
 
@@ -50,7 +50,7 @@ def _answer(findings: PageFindings) -> str:
     with_flight = f", with {in_flight(shown[0].threads)}" if same else ""
     text = f"{_lead(shown)}: two machines served {listed(clauses)} as one{with_flight}."
     flips = [
-        f"{choice.page} page {pays_from(crossing)}{_prediction(crossing)}"
+        f"{choice.page} page {pays_from(crossing)}{prediction_note(crossing)}"
         for choice in shown
         if (crossing := findings.crossing(choice)) is not None
     ]
@@ -80,13 +80,6 @@ def _unresolved(choice: PageChoice, floor: float | None) -> str:
     if not excludes_one(ratio):
         return " (interval includes 1)"
     return " (unknown noise floor)" if floor is None else f" (within the noise floor of {floor * 100:.2g} %)"
-
-
-def _prediction(crossing: Crossing) -> str:
-    """In brackets. Empty: there is no model, or it changes more than once."""
-    predicted = predicted_from(crossing)
-    alike = crossing.measured_ms is None and crossing.always and crossing.always == crossing.predicted_always
-    return " (as predicted)" if predicted and alike else f" (predicted: {predicted})" if predicted else ""
 
 
 def _no_answer(arms: Sequence[PageArm]) -> str:
