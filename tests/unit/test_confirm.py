@@ -14,7 +14,7 @@ import pytest
 from tests.unit.fake_lab import FakeClock, FakeEngine, FakeLaboratory, fake_info, fakes
 
 from howfar.analysis.cells import BytesPerTxn, CellSummary
-from howfar.analysis.confirmation import choose, intervention, is_nearer
+from howfar.analysis.confirmation import choose, intervention, is_nearer, is_refuted
 from howfar.analysis.summary import Summary
 from howfar.bottleneck.limit import FASTER, Confirmation, Intervention, Limit
 from howfar.engine.messages import LoadJob
@@ -44,8 +44,7 @@ def loaded(**timing: Any) -> LoadedPlan:
     said: list[tuple[tuple[str, str], Any]] = [
         (("factors", "path"), ["socket", "remote"]),
         *threads,
-        (("timing", "confirm"), True),
-        *((("timing", key), value) for key, value in timing.items()),
+        *((("timing", key), value) for key, value in ({"confirm": True} | timing).items()),
     ]
     return load_plan("paths", True, [Override("", key, value) for key, value in said])
 
@@ -96,26 +95,40 @@ def confirmed(path: Path, there: Scene | None = None, **timing: Any) -> tuple[Ru
     return run, summarise(run).confirmations
 
 
+Remote = tuple[CellSummary, Summary]
+
+
+@pytest.fixture(scope="module")
+def remote(tmp_path_factory: pytest.TempPathFactory) -> Remote:
+    """The cell over a link of a run in which nothing was put to the test yet, and the run's summary."""
+    path = tmp_path_factory.mktemp("remote") / "a.howfar"
+    with create(path, fake_info(loaded=loaded())) as file:
+        scene().go(file)
+    summary = summarise(read_run(path))
+    return next(cell for cell in summary.cells if cell.arm == "remote"), summary
+
+
+def with_factors(remote: Remote, **factors: int) -> Remote:
+    cell, summary = remote
+    return cell.model_copy(update={"factors": cell.factors | factors}), summary
+
+
 def of_pairs(run: Run) -> list[Trial]:
     return [trial for trial in run.trials if trial.block >= CONFIRMATION_BLOCK]
 
 
-def test_a_full_link_is_confirmed_by_a_faster_one(tmp_path: Path, named: dict[str, Resource]) -> None:
+@pytest.mark.parametrize("faster", [1.5, 1.0])
+def test_a_full_link_is_confirmed_by_throughput_that_follows_its_rate(
+    tmp_path: Path, named: dict[str, Resource], faster: float
+) -> None:
     named["remote"] = Resource.LINK_TO_CLIENT
-    run, (found,) = confirmed(tmp_path / "a.howfar")
+    run, (found,) = confirmed(tmp_path / "a.howfar", scene() if faster > 1 else scene(lambda factors: 1.0))
     assert run.stop is StopReason.WIDTH, "as the plan's own blocks ended"
     assert (found.arm, found.changed, found.blocks) == ("remote", "rate 1gbit -> 1.5gbit", 3)
-    assert found.measured.value == pytest.approx(1.5, rel=1e-3)
-    assert (found.predicted, found.otherwise, found.confirmed) == (1.5, 1.0, True)
+    assert found.measured.value == pytest.approx(faster, rel=1e-3)
+    assert (found.predicted, found.otherwise, found.confirmed) == (1.5, 1.0, faster > 1)
     assert len(run.trials) == PLAN_TRIALS + PAIR_TRIALS
     assert Counter(trial.block for trial in of_pairs(run)) == {CONFIRMATION_BLOCK + n: 2 for n in range(3)}
-
-
-def test_a_limit_that_is_none_is_not_confirmed(tmp_path: Path, named: dict[str, Resource]) -> None:
-    named["remote"] = Resource.LINK_TO_CLIENT
-    _, (found,) = confirmed(tmp_path / "a.howfar", scene(lambda factors: 1.0))
-    assert found.measured.value == pytest.approx(1.0)
-    assert not found.confirmed
 
 
 @pytest.mark.parametrize(("follows", "holds"), [(False, True), (True, False)])
@@ -132,9 +145,9 @@ def test_of_a_full_processor_half_the_connections_get_as_much(
 
 
 @pytest.mark.parametrize(("used", "asked"), [(0.2, False), (0.6, False), (0.7, True)])
-def test_a_faster_link_is_asked_only_of_a_link_that_it_could_show(tmp_path: Path, used: float, asked: bool) -> None:
+def test_a_faster_link_is_tried_only_on_a_link_that_it_could_show(remote: Remote, used: float, asked: bool) -> None:
     """Two connections, a full processor: at 20 % use no rate could give 1.5 times, whatever the limit is."""
-    cell, summary = of_remote(tmp_path)
+    cell, summary = remote
     busier = used * GBIT / 8 * cell.queries_per_txn / cell.qps.value
     cell = cell.model_copy(update={"bytes_per_txn": BytesPerTxn(to_server=1.0, to_client=busier), "network": None})
     found = intervention(cell, limit(Resource.SERVER_CPU), summary.environment)
@@ -148,17 +161,17 @@ def test_a_faster_link_is_asked_only_of_a_link_that_it_could_show(tmp_path: Path
 @pytest.mark.parametrize(
     ("threads", "changed"), [(2, "2 -> 1 connections"), (1, "nothing that this laboratory can change alone would tell")]
 )
-def test_an_rtt_of_nothing_is_not_halved(tmp_path: Path, threads: int, changed: str) -> None:
+def test_an_rtt_of_nothing_is_not_halved(remote: Remote, threads: int, changed: str) -> None:
     """A link of a rate alone has its hosts' own latency, which cannot be changed."""
-    cell, summary = of_remote(tmp_path, rtt_ns=0, threads=threads)
+    cell, summary = with_factors(remote, rtt_ns=0, threads=threads)
     found = intervention(cell, limit(Resource.LATENCY), summary.environment)
     assert (found if isinstance(found, str) else found.changed) == changed
 
 
 @pytest.mark.parametrize(("rest_us", "goes_us"), [(50, 50), (100, 100), (400, 100)])
-def test_only_the_rtt_that_was_asked_is_halved(tmp_path: Path, rest_us: int, goes_us: int) -> None:
+def test_only_the_configured_rtt_is_halved(remote: Remote, rest_us: int, goes_us: int) -> None:
     """100 µs asked: where 400 were measured, 300 stay. A cycle of 2 ms with ten turns."""
-    cell, summary = of_remote(tmp_path, rtt_ns=100_000, threads=1)
+    cell, summary = with_factors(remote, rtt_ns=100_000, threads=1)
     qps = cell.qps.model_copy(update={"value": 500 * cell.queries_per_txn})
     cell = cell.model_copy(update={"rest_rtt_ns": rest_us * 1000.0, "turns_per_txn": 10.0, "qps": qps})
     free = cell.cpu_us_per_query.server.model_copy(update={"value": 0.0})
@@ -171,9 +184,9 @@ def test_only_the_rtt_that_was_asked_is_halved(tmp_path: Path, rest_us: int, goe
     assert found.predicted == pytest.approx(min(2000 / (2000 - 10 * goes_us / 2), FASTER))
 
 
-def test_what_is_changed_of_each_limit_is_what_the_method_says(tmp_path: Path) -> None:
+def test_what_is_changed_of_each_limit_is_what_the_method_says(remote: Remote) -> None:
     """The table of docs/method.md, at 16 connections and an RTT of 1 ms; all others are in its last paragraph."""
-    cell, summary = of_remote(tmp_path, rtt_ns=1_000_000, threads=16)
+    cell, summary = with_factors(remote, rtt_ns=1_000_000, threads=16)
     changed: dict[str, set[Resource]] = {}
     for resource in Resource:
         found = intervention(cell, limit(resource), summary.environment)
@@ -196,16 +209,8 @@ def test_what_is_changed_of_each_limit_is_what_the_method_says(tmp_path: Path) -
     }
 
 
-def of_remote(tmp_path: Path, **factors: int) -> tuple[CellSummary, Summary]:
-    with create(tmp_path / "a.howfar", fake_info(loaded=loaded())) as file:
-        scene().go(file)
-    summary = summarise(read_run(tmp_path / "a.howfar"))
-    cell = next(cell for cell in summary.cells if cell.arm == "remote")
-    return cell.model_copy(update={"factors": cell.factors | factors}), summary
-
-
-def test_half_a_way_is_nobodys() -> None:
-    """An interval must lie on one side of the middle, 1.22, whole."""
+def test_an_interval_across_the_middle_shows_nothing() -> None:
+    """The middle is 1.22."""
     assert is_nearer(Estimate(value=1.4, low=1.23, high=1.6), 1.5, 1.0)
     assert not is_nearer(Estimate(value=1.4, low=1.2, high=1.6), 1.5, 1.0)
     assert is_nearer(Estimate(value=1.0, low=0.9, high=1.22), 1.0, 1.5)
@@ -216,18 +221,13 @@ def test_half_a_way_is_nobodys() -> None:
 def test_the_plans_own_figures_know_nothing_of_it(tmp_path: Path, named: dict[str, Resource]) -> None:
     named["remote"] = Resource.LINK_TO_CLIENT
     run, _ = confirmed(tmp_path / "a.howfar")
-    with create(tmp_path / "b.howfar", fake_info(loaded=load_plan("paths", True, [*without_confirm()]))) as file:
+    with create(tmp_path / "b.howfar", fake_info(loaded=loaded(confirm=False))) as file:
         scene().go(file)
     plain = read_run(tmp_path / "b.howfar")
     left_out = {"run", "created", "confirmations", "unconfirmed"}
     assert summarise(run).model_dump(exclude=left_out) == summarise(plain).model_dump(exclude=left_out)
     assert [arm.role for arm in run.info.arms][3:] == [ArmRole.CONFIRMATION] * 2
     assert plan_part(run).info.arms == plain.info.arms
-
-
-def without_confirm() -> list[Override]:
-    value: Any = ["socket", "remote"]
-    return [Override("", ("factors", "path"), value)]
 
 
 def test_what_cannot_be_changed_is_said(tmp_path: Path, named: dict[str, Resource]) -> None:
@@ -340,7 +340,7 @@ def test_a_run_that_has_ended_is_confirmed_later(tmp_path: Path, named: dict[str
     """And its own blocks are not added to."""
     named["remote"] = Resource.LINK_TO_CLIENT
     path = tmp_path / "a.howfar"
-    with create(path, fake_info(loaded=load_plan("paths", True, [*without_confirm()]))) as file:
+    with create(path, fake_info(loaded=loaded(confirm=False))) as file:
         uneven().go(file)
     with RunFile(path) as file:
         assert uneven().go(file, Extension(confirm=True, time_ns=120 * 10**9)) is StopReason.WIDTH
@@ -382,19 +382,32 @@ def test_at_most_three_and_a_new_resource_first(tmp_path: Path, named: dict[str,
     assert [intervention.arm for intervention in chosen] == [names[0], names[-1], names[1]]
 
 
+def confirmation(low: float, high: float, predicted: float = 1.5, otherwise: float = 1.0) -> Confirmation:
+    measured = Estimate(value=(low * high) ** 0.5, low=low, high=high)
+    return Confirmation(
+        arm="remote",
+        resource=Resource.LINK_TO_CLIENT,
+        changed="rate 1gbit -> 1.5gbit",
+        predicted=predicted,
+        otherwise=otherwise,
+        measured=measured,
+        confirmed=is_nearer(measured, predicted, otherwise),
+        blocks=3,
+    )
+
+
 @pytest.mark.parametrize(
     ("low", "high", "said"),
     [(1.3, 1.6, "confirmed"), (0.95, 1.1, "NOT confirmed"), (1.2, 1.77, "not shown either way")],
 )
 def test_what_shows_neither_is_said_to(low: float, high: float, said: str) -> None:
-    measured = Estimate(value=(low * high) ** 0.5, low=low, high=high)
-    found = Confirmation(
-        arm="remote",
-        resource=Resource.LINK_TO_CLIENT,
-        changed="rate 1gbit -> 1.5gbit",
-        predicted=1.5,
-        measured=measured,
-        confirmed=is_nearer(measured, 1.5, 1.0),
-        blocks=3,
-    )
-    assert outcome(found) == said
+    assert outcome(confirmation(low, high)) == said
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "refuted"),
+    [(1.14, 1.75, True), (0.9, 1.3, False), (1.14, 1.4, False), (0.9, 1.75, False), (1.3, 1.75, True)],
+)
+def test_an_interval_that_holds_only_the_other_expectation_refutes(low: float, high: float, refuted: bool) -> None:
+    """Predicted was 1.0, otherwise 1.5; the middle is 1.22."""
+    assert is_refuted(confirmation(low, high, 1.0, 1.5)) is refuted

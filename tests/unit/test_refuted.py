@@ -13,15 +13,12 @@ from tests.unit.rendered import terminal as terminal
 from tests.unit.test_confirm import Scene, limit, scene
 
 from howfar.analysis import cells
-from howfar.analysis.confirmation import is_refuted
 from howfar.analysis.summary import Summary
 from howfar.bottleneck import limit as attribution
-from howfar.bottleneck.limit import Confirmation
 from howfar.experiments.registry import summarise
 from howfar.model.resource import Resource
 from howfar.plan.load import Override, load_plan
 from howfar.report.grid import is_grid
-from howfar.stats.estimate import Estimate
 from howfar.store.run_file import create, read_run
 
 
@@ -65,22 +62,3 @@ def test_an_answer_whose_limit_held_says_nothing_of_the_kind(tmp_path: Path, ful
     assert {found.confirmed for found in summary.confirmations} == {True}
     assert "refuted" not in terminal.render(summary)
     assert {cell.limit.confidence for cell in summary.cells if cell.limit} == {"high"}
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "said"),
-    [(1.14, 1.75, True), (0.9, 1.3, False), (1.14, 1.4, False), (0.9, 1.75, False), (1.3, 1.75, True)],
-)
-def test_an_interval_that_holds_only_the_other_expectation_refutes(low: float, high: float, said: bool) -> None:
-    """Foretold was 1.0, otherwise 1.5; the middle is 1.22."""
-    found = Confirmation(
-        arm="remote",
-        resource=Resource.INSTRUMENT_CPU,
-        changed="rate 100mbit -> 150mbit",
-        predicted=1.0,
-        otherwise=1.5,
-        measured=Estimate(value=(low * high) ** 0.5, low=low, high=high),
-        confirmed=False,
-        blocks=2,
-    )
-    assert is_refuted(found) is said

@@ -6,7 +6,7 @@ known from something else than the clock, and claims its time in this order; a l
 - CPU of client, server and forwarder a transaction, measured. One part at a time works on a transaction, so it lies in its cycle in
   full, whatever N is.
 - round trips: RTT at rest x turns.
-- acknowledgement of a replica: the round trips to it that a semi-synchronous commit waits, at rest (`analysis/replication/model.py`).
+- acknowledgement of a replica: the round trips to it that a semi-synchronous commit waits, at rest.
 - bytes on the wire: what carried this transaction, at the link's rate, both directions, framing in. A large answer is worked on
   while it crosses; what CPU time covers of it is not counted twice: this part is cut first to what is left.
 - row locks, as the server counts them, and the disk: writes made durable x what one was measured to take, or one and a half for
@@ -19,14 +19,12 @@ known from something else than the clock, and claims its time in this order; a l
   round trips that a reply takes more because loss keeps the sender's window small. Where nobody counted timers, each segment sent
   again may have cost one: at most.
 
-Not here: which of them is the limit (`rules/`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from howfar.bottleneck.evidence import RTO_S, Evidence, Setting
 from howfar.paths import crosses_link
@@ -223,7 +221,10 @@ def setting_of(
     """Client and server share CPUs where the placement says so, as on a machine with one."""
     environment = info.environment
     server_cpus = cpus_in(environment, "server_cpus")
-    machines = arm.factors.get("placement", environment.get("placement")) == "machines" and not _crosses(arm)
+    fsync_ns = number_in(environment, *_FSYNC)
+    machines = arm.factors.get("placement", environment.get("placement")) == "machines" and not crosses_link(
+        arm.factors.get("path")
+    )
     return Setting(
         connections=connections,
         factors=arm.factors,
@@ -231,15 +232,6 @@ def setting_of(
         server_cpus=server_cpus,
         rest_rtt_s=rest_rtt_s,
         machine_cpus=next((n for key in ("cpu_count", "cpus") if isinstance(n := environment.get(key), int)), None),
-        fsync_s=_fsync_s(environment),
+        fsync_s=fsync_ns / 1e9 if fsync_ns else None,
         acknowledgement_s=acknowledgement_s,
     )
-
-
-def _crosses(arm: Arm) -> bool:
-    return crosses_link(arm.factors.get("path"))
-
-
-def _fsync_s(environment: Mapping[str, Any]) -> float | None:
-    found = number_in(environment, *_FSYNC)
-    return found / 1e9 if found else None

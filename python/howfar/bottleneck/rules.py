@@ -1,8 +1,7 @@
-"""The rules of attribution, in the order in which they are tried. The first that finds something names the limit.
+"""The rules of attribution, in the order in which they are tried: the first that finds something names the limit.
 
-A rule is a function of the evidence and the cycle, in the file of its kind; a new one is a function and its place in `RULES`.
-Thresholds are next to the rules with their reasons; docs/bottleneck.md describes them. Not here: what would change a limit
-(`counterfactual.py`).
+A rule is a function of the evidence and the cycle; a new one is a function and its position in `RULES`. docs/bottleneck.md describes
+the thresholds.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ from howfar.bottleneck.cycle import (
 from howfar.bottleneck.evidence import CpuSet, Evidence, connects_each_time
 from howfar.bottleneck.traffic import (
     DIRECTION_LABELS,
-    CarriedTraffic,
     milliseconds,
     owners_text,
     percent,
@@ -89,7 +87,7 @@ _OWNER = {
 
 
 def client_thread(evidence: Evidence, cycle: Cycle) -> Finding | None:
-    """The load generator has no time left: the oldest way of measuring nothing."""
+    """The load generator has no time left."""
     share = evidence.thread_share("client")
     if share < FULL_SHARE:
         return None
@@ -396,12 +394,7 @@ def full_link(evidence: Evidence, cycle: Cycle) -> Finding | None:
     facts += [f"up to {link.queue_bytes / 1e3:.0f} kB wait in its queue"] if link.queue_bytes else []
     resource = Resource.LINK_TO_CLIENT if link.name == "to_client" else Resource.LINK_TO_SERVER
     says = f"the link {DIRECTION_LABELS[link.name]} is {'full' if full else 'full in bursts'}: {speed_pair(link)}"
-    return Finding(resource, says, tuple(facts), _trust(link, full))
-
-
-def _trust(link: CarriedTraffic, full: bool) -> Confidence:
-    """What no interface counted is computed; a mean below the threshold is inferred."""
-    return "high" if full and link.counted else "medium"
+    return Finding(resource, says, tuple(facts), "high" if full and link.counted else "medium")
 
 
 def held_windows(evidence: Evidence, cycle: Cycle) -> Finding | None:
