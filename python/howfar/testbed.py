@@ -1,5 +1,5 @@
-"""What a trial needs of the place where it runs. The runner knows these protocols; `howfar.lab` implements them with namespaces of one
-machine. A *stage* is one path to one server, complete, for one trial."""
+"""What a trial needs of hosts, servers and links. The runner knows these protocols; `howfar.lab` implements them with namespaces.
+A *stage* is one path to one server, complete, for one trial."""
 
 from __future__ import annotations
 
@@ -56,40 +56,40 @@ class ServiceEndpoint:
 
 
 class Application(Protocol):
-    """A real application that asks the stage's servers, once it knows its page."""
+    """A real application in front of the stage's servers, once it knows its page."""
 
-    def place(self, script: PageScript) -> FastCgi:
-        """Give it the script of its pages, and see that it does what that says; how the engine asks for one. Raises PlanError where
-        it cannot do it, LabError."""
+    def install(self, script: PageScript) -> FastCgi:
+        """Give it the script of its pages and prove that it does what that says; returns how the engine requests a page. Raises
+        PlanError where it cannot do it, LabError."""
         ...
 
     def obtained(self) -> StageReceipt:
-        """Its part of a stage's. Raises LabError when it has died."""
+        """Its part of a stage's receipt. Raises LabError when it has died."""
         ...
 
 
 @dataclass(frozen=True)
 class StageReceipt:
-    """What the laboratory can prove about a stage after the load, and what was not as asked."""
+    """What can be proven about a stage after the load, and what was not as requested."""
 
     receipt: dict[str, Any]
-    """Sections `server`, `services` (those beside it, by name), `forwarder`, `link`, `replication`, each present only where the stage
+    """Sections `server`, `services` (the others, by name), `forwarder`, `link`, `replication`, each present only where the stage
     has that part."""
     violations: tuple[str, ...] = ()
-    """Asked and obtained differ: each a sentence; any makes the trial void."""
+    """Where requested and obtained differ: each a sentence; any makes the trial void."""
 
 
 @dataclass(frozen=True)
 class LoadFacts:
-    """What the load saw itself, as far as a laboratory's proof needs it."""
+    """What the load itself measured, as far as a receipt needs it."""
 
-    turn_ns: float = 0.0
-    """The mean time of a turn."""
+    round_trip_ns: float = 0.0
+    """Mean, with waiting at server and link."""
     commits: int | None = None
     """Transactions in the measured window that wrote something. None: unknown, or the workload only reads."""
     commit_p50_ns: int | None = None
     """Median time of a commit, from its first byte sent to the last one of its answer."""
-    turns: Mapping[ServiceName, int] = field(default_factory=dict)
+    round_trips: Mapping[ServiceName, int] = field(default_factory=dict)
     """Of pages, by service: requests of all that ended, in the warm-up too."""
     keys: Mapping[ServiceName, int] = field(default_factory=dict)
     """That they looked for."""
@@ -101,15 +101,15 @@ NO_FACTS = LoadFacts()
 
 
 class WindowWatch(Protocol):
-    """Looks at what is around the load, from its making until the length that it was told."""
+    """Observes hosts, link and server from its making, for the length it was given."""
 
     def finish(self) -> Window | None:
-        """End it, if it has not by itself. None: it has seen nothing."""
+        """End it, if it has not ended. None: it saw nothing."""
         ...
 
 
 class Stage(Protocol):
-    """One path, ready to be used. Nothing about it is guessed: the server has answered a query on it."""
+    """One path, ready for use: the server has answered a query on it."""
 
     target: Target
     user: str
@@ -124,7 +124,7 @@ class Stage(Protocol):
 
     @property
     def services(self) -> Mapping[ServiceName, ServiceEndpoint]:
-        """The main server and those beside it."""
+        """The main server and the others."""
         ...
 
     @property
@@ -133,12 +133,11 @@ class Stage(Protocol):
         ...
 
     def loading(self) -> None:
-        """Right before a load for which keys were set or an application proven: what that took is in no account of the load. Raises
-        LabError."""
+        """Right before a load for which keys were set or an application proven, so that counters leave that out. Raises LabError."""
         ...
 
     def watch(self, length_ns: int) -> WindowWatch:
-        """Begin to watch a measured window of this length; whoever asks must finish it."""
+        """Begin to watch a measured window of this length; the caller must finish it."""
         ...
 
     def begun(self, session: Mapping[str, Any] | None = None) -> StageReceipt:
@@ -147,7 +146,7 @@ class Stage(Protocol):
         ...
 
     def obtained(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> StageReceipt:
-        """Asked after the load; `session` is the engine's receipt, of the main server unless `load.sessions` are given. Raises
+        """After the load; `session` is the engine's receipt, of the main server unless `load.sessions` are given. Raises
         LabError when a part has died."""
         ...
 

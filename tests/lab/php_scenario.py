@@ -122,7 +122,7 @@ def _placed(laboratory: Lab, case: str) -> Iterator[tuple[LabStage, FastCgi, Pag
             fill_keys(stage.services["memcached"], _keys("memcached_text"), stage.client)
         script = _script(stage, "per_page" if connect else "persistent", with_memcached)
         assert stage.application is not None
-        yield stage, stage.application.place(script), script
+        yield stage, stage.application.install(script), script
 
 
 def _visited(stage: LabStage, cgi: FastCgi) -> dict[str, Any]:
@@ -172,7 +172,9 @@ def _stranger(laboratory: Lab) -> dict[str, Any]:
         script = _script(stage, "persistent", False)
         assert script.mysql is not None and stage.application is not None
         socket = UnixTarget(path=str(stage.main.running.socket))
-        stage.application.place(script.model_copy(update={"mysql": script.mysql.model_copy(update={"target": socket})}))
+        stage.application.install(
+            script.model_copy(update={"mysql": script.mysql.model_copy(update={"target": socket})})
+        )
         return {"violations": stage.obtained({}).violations}
 
 
@@ -203,7 +205,7 @@ def _lied(laboratory: Lab) -> dict[str, Any]:
         keys = {name: count * pages for name, count in keys_of(script).items()}
         return {
             "tells": {name: told[f"{name}_turns"] - told[f"{name}_checks"] for name in turns} == turns,
-            "violations": stage.obtained({}, LoadFacts(turns=turns, keys=keys, sessions={})).violations,
+            "violations": stage.obtained({}, LoadFacts(round_trips=turns, keys=keys, sessions={})).violations,
         }
 
 
@@ -219,7 +221,7 @@ def _broken(laboratory: Lab) -> dict[str, Any]:
             "key": script.model_copy(update={"redis_keys": _keys("resp2").model_copy(update={"keys": 10**9})}),
         }.items():
             try:
-                stage.application.place(wrong)
+                stage.application.install(wrong)
                 said[name] = list(stage.obtained({}).violations)
             except HowfarError as error:
                 said[name] = error.message

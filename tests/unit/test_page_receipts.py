@@ -111,7 +111,7 @@ def test_differences_make_a_trial_void() -> None:
 
 def test_servers_must_have_counted_the_pages_of_the_warm_up_too() -> None:
     facts = page_facts(outcome(by_php()), SPEC)
-    assert (facts.turns, facts.keys, facts.commits) == ({"mysql": 171, "redis": 114}, {"redis": 627}, PAGES)
+    assert (facts.round_trips, facts.keys, facts.commits) == ({"mysql": 171, "redis": 114}, {"redis": 627}, PAGES)
     looked = ServerMetrics(requests=114, lookup_hits=627, lookup_misses=0)
     cases: tuple[tuple[ServiceName, ServerMetrics, str], ...] = (
         ("redis", looked, ""),

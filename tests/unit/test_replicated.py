@@ -186,7 +186,7 @@ def test_a_commit_is_the_statement_that_commits() -> None:
     assert longer.commit_p50_ns == 3 * MS, "the statements before it wait for nobody"
     reads = load_facts(outcome("transaction", "commit"), job, commits_each=0)
     assert (reads.commits, reads.commit_p50_ns) == (None, None), "an empty commit waits for nobody either"
-    assert single.turn_ns == reads.turn_ns > 0
+    assert single.round_trip_ns == reads.round_trip_ns > 0
 
 
 def rtt(ms: int) -> RttResult:
@@ -196,7 +196,7 @@ def rtt(ms: int) -> RttResult:
 @pytest.mark.parametrize("kind", ["mariadb", "mysql"])
 def test_a_commit_faster_than_light_makes_a_trial_void(kind: str) -> None:
     before, after = snapshot(kind), snapshot(kind, add={"yes_tx": 10})
-    good = LoadFacts(turn_ns=21 * MS, commits=10, commit_p50_ns=20 * MS)
+    good = LoadFacts(round_trip_ns=21 * MS, commits=10, commit_p50_ns=20 * MS)
     assert contradictions(ASKED, before, after, good, [rtt(20)]) == []
     (found,) = contradictions(ASKED, before, after, replace(good, commit_p50_ns=19 * MS), [rtt(20)])
     assert "nobody waited for it" in found

@@ -56,7 +56,7 @@ PLACEMENTS = ("isolated", "machines")
 
 
 class Lab:
-    """See `stage.Testbed`. Made by `open_laboratory`."""
+    """See `howfar.testbed.Testbed`. Made by `open_laboratory`."""
 
     def __init__(self, request: LabRequest, ledger: ExitStack) -> None:
         self.request = request
@@ -206,8 +206,10 @@ class Lab:
         asked = session_asked(factors)
         with ExitStack() as ledger:
             serving = ledger.enter_context(self._serving(factors, path, asked))
+            clients_side = self.client_host.launcher(self.shares.client)
+            servers_side = self.server_host.launcher(self.shares.server)
             main, *others = (
-                reach(started, path, self._ends(work, client_host), ledger)
+                reach(started, path, Ends(work, client_host, clients_side, servers_side), ledger)
                 for started, work in self._started(serving, path, asked, ledger)
             )
             beside = tuple(others)
@@ -263,14 +265,6 @@ class Lab:
             raise PlanError("this laboratory has no application", "Ask for it when building it.")
         children = int(factors.get("threads", 1))
         return ledger.enter_context(php_application(self._php, self.work / "php", launcher, children, servers))
-
-    def _ends(self, work: Path, client_host: Host) -> Ends:
-        return Ends(
-            work=work,
-            client=client_host,
-            clients_side=self.client_host.launcher(self.shares.client),
-            servers_side=self.server_host.launcher(self.shares.server),
-        )
 
     def _serving(
         self, factors: Mapping[str, FactorValue], path: NetworkPath, asked: SessionSpec

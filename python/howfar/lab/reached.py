@@ -230,7 +230,7 @@ class Reached:
         assert endpoint.host is not None and endpoint.port is not None, "an endpoint is a socket, or host and port"
         return TcpTarget(host=endpoint.host, port=endpoint.port)
 
-    def place(self) -> ServiceEndpoint:
+    def service_endpoint(self) -> ServiceEndpoint:
         running, started = self.running, self.started
         return ServiceEndpoint(
             service=Service(

@@ -221,7 +221,7 @@ class Replicated(Serving):
         receipts = {}
         for wire, probes, stats in zip(pair.wires, self._at_rest, self._crossed, strict=True):
             receipts[wire.host.name] = link_receipt(wire.link, probes, stats, self._tcp)
-            lateness = of_a_trial(load.commit_p50_ns or load.turn_ns) if pair.asked.semi_sync else NOBODY_WAITS
+            lateness = of_a_trial(load.commit_p50_ns or load.round_trip_ns) if pair.asked.semi_sync else NOBODY_WAITS
             unlike = link_violations(wire.link, probes, stats, lateness)
             found += [f"{wire.host.name}: {sentence}" for sentence in (*unlike, *_cut(stats))]
         facts = {

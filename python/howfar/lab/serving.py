@@ -137,7 +137,7 @@ def of_store(asked: SessionSpec, path: NetworkPath) -> SessionSpec:
 def counted_less(name: ServiceName, metrics: ServerMetrics, load: LoadFacts) -> tuple[str, ...]:
     """`metrics`: the server's, since the load began. What it does not count proves nothing."""
     found = []
-    requests, keys = load.turns.get(name, 0), load.keys.get(name, 0)
+    requests, keys = load.round_trips.get(name, 0), load.keys.get(name, 0)
     if metrics.requests is not None and metrics.requests < requests:
         found.append(f"it counted {metrics.requests} requests, the pages reported at least {requests}")
     hits, misses = metrics.lookup_hits or 0, metrics.lookup_misses or 0

@@ -51,7 +51,7 @@ class LabStage:
 
     @property
     def services(self) -> Mapping[ServiceName, ServiceEndpoint]:
-        return {one.name: one.place() for one in (self.main, *self.beside)}
+        return {one.name: one.service_endpoint() for one in (self.main, *self.beside)}
 
     @property
     def pair(self) -> Pair | None:
@@ -99,7 +99,7 @@ class LabStage:
         if self.link is not None:
             stats = self.link.counters()
             receipt["link"] = link_receipt(self.link, self.at_rest, stats, self.tcp)
-            found += link_violations(self.link, self.at_rest, stats, of_a_trial(load.turn_ns))
+            found += link_violations(self.link, self.at_rest, stats, of_a_trial(load.round_trip_ns))
             if stats is not None:
                 found += crossing_violations(stats, metrics)
         return StageReceipt(receipt, tuple(found))

@@ -173,12 +173,12 @@ def _services(job: LoadJob | PageJob, finished: Finished) -> tuple[ServiceRecord
 def load_facts(outcome: LoadOutcome, job: LoadJob, commits_each: int) -> LoadFacts:
     """`commits_each`: how often a transaction of the workload has something to commit."""
     finished = outcome.finished
-    turn_ns = job.connections * finished.elapsed_ns / max(finished.turns, 1)
+    round_trip_ns = job.connections * finished.elapsed_ns / max(finished.turns, 1)
     if not commits_each or not finished.transactions:
-        return LoadFacts(turn_ns)
+        return LoadFacts(round_trip_ns)
     by_kind = {histogram.kind: histogram for histogram in finished.histograms}
     commit = by_kind.get("commit") or by_kind.get("transaction")  # without BEGIN and COMMIT the statement commits
-    return LoadFacts(turn_ns, commits_each * finished.transactions, None if commit is None else commit.p50_ns)
+    return LoadFacts(round_trip_ns, commits_each * finished.transactions, None if commit is None else commit.p50_ns)
 
 
 def page_facts(outcome: LoadOutcome, asked: PageSpec) -> LoadFacts:
@@ -186,15 +186,15 @@ def page_facts(outcome: LoadOutcome, asked: PageSpec) -> LoadFacts:
     finished = outcome.finished
     pages = outcome.measuring.warmup_transactions + finished.transactions
     return LoadFacts(
-        _page_turn_ns(finished),
+        _page_round_trip_ns(finished),
         asked.commits * finished.transactions or None,
-        turns=asked.turns_of(pages),
+        round_trips=asked.turns_of(pages),
         keys=asked.keys_of(pages),
         sessions={name: receipt.model_dump(mode="json") for name, receipt in outcome.ready.services.items()},
     )
 
 
-def _page_turn_ns(finished: Finished) -> float:
+def _page_round_trip_ns(finished: Finished) -> float:
     """The mean of a turn, without the computing between turns: by the engine's clock, or as the application told."""
     turns = [histogram for histogram in finished.histograms if histogram.kind.startswith("turn.")]
     count = sum(histogram.count for histogram in turns)

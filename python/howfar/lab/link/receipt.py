@@ -42,7 +42,7 @@ shortest RTT that makes sense; more moves throughput. A transaction of sixteen t
 touches every thirtieth transaction: later than 2 ms (or 10 % of the RTT) shows in its p99. A tighter bound would only measure that
 a small machine shares its CPUs with the link: on two CPUs 0.12 to 0.61 ms were seen beside a load of two connections, 1.06 to 1.4 ms
 beside sixteen that fill the processors; the strict bound voided six trials of six, 1 ms 22 of 36."""
-_TURN_P99_SHARE, _TURN_P999_SHARE = 0.02, 0.2
+_ROUND_TRIP_P99_SHARE, _ROUND_TRIP_P999_SHARE = 0.02, 0.2
 GOODPUT_OFF_MAX_SHARE = 0.02
 _UNCOUNTED_BYTES = 64 * 1024
 """What the server counts as traffic though it is ours and goes past the link: its counters, asked before and after the load."""
@@ -52,16 +52,16 @@ _Z99 = 2.5758
 """Of the normal distribution: 99 % lie within so many deviations."""
 
 
-def of_a_trial(turn_ns: float) -> Lateness:
-    """Of a trial whose turns took `turn_ns` on the average, waiting at server and link included. Where many connections wait for
-    each other a turn is a hundred RTTs long, and a packet that is late by little of it moves little: of the two packets of a turn
-    the limits together admit one in a hundred that is late by up to 20 % of it, which adds 0.4 %. Hundreds of connections also
-    send at one moment, which any sender serves one after the other."""
+def of_a_trial(round_trip_ns: float) -> Lateness:
+    """Of a trial whose mean round trip took so long, with waiting at server and link. Where many connections wait for each other
+    one takes a hundred RTTs, and a packet that is late by little of it changes little: together the limits admit one of its two
+    packets in a hundred that is late by up to 20 % of it, which adds 0.4 %. Hundreds of connections also send at one moment, which
+    any sender serves one after the other."""
     assert OF_A_PLAN.p99_ns is not None
     return replace(
         OF_A_PLAN,
-        p99_ns=max(OF_A_PLAN.p99_ns, int(_TURN_P99_SHARE * turn_ns)),
-        p999_ns=max(OF_A_PLAN.p999_ns, int(_TURN_P999_SHARE * turn_ns)),
+        p99_ns=max(OF_A_PLAN.p99_ns, int(_ROUND_TRIP_P99_SHARE * round_trip_ns)),
+        p999_ns=max(OF_A_PLAN.p999_ns, int(_ROUND_TRIP_P999_SHARE * round_trip_ns)),
     )
 
 

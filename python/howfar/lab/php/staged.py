@@ -1,4 +1,4 @@
-"""PHP-FPM in a stage: it is given its page there, and proven to do it. See `lab.stage.Application`."""
+"""PHP-FPM in a stage: it is given its page there, and proven to do it. See `howfar.testbed.Application`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PATIENCE_S = 60.0
 
 
 class PhpApplication:
-    """See `stage.Application`."""
+    """See `howfar.testbed.Application`."""
 
     def __init__(self, work: Path, pool: PhpFpm, about: dict[str, Any], servers: Sequence[Reached]) -> None:
         self._work = work
@@ -42,7 +42,7 @@ class PhpApplication:
         """With its children."""
         return Observed(role="application", pid=self._pool.pid)
 
-    def place(self, script: PageScript) -> FastCgi:
+    def install(self, script: PageScript) -> FastCgi:
         """Raises PlanError where PHP cannot do it, LabError where it fails."""
         check(script)
         if self._script is None:

@@ -111,7 +111,7 @@ def page_job(plan: Plan, arm: Arm, stage: Stage, seed: int) -> PageJob:
     application: PageScript | FastCgi = script
     if factors.get("application", ORDINARY["application"]) == "php":
         assert stage.application is not None, "a stage for such a cell has one"
-        application = stage.application.place(script)
+        application = stage.application.install(script)
     return PageJob(
         application=application,
         workers=int(factors["threads"]),

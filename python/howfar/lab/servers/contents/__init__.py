@@ -1,4 +1,4 @@
-"""What the tables hold: one file a content. Rows of a sysbench table as a stream for LOAD DATA: ids in order, `k` uniform over
+"""What the tables hold, by content. Rows of a sysbench table as a stream for LOAD DATA: ids in order, `k` uniform over
 the ids, `c` of 119 bytes and `pad` of 59, as sysbench fills its columns, so that every content gives answers of the same length.
 
 One fixed seed: the same rows on every machine. (sysbench draws `k` from its current distribution; no statement of oltp_read_only
@@ -8,6 +8,8 @@ reads it, so uniform is as good.)
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
+from importlib.resources import files
 from typing import Protocol
 
 import numpy as np
@@ -25,7 +27,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class Rows(Protocol):
-    """One content. Modules of this package are its implementations."""
+    """One content."""
 
     key: str
     """Part of a template's name: changes with the rows and the schema."""
@@ -37,18 +39,6 @@ class Rows(Protocol):
     def fields(self, random: np.random.Generator, count: int) -> tuple[Bytes, Bytes]:
         """The third and the fourth field of `count` lines, a line a row: what becomes `c` and `pad`."""
         ...
-
-
-def find_rows(content: Content) -> Rows:
-    """By its name in a plan."""
-    from howfar.lab.servers.contents import digits, incompressible, text
-
-    known: dict[Content, Rows] = {
-        "digits": digits.Digits(),
-        "text": text.Text(),
-        "incompressible": incompressible.Incompressible(),
-    }
-    return known[content]
 
 
 def _number(values: npt.NDArray[np.int64]) -> Bytes:
@@ -72,3 +62,130 @@ def row_chunks(rows: Rows, table_size: int) -> Iterator[bytes]:
     """The whole table, 100 000 rows (20 MB) at a time."""
     for first in range(1, table_size + 1, CHUNK_ROWS):
         yield row_chunk(rows, first, min(CHUNK_ROWS, table_size + 1 - first), table_size)
+
+
+C_GROUPS, PAD_GROUPS, GROUP_DIGITS = 10, 5, 11
+_HYPHEN = ord("-")
+
+
+class Digits:
+    """Sysbench's own: `c` is ten groups of eleven random digits, `pad` five, joined by hyphens.
+
+    zlib at level 6 makes 0.52 of `c` in frames of 16 KiB: a digit holds 3.3 bits of its 8.
+    """
+
+    key = "g1"
+    c_type = "CHAR(120)"
+    pad_type = "CHAR(60)"
+    columns = "(id, k, c, pad)"
+
+    def fields(self, random: np.random.Generator, count: int) -> tuple[Bytes, Bytes]:
+        return _groups(random, count, C_GROUPS), _groups(random, count, PAD_GROUPS)
+
+
+def _groups(random: np.random.Generator, count: int, groups: int) -> Bytes:
+    """Shape (count, groups * 12 - 1)."""
+    cells = np.full((count, groups, GROUP_DIGITS + 1), _HYPHEN, dtype=np.uint8)
+    cells[:, :, :GROUP_DIGITS] = random.integers(0, 10, size=(count, groups, GROUP_DIGITS), dtype=np.uint8) + _ZERO
+    return cells.reshape(count, -1)[:, :-1]
+
+
+_HEX = np.frombuffer(b"0123456789ABCDEF", dtype=np.uint8)
+
+
+class Incompressible:
+    """Random bytes, as pictures, archives and encrypted data look to a compressor. zlib makes 1.001 of it.
+
+    The columns are BINARY: no character set converts them, and ORDER BY and DISTINCT compare bytes. LOAD DATA gets them in hex: a
+    tab, a line's end or a backslash among random bytes would otherwise be read as one.
+    """
+
+    key = "incompressible-g1"
+    c_type = f"BINARY({C_BYTES})"
+    pad_type = f"BINARY({PAD_BYTES})"
+    columns = "(id, k, @c, @pad) SET c = UNHEX(@c), pad = UNHEX(@pad)"
+
+    def fields(self, random: np.random.Generator, count: int) -> tuple[Bytes, Bytes]:
+        return _hex(random, count, C_BYTES), _hex(random, count, PAD_BYTES)
+
+
+def _hex(random: np.random.Generator, count: int, length: int) -> Bytes:
+    """Shape (count, 2 * length)."""
+    values = random.integers(0, 256, size=(count, length), dtype=np.uint8)
+    return _HEX[np.stack([values >> 4, values & 15], axis=-1)].reshape(count, -1)
+
+
+_ZIPF = 1.0
+"""The n-th most frequent word is drawn with weight 1/n, as in prose."""
+_SENTENCE_WORDS = 12
+"""One word in so many ends a sentence."""
+_SPACE, _STOP = ord(" "), ord(".")
+
+
+class Text:
+    """Sentences of words drawn by Zipf's law from `words.txt`, the most frequent first, ASCII. A column ends where it is full.
+
+    zlib at level 6 makes 0.41 of `c` in frames of 16 KiB, as servers send it; of English prose it makes about the same.
+    """
+
+    key = "text-g1"
+    c_type = "CHAR(120)"
+    pad_type = "CHAR(60)"
+    columns = "(id, k, c, pad)"
+
+    def fields(self, random: np.random.Generator, count: int) -> tuple[Bytes, Bytes]:
+        return _columns(random, count, C_BYTES), _columns(random, count, PAD_BYTES)
+
+
+@cache
+def _words() -> tuple[str, ...]:
+    return tuple((files(__package__) / "words.txt").read_text("ascii").split())
+
+
+@cache
+def _letters() -> tuple[Bytes, npt.NDArray[np.int64]]:
+    """Words as rows of bytes, with room for the stop and the space after them; and their lengths."""
+    width = max(len(word) for word in _words()) + 2
+    letters = np.full((len(_words()), width), _SPACE, dtype=np.uint8)
+    for row, word in zip(letters, _words(), strict=True):
+        row[: len(word)] = np.frombuffer(word.encode("ascii"), dtype=np.uint8)
+    return letters, np.array([len(word) for word in _words()], dtype=np.int64)
+
+
+@cache
+def _ranks() -> npt.NDArray[np.float64]:
+    weights = 1.0 / np.arange(1, len(_words()) + 1) ** _ZIPF
+    summed: npt.NDArray[np.float64] = np.cumsum(weights / weights.sum())
+    return summed
+
+
+def _prose(random: np.random.Generator, length: int) -> Bytes:
+    """So many bytes of sentences."""
+    letters, lengths = _letters()
+    mean = float(np.dot(np.diff(_ranks(), prepend=0.0), lengths)) + 1
+    drawn = int(length / mean * 1.2) + 100
+    chosen = np.minimum(np.searchsorted(_ranks(), random.random(drawn)), len(_words()) - 1)
+    ends = random.random(drawn) < 1 / _SENTENCE_WORDS
+    cells, sizes = letters[chosen], lengths[chosen]
+    begins = np.roll(ends, 1)
+    cells[begins, 0] -= ord("a") - ord("A")
+    cells[ends, sizes[ends]] = _STOP
+    kept = np.arange(letters.shape[1]) < (sizes + 1 + ends)[:, None]
+    prose: Bytes = cells[kept][:length]
+    assert prose.size == length, "a fifth more words than the mean asks for is always enough"
+    return prose
+
+
+def _columns(random: np.random.Generator, count: int, width: int) -> Bytes:
+    """Shape (count, width). A value that would end in a space, which CHAR drops, ends in a stop instead."""
+    columns = _prose(random, count * width).reshape(count, width)
+    columns[columns[:, -1] == _SPACE, -1] = _STOP
+    return columns
+
+
+_KNOWN: dict[Content, Rows] = {"digits": Digits(), "text": Text(), "incompressible": Incompressible()}
+
+
+def find_rows(content: Content) -> Rows:
+    """By its name in a plan."""
+    return _KNOWN[content]
