@@ -65,7 +65,7 @@ def test_run_reports_and_leaves_two_files(laboratory: Lab, howfar: Howfar, tmp_p
     for word in ("forwarded-socket", "0.25", files[0].name, files[1].name, "In full:   howfar run paths\n"):
         assert word in out, word
     assert "after block 8 of about 8" in err
-    assert "ended: every interval is as narrow as asked" in err
+    assert "ended: every interval is as narrow as requested" in err
     assert "\x1b" not in out + err
 
 

@@ -32,7 +32,7 @@ def test_the_picture_says_what_runs_and_fits(tmp_path: Path, width: int) -> None
     stream = io.StringIO()
     seen: list[str] = []
     with LivePicture(stream, colour=False, width=width) as picture:
-        assert "making the laboratory" in drawn(picture, width)
+        assert "building the laboratory" in drawn(picture, width)
 
         def look(job: LoadJob) -> None:
             seen.append(drawn(picture, width))

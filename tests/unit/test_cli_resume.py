@@ -66,7 +66,7 @@ def test_a_narrow_run_wants_a_narrower_target(laboratory: Lab, howfar: Howfar) -
     assert howfar("run", "--quick", "--out", "a.howfar")[0] == 0
     for options in (("--time-budget", "1h"), ("--time-budget", "1h", "--target", "5%")):
         code, _, err = howfar("resume", "a.howfar", *options)
-        assert (code, "already as narrow as asked, ±5%" in err) == (2, True)
+        assert (code, "already as narrow as requested, ±5%" in err) == (2, True)
 
 
 def test_a_short_budget_is_answered_with_what_exists(laboratory: Lab, howfar: Howfar, tmp_path: Path) -> None:

@@ -132,12 +132,11 @@ def test_connections_are_a_list_of_numbers(text: str) -> None:
 
 def test_placements_are_what_they_are_called() -> None:
     cpus = set(os.sched_getaffinity(0))
-    client, server = splits("shared")
-    assert set(client) == set(server) == cpus
-    client, server = splits("one-cpu")
-    assert client == server and len(client) == 1
-    client, server = splits("apart")
-    assert len(cpus) == 1 or not set(client) & set(server)
+    shared = splits("shared")
+    assert set(shared.client) == set(shared.server) == cpus
+    one = splits("one-cpu")
+    assert one.client == one.server and len(one.client) == 1
+    assert len(cpus) == 1 or not splits("apart").shared
 
 
 def test_the_cpu_clock_is_that_of_the_process_with_threads_that_ended() -> None:

@@ -107,7 +107,7 @@ def test_void_has_an_exit_code_of_its_own(
 ) -> None:
     said = fake_load.events(fake_load.job(), compression="zlib")
     assert run(tmp_path, monkeypatch, "oltp_read_only", said=said) == 7
-    assert "no compression was asked for, and zlib was obtained" in capsys.readouterr().out
+    assert "no compression was requested, but zlib was obtained" in capsys.readouterr().out
 
 
 def test_a_load_that_fails_says_what_to_do(

@@ -48,7 +48,7 @@ FORMATS: dict[str, Callable[[], str]] = {
     "load-human-overloaded.txt": lambda: text(report_human.report(fake_load.overloaded(), WORKLOAD)),
     "load-human-void.txt": lambda: text(
         report_human.report(
-            fake_load.result(mismatches=("TLS was asked for, and a plain session was obtained",)), WORKLOAD
+            fake_load.result(mismatches=("TLS was requested, but a plain session was obtained",)), WORKLOAD
         )
     ),
     "load-sysbench-1.0.txt": lambda: sysbench("1.0"),

@@ -77,18 +77,18 @@ def test_plain_is_as_asked_when_nothing_was_asked() -> None:
 @pytest.mark.parametrize(
     ("job", "receipt", "words"),
     [
-        (_job(), _plain(address_family="unix"), "inet was asked for, and unix"),
-        (_job(UnixTarget(path="/s")), _plain(), "a Unix socket was asked for, and inet"),
-        (_job(TcpTarget(host="::1", port=1)), _plain(), "inet6 was asked for"),
+        (_job(), _plain(address_family="unix"), "inet was requested, but unix"),
+        (_job(UnixTarget(path="/s")), _plain(), "a Unix socket was requested, but inet"),
+        (_job(TcpTarget(host="::1", port=1)), _plain(), "inet6 was requested"),
         (_job(), _plain(tcp_nodelay=False), "TCP_NODELAY"),
-        (_job(), _plain(tls_version="TLSv1.3"), "no TLS was asked for, and TLSv1.3"),
-        (_job(), _plain(compression="zlib"), "no compression was asked for, and zlib"),
-        (_job(tls=Tls()), _plain(), "TLS was asked for, and the server sees a plain session"),
-        (_job(tls=Tls(versions="1.2"), compression=Compression()), _receipt(), "TLS 1.2 was asked for, and TLSv1.3"),
+        (_job(), _plain(tls_version="TLSv1.3"), "no TLS was requested, but TLSv1.3"),
+        (_job(), _plain(compression="zlib"), "no compression was requested, but zlib"),
+        (_job(tls=Tls()), _plain(), "TLS was requested, but the server sees a plain session"),
+        (_job(tls=Tls(versions="1.2"), compression=Compression()), _receipt(), "TLS 1.2 was requested, but TLSv1.3"),
         (
             _job(tls=Tls(cipher="ECDHE-RSA-AES128-GCM-SHA256"), compression=Compression()),
             _receipt(),
-            "the cipher ECDHE-RSA-AES128-GCM-SHA256 was asked for, and TLS_AES_256_GCM_SHA384",
+            "the cipher ECDHE-RSA-AES128-GCM-SHA256 was requested, but TLS_AES_256_GCM_SHA384",
         ),
         (_job(tls=Tls(resumption=False), compression=Compression()), _receipt(tls_resumed=True), "not to be resumed"),
         (
@@ -96,12 +96,12 @@ def test_plain_is_as_asked_when_nothing_was_asked() -> None:
             _receipt(tls_client_version="TLSv1.2"),
             "something between ends the encryption",
         ),
-        (_job(compression=Compression()), _plain(), "zlib compression was asked for, and none"),
+        (_job(compression=Compression()), _plain(), "zlib compression was requested, but none"),
         (_job(compression=Compression(algorithm="zstd")), _plain(compression="zlib"), "zstd compression"),
         (
             _job(compression=Compression(algorithm="zstd", level=7)),
             _plain(compression="zstd", compression_level=3),
-            "level 7 was asked for, and 3",
+            "level 7 was requested, but 3",
         ),
     ],
 )
@@ -175,7 +175,7 @@ def test_each_service_of_a_page_is_held_to_what_was_asked() -> None:
     assert page_mismatches(_page(script), _ready(plain, mysql=plain, redis=sealed, memcached=unix)) == ()
     wrong = page_mismatches(_page(script), _ready(plain, mysql=_receipt(), redis=plain))
     assert [sentence.split(maxsplit=1)[0] for sentence in wrong] == ["mysql:", "mysql:", "redis:", "memcached"]
-    assert "no TLS was asked for" in wrong[0] and "no compression" in wrong[1] and "plain" in wrong[2]
+    assert "no TLS was requested" in wrong[0] and "no compression" in wrong[1] and "plain" in wrong[2]
 
 
 def test_an_application_is_asked_over_its_socket() -> None:

@@ -7,8 +7,6 @@ so what is measured is the client and the transport.
 from __future__ import annotations
 
 import math
-import os
-import platform
 import random
 import shutil
 import tempfile
@@ -19,9 +17,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from statistics import median
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 import howfar
+from howfar.bench.meter import kernel
 from howfar.engine.messages import (
     LoadJob,
     NullJob,
@@ -36,7 +35,7 @@ from howfar.engine.messages import (
 )
 from howfar.engine.process import EngineProcess, Launcher, LoadOutcome, run_load, run_probe
 from howfar.errors import EngineError, MissingError
-from howfar.lab.network import share_cpus, usable_cpus
+from howfar.lab.network import Shares, share_cpus, usable_cpus
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import hodges_lehmann, judge_ratio
 
@@ -48,6 +47,9 @@ WAITING: Final = 0.1
 """Waiting for a CPU for this share of the time means that other programs have it."""
 HISTOGRAM_BITS: Final = 11
 """Three significant digits are 2048 equal steps, then 1024 for each doubling."""
+
+
+B = TypeVar("B", bound=Part)
 
 
 class Limit(StrEnum):
@@ -250,18 +252,6 @@ class Request:
 
 
 @dataclass(frozen=True)
-class CpuSplit:
-    """CPUs of client and server."""
-
-    client: tuple[int, ...]
-    server: tuple[int, ...]
-
-    @property
-    def shared(self) -> bool:
-        return bool(set(self.client) & set(self.server))
-
-
-@dataclass(frozen=True)
 class Arm:
     """One measurement of every block; `connections` None: the ping-pong."""
 
@@ -276,14 +266,14 @@ class _Server:
     pid: int
 
 
-def cpu_splits() -> dict[Cpus, CpuSplit]:
+def cpu_splits() -> dict[Cpus, Shares]:
     """The arrangements that this machine allows: on one CPU and, with a second one, each on its half."""
     cpus = usable_cpus()
     shares = share_cpus(cpus)
     # The last CPU: interrupts and other programs prefer the first.
-    found: dict[Cpus, CpuSplit] = {"together": CpuSplit(client=cpus[-1:], server=cpus[-1:])}
+    found: dict[Cpus, Shares] = {"together": Shares(client=cpus[-1:], server=cpus[-1:])}
     if not shares.shared:
-        found["apart"] = CpuSplit(client=shares.client, server=shares.server)
+        found["apart"] = shares
     return found
 
 
@@ -322,7 +312,7 @@ def _on(cpus: tuple[int, ...]) -> Launcher:
 
 @contextmanager
 def _servers(
-    transports: tuple[Transport, ...], splits: dict[Cpus, CpuSplit]
+    transports: tuple[Transport, ...], splits: dict[Cpus, Shares]
 ) -> Iterator[dict[tuple[Transport, Cpus], _Server]]:
     """A null server for each transport and arrangement; an idle one costs nothing."""
     with ExitStack() as stack:
@@ -342,7 +332,7 @@ def _servers(
         yield servers
 
 
-def _measure(arm: Arm, server: _Server, splits: CpuSplit, block_ns: int) -> Part:
+def _measure(arm: Arm, server: _Server, splits: Shares, block_ns: int) -> Part:
     for _ in range(ATTEMPTS):
         measured = _attempt(arm, server, _on(splits.client), block_ns)
         if measured is not None:
@@ -403,37 +393,35 @@ def _load(outcome: LoadOutcome) -> Load | None:
 # ---------------------------------------------------------------- the summary
 
 
-def _summarize(request: Request, splits: dict[Cpus, CpuSplit], measured: dict[Arm, list[Part]]) -> Calibration:
-    def exchanges(arm: Arm) -> list[Exchange]:
-        return [one for one in measured[arm] if isinstance(one, Exchange)]
-
-    def loads(arm: Arm) -> list[Load]:
-        return [one for one in measured[arm] if isinstance(one, Load)]
-
-    widest = splits.get("apart", splits["together"])
+def _summarize(request: Request, splits: dict[Cpus, Shares], measured: dict[Arm, list[Part]]) -> Calibration:
     most: Cpus = "apart" if "apart" in splits else "together"
+    widest = splits[most]
+
+    def of(kind: type[B], arm: Arm) -> list[B]:
+        return [one for one in measured[arm] if isinstance(one, kind)]
 
     def over(transport: Transport) -> OverTransport:
+        loads = {count: of(Load, Arm(transport, most, count)) for count in CONNECTIONS}
         floors = tuple(
-            floor(cpus, exchanges(Arm(transport, cpus, None)), loads(Arm(transport, cpus, 1))) for cpus in splits
+            floor(cpus, of(Exchange, Arm(transport, cpus, None)), of(Load, Arm(transport, cpus, 1))) for cpus in splits
         )
         return OverTransport(
             transport=transport,
             floors=floors,
-            ceiling=ceiling(CEILING, loads(Arm(transport, most, CEILING)), shared=widest.shared),
+            ceiling=ceiling(CEILING, loads[CEILING], shared=widest.shared),
             histogram_step_ns=histogram_step_ns(lowest_p50_ns(floors)),
-            cpu_per_query=tuple(query_cost(count, loads(Arm(transport, most, count))) for count in CONNECTIONS),
+            cpu_per_query=tuple(query_cost(count, blocks) for count, blocks in loads.items()),
         )
 
     return Calibration(
         setting=Setting(
             howfar=howfar.__version__,
-            kernel=f"{os.uname().sysname} {platform.release()}",
+            kernel=kernel(),
             client_cpus=widest.client,
             server_cpus=widest.server,
             blocks=request.blocks,
             block_ns=request.block_ns,
         ),
-        clock=clock([one for arm in measured for one in exchanges(arm)]),
+        clock=clock([one for arm in measured for one in of(Exchange, arm)]),
         transports=tuple(over(transport) for transport in request.transports),
     )

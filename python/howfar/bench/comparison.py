@@ -7,8 +7,6 @@ at each number of connections; a ratio is one number per block.
 
 from __future__ import annotations
 
-import os
-import platform
 import random
 import resource
 import shutil
@@ -35,7 +33,7 @@ from howfar.engine.messages import (
 from howfar.engine.process import EngineProcess, Launcher
 from howfar.errors import EngineError, LabError, MissingError, PlanError
 from howfar.lab.cache import work_directory
-from howfar.lab.network import Host, format_cpus, share_cpus, usable_cpus
+from howfar.lab.network import Host, Shares, format_cpus, share_cpus, usable_cpus
 from howfar.lab.servers import DATABASE, USER, Server, ServerContext, Store, Tables, find_store
 from howfar.lab.servers.kinds import STORES
 from howfar.stats.estimate import Estimate, Part
@@ -83,8 +81,8 @@ class Row(Part):
     @property
     def misses(self) -> tuple[str, ...]:
         """Bars that the whole interval of the ratio misses. Memory has no interval and is judged by its median."""
-        found = []
         cpu, memory = CPU_BARS.get(self.connections), MEMORY_BARS.get(self.connections)
+        found = []
         if cpu is not None and self.cpu_ratio.low is not None and self.cpu_ratio.low > cpu:
             found.append(f"client CPU {self.cpu_ratio.value:.3f}, not {cpu:.2f}")
         if memory is not None and self.rss_ratio > memory:
@@ -96,13 +94,12 @@ class Row(Part):
     @property
     def unresolved(self) -> tuple[str, ...]:
         """Bars inside the interval of their ratio, or without one: neither met nor missed."""
-        found = []
-        cpu = CPU_BARS.get(self.connections)
-        if cpu is not None and _within(self.cpu_ratio, cpu):
-            found.append(f"client CPU {self.cpu_ratio.value:.3f} beside {cpu:.2f}")
-        if _within(self.qps_ratio, 1):
-            found.append(f"throughput {self.qps_ratio.value:.3f} beside the peer's")
-        return tuple(found)
+        bars = (("client CPU", self.cpu_ratio, CPU_BARS.get(self.connections)), ("throughput", self.qps_ratio, 1.0))
+        return tuple(
+            f"{name} {ratio.value:.3f}, bar {bar:g}"
+            for name, ratio, bar in bars
+            if bar is not None and _within(ratio, bar)
+        )
 
 
 def _within(ratio: Estimate, bar: float) -> bool:
@@ -216,29 +213,26 @@ def compare(request: Request, on_trial: Callable[[int, int], None] = lambda done
     """Measure and summarize. Raises MissingError, LabError, EngineError."""
     peer = sysbench_version()
     _allow_files(max(request.connections))
-    client, server = splits(request.placement)
+    cpus = splits(request.placement)
     measured: dict[tuple[int, Tool], list[Trial]] = defaultdict(list)
     todo = [(connections, tool) for connections in request.connections for tool in TOOLS]
     order = random.Random(0)
-    with _testbed(request, client, server) as testbed:
+    with _testbed(request, cpus) as testbed:
         for block in range(request.blocks):
             for number, (connections, tool) in enumerate(order.sample(todo, len(todo)), start=1):
                 on_trial(block * len(todo) + number, request.blocks * len(todo))
                 measured[connections, tool].append(_trial(tool, connections, request.seconds, testbed))
-        setting = _setting(request, client, server, peer, testbed.server)
+        setting = _setting(request, cpus, peer, testbed.server)
     rows = tuple(row(n, measured[n, "ours"], measured[n, "peer"]) for n in request.connections)
     return Comparison(setting=setting, rows=rows)
 
 
-def splits(placement: Placement) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """CPUs of client and server."""
+def splits(placement: Placement) -> Shares:
     cpus = usable_cpus()
-    if placement == "one-cpu":
-        return cpus[-1:], cpus[-1:]  # the last: interrupts and other programs prefer the first
     if placement == "apart":
-        shares = share_cpus(cpus)
-        return shares.client, shares.server
-    return cpus, cpus
+        return share_cpus(cpus)
+    both = cpus[-1:] if placement == "one-cpu" else cpus  # the last: interrupts and other programs prefer the first
+    return Shares(both, both)
 
 
 def sysbench_version() -> str:
@@ -266,7 +260,7 @@ def _allow_files(connections: int) -> None:
 
 
 @contextmanager
-def _testbed(request: Request, client: Sequence[int], server: Sequence[int]) -> Iterator[Testbed]:
+def _testbed(request: Request, cpus: Shares) -> Iterator[Testbed]:
     store: Store = find_store(request.server, Tables(WORKLOAD.tables, WORKLOAD.table_size))
     if store.kind in STORES:
         raise PlanError(f"sysbench uses SQL, which {store.kind} does not support", "Choose an SQL server.")
@@ -275,7 +269,7 @@ def _testbed(request: Request, client: Sequence[int], server: Sequence[int]) -> 
         connections = max(request.connections)
         store.prepare(
             ServerContext(
-                work=work, host=Host("here", None), cpus=tuple(server), connections=connections, namespaced=False
+                work=work, host=Host("here", None), cpus=cpus.server, connections=connections, namespaced=False
             )
         )
         running = store.start(networking=False)
@@ -285,7 +279,7 @@ def _testbed(request: Request, client: Sequence[int], server: Sequence[int]) -> 
         options.touch(mode=0o600)
         options.write_text(f"mysql-password={store.password}\n")
         # Both clients stay in this session, and so in one scheduling group.
-        prefix = ("setpriv", "--pdeathsig", "KILL", "--", "taskset", "-c", format_cpus(client))
+        prefix = ("setpriv", "--pdeathsig", "KILL", "--", "taskset", "-c", format_cpus(cpus.client))
         yield Testbed(running, store.password, Launcher(prefix=prefix), options, counters, request.driver)
 
 
@@ -381,15 +375,15 @@ def _sysbench(connections: int, testbed: Testbed) -> Iterator[Client]:
 # ---------------------------------------------------------------- the setting
 
 
-def _setting(request: Request, client: Sequence[int], server: Sequence[int], peer: str, running: Server) -> Setting:
+def _setting(request: Request, cpus: Shares, peer: str, running: Server) -> Setting:
     return Setting(
         howfar=howfar.__version__,
         peer=peer,
         server=running.version,
-        kernel=f"{os.uname().sysname} {platform.release()}",
+        kernel=meter.kernel(),
         placement=request.placement,
-        client_cpus=tuple(client),
-        server_cpus=tuple(server),
+        client_cpus=cpus.client,
+        server_cpus=cpus.server,
         autogroup=_autogroup(),
         workload=f"{WORKLOAD.kind}, {WORKLOAD.tables} table of {WORKLOAD.table_size} rows, prepared, Unix socket",
         blocks=request.blocks,

@@ -5,6 +5,7 @@ It treats every program alike and trusts none. It cannot measure latency.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,11 @@ from howfar.errors import LabError
 from howfar.stats.estimate import Part
 
 _POLL_S = 0.02
+
+
+def kernel() -> str:
+    """`Linux 6.1.0`."""
+    return f"{os.uname().sysname} {os.uname().release}"
 
 
 class Trial(Part):

@@ -5,28 +5,26 @@ from __future__ import annotations
 import getpass
 import os
 import shutil
-import sys
 from pathlib import Path
 
 import click
 
-from howfar.cli.load_address import MAX_FILE_BYTES, target_of
-from howfar.cli.screen import read_text
+from howfar.cli.load_address import MAX_FILE_BYTES, password, target_of
+from howfar.cli.screen import note, read_text
 from howfar.doctor.targets import Login, Logins, Target, parse_target
 from howfar.engine.messages import UnixTarget
-from howfar.errors import UsageError
 from howfar.load.target import ServerAddress, parse_option_file
 
 TO_CHANGE = 8
-"""With --strict, as for a monitor: something is to be changed."""
+"""With --strict, for monitoring: something should be changed."""
 _WIDTH_MOST = 120
 
 
 @click.command()
 @click.argument("dsns", metavar="[DSN]...", nargs=-1)
 @click.option("--watch", "seconds", type=click.FloatRange(0.2, 600), default=3.0, show_default=True, metavar="SECONDS",
-              help="How long connections are watched.")  # fmt: skip
-@click.option("--user", help="Who logs in to MySQL and MariaDB; your account's name when not said.")
+              help="How long to watch connections.")  # fmt: skip
+@click.option("--user", help="User for MySQL and MariaDB.  [default: the name of your account]")
 @click.option(
     "--password-file", type=click.Path(path_type=Path), metavar="FILE", help="Its first line is the password."
 )
@@ -34,7 +32,7 @@ _WIDTH_MOST = 120
 @click.option("--defaults-file", type=click.Path(path_type=Path), metavar="FILE",
               help="User and password from the [client] group of an option file.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout; its schema is schema/doctor.json.")
-@click.option("--strict", is_flag=True, help=f"Exit code {TO_CHANGE} when something is to be changed.")
+@click.option("--strict", is_flag=True, help=f"Exit code {TO_CHANGE} when something should be changed.")
 def doctor(
     dsns: tuple[str, ...],
     seconds: float,
@@ -45,15 +43,15 @@ def doctor(
     as_json: bool,
     strict: bool,
 ) -> int:
-    """Look at the MySQL, MariaDB, Redis and Memcached servers of this machine, and say which lines to change.
+    """Examine the MySQL, MariaDB, Redis and Memcached servers of this machine: which lines to change.
 
-    Without a DSN it looks at all that it finds. DSN: mysql://user@127.0.0.1:3306/, mysql:///run/mysqld/mysqld.sock?user=u,
+    Without a DSN it examines every server that it finds. DSN: mysql://user@127.0.0.1:3306/, mysql:///run/mysqld/mysqld.sock?user=u,
     redis://127.0.0.1:6379, redis:///run/redis/redis-server.sock, memcached://127.0.0.1:11211. It only reads: it logs in, pings
-    a few hundred times, reads counters, and connects 24 times on each transport. What it may not see it says.
+    a few hundred times, reads counters, and connects 24 times on each transport. It reports what it may not see.
 
     Passwords are never in a DSN: --password-file, --ask-password, --defaults-file, HOWFAR_PASSWORD or MYSQL_PWD; for Redis
-    HOWFAR_REDIS_PASSWORD or REDISCLI_AUTH. They go only to servers that are named, or that run as root, as an account of the
-    system or as yourself.
+    HOWFAR_REDIS_PASSWORD or REDISCLI_AUTH. They are sent only to servers that are named, or that run as root, a system account or
+    yourself.
     """
     from howfar.doctor.examine import examine  # numpy and pymysql, which --help need not pay
     from howfar.doctor.screen import screen
@@ -61,7 +59,7 @@ def doctor(
     targets = [_numeric(parse_target(dsn)) for dsn in dsns]
     logins = _logins(user, password_file, ask_password, defaults_file)
     if not as_json:
-        _note(f"watching connections for {seconds:g} s")
+        note(f"watching connections for {seconds:g} s")
     seen = examine(targets, logins, seconds)
     if as_json:
         click.echo(seen.model_dump_json(indent=2))
@@ -72,31 +70,21 @@ def doctor(
 
 def _numeric(target: Target) -> Target:
     """Names become addresses, as `howfar load` resolves them."""
-    place = ServerAddress(host=target.host, port=target.port, socket=target.path)
-    found = target_of(place, _note)
+    found = target_of(ServerAddress(host=target.host, port=target.port, socket=target.path), note)
     if isinstance(found, UnixTarget):
         return Target(target.kind, found.path, None, None, target.user, target.tls)
     return Target(target.kind, None, found.host, found.port, target.user, target.tls)
 
 
 def _logins(user: str | None, password_file: Path | None, ask: bool, defaults_file: Path | None) -> Logins:
-    """The most explicit source first, as in `howfar load`. Raises UsageError."""
-    place, of_file = ServerAddress(), None
+    """Raises UsageError."""
+    address, of_file = ServerAddress(), None
     if defaults_file is not None:
         text = read_text(defaults_file, "--defaults-file", MAX_FILE_BYTES)
-        place, of_file = parse_option_file(str(defaults_file), text)
-    if password_file is not None:
-        password = read_text(password_file, "--password-file", MAX_FILE_BYTES).split("\n", 1)[0].removesuffix("\r")
-    elif ask:
-        if not sys.stdin.isatty():
-            raise UsageError("--ask-password needs a terminal to ask on", "Use --password-file or HOWFAR_PASSWORD.")
-        password = getpass.getpass("Password: ")
-    elif of_file is not None:
-        password = of_file
-    else:
-        password = os.environ.get("HOWFAR_PASSWORD", os.environ.get("MYSQL_PWD", ""))
+        address, of_file = parse_option_file(str(defaults_file), text)
+    mysql = Login(user or address.user or _own_name(), password(password_file, ask, of_file, note))
     redis = os.environ.get("HOWFAR_REDIS_PASSWORD", os.environ.get("REDISCLI_AUTH", ""))
-    return Logins(Login(user or place.user or _own_name(), password), Login("", redis))
+    return Logins(mysql, Login("", redis))
 
 
 def _own_name() -> str:
@@ -104,7 +92,3 @@ def _own_name() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # an account without a name, as in some containers
         return str(os.geteuid())
-
-
-def _note(text: str) -> None:
-    click.echo(f"howfar: {text}", err=True)

@@ -67,31 +67,28 @@ def _of_laboratory(environment: Mapping[str, str]) -> ServerAddress:
 
 
 def _password(options: Options, of_file: str | None, laboratory: bool, environment: Mapping[str, str], say: Say) -> str:
-    """The most explicit source first. Raises UsageError."""
-    if options.said("password-file"):
-        return _password_in(Path(options.value("password-file")), say)
-    if options.value("ask-password"):
-        return _asked_for()
+    file = options.value("password-file")
+    if laboratory and not (file or options.value("ask-password") or of_file is not None):
+        file = environment.get("HOWFAR_PASSWORD_FILE")  # the other variables are for the user's own servers
+    return password(file and Path(file), options.value("ask-password"), of_file, say, environment)
+
+
+def password(
+    file: Path | None, ask: bool, of_file: str | None, say: Say, environment: Mapping[str, str] = os.environ
+) -> str:
+    """From the most explicit source; `of_file`: of an option file. Raises UsageError."""
+    if file is not None:
+        text = read_text(file, "--password-file", MAX_FILE_BYTES)
+        if file.stat().st_mode & 0o077:
+            say(f"others on this machine may read {file}: chmod 600 it")
+        return text.split("\n", 1)[0].removesuffix("\r")
+    if ask and not sys.stdin.isatty():
+        raise UsageError("--ask-password needs a terminal", "Use --password-file or HOWFAR_PASSWORD in scripts.")
+    if ask:
+        return getpass.getpass("Password: ")
     if of_file is not None:
         return of_file
-    if laboratory and "HOWFAR_PASSWORD_FILE" in environment:  # the variables below are for servers of the user's own
-        return _password_in(Path(environment["HOWFAR_PASSWORD_FILE"]), say)
     return environment.get("HOWFAR_PASSWORD", environment.get("MYSQL_PWD", ""))
-
-
-def _asked_for() -> str:
-    if not sys.stdin.isatty():
-        raise UsageError(
-            "--ask-password needs a terminal to ask on", "Use --password-file or HOWFAR_PASSWORD in scripts."
-        )
-    return getpass.getpass("Password: ")
-
-
-def _password_in(path: Path, say: Say) -> str:
-    text = read_text(path, "--password-file", MAX_FILE_BYTES)
-    if path.stat().st_mode & 0o077:
-        say(f"others on this machine may read {path}: chmod 600 it")
-    return text.split("\n", 1)[0].removesuffix("\r")
 
 
 def target_of(address: ServerAddress, say: Say) -> Target:

@@ -1,4 +1,4 @@
-"""Progress of a run: a table that renews itself on a terminal, lines everywhere else. Always on stderr."""
+"""Progress of a run: a live table on a terminal, lines elsewhere. Always on stderr."""
 
 from __future__ import annotations
 
@@ -32,14 +32,16 @@ from howfar.store.records import (
     TrialStatus,
 )
 
-_FEW = 100
-
 STOPPED = {
-    StopReason.WIDTH: "every interval is as narrow as asked",
+    StopReason.WIDTH: "every interval is as narrow as requested",
     StopReason.TIME: "the time budget is used",
     StopReason.BLOCKS: "the highest number of blocks is reached",
     StopReason.INTERRUPTED: "interrupted",
 }
+REFRESH_PER_S = 2
+"""Drawing takes CPU from the measured paths; twice a second is enough for an eye."""
+_FEW = 100
+_MOST_RATIOS = 8
 
 
 def time_left(ns: int) -> str:
@@ -53,28 +55,24 @@ def time_left(ns: int) -> str:
 
 
 def ratio(arm: ArmStanding) -> str:
-    """`0.78 ±4 %`, `baseline`, `-` while unknown; `(settled)`: it rests."""
+    """`0.78 ±4 %`, `baseline`, `-` while unknown; `(settled)`: it is not measured any more."""
     if arm.role is ArmRole.BASELINE:
         return "baseline"
     if arm.ratio is None:
         return "-"
-    return f"{arm.ratio.value:.3f}{_width(arm.half_width)}{' (settled)' if arm.rests else ''}"
+    half = "" if arm.half_width is None else f" ±{arm.half_width * 100:.3g} %"
+    if arm.half_width is not None and arm.half_width > 1:
+        half = " (> ±100 %)"
+    return f"{arm.ratio.value:.3f}{half}{' (settled)' if arm.rests else ''}"
 
 
 def number(rate: float) -> str:
-    """`26108`, `14.7`: of few a second a tenth is told."""
+    """`26108`, `14.7`."""
     return f"{rate:.1f}" if rate < _FEW else f"{rate:.0f}"
 
 
-def _width(half: float | None) -> str:
-    """Beyond the whole of the ratio a figure says nothing more."""
-    if half is None:
-        return ""
-    return " (> ±100 %)" if half > 1 else f" ±{half * 100:.3g} %"
-
-
 def blocks_of(forecast: Forecast, most: int) -> str:
-    """`of about 4`; `of at most 30` when only the cap ends the run."""
+    """`of about 4`; `of at most 30` when only the limit ends the run."""
     return f"of at most {most}" if forecast.blocks >= most else f"of about {forecast.blocks}"
 
 
@@ -85,28 +83,29 @@ def block(number: int) -> str:
     return f"block {number + 1}"
 
 
-def unlike(differs: Sequence[str]) -> str:
-    """A warning: what is not as when the run was begun."""
-    return f"warning: not as when the run was begun: {'; '.join(differs)}"
-
-
 def trial_result(trial: Trial, unit: Unit) -> str:
-    """`26108 queries/s`, what was lost where something broke, or why it is void."""
+    """`26108 queries/s`, what was lost after a fault, or why it is void."""
     if trial.status is TrialStatus.OK and isinstance(trial.fault, CrashRecord):
         return f"lost {trial.fault.lost} of {trial.fault.acknowledged} acknowledged commits"
     if trial.status is TrialStatus.OK and isinstance(trial.fault, FallbackRecord):
         return f"{trial.fault.unprotected} of {trial.fault.acknowledged} commits unprotected"
     if trial.status is TrialStatus.OK and trial.measured is not None:
-        done = operations_in(trial.measured, unit)
-        return f"{number(done / (trial.measured.elapsed_ns / 1e9))} {unit}/s"
+        return f"{number(operations_in(trial.measured, unit) / (trial.measured.elapsed_ns / 1e9))} {unit}/s"
     return f"void: {trial.void_reason}"
 
 
-_MOST_RATIOS = 8
+def _ratios(compared: Sequence[ArmStanding]) -> str:
+    """Each ratio; of many only the widest, for which the run continues."""
+    if not compared:
+        return "all arms"  # an arm with a fault has no ratio
+    if len(compared) <= _MOST_RATIOS:
+        return ", ".join(f"{arm.arm} {ratio(arm)}" for arm in compared)
+    widest = max(compared, key=lambda arm: arm.half_width or 0.0)
+    return f"{len(compared)} ratios, the widest {widest.arm} {ratio(widest)}"
 
 
 class Lines:
-    """An Observer."""
+    """An Observer that prints lines."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -116,16 +115,16 @@ class Lines:
 
     def resumed(self, differs: Sequence[str]) -> None:
         if differs:
-            self._say(f"howfar: {unlike(differs)}")
+            self._print(f"warning: changed since the run began: {'; '.join(differs)}", warning=True)
 
     def begun(self, run: Run, plan: Plan, standing: Standing, forecast: Forecast) -> None:
         self._arms = len(run.info.arms)
         self._max_blocks = plan.timing.max_blocks
         self._unit = unit_of(run.info.plan)
         done = f", {len(run.trials)} trials done before" if run.trials else ""
-        self._say(f"{run.info.server_kind} {run.info.server_version}, seed {run.info.seed}{done}")
+        self._print(f"{run.info.server_kind} {run.info.server_version}, seed {run.info.seed}{done}")
         blocks = blocks_of(forecast, self._max_blocks).removeprefix("of ")
-        self._say(f"measuring {self._arms} arms, {blocks} blocks, about {time_left(forecast.left_ns)}")
+        self._print(f"measuring {self._arms} arms, {blocks} blocks, about {time_left(forecast.left_ns)}")
 
     def trial_started(self, place: Slot, forecast: Forecast) -> None:
         pass
@@ -134,80 +133,55 @@ class Lines:
         pass
 
     def trial_ended(self, trial: Trial) -> None:
-        self._say(f"{block(trial.block)}{self._place(trial)} {trial.arm}: {trial_result(trial, self._unit)}")
+        position = "" if trial.block >= CONFIRMATION_BLOCK else f" {trial.position + 1}/{self._arms}"
+        self._print(f"{block(trial.block)},{position} {trial.arm}: {trial_result(trial, self._unit)}")
 
     def block_ended(self, standing: Standing, forecast: Forecast) -> None:
-        compared = [arm for arm in standing.arms if arm.role is not ArmRole.BASELINE]
-        ratios = _ratios([arm for arm in compared if arm.ratio is not None])
+        ratios = _ratios([arm for arm in standing.arms if arm.role is not ArmRole.BASELINE and arm.ratio is not None])
         left = f"; about {time_left(forecast.left_ns)} left" if forecast.left_ns else ""
-        self._say(f"after block {standing.blocks} {blocks_of(forecast, self._max_blocks)}: {ratios}{left}")
+        self._print(f"after block {standing.blocks} {blocks_of(forecast, self._max_blocks)}: {ratios}{left}")
 
     def confirming(self, lines: Sequence[str]) -> None:
         for line in lines:
-            self._say(f"confirming: {line}")
+            self._print(f"confirming: {line}")
 
     def stopped(self, stop: StopReason) -> None:
-        self._say(f"ended: {STOPPED[stop]}")
+        self._print(f"ended: {STOPPED[stop]}")
 
-    def _place(self, trial: Trial) -> str:
-        """Of how many. A confirmation has arms of its own, which are few."""
-        return "," if trial.block >= CONFIRMATION_BLOCK else f", {trial.position + 1}/{self._arms}"
-
-    def _say(self, text: str) -> None:
-        print(text, file=self._stream, flush=True)
+    def _print(self, text: str, warning: bool = False) -> None:
+        print(f"howfar: {text}" if warning else text, file=self._stream, flush=True)
 
 
-def _ratios(compared: Sequence[ArmStanding]) -> str:
-    """Each one; of many the widest, since it is what the run goes on for."""
-    if not compared:
-        return "all arms"  # of what breaks none has a ratio
-    if len(compared) <= _MOST_RATIOS:
-        return ", ".join(f"{arm.arm} {ratio(arm)}" for arm in compared)
-    widest = max(compared, key=lambda arm: arm.half_width or 0.0)
-    return f"{len(compared)} ratios, the widest {widest.arm} {ratio(widest)}"
-
-
-REFRESH_PER_S = 2
-"""Drawing costs CPU that the measured paths want; twice a second is enough for an eye."""
-
-
-class LivePicture:
-    """An Observer on a terminal. A context manager: on leaving, the last picture stays."""
+class LivePicture(Lines):
+    """An Observer on a terminal, and a context manager: the last picture stays."""
 
     def __init__(self, stream: TextIO, colour: bool, width: int) -> None:
+        super().__init__(stream)
         self._console = Console(file=stream, no_color=not colour, width=width, highlight=False, force_terminal=True)
-        self._head = "making the laboratory"
+        self._head = "building the laboratory"
         self._doing = ""
-        self._standing: Standing | None = None
-        self._rates: dict[str, list[float]] = {}
-        self._voids = 0
-        self._max_blocks = 0
-        self._arms = 0
-        self._ends_at = 0.0
         self._phase = ""
-        self._unit: Unit = "queries"
+        self._standing: Standing | None = None
+        self._voids = 0
+        self._ends_at = 0.0
         self._live = Live(
             console=self._console, refresh_per_second=REFRESH_PER_S, transient=True, get_renderable=self._picture
         )
-
-    def resumed(self, differs: Sequence[str]) -> None:
-        if differs:
-            self._console.print(Text(unlike(differs), style="yellow"))
 
     def begun(self, run: Run, plan: Plan, standing: Standing, forecast: Forecast) -> None:
         self._head = f"{run.info.plan_name} on {run.info.server_kind} {run.info.server_version}, seed {run.info.seed}"
         self._arms = len(run.info.arms)
         self._max_blocks = plan.timing.max_blocks
-        self._standing = standing
         self._unit = unit_of(run.info.plan)
-        self._expect(forecast)
+        self.block_ended(standing, forecast)
 
     def trial_started(self, place: Slot, forecast: Forecast) -> None:
         again = f", attempt {place.attempt + 1}" if place.attempt else ""
-        confirming = place.block >= CONFIRMATION_BLOCK
-        of = f"of {forecast.blocks}," if confirming else f"{blocks_of(forecast, self._max_blocks)},"
-        turn = "" if confirming else f" {place.position + 1}/{self._arms}"
-        self._doing = f"{block(place.block)} {of}{turn} {place.arm}{again}"
+        if place.block >= CONFIRMATION_BLOCK:
+            at = f"of {forecast.blocks},"
+        else:
+            at = f"{blocks_of(forecast, self._max_blocks)}, {place.position + 1}/{self._arms}"
+        self._doing = f"{block(place.block)} {at} {place.arm}{again}"
         self._phase = "starting"
         self._expect(forecast)
 
@@ -225,20 +199,19 @@ class LivePicture:
     def trial_ended(self, trial: Trial) -> None:
         if trial.status is TrialStatus.VOID:
             self._voids += 1
-            self._console.print(Text(f"void: {block(trial.block)}, {trial.arm}: {trial.void_reason}", style="yellow"))
+            self._print(f"void: {block(trial.block)}, {trial.arm}: {trial.void_reason}", warning=True)
 
     def block_ended(self, standing: Standing, forecast: Forecast) -> None:
         self._standing = standing
         self._expect(forecast)
 
-    def confirming(self, lines: Sequence[str]) -> None:
-        for line in lines:
-            self._console.print(Text(f"confirming: {line}"))
-
     def stopped(self, stop: StopReason) -> None:
         self._doing = f"ended: {STOPPED[stop]}"
         self._phase = ""
-        self._console.print(Text(self._doing))
+        self._print(self._doing)
+
+    def _print(self, text: str, warning: bool = False) -> None:
+        self._console.print(Text(text, style="yellow" if warning else ""))
 
     def __enter__(self) -> LivePicture:
         self._live.start()
@@ -253,12 +226,15 @@ class LivePicture:
         self._ends_at = time.monotonic() + forecast.left_ns / 1e9
 
     def _picture(self) -> RenderableType:
-        lines: list[RenderableType] = [Text(self._head, style="bold", overflow="ellipsis", no_wrap=True)]
+        def line(text: str, style: str = "") -> Text:
+            return Text(text, style=style, overflow="ellipsis", no_wrap=True)
+
+        lines: list[RenderableType] = [line(self._head, "bold")]
         if self._doing:
-            lines.append(Text(self._doing, overflow="ellipsis", no_wrap=True))
+            lines.append(line(self._doing))
         if self._phase:
             left = time_left(int((self._ends_at - time.monotonic()) * 1e9))
-            lines.append(Text(f"{self._phase}; about {left} left", style="dim", overflow="ellipsis", no_wrap=True))
+            lines.append(line(f"{self._phase}; about {left} left", "dim"))
         if self._standing is not None and self._standing.blocks:
             lines.append(self._table(self._standing))
         if self._voids:
@@ -278,7 +254,5 @@ class LivePicture:
 def observer(no_colour: bool) -> AbstractContextManager[Observer]:
     """To be entered when measuring begins and left before the report."""
     if is_terminal(sys.stderr):
-        from howfar.cli.progress import LivePicture
-
         return LivePicture(sys.stderr, has_colour(sys.stderr, no_colour), width(sys.stderr))
     return contextlib.nullcontext(Lines(sys.stderr))

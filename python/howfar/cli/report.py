@@ -32,7 +32,7 @@ def report(run: Path, html: str | None, md: bool, csv: bool, json_: bool, no_col
     """Show the run in the file RUN, finished or not; also while it is being measured."""
     asked = [form for form, wanted in (("md", md), ("csv", csv), ("json", json_)) if wanted]
     if len(asked) + (html is not None) > 1:
-        raise UsageError("more than one format was asked for", "Choose one of --html, --md, --csv, --json.")
+        raise UsageError("more than one format was requested", "Choose one of --html, --md, --csv, --json.")
     found = read_run(run)
     if html is not None:
         page = pages.place(Path(html) if html else None, run)

@@ -117,7 +117,7 @@ def _check_helps(run: Run, plan: Plan, more: Extension) -> None:
         return
     if run.stop is StopReason.WIDTH and (more.target is None or more.target >= timing.target_half_width):
         raise UsageError(
-            f"every interval is already as narrow as asked, ±{format_share(timing.target_half_width)}",
+            f"every interval is already as narrow as requested, ±{format_share(timing.target_half_width)}",
             "Ask for a narrower one with --target.",
         )
     if run.stop is StopReason.TIME and more.time_ns is None:

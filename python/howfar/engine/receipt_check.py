@@ -1,6 +1,6 @@
-"""Where the session that was obtained is not the one that was asked for, in words. Pure; any difference makes a trial void.
+"""Where the session that was obtained is not the one that was requested, in words. Pure; any difference makes a trial void.
 
-What a receipt cannot tell on a transport is no difference; what it tells although it was not asked for is one.
+What a receipt cannot tell on a transport is no difference; what it shows although it was not requested is one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OPENSSL: Final = {
 
 
 def mismatches(job: LoadJob | TablesJob, receipt: Receipt, must_resume: bool = False) -> tuple[str, ...]:
-    """Empty: all is as asked. `must_resume`: connections that come and go and may resume TLS sessions have to."""
+    """Empty: all is as requested. `must_resume`: connections that come and go and may resume TLS sessions have to."""
     if isinstance(job.workload, KeyValue):
         receipt = _as_this_side_has_it(receipt)
     found = (*_transport(job.target, receipt), *_tls(job.session.tls, receipt), *_compression(job, receipt))
@@ -66,28 +66,28 @@ def _as_this_side_has_it(receipt: Receipt) -> Receipt:
 def _transport(target: Target, receipt: Receipt) -> tuple[str, ...]:
     if isinstance(target, UnixTarget):
         if receipt.address_family != "unix":
-            return (f"a Unix socket was asked for, and {receipt.address_family} was obtained",)
+            return (f"a Unix socket was requested, but {receipt.address_family} was obtained",)
         return ()
     wanted = "inet6" if ":" in target.host else "inet"
     if receipt.address_family != wanted:
-        return (f"{wanted} was asked for, and {receipt.address_family} was obtained",)
+        return (f"{wanted} was requested, but {receipt.address_family} was obtained",)
     if receipt.tcp_nodelay is False:
-        return ("TCP_NODELAY was asked for, and Nagle's algorithm is in force",)
+        return ("TCP_NODELAY was requested, but Nagle's algorithm is in force",)
     return ()
 
 
-def _tls(asked: Tls | None, receipt: Receipt) -> tuple[str, ...]:
+def _tls(requested: Tls | None, receipt: Receipt) -> tuple[str, ...]:
     got = receipt.tls_version
-    if asked is None:
-        return () if got is None else (f"no TLS was asked for, and {got} was obtained",)
+    if requested is None:
+        return () if got is None else (f"no TLS was requested, but {got} was obtained",)
     if got is None:
-        return ("TLS was asked for, and the server sees a plain session",)
+        return ("TLS was requested, but the server sees a plain session",)
     found = []
-    if asked.versions != "any" and got != f"TLSv{asked.versions}":
-        found.append(f"TLS {asked.versions} was asked for, and {got} was obtained")
-    if asked.cipher is not None and receipt.tls_cipher != cipher_name(asked.cipher):
-        found.append(f"the cipher {asked.cipher} was asked for, and {receipt.tls_cipher} was obtained")
-    if not asked.resumption and receipt.tls_resumed:
+    if requested.versions != "any" and got != f"TLSv{requested.versions}":
+        found.append(f"TLS {requested.versions} was requested, but {got} was obtained")
+    if requested.cipher is not None and receipt.tls_cipher != cipher_name(requested.cipher):
+        found.append(f"the cipher {requested.cipher} was requested, but {receipt.tls_cipher} was obtained")
+    if not requested.resumption and receipt.tls_resumed:
         found.append("sessions were not to be resumed, and one was")
     ours = (receipt.tls_client_version, receipt.tls_client_cipher)
     if None not in ours and ours != (got, receipt.tls_cipher):
@@ -100,9 +100,9 @@ def _tls(asked: Tls | None, receipt: Receipt) -> tuple[str, ...]:
 
 def _not_resumed(job: LoadJob | TablesJob, receipt: Receipt) -> tuple[str, ...]:
     """Of an encrypted session only: that it is plain is told elsewhere."""
-    asked = job.session.tls is not None and job.session.tls.resumption and job.session.connect == "per_transaction"
-    if asked and receipt.tls_version is not None and not receipt.tls_resumed:
-        return ("sessions were to be resumed, and the second connection's was not",)
+    requested = job.session.tls is not None and job.session.tls.resumption and job.session.connect == "per_transaction"
+    if requested and receipt.tls_version is not None and not receipt.tls_resumed:
+        return ("sessions were to be resumed, but the second connection's was not",)
     return ()
 
 
@@ -118,16 +118,21 @@ def _uncompressed(receipt: Receipt) -> tuple[str, ...]:
     return (
         ()
         if receipt.compression is None
-        else (f"no compression was asked for, and {receipt.compression} was obtained",)
+        else (f"no compression was requested, but {receipt.compression} was obtained",)
     )
 
 
 def _compression(job: LoadJob | TablesJob, receipt: Receipt) -> tuple[str, ...]:
-    asked = job.session.compression
-    wanted = asked.algorithm if asked else None
+    requested = job.session.compression
+    wanted = requested.algorithm if requested else None
     if receipt.compression != wanted:
-        return (f"{wanted or 'no'} compression was asked for, and {receipt.compression or 'none'} was obtained",)
+        return (f"{wanted or 'no'} compression was requested, but {receipt.compression or 'none'} was obtained",)
     # Servers report a level of zstd alone that the client has chosen; zlib's is each side's own.
-    if asked and asked.algorithm == "zstd" and asked.level is not None and receipt.compression_level != asked.level:
-        return (f"compression level {asked.level} was asked for, and {receipt.compression_level} was obtained",)
+    if (
+        requested
+        and requested.algorithm == "zstd"
+        and requested.level is not None
+        and receipt.compression_level != requested.level
+    ):
+        return (f"compression level {requested.level} was requested, but {receipt.compression_level} was obtained",)
     return ()

@@ -38,7 +38,7 @@ from howfar.engine.messages import (
 KEY_DIGITS: Final = 12
 MOST_BYTES_AT_ONCE: Final = 64 * 2**20
 """Of the values of one request, or of one reply, with their keys: a connection of the engine holds as much."""
-MOST_TURNS: Final = 100_000
+MOST_ROUND_TRIPS: Final = 100_000
 """Of a page: a worker of the engine notes the latency of each until the page has ended."""
 
 _Rule = TypeVar("_Rule", bound=Callable[[Any], None])
@@ -212,8 +212,8 @@ def _page_script(script: PageScript) -> None:
         raise ValueError("a page needs a service")
     _stores_fit(script)
     known = check_statements(script.statements)
-    if round_trips_of(script) > MOST_TURNS:
-        raise ValueError(f"a page has at most {MOST_TURNS} turns")
+    if round_trips_of(script) > MOST_ROUND_TRIPS:
+        raise ValueError(f"a page has at most {MOST_ROUND_TRIPS} round trips")
     for step in script.steps:
         if isinstance(step, QueryStep):
             if step.statement not in known:

@@ -31,89 +31,86 @@ def time(ns: float) -> str:
 
 
 def report(result: Result, workload: str) -> list[str]:
-    """The whole report."""
-    return [
-        *_verdict(result),
-        "",
-        *_what(result, workload),
-        *_throughput(result),
-        "",
-        *_latencies(result),
-        *_statements(result),
-        *_errors(result),
-        "",
-        *_receipt(result.receipt),
-        *_client(result),
-        *_next(result),
-    ]
+    """The whole report: blocks of labelled lines, and tables of latencies."""
+    blocks = (
+        _labelled("Verdict", _verdict(result)),
+        [
+            *_labelled("Load", [_load(result, workload)]),
+            *_labelled("Throughput", _throughput(result)),
+        ],
+        _latencies(result),
+        _statements(result),
+        _labelled("Errors", [_errors(result)]),
+        [
+            *_labelled("Receipt", _receipt(result.receipt)),
+            *_labelled("Client", _client(result)),
+            *_labelled("TCP", _tcp(result)),
+        ],
+        _labelled("Next", list(dict.fromkeys(_advice(result)))),
+    )
+    return [line for block in blocks if block for line in ("", *block)][1:]
 
 
-def _row(label: str, text: str) -> str:
-    return f"{label:<{_LABEL}}{text}".rstrip()
+def _labelled(label: str, texts: Iterable[str]) -> list[str]:
+    """The label before the first line only."""
+    return [f"{'' if number else label:<{_LABEL}}{text}".rstrip() for number, text in enumerate(texts)]
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _verdict(result: Result) -> list[str]:
     verdict = result.verdict
-    lines = [_row("Verdict", ", ".join(verdict.stamps))]
+    lines = [", ".join(verdict.stamps)]
     if verdict.has(Stamp.VOID):
         lines.append(
-            _row(
-                "",
-                "VOID: the session obtained is not the one requested; the figures below do not describe the requested one.",
-            )
+            "VOID: the session obtained is not the one requested; the figures below do not describe the requested one."
         )
-    lines += [_row("", f"{finding.stamp}: {finding.because}") for finding in verdict.findings]
-    return lines + [_row("", f"not judged: {reason}") for reason in verdict.unknown]
+    lines += [f"{finding.stamp}: {finding.because}" for finding in verdict.findings]
+    return lines + [f"not judged: {reason}" for reason in verdict.unknown]
 
 
-def _what(result: Result, workload: str) -> list[str]:
+def _load(result: Result, workload: str) -> str:
     job, arrivals = result.job, result.job.arrivals
     loop = "closed loop"
     if arrivals is not None:
-        shape = {"poisson": "Poisson", "constant": "evenly spaced", "bursts": f"bursts of {arrivals.burst}"}[
-            arrivals.shape
-        ]
-        loop = f"open loop, {arrivals.rate_per_s:,.6g} transactions/s due, {shape}"
+        shapes = {"poisson": "Poisson", "constant": "evenly spaced", "bursts": f"bursts of {arrivals.burst}"}
+        loop = f"open loop, {arrivals.rate_per_s:,.6g} transactions/s due, {shapes[arrivals.shape]}"
     idle = f" and {job.idle_connections:,} idle ones" if job.idle_connections else ""
     warm = f" after {job.warmup_ns / 1e9:.3g} s of warm-up" if job.warmup_ns else ", no warm-up"
-    many = "connection" if job.connections == 1 else "connections"
-    return [
-        _row(
-            "Load",
-            f"{workload}, {job.connections:,} {many}{idle}, {loop}, {result.seconds:.4g} s{warm}, seed {job.seed}",
-        )
-    ]
+    connections = _many(job.connections, "connection")
+    return f"{workload}, {connections}{idle}, {loop}, {result.seconds:.4g} s{warm}, seed {job.seed}"
 
 
 def _throughput(result: Result) -> list[str]:
-    done, classes = result.finished, result.finished.classes
+    done, classes, account = result.finished, result.finished.classes, result.finished.open_loop
     rates = ", ".join(f"{name} {result.per_second(getattr(classes, name)):,.1f}" for name in ("read", "write", "other"))
     lines = [
-        _row("Throughput", f"{result.per_second(done.transactions):,.1f} transactions/s ({done.transactions:,})"),
-        _row("", f"{result.per_second(done.queries):,.1f} queries/s ({rates})"),
+        f"{result.per_second(done.transactions):,.1f} transactions/s ({done.transactions:,})",
+        f"{result.per_second(done.queries):,.1f} queries/s ({rates})",
     ]
-    account = done.open_loop
     if account is not None:
         lost = f", {account.failed:,} failed" if account.failed else ""
         lines.append(
-            _row("", f"{account.due:,} requests due: {account.answered:,} answered, {account.unanswered:,} not{lost}; "
-                 f"at most {account.backlog_max:,} queued")
-        )  # fmt: skip
+            f"{account.due:,} requests due: {account.answered:,} answered, {account.unanswered:,} not{lost}; "
+            f"at most {account.backlog_max:,} queued"
+        )
     return lines
 
 
 def _latencies(result: Result) -> list[str]:
     if result.open_loop:
         named = (("response", result.transaction), ("service", result.service), ("lateness", result.lateness))
-        rows = [(label, latency) for label, latency in named if latency is not None]
         note = "response: from when due; service: from the first byte sent; lateness: how late this client sent"
     else:
-        rows = [("transaction", result.transaction)]
+        named = (("transaction", result.transaction),)
         note = "finished transactions; a closed loop sends nothing while it waits, so a stall affects at most one per connection"
-    return [*_table("Latency", rows), _row("", note), *_under_way(result)]
+    rows = [(label, latency) for label, latency in named if latency is not None]
+    return [*_table("Latency", rows), *_labelled("", [note, *_in_flight(result)])]
 
 
-def _under_way(result: Result) -> list[str]:
+def _in_flight(result: Result) -> list[str]:
     """Transactions in flight that would have raised the percentiles in a longer window."""
     left, p99 = result.in_flight, result.ended.at(0.99)
     if left is None or not left.count or (p99 is not None and left.max_ns <= p99.low_ns):
@@ -121,45 +118,32 @@ def _under_way(result: Result) -> list[str]:
     what = "service" if result.open_loop else "transactions"
     beyond = f"longer than the p99 of {what}" if p99 is not None else "none finished"
     return [
-        _row("", f"in flight at the end: {left.count:,}, the oldest for {time(left.max_ns)}: {beyond};"),
-        _row("", f"the figures of {what} and statements cover answered requests only"),
+        f"in flight at the end: {left.count:,}, the oldest for {time(left.max_ns)}: {beyond};",
+        f"the figures of {what} and statements cover answered requests only",
     ]
 
 
 def _statements(result: Result) -> list[str]:
-    rows = [(each.kind.removeprefix("statement."), each) for each in result.statements if each.count]
-    rows += [(each.kind, each) for each in result.stages if each.count]
-    rows += [("connect", result.connect)] if result.connect is not None and result.connect.count else []
-    return ["", *_table("Statement", rows)] if rows else []
+    shown = (*result.statements, *result.stages, *([result.connect] if result.connect is not None else []))
+    rows = [(each.kind.removeprefix("statement."), each) for each in shown if each.count]
+    return _table("Statement", rows) if rows else []
 
 
 def _table(title: str, rows: Sequence[tuple[str, Latency]]) -> list[str]:
     """Count and percentiles, a row each; `≥` where unanswered requests leave only a bound."""
-    head = [title, "count", "mean", *(name for name, _ in SHARES), "max"]
-    body = [
-        [
-            label,
-            f"{latency.count:,}",
-            _mean(latency),
-            *(_bound(latency.at(share)) for _, share in SHARES),
-            _bound(latency.at(1)),
-        ]
-        for label, latency in rows
-    ]
-    widths = [max(len(row[column]) for row in [head, *body]) for column in range(len(head))]
+    lines = [[title, "count", "mean", *(name for name, _ in SHARES), "max"]]
+    for label, latency in rows:
+        mean = Bound(round(latency.mean_ns), round(latency.mean_ns) if latency.complete else None)
+        bounds = [mean if latency.count else None, *(latency.at(share) for _, share in SHARES), latency.at(1)]
+        lines.append([label, f"{latency.count:,}", *map(_bound, bounds)])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     widths[0] = max(widths[0], _LABEL - 2)
     return [
         "  ".join(
-            [row[0].ljust(widths[0]), *(text.rjust(width) for text, width in zip(row[1:], widths[1:], strict=True))]
+            [line[0].ljust(widths[0]), *(text.rjust(size) for text, size in zip(line[1:], widths[1:], strict=True))]
         )
-        for row in [head, *body]
+        for line in lines
     ]
-
-
-def _mean(latency: Latency) -> str:
-    if not latency.count:
-        return "-"
-    return time(latency.mean_ns) if latency.complete else f"≥ {time(latency.mean_ns)}"
 
 
 def _bound(at: Bound | None) -> str:
@@ -168,25 +152,23 @@ def _bound(at: Bound | None) -> str:
     return time(at.low_ns) if at.exact else f"≥ {time(at.low_ns)}"
 
 
-def _errors(result: Result) -> list[str]:
+def _errors(result: Result) -> str:
     done = result.finished
-    if not done.errors and not done.reconnects:
-        return ["", _row("Errors", "none")]
-    known = [
+    found = [
         f"{count:,} x {code}{f' ({_ERRORS[code]})' if code in _ERRORS else ''}"
         for code, count in sorted(done.errors.items())
     ]
-    again = [f"{done.reconnects:,} reconnect{'' if done.reconnects == 1 else 's'}"] if done.reconnects else []
-    return ["", _row("Errors", ", ".join([*known, *again]))]
+    found += [_many(done.reconnects, "reconnect")] if done.reconnects else []
+    return ", ".join(found) or "none"
 
 
 def _receipt(receipt: Receipt) -> list[str]:
     """The session that was obtained."""
     login = f"login by {receipt.auth_plugin}, statements {receipt.protocol_mode}"
     return [
-        _row("Receipt", f"{receipt.server_version}, connection {receipt.server_connection_id}, {login}"),
-        _row("", _transport(receipt)),
-        _row("", _layers(receipt)),
+        f"{receipt.server_version}, connection {receipt.server_connection_id}, {login}",
+        _transport(receipt),
+        _layers(receipt),
     ]
 
 
@@ -204,20 +186,19 @@ def _transport(receipt: Receipt) -> str:
 
 
 def _layers(receipt: Receipt) -> str:
-    tls = "no TLS"
+    tls, compression = "no TLS", "no compression"
     if receipt.tls_version is not None:
         resumed = {True: "resumed", False: "not resumed", None: ""}[receipt.tls_resumed]
         tls = receipt.tls_version + _listed([receipt.tls_cipher or "", receipt.tls_group or "", resumed])
-    packed = "no compression"
     if receipt.compression is not None:
         level = f" level {receipt.compression_level}" if receipt.compression_level is not None else ""
-        packed = f"{receipt.compression}{level} compression"
-    return f"{tls}; {packed}"
+        compression = f"{receipt.compression}{level} compression"
+    return f"{tls}; {compression}"
 
 
 def _listed(facts: Iterable[str]) -> str:
-    kept = [fact for fact in facts if fact]
-    return f" ({', '.join(kept)})" if kept else ""
+    kept = ", ".join(filter(None, facts))
+    return f" ({kept})" if kept else ""
 
 
 def _client(result: Result) -> list[str]:
@@ -228,45 +209,39 @@ def _client(result: Result) -> list[str]:
     share = f"{use.busiest_thread_ns / max(done.elapsed_ns, 1):.0%} of the window"
     busy = f"busiest of {use.threads} threads on a CPU {share}" if use.threads != 1 else f"its thread on a CPU {share}"
     each = f"{time(use.cpu_ns / done.queries)} CPU/query; " if done.queries else ""
-    lines = [
-        _row("Client", f"{each}{busy}; {format_size_bytes(done.peak_memory_bytes)}; {result.ready.receipt.driver}")
-    ]
-    if done.tcp is not None:
-        rtt = f"RTT p50 {time(done.tcp.rtt_p50_ns)}, max {time(done.tcp.rtt_max_ns)}"
-        lines.append(_row("TCP", f"{rtt}; {done.tcp.retransmits:,} segments retransmitted"))
-    return lines
+    return [f"{each}{busy}; {format_size_bytes(done.peak_memory_bytes)}; {result.ready.receipt.driver}"]
 
 
-def _next(result: Result) -> list[str]:
-    advice = [finding.advice for finding in result.verdict.findings]
-    if not advice:
-        short = result.verdict.unknown
-        advice = (
-            ["Run longer, so that steadiness can be judged."]
-            if short
-            else ["Repeat it: one run says nothing about variation between runs."]
+def _tcp(result: Result) -> list[str]:
+    tcp = result.finished.tcp
+    if result.client is None or tcp is None:
+        return []
+    rtt = f"RTT p50 {time(tcp.rtt_p50_ns)}, max {time(tcp.rtt_max_ns)}"
+    return [f"{rtt}; {tcp.retransmits:,} segments retransmitted"]
+
+
+def _advice(result: Result) -> list[str]:
+    if result.verdict.findings:
+        return [finding.advice for finding in result.verdict.findings]
+    advice = ["Repeat it: one run says nothing about variation between runs."]
+    if result.verdict.unknown:
+        advice = ["Run longer, so that steadiness can be judged."]
+    if not result.open_loop:
+        rate = result.per_second(result.finished.transactions)
+        advice.append(
+            f"For response times as users see them, set a rate below {rate:,.4g} (--rate), or search for one (--search 'p99<…')."
         )
-        if not result.open_loop:
-            rate = result.per_second(result.finished.transactions)
-            advice.append(
-                f"For response times as users see them, set a rate below {rate:,.4g} (--rate), or search for one (--search 'p99<…')."
-            )
-    return ["", *(_row("Next" if number == 0 else "", text) for number, text in enumerate(dict.fromkeys(advice)))]
+    return advice
 
 
 def partial(intervals: Sequence[Interval], how: str = "interrupted") -> list[str]:
     """After an interruption or a failure: the sum of the intervals so far, which is not a result."""
     seconds = sum(each.length_ns for each in intervals) / 1e9
-    transactions, queries, errors = (
-        sum(getattr(each, name) for each in intervals) for name in ("transactions", "queries", "errors")
+    sums = (
+        f"{sum(getattr(each, name) for each in intervals):,} {name}" for name in ("transactions", "queries", "errors")
     )
-    return [
-        _row("Partial", f"{how} after {seconds:.4g} s of the window: not a result"),
-        _row(
-            "",
-            f"{transactions:,} transactions, {queries:,} queries, {errors:,} errors in the whole intervals until then",
-        ),
-    ]
+    until = f"{', '.join(sums)} in the whole intervals until then"
+    return _labelled("Partial", [f"{how} after {seconds:.4g} s of the window: not a result", until])
 
 
 def interval_line(each: Interval, open_loop: bool) -> str:

@@ -7,7 +7,6 @@ for any experiment; the peer works on a bare cable between two other hosts. Star
 from __future__ import annotations
 
 import os
-import platform
 import random
 import secrets
 from collections import defaultdict
@@ -22,6 +21,7 @@ from howfar.bench.links.extras import Extras, OpenPeer
 from howfar.bench.links.figures import FULL_TIMES, LinkBench, LinkPoint, Row, Run, RunsOn, Setting, Times
 from howfar.bench.links.peers import Found, Shape, find_peer
 from howfar.bench.links.probes import BareCable, ProbedLink, measure, open_cable, runs_on, with_counters
+from howfar.bench.meter import kernel
 from howfar.errors import EngineError, LabError, MissingError
 from howfar.lab import sandbox
 from howfar.lab.link import Link, open_link
@@ -185,7 +185,7 @@ def _setting(request: Request, setup: Setup, load_average: float, grid: Grid) ->
     ready = link.ready
     return Setting(
         howfar=howfar.__version__,
-        kernel=f"{os.uname().sysname} {platform.release()}",
+        kernel=kernel(),
         cpus=usable_cpus(),
         privileged=privileged(),
         backend=request.backend,

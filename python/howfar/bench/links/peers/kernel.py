@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +9,7 @@ from typing import Final
 
 from howfar.bench.links.figures import LinkPoint
 from howfar.bench.links.probes import BareCable, ProbedLink
+from howfar.bench.meter import kernel
 from howfar.errors import LabError, MissingError
 from howfar.lab.link.backends.kernel_qdiscs import BURST_BYTES, tbf_rate
 from howfar.lab.link.spec import MTU
@@ -21,16 +20,12 @@ _LATENCY: Final = "10ms"
 _PROBE_BPS: Final = 10**9
 
 
-def _kernel() -> str:
-    return f"{os.uname().sysname} {platform.release()}"
-
-
 class Veth:
     NAME = "veth"
     DELAYS = False
 
     def find(self) -> str:
-        return f"veth of {_kernel()}"
+        return f"veth of {kernel()}"
 
     @contextmanager
     def open(self, cable: BareCable) -> Iterator[Callable[[LinkPoint], tuple[ProbedLink, str]]]:
@@ -42,7 +37,7 @@ class Tbf:
     DELAYS = False
 
     def find(self) -> str:
-        return f"tbf of {_kernel()}"
+        return f"tbf of {kernel()}"
 
     @contextmanager
     def open(self, cable: BareCable) -> Iterator[Callable[[LinkPoint], tuple[ProbedLink, str]]]:
