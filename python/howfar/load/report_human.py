@@ -101,12 +101,16 @@ def _throughput(result: Result) -> list[str]:
 
 def _latencies(result: Result) -> list[str]:
     if result.open_loop:
-        named = (("response", result.transaction), ("service", result.service), ("lateness", result.lateness))
+        named: dict[str, Latency | None] = {
+            "response": result.transaction,
+            "service": result.service,
+            "lateness": result.lateness,
+        }
         note = "response: from when due; service: from the first byte sent; lateness: how late this client sent"
     else:
-        named = (("transaction", result.transaction),)
+        named = {"transaction": result.transaction}
         note = "finished transactions; a closed loop sends nothing while it waits, so a stall affects at most one per connection"
-    rows = [(label, latency) for label, latency in named if latency is not None]
+    rows = [(label, latency) for label, latency in named.items() if latency is not None]
     return [*_table("Latency", rows), *_labelled("", [note, *_in_flight(result)])]
 
 
