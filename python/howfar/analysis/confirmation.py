@@ -1,13 +1,13 @@
-"""Which limits are put to the test after a plan's blocks, by changing what, and what came out. Pure.
+"""Which limits are tested after a plan's blocks, by changing what, and what came out. Pure.
 
-Each is a pair of arms, one as it was and one with one thing changed, measured in the same blocks: what the machine
-does meanwhile happens to both. Not here: the change that suits a limit (`intervention.py`), and the measuring (`conduct/confirm.py`).
+Each is a pair of arms, one as it was and one with one thing changed, measured in the same blocks: what the machine does meanwhile
+happens to both.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import interval_text, judge_ratio
 from howfar.stats.trials import TrialTable, trial_table
 from howfar.store import records as events
-from howfar.store.records import Arm, ArmRole, FactorValue, Run
+from howfar.store.records import Arm, ArmRole, Run
 from howfar.units import format_duration_ns, format_rate_bps
 
 _LINKS = frozenset({Resource.LINK_TO_CLIENT, Resource.LINK_TO_SERVER})
@@ -39,7 +39,7 @@ _OWN_RULED_OUT = "a limit of each connection's own"
 _EACH_FOR_ITSELF = frozenset({Resource.LATENCY, Resource.RECEIVE_WINDOW, Resource.SEND_BUFFER, Resource.LOSS})
 """What holds back each connection by itself: half as many carry half as much."""
 _WHY_NOT = {
-    Resource.COMMIT: "how many transactions share one durable write cannot be foreseen",
+    Resource.COMMIT: "how many transactions share one durable write cannot be predicted",
     Resource.ACKNOWLEDGEMENT: "the replica is nearer in other cells of the plan, or in none",
     Resource.ERRORS: "transactions fail",
     Resource.INVALID: "the figures themselves are not valid",
@@ -48,61 +48,48 @@ _WHY_NOT = {
 
 
 def intervention(cell: CellSummary, limit: Limit, environment: Mapping[str, Any]) -> Intervention | str:
-    """What to change on an arm; words where this laboratory can change nothing that would tell."""
+    """What to change on an arm; a reason where this laboratory can change nothing that would tell."""
     factors, resource = cell.factors, limit.resource
+
+    def times(name: str, change: float, predicted: float, otherwise: float, rules_out: str = "") -> Intervention:
+        old = int(factors[name])
+        new = int(old * change)
+        return Intervention(
+            arm=cell.arm,
+            resource=resource,
+            changed=_CHANGED[name](old, new),
+            factors=factors | {name: new},
+            predicted=predicted,
+            otherwise=otherwise,
+            rules_out=rules_out,
+        )
+
+    def capped(predicted: float) -> float:
+        return min(predicted, _next_ceiling(cell, environment))
+
     if resource in _LINKS and "rate_bps" in factors:
-        return _made(cell, limit, _faster(factors), min(FASTER, _next_ceiling(cell, environment)), 1.0)
+        return times("rate_bps", FASTER, capped(FASTER), 1.0)
     if resource is Resource.LATENCY and "rate_bps" in factors and _wire_first(cell):
-        return _made(cell, limit, _faster(factors), min(_at_the_faster(cell), _next_ceiling(cell, environment)), 1.0)
+        return times("rate_bps", FASTER, capped(_at_the_faster(cell)), 1.0)
     if resource is Resource.LATENCY and int(factors.get("rtt_ns", 0)) > 0:
-        return _made(cell, limit, _nearer(factors), min(_half_the_rtt(cell), _next_ceiling(cell, environment)), 1.0)
+        return times("rtt_ns", 0.5, capped(_half_the_rtt(cell)), 1.0)
     threads = int(factors.get("threads", 1))
     if resource in _CPUS | {Resource.LOCK} and threads >= _FEWEST_TO_HALVE:
-        return _made(cell, limit, _fewer(factors), 1.0, 0.5, _OWN_RULED_OUT)
+        return times("threads", 0.5, 1.0, 0.5, _OWN_RULED_OUT)
     if resource in _EACH_FOR_ITSELF and threads > 1:
-        return _made(cell, limit, _fewer(factors), 0.5, 1.0, _SHARED_RULED_OUT)
+        return times("threads", 0.5, 0.5, 1.0, _SHARED_RULED_OUT)
     if resource in _CPUS and "rate_bps" in factors:
-        used = cell.link_used
-        if used is not None and used >= _TELLS_USED:
-            return _made(cell, limit, _faster(factors), 1.0, FASTER, _LINK_RULED_OUT)
+        if (cell.link_used or 0.0) >= _TELLS_USED:
+            return times("rate_bps", FASTER, 1.0, FASTER, _LINK_RULED_OUT)
         return "too few connections to halve, and the link is used too little for its rate to tell"
     return _WHY_NOT.get(resource, "nothing that this laboratory can change alone would tell")
 
 
-def _made(
-    cell: CellSummary,
-    limit: Limit,
-    change: tuple[str, dict[str, FactorValue]],
-    predicted: float,
-    otherwise: float,
-    rules_out: str = "",
-) -> Intervention:
-    changed, factors = change
-    return Intervention(
-        arm=cell.arm,
-        resource=limit.resource,
-        changed=changed,
-        factors=factors,
-        predicted=predicted,
-        otherwise=otherwise,
-        rules_out=rules_out,
-    )
-
-
-def _faster(factors: dict[str, FactorValue]) -> tuple[str, dict[str, FactorValue]]:
-    rate_bps = int(factors["rate_bps"])
-    faster_bps = int(rate_bps * FASTER)
-    return f"rate {format_rate_bps(rate_bps)} -> {format_rate_bps(faster_bps)}", factors | {"rate_bps": faster_bps}
-
-
-def _nearer(factors: dict[str, FactorValue]) -> tuple[str, dict[str, FactorValue]]:
-    rtt_ns = int(factors["rtt_ns"])
-    return f"RTT {format_duration_ns(rtt_ns)} -> {format_duration_ns(rtt_ns // 2)}", factors | {"rtt_ns": rtt_ns // 2}
-
-
-def _fewer(factors: dict[str, FactorValue]) -> tuple[str, dict[str, FactorValue]]:
-    threads = int(factors["threads"])
-    return f"{threads} -> {threads // 2} connections", factors | {"threads": threads // 2}
+_CHANGED: dict[str, Callable[[int, int], str]] = {
+    "rate_bps": lambda old, new: f"rate {format_rate_bps(old)} -> {format_rate_bps(new)}",
+    "rtt_ns": lambda old, new: f"RTT {format_duration_ns(old)} -> {format_duration_ns(new)}",
+    "threads": lambda old, new: f"{old} -> {new} connections",
+}
 
 
 def _wire_first(cell: CellSummary) -> bool:
