@@ -66,7 +66,7 @@ class ArmComparison:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`comparable` is False when the runs asked different questions or ran on different ground; figures are given all the same."""
+    """`comparable` is False when the runs had different plans or machines; figures are given all the same."""
 
     before: str
     after: str

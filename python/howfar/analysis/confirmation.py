@@ -263,7 +263,7 @@ def doubted(cells: Sequence[CellSummary], tested: Sequence[Confirmation]) -> tup
 
 
 def unadvised(cells: Sequence[CellSummary], tested: Sequence[Confirmation]) -> tuple[CellSummary, ...]:
-    """The cells, a refuted limit taken off: nothing is advised on its ground."""
+    """The cells, a refuted limit taken off: no advice follows from it."""
     found = refuted(tested)
     return tuple(cell.model_copy(update={"limit": None}) if _is_of(cell, found) else cell for cell in cells)
 

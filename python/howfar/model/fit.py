@@ -224,7 +224,7 @@ others, always; with k without end nobody ever waits. A convention between the t
 
 
 def predict(base: WhatIf, settings: WhatIfSettings, curve: Sequence[ArmFacts], basis: str, own: bool) -> Prediction:
-    """`curve` as `base` has it at `settings`. `own`: its low end is met by fitting, so no error is reckoned there."""
+    """`curve` as `base` has it at `settings`. `own`: its low end is met by fitting, so no error is computed there."""
     found = network(base, settings)
     threads = sorted(facts.threads for facts in curve)
     points = found.points(threads[-1])

@@ -86,7 +86,7 @@ def _replica(summary: Summary) -> str:
 
 
 def _measured(summary: Summary) -> str:
-    """Of links that were asked for alike: what was obtained, from the nearest to the farthest."""
+    """What links of the same settings had, from the nearest to the farthest."""
     found = sorted(cell.rest_rtt_ns for cell in shown_cells(summary) if cell.rest_rtt_ns is not None)
     if not found:
         return " (not measured)"

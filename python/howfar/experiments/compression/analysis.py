@@ -81,7 +81,7 @@ class CompressionRow(Part):
     break_even_bps: float | None
     """Below this link rate it pays on this machine and data, when the link is the limit; None: it never does, or see `resolved`."""
     resolved: bool = True
-    """Its CPU was told from nothing. Where noise hid it, no break-even is said."""
+    """Its CPU cost is above the noise; below it there is no break-even."""
     everywhere: bool = False
     """It pays at every rate that was looked at, `break_even_bps` being the fastest of them."""
     measured: tuple[CompressionTried, ...]
