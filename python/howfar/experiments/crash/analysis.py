@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import median
+from typing import NamedTuple
 
 from howfar.analysis.advice import capital
 from howfar.experiments.replication.arms import mode_name, plural, rate, rate_interval, with_mode
@@ -26,35 +27,56 @@ from howfar.store.records import Arm, ArmRole, CrashRecord, Run, TrialStatus
 
 CHANCE = 0.05
 """Of seeing no loss in all crashes where the share of crashes with a loss is at the upper limit."""
-CUT_OFF = frozenset({"cut", "cut-to-replica", "stop-replica"})
-"""Faults after which the primary lives on and nothing of it arrives. Not `cut-to-primary`: what TCP sends without an acknowledgement
-still arrives then."""
-MACHINE = frozenset({"cut", "cut-to-replica"})
-"""Faults that leave on the line what the death of the primary's machine would."""
-CLAUSES = {
-    "kill-primary": "the primary's server was killed",
-    "cut": "the link was cut and then the primary was killed",
-    "cut-to-replica": "the link to the replica was cut and then the primary was killed",
-    "cut-to-primary": "the link from the replica was cut and then the primary was killed",
-    "stop-replica": "the replica stopped and then the primary was killed",
-}
+_GOES_ON = "and the primary goes on until it is killed a second later"
 
-FAULT_NAMES = {
-    "kill-primary": "server killed",
-    "cut": "link cut",
-    "cut-to-replica": "link to replica cut",
-    "cut-to-primary": "link from replica cut",
-    "stop-replica": "replica stopped first",
-    "replica-leaves": "replica leaves",
+
+class Fault(NamedTuple):
+    """One level of the factor `fault`, for readers."""
+
+    name: str
+    """As short as a label of a chart; `text` explains it."""
+    clause: str
+    text: str = ""
+    cut_off: bool = False
+    """The primary lives on and nothing of it arrives. Not `cut-to-primary`: TCP goes on sending for a while."""
+    machine: bool = False
+    """It leaves on the line what the death of the primary's machine would."""
+
+
+FAULTS = {
+    "cut": Fault(
+        "link cut",
+        "the link was cut and then the primary was killed",
+        f"both directions are cut, {_GOES_ON}",
+        True,
+        True,
+    ),
+    "cut-to-replica": Fault(
+        "link to replica cut",
+        "the link to the replica was cut and then the primary was killed",
+        f"packets to the replica are dropped, {_GOES_ON}",
+        True,
+        True,
+    ),
+    "kill-primary": Fault(
+        "server killed",
+        "the primary's server was killed",
+        "SIGKILL to the primary's server; its kernel still delivers what was in the sockets",
+    ),
+    "stop-replica": Fault(
+        "replica stopped first",
+        "the replica stopped and then the primary was killed",
+        f"the replica stops receiving, {_GOES_ON}",
+        True,
+    ),
+    "cut-to-primary": Fault(
+        "link from replica cut",
+        "the link from the replica was cut and then the primary was killed",
+        f"packets from the replica are dropped, {_GOES_ON}",
+    ),
+    "replica-leaves": Fault("replica leaves", "the replica left"),
 }
-"""As short as a label of a chart; `FAULT_TEXT` explains them."""
-FAULT_TEXT = {
-    "kill-primary": "SIGKILL to the primary's server; its kernel still delivers what was in the sockets",
-    "cut": "both directions are cut, and the primary goes on until it is killed a second later",
-    "cut-to-replica": "packets to the replica are dropped, and the primary goes on until it is killed a second later",
-    "cut-to-primary": "packets from the replica are dropped, and the primary goes on until it is killed a second later",
-    "stop-replica": "the replica stops receiving, and the primary goes on until it is killed a second later",
-}
+"""The one nearest to the death of a machine first: where several were made, it stands for the others."""
 
 
 class CrashPoint(Part):
@@ -222,7 +244,7 @@ def _predicted(records: Sequence[CrashRecord]) -> Estimate | None:
 
 def predicted_loss(crash: CrashRecord) -> float | None:
     """Commits that an asynchronous primary loses. None: the lag before the fault is unknown, or does not predict it."""
-    if crash.fault in CUT_OFF:
+    if FAULTS[crash.fault].cut_off:
         since_ns = crash.fault_ns if crash.in_force_ns is None else crash.in_force_ns
         return crash.commits_per_s * (crash.dead_ns - since_ns) / 1e9
     if crash.fault != "kill-primary":
@@ -271,17 +293,17 @@ def before_the_fault(loss: CrashLoss) -> str:
 
 
 def _lost(loss: CrashLoss, brief: bool = False) -> str:
-    begin = f"{capital(with_mode(loss.mode))}, when {CLAUSES.get(loss.fault, loss.fault)}, "
+    begin = f"{capital(with_mode(loss.mode))}, when {FAULTS[loss.fault].clause}, "
     if not loss.lost:
         limit = loss.share_that_may_lose
         text = f"{begin}none of {loss.acknowledged:,} acknowledged commits was lost in {plural(loss.crashes, 'crash')}"
         return f"{text}{'' if limit is None else f' (at most {percent_up(limit)} % of crashes lose any)'}."
     text = f"{begin}a crash lost {rate_interval(loss.lost_per_crash)} acknowledged commits ({plural(loss.crashes, 'crash')}"
     if loss.predicted_lost is not None:
-        order = "" if loss.fault in CUT_OFF else "at most about "
+        order = "" if FAULTS[loss.fault].cut_off else "at most about "
         text += f"; predicted: {order}{rate(loss.predicted_lost.value)}"
     text += ")"
-    if not brief and loss.fault in MACHINE:
+    if not brief and FAULTS[loss.fault].machine:
         text += (
             f", {before_the_fault(loss)} of all {loss.lost:,} acknowledged before the cut was in force, which is what the death of "
             "the machine at that moment loses"
@@ -302,7 +324,7 @@ def _kept(mode: str, losses: Sequence[CrashLoss]) -> str:
         worst = max(here, key=lambda loss: loss.most_lost)
         return (
             f"{capital(mode_name(mode))} lost {lost:,} of {acknowledged:,} acknowledged commits in {plural(crashes, 'crash')}, at "
-            f"most {worst.most_lost:,} in one, when {CLAUSES.get(worst.fault, worst.fault)}: it should lose none."
+            f"most {worst.most_lost:,} in one, when {FAULTS[worst.fault].clause}: it should lose none."
         )
     faults = len({loss.fault for loss in here})
     pooled = f" of {faults} kinds" if faults > 1 else ""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from howfar.experiments.crash.analysis import FAULT_NAMES, CrashLoss, CrashPoint
+from howfar.experiments.crash.analysis import FAULTS, CrashLoss, CrashPoint
 from howfar.experiments.replication.arms import mode_name
 from howfar.experiments.replication.charts import COLOURS, SHAPES, SHORT, states, symlog_ticks
 from howfar.experiments.replication.frame import lost_cell
@@ -31,7 +31,7 @@ def mode_labels(losses: Sequence[CrashLoss]) -> list[str]:
 
 def labels(losses: Sequence[CrashLoss]) -> list[str]:
     """Mode and fault, where they identify a row; else the arm's name."""
-    short = [f"{SHORT.get(loss.mode, loss.mode)}, {FAULT_NAMES.get(loss.fault, loss.fault)}" for loss in losses]
+    short = [f"{SHORT.get(loss.mode, loss.mode)}, {FAULTS[loss.fault].name}" for loss in losses]
     return short if len(set(short)) == len(short) else [loss.arm for loss in losses]
 
 

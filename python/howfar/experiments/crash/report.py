@@ -9,9 +9,7 @@ from howfar.analysis.advice import capital
 from howfar.analysis.summary import Summary
 from howfar.experiments.crash import charts
 from howfar.experiments.crash.analysis import (
-    CUT_OFF,
-    FAULT_TEXT,
-    MACHINE,
+    FAULTS,
     CrashFindings,
     CrashLoss,
     before_the_fault,
@@ -94,12 +92,12 @@ def predicted(loss: CrashLoss) -> str:
     found = loss.predicted_lost
     if found is None:
         return "0" if loss.mode in SEMI_SYNC else figures.UNKNOWN
-    return f"{'' if loss.fault in CUT_OFF else '≲ '}{count(found.value)}"
+    return f"{'' if FAULTS[loss.fault].cut_off else '≲ '}{count(found.value)}"
 
 
 def loss_notes(losses: Sequence[CrashLoss]) -> tuple[str, ...]:
     faults = dict.fromkeys(loss.fault for loss in losses)
-    notes = [f"{capital(fault_name(fault))}: {FAULT_TEXT[fault]}." for fault in faults if fault in FAULT_TEXT]
+    notes = [f"{capital(fault_name(fault))}: {FAULTS[fault].text}." for fault in faults if FAULTS[fault].text]
     crashes = sorted({loss.crashes for loss in losses})
     times = plural(crashes[0], "crash") if len(crashes) == 1 else f"{crashes[0]} to {crashes[-1]} crashes"
     notes.append(
@@ -164,7 +162,7 @@ def evidence(losses: Sequence[CrashLoss]) -> list[str]:
 
 
 def _machine_death(losses: Sequence[CrashLoss]) -> str:
-    cut = [loss for loss in losses if loss.fault in MACHINE]
+    cut = [loss for loss in losses if FAULTS[loss.fault].machine]
     if not cut:
         return "The link to the replica was never cut first, so the death of a machine was not measured."
     modes = {loss.mode: [each for each in cut if each.mode == loss.mode] for loss in cut}

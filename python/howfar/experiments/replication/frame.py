@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from howfar.analysis.advice import capital
 from howfar.analysis.summary import Summary
-from howfar.experiments.crash.analysis import FAULT_NAMES, FAULT_TEXT, may_lose, percent_up
+from howfar.experiments.crash.analysis import FAULTS, may_lose, percent_up
 from howfar.experiments.replication.arms import ALONE, mode_name, near, plural
 from howfar.experiments.replication.trade import ReplicationFindings, TradeRow, quoted_rows
 from howfar.plan.factors import SEMI_SYNC
@@ -94,7 +94,7 @@ def trade_notes(rows: Sequence[TradeRow]) -> tuple[str, ...]:
         return (*found, NO_CRASHES)
     faults = dict.fromkeys(row.fault for row in rows if row.fault is not None)
     texts = [
-        f"{fault_name(fault)} ({FAULT_TEXT[fault]})" if fault in FAULT_TEXT else fault_name(fault) for fault in faults
+        f"{fault_name(fault)} ({FAULTS[fault].text})" if FAULTS[fault].text else fault_name(fault) for fault in faults
     ]
     found += [f"Crashes: {'; '.join(texts)}."] if texts else []
     zero = next((row for row in rows if row.lost_per_crash and not row.lost_per_crash.value), None)
@@ -175,7 +175,7 @@ def distance(rtt_ns: int | None) -> str:
 
 
 def fault_name(fault: str) -> str:
-    return FAULT_NAMES.get(fault, fault)
+    return FAULTS[fault].name
 
 
 # ---------------------------------------------------------------- evidence

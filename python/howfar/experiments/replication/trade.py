@@ -8,7 +8,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from howfar.experiments.crash.analysis import CrashFindings, CrashLoss, crash_findings, loss_verdict
+from howfar.experiments.crash.analysis import FAULTS, CrashFindings, CrashLoss, crash_findings, loss_verdict
 from howfar.experiments.fallback.analysis import FallbackStory, fallback_sentence, fallback_stories
 from howfar.experiments.replication.analysis import ReplicationCost, replication_cost
 from howfar.experiments.replication.arms import (
@@ -31,8 +31,6 @@ from howfar.store.records import Arm, FactorValue
 
 _ORDER = (ALONE, ASYNC, "after-commit", "after-sync")
 """From what loses most to what loses nothing."""
-_FAULTS = ("cut", "cut-to-replica", "kill-primary", "stop-replica", "cut-to-primary", "replica-leaves")
-"""The fault that stands for a row comes first: the one nearest to the death of a machine."""
 
 
 class TradeRow(Part):
@@ -195,7 +193,7 @@ def _crashed(losses: Sequence[CrashLoss], arms: Mapping[str, Arm]) -> list[_Cras
 
 def _chosen(losses: Sequence[CrashLoss], shared: Container[str]) -> CrashLoss:
     """By an order fixed beforehand, not by what was found."""
-    return min(losses, key=lambda loss: (loss.fault not in shared, _FAULTS.index(loss.fault)))
+    return min(losses, key=lambda loss: (loss.fault not in shared, list(FAULTS).index(loss.fault)))
 
 
 def _only_crashed(crashed: Sequence[_Crashed]) -> tuple[TradeRow, ...]:
