@@ -17,7 +17,7 @@ from howfar.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import Console
 
-WIDTH_WITHOUT_TERMINAL = 110
+WIDTH_WITHOUT_TERMINAL = 100
 """Into a file or a pipe: wide enough that no table is cut."""
 MIN_WIDTH = 40
 
