@@ -23,7 +23,7 @@ from howfar.errors import HowfarError
 from howfar.lab import sandbox
 from howfar.lab.laboratory import LabRequest, open_laboratory
 from howfar.lab.link import LinkSpec
-from howfar.lab.replication import Pair, PairGround, ReplicationSpec, Wire, open_pair, open_wires
+from howfar.lab.replication import Pair, PairContext, ReplicationSpec, Wire, open_pair, open_wires
 from howfar.lab.servers import DATABASE, USER, Tables
 from howfar.lab.servers.kinds import find_server
 from howfar.lab.servers.program import Program
@@ -36,7 +36,7 @@ PLANTED = 2**40
 WARMUP_NS = 300_000_000
 
 
-def _case(ground: PairGround, wires: Sequence[Wire], program: Program, case: Mapping[str, Any]) -> dict[str, Any]:
+def _case(ground: PairContext, wires: Sequence[Wire], program: Program, case: Mapping[str, Any]) -> dict[str, Any]:
     began = time.monotonic()
     try:
         with open_pair(ground, wires, program, TABLES, ReplicationSpec(**case["asked"])) as pair:
@@ -47,7 +47,7 @@ def _case(ground: PairGround, wires: Sequence[Wire], program: Program, case: Map
         return {"error": [type(error).__name__, error.message]}
 
 
-def _broken(pair: Pair, ground: PairGround, case: Mapping[str, Any]) -> dict[str, Any]:
+def _broken(pair: Pair, ground: PairContext, case: Mapping[str, Any]) -> dict[str, Any]:
     def measure(job: LoadJob, launcher: Launcher, on_event: Any) -> LoadOutcome:
         outcome = run_load(job, launcher, on_event)
         if case.get("planted") and job.acknowledged is not None:
@@ -100,7 +100,7 @@ def main() -> int:
     program = find_server(sys.argv[1])
     with open_laboratory(LabRequest(server="none", paths=())) as laboratory:
         assert laboratory.network is not None
-        ground = PairGround(laboratory.work, laboratory.network, laboratory.shares, connections=64)
+        ground = PairContext(laboratory.work, laboratory.network, laboratory.shares, connections=64)
         with open_wires(ground, 1, LinkSpec(int(sys.argv[2]), 10**9)) as wires:
             for word in sys.argv[3:]:
                 print(json.dumps(_case(ground, wires, program, json.loads(word))), flush=True)

@@ -18,7 +18,7 @@ from howfar.errors import HowfarError
 from howfar.lab import sandbox
 from howfar.lab.laboratory import LabRequest, open_laboratory
 from howfar.lab.link import LinkSpec
-from howfar.lab.replication import PairGround, ReplicationSpec, Wire, open_pair, open_wires
+from howfar.lab.replication import PairContext, ReplicationSpec, Wire, open_pair, open_wires
 from howfar.lab.servers import Tables
 from howfar.lab.servers.kinds import find_server
 from howfar.lab.servers.program import Program
@@ -29,7 +29,7 @@ from tests.lab.replication_faults import FAULTS
 TABLES = Tables(1, 1000)
 
 
-def _case(ground: PairGround, wires: Sequence[Wire], program: Program, case: Mapping[str, Any]) -> dict[str, Any]:
+def _case(ground: PairContext, wires: Sequence[Wire], program: Program, case: Mapping[str, Any]) -> dict[str, Any]:
     answer: dict[str, Any] = {}
     asked = ReplicationSpec(**case.get("asked", {}))
     ground = replace(ground, patience_s=case.get("patience_s", ground.patience_s))
@@ -71,7 +71,7 @@ def main() -> int:
     count = max(ReplicationSpec(**case.get("asked", {})).replicas for case in cases)
     with open_laboratory(LabRequest(server="none", paths=())) as laboratory:
         assert laboratory.network is not None
-        ground = PairGround(laboratory.work, laboratory.network, laboratory.shares, connections=16)
+        ground = PairContext(laboratory.work, laboratory.network, laboratory.shares, connections=16)
         with open_wires(ground, count, LinkSpec(int(sys.argv[2]), 10**9)) as wires:
             for case in cases:
                 print(json.dumps(_case(ground, wires, program, case)), flush=True)

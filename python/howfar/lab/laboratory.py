@@ -39,7 +39,7 @@ from howfar.lab.php.php_fpm import find_php_fpm
 from howfar.lab.php.staged import PhpApplication, php_application
 from howfar.lab.reached import Ends, Reached, Started, reach
 from howfar.lab.replicated import Replication, replicates
-from howfar.lab.replication import PairGround
+from howfar.lab.replication import PairContext
 from howfar.lab.request import LabRequest, ReplicasSpec
 from howfar.lab.servers import CertificatePaths, ServerContext, Store, Tables, find_store
 from howfar.lab.serving import Beside, Serving, alone
@@ -87,10 +87,10 @@ class Lab:
         self._link_ledger = ledger.enter_context(ExitStack())
         self._data: dict[str, Any] = {}
         if self.store is not None:
-            self._data = self.store.prepare(self._ground())
+            self._data = self.store.prepare(self._context())
             if request.replicas is not None and not request.replicas.also_alone:
                 self.store.discard()  # what was wanted is the template: each pair puts data of its own in place
-        self.beside = Beside(request.beside, self.store.kind if self.store else None, self._ground())
+        self.beside = Beside(request.beside, self.store.kind if self.store else None, self._context())
         self._php = find_php_fpm() if request.application else None
         self._replication = self._open_replication(ledger)
         self.link: Link | None = None
@@ -101,7 +101,7 @@ class Lab:
         if self.network:
             self.warnings += self.network.warnings
 
-    def _ground(self) -> ServerContext:
+    def _context(self) -> ServerContext:
         return ServerContext(
             work=self.work,
             host=self.server_host,
@@ -120,11 +120,11 @@ class Lab:
                 "replicas need namespaces, which this machine forbids",
                 "Cells without replication work. " + sandbox.remedy(),
             )
-        ground = PairGround(
+        context = PairContext(
             self.work, self.network, self.shares, self.request.connections, self.request.backend, self.request.tcp
         )
         tables = Tables(self.request.tables, self.request.table_size)
-        return Replication(ground, self.store.program, tables, asked, ledger)
+        return Replication(context, self.store.program, tables, asked, ledger)
 
     def _open_link(self, calibrations: Mapping[LinkSpec, dict[str, Any]]) -> Link:
         """In place of the one before: two emulators between the same hosts would carry each packet twice. What calibration found

@@ -23,7 +23,7 @@ from howfar.lab.replication import (
     Durability,
     Mode,
     Pair,
-    PairGround,
+    PairContext,
     ReplicationSpec,
     WaitPoint,
     Wire,
@@ -83,9 +83,9 @@ class Replication:
     """What all trials with replication have in common: the replicas' hosts and links. Entered in the laboratory's ledger."""
 
     def __init__(
-        self, ground: PairGround, program: Program, tables: Tables, asked: ReplicasSpec, ledger: ExitStack
+        self, context: PairContext, program: Program, tables: Tables, asked: ReplicasSpec, ledger: ExitStack
     ) -> None:
-        self._ground = ground
+        self._context = context
         self._program = program
         self._tables = tables
         self._asked = asked
@@ -96,12 +96,12 @@ class Replication:
     def _open_wires(self, calibrations: Mapping[str, Mapping[LinkSpec, dict[str, Any]]]) -> None:
         """In place of those before. What calibration found for them is in force for these too."""
         self._ledger.close()
-        opened = open_wires(self._ground, self._asked.most, self._asked.link, calibrations)
+        opened = open_wires(self._context, self._asked.most, self._asked.link, calibrations)
         self.wires = self._ledger.enter_context(opened)
 
     def environment(self) -> dict[str, Any]:
         return {
-            "replica_cpus": list(self._ground.replica_cpus),
+            "replica_cpus": list(self._context.replica_cpus),
             "wires": {wire.host.name: next(iter(wire.link.calibrations.values())) for wire in self.wires},
         }
 
@@ -115,7 +115,7 @@ class Replication:
         tables = Tables(self._tables.count, self._tables.size, (session.content,))
         encrypted = session.tls is not None
         with (
-            open_pair(self._ground, wires, self._program, tables, asked, encrypted=encrypted) as pair,
+            open_pair(self._context, wires, self._program, tables, asked, encrypted=encrypted) as pair,
             ExitStack() as ledger,
         ):
             if prepare:
@@ -134,7 +134,7 @@ class Replication:
     def _tcp(self, wires: tuple[Wire, ...]) -> dict[str, Any]:
         """What is in force for the hosts' TCP, for receipts."""
         return {
-            "preset": self._ground.tcp,
+            "preset": self._context.tcp,
             "congestion_control": wires[0].network.congestion_control if wires else None,
         }
 

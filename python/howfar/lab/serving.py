@@ -82,7 +82,7 @@ def alone(
 class Beside:
     """Found programs with their directories. Made once for a laboratory."""
 
-    def __init__(self, servers: Sequence[str], main: str | None, ground: ServerContext) -> None:
+    def __init__(self, servers: Sequence[str], main: str | None, context: ServerContext) -> None:
         """`servers`: kinds, names or paths, as of the main server, whose kind is `main`. Raises PlanError, ServerMissing."""
         self._stores: list[Store] = []
         taken = set() if main is None else {SERVICES[main]}
@@ -94,10 +94,10 @@ class Beside:
             if name in taken:
                 raise PlanError(f"two servers would be the application's {name}", "Name one of them.")
             taken.add(name)
-            work = self.work(ground.work, store.kind)
+            work = self.work(context.work, store.kind)
             check_name(work)
             work.mkdir()
-            store.prepare(replace(ground, work=work))
+            store.prepare(replace(context, work=work))
             self._stores.append(store)
 
     @staticmethod

@@ -4,14 +4,14 @@
 reports; `proof.py`: whether it held over a window; `watch.py`: lag, and commits that hang.
 """
 
-from howfar.lab.replication.links import Durability, Mode, PairGround, ReplicationSpec, WaitPoint, Wire, open_wires
+from howfar.lab.replication.links import Durability, Mode, PairContext, ReplicationSpec, WaitPoint, Wire, open_wires
 from howfar.lab.replication.pair import Pair, open_pair
 
 __all__ = [
     "Durability",
     "Mode",
     "Pair",
-    "PairGround",
+    "PairContext",
     "ReplicationSpec",
     "WaitPoint",
     "Wire",

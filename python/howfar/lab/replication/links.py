@@ -26,7 +26,7 @@ from howfar.lab.network import (
 
 
 @dataclass(frozen=True)
-class PairGround:
+class PairContext:
     """Where a pair may live: a directory, the network whose `server` will be the primary's host, CPUs, clients at once."""
 
     work: Path
@@ -79,19 +79,19 @@ class Wire:
 
 @contextmanager
 def open_wires(
-    ground: PairGround,
+    context: PairContext,
     count: int,
     asked: LinkSpec,
     calibrations: Mapping[str, Mapping[LinkSpec, dict[str, Any]]] | None = None,
 ) -> Iterator[tuple[Wire, ...]]:
     """So many hosts, each joined to the primary's by a calibrated link; call in the sandbox. `calibrations`: of wires before these, by
     the replica's host. Raises LinkFailed, EngineError."""
-    shares = Shares(client=ground.replica_cpus, server=ground.shares.server)
+    shares = Shares(client=context.replica_cpus, server=context.shares.server)
     with ExitStack() as ledger:
         wires = []
         for number in range(1, count + 1):
-            network = join_replica(ground.network, ledger, number, shares)
-            size_buffers(network, asked.bdp_bytes, ground.tcp)
+            network = join_replica(context.network, ledger, number, shares)
+            size_buffers(network, asked.bdp_bytes, context.tcp)
             replica, primary = network.client.launcher(shares.client), network.server.launcher(shares.server)
             opened = open_link(
                 network,
@@ -99,10 +99,10 @@ def open_wires(
                 replica,
                 primary,
                 (calibrations or {}).get(network.client.name),
-                backend=ground.backend,
+                backend=context.backend,
                 with_goodput=False,
             )
-            wires.append(Wire(network, ledger.enter_context(opened), ground.tcp))
+            wires.append(Wire(network, ledger.enter_context(opened), context.tcp))
         yield tuple(wires)
 
 

@@ -139,7 +139,7 @@ class Member:
 def begin_member(
     name: str,
     number: int,
-    ground: ServerContext,
+    context: ServerContext,
     program: Program,
     tables: Tables,
     asked: ReplicationSpec,
@@ -153,7 +153,7 @@ def begin_member(
     verbs = verbs_of(program.kind)
     store = SqlStore(program, DIALECTS[program.kind], tables)
     try:
-        store.prepare(ground)
+        store.prepare(context)
     except LabError as error:
         raise type(error)(f"{name} is not seeded: {error.message}", error.advice) from error
     log = BinaryLog(
@@ -161,7 +161,7 @@ def begin_member(
         options=verbs.options(asked),
         init_sql=verbs.account_sql(secret, tls=asked.tls),
     )
-    return Member(name, ground.host, store.begin(binary_log=log, tls=tls), verbs)
+    return Member(name, context.host, store.begin(binary_log=log, tls=tls), verbs)
 
 
 def read_state(verbs: Verbs, ask: Callable[[str], Sequence[dict[str, Any]]]) -> ReplicaState | None:

@@ -22,7 +22,7 @@ from howfar.errors import HowfarError, LabError, PlanError, ServerCrashed
 from howfar.lab.cache import cache_home, file_system_of
 from howfar.lab.certificates import make_certificates
 from howfar.lab.network import LOOPBACK_ADDRESS, SERVER_ADDRESS
-from howfar.lab.replication.links import PairGround, ReplicationSpec, Wire
+from howfar.lab.replication.links import PairContext, ReplicationSpec, Wire
 from howfar.lab.replication.member import Member, begin_member, wait_for
 from howfar.lab.replication.proof import (
     FILLING,
@@ -178,7 +178,7 @@ def _raise_refused(replica: Member, state: ReplicaState) -> NoReturn:
 
 @contextmanager
 def open_pair(
-    ground: PairGround,
+    context: PairContext,
     wires: Sequence[Wire],
     program: Program,
     tables: Tables,
@@ -186,7 +186,7 @@ def open_pair(
     *,
     encrypted: bool = False,
 ) -> Iterator[Pair]:
-    """One replica on each of the first wires, as many as asked for. Call in the sandbox, with no other pair on this ground. Everything
+    """One replica on each of the first wires, as many as asked for. Call in the sandbox, with no other pair there. Everything
     is undone on leaving, also after a failure half-way. `encrypted`: other clients use TLS, whether or not the replicas do.
 
     Raises PlanError, LabError, ServerCrashed.
@@ -201,8 +201,8 @@ def open_pair(
         def mark(what: str) -> None:
             marks.append((what, time.monotonic()))
 
-        directory = ledger.enter_context(_directory(ground))
-        pair = _start(directory, ground, program, tables, asked, tuple(wires[: asked.replicas]), encrypted, ledger)
+        directory = ledger.enter_context(_directory(context))
+        pair = _start(directory, context, program, tables, asked, tuple(wires[: asked.replicas]), encrypted, ledger)
         mark("servers")
         _connect(pair)
         mark("replication")
@@ -225,9 +225,9 @@ def _refuse(asked: ReplicationSpec, verbs: Verbs) -> None:
 
 
 @contextmanager
-def _directory(ground: PairGround) -> Iterator[Path]:
+def _directory(context: PairContext) -> Iterator[Path]:
     """For the data of all, gone with the pair: the next one begins anew."""
-    where = ground.work / "pair"
+    where = context.work / "pair"
     where.mkdir()
     try:
         yield where
@@ -237,7 +237,7 @@ def _directory(ground: PairGround) -> Iterator[Path]:
 
 def _start(
     directory: Path,
-    ground: PairGround,
+    context: PairContext,
     program: Program,
     tables: Tables,
     asked: ReplicationSpec,
@@ -249,13 +249,13 @@ def _start(
     verbs = verbs_of(program.kind)
     certificates = _certificates(directory, wires) if asked.tls or encrypted else None
     secret = secrets.token_urlsafe(18)
-    hosts = [("primary", ground.network.server, ground.shares.server)]
-    hosts += [(wire.host.name, wire.host, ground.replica_cpus) for wire in wires]
+    hosts = [("primary", context.network.server, context.shares.server)]
+    hosts += [(wire.host.name, wire.host, context.replica_cpus) for wire in wires]
     members = []
     for number, (name, host, cpus) in enumerate(hosts):
         (directory / name).mkdir()
         place = ServerContext(
-            work=directory / name, host=host, cpus=cpus, connections=ground.connections, namespaced=True
+            work=directory / name, host=host, cpus=cpus, connections=context.connections, namespaced=True
         )
         member = begin_member(name, number, place, program, tables, asked, secret, certificates)
         ledger.callback(member.server.stop)
@@ -269,10 +269,10 @@ def _start(
                 f"{member.name} does not start: {error.message}", f"{error.advice} {damaged}"
             ) from error
     primary, *replicas = members
-    pair = Pair(asked, verbs, primary, tuple(replicas), wires, ground.patience_s, certificates)
+    pair = Pair(asked, verbs, primary, tuple(replicas), wires, context.patience_s, certificates)
     pair.facts = {
         "asked": asdict(asked),
-        "replica_cpus": list(ground.replica_cpus),
+        "replica_cpus": list(context.replica_cpus),
         "data_file_system": file_system_of(directory),
         "durability": {member.name: _durability(member, asked) for member in members},
     }

@@ -37,7 +37,7 @@ class Settings:
     program: Path
     data: Path
     """Its data directory."""
-    ground: ServerContext
+    context: ServerContext
     password: str
     pool_bytes: int
     tables: int
@@ -79,8 +79,8 @@ class Dialect(Protocol):
 def shared_options(settings: Settings, port: int | None) -> list[str]:
     """What both take. `--no-defaults` is obeyed only as the first argument. Buffer pool dump and load: the template's dump
     names every page of the tables, and loading by that list is the fastest way to have them in memory."""
-    work = settings.ground.work
-    connections = settings.ground.connections + SPARE_CONNECTIONS
+    work = settings.context.work
+    connections = settings.context.connections + SPARE_CONNECTIONS
     options = [
         "--no-defaults",
         f"--datadir={settings.data}",
@@ -107,7 +107,7 @@ def shared_options(settings: Settings, port: int | None) -> list[str]:
     if port is None:
         options.append("--skip-networking")
     else:
-        options += [f"--port={port}", f"--bind-address={settings.ground.listen_address}"]
+        options += [f"--port={port}", f"--bind-address={settings.context.listen_address}"]
     if settings.tls is not None:
         tls = settings.tls
         options += [f"--ssl-ca={tls.ca}", f"--ssl-cert={tls.certificate}", f"--ssl-key={tls.key}"]

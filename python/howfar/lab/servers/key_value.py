@@ -104,7 +104,7 @@ class StoreSettings:
     """How to start one."""
 
     program: Path
-    ground: ServerContext
+    context: ServerContext
     socket: Path | None
     """None: it has no Unix socket."""
     port: int | None
@@ -114,12 +114,12 @@ class StoreSettings:
     @property
     def address(self) -> str | None:
         """Where it listens on TCP."""
-        return None if self.port is None else self.ground.listen_address
+        return None if self.port is None else self.context.listen_address
 
     @property
     def clients(self) -> int:
         """How many it must let in."""
-        return self.ground.connections + SPARE_CONNECTIONS
+        return self.context.connections + SPARE_CONNECTIONS
 
 
 class StoreDialect(Protocol):
@@ -242,7 +242,7 @@ class KeyValueServer(Server):
         self._dialect = dialect
         self._reached_by = reached_by
         self._admin: Lines | None = None
-        super().__init__(settings.program, settings.ground, settings.port, dialect.command_line(settings))
+        super().__init__(settings.program, settings.context, settings.port, dialect.command_line(settings))
 
     def become_ready(self) -> None:
         """Until it answers. Raises ServerCrashed, LabError."""
@@ -413,7 +413,7 @@ class KeyValueStore(Store):
         on_tcp = networking and (both or reached_by == "tcp")
         settings = StoreSettings(
             program=self.program.path,
-            ground=context,
+            context=context,
             socket=context.work / SOCKET if both or reached_by == "socket" else None,
             port=context.port(self._dialect.port) if on_tcp else None,
             tls=tls,

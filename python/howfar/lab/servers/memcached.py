@@ -57,9 +57,12 @@ class MemcachedDialect:
     has_both = False
 
     def command_line(self, settings: StoreSettings) -> list[str]:
-        ground = settings.ground
+        context = settings.context
         command = [str(settings.program), f"--memory-limit={MEMORY_MIB}", f"--conn-limit={settings.clients}"]
-        command += [f"--listen-backlog={max(LEAST_QUEUE, ground.connections)}", f"--threads={max(len(ground.cpus), 1)}"]
+        command += [
+            f"--listen-backlog={max(LEAST_QUEUE, context.connections)}",
+            f"--threads={max(len(context.cpus), 1)}",
+        ]
         if os.geteuid() == 0:
             command.append("--user=root")  # it refuses to start as root without being told
         if settings.socket is not None:

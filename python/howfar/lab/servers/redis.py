@@ -65,8 +65,8 @@ class RedisDialect:
             "port": str(port if settings.tls is None else 0),
             "bind": settings.address or "127.0.0.1",
             # Without a password it would refuse whoever comes over the link.
-            "protected-mode": "no" if settings.ground.namespaced else "yes",
-            "tcp-backlog": str(max(LEAST_QUEUE, settings.ground.connections)),
+            "protected-mode": "no" if settings.context.namespaced else "yes",
+            "tcp-backlog": str(max(LEAST_QUEUE, settings.context.connections)),
             "maxclients": str(settings.clients),
             "timeout": "0",
             "save": "",
@@ -74,7 +74,7 @@ class RedisDialect:
             "maxmemory": "0",
             "maxmemory-policy": "noeviction",
             "daemonize": "no",
-            "dir": str(settings.ground.work),
+            "dir": str(settings.context.work),
         }
         if settings.socket is not None:
             options |= {"unixsocket": str(settings.socket), "unixsocketperm": "700"}

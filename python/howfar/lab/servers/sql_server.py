@@ -100,7 +100,7 @@ class SqlServer(Server):
         self._settings = settings
         self._left_to_do_sql = dialect.left_to_do_sql
         self._admin: pymysql.Connection[DictCursor] | None = None
-        context = settings.ground
+        context = settings.context
         port = context.port(3306) if settings.networking else None
         init = context.work / "init.sql"
         init.touch(mode=0o600)

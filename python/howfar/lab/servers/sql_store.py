@@ -249,7 +249,7 @@ class SqlStore(Store):
         settings = Settings(
             program=self.program.path,
             data=data,
-            ground=self.context,
+            context=self.context,
             password=self.password,
             pool_bytes=int(self.data_bytes() * POOL_PER_DATA) + self._dialect.pool_slack_bytes,
             tables=self.tables.count,
