@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from howfar.bench.links.figures import LinkPoint
-from howfar.bench.links.peers.kernel import Tbf, Veth
-from howfar.bench.links.peers.mahimahi import Mahimahi
+from howfar.bench.links.peers.kernel import Mahimahi, Tbf, Veth
 from howfar.bench.links.peers.toxiproxy import Toxiproxy
 from howfar.bench.links.probes import BareCable, ProbedLink
 from howfar.errors import MissingError
