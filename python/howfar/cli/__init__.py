@@ -1,4 +1,4 @@
-"""One file a command; the only place with exit codes. Start at `main.py`."""
+"""One file for each command. Exit codes are chosen here alone. Start at `main.py`."""
 
 
 def main() -> int:

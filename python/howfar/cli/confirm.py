@@ -1,4 +1,4 @@
-"""`howfar confirm`: put the limits that a run named to the test, in the same run file."""
+"""`howfar confirm`: test the limits that a run named, in the same run file."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from howfar.runner.stopping import Extension
 @details_option
 @no_colour_option
 def confirm(run: Path, html: Path | None, no_colour: bool) -> int:
-    """Change the resources that RUN named as limits, and see whether throughput moves as said.
+    """Change the resources that RUN named as limits, and see whether throughput moves as predicted.
 
-    Up to three limits, three blocks each: the arm as it was and the arm changed, in random order in one laboratory. What was
-    measured stays as it is. A run that was cut off is ended first. Once a run; `howfar run --confirm` does it at once.
+    Up to three limits, three blocks each: the unchanged and the changed arm, in random order in one laboratory. Earlier trials stay
+    as they are. An interrupted run is finished first. Once for each run; `howfar run --confirm` does both.
     """
     return go_on(run, Extension(), True, html, no_colour, time.monotonic_ns())

@@ -111,7 +111,7 @@ def _facts(laboratory: Lab) -> dict[str, Any]:
 
 
 def script_violations(player: Player) -> tuple[str, ...]:
-    """A script that stopped half-way: from then on the link was not what was asked."""
+    """A script that failed: from then on the link was not as requested."""
     if player.failure is None:
         return ()
     at_ns, _ = player.script.changes[len(player.played)]

@@ -240,8 +240,10 @@ def _asked(said: dict[str, Any], name: str | None, backend: str, rtts: Path | No
                 asked = apply(asked, word, text)
             except QuantityError as error:
                 raise UsageError(f"--{word} {text}: {error.message}", error.advice) from error
-        ways = [text.partition(":")[0] if text.startswith(("to-server:", "to-client:")) else "both" for text in texts]
-        if len(set(ways)) < len(ways):
+        directions = [
+            text.partition(":")[0] if text.startswith(("to-server:", "to-client:")) else "both" for text in texts
+        ]
+        if len(set(directions)) < len(directions):
             raise UsageError(f"--{word} is given twice for the same direction: {', '.join(texts)}", "Leave one out.")
     if extra is not None and asked.to_client.jitter != extra:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""The `howfar` command: its subcommands, each loaded only when asked for, and the one place where errors become exit codes."""
+"""The `howfar` command: its subcommands, each loaded only when used. Errors become exit codes here."""
 
 from __future__ import annotations
 

@@ -68,8 +68,8 @@ def as_text(run: Run, form: str) -> str:
     return rendered(summary, form)
 
 
-def place(html: Path | None, run_file: Path) -> Path:
-    """Where the HTML page goes: as asked, or beside the run file; never over it. Raises UsageError."""
+def page_path(html: Path | None, run_file: Path) -> Path:
+    """The path of the HTML page: as given, or next to the run file. Raises UsageError where it is the run file."""
     page = html or run_file.with_suffix(".html")
     if page.absolute() == run_file.absolute() or (page.exists() and run_file.exists() and page.samefile(run_file)):
         raise UsageError(
@@ -78,10 +78,10 @@ def place(html: Path | None, run_file: Path) -> Path:
     return page
 
 
-def check_place(path: Path) -> None:
+def check_page_path(path: Path) -> None:
     """Before anything is measured: a page can be written there. Raises RunFileError."""
     if path.is_dir():
-        raise RunFileError(f"{path} is a directory, not a place for the HTML page", "Name a file with --html.")
+        raise RunFileError(f"{path} is a directory, not a file for the HTML page", "Name a file with --html.")
     if not path.parent.is_dir():
         raise RunFileError(f"there is no directory {path.parent} for the HTML page", "Make it, or name another.")
     if not os.access(path.parent, os.W_OK | os.X_OK):
@@ -100,7 +100,7 @@ def write(path: Path, text: str) -> None:
         kind = DiskFull if error.errno in NO_ROOM else RunFileError
         raise kind(
             f"cannot write {path}: {error.strerror}",
-            "Make room, or name another place with --html. The run file has all; `howfar report` makes the page again.",
+            "Make room, or name another file with --html. `howfar report` writes the page again from the run file.",
         ) from error
 
 
@@ -120,7 +120,7 @@ def finish(path: Path, html: Path | None, no_colour: bool) -> int:
         return INTERRUPTED
     summary = summarise(run)
     show(summary, no_colour)
-    page = place(html, path)
+    page = page_path(html, path)
     write(page, as_text(run, "html"))
     click.echo(f"\nRun file:  {path}\nHTML page: {page}")
     if run.stop in (StopReason.TIME, StopReason.BLOCKS):

@@ -21,7 +21,7 @@ from howfar.store.run_file import read_run
     is_flag=False,
     flag_value="",
     metavar="[FILE]",
-    help="One self-contained page, beside the run file unless FILE is given (write --html=FILE).",
+    help="One self-contained page, next to the run file unless FILE is given (--html=FILE).",
 )
 @click.option("--md", is_flag=True, help="Markdown on stdout.")
 @click.option("--csv", is_flag=True, help="CSV on stdout, one line an arm.")
@@ -35,7 +35,7 @@ def report(run: Path, html: str | None, md: bool, csv: bool, json_: bool, no_col
         raise UsageError("more than one format was requested", "Choose one of --html, --md, --csv, --json.")
     found = read_run(run)
     if html is not None:
-        page = pages.place(Path(html) if html else None, run)
+        page = pages.page_path(Path(html) if html else None, run)
         pages.write(page, pages.as_text(found, "html"))
         click.echo(page)
     elif asked:

@@ -1,4 +1,4 @@
-"""`howfar resume`: continue a run that was cut off, or add to one that has ended."""
+"""`howfar resume`: continue an interrupted run, or add to one that has ended."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _GO_ON = (None, StopReason.INTERRUPTED)
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--time-budget", metavar="TIME", help="What this session may take, like 10min, whatever was used before.")
+@click.option("--time-budget", metavar="TIME", help="Time for this session, like 10min, whatever was used before.")
 @click.option("--target", metavar="SHARE", help="Stop when every interval is this narrow, like 3%; replaces the run's.")
-@click.option("--confirm", is_flag=True, help="Change each named limit and see if throughput moves as said.")
+@click.option("--confirm", is_flag=True, help="Change each named limit and test the prediction.")
 @html_option
 @details_option
 @no_colour_option
@@ -40,8 +40,8 @@ def resume(
 ) -> int:
     """Continue the run in the file RUN. Finished trials are kept and not repeated.
 
-    A run that was cut off goes on within its own time budget: what earlier sessions measured is taken off it. With
-    --time-budget or --target any run goes on, also one that has ended; the change is kept in the run file.
+    An interrupted run continues within its own time budget, less the time of earlier sessions. With --time-budget or --target any
+    run continues, also one that has ended; the change is kept in the run file.
     """
     began_ns = time.monotonic_ns()
     more = Extension(
@@ -56,7 +56,7 @@ def go_on(run: Path, more: Extension, confirm: bool, html: Path | None, no_colou
     found = read_run(run)
     if confirm:
         more = _confirming(found, more)
-    pages.check_place(pages.place(html, run))
+    pages.check_page_path(pages.page_path(html, run))
     if found.stop not in _GO_ON and more == Extension():
         assert found.stop is not None
         click.echo(

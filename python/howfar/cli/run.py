@@ -82,7 +82,7 @@ def _measure(
 
     path = out or session.default_out(loaded.plan.name, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
     check_absent(path)
-    pages.check_place(pages.place(html, path))
+    pages.check_page_path(pages.page_path(html, path))
     session.check_machine(loaded.plan)
     fitted = fit(loaded.plan)
     loaded = replace(loaded, plan=fitted.plan)

@@ -1,4 +1,4 @@
-"""`howfar servers`: which database servers are here for `--server`, and private installs of others, known to nothing but howfar."""
+"""`howfar servers`: the database servers for `--server`, and private installations of others."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _WORKS = ("TLS", "compression", "semi-sync", "clone")
 @click.group(invoke_without_command=True)
 @click.pass_context
 def servers(context: click.Context) -> None:
-    """List the database servers that `--server` can name, or get another one.
+    """List the database servers for `--server`, or install another one.
 
-    A private install lies below the cache with all its libraries; nothing else on this machine is touched by it. Removing its
-    directory removes it.
+    A private installation is below the cache with all its libraries and changes nothing else on this machine. To remove it, remove
+    its directory.
     """
     if context.invoked_subcommand is None:
         context.invoke(list_servers)
@@ -33,12 +33,12 @@ def servers(context: click.Context) -> None:
 @servers.command("list")
 @json_option
 @click.option(
-    "--again", is_flag=True, help="Ask each server anew what it can do, for instance after installing a plugin."
+    "--again", is_flag=True, help="Find out again what each server can do, for example after installing a plugin."
 )
 def list_servers(as_json: bool, again: bool) -> None:
-    """What `--server` can name here, what each can do, and what else can be had.
+    """The servers for `--server`, their features, and what else can be installed.
 
-    What a server can do is asked of itself: each is started once, without a network and on data of its own, and the answer kept.
+    Features are found by starting each server once, without a network and with empty data; the answer is kept.
     """
     rows = [_row(name, again) for name in [*KINDS, *(install.name for install in installs())]]
     if as_json:
@@ -51,7 +51,7 @@ def list_servers(as_json: bool, again: bool) -> None:
     lines = [("--server", "kind", "version", *_WORKS, "program"), *map(_words, rows)]
     for line in columns(lines):
         click.echo(line)
-    click.echo("\nCan be had with `howfar servers get NAME`:")
+    click.echo("\nTo install with `howfar servers get NAME`:")
     for name, recipe in RECIPES.items():
         click.echo(f"  {name:<{max(map(len, RECIPES))}}  {recipe.says}")
 
@@ -92,22 +92,21 @@ def _short(path: Path) -> str:
     "source",
     type=click.Path(exists=True, path_type=Path),
     metavar="DIR|TARBALL",
-    help="Take an unpacked MySQL, Percona Server or MariaDB, or its tarball. A directory is not copied: leave it where it is.",
+    help="Use an unpacked MySQL, Percona Server or MariaDB, or its tarball. A directory is not copied: do not move it.",
 )
 def get_servers(names: tuple[str, ...], source: Path | None) -> None:
-    """Make a private install of each NAME, from Debian's archive, with apt checking its signatures.
+    """Install each NAME privately from Debian's archive; apt checks its signatures.
 
-    One that is there already is left as it is, without a look at the network. NAME is one of those that `howfar servers list` ends
-    with. What is taken with --from gets the name that its program says, and no NAME; it is as trustworthy as the place that it came
-    from: nothing is checked.
+    A server that is already installed is left as it is. `howfar servers list` ends with the names. A server taken with --from is
+    named after its program's version; nothing about it is checked.
     """
     if not names and source is None:
-        raise click.UsageError("name what to get, or where to take it --from")
+        raise click.UsageError("name a server, or use --from")
     if names and source is not None:
-        raise click.UsageError(f"--from takes what lies there and nothing else: leave out {', '.join(names)}")
+        raise click.UsageError(f"--from takes no names: leave out {', '.join(names)}")
 
     def tell(line: str) -> None:
         click.echo(f"howfar: {line}", err=True)
 
     for installed, made in [get_from(source, tell)] if source is not None else [get(name, tell) for name in names]:
-        click.echo(f"{installed.name}  {installed.program}{'' if made else '  (was there)'}")
+        click.echo(f"{installed.name}  {installed.program}{'' if made else '  (already installed)'}")

@@ -28,7 +28,7 @@ def _engine() -> str:
 
 
 def _wheel() -> str:
-    """Version and place of the installed package."""
+    """Version and folder of the installed package."""
     try:
         version = metadata.version("howfar")
     except metadata.PackageNotFoundError:

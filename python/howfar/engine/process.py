@@ -1,4 +1,4 @@
-"""Start the engine program with a job and read its typed events. The program is found beside this package, never by PATH first.
+"""Start the engine program with a job and read its typed events. The program next to this package comes before PATH.
 
 A job's password travels on stdin only. The engine is always a child that dies with us.
 """
@@ -84,7 +84,7 @@ class LoadOutcome:
 
 
 def find_engine() -> Path:
-    """The engine program: $HOWFAR_ENGINE, else beside the package, else the scripts directory, else PATH.
+    """The engine program: $HOWFAR_ENGINE, else next to the package, else the scripts directory, else PATH.
 
     Raises MissingError.
     """

@@ -1,6 +1,6 @@
 """What the generated types of the contract cannot say: which fields go together, and what follows from them.
 
-The engine refuses the same jobs; here they are refused before it starts, in words for whoever wrote the plan.
+The engine refuses the same jobs; here they are refused before it starts, with a message for the author of the plan.
 """
 
 from __future__ import annotations

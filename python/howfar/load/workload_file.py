@@ -95,7 +95,7 @@ def _shown(loc: Loc) -> str:
 
 
 def _units(source: str, text: str, table: Any, loc: Loc) -> None:
-    """Convert values with units, in place, to what `Custom` expects."""
+    """Convert values with units to what `Custom` expects."""
     if isinstance(table, list):
         for index, item in enumerate(table):
             _units(source, text, item, (*loc, index))

@@ -1,4 +1,4 @@
-"""Measurements beside the grid of links: an unlimited stream, redis, lateness beside CPU hogs, loss and jitter.
+"""Measurements in addition to the grid of links: an unlimited stream, redis, lateness with CPU hogs, loss and jitter.
 
 Each is made once per run, over our link and over the bare cable, or over the peer where it can do the same.
 """
