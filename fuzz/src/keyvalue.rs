@@ -3,7 +3,7 @@
 //!
 //! The first bytes of the input say how (settings, sizes of the pieces); the rest is what a server is supposed to have sent.
 
-use howfar_wire::keyvalue::{CommandCounts, Expected, Malformed};
+use howfar_wire::keyvalue::{CommandCounts, Expected, Expects as _, Malformed};
 use howfar_wire::memcached::{self, Dialect};
 use howfar_wire::redis::{self, Decoder, Value};
 

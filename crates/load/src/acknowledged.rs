@@ -11,6 +11,7 @@ use std::sync::{Mutex, PoisonError};
 
 use howfar_contract::events::AcknowledgementLog;
 use howfar_contract::{FailCode, Failed};
+use howfar_wire::ErrorCode;
 
 use crate::clock::{now_ns, unix_ns};
 
@@ -26,8 +27,8 @@ const PIECE: usize = 2048 * RECORD;
 pub(crate) enum KeyOutcome {
     /// The last statement of its transaction was answered well.
     Acknowledged,
-    /// The server answered a statement with this error.
-    Refused(u16),
+    /// The server answered a statement with this error; of errors without a number the log keeps none.
+    Refused(ErrorCode),
     /// No answer came before the connection or the job ended.
     Unknown,
     /// Another connection found it in its table (`watch`).
@@ -195,7 +196,7 @@ impl<'a> Log<'a> {
         }
         let (count, error) = match outcome {
             KeyOutcome::Acknowledged => (&mut self.counts.acknowledged, 0),
-            KeyOutcome::Refused(code) => (&mut self.counts.refused, code),
+            KeyOutcome::Refused(code) => (&mut self.counts.refused, code.number().unwrap_or(0)),
             KeyOutcome::Unknown => (&mut self.counts.unknown, 0),
             KeyOutcome::Seen => (&mut self.counts.seen, 0),
         };
@@ -256,7 +257,7 @@ mod tests {
         one.write(-5, 0, 1001, 1007, KeyOutcome::Acknowledged)
             .expect("room");
         other
-            .write(6, 1, 900, 1008, KeyOutcome::Refused(1062))
+            .write(6, 1, 900, 1008, KeyOutcome::Refused(1062.into()))
             .expect("room");
         one.write(7, 2, 1003, 1009, KeyOutcome::Unknown)
             .expect("room");

@@ -219,7 +219,7 @@ impl<'a> Client<'a> {
     fn refused(&self, error: &ServerError) -> Failed {
         let doing = format!("`{}`", self.doing());
         let mut failed = failure::server(self.target, &doing, error);
-        let advice = match error.code {
+        let advice = match error.code.number().unwrap_or(0) {
             1050 => "Drop the tables first (`cleanup`), or use another database.",
             1044 | 1142 | 1227 => {
                 "Give the account the privileges CREATE, DROP, INDEX, INSERT and SELECT on the database."

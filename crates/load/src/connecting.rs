@@ -11,8 +11,8 @@ use rustix::time::Timespec;
 
 use crate::clock::now_ns;
 use crate::failure;
-use crate::handshake::KeyValueHandshake;
-use crate::login::{Entry, Login, Session};
+use crate::login::{Entry, Session};
+use crate::protocol::{self, Handshake};
 use crate::socket::{Address, Begun, decided};
 use crate::wire::send_some;
 
@@ -23,17 +23,11 @@ const IN_A_ROW: u32 = 32;
 const BUSY_NS: i64 = 2_000_000;
 const POLL_NS: i64 = 50_000_000;
 
-/// What must be said before requests.
-enum Handshake {
-    Login(Box<Login>),
-    KeyValue(Box<KeyValueHandshake>),
-}
-
 /// A connection that is not ready.
 pub(crate) struct Connecting {
     pub(crate) socket: OwnedFd,
     pub(crate) began_ns: u64,
-    handshake: Handshake,
+    handshake: Box<dyn Handshake>,
     /// Ready but for what is unsent.
     session: Option<Session>,
     connected: bool,
@@ -66,15 +60,9 @@ impl Connecting {
             Begun::Busy => return Ok(None),
         };
         let mut unsent = Vec::new();
-        let (handshake, session) = match entry.program.commands() {
-            None => (Handshake::Login(Box::new(Login::new(entry.program))), None),
-            Some(commands) => {
-                let mut handshake =
-                    KeyValueHandshake::begin(commands.protocol(), entry, &mut unsent)?;
-                let session = handshake.feed(&[], entry, &mut unsent)?;
-                (Handshake::KeyValue(Box::new(handshake)), session)
-            }
-        };
+        let mut handshake = protocol::login(entry, &mut unsent)?;
+        // A client without a word to say is ready when its socket is.
+        let session = handshake.feed(&[], entry, &mut unsent)?;
         Ok(Some(Self {
             socket,
             began_ns,
@@ -89,10 +77,7 @@ impl Connecting {
     /// What it waits for, for messages.
     pub(crate) fn doing(&self) -> &'static str {
         if self.connected {
-            match &self.handshake {
-                Handshake::Login(login) => login.doing(),
-                Handshake::KeyValue(handshake) => handshake.doing(),
-            }
+            self.handshake.doing()
         } else {
             "the connection"
         }
@@ -124,10 +109,7 @@ impl Connecting {
                 }
                 Ok((count, _)) if self.session.is_none() => {
                     let (raw, out) = (&buffer[..count], &mut self.unsent);
-                    self.session = match &mut self.handshake {
-                        Handshake::Login(login) => login.feed(raw, entry, out)?,
-                        Handshake::KeyValue(handshake) => handshake.feed(raw, entry, out)?,
-                    };
+                    self.session = self.handshake.feed(raw, entry, out)?;
                 }
                 Ok(_) => {
                     let early = Malformed::Unexpected("bytes came although nothing was asked");

@@ -6,15 +6,14 @@ use std::sync::Arc;
 use howfar_contract::Failed;
 use howfar_contract::jobs::{ClientWork, IgnoredErrors, Protocol, Target};
 use howfar_wire::keyvalue;
+use howfar_wire::mysql::Malformed;
 use howfar_wire::mysql::row::Work;
-use howfar_wire::mysql::{Malformed, command};
 
 use crate::channel::{self, ChannelError};
 use crate::connecting::Connecting;
 use crate::counts::Use;
 use crate::failure;
-use crate::replies::{Outcome, Refused};
-use crate::statements::Slot;
+use crate::protocol::{Outcome, Refused, Request};
 use crate::wire::Wire;
 use crate::worker::driver::Driver;
 use crate::workload::commands::Commands;
@@ -222,32 +221,14 @@ impl Connection {
         let program = &*tools.program;
         let packet = &mut tools.packet;
         packet.clear();
-        let mut statements = 1;
-        if let Some(commands) = program.commands() {
-            statements = commands.write(due, &mut self.cursor, packet, &mut wire.replies);
-        } else if let Some(Slot::Prepared { id, used }) = wire.statements.get_mut(due.slot) {
-            let first = !std::mem::replace(used, true);
-            program.write_execute(
-                due,
-                &mut self.cursor,
-                &mut self.memory,
-                (*id, first),
-                packet,
-            );
-            wire.replies.begin_statement(true);
-        } else {
-            command::query_with(packet, |sql| {
-                program.write_text(due, &mut self.cursor, &mut self.memory, sql);
-                if program.is_multi() {
-                    while let Some(next) = self.cursor.next(program) {
-                        sql.push(b';');
-                        program.write_text(next, &mut self.cursor, &mut self.memory, sql);
-                        statements += 1;
-                    }
-                }
-            });
-            wire.replies.begin_statement(false);
-        }
+        let request = Request {
+            program,
+            due,
+            cursor: &mut self.cursor,
+            memory: &mut self.memory,
+            statements: &mut wire.statements,
+        };
+        let statements = wire.replies.encode(request, packet);
         self.state = State::Asking;
         self.sent_ns = now;
         self.first_byte_ns = 0;
@@ -273,7 +254,7 @@ impl Connection {
         let (replies, work) = (&mut wire.replies, &mut tools.work);
         if wire.channel.is_plain() {
             self.used.to_client += bytes.len() as u64;
-            return replies.feed(bytes, types, work);
+            return replies.decode(bytes, types, work);
         }
         let (used, mut outcome) = (&mut self.used, None);
         wire.channel
@@ -284,7 +265,7 @@ impl Connection {
                     let late = Malformed::Unexpected("bytes follow the end of an answer");
                     return Err(Broken::Malformed(late));
                 }
-                outcome = replies.feed(packets, types, work)?.or(outcome.take());
+                outcome = replies.decode(packets, types, work)?.or(outcome.take());
                 Ok(())
             })?;
         Ok(outcome)
@@ -299,7 +280,7 @@ impl Connection {
                 self.step(&tools.program)
             }
             Outcome::Commands => self.commands_answered(tools),
-            Outcome::Failed(error) if tools.ignored.holds(error.code) => {
+            Outcome::Failed(error) if tools.ignored.holds(error.code.number()) => {
                 self.used.errors += 1;
                 self.restart(&tools.program);
                 After::Statement

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use howfar_contract::Latency;
 use howfar_contract::events::Classes;
+use howfar_wire::ErrorCode;
 use howfar_wire::keyvalue::CommandCounts;
 use howfar_wire::mysql::answer::Done;
 
@@ -120,7 +121,7 @@ pub(crate) enum Stage {
 pub(crate) struct Totals {
     pub(crate) transactions: u64,
     pub(crate) used: Use,
-    pub(crate) errors: BTreeMap<u16, u64>,
+    pub(crate) errors: BTreeMap<ErrorCode, u64>,
     pub(crate) reconnects: u64,
     /// Open loop: requests due in the window; of them begun or not, those without an answer at its end.
     pub(crate) due: u64,

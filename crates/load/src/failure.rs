@@ -4,7 +4,7 @@ use std::io;
 
 use howfar_contract::jobs::{Protocol, Target};
 use howfar_contract::{FailCode, Failed};
-use howfar_wire::keyvalue::{self, Refusal, Word};
+use howfar_wire::keyvalue::{self, Refusal};
 use howfar_wire::mysql::auth::Refused;
 use howfar_wire::mysql::{Malformed, ServerError};
 
@@ -113,7 +113,7 @@ pub(crate) fn stalled(target: &Target, connection: u64, kind: &str, limit_ns: u6
 
 /// An error that came instead of a login.
 pub(crate) fn login(target: &Target, user: &str, error: &ServerError) -> Failed {
-    let (code, advice) = match error.code {
+    let (code, advice) = match error.code.number().unwrap_or(0) {
         1040 | 1203 | 1226 => (
             FailCode::Connect,
             "Raise the server's max_connections, or use fewer connections.",
@@ -180,7 +180,7 @@ pub(crate) fn refused_login(target: &Target, user: &str, refused: Refused) -> Fa
 
 /// An error that came instead of an answer.
 pub(crate) fn server(target: &Target, doing: &str, error: &ServerError) -> Failed {
-    let advice = match error.code {
+    let advice = match error.code.number().unwrap_or(0) {
         1146 => {
             "Load the tables first (`howfar load … prepare`, or sysbench's), with at least as many tables as asked for."
         }
@@ -190,7 +190,11 @@ pub(crate) fn server(target: &Target, doing: &str, error: &ServerError) -> Faile
         1142 | 1044 => "Give the account the SELECT privilege on the tables.",
         _ => "Look the error up in the server's documentation; its error log may say more.",
     };
-    let code = if SESSION_ENDS.contains(&error.code) {
+    let code = if error
+        .code
+        .number()
+        .is_some_and(|code| SESSION_ENDS.contains(&code))
+    {
         FailCode::ServerGone
     } else {
         FailCode::ServerError
@@ -204,7 +208,7 @@ pub(crate) fn server(target: &Target, doing: &str, error: &ServerError) -> Faile
 
 /// An error that came instead of the reply to a command.
 pub(crate) fn command(target: &Target, doing: &str, refusal: &Refusal) -> Failed {
-    let (code, advice) = match Word::name(refusal.word.code()) {
+    let (code, advice) = match refusal.word.name() {
         "NOAUTH" | "WRONGPASS" => (FailCode::Auth, "Check user and password."),
         "NOPERM" => (
             FailCode::Auth,

@@ -10,7 +10,7 @@ use howfar_wire::redis::{Decoder, Value, request};
 use crate::channel::{self, Channel};
 use crate::failure;
 use crate::login::{Entry, Session};
-use crate::replies::Replies;
+use crate::protocol::{Handshake, Replies};
 use crate::statements::Statements;
 
 /// Memory for one reply: HELLO's is a map of some hundred bytes.
@@ -19,6 +19,8 @@ const LARGEST: usize = 1 << 16;
 /// One connection on its way in.
 pub(crate) struct KeyValueHandshake {
     protocol: Protocol,
+    /// Of the session to come.
+    replies: Option<Replies>,
     channel: Channel,
     decoder: Decoder,
     /// Replies that are due, by what was asked, the last one first.
@@ -32,11 +34,13 @@ impl KeyValueHandshake {
     /// Append to `out` what must be sent first.
     pub(crate) fn begin(
         protocol: Protocol,
+        replies: Replies,
         entry: &Entry<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Self, Failed> {
         let mut handshake = Self {
             protocol,
+            replies: Some(replies),
             channel: Channel::Plain,
             decoder: Decoder::new(LARGEST),
             due: Vec::new(),
@@ -68,55 +72,6 @@ impl KeyValueHandshake {
         }
         self.due.reverse();
         self.said = !self.due.is_empty();
-    }
-
-    /// What it waits for, for messages.
-    pub(crate) fn doing(&self) -> &'static str {
-        if self.channel.is_handshaking() {
-            "the TLS handshake"
-        } else {
-            self.due.last().unwrap_or(&"nothing")
-        }
-    }
-
-    /// Take what came, maybe nothing; append to `out` what must be sent. The session, once it is ready.
-    pub(crate) fn feed(
-        &mut self,
-        raw: &[u8],
-        entry: &Entry<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<Option<Session>, Failed> {
-        let mut plain = std::mem::take(&mut self.plain);
-        plain.clear();
-        self.channel
-            .open(raw, &mut plain, out)
-            .map_err(|error| channel::broken(entry.target, &error))?;
-        let mut input = &plain[..];
-        while !input.is_empty() {
-            let value = self
-                .decoder
-                .next(&mut input)
-                .map_err(|error| failure::not_spoken(entry.target, Some(self.protocol), &error))?;
-            match value {
-                None => break,
-                Some(Value::Push(_)) => {}
-                Some(value) => self.reply(&value, entry)?,
-            }
-        }
-        self.plain = plain;
-        if !self.due.is_empty() || self.channel.is_handshaking() {
-            return Ok(None);
-        }
-        let tls = self.channel.tls_facts();
-        let handshake = tls.as_ref().map_or(0, channel::TlsFacts::turns);
-        Ok(Some(Session {
-            channel: std::mem::take(&mut self.channel),
-            replies: Replies::of(self.protocol),
-            statements: Statements::default(),
-            facts: None,
-            tls,
-            turns: handshake + u32::from(self.said),
-        }))
     }
 
     fn reply(&mut self, value: &Value, entry: &Entry<'_>) -> Result<(), Failed> {
@@ -154,6 +109,55 @@ impl KeyValueHandshake {
     }
 }
 
+impl Handshake for KeyValueHandshake {
+    fn doing(&self) -> &'static str {
+        if self.channel.is_handshaking() {
+            "the TLS handshake"
+        } else {
+            self.due.last().unwrap_or(&"nothing")
+        }
+    }
+
+    fn feed(
+        &mut self,
+        raw: &[u8],
+        entry: &Entry<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Session>, Failed> {
+        let mut plain = std::mem::take(&mut self.plain);
+        plain.clear();
+        self.channel
+            .open(raw, &mut plain, out)
+            .map_err(|error| channel::broken(entry.target, &error))?;
+        let mut input = &plain[..];
+        while !input.is_empty() {
+            let value = self
+                .decoder
+                .next(&mut input)
+                .map_err(|error| failure::not_spoken(entry.target, Some(self.protocol), &error))?;
+            match value {
+                None => break,
+                Some(Value::Push(_)) => {}
+                Some(value) => self.reply(&value, entry)?,
+            }
+        }
+        self.plain = plain;
+        if !self.due.is_empty() || self.channel.is_handshaking() {
+            return Ok(None);
+        }
+        let tls = self.channel.tls_facts();
+        let handshake = tls.as_ref().map_or(0, channel::TlsFacts::turns);
+        Ok(self.replies.take().map(|replies| Session {
+            channel: std::mem::take(&mut self.channel),
+            replies,
+            statements: Statements::default(),
+            facts: None,
+            tls,
+            turns: handshake + u32::from(self.said),
+        }))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use howfar_contract::jobs::{KeyValue, SessionJob, Target, Workload};
@@ -188,7 +192,13 @@ mod tests {
             decode: false,
         };
         let mut out = Vec::new();
-        let mut handshake = KeyValueHandshake::begin(protocol, &entry, &mut out).expect("no TLS");
+        let mut handshake = KeyValueHandshake::begin(
+            protocol,
+            Replies::Redis(howfar_wire::redis::Replies::default()),
+            &entry,
+            &mut out,
+        )
+        .expect("no TLS");
         let mut ended = handshake.feed(&[], &entry, &mut Vec::new());
         for byte in replies.as_bytes() {
             if !matches!(ended, Ok(None)) {

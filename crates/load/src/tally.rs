@@ -1,6 +1,7 @@
 //! What one worker counts. Nothing here is shared: a worker owns its tally and sends parts of it away.
 
 use howfar_contract::Latency;
+use howfar_wire::ErrorCode;
 
 use crate::counts::{Slice, Stage, Totals, Use};
 use crate::schedule::Schedule;
@@ -247,7 +248,7 @@ impl Tally {
 
     /// The server asked to try again.
     #[cold]
-    pub(crate) fn error(&mut self, code: u16) {
+    pub(crate) fn error(&mut self, code: ErrorCode) {
         if self.is_counting() {
             *self.totals.errors.entry(code).or_default() += 1;
         }

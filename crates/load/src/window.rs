@@ -30,8 +30,6 @@ pub(crate) struct WindowOptions<'a> {
     pub(crate) open_loop: bool,
     /// Some of what is asked are keys.
     pub(crate) keys: bool,
-    /// An error's code as results name it.
-    pub(crate) error_name: Box<dyn Fn(u16) -> String + 'a>,
 }
 
 /// The window as far as it is known.
@@ -181,7 +179,7 @@ impl<'a> Collected<'a> {
         let mut errors: BTreeMap<String, u64> = totals
             .errors
             .iter()
-            .map(|(code, count)| ((self.options.error_name)(*code), *count))
+            .map(|(code, count)| (code.to_string(), *count))
             .collect();
         if totals.reconnects > 0 {
             errors.insert("disconnect".to_owned(), totals.reconnects);

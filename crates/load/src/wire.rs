@@ -3,14 +3,13 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use howfar_wire::mysql::command;
 use rustix::io::Errno;
 use rustix::net::{self, SendFlags};
 
 use crate::channel::Channel;
 use crate::connection::{Broken, Tools};
 use crate::login::Session;
-use crate::replies::Replies;
+use crate::protocol::Replies;
 use crate::statements::Statements;
 use crate::worker::driver::{Driver, Registration};
 
@@ -77,13 +76,13 @@ impl Wire {
         let _ = net::shutdown(&self.socket, net::Shutdown::Both);
     }
 
-    /// The bytes of a goodbye. Key-value stores are left without one, as their clients do.
+    /// The bytes of a goodbye, where the protocol has one.
     pub(crate) fn goodbye(&mut self) -> Vec<u8> {
-        if self.replies.counts().is_some() {
-            return Vec::new();
-        }
         let mut quit = Vec::new();
-        command::quit(&mut quit);
+        self.replies.goodbye(&mut quit);
+        if quit.is_empty() {
+            return quit;
+        }
         let mut bytes = Vec::new();
         let _ = self.channel.seal(&quit, &mut bytes);
         bytes

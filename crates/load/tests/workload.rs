@@ -2,6 +2,7 @@
 
 use howfar_contract::jobs::{Custom, PsMode, Sysbench, Workload};
 use howfar_load::workload::Program;
+use howfar_wire::mysql::command::quote;
 use proptest::prelude::*;
 
 type Listed = Vec<(String, u32, Vec<String>)>;
@@ -250,7 +251,7 @@ fn text_is_what_a_server_would_read() {
     let mut cursor = program.transaction(0, 0);
     let mut sql = Vec::new();
     while let Some(due) = cursor.next(&program) {
-        program.write_text(due, &mut cursor, &mut memory, &mut sql);
+        program.write_text(due, &mut cursor, &mut memory, &mut sql, quote);
         sql.push(b'\n');
     }
     let sql = String::from_utf8(sql).expect("ASCII");

@@ -317,7 +317,7 @@ mod tests {
         }
         let bytes = said(&mut session, &book, &[1, 0, 0, 0, 0x7F]);
         let error = ServerError::parse(&bytes[HEADER..]).expect("an error");
-        assert_eq!(error.code, UNKNOWN);
+        assert_eq!(error.code, UNKNOWN.into());
         let mut out = Vec::new();
         let quit = session.feed(&[1, 0, 0, 0, QUIT], &book, &mut out);
         assert_eq!((quit, out.len()), (Ok(Next::End), 0));

@@ -2,8 +2,11 @@
 //!
 //! Start at [`mysql`], [`redis`], [`memcached`] or [`fastcgi`]. Redis and Memcached share [`keyvalue`].
 
+mod error_code;
 pub mod fastcgi;
 pub mod keyvalue;
 pub mod memcached;
 pub mod mysql;
 pub mod redis;
+
+pub use error_code::ErrorCode;

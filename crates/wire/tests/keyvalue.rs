@@ -1,6 +1,6 @@
 //! Replies of Redis and Memcached mean the same in any split, and no bytes make the codecs panic.
 
-use howfar_wire::keyvalue::{CommandCounts, Expected, Malformed};
+use howfar_wire::keyvalue::{CommandCounts, Expected, Expects as _, Malformed};
 use howfar_wire::memcached::{self, Dialect};
 use howfar_wire::redis::{self, Decoder, Value};
 use proptest::prelude::*;

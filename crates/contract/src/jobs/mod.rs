@@ -93,9 +93,10 @@ impl Default for IgnoredErrors {
 }
 
 impl IgnoredErrors {
-    pub fn holds(&self, code: u16) -> bool {
+    /// `number`: of an error that has one.
+    pub fn holds(&self, number: Option<u16>) -> bool {
         match self {
-            Self::Codes(codes) => codes.contains(&code),
+            Self::Codes(codes) => number.is_some_and(|number| codes.contains(&number)),
             Self::All(_) => true,
         }
     }

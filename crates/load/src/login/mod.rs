@@ -15,7 +15,7 @@ use howfar_wire::mysql::{Answer, Framer, Malformed, ServerError, auth, frame};
 
 use crate::channel::{self, Channel, ChannelError, TlsFacts, Wanted};
 use crate::failure;
-use crate::replies::Replies;
+use crate::protocol::{Handshake, Replies};
 use crate::statements::Statements;
 use crate::workload::Program;
 use entering::Entering;
@@ -105,33 +105,6 @@ impl Login {
         }
     }
 
-    /// What it waits for, for messages.
-    pub(crate) fn doing(&self) -> &'static str {
-        match &self.stage {
-            Stage::Entering(_) if self.stream.channel.is_handshaking() => "the TLS handshake",
-            Stage::Entering(entering) => entering.doing(),
-            Stage::Preparing(_) => "preparing the statements",
-        }
-    }
-
-    /// Take what came; append to `out` what must be sent. The session, once it is ready.
-    pub(crate) fn feed(
-        &mut self,
-        raw: &[u8],
-        entry: &Entry<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<Option<Session>, Failed> {
-        let mut plain = std::mem::take(&mut self.plain);
-        plain.clear();
-        let ready = self.stream.channel.open(raw, &mut plain, out);
-        let ready = ready
-            .map_err(Wrong::Channel)
-            .and_then(|()| self.packets(&plain, entry, out))
-            .map_err(|wrong| wrong.translate(entry))?;
-        self.plain = plain;
-        Ok(if ready { self.session() } else { None })
-    }
-
     /// True when nothing is left to do.
     fn packets(
         &mut self,
@@ -195,12 +168,39 @@ impl Login {
         let handshake = tls.as_ref().map_or(0, TlsFacts::turns);
         Some(Session {
             channel: std::mem::take(&mut self.stream.channel),
-            replies: Replies::Sql(Answer::new(facts.agreed.caches_metadata())),
+            replies: Replies::MySql(Answer::new(facts.agreed.caches_metadata())),
             statements: std::mem::take(&mut self.statements),
             facts: Some(facts),
             tls,
             turns: self.stream.turns + handshake,
         })
+    }
+}
+
+impl Handshake for Login {
+    fn doing(&self) -> &'static str {
+        match &self.stage {
+            Stage::Entering(_) if self.stream.channel.is_handshaking() => "the TLS handshake",
+            Stage::Entering(entering) => entering.doing(),
+            Stage::Preparing(_) => "preparing the statements",
+        }
+    }
+
+    fn feed(
+        &mut self,
+        raw: &[u8],
+        entry: &Entry<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Session>, Failed> {
+        let mut plain = std::mem::take(&mut self.plain);
+        plain.clear();
+        let ready = self.stream.channel.open(raw, &mut plain, out);
+        let ready = ready
+            .map_err(Wrong::Channel)
+            .and_then(|()| self.packets(&plain, entry, out))
+            .map_err(|wrong| wrong.translate(entry))?;
+        self.plain = plain;
+        Ok(if ready { self.session() } else { None })
     }
 }
 

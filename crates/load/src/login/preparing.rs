@@ -75,7 +75,7 @@ impl Preparing {
             }
         } else if first == reply::ERR {
             let error = ServerError::parse(payload)?;
-            if error.code != CANNOT_PREPARE {
+            if error.code.number() != Some(CANNOT_PREPARE) {
                 return Err(Wrong::Prepare(error));
             }
             statements.set(slot, Slot::Text);

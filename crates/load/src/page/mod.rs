@@ -23,7 +23,6 @@ use std::sync::Arc;
 use howfar_contract::Failed;
 use howfar_contract::events::{Finished, Ready, Receipt};
 use howfar_contract::jobs::{Application, PageJob};
-use howfar_wire::keyvalue::Word;
 
 use crate::clock::now_ns;
 use crate::coordinator::own_cpus;
@@ -141,7 +140,6 @@ fn options(job: &PageJob) -> WindowOptions<'_> {
         observe: &job.observe,
         open_loop: job.arrivals.is_some(),
         keys,
-        error_name: Box::new(|code| Word::name(code).to_owned()),
     }
 }
 

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use howfar_contract::events::ServiceUse;
 use howfar_contract::jobs::{PageConnect, PageJob, PageScript, PageStep, Service, Store, Workload};
 use howfar_contract::{FailCode, Failed};
-use howfar_wire::mysql::command;
 
 use super::cpu::{Burner, Pace, thread_cpu_ns};
 use super::page_record::unused;
@@ -16,7 +15,8 @@ use super::{Page, PageRecord, PageSetup};
 use crate::clock::now_ns;
 use crate::draws::Draws;
 use crate::login::internal;
-use crate::replies::Outcome;
+use crate::protocol::{Outcome, Request};
+use crate::statements::Statements;
 use crate::tables::nothing_prepared;
 use crate::workload::{Cursor, Memory, Program};
 
@@ -246,11 +246,14 @@ impl Script {
         };
         let line = line(&mut self.lines[MYSQL], site, MYSQL, &mut self.used, record)?;
         self.room.packet.clear();
-        let (cursor, memory) = (&mut self.cursor, &mut self.memory);
-        command::query_with(&mut self.room.packet, |sql| {
-            program.write_text(due, cursor, memory, sql);
-        });
-        line.replies.begin_statement(false);
+        let request = Request {
+            program,
+            due,
+            cursor: &mut self.cursor,
+            memory: &mut self.memory,
+            statements: &mut Statements::default(),
+        };
+        line.replies.encode(request, &mut self.room.packet);
         let doing = (self.worker, program.kinds()[due.kind].name.as_str());
         turn(
             line,
@@ -277,11 +280,15 @@ impl Script {
             .ok_or_else(|| internal("a store without commands"))?;
         let line = line(&mut self.lines[store], site, store, &mut self.used, record)?;
         self.room.packet.clear();
+        let replies = line
+            .replies
+            .commands()
+            .ok_or_else(|| internal("a store that answers no commands"))?;
         commands.write_read(
             keys_each,
             &mut self.keys[store],
             &mut self.room.packet,
-            &mut line.replies,
+            replies,
         );
         let doing = if keys_each == 1 {
             "command.get"

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use howfar_contract::jobs::{PageConnect, PsMode, Service};
 use howfar_contract::{Failed, events};
+use howfar_wire::mysql::Malformed;
 use howfar_wire::mysql::handshake::Account;
 use howfar_wire::mysql::row::Work;
-use howfar_wire::mysql::{Malformed, command};
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{self, RecvFlags, SendFlags, Shutdown};
@@ -18,8 +18,8 @@ use crate::connecting::open_one;
 use crate::connection::Broken;
 use crate::failure;
 use crate::login::{Entry, Session};
+use crate::protocol::{Outcome, Replies};
 use crate::receipt::{self, ReceiptContext};
-use crate::replies::{Outcome, Replies};
 use crate::socket::Address;
 use crate::wire::send_some;
 use crate::workload::Program;
@@ -236,7 +236,7 @@ impl ServiceConnection {
         let bytes = &room.buffer[..count];
         if self.channel.is_plain() {
             *came += count as u64;
-            return replies.feed(bytes, &[], work);
+            return replies.decode(bytes, &[], work);
         }
         let (mut outcome, mut own) = (None, Vec::new());
         self.channel
@@ -247,7 +247,7 @@ impl ServiceConnection {
                     let late = Malformed::Unexpected("bytes follow the end of an answer");
                     return Err(Broken::Malformed(late));
                 }
-                outcome = replies.feed(packets, &[], work)?.or(outcome.take());
+                outcome = replies.decode(packets, &[], work)?.or(outcome.take());
                 Ok(())
             })?;
         send_all(&self.socket, &own).map_err(|error| Broken::Io(error.into()))?;
@@ -261,9 +261,9 @@ impl ServiceConnection {
 
     /// Say goodbye as clients do, which is nothing at a key-value store, and close. A server that is gone by now changes nothing.
     pub(crate) fn leave(mut self) {
-        if self.replies.counts().is_none() {
-            let (mut quit, mut bytes) = (Vec::new(), Vec::new());
-            command::quit(&mut quit);
+        let (mut quit, mut bytes) = (Vec::new(), Vec::new());
+        self.replies.goodbye(&mut quit);
+        if !quit.is_empty() {
             let _ = self.channel.seal(&quit, &mut bytes);
             let _ = send_some(&self.socket, &bytes);
         }

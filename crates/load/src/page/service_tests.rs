@@ -48,7 +48,12 @@ fn asked(
     let mut room = Buffers::new();
     let commands = site.program.commands().expect("keys");
     let mut draws = crate::draws::Draws::of(1, 0, 0);
-    commands.write_read(1, &mut draws, &mut room.packet, &mut line.replies);
+    commands.write_read(
+        1,
+        &mut draws,
+        &mut room.packet,
+        line.replies.commands().expect("a store"),
+    );
     let (_, came) = line.ask(&site, &mut room, (3, "command.get"))?;
     let hits = line.replies.counts().map_or(0, |counts| counts.hits);
     line.leave();

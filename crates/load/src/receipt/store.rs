@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 
 use howfar_contract::jobs::Protocol;
 use howfar_contract::{FailCode, Failed};
-use howfar_wire::keyvalue::{Refusal, Word};
+use howfar_wire::keyvalue::Refusal;
 use howfar_wire::redis::{Decoder, Value, request};
 
 use super::ReceiptContext;
@@ -55,7 +55,7 @@ fn redis(mut exchange: Exchange<'_>, protocol: Protocol) -> Result<(String, Opti
     })?;
     if let Value::Error(line) = &said[0] {
         let refusal = Refusal::of(line);
-        if Word::name(refusal.word.code()) == "NOAUTH" {
+        if refusal.word.name() == "NOAUTH" {
             return Err(failure::command(target, "INFO", &refusal));
         }
     }

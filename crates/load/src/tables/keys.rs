@@ -10,7 +10,7 @@ use crate::connecting::open_one;
 use crate::exchange::Exchange;
 use crate::failure;
 use crate::login::{Entry, internal};
-use crate::replies::Outcome;
+use crate::protocol::{Outcome, Replies};
 use crate::workload::commands::{Commands, Verb};
 use howfar_wire::mysql::row::Work;
 
@@ -49,9 +49,13 @@ pub(super) fn work(
         while next <= last {
             let begun = next;
             let mut request = Vec::new();
-            session.replies.begin_commands();
+            let replies = session
+                .replies
+                .commands()
+                .ok_or_else(|| internal("a store that answers no commands"))?;
+            replies.begin();
             while next <= last && request.len() < BATCH_BYTES {
-                commands.write_one(verb, next, &mut request, &mut session.replies);
+                commands.write_one(verb, next, &mut request, replies);
                 next += 1;
             }
             let hits = answered(
@@ -77,13 +81,13 @@ pub(super) fn work(
 fn answered(
     exchange: &mut Exchange<'_>,
     request: &[u8],
-    replies: &mut crate::replies::Replies,
+    replies: &mut Replies,
     entry: &Entry<'_>,
     commands: &Commands,
 ) -> Result<u32, Failed> {
     let mut work = Work::Skip;
     exchange.ask(request, "a batch of keys", |bytes| {
-        match replies.feed(bytes, &[], &mut work) {
+        match replies.decode(bytes, &[], &mut work) {
             Ok(ended) => Ok(matches!(ended, Some(Outcome::Commands))),
             Err(broken) => Err(broken.translate(entry.target, Some(commands.protocol()))),
         }

@@ -2,6 +2,7 @@
 
 use howfar_contract::Failed;
 use howfar_contract::jobs::OnDisconnect;
+use howfar_wire::ErrorCode;
 
 use super::{Report, Worker};
 use crate::acknowledged::{KeyOutcome, Log};
@@ -16,7 +17,7 @@ impl Worker<'_> {
         &mut self,
         index: usize,
         now: u64,
-        code: Option<u16>,
+        code: Option<ErrorCode>,
         after: &After,
     ) -> Result<(), Failed> {
         if self.log.is_none() {

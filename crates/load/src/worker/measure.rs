@@ -5,7 +5,7 @@ use howfar_contract::Failed;
 use super::Worker;
 use crate::connection::Broken;
 use crate::counts::Stage;
-use crate::replies::Outcome;
+use crate::protocol::Outcome;
 
 impl Worker<'_> {
     /// The statement's own times.

@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use howfar_contract::jobs::{ClientWork, LoadJob};
-use howfar_wire::keyvalue::Word;
 use howfar_wire::mysql::handshake::Account;
 
 use crate::acknowledged::LogFile;
@@ -63,18 +62,10 @@ impl Plan {
 
     /// What the measured window must know of it.
     pub(crate) fn options(&self) -> WindowOptions<'_> {
-        let keys = self.program.commands().is_some();
         WindowOptions {
             observe: &self.job.observe,
             open_loop: self.job.arrivals.is_some(),
-            keys,
-            error_name: Box::new(move |code| {
-                if keys {
-                    Word::name(code).to_owned()
-                } else {
-                    code.to_string()
-                }
-            }),
+            keys: self.program.commands().is_some(),
         }
     }
 

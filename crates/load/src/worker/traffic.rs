@@ -11,7 +11,7 @@ use crate::clock::now_ns;
 use crate::connection::{After, Broken, State};
 use crate::failure;
 use crate::login::internal;
-use crate::replies::{Outcome, Refused};
+use crate::protocol::{Outcome, Refused};
 use crate::tally::Ended;
 
 /// Longest turn of a connection that always has more: then the others have theirs, and somebody looks at the time limits.

@@ -3,7 +3,7 @@
 //! A key's value is a pure function of the key, in length and content: whoever sets it, and however often, it stays the same.
 
 use howfar_contract::jobs::{KeyValue, OnError, Protocol};
-use howfar_wire::keyvalue::Expected;
+use howfar_wire::keyvalue::{Expected, Expects};
 use howfar_wire::memcached::Dialect;
 use howfar_wire::redis::request;
 
@@ -11,7 +11,6 @@ use super::sizes::Values;
 use super::{Cursor, Due, Group, Kind, Program, Step, Table};
 use crate::distribution::Ids;
 use crate::draws::Draws;
-use crate::replies::Replies;
 
 /// Digits of a key's number.
 const DIGITS: usize = 12;
@@ -150,9 +149,9 @@ impl Commands {
         due: Due,
         cursor: &mut Cursor,
         out: &mut Vec<u8>,
-        replies: &mut Replies,
+        replies: &mut (impl Expects + ?Sized),
     ) -> u64 {
-        replies.begin_commands();
+        replies.begin();
         if self.pipeline == 1 {
             let (_, verb) = self.verbs[due.kind];
             self.write_drawn(verb, &mut cursor.draws, out, replies);
@@ -171,7 +170,13 @@ impl Commands {
     }
 
     #[inline]
-    fn write_drawn(&self, verb: Verb, draws: &mut Draws, out: &mut Vec<u8>, replies: &mut Replies) {
+    fn write_drawn(
+        &self,
+        verb: Verb,
+        draws: &mut Draws,
+        out: &mut Vec<u8>,
+        replies: &mut (impl Expects + ?Sized),
+    ) {
         if verb == Verb::MultiGet {
             replies.expect(Expected::MultiGet(self.keys_each));
             self.write_multi_get(self.keys_each, draws, out);
@@ -182,7 +187,13 @@ impl Commands {
 
     /// Append one command on the key `id`.
     #[inline]
-    pub(crate) fn write_one(&self, verb: Verb, id: u64, out: &mut Vec<u8>, replies: &mut Replies) {
+    pub(crate) fn write_one(
+        &self,
+        verb: Verb,
+        id: u64,
+        out: &mut Vec<u8>,
+        replies: &mut (impl Expects + ?Sized),
+    ) {
         replies.expect(match verb {
             Verb::Get | Verb::MultiGet => Expected::Get,
             Verb::Set | Verb::Delete => Expected::Write,
@@ -222,9 +233,9 @@ impl Commands {
         count: u16,
         draws: &mut Draws,
         out: &mut Vec<u8>,
-        replies: &mut Replies,
+        replies: &mut (impl Expects + ?Sized),
     ) {
-        replies.begin_commands();
+        replies.begin();
         if count == 1 {
             self.write_one(Verb::Get, self.ids.draw(draws), out, replies);
         } else {
@@ -249,7 +260,7 @@ impl Commands {
     }
 
     #[inline]
-    fn dialect(&self) -> Option<Dialect> {
+    pub(crate) fn dialect(&self) -> Option<Dialect> {
         match self.protocol {
             Protocol::Resp2 | Protocol::Resp3 => None,
             Protocol::MemcachedText => Some(Dialect::Text),
@@ -288,7 +299,7 @@ mod tests {
         let load: Workload = serde_json::from_value(load).expect("well formed");
         let program = Program::new(&load, 1, 9).expect("a good workload");
         let commands = program.commands().expect("commands");
-        let mut replies = Replies::of(commands.protocol());
+        let mut replies = howfar_wire::redis::Replies::default();
         let one = |number| {
             let mut cursor = program.transaction(0, number);
             let due = cursor.next(&program).expect("one step");

@@ -18,13 +18,14 @@ pub(super) fn write_prepare(kind: &Kind, table: u32, out: &mut Vec<u8>) {
 }
 
 impl Program {
-    /// Append the SQL of `due` with its values.
+    /// Append the SQL of `due` with its values; `quote` appends a text as the server reads it.
     pub fn write_text(
         &self,
         due: Due,
         cursor: &mut Cursor,
         memory: &mut Memory,
         out: &mut Vec<u8>,
+        quote: impl Fn(&mut Vec<u8>, &[u8]),
     ) {
         let mut pieces = self.kinds[due.kind].pieces.iter();
         let mut up_to_value = |out: &mut Vec<u8>| {
@@ -40,7 +41,7 @@ impl Program {
         cursor.values(self, due, memory, |value| {
             match value {
                 Value::Integer(integer) => number(out, integer),
-                Value::Bytes(bytes) => quoted(out, bytes),
+                Value::Bytes(bytes) => quote(out, bytes),
                 Value::Raw(bytes) => out.extend_from_slice(bytes),
             }
             up_to_value(out);
@@ -68,17 +69,4 @@ impl Program {
 
 fn number(out: &mut Vec<u8>, number: i64) {
     write!(out, "{number}").expect("writing to memory cannot fail");
-}
-
-/// As MySQL reads it under its default SQL mode.
-fn quoted(out: &mut Vec<u8>, bytes: &[u8]) {
-    out.push(b'\'');
-    for &byte in bytes {
-        match byte {
-            b'\'' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
-            0 => out.extend_from_slice(b"\\0"),
-            _ => out.push(byte),
-        }
-    }
-    out.push(b'\'');
 }

@@ -37,6 +37,14 @@ pub enum Expected {
     Write,
 }
 
+/// What must know which replies are due.
+pub trait Expects {
+    /// A new request; each of its commands follows by [`Expects::expect`].
+    fn begin(&mut self);
+
+    fn expect(&mut self, reply: Expected);
+}
+
 /// What became of the commands of a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CommandCounts {

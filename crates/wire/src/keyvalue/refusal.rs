@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::ErrorCode;
+
 /// Longest text that is kept of one.
 const LONGEST_TEXT: usize = 200;
 
@@ -48,13 +50,16 @@ impl Word {
         Self(at.unwrap_or(0) as u16)
     }
 
-    pub fn code(self) -> u16 {
-        self.0
+    pub fn code(self) -> ErrorCode {
+        ErrorCode::word(self.0)
     }
 
-    /// The word that has this code.
-    pub fn name(code: u16) -> &'static str {
-        WORDS.get(usize::from(code)).copied().unwrap_or(WORDS[0])
+    pub fn name(self) -> &'static str {
+        Self::name_at(self.0.into())
+    }
+
+    pub(crate) fn name_at(index: usize) -> &'static str {
+        WORDS.get(index).copied().unwrap_or(WORDS[0])
     }
 }
 
@@ -97,7 +102,7 @@ mod tests {
             ("", "OTHER"),
         ] {
             let refusal = Refusal::of(line.as_bytes());
-            assert_eq!(Word::name(refusal.word.code()), name);
+            assert_eq!(refusal.word.name(), name);
             assert_eq!(refusal.text, line);
         }
     }

@@ -1,7 +1,7 @@
 //! Follows the replies to one request through a stream cut anywhere, without keeping the values.
 
 use super::Dialect;
-use crate::keyvalue::{CommandCounts, Expected, Lines, Malformed, Refusal, unsigned};
+use crate::keyvalue::{CommandCounts, Expected, Expects, Lines, Malformed, Refusal, unsigned};
 
 /// Longest value: the server's own bound on what it may be told to hold.
 const LONGEST_VALUE: u64 = 1 << 30;
@@ -16,7 +16,7 @@ pub struct Replies {
     /// Of a value, its end included.
     left: usize,
     /// Commands of the request, and how many of them are answered.
-    asked: Vec<Expected>,
+    expected: Vec<Expected>,
     done: usize,
     counts: CommandCounts,
     /// Of the present reply.
@@ -39,25 +39,12 @@ impl Replies {
             dialect,
             lines: Lines::default(),
             left: 0,
-            asked: Vec::new(),
+            expected: Vec::new(),
             done: 0,
             counts: CommandCounts::default(),
             values: 0,
             error: None,
         }
-    }
-
-    /// A new request; each of its commands follows by [`Replies::expect`].
-    #[inline]
-    pub fn begin(&mut self) {
-        self.asked.clear();
-        self.done = 0;
-        self.counts.clear();
-    }
-
-    #[inline]
-    pub fn expect(&mut self, asked: Expected) {
-        self.asked.push(asked);
     }
 
     /// What came of the request, once [`Replies::feed`] has said that it is answered.
@@ -75,39 +62,39 @@ impl Replies {
     ) -> Result<bool, Malformed> {
         let before = self.done;
         while !input.is_empty() {
-            let Some(&asked) = self.asked.get(self.done) else {
+            let Some(&expected) = self.expected.get(self.done) else {
                 return Err(Malformed::Unexpected(
-                    "a reply came although nothing was asked",
+                    "a reply came although nothing was expected",
                 ));
             };
             // A quiet `mg` and a classic `get` have a line of their own behind the values.
-            let value_ends = self.dialect == Dialect::Meta && asked == Expected::Get;
+            let value_ends = self.dialect == Dialect::Meta && expected == Expected::Get;
             if self.left > 0 {
                 if self.value(&mut input, &mut work)? && value_ends {
-                    self.answered(asked)?;
+                    self.answered(expected)?;
                 }
                 continue;
             }
             let Some(line) = self.lines.next(&mut input)? else {
                 break;
             };
-            match read(line, self.dialect, asked)? {
+            match read(line, self.dialect, expected)? {
                 Said::Value(length) => {
                     self.values = self.values.saturating_add(1);
                     self.left = length as usize + END;
                 }
-                Said::End => self.answered(asked)?,
+                Said::End => self.answered(expected)?,
                 Said::Error(error) => {
                     self.error.get_or_insert(error);
                     let goes_on =
-                        self.dialect == Dialect::Meta && matches!(asked, Expected::MultiGet(_));
+                        self.dialect == Dialect::Meta && matches!(expected, Expected::MultiGet(_));
                     if !goes_on {
-                        self.answered(asked)?;
+                        self.answered(expected)?;
                     }
                 }
             }
         }
-        Ok(self.done > before && self.done == self.asked.len())
+        Ok(self.done > before && self.done == self.expected.len())
     }
 
     /// Pass by what came of a value; true when it is whole.
@@ -138,23 +125,37 @@ impl Replies {
 
     /// A reply is whole.
     #[inline]
-    fn answered(&mut self, asked: Expected) -> Result<(), Malformed> {
+    fn answered(&mut self, expected: Expected) -> Result<(), Malformed> {
         self.done += 1;
         let values = std::mem::take(&mut self.values);
         match self.error.take() {
             Some(error) => self.counts.refused.push(error),
-            None => self.counts.answered(asked, values)?,
+            None => self.counts.answered(expected, values)?,
         }
         Ok(())
     }
 }
 
-/// What `line` says in answer to `asked`.
+impl Expects for Replies {
+    #[inline]
+    fn begin(&mut self) {
+        self.expected.clear();
+        self.done = 0;
+        self.counts.clear();
+    }
+
+    #[inline]
+    fn expect(&mut self, reply: Expected) {
+        self.expected.push(reply);
+    }
+}
+
+/// What `line` says in answer to `expected`.
 #[inline]
-fn read(line: &[u8], dialect: Dialect, asked: Expected) -> Result<Said, Malformed> {
+fn read(line: &[u8], dialect: Dialect, expected: Expected) -> Result<Said, Malformed> {
     let mut words = line.split(|&byte| byte == b' ');
     let first = words.next().unwrap_or_default();
-    let length = match (dialect, asked, first) {
+    let length = match (dialect, expected, first) {
         (Dialect::Text, Expected::Get | Expected::MultiGet(_), b"VALUE") => words.nth(2),
         (Dialect::Meta, Expected::Get | Expected::MultiGet(_), b"VA") => words.next(),
         (Dialect::Text, Expected::Get | Expected::MultiGet(_), b"END")
@@ -185,16 +186,15 @@ fn read(line: &[u8], dialect: Dialect, asked: Expected) -> Result<Said, Malforme
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::keyvalue::Word;
 
     fn counts(
         dialect: Dialect,
-        asked: &[Expected],
+        expected: &[Expected],
         stream: &str,
     ) -> Result<(bool, CommandCounts), Malformed> {
         let mut replies = Replies::new(dialect);
         replies.begin();
-        for &one in asked {
+        for &one in expected {
             replies.expect(one);
         }
         let ended = replies.feed(stream.as_bytes(), |_| {})?;
@@ -220,7 +220,7 @@ mod tests {
                 (counts.reads, counts.writes, counts.hits, counts.misses),
                 (3, 1, 3, 2)
             );
-            assert_eq!(Word::name(counts.refused[0].word.code()), "SERVER_ERROR");
+            assert_eq!(counts.refused[0].word.name(), "SERVER_ERROR");
         }
     }
 
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused() {
-        for (dialect, asked, stream) in [
+        for (dialect, expected, stream) in [
             (Dialect::Text, Expected::Get, "STORED\r\n"),
             (Dialect::Text, Expected::Get, "EN\r\n"),
             (Dialect::Text, Expected::Write, "END\r\n"),
@@ -253,7 +253,7 @@ mod tests {
             (Dialect::Meta, Expected::Get, "MN\r\n"),
             (Dialect::Meta, Expected::MultiGet(1), "EN\r\n"),
         ] {
-            assert!(counts(dialect, &[asked], stream).is_err(), "{stream:?}");
+            assert!(counts(dialect, &[expected], stream).is_err(), "{stream:?}");
         }
     }
 }

@@ -144,6 +144,19 @@ pub fn write_length(out: &mut Vec<u8>, length: u64) {
     }
 }
 
+/// Append a text literal as MySQL reads it under its default SQL mode.
+pub fn quote(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.push(b'\'');
+    for &byte in bytes {
+        match byte {
+            b'\'' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
+            0 => out.extend_from_slice(b"\\0"),
+            _ => out.push(byte),
+        }
+    }
+    out.push(b'\'');
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

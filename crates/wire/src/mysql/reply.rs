@@ -2,6 +2,7 @@
 
 use super::Malformed;
 use super::read::Fields;
+use crate::ErrorCode;
 
 pub const OK: u8 = 0x00;
 pub const LOCAL_INFILE: u8 = 0xFB;
@@ -18,7 +19,7 @@ const LONGEST_TEXT: usize = 1024;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("error {code} ({state}): {message}")]
 pub struct ServerError {
-    pub code: u16,
+    pub code: ErrorCode,
     /// Five characters of SQLSTATE; empty before login, where servers leave it out.
     pub state: String,
     pub message: String,
@@ -36,7 +37,7 @@ impl ServerError {
             &[]
         };
         Ok(Self {
-            code,
+            code: code.into(),
             state: lossy(state),
             message: lossy(&fields.0[..fields.0.len().min(LONGEST_TEXT)]),
         })

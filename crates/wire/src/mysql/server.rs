@@ -241,7 +241,11 @@ mod tests {
         error(&mut out, 1, 1047, "08S01", "no");
         let said = ServerError::parse(&out[HEADER..]).expect("an error");
         assert_eq!(
-            (said.code, said.state.as_str(), said.message.as_str()),
+            (
+                said.code.number().unwrap_or(0),
+                said.state.as_str(),
+                said.message.as_str()
+            ),
             (1047, "08S01", "no")
         );
         out.clear();

@@ -1,14 +1,14 @@
 //! Follows the replies to one request through a stream cut anywhere, without keeping them: this is what runs millions of times.
 
 use super::scanner::{Kind, Scanner, Token};
-use crate::keyvalue::{CommandCounts, Expected, Malformed, Refusal};
+use crate::keyvalue::{CommandCounts, Expected, Expects, Malformed, Refusal};
 
 /// The state of one connection's present request.
 #[derive(Debug, Default)]
 pub struct Replies {
     scanner: Scanner,
     /// Commands of the request, and how many of them are answered.
-    asked: Vec<Expected>,
+    expected: Vec<Expected>,
     done: usize,
     counts: CommandCounts,
     reply: Reply,
@@ -31,19 +31,6 @@ struct Reply {
 const KEPT: usize = 256;
 
 impl Replies {
-    /// A new request; each of its commands follows by [`Replies::expect`].
-    #[inline]
-    pub fn begin(&mut self) {
-        self.asked.clear();
-        self.done = 0;
-        self.counts.clear();
-    }
-
-    #[inline]
-    pub fn expect(&mut self, asked: Expected) {
-        self.asked.push(asked);
-    }
-
     /// What came of the request, once [`Replies::feed`] has said that it is answered.
     #[inline]
     pub fn counts(&self) -> &CommandCounts {
@@ -69,7 +56,7 @@ impl Replies {
                 Some(Kind::Push) => {}
                 Some(kind) => {
                     self.take(kind)?;
-                    ended = self.done == self.asked.len();
+                    ended = self.done == self.expected.len();
                 }
             }
         }
@@ -80,8 +67,8 @@ impl Replies {
     /// A reply is whole.
     #[inline]
     fn take(&mut self, kind: Kind) -> Result<(), Malformed> {
-        let asked = *self.asked.get(self.done).ok_or(Malformed::Unexpected(
-            "a reply came although nothing was asked",
+        let expected = *self.expected.get(self.done).ok_or(Malformed::Unexpected(
+            "a reply came although nothing was expected",
         ))?;
         self.done += 1;
         let (values, nulls) = (self.reply.values, self.reply.nulls);
@@ -91,7 +78,7 @@ impl Replies {
             self.counts.refused.push(error);
             return Ok(());
         }
-        let fits = match asked {
+        let fits = match expected {
             Expected::Get => matches!(kind, Kind::Bulk | Kind::Null | Kind::Verbatim),
             Expected::MultiGet(keys) => kind == Kind::Array && values + nulls == u32::from(keys),
             Expected::Write => matches!(kind, Kind::Simple | Kind::Integer),
@@ -101,7 +88,21 @@ impl Replies {
                 "a reply of another kind than its command has",
             ));
         }
-        self.counts.answered(asked, values)
+        self.counts.answered(expected, values)
+    }
+}
+
+impl Expects for Replies {
+    #[inline]
+    fn begin(&mut self) {
+        self.expected.clear();
+        self.done = 0;
+        self.counts.clear();
+    }
+
+    #[inline]
+    fn expect(&mut self, reply: Expected) {
+        self.expected.push(reply);
     }
 }
 
@@ -145,12 +146,11 @@ impl Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::keyvalue::Word;
 
-    fn following(asked: &[Expected]) -> Replies {
+    fn following(expected: &[Expected]) -> Replies {
         let mut replies = Replies::default();
         replies.begin();
-        for &one in asked {
+        for &one in expected {
             replies.expect(one);
         }
         replies
@@ -175,7 +175,7 @@ mod tests {
         assert_eq!((counts.reads, counts.writes), (2, 1));
         assert_eq!((counts.hits, counts.misses), (2, 2));
         assert_eq!(seen, b"hix");
-        assert_eq!(Word::name(counts.refused[0].word.code()), "MOVED");
+        assert_eq!(counts.refused[0].word.name(), "MOVED");
     }
 
     #[test]
@@ -190,13 +190,13 @@ mod tests {
 
     #[test]
     fn replies_of_another_kind_are_refused() {
-        for (asked, stream) in [
+        for (expected, stream) in [
             (Expected::Get, "*0\r\n"),
             (Expected::Get, "+OK\r\n"),
             (Expected::Write, "$1\r\na\r\n"),
             (Expected::MultiGet(2), "*1\r\n_\r\n"),
         ] {
-            let told = following(&[asked]).feed(stream.as_bytes(), |_| {});
+            let told = following(&[expected]).feed(stream.as_bytes(), |_| {});
             assert!(told.is_err(), "{stream:?}");
         }
     }

@@ -1,0 +1,194 @@
+//! What the engine needs of a protocol, and the protocols that it speaks.
+//!
+//! One more protocol is one more module with its [`Protocol`], a line in [`protocols!`] and a line in [`login`]. A session's protocol is
+//! a variant of one `enum`, so that one event loop serves all and the hot path calls nothing through a pointer.
+
+mod memcached;
+mod mysql;
+mod redis;
+
+use howfar_contract::Failed;
+use howfar_contract::jobs;
+use howfar_wire::keyvalue::{self, CommandCounts, Expects, Refusal};
+use howfar_wire::mysql::ServerError;
+use howfar_wire::mysql::answer::Done;
+use howfar_wire::mysql::row::Work;
+
+use crate::connection::Broken;
+use crate::handshake::KeyValueHandshake;
+use crate::login::{Entry, Session, internal};
+use crate::statements::Statements;
+use crate::workload::{Cursor, Due, Memory, Program};
+
+/// How an answer ended.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Done(Done),
+    Failed(ServerError),
+    /// Commands are answered, well or not: [`Protocol::counts`].
+    Commands,
+}
+
+/// Why a server refuses.
+#[derive(Debug)]
+pub(crate) enum Refused {
+    Sql(ServerError),
+    Command(Refusal),
+}
+
+/// What a connection sends next.
+pub(crate) struct Request<'a> {
+    pub(crate) program: &'a Program,
+    pub(crate) due: Due,
+    pub(crate) cursor: &'a mut Cursor,
+    pub(crate) memory: &'a mut Memory,
+    pub(crate) statements: &'a mut Statements,
+}
+
+/// A login under way, without I/O.
+pub(crate) trait Handshake: Send {
+    /// What it waits for, for messages.
+    fn doing(&self) -> &'static str;
+
+    /// Take what came, maybe nothing; append to `out` what must be sent. The session, once it is ready.
+    fn feed(
+        &mut self,
+        raw: &[u8],
+        entry: &Entry<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Session>, Failed>;
+}
+
+/// One side of a session: the state of its present answer.
+pub(crate) trait Protocol {
+    /// Begin to log in; append to `out` what the client says first.
+    fn login(entry: &Entry<'_>, out: &mut Vec<u8>) -> Result<Box<dyn Handshake>, Failed>
+    where
+        Self: Sized;
+
+    /// Append a request to `out`, and expect its answer. Gives the number of statements or commands.
+    fn encode(&mut self, request: Request<'_>, out: &mut Vec<u8>) -> u64;
+
+    /// Take the bytes of `input`, all of them, and say how the answer ended once it did. `types` are the columns' types as prepared.
+    fn decode(
+        &mut self,
+        input: &[u8],
+        types: &[u8],
+        work: &mut Work,
+    ) -> Result<Option<Outcome>, Broken>;
+
+    /// Append a value as text of a request has it.
+    fn quote(out: &mut Vec<u8>, bytes: &[u8])
+    where
+        Self: Sized;
+
+    /// Append what a client says before it closes a connection.
+    fn goodbye(&self, _out: &mut Vec<u8>) {}
+
+    /// Whom to say which commands a request holds; `None`: it holds statements.
+    fn commands(&mut self) -> Option<&mut dyn Expects> {
+        None
+    }
+
+    /// What came of a request's commands.
+    fn counts(&self) -> Option<&CommandCounts> {
+        None
+    }
+
+    /// True when bytes may follow the end of an answer in one read: what a server says unasked.
+    fn may_go_on(&self) -> bool {
+        false
+    }
+}
+
+macro_rules! protocols {
+    ($($name:ident($state:ty)),+ $(,)?) => {
+        /// The protocol of one session.
+        #[derive(Debug)]
+        pub(crate) enum Replies {
+            $($name($state)),+
+        }
+
+        impl Replies {
+            #[inline]
+            pub(crate) fn encode(&mut self, request: Request<'_>, out: &mut Vec<u8>) -> u64 {
+                match self { $(Self::$name(one) => one.encode(request, out)),+ }
+            }
+
+            #[inline]
+            pub(crate) fn decode(
+                &mut self,
+                input: &[u8],
+                types: &[u8],
+                work: &mut Work,
+            ) -> Result<Option<Outcome>, Broken> {
+                match self { $(Self::$name(one) => one.decode(input, types, work)),+ }
+            }
+
+            pub(crate) fn goodbye(&self, out: &mut Vec<u8>) {
+                match self { $(Self::$name(one) => one.goodbye(out)),+ }
+            }
+
+            pub(crate) fn commands(&mut self) -> Option<&mut dyn Expects> {
+                match self { $(Self::$name(one) => one.commands()),+ }
+            }
+
+            #[inline]
+            pub(crate) fn counts(&self) -> Option<&CommandCounts> {
+                match self { $(Self::$name(one) => Protocol::counts(one)),+ }
+            }
+
+            pub(crate) fn may_go_on(&self) -> bool {
+                match self { $(Self::$name(one) => one.may_go_on()),+ }
+            }
+        }
+    };
+}
+
+protocols! {
+    MySql(howfar_wire::mysql::Answer),
+    Redis(howfar_wire::redis::Replies),
+    Memcached(howfar_wire::memcached::Replies),
+}
+
+/// Begin to log in with the protocol of the workload.
+pub(crate) fn login(entry: &Entry<'_>, out: &mut Vec<u8>) -> Result<Box<dyn Handshake>, Failed> {
+    use howfar_wire::{memcached, mysql, redis};
+    let protocol = entry.program.commands().map(|commands| commands.protocol());
+    match protocol {
+        None => mysql::Answer::login(entry, out),
+        Some(jobs::Protocol::Resp2 | jobs::Protocol::Resp3) => redis::Replies::login(entry, out),
+        Some(jobs::Protocol::MemcachedText | jobs::Protocol::MemcachedMeta) => {
+            memcached::Replies::login(entry, out)
+        }
+    }
+}
+
+fn key_value_login(
+    replies: Replies,
+    entry: &Entry<'_>,
+    out: &mut Vec<u8>,
+) -> Result<Box<dyn Handshake>, Failed> {
+    let Some(commands) = entry.program.commands() else {
+        return Err(internal("a key-value store for a workload of statements"));
+    };
+    let handshake = KeyValueHandshake::begin(commands.protocol(), replies, entry, out)?;
+    Ok(Box::new(handshake))
+}
+
+/// Append the commands of `request`; `replies` is told which they are.
+#[inline]
+fn encode_commands(request: Request<'_>, out: &mut Vec<u8>, replies: &mut impl Expects) -> u64 {
+    let Some(commands) = request.program.commands() else {
+        unreachable!("a session of commands belongs to a workload of commands")
+    };
+    commands.write(request.due, request.cursor, out, replies)
+}
+
+#[inline]
+fn ended_commands(ended: Result<bool, keyvalue::Malformed>) -> Result<Option<Outcome>, Broken> {
+    match ended {
+        Ok(ended) => Ok(ended.then_some(Outcome::Commands)),
+        Err(error) => Err(Broken::NotSpoken(error)),
+    }
+}

@@ -1,0 +1,74 @@
+//! A server's error as a small number that every protocol's codes fit in.
+
+use std::fmt;
+
+use crate::keyvalue::Word;
+
+/// MySQL's number, a SQLSTATE, or the first word of a key-value store's error. Counted as a number, named by its text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ErrorCode(u32);
+
+/// The two highest bits say which kind it is; none of them is set in a number.
+const STATE: u32 = 1 << 30;
+const WORD: u32 = 2 << 30;
+const VALUE: u32 = (1 << 30) - 1;
+
+impl ErrorCode {
+    /// Five digits or capital letters, packed in base 36.
+    pub fn sqlstate(text: [u8; 5]) -> Option<Self> {
+        let packed = text.iter().try_fold(0, |packed, &byte| {
+            let known = byte.is_ascii_digit() || byte.is_ascii_uppercase();
+            let digit = char::from(byte).to_digit(36).filter(|_| known)?;
+            Some(packed * 36 + digit)
+        })?;
+        Some(Self(STATE | packed))
+    }
+
+    pub(crate) fn word(index: u16) -> Self {
+        Self(WORD | u32::from(index))
+    }
+
+    /// MySQL's number, if it is one.
+    pub fn number(self) -> Option<u16> {
+        u16::try_from(self.0).ok()
+    }
+}
+
+impl From<u16> for ErrorCode {
+    fn from(number: u16) -> Self {
+        Self(number.into())
+    }
+}
+
+impl fmt::Display for ErrorCode {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = self.0 & VALUE;
+        match self.0 & !VALUE {
+            0 => write!(out, "{value}"),
+            WORD => out.write_str(Word::name_at(value as usize)),
+            _ => (0..5).rev().try_for_each(|place| {
+                let digit = char::from_digit(value / 36_u32.pow(place) % 36, 36).unwrap_or('0');
+                write!(out, "{}", digit.to_ascii_uppercase())
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_of_all_protocols_keep_their_text() {
+        let text = |code: Option<ErrorCode>| code.expect("a code").to_string();
+        assert_eq!(text(Some(1062.into())), "1062");
+        assert_eq!(text(Some(Word::of(b"OOM no memory").code())), "OOM");
+        for state in [*b"40001", *b"00000", *b"ZZZZZ", *b"XX000"] {
+            let code = ErrorCode::sqlstate(state);
+            assert_eq!(text(code).as_bytes(), state);
+            assert_eq!(code.and_then(ErrorCode::number), None);
+        }
+        assert_eq!(ErrorCode::sqlstate(*b"4000a"), None);
+        assert_eq!(ErrorCode::from(1213).number(), Some(1213));
+    }
+}
