@@ -2,6 +2,7 @@
 //!
 //! Not here: what a job means. Start at [`jobs::LoadJob`] and [`events`]; [`emit`] writes an event, [`read_job`] reads a job.
 
+mod bounds;
 pub mod events;
 pub mod histogram;
 pub mod jobs;

@@ -164,12 +164,6 @@ impl SessionJob {
                 tls.is_none_or(|tls| tls.cert_file.is_some() == tls.key_file.is_some()),
                 "cert_file and key_file come together",
             ),
-            (
-                self.compression
-                    .and_then(|compression| compression.level)
-                    .is_none_or(|level| (1..=22).contains(&level)),
-                "a compression level is 1..22",
-            ),
         ]
     }
 }

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Password, SessionJob, Target, Workload, judge, ten_seconds, timeouts};
+use super::{Password, SessionJob, Target, Workload, judge, ten_seconds};
 use crate::events::Failed;
 
 /// What is done with a workload's tables.
@@ -59,18 +59,11 @@ const fn ten_minutes() -> u64 {
 impl TablesJob {
     /// The bounds that the types do not hold.
     pub fn check(&self) -> Result<(), Failed> {
-        let rules = [
-            (
-                (1..=1024).contains(&self.connections),
-                "connections must be 1..1024",
-            ),
-            (self.seed < 1 << 63, "seed must be below 2^63"),
-        ];
         judge(
-            rules
+            self,
+            self.session
+                .rules()
                 .into_iter()
-                .chain(timeouts(self.connect_timeout_ns, self.stall_timeout_ns))
-                .chain(self.session.rules())
                 .chain(self.workload.rules())
                 .chain(
                     self.workload
