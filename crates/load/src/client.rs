@@ -22,8 +22,7 @@ use crate::login::Entry;
 use crate::socket::Address;
 use crate::wire::send_some;
 
-pub(crate) use results::Answered;
-use results::{Ended, Results};
+pub(crate) use results::{Answered, Ended, Results};
 
 /// Longest time between two looks at the clock while nothing moves.
 const LOOK_NS: i64 = 500_000_000;

@@ -6,31 +6,25 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use howfar_contract::Failed;
 use howfar_contract::events::Receipt;
 use howfar_contract::jobs::{PsMode, Target};
-use howfar_wire::mysql::reply::{self, ServerError};
-use howfar_wire::mysql::row::{self, Value};
-use howfar_wire::mysql::{Framer, Malformed, command};
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::Errno;
-use rustix::net::{self, RecvFlags, SocketAddrAny, sockopt};
-use rustix::time::Timespec;
+use howfar_contract::{FailCode, Failed};
+use howfar_wire::mysql::{Malformed, command};
+use rustix::net::{self, SocketAddrAny, sockopt};
 
-use crate::channel::{self, Channel};
+use crate::channel::Channel;
+use crate::client::{Ended, Results, Rows};
 use crate::clock::now_ns;
+use crate::exchange::Exchange;
 use crate::failure;
 use crate::login::{Entry, Session, internal};
 use crate::socket::Address;
 use crate::sockopt::max_segment;
-use crate::wire::send_some;
 
 const STATUS_QUERY: &[u8] =
     b"SHOW SESSION STATUS WHERE Variable_name IN ('Ssl_cipher','Ssl_version','Compression','Compression_algorithm','Compression_level')";
-const LONGEST: usize = 1 << 16;
-/// Packets of the answer: five rows and what is around them, and room for more.
-const MOST_PACKETS: u32 = 64;
-const POLL_NS: i64 = 50_000_000;
+/// Bytes of the answer: five rows and what is around them, and room for more.
+const LONGEST: usize = 1 << 12;
 
 /// What the answers are for: where a connection leads, and whose it is.
 #[derive(Clone, Copy)]
@@ -192,119 +186,45 @@ fn ask(
     socket: &OwnedFd,
     channel: &mut Channel,
 ) -> Result<BTreeMap<String, String>, Failed> {
+    const DOING: &str = "SHOW SESSION STATUS";
     let (target, limit_ns) = (of.entry.target, of.limit_ns);
+    let late = || failure::too_slow(target, "answering SHOW SESSION STATUS", limit_ns);
     let deadline = now_ns() + limit_ns;
     let mut packet = Vec::new();
     command::query(&mut packet, STATUS_QUERY);
-    let mut bytes = Vec::new();
-    channel
-        .seal(&packet, &mut bytes)
-        .map_err(|error| channel::broken(target, &error))?;
-    let sent = send_some(socket, &bytes).map_err(|error| failure::broken(target, &error))?;
-    if sent < bytes.len() {
-        return Err(failure::too_slow(target, "taking a query", limit_ns));
-    }
-    let mut table = Table::new();
-    while !hear(target, socket, channel, &mut table)? {
-        if now_ns() > deadline {
-            return Err(failure::too_slow(
-                target,
-                "answering SHOW SESSION STATUS",
-                limit_ns,
-            ));
-        }
-    }
-    match table.error {
-        Some(error) => Err(failure::server(target, "SHOW SESSION STATUS", &error)),
-        None => Ok(table.values),
-    }
-}
-
-/// Take what comes within a short time; true when the table is whole.
-fn hear(
-    target: &Target,
-    socket: &OwnedFd,
-    channel: &mut Channel,
-    table: &mut Table,
-) -> Result<bool, Failed> {
-    let mut buffer = [0; 4096];
-    let count = match net::recv(socket, &mut buffer[..], RecvFlags::DONTWAIT) {
-        Ok((0, _)) => return Err(failure::gone(target, "while its status was asked for")),
-        Ok((count, _)) => count,
-        Err(Errno::AGAIN | Errno::INTR) => {
-            let patience = Timespec {
-                tv_sec: 0,
-                tv_nsec: POLL_NS,
-            };
-            // Whatever it says, the next look finds out.
-            let _ = poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&patience));
-            return Ok(false);
-        }
-        Err(error) => return Err(failure::broken(target, &error.into())),
+    let (mut results, mut came, mut ended) = (Results::keeping(), 0, None);
+    let mut exchange = Exchange {
+        target,
+        socket,
+        channel,
+        limit_ns,
     };
-    let (mut packets, mut own) = (Vec::new(), Vec::new());
-    channel
-        .open(&buffer[..count], &mut packets, &mut own)
-        .map_err(|error| channel::broken(target, &error))?;
-    // What TLS itself has to say is a few bytes on an idle socket.
-    let _ = send_some(socket, &own);
-    table
-        .feed(&packets)
-        .map_err(|error| failure::malformed(target, error))
+    let exchanged = exchange.ask(&packet, DOING, |bytes| {
+        came += bytes.len();
+        ended = if came > LONGEST {
+            Err(Malformed::Unexpected("more rows than were asked for"))
+        } else {
+            results.feed(bytes)
+        }
+        .map_err(|error| failure::malformed(target, error))?;
+        if ended.is_none() && now_ns() > deadline {
+            return Err(late());
+        }
+        Ok(ended.is_some())
+    });
+    match (exchanged, ended) {
+        (Err(failed), _) if failed.code == FailCode::Stalled => Err(late()),
+        (Err(failed), _) => Err(failed),
+        (Ok(()), Some(Ended::Failed(error))) => Err(failure::server(target, DOING, &error)),
+        (Ok(()), _) => Ok(by_name(results.into_rows())),
+    }
 }
 
-/// Collects a text result of two columns.
-struct Table {
-    framer: Framer,
-    ends: u32,
-    packets: u32,
-    values: BTreeMap<String, String>,
-    error: Option<ServerError>,
-}
-
-impl Table {
-    fn new() -> Self {
-        let mut framer = Framer::new(LONGEST);
-        framer.expect(1);
-        Self {
-            framer,
-            ends: 0,
-            packets: 0,
-            values: BTreeMap::new(),
-            error: None,
-        }
-    }
-
-    /// True when the result is whole.
-    fn feed(&mut self, mut input: &[u8]) -> Result<bool, Malformed> {
-        while let Some(payload) = self.framer.next(&mut input)? {
-            let first = payload.first().copied().unwrap_or(0);
-            self.packets += 1;
-            if self.packets > MOST_PACKETS {
-                return Err(Malformed::Unexpected("more rows than were asked for"));
-            }
-            if first == reply::ERR {
-                self.error = Some(ServerError::parse(payload)?);
-                return Ok(true);
-            }
-            if self.packets > 1 && reply::is_eof(payload.len(), first) {
-                self.ends += 1;
-                if self.ends == 2 {
-                    return Ok(true);
-                }
-            } else if self.ends == 1 {
-                let mut columns = Vec::new();
-                row::text(payload, 2, |value| {
-                    columns.push(match value {
-                        Value::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-                        _ => String::new(),
-                    });
-                })?;
-                if let [name, value] = columns.as_slice() {
-                    self.values.insert(name.clone(), value.clone());
-                }
-            }
-        }
-        Ok(false)
-    }
+/// Rows of a name and a value; NULL is an empty text.
+fn by_name(rows: Rows) -> BTreeMap<String, String> {
+    let pairs = rows.into_iter().filter_map(|row| {
+        let [name, value] = <[Option<String>; 2]>::try_from(row).ok()?;
+        Some((name?, value.unwrap_or_default()))
+    });
+    pairs.collect()
 }

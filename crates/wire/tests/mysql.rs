@@ -210,7 +210,7 @@ fn errors_and_trailing_bytes_are_seen() {
     };
     assert_eq!(
         (error.code, error.state.as_str(), error.message.as_str()),
-        (1213, "40001", "Deadlock found")
+        (1213.into(), "40001", "Deadlock found")
     );
     stream.push(0);
     assert!(outcome(&stream, &[4096], true, Work::Skip).is_err());

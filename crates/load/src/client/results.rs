@@ -22,7 +22,7 @@ pub(crate) struct Answered {
 
 /// How an answer ended.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Ended {
+pub(crate) enum Ended {
     Done,
     Failed(ServerError),
 }
@@ -39,7 +39,7 @@ enum Phase {
 
 /// The answer as far as it came.
 #[derive(Debug)]
-pub(super) struct Results {
+pub(crate) struct Results {
     framer: Framer,
     phase: Phase,
     answered: Answered,
@@ -47,7 +47,7 @@ pub(super) struct Results {
 }
 
 impl Results {
-    pub(super) fn counting() -> Self {
+    pub(crate) fn counting() -> Self {
         let mut framer = Framer::new(LONGEST);
         framer.expect(1);
         Self {
@@ -58,23 +58,23 @@ impl Results {
         }
     }
 
-    pub(super) fn keeping() -> Self {
+    pub(crate) fn keeping() -> Self {
         Self {
             kept: Some(Vec::new()),
             ..Self::counting()
         }
     }
 
-    pub(super) fn answered(&self) -> Answered {
+    pub(crate) fn answered(&self) -> Answered {
         self.answered
     }
 
-    pub(super) fn into_rows(self) -> Rows {
+    pub(crate) fn into_rows(self) -> Rows {
         self.kept.unwrap_or_default()
     }
 
     /// Take all of `input`; how the answer ended, once it did.
-    pub(super) fn feed(&mut self, mut input: &[u8]) -> Result<Option<Ended>, Malformed> {
+    pub(crate) fn feed(&mut self, mut input: &[u8]) -> Result<Option<Ended>, Malformed> {
         while let Some(payload) = self.framer.next(&mut input)? {
             let ended = packet(
                 payload,

@@ -18,6 +18,7 @@ use crate::connection::Broken;
 use crate::handshake::KeyValueHandshake;
 use crate::login::{Entry, Session, internal};
 use crate::statements::Statements;
+use crate::workload::commands::Commands;
 use crate::workload::{Cursor, Due, Memory, Program};
 
 /// How an answer ended.
@@ -154,7 +155,7 @@ protocols! {
 /// Begin to log in with the protocol of the workload.
 pub(crate) fn login(entry: &Entry<'_>, out: &mut Vec<u8>) -> Result<Box<dyn Handshake>, Failed> {
     use howfar_wire::{memcached, mysql, redis};
-    let protocol = entry.program.commands().map(|commands| commands.protocol());
+    let protocol = entry.program.commands().map(Commands::protocol);
     match protocol {
         None => mysql::Answer::login(entry, out),
         Some(jobs::Protocol::Resp2 | jobs::Protocol::Resp3) => redis::Replies::login(entry, out),
@@ -179,10 +180,16 @@ fn key_value_login(
 /// Append the commands of `request`; `replies` is told which they are.
 #[inline]
 fn encode_commands(request: Request<'_>, out: &mut Vec<u8>, replies: &mut impl Expects) -> u64 {
-    let Some(commands) = request.program.commands() else {
+    let Request {
+        program,
+        due,
+        cursor,
+        ..
+    } = request;
+    let Some(commands) = program.commands() else {
         unreachable!("a session of commands belongs to a workload of commands")
     };
-    commands.write(request.due, request.cursor, out, replies)
+    commands.write(due, cursor, out, replies)
 }
 
 #[inline]
