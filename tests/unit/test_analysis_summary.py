@@ -92,7 +92,7 @@ def test_published_figures_agree_with_themselves() -> None:
 
 
 def test_verdict_names_what_is_resolved_with_interval_and_noise_floor(summary: Summary) -> None:
-    assert "tcp answers 0.8" in summary.verdict
+    assert "tcp 0.8" in summary.verdict
     assert "noise floor" in summary.verdict
     assert [advice.action.split(",")[0] for advice in summary.advice] == [
         "Where application and server share a machine",

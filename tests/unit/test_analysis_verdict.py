@@ -27,14 +27,14 @@ def test_one_block_is_no_answer_and_has_no_interval() -> None:
     assert "no interval yet (requested ±5.0 %)" in session_line(summary)
     assert "±0.0" not in terminal.render(summary, 100)
     last = summary.advice[-1]
-    assert last.action == "Run longer: one block is no answer yet." and "remote" not in last.because
+    assert last.action == "Run longer: one block is not enough." and "remote" not in last.because
     assert "no answer yet" not in summarise(synthetic_run(blocks=2, samples=5)).verdict
 
 
 def test_a_path_against_itself_is_judged_and_shown() -> None:
     summary = summarise(_alone(synthetic_run(blocks=8, samples=20)))
     assert summary.verdict.startswith("socket under two names: the second answers ")
-    assert "no difference is declared" in summary.verdict
+    assert "no difference is resolved" in summary.verdict
     assert "socket (again)" in terminal.render(summary, 100)
 
 

@@ -46,7 +46,7 @@ def test_links_are_named_with_their_limit_and_from_where_on_it_holds() -> None:
     assert "of 11.7 MiB/s)" in slow
     assert fast.startswith(" at 1 Gb/s the server's CPU is the limit from 64 connections on (1,2")
     actions = [advice.action for advice in summary.advice]
-    assert actions[0].startswith("Spend on the server's CPU") and actions[1].startswith("Send fewer bytes")
+    assert actions[0].startswith("Give the server more CPU") and actions[1].startswith("Send fewer bytes")
     assert "Would change it: " in summary.advice[0].because
 
 
@@ -58,9 +58,9 @@ def test_compression_says_where_it_helps_and_where_the_limit_goes() -> None:
         _remote(16, 10**9, 600, compression="zlib"),
     ]
     verdict = summarise(_with_twin(run_of(cells))).verdict
-    assert "at 100 mb/s, digits: zlib answers 2.0" in verdict.lower()
+    assert "at 100 mb/s, digits: zlib reaches 2.0" in verdict.lower()
     assert "the limit goes from the link to client to " in verdict
-    assert "at 1 Gb/s, digits: none helps, at best zlib answers 0.48" in verdict
+    assert "at 1 Gb/s, digits: no algorithm helps; at best zlib reaches 0.48" in verdict
 
 
 def test_encryption_tells_churn_from_bytes() -> None:
@@ -70,8 +70,8 @@ def test_encryption_tells_churn_from_bytes() -> None:
             cells.append(_remote(threads, 10**9, plain * threads / 16, connect=connect, tls="off"))
             cells.append(_remote(threads, 10**9, encrypted * threads / 16, connect=connect, tls="1.3"))
     verdict = summarise(_with_twin(run_of(cells))).verdict
-    assert "With persistent connections TLS 1.3 answers 0.957 [0.952, 0.963] to 0.958 [0.953, 0.963] of" in verdict
-    assert "with a connect a transaction TLS 1.3 answers 0.44" in verdict
+    assert "With persistent connections TLS 1.3 reaches 0.957 [0.952, 0.963] to 0.958 [0.953, 0.963] times" in verdict
+    assert "with a connection per transaction TLS 1.3 reaches 0.44" in verdict
 
 
 def test_a_resumed_handshake_has_one_name_everywhere() -> None:
@@ -112,20 +112,20 @@ def _encrypted() -> Run:
 def test_what_is_not_resolved_is_not_quoted_and_no_interval_is_claimed_where_none_stands() -> None:
     verdict = summarise(_noisy(_encrypted())).verdict
     assert "no difference of TLS 1.3 is resolved" in verdict
-    assert "answers" not in verdict
+    assert "reaches" not in verdict
 
 
 def test_a_span_between_cells_is_called_one_and_each_end_has_its_interval() -> None:
     verdict = summarise(_encrypted()).verdict
-    assert "TLS 1.3 answers 0.732 [0.728, 0.736] to 0.799 [0.795, 0.804] of the plain" in verdict
-    assert "session's queries between cells (" in verdict
+    assert "TLS 1.3 reaches 0.732 [0.728, 0.736] to 0.799 [0.795, 0.804] times the" in verdict
+    assert "the throughput without TLS between cells (" in verdict
     assert "(95 % intervals; noise floor" in verdict
 
 
 def test_compression_that_only_looks_faster_is_not_said_to_be() -> None:
     cells = [_remote(16, 10**8, 200), _remote(16, 10**8, 260, compression="zlib")]
     verdict = summarise(_noisy(_with_twin(run_of(cells)))).verdict
-    assert "no difference is resolved" in verdict and "answers" not in verdict
+    assert "no difference is resolved" in verdict and "reaches" not in verdict
 
 
 def test_a_limit_is_said_only_of_the_connections_around_the_best_at_which_it_holds() -> None:
@@ -161,7 +161,7 @@ def test_what_other_programs_or_errors_made_says_nothing_of_encryption() -> None
     run = _with_twin(run_of(cells))
     clean = summarise(run)
     assert (
-        "TLS 1.3 answers 0.9" in clean.verdict
+        "TLS 1.3 reaches 0.9" in clean.verdict
         and "throughput changes by" in findings_of(clean, EncryptionEconomics).says
     )
     trials = tuple(
@@ -208,11 +208,11 @@ def test_errors_of_the_server_are_no_reason_for_a_quieter_machine() -> None:
     )
     summary = summarise(run.model_copy(update={"trials": trials}))
     assert "errors of the server are part of the figures" in summary.verdict
-    assert summary.advice[0].action.startswith("Find out why the server refuses")
-    assert not any("does nothing else" in advice.action for advice in summary.advice)
+    assert summary.advice[0].action.startswith("Remove the cause of the server's errors")
+    assert not any("idle machine" in advice.action for advice in summary.advice)
 
 
 def test_a_plan_of_paths_is_answered_as_before() -> None:
     summary = summarise(synthetic_run(blocks=8, samples=20))
-    assert summary.verdict.startswith("Of the queries that socket answers in a second")
+    assert summary.verdict.startswith("Queries per second relative to socket: ")
     assert not any("Would change it" in advice.because for advice in summary.advice)

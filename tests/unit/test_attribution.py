@@ -289,7 +289,7 @@ def test_parts_add_up_and_are_known(case: Case) -> None:
 
 
 def test_a_full_link_s_cycle_is_mostly_its_queue() -> None:
-    """16 connections share 10.4 ms a transaction on the wire: the others' take up most of 172 ms."""
+    """16 connections share 10.4 ms per transaction on the wire: the others' take up most of 172 ms."""
     _, cycle, _ = found_in(FULL)
     assert part_us(cycle, cycles.WIRE) == pytest.approx(10_750, rel=0.02)
     assert part_us(cycle, cycles.LINK_QUEUE) > 0.8 * cycle.us

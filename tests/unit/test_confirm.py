@@ -159,7 +159,7 @@ def test_a_faster_link_is_tried_only_on_a_link_that_it_could_show(remote: Remote
 
 
 @pytest.mark.parametrize(
-    ("threads", "changed"), [(2, "2 -> 1 connections"), (1, "nothing that this laboratory can change alone would tell")]
+    ("threads", "changed"), [(2, "2 -> 1 connections"), (1, "the laboratory cannot change this resource alone")]
 )
 def test_an_rtt_of_nothing_is_not_halved(remote: Remote, threads: int, changed: str) -> None:
     """A link of a rate alone has its hosts' own latency, which cannot be changed."""
@@ -239,7 +239,7 @@ def test_what_cannot_be_changed_is_said(tmp_path: Path, named: dict[str, Resourc
         ("socket", Resource.SERVER_CPU),  # 2 connections: half of them prove nothing
     }
     assert "confirmed" in run.events[-2].what
-    assert "remote (lock: nothing that this laboratory can change alone would tell)" in unconfirmed_line(summarise(run))
+    assert "remote (lock: the laboratory cannot change this resource alone)" in unconfirmed_line(summarise(run))
 
 
 def test_a_run_that_names_no_limit_confirms_none(tmp_path: Path, named: dict[str, Resource]) -> None:
@@ -398,7 +398,7 @@ def confirmation(low: float, high: float, predicted: float = 1.5, otherwise: flo
 
 @pytest.mark.parametrize(
     ("low", "high", "said"),
-    [(1.3, 1.6, "confirmed"), (0.95, 1.1, "NOT confirmed"), (1.2, 1.77, "not shown either way")],
+    [(1.3, 1.6, "confirmed"), (0.95, 1.1, "NOT confirmed"), (1.2, 1.77, "inconclusive")],
 )
 def test_what_shows_neither_is_said_to(low: float, high: float, said: str) -> None:
     assert outcome(confirmation(low, high)) == said

@@ -96,7 +96,7 @@ def test_traces_and_scripts_are_read_from_files(tmp_path: Path) -> None:
         (("--jitter", "5ms"), "a jitter of 5ms around a delay of 0.1ms to server"),
         (("--rtt", "20ms", "--delay-to-server", "1ms", "--jitter", "2ms"), "a delay of 1ms to server"),
         (("--mtu", "٣٠٠٠"), "is not an MTU"),
-        (("--loss-burst", "8"), "no loss comes in bursts where none is lost"),
+        (("--loss-burst", "8"), "bursts of loss require a loss"),
         (("--reorder", "on"), "nothing is reordered without jitter"),
         (("--reorder", "to-server:on", "--jitter", "to-client:2ms"), "nothing is reordered without jitter"),
         (("--outage", "25h:1s"), "--outage 25h:1s: '25h' is more than a day"),

@@ -116,7 +116,7 @@ def test_each_end_must_say_what_was_asked(kind: str) -> None:
         assert any(words in sentence for sentence in violations(asked, now, now)), words
     assert now.primary is not None
     fallen = replace(now, primary=replace(now.primary, status=False))
-    assert any("asynchronous without saying so" in sentence for sentence in violations(ASKED, now, fallen))
+    assert any("fell back to asynchronous silently" in sentence for sentence in violations(ASKED, now, fallen))
     silent = replace(now, replicas=(replace(now.replicas[0], semi_sync=False),))
     assert violations(ASKED, now, silent) == ("replica1 did not acknowledge after the window",)
     assert any("no semi-synchronous" in sentence for sentence in violations(ASKED, now, replace(now, primary=None)))
@@ -156,7 +156,7 @@ def test_the_channel_is_what_was_asked() -> None:
     assert found(0, 28_000) == found(1, 28_500, tls=True) == found(0, 500, compression="zlib") == ()
     assert found(1, 700, tls=True, compression="zlib") == ()
     assert found(0, 28_000, tls=True) == ("0 of 1 replicas came to the primary by TLS",)
-    assert found(1, 28_000) == ("1 replicas came to the primary by TLS, which nobody asked for",)
+    assert found(1, 28_000) == ("1 replicas reached the primary by TLS, which was not requested",)
     (plain,) = found(0, 28_000, compression="zlib")
     assert "was not compressed" in plain
     (squeezed,) = found(0, 500)

@@ -87,7 +87,7 @@ _FULL = {0: 1.0, 1: 1.0}
 
 
 def _waited(path: str, threads: int, tps: float, rate_bps: float | None = None) -> Cell:
-    """Strangers keep both processors busy, so that each end waits longer than it works. The server works 4 ms a transaction and is
+    """Strangers keep both processors busy, so that each end waits longer than it works. The server works 4 ms per transaction and is
     always wanted where it is what limits; the client works 0.5 ms."""
     factors: dict[str, Any] = {"path": path, "threads": threads}
     if rate_bps is not None:

@@ -22,7 +22,7 @@ from howfar.store.records import Trial, TrialStatus
 
 LATE = "the link to client was late by 2.703ms (p99, allowed 1.333ms): the machine was too busy, or the emulator was stopped"
 FAR = "replica1: the link's RTT at rest was 21ms, 20.9ms, asked 20ms"
-PLAIN = "TLS was asked for, and the server sees a plain session"
+PLAIN = "TLS was requested, and the server sees a plain session"
 
 
 def trial(reason: str | None, steal: float = 0.0) -> Trial:

@@ -127,33 +127,33 @@ _MOST_LIMITS = 3
 _ACTIONS = {
     Resource.LINK_TO_CLIENT: "Send fewer bytes to the client (columns, rows, compression where it pays), or use a faster link.",
     Resource.LINK_TO_SERVER: "Send fewer bytes to the server, or use a faster link.",
-    Resource.SERVER_CPU: "Spend on the server's CPU or on its queries, not on the network.",
-    Resource.CLIENT_CPU: "Take these figures for what the load generator can do: give it more CPU and measure again.",
-    Resource.INSTRUMENT_CPU: "Measure these links on a machine with CPUs to spare for their emulator before concluding anything.",
-    Resource.FORWARDER_CPU: "Do without the forwarder.",
-    Resource.ONE_THREAD: "Let more threads share that work.",
+    Resource.SERVER_CPU: "Give the server more CPU or make its queries cheaper: a faster network would not help.",
+    Resource.CLIENT_CPU: "Give the load generator more CPU and measure again: these figures describe its own limit.",
+    Resource.INSTRUMENT_CPU: "Measure these links on a machine with spare CPUs for the emulator before drawing conclusions.",
+    Resource.FORWARDER_CPU: "Remove the forwarder.",
+    Resource.ONE_THREAD: "Spread that work over more threads.",
     Resource.RECEIVE_WINDOW: "Enlarge the receive window, or use more connections.",
     Resource.SEND_BUFFER: "Enlarge the send buffer, or use more connections.",
     Resource.LOSS: "Find out where segments are lost: no setting of the database will help.",
     Resource.COMMIT: "Make commits cheaper: a faster disk, more of them at a time, or less durability where that is allowed.",
-    Resource.ACKNOWLEDGEMENT: "Commit from more connections or more rows at a time, or bring the replica nearer: commits wait for it.",
-    Resource.LOCK: "Hold locks for a shorter time: fewer round trips between the first write and the commit, other rows.",
-    Resource.SERVER_WAIT: "Ask the server what its sessions wait for, during the load.",
+    Resource.ACKNOWLEDGEMENT: "Commit from more connections or more rows at a time, or move the replica closer: commits wait for it.",
+    Resource.LOCK: "Hold locks for less time: use fewer round trips between the first write and the commit, or write to more rows.",
+    Resource.SERVER_WAIT: "Check on the server what its sessions wait for during the load.",
     Resource.LATENCY: "Use more connections: nothing is full.",
-    Resource.ERRORS: "Find out why the server refuses, and measure again when it does not: these figures are about its errors too.",
-    Resource.INVALID: "Repeat it on a machine that does nothing else: these figures are not about the path.",
+    Resource.ERRORS: "Remove the cause of the server's errors and measure again: these figures include them.",
+    Resource.INVALID: "Repeat the run on an idle machine: these figures do not describe the path.",
 }
 
 
 def _action(cell: CellSummary, limit: Limit) -> str:
     """A connection's own round is cut where most of it is; of CPUs in several hands it is not known whose to spend on."""
     if limit.divided:
-        return "Measure where load, emulator and other programs have CPUs of their own before spending on any of them."
+        return "Measure again with separate CPUs for load, emulator and other programs before buying any."
     if limit.resource is not Resource.LATENCY or cell.cycle is None:
         return _ACTIONS[limit.resource]
     trips, wire = part_us(cell.cycle, ROUND_TRIPS), part_us(cell.cycle, WIRE, LINK_QUEUE)
     if wire > max(trips, cell.cycle.us / 4):
-        return "Send fewer bytes, use a faster link, or more connections: nothing is full, but each waits for its own bytes."
+        return "Send fewer bytes, use a faster link or more connections: nothing is full, but each waits for its own bytes."
     if trips > cell.cycle.us / 4:
         return "Use more connections, or cut round trips: nothing is full."
     return _ACTIONS[limit.resource]
@@ -196,7 +196,9 @@ def _use_the_socket(session: _Session) -> Advice | None:
         return None
     reasons = []
     if tcp.resolution is Resolution.SLOWER:
-        reasons.append(f"TCP on the same machine gives {interval_text(tcp.ratio)} of the socket's {unit} per second")
+        reasons.append(
+            f"TCP on the same machine reaches {interval_text(tcp.ratio)} times the socket's {unit} per second"
+        )
     if tcp.cpu_resolution is Resolution.SLOWER and tcp.cpu_ratio:
         reasons.append(f"a {ONE[unit]} costs {interval_text(tcp.cpu_ratio)} times the CPU over TCP")
     if not reasons:
@@ -221,7 +223,7 @@ def _cut_round_trips(session: _Session) -> Advice | None:
         + "."
     )
     if link / cycle < LATENCY_BOUND_SHARE:
-        action = "Look at CPU and server before the network: round trips are not the larger part."
+        action = "Reduce the time in CPU and server first: round trips take less than half of the time."
         return Advice(action=action, because=because)
     bytes_us = part_us(remote.cycle, WIRE, LINK_QUEUE) if remote.cycle is not None else 0.0
     no_bandwidth = "; more bandwidth will not help" if idle and bytes_us < BYTES_SHARE * cycle else ""
@@ -245,7 +247,7 @@ def _no_forwarding(session: _Session) -> Advice | None:
     reasons = []
     if resolve(speed, noise_floor(duplicate.ratio)) is Resolution.SLOWER:
         reasons.append(
-            f"it gives {interval_text(speed)} of the {table.unit} per second of plain TCP to the same machine"
+            f"it reaches {interval_text(speed)} times the {table.unit} per second of plain TCP to the same machine"
         )
     if resolve(cost, cpu_floor) is Resolution.FASTER:
         reasons.append(f"each {ONE[table.unit]} costs {interval_text(cost)} times the CPU")
@@ -253,7 +255,7 @@ def _no_forwarding(session: _Session) -> Advice | None:
         return None
     return Advice(
         action="Do not forward the socket to another machine for speed: it still crosses the network.",
-        because=f"Against {remote.arm}, {forwarded.arm}: {', and '.join(reasons)}.",
+        because=f"Compared with {remote.arm}, {' and '.join(reasons)}.",
     )
 
 
@@ -267,8 +269,8 @@ def _more_blocks(session: _Session) -> Advice | None:
         return None
     if session.table.blocks == 1:
         return Advice(
-            action="Run longer: one block is no answer yet.",
-            because=f"A single block shows no scatter, and nothing has an interval. From {FEW_BLOCKS} on intervals can be trusted.",
+            action="Run longer: one block is not enough.",
+            because=f"A single block gives no interval. Intervals can be trusted from {FEW_BLOCKS} blocks on.",
         )
     needed = {cell.arm: _blocks_to_resolve(session, cell) for cell in unclear}
     within = {arm: blocks for arm, blocks in needed.items() if blocks is not None and blocks <= MAX_BLOCKS_ADVISED}
@@ -276,7 +278,7 @@ def _more_blocks(session: _Session) -> Advice | None:
     because = [_enough(within)] if within else []
     if beyond:
         because.append(
-            f"At the scatter seen no sensible number of blocks (over {MAX_BLOCKS_ADVISED}) resolves a difference as small as "
+            f"With this scatter, more than {MAX_BLOCKS_ADVISED} blocks are needed to resolve a difference as small as "
             f"that of {', '.join(beyond) if len(beyond) <= MAX_ARMS_NAMED else f'{len(beyond)} cells'}; CPU per query may."
         )
     cells = [*unclear, *([session.duplicate] if session.duplicate else [])]  # which has to be as narrow as the others
@@ -296,7 +298,7 @@ def _enough(within: dict[str, int]) -> str:
     else:
         worst = max(within, key=lambda arm: within[arm])
         named = f"about {math.ceil(median(within.values()))} in the median of {len(within)} cells, {within[worst]} at worst ({worst})"
-    return f"If the differences are as large as they look, these blocks resolve them at the scatter seen: {named}."
+    return f"If the differences are as large as measured, this many blocks resolve them: {named}."
 
 
 def _blocks_to_resolve(session: _Session, cell: CellSummary) -> int | None:

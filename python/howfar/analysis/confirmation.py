@@ -81,8 +81,8 @@ def intervention(cell: CellSummary, limit: Limit, environment: Mapping[str, Any]
     if resource in _CPUS and "rate_bps" in factors:
         if (cell.link_used or 0.0) >= _TELLS_USED:
             return times("rate_bps", FASTER, 1.0, FASTER, _LINK_RULED_OUT)
-        return "too few connections to halve, and the link is used too little for its rate to tell"
-    return _WHY_NOT.get(resource, "nothing that this laboratory can change alone would tell")
+        return "too few connections to halve, and the link is used too little for its rate to matter"
+    return _WHY_NOT.get(resource, "the laboratory cannot change this resource alone")
 
 
 _CHANGED: dict[str, Callable[[int, int], str]] = {
@@ -282,7 +282,7 @@ def _is_of(cell: CellSummary, found: dict[str, Confirmation]) -> bool:
 
 def _doubted(cell: CellSummary, found: Confirmation) -> CellSummary:
     assert cell.limit is not None, "a cell without a limit has none to doubt"
-    said = f"refuted when put to the test: {_came_out(found)}"
+    said = f"refuted by a test: {_came_out(found)}"
     changed = {"confidence": "low", "says": f"{cell.limit.says}; {said}", "evidence": (*cell.limit.evidence, said)}
     changed |= {"would_change": "", "would_not": ""}  # they follow from the limit
     return cell.model_copy(update={"limit": cell.limit.model_copy(update=changed)})

@@ -152,11 +152,11 @@ def session_warnings(
 MEANING = {
     Warning.CONTAMINATED_BLOCKS: "mean and rank estimate disagree: some blocks were disturbed; the rank estimate is quoted",
     Warning.NOT_STEADY: "throughput changed within the trials: a longer warm-up is needed",
-    Warning.CLIENT_LIMITED: "the load generator's busiest thread had no time left: the figure describes it, not the path",
-    Warning.BUSY_MACHINE: "other programs used this machine during the run; times move with them, CPU ratios less",
+    Warning.CLIENT_LIMITED: "the load generator's busiest thread was fully busy, so the figure describes it and not the path",
+    Warning.BUSY_MACHINE: "other programs used this machine during the run, which distorts times more than CPU ratios",
     Warning.WIDE_INTERVAL: "the interval is wider than requested; more blocks narrow it",
-    Warning.FEW_BLOCKS: f"fewer than {FEW_BLOCKS} blocks; intervals this early are too confident",
-    Warning.AA_EXCLUDES_ONE: "the same path under two names differs: effects of that size are not claimed; run again",
+    Warning.FEW_BLOCKS: f"fewer than {FEW_BLOCKS} blocks, so intervals may be too narrow",
+    Warning.AA_EXCLUDES_ONE: "the same path differs under two names, so effects of that size are not resolved; run again",
     Warning.LINK_NOT_AS_ASKED: "the link's measured RTT is not the requested one",
 }
 """One clause a warning, for every report."""

@@ -43,7 +43,7 @@ def _workload(plan: Mapping[str, Any]) -> str:
     workload, data = _table(plan, "workload"), _table(plan, "data")
     kind = str(workload.get("kind", "workload"))
     if kind == "single_row_inserts":
-        return f"{kind}: one short row a transaction, autocommit, into an empty table"
+        return f"{kind}: one short row per transaction, autocommit, into an empty table"
     if kind == "key_value":
         return _of_keys(_table(plan, "keys"))
     if kind == "page":
@@ -52,7 +52,7 @@ def _workload(plan: Mapping[str, Any]) -> str:
     if kind in _WRITING:
         parts += [f"{count} {word}" for option, word in _WRITES.items() if (count := workload.get(option))]
     known = kind in ("oltp_read_only", *_WRITING, "workload")
-    line = f"{kind}: {' + '.join(parts) or 'queries'} a transaction" if known else kind
+    line = f"{kind}: {' + '.join(parts) or 'queries'} per transaction" if known else kind
     if data.get("tables"):
         line += f", {data['tables']} tables x {data.get('table_size', '?')} rows"
     ids = _table(workload, "distribution").get("kind")

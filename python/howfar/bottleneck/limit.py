@@ -203,7 +203,7 @@ def would_change(resource: Resource, evidence: Evidence, cycle: Cycle) -> str:
         case Resource.CLIENT_CPU:
             return f"more CPU for the load generator, or a second one: {_up_to(most)}"
         case Resource.INSTRUMENT_CPU:
-            return f"a machine with CPUs to spare for the emulator: {_up_to(_emulator_gone(evidence))}"
+            return f"a machine with spare CPUs for the emulator: {_up_to(_emulator_gone(evidence))}"
         case Resource.FORWARDER_CPU | Resource.ONE_THREAD:
             return "plain TCP instead of a forwarder, or more connections where one thread serves each: " + _up_to(most)
         case Resource.RECEIVE_WINDOW:
@@ -312,7 +312,7 @@ def find_limit(trials: Sequence[Trial], setting: Setting) -> tuple[Evidence, Cyc
         found = _named_by_none(found.resource, named)
     facts = found.evidence
     if share and len(trials) > 1:
-        facts += (f"{named.count(found.resource)} of {len(trials)} trials say so for themselves",)
+        facts += (f"{named.count(found.resource)} of {len(trials)} trials name it when judged alone",)
     changes = SHARED_CPUS if found.divided else would_change(found.resource, evidence, cycle)
     limit = Limit(
         resource=found.resource,

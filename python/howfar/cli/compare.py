@@ -21,7 +21,7 @@ from howfar.store.run_file import read_run
 @click.argument("after", type=click.Path(path_type=Path))
 @no_colour_option
 def compare(before: Path, after: Path, no_colour: bool) -> int:
-    """Set the runs in the files BEFORE and AFTER side by side; ratios are after over before."""
+    """Compare the runs in the files BEFORE and AFTER; ratios are AFTER over BEFORE."""
     found = compare_runs(read_run(before), read_run(after))
     screen = console(no_colour)
     screen.print(Text(f"{before} -> {after}"))

@@ -29,7 +29,7 @@ _COMMANDS = {
     "resume": ("howfar.cli.resume:resume", "Continue an interrupted run; repeats no finished trial."),
     "confirm": (
         "howfar.cli.confirm:confirm",
-        "Change what a run named as its limits: does throughput move as predicted?",
+        "Change what a run named as its limits: does throughput change as predicted?",
     ),
     "report": ("howfar.cli.report:report", "Show a run again, or write it as HTML, Markdown, CSV or JSON."),
     "compare": ("howfar.cli.compare:compare", "Compare two runs."),

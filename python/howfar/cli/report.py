@@ -24,12 +24,12 @@ from howfar.store.run_file import read_run
     help="One self-contained page, next to the run file unless FILE is given (--html=FILE).",
 )
 @click.option("--md", is_flag=True, help="Markdown on stdout.")
-@click.option("--csv", is_flag=True, help="CSV on stdout, one line an arm.")
+@click.option("--csv", is_flag=True, help="CSV on stdout, one line per arm.")
 @click.option("--json", "json_", is_flag=True, help="JSON on stdout; its schema is schema/report.json.")
 @details_option
 @no_colour_option
 def report(run: Path, html: str | None, md: bool, csv: bool, json_: bool, no_colour: bool) -> int:
-    """Show the run in the file RUN, finished or not; also while it is being measured."""
+    """Show the run in the file RUN, also while it is being measured."""
     asked = [form for form, wanted in (("md", md), ("csv", csv), ("json", json_)) if wanted]
     if len(asked) + (html is not None) > 1:
         raise UsageError("more than one format was requested", "Choose one of --html, --md, --csv, --json.")

@@ -39,7 +39,9 @@ _TIMING = ("target", "time_budget", "confirm")
 @click.option("--target", metavar="SHARE", help="Stop when every interval is this narrow, like 5%.")
 @click.option("--time-budget", metavar="TIME", help="For the whole command, like 5min.")
 @click.option("--confirm", is_flag=True, default=None, help="Then change each named limit and test the prediction.")
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), metavar="N", help="Repeat the random order of another run.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**63 - 1), metavar="N", help="Seed of the random order; the same seed repeats it."
+)
 @click.option("--out", type=click.Path(path_type=Path), help="The run file; a new one here by default.")
 @html_option
 @details_option

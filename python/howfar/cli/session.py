@@ -55,7 +55,7 @@ def enter_sandbox() -> int | None:
     if code in _KILLED:
         raise LabError(
             "the sandbox was killed by somebody else",
-            "Did memory run out? `dmesg` tells. Finished trials are in the run file; `howfar resume` goes on with it.",
+            "Did memory run out? See `dmesg`. Finished trials are in the run file; `howfar resume` continues it.",
         )
     return code
 

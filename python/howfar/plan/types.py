@@ -63,7 +63,7 @@ WorkloadKind = Literal[
 ]
 """Sysbench's are the engine's (`engine.workloads.SysbenchKind`; a test holds them together). Those that write leave the tables changed
 for the trials after them, inserted and deleted rows add up over a run; in cells with replication each trial has fresh tables.
-`single_row_inserts`: one short row a transaction into a table of its own, keys drawn by the clients, autocommit. `page`: one request
+`single_row_inserts`: one short row per transaction into a table of its own, keys drawn by the clients, autocommit. `page`: one request
 to an application, of turns to MySQL, Redis and Memcached (`page.py`). `key_value`: commands to Redis or Memcached alone."""
 
 
@@ -191,7 +191,7 @@ class Timing(Part):
     time_budget_ns: BudgetNs = Field(default=7_200_000_000_000, alias="time_budget")
     """Of the whole command, laboratory and report included."""
     confirm: StrictBool = False
-    """After the blocks, change the resources that were named as limits and see whether throughput moves as said."""
+    """After the blocks, change the resources that were named as limits and check whether throughput changes as predicted."""
 
     @model_validator(mode="after")
     def _blocks_in_order(self) -> Self:

@@ -77,8 +77,8 @@ def cpu_note(summary: Summary) -> str:
     sign = " and ".join(bound.sign.strip() for bound in (Bound.AT_LEAST, Bound.AT_MOST) if bound in bounds)
     return (
         f"{sign} before a CPU ratio: on paths over the link the kernel's work of receiving runs in the emulator's threads and is "
-        f"not counted ({UNCOUNTED_SHARE}), while loopback's is charged to the sender and is. The ratio is a bound, and a claim "
-        "on its other side is not made."
+        f"not counted ({UNCOUNTED_SHARE}), while loopback's is charged to the sender and counted. The ratio is a bound, and nothing "
+        "beyond it is claimed."
     )
 
 
@@ -165,13 +165,13 @@ def keys_line(summary: Summary) -> str:
     if not missed:
         return f"Each of {sum(found.hits for found in reads.values()):,} keys that were read had a value."
     shares = [f"{arm} {share(found.misses / (found.hits + found.misses))}" for arm, found in missed.items()]
-    return f"Keys that were read and had no value, which a server answers sooner: {', '.join(shares)}."
+    return f"Reads of keys without a value, which a server answers sooner: {', '.join(shares)}."
 
 
 def unconfirmed_line(summary: Summary) -> str:
     """Limits that were to be put to the test and could not be. Empty too where that was not requested."""
     said = [f"{missed.arm} ({missed.resource.value}: {missed.why})" for missed in summary.unconfirmed]
-    return f"Not put to the test: {'; '.join(said)}." if said else ""
+    return f"Not tested: {'; '.join(said)}." if said else ""
 
 
 def _noise_floor(summary: Summary) -> str:
@@ -179,7 +179,7 @@ def _noise_floor(summary: Summary) -> str:
     if summary.aa_ratio is None or summary.noise_floor is None:
         return "Noise floor: unknown. The second measurement of the baseline (A/A) has no interval, so nothing is resolved."
     return (
-        f"Noise floor {share(summary.noise_floor)}: {base} measured twice under two names came out at "
+        f"Noise floor {share(summary.noise_floor)}: {base} measured twice under two names gave "
         f"{ratio(summary.aa_ratio)}. Smaller effects are not resolved"
         + (
             f"; for CPU per {ONE[summary.asked]} the floor is {share(summary.cpu_noise_floor)}."
@@ -192,9 +192,9 @@ def _noise_floor(summary: Summary) -> str:
 STOPS = {
     "width": "stopped because every interval was as narrow as requested",
     "time": "stopped by the time budget",
-    "blocks": "stopped at the cap on blocks",
+    "blocks": "stopped at the maximum number of blocks",
     "interrupted": "interrupted",
-    None: "ended without saying why; `howfar resume` goes on",
+    None: "ended for an unknown reason; `howfar resume` continues it",
 }
 
 
@@ -261,7 +261,7 @@ def unmeasured_lines(summary: Summary) -> list[str]:
 
 def trial_head(summary: Summary) -> tuple[str, str, str]:
     """What `trial_rows` say of a trial, behind its arm."""
-    return f"{summary.asked}/s", "some task waited for a CPU", "CPUs busy for others"
+    return f"{summary.asked}/s", "some task waited for a CPU", "CPUs used by others"
 
 
 def trial_rows(summary: Summary) -> list[list[str]]:

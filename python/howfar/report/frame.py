@@ -311,7 +311,7 @@ def _voids(summary: Summary) -> str:
     line = figures.void_line(summary)
     late = any("link" in reason for reason in summary.void_reasons)
     return (
-        f"{line} Trials over the link can be void for reasons that others cannot have, and are then repeated later."
+        f"{line} Trials over the link can be void for more reasons than others, and are then repeated later."
         if late
         else line
     )
@@ -337,7 +337,7 @@ def _instrument(summary: Summary) -> list[str]:
     busy = [cell.arm for cell in summary.cells if Warning.CLIENT_LIMITED in cell.warnings]
     if busy:
         found.append(
-            f"On {', '.join(busy)} the load generator's busiest thread had no time left: it is what was measured there."
+            f"On {', '.join(busy)} the load generator's busiest thread was fully busy, so these figures describe it."
         )
     return found
 
@@ -371,7 +371,7 @@ def confirmation_outcome(found: Confirmation) -> str:
     changed, the expected outcome rules another limit out and shows no more."""
     if found.confirmed:
         return f"rules out {found.rules_out}" if found.rules_out else "confirmed"
-    return "NOT confirmed" if is_refuted(found) else "not shown either way"
+    return "NOT confirmed" if is_refuted(found) else "inconclusive"
 
 
 # ---------------------------------------------------------------- every trial
@@ -423,7 +423,7 @@ def receipts(summary: Summary) -> list[Block]:
     if cells:
         first = cells[0]
         about = Text(
-            "A receipt is what was found to be true of a path while it was measured, from its last good trial. A trial whose receipt "
+            "A receipt, from the last good trial, proves what a path was while it was measured. A trial whose receipt "
             f"differs from what was requested is void. That of {first.arm} is complete; of the others only what differs is shown."
         )
         others: Iterable[Block] = (

@@ -28,7 +28,7 @@ class _Markdown(TextRenderer):
         return [f"- {line}" for line in lines]
 
     def warnings(self, lines: Sequence[str]) -> Lines:
-        return ["**Read with care**", "", *self.bullets(lines)]
+        return ["**Warnings**", "", *self.bullets(lines)]
 
     def answer(self, text: str) -> Lines:
         return [f"**{text}**"]

@@ -71,7 +71,7 @@ class _Screen(TextRenderer):
 
     def warnings(self, lines: Sequence[str]) -> Lines:
         found = [text for line in lines for text in self._wrap(line, first="! ", rest="  ")]
-        return self._paint(["Read with care"], _YELLOW) + found
+        return self._paint(["Warnings"], _YELLOW) + found
 
     def answer(self, text: str) -> Lines:
         return self.heading(text, 1)

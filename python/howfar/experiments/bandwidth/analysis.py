@@ -139,17 +139,17 @@ def _ceilings(one: Series, workload: Mapping[str, Any]) -> tuple[Ceiling, ...]:
             )
         else:
             resource, rate = Resource(station.name), top.rate_bps or 0.0
-            what = f"{_kb(station.demand_s * rate / 8)} a transaction over {format_rate_bps(rate)}"
+            what = f"{_kb(station.demand_s * rate / 8)} per transaction over {format_rate_bps(rate)}"
         ceiling = Ceiling(resource=resource, tps=tps, says=f"{station.name}: {what}")
         if _is_its_own(ceiling, top):
-            ceiling = ceiling.model_copy(update={"says": f"{ceiling.says}, read at the highest throughput itself"})
+            ceiling = ceiling.model_copy(update={"says": f"{ceiling.says}, taken at the highest throughput itself"})
         found.append(ceiling)
     return tuple(sorted(found, key=lambda ceiling: ceiling.tps))
 
 
 def _cpu_says(demand_s: float, cpus: float, emulator: float = 0.0) -> str:
-    said = f"{demand_s * 1e3:.3g} ms a transaction, {cpus:.2g} CPU{'' if cpus == 1 else 's'}"
-    return f"{said} beside {emulator:.2g} that the link's emulator has" if emulator >= 0.01 else said
+    said = f"{demand_s * 1e3:.3g} ms per transaction, {cpus:.2g} CPU{'' if cpus == 1 else 's'}"
+    return f"{said} in addition to {emulator:.2g} used by the link's emulator" if emulator >= 0.01 else said
 
 
 def foreign(one: Series, every: Sequence[Series], workload: Mapping[str, Any]) -> Prediction | None:
@@ -163,7 +163,7 @@ def foreign(one: Series, every: Sequence[Series], workload: Mapping[str, Any]) -
     if basis is None:
         return None
     base = fit(basis.arms, workload)
-    said = f"from {basis.name} at {_ends(basis)}, {_kb(sum(base.replies_bytes))} of answers a transaction"
+    said = f"from {basis.name} at {_ends(basis)}, {_kb(sum(base.replies_bytes))} of answers per transaction"
     if basis.local:
         others = [each.top for each in links]
         base = onto_link(base, basis.arms[0], one.top, others)
@@ -193,7 +193,7 @@ def _curve_says(one: Series, curve: Curve) -> str:
         return said
     share = top.tps.value / binding.tps
     if _is_its_own(binding, top):
-        return f"{said}, where {binding.resource} was full; that point predicts no ceiling for itself"
+        return f"{said}, where {binding.resource} was full; no ceiling can be predicted from that point"
     if share >= 0.9:
         return f"{said}; the {binding.resource} is the ceiling ({binding.tps:.4g}), N* {curve.own.knee:.3g}"
     return f"{said}, {share:.0%} of the lowest known ceiling ({binding.resource}, {binding.tps:.4g})"
@@ -266,7 +266,7 @@ def _curve_clause(curve: Sequence[CellSummary]) -> str:
     assert top.limit is not None, "curves without limits say nothing"
     named = top.limit.resource not in _UNNAMED
     stretch = f" {_stretch(curve, top)}" if named and len(curve) > 1 else ""
-    sure = ", as far as can be told" if named and top.limit.confidence == "low" else ""
+    sure = ", with low confidence" if named and top.limit.confidence == "low" else ""
     return f"{where(top.factors)} {is_clause(top.limit)}{stretch} ({_figures(top, top.limit)}){sure}"
 
 

@@ -305,15 +305,15 @@ def _clause(evidence: RunEvidence, plain: CellSummary, tried: Sequence[tuple[Cel
     stayed = f" (limit without it: {thing(plain.limit)})" if plain.limit is not None else ""
     tried = [pair for pair in tried if about_the_path(plain, pair[0])]
     if not tried:
-        return f"{here}: no figure is about the path{stayed}"
+        return f"{here}: no figure describes the path{stayed}"
     readings = [resolved(evidence, ratio) for _, ratio in tried]
     faster = [pair for pair, reading in zip(tried, readings, strict=True) if reading is Resolution.FASTER]
     best, ratio = max(faster or tried, key=lambda pair: pair[1].value)
-    answers = f"{level(best, 'compression')} answers {interval_text(ratio)}"
+    answers = f"{level(best, 'compression')} reaches {interval_text(ratio)} times the throughput without it"
     if faster:
-        return f"{here}: {answers} times the queries{_moved(plain.limit, best.limit)}"
+        return f"{here}: {answers}{_moved(plain.limit, best.limit)}"
     if all(reading is Resolution.SLOWER for reading in readings):
-        return f"{here}: none helps, at best {answers}{stayed}"
+        return f"{here}: no algorithm helps; at best {answers}{stayed}"
     helps = "none is resolved to help" if Resolution.SLOWER in readings else "no difference is resolved"
     return f"{here}: {helps}{stayed}"
 

@@ -27,7 +27,7 @@ from howfar.store.records import Arm, ArmRole, CrashRecord, Run, TrialStatus
 
 CHANCE = 0.05
 """Of seeing no loss in all crashes where the share of crashes with a loss is at the upper limit."""
-_GOES_ON = "and the primary goes on until it is killed a second later"
+_GOES_ON = "and the primary continues until it is killed a second later"
 
 
 class Fault(NamedTuple):

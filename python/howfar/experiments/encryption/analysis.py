@@ -1,6 +1,6 @@
 """Encryption: what TLS costs a byte, what it costs a connect, and what of throughput that is at each number of connections.
 
-Processor time is that of both ends, from cells that differ in nothing but TLS. A connect's is what cells with a connect a transaction
+Processor time is that of both ends, from cells that differ only in TLS. A connect's is what cells with a connection per transaction
 have beyond persistent ones. Round trips come from time: what a lone connection's cycle grew beyond the processors' part and the waits
 for one, over the RTT.
 """
@@ -55,7 +55,7 @@ class EncryptionRow(Part):
 
     version: str
     connect_us: float | None
-    """CPU of a connect beyond the plain one's, both ends. None: not measured with a connect a transaction."""
+    """CPU of a connect beyond the plain one's, both ends. None: not measured with a connection per transaction."""
     connect_turns: float | None
     """Round trips of a connect beyond the plain one's."""
     byte_ns: float | None
@@ -221,7 +221,7 @@ def encryption_says(row: EncryptionRow) -> str:
     if row.connect_us is not None:
         costs.append(f"{row.connect_us:.0f} µs of CPU a connect{_round_trips(row)}")
     what = f"costs {' and '.join(costs)}" if costs else "has costs per byte and connect that were not measured"
-    ways = ((row.persistent, "With persistent connections"), (row.per_transaction, "With a connect a transaction"))
+    ways = ((row.persistent, "With persistent connections"), (row.per_transaction, "With a connection per transaction"))
     shares = [f"{how} {_throughput(tried)}." for tried, how in ways if tried]
     return " ".join([f"{row.version} {what}.", *shares, *_model_says([*row.persistent, *row.per_transaction])])
 
@@ -275,7 +275,7 @@ def verdict(evidence: RunEvidence) -> str:
     cells, clauses = compared(evidence, "tls", "connect"), []
     for connect, name in (
         ("persistent", "with persistent connections"),
-        (EACH, "with a connect a transaction"),
+        (EACH, "with a connection per transaction"),
     ):
         here = [cell for cell in cells if level(cell, "connect") == connect]
         found = _by_version(evidence, here)
@@ -302,7 +302,7 @@ def _of_version(version: str, found: Sequence[Estimate | None]) -> str:
     ends = list(dict.fromkeys(interval_text(ratio) for ratio in (known[0], known[-1])))
     between = " between cells" if len(ends) > 1 else ""
     missing = f" ({len(found) - len(known)} of {len(found)} cells not resolved)" if len(known) < len(found) else ""
-    return f"{tls_label(version)} answers {' to '.join(ends)} of the plain session's queries{between}{missing}"
+    return f"{tls_label(version)} reaches {' to '.join(ends)} times the throughput without TLS{between}{missing}"
 
 
 def _busiest(cells: Sequence[CellSummary]) -> str:

@@ -433,7 +433,7 @@ def _limits(summary: Summary, findings: PageFindings) -> list[str]:
         found.append(
             f"Both machines are on one computer, and the emulated link between them uses its CPUs: up to {arm.emulator_cpus:.2f}{of} "
             f"({arm.arm}), {number(arm.cpu_ms['link'])} ms a page in addition to {number(arm.path_cpu_ms)} ms of everything else. "
-            "Two real machines are better than they look here."
+            "Two real machines perform better than shown here."
         )
     if summary.machine_cpus and summary.machine_cpus >= 2:
         each = summary.machine_cpus // 2

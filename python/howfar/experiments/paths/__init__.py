@@ -46,11 +46,9 @@ def _compared(base: str, contenders: list[CellSummary], evidence: RunEvidence) -
     unresolved = [cell for cell in contenders if cell.resolution is Resolution.NOT_RESOLVED]
     clauses = []
     if resolved:
-        named = ", ".join(
-            f"{cell.arm} answers {interval_text(cell.ratio)}" for cell in resolved[:MAX_NAMED] if cell.ratio
-        )
+        named = ", ".join(f"{cell.arm} {interval_text(cell.ratio)}" for cell in resolved[:MAX_NAMED] if cell.ratio)
         more = f" and {len(resolved) - MAX_NAMED} more" if len(resolved) > MAX_NAMED else ""
-        clauses.append(f"Of the {unit} that {base} answers in a second, {named}{more}")
+        clauses.append(f"{unit.capitalize()} per second relative to {base}: {named}{more}")
     if unresolved:
         names = ", ".join(_unresolved_name(cell, ONE[unit]) for cell in unresolved[:MAX_NAMED])
         clauses.append(f"not resolved: {names}" if resolved else f"No difference from {base} is resolved: {names}")
@@ -67,8 +65,8 @@ def _unresolved_name(cell: CellSummary, one: str) -> str:
 def _against_itself(arm: str, evidence: RunEvidence) -> str:
     aa, floor, unit = evidence.floors.aa, evidence.floors.throughput, evidence.table.unit
     assert aa is not None, "only then it is called"
-    found = f"{arm} under two names: the second answers {interval_text(aa)} of the first's {unit} in a second"
+    found = f"{arm} was measured under two names: the second reached {interval_text(aa)} times the {unit} per second of the first"
     if floor is None:
-        return found + "; too few blocks to say what this machine can resolve."
-    judged = "a difference is declared where there is none" if excludes_one(aa) else "no difference is declared"
-    return f"{found}; {judged}, and none under {share_text(floor)} could be (95 % interval)."
+        return found + "; there are too few blocks to tell what this machine can resolve."
+    judged = "a difference is resolved although there is none" if excludes_one(aa) else "no difference is resolved"
+    return f"{found}; {judged}, and differences below {share_text(floor)} cannot be (95 % interval)."

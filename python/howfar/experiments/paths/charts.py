@@ -125,7 +125,7 @@ def latency(summary: Summary, width: int) -> Drawable | None:
         for cell in cells
         for point in cell.latency_curve
     ]
-    titles = "this share of transactions was faster", "ms a transaction"
+    titles = "this share of transactions was faster", "ms per transaction"
     return percentiles({"": rows}, looks(_names(cells), palette.SERIES), titles=titles, width=width)
 
 
@@ -138,7 +138,7 @@ def time_split(summary: Summary, width: int) -> Drawable | None:
         for part, us in cell.time_split_us.items()
         if us > 0
     ]
-    return stacked(rows, _names(cells), _colours(rows), "ms a transaction (mean)", width, size=22) if rows else None
+    return stacked(rows, _names(cells), _colours(rows), "ms per transaction (mean)", width, size=22) if rows else None
 
 
 def cpu(summary: Summary, width: int) -> Drawable | None:

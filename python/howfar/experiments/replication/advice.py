@@ -127,7 +127,7 @@ def _crash_reasons(mode: str, losses: tuple[CrashLoss, ...]) -> list[str]:
         reasons.append(f"none of {acknowledged:,} acknowledged commits was lost in {plural(crashes, 'crash')}")
     gone = sum(loss.phantoms for loss in losses if loss.mode == "after-commit")
     if mode == "after-sync" and gone:
-        reasons.append(f"with AFTER_COMMIT others saw {gone:,} commits that a crash took back")
+        reasons.append(f"with AFTER_COMMIT others saw {gone:,} commits that a crash undid")
     return reasons
 
 
@@ -166,7 +166,7 @@ def primary_lines(kind: str, mode: str) -> tuple[str, ...]:
         f"rpl-semi-sync-{primary}-enabled = ON",
         f"rpl-semi-sync-{primary}-wait-point = {SEMI_SYNC[mode]}",
         "# milliseconds. Without a replica every commit waits",
-        "# so long, then goes on without it, silently",
+        "# this long, then continues without it silently",
         f"rpl-semi-sync-{primary}-timeout = {TIMEOUT_MS}",
     )
 

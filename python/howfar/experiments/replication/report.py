@@ -111,7 +111,7 @@ def matrix(cost: ReplicationCost) -> Table:
         predicted = sum(point.predicted is not None for curve in cost.curves for point in curve.points)
         note = (
             f"In percent: the error of the prediction; mean {share(cost.mean_error)}, at most {share(abs(cost.worst_error))}. "
-            f"{predicted} of {sum(len(curve.points) for curve in cost.curves)} figures are predicted; the model is made of the others."
+            f"{predicted} of {sum(len(curve.points) for curve in cost.curves)} figures are predicted; the model uses the others."
         )
     return Table("Commits/s and the model's error", tuple(heads), rows, (note,))
 

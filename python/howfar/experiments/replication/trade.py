@@ -237,8 +237,8 @@ def _verdict(mode: str, crashed: _Crashed | None, per_s: float, distance: int | 
     )
     if mode == "after-commit":
         seen = "saw" if any(loss.phantoms for loss in every) else "may see"
-        return f"where {kept}, and it does no harm that readers {seen} commits which a crash takes back"
-    return f"where {kept}, and no reader may see a commit that a crash takes back"
+        return f"where {kept}, and it does no harm that readers {seen} commits that a crash undoes"
+    return f"where {kept}, and no reader may see a commit that a crash undoes"
 
 
 def _async_loss(crashed: _Crashed | None, per_s: float, distance: int | None) -> str:

@@ -98,17 +98,18 @@ def check(links: Sequence[LinkSpec]) -> None:
     ways = [asked.way(name) for asked in links for name in WAYS]
     if any(way.reorder for way in ways) and not any(way.reorder and way.jitter for way in ways):
         raise QuantityError(
-            "nothing is reordered without jitter", "Say --jitter for the same way, or leave out --reorder."
+            "nothing is reordered without jitter", "Give --jitter for the same direction, or omit --reorder."
         )
     if any(way.loss_burst for way in ways) and not any(way.loss_burst and way.loss for way in ways):
         raise QuantityError(
-            "no loss comes in bursts where none is lost", "Say --loss for the same way, or leave out --loss-burst."
+            "bursts of loss require a loss", "Give --loss for the same direction, or omit --loss-burst."
         )
     for asked in links:
         for name in WAYS:
             if len(asked.way(name).outages) > OUTAGES_MOST:
                 raise QuantityError(
-                    f"more than {OUTAGES_MOST} outages one way", "Write those that repeat as one: --outage 5s:1s/30s."
+                    f"more than {OUTAGES_MOST} outages in one direction",
+                    "Write those that repeat as one: --outage 5s:1s/30s.",
                 )
             if asked.queue_bytes(name) > QUEUE_MAX_BYTES:
                 raise QuantityError("the queue would have more than 64 GiB", "Say a smaller --queue, rate or RTT.")

@@ -79,7 +79,7 @@ def _of_moment(asked: ReplicationSpec, seen: Snapshot, when: str) -> list[str]:
     if end is None:
         return [*found, f"the primary had no semi-synchronous replication {when} the window"]
     if not (end.enabled and end.status):
-        found.append(f"the primary was not semi-synchronous {when} the window: it is asynchronous without saying so")
+        found.append(f"the primary was not semi-synchronous {when} the window: it fell back to asynchronous silently")
     if end.clients < asked.replicas:
         found.append(f"{end.clients} semi-synchronous replicas of {asked.replicas} were connected {when} the window")
     for name, wanted, obtained in (
@@ -100,7 +100,7 @@ def _of_replica(asked: ReplicationSpec, replica: ReplicaFacts, when: str) -> lis
     if asked.semi_sync and replica.semi_sync is not True:
         found.append(f"{replica.name} did not acknowledge {when} the window")
     if not asked.semi_sync and replica.semi_sync:
-        found.append(f"{replica.name} acknowledged {when} the window, which nobody asked for")
+        found.append(f"{replica.name} acknowledged {when} the window, which was not requested")
     return found
 
 
@@ -189,7 +189,7 @@ def channel_violations(asked: ReplicationSpec, seen: ChannelFacts) -> tuple[str,
     if asked.tls and seen.tls_handshakes < asked.replicas:
         found.append(f"{seen.tls_handshakes} of {asked.replicas} replicas came to the primary by TLS")
     if not asked.tls and seen.tls_handshakes:
-        found.append(f"{seen.tls_handshakes} replicas came to the primary by TLS, which nobody asked for")
+        found.append(f"{seen.tls_handshakes} replicas reached the primary by TLS, which was not requested")
     for name, crossed in seen.wire_bytes.items():
         if asked.compression is not None and crossed > _COMPRESSED_MOST:
             found.append(f"a row of {seen.row_bytes} bytes went to {name} in {crossed}: it was not compressed")

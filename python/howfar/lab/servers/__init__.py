@@ -201,7 +201,7 @@ class Server(ABC):
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         advice = "Does this server program work outside howfar, without a configuration file?"
         if code == -signal.SIGKILL:
-            advice = "Somebody killed it. See if memory ran out: `dmesg` says so."
+            advice = "It was killed. Check `dmesg` for a lack of memory."
         raise ServerCrashed(f"{self.program} ended {when} ({how}){self._said()}", advice)
 
     def _said(self) -> str:

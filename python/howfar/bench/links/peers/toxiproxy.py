@@ -166,7 +166,7 @@ def toxics(point: LinkPoint) -> tuple[list[dict[str, Any]], str]:
             made.append(_toxic("bandwidth", stream, {"rate": round(point.expected_gbit * 1e6 / 8)}))
     if rtt_ms == point.rtt_ms:
         return made, ""
-    return made, f"asked for {rtt_ms} ms: it supports whole ms only"
+    return made, f"requested {rtt_ms} ms: it supports whole ms only"
 
 
 def _toxic(kind: str, stream: str, attributes: dict[str, Any]) -> dict[str, Any]:
