@@ -65,7 +65,7 @@ def test_a_server_that_crashes_at_start(where: Path, cache: Path) -> None:
     server = _program(where / "server", script)
     done = run_howfar("run", "local.toml", "--server", str(server), cwd=where, env={"XDG_CACHE_HOME": str(cache)})
     assert done.returncode == 4
-    _clear(done.stderr, f"{server} ended at start (exit code 3)", "last words", "--no-defaults")
+    _clear(done.stderr, f"{server} ended at start (exit code 3)", "last words", "without a configuration file")
     assert not list(where.glob("*.howfar"))
 
 

@@ -210,7 +210,7 @@ def test_it_says_what_it_can_do(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     assert "zlib" in found.compression
     assert ("zstd" in found.compression) == found.clone == (program.kind == "mysql")
     assert found.semi_sync
-    monkeypatch.setattr("howfar.lab.servers.features.SqlStore", None)
+    monkeypatch.setattr("howfar.lab.servers.features.find_store", None)
     assert features(program) == found, "asked once only"
 
 

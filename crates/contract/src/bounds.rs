@@ -40,18 +40,15 @@ impl Root<'_> {
     }
 
     fn broken_part(&self, schema: &Value, value: &Value, name: &str) -> Option<String> {
-        let items = value.as_array().into_iter().flatten();
-        let fields = value.as_object().into_iter().flatten();
+        let mut items = value.as_array().into_iter().flatten();
+        let mut fields = value.as_object().into_iter().flatten();
         let item = schema.get("items");
         items
-            .filter_map(|part| self.broken(item?, part, name))
-            .next()
+            .find_map(|part| self.broken(item?, part, name))
             .or_else(|| {
-                fields
-                    .filter_map(|(name, part)| {
-                        self.broken(schema["properties"].get(name)?, part, name)
-                    })
-                    .next()
+                fields.find_map(|(name, part)| {
+                    self.broken(schema["properties"].get(name)?, part, name)
+                })
             })
     }
 

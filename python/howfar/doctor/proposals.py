@@ -10,7 +10,6 @@ import os
 import pwd
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
 from importlib import resources
 from itertools import count
 from pathlib import Path
@@ -36,6 +35,10 @@ _FILES = {
     Kind.MEMCACHED: ("/etc/memcached.conf",),
 }  # fmt: skip
 _NAMES = {Kind.MYSQL: "my.cnf", Kind.REDIS: "redis.conf", Kind.MEMCACHED: "memcached.conf (one option a line)"}
+_CLIENT_LINES: dict[str, dict[str, dict[str, list[list[str]]]]] = tomllib.loads(
+    (resources.files("howfar.doctor") / "client_lines.toml").read_text(encoding="utf-8")
+)
+"""By purpose, kind of server and language. Read at import: doctor may give up the rights to read its own files later."""
 
 
 def _is_there(path: str) -> bool:
@@ -196,7 +199,7 @@ def keeping_connections(kind: Kind, using: Iterable[Client]) -> tuple[Change, ..
 
 def naming_an_authority(using: Iterable[Client]) -> tuple[Change, ...]:
     """None where the client's language is unknown."""
-    known = [client for client in using if family(client.program) in _client_lines()["authority"][Kind.MYSQL]]
+    known = [client for client in using if family(client.program) in _CLIENT_LINES["authority"][Kind.MYSQL]]
     return _rows("authority", Kind.MYSQL, known, "") if known else ()
 
 
@@ -215,14 +218,9 @@ def commands_without(what: Literal["ssl", "compress"], using: Iterable[Client]) 
     )
 
 
-@cache
-def _client_lines() -> dict[str, dict[str, dict[str, list[list[str]]]]]:
-    return tomllib.loads((resources.files("howfar.doctor") / "client_lines.toml").read_text(encoding="utf-8"))
-
-
 def _rows(purpose: str, kind: Kind, using: Iterable[Client], path: str) -> tuple[Change, ...]:
     """Those of the languages that were seen; of an unknown program all."""
-    table = _client_lines()[purpose][kind]
+    table = _CLIENT_LINES[purpose][kind]
     families = {family(client.program) for client in using}
     chosen = [found for found in table if found in families] or list(table)
     return tuple(_change(*row, path=path) for found in chosen for row in table[found])

@@ -29,4 +29,4 @@ def _whose(names: list[str], cells: int) -> str:
         return ("; " if any(", " in name for name in names) else ", ").join(names)
     if len(names) == cells:
         return "every cell"
-    return f"{len(names)} of {cells} cells ({'; '.join(names[:2])}; ...)"
+    return f"{len(names)} of {cells} cells"
