@@ -27,7 +27,7 @@ from howfar.engine.messages import (
     UnixTarget,
 )
 from howfar.lab.servers import DATABASE, USER
-from howfar.runner.fault.accounting import Account, ClientLog, Keys, account
+from howfar.runner.fault.crash import Account, ClientLog, Keys, account
 from tests.acknowledged_scenario import INSERTS, MILLISECOND, SECOND, TABLE, ending, job, log_told, run
 from tests.lab.servers_here import Running, prepared, short_directory, started
 

@@ -14,7 +14,7 @@ import pymysql
 import pytest
 from pymysql.cursors import DictCursor
 
-from howfar.experiments.replication.advice import STATUS, my_cnf, primary_lines, replica_lines, timeout_lines
+from howfar.experiments.replication.report import STATUS, my_cnf, primary_lines, replica_lines, timeout_lines
 from howfar.lab.replication.member import wait_for
 from howfar.lab.replication.verbs import Source, verbs_of
 from howfar.lab.servers import USER

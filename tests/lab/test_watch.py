@@ -20,7 +20,7 @@ from howfar.engine.messages import (
 )
 from howfar.engine.process import EngineFailed, EngineProcess
 from howfar.lab.servers import DATABASE, USER
-from howfar.runner.fault.accounting import visible
+from howfar.runner.fault.crash import visible
 from tests.acknowledged_scenario import MILLISECOND, SECOND, TABLE, job, null_server, run
 from tests.lab.servers_here import Running, prepared, short_directory, started
 

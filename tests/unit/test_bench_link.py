@@ -29,8 +29,7 @@ from howfar.bench.links.figures import (
 from howfar.bench.links.peers import PEERS, Found, Shape
 from howfar.bench.links.probes import BareCable, ProbedLink, Transfer, unmodelled_drops
 from howfar.cli import bench as bench_command
-from howfar.cli.bench import bench
-from howfar.cli.bench_link import show
+from howfar.cli.bench import bench, show
 from howfar.engine.messages import (
     DirectionStats,
     Drops,

@@ -30,7 +30,7 @@ from howfar.experiments.crash.report import document
 from howfar.experiments.registry import summarise
 from howfar.experiments.replication.trade import ReplicationFindings
 from howfar.report import json
-from howfar.runner.fault.accounting import Account, ClientLog, Keys, account, visible
+from howfar.runner.fault.crash import Account, ClientLog, Keys, account, visible
 from howfar.stats.intervals import mean_interval
 from howfar.store.records import CrashRecord, TrialStatus
 

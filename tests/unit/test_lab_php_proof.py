@@ -17,7 +17,7 @@ from howfar.engine.messages import (
 )
 from howfar.errors import LabError
 from howfar.lab.php.php_fpm import Answer
-from howfar.lab.php.proof import PageProof, await_alone, kept, prove
+from howfar.lab.php.staged import PageProof, await_alone, kept, prove
 from howfar.lab.reached import Reached
 
 TURNS = 3
@@ -151,7 +151,7 @@ def test_a_proof_waits_until_earlier_clients_are_gone(monkeypatch: pytest.Monkey
     await_alone([reached(server)])
     assert server.here == []
     server.meet("localhost")
-    monkeypatch.setattr("howfar.lab.php.proof._SETTLES_S", 0.0)
+    monkeypatch.setattr("howfar.lab.php.staged._SETTLES_S", 0.0)
     with pytest.raises(LabError) as found:
         await_alone([reached(server)])
     assert "mysql has clients before" in found.value.message

@@ -22,10 +22,9 @@ from howfar.errors import QuantityError, UsageError
 from howfar.lab.link import WAYS, DirectionSpec, LinkSpec
 from howfar.lab.link.backends import backends, find_backend
 from howfar.lab.link.backends.kernel_qdiscs import qdisc_batch
-from howfar.lab.link.named import find_link, named_links
+from howfar.lab.link.library import find_link, named_links, rate_trace, rtt_trace
 from howfar.lab.link.settings import Player, apply, loss_share, read_script
 from howfar.lab.link.spec import remaining, rotated
-from howfar.lab.link.traces import rate_trace, rtt_trace
 
 _BASE = LinkSpec(rtt_ns=10_000_000, rate_bps=10**9)
 _MS, _S = 10**6, 10**9

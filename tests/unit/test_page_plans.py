@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from howfar.analysis.workload_line import workload_line
+from howfar.analysis.summary import workload_line
 from howfar.engine.messages import (
     CpuStep,
     GetStep,

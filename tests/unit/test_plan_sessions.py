@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.unit.fake_lab import FakeStage
 
-from howfar.analysis.workload_line import workload_line
+from howfar.analysis.summary import workload_line
 from howfar.engine.messages import (
     Compression,
     LoadJob,

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from tests.unit.fake_lab import FakeStage, finish, interval, receipt
 from tests.unit.test_replication import ASKED, snapshot
 
-from howfar.analysis.workload_line import workload_line
+from howfar.analysis.summary import workload_line
 from howfar.cli.session import lab_request
 from howfar.engine.inserts import SINGLE_ROW_INSERTS
 from howfar.engine.messages import (

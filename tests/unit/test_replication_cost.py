@@ -20,10 +20,19 @@ from tests.unit.made_replication import (
 from tests.unit.rendered import findings_of
 
 from howfar.experiments.registry import summarise
-from howfar.experiments.replication.analysis import CommitCost, ReplicationCost, ReplicationCurve, lag_series, point_at
+from howfar.experiments.replication.analysis import (
+    CommitCost,
+    Local,
+    ReplicationCost,
+    ReplicationCurve,
+    Waiting,
+    acknowledgement_s,
+    lag_series,
+    point_at,
+    regime_of,
+)
 from howfar.experiments.replication.arms import MOST_POINTS
 from howfar.experiments.replication.frame import trade_notes
-from howfar.experiments.replication.model import Local, Waiting, acknowledgement_s, regime_of
 from howfar.experiments.replication.trade import ReplicationFindings, replication_findings
 from howfar.stats.trials import trial_table
 from howfar.store.records import Run, Trial

@@ -31,7 +31,7 @@ from howfar.report.document import (
     plain,
     single,
 )
-from howfar.report.layout import lay_out
+from howfar.report.terminal import lay_out
 
 MAIN = Table(
     "Figures",

@@ -16,10 +16,10 @@ from tests.unit.rendered import findings_of, with_findings
 from tests.unit.test_report_html import Balance
 
 from howfar.analysis.summary import Summary
-from howfar.experiments.crash import charts as crash_charts
+from howfar.experiments.crash import report as crash_charts
 from howfar.experiments.crash import report as crash_report
 from howfar.experiments.crash.analysis import CrashFindings
-from howfar.experiments.fallback import charts as fallback_charts
+from howfar.experiments.fallback import report as fallback_charts
 from howfar.experiments.fallback import report as fallback_report
 from howfar.experiments.fallback.analysis import fallback_series
 from howfar.experiments.registry import experiment_of

@@ -14,13 +14,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from howfar.errors import ServerCrashed
-from howfar.lab import window_tcp
+from howfar.lab import window as window_tcp
 from howfar.lab.environment import SIZES, data_fsync_ns
 from howfar.lab.network import Host
-from howfar.lab.window import Scene, WindowWatch, server_growth
-from howfar.lab.window_cpus import ThreadClocks, busy_shares, processor
+from howfar.lab.window import (
+    Connection,
+    Diag,
+    Scene,
+    ThreadClocks,
+    WindowWatch,
+    busy_shares,
+    parse,
+    processor,
+    record,
+    server_growth,
+    share_to_server,
+)
 from howfar.lab.window_network import Look, ProcFile, Traffic, as_frames, samples, segments, timeouts, traffic
-from howfar.lab.window_tcp import Connection, Diag, parse, record, share_to_server
 
 _DEV = """Inter-|   Receive                                                |  Transmit
  face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed

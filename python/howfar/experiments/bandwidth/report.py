@@ -2,19 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.bandwidth.analysis import Scaling, scaling, verdict
+from howfar.experiments.compression.analysis import costs as compression_costs
+from howfar.experiments.encryption.analysis import connecting
 from howfar.experiments.experiment import Experiment, Keys
 from howfar.experiments.grid import grid_document
 from howfar.experiments.grid import scaling as scaling_blocks
-from howfar.experiments.what_if import what_if
-from howfar.model.what_if import WhatIf
+from howfar.experiments.pairs import levels
+from howfar.model.facts import ArmFacts
+from howfar.model.fit import Series, fit, series, settings_of
+from howfar.model.what_if import WhatIf, WhatIfSettings, WhatIfWorked, answer, is_known
+from howfar.paths import is_modelled
+from howfar.plan.factors import ORDINARY
 from howfar.report.document import Document
 from howfar.report.grid import is_grid
 from howfar.stats.estimate import Part
+
+VARIED = ("tls", "compression", "connect")
+_FAST_BPS, _SLOW_BPS = 10e9, 100e6
+_FAR_S = 0.001
+
+
+def what_if(facts: Sequence[ArmFacts], workload: Mapping[str, Any]) -> WhatIf | None:
+    """From the plain curve over a link with the highest throughput, else from loopback. None: no plain cell that the model knows, or
+    a plan that varies nothing that the sliders do."""
+    if not any(levels(facts, name) for name in VARIED) and len({each.threads for each in facts}) < 2:
+        return None
+    plain = [each for each in series(facts) if is_modelled(each.factors.get("path")) and _is_plain(each)]
+    if not plain:
+        return None
+    linked = [each for each in plain if not each.local]
+    chosen = max(linked or plain, key=lambda each: (len(each.arms) > 1, each.top.tps.value))
+    base = fit(chosen.arms, workload)
+    content = chosen.top.level("content")
+    base = base.model_copy(update={"compression": compression_costs(facts, content), **connecting(facts)})
+    worked = [WhatIfWorked(settings=each, answer=answer(base, each)) for each in _settings(base, chosen.top)]
+    return base.model_copy(update={"worked": tuple(worked)})
+
+
+def _is_plain(one: Series) -> bool:
+    """Persistent, without TLS and compression, on ordinary data or on whatever else all cells have."""
+    return all(one.factors.get(name, ORDINARY[name]) == ORDINARY[name] for name in VARIED)
+
+
+def _settings(base: WhatIf, top: ArmFacts) -> list[WhatIfSettings]:
+    """The measured point, then one thing changed at a time."""
+    now = settings_of(top)
+    found = [now]
+
+    def also(**changed: object) -> None:
+        found.append(now.model_copy(update=changed))
+
+    for threads in (1, 2 * now.threads):
+        also(threads=min(threads, base.threads_most))
+    also(rtt_s=now.rtt_s + _FAR_S)
+    for rate in (_SLOW_BPS, 1e9, _FAST_BPS):
+        also(rate_bps=rate)
+    for tls, connect_each in ((True, False), (False, True), (True, True)):
+        if is_known(base, tls, connect_each):
+            also(tls=tls, connect_each=connect_each)
+    for each in base.compression:
+        also(compression=each.algorithm)
+        also(compression=each.algorithm, rate_bps=_SLOW_BPS)
+    return [each for number, each in enumerate(found) if each not in found[:number]]
 
 
 class Bandwidth(Experiment):

@@ -2,19 +2,167 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
+
+import altair as alt
 
 from howfar.analysis.summary import Findings, RunEvidence, Summary
-from howfar.experiments.compression import charts
-from howfar.experiments.compression.analysis import CompressionEconomics, CompressionRow, compression, verdict
+from howfar.experiments.compression.analysis import (
+    EVERYWHERE,
+    NOT_RESOLVED,
+    CompressionEconomics,
+    CompressionRow,
+    compression,
+    verdict,
+)
 from howfar.experiments.experiment import Experiment, Keys
 from howfar.experiments.grid import NOT_VALID, grid_document, modelled
-from howfar.report import figures
+from howfar.report import figures, palette
+from howfar.report.charts import (
+    PHONE,
+    Drawable,
+    Rows,
+    axis,
+    by_name,
+    data,
+    ends,
+    intervals,
+    layer,
+    legend,
+    log_ticks,
+    looks,
+    panel_width,
+    rows_of,
+)
 from howfar.report.document import Block, Cell, Chart, Column, Details, Document, Heading, Table, plain, single
+from howfar.report.figures import rate, tps
+from howfar.report.grid import level
 from howfar.stats.estimate import Part
+from howfar.store.records import ArmRole
 from howfar.units import format_rate_bps
+
+HEIGHT = 260
+
+NONE = "none"
+"""The series without compression."""
+
+
+def break_even(summary: Summary, width: int) -> Drawable | None:
+    """Lines by the model, points measured; a diamond where a line crosses the one without compression."""
+    found = summary.found(CompressionEconomics)
+    if found is None or not found.rows:
+        return None
+    contents = list(dict.fromkeys(row.content for row in found.rows))
+    points = {content: measured(summary, content) for content in contents}
+    seen = [(point["rate"], point["tps"]) for each in points.values() for point in each]
+    seen += [(at.rate_bps, tps) for row in found.rows for at in row.curve for tps in (at.plain_tps, at.compressed_tps)]
+    rates, heights = [rate for rate, _ in seen], [tps for _, tps in seen]
+    if not rates or min(rates) == max(rates):
+        return None
+    each, narrow = panel_width(len(contents), width, 64), width < PHONE
+    names = [NONE, *dict.fromkeys(row.algorithm for row in found.rows)]
+    frame = _Frame((min(rates), max(rates)), (min(heights) / 1.2, max(heights) * 1.25), names, each)
+    drawn: list[Drawable] = []
+    for content in contents:
+        rows = [row for row in found.rows if row.content == content]
+        drawn.append(frame.panel(content, rows, points[content], first=narrow or not drawn))
+    return rows_of(drawn, 1 if narrow else len(drawn))
+
+
+def measured(summary: Summary, content: str) -> Rows:
+    """Each cell over a link with this kind of data: algorithm, rate, throughput with its limits."""
+    found: Rows = []
+    for cell in summary.cells:
+        bps = cell.factors.get("rate_bps")
+        if cell.role is ArmRole.DUPLICATE or level(cell, "content") != content or not isinstance(bps, int | float):
+            continue
+        algorithm, reached = str(level(cell, "compression")), tps(cell)
+        series = NONE if algorithm == "off" else algorithm
+        point = {"series": series, "rate": float(bps), "tps": reached.value}
+        found.append(point | ends(reached, (0.0, math.inf)))
+    return found
+
+
+class _Frame:
+    """What the panels share: axes, colours, shapes."""
+
+    def __init__(self, rates: tuple[float, float], heights: tuple[float, float], names: list[str], width: int) -> None:
+        self.width, self.heights = width, heights
+        ticks = [10.0**exponent for exponent in range(6, 13) if rates[0] <= 10.0**exponent <= rates[1]]
+        look: dict[str, Any] = {
+            "values": ticks,
+            "format": "~s",
+            "grid": False,
+            "labelOverlap": True,
+            "labelFlush": True,
+        }
+        self.x = axis(alt.X, "rate", "link, bit/s", rates, 10, **look)
+        key = legend(5 if width > 225 else 2, symbolStrokeWidth=2)
+        self.colour = by_name(alt.Color, "series", looks(names, (palette.MUTED, *palette.SERIES)), key)
+        self.shape = by_name(alt.Shape, "series", looks(names, palette.SHAPES), key)
+        self.dash = by_name(alt.StrokeDash, "series", looks(names, palette.DASHES), key)
+
+    def _y(self, field: str, first: bool) -> alt.Y:
+        title = "transactions a second" if first else None
+        return axis(alt.Y, field, title, self.heights, 10, values=log_ticks(*self.heights), format=",.3~r")
+
+    def panel(self, content: str, rows: list[CompressionRow], points: Rows, first: bool) -> Drawable:
+        y = self._y("tps", first)
+        layers: list[Any] = []
+        if lines := _lines(rows):
+            drawn = data(lines).mark_line(strokeWidth=1.8)
+            layers.append(drawn.encode(x=self.x, y=y, color=self.colour, strokeDash=self.dash))
+        if points:
+            lowest, highest = self.heights
+            cut = [point | {"low": max(point["low"], lowest), "high": min(point["high"], highest)} for point in points]
+            low = self._y("low", first)
+            layers += intervals(cut, self.x, y, low, colour=self.colour, shape=self.shape, size=55)
+        crossings: Rows = [
+            {"series": row.algorithm, "rate": row.break_even_bps, "tps": plain_at(row, row.break_even_bps)}
+            for row in rows
+            if row.break_even_bps
+            and row.curve
+            and row.curve[0].rate_bps <= row.break_even_bps <= row.curve[-1].rate_bps
+        ]
+        if crossings:
+            mark = data(crossings).mark_point(shape="diamond", size=150, strokeWidth=2, filled=False)
+            layers.append(mark.encode(x=self.x, y=y, color=self.colour))
+        # At the right foot, where throughput is high and no line passes: below which rate each pays.
+        for index, row in enumerate(sorted(rows, key=lambda row: row.break_even_bps or 0.0)):
+            said = data([{"text": f"{row.algorithm} {_said_of(row)}", "series": row.algorithm}])
+            text = said.mark_text(align="right", fontSize=11, x=self.width - 4, y=HEIGHT - 8 - 15 * index)
+            layers.append(text.encode(text="text:N", color=self.colour))
+        return layer(*layers, width=self.width, height=HEIGHT, title=alt.TitleParams(content, anchor="start"))
+
+
+def _said_of(row: CompressionRow) -> str:
+    if not row.resolved:
+        return NOT_RESOLVED
+    if row.everywhere:
+        return f"pays {EVERYWHERE}"
+    return f"pays below {rate(row.break_even_bps)}" if row.break_even_bps else "never pays"
+
+
+def _lines(rows: list[CompressionRow]) -> Rows:
+    plain = next((row.curve for row in rows if row.curve), ())
+    found = [{"series": NONE, "rate": at.rate_bps, "tps": at.plain_tps} for at in plain]
+    found += [
+        {"series": row.algorithm, "rate": at.rate_bps, "tps": at.compressed_tps} for row in rows for at in row.curve
+    ]
+    return found
+
+
+def plain_at(row: CompressionRow, bps: float) -> float:
+    """Without compression, at this rate: between two points of the curve, on the straight line of the logarithmic chart."""
+    before = max((at for at in row.curve if at.rate_bps <= bps), key=lambda at: at.rate_bps)
+    after = min((at for at in row.curve if at.rate_bps >= bps), key=lambda at: at.rate_bps)
+    if before is after or before.rate_bps == after.rate_bps:
+        return before.plain_tps
+    part = (bps - before.rate_bps) / (after.rate_bps - before.rate_bps)
+    return float(before.plain_tps + (after.plain_tps - before.plain_tps) * part)
 
 
 class Compression(Experiment):
@@ -51,11 +199,11 @@ def _chart(summary: Summary, found: CompressionEconomics) -> list[Block]:
             f"{figures.number(point['tps'])} [{figures.number(point['low'])}, {figures.number(point['high'])}]",
         )
         for content in dict.fromkeys(row.content for row in found.rows)
-        for point in charts.measured(summary, content)
+        for point in measured(summary, content)
     )
     data = Table("", single("data", "compression", "link", "transactions/s [95 %]"), rows)
     title = "Transactions per second against the link's rate, by compression"
-    make = partial(charts.break_even, summary)
+    make = partial(break_even, summary)
     return [Heading("Below which rate does compression pay?"), Chart("even", title, caption, make, data)]
 
 

@@ -1,16 +1,17 @@
 """What an acknowledgement costs: curves over connections for each mode and distance, each commit's time split, and the model's error.
 
-Local work is measured by the arms without a replica of the same durability, or else by the asynchronous ones. Not here: the model
-itself (`model.py`) and the comparison of modes (`trade.py`).
+Local work is measured by the arms without a replica of the same durability, or else by the asynchronous ones. The model is here too;
+the comparison of modes is in `trade.py`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 from howfar.analysis.published import published_sets
 from howfar.experiments.replication.arms import (
@@ -27,7 +28,6 @@ from howfar.experiments.replication.arms import (
     typical_threads,
     with_mode,
 )
-from howfar.experiments.replication.model import Local, Regime, Waiting, acknowledgement_s, regime_of
 from howfar.plan.factors import ORDINARY, REPLICA_FACTORS, SEMI_SYNC
 from howfar.stats import histograms
 from howfar.stats.estimate import Estimate, Part
@@ -36,6 +36,95 @@ from howfar.stats.trials import TrialTable, transaction_histogram
 from howfar.store.receipts import number_in
 from howfar.store.records import Arm, FactorValue, Trial
 from howfar.units import format_duration_ns
+
+Regime = Literal["delay station", "serial", "between"]
+"""Commits share a wait (throughput grows with connections), queue for it (it does not), or something between."""
+
+GROUPS_IN_FLIGHT = 2
+"""MariaDB, AFTER_SYNC: one whose acknowledgement is waited for, one that is sent and holds the log."""
+DELAY_SHARE = 0.5
+"""Of N: throughput that grows by more from one connection to N is not serial; three groups at two stages leave two thirds."""
+SERIAL_GROWTH = 2.0
+"""Throughput that grows by less is that of one queue, or of two stages of it."""
+
+
+@dataclass(frozen=True)
+class Local:
+    """The time of a commit that does not wait, by the number of connections."""
+
+    commit_s: Mapping[int, float]
+
+    def with_as_many(self, threads: int) -> float | None:
+        return self.commit_s.get(threads)
+
+    def behind(self, wait_s: float, threads: int) -> float:
+        """The time of a commit between waits of that length. Needs one number of connections at least."""
+        points = [(n / seconds, seconds) for n, seconds in sorted(self.commit_s.items())]
+        rising = [points[0]]
+        for commits_s, seconds in points[1:]:
+            if commits_s > rising[-1][0]:  # what more connections bring beyond the highest throughput is queue
+                rising.append((commits_s, max(seconds, rising[-1][1])))
+        for (slow, short), (fast, long) in pairwise(rising):
+            if threads / (wait_s + long) <= fast:
+                low, high = short, long
+                for _ in range(50):
+                    middle = (low + high) / 2
+                    share = (middle - short) / (long - short) if long > short else 1.0
+                    crowded = threads / (wait_s + middle) > slow + share * (fast - slow)
+                    low, high = (middle, high) if crowded else (low, middle)
+                return high
+        top_rate, top_s = rising[-1]
+        return max(top_s, threads / top_rate - wait_s)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """What a commit of one curve waits for."""
+
+    kind: str
+    """`mariadb` or `mysql`."""
+    mode: str
+    rtt_s: float
+    acknowledgement_s: float = 0.0
+
+    @property
+    def alone(self) -> bool:
+        """Each session waits for its own acknowledgement and comes back by itself."""
+        return self.kind == "mariadb" and self.mode == "after-commit"
+
+    def rounds(self, threads: int) -> float:
+        """Mean round trips of a commit."""
+        if self.mode not in SEMI_SYNC:
+            return 0.0
+        if self.kind == "mariadb" and self.mode == "after-sync" and threads > GROUPS_IN_FLIGHT:
+            return (GROUPS_IN_FLIGHT + 1) / GROUPS_IN_FLIGHT
+        return 1.0
+
+    def wait_s(self, threads: int) -> float:
+        """Beyond local work."""
+        own = self.acknowledgement_s if threads > 1 else 0.0
+        return self.rounds(threads) * (self.rtt_s + own)
+
+    def local_s(self, local: Local, threads: int) -> float | None:
+        """Local work of a commit. None: unknown from these arms."""
+        same = local.with_as_many(threads)
+        if self.alone and 1 in local.commit_s:
+            behind = local.behind(self.wait_s(threads), threads)
+            return behind if same is None else min(same, behind)
+        return same
+
+
+def acknowledgement_s(single_commit_s: float, local_s: float, rtt_s: float) -> float:
+    """Time of a single connection's commit beyond local work and the round trip."""
+    return max(0.0, single_commit_s - local_s - rtt_s)
+
+
+def regime_of(growth: float, threads: int) -> Regime:
+    """From throughput with `threads` connections over that with one. These differ by factors, not by percents."""
+    if growth >= DELAY_SHARE * threads:
+        return "delay station"
+    return "serial" if growth < SERIAL_GROWTH else "between"
+
 
 GROWTH_THREADS = 16
 """Enough to tell a queue from a shared wait, few enough for a small machine."""

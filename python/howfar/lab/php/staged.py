@@ -2,23 +2,206 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from howfar.engine.messages import (
-    FastCgi,
-    Observed,
-    PageScript,
-    UnixTarget,
-)
+from howfar.engine.messages import FastCgi, Observed, PageScript, ServiceName, UnixTarget
 from howfar.engine.process import Launcher
 from howfar.engine.rules import services_of
-from howfar.lab.php.php_fpm import PAGES, Answer, PhpFpm, Program, check, for_proof, parameters
-from howfar.lab.php.proof import PageProof, await_alone, good, kept, prove
+from howfar.errors import LabError
+from howfar.lab.php.php_fpm import PAGES, Answer, PhpFpm, Program, check, for_proof, keys_of, parameters, turns_of
 from howfar.lab.reached import Reached
+from howfar.lab.servers.key_value import KeyValueServer
 from howfar.testbed import StageReceipt
+
+Told = Mapping[str, int]
+_SETTLES_S = 3.0
+"""Long for a server to notice that a client has gone."""
+_POLL_S = 0.005
+_STATUS = ("Questions", "Com_admin_commands", "Connections", "Threads_connected", "Ssl_finished_accepts")
+_CLIENTS = "SELECT HOST FROM information_schema.PROCESSLIST WHERE ID <> CONNECTION_ID() AND USER = '{user}'"
+
+
+@dataclass(frozen=True)
+class Counted:
+    """By one server, since it started. Our own asking is in it: `_own`."""
+
+    turns: int | None
+    """None: it counts keys, not requests."""
+    keys: int
+    connections: int
+    present: int
+    """Clients, ours left out."""
+    encrypted: int
+
+
+def count(one: Reached) -> Counted:
+    """Raises LabError."""
+    running = one.running
+    if isinstance(running, KeyValueServer):
+        said = running.metrics()
+        keys = (said.lookup_hits or 0) + (said.lookup_misses or 0)
+        return Counted(said.requests, keys, said.connections or 0, len(running.others()), 0)
+    listed = ", ".join(f"'{name}'" for name in _STATUS)
+    rows = running.query(f"SHOW GLOBAL STATUS WHERE Variable_name IN ({listed})")
+    status = {str(row["Variable_name"]): int(row["Value"]) for row in rows}
+    # Each ping of a driver is an administrative command, and no question.
+    turns = status["Questions"] + status["Com_admin_commands"]
+    present = status["Threads_connected"] - 1
+    return Counted(turns, 0, status["Connections"], present, status.get("Ssl_finished_accepts", 0))
+
+
+def _own(one: Reached) -> int:
+    """Turns that one `count` takes: for SQL the status, for Redis INFO, CLIENT ID and CLIENT LIST."""
+    return 3 if isinstance(one.running, KeyValueServer) else 1
+
+
+def clients(one: Reached) -> tuple[str, ...]:
+    """Where a server sees its clients; ours is left out. Raises LabError."""
+    running = one.running
+    if isinstance(running, KeyValueServer):
+        return running.others()
+    return tuple(str(row["HOST"]) for row in running.query(_CLIENTS.format(user=one.started.user)))
+
+
+def await_alone(servers: Sequence[Reached]) -> None:
+    """Until clients that came before are gone: the goodbye of one is counted when it arrives. Raises LabError."""
+    deadline = time.monotonic() + _SETTLES_S
+    for one in servers:
+        while count(one).present > 0:
+            if time.monotonic() > deadline:
+                raise LabError(f"{one.name} has clients before an application has asked it: {', '.join(clients(one))}")
+            time.sleep(_POLL_S)
+
+
+@dataclass(frozen=True)
+class PageProof:
+    receipt: dict[str, object]
+    violations: tuple[str, ...]
+    connections: Mapping[ServiceName, int] = field(default_factory=dict)
+    """That each server had counted when it began."""
+
+
+def prove(servers: Sequence[Reached], script: PageScript, page: Callable[[int], Answer], pages: int) -> PageProof:
+    """`page` asks for one page of `script`, which keeps its connections so many microseconds longer. Raises LabError."""
+    used = [one for one in servers if one.name in services_of(script)]
+    before = {one.name: count(one) for one in used}
+    told: Counter[str] = Counter()
+    for _ in range(pages):
+        told.update(page(0).told)
+    found = _unlike_script(told, script, pages)
+    counted = {}
+    for one in used:
+        counted[one.name], unlike = _counted_alike(one, before[one.name], told, script, pages)
+        found += unlike
+    seen = _seen(used, page)
+    found += _strangers(used, seen)
+    receipt: dict[str, object] = {"pages": pages, "told": dict(told), "counted": counted, "seen": seen}
+    return PageProof(receipt, tuple(found), {name: counted.connections for name, counted in before.items()})
+
+
+def _unlike_script(told: Told, script: PageScript, pages: int) -> list[str]:
+    wanted = turns_of(script)
+    found = []
+    for name in services_of(script):
+        turns = told[f"{name}_turns"] - told[f"{name}_checks"]
+        if turns != wanted[name] * pages:
+            found.append(f"{pages} pages told {turns} turns to {name}, the script has {wanted[name] * pages}")
+        if script.connect == "per_page" and wanted[name] and told[f"{name}_connects"] != pages:
+            found.append(f"{pages} pages told {told[f'{name}_connects']} connects to {name}, each was to make one")
+    if missed := told["misses"]:
+        found.append(f"the pages missed {missed} keys of {sum(keys_of(script).values()) * pages}")
+    return found
+
+
+def _counted_alike(
+    one: Reached, before: Counted, told: Told, script: PageScript, pages: int
+) -> tuple[dict[str, int], list[str]]:
+    """What the server counted, and where that is not what the pages told."""
+    name, deadline, asked = one.name, time.monotonic() + _SETTLES_S, 1
+    after = count(one)
+    while script.connect == "per_page" and after.present > before.present and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+        after, asked = count(one), asked + 1
+    connects = told[f"{name}_connects"]
+    counted = {"connects": after.connections - before.connections}
+    wanted = {"connects": connects}
+    if before.turns is not None and after.turns is not None:
+        counted["turns"] = after.turns - before.turns - asked * _own(one)
+        wanted["turns"] = told[f"{name}_turns"]
+        if name == "mysql" and script.connect == "per_page":
+            wanted["turns"] += connects  # the goodbye of each, which has no answer
+    if name != "mysql":
+        counted["keys"], wanted["keys"] = after.keys - before.keys, keys_of(script)[name] * pages
+    else:
+        counted["encrypted"] = after.encrypted - before.encrypted
+        wanted["encrypted"] = connects if services_of(script)[name].tls is not None else 0
+    return counted, [
+        f"{name} counted {counted[what]} {what} of {pages} pages, which told {wanted[what]}"
+        for what in counted
+        if counted[what] != wanted[what]
+    ]
+
+
+def _seen(used: Sequence[Reached], page: Callable[[int], Answer]) -> dict[ServiceName, tuple[str, ...]]:
+    """Whom each server sees while a page has its connections; a page that was too quick for that is asked to stay longer."""
+    seen: dict[ServiceName, tuple[str, ...]] = {}
+    for linger_us in (20_000, 200_000, 2_000_000):
+        with ThreadPoolExecutor(max_workers=1) as executor:
+            staying: Future[Answer] = executor.submit(page, linger_us)
+            while True:
+                for one in used:
+                    if one.name not in seen and (found := clients(one)):
+                        seen[one.name] = found
+                if len(seen) == len(used) or staying.done():
+                    break
+                time.sleep(_POLL_S)
+            staying.result()
+        if len(seen) == len(used):
+            break
+    return seen
+
+
+def _strangers(used: Sequence[Reached], seen: Mapping[ServiceName, tuple[str, ...]]) -> list[str]:
+    """Clients that do not come by the stage's path."""
+    found = []
+    for one in used:
+        wrong = {
+            place for place in seen.get(one.name, ("nowhere",)) if place.partition(":")[0] != one.endpoint.seen_from
+        }
+        found += [
+            f"{one.name} sees PHP at {place!r}, the path comes from {one.endpoint.seen_from!r}" for place in wrong
+        ]
+    return found
+
+
+def kept(used: Sequence[Reached], children: int, since: Mapping[ServiceName, int]) -> PageProof:
+    """After the load, where connections are kept: who is there still, and that no child has made more than one. `since`: connections
+    that each server had counted before any of theirs. Raises LabError."""
+    seen = {one.name: clients(one) for one in used}
+    made = {one.name: count(one).connections - since[one.name] for one in used if one.name in since}
+    found = _strangers(used, seen)
+    for name, connections in made.items():
+        if connections > children:
+            found.append(
+                f"{name} counted {connections} connections of {children} children, which were to keep one each"
+            )
+    return PageProof({"seen": seen, "connections": made}, tuple(found))
+
+
+def good(answer: Answer, ends_with: str) -> Answer:
+    """Raises LabError with what the application said."""
+    if answer.status == 200 and answer.body.endswith(ends_with):
+        return answer
+    said = (answer.body or answer.complaints).strip()[:500] or "nothing"
+    raise LabError(f"the application answered with status {answer.status} and said: {said}")
+
 
 ENDS_WITH = "howfar page done\n"
 _PAGE = PAGES / "page.php"
