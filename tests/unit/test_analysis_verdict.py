@@ -33,7 +33,7 @@ def test_one_block_is_no_answer_and_has_no_interval() -> None:
 
 def test_a_path_against_itself_is_judged_and_shown() -> None:
     summary = summarise(_alone(synthetic_run(blocks=8, samples=20)))
-    assert summary.verdict.startswith("socket under two names: the second answers ")
+    assert summary.verdict.startswith("socket was measured under two names: the second reached ")
     assert "no difference is resolved" in summary.verdict
     assert "socket (again)" in terminal.render(summary, 100)
 

@@ -66,7 +66,7 @@ def test_the_answer_comes_first(page: str) -> None:
     places = [
         page.index(text)
         for text in (
-            "Of the queries",
+            " per second relative to ",
             "socket</th>",
             "What to do",
             "How certain",

@@ -120,7 +120,7 @@ def test_a_ceiling_that_was_read_at_the_top_is_not_said_to_be_reached() -> None:
     found = _scaling(_among_strangers())
     curve = _named(found, rate_bps=10**8)
     assert curve.ceilings[0].resource is Resource.SERVER_CPU and curve.ceilings[0].tps == pytest.approx(115, rel=0.01)
-    assert "read at the highest throughput itself" in curve.ceilings[0].says
+    assert "taken at the highest throughput itself" in curve.ceilings[0].says
     assert "is the ceiling (1" not in found.says and "where server CPU was full" in found.says
 
 

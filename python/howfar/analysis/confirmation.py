@@ -195,7 +195,7 @@ def confirmations(part: Run) -> tuple[Confirmation, ...]:
 
 
 def unconfirmed(part: Run) -> tuple[Unconfirmed, ...]:
-    """What could not be put to the test, and what was to be and was not measured."""
+    """What could not be tested, and what was to be and was not measured."""
     begun = events.confirmation(part.events)
     if begun is None:
         return ()

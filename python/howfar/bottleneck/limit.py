@@ -63,7 +63,7 @@ class Intervention(Part):
 
 
 class Unconfirmed(Part):
-    """A limit that could not be put to the test, and why."""
+    """A limit that could not be tested, and why."""
 
     arm: str
     resource: Resource

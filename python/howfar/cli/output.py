@@ -133,7 +133,7 @@ def finish(path: Path, html: Path | None, no_colour: bool) -> int:
 
 
 def _can_be_confirmed(run: Run, summary: Summary) -> bool:
-    """A limit was named that this laboratory can put to the test, and that was not done or not to its end."""
+    """A limit was named that this laboratory can test, and that was not done or not to its end."""
     begun = confirmation(run.events)
     if begun is not None:
         return not begun.ended

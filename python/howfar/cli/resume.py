@@ -52,7 +52,7 @@ def resume(
 
 
 def go_on(run: Path, more: Extension, confirm: bool, html: Path | None, no_colour: bool, began_ns: int) -> int:
-    """Continue the run in a file. `confirm`: its limits are then put to the test, unless they have been."""
+    """Continue the run in a file. `confirm`: its limits are then tested, unless they have been."""
     found = read_run(run)
     if confirm:
         more = _confirming(found, more)
@@ -92,11 +92,7 @@ def _tested(run: Run) -> str:
     if begun is None or not begun.ended:
         return ""
     tested = ", ".join(to_confirm(run))
-    return (
-        f", and its limits have been put to the test before: {tested}"
-        if tested
-        else ", and no limit of it can be put to the test"
-    )
+    return f", and its limits were tested before: {tested}" if tested else ", and none of its limits can be tested"
 
 
 def _confirming(run: Run, more: Extension) -> Extension:

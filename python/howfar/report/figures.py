@@ -169,7 +169,7 @@ def keys_line(summary: Summary) -> str:
 
 
 def unconfirmed_line(summary: Summary) -> str:
-    """Limits that were to be put to the test and could not be. Empty too where that was not requested."""
+    """Limits that were to be tested and could not be. Empty too where that was not requested."""
     said = [f"{missed.arm} ({missed.resource.value}: {missed.why})" for missed in summary.unconfirmed]
     return f"Not tested: {'; '.join(said)}." if said else ""
 

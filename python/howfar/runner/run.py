@@ -118,7 +118,7 @@ def summarise(run: Run) -> Summary:
 
 
 def to_confirm(run: Run) -> tuple[str, ...]:
-    """Arms whose limits were chosen to be put to the test, or would be now; none: there is nothing to confirm."""
+    """Arms whose limits were chosen to be tested, or would be now; none: there is nothing to confirm."""
     begun = events.confirmation(run.events)
     if begun is not None:
         return tuple(Intervention.model_validate(chosen).arm for chosen in begun.asked)
@@ -143,7 +143,7 @@ def decide(file: RunFile, stop: StopReason) -> tuple[Arm, ...]:
 
 
 def confirmation_lines(run: Run) -> tuple[str, ...]:
-    """What is put to the test, and what cannot be, for who watches."""
+    """What is tested, and what cannot be, for who watches."""
     begun = events.confirmation(run.events)
     assert begun is not None, "a confirmation is decided before it is shown"
     asked = (Intervention.model_validate(chosen) for chosen in begun.asked)
