@@ -28,6 +28,7 @@ from howfar.engine.messages import (
 from howfar.engine.process import EngineProcess
 from tests.acknowledged_scenario import INSERTS, MILLISECOND, SECOND, ending, job, log_told, null_server, only, run
 
+pytestmark = pytest.mark.slow
 CONNECTIONS = 32
 
 

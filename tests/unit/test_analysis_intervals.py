@@ -104,6 +104,7 @@ def noise(kind: str, rng: np.random.Generator, n: int) -> np.ndarray:
     return rng.normal(0, 0.02, n) - np.where(rng.random(n) < 0.15, np.abs(rng.normal(0.22, 0.05, n)), 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["normal", "t3", "slowed"])
 def test_aa_of_eight_blocks_is_called_different_as_seldom_as_promised(kind: str) -> None:
     """The rank test's level at 8 blocks is 10/256 = 3.9 %; the issue allows 7 %."""

@@ -322,6 +322,7 @@ def swept(at_ms: Sequence[float], truth: float, scatter: float, blocks: int, rng
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("blocks", [3, 8])
 def test_the_interval_holds_the_crossing_19_times_of_20(blocks: int) -> None:
     rng = random.Random(blocks)

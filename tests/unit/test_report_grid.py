@@ -137,6 +137,7 @@ def test_near_ceilings_share_a_label() -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", PLANS)
 def test_a_page_is_small_whole_and_fetches_nothing(plan: str) -> None:
     text = page(plan)

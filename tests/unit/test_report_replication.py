@@ -130,6 +130,7 @@ def test_terminal_and_markdown_have_the_same_figures(plan: str) -> None:
                     assert all(word in found for word in part for found in text.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", PLANS)
 def test_a_page_is_small_whole_and_fetches_nothing(plan: str) -> None:
     text = page(plan)

@@ -136,6 +136,7 @@ print(len(read_run(Path(sys.argv[1])).trials))
 """
 
 
+@pytest.mark.slow
 def test_readers_and_a_writer_at_the_same_time(tmp_path: Path) -> None:
     path = tmp_path / "a.howfar"
     with create(path, fake_info()) as file:
@@ -237,6 +238,7 @@ for number in range(10**6):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [1, 5, 17])
 def test_sigkill_loses_no_finished_trial(tmp_path: Path, after: int) -> None:
     path = tmp_path / "a.howfar"
@@ -285,6 +287,7 @@ def _limited(path: Path, limit: int) -> tuple[int, str]:
     return int(done), message
 
 
+@pytest.mark.slow
 def test_a_size_limit_in_mid_run_keeps_the_finished_trials(tmp_path: Path) -> None:
     path = tmp_path / "a.howfar"
     done, message = _limited(path, 500_000)
@@ -294,6 +297,7 @@ def test_a_size_limit_in_mid_run_keeps_the_finished_trials(tmp_path: Path) -> No
     assert len(read_run(path).trials) == done
 
 
+@pytest.mark.slow
 def test_a_size_limit_at_the_start_leaves_nothing(tmp_path: Path) -> None:
     done, message = _limited(tmp_path / "a.howfar", 8192)
     assert (done, "cannot create" in message) == (0, True)
@@ -334,6 +338,7 @@ def _on_tiny_disk(folder: Path, size: str) -> str:
     return ran.stdout
 
 
+@pytest.mark.slow
 def test_a_full_disk_in_mid_run_keeps_the_finished_trials(tmp_path: Path) -> None:
     message, figures = _on_tiny_disk(tmp_path, "512k").splitlines()
     assert "cannot write a trial to" in message
@@ -341,6 +346,7 @@ def test_a_full_disk_in_mid_run_keeps_the_finished_trials(tmp_path: Path) -> Non
     assert int(done) == int(kept) > 10
 
 
+@pytest.mark.slow
 def test_a_full_disk_at_the_start_leaves_nothing(tmp_path: Path) -> None:
     message, figures = _on_tiny_disk(tmp_path, "16k").splitlines()
     assert "cannot create" in message

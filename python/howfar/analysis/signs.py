@@ -153,7 +153,7 @@ MEANING = {
     Warning.CONTAMINATED_BLOCKS: "mean and rank estimate disagree: some blocks were disturbed; the rank estimate is quoted",
     Warning.NOT_STEADY: "throughput changed within the trials: a longer warm-up is needed",
     Warning.CLIENT_LIMITED: "the load generator's busiest thread was fully busy, so the figure describes it and not the path",
-    Warning.BUSY_MACHINE: "other programs used this machine during the run, which distorts times more than CPU ratios",
+    Warning.BUSY_MACHINE: "other programs used CPUs during the run, which distorts times more than CPU ratios",
     Warning.WIDE_INTERVAL: "the interval is wider than requested; more blocks narrow it",
     Warning.FEW_BLOCKS: f"fewer than {FEW_BLOCKS} blocks, so intervals may be too narrow",
     Warning.AA_EXCLUDES_ONE: "the same path differs under two names, so effects of that size are not resolved; run again",
