@@ -281,7 +281,8 @@ def _greeted(known: Known, address: ListenAddress) -> bool:
     known.compression = greeting.compression
     if greeting.refused is not None:
         known.refusals[known.listeners[-1].where] = greeting.refused
-    known.endpoints = _endpoints(known.kind, endpoint, greeting) | known.endpoints
+    for transport, found in _endpoints(known.kind, endpoint, greeting).items():
+        known.endpoints.setdefault(transport, found)  # in the order of the addresses: the cheapest is the first
     return True
 
 

@@ -133,7 +133,7 @@ _WATCH = (
     "--",
     "sh",
     "-c",
-    'trap "kill -s KILL -- -$1 0" TERM; sleep infinity & wait',
+    'trap "kill -s KILL -- -$1 0" TERM; echo; sleep infinity >&- & wait',
     "sh",
 )
 """Children of FPM outlive it where it is killed. Without a sandbox, whose end is theirs, a shell ends their group when we die."""
@@ -258,7 +258,11 @@ class PhpFpm:
         self.pid = self._companion.pid
         self._watch: Companion | None = None
         if not sandbox.inside():
-            self._watch = Companion(launcher, [*_WATCH, str(self.pid)], stdin=subprocess.DEVNULL)
+            self._watch = Companion(
+                launcher, [*_WATCH, str(self.pid)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+            )
+            assert self._watch.process.stdout is not None
+            self._watch.process.stdout.readline()  # its trap is set
 
     def become_ready(self) -> dict[str, Any]:
         """Until it answers. What it says of itself: `php/about.php`. Raises LabError."""
