@@ -18,7 +18,7 @@ from tests.lab.beside_scenario import KEYS, REQUESTS
 from tests.lab.sandboxes import PATIENCE_S, run_lab
 from tests.lab.undisturbed import lasting
 
-pytestmark = [pytest.mark.alone, pytest.mark.lab, pytest.mark.usefixtures("namespaces", "mariadb", "stores")]
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces", "mariadb", "stores")]
 PATHS = ("socket", "tcp", "remote", "forwarded-socket")
 TLS = ("remote:1.3", "socket:1.3")
 CASES = (*PATHS, *TLS)

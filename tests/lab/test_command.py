@@ -22,7 +22,6 @@ from tests.unit.fake_lab import fake_info, fakes
 
 HOWFAR = str(Path(sys.executable).with_name("howfar"))
 pytestmark = [
-    pytest.mark.alone,
     pytest.mark.skipif(not Path(HOWFAR).exists(), reason="the command howfar is not installed here"),
 ]
 MALFORMED = 'name = "mine"\nquestion = Which?\n'

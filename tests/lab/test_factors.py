@@ -19,7 +19,7 @@ from tests.lab.howfar_runs import came_through, run_howfar
 from tests.lab.servers_here import prepared, short_directory, started
 from tests.lab.undisturbed import beside_others, lasting, skip_if_disturbed
 
-pytestmark = [pytest.mark.alone, pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
 SERVERS = ("mariadb", pytest.param("mysql", marks=pytest.mark.thorough))
 ROUNDS = 3
 """Of a run in which this machine made trials void."""

@@ -23,7 +23,7 @@ from tests.lab.howfar_runs import Session, all_namespaces
 from tests.lab.sandboxes import PATIENCE_S, state_of_machine, wait_until
 from tests.lab.undisturbed import lasting
 
-pytestmark = [pytest.mark.alone, pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
 RTT_NS = 20_000_000
 SECOND = 1_000_000_000
 AFTER_SYNC = {"wait_point": "AFTER_SYNC", "durability": "off"}

@@ -18,7 +18,7 @@ from tests.lab.sandboxes import PATIENCE_S, run_lab, state_of_machine, wait_unti
 from tests.lab.test_refusals import FORBID
 from tests.lab.undisturbed import lasting
 
-pytestmark = [pytest.mark.alone, pytest.mark.lab, pytest.mark.usefixtures("mariadb", "namespaces")]
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("mariadb", "namespaces")]
 MARIADBD = "/usr/sbin/mariadbd"
 SHORT = TINY.replace(PATHS, '["socket", "remote"]').replace(f"blocks = {BLOCKS}", "blocks = 2")
 """One path over the link: six trials."""
