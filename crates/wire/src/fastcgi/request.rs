@@ -38,7 +38,7 @@ fn length(out: &mut Vec<u8>, length: usize) {
     assert!(length <= LONGEST, "no name or value has 2 GiB");
     match u8::try_from(length) {
         Ok(short) if short < 0x80 => out.push(short),
-        _ => out.extend_from_slice(&(length as u32 | 1 << 31).to_be_bytes()),
+        _ => out.extend_from_slice(&(length as u32 | (1 << 31)).to_be_bytes()),
     }
 }
 

@@ -14,7 +14,7 @@ pub const FULL: usize = 0xFF_FFFF;
 #[inline]
 pub fn header(bytes: [u8; HEADER]) -> (usize, u8) {
     (
-        usize::from(bytes[0]) | usize::from(bytes[1]) << 8 | usize::from(bytes[2]) << 16,
+        usize::from(bytes[0]) | (usize::from(bytes[1]) << 8) | (usize::from(bytes[2]) << 16),
         bytes[3],
     )
 }

@@ -65,7 +65,7 @@ impl Greeting {
         fields.byte("filler")?;
         let low = fields.integer(2, "capabilities")? as u32;
         fields.take(1 + 2, "character set and status")?;
-        let capabilities = low | (fields.integer(2, "upper capabilities")? as u32) << 16;
+        let capabilities = low | ((fields.integer(2, "upper capabilities")? as u32) << 16);
         fields.take(1 + 6, "scramble length")?;
         let further = fields.integer(4, "extended capabilities")? as u32;
         if capabilities & (PROTOCOL_41 | SECURE_CONNECTION) != PROTOCOL_41 | SECURE_CONNECTION {

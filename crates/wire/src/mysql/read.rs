@@ -22,7 +22,7 @@ impl<'a> Fields<'a> {
         Ok(bytes
             .iter()
             .rev()
-            .fold(0, |value, &byte| value << 8 | u64::from(byte)))
+            .fold(0, |value, &byte| (value << 8) | u64::from(byte)))
     }
 
     pub(super) fn byte(&mut self, name: &'static str) -> Result<u8, Malformed> {

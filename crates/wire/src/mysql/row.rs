@@ -49,7 +49,7 @@ pub fn binary<'a>(
     let nulls = fields.take((types.len() + 2).div_ceil(8), "NULL bits")?;
     for (column, &kind) in types.iter().enumerate() {
         let bit = column + 2;
-        if nulls[bit / 8] >> (bit % 8) & 1 == 1 {
+        if (nulls[bit / 8] >> (bit % 8)) & 1 == 1 {
             each(Value::Null);
         } else {
             each(binary_value(kind, &mut fields)?);
