@@ -97,7 +97,7 @@ def test_verdict_names_what_is_resolved_with_interval_and_noise_floor(summary: S
     assert [advice.action.split(",")[0] for advice in summary.advice] == [
         "Where application and server share a machine",
         "With the server on another machine",
-        "Do not forward the socket to another machine for speed: it still crosses the network.",
+        "Do not forward the socket to another machine for speed: queries still cross the network.",
     ]
 
 
@@ -111,7 +111,7 @@ def test_nothing_is_claimed_where_nothing_differs() -> None:
     assert {found.resolution for found in summary.cells if found.role is ArmRole.CONTENDER} == {Resolution.NOT_RESOLVED}
     assert summary.verdict.startswith("No difference from socket is resolved")
     assert [advice.action for advice in summary.advice] == [
-        "Run longer (without --quick) or on a quieter machine to resolve the rest."
+        "Run longer (without --quick) or on a quieter machine to resolve more."
     ]
     assert Warning.WIDE_INTERVAL in cell(summary, "tcp").warnings
 

@@ -78,7 +78,7 @@ def test_the_table_is_consistent() -> None:
     assert len(BY_NAME) == len(OPTIONS), "no option twice"
     for option in OPTIONS:
         assert option.same_as in ("", *BY_NAME)
-        assert option.why if option.fate != "used" else option.help or option.same_as or option.name == "db-driver"
+        assert option.why if option.fate != "used" else option.help or option.same_as
         for dialect in ("1.0", "1.1"):
             options = Options(None, "oltp_read_only", "run", {"dialect": dialect}, ())
             if option.fate == "used" and not option.same_as:

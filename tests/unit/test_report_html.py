@@ -72,7 +72,7 @@ def test_the_answer_comes_first(page: str) -> None:
             "How certain",
             "How it was measured",
             "Receipts",
-            "Repeat it",
+            "Repeat this run",
         )
     ]
     assert places == sorted(places)

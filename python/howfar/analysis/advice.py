@@ -254,7 +254,7 @@ def _no_forwarding(session: _Session) -> Advice | None:
     if not reasons:
         return None
     return Advice(
-        action="Do not forward the socket to another machine for speed: it still crosses the network.",
+        action="Do not forward the socket to another machine for speed: queries still cross the network.",
         because=f"Compared with {remote.arm}, {' and '.join(reasons)}.",
     )
 
@@ -288,7 +288,7 @@ def _more_blocks(session: _Session) -> Advice | None:
     if any(Warning.CONTAMINATED_BLOCKS in cell.warnings for cell in unclear):
         because.append("Some blocks were disturbed.")
     longer = "Run longer (without --quick)" if session.table.run.info.quick else "Run longer"
-    quieter = "on a quieter machine to resolve the rest."
+    quieter = "on a quieter machine to resolve more."
     return Advice(action=f"{longer} or {quieter}" if within else f"Measure {quieter}", because=" ".join(because))
 
 
@@ -298,7 +298,7 @@ def _enough(within: dict[str, int]) -> str:
     else:
         worst = max(within, key=lambda arm: within[arm])
         named = f"about {math.ceil(median(within.values()))} in the median of {len(within)} cells, {within[worst]} at worst ({worst})"
-    return f"If the differences are as large as measured, this many blocks resolve them: {named}."
+    return f"If the differences are as large as measured, blocks needed: {named}."
 
 
 def _blocks_to_resolve(session: _Session, cell: CellSummary) -> int | None:

@@ -154,7 +154,7 @@ MEANING = {
     Warning.NOT_STEADY: "throughput changed within the trials: a longer warm-up is needed",
     Warning.CLIENT_LIMITED: "the load generator's busiest thread was fully busy, so the figure describes it and not the path",
     Warning.BUSY_MACHINE: "other programs used CPUs during the run, which distorts times more than CPU ratios",
-    Warning.WIDE_INTERVAL: "the interval is wider than requested; more blocks narrow it",
+    Warning.WIDE_INTERVAL: "wider than requested; more blocks narrow it",
     Warning.FEW_BLOCKS: f"fewer than {FEW_BLOCKS} blocks, so intervals may be too narrow",
     Warning.AA_EXCLUDES_ONE: "the same path differs under two names, so effects of that size are not resolved; run again",
     Warning.LINK_NOT_AS_ASKED: "the link's measured RTT is not the requested one",

@@ -210,7 +210,7 @@ Driver = Literal["auto", "epoll", "io_uring"]
 
 @click.group()
 def bench() -> None:
-    """Measure what the instrument itself costs."""
+    """Measure howfar's own overhead."""
 
 
 def progress(what: str) -> Callable[[int, int], None]:
@@ -271,7 +271,7 @@ def _estimate(estimate: Estimate, show_value: Callable[[float], str]) -> str:
 @json_option
 @no_colour_option
 def calibrate(transports: str, blocks: int, seconds: float, as_json: bool, no_colour: bool) -> None:
-    """Run the engine against the built-in null server: the limits of every result on this machine.
+    """Measure the engine's limits against the built-in null server.
 
     Floor: the p50 of one connection, compared with a bare send-and-receive loop of the same bytes. Ceiling: queries per second at
     64 connections, and what limited them. Resolution: steps of clock and histogram. CPU per query at 1, 64 and 512 connections.
@@ -363,10 +363,10 @@ def engine(
     as_json: bool,
     no_colour: bool,
 ) -> None:
-    """Run the engine and sysbench in turn on one server with the same point selects, and print what a query costs each.
+    """Compare what a point select costs the engine and sysbench.
 
-    Blocks are in random order. CPU, memory and context switches are the kernel's figures for each process while all connections
-    work; the server counts the queries. It needs no privileges, because the server is a private one.
+    Both run on one server in turn, in blocks in random order. CPU, memory and context switches are the kernel's figures for each
+    process while all connections work; the server counts the queries. It needs no privileges, because the server is a private one.
     """
     assert against == "sysbench", "the only choice"
     request = Request(_numbers(connections), blocks, seconds, placement, server, driver)
@@ -456,7 +456,7 @@ def link(
     as_json: bool,
     no_colour: bool,
 ) -> None:
-    """Request round trip times and rates from the link; print what was obtained, what it cost, and which bars are missed.
+    """Compare the link's requested and obtained RTTs and rates.
 
     Probes between the two hosts of a laboratory: RTT at rest, a bulk transfer, the emulator's CPU, how late packets left, and
     unmodelled drops. With --against the same over another program. A full grid takes some minutes per run.

@@ -32,7 +32,7 @@ _WIDTH_MOST = 120
 @click.option("--defaults-file", type=click.Path(path_type=Path), metavar="FILE",
               help="User and password from the [client] group of an option file.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout; its schema is schema/doctor.json.")
-@click.option("--strict", is_flag=True, help=f"Exit code {TO_CHANGE} when something should be changed.")
+@click.option("--strict", is_flag=True, help=f"Exit with code {TO_CHANGE} if something should be changed.")
 def doctor(
     dsns: tuple[str, ...],
     seconds: float,
@@ -43,15 +43,16 @@ def doctor(
     as_json: bool,
     strict: bool,
 ) -> int:
-    """Examine the MySQL, MariaDB, Redis and Memcached servers of this machine: which lines to change.
+    """Examine the MySQL, MariaDB, Redis and Memcached servers of this machine and say what to change.
 
     Without a DSN it examines every server that it finds. DSN: mysql://user@127.0.0.1:3306/, mysql:///run/mysqld/mysqld.sock?user=u,
     redis://127.0.0.1:6379, redis:///run/redis/redis-server.sock, memcached://127.0.0.1:11211. It only reads: it logs in, pings
-    a few hundred times, reads counters, and connects 24 times on each transport. It reports what it may not see.
+    a few hundred times, reads counters, and connects 24 times over each transport. It reports what it is not permitted to
+    see.
 
-    Passwords are never in a DSN: --password-file, --ask-password, --defaults-file, HOWFAR_PASSWORD or MYSQL_PWD; for Redis
-    HOWFAR_REDIS_PASSWORD or REDISCLI_AUTH. They are sent only to servers that are named, or that run as root, a system account or
-    yourself.
+    A DSN never holds a password: use --password-file, --ask-password, --defaults-file, HOWFAR_PASSWORD or MYSQL_PWD; for Redis,
+    HOWFAR_REDIS_PASSWORD or REDISCLI_AUTH. Passwords are sent only to servers that are named, or that run as root, a system
+    account or yourself.
     """
     from howfar.doctor.examine import examine  # numpy and pymysql, which --help need not pay
     from howfar.doctor.screen import screen

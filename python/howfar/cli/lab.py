@@ -164,18 +164,18 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126
     "--path",
     "path_name",
     type=click.Choice(path_names()),
-    help="How CMD reaches the server.  [default: socket; remote with an option of a link]",
+    help="How CMD reaches the server.  [default: socket; remote with a link option]",
 )
 @link_options
 @click.option(
     "--server",
-    help="A name from `howfar servers`, a path, or `none`.  [default: mariadb; none with most options of a link and no --path]",
+    help="A name from `howfar servers`, a path, or `none`.  [default: mariadb; none with most link options and no --path]",
 )
 @click.option(
     "--beside",
     metavar="SERVERS",
     default="",
-    help="More servers on the same host, on the same path, separated by commas: `redis` or `valkey`, `memcached`.",
+    help="More servers on the same host and path, separated by commas: `redis` or `valkey`, `memcached`.",
 )
 @click.option(
     "--tables", type=click.IntRange(0, 1000), default=10, show_default=True, help="Number of sysbench tables."
@@ -191,16 +191,16 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126
     help="Which CPUs a local client gets.",
 )
 @click.option(
-    "--connections", type=click.IntRange(1, 10_000), default=256, show_default=True, help="The most at one time."
+    "--connections", type=click.IntRange(1, 10_000), default=256, show_default=True, help="Maximum number at one time."
 )
 @click.option("--tls", type=click.Choice(("1.2", "1.3")), help="Redis and Memcached: their port accepts TLS only.")
 @click.option("--on-server", metavar="CMD", help="Another command, which runs on the server's host until CMD ends.")
 @click.option(
     "--receipt",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    help="After CMD, write here as JSON what the laboratory measured about itself.",
+    help="After CMD, write the laboratory's measurements of itself to FILE as JSON.",
 )
-@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.argument("command", metavar="[CMD]...", nargs=-1, type=click.UNPROCESSED)
 def lab(
     path_name: str | None,
     server: str | None,
@@ -215,16 +215,16 @@ def lab(
     command: tuple[str, ...],
     **link_values: Any,
 ) -> None:
-    """Run CMD (default: a shell) on the client's host of the laboratory, or on local paths on the server's host.
+    """Run CMD (default: a shell) on the laboratory's client host, or, for a local path, on its server host.
 
     CMD finds the server in HOWFAR_SOCKET, or HOWFAR_HOST and HOWFAR_PORT, with HOWFAR_USER, HOWFAR_PASSWORD_FILE and
     HOWFAR_DATABASE; HOWFAR_CLIENT_CNF names an option file with all of these, for `mariadb --defaults-file` and similar programs.
-    Redis and Memcached have no accounts; with --tls, HOWFAR_CA_FILE is the CA of their certificate. Servers of --beside are in
-    HOWFAR_REDIS_SOCKET or HOWFAR_REDIS_HOST and HOWFAR_REDIS_PORT, and likewise HOWFAR_MEMCACHED_…. The exit code is CMD's. On
-    `remote`, HOWFAR_HOST and HOWFAR_HOST6 are the server's host, whether or not a server runs there.
+    Redis and Memcached have no accounts; with --tls, HOWFAR_CA_FILE is the CA of their certificate. Servers added by --beside
+    are in HOWFAR_REDIS_SOCKET or HOWFAR_REDIS_HOST and HOWFAR_REDIS_PORT, and likewise HOWFAR_MEMCACHED_…. The exit code is CMD's.
+    On `remote`, HOWFAR_HOST and HOWFAR_HOST6 address the server's host even if no server runs there.
 
-    Any option of a link implies `--path remote`. Without --path, those other than --rtt, --rate, --tcp and --congestion-control
-    also imply `--server none`: any program over any link.
+    Any link option implies `--path remote`. Without --path, all link options except --rtt, --rate, --tcp and --congestion-control
+    also imply `--server none`.
     """
     if beside and server == "none":
         raise UsageError("--beside adds servers to another server", "Leave out --server none.")

@@ -112,19 +112,19 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 _OPTIONS: tuple[tuple[str, str, str], ...] = (
     ("rtt", "DURATION", f"Round trip time of the link.  [default: {_RTT}]"),
-    ("delay-to-server", "DURATION", "The part of the RTT towards the server.  [default: half]"),
+    ("delay-to-server", "DURATION", "One-way delay to the server.  [default: half the RTT]"),
     ("rate", "RATE", f"Rate of the link in each direction; `none`: unshaped.  [default: {_RATE}]"),
-    ("rate-to-server", "RATE", "The same towards the server."),
-    ("rate-to-client", "RATE", "The same towards the client."),
+    ("rate-to-server", "RATE", "Rate towards the server."),
+    ("rate-to-client", "RATE", "Rate towards the client."),
     ("mtu", "BYTES", "Largest IP packet.  [default: 1500]"),
-    ("queue", "SIZE", "Queue at the bottleneck, in bytes or as a time at the rate.  [default: one RTT, at least 10ms]"),
+    ("queue", "SIZE", "Bottleneck queue, in bytes or as time at the link's rate.  [default: one RTT, at least 10ms]"),
     ("jitter", "SPEC", "Variation of the delay: 2ms, 2ms:normal, 2ms:pareto[:shape]."),
-    ("loss", "SHARE", "Segments lost, like 1%."),
+    ("loss", "SHARE", "Share of segments lost, like 1%."),
     ("loss-burst", "LENGTH", "Losses come in bursts of this mean length."),
     ("duplicate", "SHARE", "Segments that arrive twice."),
     ("corrupt", "SHARE", "Segments that arrive with one bit flipped."),
     ("reorder", "on|off", "Jitter may reorder packets.  [default: off]"),
-    ("outage", "AT:FOR[/EVERY]", "The link is down, like 5s:1s/30s; time 0 is the start of CMD."),
+    ("outage", "AT:FOR[/EVERY]", "When the link is down, like 5s:1s/30s; time 0 is the start of CMD."),
     ("seed", "NUMBER", "Seed of all random effects.  [default: 0]"),
 )
 """In the order in which they are applied."""
@@ -173,23 +173,21 @@ def link_options(command: _Command) -> _Command:
         click.option(
             "--link-backend",
             type=click.Choice(NAMES),
-            show_default=DEFAULT,
-            help="What emulates the link; none: a bare cable.",
+            help=f"What emulates the link; none: a bare cable.  [default: {DEFAULT}]",
         ),
         click.option(
             "--tcp",
             type=click.Choice(TCP_PRESETS),
-            show_default=TCP_PRESETS[0],
-            help="tuned: buffers large enough for the link; stock: the kernel's defaults.",
+            help=f"tuned: buffers large enough for the link; stock: the kernel's defaults.  [default: {TCP_PRESETS[0]}]",
         ),
-        click.option("--congestion-control", show_default=CONGESTION_CONTROL, help="For TCP on both hosts."),
+        click.option("--congestion-control", help=f"TCP's algorithm on both hosts.  [default: {CONGESTION_CONTROL}]"),
     ]
     for option in reversed(options):
         command = option(command)
     return command
 
 
-_EITHER = " Also to-server:… or to-client:…"
+_EITHER = " One way: to-server:… or to-client:…"
 
 
 def read_link(values: dict[str, Any]) -> LinkChoice:

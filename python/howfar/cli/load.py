@@ -314,11 +314,11 @@ def _help_row(option: Option) -> tuple[str, str]:
 
 @click.command(cls=_SysbenchLike, add_help_option=False)
 def load(arguments: tuple[str, ...]) -> int:
-    """Load your own server: throughput, latencies, and whether to believe them.
+    """Load-test your own server: throughput, latencies, and whether to trust them.
 
     DSN: mysql://user@host:3306/db?ssl-mode=REQUIRED or mysql:///path/to.sock?user=u&db=d, or sysbench's --mysql-… options.
-    WORKLOAD: oltp_read_only, oltp_read_write and the other workloads of sysbench. A command line of sysbench works when
-    the program's name is changed, except for the password: --password-file, --ask-password or HOWFAR_PASSWORD.
+    WORKLOAD: oltp_read_only, oltp_read_write and the other workloads of sysbench. A sysbench command line works with the
+    program name changed, except for the password: use --password-file, --ask-password or HOWFAR_PASSWORD.
     """
     options = parse_command_line(arguments)
     for text in options.notes:

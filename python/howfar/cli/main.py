@@ -29,28 +29,28 @@ _COMMANDS = {
     "resume": ("howfar.cli.resume:resume", "Continue an interrupted run; repeats no finished trial."),
     "confirm": (
         "howfar.cli.confirm:confirm",
-        "Change what a run named as its limits: does throughput change as predicted?",
+        "Change each limit that a run named and test the prediction.",
     ),
     "report": ("howfar.cli.report:report", "Show a run again, or write it as HTML, Markdown, CSV or JSON."),
     "compare": ("howfar.cli.compare:compare", "Compare two runs."),
     "plans": ("howfar.cli.plans:plans", "List the experiments: what each answers, how long it takes."),
-    "load": ("howfar.cli.load:load", "Load your own server; sysbench's options and workloads."),
-    "doctor": ("howfar.cli.doctor:doctor", "Examine the database servers of this machine: which lines to change."),
+    "load": ("howfar.cli.load:load", "Load-test your own server with sysbench's options and workloads."),
+    "doctor": ("howfar.cli.doctor:doctor", "Examine this machine's database servers and say what to change."),
     "lab": ("howfar.cli.lab:lab", "Run any program inside the laboratory."),
     "links": ("howfar.cli.links:links", "List the named links, and which back-ends work here."),
-    "servers": ("howfar.cli.servers:servers", "List the servers that can be measured, or get another one."),
-    "bench": ("howfar.cli.bench:bench", "Measure what the instrument itself costs."),
+    "servers": ("howfar.cli.servers:servers", "List the servers that can be measured, or install another."),
+    "bench": ("howfar.cli.bench:bench", "Measure howfar's own overhead."),
 }
 
 _EPILOG = """\b
 Exit codes:
   0    done
-  2    an option, a plan or a quantity is not valid
+  2    invalid option, plan or value
   3    this machine lacks something (server, permission)
   4    the laboratory could not be built, or failed
   5    the load engine failed
   6    the run file, or the output, cannot be read or written
-  7    nothing valid was measured: the load's figures, or every trial of a run, are void
+  7    nothing valid was measured: every trial, or the load's result, is void
   8    `howfar doctor --strict` found something to change
   70   a bug in howfar
   130  interrupted; the run file holds every finished trial
@@ -92,7 +92,7 @@ def _version(context: click.Context, _: click.Parameter, value: bool) -> None:
     is_eager=True,
     expose_value=False,
     callback=_version,
-    help="The versions.",
+    help="Show the versions and exit.",
 )
 def cli() -> None:
     """How far is your database? Measures, on real servers, what the path between an application and its data costs.

@@ -29,7 +29,7 @@ from howfar.store.run_file import read_run
 @details_option
 @no_colour_option
 def report(run: Path, html: str | None, md: bool, csv: bool, json_: bool, no_colour: bool) -> int:
-    """Show the run in the file RUN, also while it is being measured."""
+    """Show the run in the file RUN, even while it is being measured."""
     asked = [form for form, wanted in (("md", md), ("csv", csv), ("json", json_)) if wanted]
     if len(asked) + (html is not None) > 1:
         raise UsageError("more than one format was requested", "Choose one of --html, --md, --csv, --json.")

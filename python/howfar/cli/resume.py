@@ -29,7 +29,7 @@ _GO_ON = (None, StopReason.INTERRUPTED)
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--time-budget", metavar="TIME", help="Time for this session, like 10min, whatever was used before.")
+@click.option("--time-budget", metavar="TIME", help="Time for this session alone, like 10min.")
 @click.option("--target", metavar="SHARE", help="Stop when every interval is this narrow, like 3%; replaces the run's.")
 @click.option("--confirm", is_flag=True, help="Change each named limit and test the prediction.")
 @html_option
@@ -40,8 +40,8 @@ def resume(
 ) -> int:
     """Continue the run in the file RUN. Finished trials are kept and not repeated.
 
-    An interrupted run continues within its own time budget, less the time of earlier sessions. With --time-budget or --target any
-    run continues, also one that has ended; the change is kept in the run file.
+    An interrupted run continues within its own time budget, less the time used by earlier sessions. With --time-budget or --target
+    any run continues, even one that has ended; the change is kept in the run file.
     """
     began_ns = time.monotonic_ns()
     more = Extension(

@@ -29,20 +29,22 @@ _TIMING = ("target", "time_budget", "confirm")
 @click.option("--quick", is_flag=True, help="Smaller tables, shorter trials, wider intervals: minutes, not hours.")
 @click.option("--server", metavar="KIND|PATH", help="mariadb, mysql, another name from `howfar servers`, or a path.")
 @click.option("--threads", type=int, metavar="N", help="Number of concurrent connections.")
-@click.option("--placement", type=click.Choice(["isolated", "machines"]), help="CPUs of client and server.")
+@click.option("--placement", type=click.Choice(["isolated", "machines"]), help="How CPUs are assigned.")
 @click.option("--rtt", metavar="TIME", help="Round trip time of the link, like 0.2ms.")
 @click.option("--rate", metavar="RATE", help="Bandwidth of the link, like 1gbit.")
 @click.option("--replica-rtt", metavar="TIME", help="Round trip time between primary and replica, like 85ms.")
 @click.option(
-    "--durability", type=click.Choice(["strict", "relaxed", "off"]), help="How safely primary and replica write."
+    "--durability", type=click.Choice(["strict", "relaxed", "off"]), help="Durability of primary and replica."
 )
 @click.option("--target", metavar="SHARE", help="Stop when every interval is this narrow, like 5%.")
-@click.option("--time-budget", metavar="TIME", help="For the whole command, like 5min.")
-@click.option("--confirm", is_flag=True, default=None, help="Then change each named limit and test the prediction.")
+@click.option("--time-budget", metavar="TIME", help="Limit for the whole command, like 5min.")
+@click.option(
+    "--confirm", is_flag=True, default=None, help="Afterwards, change each named limit and test the prediction."
+)
 @click.option(
     "--seed", type=click.IntRange(0, 2**63 - 1), metavar="N", help="Seed of the random order; the same seed repeats it."
 )
-@click.option("--out", type=click.Path(path_type=Path), help="The run file; a new one here by default.")
+@click.option("--out", type=click.Path(path_type=Path), help="The run file.  [default: a new one in this directory]")
 @html_option
 @details_option
 @no_colour_option
@@ -51,7 +53,7 @@ def run(
 ) -> int:
     """Measure PLAN (a name from `howfar plans`, or a TOML file) and report.
 
-    Everything happens in a sandbox of the kernel that leaves nothing behind. Ctrl-C keeps what was measured.
+    Everything runs in kernel namespaces; nothing is left behind. Ctrl-C keeps what was measured.
     """
     began_ns = time.monotonic_ns()
     overrides = [

@@ -23,7 +23,7 @@ _WORKS = ("TLS", "compression", "semi-sync", "clone")
 def servers(context: click.Context) -> None:
     """List the database servers for `--server`, or install another one.
 
-    A private installation is below the cache with all its libraries and changes nothing else on this machine. To remove it, remove
+    A private installation is in the cache with all its libraries and changes nothing else on this machine. To remove it, delete
     its directory.
     """
     if context.invoked_subcommand is None:
@@ -95,7 +95,7 @@ def _short(path: Path) -> str:
     help="Use an unpacked MySQL, Percona Server or MariaDB, or its tarball. A directory is not copied: do not move it.",
 )
 def get_servers(names: tuple[str, ...], source: Path | None) -> None:
-    """Install each NAME privately from Debian's archive; apt checks its signatures.
+    """Install each NAME privately from Debian; apt checks signatures.
 
     A server that is already installed is left as it is. `howfar servers list` ends with the names. A server taken with --from is
     named after its program's version; nothing about it is checked.

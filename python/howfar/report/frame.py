@@ -199,7 +199,7 @@ def frame(
         method(summary),
         *receipts(summary),
         Details(
-            "Repeat it",
+            "Repeat this run",
             (
                 Code((summary.command,)),
                 Text(
@@ -274,7 +274,7 @@ def _fields(summary: Summary) -> list[Field]:
             },
         ),
         Field(
-            Column("CPU of", base),
+            Column("CPU vs.", base),
             lambda cell: Cell(figures.cpu_point(cell), figures.limits(cell.cpu_ratio)),
             lambda cell: {**_limits("cpu_ratio", cell.cpu_ratio), "cpu_bound": cell.cpu_bound.value},
         ),
@@ -484,7 +484,7 @@ def confirmations(summary: Summary) -> list[Block]:
     notes = tuple(line for line in (figures.unconfirmed_line(summary),) if line)
     if not rows:
         return [Details("Limits that could not be tested", (Bullets(notes),))] if notes else []
-    return [Details("Limits that were tested", (Table("", head, rows, notes, stack=True),), open=True)]
+    return [Details("Tested limits", (Table("", head, rows, notes, stack=True),), open=True)]
 
 
 def confirmation_outcome(found: Confirmation) -> str:
@@ -552,7 +552,7 @@ def receipts(summary: Summary) -> list[Block]:
         )
         inner = (about, Details(first.arm, (Facts(first.receipt),)), *others)
         found.append(Details("Receipts", inner))
-    return [*found, Details("The machine and the versions", (Facts(summary.environment),))]
+    return [*found, Details("Machine and versions", (Facts(summary.environment),))]
 
 
 def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
