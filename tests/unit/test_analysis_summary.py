@@ -97,7 +97,7 @@ def test_verdict_names_what_is_resolved_with_interval_and_noise_floor(summary: S
     assert [advice.action.split(",")[0] for advice in summary.advice] == [
         "Where application and server share a machine",
         "With the server on another machine",
-        "Do not forward the socket to another machine for speed: queries still cross the network.",
+        "Do not forward the socket to another machine for speed: its traffic still crosses the network.",
     ]
 
 

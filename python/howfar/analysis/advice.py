@@ -254,7 +254,7 @@ def _no_forwarding(session: _Session) -> Advice | None:
     if not reasons:
         return None
     return Advice(
-        action="Do not forward the socket to another machine for speed: queries still cross the network.",
+        action="Do not forward the socket to another machine for speed: its traffic still crosses the network.",
         because=f"Compared with {remote.arm}, {' and '.join(reasons)}.",
     )
 
