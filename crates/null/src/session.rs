@@ -153,7 +153,7 @@ impl Session {
         };
         let rows = statement::kind(sql) != Kind::Done;
         self.statements = self.statements.wrapping_add(1);
-        let id = self.statements << 1 | u32::from(rows);
+        let id = (self.statements << 1) | u32::from(rows);
         book.prepared(out, id, rows, parameters);
     }
 }

@@ -93,7 +93,7 @@ fn verify(packet: &[u8]) -> Result<Option<usize>, String> {
 fn sum(bytes: &[u8]) -> u16 {
     let mut sum: u64 = bytes
         .chunks(2)
-        .map(|pair| u64::from(pair[0]) << 8 | pair.get(1).map_or(0, |low| u64::from(*low)))
+        .map(|pair| (u64::from(pair[0]) << 8) | pair.get(1).map_or(0, |low| u64::from(*low)))
         .sum();
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);

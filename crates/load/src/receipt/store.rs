@@ -53,17 +53,20 @@ fn redis(mut exchange: Exchange<'_>, protocol: Protocol) -> Result<(String, Opti
         }
         Ok(said.len() >= 2)
     })?;
-    if let Value::Error(line) = &said[0] {
+    let [info, id, ..] = said.as_slice() else {
+        return Ok(("unknown".to_owned(), None));
+    };
+    if let Value::Error(line) = info {
         let refusal = Refusal::of(line);
         if refusal.word.name() == "NOAUTH" {
             return Err(failure::command(target, "INFO", &refusal));
         }
     }
-    let id = match said[1] {
-        Value::Integer(id) => u32::try_from(id).ok(),
+    let id = match id {
+        Value::Integer(id) => u32::try_from(*id).ok(),
         _ => None,
     };
-    let info = said[0].text().map(String::from_utf8_lossy);
+    let info = info.text().map(String::from_utf8_lossy);
     let version = info.and_then(|info| version(&info));
     Ok((version.unwrap_or_else(|| "unknown".to_owned()), id))
 }

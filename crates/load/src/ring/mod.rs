@@ -38,7 +38,7 @@ pub(crate) struct Token(u64);
 
 impl Token {
     fn new(generation: u32, index: usize) -> Self {
-        Self(u64::from(generation & (u32::MAX >> 2)) << 32 | index as u64 & 0xFFFF_FFFF)
+        Self((u64::from(generation & (u32::MAX >> 2)) << 32) | (index as u64 & 0xFFFF_FFFF))
     }
 
     fn of(data: u64) -> Self {
