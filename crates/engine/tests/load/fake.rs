@@ -123,7 +123,7 @@ fn serve(mut stream: UnixStream, login: &[u8], reply: &Behaviour) -> Option<()> 
     let mut queries = 0;
     loop {
         let command = read_packet(&mut stream)?;
-        let answer = match command[0] {
+        let answer = match *command.first()? {
             0x16 if command.starts_with(b"\x16BEGIN") => {
                 error(1, 1295, "not in the prepared statement protocol")
             }

@@ -46,9 +46,9 @@ impl State {
     }
 }
 
-fn totals(reports: &Receiver<Report>) -> Box<crate::counts::Totals> {
+fn totals(reports: &Receiver<Report>) -> crate::counts::Totals {
     let ends = reports.try_iter().filter_map(|report| match report {
-        Report::Passed(Passed::End(totals)) => Some(totals),
+        Report::Passed(Passed::End(totals)) => Some(*totals),
         _ => None,
     });
     ends.last().expect("the window is over")
