@@ -9,7 +9,7 @@ use howfar_wire::redis::{self, Decoder, Value};
 
 /// What a request has asked, by the bits of the settings.
 fn asked(settings: u8) -> Vec<Expected> {
-    let one = |at: u8| match settings >> (2 * at) & 3 {
+    let one = |at: u8| match (settings >> (2 * at)) & 3 {
         0 => Expected::Get,
         1 => Expected::MultiGet(2),
         2 => Expected::Write,

@@ -153,7 +153,7 @@ pub fn login(data: &[u8]) {
     if let Ok(greeting) = Greeting::parse(first) {
         answer_greeting(&greeting, settings);
     }
-    let channel = match settings >> 4 & 3 {
+    let channel = match (settings >> 4) & 3 {
         0 => Channel::Private,
         1 => open(KeySource::Fetch),
         2 => open(KeySource::Known("no key")),
@@ -241,7 +241,7 @@ pub fn frames(data: &[u8]) {
         let codec = &mut codecs[usize::from(settings & 1)];
         let mut unpack = |sizes: [usize; 2]| {
             let mut unpacker = Unpacker::default();
-            unpacker.sent(u32::from(settings >> 1 & 3));
+            unpacker.sent(u32::from((settings >> 1) & 3));
             let mut out = Vec::new();
             let wrong = pieces(&stream, sizes, |piece| {
                 unpacker.feed(codec, piece, &mut out).err()
@@ -261,8 +261,9 @@ fn small(stream: &[u8]) -> (Vec<u8>, usize) {
     let (mut at, mut said) = (0, 0);
     while let Some(head) = stream.get_mut(at..at + HEAD) {
         head[6] = 0;
-        let length = usize::from(head[0]) | usize::from(head[1]) << 8 | usize::from(head[2]) << 16;
-        let before = usize::from(head[4]) | usize::from(head[5]) << 8;
+        let length =
+            usize::from(head[0]) | (usize::from(head[1]) << 8) | (usize::from(head[2]) << 16);
+        let before = usize::from(head[4]) | (usize::from(head[5]) << 8);
         said += if before == 0 { length } else { before };
         at += HEAD + length;
     }
