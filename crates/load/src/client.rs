@@ -113,7 +113,10 @@ impl<'a> Client<'a> {
         loop {
             let ended = self.receive(|bytes| results.feed(bytes))?;
             match ended {
-                None => {}
+                None => self
+                    .channel
+                    .goes_on()
+                    .map_err(|error| channel::broken(self.target, &error))?,
                 Some(Ended::Done) => {
                     self.doing = None;
                     return Ok(());

@@ -268,6 +268,9 @@ impl Connection {
                 outcome = replies.decode(packets, types, work)?.or(outcome.take());
                 Ok(())
             })?;
+        if outcome.is_none() {
+            wire.channel.goes_on()?;
+        }
         Ok(outcome)
     }
 

@@ -65,6 +65,7 @@ impl Exchange<'_> {
                 if !plain.is_empty() && take(&plain)? {
                     return Ok(());
                 }
+                self.channel.goes_on().map_err(broken)?;
             }
             let now = now_ns();
             if count + received > 0 {

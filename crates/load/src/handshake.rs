@@ -143,6 +143,9 @@ impl Handshake for KeyValueHandshake {
         }
         self.plain = plain;
         if !self.due.is_empty() || self.channel.is_handshaking() {
+            self.channel
+                .goes_on()
+                .map_err(|error| channel::broken(entry.target, &error))?;
             return Ok(None);
         }
         let tls = self.channel.tls_facts();

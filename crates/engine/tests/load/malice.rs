@@ -322,25 +322,47 @@ fn server_tls() -> ServerConfig {
         .expect("they belong together")
 }
 
+/// Lets the client in as far as TLS goes.
+fn encrypted(stream: &mut UnixStream, config: &Arc<ServerConfig>) -> io::Result<ServerConnection> {
+    stream.write_all(&offering_tls())?;
+    heard(stream)?;
+    let mut tls = ServerConnection::new(Arc::clone(config)).map_err(io::Error::other)?;
+    while tls.is_handshaking() {
+        tls.complete_io(stream)?;
+    }
+    Ok(tls)
+}
+
 #[test]
-fn bytes_after_the_end_of_a_tls_session() {
+fn the_end_of_a_tls_session_is_the_end() {
     let config = Arc::new(server_tls());
-    let fake = harmful("after-close", move |stream| {
-        stream.write_all(&offering_tls())?;
-        heard(stream)?;
-        let mut tls = ServerConnection::new(config.clone()).map_err(io::Error::other)?;
-        while tls.is_handshaking() {
-            tls.complete_io(stream)?;
-        }
-        tls.send_close_notify();
-        tls.write_tls(stream)?;
-        flood(stream, 0, b"more, and more")
-    });
-    let mut job = hurried(&fake.path);
-    job["session"] = json!({"tls": {}});
-    job["connect_timeout_ns"] = 20_000_000_000_u64.into();
-    job["stall_timeout_ns"] = 20_000_000_000_u64.into();
-    ends("after-close", &job, "tls", "after ending");
+    for (name, more, code, words) in [
+        ("after-close", true, "tls", "after ending"),
+        (
+            "closed-and-held",
+            false,
+            "server_gone",
+            "the end of its TLS",
+        ),
+    ] {
+        let config = Arc::clone(&config);
+        let fake = harmful(name, move |stream| {
+            let mut tls = encrypted(stream, &config)?;
+            tls.send_close_notify();
+            tls.write_tls(stream)?;
+            if more {
+                flood(stream, 0, b"more, and more")
+            } else {
+                // The socket stays open until the engine has closed it.
+                io::copy(stream, &mut io::sink()).map(drop)
+            }
+        });
+        let mut job = hurried(&fake.path);
+        job["session"] = json!({"tls": {}});
+        job["connect_timeout_ns"] = 20_000_000_000_u64.into();
+        job["stall_timeout_ns"] = 20_000_000_000_u64.into();
+        ends(name, &job, code, words);
+    }
 }
 
 #[test]

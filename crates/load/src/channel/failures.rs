@@ -12,6 +12,7 @@ use crate::failure::{self, target_name};
 pub(crate) fn broken(target: &Target, error: &ChannelError) -> Failed {
     match error {
         ChannelError::Malformed(error) => failure::malformed(target, *error),
+        ChannelError::Ended => failure::gone(target, "by the end of its TLS session"),
         ChannelError::Codec(error) => Failed::new(
             FailCode::Internal,
             format!("no memory for compression: {error}"),

@@ -32,8 +32,14 @@ pub(crate) enum Channel {
 /// Outermost first.
 #[derive(Default)]
 pub(crate) struct Layers {
-    tls: Option<ClientConnection>,
+    tls: Option<Tls>,
     packing: Option<(Algorithm, Unpacker)>,
+}
+
+struct Tls {
+    session: ClientConnection,
+    /// The peer has ended it: it sends nothing more, and hears nothing more.
+    ended: bool,
 }
 
 impl fmt::Debug for Layers {
@@ -49,6 +55,8 @@ impl fmt::Debug for Layers {
 #[derive(Debug)]
 pub(crate) enum ChannelError {
     Tls(rustls::Error),
+    /// The peer has ended the TLS session.
+    Ended,
     Malformed(Malformed),
     /// Memory for compression could not be had.
     Codec(std::io::Error),
@@ -137,7 +145,10 @@ impl Channel {
         assert!(self.is_plain(), "TLS lies outermost and begins once");
         tls.set_buffer_limit(None);
         flush(&mut tls, out)?;
-        self.layers().tls = Some(tls);
+        self.layers().tls = Some(Tls {
+            session: tls,
+            ended: false,
+        });
         Ok(())
     }
 
@@ -236,22 +247,37 @@ impl Channel {
         })
     }
 
-    /// True while TLS is being agreed on.
-    pub(crate) fn is_handshaking(&self) -> bool {
-        matches!(self, Self::Layered(layers) if layers.tls.as_ref().is_some_and(|tls| tls.is_handshaking()))
+    fn tls(&self) -> Option<&Tls> {
+        match self {
+            Self::Plain => None,
+            Self::Layered(layers) => layers.tls.as_ref(),
+        }
     }
 
-    /// Only the server can read what is sealed.
+    /// True while TLS is being agreed on.
+    pub(crate) fn is_handshaking(&self) -> bool {
+        self.tls().is_some_and(|tls| tls.session.is_handshaking())
+    }
+
+    /// To ask when what came is not all that is waited for: an error if nothing more will come, although the socket is open.
+    pub(crate) fn goes_on(&self) -> Result<(), ChannelError> {
+        match self.tls() {
+            Some(Tls { ended: true, .. }) => Err(ChannelError::Ended),
+            _ => Ok(()),
+        }
+    }
+
+    /// Only the other end can read what is sealed, whoever that is.
     pub(crate) fn is_encrypted(&self) -> bool {
-        matches!(self, Self::Layered(layers) if layers.tls.is_some())
+        self.tls().is_some()
     }
 
     /// What TLS agreed on; `None` without TLS and before its handshake has ended.
     pub(crate) fn tls_facts(&self) -> Option<TlsFacts> {
-        let Self::Layered(layers) = self else {
+        let tls = &self.tls()?.session;
+        if tls.is_handshaking() {
             return None;
-        };
-        let tls = layers.tls.as_ref().filter(|tls| !tls.is_handshaking())?;
+        }
         let kind = tls.handshake_kind();
         Some(TlsFacts {
             version: suites::version(tls.protocol_version()?),
@@ -273,22 +299,21 @@ fn flush(tls: &mut ClientConnection, out: &mut Vec<u8>) -> Result<(), ChannelErr
     Ok(())
 }
 
-fn encrypt(
-    tls: &mut Option<ClientConnection>,
-    bytes: &[u8],
-    out: &mut Vec<u8>,
-) -> Result<(), ChannelError> {
+fn encrypt(tls: &mut Option<Tls>, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), ChannelError> {
     let Some(tls) = tls else {
         out.extend_from_slice(bytes);
         return Ok(());
     };
-    tls.writer().write_all(bytes).map_err(in_memory)?;
-    flush(tls, out)
+    if tls.ended {
+        return Err(ChannelError::Ended);
+    }
+    tls.session.writer().write_all(bytes).map_err(in_memory)?;
+    flush(&mut tls.session, out)
 }
 
 /// Bytes go in and come out a record at a time: what is held in between stays below two records, whatever came at once.
 fn decrypt(
-    tls: &mut Option<ClientConnection>,
+    tls: &mut Option<Tls>,
     mut raw: &[u8],
     plain: &mut Vec<u8>,
     out: &mut Vec<u8>,
@@ -297,15 +322,21 @@ fn decrypt(
         plain.extend_from_slice(raw);
         return Ok(());
     };
+    let Tls {
+        session: tls,
+        ended,
+    } = tls;
     while !raw.is_empty() {
-        if tls.read_tls(&mut raw).map_err(in_memory)? == 0 {
+        if *ended || tls.read_tls(&mut raw).map_err(in_memory)? == 0 {
             // The peer has ended the session: nothing of what follows will ever be taken, so to go on would be to loop for ever.
             return Err(rustls::Error::General(
                 "the peer sent more after ending the session".to_owned(),
             )
             .into());
         }
-        let mut left = tls.process_new_packets()?.plaintext_bytes_to_read();
+        let state = tls.process_new_packets()?;
+        *ended |= state.peer_has_closed();
+        let mut left = state.plaintext_bytes_to_read();
         let mut reader = tls.reader();
         while left > 0 {
             let part = reader.fill_buf().map_err(in_memory)?;

@@ -198,6 +198,10 @@ impl Handshake for Login {
         let ready = ready
             .map_err(Wrong::Channel)
             .and_then(|()| self.packets(&plain, entry, out))
+            .and_then(|ready| match ready {
+                true => Ok(true),
+                false => Ok(self.stream.channel.goes_on().map(|()| false)?),
+            })
             .map_err(|wrong| wrong.translate(entry))?;
         self.plain = plain;
         Ok(if ready { self.session() } else { None })
