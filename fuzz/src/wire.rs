@@ -4,7 +4,7 @@
 
 use std::cell::RefCell;
 
-use howfar_wire::mysql::auth::{self, Channel, Exchange, KeySource};
+use howfar_wire::mysql::auth::{self, Channel, Exchange, KeySource, Secrecy};
 use howfar_wire::mysql::compress::{Algorithm, Codec, HEAD, Unpacker};
 use howfar_wire::mysql::handshake::{Account, AuthSwitch, Greeting, Wish};
 use howfar_wire::mysql::reply::{self, OkPacket, Prepared};
@@ -153,25 +153,35 @@ pub fn login(data: &[u8]) {
     if let Ok(greeting) = Greeting::parse(first) {
         answer_greeting(&greeting, settings);
     }
-    let channel = match (settings >> 4) & 3 {
+    let channel = match (settings >> 4) & 7 {
         0 => Channel::Private,
         1 => open(KeySource::Fetch),
         2 => open(KeySource::Known("no key")),
-        _ => open(KeySource::None),
+        3 => open(KeySource::None),
+        _ => Channel::Unverified,
+    };
+    let secrecy = Secrecy {
+        channel,
+        cleartext: settings >> 7 != 0,
     };
     let Ok(switch) = AuthSwitch::parse(first) else {
         return;
     };
-    let begun = Exchange::switch(&switch.plugin, PASSWORD, &switch.scramble, channel);
+    let begun = Exchange::switch(&switch.plugin, PASSWORD, &switch.scramble, secrecy);
     let Ok((mut exchange, proof)) = begun else {
         return;
     };
-    secret(&proof, exchange.plugin() == auth::CLEAR, channel);
+    secret(
+        &proof,
+        secrecy.cleartext && exchange.plugin() == auth::CLEAR,
+        channel,
+    );
     let mut asked = false;
     for more in second.split(|&byte| byte == b'|').take(4) {
-        match exchange.more(more, PASSWORD, channel) {
+        match exchange.more(more, PASSWORD, secrecy) {
             Ok(Some(sent)) => {
-                secret(&sent, true, channel);
+                let may = secrecy.cleartext || channel == Channel::Private;
+                secret(&sent, may, channel);
                 asked = true;
             }
             Ok(None) => {}
@@ -185,13 +195,13 @@ fn open(key: KeySource<'_>) -> Channel<'_> {
     Channel::Open { key }
 }
 
-/// The password itself goes only where nobody else reads, and only by the ways that are meant to send it.
+/// The password itself goes only by the ways that are meant to send it, and never where anybody can read it.
 fn secret(sent: &[u8], may: bool, channel: Channel<'_>) {
     let shown = sent
         .windows(PASSWORD.len())
         .any(|part| part == PASSWORD.as_bytes());
     assert!(
-        !shown || (may && channel == Channel::Private),
+        !shown || (may && !matches!(channel, Channel::Open { .. })),
         "the password leaves"
     );
 }

@@ -12,6 +12,7 @@ import pytest
 
 from howfar.engine.messages import (
     LoadJob,
+    Session,
     Sysbench,
     TcpTarget,
     UnixTarget,
@@ -44,6 +45,7 @@ def _load(target: UnixTarget | TcpTarget, user: str, password: str) -> LoadOutco
         user=user,
         password=password,
         database=DATABASE,
+        session=Session(fetch_server_key=True),
         workload=Sysbench(kind="oltp_read_only", tables=ONE_TABLE.count, table_size=ONE_TABLE.size),
         connections=2,
         seed=1,

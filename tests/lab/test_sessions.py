@@ -72,7 +72,8 @@ def _load(target: UnixTarget | TcpTarget, session: Session, user: str, password:
 
 
 def _own(running: Running, session: Session, **more: Any) -> LoadOutcome:
-    return _load(_tcp(running), session, USER, running.password, **more)
+    consents = session.model_copy(update={"fetch_server_key": True, "allow_cleartext_password": True})
+    return _load(_tcp(running), consents, USER, running.password, **more)
 
 
 def _refused(running: Running, session: Session, code: str, *words: str) -> None:
@@ -143,11 +144,17 @@ def test_a_client_certificate_opens_what_demands_one(
 ) -> None:
     authentication = "caching_sha2_password" if name == "mysql" else "mysql_native_password"
     account = accounts.create(running, authentication, PASSWORD, require="X509")
-    certified = Tls(cert_file=str(authority.client_certificate), key_file=str(authority.client_key))
+    certified = Tls(
+        verify="ca",
+        ca_file=str(authority.ca),
+        cert_file=str(authority.client_certificate),
+        key_file=str(authority.client_key),
+    )
     _load(_tcp(running), Session(tls=certified), account.user, PASSWORD)
     with pytest.raises(EngineFailed) as caught:
         _load(_tcp(running), Session(tls=Tls()), account.user, PASSWORD)
     assert caught.value.code == "auth"
+    assert "refused the login" in caught.value.message
 
 
 def test_a_server_without_tls_is_refused_and_never_spoken_to_in_plain(name: str, tmp_path: Path) -> None:
@@ -194,7 +201,9 @@ def test_each_authentication_by_each_way(running: Running, way: str) -> None:
         account = accounts.create(running, authentication, PASSWORD)
         accounts.forget_logins(running)
         target = _socket(running) if way == "socket" else _tcp(running)
-        session = Session(tls=Tls() if way == "tls" else None)
+        session = Session(
+            tls=Tls() if way == "tls" else None, fetch_server_key=True, allow_cleartext_password=way == "tls"
+        )
         first = _load(target, session, account.user, account.password)
         assert first.ready.receipt.auth_plugin == ENGINES_PLUGINS[authentication]
         _load(target, session, account.user, account.password)
@@ -207,16 +216,16 @@ def test_a_full_login_in_plain_needs_the_servers_key(running: Running, name: str
     if name != "mysql":
         pytest.skip("caching_sha2_password is MySQL's")
     account = accounts.create(running, "caching_sha2_password", PASSWORD)
-    none = Session(fetch_server_key=False)
     accounts.forget_logins(running)
     with pytest.raises(EngineFailed) as caught:
-        _load(_tcp(running), none, account.user, PASSWORD)
+        _load(_tcp(running), Session(), account.user, PASSWORD)
     assert "server_key_file" in caught.value.advice
+    assert "--get-server-public-key" in caught.value.advice
 
     rows = running.execute("SHOW STATUS LIKE 'Caching_sha2_password_rsa_public_key'")
     key = tmp_path / "server-key.pem"
     key.write_text(str(rows[0]["Value"]))
-    _load(_tcp(running), Session(fetch_server_key=False, server_key_file=str(key)), account.user, PASSWORD)
+    _load(_tcp(running), Session(server_key_file=str(key)), account.user, PASSWORD)
 
     other = tmp_path / "other.pem"
     made = ["openssl", "genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048"]
@@ -225,7 +234,23 @@ def test_a_full_login_in_plain_needs_the_servers_key(running: Running, name: str
     other.write_bytes(public)
     accounts.forget_logins(running)
     with pytest.raises(EngineFailed):
-        _load(_tcp(running), Session(fetch_server_key=False, server_key_file=str(other)), account.user, PASSWORD)
+        _load(_tcp(running), Session(server_key_file=str(other)), account.user, PASSWORD)
+
+
+def test_a_full_login_over_tls_needs_a_verified_server_or_consent(
+    running: Running, name: str, authority: certificates.Certificates
+) -> None:
+    if name != "mysql":
+        pytest.skip("caching_sha2_password is MySQL's")
+    account = accounts.create(running, "caching_sha2_password", PASSWORD)
+    accounts.forget_logins(running)
+    with pytest.raises(EngineFailed) as caught:
+        _load(_tcp(running), Session(tls=Tls()), account.user, PASSWORD)
+    assert caught.value.code == "auth"
+    assert "--allow-cleartext-password" in caught.value.advice
+    _load(_tcp(running), Session(tls=Tls(verify="ca", ca_file=str(authority.ca))), account.user, PASSWORD)
+    accounts.forget_logins(running)
+    _load(_tcp(running), Session(tls=Tls(), allow_cleartext_password=True), account.user, PASSWORD)
 
 
 def test_what_is_not_spoken_is_named(running: Running) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,10 @@ from howfar.doctor.findings import Kind
 from howfar.doctor.procfs import Process
 from howfar.doctor.protocols import PROTOCOLS
 from howfar.doctor.protocols.session import Elsewhere, Endpoint, Greeting, NotThis, Owner
-from howfar.doctor.targets import Login, Logins
+from howfar.doctor.targets import Consent, Login, Logins
 
 NOBODY = Login("x", "hush")
+CERTIFICATES = Path(__file__).parents[2] / "crates/engine/tests/load"
 GREETING = b"\x40\0\0\0\x0a10.11.19-MariaDB\0\x01\0\0\0saltsalt\0"
 """Of MariaDB, up to its capabilities."""
 BEGINNINGS = (
@@ -95,6 +97,84 @@ def test_who_asked_for_tls_sends_no_login_in_plain(kind: Kind, answer: bytes) ->
     with answering(answer) as (port, heard), pytest.raises(NotThis):
         PROTOCOLS[kind].greet(Endpoint(None, "127.0.0.1", port, tls=True), NOBODY)
     assert not any(word in b"".join(heard) for word in (b"hush", b"AUTH", b"mysql_native_password"))
+
+
+def _packet(number: int, payload: bytes) -> bytes:
+    return len(payload).to_bytes(3, "little") + bytes([number]) + payload
+
+
+def _greeting(plugin: bytes) -> bytes:
+    """Of MySQL 8, with TLS and the plugins' names; the account follows."""
+    able = (1 << 9 | 1 << 11 | 1 << 15 | 1 << 19).to_bytes(4, "little")
+    rest = b"\xff" + b"\x02\0" + able[2:] + b"\x15" + b"\0" * 10 + b"pepperpepper\0" + plugin + b"\0"
+    return _packet(0, b"\x0a8.4.0\0\x01\0\0\0saltsalt\0" + able[:2] + rest)
+
+
+@contextmanager
+def asking(greeting: bytes, asked: bytes, encrypted: bool) -> Iterator[tuple[int, list[bytes]]]:
+    """Greets, and answers each packet with what was `asked`, rightly numbered; gives the port, and what was heard."""
+    heard: list[bytes] = []
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATES / "certificate.pem", CERTIFICATES / "key.pem")
+
+    def serve() -> None:
+        made, _ = listening.accept()
+        with made:
+            made.sendall(greeting)
+            talking = made
+            if encrypted:
+                made.recv(36)
+                talking = context.wrap_socket(made, server_side=True)
+            while got := talking.recv(4096):
+                heard.append(got)
+                talking.sendall(_packet(got[3] + 1, asked))
+
+    def until_it_leaves() -> None:
+        with suppress(OSError):
+            serve()
+
+    with closing(_listening(None)) as listening:
+        thread = threading.Thread(target=until_it_leaves, daemon=True)
+        thread.start()
+        yield listening.getsockname()[1], heard
+        thread.join(5)
+
+
+ASKED = {
+    "mysql_clear_password": b"\xfemysql_clear_password\0",
+    "dialog": b"\xfedialog\0\x04Password: ",
+    "caching_sha2_password": b"\x01\x04",
+    "sha256_password": b"\xfesha256_password\0saltsaltpepperpepper\0",
+}
+"""By what way a server asks for the password itself."""
+
+
+@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize("plugin", list(ASKED))
+def test_the_password_itself_leaves_by_consent_alone(plugin: str, tls: bool) -> None:
+    """The rule of `howfar load`; no certificate is verified here, so TLS does not make a channel private."""
+    greeting = _greeting(plugin.encode() if "sha" in plugin else b"mysql_native_password")
+
+    def heard_with(consent: Consent) -> tuple[str, bytes]:
+        with asking(greeting, ASKED[plugin], tls) as (port, heard):
+            login = Login("x", "hush", consent)
+            try:
+                why = PROTOCOLS[Kind.MYSQL].greet(Endpoint(None, "127.0.0.1", port, tls=tls), login).refused
+            except NotThis as error:  # what it sends for a key is none
+                why = str(error)
+        return str(why), b"".join(heard)
+
+    why, heard = heard_with(Consent())
+    assert b"hush" not in heard
+    assert "it was not sent" in why and ("allow-cleartext" in why or "get-server" in why)
+    # A key is asked for by one byte: \1 or \2.
+    assert not heard.endswith((b"\x01\0\0\x03\x02", b"\x01\0\0\x03\x01"))
+    _, heard = heard_with(Consent(fetch_server_key=True, cleartext_password=True))
+    if tls:
+        assert b"hush\0" in heard
+    else:
+        assert b"hush" not in heard
+        assert heard.endswith((b"\x02", b"\x01")) == ("sha" in plugin), "the key was asked for"
 
 
 @pytest.mark.parametrize("kind", list(Kind))

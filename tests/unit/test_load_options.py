@@ -17,7 +17,16 @@ from howfar.engine.messages import (
 )
 from howfar.errors import UsageError
 from howfar.load.cmdline import Options, parse_command_line
-from howfar.load.job import Login, address_of_options, load_job, session_of, tables_job, transport_line, workload_of
+from howfar.load.job import (
+    Login,
+    address_of_options,
+    joined,
+    load_job,
+    session_of,
+    tables_job,
+    transport_line,
+    workload_of,
+)
 from howfar.load.options import BY_NAME, OPTIONS
 from howfar.load.target import ServerAddress
 
@@ -237,6 +246,17 @@ def test_tls_and_what_it_needs() -> None:
     ):
         with pytest.raises(UsageError, match=why):
             session_of(address, options)
+
+
+def test_the_password_itself_leaves_by_consent_which_a_dsn_does_not_exclude() -> None:
+    words = ["oltp_read_only", "--get-server-public-key", "--allow-cleartext-password"]
+    asked = parse_command_line(words)
+    options = address_of_options(asked)
+    dsn = ServerAddress(host="h", user="u")
+    agreed = session_of(joined(dsn, options, None), asked)
+    assert agreed.fetch_server_key and agreed.allow_cleartext_password
+    silent = session_of(joined(dsn, address_of_options(parse_command_line(words[:1])), None), asked)
+    assert not silent.fetch_server_key and not silent.allow_cleartext_password
 
 
 def test_the_transport_is_printed_first() -> None:

@@ -160,15 +160,27 @@ pub(crate) fn refused_login(target: &Target, user: &str, refused: Refused) -> Fa
         ),
         Refused::Clear(plugin) => (
             format!(
-                "{name} wants the password of `{user}` in clear ({plugin}), and the channel is not encrypted"
+                "{name} wants the password of `{user}` in clear ({plugin}), and the channel is not encrypted: it was not sent"
             ),
-            "Ask for TLS, or connect by the Unix socket.",
+            "Ask for TLS that is verified (ssl-mode=VERIFY_CA) or connect by the Unix socket, and allow it (--allow-cleartext-password).",
+        ),
+        Refused::NoConsent(plugin) => (
+            format!(
+                "{name} wants the password of `{user}` itself ({plugin}), which is not allowed: it was not sent"
+            ),
+            "If that server may have the password, allow it (--allow-cleartext-password; allow_cleartext_password in a job).",
+        ),
+        Refused::Unverified => (
+            format!(
+                "{name} wants the password of `{user}` itself, because its digest is not in the server's cache, and the certificate was not verified: it was not sent"
+            ),
+            "Verify the server (ssl-mode=VERIFY_CA with ssl-ca), or allow it to whoever answers (--allow-cleartext-password; allow_cleartext_password in a job).",
         ),
         Refused::NoKey => (
             format!(
-                "{name} wants the password of `{user}` itself, because its digest is not in the server's cache, and the channel is not encrypted"
+                "{name} wants the password of `{user}` itself, because its digest is not in the server's cache, and the channel is not encrypted: it was not sent"
             ),
-            "Ask for TLS, name the server's public key (server_key_file), or allow it to be fetched (fetch_server_key).",
+            "Ask for TLS that is verified (ssl-mode=VERIFY_CA), name the server's public key (server-public-key-path; server_key_file in a job), or allow it to be fetched (--get-server-public-key; fetch_server_key).",
         ),
         Refused::Key(why) => (
             format!("the public key for the login of `{user}` at {name} cannot be used: {why}"),

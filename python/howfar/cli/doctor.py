@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -73,8 +74,8 @@ def _numeric(target: Target) -> Target:
     """Names become addresses, as `howfar load` resolves them."""
     found = target_of(ServerAddress(host=target.host, port=target.port, socket=target.path), note)
     if isinstance(found, UnixTarget):
-        return Target(target.kind, found.path, None, None, target.user, target.tls)
-    return Target(target.kind, None, found.host, found.port, target.user, target.tls)
+        return replace(target, path=found.path, host=None, port=None)
+    return replace(target, path=None, host=found.host, port=found.port)
 
 
 def _logins(user: str | None, password_file: Path | None, ask: bool, defaults_file: Path | None) -> Logins:

@@ -63,6 +63,7 @@ def _of_laboratory(environment: Mapping[str, str]) -> ServerAddress:
         socket=environment.get("HOWFAR_SOCKET"),
         user=environment.get("HOWFAR_USER"),
         database=environment.get("HOWFAR_DATABASE"),
+        fetch_server_key=True,  # an account made up for the laboratory, in namespaces that nobody else is in
     )
 
 

@@ -257,7 +257,7 @@ def _is_trusted(process: Process | None) -> bool:
 def _login(candidate: Candidate, logins: Logins, target: Target | None, trusted: bool) -> Login:
     login = logins.of(candidate.kind)
     user = (target.user if target is not None else None) or login.user
-    return Login(user, login.password if trusted else "")
+    return Login(user, login.password if trusted else "", target.consent if target is not None else login.consent)
 
 
 def _greeted(known: Known, address: ListenAddress) -> bool:

@@ -28,11 +28,20 @@ _EXAMPLES = (
 
 
 @dataclass(frozen=True)
+class Consent:
+    """What a server may have that asks for more than a proof of the password; the rule of `howfar load`."""
+
+    fetch_server_key: bool = False
+    cleartext_password: bool = False
+
+
+@dataclass(frozen=True)
 class Login:
     """User and password; the password is never printed."""
 
     user: str
     password: str = field(repr=False)
+    consent: Consent = Consent()
 
 
 @dataclass(frozen=True)
@@ -56,6 +65,7 @@ class Target:
     port: int | None
     user: str | None
     tls: bool
+    consent: Consent = Consent()
 
 
 def parse_target(text: str) -> Target:
@@ -74,7 +84,8 @@ def parse_target(text: str) -> Target:
                 "Use ssl-mode=REQUIRED, or name the server's socket.",
             )
         tls = address.ssl_mode not in (None, "DISABLED")
-        return Target(kind, address.socket, address.host, port, address.user, tls)
+        consent = Consent(address.fetch_server_key is True, address.allow_cleartext_password is True)
+        return Target(kind, address.socket, address.host, port, address.user, tls, consent)
     return _of_cache(kind, scheme, text)
 
 

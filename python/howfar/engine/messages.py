@@ -574,8 +574,11 @@ class Session(Message):
     compression: Compression | None = None
     server_key_file: str | None = None
     """PEM of the server's RSA key, for a full `caching_sha2_password` login over plain TCP."""
-    fetch_server_key: bool = True
-    """Without that file, ask the server for its key."""
+    fetch_server_key: bool = False
+    """Without that file, ask the server for its key: the key of whoever answers."""
+    allow_cleartext_password: bool = False
+    """The password itself may leave when the server asks for it: by `mysql_clear_password` over TLS or a Unix socket, and over TLS
+    whose certificate is not verified. Never in clear over plain TCP."""
     multi_statements: bool = True
     """Ask for `CLIENT_MULTI_STATEMENTS`, as sysbench does."""
     connect: Literal["persistent", "per_transaction"] = "persistent"

@@ -110,6 +110,10 @@ def _compression_of(options: Options) -> Any:
 
 def joined(dsn: ServerAddress | None, options: ServerAddress, file: ServerAddress | None) -> ServerAddress:
     """All sources in one, the command line first. Raises UsageError where two contradict on the command line."""
+    consent = ServerAddress(
+        fetch_server_key=options.fetch_server_key, allow_cleartext_password=options.allow_cleartext_password
+    )
+    options = replace(options, fetch_server_key=None, allow_cleartext_password=None)
     if dsn is not None and options != ServerAddress():
         raise UsageError(
             "the server is given by a DSN and by --mysql-… options",
@@ -117,7 +121,7 @@ def joined(dsn: ServerAddress | None, options: ServerAddress, file: ServerAddres
         )
     if options.host is not None and options.socket is not None:
         options = replace(options, host=None, port=None)  # as in sysbench, the socket takes precedence
-    address = (dsn or options).over(file or ServerAddress())
+    address = consent.over((dsn or options).over(file or ServerAddress()))
     address = replace(address, user=address.user or DEFAULT_NAME, database=address.database or DEFAULT_NAME)
     if address.socket is not None:
         return address
@@ -145,7 +149,8 @@ def session_of(address: ServerAddress, options: Options) -> Session:
             tls=tls,
             compression=compression,
             server_key_file=address.server_key_file,
-            fetch_server_key=address.fetch_server_key is not False,
+            fetch_server_key=address.fetch_server_key is True,
+            allow_cleartext_password=address.allow_cleartext_password is True,
             connect="per_transaction" if options.value("connect") == "per-transaction" else "persistent",
             **fields(options, "session"),
         )

@@ -39,6 +39,7 @@ class ServerAddress:
     compression: Literal["zlib", "zstd"] | None = None
     compression_level: int | None = None
     fetch_server_key: bool | None = None
+    allow_cleartext_password: bool | None = None
     server_key_file: str | None = None
 
     def over(self, below: ServerAddress) -> ServerAddress:
@@ -182,6 +183,7 @@ PARAMETERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "compression": ("compression", algorithm),
     "compression-level": ("compression_level", _level),
     "get-server-public-key": ("fetch_server_key", switch),
+    "allow-cleartext-password": ("allow_cleartext_password", switch),
     "server-public-key-path": ("server_key_file", _text),
 }
 """Name in the DSN: field of `ServerAddress`, and how its value is read."""

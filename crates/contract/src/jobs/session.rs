@@ -120,8 +120,11 @@ pub struct SessionJob {
     pub compression: Option<Compression>,
     /// PEM of the server's RSA key, for a full `caching_sha2_password` login over plain TCP.
     pub server_key_file: Option<String>,
-    /// Without that file, ask the server for its key.
+    /// Without that file, ask the server for its key: the key of whoever answers.
     pub fetch_server_key: bool,
+    /// The password itself may leave when the server asks for it: by `mysql_clear_password` over TLS or a Unix socket, and over
+    /// TLS whose certificate is not verified. Never in clear over plain TCP.
+    pub allow_cleartext_password: bool,
     /// Ask for `CLIENT_MULTI_STATEMENTS`, as sysbench does.
     pub multi_statements: bool,
     pub connect: Connect,
@@ -139,7 +142,8 @@ impl Default for SessionJob {
             tls: None,
             compression: None,
             server_key_file: None,
-            fetch_server_key: true,
+            fetch_server_key: false,
+            allow_cleartext_password: false,
             multi_statements: true,
             connect: Connect::Persistent,
             reconnect_after: 0,

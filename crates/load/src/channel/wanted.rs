@@ -1,6 +1,6 @@
 //! What a job asks of all its sessions, understood once.
 
-use howfar_contract::jobs::{self, SessionJob, Target};
+use howfar_contract::jobs::{self, SessionJob, Target, TlsVerify};
 use howfar_contract::{FailCode, Failed};
 use howfar_wire::mysql::auth;
 use howfar_wire::mysql::compress::Algorithm;
@@ -22,6 +22,9 @@ pub(crate) struct Wanted {
     /// The server's public key in PEM, if a file was named.
     server_key: Option<String>,
     fetch_server_key: bool,
+    cleartext_password: bool,
+    /// The certificate is verified, so that the other end of TLS is the server.
+    verifies: bool,
 }
 
 impl Wanted {
@@ -46,6 +49,11 @@ impl Wanted {
                 .map(server_key)
                 .transpose()?,
             fetch_server_key: session.fetch_server_key,
+            cleartext_password: session.allow_cleartext_password,
+            verifies: session
+                .tls
+                .as_ref()
+                .is_some_and(|tls| tls.verify != TlsVerify::None),
         })
     }
 
@@ -66,9 +74,23 @@ impl Wanted {
     }
 
     /// Who may read what a login sends: nobody listens on a Unix socket.
-    pub(crate) fn secrecy(&self, channel: &Channel, target: &Target) -> auth::Channel<'_> {
-        if channel.is_encrypted() || matches!(target, Target::Unix { .. }) {
+    pub(crate) fn secrecy(&self, channel: &Channel, target: &Target) -> auth::Secrecy<'_> {
+        auth::Secrecy {
+            channel: self.privacy(channel, target),
+            cleartext: self.cleartext_password,
+        }
+    }
+
+    fn privacy(&self, channel: &Channel, target: &Target) -> auth::Channel<'_> {
+        if matches!(target, Target::Unix { .. }) {
             return auth::Channel::Private;
+        }
+        if channel.is_encrypted() {
+            return if self.verifies {
+                auth::Channel::Private
+            } else {
+                auth::Channel::Unverified
+            };
         }
         let key = match &self.server_key {
             Some(text) => auth::KeySource::Known(text),

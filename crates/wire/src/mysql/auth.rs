@@ -1,7 +1,7 @@
 //! Proofs of a password. A server sends a scramble; most proofs show knowledge of the password without sending it.
 //!
 //! [`Exchange`] is one attempt by one plugin, without I/O. The password itself leaves only through a channel that nobody else can
-//! read: TLS, a Unix socket, or the public key of the server.
+//! read (verified TLS, a Unix socket, or the public key of the server), or by consent; [`Secrecy`] says which there is.
 
 use ed25519_dalek::hazmat::{ExpandedSecretKey, raw_sign};
 use rsa::pkcs8::DecodePublicKey;
@@ -32,10 +32,30 @@ const LONG_SCRAMBLE: usize = 32;
 /// Who may read what is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Channel<'a> {
-    /// TLS or a Unix socket: only the server.
+    /// Verified TLS or a Unix socket: only the server.
     Private,
+    /// TLS whose certificate nobody has verified: whoever answered.
+    Unverified,
     /// Anybody between; `key` says how the server's public key is come by.
     Open { key: KeySource<'a> },
+}
+
+/// What may leave when a server asks for more than a proof.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Secrecy<'a> {
+    pub channel: Channel<'a>,
+    /// The user consents to a password that leaves as it is: needed for [`CLEAR`], and without a verified certificate.
+    pub cleartext: bool,
+}
+
+impl<'a> Secrecy<'a> {
+    /// Without consent.
+    pub fn of(channel: Channel<'a>) -> Self {
+        Self {
+            channel,
+            cleartext: false,
+        }
+    }
 }
 
 /// Where the server's public key comes from when the channel is open.
@@ -54,8 +74,12 @@ pub enum Refused {
     Malformed(Malformed),
     /// Not spoken here.
     Plugin(String),
-    /// The password would go out in clear.
+    /// The password would go out in clear, for anybody to read.
     Clear(String),
+    /// The password would go out by a plugin that nobody has consented to.
+    NoConsent(String),
+    /// The server wants the password itself, and its certificate was not verified.
+    Unverified,
     /// The server wants the password itself, and there is no key to hide it with.
     NoKey,
     /// What should be a public key is none, or too short for the password.
@@ -111,7 +135,7 @@ impl Exchange {
             _ => None,
         };
         let name = begin(plugin).unwrap_or_else(|| NATIVE.to_owned());
-        Self::switch(&name, password, scramble, Channel::Private)
+        Self::switch(&name, password, scramble, Secrecy::of(Channel::Private))
     }
 
     /// As the server asks. Gives the first proof.
@@ -119,7 +143,7 @@ impl Exchange {
         plugin: &str,
         password: &str,
         scramble: &[u8],
-        channel: Channel<'_>,
+        secrecy: Secrecy<'_>,
     ) -> Result<(Self, Vec<u8>), Refused> {
         let plugin = Plugin::ALL
             .into_iter()
@@ -140,8 +164,16 @@ impl Exchange {
             Plugin::Native => native(secret, &scramble),
             Plugin::CachingSha2 => caching_sha2(secret, &scramble),
             Plugin::Ed25519 => ed25519(secret, &scramble),
-            Plugin::Clear if channel == Channel::Private => with_zero(secret),
-            Plugin::Clear => return Err(Refused::Clear(plugin.name().to_owned())),
+            Plugin::Clear => match secrecy {
+                Secrecy {
+                    channel: Channel::Open { .. },
+                    ..
+                } => return Err(Refused::Clear(plugin.name().to_owned())),
+                Secrecy {
+                    cleartext: false, ..
+                } => return Err(Refused::NoConsent(plugin.name().to_owned())),
+                _ => with_zero(secret),
+            },
         };
         let exchange = Self {
             plugin,
@@ -160,12 +192,12 @@ impl Exchange {
         &mut self,
         data: &[u8],
         password: &str,
-        channel: Channel<'_>,
+        secrecy: Secrecy<'_>,
     ) -> Result<Option<Vec<u8>>, Refused> {
         if self.plugin != Plugin::CachingSha2 {
             return Err(Malformed::Unexpected("more of a login that has no more").into());
         }
-        match (data, channel) {
+        match (data, secrecy.channel) {
             (key, Channel::Open { .. }) if self.asked => {
                 self.asked = false;
                 let text = std::str::from_utf8(key)
@@ -173,7 +205,10 @@ impl Exchange {
                 self.hidden(password, text).map(Some)
             }
             (&[FAST_DONE], _) => Ok(None),
-            (&[FULL_NEEDED], Channel::Private) => Ok(Some(with_zero(password.as_bytes()))),
+            (&[FULL_NEEDED], Channel::Unverified) if !secrecy.cleartext => Err(Refused::Unverified),
+            (&[FULL_NEEDED], Channel::Private | Channel::Unverified) => {
+                Ok(Some(with_zero(password.as_bytes())))
+            }
             (&[FULL_NEEDED], Channel::Open { key }) => match key {
                 KeySource::Known(text) => self.hidden(password, text).map(Some),
                 KeySource::Fetch => {
@@ -250,9 +285,29 @@ mod tests {
 
     const PASSWORD: &str = "correct horse";
     const NONCE: &[u8] = b"01234567890123456789\0";
-    const FETCH: Channel<'_> = Channel::Open {
-        key: KeySource::Fetch,
+    const FETCH: Secrecy<'_> = open(KeySource::Fetch);
+    const PRIVATE: Secrecy<'_> = Secrecy {
+        channel: Channel::Private,
+        cleartext: false,
     };
+    const UNVERIFIED: Secrecy<'_> = Secrecy {
+        channel: Channel::Unverified,
+        cleartext: false,
+    };
+
+    const fn open(key: KeySource<'_>) -> Secrecy<'_> {
+        Secrecy {
+            channel: Channel::Open { key },
+            cleartext: false,
+        }
+    }
+
+    const fn consented(secrecy: Secrecy<'_>) -> Secrecy<'_> {
+        Secrecy {
+            cleartext: true,
+            ..secrecy
+        }
+    }
 
     /// The server keeps the double digest and undoes the mask with it: that is the check it makes.
     #[test]
@@ -314,37 +369,52 @@ mod tests {
     fn an_unknown_default_is_begun_by_the_oldest_and_refused_when_it_is_meant() {
         let (exchange, _) = Exchange::first("auth_gssapi_client", "", NONCE).expect("begun");
         assert_eq!(exchange.plugin(), NATIVE);
-        let refused = Exchange::switch("auth_gssapi_client", "", NONCE, Channel::Private);
+        let refused = Exchange::switch("auth_gssapi_client", "", NONCE, PRIVATE);
         assert_eq!(
             refused.err(),
             Some(Refused::Plugin("auth_gssapi_client".to_owned()))
         );
     }
 
+    /// What a server gets that asks for the password by `mysql_clear_password`, or by a full exchange of `caching_sha2_password`.
     #[test]
-    fn the_password_leaves_only_by_a_private_channel() {
-        let (_, proof) = Exchange::switch(CLEAR, PASSWORD, b"", Channel::Private).expect("private");
-        assert_eq!(proof, b"correct horse\0");
-        let refused = Exchange::switch(CLEAR, PASSWORD, b"", FETCH);
-        assert_eq!(refused.err(), Some(Refused::Clear(CLEAR.to_owned())));
-
-        let (mut exchange, _) = Exchange::first(CACHING_SHA2, PASSWORD, NONCE).expect("known");
-        let none = Channel::Open {
-            key: KeySource::None,
-        };
-        assert_eq!(
-            exchange.more(&[FULL_NEEDED], PASSWORD, none),
-            Err(Refused::NoKey)
+    fn the_password_leaves_only_by_a_private_channel_or_by_consent() {
+        let (sent, none) = (Some(b"correct horse\0".to_vec()), open(KeySource::None));
+        let refused = |by: &str| Err(by.to_owned());
+        let (no_consent, clear, unverified, no_key) = (
+            refused("NoConsent"),
+            refused("Clear"),
+            refused("Unverified"),
+            refused("NoKey"),
         );
-        assert_eq!(
-            exchange.more(&[FULL_NEEDED], PASSWORD, Channel::Private),
-            Ok(Some(b"correct horse\0".to_vec()))
-        );
-        assert_eq!(
-            exchange.more(&[FAST_DONE], PASSWORD, none),
-            Ok(None),
-            "the cached way needs no key"
-        );
+        for (secrecy, by_clear, by_sha2) in [
+            (PRIVATE, &no_consent, &Ok(sent.clone())),
+            (consented(PRIVATE), &Ok(sent.clone()), &Ok(sent.clone())),
+            (UNVERIFIED, &no_consent, &unverified),
+            (consented(UNVERIFIED), &Ok(sent.clone()), &Ok(sent)),
+            (none, &clear, &no_key),
+            (consented(none), &clear, &no_key),
+            (FETCH, &clear, &Ok(Some(vec![SEND_KEY]))),
+            (consented(FETCH), &clear, &Ok(Some(vec![SEND_KEY]))),
+        ] {
+            let told = |error: Refused| match error {
+                Refused::NoConsent(_) => "NoConsent".to_owned(),
+                Refused::Clear(_) => "Clear".to_owned(),
+                other => format!("{other:?}"),
+            };
+            let proof = Exchange::switch(CLEAR, PASSWORD, b"", secrecy)
+                .map(|(_, proof)| Some(proof))
+                .map_err(told);
+            assert_eq!(&proof, by_clear, "{CLEAR}: {secrecy:?}");
+            let (mut exchange, _) = Exchange::first(CACHING_SHA2, PASSWORD, NONCE).expect("known");
+            let more = exchange
+                .more(&[FULL_NEEDED], PASSWORD, secrecy)
+                .map_err(told);
+            assert_eq!(&more, by_sha2, "{CACHING_SHA2}: {secrecy:?}");
+            let (mut exchange, _) = Exchange::first(CACHING_SHA2, PASSWORD, NONCE).expect("known");
+            let cached = exchange.more(&[FAST_DONE], PASSWORD, secrecy);
+            assert_eq!(cached, Ok(None), "the cached way needs no password");
+        }
     }
 
     #[test]
@@ -382,9 +452,7 @@ mod tests {
     #[test]
     fn what_is_no_key_is_told() {
         let (mut exchange, _) = Exchange::first(CACHING_SHA2, PASSWORD, NONCE).expect("known");
-        let known = Channel::Open {
-            key: KeySource::Known("-----BEGIN NOTHING-----"),
-        };
+        let known = open(KeySource::Known("-----BEGIN NOTHING-----"));
         let refused = exchange.more(&[FULL_NEEDED], PASSWORD, known);
         assert!(matches!(refused, Err(Refused::Key(_))));
     }

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 import pymysql
-from pymysql import err
-from pymysql.constants import CLIENT
+from pymysql import _auth, err
+from pymysql.constants import CLIENT, CR
 
 from howfar.doctor.findings import Kind
 from howfar.doctor.protocols.session import (
@@ -29,7 +29,7 @@ from howfar.doctor.protocols.session import (
     dial,
     make_blocking,
 )
-from howfar.doctor.targets import Login
+from howfar.doctor.targets import Consent, Login
 
 _COM_PING = b"\x01\0\0\0\x0e"
 _ZSTD = 1 << 26
@@ -55,6 +55,102 @@ _PIDS = "SELECT PROCESSLIST_ID, ATTR_VALUE FROM performance_schema.session_conne
 _SEES_OTHERS = "SELECT COUNT(*) FROM information_schema.user_privileges WHERE privilege_type = 'PROCESS'"
 
 
+_MOST_ROUNDS = 8
+"""Packets of a server between its greeting and its OK, as the engine has it; PyMySQL would answer for ever."""
+
+
+class _Guarded:
+    """PyMySQL's connection as its logins by SHA-256 see it: they ask for the channel and for the server's key at the moment at
+    which the password itself would leave, and get an error where the rule of `howfar load` forbids that.
+    """
+
+    def __init__(self, connection: _Connection) -> None:
+        self._connection = connection
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    @property
+    def _secure(self) -> bool:
+        connection = self._connection
+        if connection.encrypted and not connection.consent.cleartext_password:
+            raise _not_sent("over TLS that is not verified", "allow-cleartext-password")
+        secure: bool = connection._secure
+        return secure
+
+    @property
+    def server_public_key(self) -> Any:
+        if not self._connection.consent.fetch_server_key:
+            raise _not_sent("over plain TCP, hidden by a key of whoever answers", "get-server-public-key")
+        return self._key
+
+    @server_public_key.setter
+    def server_public_key(self, key: Any) -> None:
+        self._key = key
+
+    _key: Any = None
+
+
+class _CachingSha2:
+    def __init__(self, connection: _Connection) -> None:
+        self._guarded = _Guarded(connection)
+
+    def authenticate(self, packet: Any) -> Any:
+        return _auth.caching_sha2_password_auth(self._guarded, packet)
+
+
+class _Sha256(_CachingSha2):
+    def authenticate(self, packet: Any) -> Any:
+        return _auth.sha256_password_auth(self._guarded, packet)  # type: ignore[no-untyped-call]
+
+
+class _Clear:
+    """`mysql_clear_password`, and `dialog`, which asks for the password as PAM does."""
+
+    def __init__(self, connection: _Connection) -> None:
+        self._connection = connection
+
+    def authenticate(self, _packet: Any) -> Any:
+        connection = self._connection
+        if not connection._secure:
+            raise _not_sent("in clear over plain TCP", "ssl-mode=REQUIRED and allow-cleartext-password")
+        if not connection.consent.cleartext_password:
+            raise _not_sent("by mysql_clear_password or dialog", "allow-cleartext-password")
+        connection.write_packet(connection.password + b"\0")
+        return connection._read_packet()
+
+
+class _Connection(pymysql.Connection):
+    """Sends the password itself only where the rule of `howfar load` allows it."""
+
+    consent = Consent()
+    encrypted = False
+    _secure: bool
+    _auth_plugin_name: str
+    _left: int | None = None
+    """Packets that a login may still have; None: it is over."""
+
+    def _request_authentication(self) -> None:
+        if self._auth_plugin_name == "sha256_password":
+            # PyMySQL would answer a greeting that names it with the password itself: the server has to ask.
+            self._auth_plugin_name = "mysql_native_password"
+        self._left = _MOST_ROUNDS
+        super()._request_authentication()  # type: ignore[misc]  # its stubs lack it
+        self._left = None
+
+    def _read_packet(self, *packet_type: Any) -> Any:
+        if self._left is not None:
+            self._left -= 1
+            if self._left < 0:
+                raise err.OperationalError(CR.CR_AUTH_PLUGIN_ERR, "the server's login has no end")
+        return super()._read_packet(*packet_type)  # type: ignore[no-untyped-call]
+
+
+def _not_sent(how: str, allowed_by: str) -> err.OperationalError:
+    told = f"the server asks for the password itself, {how}: it was not sent; the DSN's {allowed_by} allows it"
+    return err.OperationalError(CR.CR_AUTH_PLUGIN_ERR, told)
+
+
 class _ByAccount:
     """`unix_socket` and `auth_socket`: the server asks the kernel who the client is, and expects an empty answer."""
 
@@ -66,7 +162,14 @@ class _ByAccount:
         return self._connection._read_packet()
 
 
-_PLUGINS: dict[Any, Any] = {b"unix_socket": _ByAccount, b"auth_socket": _ByAccount}
+_PLUGINS: dict[Any, Any] = {
+    b"unix_socket": _ByAccount,
+    b"auth_socket": _ByAccount,
+    b"caching_sha2_password": _CachingSha2,
+    b"sha256_password": _Sha256,
+    b"mysql_clear_password": _Clear,
+    b"dialog": _Clear,
+}
 
 
 class Mysql:
@@ -200,7 +303,7 @@ def _undialled(endpoint: Endpoint, login: Login) -> Any:
     address: dict[str, Any] = (
         {"unix_socket": endpoint.path} if endpoint.path is not None else {"host": endpoint.host, "port": endpoint.port}
     )
-    return pymysql.connect(
+    connection = _Connection(
         **address,
         user=login.user,
         password=login.password,
@@ -214,6 +317,8 @@ def _undialled(endpoint: Endpoint, login: Login) -> Any:
         program_name="howfar doctor",
         defer_connect=True,
     )
+    connection.consent, connection.encrypted = login.consent, endpoint.tls
+    return connection
 
 
 def _message(error: Exception) -> str:
